@@ -1,0 +1,38 @@
+# Options of the build and the flags that every target of ours takes through kvsim_flags.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(kvsim_default_arch x86-64-v3)
+else()
+  set(kvsim_default_arch "")
+endif()
+set(KVSIM_ARCH "${kvsim_default_arch}" CACHE STRING
+    "Value of -march for optimised code; empty for the compiler's own default")
+option(KVSIM_WERROR "Treat warnings as errors" OFF)
+option(KVSIM_SANITIZE "Build with address and undefined-behaviour sanitizers" OFF)
+set(KVSIM_CUDA AUTO CACHE STRING "Build the CUDA parts: AUTO (when nvcc is found), ON or OFF")
+set_property(CACHE KVSIM_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(kvsim_flags INTERFACE)
+# -ffp-contract=off: the same expression gives the same bits in a vector loop and in its scalar tail.
+target_compile_options(kvsim_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
+  -ffp-contract=off $<$<BOOL:${KVSIM_WERROR}>:-Werror>)
+# Eigen's alignment, and with it the layout of its types, follows -march: one value for all of us.
+if(KVSIM_ARCH)
+  target_compile_options(kvsim_flags INTERFACE -march=${KVSIM_ARCH})
+endif()
+if(KVSIM_SANITIZE)
+  target_compile_options(kvsim_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
+                         -fno-sanitize-recover=undefined)
+  target_link_options(kvsim_flags INTERFACE -fsanitize=address,undefined)
+endif()

@@ -1,0 +1,14 @@
+# kvsim_library(NAME DIR folder SOURCES … HEADERS … DEPENDS … PRIVATE_DEPENDS …)
+#
+# One library a folder: target kvsim_NAME, alias kvsim::NAME. Includes are written from the root.
+function(kvsim_library NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  add_library(kvsim_${NAME} STATIC ${ARG_SOURCES})
+  add_library(kvsim::${NAME} ALIAS kvsim_${NAME})
+  target_sources(kvsim_${NAME} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
+                 FILES ${ARG_HEADERS})
+  target_compile_features(kvsim_${NAME} PUBLIC cxx_std_20)
+  target_link_libraries(kvsim_${NAME} PUBLIC ${ARG_DEPENDS}
+                        PRIVATE $<BUILD_INTERFACE:kvsim_flags> ${ARG_PRIVATE_DEPENDS})
+  set_target_properties(kvsim_${NAME} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+endfunction()

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// A value of a JSON file that knows its file and its JSON pointer, so that every complaint names
+/// the place. All input JSON is read through this class: plain `get<int>()` makes 1.7 a 1, and
+/// plain parsing hides repeated keys. Cheap to copy; shares the parsed document.
+///
+/// Every reader below throws InputError "FILE: POINTER: expected …, got …" on anything else.
+class Field {
+ public:
+  /// Parses `text`; // and /* */ comments are allowed, repeated keys and trailing text are not.
+  /// `place` is what messages call the file. Errors: InputError with line and column.
+  [[nodiscard]] static Field parse(std::string_view text, std::string place);
+  /// As parse, of a file of at most 64 MiB. Errors: InputError if it cannot be read.
+  [[nodiscard]] static Field read_file(const std::filesystem::path& path);
+  /// A field over an already built value (a scenario after `extends` and `--set`).
+  [[nodiscard]] static Field wrap(nlohmann::json value, std::string place);
+
+  [[nodiscard]] bool is_object() const;
+  [[nodiscard]] bool is_array() const;
+  [[nodiscard]] bool is_string() const;
+  [[nodiscard]] bool is_number() const;
+  [[nodiscard]] bool is_null() const;
+
+  /// Objects. `allow_only` names the keys there may be; an unknown one is answered with the
+  /// nearest.
+  void allow_only(std::initializer_list<std::string_view> keys) const;
+  void allow_only(std::span<const std::string> keys) const;
+  [[nodiscard]] bool has(std::string_view key) const;                   // present and not null
+  [[nodiscard]] Field at(std::string_view key) const;                   // InputError if missing
+  [[nodiscard]] std::optional<Field> find(std::string_view key) const;  // nullopt if absent or null
+  [[nodiscard]] std::vector<std::pair<std::string, Field>> members() const;  // in sorted key order
+
+  /// Arrays.
+  [[nodiscard]] std::vector<Field> items() const;
+  /// The items of an array, or the value alone if it is none.
+  [[nodiscard]] std::vector<Field> one_or_more() const;
+
+  /// Scalars. 2.0 is an integer, 1.7 is not; bounds are inclusive.
+  [[nodiscard]] std::int64_t integer(std::int64_t low, std::int64_t high) const;
+  [[nodiscard]] double number(double low, double high) const;
+  [[nodiscard]] bool boolean() const;
+  [[nodiscard]] std::string string() const;
+  [[nodiscard]] std::string choice(std::span<const std::string> words) const;
+  [[nodiscard]] Dtype dtype() const;
+
+  /// Quantities, written with their unit: "80 GiB".
+  [[nodiscard]] Bytes bytes() const;
+  [[nodiscard]] BytesPerSecond bandwidth() const;
+  [[nodiscard]] FlopsPerSecond flops() const;
+  [[nodiscard]] Seconds duration() const;
+
+  /// "FILE: POINTER", for messages of one's own.
+  [[nodiscard]] std::string place() const;
+  [[nodiscard]] const std::string& file() const { return file_; }
+  [[nodiscard]] const std::string& pointer() const { return pointer_; }
+  [[nodiscard]] const nlohmann::json& raw() const { return *value_; }
+  /// Throws InputError: PLACE: expected `what`, got <this value>.
+  [[noreturn]] void expected(std::string_view what) const;
+  /// Throws InputError: PLACE: `complaint`.
+  [[noreturn]] void fail(std::string_view complaint) const;
+
+ private:
+  Field(std::shared_ptr<const nlohmann::json> document, const nlohmann::json* value,
+        std::string file, std::string pointer);
+  [[nodiscard]] Field child(const nlohmann::json& value, std::string_view token) const;
+
+  std::shared_ptr<const nlohmann::json> document_;
+  const nlohmann::json* value_;
+  std::string file_;
+  std::string pointer_;
+};
+
+}  // namespace kvsim

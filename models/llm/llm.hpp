@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// How one layer attends and what it caches. Counts are whole-model (before tensor parallelism).
+struct AttentionSpec {
+  std::int32_t n_heads = 0;     // query heads
+  std::int32_t n_kv_heads = 0;  // heads that are cached; divides n_heads
+  std::int32_t head_dim = 0;    // of Q and K; read from the configuration, never derived when given
+  std::int32_t v_head_dim = 0;  // of V; equals head_dim but for MLA
+  std::int32_t window = 0;      // sliding window in tokens; 0: the layer sees all
+
+  // Multi-head latent attention (DeepSeek): kv_lora_rank > 0. The cache then holds one latent of
+  // kv_lora_rank and one shared RoPE key of rope_head_dim elements a token, whatever n_kv_heads.
+  std::int32_t kv_lora_rank = 0;
+  std::int32_t q_lora_rank = 0;
+  std::int32_t rope_head_dim = 0;
+
+  [[nodiscard]] bool is_latent() const { return kv_lora_rank > 0; }
+};
+
+/// A layer's feed-forward block: dense, or a mixture of experts where n_experts > 0.
+struct MlpSpec {
+  std::int32_t d_ff = 0;         // width of the dense block, or of one routed expert
+  bool gated = true;             // gate and up projection (SwiGLU, GeGLU), else up alone
+  std::int32_t n_experts = 0;    // routed experts
+  std::int32_t top_k = 0;        // routed experts a token visits
+  std::int32_t shared_d_ff = 0;  // total width of experts every token visits
+};
+
+struct LayerSpec {
+  AttentionSpec attention;
+  MlpSpec mlp;
+};
+
+/// A decoder-only transformer as its memory and arithmetic see it.
+struct Llm {
+  std::string name;
+  std::string model_type;  // Hugging Face's word for the architecture family
+  std::string source;      // where the configuration is published
+
+  std::int32_t d_model = 0;
+  std::int32_t vocab_size = 0;
+  std::int32_t max_positions = 0;      // trained or declared context, tokens
+  std::int32_t learned_positions = 0;  // rows of a learned position table (GPT-3, OPT); 0: none
+  bool tied_embeddings = false;
+  double rope_theta = 0;                 // 0: no rotary embedding
+  Dtype published_dtype = Dtype::kBf16;  // the dtype its weights are published in
+
+  std::vector<LayerSpec> layers;
+
+  // Parameters that are not the matrices above; each is exact per family.
+  std::int64_t extra_parameters =
+      0;  // norms, biases, sinks, routers' biases, projections of odd families
+
+  [[nodiscard]] std::int32_t n_layers() const { return static_cast<std::int32_t>(layers.size()); }
+};
+
+/// Parameters, total: embeddings, output head unless tied, all layers, extra_parameters.
+[[nodiscard]] std::int64_t parameters(const Llm& llm);
+/// Parameters one token's forward pass multiplies with (top_k of the experts; no embedding
+/// look-up).
+[[nodiscard]] std::int64_t active_parameters(const Llm& llm);
+/// Matrix parameters of one layer: all that are held, and those one token visits.
+[[nodiscard]] std::int64_t attention_parameters(const Llm& llm, const AttentionSpec& attention);
+[[nodiscard]] std::int64_t mlp_parameters(const Llm& llm, const MlpSpec& mlp);
+[[nodiscard]] std::int64_t active_mlp_parameters(const Llm& llm, const MlpSpec& mlp);
+
+/// Cached elements of one token in one layer: n_kv_heads * (head_dim + v_head_dim), or the latent.
+[[nodiscard]] std::int64_t kv_elements_per_token(const AttentionSpec& attention);
+/// Bytes of a full (uncompressed) cache of `tokens` tokens of one sequence; sliding-window layers
+/// hold min(tokens, window).
+[[nodiscard]] Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype);
+/// Weight bytes in one dtype for everything.
+[[nodiscard]] Bytes weight_bytes(const Llm& llm, Dtype dtype);
+
+}  // namespace kvsim

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// What producing attention scores costs at prefill (the classes S0, SW, SF of the method
+/// catalogue).
+enum class PromptScoreClass : std::uint8_t { kNone, kLastWindow, kColumnSums };
+/// How column sums are produced; the result is the same, memory and traffic are not.
+enum class ScoreExec : std::uint8_t { kEager, kEagerChunked, kFusedTwoPass };
+/// Whether the whole prompt's cache stands in every layer before anything is dropped.
+enum class PrefillPeak : std::uint8_t { kPerLayer, kAllLayers };
+/// How survivors are written: append only, one slot overwritten, a ring, or everything rewritten.
+enum class Compaction : std::uint8_t { kAppend, kSwap, kRing, kGather };
+
+/// What a method asks of its surroundings; `kvsim show method` prints it, the cost model charges
+/// it.
+struct MethodNeeds {
+  PromptScoreClass prompt_scores = PromptScoreClass::kNone;
+  std::int32_t prompt_window = 0;  // rows of kLastWindow
+  ScoreExec score_exec = ScoreExec::kEager;
+  bool retries_smaller_chunks = false;  // prefill scores in smaller query chunks after an OOM
+  std::int32_t score_copies =
+      1;                     // score matrices of the cache's dtype alive at once in eager execution
+  bool fp32_softmax = true;  // eager execution also holds an fp32 copy for the softmax
+  bool decode_rows = false;  // class SD: the attention row of every decode step
+};
+
+/// Bytes and work of one decode step in one layer of one sequence, by event.
+struct StepTraffic {
+  double attention_read = 0;  // keys and values attended over
+  double append_write = 0;    // the new token's key and value
+  double score_row_read = 0;  // attention row, where a kernel does not keep it on chip
+  double score_row_write = 0;
+  double side_read = 0;  // carried scores, counts
+  double side_write = 0;
+  double move_read = 0;  // evictions and merges
+  double move_write = 0;
+  double extra_flops = 0;  // beyond attention itself
+
+  [[nodiscard]] double read() const {
+    return attention_read + score_row_read + side_read + move_read;
+  }
+  [[nodiscard]] double written() const {
+    return append_write + score_row_write + side_write + move_write;
+  }
+  StepTraffic& operator+=(const StepTraffic& other);
+};
+
+using ParamValue = std::variant<bool, std::int64_t, double, std::string>;
+
+/// The part of a model that a method's size law and cost need to know of one layer.
+struct LayerShape {
+  std::int32_t n_heads = 0;
+  std::int32_t n_kv_heads = 0;
+  std::int32_t head_dim = 0;
+};
+
+/// A method, its parameters settled for a prompt of known length: size law and cost. Immutable.
+/// All counts are of one sequence.
+class Method {
+ public:
+  virtual ~Method() = default;
+
+  [[nodiscard]] virtual const std::string& name() const = 0;  // as asked for: "h2o+store=fp16"
+  /// Every parameter as settled for this prompt ("budget" in entries among them).
+  [[nodiscard]] virtual const std::map<std::string, ParamValue>& params() const = 0;
+  [[nodiscard]] virtual MethodNeeds needs() const = 0;
+  [[nodiscard]] virtual PrefillPeak prefill_peak() const = 0;
+  [[nodiscard]] virtual Compaction compaction() const = 0;
+  /// Host-side operators (kernel launches) the method's own code adds to a layer's decode step.
+  [[nodiscard]] virtual std::int32_t extra_launches() const = 0;
+  /// True if merges happen (then retained mass has no meaning).
+  [[nodiscard]] virtual bool merges() const = 0;
+
+  /// Entries a (layer, stored head) holds after the compression that follows token `tokens` (prompt
+  /// included), where `prompt` tokens came at prefill. nullopt: data-dependent, only replay knows.
+  [[nodiscard]] virtual std::optional<std::int64_t> entries_held(std::int32_t layer,
+                                                                 std::int64_t prompt,
+                                                                 std::int64_t tokens) const = 0;
+  /// Entries attended at the decode step that brings the sequence to `tokens` tokens, the new one
+  /// included.
+  [[nodiscard]] virtual std::optional<std::int64_t> entries_attended(std::int32_t layer,
+                                                                     std::int64_t prompt,
+                                                                     std::int64_t tokens) const = 0;
+  /// Stored heads per layer: n_kv_heads, or n_heads under `granularity=query_head`.
+  [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
+  /// Format the survivors are stored in, where `recorded` is that of model or trace.
+  [[nodiscard]] virtual Dtype store_dtype(Dtype recorded) const = 0;
+  /// Side data (scores, counts) of `entries` entries of one stored head.
+  [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, Dtype recorded) const = 0;
+
+  /// Traffic of one decode step of one layer. `attended` and `held_before` are entries per stored
+  /// head; `evicts`: the step compresses (always one entry per head here).
+  [[nodiscard]] virtual StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded,
+                                                   double attended, bool evicts) const = 0;
+};
+
+/// Stored K, V and side bytes of one layer by the size law; nullopt where there is none.
+[[nodiscard]] std::optional<Bytes> layer_cache_bytes(const Method& method, std::int32_t layer,
+                                                     const LayerShape& shape, Dtype recorded,
+                                                     std::int64_t prompt, std::int64_t tokens);
+
+/// How much may be kept: a fraction of the prompt (0 < f <= 1) or a number of entries per head.
+struct Budget {
+  double fraction = 0;       // > 0: entries = int(fraction * prompt)
+  std::int64_t entries = 0;  // used where fraction is 0
+};
+
+/// A method as a user names it. `name` is a preset, or presets and single choices joined by "+".
+struct MethodSpec {
+  std::string name;
+  std::map<std::string, ParamValue> params;
+  std::optional<Budget> budget;
+};
+
+/// What `kvsim list methods` and `kvsim show method` print.
+struct ParamInfo {
+  std::string name;
+  std::string symbol;
+  ParamValue default_value;
+  std::string range;
+  std::string help;
+  std::string source;
+};
+struct MethodInfo {
+  std::string name;
+  std::string summary;
+  std::string paper;
+  std::map<std::string, std::string> axes;  // axis -> choice
+  std::vector<ParamInfo> params;
+  std::string size_law;
+  std::string cost_class;
+};
+[[nodiscard]] const std::vector<MethodInfo>& builtin_methods();
+
+/// Settles `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or parameter,
+/// value outside its range, two choices on one axis, a budget the method cannot keep), its message
+/// without a place; callers put theirs before it.
+[[nodiscard]] std::shared_ptr<const Method> make_method(const MethodSpec& spec,
+                                                        std::int64_t prompt);
+
+}  // namespace kvsim

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// Element formats of weights, activations and caches. Scales and zeros of quantised stores are
+/// not part of the format; the store that uses them counts them.
+enum class Dtype : std::uint8_t {
+  kFp32,
+  kFp16,
+  kBf16,
+  kFp8E4m3,
+  kFp8E5m2,
+  kInt8,
+  kInt4,
+  kInt2,
+  kFp4
+};
+
+struct DtypeName {
+  Dtype dtype;
+  std::string_view name;  // the word of scenario files
+  std::int32_t bits;
+};
+
+inline constexpr std::array kDtypes{
+    DtypeName{Dtype::kFp32, "fp32", 32},       DtypeName{Dtype::kFp16, "fp16", 16},
+    DtypeName{Dtype::kBf16, "bf16", 16},       DtypeName{Dtype::kFp8E4m3, "fp8_e4m3", 8},
+    DtypeName{Dtype::kFp8E5m2, "fp8_e5m2", 8}, DtypeName{Dtype::kInt8, "int8", 8},
+    DtypeName{Dtype::kInt4, "int4", 4},        DtypeName{Dtype::kInt2, "int2", 2},
+    DtypeName{Dtype::kFp4, "fp4", 4},
+};
+
+constexpr std::string_view name_of(Dtype dtype) {
+  return kDtypes[static_cast<std::size_t>(dtype)].name;
+}
+constexpr std::int32_t bits_of(Dtype dtype) {
+  return kDtypes[static_cast<std::size_t>(dtype)].bits;
+}
+
+/// Whole bytes that `elements` of `dtype` take, the last partial byte rounded up.
+constexpr Bytes bytes_of(std::int64_t elements, Dtype dtype) {
+  return Bytes{(elements * bits_of(dtype) + 7) / 8};
+}
+
+/// The format named `word`: a name of kDtypes, or a common other spelling (`float16`, `half`,
+/// `bfloat16`, `float32`, `float`, `fp8`); nullopt if it is none.
+constexpr std::optional<Dtype> parse_dtype(std::string_view word) {
+  for (const auto& entry : kDtypes) {
+    if (entry.name == word) return entry.dtype;
+  }
+  if (word == "float32" || word == "float" || word == "f32") return Dtype::kFp32;
+  if (word == "float16" || word == "half" || word == "f16") return Dtype::kFp16;
+  if (word == "bfloat16") return Dtype::kBf16;
+  if (word == "fp8" || word == "float8_e4m3fn") return Dtype::kFp8E4m3;
+  return std::nullopt;
+}
+
+}  // namespace kvsim

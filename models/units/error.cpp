@@ -1,0 +1,67 @@
+#include "models/units/error.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace kvsim {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string out{text};
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+constexpr std::size_t kLongestWordShown = 80;
+
+}  // namespace
+
+InputError::InputError(std::string_view place, std::string_view expected, std::string_view got)
+    : std::runtime_error{fmt::format("{}: expected {}, got {}", place, expected, got)} {}
+
+std::string nearest(std::string_view word, std::span<const std::string> known) {
+  const std::string wanted = lower(word.substr(0, kLongestWordShown));
+  std::size_t best = std::max<std::size_t>(2, wanted.size() / 3) + 1;
+  std::string answer;
+  for (const std::string& candidate : known) {
+    const std::size_t distance = edit_distance(wanted, lower(candidate));
+    if (distance < best) {
+      best = distance;
+      answer = candidate;
+    }
+  }
+  return answer;
+}
+
+std::string unknown_name(std::string_view kind, std::string_view word,
+                         std::span<const std::string> known) {
+  std::string shown{word.substr(0, kLongestWordShown)};
+  if (word.size() > kLongestWordShown) shown += "...";
+  const std::string near = nearest(word, known);
+  std::vector<std::string> sorted{known.begin(), known.end()};
+  std::sort(sorted.begin(), sorted.end());
+  return fmt::format("unknown {} \"{}\"{}{}", kind, shown,
+                     near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
+                     sorted.empty() ? "" : fmt::format(" ({})", fmt::join(sorted, ", ")));
+}
+
+}  // namespace kvsim

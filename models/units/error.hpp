@@ -1,0 +1,28 @@
+#pragma once
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvsim {
+
+/// Something the user gave is wrong. Says where, what was expected and what was there; only `main`
+/// catches it, prints it on one line and exits 2.
+class InputError : public std::runtime_error {
+ public:
+  /// A complete sentence: "file.json: /batch/size: expected an integer in [1, 4096], got 0".
+  explicit InputError(const std::string& message) : std::runtime_error{message} {}
+  InputError(std::string_view place, std::string_view expected, std::string_view got);
+};
+
+/// The member of `known` nearest to `word` by edit distance; empty if none is near enough to be a
+/// likely misspelling (distance above a third of the word, at least 2).
+[[nodiscard]] std::string nearest(std::string_view word, std::span<const std::string> known);
+
+/// `unknown KIND "WORD"; did you mean "NEAR"? (all, known, names)`; leaves out what it cannot say.
+[[nodiscard]] std::string unknown_name(std::string_view kind, std::string_view word,
+                                       std::span<const std::string> known);
+
+}  // namespace kvsim

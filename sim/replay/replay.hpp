@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/methods/method.hpp"
+#include "traces/trace.hpp"
+
+namespace kvsim {
+
+/// What replay is to do beyond the totals, and how.
+struct ReplayOptions {
+  std::int32_t threads = 0;     // 0: as many as the machine has; no result depends on it
+  bool per_step = false;        // keep the series over steps
+  bool per_head = false;        // keep the means per (layer, head)
+  bool kept_positions = false;  // keep the final kept positions per (layer, stored head)
+  std::uint64_t seed = 0;
+  std::function<void(double)> progress;  // called with the fraction done
+};
+
+/// One step, summed or averaged over layers and heads.
+struct ReplayStep {
+  std::int64_t step = 0;    // 1-based decode step
+  std::int64_t tokens = 0;  // tokens so far, this one included
+  double entries_held = 0;  // sum over layers and stored heads, after compression
+  double entries_attended = 0;
+  std::int64_t bytes_held = 0;  // K, V and side
+  std::int64_t side_bytes = 0;
+  double bytes_read = 0, bytes_written = 0, extra_flops = 0;
+  double rel_error = 0, cosine = 0;  // means over layers and query heads
+  std::optional<double> retained_mass;
+};
+
+/// One layer at one step; a head's when per_head is asked for.
+struct ReplayCell {
+  std::int32_t layer = 0;
+  std::int32_t head = -1;  // stored head; -1: the whole layer
+  std::int64_t entries_final = 0;
+  std::int64_t bytes_final = 0;
+  double rel_error_mean = 0, cosine_mean = 0;
+  std::optional<double> retained_mass_mean;
+};
+
+struct ReplayMethod {
+  std::string name;
+  std::map<std::string, ParamValue> params;  // every parameter as settled
+  std::optional<double> budget;              // as asked for; absent for methods without one
+  std::optional<double>
+      budget_reached;                   // K and V bytes at the end of prefill over the full cache's
+  std::int64_t steps = 0;               // decode steps
+  std::int64_t entries_held_final = 0;  // sum over layers and stored heads
+  std::int64_t bytes_held_final = 0;    // K, V and side
+  std::int64_t bytes_full_final = 0;    // full cache's K and V at the same dtype
+  std::int64_t side_bytes_final = 0;
+  double bytes_read_total = 0, bytes_written_total = 0, extra_flops_total = 0;  // decode steps
+  double rel_error_mean = 0, rel_error_p99 = 0, cosine_mean = 0;  // over (layer, query head, step)
+  std::optional<double> retained_mass_mean;                       // null for merges
+  std::optional<std::int64_t> closed_form_bytes_final;
+  std::vector<ReplayCell> layers;
+  std::vector<ReplayCell> heads;   // with per_head
+  std::vector<ReplayStep> series;  // with per_step
+  /// kept[layer][stored head]: entries, each its member positions ascending; entries by first
+  /// member.
+  std::vector<std::vector<std::vector<std::vector<std::int32_t>>>> kept;
+  std::vector<std::string> notes;
+};
+
+struct ReplayResult {
+  std::string trace;
+  std::vector<ReplayMethod> methods;  // in the order asked for
+};
+
+/// Replays `trace` through each of `methods`, teacher-forced: queries, keys and values are the
+/// recorded ones, so an error is one layer's and one step's; drift through layers and tokens is not
+/// in it. Errors: InputError if a method cannot run on this trace.
+[[nodiscard]] ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& methods,
+                                  const ReplayOptions& options);
+
+}  // namespace kvsim

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/replay/replay.hpp"
+#include "sim/serve/static_run.hpp"
+
+namespace kvsim {
+
+/// One run of a scenario: a choice of every key that the file gives as a list.
+struct ScenarioPoint {
+  StaticSpec spec;
+  /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method", "dtype",
+  /// ….
+  nlohmann::ordered_json keys;
+  /// The keys that differ between points, for legends and table rows: "zeromerge budget 18000".
+  std::string label;
+};
+
+/// Replay of an attention trace that a scenario asks for beside its points.
+struct ReplaySection {
+  std::filesystem::path trace;  // resolved against the scenario file's folder
+  std::vector<MethodSpec> methods;
+  bool per_step = true;
+  bool per_head = false;
+};
+
+/// A figure somebody published for a point, to stand beside the prediction with the miss.
+struct PublishedFigure {
+  std::size_t point = 0;  // index into points
+  std::string metric;     // "kv_bytes", "peak_hbm_bytes", "throughput_tok_s", "oom_tokens", …
+  double value = 0;       // base units
+  std::string text;       // as published: "335 GB"
+  std::string source;
+  std::string note;  // where the figure cannot be right, why
+};
+
+struct Scenario {
+  std::string name;  // file name without extension
+  std::string title, description;
+  std::string kind;  // "static"
+  std::vector<ScenarioPoint> points;
+  std::optional<ReplaySection> replay;
+  std::vector<PublishedFigure> published;
+  nlohmann::ordered_json echo;  // after `extends` and overrides: what was run
+  std::string hash;             // of echo, hexadecimal, the same on every machine
+  std::uint64_t seed = 0;
+  std::vector<std::shared_ptr<const Llm>> own_models;  // those read from config.json files
+};
+
+/// An override from the command line: "/batch=8".
+struct Override {
+  std::string pointer;  // RFC 6901
+  std::string value;    // JSON, or a bare word taken as a string
+};
+
+/// Reads a scenario (scenarios/scenario.schema.json), follows `extends`, applies the overrides,
+/// checks every key. Errors: InputError with file and JSON pointer.
+[[nodiscard]] Scenario read_scenario(const std::filesystem::path& file,
+                                     const std::vector<Override>& overrides);
+
+}  // namespace kvsim

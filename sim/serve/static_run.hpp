@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/gpu/gpu.hpp"
+#include "models/llm/llm.hpp"
+#include "models/methods/method.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// One static batch: `batch` equal sequences, prefilled together, then decoded in lock step.
+struct StaticSpec {
+  const Llm* llm = nullptr;  // not owned; outlives the run, as gpu and stack do
+  const Gpu* gpu = nullptr;
+  const Stack* stack = nullptr;
+  std::shared_ptr<const Method> method;
+  Dtype weight_dtype = Dtype::kFp16;
+  Dtype kv_dtype = Dtype::kFp16;
+  std::int64_t batch = 1;
+  std::int64_t prompt_tokens = 1;  // per sequence
+  std::int64_t output_tokens = 1;  // per sequence, the first comes out of prefill
+};
+
+/// Bytes on the GPU by owner ("weights", "context", "kv_cache", "side_data", "concat_copy",
+/// "scores", "logits", "activations", …), sorted by name.
+using Owners = std::map<std::string, Bytes>;
+
+struct OomEvent {
+  std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
+  std::int64_t tokens = 0;  // per sequence, when it happened
+  std::string phase;        // "load", "prefill" or "decode"
+  std::string what;         // what was asked for, for people: "attention scores of layer 0"
+  Bytes requested;
+  Bytes free;
+  Owners owners;  // who held the rest
+};
+
+/// One moment of the run, after the step that brought each sequence to `tokens` tokens.
+struct StaticSample {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;
+  Bytes peak;        // highest within the step
+  Bytes held;        // between steps
+  Bytes kv;          // cache and side data, whole batch
+  Seconds time;      // of this step
+  double tok_s = 0;  // batch / time
+};
+
+struct StaticResult {
+  std::optional<OomEvent> oom;
+  Bytes peak_hbm;          // up to the OOM where there is one
+  Owners peak_owners;      // at that moment
+  std::string peak_phase;  // "prefill" or "decode"
+  Bytes prefill_peak;
+  Bytes decode_peak;  // 0 if no step was run
+  Bytes kv_bytes;     // at the end (or the last moment before the OOM), whole batch
+  Bytes usable_hbm;   // what the stack may use
+  std::vector<Bytes> kv_bytes_per_layer;  // at the end, whole batch
+  // Times: nullopt after an OOM.
+  std::optional<Seconds> prefill_time;
+  std::optional<Seconds> decode_time;
+  std::optional<double> throughput_tok_s;  // output tokens of the batch over prefill + decode
+  std::optional<double> decode_tok_s;
+  double flops = 0, bytes_moved = 0;   // whole run, up to the OOM
+  std::vector<StaticSample> timeline;  // thinned to at most `max_samples`, first and last kept
+  std::vector<std::string> notes;      // "prefill scores were chunked to 1250 query rows", …
+};
+
+/// Runs it. Pure: same spec, same result. `max_samples` bounds the timeline, not what is simulated.
+/// Errors: ContractError on sizes below 1; an OOM is a result.
+[[nodiscard]] StaticResult run_static(const StaticSpec& spec, std::size_t max_samples = 512);
+
+}  // namespace kvsim

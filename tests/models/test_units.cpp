@@ -1,0 +1,98 @@
+#include <string>
+#include <vector>
+
+#include "models/units/check.hpp"
+#include "models/units/dtype.hpp"
+#include "models/units/error.hpp"
+#include "models/units/result.hpp"
+#include "models/units/units.hpp"
+#include "models/units/units_format.hpp"
+#include "models/units/units_parse.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::rel;
+
+static_assert(!std::is_constructible_v<Bytes, double>, "a fraction is no number of bytes");
+static_assert(80_GiB > 80_GB);
+
+TEST_CASE("time is bytes over bandwidth") {
+  // 2e9 B at 2 TB/s take 1 ms.
+  CHECK((2_GB / 2.0_TBps).count() == rel(1e-3));
+  CHECK((FlopCount{312e12} / 312.0_TFLOPps).count() == rel(1.0));
+  CHECK(to_sim_time(Seconds{1.5e-12}).count() == 2);
+  CHECK(to_seconds(to_sim_time(Seconds{0.25})).count() == rel(0.25));
+}
+
+TEST_CASE("what is printed can be read back") {
+  for (const Bytes n : {0_B, 1_B, 512_B, 1_KiB, 80_GiB, 40_MiB}) {
+    const auto parsed = parse_bytes(fmt::format("{}", n));
+    REQUIRE(parsed.has_value());
+    CHECK(*parsed == n);
+  }
+  for (const double rate : {1.0, 2.039e12, 3.35e12, 26e9}) {
+    CHECK(parse_bandwidth(fmt::format("{}", BytesPerSecond{rate})).value().count() ==
+          rel(rate, 1e-9));
+  }
+  for (const double t : {3e-9, 1.5e-6, 2e-3, 7.0, 1800.0}) {
+    CHECK(parse_duration(fmt::format("{}", Seconds{t})).value().count() == rel(t, 1e-9));
+  }
+}
+
+TEST_CASE("binary and decimal units mean what they say") {
+  CHECK(parse_bytes("80 GiB") == 80_GiB);
+  CHECK(parse_bytes("80GB") == Bytes{80'000'000'000});
+  CHECK(parse_bytes("1.5 KiB") == Bytes{1536});
+  CHECK(parse_flops("312 TFLOP/s").value().count() == rel(312e12));
+}
+
+TEST_CASE("a quantity without its unit, or with another's, is no quantity") {
+  for (const std::string text : {"", "80", "GiB", "80 GiBs", "-1 GiB", "nan GiB", "inf B",
+                                 "1e300 TiB", "80 GiB/s", "80 GiB x", "0x10 B", "1,5 GiB"}) {
+    INFO(text);
+    CHECK_FALSE(parse_bytes(text).has_value());
+  }
+  CHECK_FALSE(parse_bandwidth("4.8 TB").has_value());
+  CHECK_FALSE(parse_duration("4 m").has_value());
+}
+
+TEST_CASE("rounding up never loses a byte and is idempotent") {
+  for (const Bytes n : {0_B, 1_B, 511_B, 512_B, 513_B}) {
+    const Bytes up = round_up(n, 512_B);
+    CHECK(up >= n);
+    CHECK(up - n < 512_B);
+    CHECK(round_up(up, 512_B) == up);
+  }
+}
+
+TEST_CASE("element formats know their width") {
+  for (const auto& entry : kDtypes) {
+    CHECK(parse_dtype(entry.name) == entry.dtype);
+    CHECK(name_of(entry.dtype) == entry.name);
+    CHECK(bytes_of(8, entry.dtype).count() == entry.bits);
+  }
+  CHECK(bytes_of(3, Dtype::kInt4) == 2_B);  // the half byte is not given away
+  CHECK(parse_dtype("float16") == Dtype::kFp16);
+  CHECK_FALSE(parse_dtype("fp17").has_value());
+}
+
+TEST_CASE("an unknown name is answered with the nearest and all known ones") {
+  const std::vector<std::string> known{"zeromerge", "h2o", "full"};
+  CHECK(unknown_name("method", "zero-merge", known) ==
+        "unknown method \"zero-merge\"; did you mean \"zeromerge\"? (full, h2o, zeromerge)");
+  CHECK(unknown_name("method", "quantum", known) ==
+        "unknown method \"quantum\" (full, h2o, zeromerge)");
+}
+
+TEST_CASE("a result is a value or a reason, and asking for the other is our fault") {
+  const Result<int, std::string> yes{3};
+  const Result<int, std::string> no{std::string{"needs 2 GiB more"}};
+  CHECK(yes.value() == 3);
+  CHECK(no.error() == "needs 2 GiB more");
+  CHECK_THROWS_AS((void)no.value(), ContractError);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,31 @@
+#pragma once
+
+// What the tests share: relative comparison, and the folder of data the project does not ship.
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+namespace kvsim::test {
+
+/// doctest's Approx is absolute near zero; this one is relative everywhere.
+inline doctest::Approx rel(double value, double epsilon = 1e-12) {
+  return doctest::Approx(value).epsilon(epsilon).scale(0);
+}
+
+/// The folder named by KVSIM_DATA_DIR; nullopt, and the test case reported as skipped, without it.
+/// Use: const auto data = data_dir(); if (!data) return;
+inline std::optional<std::filesystem::path> data_dir() {
+  if (const char* dir = std::getenv("KVSIM_DATA_DIR"); dir != nullptr && *dir != '\0') {
+    return std::filesystem::path{dir};
+  }
+  // ctest turns a test that prints this line into a skipped one (tests/CMakeLists.txt).
+  fmt::print("KVSIM-SKIPPED: KVSIM_DATA_DIR is not set\n");
+  return std::nullopt;
+}
+
+}  // namespace kvsim::test

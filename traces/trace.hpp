@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/units/dtype.hpp"
+
+namespace kvsim {
+
+enum class RopeStyle : std::uint8_t { kHalfSplit, kInterleaved };
+
+/// Shapes and metadata of an attention trace (kv-attention-trace, version 1).
+struct TraceInfo {
+  std::string name;  // file name without folder and extension
+  std::string model;
+  std::int32_t n_layers = 0;
+  std::int32_t n_heads = 0;
+  std::int32_t n_kv_heads = 0;
+  std::int32_t head_dim = 0;
+  std::int32_t d_model = 0;        // 0 where no hidden states are recorded
+  std::int64_t tokens = 0;         // T
+  std::int64_t prompt_tokens = 0;  // s; T - s are decode steps
+  double softmax_scale = 0;
+  Dtype dtype = Dtype::kFp16;  // of the recorded K and V
+  std::optional<RopeStyle> rope_style;
+  std::optional<double> rope_theta;
+  bool has_hidden = false;             // in every layer
+  bool has_output_projection = false;  // wo, in every layer
+  std::optional<std::int64_t> repeat_start, repeat_tokens;
+  std::vector<std::string> scores;     // NAMEs of layers.{i}.score.NAME present in every layer
+  std::vector<std::string> decisions;  // likewise layers.{i}.decision.NAME
+  std::map<std::string, std::string> metadata;
+};
+
+/// One layer, converted to fp32 and laid out by head, so that a head's rows are contiguous:
+/// q [n_heads, tokens, head_dim], k and v [n_kv_heads, tokens, head_dim].
+struct TraceLayer {
+  std::vector<float> q, k, v;
+};
+
+/// A memory-mapped attention trace. Reading a layer touches that layer's pages only.
+class Trace {
+ public:
+  /// Errors: InputError "PATH: TENSOR: expected …, got …" for a file that is truncated, lies about
+  /// its sizes, lacks tensors, has shapes that disagree, or metadata outside its range.
+  [[nodiscard]] static Trace open(const std::filesystem::path& path);
+  Trace(Trace&&) noexcept;
+  Trace& operator=(Trace&&) noexcept;
+  ~Trace();
+
+  [[nodiscard]] const TraceInfo& info() const;
+  /// Errors: InputError naming tensor and element where a value is NaN or infinite.
+  [[nodiscard]] TraceLayer read_layer(std::int32_t layer) const;
+  /// layers.{layer}.hidden [tokens, d_model] in fp32. Errors: InputError if it is not recorded.
+  [[nodiscard]] std::vector<float> read_hidden(std::int32_t layer) const;
+  /// layers.{layer}.wo [d_model, n_heads * head_dim] in fp32.
+  [[nodiscard]] std::vector<float> read_output_projection(std::int32_t layer) const;
+  /// layers.{layer}.score.NAME or .decision.NAME [tokens, n_kv_heads] in fp32; `name` is
+  /// "score.kvzap", ….
+  [[nodiscard]] std::vector<float> read_per_head(std::int32_t layer, std::string_view name) const;
+  [[nodiscard]] std::vector<std::int32_t> read_tokens() const;
+
+ private:
+  struct Impl;
+  explicit Trace(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvsim
