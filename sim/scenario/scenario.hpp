@@ -17,8 +17,10 @@ namespace kvsim {
 /// One run of a scenario: a choice of every key that the file gives as a list.
 struct ScenarioPoint {
   StaticSpec spec;
-  /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method", "dtype",
-  /// ….
+  /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method" (its name),
+  /// "budget" (as asked for, or null), "method_params" (those given), "dtype", …; and
+  /// "kv_bytes_wanted", the bytes its cache needs at full length, whether or not it fits (null where
+  /// only a replay knows).
   nlohmann::ordered_json keys;
   /// The keys that differ between points, for legends and table rows: "zeromerge budget 18000".
   std::string label;
@@ -49,10 +51,13 @@ struct Scenario {
   std::vector<ScenarioPoint> points;
   std::optional<ReplaySection> replay;
   std::vector<PublishedFigure> published;
+  std::optional<std::vector<std::string>> figures;  // names of those to draw; absent: all
   nlohmann::ordered_json echo;  // after `extends` and overrides: what was run
   std::string hash;             // of echo, hexadecimal, the same on every machine
   std::uint64_t seed = 0;
+  std::vector<std::string> notes;  // published figures that no point is left for, …
   std::vector<std::shared_ptr<const Llm>> own_models;  // those read from config.json files
+  std::vector<std::shared_ptr<const Gpu>> own_gpus;    // those with corrected memory
 };
 
 /// An override from the command line: "/batch=8".
