@@ -132,8 +132,8 @@ json override_value(const Override& change) {
   if (!json::accept(change.value)) {
     // A broken list or object is a slip, not a word.
     const auto first = change.value.find_first_not_of(" \t");
-    if (first != std::string::npos && std::string_view{"[{\""}.find(change.value[first]) !=
-                                          std::string_view::npos) {
+    if (first != std::string::npos &&
+        std::string_view{"[{\""}.find(change.value[first]) != std::string_view::npos) {
       return Field::parse(change.value, place).raw();  // throws with line and column
     }
     return change.value;
@@ -190,14 +190,15 @@ void apply_override(json& document, const Override& change) {
         const bool plain = status == std::errc{} && end == token.data() + token.size() &&
                            (token == "0" || token.front() != '0');
         if (!plain || index >= at->size()) {
-          refuse(fmt::format("{} is a list of {}: expected an index in [0, {}] or \"-\", got \"{}\"",
-                             walked, at->size(), static_cast<std::int64_t>(at->size()) - 1, token));
+          refuse(
+              fmt::format("{} is a list of {}: expected an index in [0, {}] or \"-\", got \"{}\"",
+                          walked, at->size(), static_cast<std::int64_t>(at->size()) - 1, token));
         }
         at = &(*at)[index];
       }
     } else {
-      refuse(fmt::format("{} is {} and has no members", walked.empty() ? "/" : walked,
-                         kind_of(*at)));
+      refuse(
+          fmt::format("{} is {} and has no members", walked.empty() ? "/" : walked, kind_of(*at)));
     }
     walked += "/" + token;
   }

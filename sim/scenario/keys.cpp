@@ -103,9 +103,9 @@ constexpr std::array kWhereKeys{
 };
 
 constexpr std::array kObjects{
-    ScenarioObject{"scenario", kScenarioKeys}, ScenarioObject{"point", kPointKeys},
-    ScenarioObject{"model", kModelKeys},       ScenarioObject{"method", kMethodKeys},
-    ScenarioObject{"memory", kMemoryKeys},     ScenarioObject{"replay", kReplayKeys},
+    ScenarioObject{"scenario", kScenarioKeys},   ScenarioObject{"point", kPointKeys},
+    ScenarioObject{"model", kModelKeys},         ScenarioObject{"method", kMethodKeys},
+    ScenarioObject{"memory", kMemoryKeys},       ScenarioObject{"replay", kReplayKeys},
     ScenarioObject{"published", kPublishedKeys}, ScenarioObject{"where", kWhereKeys},
 };
 
@@ -123,6 +123,11 @@ constexpr std::array kMetrics{
     PublishedMetric{"oom", ""},
 };
 
+constexpr std::array<std::string_view, 8> kFigures{
+    "memory_vs_length", "throughput_vs_length", "peak_vs_final_length", "hbm_breakdown",
+    "cache_per_layer",  "error_vs_step",        "bytes_vs_step",        "replay_cache_per_layer",
+};
+
 }  // namespace
 
 std::span<const ScenarioObject> scenario_objects() { return kObjects; }
@@ -137,6 +142,8 @@ std::vector<std::string> scenario_key_names(std::string_view object) {
   KVSIM_CHECK(false, "no object of scenarios is called {}", object);
   return {};
 }
+
+std::span<const std::string_view> figure_names() { return kFigures; }
 
 std::span<const PublishedMetric> published_metrics() { return kMetrics; }
 

@@ -38,6 +38,9 @@ struct PublishedMetric {
 };
 [[nodiscard]] std::span<const PublishedMetric> published_metrics();
 
+/// Figures that `figures` may name.
+[[nodiscard]] std::span<const std::string_view> figure_names();
+
 /// Bounds of the sizes a scenario may ask for.
 inline constexpr std::int64_t kMostTokens = 1 << 24;
 inline constexpr std::int64_t kMostBatch = 1 << 20;

@@ -20,18 +20,10 @@ ParamValue read_param(const Field& field) {
   field.expected("a number, a word, true or false");
 }
 
-std::string shown(const ParamValue& value) {
-  if (const auto* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
-  if (const auto* i = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *i);
-  if (const auto* d = std::get_if<double>(&value)) return fmt::format("{:.10g}", *d);
-  return std::get<std::string>(value);
-}
-
 }  // namespace
 
 Budget read_budget(const Field& field) {
-  constexpr std::string_view kWanted =
-      "a fraction in (0, 1] or a whole number of entries above 1";
+  constexpr std::string_view kWanted = "a fraction in (0, 1] or a whole number of entries above 1";
   if (!field.is_number()) field.expected(kWanted);
   const double value = field.raw().get<double>();
   if (value > 0 && value <= 1) return {.fraction = value};
@@ -44,9 +36,9 @@ double budget_number(const Budget& budget) {
 }
 
 std::vector<MethodSpec> read_methods(const Field& field) {
-  if (field.is_string()) return {MethodSpec{.name = field.string()}};
+  if (field.is_string()) return {MethodSpec{field.string(), {}, {}}};
   if (!field.is_object()) field.expected("a method's name, or an object with its name");
-  MethodSpec spec{.name = field.at("name").string()};
+  MethodSpec spec{field.at("name").string(), {}, {}};
   for (const auto& [key, value] : field.members()) {
     if (key == "name" || key == "budget" || value.is_null()) continue;
     spec.params[key] = read_param(value);
@@ -67,7 +59,7 @@ std::string method_label(const MethodSpec& spec) {
     text += spec.budget->fraction > 0 ? fmt::format(" budget {:.4g} %", spec.budget->fraction * 100)
                                       : fmt::format(" budget {}", spec.budget->entries);
   }
-  for (const auto& [name, value] : spec.params) text += fmt::format(" {} {}", name, shown(value));
+  for (const auto& [name, value] : spec.params) text += fmt::format(" {} {}", name, to_text(value));
   return text;
 }
 
