@@ -26,7 +26,7 @@ inline void store(double* p, D4 v) { std::memcpy(p, &v, sizeof v); }
 
 inline double fold(D4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-/// e^x for x <= 0, to about 1 ulp; 0 below -708. By 2^n times a degree-11 polynomial of the
+/// e^x for x <= 0, to about 1 ulp; 0 below -708. By 2^n times a degree-13 polynomial of the
 /// remainder in [-ln2/2, ln2/2] (Cody-Waite reduction).
 inline D4 exp_nonpositive(D4 x) {
   constexpr double kLog2e = 1.4426950408889634074;
@@ -39,7 +39,9 @@ inline D4 exp_nonpositive(D4 x) {
   const D4 shifted = x * kLog2e + kMagic;
   const D4 n = shifted - kMagic;
   const D4 r = (x - n * kLn2High) - n * kLn2Low;
-  D4 p = D4{} + 1.0 / 39916800.0;  // 1/11!
+  D4 p = D4{} + 1.0 / 6227020800.0;  // 1/13!
+  p = p * r + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
   p = p * r + 1.0 / 3628800.0;
   p = p * r + 1.0 / 362880.0;
   p = p * r + 1.0 / 40320.0;
