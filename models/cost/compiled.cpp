@@ -189,12 +189,6 @@ CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline)
       forms_(groups_.size()),
       logits_{output_logits(in, 1)},
       host_{host_time(in, true)} {
-  group_of_.resize(in.llm->layers.size());
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    for (std::int32_t i = 0; i < groups_[g].count; ++i) {
-      group_of_[static_cast<std::size_t>(groups_[g].first + i)] = static_cast<std::int32_t>(g);
-    }
-  }
   const GraphCost embed = evaluate(embed_tokens(in, 1), roofline);
   const GraphCost head = evaluate(logits_, roofline);
   around_ = {.time = embed.time + head.time,
@@ -203,8 +197,7 @@ CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline)
   around_peak_ = logits_.alive_peak().bytes;
 }
 
-const CompiledLayer& CompiledDecode::layer(std::int32_t layer, const DecodeMoment& moment) {
-  const auto group = static_cast<std::size_t>(group_of(layer));
+const CompiledLayer& CompiledDecode::layer(std::size_t group, const DecodeMoment& moment) {
   const std::size_t form = static_cast<std::size_t>(moment.change) * 2 + (moment.evicts ? 1 : 0);
   auto& slot = forms_[group][form];
   if (!slot) {

@@ -77,11 +77,9 @@ class CompiledDecode {
  public:
   CompiledDecode(const CostInput& in, const Roofline& roofline);
 
-  /// The compiled form of `layer` for a step that changes its cache so.
-  [[nodiscard]] const CompiledLayer& layer(std::int32_t layer, const DecodeMoment& moment);
-  [[nodiscard]] std::int32_t group_of(std::int32_t layer) const {
-    return group_of_[static_cast<std::size_t>(layer)];
-  }
+  /// The compiled form of the layers of `groups()[group]` for a step that changes their cache so.
+  [[nodiscard]] const CompiledLayer& layer(std::size_t group, const DecodeMoment& moment);
+  [[nodiscard]] const std::vector<LayerGroup>& groups() const { return groups_; }
   [[nodiscard]] const GraphCost& around() const { return around_; }    // embedding and logits
   [[nodiscard]] Bytes around_peak() const { return around_peak_; }     // of either's tensors
   [[nodiscard]] const OpGraph& logits() const { return logits_; }
@@ -92,7 +90,6 @@ class CompiledDecode {
   const CostInput& in_;
   const Roofline& roofline_;
   std::vector<LayerGroup> groups_;
-  std::vector<std::int32_t> group_of_;
   std::vector<std::array<std::unique_ptr<CompiledLayer>, kForms>> forms_;
   OpGraph logits_;
   GraphCost around_;

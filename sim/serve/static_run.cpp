@@ -367,54 +367,81 @@ bool StaticRun::decode() {
 
 bool StaticRun::decode_one(std::int64_t step) {
   const std::int64_t tokens = spec_.prompt_tokens + step;
+  const auto moment_of = [&](std::int32_t layer) {
+    return decode_moment(in_, layer, spec_.prompt_tokens, tokens,
+                         held_[static_cast<std::size_t>(layer)]);
+  };
+  const auto windowed = [&](std::int32_t layer) {
+    return spec_.llm->layers[static_cast<std::size_t>(layer)].attention.window > 0;
+  };
+  const Method& law = *spec_.method;
+  const bool alike = law.layers_alike();
   GraphCost total = compiled_->around();
   Bytes standing = holdings_.total() + resident_;
   Bytes peak;
-
-  // What the layer before computed holds for every alike layer at the same moment.
-  DecodeMoment moment;
-  GraphCost cost;
-  Bytes alive;
-  LayerCache after;
-  std::int32_t group = -1;
-
-  for (std::int32_t l = 0; l < n_layers_; ++l) {
-    const auto i = static_cast<std::size_t>(l);
-    const DecodeMoment here = decode_moment(in_, l, spec_.prompt_tokens, tokens, held_[i]);
-    if (compiled_->group_of(l) != group || here != moment) {
-      group = compiled_->group_of(l);
-      moment = here;
-      const CompiledLayer& layer = compiled_->layer(l, moment);
-      cost = layer.cost(moment);
-      alive = layer.alive_peak(moment);
-      after = stored(l, moment.after);
-    }
-    total.time += cost.time;
-    total.flops += cost.flops;
-    total.bytes += cost.bytes;
-    const Bytes own = is_static_ ? Bytes{} : caches_[i].total();
-    const Bytes here_peak = standing - own + alive;
-    if (here_peak > result_.usable_hbm) {
-      if (!is_static_) take_cache(l);
-      holdings_[Owner::kActivations] += resident_;
-      result_.oom = event(decode_layer(in_, l, moment), l, step);
-      if (!is_static_) put_cache(l, stored(l, held_[i]));
-      return false;
-    }
-    peak = std::max(peak, here_peak);
-    if (here_peak > result_.peak_hbm) {
-      result_.peak_hbm = here_peak;
-      peak_place_ = PeakPlace{.layer = l, .moment = moment, .base = holdings_};
-      if (!is_static_) {
-        peak_place_->base[Owner::kKvCache] -= caches_[i].keys + caches_[i].values;
-        peak_place_->base[Owner::kSideData] -= caches_[i].side;
+  const auto& groups = compiled_->groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::int32_t end = groups[g].first + groups[g].count;
+    // Layers of one group at one moment are a run: they cost the same and change the cache alike.
+    for (std::int32_t first = groups[g].first; first < end;) {
+      const DecodeMoment moment = moment_of(first);
+      std::int32_t next = end;
+      if (!alike) {
+        const auto held = law.entries_held(first, spec_.prompt_tokens, tokens);
+        const auto attended = law.entries_attended(first, spec_.prompt_tokens, tokens);
+        const auto joins = [&](std::int32_t l) {
+          return held_[static_cast<std::size_t>(l)] == moment.before &&
+                 law.entries_held(l, spec_.prompt_tokens, tokens) == held &&
+                 law.entries_attended(l, spec_.prompt_tokens, tokens) == attended &&
+                 (!windowed(first) || moment_of(l) == moment);
+        };
+        for (next = first + 1; next < end && joins(next);) ++next;
       }
-    }
-    held_[i] = moment.after;
-    if (!is_static_ && caches_[i].total() != after.total()) {
-      take_cache(l);
-      put_cache(l, after);
-      standing = standing - own + after.total();
+
+      const CompiledLayer& layer = compiled_->layer(g, moment);
+      const GraphCost cost = layer.cost(moment);
+      const Bytes alive = layer.alive_peak(moment);
+      const LayerCache before = is_static_ ? LayerCache{} : caches_[static_cast<std::size_t>(first)];
+      const LayerCache after = is_static_ ? LayerCache{} : stored(first, moment.after);
+      const Bytes growth = after.total() - before.total();
+      const std::int64_t last = next - 1 - first;
+      // Where the caches grow, the last layer stands highest, else the first.
+      const std::int64_t highest = growth > Bytes{} ? last : 0;
+      const Bytes run_peak = standing - before.total() + growth * highest + alive;
+      if (run_peak > result_.usable_hbm) {
+        std::int32_t l = first;
+        for (; standing - before.total() + alive <= result_.usable_hbm; ++l) {
+          take_cache(l);
+          put_cache(l, after);
+          standing += growth;
+        }
+        if (!is_static_) take_cache(l);
+        holdings_[Owner::kActivations] += resident_;
+        result_.oom = event(decode_layer(in_, l, moment), l, step);
+        if (!is_static_) put_cache(l, before);
+        return false;
+      }
+      peak = std::max(peak, run_peak);
+      if (run_peak > result_.peak_hbm) {
+        result_.peak_hbm = run_peak;
+        PeakPlace place{.layer = first, .moment = moment, .base = holdings_};
+        place.base[Owner::kKvCache] += (after.keys + after.values) * highest -
+                                       (before.keys + before.values) * (highest + 1);
+        place.base[Owner::kSideData] += after.side * highest - before.side * (highest + 1);
+        peak_place_ = place;
+      }
+      const std::int64_t n = last + 1;
+      total.time += cost.time * static_cast<double>(n);
+      total.flops += cost.flops * static_cast<double>(n);
+      total.bytes += cost.bytes * static_cast<double>(n);
+      for (std::int32_t l = first; l < next; ++l) {
+        held_[static_cast<std::size_t>(l)] = moment.after;
+        if (!is_static_) caches_[static_cast<std::size_t>(l)] = after;
+      }
+      holdings_[Owner::kKvCache] += (after.keys + after.values - before.keys - before.values) * n;
+      holdings_[Owner::kSideData] += (after.side - before.side) * n;
+      standing += growth * n;
+      first = next;
     }
   }
   const Bytes head_peak = standing + compiled_->around_peak();
@@ -425,7 +452,7 @@ bool StaticRun::decode_one(std::int64_t step) {
   }
   if (head_peak > result_.peak_hbm) {
     result_.peak_hbm = head_peak;
-    peak_place_ = PeakPlace{.layer = n_layers_, .moment = moment, .base = holdings_};
+    peak_place_ = PeakPlace{.layer = n_layers_, .moment = {}, .base = holdings_};
   }
   peak = std::max(peak, head_peak);
   result_.decode_peak = std::max(result_.decode_peak, peak);

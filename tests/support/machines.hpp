@@ -84,6 +84,7 @@ class FullMethod : public Method {
                                                              std::int64_t tokens) const override {
     return *entries_held(layer, prompt, tokens - 1) + 1;
   }
+  [[nodiscard]] bool layers_alike() const override { return true; }
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override {
     return shape.n_kv_heads;
   }
@@ -122,6 +123,7 @@ struct BoundedOptions {
   std::int64_t side_per_entry = 0;     // bytes
   std::int64_t budget_step = 0;        // entries fewer per layer
   std::int32_t extra_launches = 0;
+  bool layers_alike = false;
 };
 class BoundedMethod : public FullMethod {
  public:
@@ -134,6 +136,7 @@ class BoundedMethod : public FullMethod {
                                                          std::int64_t tokens) const override {
     return std::min(tokens, options_.budget - layer * options_.budget_step);
   }
+  [[nodiscard]] bool layers_alike() const override { return options_.layers_alike; }
   [[nodiscard]] Bytes side_bytes(std::int64_t entries, Dtype) const override {
     return Bytes{entries * options_.side_per_entry};
   }
