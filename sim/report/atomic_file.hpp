@@ -32,6 +32,9 @@ class AtomicFolder {
   void commit();
 
  private:
+  void remove_made_parents() const;
+
+  std::filesystem::path shown_;  // as the user gave it, for messages
   std::filesystem::path target_;
   std::filesystem::path partial_;
   std::optional<std::filesystem::path> made_parent_;  // topmost folder created for us

@@ -16,12 +16,18 @@ struct Figure {
   std::string script;  // NAME.gp
 };
 
-/// The figures of a run: memory and throughput versus length (one file per model and GPU), HBM by
-/// owner at the peak, cache size per layer, and those of its replay. A figure that would show
-/// nothing (one sample, no point) is left out. Pure.
-[[nodiscard]] std::vector<Figure> run_figures(const RunReport& report);
+struct FigureSet {
+  std::vector<Figure> figures;
+  std::vector<std::string> notes;  // what was left out, and why
+};
 
-/// Error over steps, bytes held over steps (where the series were kept) and cache size per layer.
-[[nodiscard]] std::vector<Figure> replay_figures(const ReplayResult& replay);
+/// The figures of a run: memory and throughput versus length and cache size per layer (one line a
+/// method, one file for each model, GPU, stack, dtype, batch and length), HBM by owner at the peak
+/// (one bar a point), and those of its replay. A figure that would show nothing (one sample, no
+/// point) is left out. Pure.
+[[nodiscard]] FigureSet run_figures(const RunReport& report);
+
+/// Error and bytes held over steps (where the series were kept) and cache size per layer.
+[[nodiscard]] FigureSet replay_figures(const ReplayResult& replay);
 
 }  // namespace kvsim

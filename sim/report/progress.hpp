@@ -33,6 +33,7 @@ class Progress {
   std::string unit_;
   int descriptor_;
   bool on_ = false;
+  bool plain_ = false;  // no escape sequences
   bool colour_ = false;
   bool drawn_ = false;
   Clock::time_point started_;

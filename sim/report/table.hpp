@@ -10,13 +10,9 @@
 
 #include "sim/report/results_folder.hpp"
 #include "sim/report/run_report.hpp"
+#include "sim/report/text.hpp"
 
 namespace kvsim {
-
-/// Terminal columns `text` takes: combining marks none, East Asian wide characters and emoji two.
-[[nodiscard]] std::size_t display_width(std::string_view text);
-/// 53912 as "53,912".
-[[nodiscard]] std::string with_commas(std::int64_t value);
 
 /// A table of left- and right-aligned columns, two blanks between them.
 class Table {
