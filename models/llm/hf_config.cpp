@@ -151,6 +151,7 @@ constexpr std::array kFamilies{
     (config.raw().contains(key) ? given : missing).emplace_back(key);
   }
   std::vector<std::string> known;
+  known.reserve(kFamilies.size());
   for (const Family& family : kFamilies)
     known.emplace_back(what == "architecture" ? family.architecture : family.model_type);
   at.fail(fmt::format(

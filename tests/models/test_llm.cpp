@@ -387,6 +387,13 @@ TEST_CASE("cached heads follow the family's own rule") {
   CHECK(refusal(llama) ==
         "config.json: /num_key_value_heads: 7 cached heads do not divide 64 query heads");
 
+  // Gemma 3's class caches 4 heads where the file says nothing.
+  json gemma = catalogue_config("gemma-3-12b");
+  gemma["text_config"].erase("num_key_value_heads");
+  CHECK(read(gemma).layers[0].attention.n_kv_heads == 4);
+  gemma["text_config"]["num_attention_heads"] = 6;
+  CHECK(has(refusal(gemma), "/text_config: num_key_value_heads is missing, and its default of 4"));
+
   json falcon = catalogue_config("falcon-7b");
   CHECK(falcon.at("num_kv_heads") == 71);  // the file says so; the code takes 1
   CHECK(read(falcon).layers[0].attention.n_kv_heads == 1);

@@ -1,5 +1,7 @@
 // Llama and what is built like it: RMSNorm, gated blocks, rotary positions.
 
+#include <fmt/format.h>
+
 #include "models/llm/hf/blocks.hpp"
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"
@@ -54,10 +56,17 @@ Llm read_llama_build(const Field& config, const Traits& traits) {
     attention = read_heads(config, config.at("num_attention_heads"), llm.d_model, {"head_dim"},
                            traits.head_dim);
   }
-  if (const auto kv = config.find("num_key_value_heads"))
+  if (const auto kv = config.find("num_key_value_heads")) {
     set_kv_heads(attention, *kv);
-  else if (traits.n_kv_heads > 0 && attention.n_heads % traits.n_kv_heads == 0)
+  } else if (traits.n_kv_heads > 0) {
+    if (attention.n_heads % traits.n_kv_heads != 0) {
+      config.fail(
+          fmt::format("num_key_value_heads is missing, and its default of {} does not "
+                      "divide {} query heads",
+                      traits.n_kv_heads, attention.n_heads));
+    }
     attention.n_kv_heads = static_cast<std::int32_t>(traits.n_kv_heads);
+  }
 
   const std::int32_t n_layers = count(config.at("num_hidden_layers"), 1, kMostLayers);
   const std::vector<std::int32_t> windows = read_windows(config, traits.window, n_layers);
