@@ -22,7 +22,7 @@ constexpr std::array kPointKeys{
     ScenarioKey{"prompt_tokens", "integer; or list", "1 to 16777216", "required",
                 "prompt length of each sequence, tokens"},
     ScenarioKey{"output_tokens", "integer; or list", "1 to 16777216", "required",
-                "tokens each sequence generates; the first comes out of prefill"},
+                "decode steps: tokens each sequence generates after its prompt"},
     ScenarioKey{"method", "name, or {name, budget, …}; or list", "", "full",
                 "the cache compression, a name of `kvsim list methods`"},
     ScenarioKey{"memory", "object", "", "", "corrections to the GPU's memory"},

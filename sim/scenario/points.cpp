@@ -399,8 +399,7 @@ std::vector<ScenarioPoint> read_points(const Field& scenario, const fs::path& fo
 }
 
 std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
-  // The last token comes out of the last step and is never put into the cache.
-  const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens - 1;
+  const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
   const Dtype stored = spec.method->store_dtype(spec.kv_dtype);
   Bytes total;
   for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {

@@ -82,8 +82,8 @@ TEST_CASE("a scenario of one point, its defaults filled in") {
   CHECK(point.spec.kv_dtype == Dtype::kFp16);
   CHECK(point.spec.batch == 1);
   CHECK(point.keys.at("budget").is_null());
-  // 109 of the 110 tokens are ever cached: 109 x 2 x 32 layers x 4096 x 2 B.
-  CHECK(point.kv_bytes_wanted == Bytes{109LL * 2 * 32 * 4096 * 2});
+  // 110 tokens x 2 x 32 layers x 4096 x 2 B.
+  CHECK(point.kv_bytes_wanted == Bytes{110LL * 2 * 32 * 4096 * 2});
 }
 
 TEST_CASE("lists make the product of their values, the last key fastest") {
@@ -395,7 +395,7 @@ TEST_CASE("kv-sizes: the papers' figures, each in the unit it was meant in") {
   CHECK(wanted(1) == 320.0 * 1024 * 1024 * 1024);
   // 2 x 96 x 12288 x 2 B x 4096 x 64 = 1152 GiB, which is 1,237 GB and never the printed 1,208
   CHECK(wanted(2) == 1152.0 * 1024 * 1024 * 1024);
-  CHECK(wanted(3) == 1024.0 * 1024);
+  CHECK(wanted(3) == 1024.0 * 1024 * 1024);
 }
 
 }  // namespace
