@@ -13,9 +13,9 @@ namespace kvsim {
 struct Efficiency {
   double flops = 1;
   double bandwidth = 1;
-  std::optional<double> relative_residual;  // of time, one standard deviation
-  std::optional<double> min_bytes;          // measured range; outside it a result is extrapolated
-  std::optional<double> max_bytes;
+  std::optional<double> relative_residual{};  // of time, one standard deviation
+  std::optional<double> min_bytes{};          // measured range; outside it a result is extrapolated
+  std::optional<double> max_bytes{};
 };
 
 /// What measurements say about a GPU's operators. The default is the data sheet alone, and says so.
