@@ -14,8 +14,10 @@ namespace {
 
 using namespace chart;  // NOLINT: the parts are ours alone
 
-constexpr double kBarHeight = 34;  // pixels from bar to bar
-constexpr double kHalfBar = 0.36;  // of that
+constexpr double kBarHeight = 58;       // pixels from bar to bar
+constexpr double kHalfBar = 0.36;       // of that
+constexpr double kTickCharWidth = 8.9;  // pixels; names are mostly small letters
+constexpr std::size_t kLongestPart = 22;
 constexpr std::size_t kLongestBarLabel = 30;
 
 /// Part names in the order of their first use by the bars.
@@ -27,6 +29,16 @@ std::vector<std::string> part_names(const BarChart& chart) {
     }
   }
   return names;
+}
+
+/// A tick's text is a format to gnuplot: "%" is written twice.
+std::string tick_text(const std::string& text) {
+  std::string out;
+  for (const char c : shortened(text, kLongestBarLabel)) {
+    out += c;
+    if (c == '%') out += c;
+  }
+  return gnuplot_quote(out);
 }
 
 double longest_bar(const BarChart& chart) {
@@ -45,10 +57,10 @@ Figure draw(const BarChart& chart) {
   const std::vector<std::string> names = part_names(chart);
   std::size_t widest_label = 4;
   for (const ChartBar& bar : chart.bars) {
-    widest_label = std::max(widest_label, display_width(bar.label));
+    widest_label = std::max({widest_label, display_width(bar.label), display_width(bar.detail)});
   }
   widest_label = std::min(widest_label, kLongestBarLabel);
-  const double plot_width = kWidth - 60 - kCharWidth * static_cast<double>(widest_label);
+  const double left = 20 + kTickCharWidth * static_cast<double>(widest_label);
   const double x_high = std::max(longest_bar(chart) * 1.08, 1e-9);
 
   // kind 0: a part from `from` to `to`; kind 1: the limit.
@@ -60,10 +72,9 @@ Figure draw(const BarChart& chart) {
   for (std::size_t i = 0; i < n; ++i) {
     const ChartBar& bar = chart.bars[i];
     const std::string name = clean_text(bar.label);
-    // A tick's text is a format to gnuplot: "%" is written twice.
-    std::string tick;
-    for (const char c : shortened(name, kLongestBarLabel)) tick += c == '%' ? "%%" : std::string{c};
-    tics += fmt::format("{}{} {}", i == 0 ? "" : ", ", gnuplot_quote(tick), i);
+    tics += fmt::format("{}{}", i == 0 ? "" : ", ", tick_text(name));
+    if (!bar.detail.empty()) tics += ".\"\\n\"." + tick_text(clean_text(bar.detail));
+    tics += fmt::format(" {}", i);
     double from = 0;
     for (const auto& [part, value] : bar.parts) {
       const auto k =
@@ -72,7 +83,7 @@ Figure draw(const BarChart& chart) {
                          csv_field(name), csv_field(clean_text(part)));
       const double amount = value / chart.unit;
       const std::string text = fmt::format("{:.{}f}", amount, amount < 9.95 ? 1 : 0);
-      if (amount / x_high * plot_width > text_pixels(text) + 6) {
+      if (amount / x_high * plot_width(left) > text_pixels(text) + 6) {
         labels += fmt::format("set label '{}' at first {}, first {} center tc rgb '{}' front\n",
                               text, number((from + value / 2) / chart.unit), i,
                               kFills[k % kFills.size()].dark ? "#ffffff" : "#000000");
@@ -96,7 +107,7 @@ Figure draw(const BarChart& chart) {
   std::string plot = "plot ";
   std::vector<std::string> entries;
   for (std::size_t k = 0; k < names.size(); ++k) {
-    const std::string label = shortened(clean_text(names[k]), kLongestEntry);
+    const std::string label = shortened(clean_text(names[k]), kLongestPart);
     entries.push_back(label);
     plot += fmt::format(
         "{} skip 1 using ($2==0&&$3=={}?($4+$5)/2/{}:NaN):1:($4/{}):($5/{}):($1-{}):($1+{}) with "
@@ -114,11 +125,9 @@ Figure draw(const BarChart& chart) {
   } else {
     plot.resize(plot.rfind(", \\\n"));
   }
-  const auto titles = static_cast<double>(title_lines(chart.title).size());
-  const double canvas = kBarHeight * static_cast<double>(n) + 90 + titles * kLineHeight +
-                        (legend_rows(entries) + 0.5) * (kLineHeight + 2);
+  const Layout layout{left, kBarHeight * static_cast<double>(n), entries};
   return {chart.name, clean_text(chart.title), csv,
-          script(chart.name, chart.title, static_cast<int>(canvas), settings, plot)};
+          script(chart.name, chart.title, layout, settings, plot)};
 }
 
 }  // namespace kvsim

@@ -54,6 +54,7 @@ struct LineChart {
 /// One horizontal bar of parts from 0, and a tick at a limit.
 struct ChartBar {
   std::string label;
+  std::string detail;                                 // under the label
   std::vector<std::pair<std::string, double>> parts;  // name, value; drawn in this order
   std::optional<double> limit;
 };

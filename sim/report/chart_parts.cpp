@@ -36,49 +36,71 @@ std::vector<std::string> title_lines(const std::string& title) {
   return wrapped(clean_text(title), kColumns);
 }
 
-int legend_rows(const std::vector<std::string>& entries) {
-  if (entries.empty()) return 0;
+namespace {
+
+/// Columns of the legend below a plot; its entries stand in a grid as wide as the plot.
+int legend_columns(const Layout& layout) {
+  constexpr double kSample = 75;            // line and mark before an entry
+  constexpr double kWideCharacters = 1.08;  // gnuplot reckons texts wider than they come out
   double widest = 0;
-  for (const std::string& entry : entries) widest = std::max(widest, text_pixels(entry));
-  constexpr double kSample = 70;
-  const int columns = std::max(1, static_cast<int>((kWidth - 60) / (widest + kSample)));
-  return (static_cast<int>(entries.size()) + columns - 1) / columns;
+  for (const std::string& entry : layout.legend) widest = std::max(widest, text_pixels(entry));
+  const double fit = plot_width(layout.left) / (widest * kWideCharacters + kSample);
+  return std::clamp(static_cast<int>(fit), 1, 4);
 }
 
-std::string script(const std::string& name, const std::string& title, int height,
+}  // namespace
+
+std::string script(const std::string& name, const std::string& title, const Layout& layout,
                    const std::string& settings, const std::string& plot) {
-  std::string broken;  // line ends are lost in single quotes, so lines are joined by an expression
-  for (const std::string& line : title_lines(title)) {
-    broken += (broken.empty() ? "" : ".\"\\n\".") + gnuplot_quote(line);
-  }
-  if (broken.empty()) broken = "''";
+  constexpr double kTopGap = 14;
+  constexpr double kLegendRow = 1.1 * kLineHeight;
+  constexpr double kAxisText = 66;  // tick labels and the axis's name
+  const std::vector<std::string> lines = title_lines(title);
+  const int columns = legend_columns(layout);
+  const int rows = (static_cast<int>(layout.legend.size()) + columns - 1) / columns;
+  const double top = kTopGap + 16 + kLineHeight * static_cast<double>(lines.size());
+  const double bottom = kAxisText + 12 + kLegendRow * rows;
+  const int height = static_cast<int>(std::lround(top + layout.height + bottom));
   std::string out = fmt::format(
       "# Drawn by kvsim; `gnuplot {}.gp` in this folder draws it again.\n"
       "reset session\n"
       "set encoding utf8\n"
       "set datafile separator ','\n"
       "set datafile commentschars ''\n"
-      "set title {} noenhanced\n"
       "set border 3 lw 1.2 lc rgb '#333333'\n"
       "set tics nomirror out\n"
       "set grid lc rgb '#dddddd' lw 1 lt 1 dt solid\n"
-      "set key bmargin center horizontal Left reverse samplen 3 spacing 1.1 noenhanced\n"
-      "{}",
-      name, broken, settings);
-  const std::string font = fmt::format("'DejaVu Sans,{}'", kFont);
+      "set key bmargin center horizontal maxcols {} Left reverse samplen 3 noenhanced\n"
+      "set lmargin at screen {}\nset rmargin at screen {}\n"
+      "set tmargin at screen {}\nset bmargin at screen {}\n",
+      name, columns, number(layout.left / kWidth), number(1 - kRightMargin / kWidth),
+      number(1 - top / height), number(bottom / height));
+  // The title is centred on the canvas, whatever the plot's margins.
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const double y = kTopGap + kLineHeight * (static_cast<double>(i) + 0.5);
+    out += fmt::format("set label {} at screen 0.5, screen {} center noenhanced\n",
+                       gnuplot_quote(lines[i]), number(1 - y / height));
+  }
+  out += settings;
+  const std::string style = fmt::format("noenhanced font 'DejaVu Sans,{}' dashlength 0.6", kFont);
+  // The terminals differ in what a character's height and a mark's size are; these even them out.
+  // A point of text is 1/72 inch to the PNG and a pixel of 1/96 to the SVG.
   out += fmt::format(
-      "set terminal svg size {0},{1} noenhanced font {2} background '#ffffff' linewidth 1.3 "
-      "dashlength 0.4\n"
+      "set terminal svg size {0},{1} {2} background '#ffffff' linewidth 1.3\n"
+      "mark = 0.55\n"
+      "set key spacing 0.87\nset xtics offset 0,0.35\nset xlabel offset 0,0.85\n"
       "set output '{3}.svg'\n{4}\nunset output\n"
       "if (strstrt(GPVAL_TERMINALS, 'pngcairo') > 0) {{\n"
-      "  set terminal pngcairo size {5},{6} noenhanced font {2} fontscale {7} linewidth {8} "
-      "pointscale {9} dashlength 0.4 background '#ffffff'\n"
+      "  set terminal pngcairo size {5},{6} {2} fontscale {7} linewidth {8} pointscale {9} "
+      "background '#ffffff'\n"
       "}} else {{\n"
-      "  set terminal png size {5},{6} noenhanced font {2} fontscale {7} linewidth {8}\n"
+      "  set terminal png size {5},{6} noenhanced linewidth {8}\n"
       "}}\n"
+      "mark = 0.9\n"
+      "set key spacing 1.1\nset xtics offset 0,0\nset xlabel offset 0,0\n"
       "set output '{3}.png'\nreplot\nunset output\n",
-      kWidth, height, font, name, plot, kWidth * kPngScale, height * kPngScale, kPngScale,
-      1.3 * kPngScale, kPngScale);
+      kWidth, height, style, name, plot, kWidth * kPngScale, height * kPngScale,
+      number(0.75 * kPngScale), number(1.3 * kPngScale), kPngScale);
   return out;
 }
 

@@ -17,6 +17,7 @@ inline constexpr int kFont = 16;
 inline constexpr int kPngScale = 3;
 inline constexpr double kCharWidth = 9.2;  // of DejaVu Sans at kFont, mean over text like ours
 inline constexpr double kLineHeight = 21;
+inline constexpr double kRightMargin = 30;  // half a tick label stands out of the plot
 
 /// Without the yellow, which is lost on white.
 inline constexpr std::array<std::string_view, 7> kLineColours{
@@ -45,18 +46,26 @@ struct Ticks {
 /// A number for a gnuplot script: shortest digits that read back the same.
 [[nodiscard]] std::string number(double value);
 
-/// `set` lines common to all: encoding, separator, title, legend below, fonts; and the canvas.
-/// `body` is everything from there to the end of the plot command; it is drawn twice.
-[[nodiscard]] std::string script(const std::string& name, const std::string& title, int height,
-                                 const std::string& settings, const std::string& plot);
+/// Where things stand on the canvas, in pixels. Margins are said outright: gnuplot's own guesses
+/// differ between its terminals.
+struct Layout {
+  double left = 0;                  // of the plot: room for tick labels and the axis's name
+  double height = 0;                // of the plot
+  std::vector<std::string> legend;  // entries, for the room they take
+};
+[[nodiscard]] constexpr double plot_width(double left) { return kWidth - left - kRightMargin; }
+
+/// A whole script; `plot` gives the size of marks as a multiple of the variable `mark`: what all
+/// charts have in common (encoding, title, legend below, fonts), then `settings`, then `plot`,
+/// drawn as SVG and again as PNG.
+[[nodiscard]] std::string script(const std::string& name, const std::string& title,
+                                 const Layout& layout, const std::string& settings,
+                                 const std::string& plot);
 
 /// How many lines of the canvas's width a title takes, and its text so broken.
 [[nodiscard]] std::vector<std::string> title_lines(const std::string& title);
 
-/// Lines that gnuplot's legend takes below a plot for these entries.
-[[nodiscard]] int legend_rows(const std::vector<std::string>& entries);
-
 /// Longest text of a legend entry, in columns.
-inline constexpr std::size_t kLongestEntry = 60;
+inline constexpr std::size_t kLongestEntry = 54;
 
 }  // namespace kvsim::chart

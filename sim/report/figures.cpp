@@ -226,7 +226,10 @@ void add_breakdowns(const RunReport& report, FigureSet& set) {
     const std::size_t end = std::min(all.size(), (file + 1) * kMostBars);
     for (std::size_t i = file * kMostBars; i < end; ++i) {
       const StaticResult& result = report.results[i];
-      ChartBar bar{labels[i] + (result.oom ? " (OOM)" : ""), {}, as_double(result.usable_hbm)};
+      const std::string when = result.oom                  ? "out of memory"
+                               : result.peak_phase.empty() ? ""
+                                                           : "peak in " + result.peak_phase;
+      ChartBar bar{labels[i], when, {}, as_double(result.usable_hbm)};
       double other = 0;
       for (const auto& [name, bytes] : result.peak_owners) {
         if (std::find(order.begin(), order.end(), name) == order.end()) other += as_double(bytes);
@@ -268,7 +271,9 @@ LineChart sweep_chart(const RunReport& report, const Group& group) {
     nlohmann::ordered_json keys = report.scenario->points[i].keys;
     keys.erase("prompt_tokens");
     keys.erase("output_tokens");
-    const auto [at, fresh] = line_of.try_emplace(keys.dump(), chart.lines.size());
+    const auto [at, fresh] = line_of.try_emplace(
+        keys.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+        chart.lines.size());
     if (fresh) {
       chart.lines.push_back({label_of(keys, method_keys(*report.scenario, group.points)), {}, {}});
       by_length.emplace_back();
@@ -312,7 +317,7 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
 }  // namespace
 
 FigureSet replay_figures(const ReplayResult& replay) {
-  constexpr std::size_t kMostSteps = 300;
+  constexpr std::size_t kMostSteps = 128;  // more is a blur in print
   FigureSet set;
   LineChart error{.name = "error_vs_step",
                   .title = "Attention output error over decode steps: trace " + replay.trace,

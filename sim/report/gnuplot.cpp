@@ -103,10 +103,13 @@ std::string first_complaint(const std::string& messages) {
 }  // namespace
 
 std::string gnuplot_quote(std::string_view text) {
+  // gnuplot 5.4 loses count of doubled quotes beside double ones, so a quote is never written.
   std::string out = "'";
   for (const char c : clean_text(text)) {
-    if (c == '\'') out += '\'';
-    out += c;
+    if (c == '\'')
+      out += "\u2019";
+    else
+      out += c;
   }
   return out + "'";
 }

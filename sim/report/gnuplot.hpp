@@ -11,7 +11,8 @@
 namespace kvsim {
 
 /// `text` as a gnuplot string: single-quoted, so that neither commands in backquotes nor escapes
-/// are looked for in it; control characters become blanks and broken UTF-8 "?". For terminals set
+/// are looked for in it; control characters become blanks, broken UTF-8 "?" and "'" a typographic
+/// apostrophe. For terminals set
 /// `noenhanced`.
 [[nodiscard]] std::string gnuplot_quote(std::string_view text);
 

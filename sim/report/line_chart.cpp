@@ -14,8 +14,9 @@ namespace {
 
 using namespace chart;  // NOLINT: the parts are ours alone
 
-constexpr double kPlotWidth = 600;   // pixels between the axes, about
-constexpr double kPlotHeight = 330;  // likewise
+constexpr double kLeft = 104;  // pixels
+constexpr double kPlotWidth = plot_width(kLeft);
+constexpr double kPlotHeight = 330;
 constexpr double kRoomAbove = 1.15;  // of the highest level that a line may rise to
 
 /// Kinds of a CSV line.
@@ -104,19 +105,12 @@ std::vector<Banner> lay_out(const LineChart& chart, const Box& box) {
   std::stable_sort(banners.begin(), banners.end(), [](const Banner& a, const Banner& b) {
     return std::pair{a.has_stem, -a.points_to.x} < std::pair{b.has_stem, -b.points_to.x};
   });
-  const auto pixel = [&](double x) {
-    return (x - box.x_low) / (box.x_high - box.x_low) * kPlotWidth;
-  };
   for (std::size_t i = 0; i < banners.size(); ++i) {
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t j = 0; j < i; ++j) {
         const bool overlap =
             banners[i].left < banners[j].right + kGap && banners[j].left < banners[i].right + kGap;
-        const double stem = pixel(banners[i].points_to.x);
-        const bool crossed = banners[i].has_stem && banners[j].row < banners[i].row &&
-                             stem > banners[j].left && stem < banners[j].right;
-        (void)crossed;
         if (overlap && banners[i].row <= banners[j].row) {
           banners[i].row = banners[j].row + 1;
           moved = true;
@@ -128,7 +122,7 @@ std::vector<Banner> lay_out(const LineChart& chart, const Box& box) {
 }
 
 std::string x_ticks(const Box& box, bool integer) {
-  const Ticks ticks = ticks_over(box.x_low, box.x_high, 5);
+  const Ticks ticks = ticks_over(box.x_low, box.x_high, 6);
   if (!integer || ticks.step < 1) return "";
   std::string out;
   for (double x = ticks.first; x <= box.x_high; x += ticks.step) {
@@ -216,23 +210,25 @@ Figure draw(const LineChart& chart) {
     // Lines that lie on each other stay visible: later ones are thinner and dashed.
     const double width = 3.2 - 0.35 * static_cast<double>(std::min<std::size_t>(i, 4));
     clause(i, Kind::kLine,
-           fmt::format("with linespoints lw {:.2f} dt {} lc rgb '{}' pt {} ps 0.9 pi {}", width,
+           fmt::format("with linespoints lw {:.2f} dt {} lc rgb '{}' pt {} ps mark pi {}", width,
                        kDashes[i % kDashes.size()], kLineColours[i % kLineColours.size()],
                        kMarks[i % kMarks.size()], n <= 16 ? 1 : std::max(1, n / 8)),
            label);
   }
+  int rings = 0;  // each wider than the one before, so that equal values show as rings in rings
   bool lone_marks_titled = chart.lone_mark_label.empty();
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
     if (!chart.lines[i].lone_mark) continue;
     clause(i, Kind::kLoneMark,
-           fmt::format("with points pt 6 ps 1.5 lw 2.5 lc rgb '{}'",
+           fmt::format("with points pt 6 ps {:.2f}*mark lw 2.2 lc rgb '{}'", 1.2 + 0.5 * rings++,
                        kLineColours[i % kLineColours.size()]),
            "");
     if (!lone_marks_titled) {
       lone_marks_titled = true;
       entries.push_back(chart.lone_mark_label);
-      clauses.push_back(fmt::format("NaN with points pt 6 ps 1.5 lw 2.5 lc rgb '#555555' title {}",
-                                    gnuplot_quote(chart.lone_mark_label)));
+      clauses.push_back(
+          fmt::format("NaN with points pt 6 ps 1.7*mark lw 2.2 lc rgb '#555555' title {}",
+                      gnuplot_quote(chart.lone_mark_label)));
     }
   }
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
@@ -240,7 +236,7 @@ Figure draw(const LineChart& chart) {
                                     [i](const ChartCallout& c) { return c.line == i; });
     if (!called) continue;
     clause(i, Kind::kCallout,
-           fmt::format("with points pt 2 ps 2 lw 4 lc rgb '{}'",
+           fmt::format("with points pt 2 ps 2*mark lw 3 lc rgb '{}'",
                        kLineColours[i % kLineColours.size()]),
            "");
   }
@@ -248,11 +244,8 @@ Figure draw(const LineChart& chart) {
   for (std::size_t i = 0; i < clauses.size(); ++i) {
     plot += (i == 0 ? "" : ", \\\n     ") + clauses[i];
   }
-  const auto titles = static_cast<double>(title_lines(chart.title).size());
-  const double canvas =
-      height + 75 + titles * kLineHeight + (legend_rows(entries) + 0.5) * (kLineHeight + 2);
   return {chart.name, clean_text(chart.title), data_csv(chart),
-          script(chart.name, chart.title, static_cast<int>(canvas), settings, plot)};
+          script(chart.name, chart.title, {kLeft, height, entries}, settings, plot)};
 }
 
 }  // namespace kvsim

@@ -91,15 +91,26 @@ std::string verdict(const RunReport& report, const std::vector<std::string>& lab
     if (report.results[i].oom) failed.push_back(i);
   }
   const std::size_t n = report.results.size();
-  if (failed.empty()) return n == 1 ? "It fits.\n" : fmt::format("All {} points fit.\n", n);
+  std::string usable;
+  if (n > 0) {
+    const auto [low, high] = std::minmax_element(
+        report.results.begin(), report.results.end(),
+        [](const auto& a, const auto& b) { return a.usable_hbm < b.usable_hbm; });
+    usable = "usable HBM " + gib(low->usable_hbm) +
+             (low->usable_hbm < high->usable_hbm ? " to " + gib(high->usable_hbm) : "") + " GiB";
+  }
+  if (failed.empty()) {
+    return n == 1 ? fmt::format("It fits ({}).\n", usable)
+                  : fmt::format("All {} points fit ({}).\n", n, usable);
+  }
   std::stable_sort(failed.begin(), failed.end(), [&](std::size_t a, std::size_t b) {
     const auto when = [&](std::size_t i) {
       return std::pair{report.results[i].oom->tokens, report.results[i].oom->step};
     };
     return when(a) < when(b);
   });
-  std::string out = fmt::format("{} of {} point{} fit{}.\n", n - failed.size(), n,
-                                n == 1 ? "" : "s", n - failed.size() == 1 ? "s" : "");
+  std::string out = fmt::format("{} of {} point{} fit{} ({}).\n", n - failed.size(), n,
+                                n == 1 ? "" : "s", n - failed.size() == 1 ? "s" : "", usable);
   constexpr std::size_t kMostSentences = 8;
   for (std::size_t i = 0; i < std::min(failed.size(), kMostSentences); ++i) {
     const std::string label = n == 1 ? "it" : labels[failed[i]];
@@ -113,25 +124,24 @@ std::string verdict(const RunReport& report, const std::vector<std::string>& lab
 
 std::string points_table(const RunReport& report, const std::vector<std::string>& labels,
                          std::size_t width) {
+  constexpr Align kRight = Align::kRight;
   Table table{{{"point", Align::kLeft},
-               {"peak GiB"},
-               {"usable"},
-               {"KV GiB"},
-               {"TTFT s"},
-               {"decode tok/s"},
-               {"tok/s"},
-               {"out of memory"}}};
+               {"prefill", kRight, "peak GiB"},
+               {"decode", kRight, "peak GiB"},
+               {"KV", kRight, "GiB"},
+               {"TTFT", kRight, "s"},
+               {"decode", kRight, "tok/s"},
+               {"all", kRight, "tok/s"},
+               {"OOM at", kRight, "tokens"}}};
   for (std::size_t i = 0; i < report.results.size(); ++i) {
     const StaticResult& r = report.results[i];
     std::optional<double> prefill;
     if (r.prefill_time) prefill = r.prefill_time->count();
     std::string oom = "-";
-    if (r.oom) {
-      oom = r.oom->phase == "decode" ? fmt::format("at {}", with_commas(r.oom->tokens))
-                                     : "in " + r.oom->phase;
-    }
-    table.add_row({labels[i], gib(r.peak_hbm), gib(r.usable_hbm), gib(r.kv_bytes), amount(prefill),
-                   amount(r.decode_tok_s), amount(r.throughput_tok_s), oom});
+    if (r.oom) oom = r.oom->phase == "decode" ? with_commas(r.oom->tokens) : r.oom->phase;
+    table.add_row({labels[i], gib(r.prefill_peak),
+                   r.decode_peak > Bytes{0} ? gib(r.decode_peak) : "-", gib(r.kv_bytes),
+                   amount(prefill), amount(r.decode_tok_s), amount(r.throughput_tok_s), oom});
   }
   return table.str(width);
 }
@@ -161,8 +171,7 @@ std::string replay_table(const ReplayResult& replay, std::size_t width) {
                {"of full"},
                {"error"},
                {"p99"},
-               {"cosine"},
-               {"closed form", Align::kLeft}}};
+               {"size law", Align::kLeft}}};
   for (const ReplayMethod& m : replay.methods) {
     std::string budget = "-";
     if (m.budget) {
@@ -179,8 +188,7 @@ std::string replay_table(const ReplayResult& replay, std::size_t width) {
     }
     table.add_row({m.name, budget, with_commas(m.entries_held_final),
                    to_text(Bytes{m.bytes_held_final}), fmt::format("{:.1f} %", part * 100),
-                   amount(m.rel_error_mean), amount(m.rel_error_p99),
-                   fmt::format("{:.4f}", m.cosine_mean), closed});
+                   amount(m.rel_error_mean), amount(m.rel_error_p99), closed});
   }
   return table.str(width);
 }

@@ -24,7 +24,8 @@ void Table::add_row(std::vector<std::string> cells) {
 std::string Table::str(std::size_t width) const {
   std::vector<std::size_t> widths;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
-    std::size_t widest = display_width(columns_[c].header);
+    std::size_t widest =
+        std::max(display_width(columns_[c].header), display_width(columns_[c].unit));
     for (const auto& row : rows_) widest = std::max(widest, display_width(row[c]));
     widths.push_back(widest);
   }
@@ -58,6 +59,9 @@ std::string Table::str(std::size_t width) const {
     out += line + "\n";
   };
   add_line([&](std::size_t c) { return columns_[c].header; });
+  const bool units = std::any_of(columns_.begin(), columns_.end(),
+                                 [](const Column& column) { return !column.unit.empty(); });
+  if (units) add_line([&](std::size_t c) { return columns_[c].unit; });
   for (const auto& row : rows_) add_line([&](std::size_t c) { return row[c]; });
   return out;
 }

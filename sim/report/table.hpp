@@ -21,6 +21,7 @@ class Table {
   struct Column {
     std::string header;
     Align align = Align::kRight;
+    std::string unit{};  // under the header; a line of its own where any column has one
   };
   explicit Table(std::vector<Column> columns);
   /// Errors: ContractError unless there is a cell for every column.

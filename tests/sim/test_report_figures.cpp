@@ -40,8 +40,8 @@ std::vector<std::string> names(const FigureSet& set) {
 
 TEST_CASE("gnuplot strings are single-quoted and hold no line ends") {
   CHECK(gnuplot_quote("plain") == "'plain'");
-  CHECK(gnuplot_quote("it's `rm -rf`") == "'it''s `rm -rf`'");
-  CHECK(gnuplot_quote("a\nset output '|sh'") == "'a set output ''|sh'''");
+  CHECK(gnuplot_quote("it's `rm -rf`") == "'it’s `rm -rf`'");
+  CHECK(gnuplot_quote("a\nset output '|sh'") == "'a set output ’|sh’'");
   CHECK(gnuplot_quote("\"\\n@x$1") == "'\"\\n@x$1'");
 }
 

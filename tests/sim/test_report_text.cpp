@@ -86,7 +86,7 @@ TEST_CASE("the summary says what fits, what fails first, the miss, and where fil
   const ResultsFolder written{"out/x", {"figures/a.svg", "figures/a.png"}, {"a note"}};
   const std::string text = run_summary(report, &written);
   INFO(text);
-  CHECK(text.find("3 of 4 points fit.") != std::string::npos);
+  CHECK(text.find("3 of 4 points fit (usable HBM 79.0 GiB).") != std::string::npos);
   CHECK(text.find("- full: out of memory at decode step") != std::string::npos);
   CHECK(text.find("zeromerge budget 18,000") != std::string::npos);
   CHECK(text.find("54K tokens") != std::string::npos);
