@@ -373,6 +373,19 @@ FigureSet replay_figures(const ReplayResult& replay) {
   return set;
 }
 
+namespace {
+
+/// Whether the scenario asks for the figure called `name`, which may have a group's or a number's
+/// suffix: "memory_vs_length_fp32".
+bool is_wanted(const Scenario& scenario, const std::string& name) {
+  if (!scenario.figures) return true;
+  return std::any_of(
+      scenario.figures->begin(), scenario.figures->end(),
+      [&](const std::string& wanted) { return name == wanted || name.starts_with(wanted + "_"); });
+}
+
+}  // namespace
+
 FigureSet run_figures(const RunReport& report) {
   FigureSet set;
   const auto add_lines = [&](LineChart (*make)(const RunReport&, const Group&),
@@ -404,6 +417,8 @@ FigureSet run_figures(const RunReport& report) {
     FigureSet of_replay = replay_figures(*report.replay);
     for (Figure& figure : of_replay.figures) set.figures.push_back(std::move(figure));
   }
+  std::erase_if(set.figures,
+                [&](const Figure& figure) { return !is_wanted(*report.scenario, figure.name); });
   return set;
 }
 

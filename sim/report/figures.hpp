@@ -24,7 +24,7 @@ struct FigureSet {
 /// The figures of a run: memory and throughput versus length and cache size per layer (one line a
 /// method, one file for each model, GPU, stack, dtype, batch and length), HBM by owner at the peak
 /// (one bar a point), and those of its replay. A figure that would show nothing (one sample, no
-/// point) is left out. Pure.
+/// point) is left out, as is one that the scenario's `figures` does not name. Pure.
 [[nodiscard]] FigureSet run_figures(const RunReport& report);
 
 /// Error and bytes held over steps (where the series were kept) and cache size per layer.

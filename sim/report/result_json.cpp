@@ -47,6 +47,8 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   out["label"] = point.label;
   put_predicted(out, "peak_hbm_bytes", result.peak_hbm.count());
   put_predicted(out, "kv_bytes", result.kv_bytes.count());
+  out["kv_bytes_wanted"] = nullptr;
+  if (point.kv_bytes_wanted) out["kv_bytes_wanted"] = point.kv_bytes_wanted->count();
   put_predicted(out, "throughput_tok_s", number_or_null(result.throughput_tok_s));
   put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s));
   std::optional<double> latency;
@@ -71,8 +73,10 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   return out;
 }
 
-/// What stands in `point` for a published figure: a key of the point, or the length at the OOM.
+/// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
+/// whether there is one.
 std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
+  if (metric == "oom") return point.at("oom").is_null() ? 0.0 : 1.0;
   if (metric == "oom_tokens") {
     if (point.at("oom").is_null()) return std::nullopt;
     return point.at("oom").at("tokens").get<double>();

@@ -50,6 +50,7 @@ std::string in_unit_of(const PublishedFigure& figure, double value) {
     if (decimal && value >= 1e8) return fmt::format("{} GB", amount(value / 1e9));
     return to_text(Bytes{static_cast<std::int64_t>(std::llround(value))});
   }
+  if (metric == "oom") return value != 0 ? "yes" : "no";
   if (metric.ends_with("tok_s")) return amount(value) + " tok/s";
   if (metric.ends_with("_s")) return to_text(Seconds{value});
   if (metric.ends_with("tokens")) return with_commas(std::llround(value)) + " tokens";
