@@ -19,11 +19,8 @@ constexpr std::size_t kVariables = 3;
 constexpr std::size_t kSamples = kVariables + 2;
 
 DecodeMoment sample_moment(std::size_t index, CacheChange change, bool evicts) {
-  DecodeMoment m{.attended = kBase,
-                 .before = kBase,
-                 .after = kBase,
-                 .change = change,
-                 .evicts = evicts};
+  DecodeMoment m{
+      .attended = kBase, .before = kBase, .after = kBase, .change = change, .evicts = evicts};
   if (index == 1) m.attended += kStride;
   if (index == 2) m.before += kStride;
   if (index == 3) m.after += kStride;
@@ -35,7 +32,9 @@ DecodeMoment sample_moment(std::size_t index, CacheChange change, bool evicts) {
   return m;
 }
 
-bool near(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b)); }
+bool near(double a, double b) {
+  return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b));
+}
 
 }  // namespace
 
@@ -109,8 +108,8 @@ void CompiledLayer::reduce_tensors(std::span<const OpGraph> samples) {
         tensor.bytes.c[v] = rise / kStride;
         tensor.bytes.c[0] -= tensor.bytes.c[v] * kBase;
       }
-      linear_ = linear_ &&
-                tensor.bytes.at(check) == samples[kSamples - 1].tensors()[t].bytes.count();
+      linear_ =
+          linear_ && tensor.bytes.at(check) == samples[kSamples - 1].tensors()[t].bytes.count();
       if (tensor.bytes.is_constant()) {
         constant[t] = charged_bytes(*in_.stack, Bytes{base}).count();
         continue;
@@ -167,8 +166,7 @@ Bytes CompiledLayer::alive_peak(const DecodeMoment& moment) const {
       size[t] = charged_bytes(*in_.stack, Bytes{tensor.bytes.at(moment)}).count();
     } else {
       const bool before = tensor.how == Size::kSideBefore;
-      size[t] =
-          layer_cache(in_, layer_, before ? moment.before : moment.after).side.count();
+      size[t] = layer_cache(in_, layer_, before ? moment.before : moment.after).side.count();
     }
   }
   std::int64_t peak = 0;

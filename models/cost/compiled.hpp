@@ -35,9 +35,7 @@ class CompiledLayer {
       return c[0] + c[1] * static_cast<T>(m.attended) + c[2] * static_cast<T>(m.before) +
              c[3] * static_cast<T>(m.after);
     }
-    [[nodiscard]] bool is_constant() const {
-      return c[1] == T{} && c[2] == T{} && c[3] == T{};
-    }
+    [[nodiscard]] bool is_constant() const { return c[1] == T{} && c[2] == T{} && c[3] == T{}; }
   };
   struct VaryingOp {
     Linear<double> flops{};
@@ -80,8 +78,8 @@ class CompiledDecode {
   /// The compiled form of the layers of `groups()[group]` for a step that changes their cache so.
   [[nodiscard]] const CompiledLayer& layer(std::size_t group, const DecodeMoment& moment);
   [[nodiscard]] const std::vector<LayerGroup>& groups() const { return groups_; }
-  [[nodiscard]] const GraphCost& around() const { return around_; }    // embedding and logits
-  [[nodiscard]] Bytes around_peak() const { return around_peak_; }     // of either's tensors
+  [[nodiscard]] const GraphCost& around() const { return around_; }  // embedding and logits
+  [[nodiscard]] Bytes around_peak() const { return around_peak_; }   // of either's tensors
   [[nodiscard]] const OpGraph& logits() const { return logits_; }
   [[nodiscard]] Seconds host() const { return host_; }
 

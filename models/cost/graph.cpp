@@ -58,8 +58,7 @@ const Op& OpGraph::op(OpIndex index) const {
 std::vector<std::pair<OpIndex, OpIndex>> OpGraph::edges() const {
   std::vector<std::pair<OpIndex, OpIndex>> out;
   for (OpIndex u = 0; u < size(); ++u) {
-    const auto [begin, end] =
-        boost::adjacent_vertices(static_cast<std::size_t>(u), impl_->graph);
+    const auto [begin, end] = boost::adjacent_vertices(static_cast<std::size_t>(u), impl_->graph);
     for (auto v = begin; v != end; ++v) out.emplace_back(u, static_cast<OpIndex>(*v));
   }
   return out;

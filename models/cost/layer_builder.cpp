@@ -89,15 +89,15 @@ void LayerBuilder::drop(const std::optional<std::size_t>& tensor, OpIndex last) 
 
 OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_t in,
                            std::int64_t out, OpIndex after, double weight_share) {
-  return graph_.add({.name = name,
-                     .family = OpFamily::kGemm,
-                     .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
-                                        static_cast<double>(out)},
-                     .bytes_read = size(in * out, in_.weight_dtype) * weight_share +
-                                   size(rows * in, dtype_),
-                     .bytes_written = size(rows * out, dtype_),
-                     .dtype = in_.weight_dtype},
-                    {after});
+  return graph_.add(
+      {.name = name,
+       .family = OpFamily::kGemm,
+       .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
+                          static_cast<double>(out)},
+       .bytes_read = size(in * out, in_.weight_dtype) * weight_share + size(rows * in, dtype_),
+       .bytes_written = size(rows * out, dtype_),
+       .dtype = in_.weight_dtype},
+      {after});
 }
 
 OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_t read,
@@ -157,8 +157,8 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
     out.k = activation("latents", m_ * k_width, at);
     // At prefill keys and values of all heads; at decode the same weights, absorbed into queries
     // and outputs, with the same arithmetic.
-    const std::int64_t wide = static_cast<std::int64_t>(a.n_heads) *
-                              (a.head_dim - a.rope_head_dim + a.v_head_dim);
+    const std::int64_t wide =
+        static_cast<std::int64_t>(a.n_heads) * (a.head_dim - a.rope_head_dim + a.v_head_dim);
     at = gemm("latent expansion", m_, a.kv_lora_rank, wide, at);
     out.v = activation("expanded keys and values", m_ * wide, at);
   } else {
@@ -302,30 +302,29 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
     const std::int64_t rows = std::min<std::int64_t>(needs.prompt_window, s);
     const std::int64_t n = in_.batch * a.n_heads * rows * s;
     const double matrix = size(n, Dtype::kFp32);
-    const OpIndex at =
-        graph_.add({.name = "window scores",
-                    .family = OpFamily::kScorePass,
-                    .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
-                    .bytes_read = keys + matrix,
-                    .bytes_written = matrix + sums,
-                    .launches = 3,
-                    .dtype = dtype_},
-                   {after});
+    const OpIndex at = graph_.add({.name = "window scores",
+                                   .family = OpFamily::kScorePass,
+                                   .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
+                                   .bytes_read = keys + matrix,
+                                   .bytes_written = matrix + sums,
+                                   .launches = 3,
+                                   .dtype = dtype_},
+                                  {after});
     hold_once("window scores", bytes_of(n, Dtype::kFp32), at);
     return at;
   }
 
   if (needs.score_exec == ScoreExec::kFusedTwoPass) {
     const std::int64_t row_sums = in_.batch * a.n_heads * s;
-    const OpIndex at = graph_.add(
-        {.name = "column sums",
-         .family = OpFamily::kScorePass,
-         .flops = FlopCount{2.0 * static_cast<double>(in_.batch) * a.n_heads *
-                            causal_pairs(s, a.window) * a.head_dim},
-         .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
-         .bytes_written = sums,
-         .dtype = dtype_},
-        {after});
+    const OpIndex at =
+        graph_.add({.name = "column sums",
+                    .family = OpFamily::kScorePass,
+                    .flops = FlopCount{2.0 * static_cast<double>(in_.batch) * a.n_heads *
+                                       causal_pairs(s, a.window) * a.head_dim},
+                    .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
+                    .bytes_written = sums,
+                    .dtype = dtype_},
+                   {after});
     hold_once("row sums", bytes_of(row_sums, Dtype::kFp32), at);
     return at;
   }
@@ -336,16 +335,17 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
   const std::int64_t n = in_.batch * a.n_heads * s * s;
   const std::int64_t n_chunk = in_.batch * a.n_heads * rows * s;
   // Each matrix is written once and read once.
-  const double traffic = size(n, dtype_) * needs.score_copies +
-                         (needs.fp32_softmax ? size(n, Dtype::kFp32) : 0.0);
-  const OpIndex at = graph_.add({.name = "attention scores",
-                                 .family = OpFamily::kScorePass,
-                                 .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
-                                 .bytes_read = queries + keys * static_cast<double>(chunks) + traffic,
-                                 .bytes_written = traffic + sums,
-                                 .launches = static_cast<std::int32_t>(4 * chunks),
-                                 .dtype = dtype_},
-                                {after});
+  const double traffic =
+      size(n, dtype_) * needs.score_copies + (needs.fp32_softmax ? size(n, Dtype::kFp32) : 0.0);
+  const OpIndex at =
+      graph_.add({.name = "attention scores",
+                  .family = OpFamily::kScorePass,
+                  .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
+                  .bytes_read = queries + keys * static_cast<double>(chunks) + traffic,
+                  .bytes_written = traffic + sums,
+                  .launches = static_cast<std::int32_t>(4 * chunks),
+                  .dtype = dtype_},
+                 {after});
   for (std::int32_t i = 0; i < needs.score_copies; ++i) {
     hold_once(i == 0 ? "attention scores" : "copy of the attention scores",
               bytes_of(n_chunk, dtype_), at);
@@ -430,10 +430,9 @@ OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
 }
 
 std::int64_t LayerBuilder::kv_elements() const {
-  return attention_.is_latent()
-             ? attention_.kv_lora_rank + attention_.rope_head_dim
-             : static_cast<std::int64_t>(attention_.n_kv_heads) *
-                   (attention_.head_dim + attention_.v_head_dim);
+  return attention_.is_latent() ? attention_.kv_lora_rank + attention_.rope_head_dim
+                                : static_cast<std::int64_t>(attention_.n_kv_heads) *
+                                      (attention_.head_dim + attention_.v_head_dim);
 }
 
 /// Scores ranked and the survivors gathered: keys first, then values.
@@ -579,8 +578,8 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
     gather("gather keys", "gathered keys", cache.keys, "keys", rows_.keys(moment.after),
            latent ? 1.0 : 0.5);
     if (!latent) {
-      gather("gather values", "gathered values", cache.values, "values",
-             rows_.values(moment.after), 0.5);
+      gather("gather values", "gathered values", cache.values, "values", rows_.values(moment.after),
+             0.5);
     }
   } else if (move_read + move_written > 0) {
     at = graph_.add({.name = "evict and merge",
@@ -592,8 +591,8 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   }
   if (side) {
     graph_.release(*side, at);
-    graph_.hold("side data", Owner::kSideData,
-                charged_bytes(*in_.stack, rows_.side(moment.after)), at + 1);
+    graph_.hold("side data", Owner::kSideData, charged_bytes(*in_.stack, rows_.side(moment.after)),
+                at + 1);
   }
 
   const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
@@ -625,8 +624,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
   std::optional<std::size_t> expanded;
   const std::int32_t stored = rows_.stored_heads();
   if (in_.stack->expands_kv_heads && !a.is_latent() && a.n_heads > stored) {
-    const std::int64_t n =
-        in_.batch * moment.attended * a.n_heads * (a.head_dim + a.v_head_dim);
+    const std::int64_t n = in_.batch * moment.attended * a.n_heads * (a.head_dim + a.v_head_dim);
     at = graph_.add({.name = "repeat keys and values",
                      .family = OpFamily::kExpandCopy,
                      .bytes_read = cache_read,
@@ -751,9 +749,7 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
     shared = activation("shared expert output", m_ * d, at);
   }
   const std::int64_t routed = m_ * mlp_.top_k;
-  at = dense_block({.rows = routed,
-                    .width = mlp_.d_ff,
-                    .weight_share = expected_experts(mlp_, m_)},
+  at = dense_block({.rows = routed, .width = mlp_.d_ff, .weight_share = expected_experts(mlp_, m_)},
                    at);
   const std::size_t parts = activation("expert outputs", routed * d, at);
   at = stream("combine experts", OpFamily::kElementwise, routed * d, m_ * d, at);

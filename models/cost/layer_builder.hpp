@@ -62,7 +62,8 @@ class LayerBuilder {
 
   Projected project(OpIndex after);
   OpIndex attend_prompt(const Projected& qkv, std::int64_t prompt);
-  OpIndex attend_cache(const Projected& qkv, const DecodeMoment& moment, const StepTraffic& traffic);
+  OpIndex attend_cache(const Projected& qkv, const DecodeMoment& moment,
+                       const StepTraffic& traffic);
   OpIndex score_prompt(OpIndex after, const PrefillMoment& moment);
   OpIndex feed_forward(OpIndex after);
   struct BlockSpec {
@@ -87,8 +88,8 @@ class LayerBuilder {
   std::int64_t m_;       // tokens of the batch
   Dtype dtype_;          // of activations
   OpGraph graph_;
-  std::optional<std::size_t> input_;       // the layer's hidden states
-  std::optional<std::size_t> normed_;      // input of the attention block
+  std::optional<std::size_t> input_;      // the layer's hidden states
+  std::optional<std::size_t> normed_;     // input of the attention block
   std::optional<std::size_t> attended_;   // output of attention, then of its projection
   std::optional<std::size_t> block_out_;  // output of the feed-forward block
 };

@@ -60,8 +60,8 @@ struct Op {
   std::int32_t launches = 1;
   std::int32_t stream = 0;     // operators of one stream run in order
   Dtype dtype = Dtype::kFp16;  // of the arithmetic
-  double blocks = 0;           // independent thread blocks, where fewer than the GPU's processors may
-                               // limit it; 0: always enough
+  double blocks = 0;  // independent thread blocks, where fewer than the GPU's processors may
+                      // limit it; 0: always enough
 };
 
 /// Bytes alive from operator `first` to operator `last`, both included. `name` is a literal.

@@ -16,10 +16,10 @@ bool alike(const LayerSpec& a, const LayerSpec& b) {
   const AttentionSpec &p = a.attention, &q = b.attention;
   const MlpSpec &m = a.mlp, &n = b.mlp;
   return p.n_heads == q.n_heads && p.n_kv_heads == q.n_kv_heads && p.head_dim == q.head_dim &&
-         p.v_head_dim == q.v_head_dim && p.window == q.window &&
-         p.kv_lora_rank == q.kv_lora_rank && p.q_lora_rank == q.q_lora_rank &&
-         p.rope_head_dim == q.rope_head_dim && m.d_ff == n.d_ff && m.gated == n.gated &&
-         m.n_experts == n.n_experts && m.top_k == n.top_k && m.shared_d_ff == n.shared_d_ff;
+         p.v_head_dim == q.v_head_dim && p.window == q.window && p.kv_lora_rank == q.kv_lora_rank &&
+         p.q_lora_rank == q.q_lora_rank && p.rope_head_dim == q.rope_head_dim && m.d_ff == n.d_ff &&
+         m.gated == n.gated && m.n_experts == n.n_experts && m.top_k == n.top_k &&
+         m.shared_d_ff == n.shared_d_ff;
 }
 
 const AttentionSpec& attention_of(const CostInput& in, std::int32_t layer) {
@@ -111,12 +111,12 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
   const std::int64_t elements = in.batch * tokens * in.llm->d_model;
   const double bytes = static_cast<double>(bytes_of(elements, dtype).count());
   OpGraph graph;
-  const OpIndex op = graph.add(
-      {.name = "embedding",
-       .family = OpFamily::kEmbedding,
-       .bytes_read = static_cast<double>(bytes_of(elements, in.weight_dtype).count()),
-       .bytes_written = bytes,
-       .dtype = dtype});
+  const OpIndex op =
+      graph.add({.name = "embedding",
+                 .family = OpFamily::kEmbedding,
+                 .bytes_read = static_cast<double>(bytes_of(elements, in.weight_dtype).count()),
+                 .bytes_written = bytes,
+                 .dtype = dtype});
   graph.hold("input embeddings", Owner::kActivations,
              charged_bytes(*in.stack, bytes_of(elements, dtype)), op);
   return graph;
@@ -148,16 +148,14 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
       graph.hold("final norm output", Owner::kActivations, charged(hidden, dtype), norm);
   if (!in.stack->keeps_inputs) graph.release(x, norm);
   const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
-  OpIndex last =
-      graph.add({.name = "logits",
-                 .family = OpFamily::kLogits,
-                 .flops = FlopCount{2.0 * static_cast<double>(logit_rows) *
-                                    static_cast<double>(weights)},
-                 .bytes_read = size(weights, in.weight_dtype) +
-                               size(logit_rows * llm.d_model, dtype),
-                 .bytes_written = size(logits, dtype),
-                 .dtype = in.weight_dtype},
-                {norm});
+  OpIndex last = graph.add(
+      {.name = "logits",
+       .family = OpFamily::kLogits,
+       .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
+       .bytes_read = size(weights, in.weight_dtype) + size(logit_rows * llm.d_model, dtype),
+       .bytes_written = size(logits, dtype),
+       .dtype = in.weight_dtype},
+      {norm});
   graph.hold("logits", Owner::kLogits, charged(logits, dtype), last);
   if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {
     last = graph.add({.name = "logits to fp32",
@@ -182,30 +180,31 @@ std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   std::vector<Tensor> out;
   const Dtype dtype = activation_dtype(in.weight_dtype);
   if (in.stack->keeps_inputs) {
-    out.push_back({.name = "input embeddings",
-                   .owner = Owner::kActivations,
-                   .bytes = charged_bytes(
-                       *in.stack, bytes_of(in.batch * tokens * in.llm->d_model, dtype))});
+    out.push_back(
+        {.name = "input embeddings",
+         .owner = Owner::kActivations,
+         .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * in.llm->d_model, dtype))});
   }
   if (in.stack->attention == AttentionExec::kEager && tokens > 1) {
-    out.push_back(
-        {.name = "causal mask",
-         .owner = Owner::kMask,
-         .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * tokens, dtype))});
+    out.push_back({.name = "causal mask",
+                   .owner = Owner::kMask,
+                   .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * tokens, dtype))});
   }
   return out;
 }
 
 Seconds host_time(const CostInput& in, bool decode) {
   const double layers = in.llm->n_layers();
-  const Seconds method = decode ? in.stack->host_per_launch *
-                                      static_cast<double>(in.method->extra_launches()) * layers
-                                : Seconds{};
+  const Seconds method =
+      decode ? in.stack->host_per_launch * static_cast<double>(in.method->extra_launches()) * layers
+             : Seconds{};
   return in.stack->host_per_step + in.stack->host_per_layer * layers + method;
 }
 
 Step prefill_step(const CostInput& in, std::int64_t prompt, std::int64_t score_rows) {
-  const auto share = [](OpGraph graph) { return std::make_shared<const OpGraph>(std::move(graph)); };
+  const auto share = [](OpGraph graph) {
+    return std::make_shared<const OpGraph>(std::move(graph));
+  };
   Step step{.host = host_time(in, false)};
   step.segments.push_back({.graph = share(embed_tokens(in, prompt))});
   const auto add_layers = [&](auto&& build) {
@@ -232,7 +231,9 @@ Step prefill_step(const CostInput& in, std::int64_t prompt, std::int64_t score_r
 }
 
 Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
-  const auto share = [](OpGraph graph) { return std::make_shared<const OpGraph>(std::move(graph)); };
+  const auto share = [](OpGraph graph) {
+    return std::make_shared<const OpGraph>(std::move(graph));
+  };
   Step step{.host = host_time(in, true)};
   step.segments.push_back({.graph = share(embed_tokens(in, 1))});
   for (const LayerGroup& group : layer_groups(*in.llm)) {

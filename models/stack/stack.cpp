@@ -42,11 +42,10 @@ Bytes charged_bytes(const Stack& stack, Bytes n) {
 
 Stack read_stack(const Field& profile, std::string name) {
   constexpr std::array kKeys{
-      "summary",       "growth",        "attention",          "logits",
-      "logits_fp32",   "keeps_inputs",  "expands_kv_heads",   "rounds_allocations",
-      "splits_keys",   "norm_launches", "rope_launches",      "context",
-      "host_per_step", "sources",       "usable_fraction",    "launch_overhead",
-      "host_per_layer", "host_per_launch"};
+      "summary",         "growth",           "attention",          "logits",      "logits_fp32",
+      "keeps_inputs",    "expands_kv_heads", "rounds_allocations", "splits_keys", "norm_launches",
+      "rope_launches",   "context",          "host_per_step",      "sources",     "usable_fraction",
+      "launch_overhead", "host_per_layer",   "host_per_launch"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
   profile.allow_only(keys);
 

@@ -31,8 +31,8 @@ struct Stack {
   bool logits_fp32 = false;         // logits upcast to fp32 beside the model's dtype
   bool expands_kv_heads = false;    // K, V repeated to the query heads before attention (GQA)
   bool rounds_allocations = false;  // PyTorch's block rounding applies
-  bool keeps_inputs = false;  // callers hold the embeddings and a layer's input while it runs
-  bool splits_keys = true;    // decode attention cuts the keys so that few heads still fill the GPU
+  bool keeps_inputs = false;        // callers hold the embeddings and a layer's input while it runs
+  bool splits_keys = true;  // decode attention cuts the keys so that few heads still fill the GPU
   std::int32_t norm_launches = 1;  // kernels one RMSNorm takes; more than 1: it is not fused
   std::int32_t rope_launches = 1;  // kernels the rotation of Q and K takes
   Bytes context;                   // CUDA context and libraries, per GPU

@@ -42,8 +42,8 @@ class Hbm {
   [[nodiscard]] Bytes capacity() const { return capacity_; }
   [[nodiscard]] Bytes used() const { return used_; }
   [[nodiscard]] Bytes free() const { return capacity_ - used_; }
-  [[nodiscard]] Bytes peak() const { return peak_; }                   // high-water mark
-  [[nodiscard]] const Owners& owners() const { return owners_; }       // none of 0 bytes
+  [[nodiscard]] Bytes peak() const { return peak_; }                    // high-water mark
+  [[nodiscard]] const Owners& owners() const { return owners_; }        // none of 0 bytes
   [[nodiscard]] const Owners& peak_owners() const { return at_peak_; }  // when peak() was reached
 
  private:

@@ -134,11 +134,10 @@ void StaticRun::finish() {
   if (peak_place_) {
     Holdings owners = peak_place_->base;
     owners[Owner::kActivations] += resident_;
-    owners.add(peak_place_->layer == n_layers_
-                   ? compiled_->logits().alive_peak().by_owner
-                   : decode_layer(in_, peak_place_->layer, peak_place_->moment)
-                         .alive_peak()
-                         .by_owner);
+    owners.add(
+        peak_place_->layer == n_layers_
+            ? compiled_->logits().alive_peak().by_owner
+            : decode_layer(in_, peak_place_->layer, peak_place_->moment).alive_peak().by_owner);
     KVSIM_CHECK(owners.total() == result_.peak_hbm, "owners sum to {} B, the peak is {} B",
                 owners.total().count(), result_.peak_hbm.count());
     result_.peak_owners = owners.named();
@@ -229,7 +228,8 @@ bool StaticRun::load() {
     return false;
   }
   for (std::int32_t l = 0; is_static_ && l < n_layers_; ++l) {
-    // Room for the longest the layer will be: laws grow to their end, or to a budget reached before.
+    // Room for the longest the layer will be: laws grow to their end, or to a budget reached
+    // before.
     const std::int64_t end = spec_.prompt_tokens + spec_.output_tokens;
     const LayerCache cache =
         stored(l, std::max(held_entries(in_, l, spec_.prompt_tokens, spec_.prompt_tokens),
@@ -265,8 +265,8 @@ bool StaticRun::prefill_layers() {
       if (layer == 1) add_residents(Owner::kActivations);
       const std::int64_t kept = held_entries(in_, layer, prompt, prompt);
       if (!graph || kept != held_[static_cast<std::size_t>(layer - 1)]) {
-        graph = prefill_layer(in_, layer,
-                              {.prompt = prompt, .kept = kept, .score_rows = score_rows_});
+        graph =
+            prefill_layer(in_, layer, {.prompt = prompt, .kept = kept, .score_rows = score_rows_});
         alive = graph->alive_peak();
         cost = evaluate(*graph, roofline_);
       }
@@ -401,7 +401,8 @@ bool StaticRun::decode_one(std::int64_t step) {
       const CompiledLayer& layer = compiled_->layer(g, moment);
       const GraphCost cost = layer.cost(moment);
       const Bytes alive = layer.alive_peak(moment);
-      const LayerCache before = is_static_ ? LayerCache{} : caches_[static_cast<std::size_t>(first)];
+      const LayerCache before =
+          is_static_ ? LayerCache{} : caches_[static_cast<std::size_t>(first)];
       const LayerCache after = is_static_ ? LayerCache{} : stored(first, moment.after);
       const Bytes growth = after.total() - before.total();
       const std::int64_t last = next - 1 - first;
@@ -425,8 +426,8 @@ bool StaticRun::decode_one(std::int64_t step) {
       if (run_peak > result_.peak_hbm) {
         result_.peak_hbm = run_peak;
         PeakPlace place{.layer = first, .moment = moment, .base = holdings_};
-        place.base[Owner::kKvCache] += (after.keys + after.values) * highest -
-                                       (before.keys + before.values) * (highest + 1);
+        place.base[Owner::kKvCache] +=
+            (after.keys + after.values) * highest - (before.keys + before.values) * (highest + 1);
         place.base[Owner::kSideData] += after.side * highest - before.side * (highest + 1);
         peak_place_ = place;
       }
@@ -480,9 +481,9 @@ void StaticRun::sample(std::int64_t step, Bytes peak, Seconds time) {
 }  // namespace
 
 StaticResult run_static(const StaticSpec& spec, std::size_t max_samples) {
-  KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr &&
-                  spec.method != nullptr,
-              "a static run lacks its model, GPU, stack or method");
+  KVSIM_CHECK(
+      spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method != nullptr,
+      "a static run lacks its model, GPU, stack or method");
   KVSIM_CHECK(spec.batch >= 1 && spec.prompt_tokens >= 1 && spec.output_tokens >= 1,
               "batch {}, prompt {}, output {}: all at least 1", spec.batch, spec.prompt_tokens,
               spec.output_tokens);

@@ -29,8 +29,8 @@ struct StaticSpec {
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   std::int64_t batch = 1;
-  std::int64_t prompt_tokens = 1;  // per sequence
-  std::int64_t output_tokens = 1;  // per sequence; decode steps
+  std::int64_t prompt_tokens = 1;            // per sequence
+  std::int64_t output_tokens = 1;            // per sequence; decode steps
   const Calibration* calibration = nullptr;  // null: the data sheet's rates, uncalibrated
 };
 
@@ -60,8 +60,8 @@ struct StaticResult {
   std::optional<OomEvent> oom;
   std::string calibration;  // where the rates behind every time come from
   Bytes peak_hbm;           // up to the OOM where there is one
-  Owners peak_owners;      // at that moment
-  std::string peak_phase;  // "prefill" or "decode"
+  Owners peak_owners;       // at that moment
+  std::string peak_phase;   // "prefill" or "decode"
   Bytes prefill_peak;
   Bytes decode_peak;  // 0 if no step was run
   Bytes kv_bytes;     // at the end (or the last moment before the OOM), whole batch

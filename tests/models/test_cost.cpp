@@ -172,8 +172,8 @@ TEST_CASE("prefill flops: 2 P_active S and causal attention") {
         // 2 b Hq s^2 d where head_dim = v_head_dim; a window w leaves w s - w^2 / 2 pairs.
         const double pairs =
             a.window == 0 ? t * t / 2 : a.window * t - static_cast<double>(a.window) * a.window / 2;
-        expected += static_cast<double>(batch) * 2 * a.n_heads * pairs *
-                    (a.head_dim + a.v_head_dim);
+        expected +=
+            static_cast<double>(batch) * 2 * a.n_heads * pairs * (a.head_dim + a.v_head_dim);
       }
       const double head = static_cast<double>(llm.d_model) * llm.vocab_size;
       const double layers = static_cast<double>(active_parameters(llm)) - head;
@@ -257,8 +257,8 @@ TEST_CASE("all graphs of all stacks are acyclic") {
                                    .needs = eager_sums_with_retry(),
                                    .side_per_entry = 8,
                                    .extra_launches = 3}};
-      for (const Method* method : {static_cast<const Method*>(&setup.full),
-                                   static_cast<const Method*>(&bounded)}) {
+      for (const Method* method :
+           {static_cast<const Method*>(&setup.full), static_cast<const Method*>(&bounded)}) {
         const CostInput in = setup.input(stack.name.c_str(), *method, 2);
         for (const Step& step : {prefill_step(in, 100, 100), decode_step(in, 100, 101)}) {
           for (const Segment& s : step.segments) CHECK(s.graph->is_acyclic());
@@ -416,7 +416,8 @@ TEST_CASE("eager attention holds logits, their fp32 softmax and its cast") {
   CHECK(peak_of_owner(output_logits(last, s), Owner::kLogits) == Bytes{32000 * 2});
 }
 
-TEST_CASE("expansion of grouped heads: a write and a read of n_rep times the cache, in memory too") {
+TEST_CASE(
+    "expansion of grouped heads: a write and a read of n_rep times the cache, in memory too") {
   const Setup setup{llama31_8b(), {}};
   const std::int64_t e = 3000;
   const double cache = 2.0 * 8 * 128 * 2 * static_cast<double>(e);  // one layer's keys and values

@@ -82,13 +82,13 @@ TEST_CASE("compiled layers equal their graphs at any entries") {
             check_same(in, roofline, layer,
                        {.attended = before + 1, .before = before, .after = before + 1});
             if (method == &ring || method == &gather) {
-              check_same(in, roofline, layer,
-                         {.attended = before + 1,
-                          .before = before,
-                          .after = before,
-                          .change = method == &ring ? CacheChange::kOverwrite
-                                                    : CacheChange::kRewrite,
-                          .evicts = true});
+              check_same(
+                  in, roofline, layer,
+                  {.attended = before + 1,
+                   .before = before,
+                   .after = before,
+                   .change = method == &ring ? CacheChange::kOverwrite : CacheChange::kRewrite,
+                   .evicts = true});
             }
           }
         }
@@ -142,8 +142,7 @@ TEST_CASE("few heads do not fill the GPU where keys are not split") {
   const auto attention_time = [&] {
     const CostInput in{.llm = &llm, .method = &full, .stack = &stack};
     const Roofline roofline{gpu, stack, {}};
-    const OpGraph graph =
-        decode_layer(in, 0, {.attended = 20001, .before = 20000, .after = 20001});
+    const OpGraph graph = decode_layer(in, 0, {.attended = 20001, .before = 20000, .after = 20001});
     double time = 0;
     for (OpIndex i = 0; i < graph.size(); ++i) {
       if (graph.op(i).family == OpFamily::kDecodeAttention) {

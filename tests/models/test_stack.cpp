@@ -1,5 +1,4 @@
 #include "models/stack/stack.hpp"
-
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 

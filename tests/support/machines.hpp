@@ -37,18 +37,33 @@ inline Llm make_llm(const Sizes& s) {
 
 /// 6,738,415,616 parameters.
 inline Llm llama2_7b() {
-  return make_llm({.n_layers = 32, .d_model = 4096, .n_heads = 32, .n_kv_heads = 32,
-                   .head_dim = 128, .d_ff = 11008, .vocab = 32000});
+  return make_llm({.n_layers = 32,
+                   .d_model = 4096,
+                   .n_heads = 32,
+                   .n_kv_heads = 32,
+                   .head_dim = 128,
+                   .d_ff = 11008,
+                   .vocab = 32000});
 }
 /// Llama-3.1-8B and DeepSeek-R1-Distill-Llama-8B: 8,030,261,248 parameters.
 inline Llm llama31_8b() {
-  return make_llm({.n_layers = 32, .d_model = 4096, .n_heads = 32, .n_kv_heads = 8,
-                   .head_dim = 128, .d_ff = 14336, .vocab = 128256});
+  return make_llm({.n_layers = 32,
+                   .d_model = 4096,
+                   .n_heads = 32,
+                   .n_kv_heads = 8,
+                   .head_dim = 128,
+                   .d_ff = 14336,
+                   .vocab = 128256});
 }
 /// Small, with grouped heads: for laws over many runs.
 inline Llm small_llm() {
-  return make_llm({.n_layers = 4, .d_model = 256, .n_heads = 8, .n_kv_heads = 2, .head_dim = 32,
-                   .d_ff = 704, .vocab = 1000});
+  return make_llm({.n_layers = 4,
+                   .d_model = 256,
+                   .n_heads = 8,
+                   .n_kv_heads = 2,
+                   .head_dim = 32,
+                   .d_ff = 704,
+                   .vocab = 1000});
 }
 
 /// A800-80GB-SXM by its data sheet; 79.33 GiB usable.
@@ -120,8 +135,8 @@ struct BoundedOptions {
   Compaction compaction = Compaction::kRing;
   MethodNeeds needs{};
   PrefillPeak prefill_peak = PrefillPeak::kPerLayer;
-  std::int64_t side_per_entry = 0;     // bytes
-  std::int64_t budget_step = 0;        // entries fewer per layer
+  std::int64_t side_per_entry = 0;  // bytes
+  std::int64_t budget_step = 0;     // entries fewer per layer
   std::int32_t extra_launches = 0;
   bool layers_alike = false;
 };
