@@ -59,6 +59,7 @@ struct StepTraffic {
 };
 
 using ParamValue = std::variant<bool, std::int64_t, double, std::string>;
+using Params = std::map<std::string, ParamValue>;
 
 /// The part of a model that a method's size law and cost need to know of one layer.
 struct LayerShape {
@@ -75,7 +76,7 @@ class Method {
 
   [[nodiscard]] virtual const std::string& name() const = 0;  // as asked for: "h2o+store=fp16"
   /// Every parameter as settled for this prompt ("budget" in entries among them).
-  [[nodiscard]] virtual const std::map<std::string, ParamValue>& params() const = 0;
+  [[nodiscard]] virtual const Params& params() const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
   [[nodiscard]] virtual PrefillPeak prefill_peak() const = 0;
   [[nodiscard]] virtual Compaction compaction() const = 0;
@@ -94,6 +95,9 @@ class Method {
   [[nodiscard]] virtual std::optional<std::int64_t> entries_attended(std::int32_t layer,
                                                                      std::int64_t prompt,
                                                                      std::int64_t tokens) const = 0;
+  /// True if every layer follows the same size law, so that one answer serves them all (a hint: a
+  /// caller that asks each layer gets the same run, slower).
+  [[nodiscard]] virtual bool layers_alike() const { return false; }
   /// Stored heads per layer: n_kv_heads, or n_heads under `granularity=query_head`.
   [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
   /// Format the survivors are stored in, where `recorded` is that of model or trace.
@@ -121,18 +125,22 @@ struct Budget {
 /// A method as a user names it. `name` is a preset, or presets and single choices joined by "+".
 struct MethodSpec {
   std::string name;
-  std::map<std::string, ParamValue> params;
+  Params params;
   std::optional<Budget> budget;
 };
 
-/// What `kvsim list methods` and `kvsim show method` print.
+/// A parameter of a method: what it means, what it may be, who says so. The default's type is the
+/// type.
 struct ParamInfo {
   std::string name;
   std::string symbol;
   ParamValue default_value;
-  std::string range;
+  double low = 0, high = 0;        // numbers: inclusive bounds
+  std::vector<std::string> words;  // strings: what may be given
+  std::string range;               // the same for people
   std::string help;
   std::string source;
+  std::vector<std::string> aliases;  // other spellings taken
 };
 struct MethodInfo {
   std::string name;
@@ -145,10 +153,23 @@ struct MethodInfo {
 };
 [[nodiscard]] const std::vector<MethodInfo>& builtin_methods();
 
+/// Where a method runs, for what depends on it: a budget is a share of bytes, so that storing per
+/// query head or in another format changes the entries it buys.
+struct MethodSite {
+  Dtype recorded = Dtype::kFp16;
+  LayerShape shape;  // zeros: one query head per KV head
+};
+
 /// Settles `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or parameter,
 /// value outside its range, two choices on one axis, a budget the method cannot keep), its message
 /// without a place; callers put theirs before it.
-[[nodiscard]] std::shared_ptr<const Method> make_method(const MethodSpec& spec,
-                                                        std::int64_t prompt);
+[[nodiscard]] std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t prompt,
+                                                        const MethodSite& site = {});
+
+/// True for methods that take a budget (`full` does not). Errors: InputError for an unknown name.
+[[nodiscard]] bool takes_budget(std::string_view name);
+
+/// How a value reads in messages and tables: 0.6, 18000, code.
+[[nodiscard]] std::string to_text(const ParamValue& value);
 
 }  // namespace kvsim

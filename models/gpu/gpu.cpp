@@ -1,0 +1,151 @@
+#include "models/gpu/gpu.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/json/embedded.hpp"
+#include "models/json/field.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim::embedded {
+std::span<const EmbeddedFile> gpu_files();
+}  // namespace kvsim::embedded
+
+namespace kvsim {
+namespace {
+
+/// The words of a name in lower case: "A100-80GB (vidur)" has a100, 80gb. What stands in brackets
+/// is a remark, and so is the maker's name.
+std::vector<std::string> words_of(std::string_view name) {
+  std::vector<std::string> words(1);
+  for (const char c : name) {
+    if (c == '(') break;
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      words.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else if (!words.back().empty())
+      words.emplace_back();
+  }
+  if (words.back().empty()) words.pop_back();
+  if (words.size() > 1 && words.front() == "nvidia") words.erase(words.begin());
+  return words;
+}
+
+std::string key_of(std::string_view name) {
+  return fmt::format("{}", fmt::join(words_of(name), ""));
+}
+
+/// Peaks by operand format, dense only.
+std::map<Dtype, FlopsPerSecond> read_peaks(const Field& peaks) {
+  std::map<Dtype, FlopsPerSecond> out;
+  for (const auto& [word, rate] : peaks.members()) {
+    const auto dtype = parse_dtype(word);
+    if (!dtype) rate.fail("not an element format");
+    out.emplace(*dtype, rate.flops());
+  }
+  if (!out.contains(Dtype::kFp16))
+    peaks.fail("fp16 is missing: every other format may fall back on it");
+  return out;
+}
+
+Gpu read_gpu(const Field& file) {
+  file.allow_only({"name", "aliases", "generation", "silicon", "hbm", "hbm_usable",
+                   "hbm_usable_measured", "hbm_bandwidth", "peak", "peak_fp32", "sms", "l2",
+                   "nvlink", "pcie", "c2c", "sources"});
+  Gpu gpu;
+  gpu.name = file.at("name").string();
+  for (const Field& alias : file.at("aliases").items()) gpu.aliases.push_back(alias.string());
+  gpu.generation = file.at("generation").string();
+  gpu.silicon = file.at("silicon").string();
+  gpu.hbm = file.at("hbm").bytes();
+  gpu.hbm_usable = file.at("hbm_usable").bytes();
+  if (gpu.hbm_usable > gpu.hbm) file.at("hbm_usable").fail("more than \"hbm\"");
+  gpu.hbm_usable_measured = file.at("hbm_usable_measured").boolean();
+  gpu.hbm_bandwidth = file.at("hbm_bandwidth").bandwidth();
+  gpu.peak = read_peaks(file.at("peak"));
+  gpu.peak_fp32 = file.at("peak_fp32").flops();
+  gpu.sms = static_cast<std::int32_t>(file.at("sms").integer(1, 4096));
+  gpu.l2 = file.at("l2").bytes();
+  if (const auto nvlink = file.find("nvlink")) gpu.nvlink = nvlink->bandwidth();
+  gpu.pcie = file.at("pcie").bandwidth();
+  if (const auto c2c = file.find("c2c")) gpu.c2c = c2c->bandwidth();
+
+  const Field sources = file.at("sources");
+  for (const char* figure : {"hbm", "hbm_usable", "hbm_bandwidth", "peak", "peak_fp32", "sms", "l2",
+                             "nvlink", "pcie", "c2c"}) {
+    if (file.has(figure)) gpu.sources.emplace(figure, sources.at(figure).string());
+  }
+  return gpu;
+}
+
+std::vector<Gpu> read_catalogue() {
+  std::vector<Gpu> gpus;
+  std::set<std::string> taken;
+  for (const embedded::EmbeddedFile& file : embedded::gpu_files()) {
+    gpus.push_back(read_gpu(Field::parse(file.text, fmt::format("gpu/data/{}.json", file.name))));
+    // An alias may repeat its own GPU's name in another dress, never another's.
+    std::set<std::string> own{key_of(gpus.back().name)};
+    for (const std::string& alias : gpus.back().aliases) own.insert(key_of(alias));
+    for (const std::string& key : own) {
+      KVSIM_CHECK(taken.insert(key).second, "two GPUs are called {}", key);
+    }
+  }
+  std::sort(gpus.begin(), gpus.end(), [](const Gpu& a, const Gpu& b) { return a.name < b.name; });
+  return gpus;
+}
+
+/// Names of the GPUs that have every word of `words`, the first in the first place: what "A100"
+/// or "A100 PCIe" may mean.
+std::vector<std::string> candidates(std::span<const std::string> words) {
+  std::vector<std::string> out;
+  if (words.empty()) return out;
+  for (const Gpu& gpu : builtin_gpus()) {
+    const std::vector<std::string> has = words_of(gpu.name);
+    if (has.front() != words.front()) continue;
+    if (std::all_of(words.begin(), words.end(), [&](const std::string& word) {
+          return std::find(has.begin(), has.end(), word) != has.end();
+        })) {
+      out.push_back(gpu.name);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+FlopsPerSecond peak_flops(const Gpu& gpu, Dtype dtype) {
+  if (const auto found = gpu.peak.find(dtype); found != gpu.peak.end()) return found->second;
+  if (dtype == Dtype::kFp32) return gpu.peak_fp32;
+  // Stores narrower than what the tensor cores take are widened to 16 bit before the product.
+  // A GPU without bf16 (Turing) computes it at the fp16 rate at best.
+  return gpu.peak.at(Dtype::kFp16);
+}
+
+const std::vector<Gpu>& builtin_gpus() {
+  static const std::vector<Gpu> gpus = read_catalogue();
+  return gpus;
+}
+
+const Gpu& find_gpu(std::string_view name) {
+  const std::string key = key_of(name);
+  std::vector<std::string> names;
+  for (const Gpu& gpu : builtin_gpus()) {
+    if (key_of(gpu.name) == key) return gpu;
+    for (const std::string& alias : gpu.aliases) {
+      if (key_of(alias) == key) return gpu;
+    }
+    names.push_back(gpu.name);
+  }
+  if (const auto may_mean = candidates(words_of(name)); !may_mean.empty()) {
+    throw InputError{
+        fmt::format("GPU \"{}\" is ambiguous; one of {}", name, fmt::join(may_mean, ", "))};
+  }
+  throw InputError{unknown_name("GPU", name, names)};
+}
+
+}  // namespace kvsim

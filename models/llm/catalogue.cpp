@@ -1,0 +1,89 @@
+#include "models/llm/catalogue.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/json/embedded.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim::embedded {
+std::span<const EmbeddedFile> llm_files();
+}  // namespace kvsim::embedded
+
+namespace kvsim {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string out{text};
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+struct Catalogue {
+  std::vector<Llm> llms;                                    // by name
+  std::map<std::string, std::size_t> index;                 // lower-case name or alias
+  std::map<std::string, std::vector<std::string>> aliases;  // as the files spell them
+};
+
+Catalogue read_catalogue() {
+  Catalogue out;
+  for (const embedded::EmbeddedFile& file : embedded::llm_files()) {
+    const Field entry = Field::parse(file.text, fmt::format("llm/data/{}.json", file.name));
+    entry.allow_only({"name", "aliases", "source", "config"});
+    Llm llm = read_hf_config(entry.at("config"), entry.at("name").string());
+    llm.source = entry.at("source").string();
+    for (const Field& alias : entry.at("aliases").items())
+      out.aliases[llm.name].push_back(alias.string());
+    out.llms.push_back(std::move(llm));
+  }
+  std::sort(out.llms.begin(), out.llms.end(),
+            [](const Llm& a, const Llm& b) { return a.name < b.name; });
+  for (std::size_t i = 0; i < out.llms.size(); ++i) {
+    const auto insert = [&](const std::string& word) {
+      const auto [at, fresh] = out.index.emplace(lower(word), i);
+      KVSIM_CHECK(fresh || at->second == i, "two models are called {}", word);
+    };
+    insert(out.llms[i].name);
+    for (const std::string& alias : out.aliases[out.llms[i].name]) insert(alias);
+  }
+  return out;
+}
+
+const Catalogue& catalogue() {
+  static const Catalogue read = read_catalogue();
+  return read;
+}
+
+}  // namespace
+
+const std::vector<Llm>& builtin_llms() { return catalogue().llms; }
+
+const Llm& find_llm(std::string_view name) {
+  const std::string key = lower(name);
+  if (const auto found = catalogue().index.find(key); found != catalogue().index.end())
+    return catalogue().llms[found->second];
+  std::vector<std::string> names;
+  std::vector<std::string> longer;  // what "mistral-7b" or "llama-3" may mean
+  for (const Llm& llm : builtin_llms()) {
+    names.push_back(llm.name);
+    if (!key.empty() && llm.name.starts_with(key + "-")) longer.push_back(llm.name);
+  }
+  if (!longer.empty()) {
+    throw InputError{
+        fmt::format("model \"{}\" is ambiguous; one of {}", name, fmt::join(longer, ", "))};
+  }
+  throw InputError{unknown_name("model", name, names)};
+}
+
+std::vector<std::string> llm_aliases(std::string_view name) {
+  const auto found = catalogue().aliases.find(find_llm(name).name);
+  return found == catalogue().aliases.end() ? std::vector<std::string>{} : found->second;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvsim {
+
+/// Attention of consecutive known queries over the full cache: the reference every method is held
+/// to.
+struct CausalAttention {
+  std::vector<float> out;       // [rows, group, d]
+  std::vector<double> log_sum;  // [rows, group]: ln of the sum of exponentials of a row's logits
+};
+
+/// Queries of one group at positions first … tokens-1, each over keys 0 … its own position, in fp32
+/// by blocked matrix products (each row's sums in fp64).
+///
+/// q       [group, tokens, d]: head-major, unscaled
+/// keys, values [tokens, d]
+/// Errors: ContractError if a span's length disagrees, or first is outside [0, tokens].
+[[nodiscard]] CausalAttention causal_attention(std::span<const float> q,
+                                               std::span<const float> keys,
+                                               std::span<const float> values, std::int32_t group,
+                                               std::int32_t head_dim, std::int64_t tokens,
+                                               std::int64_t first, double scale);
+
+/// Attention mass each prompt token drew from the prompt's queries, the later ones weighing more:
+///
+///   s[i] = sum over t >= i and over the group of decay^(prompt-1-t) a[t, i]
+///
+/// decay = 1 is H2O's accumulated score; ZeroMerge's eq. (5) unrolled otherwise. fp64 throughout.
+/// q [group, tokens, d] and keys [tokens, d], of which the first `prompt` rows are used.
+/// returns [prompt]; with decay 1 it sums to group * prompt.
+[[nodiscard]] std::vector<double> prompt_column_sums(std::span<const float> q,
+                                                     std::span<const float> keys,
+                                                     std::int32_t group, std::int32_t head_dim,
+                                                     std::int64_t tokens, std::int64_t prompt,
+                                                     double scale, double decay);
+
+}  // namespace kvsim

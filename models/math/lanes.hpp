@@ -1,0 +1,66 @@
+#pragma once
+
+// Fixed-width lanes through the compiler's vector extension. The lane structure is part of the
+// algorithm: sums fold in the same order on every instruction set, so results do not depend on it.
+
+#include <cstdint>
+#include <cstring>
+
+namespace kvsim::lanes {
+
+using D4 = double __attribute__((vector_size(32)));
+using I4 = std::int64_t __attribute__((vector_size(32)));
+using F4 = float __attribute__((vector_size(16)));
+
+inline D4 load(const double* p) {
+  D4 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline D4 load(const float* p) {
+  F4 v;
+  std::memcpy(&v, p, sizeof v);
+  return __builtin_convertvector(v, D4);
+}
+inline void store(double* p, D4 v) { std::memcpy(p, &v, sizeof v); }
+
+inline double fold(D4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+
+/// e^x for x <= 0, to about 1 ulp; 0 below -708. By 2^n times a degree-13 polynomial of the
+/// remainder in [-ln2/2, ln2/2] (Cody-Waite reduction).
+inline D4 exp_nonpositive(D4 x) {
+  constexpr double kLog2e = 1.4426950408889634074;
+  constexpr double kLn2High = 6.93145751953125e-1;
+  constexpr double kLn2Low = 1.42860682030941723212e-6;
+  constexpr double kMagic = 0x1.8p52;  // adding it rounds to the nearest integer
+  const D4 floor_x = D4{} - 708.0;
+  const I4 alive = x >= floor_x;
+  x = alive ? x : floor_x;
+  const D4 shifted = x * kLog2e + kMagic;
+  const D4 n = shifted - kMagic;
+  const D4 r = (x - n * kLn2High) - n * kLn2Low;
+  D4 p = D4{} + 1.0 / 6227020800.0;  // 1/13!
+  p = p * r + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
+  p = p * r + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  // The low bits of `shifted` hold n as an integer; moving them into the exponent makes 2^n.
+  I4 bits;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  I4 scale_bits = (bits + 1023) << 52;
+  D4 scale;
+  std::memcpy(&scale, &scale_bits, sizeof scale);
+  const D4 zero{};
+  return alive ? p * scale : zero;
+}
+
+}  // namespace kvsim::lanes

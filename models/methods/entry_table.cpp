@@ -1,0 +1,112 @@
+#include "models/methods/entry_table.hpp"
+
+#include <algorithm>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+
+void EntryTable::reserve(std::int32_t entries) {
+  keys_.reserve(index(entries) * d_);
+  values_.reserve(index(entries) * d_);
+  ids_.reserve(index(entries));
+  merged_.reserve(index(entries));
+}
+
+std::int32_t EntryTable::append(std::int32_t id, std::span<const float> key,
+                                std::span<const float> value) {
+  KVSIM_CHECK(key.size() == d_ && value.size() == d_, "row of {} and {}", key.size(), value.size());
+  keys_.insert(keys_.end(), key.begin(), key.end());
+  values_.insert(values_.end(), value.begin(), value.end());
+  ids_.push_back(id);
+  merged_.push_back(-1);
+  return size() - 1;
+}
+
+std::int32_t EntryTable::append_merged(std::vector<std::int32_t> members,
+                                       std::span<const double> key, std::span<const double> value) {
+  KVSIM_CHECK(!members.empty(), "a merged entry without members");
+  const std::vector<float> row(d_, 0.0F);
+  const std::int32_t slot = append(members.front(), row, row);
+  Merged group{.members = std::move(members),
+               .key_mean = {key.begin(), key.end()},
+               .value_mean = {value.begin(), value.end()}};
+  merged_[index(slot)] = static_cast<std::int32_t>(groups_.size());
+  groups_.push_back(std::move(group));
+  ++n_merged_;
+  write_mean(slot);
+  return slot;
+}
+
+void EntryTable::erase(std::int32_t slot) {
+  KVSIM_CHECK(slot >= 0 && slot < size(), "slot {} of {}", slot, size());
+  KVSIM_CHECK(!is_merged(slot), "a merged entry leaves");
+  const std::int32_t last = size() - 1;
+  if (slot != last) {
+    std::copy_n(key(last).begin(), d_, mutable_key(slot).begin());
+    std::copy_n(value(last).begin(), d_, mutable_value(slot).begin());
+    ids_[index(slot)] = ids_[index(last)];
+    merged_[index(slot)] = merged_[index(last)];
+  }
+  keys_.resize(keys_.size() - d_);
+  values_.resize(values_.size() - d_);
+  ids_.pop_back();
+  merged_.pop_back();
+}
+
+void EntryTable::make_merged(std::int32_t slot) {
+  KVSIM_CHECK(!is_merged(slot), "merged already");
+  Merged group;
+  group.members = {id(slot)};
+  group.key_mean.assign(key(slot).begin(), key(slot).end());
+  group.value_mean.assign(value(slot).begin(), value(slot).end());
+  merged_[index(slot)] = static_cast<std::int32_t>(groups_.size());
+  groups_.push_back(std::move(group));
+  ++n_merged_;
+}
+
+void EntryTable::merge_mean(std::int32_t into, std::int32_t from, std::int32_t weight_cap) {
+  KVSIM_CHECK(is_merged(into) && !is_merged(from), "merge of slot {} into {}", from, into);
+  Merged& group = groups_[index(merged_[index(into)])];
+  const double weight = std::min(count(into), weight_cap);
+  group.members.insert(std::upper_bound(group.members.begin(), group.members.end(), id(from)),
+                       id(from));
+  for (std::size_t j = 0; j < d_; ++j) {
+    group.key_mean[j] += (static_cast<double>(key(from)[j]) - group.key_mean[j]) / (weight + 1.0);
+    group.value_mean[j] +=
+        (static_cast<double>(value(from)[j]) - group.value_mean[j]) / (weight + 1.0);
+  }
+  write_mean(into);
+  erase(from);
+}
+
+void EntryTable::write_mean(std::int32_t slot) {
+  const Merged& group = groups_[index(merged_[index(slot)])];
+  for (std::size_t j = 0; j < d_; ++j) {
+    mutable_key(slot)[j] = static_cast<float>(group.key_mean[j]);
+    mutable_value(slot)[j] = static_cast<float>(group.value_mean[j]);
+  }
+}
+
+std::int32_t EntryTable::count(std::int32_t slot) const {
+  const std::int32_t group = merged_[index(slot)];
+  return group < 0 ? 1 : static_cast<std::int32_t>(groups_[index(group)].members.size());
+}
+
+std::vector<std::int32_t> EntryTable::members(std::int32_t slot) const {
+  const std::int32_t group = merged_[index(slot)];
+  return group < 0 ? std::vector{id(slot)} : groups_[index(group)].members;
+}
+
+std::vector<std::int32_t> EntryTable::merged_slots() const {
+  std::vector<std::int32_t> slots;
+  if (n_merged_ == 0) return slots;
+  for (std::int32_t slot = 0; slot < size(); ++slot) {
+    if (is_merged(slot)) slots.push_back(slot);
+  }
+  std::sort(slots.begin(), slots.end(),
+            [this](auto a, auto b) { return merged_[index(a)] < merged_[index(b)]; });
+  return slots;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvsim {
+
+/// The cache of one (layer, stored head): rows of K and V with what identifies and weighs them.
+///
+/// An entry is known by its id, the position of its (first) token: ids are unique, survive moves
+/// between slots, and settle ties. Slots are dense, 0 … size()-1, in no promised order.
+class EntryTable {
+ public:
+  explicit EntryTable(std::int32_t head_dim) : d_{static_cast<std::size_t>(head_dim)} {}
+
+  [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(ids_.size()); }
+  [[nodiscard]] std::int32_t merged_size() const { return n_merged_; }
+  /// Entries that are still single tokens and may be chosen to leave.
+  [[nodiscard]] std::int32_t token_size() const { return size() - n_merged_; }
+
+  void reserve(std::int32_t entries);
+  /// Adds a token; returns its slot. Ids ascend over calls.
+  std::int32_t append(std::int32_t id, std::span<const float> key, std::span<const float> value);
+  /// Adds an entry that stands for `members` tokens (ascending) from now on.
+  std::int32_t append_merged(std::vector<std::int32_t> members, std::span<const double> key,
+                             std::span<const double> value);
+  /// Removes the entry at `slot`; the last entry takes its place (one row moved, as a swap does).
+  void erase(std::int32_t slot);
+  /// Turns the token at `slot` into a merge target with one member, itself.
+  void make_merged(std::int32_t slot);
+  /// Merges the token at `from` into the merged entry at `into` as a running mean of weights w and
+  /// 1: k <- (w k + k') / (w + 1), v alike; then `from` is erased. w is the members' number, at
+  /// most `weight_cap`. The mean is kept in fp64, so it stalls nowhere but at the cap.
+  void merge_mean(std::int32_t into, std::int32_t from, std::int32_t weight_cap);
+
+  [[nodiscard]] std::span<const std::int32_t> ids() const { return ids_; }
+  [[nodiscard]] std::int32_t id(std::int32_t slot) const { return ids_[index(slot)]; }
+  [[nodiscard]] bool is_merged(std::int32_t slot) const { return merged_[index(slot)] >= 0; }
+  /// Tokens the entry stands for: 1, or the number of members.
+  [[nodiscard]] std::int32_t count(std::int32_t slot) const;
+  /// Positions the entry stands for, ascending.
+  [[nodiscard]] std::vector<std::int32_t> members(std::int32_t slot) const;
+  /// Slots of merged entries, in the order they came to be.
+  [[nodiscard]] std::vector<std::int32_t> merged_slots() const;
+
+  [[nodiscard]] std::span<const float> keys() const { return keys_; }
+  [[nodiscard]] std::span<const float> values() const { return values_; }
+  [[nodiscard]] std::span<const float> key(std::int32_t slot) const {
+    return std::span{keys_}.subspan(index(slot) * d_, d_);
+  }
+  [[nodiscard]] std::span<const float> value(std::int32_t slot) const {
+    return std::span{values_}.subspan(index(slot) * d_, d_);
+  }
+  [[nodiscard]] std::span<float> mutable_key(std::int32_t slot) {
+    return std::span{keys_}.subspan(index(slot) * d_, d_);
+  }
+  [[nodiscard]] std::span<float> mutable_value(std::int32_t slot) {
+    return std::span{values_}.subspan(index(slot) * d_, d_);
+  }
+
+ private:
+  /// What a merged entry has beyond its row; found through merged_[slot].
+  struct Merged {
+    std::vector<std::int32_t> members;
+    std::vector<double> key_mean, value_mean;
+  };
+  [[nodiscard]] static std::size_t index(std::int32_t slot) {
+    return static_cast<std::size_t>(slot);
+  }
+  void write_mean(std::int32_t slot);
+
+  std::size_t d_;
+  std::vector<float> keys_, values_;
+  std::vector<std::int32_t> ids_;
+  std::vector<std::int32_t> merged_;  // index into groups_, -1 for a token
+  std::vector<Merged> groups_;
+  std::int32_t n_merged_ = 0;
+};
+
+}  // namespace kvsim

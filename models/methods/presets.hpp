@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/methods/method.hpp"
+
+namespace kvsim {
+
+/// An axis choice as the catalogue knows it.
+struct AxisChoice {
+  std::string_view axis;  // "select", "budget", "merge", "share", "read", "store"
+  std::string_view name;
+  std::vector<ParamInfo> params;
+};
+[[nodiscard]] const std::vector<AxisChoice>& axis_choices();
+
+/// A published method: one choice an axis, and the parameters it sets otherwise than the choices
+/// do.
+struct Preset {
+  MethodInfo info;
+  std::map<std::string, ParamValue> defaults;
+  double default_budget = 0;  // of the prompt, where neither a budget nor sizes are given; 0: none
+};
+[[nodiscard]] const std::vector<Preset>& presets();
+
+}  // namespace kvsim

@@ -1,0 +1,50 @@
+#include "sim/engine/parallel.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace kvsim {
+
+int thread_count(int asked) {
+  if (asked > 0) return asked;
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t)>& task) {
+  const auto workers = std::min(count, static_cast<std::size_t>(thread_count(threads)));
+  if (workers <= 1) {
+    for (std::size_t i = 0; i < count; ++i) task(i);
+    return;
+  }
+  std::atomic<std::size_t> next{0};
+  std::mutex guard;
+  std::size_t failed_at = count;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      try {
+        task(i);
+      } catch (...) {
+        const std::scoped_lock lock{guard};
+        if (i < failed_at) {
+          failed_at = i;
+          failure = std::current_exception();
+        }
+        next.store(count);  // tasks not begun are not begun any more
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> pool;
+    pool.reserve(workers - 1);
+    for (std::size_t w = 1; w < workers; ++w) pool.emplace_back(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace kvsim

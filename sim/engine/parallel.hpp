@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace kvsim {
+
+/// Threads to use where `asked` is 0: as many as the machine has.
+[[nodiscard]] int thread_count(int asked);
+
+/// Calls task(i) once for each i in [0, count), on up to `threads` threads (0: thread_count). Tasks
+/// are handed out in order; they must not touch each other's data. If tasks throw, the exception of
+/// the lowest i is rethrown after all threads have stopped.
+void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t)>& task);
+
+}  // namespace kvsim

@@ -1,0 +1,122 @@
+#include "sim/replay/replay.hpp"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/engine/parallel.hpp"
+#include "sim/replay/head_replay.hpp"
+#include "sim/replay/summary.hpp"
+
+namespace kvsim {
+namespace {
+
+std::vector<std::shared_ptr<const Method>> settle(const TraceInfo& info,
+                                                  const std::vector<MethodSpec>& specs) {
+  const MethodSite site{
+      .recorded = info.dtype,
+      .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim}};
+  std::vector<std::shared_ptr<const Method>> methods;
+  for (const MethodSpec& spec : specs) {
+    methods.push_back(make_method(spec, info.prompt_tokens, site));
+    if (as_composed(*methods.back()).parts().rerotate && !(info.rope_style && info.rope_theta)) {
+      throw InputError{
+          fmt::format("method \"{}\" on trace \"{}\": positions=rerotate needs rope_style "
+                      "and rope_theta in the trace's metadata",
+                      spec.name, info.name)};
+    }
+  }
+  return methods;
+}
+
+std::optional<Rope> rope_of(const TraceInfo& info) {
+  if (!info.rope_style || !info.rope_theta || info.head_dim % 2 != 0) return std::nullopt;
+  return Rope{info.head_dim, *info.rope_theta, *info.rope_style == RopeStyle::kInterleaved};
+}
+
+/// Reports progress from many threads, one at a time, never going back.
+class Progress {
+ public:
+  Progress(const std::function<void(double)>& report, std::size_t total)
+      : report_{report}, total_{static_cast<double>(total)} {}
+  void one_done() {
+    if (!report_) return;
+    const std::scoped_lock lock{guard_};
+    report_(++done_ / total_);
+  }
+
+ private:
+  const std::function<void(double)>& report_;
+  double total_;
+  double done_ = 0;
+  std::mutex guard_;
+};
+
+}  // namespace
+
+ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
+                    const ReplayOptions& options) {
+  const TraceInfo& info = trace.info();
+  const auto methods = settle(info, specs);
+  const std::optional<Rope> rope = rope_of(info);
+  const auto heads = static_cast<std::size_t>(info.n_kv_heads);
+  const std::int32_t group = info.n_heads / info.n_kv_heads;
+  const auto row = static_cast<std::size_t>(info.tokens) * static_cast<std::size_t>(info.head_dim);
+
+  std::vector<ReplaySummary> summaries;
+  summaries.reserve(methods.size());
+  for (const auto& method : methods) summaries.emplace_back(as_composed(*method), info, options);
+
+  Progress progress{options.progress, heads * static_cast<std::size_t>(info.n_layers)};
+  for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+    const TraceLayer vectors = trace.read_layer(layer);
+    // [method][kv head][stored heads of that kv head]
+    std::vector<std::vector<std::vector<HeadSeries>>> series(
+        methods.size(), std::vector<std::vector<HeadSeries>>(heads));
+    parallel_for(heads, options.threads, [&](std::size_t h) {
+      const HeadVectors head{
+          .q = std::span{vectors.q}.subspan(h * static_cast<std::size_t>(group) * row,
+                                            static_cast<std::size_t>(group) * row),
+          .keys = std::span{vectors.k}.subspan(h * row, row),
+          .values = std::span{vectors.v}.subspan(h * row, row),
+          .group = group,
+          .head_dim = info.head_dim,
+          .tokens = info.tokens,
+          .prompt = info.prompt_tokens,
+          .scale = info.softmax_scale};
+      const CausalAttention reference =
+          causal_attention(head.q, head.keys, head.values, group, info.head_dim, info.tokens,
+                           info.prompt_tokens, info.softmax_scale);
+      RecordedPromptScores scores{head};
+      for (std::size_t m = 0; m < methods.size(); ++m) {
+        series[m][h] = replay_head(as_composed(*methods[m]), layer, head, reference, scores,
+                                   rope ? &*rope : nullptr, options.kept_positions);
+      }
+      progress.one_done();
+    });
+    for (std::size_t m = 0; m < methods.size(); ++m) {
+      std::vector<HeadSeries> flat;
+      for (auto& of_head : series[m]) {
+        for (HeadSeries& each : of_head) flat.push_back(std::move(each));
+      }
+      summaries[m].add_layer(layer, flat);
+    }
+  }
+
+  ReplayResult result;
+  result.trace = info.name;
+  for (std::size_t m = 0; m < methods.size(); ++m) {
+    result.methods.push_back(summaries[m].finish());
+    if (const auto& budget = specs[m].budget) {
+      result.methods.back().budget =
+          budget->fraction > 0 ? budget->fraction : static_cast<double>(budget->entries);
+    }
+  }
+  return result;
+}
+
+}  // namespace kvsim

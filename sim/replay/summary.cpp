@@ -1,0 +1,174 @@
+#include "sim/replay/summary.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+double mean(std::span<const float> values) {
+  if (values.empty()) return kNone;
+  double sum = 0;
+  for (const float x : values) sum += static_cast<double>(x);
+  return sum / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+double percentile(std::vector<float> values, double share) {
+  if (values.empty()) return kNone;
+  const double rank = share * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<std::size_t>(rank);
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(low);
+  std::nth_element(values.begin(), at, values.end());
+  const auto below = static_cast<double>(*at);
+  if (low + 1 == values.size()) return below;
+  const auto above = static_cast<double>(*std::min_element(at + 1, values.end()));
+  return below + (above - below) * (rank - static_cast<double>(low));
+}
+
+ReplaySummary::ReplaySummary(const ComposedMethod& method, const TraceInfo& trace,
+                             const ReplayOptions& options)
+    : method_{method}, trace_{trace}, options_{options} {
+  result_.name = method.name();
+  result_.params = method.params();
+  result_.steps = trace.tokens - trace.prompt_tokens;
+  steps_.resize(static_cast<std::size_t>(result_.steps));
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    steps_[i].step = static_cast<std::int64_t>(i) + 1;
+    steps_[i].tokens = trace.prompt_tokens + steps_[i].step;
+    if (!method.merges()) steps_[i].retained_mass = 0.0;
+  }
+  if (options.kept_positions) result_.kept.resize(static_cast<std::size_t>(trace.n_layers));
+}
+
+Bytes ReplaySummary::kv_bytes(std::int64_t entries) const {
+  return bytes_of(2 * entries * trace_.head_dim, method_.store_dtype(trace_.dtype));
+}
+
+void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>& heads) {
+  ReplayCell cell;
+  cell.layer = layer;
+  std::int64_t samples = 0;
+  double error = 0;
+  double cosine = 0;
+  double mass = 0;
+  std::int32_t stored = 0;
+  for (const HeadSeries& head : heads) {
+    ReplayCell one;
+    add_head(one, layer, stored, head);
+    cell.entries_final += one.entries_final;
+    cell.bytes_final += one.bytes_final;
+    const auto n = static_cast<std::int64_t>(head.rel_error.size());
+    if (n > 0) {
+      error += one.rel_error_mean * static_cast<double>(n);
+      cosine += one.cosine_mean * static_cast<double>(n);
+      mass += one.retained_mass_mean.value_or(0) * static_cast<double>(n);
+      samples += n;
+    }
+    if (options_.per_head) result_.heads.push_back(one);
+    if (options_.kept_positions) {
+      result_.kept[static_cast<std::size_t>(layer)].push_back(head.kept);
+    }
+    ++stored;
+  }
+  const double share = samples > 0 ? 1.0 / static_cast<double>(samples) : kNone;
+  cell.rel_error_mean = error * share;
+  cell.cosine_mean = cosine * share;
+  if (!method_.merges()) cell.retained_mass_mean = mass * share;
+  result_.layers.push_back(cell);
+  error_sum_ += error;
+  cosine_sum_ += cosine;
+  mass_sum_ += mass;
+  samples_ += samples;
+}
+
+void ReplaySummary::add_head(ReplayCell& cell, std::int32_t layer, std::int32_t stored,
+                             const HeadSeries& head) {
+  const LayerShape shape{.n_heads = head.queries, .n_kv_heads = 1, .head_dim = trace_.head_dim};
+  const auto group = static_cast<std::size_t>(head.queries);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    ReplayStep& step = steps_[i];
+    const Bytes side = method_.side_bytes(head.held[i], trace_.dtype);
+    step.entries_held += head.held[i];
+    step.entries_attended += head.attended[i];
+    step.bytes_held += (kv_bytes(head.held[i]) + side).count();
+    step.side_bytes += side.count();
+    const StepTraffic traffic =
+        method_.decode_traffic(shape, trace_.dtype, head.attended[i], head.compressed[i] != 0);
+    step.bytes_read += traffic.read();
+    step.bytes_written += traffic.written();
+    step.extra_flops += traffic.extra_flops;
+    for (std::size_t g = 0; g < group; ++g) {
+      step.rel_error += static_cast<double>(head.rel_error[i * group + g]);
+      step.cosine += static_cast<double>(head.cosine[i * group + g]);
+      if (step.retained_mass)
+        *step.retained_mass += static_cast<double>(head.retained_mass[i * group + g]);
+    }
+  }
+  errors_.insert(errors_.end(), head.rel_error.begin(), head.rel_error.end());
+  const std::int64_t entries = head.held.empty() ? head.entries_after_prefill : head.held.back();
+  const Bytes side = method_.side_bytes(entries, trace_.dtype);
+  cell.layer = layer;
+  cell.head = stored;
+  cell.entries_final = entries;
+  cell.bytes_final = (kv_bytes(entries) + side).count();
+  cell.rel_error_mean = mean(head.rel_error);
+  cell.cosine_mean = mean(head.cosine);
+  if (!method_.merges()) cell.retained_mass_mean = mean(head.retained_mass);
+  result_.entries_held_final += entries;
+  result_.bytes_held_final += cell.bytes_final;
+  result_.side_bytes_final += side.count();
+  kv_bytes_after_prefill_ += kv_bytes(head.entries_after_prefill).count();
+}
+
+ReplayMethod ReplaySummary::finish() {
+  const std::int64_t heads = static_cast<std::int64_t>(trace_.n_layers) * trace_.n_kv_heads;
+  const Dtype stored = method_.store_dtype(trace_.dtype);
+  result_.bytes_full_final =
+      bytes_of(2 * trace_.tokens * trace_.head_dim, trace_.dtype).count() * heads;
+  const std::int64_t full_prompt =
+      bytes_of(2 * trace_.prompt_tokens * trace_.head_dim, trace_.dtype).count() * heads;
+  result_.budget_reached =
+      static_cast<double>(kv_bytes_after_prefill_) / static_cast<double>(full_prompt);
+
+  std::int64_t closed = 0;
+  bool has_closed_form = true;
+  for (std::int32_t layer = 0; layer < trace_.n_layers; ++layer) {
+    const auto bytes = layer_cache_bytes(
+        method_, layer,
+        {.n_heads = trace_.n_heads, .n_kv_heads = trace_.n_kv_heads, .head_dim = trace_.head_dim},
+        trace_.dtype, trace_.prompt_tokens, trace_.tokens);
+    has_closed_form = has_closed_form && bytes.has_value();
+    if (bytes) closed += bytes->count();
+  }
+  if (has_closed_form) result_.closed_form_bytes_final = closed;
+
+  const double share = samples_ > 0 ? 1.0 / static_cast<double>(samples_) : kNone;
+  result_.rel_error_mean = error_sum_ * share;
+  result_.cosine_mean = cosine_sum_ * share;
+  if (!method_.merges()) result_.retained_mass_mean = mass_sum_ * share;
+  result_.rel_error_p99 = percentile(std::move(errors_), 0.99);
+  const double per_step = 1.0 / (static_cast<double>(trace_.n_layers) * trace_.n_heads);
+  for (ReplayStep& step : steps_) {
+    result_.bytes_read_total += step.bytes_read;
+    result_.bytes_written_total += step.bytes_written;
+    result_.extra_flops_total += step.extra_flops;
+    step.rel_error *= per_step;
+    step.cosine *= per_step;
+    if (step.retained_mass) *step.retained_mass *= per_step;
+  }
+  if (options_.per_step) result_.series = std::move(steps_);
+  if (stored != trace_.dtype) {
+    result_.notes.push_back(
+        fmt::format("stored in {}, recorded in {}", name_of(stored), name_of(trace_.dtype)));
+  }
+  return std::move(result_);
+}
+
+}  // namespace kvsim

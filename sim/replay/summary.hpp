@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/methods/composed.hpp"
+#include "sim/replay/head_replay.hpp"
+#include "sim/replay/replay.hpp"
+
+namespace kvsim {
+
+/// Gathers the head series of one method into a ReplayMethod, in the order they are given: layer by
+/// layer, head by head. Sums are taken in that order, so threads cannot change a digit.
+class ReplaySummary {
+ public:
+  ReplaySummary(const ComposedMethod& method, const TraceInfo& trace, const ReplayOptions& options);
+
+  /// The stored heads of `layer`, in order.
+  void add_layer(std::int32_t layer, const std::vector<HeadSeries>& heads);
+  /// The result; call once, after all layers.
+  [[nodiscard]] ReplayMethod finish();
+
+ private:
+  void add_head(ReplayCell& layer_cell, std::int32_t layer, std::int32_t stored,
+                const HeadSeries& head);
+  [[nodiscard]] Bytes kv_bytes(std::int64_t entries) const;
+
+  const ComposedMethod& method_;
+  const TraceInfo& trace_;
+  const ReplayOptions& options_;
+  ReplayMethod result_;
+  std::vector<ReplayStep> steps_;
+  std::vector<float> errors_;
+  double cosine_sum_ = 0, mass_sum_ = 0, error_sum_ = 0;
+  std::int64_t samples_ = 0;
+  std::int64_t kv_bytes_after_prefill_ = 0;
+};
+
+/// The value below which `share` of `values` lie, linear between ranks (as NumPy's default); NaN of
+/// none.
+[[nodiscard]] double percentile(std::vector<float> values, double share);
+
+}  // namespace kvsim

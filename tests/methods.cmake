@@ -1,0 +1,2 @@
+kvsim_test(math SOURCES models/test_math.cpp LINK kvsim::math)
+kvsim_test(methods SOURCES models/test_methods.cpp models/test_method_names.cpp models/test_zeromerge.cpp LINK kvsim::replay)

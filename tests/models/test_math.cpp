@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "models/math/attend.hpp"
+#include "models/math/causal_attention.hpp"
+#include "models/math/half.hpp"
+#include "models/math/lanes.hpp"
+#include "models/math/rope.hpp"
+#include "models/units/check.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/vectors.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::rel;
+
+TEST_CASE("the exponential of a lane is the library's to 2 ulp, and vanishes far down") {
+  for (double x = 0; x > -708; x -= 0.0371) {
+    const lanes::D4 got = lanes::exp_nonpositive(lanes::D4{x, -0.5, -100, x / 3});
+    CHECK(got[0] == rel(std::exp(x), 5e-16));
+    CHECK(got[3] == rel(std::exp(x / 3), 5e-16));
+  }
+  CHECK(lanes::exp_nonpositive(lanes::D4{} - 709.0)[0] == 0.0);
+  CHECK(lanes::exp_nonpositive(lanes::D4{})[0] == 1.0);
+}
+
+TEST_CASE("group attention is softmax attention, at odd sizes") {
+  for (const std::int32_t group : {1, 2, 3, 4, 7}) {
+    for (const std::int32_t d : {1, 3, 8, 31, 64}) {
+      for (const std::int64_t tokens : {1, 2, 5, 31, 257}) {
+        INFO("group ", group, " d ", d, " tokens ", tokens);
+        const auto head = test::random_head(group, d, tokens, tokens);
+        GroupAttention attention{group, d, head.view.scale};
+        attention.run(test::queries_at(head.view, tokens - 1), head.keys, head.values, {});
+        std::vector<std::int32_t> all(static_cast<std::size_t>(tokens));
+        std::iota(all.begin(), all.end(), 0);
+        for (std::int32_t g = 0; g < group; ++g) {
+          const auto p = test::naive_attention(head.view, g, tokens - 1, all);
+          double worst = 0;
+          for (std::size_t i = 0; i < p.size(); ++i) {
+            worst = std::max(worst, std::abs(attention.probabilities(g)[i] - p[i]));
+          }
+          CHECK(worst < 1e-14);
+          for (std::int32_t j = 0; j < d; ++j) {
+            double want = 0;
+            for (std::size_t i = 0; i < p.size(); ++i) {
+              want +=
+                  p[i] *
+                  static_cast<double>(
+                      head.values[i * static_cast<std::size_t>(d) + static_cast<std::size_t>(j)]);
+            }
+            CHECK(std::abs(attention.output()[static_cast<std::size_t>(g * d + j)] - want) < 1e-13);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an entry with bias ln w counts as w entries") {
+  const auto head = test::random_head(2, 16, 4, 4);
+  GroupAttention plain{2, 16, 0.25};
+  GroupAttention biased{2, 16, 0.25};
+  // Token 3 twice more, against token 3 once with weight 3.
+  std::vector<float> keys = head.keys;
+  std::vector<float> values = head.values;
+  for (int copy = 0; copy < 2; ++copy) {
+    keys.insert(keys.end(), head.keys.end() - 16, head.keys.end());
+    values.insert(values.end(), head.values.end() - 16, head.values.end());
+  }
+  plain.run(test::queries_at(head.view, 3), keys, values, {});
+  const std::vector<double> bias{0, 0, 0, std::log(3.0)};
+  biased.run(test::queries_at(head.view, 3), head.keys, head.values, bias);
+  for (std::size_t j = 0; j < 32; ++j) {
+    CHECK(std::abs(plain.output()[j] - biased.output()[j]) < 1e-14);
+  }
+  CHECK(plain.log_sum(0) == rel(biased.log_sum(0)));
+}
+
+TEST_CASE("the blocked reference is row-by-row attention") {
+  for (const std::int64_t tokens : {1, 31, 64, 65, 257}) {
+    const auto head = test::random_head(3, 24, tokens, 1);
+    for (const std::int64_t first : {std::int64_t{0}, tokens / 2, tokens}) {
+      const auto got =
+          causal_attention(head.q, head.keys, head.values, 3, 24, tokens, first, head.view.scale);
+      CHECK(got.out.size() == static_cast<std::size_t>((tokens - first) * 3 * 24));
+      GroupAttention attention{3, 24, head.view.scale};
+      for (std::int64_t t = first; t < tokens; ++t) {
+        const auto rows = static_cast<std::size_t>((t + 1) * 24);
+        attention.run(test::queries_at(head.view, t), std::span{head.keys}.first(rows),
+                      std::span{head.values}.first(rows), {});
+        const auto at = static_cast<std::size_t>(t - first);
+        double worst = 0;
+        for (std::size_t j = 0; j < 3 * 24; ++j) {
+          worst = std::max(worst, std::abs(attention.output()[j] -
+                                           static_cast<double>(got.out[at * 3 * 24 + j])));
+        }
+        CHECK(worst < 5e-6);
+        CHECK(std::abs(attention.log_sum(2) - got.log_sum[at * 3 + 2]) < 5e-6);
+      }
+    }
+  }
+}
+
+TEST_CASE("column sums are the sums of the rows' probabilities") {
+  for (const std::int64_t prompt : {1, 31, 65, 200}) {
+    const auto head = test::random_head(2, 16, 200, prompt);
+    for (const double decay : {1.0, 0.9}) {
+      const auto got =
+          prompt_column_sums(head.q, head.keys, 2, 16, 200, prompt, head.view.scale, decay);
+      std::vector<double> want(static_cast<std::size_t>(prompt), 0.0);
+      std::vector<std::int32_t> seen;
+      for (std::int64_t t = 0; t < prompt; ++t) {
+        seen.push_back(static_cast<std::int32_t>(t));
+        for (double& s : want) s *= decay;
+        for (std::int32_t g = 0; g < 2; ++g) {
+          const auto p = test::naive_attention(head.view, g, t, seen);
+          for (std::size_t i = 0; i < p.size(); ++i) want[i] += p[i];
+        }
+      }
+      for (std::size_t i = 0; i < want.size(); ++i) CHECK(std::abs(got[i] - want[i]) < 1e-12);
+      if (decay == 1.0) {
+        CHECK(std::accumulate(got.begin(), got.end(), 0.0) ==
+              rel(2.0 * static_cast<double>(prompt)));
+      }
+    }
+  }
+}
+
+TEST_CASE("rotation keeps norms, composes, and leaves scores to the distance alone") {
+  for (const bool interleaved : {false, true}) {
+    const Rope rope{16, 10000.0, interleaved};
+    const auto head = test::random_head(1, 16, 2, 2);
+    std::vector<float> a{head.keys.begin(), head.keys.begin() + 16};
+    std::vector<float> b{head.q.begin(), head.q.begin() + 16};
+    const std::vector<float> a0 = a;
+    const double before = dot(a, b);
+    rope.rotate(a, 37);
+    rope.rotate(b, 37);
+    CHECK(dot(a, b) == rel(before, 1e-5));
+    rope.rotate(a, -37);
+    for (std::size_t j = 0; j < 16; ++j) CHECK(std::abs(a[j] - a0[j]) < 1e-6F);
+    rope.rotate(a, 0);
+  }
+  // Pair 0 turns by the full angle: (1, 0) by one position is (cos 1, sin 1).
+  std::vector<float> unit(4, 0.0F);
+  unit[0] = 1.0F;
+  Rope{4, 10000.0, false}.rotate(unit, 1);
+  CHECK(static_cast<double>(unit[0]) == rel(std::cos(1.0), 1e-7));
+  CHECK(static_cast<double>(unit[2]) == rel(std::sin(1.0), 1e-7));
+}
+
+TEST_CASE("half formats round-trip every value") {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float wide = fp16_to_float(half);
+    if (std::isnan(wide)) {
+      CHECK(std::isnan(fp16_to_float(float_to_fp16(wide))));
+    } else if (float_to_fp16(wide) != half) {
+      FAIL("fp16 ", bits);
+    }
+    const float wide_b = bf16_to_float(half);
+    if (!std::isnan(wide_b) && float_to_bf16(wide_b) != half) FAIL("bf16 ", bits);
+  }
+}
+
+TEST_CASE("rounding to half is to nearest, ties to even") {
+  CHECK(float_to_fp16(65519.996F) == 0x7BFF);               // largest finite, 65504
+  CHECK(float_to_fp16(65520.0F) == 0x7C00);                 // halfway to 65536: infinity
+  CHECK(fp16_to_float(float_to_fp16(2049.0F)) == 2048.0F);  // tie: even mantissa
+  CHECK(fp16_to_float(float_to_fp16(2051.0F)) == 2052.0F);
+  CHECK(float_to_fp16(0x1p-25F) == 0);  // tie between 0 and the least subnormal
+  CHECK(float_to_fp16(0x1.8p-25F) == 1);
+  CHECK(fp16_to_float(float_to_fp16(-0x1p-14F)) == -0x1p-14F);
+  CHECK(bf16_to_float(float_to_bf16(257.0F)) == 256.0F);
+  CHECK(std::isinf(bf16_to_float(float_to_bf16(std::numeric_limits<float>::max()))));
+}
+
+TEST_CASE("shapes that disagree are our fault") {
+  GroupAttention attention{1, 4, 1.0};
+  const std::vector<float> q(4), k(8), v(4);
+  CHECK_THROWS_AS(attention.run(q, k, v, {}), ContractError);
+  CHECK_THROWS_AS(attention.run(q, {}, {}, {}), ContractError);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,140 @@
+// Names, compositions, parameters and budgets: what is taken, what is refused and in which words.
+
+#include <string>
+
+#include "models/methods/composed.hpp"
+#include "models/methods/method.hpp"
+#include "models/methods/params.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+std::string complaint(const std::string& name, std::optional<Budget> budget, Params params = {},
+                      std::int64_t prompt = 100) {
+  try {
+    (void)make_method({name, std::move(params), budget}, prompt);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+const Budget kTen{0, 10};
+
+TEST_CASE("unknown names are answered with the nearest") {
+  CHECK(complaint("zeromrge", kTen) ==
+        "unknown method \"zeromrge\"; did you mean \"zeromerge\"? (full, h2o, streaming-llm, "
+        "zeromerge, "
+        "zeromerge-paper)");
+  CHECK(complaint("h2o+merge=residul", kTen).find("did you mean \"residual\"?") !=
+        std::string::npos);
+  CHECK(complaint("h2o+stor=fp16", kTen).find("unknown axis \"stor\"; did you mean \"store\"?") !=
+        std::string::npos);
+  CHECK(complaint("h2o", kTen, {{"recnt", 0.5}}).find("did you mean \"recent\"?") !=
+        std::string::npos);
+  CHECK(complaint("", kTen).starts_with("unknown method \"\""));
+  CHECK(complaint("h2o+", kTen).starts_with("unknown method \"\""));
+}
+
+TEST_CASE("two choices on one axis are refused") {
+  CHECK(complaint("h2o+zeromerge", kTen).find("two choices on the axis") != std::string::npos);
+  CHECK(complaint("h2o+store=fp16+store=fp32", kTen).find("axis store") != std::string::npos);
+  CHECK(complaint("zeromerge+merge=drop", kTen).find("axis merge") != std::string::npos);
+}
+
+TEST_CASE("combinations that mean nothing are refused with the reason") {
+  CHECK(complaint("full", kTen) == "method \"full\": it keeps every token and takes no budget");
+  CHECK(complaint("merge=residual", kTen).find("nothing to merge") != std::string::npos);
+  CHECK(complaint("streaming-llm+merge=residual", kTen).find("need scores") != std::string::npos);
+  CHECK(complaint("select=recent+budget=none", kTen).find("needs a budget") != std::string::npos);
+}
+
+TEST_CASE("a preset is its axes written out") {
+  const auto preset = make_method({"h2o", {}, kTen}, 100);
+  const auto written = make_method({"select=accumulated+budget=uniform", {}, kTen}, 100);
+  CHECK(preset->params() == written->params());
+  CHECK(complaint("h2o+merge=residual", kTen) == "none");
+  CHECK(make_method({"h2o+store=fp32", {}, kTen}, 100)->store_dtype(Dtype::kFp16) == Dtype::kFp32);
+}
+
+TEST_CASE("a parameter outside its range says which, the range and the range's source") {
+  CHECK(complaint("zeromerge", kTen, {{"alpha", 1.5}}) ==
+        "method \"zeromerge\": parameter alpha: expected a number in (0, 1] (ZeroMerge eq. (8), "
+        "theorem 3.1), "
+        "got 1.5");
+  CHECK(complaint("zeromerge", kTen, {{"metric", std::string{"cosine"}}})
+            .find("one of dot_product, l2") != std::string::npos);
+  CHECK(complaint("streaming-llm", kTen, {{"n_sink", 1.5}}).find("an integer >= 0") !=
+        std::string::npos);
+  CHECK(complaint("h2o", kTen, {{"decay", std::string{"x"}}}).find("a number in (0, 1]") !=
+        std::string::npos);
+  CHECK(complaint("h2o", kTen, {{"recent", 4.0}, {"tail", 3.0}}).find("given twice") !=
+        std::string::npos);
+  CHECK(complaint("zeromerge", kTen, {{"lambda", 0.9}}) == "none");  // the symbol is an alias
+}
+
+TEST_CASE("budgets that cannot be kept are refused with the numbers") {
+  CHECK(complaint("h2o", Budget{0, 0}).find("number of entries >= 1, got 0") != std::string::npos);
+  CHECK(complaint("h2o", Budget{1.5, 0}).find("fraction in (0, 1], got 1.5") != std::string::npos);
+  CHECK(complaint("h2o", Budget{0.001, 0}).find("no entry at all") != std::string::npos);
+  CHECK(complaint("streaming-llm", Budget{0, 4}).find("leaves no window beside 4 sinks") !=
+        std::string::npos);
+  CHECK(complaint("zeromerge", Budget{0, 3}).find("expected B > B_p + B_r") != std::string::npos);
+  CHECK(complaint("h2o", kTen, {}, 0).find("prompt is empty") != std::string::npos);
+  CHECK(complaint("streaming-llm", kTen, {{"window", std::int64_t{8}}}).find("both given") !=
+        std::string::npos);
+}
+
+TEST_CASE("a fraction is truncated in doubles, as the released codes do") {
+  const auto entries = [](double f, std::int64_t prompt) {
+    return param_integer(make_method({"h2o", {}, Budget{f, 0}}, prompt)->params(), "budget");
+  };
+  CHECK(entries(0.2, 384) == 76);
+  CHECK(entries(0.05, 4096) == 204);
+  CHECK(entries(1.0, 384) == 384);
+}
+
+TEST_CASE("one byte budget buys fewer entries where more is stored for each") {
+  const LayerShape gqa{.n_heads = 8, .n_kv_heads = 2, .head_dim = 64};
+  const auto entries = [&](const std::string& name, Params params, Dtype recorded) {
+    return param_integer(
+        make_method({name, std::move(params), Budget{0.5, 0}}, 400, {recorded, gqa})->params(),
+        "budget");
+  };
+  CHECK(entries("h2o", {}, Dtype::kFp32) == 200);
+  CHECK(entries("h2o", {{"granularity", std::string{"query_head"}}}, Dtype::kFp32) ==
+        50);  // 4 heads each
+  CHECK(entries("h2o+store=fp16", {}, Dtype::kFp32) == 400);
+}
+
+TEST_CASE("defaults are the catalogue's") {
+  const auto zero = make_method({"zeromerge", {}, Budget{0, 100}}, 1000);
+  CHECK(param_number(zero->params(), "alpha") == 0.6);
+  CHECK(param_number(zero->params(), "decay") == 0.98);
+  CHECK(param_integer(zero->params(), "recent") == 10);
+  CHECK(param_integer(zero->params(), "residual_slots") == 1);
+  const auto h2o = make_method({"h2o", {}, Budget{0, 41}}, 1000);
+  CHECK(param_integer(h2o->params(), "heavy") == 20);  // floor(B/2), the rest recent
+  CHECK(param_integer(h2o->params(), "recent") == 21);
+  const auto window = make_method({"streaming-llm", {}, std::nullopt}, 1000);
+  CHECK(param_integer(window->params(), "window") == 512);
+  const auto sized = make_method({"h2o", {{"hh", 4.0}, {"recent", 512.0}}, std::nullopt}, 1000);
+  CHECK(param_integer(sized->params(), "budget") == 516);
+}
+
+TEST_CASE("every catalogue row names its parameters once, each with range, help and source") {
+  for (const MethodInfo& info : builtin_methods()) {
+    INFO(info.name);
+    for (const ParamInfo& param : info.params) {
+      CHECK_FALSE(param.range.empty());
+      CHECK_FALSE(param.help.empty());
+      CHECK_FALSE(param.source.empty());
+      CHECK(find_param(info.params, param.name) == &param);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
