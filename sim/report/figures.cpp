@@ -10,6 +10,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/text.hpp"
+#include "sim/scenario/labels.hpp"
 
 namespace kvsim {
 namespace {
@@ -21,6 +22,15 @@ constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kGiB = 1024.0 * kMiB;
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
+
+/// Whether the scenario asks for the figure called `name`, which may have a group's or a number's
+/// suffix: "memory_vs_length_fp32".
+bool is_wanted(const Scenario& scenario, const std::string& name) {
+  if (!scenario.figures) return true;
+  return std::any_of(
+      scenario.figures->begin(), scenario.figures->end(),
+      [&](const std::string& wanted) { return name == wanted || name.starts_with(wanted + "_"); });
+}
 
 /// Points that stand in one figure: all that is not the method's is the same.
 struct Group {
@@ -47,7 +57,7 @@ std::vector<Group> groups_of(const Scenario& scenario,
     }
     groups[at].points.push_back(i);
   }
-  const std::vector<std::string> differing = differing_keys(identity);
+  const std::vector<std::string> differing = telling_keys(identity, differing_keys(identity));
   std::set<std::string> taken;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     groups[g].title = describe(identity[g]);
@@ -373,19 +383,6 @@ FigureSet replay_figures(const ReplayResult& replay) {
   return set;
 }
 
-namespace {
-
-/// Whether the scenario asks for the figure called `name`, which may have a group's or a number's
-/// suffix: "memory_vs_length_fp32".
-bool is_wanted(const Scenario& scenario, const std::string& name) {
-  if (!scenario.figures) return true;
-  return std::any_of(
-      scenario.figures->begin(), scenario.figures->end(),
-      [&](const std::string& wanted) { return name == wanted || name.starts_with(wanted + "_"); });
-}
-
-}  // namespace
-
 FigureSet run_figures(const RunReport& report) {
   FigureSet set;
   const auto add_lines = [&](LineChart (*make)(const RunReport&, const Group&),
@@ -394,7 +391,7 @@ FigureSet run_figures(const RunReport& report) {
     std::size_t left_out = 0;
     for (const Group& group : groups) {
       const LineChart chart = make(report, group);
-      if (!shows_something(chart)) continue;
+      if (!is_wanted(*report.scenario, chart.name) || !shows_something(chart)) continue;
       if (files == kMostFiles) {
         ++left_out;
         continue;
@@ -411,7 +408,7 @@ FigureSet run_figures(const RunReport& report) {
   add_lines(memory_chart, groups);
   add_lines(throughput_chart, groups);
   add_lines(sweep_chart, groups_of(*report.scenario, surrounding_keys_but_lengths()));
-  add_breakdowns(report, set);
+  if (is_wanted(*report.scenario, "hbm_breakdown")) add_breakdowns(report, set);
   add_lines(layers_chart, groups);
   if (report.replay) {
     FigureSet of_replay = replay_figures(*report.replay);
