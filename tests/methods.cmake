@@ -1,4 +1,2 @@
 kvsim_test(math SOURCES models/test_math.cpp LINK kvsim::math)
-if(TARGET kvsim_replay)
 kvsim_test(methods SOURCES models/test_methods.cpp models/test_method_names.cpp models/test_zeromerge.cpp LINK kvsim::replay)
-endif()

@@ -28,8 +28,9 @@ struct TensorEntry {
   [[nodiscard]] std::int64_t elements() const;
 };
 
-/// A memory-mapped safetensors file whose header has been checked in full: sizes, types, offsets that
-/// are in range, touch each other and do not overlap. Nothing is allocated on a header's word alone.
+/// A memory-mapped safetensors file whose header has been checked in full: sizes, types, offsets
+/// that are in range, touch each other and do not overlap. Nothing is allocated on a header's word
+/// alone.
 class Safetensors {
  public:
   /// Errors: InputError "PATH: TENSOR: expected …, got …".

@@ -20,9 +20,9 @@ struct TensorPlan {
   std::vector<std::int64_t> shape;
 };
 
-/// Writes a safetensors file of any size as a stream: header first, then the tensors' elements in the
-/// order of the plan, in pieces of any length. The file appears under its name only with finish(); until
-/// then it is a temporary beside it, removed if the writer is destroyed.
+/// Writes a safetensors file of any size as a stream: header first, then the tensors' elements in
+/// the order of the plan, in pieces of any length. The file appears under its name only with
+/// finish(); until then it is a temporary beside it, removed if the writer is destroyed.
 class SafetensorsWriter {
  public:
   /// Errors: InputError "PATH: cannot be written: REASON".
@@ -32,9 +32,9 @@ class SafetensorsWriter {
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   ~SafetensorsWriter();
 
-  /// The next elements of the tensor whose turn it is, rounded to its type (to nearest, ties to even).
-  /// A piece may not run over the tensor's end. Errors: ContractError if it does, or the tensor holds
-  /// integers; InputError if the disk is full.
+  /// The next elements of the tensor whose turn it is, rounded to its type (to nearest, ties to
+  /// even). A piece may not run over the tensor's end. Errors: ContractError if it does, or the
+  /// tensor holds integers; InputError if the disk is full.
   void write(std::span<const float> values);
   void write(std::span<const std::int32_t> values);
   /// Name of the tensor whose turn it is; empty when all are written.

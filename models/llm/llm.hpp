@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ struct Llm {
   bool tied_embeddings = false;
   double rope_theta = 0;                 // 0: no rotary embedding
   Dtype published_dtype = Dtype::kBf16;  // the dtype its weights are published in
+  // Where only the routed experts are published in published_dtype (gpt-oss): that of all else.
+  std::optional<Dtype> outside_experts_dtype;
 
   std::vector<LayerSpec> layers;
 
@@ -80,5 +83,8 @@ struct Llm {
 [[nodiscard]] Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype);
 /// Weight bytes in one dtype for everything.
 [[nodiscard]] Bytes weight_bytes(const Llm& llm, Dtype dtype);
+/// Weight bytes as published: weight_bytes in published_dtype; where only the experts are, their
+/// matrices in it with one byte of scale per 32 values (MXFP4), and the rest in its own format.
+[[nodiscard]] Bytes published_weight_bytes(const Llm& llm);
 
 }  // namespace kvsim

@@ -1,22 +1,26 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "models/cost/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/llm.hpp"
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
+#include "sim/memory/hbm.hpp"
 
 namespace kvsim {
 
-/// One static batch: `batch` equal sequences, prefilled together, then decoded in lock step.
+/// One static batch: `batch` equal sequences, prefilled together, then decoded in lock step. The
+/// clock is that of a replay: prefill leaves `prompt_tokens` tokens, decode step n brings each
+/// sequence to prompt_tokens + n, so output_tokens tokens are output_tokens decode steps and the
+/// last of them is cached too.
 struct StaticSpec {
   const Llm* llm = nullptr;  // not owned; outlives the run, as gpu and stack do
   const Gpu* gpu = nullptr;
@@ -25,13 +29,10 @@ struct StaticSpec {
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   std::int64_t batch = 1;
-  std::int64_t prompt_tokens = 1;  // per sequence
-  std::int64_t output_tokens = 1;  // per sequence, the first comes out of prefill
+  std::int64_t prompt_tokens = 1;            // per sequence
+  std::int64_t output_tokens = 1;            // per sequence; decode steps
+  const Calibration* calibration = nullptr;  // null: the data sheet's rates, uncalibrated
 };
-
-/// Bytes on the GPU by owner ("weights", "context", "kv_cache", "side_data", "concat_copy",
-/// "scores", "logits", "activations", …), sorted by name.
-using Owners = std::map<std::string, Bytes>;
 
 struct OomEvent {
   std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
@@ -43,7 +44,8 @@ struct OomEvent {
   Owners owners;  // who held the rest
 };
 
-/// One moment of the run, after the step that brought each sequence to `tokens` tokens.
+/// One moment of the run, after the step that brought each sequence to `tokens` tokens. Step 0 is
+/// the end of prefill, whose `tok_s` is 0.
 struct StaticSample {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
@@ -56,9 +58,10 @@ struct StaticSample {
 
 struct StaticResult {
   std::optional<OomEvent> oom;
-  Bytes peak_hbm;          // up to the OOM where there is one
-  Owners peak_owners;      // at that moment
-  std::string peak_phase;  // "prefill" or "decode"
+  std::string calibration;  // where the rates behind every time come from
+  Bytes peak_hbm;           // up to the OOM where there is one
+  Owners peak_owners;       // at that moment
+  std::string peak_phase;   // "prefill" or "decode"
   Bytes prefill_peak;
   Bytes decode_peak;  // 0 if no step was run
   Bytes kv_bytes;     // at the end (or the last moment before the OOM), whole batch
@@ -75,7 +78,8 @@ struct StaticResult {
 };
 
 /// Runs it. Pure: same spec, same result. `max_samples` bounds the timeline, not what is simulated.
-/// Errors: ContractError on sizes below 1; an OOM is a result.
+/// Errors: ContractError on sizes below 1 (max_samples below 3); InputError where the method's size
+/// depends on data; an OOM is a result.
 [[nodiscard]] StaticResult run_static(const StaticSpec& spec, std::size_t max_samples = 512);
 
 }  // namespace kvsim

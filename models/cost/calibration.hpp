@@ -1,0 +1,32 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "models/cost/op.hpp"
+
+namespace kvsim {
+
+/// Share of the data sheet's rate that an operator family reaches, and how far measurements
+/// scattered about it.
+struct Efficiency {
+  double flops = 1;
+  double bandwidth = 1;
+  std::optional<double> relative_residual{};  // of time, one standard deviation
+  std::optional<double> min_bytes{};          // measured range; outside it a result is extrapolated
+  std::optional<double> max_bytes{};
+};
+
+/// What measurements say about a GPU's operators. The default is the data sheet alone, and says so.
+struct Calibration {
+  std::string id = "nominal";
+  std::string provenance = "nominal roofline, uncalibrated";
+  std::array<Efficiency, kOpFamilies> families;
+
+  [[nodiscard]] const Efficiency& of(OpFamily family) const {
+    return families[static_cast<std::size_t>(family)];
+  }
+};
+
+}  // namespace kvsim

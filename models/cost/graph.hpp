@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "models/cost/op.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// The largest set of tensors alive at once along the schedule, and who owns it.
+struct AlivePeak {
+  OpIndex at = 0;
+  Bytes bytes;
+  std::array<Bytes, kOwners> by_owner;
+};
+
+/// A directed acyclic graph of operators with the tensors they hold: the one source of a step's
+/// time, traffic and transient memory. The schedule is the order of insertion; an operator may only
+/// depend on earlier ones, so the graph can't have a cycle.
+class OpGraph {
+ public:
+  OpGraph();
+  OpGraph(OpGraph&&) noexcept;
+  OpGraph& operator=(OpGraph&&) noexcept;
+  ~OpGraph();
+
+  /// Appends `op`, which waits for `after`. Errors: ContractError if one of those comes later.
+  OpIndex add(const Op& op, std::initializer_list<OpIndex> after = {});
+
+  /// Holds `bytes` from operator `first` on; returns the tensor's index. A tensor lives until
+  /// `release` says after which operator it goes, or past the graph's end without that.
+  std::size_t hold(std::string_view name, Owner owner, Bytes bytes, OpIndex first);
+  void release(std::size_t tensor, OpIndex last);
+
+  [[nodiscard]] std::int32_t size() const;
+  [[nodiscard]] const Op& op(OpIndex index) const;
+  [[nodiscard]] std::span<const Tensor> tensors() const { return tensors_; }
+  [[nodiscard]] std::vector<std::pair<OpIndex, OpIndex>> edges() const;
+
+  /// By Boost's topological sort: an independent check of what `add` enforces.
+  [[nodiscard]] bool is_acyclic() const;
+  /// Length of the longest path, where operator i takes `durations[i]` and each stream runs its
+  /// operators in order.
+  [[nodiscard]] Seconds critical_path(std::span<const Seconds> durations) const;
+  [[nodiscard]] AlivePeak alive_peak() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// Kinds of operators that share an efficiency curve.
+enum class OpFamily : std::uint8_t {
+  kEmbedding,
+  kGemm,
+  kLogits,  // the output projection: a GEMM of another shape
+  kPrefillAttention,
+  kDecodeAttention,
+  kNorm,
+  kRope,
+  kElementwise,
+  kCacheWrite,  // new keys and values into an existing cache
+  kConcatCopy,  // the cache copied into a longer tensor
+  kExpandCopy,  // keys and values repeated to the query heads
+  kScorePass,   // attention probabilities produced for a method
+  kCompaction,  // survivors rewritten
+  kMethod,      // a method's own bookkeeping
+  kCollective,
+  kHostCopy
+};
+inline constexpr std::size_t kOpFamilies = 16;
+[[nodiscard]] std::string_view name_of(OpFamily family);
+
+/// Who holds bytes of HBM; the words are those of results.
+enum class Owner : std::uint8_t {
+  kActivations,
+  kCompaction,
+  kConcatCopy,
+  kContext,
+  kKvCache,
+  kKvExpansion,
+  kLogits,
+  kMask,
+  kScores,
+  kSideData,
+  kWeights
+};
+inline constexpr std::size_t kOwners = 11;
+[[nodiscard]] std::string_view name_of(Owner owner);
+
+using OpIndex = std::int32_t;
+
+/// One operator of a prefill or decode step, the whole batch at once. `name` is a literal.
+struct Op {
+  std::string_view name;
+  OpFamily family = OpFamily::kElementwise;
+  FlopCount flops{};
+  double bytes_read = 0;
+  double bytes_written = 0;
+  std::int32_t launches = 1;
+  std::int32_t stream = 0;     // operators of one stream run in order
+  Dtype dtype = Dtype::kFp16;  // of the arithmetic
+  double blocks = 0;  // independent thread blocks, where fewer than the GPU's processors may
+                      // limit it; 0: always enough
+};
+
+/// Bytes alive from operator `first` to operator `last`, both included. `name` is a literal.
+struct Tensor {
+  std::string_view name;
+  Owner owner = Owner::kActivations;
+  Bytes bytes{};
+  OpIndex first = 0;
+  OpIndex last = 0;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,256 @@
+#include "models/cost/step.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "models/cost/layer_builder.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+bool alike(const LayerSpec& a, const LayerSpec& b) {
+  const AttentionSpec &p = a.attention, &q = b.attention;
+  const MlpSpec &m = a.mlp, &n = b.mlp;
+  return p.n_heads == q.n_heads && p.n_kv_heads == q.n_kv_heads && p.head_dim == q.head_dim &&
+         p.v_head_dim == q.v_head_dim && p.window == q.window && p.kv_lora_rank == q.kv_lora_rank &&
+         p.q_lora_rank == q.q_lora_rank && p.rope_head_dim == q.rope_head_dim && m.d_ff == n.d_ff &&
+         m.gated == n.gated && m.n_experts == n.n_experts && m.top_k == n.top_k &&
+         m.shared_d_ff == n.shared_d_ff;
+}
+
+const AttentionSpec& attention_of(const CostInput& in, std::int32_t layer) {
+  return in.llm->layers[static_cast<std::size_t>(layer)].attention;
+}
+
+std::int64_t entries(const std::optional<std::int64_t>& law, const Method& method) {
+  if (!law) {
+    throw InputError{fmt::format(
+        "method \"{}\" has no closed size law: what it keeps depends on the data, so a replay has "
+        "to measure it",
+        method.name())};
+  }
+  return *law;
+}
+
+std::int64_t within_window(const AttentionSpec& attention, std::int64_t n) {
+  return attention.window > 0 ? std::min<std::int64_t>(n, attention.window) : n;
+}
+
+}  // namespace
+
+Dtype activation_dtype(Dtype weight_dtype) {
+  return bits_of(weight_dtype) >= 16 ? weight_dtype : Dtype::kBf16;
+}
+
+std::vector<LayerGroup> layer_groups(const Llm& llm) {
+  std::vector<LayerGroup> groups;
+  for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
+    const auto& layers = llm.layers;
+    const auto i = static_cast<std::size_t>(l);
+    if (!groups.empty() && alike(layers[i - 1], layers[i])) {
+      ++groups.back().count;
+    } else {
+      groups.push_back({.first = l, .count = 1});
+    }
+  }
+  return groups;
+}
+
+LayerCache layer_cache(const CostInput& in, std::int32_t layer, std::int64_t n) {
+  return CacheRows{in, attention_of(in, layer)}.cache(n);
+}
+
+std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t prompt,
+                          std::int64_t tokens) {
+  return within_window(attention_of(in, layer),
+                       entries(in.method->entries_held(layer, prompt, tokens), *in.method));
+}
+
+DecodeMoment decode_moment(const CostInput& in, std::int32_t layer, std::int64_t prompt,
+                           std::int64_t tokens, std::int64_t before) {
+  const AttentionSpec& attention = attention_of(in, layer);
+  const std::int64_t law = entries(in.method->entries_held(layer, prompt, tokens), *in.method);
+  DecodeMoment moment{
+      .attended = within_window(
+          attention, entries(in.method->entries_attended(layer, prompt, tokens), *in.method)),
+      .before = before,
+      .after = within_window(attention, law)};
+  KVSIM_CHECK(moment.after <= before + 1, "layer {} grows from {} to {} entries in one step", layer,
+              before, moment.after);
+  if (moment.after == before + 1) return moment;
+  moment.evicts = attention.window == 0 ||
+                  law < entries(in.method->entries_held(layer, prompt, tokens - 1), *in.method) + 1;
+  const Compaction how = in.method->compaction();
+  const bool in_place = !moment.evicts || ((how == Compaction::kSwap || how == Compaction::kRing) &&
+                                           moment.after == before);
+  moment.change = in_place ? CacheChange::kOverwrite : CacheChange::kRewrite;
+  return moment;
+}
+
+OpGraph prefill_layer(const CostInput& in, std::int32_t layer, const PrefillMoment& moment) {
+  KVSIM_CHECK(moment.prompt >= 1 && moment.score_rows >= 1, "prefill of {} tokens in {} rows",
+              moment.prompt, moment.score_rows);
+  return LayerBuilder{in, layer, moment.prompt}.prefill(moment);
+}
+
+OpGraph decode_layer(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
+  return LayerBuilder{in, layer, 1}.decode(moment);
+}
+
+OpGraph compress_layer(const CostInput& in, std::int32_t layer, std::int64_t prompt,
+                       std::int64_t kept) {
+  return LayerBuilder{in, layer, prompt}.compress(prompt, kept);
+}
+
+OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
+  const Dtype dtype = activation_dtype(in.weight_dtype);
+  const std::int64_t elements = in.batch * tokens * in.llm->d_model;
+  const double bytes = static_cast<double>(bytes_of(elements, dtype).count());
+  OpGraph graph;
+  const OpIndex op =
+      graph.add({.name = "embedding",
+                 .family = OpFamily::kEmbedding,
+                 .bytes_read = static_cast<double>(bytes_of(elements, in.weight_dtype).count()),
+                 .bytes_written = bytes,
+                 .dtype = dtype});
+  graph.hold("input embeddings", Owner::kActivations,
+             charged_bytes(*in.stack, bytes_of(elements, dtype)), op);
+  return graph;
+}
+
+OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
+  const Llm& llm = *in.llm;
+  const Dtype dtype = activation_dtype(in.weight_dtype);
+  const auto charged = [&](std::int64_t n, Dtype d) {
+    return charged_bytes(*in.stack, bytes_of(n, d));
+  };
+  const auto size = [](std::int64_t n, Dtype d) {
+    return static_cast<double>(bytes_of(n, d).count());
+  };
+  const std::int64_t rows = in.batch * tokens;
+  const std::int64_t hidden = rows * llm.d_model;
+  const std::int64_t logit_rows = in.stack->logits == LogitPositions::kAll ? rows : in.batch;
+  const std::int64_t logits = logit_rows * llm.vocab_size;
+
+  OpGraph graph;
+  const std::size_t x = graph.hold("hidden states", Owner::kActivations, charged(hidden, dtype), 0);
+  const OpIndex norm = graph.add({.name = "final norm",
+                                  .family = OpFamily::kNorm,
+                                  .bytes_read = size(hidden, dtype),
+                                  .bytes_written = size(hidden, dtype),
+                                  .launches = in.stack->norm_launches,
+                                  .dtype = dtype});
+  const std::size_t normed =
+      graph.hold("final norm output", Owner::kActivations, charged(hidden, dtype), norm);
+  if (!in.stack->keeps_inputs) graph.release(x, norm);
+  const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
+  OpIndex last = graph.add(
+      {.name = "logits",
+       .family = OpFamily::kLogits,
+       .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
+       .bytes_read = size(weights, in.weight_dtype) + size(logit_rows * llm.d_model, dtype),
+       .bytes_written = size(logits, dtype),
+       .dtype = in.weight_dtype},
+      {norm});
+  graph.hold("logits", Owner::kLogits, charged(logits, dtype), last);
+  if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {
+    last = graph.add({.name = "logits to fp32",
+                      .family = OpFamily::kElementwise,
+                      .bytes_read = size(logits, dtype),
+                      .bytes_written = size(logits, Dtype::kFp32),
+                      .dtype = Dtype::kFp32},
+                     {last});
+    graph.hold("fp32 logits", Owner::kLogits, charged(logits, Dtype::kFp32), last);
+  }
+  graph.release(normed, last);
+  graph.add({.name = "sampling",
+             .family = OpFamily::kElementwise,
+             .bytes_read = size(in.batch * llm.vocab_size, dtype),
+             .bytes_written = static_cast<double>(in.batch) * 8,
+             .dtype = Dtype::kFp32},
+            {last});
+  return graph;
+}
+
+std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
+  std::vector<Tensor> out;
+  const Dtype dtype = activation_dtype(in.weight_dtype);
+  if (in.stack->keeps_inputs) {
+    out.push_back(
+        {.name = "input embeddings",
+         .owner = Owner::kActivations,
+         .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * in.llm->d_model, dtype))});
+  }
+  if (in.stack->attention == AttentionExec::kEager && tokens > 1) {
+    out.push_back({.name = "causal mask",
+                   .owner = Owner::kMask,
+                   .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * tokens, dtype))});
+  }
+  return out;
+}
+
+Seconds host_time(const CostInput& in, bool decode) {
+  const double layers = in.llm->n_layers();
+  const Seconds method =
+      decode ? in.stack->host_per_launch * static_cast<double>(in.method->extra_launches()) * layers
+             : Seconds{};
+  return in.stack->host_per_step + in.stack->host_per_layer * layers + method;
+}
+
+Step prefill_step(const CostInput& in, std::int64_t prompt, std::int64_t score_rows) {
+  const auto share = [](OpGraph graph) {
+    return std::make_shared<const OpGraph>(std::move(graph));
+  };
+  Step step{.host = host_time(in, false)};
+  step.segments.push_back({.graph = share(embed_tokens(in, prompt))});
+  const auto add_layers = [&](auto&& build) {
+    for (const LayerGroup& group : layer_groups(*in.llm)) {
+      for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
+        const std::int64_t kept = held_entries(in, l, prompt, prompt);
+        if (l > group.first && kept == held_entries(in, l - 1, prompt, prompt)) {
+          ++step.segments.back().repeat;
+        } else {
+          step.segments.push_back({.graph = share(build(l, kept)), .first_layer = l});
+        }
+      }
+    }
+  };
+  add_layers([&](std::int32_t l, std::int64_t kept) {
+    return prefill_layer(in, l, {.prompt = prompt, .kept = kept, .score_rows = score_rows});
+  });
+  step.segments.push_back({.graph = share(output_logits(in, prompt))});
+  if (in.method->prefill_peak() == PrefillPeak::kAllLayers) {
+    add_layers(
+        [&](std::int32_t l, std::int64_t kept) { return compress_layer(in, l, prompt, kept); });
+  }
+  return step;
+}
+
+Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
+  const auto share = [](OpGraph graph) {
+    return std::make_shared<const OpGraph>(std::move(graph));
+  };
+  Step step{.host = host_time(in, true)};
+  step.segments.push_back({.graph = share(embed_tokens(in, 1))});
+  for (const LayerGroup& group : layer_groups(*in.llm)) {
+    DecodeMoment previous;
+    for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
+      const DecodeMoment moment =
+          decode_moment(in, l, prompt, tokens, held_entries(in, l, prompt, tokens - 1));
+      if (l > group.first && moment == previous) {
+        ++step.segments.back().repeat;
+      } else {
+        step.segments.push_back({.graph = share(decode_layer(in, l, moment)), .first_layer = l});
+      }
+      previous = moment;
+    }
+  }
+  step.segments.push_back({.graph = share(output_logits(in, 1))});
+  return step;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "models/cost/graph.hpp"
+#include "models/llm/llm.hpp"
+#include "models/methods/method.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// What a step's graph depends on. Nothing of the GPU: its rates come in when the graph is
+/// evaluated. Pointers are not owned.
+struct CostInput {
+  const Llm* llm = nullptr;
+  const Method* method = nullptr;
+  const Stack* stack = nullptr;
+  Dtype weight_dtype = Dtype::kFp16;
+  Dtype kv_dtype = Dtype::kFp16;
+  std::int64_t batch = 1;
+};
+
+/// Format of activations: fp32 and 16-bit weights compute in their own, narrower ones in bf16.
+[[nodiscard]] Dtype activation_dtype(Dtype weight_dtype);
+
+/// Layers alike: the same specification, one after another.
+struct LayerGroup {
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+};
+[[nodiscard]] std::vector<LayerGroup> layer_groups(const Llm& llm);
+
+/// What one layer's cache takes at `entries` entries per stored head, whole batch, as the stack's
+/// allocator charges it. A latent cache is one tensor, counted as keys.
+struct LayerCache {
+  Bytes keys{};
+  Bytes values{};
+  Bytes side{};
+  [[nodiscard]] Bytes total() const { return keys + values + side; }
+};
+[[nodiscard]] LayerCache layer_cache(const CostInput& in, std::int32_t layer, std::int64_t entries);
+
+/// Entries per stored head that `layer` holds after token `tokens`: the method's, and no more than
+/// the layer's window. Errors: InputError where the method's size depends on data.
+[[nodiscard]] std::int64_t held_entries(const CostInput& in, std::int32_t layer,
+                                        std::int64_t prompt, std::int64_t tokens);
+
+/// How a decode step leaves the cache of a layer.
+enum class CacheChange : std::uint8_t {
+  kGrow,       // one entry more; the stack says at what price
+  kOverwrite,  // full: the new entry takes the slot of the one that leaves
+  kRewrite     // the new entry is appended, then the survivors are written anew
+};
+
+/// One layer at the decode step that appends one token: all that its graph depends on.
+struct DecodeMoment {
+  std::int64_t attended = 0;  // entries per stored head that attention reads, the new one included
+  std::int64_t before = 0;    // held before the step
+  std::int64_t after = 0;     // held after it
+  CacheChange change = CacheChange::kGrow;
+  bool evicts = false;  // the method compresses in this step
+
+  friend bool operator==(const DecodeMoment&, const DecodeMoment&) = default;
+};
+/// The step that brings the sequence to `tokens` tokens, where `before` entries are held.
+[[nodiscard]] DecodeMoment decode_moment(const CostInput& in, std::int32_t layer,
+                                         std::int64_t prompt, std::int64_t tokens,
+                                         std::int64_t before);
+
+/// Graph of one layer's prefill. `score_rows` bounds the query rows of a method's own score
+/// matrices (prompt for all of them at once). Keys and values stand in the graph from where they
+/// are made to past its end, compressed on the way where the method compresses layer by layer.
+struct PrefillMoment {
+  std::int64_t prompt = 0;
+  std::int64_t kept = 0;        // entries per stored head after compression
+  std::int64_t score_rows = 0;  // at least 1
+};
+[[nodiscard]] OpGraph prefill_layer(const CostInput& in, std::int32_t layer,
+                                    const PrefillMoment& moment);
+/// Compression of one layer after all layers have run (PrefillPeak::kAllLayers).
+[[nodiscard]] OpGraph compress_layer(const CostInput& in, std::int32_t layer, std::int64_t prompt,
+                                     std::int64_t kept);
+[[nodiscard]] OpGraph decode_layer(const CostInput& in, std::int32_t layer,
+                                   const DecodeMoment& moment);
+/// Token embedding, and final norm with output projection, of `tokens` tokens a sequence.
+[[nodiscard]] OpGraph embed_tokens(const CostInput& in, std::int64_t tokens);
+[[nodiscard]] OpGraph output_logits(const CostInput& in, std::int64_t tokens);
+
+/// Tensors that live through all layers of a step from the second on: the embeddings the caller
+/// holds (in the first layer they are its input) and the causal mask of eager attention.
+[[nodiscard]] std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens);
+
+/// A step as a sequence of graphs; alike layers share one graph and a repeat count.
+struct Segment {
+  std::shared_ptr<const OpGraph> graph{};
+  std::int32_t repeat = 1;
+  std::int32_t first_layer = -1;  // -1: no layer
+};
+struct Step {
+  std::vector<Segment> segments{};
+  Seconds host{};  // the host's own time for the whole step
+};
+/// Host time of a step: the stack's per layer and step, and the method's own operators.
+[[nodiscard]] Seconds host_time(const CostInput& in, bool decode);
+
+[[nodiscard]] Step prefill_step(const CostInput& in, std::int64_t prompt, std::int64_t score_rows);
+[[nodiscard]] Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens);
+
+}  // namespace kvsim

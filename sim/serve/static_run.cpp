@@ -1,0 +1,494 @@
+#include "sim/serve/static_run.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "models/cost/compiled.hpp"
+#include "models/cost/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "models/units/check.hpp"
+#include "sim/serve/walk.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::int64_t kChunkDivisor = 4;  // ZeroMerge's code quarters its query chunk on an OOM
+
+/// Bytes by owner as a plain array, until somebody wants to read them.
+struct Holdings {
+  std::array<Bytes, kOwners> by_owner{};
+
+  Bytes& operator[](Owner owner) { return by_owner[static_cast<std::size_t>(owner)]; }
+  [[nodiscard]] Bytes total() const {
+    Bytes sum;
+    for (const Bytes n : by_owner) sum += n;
+    return sum;
+  }
+  void add(const std::array<Bytes, kOwners>& other) {
+    for (std::size_t i = 0; i < kOwners; ++i) by_owner[i] += other[i];
+  }
+  [[nodiscard]] Owners named() const {
+    Owners owners;
+    for (std::size_t i = 0; i < kOwners; ++i) {
+      if (by_owner[i] > Bytes{}) {
+        owners[std::string{name_of(static_cast<Owner>(i))}] = by_owner[i];
+      }
+    }
+    return owners;
+  }
+};
+
+/// Where a decode step's peak stands; named owner by owner only if it stays the run's.
+struct PeakPlace {
+  std::int32_t layer = -1;  // n_layers: at the logits
+  DecodeMoment moment;
+  Holdings base;  // everything but that graph's own tensors
+};
+
+/// The run of one spec: what stands in memory between two graphs, and what has been learnt so far.
+class StaticRun {
+ public:
+  StaticRun(const StaticSpec& spec, std::size_t max_samples);
+  StaticResult run();
+
+ private:
+  [[nodiscard]] bool load();
+  [[nodiscard]] bool prefill();
+  [[nodiscard]] bool prefill_layers();
+  [[nodiscard]] bool compress_all_layers();
+  [[nodiscard]] bool decode();
+  [[nodiscard]] bool decode_one(std::int64_t step);
+
+  /// A graph's peak while everything in `holdings_` stands.
+  [[nodiscard]] bool fits(const AlivePeak& alive);
+  void note_peak(const Holdings& holdings, std::string_view phase);
+  /// The first allocation of `graph` that is refused, as an event. `layer` below 0: no layer.
+  [[nodiscard]] OomEvent event(const OpGraph& graph, std::int32_t layer, std::int64_t step);
+  void put_cache(std::int32_t layer, const LayerCache& cache);
+  void take_cache(std::int32_t layer);
+  [[nodiscard]] Bytes cache_total() const;
+  [[nodiscard]] LayerCache stored(std::int32_t layer, std::int64_t entries) const;
+  void sample(std::int64_t step, Bytes peak, Seconds time);
+  void finish();
+
+  StaticSpec spec_;
+  Calibration calibration_;
+  CostInput in_;
+  Roofline roofline_;
+  StaticResult result_;
+  std::int32_t n_layers_;
+  bool is_static_;
+  Holdings holdings_;               // context, weights, caches, residents
+  std::vector<LayerCache> caches_;  // per layer; all of a static cache stands from the start
+  std::vector<std::int64_t> held_;  // entries per layer
+  std::int64_t score_rows_;
+  Seconds prefill_device_;
+  double prefill_time_ = 0;
+  double decode_time_ = 0;
+  std::optional<CompiledDecode> compiled_;
+  Bytes resident_;  // of a decode step
+  std::int64_t stride_;
+  std::optional<StaticSample> last_;
+  std::optional<PeakPlace> peak_place_;  // set while the run's peak is a decode step's
+};
+
+StaticRun::StaticRun(const StaticSpec& spec, std::size_t max_samples)
+    : spec_{spec},
+      calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
+      in_{.llm = spec.llm,
+          .method = spec.method.get(),
+          .stack = spec.stack,
+          .weight_dtype = spec.weight_dtype,
+          .kv_dtype = spec.kv_dtype,
+          .batch = spec.batch},
+      roofline_{*spec.gpu, *spec.stack, calibration_},
+      n_layers_{spec.llm->n_layers()},
+      is_static_{spec.stack->growth == CacheGrowth::kStatic},
+      caches_(static_cast<std::size_t>(n_layers_)),
+      held_(static_cast<std::size_t>(n_layers_)),
+      score_rows_{spec.prompt_tokens} {
+  const auto points = static_cast<std::int64_t>(max_samples) - 2;
+  stride_ = std::max<std::int64_t>(1, (spec.output_tokens + points - 1) / points);
+  result_.usable_hbm = Bytes{static_cast<std::int64_t>(
+      std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * spec.stack->usable_fraction))};
+  result_.calibration = calibration_.provenance;
+}
+
+StaticResult StaticRun::run() {
+  if (load() && prefill() && decode()) {
+    result_.prefill_time = Seconds{prefill_time_};
+    result_.decode_time = Seconds{decode_time_};
+    const double tokens =
+        static_cast<double>(spec_.batch) * static_cast<double>(spec_.output_tokens);
+    result_.throughput_tok_s = tokens / (prefill_time_ + decode_time_);
+    result_.decode_tok_s = tokens / decode_time_;
+  }
+  finish();
+  return std::move(result_);
+}
+
+void StaticRun::finish() {
+  if (peak_place_) {
+    Holdings owners = peak_place_->base;
+    owners[Owner::kActivations] += resident_;
+    owners.add(
+        peak_place_->layer == n_layers_
+            ? compiled_->logits().alive_peak().by_owner
+            : decode_layer(in_, peak_place_->layer, peak_place_->moment).alive_peak().by_owner);
+    KVSIM_CHECK(owners.total() == result_.peak_hbm, "owners sum to {} B, the peak is {} B",
+                owners.total().count(), result_.peak_hbm.count());
+    result_.peak_owners = owners.named();
+    result_.peak_phase = "decode";
+  }
+  if (last_ && (result_.timeline.empty() || result_.timeline.back().step != last_->step)) {
+    result_.timeline.push_back(*last_);
+  }
+  result_.kv_bytes = cache_total();
+  for (const LayerCache& cache : caches_) result_.kv_bytes_per_layer.push_back(cache.total());
+}
+
+void StaticRun::put_cache(std::int32_t layer, const LayerCache& cache) {
+  caches_[static_cast<std::size_t>(layer)] = cache;
+  holdings_[Owner::kKvCache] += cache.keys + cache.values;
+  holdings_[Owner::kSideData] += cache.side;
+}
+
+void StaticRun::take_cache(std::int32_t layer) {
+  LayerCache& cache = caches_[static_cast<std::size_t>(layer)];
+  holdings_[Owner::kKvCache] -= cache.keys + cache.values;
+  holdings_[Owner::kSideData] -= cache.side;
+  cache = {};
+}
+
+Bytes StaticRun::cache_total() const {
+  Bytes sum;
+  for (const LayerCache& cache : caches_) sum += cache.total();
+  return sum;
+}
+
+LayerCache StaticRun::stored(std::int32_t layer, std::int64_t entries) const {
+  return layer_cache(in_, layer, entries);
+}
+
+void StaticRun::note_peak(const Holdings& holdings, std::string_view phase) {
+  const Bytes total = holdings.total();
+  Bytes& of_phase = phase == "decode" ? result_.decode_peak : result_.prefill_peak;
+  of_phase = std::max(of_phase, total);
+  if (total > result_.peak_hbm) {
+    result_.peak_hbm = total;
+    result_.peak_owners = holdings.named();
+    result_.peak_phase = phase;
+  }
+}
+
+bool StaticRun::fits(const AlivePeak& alive) {
+  return holdings_.total() + alive.bytes <= result_.usable_hbm;
+}
+
+OomEvent StaticRun::event(const OpGraph& graph, std::int32_t layer, std::int64_t step) {
+  Hbm hbm{result_.usable_hbm};
+  for (std::size_t i = 0; i < kOwners; ++i) {
+    KVSIM_CHECK(hbm.allocate(name_of(static_cast<Owner>(i)), holdings_.by_owner[i]).has_value(),
+                "what stands between two steps does not fit");
+  }
+  const auto refused = walk(hbm, graph);
+  KVSIM_CHECK(refused.has_value(), "a graph whose peak does not fit was walked without refusal");
+  return {.step = step,
+          .tokens = spec_.prompt_tokens + step,
+          .phase = step == 0 ? "prefill" : "decode",
+          .what = layer < 0 ? refused->what : fmt::format("{} of layer {}", refused->what, layer),
+          .requested = refused->refusal.requested,
+          .free = refused->refusal.free,
+          .owners = refused->refusal.owners};
+}
+
+bool StaticRun::load() {
+  Hbm hbm{result_.usable_hbm};
+  const auto place = [&](Owner owner, Bytes n, const char* what) {
+    const auto got = hbm.allocate(name_of(owner), n);
+    if (got) {
+      holdings_[owner] += n;
+      note_peak(holdings_, "prefill");
+      return true;
+    }
+    result_.oom = OomEvent{.step = 0,
+                           .tokens = 0,
+                           .phase = "load",
+                           .what = what,
+                           .requested = got.error().requested,
+                           .free = got.error().free,
+                           .owners = got.error().owners};
+    return false;
+  };
+  if (!place(Owner::kContext, spec_.stack->context, "CUDA context")) return false;
+  if (!place(Owner::kWeights, weight_bytes(*spec_.llm, spec_.weight_dtype), "weights")) {
+    return false;
+  }
+  for (std::int32_t l = 0; is_static_ && l < n_layers_; ++l) {
+    // Room for the longest the layer will be: laws grow to their end, or to a budget reached
+    // before.
+    const std::int64_t end = spec_.prompt_tokens + spec_.output_tokens;
+    const LayerCache cache =
+        stored(l, std::max(held_entries(in_, l, spec_.prompt_tokens, spec_.prompt_tokens),
+                           held_entries(in_, l, spec_.prompt_tokens, end)));
+    if (!place(Owner::kKvCache, cache.keys + cache.values, "static cache") ||
+        !place(Owner::kSideData, cache.side, "static side data")) {
+      return false;
+    }
+    caches_[static_cast<std::size_t>(l)] = cache;
+  }
+  return true;
+}
+
+bool StaticRun::prefill_layers() {
+  const std::int64_t prompt = spec_.prompt_tokens;
+  const bool per_layer = spec_.method->prefill_peak() == PrefillPeak::kPerLayer;
+  const bool may_retry = spec_.method->needs().retries_smaller_chunks;
+  const std::vector<Tensor> residents = resident_tensors(in_, prompt);
+  const auto add_residents = [&](Owner owner) {
+    for (const Tensor& t : residents) {
+      if (t.owner == owner) holdings_[owner] += t.bytes;
+    }
+  };
+  add_residents(Owner::kMask);
+
+  std::int32_t layer = 0;
+  for (const LayerGroup& group : layer_groups(*spec_.llm)) {
+    std::optional<OpGraph> graph;
+    AlivePeak alive;
+    GraphCost cost;
+    for (layer = group.first; layer < group.first + group.count;) {
+      // In the first layer the embeddings are the layer's own input.
+      if (layer == 1) add_residents(Owner::kActivations);
+      const std::int64_t kept = held_entries(in_, layer, prompt, prompt);
+      if (!graph || kept != held_[static_cast<std::size_t>(layer - 1)]) {
+        graph =
+            prefill_layer(in_, layer, {.prompt = prompt, .kept = kept, .score_rows = score_rows_});
+        alive = graph->alive_peak();
+        cost = evaluate(*graph, roofline_);
+      }
+      if (!fits(alive)) {
+        OomEvent refused = event(*graph, layer, 0);
+        const bool by_scores = graph->op(alive.at).family == OpFamily::kScorePass;
+        if (may_retry && by_scores && score_rows_ > 1) {
+          score_rows_ = std::max<std::int64_t>(1, score_rows_ / kChunkDivisor);
+          graph.reset();
+          continue;
+        }
+        result_.oom = std::move(refused);
+        return false;
+      }
+      Holdings now = holdings_;
+      now.add(alive.by_owner);
+      note_peak(now, "prefill");
+      prefill_device_ += cost.time;
+      result_.flops += cost.flops;
+      result_.bytes_moved += cost.bytes;
+      held_[static_cast<std::size_t>(layer)] = kept;
+      if (!is_static_) put_cache(layer, stored(layer, per_layer ? kept : prompt));
+      ++layer;
+    }
+  }
+  if (score_rows_ < prompt) {
+    result_.notes.push_back(fmt::format(
+        "prefill scores were chunked to {} query rows after refused allocations; the time of the "
+        "refused attempts is not counted",
+        score_rows_));
+  }
+  return true;
+}
+
+bool StaticRun::compress_all_layers() {
+  if (spec_.method->prefill_peak() == PrefillPeak::kPerLayer) return true;
+  for (std::int32_t l = 0; l < n_layers_; ++l) {
+    const std::int64_t kept = held_[static_cast<std::size_t>(l)];
+    if (kept == spec_.prompt_tokens) continue;
+    const OpGraph graph = compress_layer(in_, l, spec_.prompt_tokens, kept);
+    const AlivePeak alive = graph.alive_peak();
+    const LayerCache before = caches_[static_cast<std::size_t>(l)];
+    if (!is_static_) take_cache(l);
+    if (!fits(alive)) {
+      result_.oom = event(graph, l, 0);
+      put_cache(l, before);
+      return false;
+    }
+    Holdings now = holdings_;
+    now.add(alive.by_owner);
+    note_peak(now, "prefill");
+    const GraphCost cost = evaluate(graph, roofline_);
+    prefill_device_ += cost.time;
+    result_.flops += cost.flops;
+    result_.bytes_moved += cost.bytes;
+    if (!is_static_) put_cache(l, stored(l, kept));
+  }
+  return true;
+}
+
+bool StaticRun::prefill() {
+  const Holdings loaded = holdings_;
+  const auto around = [&](const OpGraph& graph) {
+    const AlivePeak alive = graph.alive_peak();
+    if (!fits(alive)) {
+      result_.oom = event(graph, -1, 0);
+      return false;
+    }
+    Holdings now = holdings_;
+    now.add(alive.by_owner);
+    note_peak(now, "prefill");
+    const GraphCost cost = evaluate(graph, roofline_);
+    prefill_device_ += cost.time;
+    result_.flops += cost.flops;
+    result_.bytes_moved += cost.bytes;
+    return true;
+  };
+  if (!around(embed_tokens(in_, spec_.prompt_tokens))) return false;
+  if (!prefill_layers()) return false;
+  if (!around(output_logits(in_, spec_.prompt_tokens))) return false;
+  // Activations and mask of the prompt are gone; caches stay.
+  holdings_[Owner::kActivations] = loaded.by_owner[static_cast<std::size_t>(Owner::kActivations)];
+  holdings_[Owner::kMask] = Bytes{};
+  if (!compress_all_layers()) return false;
+  prefill_time_ = std::max(prefill_device_, host_time(in_, false)).count();
+  sample(0, result_.prefill_peak, Seconds{prefill_time_});
+  return true;
+}
+
+bool StaticRun::decode() {
+  compiled_.emplace(in_, roofline_);
+  for (const Tensor& t : resident_tensors(in_, 1)) resident_ += t.bytes;
+  for (std::int64_t step = 1; step <= spec_.output_tokens; ++step) {
+    if (!decode_one(step)) return false;
+  }
+  return true;
+}
+
+bool StaticRun::decode_one(std::int64_t step) {
+  const std::int64_t tokens = spec_.prompt_tokens + step;
+  const auto moment_of = [&](std::int32_t layer) {
+    return decode_moment(in_, layer, spec_.prompt_tokens, tokens,
+                         held_[static_cast<std::size_t>(layer)]);
+  };
+  const auto windowed = [&](std::int32_t layer) {
+    return spec_.llm->layers[static_cast<std::size_t>(layer)].attention.window > 0;
+  };
+  const Method& law = *spec_.method;
+  const bool alike = law.layers_alike();
+  GraphCost total = compiled_->around();
+  Bytes standing = holdings_.total() + resident_;
+  Bytes peak;
+  const auto& groups = compiled_->groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::int32_t end = groups[g].first + groups[g].count;
+    // Layers of one group at one moment are a run: they cost the same and change the cache alike.
+    for (std::int32_t first = groups[g].first; first < end;) {
+      const DecodeMoment moment = moment_of(first);
+      std::int32_t next = end;
+      if (!alike) {
+        const auto held = law.entries_held(first, spec_.prompt_tokens, tokens);
+        const auto attended = law.entries_attended(first, spec_.prompt_tokens, tokens);
+        const auto joins = [&](std::int32_t l) {
+          return held_[static_cast<std::size_t>(l)] == moment.before &&
+                 law.entries_held(l, spec_.prompt_tokens, tokens) == held &&
+                 law.entries_attended(l, spec_.prompt_tokens, tokens) == attended &&
+                 (!windowed(first) || moment_of(l) == moment);
+        };
+        for (next = first + 1; next < end && joins(next);) ++next;
+      }
+
+      const CompiledLayer& layer = compiled_->layer(g, moment);
+      const GraphCost cost = layer.cost(moment);
+      const Bytes alive = layer.alive_peak(moment);
+      const LayerCache before =
+          is_static_ ? LayerCache{} : caches_[static_cast<std::size_t>(first)];
+      const LayerCache after = is_static_ ? LayerCache{} : stored(first, moment.after);
+      const Bytes growth = after.total() - before.total();
+      const std::int64_t last = next - 1 - first;
+      // Where the caches grow, the last layer stands highest, else the first.
+      const std::int64_t highest = growth > Bytes{} ? last : 0;
+      const Bytes run_peak = standing - before.total() + growth * highest + alive;
+      if (run_peak > result_.usable_hbm) {
+        std::int32_t l = first;
+        for (; standing - before.total() + alive <= result_.usable_hbm; ++l) {
+          take_cache(l);
+          put_cache(l, after);
+          standing += growth;
+        }
+        if (!is_static_) take_cache(l);
+        holdings_[Owner::kActivations] += resident_;
+        result_.oom = event(decode_layer(in_, l, moment), l, step);
+        if (!is_static_) put_cache(l, before);
+        return false;
+      }
+      peak = std::max(peak, run_peak);
+      if (run_peak > result_.peak_hbm) {
+        result_.peak_hbm = run_peak;
+        PeakPlace place{.layer = first, .moment = moment, .base = holdings_};
+        place.base[Owner::kKvCache] +=
+            (after.keys + after.values) * highest - (before.keys + before.values) * (highest + 1);
+        place.base[Owner::kSideData] += after.side * highest - before.side * (highest + 1);
+        peak_place_ = place;
+      }
+      const std::int64_t n = last + 1;
+      total.time += cost.time * static_cast<double>(n);
+      total.flops += cost.flops * static_cast<double>(n);
+      total.bytes += cost.bytes * static_cast<double>(n);
+      for (std::int32_t l = first; l < next; ++l) {
+        held_[static_cast<std::size_t>(l)] = moment.after;
+        if (!is_static_) caches_[static_cast<std::size_t>(l)] = after;
+      }
+      holdings_[Owner::kKvCache] += (after.keys + after.values - before.keys - before.values) * n;
+      holdings_[Owner::kSideData] += (after.side - before.side) * n;
+      standing += growth * n;
+      first = next;
+    }
+  }
+  const Bytes head_peak = standing + compiled_->around_peak();
+  if (head_peak > result_.usable_hbm) {
+    holdings_[Owner::kActivations] += resident_;
+    result_.oom = event(compiled_->logits(), -1, step);
+    return false;
+  }
+  if (head_peak > result_.peak_hbm) {
+    result_.peak_hbm = head_peak;
+    peak_place_ = PeakPlace{.layer = n_layers_, .moment = {}, .base = holdings_};
+  }
+  peak = std::max(peak, head_peak);
+  result_.decode_peak = std::max(result_.decode_peak, peak);
+
+  const Seconds time = std::max(total.time, compiled_->host());
+  decode_time_ += time.count();
+  result_.flops += total.flops;
+  result_.bytes_moved += total.bytes;
+  sample(step, peak, time);
+  return true;
+}
+
+void StaticRun::sample(std::int64_t step, Bytes peak, Seconds time) {
+  StaticSample now{.step = step,
+                   .tokens = spec_.prompt_tokens + step,
+                   .peak = peak,
+                   .held = holdings_.total(),
+                   .kv = holdings_[Owner::kKvCache] + holdings_[Owner::kSideData],
+                   .time = time,
+                   .tok_s = step == 0 ? 0 : static_cast<double>(spec_.batch) / time.count()};
+  if (step % stride_ == 0 || step == spec_.output_tokens) result_.timeline.push_back(now);
+  last_ = now;
+}
+
+}  // namespace
+
+StaticResult run_static(const StaticSpec& spec, std::size_t max_samples) {
+  KVSIM_CHECK(
+      spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method != nullptr,
+      "a static run lacks its model, GPU, stack or method");
+  KVSIM_CHECK(spec.batch >= 1 && spec.prompt_tokens >= 1 && spec.output_tokens >= 1,
+              "batch {}, prompt {}, output {}: all at least 1", spec.batch, spec.prompt_tokens,
+              spec.output_tokens);
+  KVSIM_CHECK(max_samples >= 3, "a timeline of {} samples", max_samples);
+  return StaticRun{spec, max_samples}.run();
+}
+
+}  // namespace kvsim

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "models/cost/graph.hpp"
+#include "sim/memory/hbm.hpp"
+
+namespace kvsim {
+
+/// An allocation of a graph that did not fit.
+struct WalkRefusal {
+  std::string what;  // the tensor's name
+  Refusal refusal;
+};
+
+/// Runs the graph's allocations and releases one by one in the order of its schedule. Afterwards
+/// `hbm` holds what it held before, but for its high-water mark; after a refusal it still holds
+/// what stood at that moment.
+[[nodiscard]] std::optional<WalkRefusal> walk(Hbm& hbm, const OpGraph& graph);
+
+}  // namespace kvsim

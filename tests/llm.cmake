@@ -1,0 +1,1 @@
+kvsim_test(llm SOURCES models/test_llm.cpp LINK kvsim::llm)

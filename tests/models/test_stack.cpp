@@ -1,0 +1,74 @@
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+TEST_CASE("the ideal stack adds nothing") {
+  const Stack& ideal = find_stack("ideal");
+  CHECK(ideal.context == Bytes{});
+  CHECK(ideal.launch_overhead == Seconds{});
+  CHECK(ideal.host_per_layer == Seconds{});
+  CHECK(ideal.growth == CacheGrowth::kExact);
+  CHECK(ideal.logits == LogitPositions::kLast);
+  CHECK(charged_bytes(ideal, Bytes{513}) == Bytes{513});
+}
+
+TEST_CASE("Hugging Face stacks round to 512 B and concatenate") {
+  for (const char* name : {"hf-sdpa", "hf-eager", "hf-flash"}) {
+    const Stack& stack = find_stack(name);
+    CHECK(stack.growth == CacheGrowth::kConcatLayer);
+    CHECK(charged_bytes(stack, Bytes{}) == Bytes{});
+    CHECK(charged_bytes(stack, Bytes{1}) == Bytes{512});
+    CHECK(charged_bytes(stack, Bytes{512}) == Bytes{512});
+    CHECK(charged_bytes(stack, Bytes{513}) == Bytes{1024});
+  }
+  CHECK(find_stack("hf-eager").attention == AttentionExec::kEager);
+  CHECK(find_stack("hf-eager").logits_fp32);
+}
+
+TEST_CASE("every constant that differs from the ideal names its source") {
+  const Stack& ideal = find_stack("ideal");
+  for (const Stack& s : builtin_stacks()) {
+    INFO(s.name);
+    const auto sourced = [&](const char* key, bool differs) {
+      INFO(key);
+      CHECK((!differs || s.sources.contains(key)));
+    };
+    sourced("growth", s.growth != ideal.growth);
+    sourced("attention", true);
+    sourced("logits", s.logits != ideal.logits);
+    sourced("logits_fp32", s.logits_fp32 != ideal.logits_fp32);
+    sourced("expands_kv_heads", s.expands_kv_heads != ideal.expands_kv_heads);
+    sourced("rounds_allocations", s.rounds_allocations != ideal.rounds_allocations);
+    sourced("keeps_inputs", s.keeps_inputs != ideal.keeps_inputs);
+    sourced("splits_keys", s.splits_keys != ideal.splits_keys);
+    sourced("norm_launches", s.norm_launches != ideal.norm_launches);
+    sourced("rope_launches", s.rope_launches != ideal.rope_launches);
+    sourced("context", s.context != ideal.context);
+    sourced("usable_fraction", s.usable_fraction != ideal.usable_fraction);
+    sourced("launch_overhead", s.launch_overhead != ideal.launch_overhead);
+    sourced("host_per_layer", s.host_per_layer != ideal.host_per_layer);
+    sourced("host_per_step", s.host_per_step != ideal.host_per_step);
+    sourced("host_per_launch", s.host_per_launch != ideal.host_per_launch);
+  }
+}
+
+TEST_CASE("an unknown stack is answered with the nearest") {
+  try {
+    (void)find_stack("hf-sdpaa");
+    FAIL("no complaint");
+  } catch (const InputError& error) {
+    CHECK(std::string{error.what()}.starts_with(
+        "unknown stack \"hf-sdpaa\"; did you mean \"hf-sdpa\"?"));
+  }
+}
+
+TEST_CASE("a profile is checked key by key") {
+  CHECK_THROWS_AS((void)read_stack(Field::parse(R"({"summary": "x"})", "s.json"), "s"), InputError);
+  CHECK_THROWS_AS((void)read_stack(Field::parse(R"({"sumary": "x"})", "s.json"), "s"), InputError);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,4 @@
+kvsim_test(serve SOURCES sim/test_static_hbm.cpp sim/test_static_run.cpp sim/test_static_anchors.cpp
+           LINK kvsim::serve)
+
+kvsim_bench(static SOURCES bench/bench_static.cpp LINK kvsim::serve)

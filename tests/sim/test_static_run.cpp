@@ -1,0 +1,404 @@
+// Laws of static runs, and the run against a plain re-telling that allocates tensor by tensor.
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/cost/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/static_run.hpp"
+#include "sim/serve/walk.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/machines.hpp"
+
+namespace kvsim {
+namespace {
+
+using namespace test;  // NOLINT: test helpers
+
+Llm windowed_llm() {
+  Llm llm = small_llm();
+  llm.layers[1].attention.window = 100;
+  llm.layers[3].mlp.n_experts = 4;
+  llm.layers[3].mlp.top_k = 2;
+  return llm;
+}
+
+std::vector<std::shared_ptr<const Method>> methods() {
+  return {std::make_shared<FullMethod>(), std::make_shared<PromptFractionMethod>(0.3),
+          std::make_shared<BoundedMethod>(
+              BoundedOptions{.budget = 120, .needs = eager_sums_with_retry(), .side_per_entry = 8}),
+          std::make_shared<BoundedMethod>(BoundedOptions{.budget = 150,
+                                                         .compaction = Compaction::kGather,
+                                                         .prefill_peak = PrefillPeak::kAllLayers,
+                                                         .side_per_entry = 4,
+                                                         .budget_step = 13}),
+          std::make_shared<BoundedMethod>(
+              BoundedOptions{.budget = 230, .compaction = Compaction::kSwap, .budget_step = 7})};
+}
+
+struct Case {
+  Llm llm = windowed_llm();
+  Gpu gpu = a800();
+  Stack stack;
+  StaticSpec spec;
+  Case(const Stack& s, std::shared_ptr<const Method> method, std::int64_t batch = 3,
+       std::int64_t prompt = 200, std::int64_t output = 90)
+      : stack{s} {
+    spec = {.llm = &llm,
+            .gpu = &gpu,
+            .stack = &stack,
+            .method = std::move(method),
+            .batch = batch,
+            .prompt_tokens = prompt,
+            .output_tokens = output};
+  }
+  Case(const Case&) = delete;  // the spec points into it
+  Case& operator=(const Case&) = delete;
+  [[nodiscard]] CostInput input() const {
+    return {.llm = &llm, .method = spec.method.get(), .stack = &stack, .batch = spec.batch};
+  }
+};
+
+Stack with_static_cache() {
+  Stack stack = find_stack("ideal");
+  stack.name = "static";
+  stack.growth = CacheGrowth::kStatic;
+  return stack;
+}
+
+std::vector<Stack> stacks() {
+  std::vector<Stack> all = builtin_stacks();
+  all.push_back(with_static_cache());
+  return all;
+}
+
+Bytes sum_of(const Owners& owners) {
+  Bytes sum;
+  for (const auto& [name, n] : owners) sum += n;
+  return sum;
+}
+
+/// The whole run once more, every tensor allocated in an Hbm one after the other.
+struct Retold {
+  Bytes peak;
+  std::optional<std::int64_t> oom_step;
+  std::string oom_what;
+};
+Retold retell(const StaticSpec& spec) {
+  const CostInput in{.llm = spec.llm,
+                     .method = spec.method.get(),
+                     .stack = spec.stack,
+                     .weight_dtype = spec.weight_dtype,
+                     .kv_dtype = spec.kv_dtype,
+                     .batch = spec.batch};
+  const std::int64_t s = spec.prompt_tokens;
+  const std::int32_t layers = spec.llm->n_layers();
+  Retold out;
+  Hbm hbm{spec.gpu->hbm_usable};
+  std::vector<Hbm::Id> cache(static_cast<std::size_t>(layers), -1);
+  std::int64_t step = 0;
+  const auto run = [&](const OpGraph& graph) {
+    const auto refused = walk(hbm, graph);
+    if (refused) {
+      out.oom_step = step;
+      out.oom_what = refused->what;
+    }
+    return !refused;
+  };
+  const auto swap_cache = [&](std::int32_t l, std::int64_t entries) {
+    Hbm::Id& id = cache[static_cast<std::size_t>(l)];
+    if (id >= 0) hbm.release(id);
+    id = -1;
+    if (entries > 0) id = hbm.allocate("kv_cache", layer_cache(in, l, entries).total()).value();
+  };
+  const auto tell = [&] {
+    if (!hbm.allocate("context", spec.stack->context)) return false;
+    if (!hbm.allocate("weights", weight_bytes(*spec.llm, spec.weight_dtype))) return false;
+    if (!run(embed_tokens(in, s))) return false;
+    std::vector<Hbm::Id> residents;
+    const std::vector<Tensor> all = resident_tensors(in, s);
+    for (std::int32_t l = 0; l < layers; ++l) {
+      for (const Tensor& t : all) {
+        if (l != (t.owner == Owner::kMask ? 0 : 1)) continue;
+        residents.push_back(hbm.allocate("resident", t.bytes).value());
+      }
+      const std::int64_t kept = held_entries(in, l, s, s);
+      if (!run(prefill_layer(in, l, {.prompt = s, .kept = kept, .score_rows = s}))) return false;
+      swap_cache(l, spec.method->prefill_peak() == PrefillPeak::kPerLayer ? kept : s);
+    }
+    if (!run(output_logits(in, s))) return false;
+    for (const Hbm::Id id : residents) hbm.release(id);
+    for (std::int32_t l = 0; l < layers; ++l) {
+      const std::int64_t kept = held_entries(in, l, s, s);
+      if (spec.method->prefill_peak() == PrefillPeak::kPerLayer || kept == s) continue;
+      swap_cache(l, 0);
+      if (!run(compress_layer(in, l, s, kept))) return false;
+      swap_cache(l, kept);
+    }
+    for (const Tensor& t : resident_tensors(in, 1)) (void)hbm.allocate("resident", t.bytes);
+    for (step = 1; step <= spec.output_tokens; ++step) {
+      for (std::int32_t l = 0; l < layers; ++l) {
+        const DecodeMoment m =
+            decode_moment(in, l, s, s + step, held_entries(in, l, s, s + step - 1));
+        swap_cache(l, 0);
+        if (!run(decode_layer(in, l, m))) return false;
+        swap_cache(l, m.after);
+      }
+      if (!run(output_logits(in, 1))) return false;
+    }
+    return true;
+  };
+  (void)tell();
+  out.peak = hbm.peak();
+  return out;
+}
+
+TEST_CASE("the run equals its re-telling tensor by tensor, and runs out at the same step") {
+  for (const Stack& stack : builtin_stacks()) {
+    for (const auto& method : methods()) {
+      Case c{stack, method};
+      const StaticResult whole = run_static(c.spec);
+      REQUIRE_FALSE(whole.oom);
+      INFO(stack.name, " ", method->name());
+      CHECK(whole.peak_hbm == retell(c.spec).peak);
+      // Less and less memory, down to where the weights alone are too much.
+      for (const double share : {0.9999, 0.999, 0.99, 0.97, 0.9, 0.8}) {
+        c.gpu.hbm_usable =
+            Bytes{static_cast<std::int64_t>(
+                share * static_cast<double>((whole.peak_hbm - stack.context).count()))} +
+            stack.context;
+        if (method->needs().retries_smaller_chunks) continue;  // the re-telling does not retry
+        const StaticResult r = run_static(c.spec);
+        const Retold told = retell(c.spec);
+        REQUIRE(r.oom);
+        if (r.oom->phase == "load") continue;
+        REQUIRE(told.oom_step);
+        CHECK(r.oom->step == *told.oom_step);
+        CHECK(r.oom->what.starts_with(told.oom_what));
+        CHECK(r.oom->requested > r.oom->free);
+        CHECK(sum_of(r.oom->owners) + r.oom->free == r.usable_hbm);
+        CHECK(r.peak_hbm <= r.usable_hbm);
+      }
+    }
+  }
+}
+
+TEST_CASE("peak >= held >= weights + cache; owners sum to the peak") {
+  for (const Stack& stack : stacks()) {
+    for (const auto& method : methods()) {
+      const Case c{stack, method};
+      const StaticResult r = run_static(c.spec);
+      INFO(stack.name, " ", method->name());
+      REQUIRE_FALSE(r.oom);
+      const Bytes weights = weight_bytes(c.llm, c.spec.weight_dtype);
+      for (const StaticSample& s : r.timeline) {
+        CHECK(s.peak >= s.held);
+        CHECK(s.held >= weights + s.kv);
+        CHECK(s.peak <= r.peak_hbm);
+        CHECK(s.tokens == c.spec.prompt_tokens + s.step);
+      }
+      CHECK(sum_of(r.peak_owners) == r.peak_hbm);
+      CHECK(r.peak_hbm == std::max(r.prefill_peak, r.decode_peak));
+      CHECK(r.peak_phase == (r.prefill_peak >= r.decode_peak ? "prefill" : "decode"));
+      Bytes kv;
+      for (const Bytes n : r.kv_bytes_per_layer) kv += n;
+      CHECK(kv == r.kv_bytes);
+      CHECK(r.timeline.back().kv == r.kv_bytes);
+      CHECK(r.calibration.find("uncalibrated") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("times are the sum over every step's graph") {
+  for (const Stack& stack : stacks()) {
+    for (const auto& method : methods()) {
+      const Case c{stack, method};
+      const StaticResult r = run_static(c.spec);
+      const Roofline roofline{c.gpu, c.stack, {}};
+      const CostInput in = c.input();
+      double decode = 0, flops = 0, bytes = 0;
+      for (std::int64_t n = 1; n <= c.spec.output_tokens; ++n) {
+        const StepCost cost = evaluate(decode_step(in, 200, 200 + n), roofline);
+        decode += cost.time.count();
+        flops += cost.flops;
+        bytes += cost.bytes;
+      }
+      const StepCost prefill = evaluate(prefill_step(in, 200, 200), roofline);
+      INFO(stack.name, " ", method->name());
+      CHECK(r.decode_time->count() == rel(decode));
+      CHECK(r.prefill_time->count() == rel(prefill.time.count()));
+      CHECK(r.flops == rel(flops + prefill.flops));
+      CHECK(r.bytes_moved == rel(bytes + prefill.bytes));
+      CHECK(*r.throughput_tok_s == rel(3 * 90 / (decode + prefill.time.count())));
+      CHECK(*r.decode_tok_s == rel(3 * 90 / decode));
+    }
+  }
+}
+
+TEST_CASE("more batch or more tokens never lowers memory or time") {
+  for (const Stack& stack : stacks()) {
+    for (const auto& method : methods()) {
+      StaticResult last;
+      for (const auto& [batch, prompt, output] :
+           std::vector<std::array<std::int64_t, 3>>{{1, 50, 10},
+                                                    {2, 50, 10},
+                                                    {2, 170, 10},
+                                                    {2, 170, 60},
+                                                    {7, 170, 60},
+                                                    {7, 400, 60},
+                                                    {7, 400, 200}}) {
+        const Case c{stack, method, batch, prompt, output};
+        const StaticResult r = run_static(c.spec);
+        INFO(stack.name, " ", method->name(), " ", batch, " ", prompt, " ", output);
+        REQUIRE_FALSE(r.oom);
+        CHECK(r.peak_hbm >= last.peak_hbm);
+        CHECK(r.kv_bytes >= last.kv_bytes);
+        const auto time = [](const StaticResult& x) {
+          return x.prefill_time ? x.prefill_time->count() + x.decode_time->count() : 0;
+        };
+        CHECK(time(r) >= time(last));
+        last = r;
+      }
+    }
+  }
+}
+
+TEST_CASE("on the ideal stack more bandwidth never lowers throughput, nor a smaller ring") {
+  double last = 0;
+  for (const double bandwidth : {0.5e12, 1e12, 2e12, 4e12, 64e12}) {
+    Case c{find_stack("ideal"), std::make_shared<FullMethod>()};
+    c.gpu.hbm_bandwidth = BytesPerSecond{bandwidth};
+    const StaticResult r = run_static(c.spec);
+    CHECK(*r.throughput_tok_s >= last);
+    last = *r.throughput_tok_s;
+  }
+  last = 0;
+  for (const std::int64_t budget : {10000, 200, 150, 80, 10}) {
+    const Case c{find_stack("ideal"),
+                 std::make_shared<BoundedMethod>(BoundedOptions{.budget = budget})};
+    const StaticResult r = run_static(c.spec);
+    CHECK(*r.decode_tok_s >= last);
+    last = *r.decode_tok_s;
+  }
+}
+
+TEST_CASE("a method that says its layers are alike runs the same") {
+  for (const Stack& stack : stacks()) {
+    BoundedOptions options{.budget = 230, .side_per_entry = 8};
+    const Case apart{stack, std::make_shared<BoundedMethod>(options)};
+    options.layers_alike = true;
+    const Case alike{stack, std::make_shared<BoundedMethod>(options)};
+    const StaticResult a = run_static(apart.spec), b = run_static(alike.spec);
+    CHECK(a.peak_hbm == b.peak_hbm);
+    CHECK(a.decode_time->count() == b.decode_time->count());
+    CHECK(a.kv_bytes_per_layer == b.kv_bytes_per_layer);
+    CHECK(a.peak_owners == b.peak_owners);
+  }
+}
+
+TEST_CASE("weights that do not fit are an OOM of loading") {
+  Case c{find_stack("hf-sdpa"), std::make_shared<FullMethod>()};
+  c.gpu.hbm_usable = 512_MiB + Bytes{1000};
+  const StaticResult r = run_static(c.spec);
+  REQUIRE(r.oom);
+  CHECK(r.oom->phase == "load");
+  CHECK(r.oom->what == "weights");
+  CHECK(r.oom->requested == weight_bytes(c.llm, Dtype::kFp16));
+  CHECK(r.oom->free == Bytes{1000});
+  CHECK(r.oom->owners == Owners{{"context", 512_MiB}});
+  CHECK(r.timeline.empty());
+  c.gpu.hbm_usable = 100_MiB;
+  CHECK(run_static(c.spec).oom->what == "CUDA context");
+}
+
+TEST_CASE("a stack may use only its fraction") {
+  Case c{find_stack("ideal"), std::make_shared<FullMethod>()};
+  c.stack.usable_fraction = 0.5;
+  CHECK(run_static(c.spec).usable_hbm == Bytes{c.gpu.hbm_usable.count() / 2});
+}
+
+TEST_CASE("a static cache stands whole from the start and never moves") {
+  const Case c{with_static_cache(), std::make_shared<FullMethod>()};
+  const StaticResult r = run_static(c.spec);
+  for (const StaticSample& s : r.timeline) CHECK(s.kv == r.kv_bytes);
+  // 3 sequences x 290 tokens x 128 elements x 2 B in three layers; the window of 100 caps one.
+  CHECK(r.kv_bytes == Bytes{3 * (3 * 290 + 100) * 128 * 2});
+}
+
+TEST_CASE("compression after all layers peaks higher than layer by layer") {
+  BoundedOptions options{.budget = 100};
+  Llm llm = small_llm();
+  llm.layers.resize(2);
+  // Many layers, so that the caches outweigh a layer's activations.
+  while (llm.layers.size() < 64) llm.layers.push_back(llm.layers.front());
+  const auto peak = [&](PrefillPeak when) {
+    options.prefill_peak = when;
+    Case c{find_stack("ideal"), std::make_shared<BoundedMethod>(options), 1, 4000, 5};
+    c.llm = llm;
+    return run_static(c.spec).prefill_peak;
+  };
+  const Bytes difference = peak(PrefillPeak::kAllLayers) - peak(PrefillPeak::kPerLayer);
+  // At the last layer's feed-forward block all 64 hold 3,900 entries more of 256 B.
+  CHECK(difference.count() == 64LL * 3900 * 128 * 2);
+}
+
+TEST_CASE("the timeline is thinned, first and last kept") {
+  for (const std::size_t most : {3UL, 4UL, 10UL, 512UL}) {
+    const Case c{find_stack("ideal"), std::make_shared<FullMethod>()};
+    const StaticResult r = run_static(c.spec, most);
+    CHECK(r.timeline.size() <= most);
+    CHECK(r.timeline.front().step == 0);
+    CHECK(r.timeline.back().step == 90);
+    for (std::size_t i = 1; i < r.timeline.size(); ++i) {
+      CHECK(r.timeline[i].step > r.timeline[i - 1].step);
+    }
+  }
+  Case c{find_stack("ideal"), std::make_shared<FullMethod>(), 3, 10, 300};
+  const StaticResult whole = run_static(c.spec);
+  c.gpu.hbm_usable = whole.peak_hbm - Bytes{20000};
+  const StaticResult cut = run_static(c.spec, 5);
+  REQUIRE(cut.oom);
+  REQUIRE(cut.oom->phase == "decode");
+  CHECK(cut.timeline.size() <= 5);
+  CHECK(cut.timeline.back().step == cut.oom->step - 1);
+  // The step that ran out had grown some of the layers: at most one row of all four.
+  CHECK(cut.kv_bytes >= cut.timeline.back().kv);
+  CHECK(cut.kv_bytes - cut.timeline.back().kv <= Bytes{4LL * 3 * 128 * 2});
+}
+
+TEST_CASE("score chunks are quartered until they fit, and the run says so") {
+  BoundedOptions options{.budget = 500, .needs = eager_sums_with_retry()};
+  Case c{find_stack("hf-sdpa"), std::make_shared<BoundedMethod>(options), 1, 4000, 5};
+  // One matrix of all rows: 8 x 4000^2 x 2 B = 256 MB, three 768 MB.
+  c.gpu.hbm_usable = 512_MiB + 400_MiB;
+  const StaticResult r = run_static(c.spec);
+  REQUIRE_FALSE(r.oom);
+  REQUIRE(r.notes.size() == 1);
+  CHECK(r.notes[0].starts_with("prefill scores were chunked to 1000 query rows"));
+  options.needs.retries_smaller_chunks = false;
+  c.spec.method = std::make_shared<BoundedMethod>(options);
+  const StaticResult refused = run_static(c.spec);
+  REQUIRE(refused.oom);
+  CHECK(refused.oom->what == "copy of the attention scores of layer 0");
+  CHECK(refused.oom->requested == Bytes{8LL * 4000 * 4000 * 2});
+}
+
+TEST_CASE("broken specs and unknown sizes") {
+  Case c{find_stack("ideal"), std::make_shared<FullMethod>()};
+  c.spec.batch = 0;
+  CHECK_THROWS_AS((void)run_static(c.spec), ContractError);
+  c.spec.batch = 1;
+  CHECK_THROWS_AS((void)run_static(c.spec, 2), ContractError);
+  c.spec.method = std::make_shared<UnknownSizeMethod>();
+  CHECK_THROWS_AS((void)run_static(c.spec), InputError);
+  c.spec.method = nullptr;
+  CHECK_THROWS_AS((void)run_static(c.spec), ContractError);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,326 @@
+#include "traces/trace.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "traces/safetensors.hpp"
+
+namespace kvsim {
+namespace {
+
+// Generous bounds: nothing real is near them, and products of them cannot overflow.
+constexpr std::int64_t kMostLayers = 10'000;
+constexpr std::int64_t kMostHeads = 100'000;
+constexpr std::int64_t kWidest = 1'000'000;
+constexpr std::int64_t kMostTokens = 100'000'000;
+
+/// The metadata of a trace: strings that must be numbers.
+class Metadata {
+ public:
+  explicit Metadata(const Safetensors& file) : file_{file} {}
+
+  [[nodiscard]] const std::string* find(const std::string& key) const {
+    const auto found = file_.metadata().find(key);
+    return found == file_.metadata().end() ? nullptr : &found->second;
+  }
+  [[nodiscard]] std::string word(const std::string& key) const {
+    const std::string* text = find(key);
+    if (text == nullptr) throw InputError{fmt::format("{}: missing", place(key))};
+    return *text;
+  }
+  [[nodiscard]] std::int64_t integer(const std::string& key, std::int64_t low,
+                                     std::int64_t high) const {
+    const std::string text = word(key);
+    std::int64_t value = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (status != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
+      throw InputError{place(key), fmt::format("an integer in [{}, {}]", low, high), quoted(text)};
+    }
+    return value;
+  }
+  [[nodiscard]] double positive(const std::string& key) const {
+    const std::string text = word(key);
+    double value = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (status != std::errc{} || end != text.data() + text.size() || !std::isfinite(value) ||
+        value <= 0) {
+      throw InputError{place(key), "a finite number above 0", quoted(text)};
+    }
+    return value;
+  }
+  [[nodiscard]] std::string place(const std::string& key) const {
+    return fmt::format("{}: __metadata__.{}", file_.place(), key);
+  }
+  static std::string quoted(const std::string& text) {
+    return fmt::format("\"{}\"", text.size() > 60 ? text.substr(0, 60) + "..." : text);
+  }
+
+ private:
+  const Safetensors& file_;
+};
+
+std::string tensor_name(std::int32_t layer, std::string_view part) {
+  return fmt::format("layers.{}.{}", layer, part);
+}
+
+/// The tensor of that name and shape. Errors: InputError if it is missing or differs.
+const TensorEntry& need(const Safetensors& file, const std::string& name,
+                        const std::vector<std::int64_t>& shape) {
+  const TensorEntry* entry = file.find(name);
+  if (entry == nullptr) {
+    throw InputError{fmt::format("{}: {}: missing (expected shape [{}])", file.place(), name,
+                                 fmt::join(shape, ", "))};
+  }
+  if (entry->shape != shape) {
+    throw InputError{fmt::format("{}: {}", file.place(), name),
+                     fmt::format("shape [{}]", fmt::join(shape, ", ")),
+                     fmt::format("[{}]", fmt::join(entry->shape, ", "))};
+  }
+  if (entry->type != TensorType::kF16 && entry->type != TensorType::kBF16 &&
+      entry->type != TensorType::kF32 && entry->type != TensorType::kF64) {
+    throw InputError{fmt::format("{}: {}", file.place(), name), "F16, BF16, F32 or F64",
+                     name_of(entry->type)};
+  }
+  return *entry;
+}
+
+Dtype dtype_of(TensorType type) {
+  switch (type) {
+    case TensorType::kF16:
+      return Dtype::kFp16;
+    case TensorType::kBF16:
+      return Dtype::kBf16;
+    default:
+      return Dtype::kFp32;
+  }
+}
+
+/// Names NAME of layers.{i}.KIND.NAME that stand in every layer with shape [tokens, n_kv_heads].
+std::vector<std::string> per_head_names(const Safetensors& file, const TraceInfo& info,
+                                        std::string_view kind) {
+  std::vector<std::string> names;
+  const std::string prefix = tensor_name(0, kind) + ".";
+  for (const auto& [name, entry] : file.tensors()) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string word = name.substr(prefix.size());
+    for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+      (void)need(file, fmt::format("layers.{}.{}.{}", layer, kind, word),
+                 {info.tokens, info.n_kv_heads});
+    }
+    names.push_back(word);
+  }
+  return names;
+}
+
+TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) {
+  const Metadata meta{file};
+  if (const std::string format = meta.word("format"); format != "kv-attention-trace") {
+    throw InputError{meta.place("format"), "\"kv-attention-trace\"", Metadata::quoted(format)};
+  }
+  if (const std::string version = meta.word("version"); version != "1") {
+    throw InputError{meta.place("version"), "\"1\"", Metadata::quoted(version)};
+  }
+  TraceInfo info;
+  info.name = path.stem().string();
+  info.metadata = file.metadata();
+  if (const std::string* model = meta.find("model")) info.model = *model;
+  info.n_layers = static_cast<std::int32_t>(meta.integer("num_layers", 1, kMostLayers));
+  info.n_heads = static_cast<std::int32_t>(meta.integer("num_q_heads", 1, kMostHeads));
+  info.n_kv_heads = static_cast<std::int32_t>(meta.integer("num_kv_heads", 1, info.n_heads));
+  if (info.n_heads % info.n_kv_heads != 0) {
+    throw InputError{meta.place("num_kv_heads"),
+                     fmt::format("a divisor of num_q_heads, {}", info.n_heads),
+                     std::to_string(info.n_kv_heads)};
+  }
+  info.head_dim = static_cast<std::int32_t>(meta.integer("head_dim", 1, kWidest));
+  info.tokens = meta.integer("num_tokens", 1, kMostTokens);
+  info.prompt_tokens = meta.integer("prompt_len", 1, info.tokens);
+  info.softmax_scale = meta.find("softmax_scale") != nullptr ? meta.positive("softmax_scale")
+                                                             : 1.0 / std::sqrt(info.head_dim);
+  if (const std::string* style = meta.find("rope_style")) {
+    if (*style != "interleaved" && *style != "half_split") {
+      throw InputError{meta.place("rope_style"), "\"interleaved\" or \"half_split\"",
+                       Metadata::quoted(*style)};
+    }
+    info.rope_style = *style == "interleaved" ? RopeStyle::kInterleaved : RopeStyle::kHalfSplit;
+  }
+  if (meta.find("rope_theta") != nullptr) info.rope_theta = meta.positive("rope_theta");
+  if (meta.find("repeat_start") != nullptr || meta.find("repeat_len") != nullptr) {
+    info.repeat_start = meta.integer("repeat_start", 0, info.tokens - 1);
+    info.repeat_tokens = meta.integer("repeat_len", 1, info.tokens - *info.repeat_start);
+  }
+  return info;
+}
+
+void check_tensors(const Safetensors& file, TraceInfo& info) {
+  info.has_hidden = file.find("layers.0.hidden") != nullptr;
+  info.has_output_projection = file.find("layers.0.wo") != nullptr;
+  if (info.has_hidden) {
+    const auto& shape = file.find("layers.0.hidden")->shape;
+    if (shape.size() != 2 || shape[1] < 1 || shape[1] > kWidest) {
+      throw InputError{fmt::format("{}: layers.0.hidden", file.place()), "shape [tokens, d_model]",
+                       fmt::format("[{}]", fmt::join(shape, ", "))};
+    }
+    info.d_model = static_cast<std::int32_t>(shape[1]);
+  } else if (info.has_output_projection && !file.find("layers.0.wo")->shape.empty()) {
+    info.d_model = static_cast<std::int32_t>(std::min(file.find("layers.0.wo")->shape[0], kWidest));
+  }
+  TensorType kv_type = TensorType::kF32;
+  for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+    (void)need(file, tensor_name(layer, "q"), {info.tokens, info.n_heads, info.head_dim});
+    const auto& k =
+        need(file, tensor_name(layer, "k"), {info.tokens, info.n_kv_heads, info.head_dim});
+    const auto& v =
+        need(file, tensor_name(layer, "v"), {info.tokens, info.n_kv_heads, info.head_dim});
+    if (layer == 0) kv_type = k.type;
+    for (const auto& [part, entry] : {std::pair{"k", &k}, std::pair{"v", &v}}) {
+      if (entry->type != kv_type) {
+        throw InputError{fmt::format("{}: {}", file.place(), tensor_name(layer, part)),
+                         fmt::format("{}, as layers.0.k", name_of(kv_type)), name_of(entry->type)};
+      }
+    }
+    if (info.has_hidden)
+      (void)need(file, tensor_name(layer, "hidden"), {info.tokens, info.d_model});
+    if (info.has_output_projection) {
+      (void)need(file, tensor_name(layer, "wo"),
+                 {info.d_model, static_cast<std::int64_t>(info.n_heads) * info.head_dim});
+    }
+  }
+  info.dtype = dtype_of(kv_type);
+  info.scores = per_head_names(file, info, "score");
+  info.decisions = per_head_names(file, info, "decision");
+  if (const TensorEntry* tokens = file.find("tokens")) {
+    if (tokens->shape != std::vector{info.tokens} || tokens->type != TensorType::kI32) {
+      throw InputError{
+          fmt::format("{}: tokens", file.place()), fmt::format("shape [{}] of I32", info.tokens),
+          fmt::format("[{}] of {}", fmt::join(tokens->shape, ", "), name_of(tokens->type))};
+    }
+  }
+}
+
+}  // namespace
+
+struct Trace::Impl {
+  Safetensors file;
+  TraceInfo info;
+
+  /// Reads a [tokens, heads, d] tensor into [heads, tokens, d], refusing what is not finite.
+  std::vector<float> read_by_head(const std::string& name, std::int64_t heads) const {
+    const std::int64_t d = info.head_dim;
+    std::vector<float> out(static_cast<std::size_t>(heads * info.tokens * d));
+    std::vector<float> token(static_cast<std::size_t>(heads * d));
+    for (std::int64_t t = 0; t < info.tokens; ++t) {
+      file.read_floats(name, t * heads * d, token);
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const float* from = token.data() + h * d;
+        float* to = out.data() + (h * info.tokens + t) * d;
+        bool finite = true;
+        for (std::int64_t j = 0; j < d; ++j) {
+          to[j] = from[j];
+          finite = finite && std::isfinite(from[j]);
+        }
+        if (!finite) refuse(name, {t, h}, {from, static_cast<std::size_t>(d)});
+      }
+    }
+    file.release(*file.find(name));
+    return out;
+  }
+
+  std::vector<float> read_rows(const std::string& name, std::int64_t rows,
+                               std::int64_t columns) const {
+    std::vector<float> out(static_cast<std::size_t>(rows * columns));
+    file.read_floats(name, 0, out);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto line = std::span{out}.subspan(static_cast<std::size_t>(row * columns),
+                                               static_cast<std::size_t>(columns));
+      if (!std::all_of(line.begin(), line.end(), [](float x) { return std::isfinite(x); })) {
+        refuse(name, {row}, line);
+      }
+    }
+    file.release(*file.find(name));
+    return out;
+  }
+
+  [[noreturn]] void refuse(const std::string& name, std::vector<std::int64_t> index,
+                           std::span<const float> line) const {
+    const auto bad =
+        std::find_if(line.begin(), line.end(), [](float x) { return !std::isfinite(x); });
+    index.push_back(bad - line.begin());
+    throw InputError{fmt::format("{}: {}[{}]", file.place(), name, fmt::join(index, ", ")),
+                     "a finite number", std::isnan(*bad) ? "NaN" : "infinity"};
+  }
+
+  void need_layer(std::int32_t layer) const {
+    KVSIM_CHECK(layer >= 0 && layer < info.n_layers, "layer {} of {}", layer, info.n_layers);
+  }
+};
+
+Trace::Trace(std::unique_ptr<Impl> impl) : impl_{std::move(impl)} {}
+Trace::Trace(Trace&&) noexcept = default;
+Trace& Trace::operator=(Trace&&) noexcept = default;
+Trace::~Trace() = default;
+
+Trace Trace::open(const std::filesystem::path& path) {
+  Safetensors file = Safetensors::open(path);
+  TraceInfo info = read_info(file, path);
+  check_tensors(file, info);
+  return Trace{std::make_unique<Impl>(Impl{std::move(file), std::move(info)})};
+}
+
+const TraceInfo& Trace::info() const { return impl_->info; }
+
+TraceLayer Trace::read_layer(std::int32_t layer) const {
+  impl_->need_layer(layer);
+  const TraceInfo& info = impl_->info;
+  return {.q = impl_->read_by_head(tensor_name(layer, "q"), info.n_heads),
+          .k = impl_->read_by_head(tensor_name(layer, "k"), info.n_kv_heads),
+          .v = impl_->read_by_head(tensor_name(layer, "v"), info.n_kv_heads)};
+}
+
+std::vector<float> Trace::read_hidden(std::int32_t layer) const {
+  impl_->need_layer(layer);
+  const TraceInfo& info = impl_->info;
+  if (!info.has_hidden)
+    throw InputError{fmt::format("{}: hidden states are not recorded", impl_->file.place())};
+  return impl_->read_rows(tensor_name(layer, "hidden"), info.tokens, info.d_model);
+}
+
+std::vector<float> Trace::read_output_projection(std::int32_t layer) const {
+  impl_->need_layer(layer);
+  const TraceInfo& info = impl_->info;
+  if (!info.has_output_projection) {
+    throw InputError{
+        fmt::format("{}: output projections (wo) are not recorded", impl_->file.place())};
+  }
+  return impl_->read_rows(tensor_name(layer, "wo"), info.d_model,
+                          static_cast<std::int64_t>(info.n_heads) * info.head_dim);
+}
+
+std::vector<float> Trace::read_per_head(std::int32_t layer, std::string_view name) const {
+  impl_->need_layer(layer);
+  const std::string tensor = tensor_name(layer, name);
+  if (impl_->file.find(tensor) == nullptr) {
+    throw InputError{fmt::format("{}: {} is not recorded", impl_->file.place(), tensor)};
+  }
+  (void)need(impl_->file, tensor, {impl_->info.tokens, impl_->info.n_kv_heads});
+  return impl_->read_rows(tensor, impl_->info.tokens, impl_->info.n_kv_heads);
+}
+
+std::vector<std::int32_t> Trace::read_tokens() const {
+  const TensorEntry* entry = impl_->file.find("tokens");
+  if (entry == nullptr)
+    throw InputError{fmt::format("{}: token ids are not recorded", impl_->file.place())};
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(impl_->info.tokens));
+  const auto raw = impl_->file.bytes(*entry);
+  std::memcpy(tokens.data(), raw.data(), raw.size());
+  return tokens;
+}
+
+}  // namespace kvsim
