@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "traces/trace.hpp"
+
+namespace kvsim {
+
+/// A statistic over a layer's heads.
+struct HeadRange {
+  double mean = 0, low = 0, high = 0;
+};
+
+/// Attention of one layer, rebuilt in fp64 from its q and k: means over the used rows t >= T/2,
+/// then over heads, with the lowest and the highest head. top5, top20 and heavy20 are an oracle's.
+struct LayerCheck {
+  HeadRange first_token;     // mass on token 0
+  HeadRange last32;          // mass on the 32 most recent tokens, the query's own included
+  HeadRange entropy;         // nats
+  HeadRange entropy_norm;    // entropy over ln(t + 1), 1 for a uniform row
+  HeadRange top5, top20;     // mass in a row's ceil(5 % or 20 % of visible) heaviest tokens
+  HeadRange heavy20;         // share of these rows' mass in the ceil(T/5) heaviest key columns
+  double worst_row_sum = 0;  // largest |row sum - 1| of all used rows
+};
+
+struct TraceCheck {
+  std::vector<LayerCheck> layers;
+  std::int64_t tokens = 0;
+  std::int64_t rows_used = 0;       // query rows that entered worst_row_sum
+  std::int64_t late_rows_used = 0;  // of them those with t >= T/2, which enter the rest
+  double uniform_first_token = 0;   // what uniform attention would show over the late rows
+  double uniform_last32 = 0;
+};
+
+/// Rebuilds attention and measures it. Traces of more than `rows_limit` rows use that many rows,
+/// evenly spaced and ending with the last. Errors: InputError from reading; ContractError if
+/// rows_limit < 2.
+[[nodiscard]] TraceCheck check_trace(const Trace& trace, std::int64_t rows_limit = 2048);
+
+/// The same for one layer, its queries and keys laid out as in TraceLayer.
+[[nodiscard]] LayerCheck check_layer(const TraceInfo& info, const TraceLayer& layer,
+                                     std::int64_t rows_limit = 2048);
+
+}  // namespace kvsim
