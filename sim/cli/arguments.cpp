@@ -29,7 +29,8 @@ po::options_description described(const std::vector<Option>& options) {
 }
 
 std::string dashed(const Option& option) {
-  return option.letter == 0 ? "--" + option.name : fmt::format("-{}/--{}", option.letter, option.name);
+  return option.letter == 0 ? "--" + option.name
+                            : fmt::format("-{}/--{}", option.letter, option.name);
 }
 
 /// `word` is what the user typed: "--ouf", "-z", "--ouf=x".
@@ -66,8 +67,8 @@ Arguments::Arguments(std::string command, const std::vector<Option>& options,
         continue;
       }
       const auto option = std::find_if(options.begin(), options.end(), [&](const Option& o) {
-        return o.name == one.string_key || (o.letter != 0 && one.string_key.size() == 2 &&
-                                            one.string_key[1] == o.letter);
+        return o.name == one.string_key ||
+               (o.letter != 0 && one.string_key.size() == 2 && one.string_key[1] == o.letter);
       });
       if (option == options.end()) refuse_unknown(command_, one.original_tokens.front(), options);
       auto& slot = values_[option->name];
@@ -142,8 +143,8 @@ std::optional<double> Arguments::number(std::string_view option, double low, dou
 
 void Arguments::expect_words(std::size_t least, std::size_t most, std::string_view what) const {
   if (words_.size() < least) {
-    throw InputError{fmt::format("{}: expected {}; `kvsim help {}` shows how", command_, what,
-                                 command_)};
+    throw InputError{
+        fmt::format("{}: expected {}; `kvsim help {}` shows how", command_, what, command_)};
   }
   if (words_.size() > most) {
     throw InputError{fmt::format("{}: unexpected \"{}\"; expected {}", command_, words_[most],
@@ -155,7 +156,8 @@ std::string options_help(const std::vector<Option>& options) {
   std::vector<std::string> left;
   std::size_t width = 0;
   for (const Option& option : options) {
-    left.push_back(fmt::format("  {}--{}{}", option.letter == 0 ? "    " : fmt::format("-{}, ", option.letter),
+    left.push_back(fmt::format("  {}--{}{}",
+                               option.letter == 0 ? "    " : fmt::format("-{}, ", option.letter),
                                option.name, option.value.empty() ? "" : " " + option.value));
     width = std::max(width, left.back().size());
   }

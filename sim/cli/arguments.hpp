@@ -11,9 +11,9 @@ namespace kvsim {
 
 /// An option of a command, as help shows it and the parser takes it.
 struct Option {
-  std::string name;     // "out"
-  char letter = 0;      // 'o', or 0
-  std::string value;    // what its value is called ("DIR"); empty: a switch
+  std::string name;      // "out"
+  char letter = 0;       // 'o', or 0
+  std::string value;     // what its value is called ("DIR"); empty: a switch
   bool repeats = false;  // may be given several times
   std::string help;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,7 +13,8 @@ namespace kvsim {
 /// Exit statuses of the program.
 enum ExitStatus : int { kDone = 0, kDoesNotFit = 1, kBadInput = 2, kInternalFault = 3 };
 
-/// A word after `kvsim`: what it does, what it takes, and the function that does it.
+/// A word after `kvsim` (or two: "trace info"): what it does, what it takes, and the function that
+/// does it.
 struct Command {
   std::string_view name;
   std::string_view summary;   // one line of `kvsim help`
@@ -24,8 +26,10 @@ struct Command {
 
 /// In the order that help shows them.
 [[nodiscard]] const std::vector<Command>& commands();
-/// Errors: InputError naming the nearest.
-[[nodiscard]] const Command& find_command(std::string_view name);
+/// The command that `words` begin with. Errors: InputError naming the nearest.
+[[nodiscard]] const Command& find_command(std::span<const std::string> words);
+/// How many words a command's name has.
+[[nodiscard]] std::size_t name_length(const Command& command);
 /// Text of `kvsim help` and of `kvsim help COMMAND`.
 [[nodiscard]] std::string general_help();
 [[nodiscard]] std::string command_help(const Command& command);
@@ -33,7 +37,10 @@ struct Command {
 // One file each: command_NAME.cpp.
 [[nodiscard]] Command run_command();
 [[nodiscard]] Command replay_command();
-[[nodiscard]] Command trace_command();
+[[nodiscard]] Command trace_info_command();
+[[nodiscard]] Command trace_check_command();
+[[nodiscard]] Command trace_generate_command();
+[[nodiscard]] Command trace_convert_command();
 [[nodiscard]] Command list_command();
 [[nodiscard]] Command show_command();
 [[nodiscard]] Command help_command();

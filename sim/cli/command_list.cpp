@@ -23,7 +23,11 @@ using nlohmann::ordered_json;
 using Align = Table::Align;
 
 std::string models_table(std::size_t width) {
-  Table table{{{"model", Align::kLeft}, {"parameters"}, {"layers"}, {"KV heads"}, {"cache a token"},
+  Table table{{{"model", Align::kLeft},
+               {"parameters"},
+               {"layers"},
+               {"KV heads"},
+               {"cache a token"},
                {"context"}}};
   for (const Llm& llm : builtin_llms()) {
     const AttentionSpec& attention = llm.layers.front().attention;
@@ -33,7 +37,8 @@ std::string models_table(std::size_t width) {
                    to_text(cache_bytes_per_token(llm, llm.published_dtype).all_layers),
                    with_commas(llm.max_positions)});
   }
-  return table.str(width) + "cache a token: all layers, in the format the weights are published in\n";
+  return table.str(width) +
+         "cache a token: all layers, in the format the weights are published in\n";
 }
 
 std::string gpus_table(std::size_t width) {
@@ -114,8 +119,9 @@ Command list_command() {
   return {.name = "list",
           .summary = "what the catalogues hold: models, GPUs, methods, software stacks",
           .usage = "kvsim list models|gpus|methods|stacks [--json]",
-          .examples = "kvsim list gpus\n"
-                      "kvsim list models --json",
+          .examples =
+              "kvsim list gpus\n"
+              "kvsim list models --json",
           .options = {{"json", 0, "", false, "print JSON (schema kvsim.list/1)"}},
           .run = run_list};
 }

@@ -73,11 +73,13 @@ int run_show(const Arguments& arguments) {
 Command show_command() {
   return {.name = "show",
           .summary = "one entry of a catalogue, every figure with its source",
-          .usage = "kvsim show model|gpu|method|stack NAME [--json]\n"
-                   "kvsim show model PATH/config.json [--json]",
-          .examples = "kvsim show gpu A800-80GB-SXM\n"
-                      "kvsim show model llama-2-7b\n"
-                      "kvsim show method zeromerge",
+          .usage =
+              "kvsim show model|gpu|method|stack NAME [--json]\n"
+              "kvsim show model PATH/config.json [--json]",
+          .examples =
+              "kvsim show gpu A800-80GB-SXM\n"
+              "kvsim show model llama-2-7b\n"
+              "kvsim show method zeromerge",
           .options = {{"json", 0, "", false, "print JSON (schema kvsim.show/1)"}},
           .run = run_show};
 }

@@ -35,8 +35,10 @@ ordered_json gpu_json(const Gpu& gpu) {
 
 std::string gpu_text(const Gpu& gpu, std::size_t width) {
   Facts facts;
-  if (!gpu.aliases.empty()) facts.add("also called", fmt::format("{}", fmt::join(gpu.aliases, ", ")));
-  facts.add("generation", fmt::format("{}; timings of {} hold for it", gpu.generation, gpu.silicon));
+  if (!gpu.aliases.empty())
+    facts.add("also called", fmt::format("{}", fmt::join(gpu.aliases, ", ")));
+  facts.add("generation",
+            fmt::format("{}; timings of {} hold for it", gpu.generation, gpu.silicon));
   facts.add("HBM", fmt::format("{}, of which a process sees {} ({})", gpu.hbm, gpu.hbm_usable,
                                gpu.hbm_usable_measured ? "measured" : "scaled from a sibling"));
   facts.add("bandwidth", fmt::format("{}", gpu.hbm_bandwidth));

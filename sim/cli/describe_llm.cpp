@@ -31,13 +31,14 @@ std::string attention_sentence(const AttentionSpec& attention) {
     out += fmt::format("{} query heads, one latent of {} and a RoPE key of {} cached",
                        attention.n_heads, attention.kv_lora_rank, attention.rope_head_dim);
   } else {
-    out += fmt::format("{} query heads, {} KV heads of {}", attention.n_heads,
-                       attention.n_kv_heads, attention.head_dim);
+    out += fmt::format("{} query heads, {} KV heads of {}", attention.n_heads, attention.n_kv_heads,
+                       attention.head_dim);
     if (attention.v_head_dim != attention.head_dim) {
       out += fmt::format(" (values {})", attention.v_head_dim);
     }
   }
-  if (attention.window > 0) out += fmt::format(", window of {} tokens", with_commas(attention.window));
+  if (attention.window > 0)
+    out += fmt::format(", window of {} tokens", with_commas(attention.window));
   return out;
 }
 

@@ -64,10 +64,10 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   facts.add("attention", stack.attention == AttentionExec::kFused
                              ? "fused: no score matrix in memory"
                              : "eager: score matrices in memory");
-  facts.add("logits",
-            fmt::format("of {}{}",
-                        stack.logits == LogitPositions::kLast ? "the last position" : "all positions",
-                        stack.logits_fp32 ? ", upcast to fp32" : ""));
+  facts.add("logits", fmt::format("of {}{}",
+                                  stack.logits == LogitPositions::kLast ? "the last position"
+                                                                        : "all positions",
+                                  stack.logits_fp32 ? ", upcast to fp32" : ""));
   facts.add("KV heads", stack.expands_kv_heads ? "repeated to the query heads before attention"
                                                : "read as stored");
   facts.add("allocations", stack.rounds_allocations ? "rounded to blocks of 512 B" : "exact");
@@ -79,9 +79,9 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   facts.add("context", fmt::format("{}", stack.context));
   facts.add("usable", fmt::format("{:g} of what the driver reports", stack.usable_fraction));
   facts.add("time a launch", fmt::format("{}", stack.launch_overhead));
-  facts.add("host time", fmt::format("{} a layer, {} a step, {} an operator of a method",
-                                     stack.host_per_layer, stack.host_per_step,
-                                     stack.host_per_launch));
+  facts.add("host time",
+            fmt::format("{} a layer, {} a step, {} an operator of a method", stack.host_per_layer,
+                        stack.host_per_step, stack.host_per_launch));
   return stack.name + "\n" + facts.str(width) + sources_text(stack.sources, width);
 }
 

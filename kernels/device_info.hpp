@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// A CUDA device as its driver describes it.
+struct DeviceInfo {
+  std::string name;
+  std::int32_t compute_major = 0, compute_minor = 0;
+  std::int32_t sms = 0;
+  Bytes total_memory;  // what a process may ever have: the usable bytes of models/gpu
+  Bytes free_memory;
+  Bytes l2;
+};
+
+/// What was found, and if nothing, what was looked for.
+struct DeviceList {
+  std::vector<DeviceInfo> devices;
+  std::string driver;   // "13.0"; empty without a driver
+  std::string problem;  // why there are none: built without CUDA, no driver, no device
+};
+
+/// Asks the CUDA runtime. Never throws: that no device is there is an answer.
+[[nodiscard]] DeviceList list_devices();
+
+}  // namespace kvsim
