@@ -15,24 +15,6 @@
 namespace kvsim {
 namespace {
 
-std::vector<std::shared_ptr<const Method>> settle(const TraceInfo& info,
-                                                  const std::vector<MethodSpec>& specs) {
-  const MethodSite site{
-      .recorded = info.dtype,
-      .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim}};
-  std::vector<std::shared_ptr<const Method>> methods;
-  for (const MethodSpec& spec : specs) {
-    methods.push_back(make_method(spec, info.prompt_tokens, site));
-    if (as_composed(*methods.back()).parts().rerotate && !(info.rope_style && info.rope_theta)) {
-      throw InputError{
-          fmt::format("method \"{}\" on trace \"{}\": positions=rerotate needs rope_style "
-                      "and rope_theta in the trace's metadata",
-                      spec.name, info.name)};
-    }
-  }
-  return methods;
-}
-
 std::optional<Rope> rope_of(const TraceInfo& info) {
   if (!info.rope_style || !info.rope_theta || info.head_dim % 2 != 0) return std::nullopt;
   return Rope{info.head_dim, *info.rope_theta, *info.rope_style == RopeStyle::kInterleaved};
@@ -58,10 +40,25 @@ class Progress {
 
 }  // namespace
 
+std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec, const TraceInfo& info) {
+  const MethodSite site{
+      .recorded = info.dtype,
+      .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim}};
+  auto method = make_method(spec, info.prompt_tokens, site);
+  if (as_composed(*method).parts().rerotate && !(info.rope_style && info.rope_theta)) {
+    throw InputError{
+        fmt::format("method \"{}\" on trace \"{}\": positions=rerotate needs rope_style "
+                    "and rope_theta in the trace's metadata",
+                    spec.name, info.name)};
+  }
+  return method;
+}
+
 ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
                     const ReplayOptions& options) {
   const TraceInfo& info = trace.info();
-  const auto methods = settle(info, specs);
+  std::vector<std::shared_ptr<const Method>> methods;
+  for (const MethodSpec& spec : specs) methods.push_back(settle_for_trace(spec, info));
   const std::optional<Rope> rope = rope_of(info);
   const auto heads = static_cast<std::size_t>(info.n_kv_heads);
   const std::int32_t group = info.n_heads / info.n_kv_heads;

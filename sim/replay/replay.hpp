@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,6 +73,11 @@ struct ReplayResult {
   std::string trace;
   std::vector<ReplayMethod> methods;  // in the order asked for
 };
+
+/// Settles `spec` for a trace. Errors: InputError as make_method, or if the trace lacks what the
+/// method needs.
+[[nodiscard]] std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec,
+                                                             const TraceInfo& info);
 
 /// Replays `trace` through each of `methods`, teacher-forced: queries, keys and values are the
 /// recorded ones, so an error is one layer's and one step's; drift through layers and tokens is not

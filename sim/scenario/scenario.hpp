@@ -17,11 +17,15 @@ namespace kvsim {
 /// One run of a scenario: a choice of every key that the file gives as a list.
 struct ScenarioPoint {
   StaticSpec spec;
-  /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method", "dtype",
-  /// ….
+  MethodSpec method;  // as the file names it; spec.method is the same, settled
+  /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method" (its
+  /// name), "budget" (as asked for, or null), "method_params" (those given), "dtype", ….
   nlohmann::ordered_json keys;
   /// The keys that differ between points, for legends and table rows: "zeromerge budget 18000".
   std::string label;
+  /// Cache and side data of the whole batch at full length, whether or not they fit; absent where
+  /// only a replay knows.
+  std::optional<Bytes> kv_bytes_wanted;
 };
 
 /// Replay of an attention trace that a scenario asks for beside its points.
@@ -49,10 +53,13 @@ struct Scenario {
   std::vector<ScenarioPoint> points;
   std::optional<ReplaySection> replay;
   std::vector<PublishedFigure> published;
-  nlohmann::ordered_json echo;  // after `extends` and overrides: what was run
-  std::string hash;             // of echo, hexadecimal, the same on every machine
+  std::optional<std::vector<std::string>> figures;  // names of those to draw; absent: all
+  nlohmann::ordered_json echo;                      // after `extends` and overrides: what was run
+  std::string hash;  // of echo, hexadecimal, the same on every machine
   std::uint64_t seed = 0;
+  std::vector<std::string> notes;  // published figures that no point is left for, …
   std::vector<std::shared_ptr<const Llm>> own_models;  // those read from config.json files
+  std::vector<std::shared_ptr<const Gpu>> own_gpus;    // those with corrected memory
 };
 
 /// An override from the command line: "/batch=8".

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvsim {
+
+/// An option of a command, as help shows it and the parser takes it.
+struct Option {
+  std::string name;      // "out"
+  char letter = 0;       // 'o', or 0
+  std::string value;     // what its value is called ("DIR"); empty: a switch
+  bool repeats = false;  // may be given several times
+  std::string help;
+};
+
+/// What stood on the command line of one command, checked against what the command takes.
+class Arguments {
+ public:
+  /// `words` without the program's and the command's name. Errors: InputError "COMMAND: …" for an
+  /// unknown option (with the nearest), a missing or an unwanted value, an option given twice.
+  Arguments(std::string command, const std::vector<Option>& options,
+            const std::vector<std::string>& words);
+
+  [[nodiscard]] bool has(std::string_view option) const;
+  [[nodiscard]] std::optional<std::string> value(std::string_view option) const;
+  [[nodiscard]] std::vector<std::string> values(std::string_view option) const;
+  /// The values of `option`, each split at its commas, empty parts refused.
+  [[nodiscard]] std::vector<std::string> list(std::string_view option) const;
+  /// Errors: InputError "--OPTION: expected an integer in [low, high], got …".
+  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view option, std::int64_t low,
+                                                    std::int64_t high) const;
+  [[nodiscard]] std::optional<double> number(std::string_view option, double low,
+                                             double high) const;
+
+  /// Words that belong to no option, in order.
+  [[nodiscard]] const std::vector<std::string>& words() const { return words_; }
+  /// Errors: InputError unless there are `least` to `most` words; `what` names them: "SCENARIO".
+  void expect_words(std::size_t least, std::size_t most, std::string_view what) const;
+
+ private:
+  std::string command_;
+  std::map<std::string, std::vector<std::string>, std::less<>> values_;
+  std::vector<std::string> words_;
+};
+
+/// The options as help prints them, two blanks in front of each line.
+[[nodiscard]] std::string options_help(const std::vector<Option>& options);
+
+/// An integer or a number that is all of `text`; nullopt otherwise.
+[[nodiscard]] std::optional<std::int64_t> parse_integer(std::string_view text);
+[[nodiscard]] std::optional<double> parse_number(std::string_view text);
+
+}  // namespace kvsim

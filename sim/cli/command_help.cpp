@@ -1,0 +1,101 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/error.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/report/result_json.hpp"
+
+namespace kvsim {
+namespace {
+
+std::string indented(std::string_view lines, std::string_view by) {
+  std::string out;
+  std::size_t from = 0;
+  while (from <= lines.size()) {
+    const std::size_t end = std::min(lines.find('\n', from), lines.size());
+    out += fmt::format("{}{}\n", by, lines.substr(from, end - from));
+    from = end + 1;
+  }
+  return out;
+}
+
+int run_help(const Arguments& arguments) {
+  arguments.expect_words(0, 2, "a command");
+  write_out(arguments.words().empty() ? general_help()
+                                      : command_help(find_command(arguments.words())));
+  return kDone;
+}
+
+}  // namespace
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all{
+      run_command(),         replay_command(),         trace_info_command(),
+      trace_check_command(), trace_generate_command(), trace_convert_command(),
+      list_command(),        show_command(),           help_command()};
+  return all;
+}
+
+std::size_t name_length(const Command& command) {
+  return 1 + static_cast<std::size_t>(std::count(command.name.begin(), command.name.end(), ' '));
+}
+
+const Command& find_command(std::span<const std::string> words) {
+  std::string given = words.front();
+  std::vector<std::string> known;
+  for (const Command& command : commands()) {
+    const std::string_view first = command.name.substr(0, command.name.find(' '));
+    if (first == words.front()) {
+      if (name_length(command) == 1) return command;
+      if (words.size() > 1 && command.name == words[0] + " " + words[1]) return command;
+      // The first word is right: what is asked is the second.
+      known.emplace_back(command.name);
+      given =
+          fmt::format("{}", fmt::join(words.first(std::min<std::size_t>(2, words.size())), " "));
+    }
+  }
+  if (known.empty()) {
+    for (const Command& command : commands()) known.emplace_back(command.name);
+  }
+  throw InputError{unknown_name("command", given, known)};
+}
+
+std::string general_help() {
+  std::string out = fmt::format(
+      "kvsim {}: what a KV-cache compression method does to a GPU's memory, time and accuracy\n\n"
+      "usage: kvsim COMMAND …\n\n",
+      kvsim_version());
+  for (const Command& command : commands()) {
+    out += fmt::format("  {:<15} {}\n", command.name, command.summary);
+  }
+  out +=
+      "\n"
+      "  kvsim help COMMAND    its options, with examples\n"
+      "  kvsim --version       the version\n\n"
+      "start with: kvsim run scenarios/zeromerge-a800.json\n"
+      "exit status: 0 done (running out of memory is a result), 1 the answer is \"does not fit\",\n"
+      "             2 bad input, 3 a fault of kvsim\n";
+  return out;
+}
+
+std::string command_help(const Command& command) {
+  std::string out = fmt::format("kvsim {}: {}\n\nusage:\n{}", command.name, command.summary,
+                                indented(command.usage, "  "));
+  if (!command.options.empty()) out += "\noptions:\n" + options_help(command.options);
+  if (!command.examples.empty()) out += "\nexamples:\n" + indented(command.examples, "  ");
+  return out;
+}
+
+Command help_command() {
+  return {.name = "help",
+          .summary = "this text, or that of a command",
+          .usage = "kvsim help [COMMAND]",
+          .examples = "kvsim help replay",
+          .options = {},
+          .run = run_help};
+}
+
+}  // namespace kvsim

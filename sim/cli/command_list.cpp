@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/methods/method.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/describe.hpp"
+#include "sim/cli/kinds.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/table.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+using Align = Table::Align;
+
+std::string models_table(std::size_t width) {
+  Table table{{{"model", Align::kLeft},
+               {"parameters"},
+               {"layers"},
+               {"KV heads"},
+               {"cache a token"},
+               {"context"}}};
+  for (const Llm& llm : builtin_llms()) {
+    const AttentionSpec& attention = llm.layers.front().attention;
+    table.add_row({llm.name, fmt::format("{:.1f} B", static_cast<double>(parameters(llm)) / 1e9),
+                   fmt::format("{}", llm.n_layers()),
+                   attention.is_latent() ? "latent" : fmt::format("{}", attention.n_kv_heads),
+                   to_text(cache_bytes_per_token(llm, llm.published_dtype).all_layers),
+                   with_commas(llm.max_positions)});
+  }
+  return table.str(width) +
+         "cache a token: all layers, in the format the weights are published in\n";
+}
+
+std::string gpus_table(std::size_t width) {
+  Table table{
+      {{"GPU", Align::kLeft}, {"HBM"}, {"usable"}, {"bandwidth"}, {"16-bit dense peak"}, {"SMs"}}};
+  for (const Gpu& gpu : builtin_gpus()) {
+    table.add_row({gpu.name, to_text(gpu.hbm), to_text(gpu.hbm_usable), to_text(gpu.hbm_bandwidth),
+                   to_text(peak_flops(gpu, Dtype::kFp16)), fmt::format("{}", gpu.sms)});
+  }
+  return table.str(width);
+}
+
+std::string methods_table(std::size_t width) {
+  Table table{{{"method", Align::kLeft}, {"entries held", Align::kLeft}, {"what", Align::kLeft}}};
+  for (const MethodInfo& method : builtin_methods()) {
+    table.add_row({method.name, method.size_law, method.summary});
+  }
+  return table.str(width);
+}
+
+std::string stacks_table(std::size_t width) {
+  Table table{{{"stack", Align::kLeft}, {"what", Align::kLeft}}};
+  for (const Stack& stack : builtin_stacks()) table.add_row({stack.name, stack.summary});
+  return table.str(width);
+}
+
+template <class Entries, class Describe>
+ordered_json described(const Entries& entries, Describe describe) {
+  ordered_json out = ordered_json::array();
+  for (const auto& entry : entries) out.push_back(describe(entry));
+  return out;
+}
+
+ordered_json list_document(CatalogueKind kind) {
+  ordered_json out{{"schema", "kvsim.list/1"}, {"kind", plural_of(kind)}};
+  switch (kind) {
+    case CatalogueKind::kModel:
+      out["entries"] = described(builtin_llms(), llm_json);
+      break;
+    case CatalogueKind::kGpu:
+      out["entries"] = described(builtin_gpus(), gpu_json);
+      break;
+    case CatalogueKind::kMethod:
+      out["entries"] = described(builtin_methods(), method_json);
+      break;
+    case CatalogueKind::kStack:
+      out["entries"] = described(builtin_stacks(), stack_json);
+      break;
+  }
+  return out;
+}
+
+std::string list_text(CatalogueKind kind, std::size_t width) {
+  switch (kind) {
+    case CatalogueKind::kModel:
+      return models_table(width);
+    case CatalogueKind::kGpu:
+      return gpus_table(width);
+    case CatalogueKind::kMethod:
+      return methods_table(width);
+    case CatalogueKind::kStack:
+      return stacks_table(width);
+  }
+  return "";
+}
+
+int run_list(const Arguments& arguments) {
+  arguments.expect_words(1, 1, "models, gpus, methods or stacks");
+  const CatalogueKind kind = parse_kind(arguments.words().front());
+  write_out(arguments.has("json") ? to_file_text(list_document(kind))
+                                  : list_text(kind, terminal_width()));
+  return kDone;
+}
+
+}  // namespace
+
+Command list_command() {
+  return {.name = "list",
+          .summary = "what the catalogues hold: models, GPUs, methods, software stacks",
+          .usage = "kvsim list models|gpus|methods|stacks [--json]",
+          .examples =
+              "kvsim list gpus\n"
+              "kvsim list models --json",
+          .options = {{"json", 0, "", false, "print JSON (schema kvsim.list/1)"}},
+          .run = run_list};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/replay_job.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/engine/parallel.hpp"
+#include "sim/report/progress.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/results_folder.hpp"
+#include "sim/report/table.hpp"
+#include "sim/scenario/scenario.hpp"
+#include "sim/serve/static_run.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostThreads = 1024;
+/// Timeline samples of one point, and of a whole scenario (they bound memory and file sizes).
+constexpr std::size_t kMostSamples = 512;
+constexpr std::size_t kFewestSamples = 3;
+constexpr std::size_t kAllSamples = 1U << 20U;
+
+std::vector<Override> read_overrides(const Arguments& arguments) {
+  std::vector<Override> overrides;
+  for (const std::string& text : arguments.values("set")) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos) {
+      throw InputError{"--set", "/json/pointer=value", fmt::format("\"{}\"", text)};
+    }
+    overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
+  }
+  return overrides;
+}
+
+std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool quiet) {
+  const std::size_t n = scenario.points.size();
+  const std::size_t samples =
+      std::clamp(kAllSamples / std::max<std::size_t>(n, 1), kFewestSamples, kMostSamples);
+  std::vector<StaticResult> results(n);
+  std::atomic<std::size_t> done{0};
+  Progress progress{"simulating " + scenario.name, static_cast<double>(n), "points"};
+  parallel_for(n, threads, [&](std::size_t i) {
+    const ScenarioPoint& point = scenario.points[i];
+    try {
+      results[i] = run_static(point.spec, samples);
+    } catch (const InputError& error) {
+      throw InputError{
+          fmt::format("{}: point \"{}\": {}", scenario.name, point.label, error.what())};
+    }
+    const auto finished = static_cast<double>(++done);
+    if (!quiet) progress.update(finished / static_cast<double>(n));
+  });
+  progress.finish();
+  return results;
+}
+
+/// Where the results of a scenario go; nullopt where none are written.
+std::optional<fs::path> folder_of(const Arguments& arguments, const Scenario& scenario,
+                                  bool several) {
+  if (const auto out = arguments.value("out")) {
+    return several ? fs::path{*out} / scenario.name : fs::path{*out};
+  }
+  if (arguments.has("json")) return std::nullopt;
+  return fs::path{"kvsim-out"} / scenario.name;
+}
+
+struct Finished {
+  ordered_json document;
+  std::string text;
+};
+
+Finished run_scenario(const Arguments& arguments, const Scenario& scenario,
+                      const std::optional<fs::path>& folder) {
+  const bool quiet = arguments.has("quiet");
+  const int threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  RunReport report;
+  report.scenario = &scenario;
+  report.notes = scenario.notes;
+  report.results = run_points(scenario, threads, quiet);
+  if (scenario.replay) {
+    Progress progress{"replaying " + scenario.replay->trace.stem().string()};
+    ReplayOptions options;
+    options.threads = threads;
+    options.per_step = scenario.replay->per_step;
+    options.per_head = scenario.replay->per_head;
+    options.seed = scenario.seed;
+    if (!quiet) options.progress = [&](double done) { progress.update(done); };
+    ReplayJob job = run_replay_job(scenario.replay->trace, scenario.replay->methods, options);
+    report.replay = std::move(job.result);
+    report.skipped = std::move(job.skipped);
+  }
+  std::optional<ResultsFolder> written;
+  if (folder) {
+    const bool none = scenario.figures && scenario.figures->empty();
+    written = write_run_results(report, *folder,
+                                {.figures = !none && !arguments.has("no-figures"), .gnuplot = {}});
+  }
+  if (arguments.has("json")) return {run_document(report), ""};
+  return {nullptr, run_summary(report, written ? &*written : nullptr, terminal_width())};
+}
+
+int run_run(const Arguments& arguments) {
+  arguments.expect_words(1, SIZE_MAX, "one or more scenario files");
+  const std::vector<Override> overrides = read_overrides(arguments);
+  const bool several = arguments.words().size() > 1;
+  // All are read before the first is run: a slip in the last one costs no time.
+  std::vector<Scenario> scenarios;
+  std::vector<std::optional<fs::path>> folders;
+  std::set<fs::path> taken;
+  for (const std::string& file : arguments.words()) {
+    scenarios.push_back(read_scenario(file, overrides));
+    folders.push_back(folder_of(arguments, scenarios.back(), several));
+    if (!folders.back()) continue;
+    check_results_folder(*folders.back());
+    if (!taken.insert(folders.back()->lexically_normal()).second) {
+      throw InputError{
+          fmt::format("two scenarios are called {}: their results would go to one folder",
+                      scenarios.back().name)};
+    }
+  }
+  ordered_json documents = ordered_json::array();
+  for (std::size_t i = 0; i < scenarios.size(); ++i) {
+    Finished finished = run_scenario(arguments, scenarios[i], folders[i]);
+    if (arguments.has("json")) {
+      documents.push_back(std::move(finished.document));
+    } else if (!arguments.has("quiet")) {
+      write_out((i > 0 ? "\n" : "") + finished.text);
+    }
+  }
+  if (arguments.has("json")) {
+    const ordered_json all{{"schema", "kvsim.runs/1"}, {"runs", documents}};
+    write_out(to_file_text(several ? all : documents.front()));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+Command run_command() {
+  return {.name = "run",
+          .summary = "simulate scenarios: memory, time and OOM points, with tables and figures",
+          .usage = "kvsim run SCENARIO.json… [options]",
+          .examples =
+              "kvsim run scenarios/zeromerge-a800.json\n"
+              "kvsim run my.json --set /gpu=H200-141GB-SXM --set /batch=[1,2,4] --json",
+          .options = {{"out", 'o', "DIR", false,
+                       "results folder (kvsim-out/NAME); of several scenarios, its parent"},
+                      {"set", 's', "/KEY=VALUE", true,
+                       "override a key of the scenario: JSON pointer, JSON value or a word"},
+                      {"json", 0, "", false,
+                       "print JSON (schema kvsim.run/1) and nothing else; no folder without -o"},
+                      {"no-figures", 0, "", false, "leave figures out of the results folder"},
+                      {"threads", 'j', "N", false,
+                       "threads; 0: the machine's; no result depends on it"},
+                      {"quiet", 'q', "", false, "no summary, no progress"}},
+          .run = run_run};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,87 @@
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "models/gpu/gpu.hpp"
+#include "models/json/field.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/methods/method.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/describe.hpp"
+#include "sim/cli/kinds.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/report/result_json.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+const MethodInfo& find_method(std::string_view name) {
+  std::vector<std::string> known;
+  for (const MethodInfo& method : builtin_methods()) {
+    if (method.name == name) return method;
+    known.push_back(method.name);
+  }
+  throw InputError{unknown_name("method", name, known)};
+}
+
+/// A catalogue name, or the path of a Hugging Face config.json.
+Llm model_of(const std::string& name) {
+  if (!name.ends_with(".json")) return find_llm(name);
+  const Field config = Field::read_file(name);
+  const fs::path folder = fs::absolute(name).parent_path().filename();
+  return read_hf_config(config, folder.empty() ? "model" : folder.string());
+}
+
+int run_show(const Arguments& arguments) {
+  arguments.expect_words(2, 2, "model, gpu, method or stack, and a name");
+  const CatalogueKind kind = parse_kind(arguments.words()[0]);
+  const std::string& name = arguments.words()[1];
+  const std::size_t width = terminal_width();
+  std::string text;
+  ordered_json document{{"schema", "kvsim.show/1"}, {"kind", plural_of(kind)}};
+  switch (kind) {
+    case CatalogueKind::kModel: {
+      const Llm llm = model_of(name);
+      text = llm_text(llm, width);
+      document["entry"] = llm_json(llm);
+      break;
+    }
+    case CatalogueKind::kGpu:
+      text = gpu_text(find_gpu(name), width);
+      document["entry"] = gpu_json(find_gpu(name));
+      break;
+    case CatalogueKind::kMethod:
+      text = method_text(find_method(name), width);
+      document["entry"] = method_json(find_method(name));
+      break;
+    case CatalogueKind::kStack:
+      text = stack_text(find_stack(name), width);
+      document["entry"] = stack_json(find_stack(name));
+      break;
+  }
+  write_out(arguments.has("json") ? to_file_text(document) : text);
+  return kDone;
+}
+
+}  // namespace
+
+Command show_command() {
+  return {.name = "show",
+          .summary = "one entry of a catalogue, every figure with its source",
+          .usage =
+              "kvsim show model|gpu|method|stack NAME [--json]\n"
+              "kvsim show model PATH/config.json [--json]",
+          .examples =
+              "kvsim show gpu A800-80GB-SXM\n"
+              "kvsim show model llama-2-7b\n"
+              "kvsim show method zeromerge",
+          .options = {{"json", 0, "", false, "print JSON (schema kvsim.show/1)"}},
+          .run = run_show};
+}
+
+}  // namespace kvsim

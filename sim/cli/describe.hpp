@@ -1,0 +1,38 @@
+#pragma once
+
+// What the catalogues hold, for `kvsim list` and `kvsim show`: as JSON, and as text for people.
+// docs/cli.md lists the keys.
+
+#include <cstddef>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "models/gpu/gpu.hpp"
+#include "models/llm/llm.hpp"
+#include "models/methods/method.hpp"
+#include "models/stack/stack.hpp"
+
+namespace kvsim {
+
+[[nodiscard]] nlohmann::ordered_json llm_json(const Llm& llm);
+[[nodiscard]] std::string llm_text(const Llm& llm, std::size_t width);
+
+[[nodiscard]] nlohmann::ordered_json gpu_json(const Gpu& gpu);
+[[nodiscard]] std::string gpu_text(const Gpu& gpu, std::size_t width);
+
+[[nodiscard]] nlohmann::ordered_json stack_json(const Stack& stack);
+[[nodiscard]] std::string stack_text(const Stack& stack, std::size_t width);
+
+[[nodiscard]] nlohmann::ordered_json method_json(const MethodInfo& method);
+[[nodiscard]] std::string method_text(const MethodInfo& method, std::size_t width);
+
+/// Bytes one more token adds to the cache of one sequence: of every layer, and of those without a
+/// sliding window alone, which is what still grows once the windows are full.
+struct TokenBytes {
+  Bytes all_layers;
+  Bytes past_windows;
+};
+[[nodiscard]] TokenBytes cache_bytes_per_token(const Llm& llm, Dtype kv_dtype);
+
+}  // namespace kvsim

@@ -1,0 +1,86 @@
+#include <cstddef>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/text.hpp"
+
+namespace kvsim {
+namespace {
+
+int dispatch(const std::vector<std::string>& words) {
+  if (words.empty()) {
+    write_err(general_help());
+    return kBadInput;
+  }
+  const std::string& first = words.front();
+  if (first == "--version" || first == "-V" || first == "version") {
+    write_out(fmt::format("kvsim {}\n", kvsim_version()));
+    return kDone;
+  }
+  if (first == "--help" || first == "-h") {
+    write_out(general_help());
+    return kDone;
+  }
+  if (first.starts_with("-")) {
+    throw InputError{
+        unknown_name("option", first, std::vector<std::string>{"--help", "--version"})};
+  }
+  const Command& command = find_command(words);
+  const std::vector<std::string> rest{
+      words.begin() + static_cast<std::ptrdiff_t>(name_length(command)), words.end()};
+  for (const std::string& word : rest) {
+    if (word == "--") break;
+    if (word == "--help" || word == "-h") {
+      write_out(command_help(command));
+      return kDone;
+    }
+  }
+  return command.run(Arguments{std::string{command.name}, command.options, rest});
+}
+
+/// Messages quote what users gave: control characters would break the line, or the terminal.
+void complain(std::string_view message) {
+  write_err(fmt::format("kvsim: {}\n", clean_text(message)));
+}
+
+void report_fault(std::string_view what) {
+  complain(fmt::format("internal fault: {}", what));
+  write_err(
+      fmt::format("This is a fault of kvsim {}, not of its input. Please report it with the "
+                  "command line, the input files and this message.\n",
+                  kvsim_version()));
+}
+
+int guarded(int argc, char** argv) {
+  try {
+    prepare_standard_streams();
+    return dispatch({argv + (argc > 0 ? 1 : 0), argv + argc});
+  } catch (const InputError& error) {
+    complain(error.what());
+    return kBadInput;
+  } catch (const ContractError& error) {
+    report_fault(error.what());
+  } catch (const std::bad_alloc&) {
+    complain("out of memory on this machine: fewer points, or a shorter trace, may fit");
+    return kInternalFault;
+  } catch (const std::exception& error) {
+    report_fault(error.what());
+  } catch (...) {
+    report_fault("an exception of an unknown kind");
+  }
+  return kInternalFault;
+}
+
+}  // namespace
+}  // namespace kvsim
+
+int main(int argc, char** argv) { return kvsim::guarded(argc, argv); }

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "models/methods/method.hpp"
+#include "sim/replay/replay.hpp"
+#include "sim/report/run_report.hpp"
+
+namespace kvsim {
+
+/// A trace run through those of the methods that can run on it.
+struct ReplayJob {
+  ReplayResult result;
+  std::vector<SkippedMethod> skipped;  // what the trace lacks for them
+};
+
+/// Errors: InputError for a trace that cannot be read, a method or a value that does not exist, and
+/// if no method is left.
+[[nodiscard]] ReplayJob run_replay_job(const std::filesystem::path& trace,
+                                       const std::vector<MethodSpec>& methods,
+                                       const ReplayOptions& options);
+
+}  // namespace kvsim

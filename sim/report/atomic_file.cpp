@@ -1,0 +1,225 @@
+#include "sim/report/atomic_file.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifest = ".kvsim-folder";
+constexpr const char* kManifestHead = "kvsim wrote these files and may replace them:";
+constexpr mode_t kFileMode = 0666;  // before the umask
+
+[[noreturn]] void cannot_write(const fs::path& path, const std::string& reason) {
+  throw InputError{fmt::format("{}: cannot be written: {}", path.string(), reason)};
+}
+std::string reason_of(int error) { return std::generic_category().message(error); }
+
+/// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_{fd} {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  [[nodiscard]] int get() const { return fd_; }
+  /// As close(2), whose errors are a full disk's last chance to speak.
+  [[nodiscard]] int close() { return ::close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+/// 0, or the errno of what failed. Creates `path`, which must not be there.
+int write_new(const fs::path& path, std::string_view text, bool sync) {
+  Descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode)};
+  if (file.get() < 0) return errno;
+  while (!text.empty()) {
+    const ssize_t n = ::write(file.get(), text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  // Some file systems (pipes and the like) cannot sync; that is no failure to write.
+  if (sync && ::fsync(file.get()) != 0 && errno != EINVAL && errno != EROFS) return errno;
+  return file.close() == 0 ? 0 : errno;
+}
+
+/// `NAME.WORD-PID` beside `path`, with a count where that is taken.
+fs::path sibling(const fs::path& path, std::string_view word) {
+  for (int attempt = 1;; ++attempt) {
+    fs::path name = path;
+    name += fmt::format(".{}-{}", word, ::getpid());
+    if (attempt > 1) name += fmt::format("-{}", attempt);
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(name, ignored))) return name;
+  }
+}
+
+std::set<std::string> read_manifest(const fs::path& folder) {
+  std::set<std::string> names;
+  std::ifstream in{folder / kManifest};
+  std::string line;
+  if (!std::getline(in, line) || line != kManifestHead) return names;
+  names.insert(kManifest);
+  while (std::getline(in, line)) names.insert(line);
+  return names;
+}
+
+/// Files (and whatever else is no folder) under `folder`, relative to it, sorted.
+std::vector<std::string> files_under(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator{folder}) {
+    if (entry.is_directory() && !entry.is_symlink()) continue;
+    names.push_back(entry.path().lexically_relative(folder).generic_string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Refuses a target that commit() must not replace.
+void check_replaceable(const fs::path& shown, const fs::path& target) {
+  std::error_code status;
+  const fs::file_status there = fs::status(target, status);
+  if (there.type() == fs::file_type::not_found) return;
+  if (there.type() == fs::file_type::none) cannot_write(shown, status.message());
+  if (!fs::is_directory(there)) cannot_write(shown, "it is there already and is no folder");
+  try {
+    const std::set<std::string> ours = read_manifest(target);
+    std::vector<std::string> foreign;
+    for (const std::string& name : files_under(target)) {
+      if (!ours.contains(name)) foreign.push_back(name);
+    }
+    if (foreign.empty()) return;
+    const std::size_t more = foreign.size() > 3 ? foreign.size() - 3 : 0;
+    if (more > 0) foreign.resize(3);
+    throw InputError{
+        fmt::format("{}: holds what kvsim did not write ({}{}); choose another folder, or remove "
+                    "this one",
+                    shown.string(), fmt::join(foreign, ", "),
+                    more > 0 ? fmt::format(", and {} more", more) : "")};
+  } catch (const fs::filesystem_error& error) {
+    cannot_write(shown, error.code().message());
+  }
+}
+
+}  // namespace
+
+void write_file_atomically(const fs::path& path, std::string_view text) {
+  // A link is followed, so that what it names is replaced and not the link.
+  std::error_code status;
+  const fs::path resolved =
+      fs::is_symlink(path, status) ? fs::weakly_canonical(path, status) : path;
+  const fs::path target = status || resolved.empty() ? path : resolved;
+  if (fs::is_directory(target, status)) cannot_write(path, "it is a folder");
+  // A device or a pipe ("/dev/null", "/dev/stdout") cannot be replaced, only written to.
+  const fs::file_type type = fs::status(target, status).type();
+  if (type == fs::file_type::character || type == fs::file_type::fifo) {
+    std::ofstream out{target, std::ios::binary};
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    if (!out.flush()) cannot_write(path, reason_of(errno));
+    return;
+  }
+  const fs::path temporary = sibling(target, "partial");
+  int error = write_new(temporary, text, /*sync=*/true);
+  if (error == 0 && ::rename(temporary.c_str(), target.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    cannot_write(path, reason_of(error));
+  }
+}
+
+AtomicFolder::AtomicFolder(const fs::path& path) : shown_{path} {
+  std::error_code status;
+  target_ = fs::weakly_canonical(fs::absolute(path, status), status);
+  if (status || target_.empty()) cannot_write(path, status ? status.message() : "no such folder");
+  if (target_.filename().empty()) target_ = target_.parent_path();  // "out/" is "out"
+  if (!target_.has_filename()) cannot_write(path, "it is the root of the file system");
+  check_replaceable(path, target_);
+  fs::path missing = target_.parent_path();
+  while (!fs::exists(missing, status) && missing.has_relative_path()) {
+    made_parent_ = missing;
+    missing = missing.parent_path();
+  }
+  fs::create_directories(target_.parent_path(), status);
+  if (!status) {
+    partial_ = sibling(target_, "partial");
+    if (::mkdir(partial_.c_str(), 0777) != 0) status = {errno, std::generic_category()};
+  }
+  if (status) {
+    partial_.clear();
+    remove_made_parents();
+    cannot_write(path, status.message());
+  }
+}
+
+AtomicFolder::~AtomicFolder() {
+  if (committed_) return;
+  std::error_code ignored;
+  if (!partial_.empty()) fs::remove_all(partial_, ignored);
+  remove_made_parents();
+}
+
+void AtomicFolder::remove_made_parents() const {
+  if (!made_parent_) return;
+  std::error_code status;
+  // Upwards while empty; what somebody else put there meanwhile stays.
+  for (fs::path at = target_.parent_path();; at = at.parent_path()) {
+    fs::remove(at, status);
+    if (at == *made_parent_ || !at.has_relative_path()) break;
+  }
+}
+
+void AtomicFolder::write(const fs::path& name, std::string_view text) const {
+  const fs::path path = partial_ / name;
+  std::error_code status;
+  fs::create_directories(path.parent_path(), status);
+  const int error = status ? status.value() : write_new(path, text, /*sync=*/false);
+  if (error != 0) cannot_write(shown_ / name, reason_of(error));
+}
+
+void AtomicFolder::commit() {
+  std::string manifest = fmt::format("{}\n", kManifestHead);
+  try {
+    for (const std::string& name : files_under(partial_)) manifest += name + "\n";
+  } catch (const fs::filesystem_error& error) {
+    cannot_write(shown_, error.code().message());
+  }
+  write(kManifest, manifest);
+  check_replaceable(shown_, target_);  // again: the run took its time
+  std::error_code status;
+  fs::path old;
+  if (fs::exists(target_, status)) {
+    old = sibling(target_, "old");
+    fs::rename(target_, old, status);
+    if (status) cannot_write(shown_, status.message());
+  }
+  fs::rename(partial_, target_, status);
+  if (status) {
+    std::error_code ignored;
+    if (!old.empty()) fs::rename(old, target_, ignored);
+    cannot_write(shown_, status.message());
+  }
+  committed_ = true;
+  if (!old.empty()) fs::remove_all(old, status);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,71 @@
+#pragma once
+
+// Sizes, colours and scales that both kinds of chart share.
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvsim::chart {
+
+// A figure is laid out in SVG pixels of 1/96 inch: 720 are 7.5 inches, which print on a page's 6.9
+// with 16-pixel text at 11 points. The PNG is the same at three times the resolution.
+inline constexpr int kWidth = 720;
+inline constexpr int kFont = 16;
+inline constexpr int kPngScale = 3;
+inline constexpr double kCharWidth = 9.2;  // of DejaVu Sans at kFont, mean over text like ours
+inline constexpr double kLineHeight = 21;
+inline constexpr double kRightMargin = 30;  // half a tick label stands out of the plot
+
+/// Without the yellow, which is lost on white.
+inline constexpr std::array<std::string_view, 7> kLineColours{
+    "#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#E69F00", "#56B4E9"};
+inline constexpr std::array<std::string_view, 5> kDashes{"solid", "(14,5)", "(3,4)", "(14,4,3,4)",
+                                                         "(7,3)"};
+inline constexpr std::array<int, 6> kMarks{7, 5, 9, 13, 11, 15};
+
+struct Fill {
+  std::string_view colour;
+  bool dark;  // white text on it
+};
+inline constexpr std::array<Fill, 8> kFills{
+    Fill{"#0072B2", true},  Fill{"#E69F00", false}, Fill{"#009E73", true}, Fill{"#F0E442", false},
+    Fill{"#CC79A7", false}, Fill{"#56B4E9", false}, Fill{"#D55E00", true}, Fill{"#999999", false}};
+
+/// Round steps from at most `low` to at least `high`, about `wanted` of them.
+struct Ticks {
+  double first = 0, step = 1, last = 1;
+};
+[[nodiscard]] Ticks ticks_over(double low, double high, int wanted);
+
+/// Pixels that `text` takes at kFont.
+[[nodiscard]] double text_pixels(std::string_view text);
+
+/// A number for a gnuplot script: shortest digits that read back the same.
+[[nodiscard]] std::string number(double value);
+
+/// Where things stand on the canvas, in pixels. Margins are said outright: gnuplot's own guesses
+/// differ between its terminals.
+struct Layout {
+  double left = 0;                  // of the plot: room for tick labels and the axis's name
+  double height = 0;                // of the plot
+  std::vector<std::string> legend;  // entries, for the room they take
+};
+[[nodiscard]] constexpr double plot_width(double left) { return kWidth - left - kRightMargin; }
+
+/// A whole script; `plot` gives the size of marks as a multiple of the variable `mark`: what all
+/// charts have in common (encoding, title, legend below, fonts), then `settings`, then `plot`,
+/// drawn as SVG and again as PNG.
+[[nodiscard]] std::string script(const std::string& name, const std::string& title,
+                                 const Layout& layout, const std::string& settings,
+                                 const std::string& plot);
+
+/// How many lines of the canvas's width a title takes, and its text so broken.
+[[nodiscard]] std::vector<std::string> title_lines(const std::string& title);
+
+/// Longest text of a legend entry, in columns.
+inline constexpr std::size_t kLongestEntry = 54;
+
+}  // namespace kvsim::chart

@@ -1,0 +1,149 @@
+#include "sim/report/csv.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sim/report/result_json.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string value_field(const ordered_json& value) {
+  if (value.is_null()) return "";
+  if (value.is_string()) return csv_field(value.get_ref<const std::string&>());
+  return csv_field(value.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+}
+
+std::string optional_number(const std::optional<double>& value) {
+  return value ? csv_number(*value) : "";
+}
+
+}  // namespace
+
+std::string csv_field(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string{text};
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  return out + "\"";
+}
+
+std::string csv_number(double value) {
+  if (!std::isfinite(value)) return "";
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  return {digits.data(), end};
+}
+
+std::string points_csv(const RunReport& report) {
+  const ordered_json points = run_document(report).at("points");
+  // Columns are the keys of the first point and whatever later ones add; what is nested stays in
+  // result.json, but for the OOM's numbers.
+  std::vector<std::string> columns;
+  for (const ordered_json& point : points) {
+    for (const auto& item : point.items()) {
+      if (item.key() == "oom" || item.key() == "kv_bytes_per_layer" || item.key() == "notes" ||
+          item.key() == "peak_owners") {
+        continue;
+      }
+      if (std::find(columns.begin(), columns.end(), item.key()) == columns.end()) {
+        columns.push_back(item.key());
+      }
+    }
+  }
+  constexpr std::array kOom{"step", "tokens", "phase", "requested", "free"};
+  std::string out = "point";
+  for (const std::string& column : columns) out += "," + csv_field(column);
+  out += ",oom_step,oom_tokens,oom_phase,oom_requested_bytes,oom_free_bytes\n";
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    out += fmt::format("{}", i);
+    for (const std::string& column : columns) {
+      const auto found = points[i].find(column);
+      out += "," + (found == points[i].end() ? std::string{} : value_field(*found));
+    }
+    const ordered_json& oom = points[i].at("oom");
+    for (const char* key : kOom) out += "," + (oom.is_null() ? "" : value_field(oom.at(key)));
+    out += "\n";
+  }
+  return out;
+}
+
+std::string timeline_csv(const RunReport& report) {
+  std::string out = "point,label,step,tokens,peak_bytes,held_bytes,kv_bytes,step_s,tok_s\n";
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    const std::string label = csv_field(report.scenario->points.at(i).label);
+    for (const StaticSample& s : report.results[i].timeline) {
+      out += fmt::format("{},{},{},{},{},{},{},{},{}\n", i, label, s.step, s.tokens, s.peak.count(),
+                         s.held.count(), s.kv.count(), csv_number(s.time.count()),
+                         csv_number(s.tok_s));
+    }
+  }
+  return out;
+}
+
+std::string owners_csv(const RunReport& report) {
+  std::string out = "point,label,phase,owner,bytes\n";
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    const StaticResult& result = report.results[i];
+    for (const auto& [owner, bytes] : result.peak_owners) {
+      out += fmt::format("{},{},{},{},{}\n", i, csv_field(report.scenario->points.at(i).label),
+                         csv_field(result.peak_phase), csv_field(owner), bytes.count());
+    }
+  }
+  return out;
+}
+
+std::string layers_csv(const RunReport& report) {
+  std::string out = "point,label,layer,kv_bytes\n";
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    const auto& layers = report.results[i].kv_bytes_per_layer;
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      out += fmt::format("{},{},{},{}\n", i, csv_field(report.scenario->points.at(i).label), layer,
+                         layers[layer].count());
+    }
+  }
+  return out;
+}
+
+std::string replay_steps_csv(const ReplayResult& replay) {
+  std::string out =
+      "method,budget,step,tokens,entries_held,entries_attended,bytes_held,side_bytes,bytes_read,"
+      "bytes_written,extra_flops,rel_error,cosine,retained_mass\n";
+  for (const ReplayMethod& method : replay.methods) {
+    for (const ReplayStep& s : method.series) {
+      out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_field(method.name),
+                         optional_number(method.budget), s.step, s.tokens,
+                         csv_number(s.entries_held), csv_number(s.entries_attended), s.bytes_held,
+                         s.side_bytes, csv_number(s.bytes_read), csv_number(s.bytes_written),
+                         csv_number(s.extra_flops), csv_number(s.rel_error), csv_number(s.cosine),
+                         optional_number(s.retained_mass));
+    }
+  }
+  return out;
+}
+
+std::string replay_layers_csv(const ReplayResult& replay) {
+  std::string out =
+      "method,budget,layer,entries_final,bytes_final,rel_error_mean,cosine_mean,"
+      "retained_mass_mean\n";
+  for (const ReplayMethod& method : replay.methods) {
+    for (const ReplayCell& c : method.layers) {
+      out += fmt::format("{},{},{},{},{},{},{},{}\n", csv_field(method.name),
+                         optional_number(method.budget), c.layer, c.entries_final, c.bytes_final,
+                         csv_number(c.rel_error_mean), csv_number(c.cosine_mean),
+                         optional_number(c.retained_mass_mean));
+    }
+  }
+  return out;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,489 @@
+#include "sim/report/figures.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "sim/report/chart.hpp"
+#include "sim/report/point_names.hpp"
+#include "sim/report/text.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kMostFiles = 12;  // of one kind
+constexpr std::size_t kMostBars = 24;   // in one file
+constexpr std::size_t kMostParts = 8;   // of a bar: as many as there are fills
+constexpr double kMiB = 1024.0 * 1024.0;
+constexpr double kGiB = 1024.0 * kMiB;
+
+double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
+
+/// Points that stand in one figure: all that is not the method's is the same.
+struct Group {
+  std::string title;   // "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1"
+  std::string suffix;  // of file names; empty where there is one group
+  std::vector<std::size_t> points;
+  std::vector<std::string> labels;  // of each point, within the group
+};
+
+std::vector<Group> groups_of(const Scenario& scenario,
+                             const std::vector<std::string>& shared_keys) {
+  std::vector<nlohmann::ordered_json> identity;
+  std::vector<Group> groups;
+  for (std::size_t i = 0; i < scenario.points.size(); ++i) {
+    nlohmann::ordered_json mine = nlohmann::ordered_json::object();
+    for (const std::string& key : shared_keys) {
+      if (scenario.points[i].keys.contains(key)) mine[key] = scenario.points[i].keys.at(key);
+    }
+    const auto found = std::find(identity.begin(), identity.end(), mine);
+    const auto at = static_cast<std::size_t>(found - identity.begin());
+    if (found == identity.end()) {
+      identity.push_back(mine);
+      groups.emplace_back();
+    }
+    groups[at].points.push_back(i);
+  }
+  const std::vector<std::string> differing = differing_keys(identity);
+  std::set<std::string> taken;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    groups[g].title = describe(identity[g]);
+    if (groups.size() > 1) {
+      groups[g].suffix = "_" + slug(label_of(identity[g], differing));
+      for (int n = 2; !taken.insert(groups[g].suffix).second; ++n) {
+        groups[g].suffix = fmt::format("_{}-{}", slug(label_of(identity[g], differing)), n);
+      }
+    }
+    groups[g].labels = labels_within(scenario, groups[g].points);
+  }
+  return groups;
+}
+
+std::string oom_callout(const std::string& label, const OomEvent& oom) {
+  if (oom.phase == "load") return label + ": OOM on loading";
+  if (oom.phase == "prefill") {
+    return fmt::format("{}: OOM in prefill ({} tokens)", label, with_commas(oom.tokens));
+  }
+  return fmt::format("{}: OOM at {} tokens", label, with_commas(oom.tokens));
+}
+
+/// The levels of usable HBM of some points, each value once.
+std::vector<ChartLevel> hbm_levels(const RunReport& report,
+                                   const std::vector<std::size_t>& points) {
+  std::set<std::int64_t> values;
+  for (const std::size_t i : points) values.insert(report.results[i].usable_hbm.count());
+  std::vector<ChartLevel> levels;
+  for (const std::int64_t value : values) {
+    const auto bytes = static_cast<double>(value);
+    levels.push_back({fmt::format("usable HBM {:.1f} GiB", bytes / kGiB), bytes});
+  }
+  return levels;
+}
+
+LineChart memory_chart(const RunReport& report, const Group& group) {
+  LineChart chart{.name = "memory_vs_length" + group.suffix,
+                  .title = "Peak memory versus length: " + group.title,
+                  .x_label = "tokens per sequence (prompt and output)",
+                  .y_label = "HBM (GiB)",
+                  .x_column = "tokens",
+                  .y_column = "peak_bytes",
+                  .y_unit = kGiB,
+                  .lone_mark_label = "peak of prefill",
+                  .levels = hbm_levels(report, group.points)};
+  for (std::size_t i = 0; i < group.points.size(); ++i) {
+    const StaticResult& result = report.results[group.points[i]];
+    ChartLine line{group.labels[i], {}, {}};
+    const bool prefilled = !result.oom || result.oom->phase == "decode";
+    for (const StaticSample& s : result.timeline) {
+      if (s.step > 0) line.points.push_back({static_cast<double>(s.tokens), as_double(s.peak)});
+    }
+    if (prefilled && !result.timeline.empty() && result.timeline.front().step == 0) {
+      line.lone_mark = {static_cast<double>(result.timeline.front().tokens),
+                        as_double(result.prefill_peak)};
+    }
+    if (result.oom) {
+      const auto tokens = static_cast<double>(result.oom->tokens);
+      if (prefilled) {
+        line.points.push_back(
+            {tokens, as_double(result.usable_hbm - result.oom->free + result.oom->requested)});
+      }
+      chart.callouts.push_back({oom_callout(group.labels[i], *result.oom),
+                                {tokens, as_double(result.usable_hbm)},
+                                chart.lines.size()});
+    }
+    chart.lines.push_back(std::move(line));
+  }
+  return chart;
+}
+
+LineChart throughput_chart(const RunReport& report, const Group& group) {
+  LineChart chart{.name = "throughput_vs_length" + group.suffix,
+                  .title = "Decode throughput versus length: " + group.title,
+                  .x_label = "tokens per sequence (prompt and output)",
+                  .y_label = "whole batch (tok/s)",
+                  .x_column = "tokens",
+                  .y_column = "tok_s"};
+  for (std::size_t i = 0; i < group.points.size(); ++i) {
+    ChartLine line{group.labels[i], {}, {}};
+    for (const StaticSample& s : report.results[group.points[i]].timeline) {
+      if (s.step > 0 && s.tok_s > 0)
+        line.points.push_back({static_cast<double>(s.tokens), s.tok_s});
+    }
+    if (report.results[group.points[i]].oom) line.label += " (until OOM)";
+    if (!line.points.empty()) chart.lines.push_back(std::move(line));
+  }
+  return chart;
+}
+
+/// MiB below 4 GiB, GiB above: the unit in which `largest` bytes read best.
+std::pair<double, std::string> byte_unit(double largest) {
+  constexpr double kManyMiB = 4096;
+  if (largest >= kManyMiB * kMiB) return {kGiB, "GiB"};
+  if (largest >= kMiB) return {kMiB, "MiB"};
+  return {1024.0, "KiB"};
+}
+
+void fit_byte_unit(LineChart& chart, const std::string& what) {
+  double largest = 0;
+  for (const ChartLine& line : chart.lines) {
+    for (const ChartPoint p : line.points) largest = std::max(largest, p.y);
+  }
+  const auto [unit, name] = byte_unit(largest);
+  chart.y_unit = unit;
+  chart.y_label = fmt::format("{} ({})", what, name);
+}
+
+LineChart layers_chart(const RunReport& report, const Group& group) {
+  LineChart chart{.name = "cache_per_layer" + group.suffix,
+                  .title = "Cache per layer at the end: " + group.title,
+                  .x_label = "layer",
+                  .x_column = "layer",
+                  .y_column = "kv_bytes"};
+  for (std::size_t i = 0; i < group.points.size(); ++i) {
+    const StaticResult& result = report.results[group.points[i]];
+    ChartLine line{group.labels[i], {}, {}};
+    for (std::size_t layer = 0; layer < result.kv_bytes_per_layer.size(); ++layer) {
+      line.points.push_back(
+          {static_cast<double>(layer), as_double(result.kv_bytes_per_layer[layer])});
+    }
+    if (result.oom) line.label += " (at its OOM)";
+    if (!line.points.empty()) chart.lines.push_back(std::move(line));
+  }
+  fit_byte_unit(chart, "keys and values");
+  return chart;
+}
+
+bool shows_something(const LineChart& chart) {
+  return std::any_of(chart.lines.begin(), chart.lines.end(),
+                     [](const ChartLine& line) { return line.points.size() >= 2; });
+}
+
+/// What a bar's parts are stacked in: first what every run has, then by name.
+std::vector<std::string> part_order(const std::vector<StaticResult>& results) {
+  std::map<std::string, std::int64_t> largest;
+  for (const StaticResult& result : results) {
+    for (const auto& [name, bytes] : result.peak_owners) {
+      largest[name] = std::max(largest[name], bytes.count());
+    }
+  }
+  std::vector<std::string> order;
+  for (const char* name : {"context", "weights", "kv_cache", "side_data"}) {
+    if (largest.contains(name)) order.emplace_back(name);
+  }
+  std::vector<std::string> rest;
+  for (const auto& [name, bytes] : largest) {
+    if (bytes > 0 && std::find(order.begin(), order.end(), name) == order.end()) {
+      rest.push_back(name);
+    }
+  }
+  std::stable_sort(rest.begin(), rest.end(), [&](const std::string& a, const std::string& b) {
+    return largest[a] > largest[b];
+  });
+  order.insert(order.end(), rest.begin(), rest.end());
+  return order;
+}
+
+void add_breakdowns(const RunReport& report, FigureSet& set) {
+  const Scenario& scenario = *report.scenario;
+  std::vector<std::string> order = part_order(report.results);
+  const bool others = order.size() > kMostParts;
+  if (others) order.resize(kMostParts - 1);
+  std::vector<std::size_t> all(scenario.points.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  const std::vector<std::string> labels = labels_within(scenario, all);
+  const std::size_t files = (all.size() + kMostBars - 1) / kMostBars;
+  for (std::size_t file = 0; file < std::min(files, kMostFiles); ++file) {
+    BarChart chart{.name = files > 1 ? fmt::format("hbm_breakdown_{}", file + 1) : "hbm_breakdown",
+                   .title = "HBM by owner at the peak: " + common_description(scenario),
+                   .x_label = "HBM (GiB)",
+                   .column = "bytes",
+                   .unit = kGiB,
+                   .limit_label = "usable HBM",
+                   .bars = {}};
+    const std::size_t end = std::min(all.size(), (file + 1) * kMostBars);
+    for (std::size_t i = file * kMostBars; i < end; ++i) {
+      const StaticResult& result = report.results[i];
+      const std::string when = result.oom                  ? "out of memory"
+                               : result.peak_phase.empty() ? ""
+                                                           : "peak in " + result.peak_phase;
+      ChartBar bar{labels[i], when, {}, as_double(result.usable_hbm)};
+      double other = 0;
+      for (const auto& [name, bytes] : result.peak_owners) {
+        if (std::find(order.begin(), order.end(), name) == order.end()) other += as_double(bytes);
+      }
+      for (const std::string& name : order) {
+        const auto found = result.peak_owners.find(name);
+        if (found != result.peak_owners.end() && found->second > Bytes{0}) {
+          bar.parts.emplace_back(name, as_double(found->second));
+        }
+      }
+      if (other > 0) bar.parts.emplace_back("other", other);
+      chart.bars.push_back(std::move(bar));
+    }
+    const bool any = std::any_of(chart.bars.begin(), chart.bars.end(),
+                                 [](const ChartBar& bar) { return !bar.parts.empty(); });
+    if (!any) continue;
+    set.figures.push_back(draw(chart));
+    set.figures.back().kind = "hbm_breakdown";
+  }
+  if (files > kMostFiles) {
+    set.notes.push_back(fmt::format("hbm_breakdown shows the first {} of {} points",
+                                    kMostFiles * kMostBars, all.size()));
+  }
+}
+
+/// Points that are the same but for their lengths, shortest first.
+struct Sweep {
+  std::string label;
+  std::vector<std::size_t> points;
+};
+
+double final_tokens(const Scenario& scenario, std::size_t point) {
+  const StaticSpec& spec = scenario.points[point].spec;
+  return static_cast<double>(spec.prompt_tokens + spec.output_tokens);
+}
+
+/// The sweeps of at least 3 lengths within a group; fewer are no line.
+std::vector<Sweep> sweeps_of(const Scenario& scenario, const Group& group) {
+  constexpr std::size_t kFewestLengths = 3;
+  const std::vector<std::string> which = method_keys(scenario, group.points);
+  std::vector<nlohmann::ordered_json> identity;
+  std::vector<Sweep> sweeps;
+  for (const std::size_t i : group.points) {
+    nlohmann::ordered_json mine = scenario.points[i].keys;
+    mine.erase("prompt_tokens");
+    mine.erase("output_tokens");
+    const auto found = std::find(identity.begin(), identity.end(), mine);
+    const auto at = static_cast<std::size_t>(found - identity.begin());
+    if (found == identity.end()) {
+      sweeps.push_back({label_of(mine, which), {}});
+      identity.push_back(std::move(mine));
+    }
+    sweeps[at].points.push_back(i);
+  }
+  for (Sweep& sweep : sweeps) {
+    std::stable_sort(sweep.points.begin(), sweep.points.end(), [&](std::size_t a, std::size_t b) {
+      return final_tokens(scenario, a) < final_tokens(scenario, b);
+    });
+  }
+  std::erase_if(sweeps, [&](const Sweep& sweep) {
+    std::set<double> lengths;
+    for (const std::size_t i : sweep.points) lengths.insert(final_tokens(scenario, i));
+    return lengths.size() < kFewestLengths;
+  });
+  return sweeps;
+}
+
+constexpr const char* kFinalTokens = "final tokens per sequence (prompt and output)";
+
+LineChart peak_sweep_chart(const RunReport& report, const Group& group) {
+  LineChart chart{.name = "peak_vs_final_length" + group.suffix,
+                  .title = "Peak memory by final length: " + group.title,
+                  .x_label = kFinalTokens,
+                  .y_label = "HBM (GiB)",
+                  .x_column = "tokens",
+                  .y_column = "peak_hbm_bytes",
+                  .y_unit = kGiB,
+                  .levels = hbm_levels(report, group.points)};
+  for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
+    ChartLine line{sweep.label, {}, {}};
+    for (const std::size_t i : sweep.points) {
+      const StaticResult& result = report.results[i];
+      if (result.oom) {
+        // Longer ones fail as well; the first tells the length that is left.
+        chart.callouts.push_back(
+            {oom_callout(sweep.label, *result.oom),
+             {static_cast<double>(result.oom->tokens), as_double(result.usable_hbm)},
+             chart.lines.size()});
+        break;
+      }
+      line.points.push_back({final_tokens(*report.scenario, i), as_double(result.peak_hbm)});
+    }
+    chart.lines.push_back(std::move(line));
+  }
+  return chart;
+}
+
+LineChart throughput_sweep_chart(const RunReport& report, const Group& group) {
+  LineChart chart{.name = "throughput_vs_length" + group.suffix,
+                  .title = "Decode throughput by final length: " + group.title,
+                  .x_label = kFinalTokens,
+                  .y_label = "whole batch (tok/s)",
+                  .x_column = "tokens",
+                  .y_column = "decode_tok_s"};
+  for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
+    ChartLine line{sweep.label, {}, {}};
+    for (const std::size_t i : sweep.points) {
+      if (!report.results[i].decode_tok_s) continue;
+      line.points.push_back({final_tokens(*report.scenario, i), *report.results[i].decode_tok_s});
+    }
+    if (!line.points.empty()) chart.lines.push_back(std::move(line));
+  }
+  return chart;
+}
+
+std::string replay_label(const ReplayMethod& method) {
+  if (!method.budget) return method.name;
+  if (*method.budget <= 1) return fmt::format("{} {:g} %", method.name, *method.budget * 100);
+  return fmt::format("{} {:g} entries", method.name, *method.budget);
+}
+
+/// A series over steps, the mean of every `stride` of them: as many as a figure can show.
+template <class Value>
+std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::size_t stride,
+                                   Value value) {
+  std::vector<ChartPoint> points;
+  for (std::size_t at = 0; at < series.size(); at += stride) {
+    const std::size_t end = std::min(series.size(), at + stride);
+    ChartPoint mean;
+    for (std::size_t i = at; i < end; ++i) {
+      mean.x += static_cast<double>(series[i].step);
+      mean.y += value(series[i]);
+    }
+    const auto n = static_cast<double>(end - at);
+    points.push_back({mean.x / n, mean.y / n});
+  }
+  return points;
+}
+
+}  // namespace
+
+FigureSet replay_figures(const ReplayResult& replay) {
+  constexpr std::size_t kMostSteps = 128;  // more is a blur in print
+  FigureSet set;
+  LineChart error{.name = "error_vs_step",
+                  .title = "Attention output error over decode steps: trace " + replay.trace,
+                  .x_label = "decode step",
+                  .y_label = "relative error",
+                  .x_column = "step",
+                  .y_column = "rel_error",
+                  .log_y_where_wide = true};
+  LineChart held{.name = "bytes_vs_step",
+                 .title = "Cache held over decode steps: trace " + replay.trace,
+                 .x_label = "decode step",
+                 .x_column = "step",
+                 .y_column = "bytes_held"};
+  LineChart layers{.name = "replay_cache_per_layer",
+                   .title = "Cache per layer after the last step: trace " + replay.trace,
+                   .x_label = "layer",
+                   .x_column = "layer",
+                   .y_column = "bytes_final"};
+  for (const ReplayMethod& method : replay.methods) {
+    const std::string label = replay_label(method);
+    const std::size_t stride = (method.series.size() + kMostSteps - 1) / kMostSteps;
+    if (stride > 0) {
+      const bool exact = std::all_of(method.series.begin(), method.series.end(),
+                                     [](const ReplayStep& s) { return s.rel_error == 0; });
+      // A line of zeros has no place on a logarithmic axis, and none is needed.
+      error.lines.push_back({exact ? label + " (0 throughout)" : label, {}, {}});
+      if (!exact) {
+        error.lines.back().points =
+            over_steps(method.series, stride, [](const ReplayStep& s) { return s.rel_error; });
+      }
+      if (stride > 1) {
+        error.x_label = fmt::format("decode step (means of {} steps)", stride);
+        held.x_label = error.x_label;
+      }
+      held.lines.push_back(
+          {label,
+           over_steps(method.series, stride,
+                      [](const ReplayStep& s) { return static_cast<double>(s.bytes_held); }),
+           {}});
+    }
+    ChartLine line{label, {}, {}};
+    for (const ReplayCell& cell : method.layers) {
+      line.points.push_back(
+          {static_cast<double>(cell.layer), static_cast<double>(cell.bytes_final)});
+    }
+    if (!line.points.empty()) layers.lines.push_back(std::move(line));
+  }
+  fit_byte_unit(held, "keys, values and side data");
+  fit_byte_unit(layers, "keys, values and side data");
+  for (const LineChart* chart : {&error, &held, &layers}) {
+    if (!shows_something(*chart)) continue;
+    set.figures.push_back(draw(*chart));
+    set.figures.back().kind = chart->name;
+  }
+  return set;
+}
+
+FigureSet run_figures(const RunReport& report) {
+  FigureSet set;
+  const Scenario& scenario = *report.scenario;
+  if (scenario.figures && scenario.figures->empty()) return set;
+  const auto add_lines = [&](const std::string& kind,
+                             LineChart (*make)(const RunReport&, const Group&),
+                             const std::vector<Group>& groups) {
+    std::size_t files = 0;
+    std::size_t left_out = 0;
+    for (const Group& group : groups) {
+      const LineChart chart = make(report, group);
+      if (!shows_something(chart)) continue;
+      if (files == kMostFiles) {
+        ++left_out;
+        continue;
+      }
+      ++files;
+      set.figures.push_back(draw(chart));
+      set.figures.back().kind = kind;
+    }
+    if (left_out > 0) {
+      set.notes.push_back(fmt::format("{} more figures of {} were left out", left_out, kind));
+    }
+  };
+  const std::vector<Group> whole = groups_of(scenario, surrounding_keys_but_lengths());
+  std::vector<Group> groups = groups_of(scenario, surrounding_keys());
+  // What a sweep shows in one figure is not shown again in one for each length.
+  std::set<std::size_t> swept;
+  for (const Group& group : whole) {
+    for (const Sweep& sweep : sweeps_of(scenario, group)) {
+      swept.insert(sweep.points.begin(), sweep.points.end());
+    }
+  }
+  std::erase_if(groups, [&](const Group& group) {
+    return std::all_of(group.points.begin(), group.points.end(),
+                       [&](std::size_t i) { return swept.contains(i); });
+  });
+  add_lines("memory_vs_length", memory_chart, groups);
+  add_lines("peak_vs_final_length", peak_sweep_chart, whole);
+  add_lines("throughput_vs_length", throughput_chart, groups);
+  add_lines("throughput_vs_length", throughput_sweep_chart, whole);
+  add_breakdowns(report, set);
+  add_lines("cache_per_layer", layers_chart, groups);
+  if (report.replay) {
+    FigureSet of_replay = replay_figures(*report.replay);
+    for (Figure& figure : of_replay.figures) set.figures.push_back(std::move(figure));
+  }
+  if (scenario.figures) {
+    const std::vector<std::string>& wanted = *scenario.figures;
+    std::erase_if(set.figures, [&](const Figure& figure) {
+      return std::find(wanted.begin(), wanted.end(), figure.kind) == wanted.end();
+    });
+  }
+  return set;
+}
+
+}  // namespace kvsim

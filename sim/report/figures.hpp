@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/report/run_report.hpp"
+
+namespace kvsim {
+
+/// A figure before it is drawn: data and a gnuplot script that reads it and writes NAME.svg and
+/// NAME.png beside it. `gnuplot NAME.gp` in that folder draws it again.
+struct Figure {
+  std::string name;    // "memory_vs_length_a800"; a file name without surprises
+  std::string title;   // for people
+  std::string csv;     // NAME.csv
+  std::string script;  // NAME.gp
+  std::string kind{};  // "memory_vs_length", the word that scenarios choose figures by
+};
+
+struct FigureSet {
+  std::vector<Figure> figures;
+  std::vector<std::string> notes;  // what was left out, and why
+};
+
+/// The figures of a run: memory and throughput versus length and cache size per layer (one line a
+/// method, one file for each model, GPU, stack, dtype, batch and length), HBM by owner at the peak
+/// (one bar a point), and those of its replay. Where points differ in length alone, peak and
+/// throughput by final length take the place of the first two. A scenario may name the figures it
+/// wants. A figure that would show nothing (one sample, no
+/// point) is left out. Pure.
+[[nodiscard]] FigureSet run_figures(const RunReport& report);
+
+/// Error and bytes held over steps (where the series were kept) and cache size per layer.
+[[nodiscard]] FigureSet replay_figures(const ReplayResult& replay);
+
+}  // namespace kvsim

@@ -1,0 +1,161 @@
+#include "sim/report/gnuplot.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "models/units/error.hpp"
+#include "sim/report/atomic_file.hpp"
+#include "sim/report/text.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+struct Outcome {
+  bool found = true;
+  bool timed_out = false;
+  int status = 0;        // as waitpid
+  int error = 0;         // why it could not be started
+  std::string messages;  // what it said on stderr
+};
+
+/// `program -d SCRIPT` with its working directory at `folder`, no input, its output dropped.
+Outcome run_gnuplot(const GnuplotOptions& options, const fs::path& folder,
+                    const std::string& script) {
+  Outcome outcome;
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    outcome.error = errno;
+    return outcome;
+  }
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+  // -d: no start-up files, so that a user's settings cannot change a figure.
+  std::string program = options.program;
+  std::string defaults = "-d";
+  std::string file = script;
+  std::array<char*, 4> arguments{program.data(), defaults.data(), file.data(), nullptr};
+  pid_t child = 0;
+  outcome.error =
+      ::posix_spawnp(&child, program.c_str(), &actions, nullptr, arguments.data(), ::environ);
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  if (outcome.error != 0) {
+    outcome.found = outcome.error != ENOENT;
+    ::close(ends[0]);
+    return outcome;
+  }
+
+  const auto deadline = Clock::now() + options.timeout;
+  bool running = true;
+  while (running) {
+    pollfd readable{ends[0], POLLIN, 0};
+    ::poll(&readable, 1, /*timeout_ms=*/10);
+    running = ::waitpid(child, &outcome.status, WNOHANG) == 0;
+    if (running && Clock::now() >= deadline) {
+      outcome.timed_out = true;
+      ::kill(child, SIGKILL);
+      ::waitpid(child, &outcome.status, 0);
+      running = false;
+    }
+    std::array<char, 4096> chunk{};
+    for (ssize_t n = 0; (n = ::read(ends[0], chunk.data(), chunk.size())) > 0;) {
+      outcome.messages.append(chunk.data(), static_cast<std::size_t>(n));
+    }
+    if (running && (readable.revents & POLLHUP) != 0) ::usleep(1000);  // it closed stderr: no spin
+  }
+  ::close(ends[0]);
+  return outcome;
+}
+
+/// The line of gnuplot's that says what is wrong, without the script's file name.
+std::string first_complaint(const std::string& messages) {
+  std::string last;
+  for (std::size_t at = 0; at < messages.size();) {
+    const std::size_t end = std::min(messages.find('\n', at), messages.size());
+    const std::string line = messages.substr(at, end - at);
+    if (line.find_first_not_of(" ^\t") != std::string::npos) last = line;
+    at = end + 1;
+  }
+  constexpr std::size_t kLongest = 200;
+  return shortened(clean_text(last), kLongest);
+}
+
+}  // namespace
+
+std::string gnuplot_quote(std::string_view text) {
+  // gnuplot 5.4 loses count of doubled quotes beside double ones, so a quote is never written.
+  std::string out = "'";
+  for (const char c : clean_text(text)) {
+    if (c == '\'')
+      out += "\u2019";
+    else
+      out += c;
+  }
+  return out + "'";
+}
+
+DrawnFigures draw_figures(const std::vector<Figure>& figures, const fs::path& folder,
+                          const GnuplotOptions& options) {
+  DrawnFigures drawn;
+  bool found = true;
+  for (const Figure& figure : figures) {
+    write_file_atomically(folder / (figure.name + ".csv"), figure.csv);
+    write_file_atomically(folder / (figure.name + ".gp"), figure.script);
+    if (!found) continue;
+    const Outcome outcome = run_gnuplot(options, folder, figure.name + ".gp");
+    if (!outcome.found) {
+      found = false;
+      drawn.notes.push_back(fmt::format(
+          "{} was not found, so no figures were drawn; their data and scripts are in figures/ "
+          "(Debian and Ubuntu: apt install gnuplot-nox; then: cd figures && gnuplot *.gp)",
+          options.program));
+      continue;
+    }
+    std::string failure;
+    if (outcome.error != 0) {
+      failure = std::generic_category().message(outcome.error);
+    } else if (outcome.timed_out) {
+      failure = fmt::format("gnuplot took more than {} s", options.timeout.count());
+    } else if (outcome.status != 0) {
+      const std::string said = first_complaint(outcome.messages);
+      failure = said.empty() ? "gnuplot failed" : "gnuplot says: " + said;
+    }
+    for (const char* extension : {".svg", ".png"}) {
+      const std::string name = figure.name + extension;
+      std::error_code status;
+      const bool whole = failure.empty() && fs::file_size(folder / name, status) > 0 && !status;
+      if (whole) {
+        drawn.files.push_back(name);
+      } else {
+        fs::remove(folder / name, status);
+        if (failure.empty()) failure = name + " came out empty";
+      }
+    }
+    if (!failure.empty()) {
+      drawn.notes.push_back(fmt::format("{} was not drawn: {}", figure.name, failure));
+    }
+  }
+  return drawn;
+}
+
+}  // namespace kvsim

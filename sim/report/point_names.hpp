@@ -1,0 +1,42 @@
+#pragma once
+
+// How points are called in legends, titles and tables: by the keys in which they differ.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/scenario/scenario.hpp"
+
+namespace kvsim {
+
+/// Keys of a point that are not the method's: model, gpu, stack, dtypes, batch, lengths.
+[[nodiscard]] const std::vector<std::string>& surrounding_keys();
+[[nodiscard]] const std::vector<std::string>& surrounding_keys_but_lengths();
+
+/// Keys whose value is not the same in all `objects` (an absent one counts as a value), in order of
+/// first appearance.
+[[nodiscard]] std::vector<std::string> differing_keys(
+    const std::vector<nlohmann::ordered_json>& objects);
+
+/// The keys of these points that differ and are not the surrounding ones; "method" at least.
+[[nodiscard]] std::vector<std::string> method_keys(const Scenario& scenario,
+                                                   const std::vector<std::size_t>& points);
+
+/// "zeromerge budget 18,000": names (method, model, …) bare, numbers with what they are.
+[[nodiscard]] std::string label_of(const nlohmann::ordered_json& keys,
+                                   const std::vector<std::string>& which);
+
+/// "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1, prompt 20,000": all keys.
+[[nodiscard]] std::string describe(const nlohmann::ordered_json& keys);
+
+/// A label for each of `points` by what differs among them; no two the same.
+[[nodiscard]] std::vector<std::string> labels_within(const Scenario& scenario,
+                                                     const std::vector<std::size_t>& points);
+
+/// What all points have in common, described; the scenario's title or name if that is nothing.
+[[nodiscard]] std::string common_description(const Scenario& scenario);
+
+}  // namespace kvsim

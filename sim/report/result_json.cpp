@@ -1,0 +1,301 @@
+#include "sim/report/result_json.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json number_or_null(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? ordered_json(*value) : ordered_json(nullptr);
+}
+ordered_json seconds_or_null(const std::optional<Seconds>& value) {
+  return number_or_null(value ? std::optional{value->count()} : std::nullopt);
+}
+
+ordered_json owners_json(const Owners& owners) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [name, bytes] : owners) out[name] = bytes.count();
+  return out;
+}
+
+ordered_json oom_json(const std::optional<OomEvent>& oom) {
+  if (!oom) return nullptr;
+  return {{"step", oom->step},
+          {"tokens", oom->tokens},
+          {"phase", oom->phase},
+          {"what", oom->what},
+          {"requested", oom->requested.count()},
+          {"free", oom->free.count()},
+          {"owners", owners_json(oom->owners)}};
+}
+
+/// A predicted figure and the interval beside it, which there is none of before costs are
+/// calibrated.
+void put_predicted(ordered_json& point, const std::string& name, ordered_json value) {
+  point[name] = std::move(value);
+  point[name + "_low"] = nullptr;
+  point[name + "_high"] = nullptr;
+}
+
+ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) {
+  ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
+  out["label"] = point.label;
+  put_predicted(out, "peak_hbm_bytes", result.peak_hbm.count());
+  put_predicted(out, "kv_bytes", result.kv_bytes.count());
+  put_predicted(out, "throughput_tok_s", number_or_null(result.throughput_tok_s));
+  put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s));
+  out["kv_bytes_wanted"] =
+      point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
+  std::optional<double> latency;
+  if (result.prefill_time && result.decode_time) {
+    latency = result.prefill_time->count() + result.decode_time->count();
+  }
+  put_predicted(out, "latency_s", number_or_null(latency));
+  put_predicted(out, "prefill_s", seconds_or_null(result.prefill_time));
+  out["oom"] = oom_json(result.oom);
+  out["peak_phase"] = result.peak_phase;
+  out["peak_owners"] = owners_json(result.peak_owners);
+  out["prefill_peak_bytes"] = result.prefill_peak.count();
+  out["decode_peak_bytes"] = result.decode_peak.count();
+  out["usable_hbm_bytes"] = result.usable_hbm.count();
+  out["flops_total"] = number_or_null(result.flops);
+  out["bytes_moved_total"] = number_or_null(result.bytes_moved);
+  out["kv_bytes_per_layer"] = ordered_json::array();
+  for (const Bytes bytes : result.kv_bytes_per_layer) {
+    out["kv_bytes_per_layer"].push_back(bytes.count());
+  }
+  out["notes"] = result.notes;
+  return out;
+}
+
+/// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
+/// whether there is one (0 or 1).
+std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
+  if (metric == "oom_tokens") {
+    if (point.at("oom").is_null()) return std::nullopt;
+    return point.at("oom").at("tokens").get<double>();
+  }
+  if (metric == "oom") return point.at("oom").is_null() ? 0.0 : 1.0;
+  const auto found = point.find(metric);
+  if (found == point.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+/// Where the rates behind every time come from; one text where all points share it.
+ordered_json calibration_json(const std::vector<StaticResult>& results) {
+  std::vector<std::string> sources;
+  for (const StaticResult& result : results) {
+    if (std::find(sources.begin(), sources.end(), result.calibration) == sources.end()) {
+      sources.push_back(result.calibration);
+    }
+  }
+  ordered_json out = {{"provenance", nullptr}};
+  if (sources.size() == 1) out["provenance"] = sources.front();
+  if (sources.size() > 1) out["provenance"] = sources;
+  return out;
+}
+
+ordered_json published_json(const PublishedFigure& figure, const ordered_json& point) {
+  const std::optional<double> ours = predicted(point, figure.metric);
+  std::optional<double> miss;
+  if (ours && figure.value != 0) miss = *ours / figure.value - 1.0;
+  return {{"point", figure.point},
+          {"label", point.at("label")},
+          {"metric", figure.metric},
+          {"published", number_or_null(figure.value)},
+          {"published_text", figure.text},
+          {"predicted", number_or_null(ours)},
+          {"miss", number_or_null(miss)},
+          {"source", figure.source},
+          {"note", figure.note}};
+}
+
+ordered_json params_json(const std::map<std::string, ParamValue>& params) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [name, value] : params) {
+    std::visit([&, &key = name](const auto& v) { out[key] = v; }, value);
+  }
+  return out;
+}
+
+ordered_json cell_json(const ReplayCell& cell) {
+  ordered_json out = {{"layer", cell.layer}};
+  if (cell.head >= 0) out["head"] = cell.head;
+  out["entries_final"] = cell.entries_final;
+  out["bytes_final"] = cell.bytes_final;
+  out["rel_error_mean"] = number_or_null(cell.rel_error_mean);
+  out["cosine_mean"] = number_or_null(cell.cosine_mean);
+  out["retained_mass_mean"] = number_or_null(cell.retained_mass_mean);
+  return out;
+}
+
+ordered_json step_json(const ReplayStep& step) {
+  return {{"step", step.step},
+          {"tokens", step.tokens},
+          {"entries_held", step.entries_held},
+          {"entries_attended", step.entries_attended},
+          {"bytes_held", step.bytes_held},
+          {"side_bytes", step.side_bytes},
+          {"bytes_read", step.bytes_read},
+          {"bytes_written", step.bytes_written},
+          {"extra_flops", step.extra_flops},
+          {"rel_error", number_or_null(step.rel_error)},
+          {"cosine", number_or_null(step.cosine)},
+          {"retained_mass", number_or_null(step.retained_mass)}};
+}
+
+ordered_json method_json(const ReplayMethod& method, const std::string& trace) {
+  ordered_json out = {{"name", method.name},
+                      {"params", params_json(method.params)},
+                      {"trace", trace},
+                      {"budget", number_or_null(method.budget)},
+                      {"budget_reached", number_or_null(method.budget_reached)},
+                      {"steps", method.steps},
+                      {"entries_held_final", method.entries_held_final},
+                      {"bytes_held_final", method.bytes_held_final},
+                      {"bytes_full_final", method.bytes_full_final},
+                      {"side_bytes_final", method.side_bytes_final},
+                      {"bytes_read_total", method.bytes_read_total},
+                      {"bytes_written_total", method.bytes_written_total},
+                      {"extra_flops_total", method.extra_flops_total},
+                      {"rel_error_mean", number_or_null(method.rel_error_mean)},
+                      {"rel_error_p99", number_or_null(method.rel_error_p99)},
+                      {"cosine_mean", number_or_null(method.cosine_mean)},
+                      {"retained_mass_mean", number_or_null(method.retained_mass_mean)},
+                      {"closed_form_bytes_final", nullptr}};
+  if (method.closed_form_bytes_final) {
+    out["closed_form_bytes_final"] = *method.closed_form_bytes_final;
+  }
+  out["layers"] = ordered_json::array();
+  for (const ReplayCell& cell : method.layers) out["layers"].push_back(cell_json(cell));
+  if (!method.series.empty()) {
+    out["per_step"] = ordered_json::array();
+    for (const ReplayStep& step : method.series) out["per_step"].push_back(step_json(step));
+  }
+  if (!method.heads.empty()) {
+    out["per_head"] = ordered_json::array();
+    for (const ReplayCell& cell : method.heads) out["per_head"].push_back(cell_json(cell));
+  }
+  out["notes"] = method.notes;
+  return out;
+}
+
+bool is_plain(const ordered_json& value) {
+  return value.is_array() && std::none_of(value.begin(), value.end(), [](const ordered_json& item) {
+           return item.is_object() || (item.is_array() && !is_plain(item));
+         });
+}
+
+void dump(const ordered_json& value, std::size_t indent, std::string& out) {
+  const bool object = value.is_object();
+  if (value.empty() || !value.is_structured() || is_plain(value)) {
+    out += value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    return;
+  }
+  out += object ? "{" : "[";
+  bool first = true;
+  for (const auto& item : value.items()) {
+    out += first ? "\n" : ",\n";
+    first = false;
+    out.append(indent + 2, ' ');
+    if (object) {
+      out += ordered_json(item.key()).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+      out += ": ";
+    }
+    dump(item.value(), indent + 2, out);
+  }
+  out += "\n";
+  out.append(indent, ' ');
+  out += object ? "}" : "]";
+}
+
+}  // namespace
+
+std::string_view kvsim_version() { return KVSIM_VERSION; }
+
+ordered_json run_document(const RunReport& report) {
+  KVSIM_CHECK(report.scenario != nullptr, "a report without its scenario");
+  const Scenario& scenario = *report.scenario;
+  KVSIM_CHECK(report.results.size() == scenario.points.size(), "{} results of {} points",
+              report.results.size(), scenario.points.size());
+  ordered_json out = {{"schema", "kvsim.run/1"}, {"kind", scenario.kind}};
+  out["kvsim"] = {{"version", kvsim_version()}};
+  out["scenario"] = {
+      {"name", scenario.name}, {"title", scenario.title}, {"description", scenario.description},
+      {"hash", scenario.hash}, {"seed", scenario.seed},   {"echo", scenario.echo}};
+  out["calibration"] = calibration_json(report.results);
+  out["points"] = ordered_json::array();
+  for (std::size_t i = 0; i < scenario.points.size(); ++i) {
+    out["points"].push_back(point_json(scenario.points[i], report.results[i]));
+  }
+  out["published"] = ordered_json::array();
+  for (const PublishedFigure& figure : scenario.published) {
+    KVSIM_CHECK(figure.point < scenario.points.size(), "a published figure of point {} of {}",
+                figure.point, scenario.points.size());
+    out["published"].push_back(published_json(figure, out["points"][figure.point]));
+  }
+  if (report.replay) out["replay"] = replay_document(*report.replay, report.skipped);
+  out["notes"] = scenario.notes;
+  for (const std::string& note : report.notes) out["notes"].push_back(note);
+  if (report.wall_s) out["run"] = {{"wall_s", *report.wall_s}};
+  return out;
+}
+
+ordered_json replay_document(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
+                             const std::vector<std::string>& notes) {
+  ordered_json out = {{"schema", "kvsim.replay/1"}};
+  out["kvsim"] = {{"version", kvsim_version()}};
+  out["trace"] = replay.trace;
+  out["methods"] = ordered_json::array();
+  for (const ReplayMethod& method : replay.methods) {
+    out["methods"].push_back(method_json(method, replay.trace));
+  }
+  out["skipped"] = ordered_json::array();
+  for (const SkippedMethod& method : skipped) {
+    out["skipped"].push_back({{"name", method.name}, {"reason", method.reason}});
+  }
+  out["notes"] = notes;
+  return out;
+}
+
+ordered_json kept_document(const ReplayMethod& method) {
+  ordered_json layers = ordered_json::array();
+  for (const auto& layer : method.kept) {
+    ordered_json heads = ordered_json::array();
+    for (const auto& head : layer) {
+      ordered_json entries = ordered_json::array();
+      for (const auto& members : head) {
+        if (members.size() == 1)
+          entries.push_back(members.front());
+        else
+          entries.push_back(members);
+      }
+      heads.push_back(std::move(entries));
+    }
+    layers.push_back(std::move(heads));
+  }
+  ordered_json out = {{"method", method.name}, {"budget", number_or_null(method.budget)}};
+  out["kept"] = std::move(layers);
+  return out;
+}
+
+ordered_json kept_document(const ReplayResult& replay) {
+  if (replay.methods.size() == 1) return kept_document(replay.methods.front());
+  ordered_json out = ordered_json::array();
+  for (const ReplayMethod& method : replay.methods) out.push_back(kept_document(method));
+  return out;
+}
+
+std::string to_file_text(const ordered_json& document) {
+  std::string out;
+  dump(document, 0, out);
+  out += '\n';
+  return out;
+}
+
+}  // namespace kvsim

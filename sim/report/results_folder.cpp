@@ -1,0 +1,61 @@
+#include "sim/report/results_folder.hpp"
+
+#include "sim/report/atomic_file.hpp"
+#include "sim/report/csv.hpp"
+#include "sim/report/result_json.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Draws into figures/ of the folder under construction; names come back relative to the folder.
+ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
+                        const std::filesystem::path& folder, const FolderOptions& options) {
+  ResultsFolder out{folder, {}, set.notes};
+  if (!options.figures || set.figures.empty()) return out;
+  const std::filesystem::path place = building.partial() / "figures";
+  std::error_code status;
+  std::filesystem::create_directories(place, status);  // a failure shows at the first file
+  const DrawnFigures drawn = draw_figures(set.figures, place, options.gnuplot);
+  for (const std::string& file : drawn.files) out.figures.push_back("figures/" + file);
+  out.notes.insert(out.notes.end(), drawn.notes.begin(), drawn.notes.end());
+  return out;
+}
+
+void write_replay_tables(const AtomicFolder& building, const ReplayResult& replay) {
+  building.write("replay_steps.csv", replay_steps_csv(replay));
+  building.write("replay_layers.csv", replay_layers_csv(replay));
+}
+
+}  // namespace
+
+void check_results_folder(const std::filesystem::path& folder) { const AtomicFolder trial{folder}; }
+
+ResultsFolder write_run_results(const RunReport& report, const std::filesystem::path& folder,
+                                const FolderOptions& options) {
+  AtomicFolder building{folder};
+  ResultsFolder out = draw_into(building, run_figures(report), folder, options);
+  auto document = run_document(report);
+  for (const std::string& note : out.notes) document["notes"].push_back(note);
+  building.write("result.json", to_file_text(document));
+  building.write("points.csv", points_csv(report));
+  building.write("timeline.csv", timeline_csv(report));
+  building.write("owners.csv", owners_csv(report));
+  building.write("layers.csv", layers_csv(report));
+  if (report.replay) write_replay_tables(building, *report.replay);
+  building.commit();
+  return out;
+}
+
+ResultsFolder write_replay_results(const ReplayResult& replay,
+                                   const std::vector<SkippedMethod>& skipped,
+                                   const std::filesystem::path& folder,
+                                   const FolderOptions& options) {
+  AtomicFolder building{folder};
+  ResultsFolder out = draw_into(building, replay_figures(replay), folder, options);
+  building.write("result.json", to_file_text(replay_document(replay, skipped, out.notes)));
+  write_replay_tables(building, replay);
+  building.commit();
+  return out;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sim/report/gnuplot.hpp"
+#include "sim/report/run_report.hpp"
+
+namespace kvsim {
+
+struct FolderOptions {
+  bool figures = true;
+  GnuplotOptions gnuplot;
+};
+
+/// What was written.
+struct ResultsFolder {
+  std::filesystem::path folder;
+  std::vector<std::string> figures;  // "figures/memory_vs_length.svg", …, relative to the folder
+  std::vector<std::string> notes;    // what could not be drawn and why; stands in result.json too
+};
+
+/// Checks that write_run_results could write to `folder`, so that a run does not compute for an
+/// hour to be refused. Errors: as write_run_results.
+void check_results_folder(const std::filesystem::path& folder);
+
+/// The results folder of a run: result.json, points.csv, timeline.csv, owners.csv, layers.csv,
+/// replay_steps.csv (where there is a replay) and figures/. It appears whole or not at all, and
+/// replaces an older one that kvsim wrote. Errors: InputError "FOLDER: cannot be written: …", or if
+/// FOLDER is there and holds what kvsim did not write.
+ResultsFolder write_run_results(const RunReport& report, const std::filesystem::path& folder,
+                                const FolderOptions& options = {});
+
+/// As above, of a replay alone (`kvsim replay -o DIR`): result.json is the replay document.
+ResultsFolder write_replay_results(const ReplayResult& replay,
+                                   const std::vector<SkippedMethod>& skipped,
+                                   const std::filesystem::path& folder,
+                                   const FolderOptions& options = {});
+
+}  // namespace kvsim

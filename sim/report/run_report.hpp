@@ -1,0 +1,29 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/replay/replay.hpp"
+#include "sim/scenario/scenario.hpp"
+#include "sim/serve/static_run.hpp"
+
+namespace kvsim {
+
+/// A method that was asked for and could not be replayed, and why.
+struct SkippedMethod {
+  std::string name;
+  std::string reason;
+};
+
+/// All that a report of one run is made of: what was asked and what came out.
+struct RunReport {
+  const Scenario* scenario = nullptr;  // not owned
+  std::vector<StaticResult> results;   // one a point, in the scenario's order
+  std::optional<ReplayResult> replay;  // where the scenario asks for one
+  std::vector<SkippedMethod> skipped;  // of the replay
+  std::vector<std::string> notes;      // of the run as a whole; a point's own stand in its result
+  std::optional<double> wall_s;        // goes into the `run` block, which comparisons ignore
+};
+
+}  // namespace kvsim

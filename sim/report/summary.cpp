@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/units_format.hpp"
+#include "sim/report/point_names.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/table.hpp"
+
+namespace kvsim {
+namespace {
+
+using Align = Table::Align;
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+std::string gib(Bytes bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes.count()) / kGiB);
+}
+/// Three figures or more, never an exponent a reader has to undo: "12,345", "37.2", "0.042".
+std::string amount(double value) {
+  const double size = std::abs(value);
+  if (!std::isfinite(value)) return "-";
+  if (size >= 1000) return with_commas(std::llround(value));
+  if (size >= 100) return fmt::format("{:.0f}", value);
+  if (size >= 10) return fmt::format("{:.1f}", value);
+  if (size >= 0.0995 || size == 0) return fmt::format("{:.2f}", value);
+  return fmt::format("{:.2g}", value);
+}
+std::string amount(const std::optional<double>& value) { return value ? amount(*value) : "-"; }
+
+std::string paragraph(std::string_view text, std::size_t width, std::size_t indent = 0) {
+  std::string out;
+  // The lines after the first stand under the first word.
+  for (const std::string& line : wrapped(clean_text(text), width - std::min(width / 2, indent))) {
+    if (!out.empty()) out.append(indent, ' ');
+    out += line + "\n";
+  }
+  return out;
+}
+
+/// A figure beside a published one, in the unit the publication uses.
+std::string in_unit_of(const PublishedFigure& figure, double value) {
+  const std::string& metric = figure.metric;
+  if (metric.ends_with("_bytes") || metric == "bytes") {
+    const bool decimal =
+        figure.text.find("GB") != std::string::npos || figure.text.find("TB") != std::string::npos;
+    if (decimal && value >= 1e8) return fmt::format("{} GB", amount(value / 1e9));
+    return to_text(Bytes{static_cast<std::int64_t>(std::llround(value))});
+  }
+  if (metric.ends_with("tok_s")) return amount(value) + " tok/s";
+  if (metric.ends_with("_s")) return to_text(Seconds{value});
+  if (metric.ends_with("tokens")) return with_commas(std::llround(value)) + " tokens";
+  if (metric == "oom") return value > 0 ? "yes" : "no";
+  return amount(value);
+}
+
+std::string published_block(const RunReport& report, const std::vector<std::string>& labels,
+                            std::size_t width) {
+  const auto document = run_document(report).at("published");
+  if (document.empty()) return "";
+  Table table{{{"published figure", Align::kLeft},
+               {"of", Align::kLeft},
+               {"published"},
+               {"predicted"},
+               {"miss"}}};
+  std::string notes;
+  for (std::size_t i = 0; i < document.size(); ++i) {
+    const PublishedFigure& figure = report.scenario->published[i];
+    const auto& ours = document[i].at("predicted");
+    const auto& miss = document[i].at("miss");
+    table.add_row({figure.metric, labels[figure.point],
+                   figure.text.empty() ? in_unit_of(figure, figure.value) : figure.text,
+                   ours.is_null() ? "-" : in_unit_of(figure, ours.get<double>()),
+                   miss.is_null() || figure.metric == "oom"
+                       ? "-"
+                       : fmt::format("{:+.1f} %", miss.get<double>() * 100)});
+    if (!figure.note.empty()) {
+      notes +=
+          paragraph(fmt::format("* {} of {}: {}", figure.metric, labels[figure.point], figure.note),
+                    width, 2);
+    }
+  }
+  return "\n" + table.str(width) + notes;
+}
+
+/// "8 of 9 points fit; …", then a sentence for each that does not, the shortest-lived first.
+std::string verdict(const RunReport& report, const std::vector<std::string>& labels,
+                    std::size_t width) {
+  std::vector<std::size_t> failed;
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    if (report.results[i].oom) failed.push_back(i);
+  }
+  const std::size_t n = report.results.size();
+  std::string usable;
+  if (n > 0) {
+    const auto [low, high] = std::minmax_element(
+        report.results.begin(), report.results.end(),
+        [](const auto& a, const auto& b) { return a.usable_hbm < b.usable_hbm; });
+    usable = "usable HBM " + gib(low->usable_hbm) +
+             (low->usable_hbm < high->usable_hbm ? " to " + gib(high->usable_hbm) : "") + " GiB";
+  }
+  if (failed.empty()) {
+    return n == 1 ? fmt::format("It fits ({}).\n", usable)
+                  : fmt::format("All {} points fit ({}).\n", n, usable);
+  }
+  std::stable_sort(failed.begin(), failed.end(), [&](std::size_t a, std::size_t b) {
+    const auto when = [&](std::size_t i) {
+      return std::pair{report.results[i].oom->tokens, report.results[i].oom->step};
+    };
+    return when(a) < when(b);
+  });
+  std::string out = fmt::format("{} of {} point{} fit{} ({}).\n", n - failed.size(), n,
+                                n == 1 ? "" : "s", n - failed.size() == 1 ? "s" : "", usable);
+  constexpr std::size_t kMostSentences = 8;
+  for (std::size_t i = 0; i < std::min(failed.size(), kMostSentences); ++i) {
+    const std::string label = n == 1 ? "it" : labels[failed[i]];
+    out += paragraph("- " + oom_sentence(label, *report.results[failed[i]].oom), width, 2);
+  }
+  if (failed.size() > kMostSentences) {
+    out += fmt::format("- and {} more: see points.csv\n", failed.size() - kMostSentences);
+  }
+  return out;
+}
+
+std::string points_table(const RunReport& report, const std::vector<std::string>& labels,
+                         std::size_t width) {
+  constexpr Align kRight = Align::kRight;
+  Table table{{{"point", Align::kLeft},
+               {"prefill", kRight, "peak GiB"},
+               {"decode", kRight, "peak GiB"},
+               {"KV", kRight, "GiB"},
+               {"TTFT", kRight, "s"},
+               {"decode", kRight, "tok/s"},
+               {"all", kRight, "tok/s"},
+               {"OOM at", kRight, "tokens"}}};
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    const StaticResult& r = report.results[i];
+    std::optional<double> prefill;
+    if (r.prefill_time) prefill = r.prefill_time->count();
+    std::string oom = "-";
+    if (r.oom) oom = r.oom->phase == "decode" ? with_commas(r.oom->tokens) : r.oom->phase;
+    table.add_row({labels[i], gib(r.prefill_peak),
+                   r.decode_peak > Bytes{0} ? gib(r.decode_peak) : "-", gib(r.kv_bytes),
+                   amount(prefill), amount(r.decode_tok_s), amount(r.throughput_tok_s), oom});
+  }
+  return table.str(width);
+}
+
+std::string notes_block(const std::vector<std::string>& notes, std::size_t width) {
+  std::string out;
+  for (const std::string& note : notes) out += paragraph("note: " + note, width, 6);
+  return out;
+}
+
+std::string files_block(const ResultsFolder* written, std::size_t width) {
+  if (written == nullptr) return "";
+  const std::string folder = clean_text(written->folder.string());
+  std::string out = fmt::format("\nresults  {}/result.json\n", folder);
+  for (const std::string& name : written->figures) {
+    if (name.ends_with(".png")) out += fmt::format("figure   {}/{}\n", folder, name);
+  }
+  if (!written->figures.empty()) out += "         (each as .svg too)\n";
+  return out + notes_block(written->notes, width);
+}
+
+std::string replay_table(const ReplayResult& replay, std::size_t width) {
+  Table table{{{"method", Align::kLeft},
+               {"budget"},
+               {"entries"},
+               {"bytes"},
+               {"of full"},
+               {"error"},
+               {"p99"},
+               {"size law", Align::kLeft}}};
+  for (const ReplayMethod& m : replay.methods) {
+    std::string budget = "-";
+    if (m.budget) {
+      budget = *m.budget <= 1 ? fmt::format("{:g} %", *m.budget * 100) : amount(*m.budget);
+    }
+    const double part = m.bytes_full_final > 0 ? static_cast<double>(m.bytes_held_final) /
+                                                     static_cast<double>(m.bytes_full_final)
+                                               : 0;
+    std::string closed = "none";
+    if (m.closed_form_bytes_final) {
+      closed = *m.closed_form_bytes_final == m.bytes_held_final
+                   ? "agrees"
+                   : "says " + to_text(Bytes{*m.closed_form_bytes_final});
+    }
+    table.add_row({m.name, budget, with_commas(m.entries_held_final),
+                   to_text(Bytes{m.bytes_held_final}), fmt::format("{:.1f} %", part * 100),
+                   amount(m.rel_error_mean), amount(m.rel_error_p99), closed});
+  }
+  return table.str(width);
+}
+
+std::string replay_block(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
+                         std::size_t width) {
+  std::string out = paragraph(
+      fmt::format("Replay of trace {}, {} decode steps: what is held after the last, and "
+                  "how far attention's output strays from the full cache's.",
+                  replay.trace,
+                  replay.methods.empty() ? "0" : with_commas(replay.methods.front().steps)),
+      width);
+  out += replay_table(replay, width);
+  for (const SkippedMethod& m : skipped) {
+    out += paragraph(fmt::format("skipped {}: {}", m.name, m.reason), width, 8);
+  }
+  for (const ReplayMethod& m : replay.methods) {
+    for (const std::string& note : m.notes) {
+      out += paragraph(fmt::format("note: {}: {}", m.name, note), width, 6);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string oom_sentence(std::string_view label, const OomEvent& oom) {
+  std::string when = "in " + oom.phase;
+  if (oom.phase == "load") when = "on loading the model";
+  if (oom.phase == "decode") when = fmt::format("at decode step {}", with_commas(oom.step));
+  std::vector<std::pair<Bytes, std::string>> owners;
+  for (const auto& [name, bytes] : oom.owners) {
+    if (bytes > Bytes{0}) owners.emplace_back(bytes, name);
+  }
+  std::stable_sort(owners.begin(), owners.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> held;
+  for (const auto& [bytes, name] : owners) held.push_back(name + " " + to_text(bytes));
+  return fmt::format("{}: out of memory {} ({} tokens): asked {}{}, {} free{}{}", label, when,
+                     with_commas(oom.tokens), to_text(oom.requested),
+                     oom.what.empty() ? "" : " for " + oom.what, to_text(oom.free),
+                     held.empty() ? "" : "; ", fmt::join(held, ", "));
+}
+
+std::string run_summary(const RunReport& report, const ResultsFolder* written, std::size_t width) {
+  const Scenario& scenario = *report.scenario;
+  std::vector<std::size_t> all(scenario.points.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  const std::vector<std::string> labels = labels_within(scenario, all);
+  std::string out = paragraph(
+      scenario.title.empty() ? scenario.name : scenario.name + ": " + scenario.title, width);
+  if (!all.empty()) {
+    const std::string common = common_description(scenario);
+    if (common != clean_text(scenario.title)) out += paragraph(common, width);
+    out += "\n" + points_table(report, labels, width) + "\n" + verdict(report, labels, width);
+    // The same note of many points is said once.
+    std::vector<std::pair<std::string, std::vector<std::string>>> notes;
+    for (std::size_t i = 0; i < report.results.size(); ++i) {
+      for (const std::string& note : report.results[i].notes) {
+        const auto found = std::find_if(notes.begin(), notes.end(),
+                                        [&](const auto& entry) { return entry.first == note; });
+        if (found == notes.end())
+          notes.push_back({note, {labels[i]}});
+        else
+          found->second.push_back(labels[i]);
+      }
+    }
+    for (const auto& [note, points] : notes) {
+      const std::string who = points.size() == report.results.size() ? ""
+                              : points.size() > 3 ? fmt::format("{} points: ", points.size())
+                                                  : fmt::format("{}: ", fmt::join(points, ", "));
+      out += paragraph("note: " + who + note, width, 6);
+    }
+    out += published_block(report, labels, width);
+  }
+  if (report.replay) out += "\n" + replay_block(*report.replay, report.skipped, width);
+  out += notes_block(scenario.notes, width) + notes_block(report.notes, width);
+  return out + files_block(written, width);
+}
+
+std::string replay_summary(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
+                           const ResultsFolder* written, std::size_t width) {
+  return replay_block(replay, skipped, width) + files_block(written, width);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,33 @@
+#pragma once
+
+// Names and titles come from users' files; these make them fit to print.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvsim {
+
+/// `text` with control characters (line ends, tabs, escape sequences' first byte, C1 controls) as
+/// blanks and bytes that are no UTF-8 as "?".
+[[nodiscard]] std::string clean_text(std::string_view text);
+
+/// Terminal columns `text` takes: combining marks none, East Asian wide characters and emoji two.
+[[nodiscard]] std::size_t display_width(std::string_view text);
+
+/// At most `width` columns of `text`: its end gives way to "…".
+[[nodiscard]] std::string shortened(std::string_view text, std::size_t width);
+
+/// Lines of at most `width` columns, broken at blanks where there are any.
+[[nodiscard]] std::vector<std::string> wrapped(std::string_view text, std::size_t width);
+
+/// 53912 as "53,912".
+[[nodiscard]] std::string with_commas(std::int64_t value);
+
+/// A part of a file name: lower-case letters, digits, "-" and ".", everything else "-"; never
+/// empty, at most 40 characters, never starting with "." or "-".
+[[nodiscard]] std::string slug(std::string_view text);
+
+}  // namespace kvsim

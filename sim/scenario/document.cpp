@@ -1,0 +1,217 @@
+#include "sim/scenario/document.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/error.hpp"
+#include "sim/scenario/keys.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+/// Keys whose object is one value and not a set of settings: half of one method with half of
+/// another would be neither.
+bool is_atomic(std::string_view key) { return key == "model" || key == "method"; }
+
+void rebase_path(json& value, const fs::path& folder) {
+  if (!value.is_string()) return;
+  const fs::path path = value.get<std::string>();
+  value = (folder / path).lexically_normal().generic_string();
+}
+
+void rebase_model(json& value, const fs::path& folder) {
+  if (value.is_array()) {
+    for (json& item : value) rebase_model(item, folder);
+  } else if (value.is_object() && value.contains("config")) {
+    rebase_path(value["config"], folder);
+  }
+}
+
+/// Paths in `document`, which start at `folder`, as seen from where `folder` starts.
+void rebase(json& document, const fs::path& folder) {
+  if (folder.empty()) return;
+  if (document.contains("model")) rebase_model(document["model"], folder);
+  if (document.contains("points") && document["points"].is_array()) {
+    for (json& point : document["points"]) {
+      if (point.is_object() && point.contains("model")) rebase_model(point["model"], folder);
+    }
+  }
+  if (document.contains("replay") && document["replay"].is_object() &&
+      document["replay"].contains("trace")) {
+    rebase_path(document["replay"]["trace"], folder);
+  }
+}
+
+class Loader {
+ public:
+  Loader(fs::path root, const std::function<void(const Field&)>& check)
+      : root_{std::move(root)}, check_{check} {}
+
+  /// `folder`: of the file, relative to the root file's; `name`: of the file in it.
+  json load(const fs::path& folder, const fs::path& name) {
+    const fs::path path = root_ / folder / name;
+    std::error_code status;
+    const fs::path identity = fs::weakly_canonical(path, status);
+    const Field file = Field::read_file(path.lexically_normal());
+    check_(file);
+    json result = json::object();
+    if (const auto bases = file.find("extends")) {
+      enter(identity, *bases);
+      for (const Field& base : bases->one_or_more()) {
+        const fs::path target = base.string();
+        if (target.empty() || !target.has_filename()) base.expected("the path of a scenario file");
+        const fs::path below = (folder / target).lexically_normal();
+        refuse_cycle(base, root_ / below);
+        result = merged(std::move(result), load(below.parent_path(), below.filename()));
+      }
+      chain_.pop_back();
+    }
+    json own = file.raw();
+    own.erase("extends");
+    rebase(own, folder);
+    return merged(std::move(result), own);
+  }
+
+ private:
+  void enter(const fs::path& identity, const Field& place) {
+    chain_.push_back(identity);
+    if (chain_.size() > kDeepestExtends) {
+      place.fail(fmt::format("extends files more than {} deep", kDeepestExtends));
+    }
+  }
+  void refuse_cycle(const Field& base, const fs::path& path) const {
+    std::error_code status;
+    const fs::path identity = fs::weakly_canonical(path, status);
+    const auto found = std::find(chain_.begin(), chain_.end(), identity);
+    if (found == chain_.end()) return;
+    std::vector<std::string> names;
+    for (auto it = found; it != chain_.end(); ++it) names.push_back(it->filename().string());
+    names.push_back(identity.filename().string());
+    base.fail(fmt::format("files extend each other in a circle: {}", fmt::join(names, " -> ")));
+  }
+
+  fs::path root_;
+  const std::function<void(const Field&)>& check_;
+  std::vector<fs::path> chain_;
+};
+
+std::vector<std::string> pointer_tokens(const std::string& pointer) {
+  const auto refuse = [&](std::string_view why) {
+    throw InputError{fmt::format("--set {}: {}", pointer, why)};
+  };
+  if (pointer.empty() || pointer.front() != '/') {
+    refuse("expected a JSON pointer that starts with \"/\", such as /batch");
+  }
+  std::vector<std::string> tokens;
+  for (std::size_t i = 0; i < pointer.size(); ++i) {
+    const char c = pointer[i];
+    if (c == '/') {
+      tokens.emplace_back();
+    } else if (c != '~') {
+      tokens.back() += c;
+    } else if (i + 1 < pointer.size() && (pointer[i + 1] == '0' || pointer[i + 1] == '1')) {
+      tokens.back() += pointer[++i] == '0' ? '~' : '/';
+    } else {
+      refuse("\"~\" is written \"~0\" in a JSON pointer, and \"/\" inside a key \"~1\"");
+    }
+  }
+  if (tokens.back().empty()) refuse("the last key of the pointer is empty");
+  return tokens;
+}
+
+/// The value as JSON, or as the plain word it is.
+json override_value(const Override& change) {
+  const std::string place = "--set " + change.pointer;
+  if (!json::accept(change.value)) {
+    // A broken list or object is a slip, not a word.
+    const auto first = change.value.find_first_not_of(" \t");
+    if (first != std::string::npos &&
+        std::string_view{"[{\""}.find(change.value[first]) != std::string_view::npos) {
+      return Field::parse(change.value, place).raw();  // throws with line and column
+    }
+    return change.value;
+  }
+  return Field::parse(change.value, place).raw();
+}
+
+std::string_view kind_of(const json& value) {
+  if (value.is_string()) return "a string";
+  if (value.is_boolean()) return "true or false";
+  return "a number";
+}
+
+}  // namespace
+
+json merged(json base, const json& overlay) {
+  if (!base.is_object() || !overlay.is_object()) return overlay;
+  for (const auto& [key, value] : overlay.items()) {
+    if (value.is_null()) {
+      base.erase(key);
+    } else if (is_atomic(key) || !base.contains(key)) {
+      base[key] = value;
+    } else {
+      base[key] = merged(std::move(base[key]), value);
+    }
+  }
+  return base;
+}
+
+json merged_document(const fs::path& file, const std::function<void(const Field&)>& check) {
+  return Loader{file.parent_path(), check}.load({}, file.filename());
+}
+
+void apply_override(json& document, const Override& change) {
+  const std::vector<std::string> tokens = pointer_tokens(change.pointer);
+  json* at = &document;
+  std::string walked;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::string& token = tokens[i];
+    const auto refuse = [&](std::string_view why) {
+      throw InputError{fmt::format("--set {}: {}", change.pointer, why)};
+    };
+    if (at->is_null()) *at = json::object();
+    if (at->is_object()) {
+      at = &(*at)[token];
+    } else if (at->is_array()) {
+      if (token == "-") {
+        at->push_back(nullptr);
+        at = &at->back();
+      } else {
+        std::size_t index = 0;
+        const auto [end, status] =
+            std::from_chars(token.data(), token.data() + token.size(), index);
+        const bool plain = status == std::errc{} && end == token.data() + token.size() &&
+                           (token == "0" || token.front() != '0');
+        if (!plain || index >= at->size()) {
+          refuse(
+              fmt::format("{} is a list of {}: expected an index in [0, {}] or \"-\", got \"{}\"",
+                          walked, at->size(), static_cast<std::int64_t>(at->size()) - 1, token));
+        }
+        at = &(*at)[index];
+      }
+    } else {
+      refuse(
+          fmt::format("{} is {} and has no members", walked.empty() ? "/" : walked, kind_of(*at)));
+    }
+    walked += "/" + token;
+  }
+  *at = override_value(change);
+}
+
+std::string fingerprint(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : text) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 0x100000001b3ULL;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "models/json/field.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace kvsim {
+
+/// One value out of the files: `file`, under what it `extends`, without the key itself. Objects
+/// merge key by key, a null takes an inherited key away, everything else (lists, `model`, `method`)
+/// is replaced whole. Paths that an extended file names are rewritten to start where `file` lies.
+/// `check` sees every file by itself before it is merged, so that a complaint names the file that
+/// holds the fault. Errors: InputError (cycles, files that cannot be read, wrong types).
+[[nodiscard]] nlohmann::json merged_document(const std::filesystem::path& file,
+                                             const std::function<void(const Field&)>& check);
+
+/// `overlay` over `base`, as above.
+[[nodiscard]] nlohmann::json merged(nlohmann::json base, const nlohmann::json& overlay);
+
+/// Sets what `change.pointer` (RFC 6901) names. Members are created, list items only at the end
+/// ("-"). Errors: InputError that names the pointer and what stands in its way.
+void apply_override(nlohmann::json& document, const Override& change);
+
+/// FNV-1a of 64 bits over `text`, 16 hexadecimal digits.
+[[nodiscard]] std::string fingerprint(std::string_view text);
+
+}  // namespace kvsim

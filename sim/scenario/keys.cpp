@@ -1,0 +1,150 @@
+#include "sim/scenario/keys.hpp"
+
+#include <array>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::array kPointKeys{
+    ScenarioKey{"model", "name, or {config, name}; or list", "", "required",
+                "the LLM: a name of `kvsim list models`, or a Hugging Face config.json"},
+    ScenarioKey{"gpu", "name; or list", "", "required", "a name of `kvsim list gpus`"},
+    ScenarioKey{"gpu_count", "integer", "1", "1",
+                "GPUs the model is spread over; tensor parallelism is not modelled yet"},
+    ScenarioKey{"stack", "name; or list", "", "ideal",
+                "the software that serves, a name of `kvsim list stacks`"},
+    ScenarioKey{"dtype", "format; or list", "", "as published",
+                "element format of weights and activations"},
+    ScenarioKey{"kv_dtype", "format; or list", "", "dtype", "element format of the cache"},
+    ScenarioKey{"batch", "integer; or list", "1 to 1048576", "1", "sequences served together"},
+    ScenarioKey{"prompt_tokens", "integer; or list", "1 to 16777216", "required",
+                "prompt length of each sequence, tokens"},
+    ScenarioKey{"output_tokens", "integer; or list", "1 to 16777216", "required",
+                "decode steps: tokens each sequence generates after its prompt"},
+    ScenarioKey{"method", "name, or {name, budget, …}; or list", "", "full",
+                "the cache compression, a name of `kvsim list methods`"},
+    ScenarioKey{"memory", "object", "", "", "corrections to the GPU's memory"},
+};
+
+constexpr std::array kScenarioKeys{
+    ScenarioKey{"schema", "\"kvsim.scenario/1\"", "", "", "the version of these keys"},
+    ScenarioKey{"title", "text", "", "the file's name", "one line for tables and figures"},
+    ScenarioKey{"description", "text", "", "", "the question that the scenario answers"},
+    ScenarioKey{"extends", "path; or list", "", "",
+                "scenario files whose keys hold where this one is silent; later ones win"},
+    ScenarioKey{"kind", "\"static\"", "", "static",
+                "what is simulated: equal sequences in lock step"},
+    ScenarioKey{"seed", "integer", "0 to 9007199254740991", "0", "seed of every random choice"},
+    kPointKeys[0],
+    kPointKeys[1],
+    kPointKeys[2],
+    kPointKeys[3],
+    kPointKeys[4],
+    kPointKeys[5],
+    kPointKeys[6],
+    kPointKeys[7],
+    kPointKeys[8],
+    kPointKeys[9],
+    kPointKeys[10],
+    ScenarioKey{"points", "list of objects", "", "one, of the keys above",
+                "groups of points: each takes the keys above and overrides some"},
+    ScenarioKey{"replay", "object", "", "none", "an attention trace to run through methods"},
+    ScenarioKey{"published", "list of objects", "", "none",
+                "figures from the literature to stand beside the predicted ones"},
+    ScenarioKey{"figures", "false, or list of names", "", "all that apply",
+                "which figures are drawn"},
+};
+
+constexpr std::array kModelKeys{
+    ScenarioKey{"config", "path", "", "required",
+                "a Hugging Face config.json, relative to the scenario file"},
+    ScenarioKey{"name", "text", "", "name of the file's folder", "what results call the model"},
+};
+constexpr std::array kMethodKeys{
+    ScenarioKey{"name", "name", "", "required",
+                "a preset, or presets and single choices joined by +"},
+    ScenarioKey{"budget", "number; or list", "fraction in (0, 1], or entries above 1",
+                "the method's own",
+                "what is kept: a fraction of the prompt's cache, or entries per head"},
+};
+constexpr std::array kMemoryKeys{
+    ScenarioKey{"usable_hbm", "size", "", "the catalogue's",
+                "HBM the driver reports to a process, instead of the catalogue's"},
+};
+constexpr std::array kReplayKeys{
+    ScenarioKey{"trace", "path", "", "required",
+                "an attention trace (safetensors), relative to the scenario file"},
+    ScenarioKey{"methods", "list of methods", "", "the points' methods",
+                "methods to run, written as under `method`"},
+    ScenarioKey{"per_step", "boolean", "", "true", "keep the series over decode steps"},
+    ScenarioKey{"per_head", "boolean", "", "false", "keep the means of every head"},
+};
+constexpr std::array kPublishedKeys{
+    ScenarioKey{"where", "object", "", "required where there are several points",
+                "keys and values that pick one point"},
+    ScenarioKey{"metric", "name", "", "required", "what the figure is of"},
+    ScenarioKey{"value", "number, size or time", "", "required", "the figure as published"},
+    ScenarioKey{"source", "text", "", "required", "who says so, and where"},
+    ScenarioKey{"note", "text", "", "", "where the figure cannot be right, why"},
+};
+constexpr std::array kWhereKeys{
+    ScenarioKey{"model", "name", "", "", "the point's model"},
+    ScenarioKey{"gpu", "name", "", "", "the point's GPU"},
+    ScenarioKey{"stack", "name", "", "", "the point's stack"},
+    ScenarioKey{"method", "name", "", "", "the point's method"},
+    ScenarioKey{"budget", "number", "", "", "the method's budget as the scenario gives it"},
+    ScenarioKey{"dtype", "format", "", "", "the point's format of weights"},
+    ScenarioKey{"kv_dtype", "format", "", "", "the point's format of the cache"},
+    ScenarioKey{"batch", "integer", "", "", "the point's batch"},
+    ScenarioKey{"prompt_tokens", "integer", "", "", "the point's prompt length"},
+    ScenarioKey{"output_tokens", "integer", "", "", "the point's output length"},
+};
+
+constexpr std::array kObjects{
+    ScenarioObject{"scenario", kScenarioKeys},   ScenarioObject{"point", kPointKeys},
+    ScenarioObject{"model", kModelKeys},         ScenarioObject{"method", kMethodKeys},
+    ScenarioObject{"memory", kMemoryKeys},       ScenarioObject{"replay", kReplayKeys},
+    ScenarioObject{"published", kPublishedKeys}, ScenarioObject{"where", kWhereKeys},
+};
+
+constexpr std::array kMetrics{
+    PublishedMetric{"kv_bytes", "bytes"},
+    PublishedMetric{"kv_bytes_wanted", "bytes"},
+    PublishedMetric{"peak_hbm_bytes", "bytes"},
+    PublishedMetric{"prefill_peak_bytes", "bytes"},
+    PublishedMetric{"decode_peak_bytes", "bytes"},
+    PublishedMetric{"throughput_tok_s", "tok/s"},
+    PublishedMetric{"decode_tok_s", "tok/s"},
+    PublishedMetric{"latency_s", "s"},
+    PublishedMetric{"prefill_s", "s"},
+    PublishedMetric{"oom_tokens", "tokens"},
+    PublishedMetric{"oom", ""},
+};
+
+constexpr std::array<std::string_view, 8> kFigures{
+    "memory_vs_length", "throughput_vs_length", "peak_vs_final_length", "hbm_breakdown",
+    "cache_per_layer",  "error_vs_step",        "bytes_vs_step",        "replay_cache_per_layer",
+};
+
+}  // namespace
+
+std::span<const ScenarioObject> scenario_objects() { return kObjects; }
+
+std::vector<std::string> scenario_key_names(std::string_view object) {
+  for (const ScenarioObject& candidate : kObjects) {
+    if (candidate.name != object) continue;
+    std::vector<std::string> names;
+    for (const ScenarioKey& key : candidate.keys) names.emplace_back(key.name);
+    return names;
+  }
+  KVSIM_CHECK(false, "no object of scenarios is called {}", object);
+  return {};
+}
+
+std::span<const std::string_view> figure_names() { return kFigures; }
+
+std::span<const PublishedMetric> published_metrics() { return kMetrics; }
+
+}  // namespace kvsim

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvsim {
+
+/// A key of scenario files: what messages, the schema and docs/scenarios.md say of it.
+struct ScenarioKey {
+  std::string_view name;
+  std::string_view type;   // "integer", "size", "name", …; "or list" where a list makes points
+  std::string_view range;  // of numbers; empty elsewhere
+  std::string_view default_text;
+  std::string_view help;
+};
+
+/// An object of scenario files and its keys, in the order that messages and `echo` use.
+struct ScenarioObject {
+  std::string_view name;  // "scenario", "point", "memory", …
+  std::span<const ScenarioKey> keys;
+};
+
+/// Every object a scenario may hold. A method's own parameters are not among them: they come from
+/// builtin_methods().
+[[nodiscard]] std::span<const ScenarioObject> scenario_objects();
+
+/// Names of the keys of the object called `object`. Errors: ContractError for an unknown one.
+[[nodiscard]] std::vector<std::string> scenario_key_names(std::string_view object);
+
+/// What `published` figures may be of. A metric is a key of a result's point.
+struct PublishedMetric {
+  std::string_view name;
+  std::string_view unit;  // "bytes", "s", "tokens", "tok/s", "" (true or false)
+};
+[[nodiscard]] std::span<const PublishedMetric> published_metrics();
+
+/// Figures that `figures` may name.
+[[nodiscard]] std::span<const std::string_view> figure_names();
+
+/// Bounds of the sizes a scenario may ask for.
+inline constexpr std::int64_t kMostTokens = 1 << 24;
+inline constexpr std::int64_t kMostBatch = 1 << 20;
+inline constexpr std::int64_t kMostGpus = 1 << 16;
+inline constexpr std::size_t kMostPoints = 100'000;
+inline constexpr std::size_t kDeepestExtends = 32;
+
+}  // namespace kvsim

@@ -1,0 +1,421 @@
+#include "sim/scenario/points.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/llm/catalogue.hpp"
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/scenario/keys.hpp"
+#include "sim/scenario/method_field.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+/// Largest byte count that sums and products of a run stay exact with.
+constexpr double kMostBytes = 0x1p58;
+
+/// `read`, its complaint (which knows no place) put behind the place of `field`.
+template <class Read>
+decltype(auto) placed(const Field& field, Read read) {
+  try {
+    return read();
+  } catch (const InputError& error) {
+    field.fail(error.what());
+  }
+}
+
+/// One value of a key and where it stands.
+template <class T>
+struct Choice {
+  T value;
+  Field field;
+};
+template <class T>
+using Choices = std::vector<Choice<T>>;
+
+/// Keys of one group of points: those of its own first, then the scenario's.
+class Group {
+ public:
+  Group(Field scenario, std::optional<Field> own)
+      : scenario_{std::move(scenario)}, own_{std::move(own)} {}
+
+  [[nodiscard]] std::optional<Field> find(std::string_view key) const {
+    // A null of the group takes the scenario's key away.
+    if (own_ && own_->raw().contains(key)) return own_->find(key);
+    return scenario_.find(key);
+  }
+  [[nodiscard]] Field required(std::string_view key) const {
+    if (const auto field = find(key)) return *field;
+    place().fail(fmt::format("\"{}\" is missing", key));
+  }
+  [[nodiscard]] const Field& place() const { return own_ ? *own_ : scenario_; }
+
+ private:
+  Field scenario_;
+  std::optional<Field> own_;
+};
+
+Llm read_own_model(const Field& field, const fs::path& folder) {
+  field.allow_only(scenario_key_names("model"));
+  const Field config = field.at("config");
+  const fs::path path = (folder / config.string()).lexically_normal();
+  if (std::error_code status; !fs::is_regular_file(path, status)) {
+    config.fail(fmt::format("no such file: {}", path.string()));
+  }
+  std::string name;
+  if (const auto given = field.find("name")) name = given->string();
+  if (name.empty()) name = fs::absolute(path).parent_path().filename().string();
+  return read_hf_config(Field::read_file(path), name);
+}
+
+void refuse_unless_model(const Field& field) {
+  if (!field.is_string() && !field.is_object()) {
+    field.expected("a model's name, or {\"config\": \"path/config.json\"}");
+  }
+}
+
+Choices<const Llm*> read_models(const Field& field, const fs::path& folder, OwnParts& own) {
+  Choices<const Llm*> out;
+  for (const Field& item : field.one_or_more()) {
+    refuse_unless_model(item);
+    if (item.is_object()) {
+      own.models.push_back(std::make_shared<const Llm>(read_own_model(item, folder)));
+      out.push_back({own.models.back().get(), item});
+    } else {
+      out.push_back({placed(item, [&] { return &find_llm(item.string()); }), item});
+    }
+  }
+  return out;
+}
+
+Choices<const Gpu*> read_gpus(const Field& field) {
+  Choices<const Gpu*> out;
+  for (const Field& item : field.one_or_more()) {
+    out.push_back({placed(item, [&] { return &find_gpu(item.string()); }), item});
+  }
+  return out;
+}
+
+Choices<const Stack*> read_stacks(const Field& field) {
+  Choices<const Stack*> out;
+  for (const Field& item : field.one_or_more()) {
+    out.push_back({placed(item, [&] { return &find_stack(item.string()); }), item});
+  }
+  return out;
+}
+
+Choices<Dtype> read_dtypes(const Field& field) {
+  Choices<Dtype> out;
+  for (const Field& item : field.one_or_more()) out.push_back({item.dtype(), item});
+  return out;
+}
+
+Choices<std::int64_t> read_counts(const Field& field, std::int64_t most) {
+  Choices<std::int64_t> out;
+  for (const Field& item : field.one_or_more()) out.push_back({item.integer(1, most), item});
+  return out;
+}
+
+Choices<MethodSpec> read_method_choices(const Field& field) {
+  Choices<MethodSpec> out;
+  for (const Field& item : field.one_or_more()) {
+    for (MethodSpec& spec : read_methods(item)) {
+      placed(item, [&] { return takes_budget(spec.name); });  // an unknown name is refused here
+      out.push_back({std::move(spec), item});
+    }
+  }
+  return out;
+}
+
+void check_gpu_count(const Field& field) {
+  if (const auto count = field.integer(1, kMostGpus); count > 1) {
+    field.fail(fmt::format("tensor parallelism is not modelled yet: expected 1, got {}", count));
+  }
+}
+
+std::optional<Bytes> read_usable_hbm(const Field& memory) {
+  memory.allow_only(scenario_key_names("memory"));
+  const auto field = memory.find("usable_hbm");
+  if (!field) return std::nullopt;
+  const Bytes bytes = field->bytes();
+  if (bytes.count() < 1) field->expected("a size above 0");
+  return bytes;
+}
+
+const Gpu* corrected(const Gpu* gpu, const Field& memory, OwnParts& own) {
+  const auto usable = read_usable_hbm(memory);
+  if (!usable) return gpu;
+  if (*usable > gpu->hbm) {
+    memory.at("usable_hbm").expected(fmt::format("at most the {} of {}", gpu->hbm, gpu->name));
+  }
+  auto copy = std::make_shared<Gpu>(*gpu);
+  copy->hbm_usable = *usable;
+  own.gpus.push_back(copy);
+  return own.gpus.back().get();
+}
+
+/// All keys of a group, each with its choices.
+struct Axes {
+  Choices<const Llm*> models;
+  Choices<const Gpu*> gpus;
+  Choices<const Stack*> stacks;
+  std::optional<Choices<Dtype>> dtypes;     // absent: as the model is published
+  std::optional<Choices<Dtype>> kv_dtypes;  // absent: as dtype
+  Choices<std::int64_t> batches, prompts, outputs;
+  Choices<MethodSpec> methods;
+
+  [[nodiscard]] std::array<std::size_t, 9> sizes() const {
+    return {models.size(),
+            gpus.size(),
+            stacks.size(),
+            dtypes ? dtypes->size() : 1,
+            kv_dtypes ? kv_dtypes->size() : 1,
+            batches.size(),
+            prompts.size(),
+            outputs.size(),
+            methods.size()};
+  }
+};
+
+Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
+  Axes axes;
+  axes.models = read_models(group.required("model"), folder, own);
+  axes.gpus = read_gpus(group.required("gpu"));
+  if (const auto count = group.find("gpu_count")) check_gpu_count(*count);
+  if (const auto memory = group.find("memory")) {
+    for (auto& gpu : axes.gpus) gpu.value = corrected(gpu.value, *memory, own);
+  }
+  if (const auto stacks = group.find("stack")) {
+    axes.stacks = read_stacks(*stacks);
+  } else {
+    axes.stacks = {{&find_stack("ideal"), group.place()}};
+  }
+  if (const auto dtypes = group.find("dtype")) axes.dtypes = read_dtypes(*dtypes);
+  if (const auto dtypes = group.find("kv_dtype")) axes.kv_dtypes = read_dtypes(*dtypes);
+  if (const auto batches = group.find("batch")) {
+    axes.batches = read_counts(*batches, kMostBatch);
+  } else {
+    axes.batches = {{1, group.place()}};
+  }
+  axes.prompts = read_counts(group.required("prompt_tokens"), kMostTokens);
+  axes.outputs = read_counts(group.required("output_tokens"), kMostTokens);
+  if (const auto methods = group.find("method")) {
+    axes.methods = read_method_choices(*methods);
+  } else {
+    axes.methods = {{MethodSpec{"full", {}, {}}, group.place()}};
+  }
+  return axes;
+}
+
+MethodSite site_of(const Llm& llm, Dtype kv_dtype) {
+  const AttentionSpec& attention = llm.layers.front().attention;
+  return {.recorded = kv_dtype,
+          .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim}};
+}
+
+/// Sizes whose byte counts would leave the range in which they are exact are refused.
+void check_sizes(const StaticSpec& spec, const Field& place) {
+  const auto batch = static_cast<double>(spec.batch);
+  const auto prompt = static_cast<double>(spec.prompt_tokens);
+  const double tokens = prompt + static_cast<double>(spec.output_tokens);
+  double cache = 0;
+  double scores = 0;
+  for (const LayerSpec& layer : spec.llm->layers) {
+    cache += batch * tokens * 4 * static_cast<double>(layer.attention.n_heads) *
+             static_cast<double>(layer.attention.head_dim + layer.attention.v_head_dim);
+    scores = std::max(scores,
+                      batch * prompt * prompt * 16 * static_cast<double>(layer.attention.n_heads));
+  }
+  if (std::max(cache, scores) > kMostBytes) {
+    place.fail(fmt::format("batch {} of {} + {} tokens is beyond what can be counted in bytes",
+                           spec.batch, spec.prompt_tokens, spec.output_tokens));
+  }
+}
+
+ordered_json params_json(const Params& params) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [name, value] : params) {
+    std::visit([&out, &key = name](const auto& v) { out[key] = v; }, value);
+  }
+  return out;
+}
+
+ordered_json point_keys(const StaticSpec& spec, const MethodSpec& method) {
+  ordered_json keys;
+  keys["model"] = spec.llm->name;
+  keys["gpu"] = spec.gpu->name;
+  keys["gpu_count"] = 1;
+  keys["stack"] = spec.stack->name;
+  keys["method"] = method.name;
+  keys["budget"] = method.budget ? ordered_json(budget_number(*method.budget)) : nullptr;
+  if (method.budget && method.budget->fraction == 0) keys["budget"] = method.budget->entries;
+  keys["method_params"] = params_json(method.params);
+  keys["dtype"] = name_of(spec.weight_dtype);
+  keys["kv_dtype"] = name_of(spec.kv_dtype);
+  keys["batch"] = spec.batch;
+  keys["prompt_tokens"] = spec.prompt_tokens;
+  keys["output_tokens"] = spec.output_tokens;
+  return keys;
+}
+
+/// A point and the text of its method, until all are there and labels can be made.
+struct Draft {
+  ScenarioPoint point;
+  std::string method;
+};
+
+void add_product(const Axes& axes, std::vector<Draft>& drafts) {
+  const auto sizes = axes.sizes();
+  double total = static_cast<double>(drafts.size());
+  double product = 1;
+  for (const std::size_t size : sizes) product *= static_cast<double>(size);
+  total += product;
+  if (total > static_cast<double>(kMostPoints)) {
+    axes.models.front().field.fail(
+        fmt::format("the lists make {} points, more than {}", total, kMostPoints));
+  }
+  // A method settled for a prompt, cache format and model serves all points that share them.
+  std::map<std::array<std::size_t, 4>, std::shared_ptr<const Method>> settled;
+  std::array<std::size_t, 9> at{};
+  for (auto left = static_cast<std::size_t>(product); left > 0; --left) {
+    const auto& method = axes.methods[at[8]];
+    StaticSpec spec;
+    spec.llm = axes.models[at[0]].value;
+    spec.gpu = axes.gpus[at[1]].value;
+    spec.stack = axes.stacks[at[2]].value;
+    spec.weight_dtype = axes.dtypes ? (*axes.dtypes)[at[3]].value : spec.llm->published_dtype;
+    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[4]].value : spec.weight_dtype;
+    spec.batch = axes.batches[at[5]].value;
+    spec.prompt_tokens = axes.prompts[at[6]].value;
+    spec.output_tokens = axes.outputs[at[7]].value;
+    check_sizes(spec, axes.prompts[at[6]].field);
+    auto& slot = settled[{at[8], at[6], static_cast<std::size_t>(spec.kv_dtype), at[0]}];
+    if (!slot) {
+      slot = placed(method.field, [&] {
+        return make_method(method.value, spec.prompt_tokens, site_of(*spec.llm, spec.kv_dtype));
+      });
+    }
+    spec.method = slot;
+    drafts.push_back(
+        {{spec, method.value, point_keys(spec, method.value), "", kv_bytes_wanted(spec)},
+         method_label(method.value)});
+    for (std::size_t axis = at.size(); axis-- > 0;) {
+      if (++at[axis] < sizes[axis]) break;
+      at[axis] = 0;
+    }
+  }
+}
+
+void set_labels(std::vector<Draft>& drafts) {
+  const auto varies = [&](const char* key) {
+    return std::any_of(drafts.begin(), drafts.end(), [&](const Draft& draft) {
+      return draft.point.keys[key] != drafts.front().point.keys[key];
+    });
+  };
+  struct Part {
+    const char* key;
+    const char* before;
+  };
+  constexpr std::array kParts{Part{"model", ""},
+                              Part{"gpu", ""},
+                              Part{"stack", ""},
+                              Part{"dtype", ""},
+                              Part{"kv_dtype", "cache "},
+                              Part{"batch", "batch "},
+                              Part{"prompt_tokens", "prompt "},
+                              Part{"output_tokens", "output "}};
+  std::vector<Part> varying;
+  for (const Part& part : kParts) {
+    if (varies(part.key)) varying.push_back(part);
+  }
+  // The cache's format follows dtype unless it has a key of its own: no need to say both.
+  const bool tied = std::all_of(drafts.begin(), drafts.end(), [](const Draft& draft) {
+    return draft.point.keys["dtype"] == draft.point.keys["kv_dtype"];
+  });
+  std::erase_if(varying,
+                [&](const Part& part) { return tied && std::string_view{part.key} == "kv_dtype"; });
+  const bool one_method = std::all_of(drafts.begin(), drafts.end(), [&](const Draft& draft) {
+    return draft.method == drafts.front().method;
+  });
+  for (Draft& draft : drafts) {
+    std::vector<std::string> words;
+    if (!one_method || varying.empty()) words.push_back(draft.method);
+    for (const Part& part : varying) {
+      const auto& value = draft.point.keys[part.key];
+      words.push_back(part.before + (value.is_string() ? value.get<std::string>() : value.dump()));
+    }
+    draft.point.label = fmt::format("{}", fmt::join(words, ", "));
+  }
+}
+
+}  // namespace
+
+void check_point_keys(const Field& keys, const fs::path& folder) {
+  OwnParts own;
+  if (const auto field = keys.find("model")) (void)read_models(*field, folder, own);
+  if (const auto field = keys.find("gpu")) (void)read_gpus(*field);
+  if (const auto field = keys.find("gpu_count")) check_gpu_count(*field);
+  if (const auto field = keys.find("stack")) (void)read_stacks(*field);
+  if (const auto field = keys.find("dtype")) (void)read_dtypes(*field);
+  if (const auto field = keys.find("kv_dtype")) (void)read_dtypes(*field);
+  if (const auto field = keys.find("batch")) (void)read_counts(*field, kMostBatch);
+  if (const auto field = keys.find("prompt_tokens")) (void)read_counts(*field, kMostTokens);
+  if (const auto field = keys.find("output_tokens")) (void)read_counts(*field, kMostTokens);
+  if (const auto field = keys.find("method")) (void)read_method_choices(*field);
+  if (const auto field = keys.find("memory")) (void)read_usable_hbm(*field);
+}
+
+std::vector<ScenarioPoint> read_points(const Field& scenario, const fs::path& folder,
+                                       OwnParts& own) {
+  std::vector<Draft> drafts;
+  if (const auto groups = scenario.find("points")) {
+    if (groups->items().empty()) groups->expected("at least one group of points");
+    for (const Field& group : groups->items()) {
+      add_product(read_axes(Group{scenario, group}, folder, own), drafts);
+    }
+  } else {
+    const auto names = scenario_key_names("point");
+    const bool none = std::none_of(names.begin(), names.end(),
+                                   [&](const std::string& name) { return scenario.has(name); });
+    if (none && scenario.has("replay")) return {};
+    add_product(read_axes(Group{scenario, std::nullopt}, folder, own), drafts);
+  }
+  set_labels(drafts);
+  std::vector<ScenarioPoint> points;
+  points.reserve(drafts.size());
+  for (Draft& draft : drafts) points.push_back(std::move(draft.point));
+  return points;
+}
+
+std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
+  const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
+  const Dtype stored = spec.method->store_dtype(spec.kv_dtype);
+  Bytes total;
+  for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
+    const AttentionSpec& attention = spec.llm->layers[static_cast<std::size_t>(layer)].attention;
+    auto entries = spec.method->entries_held(layer, spec.prompt_tokens, tokens);
+    if (!entries) return std::nullopt;
+    if (attention.window > 0) entries = std::min<std::int64_t>(*entries, attention.window);
+    const LayerShape shape{attention.n_heads, attention.n_kv_heads, attention.head_dim};
+    const std::int64_t heads = spec.method->stored_heads(shape);
+    const std::int64_t elements = attention.is_latent()
+                                      ? kv_elements_per_token(attention)
+                                      : heads * (attention.head_dim + attention.v_head_dim);
+    total += bytes_of(*entries * elements, stored) +
+             spec.method->side_bytes(*entries, spec.kv_dtype) * heads;
+  }
+  return total * spec.batch;
+}
+
+}  // namespace kvsim

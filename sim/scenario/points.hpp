@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/json/field.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace kvsim {
+
+/// Models and GPUs that a scenario makes for itself; its points refer to them.
+struct OwnParts {
+  std::vector<std::shared_ptr<const Llm>> models;
+  std::vector<std::shared_ptr<const Gpu>> gpus;
+};
+
+/// Checks the form of the keys of points that `keys` holds (a scenario, or one of its `points`),
+/// as far as that can be said of them alone. `folder` is where paths start. Errors: InputError.
+void check_point_keys(const Field& keys, const std::filesystem::path& folder);
+
+/// All points of `scenario`: for each of its `points` (or once) the product of the keys given as
+/// lists, in the order model, gpu, stack, dtype, kv_dtype, batch, prompt_tokens, output_tokens,
+/// method, the last changing fastest. Empty where only a replay is asked for. Labels are set.
+/// Errors: InputError.
+[[nodiscard]] std::vector<ScenarioPoint> read_points(const Field& scenario,
+                                                     const std::filesystem::path& folder,
+                                                     OwnParts& own);
+
+/// Bytes of K, V and side data that the whole batch holds at the end, by the size law and without
+/// an allocator's rounding, whether or not they fit; nullopt where the size depends on data.
+[[nodiscard]] std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec);
+
+}  // namespace kvsim

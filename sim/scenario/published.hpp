@@ -1,0 +1,19 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "models/json/field.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace kvsim {
+
+/// Checks the form of one entry of `published`. Errors: InputError.
+void check_published(const Field& entry);
+
+/// The figure of `entry` for the point that its `where` picks; nullopt where it picks none.
+/// Errors: InputError, also where it picks several.
+[[nodiscard]] std::optional<PublishedFigure> read_published(
+    const Field& entry, const std::vector<ScenarioPoint>& points);
+
+}  // namespace kvsim

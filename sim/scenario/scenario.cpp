@@ -1,0 +1,173 @@
+#include "sim/scenario/scenario.hpp"
+
+#include <algorithm>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/error.hpp"
+#include "sim/scenario/document.hpp"
+#include "sim/scenario/keys.hpp"
+#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/points.hpp"
+#include "sim/scenario/published.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kLargestSeed = (std::int64_t{1} << 53) - 1;  // exact in every JSON reader
+
+std::string text_or(const Field& scenario, std::string_view key, std::string fallback) {
+  const auto field = scenario.find(key);
+  return field ? field->string() : std::move(fallback);
+}
+
+std::vector<MethodSpec> read_replay_methods(const Field& replay) {
+  std::vector<MethodSpec> methods;
+  if (const auto field = replay.find("methods")) {
+    for (const Field& item : field->one_or_more()) {
+      for (MethodSpec& spec : read_methods(item)) {
+        try {
+          (void)takes_budget(spec.name);  // refuses an unknown name
+        } catch (const InputError& error) {
+          item.fail(error.what());
+        }
+        methods.push_back(std::move(spec));
+      }
+    }
+  }
+  return methods;
+}
+
+std::optional<std::vector<std::string>> read_figures(const Field& field) {
+  if (field.raw().is_boolean()) {
+    if (field.boolean()) return std::nullopt;
+    return std::vector<std::string>{};
+  }
+  const auto known = figure_names();
+  const std::vector<std::string> names{known.begin(), known.end()};
+  std::vector<std::string> wanted;
+  for (const Field& item : field.one_or_more()) wanted.push_back(item.choice(names));
+  return wanted;
+}
+
+/// What can be said of one file by itself, before others complete it.
+void check_form(const Field& file, const fs::path& folder) {
+  file.allow_only(scenario_key_names("scenario"));
+  if (const auto schema = file.find("schema"); schema && schema->raw() != "kvsim.scenario/1") {
+    schema->expected("\"kvsim.scenario/1\"");
+  }
+  for (const char* key : {"title", "description"}) (void)text_or(file, key, "");
+  if (const auto kind = file.find("kind")) (void)kind->choice(std::vector<std::string>{"static"});
+  if (const auto seed = file.find("seed")) (void)seed->integer(0, kLargestSeed);
+  check_point_keys(file, folder);
+  if (const auto points = file.find("points")) {
+    for (const Field& point : points->items()) {
+      point.allow_only(scenario_key_names("point"));
+      check_point_keys(point, folder);
+    }
+  }
+  if (const auto replay = file.find("replay")) {
+    replay->allow_only(scenario_key_names("replay"));
+    if (const auto trace = replay->find("trace")) (void)trace->string();
+    (void)read_replay_methods(*replay);
+    for (const char* key : {"per_step", "per_head"}) {
+      if (const auto flag = replay->find(key)) (void)flag->boolean();
+    }
+  }
+  if (const auto published = file.find("published")) {
+    for (const Field& entry : published->items()) check_published(entry);
+  }
+  if (const auto figures = file.find("figures")) (void)read_figures(*figures);
+}
+
+ReplaySection read_replay(const Field& replay, const fs::path& folder,
+                          const std::vector<ScenarioPoint>& points) {
+  ReplaySection section;
+  const Field trace = replay.at("trace");
+  section.trace = (folder / trace.string()).lexically_normal();
+  if (std::error_code status; !fs::is_regular_file(section.trace, status)) {
+    trace.fail(fmt::format("no such file: {}", section.trace.string()));
+  }
+  section.methods = read_replay_methods(replay);
+  if (section.methods.empty()) {
+    // Those of the points, each once, in their order.
+    std::vector<ordered_json> seen;
+    for (const ScenarioPoint& point : points) {
+      ordered_json asked{point.keys.at("method"), point.keys.at("budget"),
+                         point.keys.at("method_params")};
+      if (std::find(seen.begin(), seen.end(), asked) != seen.end()) continue;
+      seen.push_back(std::move(asked));
+      section.methods.push_back(point.method);
+    }
+    if (section.methods.empty()) replay.fail("\"methods\" is missing and no point names one");
+  }
+  if (const auto flag = replay.find("per_step")) section.per_step = flag->boolean();
+  if (const auto flag = replay.find("per_head")) section.per_head = flag->boolean();
+  return section;
+}
+
+void read_all_published(const Field& root, bool overridden, Scenario& scenario) {
+  const auto published = root.find("published");
+  if (!published) return;
+  for (const Field& entry : published->items()) {
+    if (auto figure = read_published(entry, scenario.points)) {
+      scenario.published.push_back(std::move(*figure));
+    } else if (overridden) {
+      scenario.notes.push_back(
+          fmt::format("{}: stands beside no point after --set", entry.pointer()));
+    } else {
+      entry.find("where").value_or(entry).fail("picks no point of the scenario");
+    }
+  }
+}
+
+/// The document in the order of the key table, without what was taken away.
+ordered_json echo_of(const json& document) {
+  ordered_json echo = ordered_json::object();
+  for (const std::string& key : scenario_key_names("scenario")) {
+    if (document.contains(key) && !document[key].is_null()) echo[key] = document[key];
+  }
+  return echo;
+}
+
+}  // namespace
+
+Scenario read_scenario(const fs::path& file, const std::vector<Override>& overrides) {
+  const fs::path folder = file.parent_path();
+  json document = merged_document(
+      file, [](const Field& one) { check_form(one, fs::path{one.file()}.parent_path()); });
+  for (const Override& change : overrides) apply_override(document, change);
+  const std::string place =
+      file.lexically_normal().string() + (overrides.empty() ? "" : " (after --set)");
+  const Field root = Field::wrap(document, place);
+  if (!overrides.empty()) check_form(root, folder);
+
+  Scenario scenario;
+  scenario.name = file.stem().string();
+  scenario.title = text_or(root, "title", scenario.name);
+  scenario.description = text_or(root, "description", "");
+  scenario.kind = text_or(root, "kind", "static");
+  if (const auto seed = root.find("seed")) {
+    scenario.seed = static_cast<std::uint64_t>(seed->integer(0, kLargestSeed));
+  }
+  OwnParts own;
+  scenario.points = read_points(root, folder, own);
+  scenario.own_models = std::move(own.models);
+  scenario.own_gpus = std::move(own.gpus);
+  if (const auto replay = root.find("replay")) {
+    scenario.replay = read_replay(*replay, folder, scenario.points);
+  }
+  read_all_published(root, !overrides.empty(), scenario);
+  if (const auto figures = root.find("figures")) scenario.figures = read_figures(*figures);
+  scenario.echo = echo_of(document);
+  scenario.hash = fingerprint(json(scenario.echo).dump());
+  return scenario;
+}
+
+}  // namespace kvsim

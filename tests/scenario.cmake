@@ -1,0 +1,1 @@
+kvsim_test(scenario SOURCES sim/test_scenario.cpp LINK kvsim::scenario)

@@ -1,0 +1,201 @@
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "sim/report/chart_parts.hpp"
+#include "sim/report/figures.hpp"
+#include "sim/report/gnuplot.hpp"
+#include "sim/report/results_folder.hpp"
+#include "tests/sim/report_samples.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path scratch(const std::string& name) {
+  const fs::path path = fs::path{KVSIM_TEST_SCRATCH} / ("figures_" + name);
+  fs::remove_all(path);
+  fs::create_directories(path);
+  return path;
+}
+std::string read(const fs::path& path) {
+  std::ifstream in{path, std::ios::binary};
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+/// Whether gnuplot is here; reports the case as skipped where it is not.
+bool have_gnuplot() {
+  if (std::system("gnuplot --version > /dev/null 2>&1") == 0) return true;
+  fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
+  return false;
+}
+std::vector<std::string> names(const FigureSet& set) {
+  std::vector<std::string> out;
+  for (const Figure& figure : set.figures) out.push_back(figure.name);
+  return out;
+}
+
+TEST_CASE("gnuplot strings are single-quoted and hold no line ends") {
+  CHECK(gnuplot_quote("plain") == "'plain'");
+  CHECK(gnuplot_quote("it's `rm -rf`") == "'it’s `rm -rf`'");
+  CHECK(gnuplot_quote("a\nset output '|sh'") == "'a set output ’|sh’'");
+  CHECK(gnuplot_quote("\"\\n@x$1") == "'\"\\n@x$1'");
+}
+
+TEST_CASE("ticks are round and cover the range") {
+  for (const auto& [low, high] :
+       {std::pair{0.0, 1.0}, {20000.0, 54000.0}, {-3.0, 7.5}, {0.0, 3e-9}, {5.0, 5.0}}) {
+    const auto ticks = chart::ticks_over(low, high, 5);
+    CHECK(ticks.first <= low);
+    CHECK(ticks.last >= high);
+    CHECK(ticks.step > 0);
+  }
+  CHECK(chart::ticks_over(20000, 54000, 5).step == 10000);
+}
+
+TEST_CASE("a run has its figures, each once, the same bytes each time") {
+  const Scenario scenario = test::sample_scenario();
+  const RunReport report = test::sample_report(scenario);
+  const FigureSet set = run_figures(report);
+  CHECK(names(set) == std::vector<std::string>{"memory_vs_length", "throughput_vs_length",
+                                               "hbm_breakdown", "cache_per_layer", "error_vs_step",
+                                               "bytes_vs_step", "replay_cache_per_layer"});
+  CHECK(set.notes.empty());
+  const FigureSet again = run_figures(test::sample_report(scenario));
+  for (std::size_t i = 0; i < set.figures.size(); ++i) {
+    CHECK(set.figures[i].script == again.figures[i].script);
+    CHECK(set.figures[i].csv == again.figures[i].csv);
+  }
+}
+
+TEST_CASE("the crossing and the HBM line are on the figure of memory") {
+  const Scenario scenario = test::sample_scenario();
+  const Figure figure = run_figures(test::sample_report(scenario)).figures.front();
+  CHECK(figure.script.find("'usable HBM 79.0 GiB'") != std::string::npos);
+  CHECK(figure.script.find("'full: OOM at 53,") != std::string::npos);
+  CHECK(figure.script.find("'HBM (GiB)'") != std::string::npos);
+  CHECK(figure.title ==
+        "Peak memory versus length: Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1, prompt "
+        "20,000, output 34,000");
+  CHECK(figure.csv.starts_with("series,kind,tokens,peak_bytes,label\n"));
+}
+
+TEST_CASE("points that differ in more than the method get a file each") {
+  Scenario scenario = test::sample_scenario();
+  scenario.points[2].keys["gpu"] = "H200-SXM";
+  scenario.points[3].keys["gpu"] = "H200-SXM";
+  RunReport report = test::sample_report(scenario);
+  report.replay.reset();
+  CHECK(names(run_figures(report)) ==
+        std::vector<std::string>{"memory_vs_length_a800-80gb-sxm", "memory_vs_length_h200-sxm",
+                                 "throughput_vs_length_a800-80gb-sxm",
+                                 "throughput_vs_length_h200-sxm", "hbm_breakdown",
+                                 "cache_per_layer_a800-80gb-sxm", "cache_per_layer_h200-sxm"});
+}
+
+TEST_CASE("a list of lengths is one line over them") {
+  Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  scenario.points.assign(3, test::sample_point("zeromerge", 18000));
+  report.results.assign(3, report.results[1]);
+  for (std::size_t i = 0; i < 3; ++i) {
+    scenario.points[i].spec.prompt_tokens = static_cast<std::int64_t>(4096 << i);
+    scenario.points[i].keys["prompt_tokens"] = 4096 << i;
+    report.results[i].timeline.clear();
+  }
+  scenario.published.clear();
+  const FigureSet set = run_figures(report);
+  CHECK(names(set) == std::vector<std::string>{"peak_vs_final_length", "throughput_vs_length",
+                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step",
+                                               "replay_cache_per_layer"});
+}
+
+TEST_CASE("a scenario names the figures it wants") {
+  Scenario scenario = test::sample_scenario();
+  const RunReport report = test::sample_report(scenario);
+  scenario.figures = {"hbm_breakdown", "error_vs_step"};
+  CHECK(names(run_figures(report)) == *scenario.figures);
+  scenario.figures->clear();
+  CHECK(run_figures(report).figures.empty());
+}
+
+TEST_CASE("nothing to show is no figure") {
+  Scenario scenario;
+  RunReport report;
+  report.scenario = &scenario;
+  CHECK(run_figures(report).figures.empty());
+  CHECK(replay_figures({}).figures.empty());
+}
+
+TEST_CASE("gnuplot draws every figure as SVG and PNG, the same bytes each time") {
+  if (!have_gnuplot()) return;
+  const fs::path dir = scratch("draw");
+  const Scenario scenario = test::sample_scenario();
+  const RunReport report = test::sample_report(scenario);
+  const ResultsFolder a = write_run_results(report, dir / "a");
+  const ResultsFolder b = write_run_results(report, dir / "b");
+  CHECK(a.notes.empty());
+  CHECK(a.figures.size() == 14);
+  for (const std::string& name : a.figures) {
+    INFO(name);
+    CHECK(fs::file_size(dir / "a" / name) > 2000);
+    CHECK(read(dir / "a" / name) == read(dir / "b" / name));
+  }
+}
+
+TEST_CASE("hostile names are drawn as they are and run nothing") {
+  if (!have_gnuplot()) return;
+  const fs::path dir = scratch("hostile");
+  const std::string touch = "touch " + (dir / "pwned").string();
+  const std::vector<std::string> hostile{
+      "x'; system('" + touch + "'); '",
+      "`" + touch + "`",
+      "\"; system \"" + touch + "\"; \"",
+      "a\nsystem('" + touch + "')\n",
+      "%s%n%f 100% {/Symbol a}_b^c @d $e \\n \x1b[31m \xff",
+      "',\"\",#!\"',,",
+  };
+  Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  scenario.title = hostile[1];
+  scenario.points.resize(1);
+  scenario.published.clear();
+  report.results.resize(1);
+  for (const std::string& name : hostile) {
+    scenario.points.push_back(test::sample_point(name, 18000));
+    scenario.points.back().keys[name] = name;
+    report.results.push_back(test::sample_result(18000, 50, 0.1));
+    report.results.back().peak_owners[name] = test::gib(1);
+    ReplayMethod method = report.replay->methods[1];
+    method.name = name;
+    report.replay->methods.push_back(method);
+  }
+  for (ScenarioPoint& point : scenario.points) point.keys["model"] = hostile[0] + hostile[1];
+  report.replay->trace = hostile[0] + hostile[1] + hostile[3];
+  const ResultsFolder written = write_run_results(report, dir / "out");
+  CHECK(written.notes.empty());
+  CHECK(written.figures.size() == 14);
+  CHECK_FALSE(fs::exists(dir / "pwned"));
+  const std::string svg = read(dir / "out" / "figures" / "memory_vs_length.svg");
+  CHECK(svg.find("{/Symbol a}_b^c @d $e \\n") != std::string::npos);
+}
+
+TEST_CASE("a gnuplot that fails or hangs is a note") {
+  const fs::path dir = scratch("fails");
+  const Figure broken{"broken", "t", "a,b\n", "this is no gnuplot\n", ""};
+  if (!have_gnuplot()) return;
+  const DrawnFigures failed = draw_figures({broken}, dir);
+  CHECK(failed.files.empty());
+  REQUIRE(failed.notes.size() == 1);
+  CHECK(failed.notes[0].starts_with("broken was not drawn: gnuplot says: "));
+  const Figure hangs{"hangs", "t", "a,b\n", "pause 60\n", ""};
+  const DrawnFigures late = draw_figures({hangs}, dir, {"gnuplot", std::chrono::seconds{1}});
+  REQUIRE(late.notes.size() == 1);
+  CHECK(late.notes[0] == "hangs was not drawn: gnuplot took more than 1 s");
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,402 @@
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/json/field.hpp"
+#include "models/units/error.hpp"
+#include "sim/scenario/document.hpp"
+#include "sim/scenario/keys.hpp"
+#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/scenario.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using test::rel;
+
+/// A folder of scenario files, fresh for each test case.
+class Files {
+ public:
+  explicit Files(const std::string& name) : folder_{fs::path{KVSIM_TEST_SCRATCH} / name} {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  fs::path write(const std::string& name, std::string_view text) const {
+    const fs::path path = folder_ / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream{path} << text;
+    return path;
+  }
+  [[nodiscard]] const fs::path& folder() const { return folder_; }
+
+ private:
+  fs::path folder_;
+};
+
+std::string complaint_of(const fs::path& file, const std::vector<Override>& overrides = {}) {
+  try {
+    (void)read_scenario(file, overrides);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no complaint";
+}
+
+constexpr std::string_view kSmall = R"({
+  // a comment
+  "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "dtype": "fp16",
+  "prompt_tokens": 100, "output_tokens": 10
+})";
+
+/// kSmall with other members: `extra` starts with a comma or is empty.
+std::string small(std::string_view extra) {
+  return fmt::format(R"({{"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "dtype": "fp16",
+    "prompt_tokens": 100, "output_tokens": 10{}}})",
+                     extra);
+}
+
+std::vector<std::string> labels(const Scenario& scenario) {
+  std::vector<std::string> out;
+  for (const ScenarioPoint& point : scenario.points) out.push_back(point.label);
+  return out;
+}
+
+TEST_CASE("a scenario of one point, its defaults filled in") {
+  const Files files{"one"};
+  const Scenario scenario = read_scenario(files.write("tiny.json", kSmall), {});
+  CHECK(scenario.name == "tiny");
+  CHECK(scenario.title == "tiny");
+  CHECK(scenario.kind == "static");
+  REQUIRE(scenario.points.size() == 1);
+  const ScenarioPoint& point = scenario.points[0];
+  CHECK(point.spec.llm->name == "llama-2-7b");
+  CHECK(point.spec.stack->name == "ideal");
+  CHECK(point.spec.method->name() == "full");
+  CHECK(point.spec.kv_dtype == Dtype::kFp16);
+  CHECK(point.spec.batch == 1);
+  CHECK(point.keys.at("budget").is_null());
+  // 110 tokens x 2 x 32 layers x 4096 x 2 B.
+  CHECK(point.kv_bytes_wanted == Bytes{110LL * 2 * 32 * 4096 * 2});
+}
+
+TEST_CASE("lists make the product of their values, the last key fastest") {
+  const Files files{"product"};
+  const Scenario scenario =
+      read_scenario(files.write("p.json", small(R"(, "batch": [1, 2], "kv_dtype": ["fp16", "fp32"],
+        "method": ["full", {"name": "h2o", "budget": [0.5, 20]}])")),
+                    {});
+  CHECK(labels(scenario) ==
+        std::vector<std::string>{
+            "full, cache fp16, batch 1", "h2o budget 50 %, cache fp16, batch 1",
+            "h2o budget 20, cache fp16, batch 1", "full, cache fp16, batch 2",
+            "h2o budget 50 %, cache fp16, batch 2", "h2o budget 20, cache fp16, batch 2",
+            "full, cache fp32, batch 1", "h2o budget 50 %, cache fp32, batch 1",
+            "h2o budget 20, cache fp32, batch 1", "full, cache fp32, batch 2",
+            "h2o budget 50 %, cache fp32, batch 2", "h2o budget 20, cache fp32, batch 2"});
+  CHECK(scenario.points[1].keys.at("budget") == 0.5);
+  CHECK(scenario.points[2].keys.at("budget") == 20);
+  CHECK(scenario.points[2].keys.at("method") == "h2o");
+}
+
+TEST_CASE("points take the scenario's keys, override some, and may hold lists") {
+  const Files files{"points"};
+  const Scenario scenario = read_scenario(files.write("p.json", small(R"(, "batch": [3, 4],
+      "points": [{"batch": 1}, {"prompt_tokens": [200, 300]}])")),
+                                          {});
+  CHECK(labels(scenario) == std::vector<std::string>{"batch 1, prompt 100", "batch 3, prompt 200",
+                                                     "batch 3, prompt 300", "batch 4, prompt 200",
+                                                     "batch 4, prompt 300"});
+}
+
+TEST_CASE("extends merges key by key, the nearer file wins, and paths keep their meaning") {
+  const Files files{"extends"};
+  files.write("base/config.json", R"({"model_type": "llama", "hidden_size": 64,
+    "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2,
+    "vocab_size": 100, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": false, "rope_theta": 10000.0})");
+  files.write("base/base.json", R"({"model": {"config": "config.json", "name": "own"},
+    "gpu": "A100-80GB-SXM", "dtype": "fp16", "batch": 7, "memory": {"usable_hbm": "40 GiB"},
+    "method": {"name": "h2o", "budget": 20}, "title": "base"})");
+  files.write("lengths.json", R"({"prompt_tokens": 100, "output_tokens": 10, "batch": 8})");
+  const Scenario scenario =
+      read_scenario(files.write("top.json", R"({"extends": ["base/base.json", "lengths.json"],
+        "method": {"name": "streaming-llm"}, "title": null})"),
+                    {});
+  REQUIRE(scenario.points.size() == 1);
+  CHECK(scenario.title == "top");  // null takes the inherited title away
+  const StaticSpec& spec = scenario.points[0].spec;
+  CHECK(spec.llm->name == "own");
+  CHECK(spec.llm->n_layers() == 2);
+  CHECK(spec.batch == 8);
+  CHECK(spec.gpu->hbm_usable == 40_GiB);
+  CHECK(find_gpu("A100-80GB-SXM").hbm_usable != 40_GiB);
+  // A method is one value: h2o's budget does not reach streaming-llm.
+  CHECK(scenario.points[0].keys.at("method") == "streaming-llm");
+  CHECK(scenario.points[0].keys.at("budget").is_null());
+  CHECK_FALSE(scenario.echo.contains("extends"));
+  CHECK(scenario.echo.at("model").at("config") == "base/config.json");
+}
+
+TEST_CASE("a file may extend one above its folder") {
+  const Files files{"above"};
+  files.write("base.json", kSmall);
+  const auto top = files.write("deep/er/top.json", R"({"extends": "../../base.json", "batch": 2})");
+  CHECK(read_scenario(top, {}).points.at(0).spec.batch == 2);
+}
+
+TEST_CASE("an override wins over every file and may create what is missing") {
+  const Files files{"override"};
+  const auto file = files.write("s.json", small(R"(, "batch": 2, "method": ["full", "h2o"])"));
+  CHECK(read_scenario(file, {{"/batch", "8"}}).points.at(0).spec.batch == 8);
+  CHECK(read_scenario(file, {{"/batch", "8"}, {"/batch", "9"}}).points.at(0).spec.batch == 9);
+  CHECK(read_scenario(file, {{"/gpu", "h200-141gb-sxm"}}).points.at(0).spec.gpu->name ==
+        "H200-141GB-SXM");
+  CHECK(read_scenario(file, {{"/memory/usable_hbm", "40 GiB"}}).points.at(0).spec.gpu->hbm_usable ==
+        40_GiB);
+  CHECK(read_scenario(file, {{"/method/1", "{\"name\": \"h2o\", \"budget\": 0.5}"}})
+            .points.at(1)
+            .keys.at("budget") == 0.5);
+  CHECK(read_scenario(file, {{"/method/-", "streaming-llm"}}).points.size() == 3);
+}
+
+TEST_CASE("an override that cannot be says why") {
+  const Files files{"bad-override"};
+  const auto file = files.write("s.json", small(R"(, "method": ["full"])"));
+  const auto complaint = [&](const std::string& pointer, const std::string& value) {
+    return complaint_of(file, {{pointer, value}});
+  };
+  CHECK(complaint("batch", "1") ==
+        "--set batch: expected a JSON pointer that starts with \"/\", such as /batch");
+  CHECK(complaint("/model/x", "1") == "--set /model/x: /model is a string and has no members");
+  CHECK(complaint("/method/3", "full") ==
+        "--set /method/3: /method is a list of 1: expected an index in [0, 0] or \"-\", got \"3\"");
+  CHECK(
+      complaint("/batc", "1").find("(after --set): /batc: unknown key; did you mean \"batch\"?") !=
+      std::string::npos);
+  CHECK(complaint("/batch", "0")
+            .ends_with("s.json (after --set): /batch: expected an integer in [1, 1048576], got 0"));
+  CHECK(complaint("/method", "[\"full\"").starts_with("--set /method: not valid JSON"));
+  CHECK(complaint("/a~2b", "1").find("\"~\" is written \"~0\"") != std::string::npos);
+}
+
+TEST_CASE("bad input: one line that says where and what") {
+  const Files files{"bad"};
+  const auto bad = [&](std::string_view text) {
+    const std::string message = complaint_of(files.write("b.json", text));
+    const std::string place = (files.folder() / "b.json").lexically_normal().string();
+    CHECK(message.find('\n') == std::string::npos);
+    return message.starts_with(place + ": ") ? message.substr(place.size() + 2) : message;
+  };
+  CHECK(bad("{").starts_with("not valid JSON"));
+  CHECK(bad(small(R"(, "batch": 1, "batch": 2)")) == "key \"batch\" is given twice in one object");
+  CHECK(bad(small(R"(, "bach": 1)")).starts_with("/bach: unknown key; did you mean \"batch\"?"));
+  CHECK(bad(small(R"(, "batch": 1.5)")) == "/batch: expected an integer in [1, 1048576], got 1.5");
+  CHECK(bad(small(R"(, "batch": [1, "two"])")) ==
+        "/batch/1: expected an integer in [1, 1048576], got \"two\"");
+  CHECK(bad(small(R"(, "batch": [])")).starts_with("/batch: expected at least one value"));
+  CHECK(bad(small(R"(, "memory": {"usable_hbm": "79 GiB/s"})")) ==
+        "/memory/usable_hbm: expected a size such as \"80 GiB\", got \"79 GiB/s\"");
+  CHECK(bad(small(R"(, "memory": {"usable_hbm": 79})")) ==
+        "/memory/usable_hbm: expected a size such as \"80 GiB\", got 79");
+  CHECK(bad(small(R"(, "memory": {"usable_hbm": "90 GiB"})")).find("at most the 80 GiB of") !=
+        std::string::npos);
+  CHECK(bad(small(R"(, "gpu_count": 8)")) ==
+        "/gpu_count: tensor parallelism is not modelled yet: expected 1, got 8");
+  CHECK(bad(small(R"(, "method": "h20")")).starts_with("/method: unknown method \"h20\""));
+  CHECK(bad(small(R"(, "method": {"name": "h2o", "budget": 1.5})")) ==
+        "/method/budget: expected a fraction in (0, 1] or a whole number of entries above 1, got "
+        "1.5");
+  CHECK(bad(small(R"(, "method": ["full", {"name": "h2o", "alhpa": 1}])"))
+            .starts_with("/method/1: "));
+  CHECK(bad(small(R"(, "stack": "hf-spda")")).starts_with("/stack: unknown "));
+  CHECK(bad(small(R"(, "kind": "dynamic")")).starts_with("/kind: expected one of static"));
+  CHECK(bad(small(R"(, "schema": "kvsim.scenario/9")")).starts_with("/schema: expected"));
+  CHECK(bad(small(R"(, "points": [])")).starts_with("/points: expected at least one"));
+  CHECK(bad(small(R"(, "points": [{"seed": 1}])")).starts_with("/points/0/seed: unknown key"));
+  CHECK(bad(small(R"(, "figures": ["memory"])")).starts_with("/figures/0: expected one of"));
+  CHECK(bad(small(R"(, "replay": {"trace": "nowhere.safetensors"})"))
+            .starts_with("/replay/trace: no such file: "));
+  CHECK(bad(R"({"gpu": "A100-80GB-SXM"})") == "\"model\" is missing");
+  CHECK(bad("[]").starts_with("expected an object"));
+  CHECK(complaint_of(files.folder() / "absent.json").find("cannot be read") != std::string::npos);
+}
+
+TEST_CASE("a fault in an extended file is told of that file") {
+  const Files files{"bad-base"};
+  files.write("base.json", R"({"gpu": "A1000"})");
+  const auto message = complaint_of(files.write("top.json", R"({"extends": "base.json"})"));
+  CHECK(message.find("base.json: /gpu: unknown ") != std::string::npos);
+}
+
+TEST_CASE("files that extend each other are refused, a diamond is not") {
+  const Files files{"circle"};
+  files.write("a.json", R"({"extends": "b.json"})");
+  const auto b = files.write("b.json", R"({"extends": "a.json"})");
+  CHECK(complaint_of(b).ends_with(
+      "a.json: /extends: files extend each other in a circle: b.json -> a.json -> b.json"));
+  const auto self = files.write("self.json", R"({"extends": ["./self.json"]})");
+  CHECK(complaint_of(self).ends_with(
+      "/extends/0: files extend each other in a circle: self.json -> self.json"));
+  files.write("root.json", kSmall);
+  files.write("left.json", R"({"extends": "root.json"})");
+  files.write("right.json", R"({"extends": "root.json", "batch": 5})");
+  const auto top = files.write("top.json", R"({"extends": ["left.json", "right.json"]})");
+  CHECK(read_scenario(top, {}).points.at(0).spec.batch == 5);
+}
+
+TEST_CASE("the number of points is bounded") {
+  const Files files{"many"};
+  std::string list = "1";
+  for (int i = 2; i <= 400; ++i) list += fmt::format(", {}", i);
+  const auto file =
+      files.write("m.json", fmt::format(R"({{"model": "llama-2-7b", "gpu": "A100-80GB-SXM",
+    "prompt_tokens": [{0}], "output_tokens": [{0}]}})",
+                                        list));
+  CHECK(complaint_of(file).ends_with("the lists make 160000 points, more than 100000"));
+}
+
+TEST_CASE("sizes beyond exact counting are refused") {
+  const Files files{"huge"};
+  const auto file = files.write("h.json", small(R"(, "batch": 1048576)"));
+  CHECK(complaint_of(file, {{"/prompt_tokens", "16777216"}}).find("beyond what can be counted") !=
+        std::string::npos);
+}
+
+TEST_CASE("the hash is of what is run, not of how it is written") {
+  const Files files{"hash"};
+  const Scenario plain = read_scenario(files.write("a.json", kSmall), {});
+  const Scenario again = read_scenario(files.write("a.json", kSmall), {});
+  CHECK(plain.hash == again.hash);
+  CHECK(plain.hash.size() == 16);
+  files.write("base.json", R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM",
+    "output_tokens": 10})");
+  const auto split = files.write(
+      "split.json", R"({"extends": "base.json", "prompt_tokens": 100, "dtype": "fp16"})");
+  CHECK(read_scenario(split, {}).hash == plain.hash);
+  CHECK(read_scenario(split, {{"/batch", "2"}}).hash != plain.hash);
+  // FNV-1a's published test vectors.
+  CHECK(fingerprint("") == "cbf29ce484222325");
+  CHECK(fingerprint("foobar") == "85944171f73967e8");
+}
+
+TEST_CASE("published figures find their point") {
+  const Files files{"published"};
+  const std::string text = small(R"(, "batch": [1, 2], "method": ["full", {"name": "h2o",
+    "budget": 20}], "published": [{"where": {"method": "h2o", "batch": 2, "budget": 20},
+    "metric": "kv_bytes", "value": "335 GB", "source": "a paper", "note": "why"}])");
+  const auto file = files.write("p.json", text);
+  const Scenario scenario = read_scenario(file, {});
+  REQUIRE(scenario.published.size() == 1);
+  CHECK(scenario.published[0].point == 3);
+  CHECK(scenario.published[0].value == rel(335e9));
+  CHECK(scenario.published[0].text == "335 GB");
+  CHECK(complaint_of(file, {{"/published/0/where", R"({"batch": 2})"}})
+            .find("/published/0/where: picks 2 points") != std::string::npos);
+  const Scenario other = read_scenario(file, {{"/batch", "4"}});
+  CHECK(other.published.empty());
+  CHECK(other.notes ==
+        std::vector<std::string>{"/published/0: stands beside no point after --set"});
+  const auto bad = files.write("bad.json", small(R"(, "published": [{"metric": "kv_bytes",
+    "value": 335, "source": "a paper"}])"));
+  CHECK(complaint_of(bad).ends_with(
+      "/published/0/value: expected a size such as \"80 GiB\", got 335"));
+}
+
+TEST_CASE("a replay alone needs no points; its methods default to the points'") {
+  const Files files{"replay"};
+  files.write("t.safetensors", "");
+  const Scenario alone = read_scenario(
+      files.write("r.json", R"({"replay": {"trace": "t.safetensors", "methods": ["full",
+      {"name": "h2o", "budget": [0.1, 0.2]}]}})"),
+      {});
+  CHECK(alone.points.empty());
+  REQUIRE(alone.replay.has_value());
+  CHECK(alone.replay->methods.size() == 3);
+  const Scenario both =
+      read_scenario(files.write("b.json", small(R"(, "batch": [1, 2], "method": ["full", "h2o"],
+      "replay": {"trace": "t.safetensors"})")),
+                    {});
+  REQUIRE(both.replay.has_value());
+  CHECK(both.replay->methods.size() == 2);
+}
+
+TEST_CASE("the published schema and the reader know the same keys") {
+  const Field schema =
+      Field::read_file(fs::path{KVSIM_SOURCE_DIR} / "scenarios/scenario.schema.json");
+  const auto names_of = [](const Field& properties) {
+    std::set<std::string> names;
+    for (const auto& [name, value] : properties.members()) names.insert(name);
+    return names;
+  };
+  const Field defs = schema.at("$defs");
+  for (const ScenarioObject& object : scenario_objects()) {
+    INFO(object.name);
+    const auto keys = scenario_key_names(object.name);
+    const bool root = object.name == "scenario";
+    const bool either = object.name == "model" || object.name == "method";  // a name or an object
+    const Field part = root ? schema : defs.at(object.name);
+    const Field properties =
+        either ? part.at("oneOf").items().at(1).at("properties") : part.at("properties");
+    CHECK(names_of(properties) == std::set<std::string>(keys.begin(), keys.end()));
+  }
+  std::set<std::string> metrics;
+  for (const Field& name : defs.at("published").at("properties").at("metric").at("enum").items()) {
+    metrics.insert(name.string());
+  }
+  CHECK(metrics.size() == published_metrics().size());
+  for (const PublishedMetric& metric : published_metrics()) {
+    CHECK(metrics.contains(std::string{metric.name}));
+  }
+}
+
+TEST_CASE("docs/scenarios.md explains every key") {
+  std::ifstream in{fs::path{KVSIM_SOURCE_DIR} / "docs/scenarios.md"};
+  const std::string text{std::istreambuf_iterator<char>{in}, {}};
+  for (const ScenarioObject& object : scenario_objects()) {
+    for (const ScenarioKey& key : object.keys) {
+      INFO(object.name, " ", key.name);
+      CHECK(text.find(fmt::format("`{}`", key.name)) != std::string::npos);
+    }
+  }
+  for (const PublishedMetric& metric : published_metrics()) {
+    INFO(metric.name);
+    CHECK(text.find(fmt::format("`{}`", metric.name)) != std::string::npos);
+  }
+}
+
+TEST_CASE("shipped scenarios are read, and say what they ask") {
+  for (const auto& entry : fs::directory_iterator{fs::path{KVSIM_SOURCE_DIR} / "scenarios"}) {
+    if (entry.path().extension() != ".json") continue;
+    if (entry.path().filename() == "scenario.schema.json") continue;
+    INFO(entry.path().string());
+    const Scenario scenario = read_scenario(entry.path(), {});
+    CHECK_FALSE(scenario.description.empty());
+    CHECK_FALSE(scenario.points.empty());
+    CHECK(scenario.notes.empty());
+  }
+}
+
+TEST_CASE("kv-sizes: the papers' figures, each in the unit it was meant in") {
+  const Scenario scenario =
+      read_scenario(fs::path{KVSIM_SOURCE_DIR} / "scenarios/kv-sizes.json", {});
+  const auto wanted = [&](std::size_t i) {
+    return static_cast<double>(scenario.points.at(i).kv_bytes_wanted.value().count());
+  };
+  // 2 x 80 layers x 8192 x 2 B x 128,000 = 335,544,320,000
+  CHECK(wanted(0) == 335'544'320'000.0);
+  // 2 x 80 layers x 8 heads x 128 x 2 B x 8192 x 128 = 320 GiB
+  CHECK(wanted(1) == 320.0 * 1024 * 1024 * 1024);
+  // 2 x 96 x 12288 x 2 B x 4096 x 64 = 1152 GiB, which is 1,237 GB and never the printed 1,208
+  CHECK(wanted(2) == 1152.0 * 1024 * 1024 * 1024);
+  CHECK(wanted(3) == 1024.0 * 1024 * 1024);
+}
+
+}  // namespace
+}  // namespace kvsim

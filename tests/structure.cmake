@@ -1,0 +1,1 @@
+kvsim_test(structure SOURCES test_includes.cpp LINK fmt::fmt)

@@ -1,0 +1,229 @@
+// The floors of docs/architecture.md as data, and a reader of every #include that holds the tree to
+// them.
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  std::string_view name;
+  std::vector<std::string_view> may_include;  // besides itself
+};
+
+/// Lowest floor first. A folder includes itself and what is listed here, nothing else.
+const std::vector<Folder>& floors() {
+  static const std::vector<Folder> table = [] {
+    using Names = std::vector<std::string_view>;
+    const auto join = [](std::initializer_list<Names> parts) {
+      Names all;
+      for (const Names& part : parts) all.insert(all.end(), part.begin(), part.end());
+      return all;
+    };
+    const Names basics{"models/units", "models/json", "models/math"};
+    const Names described = join({basics, {"models/llm", "models/gpu"}});
+    const Names floor1 = join({described, {"traces"}});
+    const Names floor2 = join({floor1, {"models/methods", "models/stack", "models/cost"}});
+    const Names floor3 = join({floor2, {"sim/engine", "sim/memory"}});
+    const Names all3 = join({floor3, {"sim/replay", "sim/serve", "sim/scenario"}});
+    const Names floor4 = join({all3, {"sim/plan", "sim/sweep"}});
+    return std::vector<Folder>{
+        // 1: what is described
+        {"models/units", {}},
+        {"models/json", {"models/units"}},
+        {"models/math", {"models/units"}},
+        {"models/llm", join({basics, {"models/gpu"}})},
+        {"models/gpu", join({basics, {"models/llm"}})},
+        {"traces", described},
+        // 2: methods never see a trace: views of the vectors are passed in
+        {"models/methods", described},
+        {"models/stack", floor1},
+        {"models/cost", join({floor1, {"models/methods", "models/stack"}})},
+        // 3: simulation
+        {"sim/engine", floor2},
+        {"sim/memory", join({floor2, {"sim/engine"}})},
+        {"sim/replay", floor3},
+        {"sim/serve", floor3},
+        {"sim/scenario", join({floor3, {"sim/replay", "sim/serve"}})},
+        // 4: searches over simulations
+        {"sim/plan", all3},
+        {"sim/sweep", join({all3, {"sim/plan"}})},
+        // 5: the program
+        {"sim/report", floor4},
+        {"sim/cli", join({floor4, {"sim/report", "validation", "kernels"}})},
+        // beside the floors
+        {"kernels", {"models/units", "models/math"}},
+        {"validation", join({floor4, {"kernels"}})},
+    };
+  }();
+  return table;
+}
+
+/// The row that `path` ("models/units/error.hpp") lies in; nullptr where it lies in none.
+const Folder* folder_of(std::string_view path) {
+  const Folder* best = nullptr;
+  for (const Folder& folder : floors()) {
+    const bool inside = path.starts_with(folder.name) && path.size() > folder.name.size() &&
+                        path[folder.name.size()] == '/';
+    if (inside && (best == nullptr || folder.name.size() > best->name.size())) best = &folder;
+  }
+  return best;
+}
+
+/// What `#include "…"` lines of `text` name. Lines in comments and strings are not told apart: no
+/// one has a reason to write one there.
+std::vector<std::string> quoted_includes(std::string_view text) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const auto skip_blanks = [&] {
+      line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    };
+    skip_blanks();
+    if (!line.starts_with('#')) continue;
+    line.remove_prefix(1);
+    skip_blanks();
+    if (!line.starts_with("include")) continue;
+    line.remove_prefix(7);
+    skip_blanks();
+    if (!line.starts_with('"')) continue;
+    line.remove_prefix(1);
+    names.emplace_back(line.substr(0, line.find('"')));
+  }
+  return names;
+}
+
+/// What is wrong with the includes of the file at `path` (from the root), a line each.
+std::vector<std::string> violations(std::string_view path, std::string_view text) {
+  std::vector<std::string> out;
+  const Folder* mine = folder_of(path);
+  if (mine == nullptr) return {fmt::format("{}: lies in no folder of the table", path)};
+  for (const std::string& name : quoted_includes(text)) {
+    const Folder* theirs = folder_of(name);
+    if (theirs == nullptr) {
+      out.push_back(fmt::format("{}: \"{}\" is not written from the root", path, name));
+    } else if (theirs != mine && std::find(mine->may_include.begin(), mine->may_include.end(),
+                                           theirs->name) == mine->may_include.end()) {
+      out.push_back(
+          fmt::format("{}: {} must not include {} (\"{}\")", path, mine->name, theirs->name, name));
+    }
+  }
+  return out;
+}
+
+const fs::path kRoot{KVSIM_SOURCE_DIR};
+
+struct SourceFile {
+  std::string path;  // from the root
+  std::string text;
+};
+
+/// Sources under the given folders of the root, sorted by path.
+std::vector<SourceFile> sources(std::initializer_list<const char*> folders) {
+  constexpr std::array<std::string_view, 5> kExtensions{".hpp", ".cpp", ".cu", ".cuh", ".h"};
+  std::vector<SourceFile> files;
+  for (const char* folder : folders) {
+    if (!fs::exists(kRoot / folder)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator{kRoot / folder}) {
+      const std::string extension = entry.path().extension().string();
+      if (!entry.is_regular_file() ||
+          std::find(kExtensions.begin(), kExtensions.end(), extension) == kExtensions.end()) {
+        continue;
+      }
+      std::ifstream in{entry.path(), std::ios::binary};
+      files.push_back({entry.path().lexically_relative(kRoot).generic_string(),
+                       {std::istreambuf_iterator<char>{in}, {}}});
+    }
+  }
+  std::sort(files.begin(), files.end(),
+            [](const SourceFile& a, const SourceFile& b) { return a.path < b.path; });
+  return files;
+}
+
+TEST_CASE("no include points up or sideways out of the floors") {
+  const auto files = sources({"models", "sim", "traces", "kernels", "validation"});
+  CHECK(files.size() > 20);  // the tree was found
+  for (const SourceFile& file : files) {
+    for (const std::string& complaint : violations(file.path, file.text)) FAIL_CHECK(complaint);
+  }
+}
+
+TEST_CASE("a planted violation is found") {
+  CHECK(violations("models/units/a.hpp", "#include <vector>\n#include \"models/units/b.hpp\"\n")
+            .empty());
+  const auto one = [](std::string_view path, std::string_view text) {
+    const auto found = violations(path, text);
+    return found.size() == 1 ? found.front() : fmt::format("{} complaints", found.size());
+  };
+  CHECK(
+      one("models/units/a.hpp", "#include \"models/json/field.hpp\"") ==
+      "models/units/a.hpp: models/units must not include models/json (\"models/json/field.hpp\")");
+  CHECK(one("models/methods/select/h2o.cpp", "  #  include \"traces/trace.hpp\"\n") ==
+        "models/methods/select/h2o.cpp: models/methods must not include traces "
+        "(\"traces/trace.hpp\")");
+  CHECK(one("sim/report/a.cpp", "#include \"sim/cli/main.hpp\"") ==
+        "sim/report/a.cpp: sim/report must not include sim/cli (\"sim/cli/main.hpp\")");
+  CHECK(one("sim/replay/a.cpp", "#include \"sim/serve/static_run.hpp\"").find("must not") !=
+        std::string::npos);
+  CHECK(one("kernels/a.cu", "#include \"models/json/field.hpp\"").find("must not") !=
+        std::string::npos);
+  CHECK(one("validation/a.cpp", "#include \"sim/report/table.hpp\"").find("must not") !=
+        std::string::npos);
+  CHECK(one("sim/serve/a.cpp", "#include \"static_run.hpp\"") ==
+        "sim/serve/a.cpp: \"static_run.hpp\" is not written from the root");
+  CHECK(one("sim/serve/a.cpp", "#include \"../memory/x.hpp\"").find("from the root") !=
+        std::string::npos);
+  CHECK(one("models/unitsx/a.hpp", "") == "models/unitsx/a.hpp: lies in no folder of the table");
+}
+
+TEST_CASE("the table itself has no two-way arrow but where siblings share a floor") {
+  for (const Folder& a : floors()) {
+    for (const std::string_view name : a.may_include) {
+      const Folder* b = folder_of(fmt::format("{}/x", name));
+      REQUIRE(b != nullptr);
+      const bool back =
+          std::find(b->may_include.begin(), b->may_include.end(), a.name) != b->may_include.end();
+      const bool siblings = a.name.starts_with("models/") &&
+                            (a.name == "models/llm" || a.name == "models/gpu") &&
+                            (b->name == "models/llm" || b->name == "models/gpu");
+      INFO(a.name, " and ", b->name);
+      CHECK((!back || siblings));
+    }
+  }
+}
+
+TEST_CASE("headers are guarded and files stay small enough to hold in the head") {
+  constexpr auto kMostLines = 600;
+  for (const SourceFile& file : sources({"models", "sim", "traces", "kernels", "validation"})) {
+    INFO(file.path);
+    if (file.path.ends_with(".hpp") || file.path.ends_with(".cuh")) {
+      CHECK(file.text.find("#pragma once") != std::string::npos);
+    }
+    CHECK(std::count(file.text.begin(), file.text.end(), '\n') <= kMostLines);
+  }
+}
+
+TEST_CASE("nothing is left for later in a comment") {
+  const std::array<std::string, 3> words{std::string{"TO"} + "DO", std::string{"FIX"} + "ME",
+                                         std::string{"XX"} + "X"};
+  for (const SourceFile& file :
+       sources({"models", "sim", "traces", "kernels", "validation", "tests"})) {
+    INFO(file.path);
+    for (const std::string& word : words) CHECK(file.text.find(word) == std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
