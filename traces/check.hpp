@@ -13,23 +13,23 @@ struct HeadRange {
   double mean = 0, low = 0, high = 0;
 };
 
-/// Attention of one layer, rebuilt in fp64 from its q and k. Shares of a row's mass are means over
-/// the used rows t >= T/2; each is a mean over heads, with the lowest and the highest head.
+/// Attention of one layer, rebuilt in fp64 from its q and k: means over the used rows t >= T/2,
+/// then over heads, with the lowest and the highest head. top5, top20 and heavy20 are an oracle's.
 struct LayerCheck {
   HeadRange first_token;     // mass on token 0
   HeadRange last32;          // mass on the 32 most recent tokens, the query's own included
   HeadRange entropy;         // nats
   HeadRange entropy_norm;    // entropy over ln(t + 1), 1 for a uniform row
-  HeadRange top5, top20;     // mass in a row's max(1, floor(5 % or 20 % of visible + 0.5)) heaviest
-  HeadRange heavy20;         // share of all rows' mass in the T/5 heaviest key columns
-  double worst_row_sum = 0;  // largest |row sum - 1|
+  HeadRange top5, top20;     // mass in a row's ceil(5 % or 20 % of visible) heaviest tokens
+  HeadRange heavy20;         // share of these rows' mass in the ceil(T/5) heaviest key columns
+  double worst_row_sum = 0;  // largest |row sum - 1| of all used rows
 };
 
 struct TraceCheck {
   std::vector<LayerCheck> layers;
   std::int64_t tokens = 0;
-  std::int64_t rows_used = 0;       // query rows that entered heavy20 and worst_row_sum
-  std::int64_t late_rows_used = 0;  // of them with t >= T/2, which enter the rest
+  std::int64_t rows_used = 0;       // query rows that entered worst_row_sum
+  std::int64_t late_rows_used = 0;  // of them those with t >= T/2, which enter the rest
   double uniform_first_token = 0;   // what uniform attention would show over the late rows
   double uniform_last32 = 0;
 };

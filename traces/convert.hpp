@@ -13,7 +13,7 @@
 namespace kvsim {
 
 struct ConvertOptions {
-  std::optional<Dtype> dtype;          // fp32, fp16 or bf16; else each tensor keeps its own
+  std::optional<Dtype> dtype;          // fp32, fp16 or bf16 for q, k, v, hidden, wo; else kept
   std::optional<std::int64_t> tokens;  // keep the first N
   std::vector<std::int32_t> layers;    // in this order, renumbered from 0; empty keeps all
   bool keep_hidden = true;

@@ -17,7 +17,7 @@ struct GenerateOptions {
   std::int32_t head_dim = 64;        // even, 8 … 1024
   std::int64_t tokens = 512;         // 2 … 2^20; with a repeat, the context's tokens included
   std::int64_t prompt_tokens = 384;  // 1 … tokens - 1; with a repeat, the context's length
-  std::int32_t d_model = 0;          // 0 stands for heads * head_dim; else 16 … 65536
+  std::int32_t d_model = 0;          // 0 stands for heads * head_dim; else 16 … 2^20
   Dtype dtype = Dtype::kFp16;        // fp32, fp16 or bf16
   std::uint64_t seed = 0;
   RopeStyle rope_style = RopeStyle::kHalfSplit;
@@ -35,24 +35,31 @@ struct GenerateOptions {
 /// Writes a synthetic kv-attention-trace to `path`, layer by layer; memory holds one layer. The
 /// same options give the same bytes.
 ///
-/// Before RoPE, keys and queries are sums of components drawn from the seed, each head with its own
-/// strengths, so that attention has what papers report of large models: a sink on the first token
-/// in many heads, heads that look back a few tokens, a few percent of heavy-hitter tokens, and
-/// queries that find the token after an earlier occurrence of their own (induction). The logit
-/// gains are calibrated to the shape and the number of tokens.
+/// Keys before RoPE and values are random linear maps of latent rows: a mark on the first token,
+/// four kinds of heavy hitters (1 % of the tokens each, drawn per layer), the token's embedding and
+/// three contexts that drift at different speeds. A query is a sum of what it looks for: the sink
+/// and the heavy hitters by a fixed direction in the slowest rotary pairs, its neighbours by its
+/// own key, and the token that followed an earlier occurrence of its own by that token's key
+/// (induction: ids follow Zipf's law, with copied spans). Each query head has its own shares of
+/// these, and the logits that give them for the trace's length. Sinks fade with distance once
+/// theta^(2/d - 1) * tokens exceeds about 2 (theta 10000, head_dim 64: past 15,000 tokens), as RoPE
+/// has it: long traces want a larger theta.
 ///
-/// What holds, up to the rounding of `dtype` and 1 % noise:
-///   - q and k are stored after RoPE at their positions, in the style named; v has none.
-///   - with hidden states, k before RoPE and v are linear maps of a layer's hidden rows, which have
-///     unit root mean square; queries are not (they know their token's history).
-///   - score.kvzip: of each key, the largest attention any sampled later query (of the repeat,
-///   where
-///     there is one) of its group gave it; kvzip_plus: the same weighted by |v| over the mean |v|;
-///     kvzap: ln(kvzip_plus + 1e-6) with noise of 0.3 nats, as a learned predictor would answer.
-///   - decision.alpha in {0, 1}: 1 merges a token into the one before it, where the cosine of their
-///     pre-RoPE keys is in the head's top quarter; omega in (0, 1]: the weight of the token in such
-///     a merge; evict in {0, 1}: 1 for the half of the tokens with the lowest kvzip, never the
-///     first 4. They exercise the mechanics of methods that read decisions; no network was trained.
+/// What holds, up to the rounding of `dtype`:
+///   - q and k are stored after RoPE at their positions, in the style named.
+///   - k before RoPE and v are linear maps of a layer's hidden rows (of root mean square about 1);
+///     queries are not: they know their token's history. wo is random and independent of the rest.
+///   - in a repeat, hidden rows, v, and k before RoPE equal those of the context's tokens.
+///   - score.kvzip: of each key, the largest attention that any of up to 128 evenly sampled queries
+///   of
+///     its group gave it (of the repeat, where there is one); kvzip_plus: the same times |v| over
+///     the head's mean |v|; kvzap: ln(kvzip_plus + 1e-6) with noise of 0.3 nats, as a predictor
+///     would say.
+///   - decision.alpha in {0, 1}: 1 merges a token into the one before it, at the quarter of a
+///   head's
+///     tokens whose keys before RoPE are most alike; omega in (0, 1]: |k[t]|^2 over |k[t]|^2 +
+///     |k[t-1]|^2, 1 at the first token; evict in {0, 1}: 1 for the half of a head's tokens with
+///     the lowest kvzip, never the first 4. They exercise mechanics; no network was trained.
 /// Errors: InputError naming the option, its range and its value; or the path if it cannot be
 /// written.
 void generate_trace(const GenerateOptions& options, const std::filesystem::path& path);

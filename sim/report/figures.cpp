@@ -23,15 +23,6 @@ constexpr double kGiB = 1024.0 * kMiB;
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
-/// Whether the scenario asks for the figure called `name`, which may have a group's or a number's
-/// suffix: "memory_vs_length_fp32".
-bool is_wanted(const Scenario& scenario, const std::string& name) {
-  if (!scenario.figures) return true;
-  return std::any_of(
-      scenario.figures->begin(), scenario.figures->end(),
-      [&](const std::string& wanted) { return name == wanted || name.starts_with(wanted + "_"); });
-}
-
 /// Points that stand in one figure: all that is not the method's is the same.
 struct Group {
   std::string title;   // "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1"
@@ -255,7 +246,9 @@ void add_breakdowns(const RunReport& report, FigureSet& set) {
     }
     const bool any = std::any_of(chart.bars.begin(), chart.bars.end(),
                                  [](const ChartBar& bar) { return !bar.parts.empty(); });
-    if (any) set.figures.push_back(draw(chart));
+    if (!any) continue;
+    set.figures.push_back(draw(chart));
+    set.figures.back().kind = "hbm_breakdown";
   }
   if (files > kMostFiles) {
     set.notes.push_back(fmt::format("hbm_breakdown shows the first {} of {} points",
@@ -263,39 +256,92 @@ void add_breakdowns(const RunReport& report, FigureSet& set) {
   }
 }
 
-/// Points that differ in length alone: one line a method over the lengths of a scenario's list.
-/// Fewer than 3 lengths are no line.
-LineChart sweep_chart(const RunReport& report, const Group& group) {
+/// Points that are the same but for their lengths, shortest first.
+struct Sweep {
+  std::string label;
+  std::vector<std::size_t> points;
+};
+
+double final_tokens(const Scenario& scenario, std::size_t point) {
+  const StaticSpec& spec = scenario.points[point].spec;
+  return static_cast<double>(spec.prompt_tokens + spec.output_tokens);
+}
+
+/// The sweeps of at least 3 lengths within a group; fewer are no line.
+std::vector<Sweep> sweeps_of(const Scenario& scenario, const Group& group) {
   constexpr std::size_t kFewestLengths = 3;
+  const std::vector<std::string> which = method_keys(scenario, group.points);
+  std::vector<nlohmann::ordered_json> identity;
+  std::vector<Sweep> sweeps;
+  for (const std::size_t i : group.points) {
+    nlohmann::ordered_json mine = scenario.points[i].keys;
+    mine.erase("prompt_tokens");
+    mine.erase("output_tokens");
+    const auto found = std::find(identity.begin(), identity.end(), mine);
+    const auto at = static_cast<std::size_t>(found - identity.begin());
+    if (found == identity.end()) {
+      sweeps.push_back({label_of(mine, which), {}});
+      identity.push_back(std::move(mine));
+    }
+    sweeps[at].points.push_back(i);
+  }
+  for (Sweep& sweep : sweeps) {
+    std::stable_sort(sweep.points.begin(), sweep.points.end(), [&](std::size_t a, std::size_t b) {
+      return final_tokens(scenario, a) < final_tokens(scenario, b);
+    });
+  }
+  std::erase_if(sweeps, [&](const Sweep& sweep) {
+    std::set<double> lengths;
+    for (const std::size_t i : sweep.points) lengths.insert(final_tokens(scenario, i));
+    return lengths.size() < kFewestLengths;
+  });
+  return sweeps;
+}
+
+constexpr const char* kFinalTokens = "final tokens per sequence (prompt and output)";
+
+LineChart peak_sweep_chart(const RunReport& report, const Group& group) {
   LineChart chart{.name = "peak_vs_final_length" + group.suffix,
                   .title = "Peak memory by final length: " + group.title,
-                  .x_label = "final tokens per sequence (prompt and output)",
+                  .x_label = kFinalTokens,
                   .y_label = "HBM (GiB)",
                   .x_column = "tokens",
                   .y_column = "peak_hbm_bytes",
                   .y_unit = kGiB,
                   .levels = hbm_levels(report, group.points)};
-  std::map<std::string, std::size_t> line_of;
-  std::vector<std::map<double, ChartPoint>> by_length;
-  for (const std::size_t i : group.points) {
-    nlohmann::ordered_json keys = report.scenario->points[i].keys;
-    keys.erase("prompt_tokens");
-    keys.erase("output_tokens");
-    const auto [at, fresh] = line_of.try_emplace(
-        keys.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
-        chart.lines.size());
-    if (fresh) {
-      chart.lines.push_back({label_of(keys, method_keys(*report.scenario, group.points)), {}, {}});
-      by_length.emplace_back();
+  for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
+    ChartLine line{sweep.label, {}, {}};
+    for (const std::size_t i : sweep.points) {
+      const StaticResult& result = report.results[i];
+      if (result.oom) {
+        // Longer ones fail as well; the first tells the length that is left.
+        chart.callouts.push_back(
+            {oom_callout(sweep.label, *result.oom),
+             {static_cast<double>(result.oom->tokens), as_double(result.usable_hbm)},
+             chart.lines.size()});
+        break;
+      }
+      line.points.push_back({final_tokens(*report.scenario, i), as_double(result.peak_hbm)});
     }
-    const StaticSpec& spec = report.scenario->points[i].spec;
-    const auto tokens = static_cast<double>(spec.prompt_tokens + spec.output_tokens);
-    if (report.results[i].oom) continue;  // its peak is not that of this length
-    by_length[at->second][tokens] = {tokens, as_double(report.results[i].peak_hbm)};
+    chart.lines.push_back(std::move(line));
   }
-  for (std::size_t i = 0; i < by_length.size(); ++i) {
-    if (by_length[i].size() < kFewestLengths) continue;
-    for (const auto& [tokens, point] : by_length[i]) chart.lines[i].points.push_back(point);
+  return chart;
+}
+
+LineChart throughput_sweep_chart(const RunReport& report, const Group& group) {
+  LineChart chart{.name = "throughput_vs_length" + group.suffix,
+                  .title = "Decode throughput by final length: " + group.title,
+                  .x_label = kFinalTokens,
+                  .y_label = "whole batch (tok/s)",
+                  .x_column = "tokens",
+                  .y_column = "decode_tok_s"};
+  for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
+    ChartLine line{sweep.label, {}, {}};
+    for (const std::size_t i : sweep.points) {
+      if (!report.results[i].decode_tok_s) continue;
+      line.points.push_back({final_tokens(*report.scenario, i), *report.results[i].decode_tok_s});
+    }
+    if (!line.points.empty()) chart.lines.push_back(std::move(line));
   }
   return chart;
 }
@@ -378,44 +424,66 @@ FigureSet replay_figures(const ReplayResult& replay) {
   fit_byte_unit(held, "keys, values and side data");
   fit_byte_unit(layers, "keys, values and side data");
   for (const LineChart* chart : {&error, &held, &layers}) {
-    if (shows_something(*chart)) set.figures.push_back(draw(*chart));
+    if (!shows_something(*chart)) continue;
+    set.figures.push_back(draw(*chart));
+    set.figures.back().kind = chart->name;
   }
   return set;
 }
 
 FigureSet run_figures(const RunReport& report) {
   FigureSet set;
-  const auto add_lines = [&](LineChart (*make)(const RunReport&, const Group&),
+  const Scenario& scenario = *report.scenario;
+  if (scenario.figures && scenario.figures->empty()) return set;
+  const auto add_lines = [&](const std::string& kind,
+                             LineChart (*make)(const RunReport&, const Group&),
                              const std::vector<Group>& groups) {
     std::size_t files = 0;
     std::size_t left_out = 0;
     for (const Group& group : groups) {
       const LineChart chart = make(report, group);
-      if (!is_wanted(*report.scenario, chart.name) || !shows_something(chart)) continue;
+      if (!shows_something(chart)) continue;
       if (files == kMostFiles) {
         ++left_out;
         continue;
       }
       ++files;
       set.figures.push_back(draw(chart));
+      set.figures.back().kind = kind;
     }
     if (left_out > 0) {
-      set.notes.push_back(
-          fmt::format("{} more figures like {} were left out", left_out, set.figures.back().name));
+      set.notes.push_back(fmt::format("{} more figures of {} were left out", left_out, kind));
     }
   };
-  const std::vector<Group> groups = groups_of(*report.scenario, surrounding_keys());
-  add_lines(memory_chart, groups);
-  add_lines(throughput_chart, groups);
-  add_lines(sweep_chart, groups_of(*report.scenario, surrounding_keys_but_lengths()));
-  if (is_wanted(*report.scenario, "hbm_breakdown")) add_breakdowns(report, set);
-  add_lines(layers_chart, groups);
+  const std::vector<Group> whole = groups_of(scenario, surrounding_keys_but_lengths());
+  std::vector<Group> groups = groups_of(scenario, surrounding_keys());
+  // What a sweep shows in one figure is not shown again in one for each length.
+  std::set<std::size_t> swept;
+  for (const Group& group : whole) {
+    for (const Sweep& sweep : sweeps_of(scenario, group)) {
+      swept.insert(sweep.points.begin(), sweep.points.end());
+    }
+  }
+  std::erase_if(groups, [&](const Group& group) {
+    return std::all_of(group.points.begin(), group.points.end(),
+                       [&](std::size_t i) { return swept.contains(i); });
+  });
+  add_lines("memory_vs_length", memory_chart, groups);
+  add_lines("peak_vs_final_length", peak_sweep_chart, whole);
+  add_lines("throughput_vs_length", throughput_chart, groups);
+  add_lines("throughput_vs_length", throughput_sweep_chart, whole);
+  add_breakdowns(report, set);
+  add_lines("cache_per_layer", layers_chart, groups);
   if (report.replay) {
     FigureSet of_replay = replay_figures(*report.replay);
     for (Figure& figure : of_replay.figures) set.figures.push_back(std::move(figure));
   }
-  std::erase_if(set.figures,
-                [&](const Figure& figure) { return !is_wanted(*report.scenario, figure.name); });
+  if (scenario.figures) {
+    const std::vector<std::string>& wanted = *scenario.figures;
+    std::erase_if(set.figures, [&](const Figure& figure) {
+      return std::find(wanted.begin(), wanted.end(), figure.kind) == wanted.end();
+    });
+  }
   return set;
 }
 

@@ -10,10 +10,11 @@ namespace kvsim {
 /// A figure before it is drawn: data and a gnuplot script that reads it and writes NAME.svg and
 /// NAME.png beside it. `gnuplot NAME.gp` in that folder draws it again.
 struct Figure {
-  std::string name;    // "memory_vs_length"; a file name without surprises
+  std::string name;    // "memory_vs_length_a800"; a file name without surprises
   std::string title;   // for people
   std::string csv;     // NAME.csv
   std::string script;  // NAME.gp
+  std::string kind{};  // "memory_vs_length", the word that scenarios choose figures by
 };
 
 struct FigureSet {
@@ -23,8 +24,10 @@ struct FigureSet {
 
 /// The figures of a run: memory and throughput versus length and cache size per layer (one line a
 /// method, one file for each model, GPU, stack, dtype, batch and length), HBM by owner at the peak
-/// (one bar a point), and those of its replay. A figure that would show nothing (one sample, no
-/// point) is left out, as is one that the scenario's `figures` does not name. Pure.
+/// (one bar a point), and those of its replay. Where points differ in length alone, peak and
+/// throughput by final length take the place of the first two. A scenario may name the figures it
+/// wants. A figure that would show nothing (one sample, no
+/// point) is left out. Pure.
 [[nodiscard]] FigureSet run_figures(const RunReport& report);
 
 /// Error and bytes held over steps (where the series were kept) and cache size per layer.

@@ -55,6 +55,12 @@ std::string key_text(const std::string& key, const ordered_json& value) {
   return is_bare(key) ? value_text(value) : word_for(key) + " " + value_text(value);
 }
 
+/// One GPU, and a cache in the dtype of the weights, are what anyone expects.
+bool says_nothing(const std::string& key, const ordered_json& value, const ordered_json& keys) {
+  if (key == "gpu_count") return value == 1;
+  return key == "kv_dtype" && keys.contains("dtype") && value == keys.at("dtype");
+}
+
 std::vector<ordered_json> keys_of(const Scenario& scenario,
                                   const std::vector<std::size_t>& points) {
   std::vector<ordered_json> keys;
@@ -64,16 +70,18 @@ std::vector<ordered_json> keys_of(const Scenario& scenario,
 
 }  // namespace
 
-const std::vector<std::string>& surrounding_keys() {
-  static const std::vector<std::string> keys{"model", "gpu",           "stack",
-                                             "dtype", "weight_dtype",  "kv_dtype",
-                                             "batch", "prompt_tokens", "output_tokens"};
+const std::vector<std::string>& surrounding_keys_but_lengths() {
+  static const std::vector<std::string> keys{"model", "gpu",          "gpu_count", "stack",
+                                             "dtype", "weight_dtype", "kv_dtype",  "batch"};
   return keys;
 }
 
-const std::vector<std::string>& surrounding_keys_but_lengths() {
-  static const std::vector<std::string> keys{"model",        "gpu",      "stack", "dtype",
-                                             "weight_dtype", "kv_dtype", "batch"};
+const std::vector<std::string>& surrounding_keys() {
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> all = surrounding_keys_but_lengths();
+    all.insert(all.end(), {"prompt_tokens", "output_tokens"});
+    return all;
+  }();
   return keys;
 }
 
@@ -121,7 +129,7 @@ std::string label_of(const ordered_json& keys, const std::vector<std::string>& w
 std::string describe(const ordered_json& keys) {
   std::string out;
   for (const auto& item : keys.items()) {
-    if (item.value().is_null()) continue;
+    if (item.value().is_null() || says_nothing(item.key(), item.value(), keys)) continue;
     const std::string text = key_text(item.key(), item.value());
     if (text.empty()) continue;
     if (!out.empty()) out += item.key() == "gpu" && keys.contains("model") ? " on " : ", ";

@@ -47,10 +47,10 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   out["label"] = point.label;
   put_predicted(out, "peak_hbm_bytes", result.peak_hbm.count());
   put_predicted(out, "kv_bytes", result.kv_bytes.count());
-  out["kv_bytes_wanted"] = nullptr;
-  if (point.kv_bytes_wanted) out["kv_bytes_wanted"] = point.kv_bytes_wanted->count();
   put_predicted(out, "throughput_tok_s", number_or_null(result.throughput_tok_s));
   put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s));
+  out["kv_bytes_wanted"] =
+      point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
   std::optional<double> latency;
   if (result.prefill_time && result.decode_time) {
     latency = result.prefill_time->count() + result.decode_time->count();
@@ -74,16 +74,30 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
 }
 
 /// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
-/// whether there is one.
+/// whether there is one (0 or 1).
 std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
-  if (metric == "oom") return point.at("oom").is_null() ? 0.0 : 1.0;
   if (metric == "oom_tokens") {
     if (point.at("oom").is_null()) return std::nullopt;
     return point.at("oom").at("tokens").get<double>();
   }
+  if (metric == "oom") return point.at("oom").is_null() ? 0.0 : 1.0;
   const auto found = point.find(metric);
   if (found == point.end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
+}
+
+/// Where the rates behind every time come from; one text where all points share it.
+ordered_json calibration_json(const std::vector<StaticResult>& results) {
+  std::vector<std::string> sources;
+  for (const StaticResult& result : results) {
+    if (std::find(sources.begin(), sources.end(), result.calibration) == sources.end()) {
+      sources.push_back(result.calibration);
+    }
+  }
+  ordered_json out = {{"provenance", nullptr}};
+  if (sources.size() == 1) out["provenance"] = sources.front();
+  if (sources.size() > 1) out["provenance"] = sources;
+  return out;
 }
 
 ordered_json published_json(const PublishedFigure& figure, const ordered_json& point) {
@@ -211,12 +225,10 @@ ordered_json run_document(const RunReport& report) {
               report.results.size(), scenario.points.size());
   ordered_json out = {{"schema", "kvsim.run/1"}, {"kind", scenario.kind}};
   out["kvsim"] = {{"version", kvsim_version()}};
-  out["scenario"] = {{"name", scenario.name},
-                     {"title", scenario.title},
-                     {"hash", scenario.hash},
-                     {"seed", scenario.seed},
-                     {"echo", scenario.echo}};
-  out["calibration"] = {{"calibrated", false}, {"provenance", "nominal roofline, uncalibrated"}};
+  out["scenario"] = {
+      {"name", scenario.name}, {"title", scenario.title}, {"description", scenario.description},
+      {"hash", scenario.hash}, {"seed", scenario.seed},   {"echo", scenario.echo}};
+  out["calibration"] = calibration_json(report.results);
   out["points"] = ordered_json::array();
   for (std::size_t i = 0; i < scenario.points.size(); ++i) {
     out["points"].push_back(point_json(scenario.points[i], report.results[i]));
@@ -228,7 +240,8 @@ ordered_json run_document(const RunReport& report) {
     out["published"].push_back(published_json(figure, out["points"][figure.point]));
   }
   if (report.replay) out["replay"] = replay_document(*report.replay, report.skipped);
-  out["notes"] = report.notes;
+  out["notes"] = scenario.notes;
+  for (const std::string& note : report.notes) out["notes"].push_back(note);
   if (report.wall_s) out["run"] = {{"wall_s", *report.wall_s}};
   return out;
 }

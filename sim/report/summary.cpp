@@ -50,10 +50,10 @@ std::string in_unit_of(const PublishedFigure& figure, double value) {
     if (decimal && value >= 1e8) return fmt::format("{} GB", amount(value / 1e9));
     return to_text(Bytes{static_cast<std::int64_t>(std::llround(value))});
   }
-  if (metric == "oom") return value != 0 ? "yes" : "no";
   if (metric.ends_with("tok_s")) return amount(value) + " tok/s";
   if (metric.ends_with("_s")) return to_text(Seconds{value});
   if (metric.ends_with("tokens")) return with_commas(std::llround(value)) + " tokens";
+  if (metric == "oom") return value > 0 ? "yes" : "no";
   return amount(value);
 }
 
@@ -74,7 +74,9 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
     table.add_row({figure.metric, labels[figure.point],
                    figure.text.empty() ? in_unit_of(figure, figure.value) : figure.text,
                    ours.is_null() ? "-" : in_unit_of(figure, ours.get<double>()),
-                   miss.is_null() ? "-" : fmt::format("{:+.1f} %", miss.get<double>() * 100)});
+                   miss.is_null() || figure.metric == "oom"
+                       ? "-"
+                       : fmt::format("{:+.1f} %", miss.get<double>() * 100)});
     if (!figure.note.empty()) {
       notes +=
           paragraph(fmt::format("* {} of {}: {}", figure.metric, labels[figure.point], figure.note),
@@ -266,7 +268,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
     out += published_block(report, labels, width);
   }
   if (report.replay) out += "\n" + replay_block(*report.replay, report.skipped, width);
-  out += notes_block(report.notes, width);
+  out += notes_block(scenario.notes, width) + notes_block(report.notes, width);
   return out + files_block(written, width);
 }
 

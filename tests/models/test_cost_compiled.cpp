@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "models/cost/compiled.hpp"
 #include "tests/support/check.hpp"
@@ -26,6 +27,14 @@ class GroupedSideMethod : public FullMethod {
  public:
   [[nodiscard]] Bytes side_bytes(std::int64_t entries, Dtype) const override {
     return Bytes{(entries + 31) / 32 * 4};
+  }
+};
+
+/// Keys and values stored per query head, as released H2O and SnapKV do.
+class QueryHeadMethod : public FullMethod {
+ public:
+  [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override {
+    return shape.n_heads;
   }
 };
 
@@ -62,19 +71,22 @@ TEST_CASE("compiled layers equal their graphs at any entries") {
   const GroupedSideMethod grouped;
   const BoundedMethod ring{{.budget = 999, .side_per_entry = 8, .extra_launches = 4}};
   const BoundedMethod gather{{.budget = 999, .compaction = Compaction::kGather}};
-  const Method* methods[] = {&full, &grouped, &ring, &gather};
+  const QueryHeadMethod query_head;
+  const Method* methods[] = {&full, &grouped, &query_head, &ring, &gather};
   std::mt19937_64 dice{7};
   for (const Stack& stack : builtin_stacks()) {
     const Roofline roofline{gpu, stack, {}};
     for (const Llm& llm : llms) {
       for (const Method* method : methods) {
-        for (const Dtype dtype : {Dtype::kFp16, Dtype::kFp32}) {
+        for (const auto& [weights, kv] :
+             {std::pair{Dtype::kFp16, Dtype::kFp16}, std::pair{Dtype::kFp32, Dtype::kFp32},
+              std::pair{Dtype::kInt4, Dtype::kFp8E4m3}}) {
           for (int i = 0; i < 6; ++i) {
             const CostInput in{.llm = &llm,
                                .method = method,
                                .stack = &stack,
-                               .weight_dtype = dtype,
-                               .kv_dtype = dtype,
+                               .weight_dtype = weights,
+                               .kv_dtype = kv,
                                .batch = 1 + static_cast<std::int64_t>(dice() % 9)};
             const auto before = 1 + static_cast<std::int64_t>(dice() % 200000);
             const auto layer = static_cast<std::int32_t>(dice() % 3);

@@ -26,6 +26,7 @@ inline ScenarioPoint sample_point(const std::string& method, std::int64_t budget
   point.keys["batch"] = 1;
   point.keys["prompt_tokens"] = 20000;
   point.keys["output_tokens"] = 34000;
+  point.kv_bytes_wanted = gib(static_cast<double>(budget > 0 ? budget : 54000) / 1024);
   point.label = budget > 0 ? method + " budget " + std::to_string(budget) : method;
   return point;
 }
@@ -37,6 +38,7 @@ inline StaticResult sample_result(std::int64_t entries, double prefill_gib, doub
   constexpr double kUsable = 79.0;
   StaticResult result;
   result.usable_hbm = gib(kUsable);
+  result.calibration = "nominal roofline, uncalibrated";
   result.prefill_peak = gib(prefill_gib);
   result.prefill_time = Seconds{4.2};
   result.timeline.push_back({0, kPrompt, gib(prefill_gib), gib(45.2),

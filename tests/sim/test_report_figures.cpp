@@ -108,7 +108,18 @@ TEST_CASE("a list of lengths is one line over them") {
   }
   scenario.published.clear();
   const FigureSet set = run_figures(report);
-  CHECK(names(set)[0] == "peak_vs_final_length");
+  CHECK(names(set) == std::vector<std::string>{"peak_vs_final_length", "throughput_vs_length",
+                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step",
+                                               "replay_cache_per_layer"});
+}
+
+TEST_CASE("a scenario names the figures it wants") {
+  Scenario scenario = test::sample_scenario();
+  const RunReport report = test::sample_report(scenario);
+  scenario.figures = {"hbm_breakdown", "error_vs_step"};
+  CHECK(names(run_figures(report)) == *scenario.figures);
+  scenario.figures->clear();
+  CHECK(run_figures(report).figures.empty());
 }
 
 TEST_CASE("nothing to show is no figure") {
@@ -174,13 +185,13 @@ TEST_CASE("hostile names are drawn as they are and run nothing") {
 
 TEST_CASE("a gnuplot that fails or hangs is a note") {
   const fs::path dir = scratch("fails");
-  const Figure broken{"broken", "t", "a,b\n", "this is no gnuplot\n"};
+  const Figure broken{"broken", "t", "a,b\n", "this is no gnuplot\n", ""};
   if (!have_gnuplot()) return;
   const DrawnFigures failed = draw_figures({broken}, dir);
   CHECK(failed.files.empty());
   REQUIRE(failed.notes.size() == 1);
   CHECK(failed.notes[0].starts_with("broken was not drawn: gnuplot says: "));
-  const Figure hangs{"hangs", "t", "a,b\n", "pause 60\n"};
+  const Figure hangs{"hangs", "t", "a,b\n", "pause 60\n", ""};
   const DrawnFigures late = draw_figures({hangs}, dir, {"gnuplot", std::chrono::seconds{1}});
   REQUIRE(late.notes.size() == 1);
   CHECK(late.notes[0] == "hangs was not drawn: gnuplot took more than 1 s");

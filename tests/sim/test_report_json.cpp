@@ -73,6 +73,22 @@ TEST_CASE("a published figure stands beside the prediction with the miss") {
   CHECK(none.at(1).at("miss").is_null());
 }
 
+TEST_CASE("published yes or no, and what the cache would need") {
+  Scenario scenario = test::sample_scenario();
+  scenario.published = {{0, "oom", 1, "yes", "", ""},
+                        {1, "oom", 1, "yes", "", ""},
+                        {0, "kv_bytes_wanted", 57e9, "57 GB", "", ""}};
+  scenario.notes = {"of the scenario"};
+  RunReport report = test::sample_report(scenario);
+  report.notes = {"of the run"};
+  const ordered_json run = run_document(report);
+  CHECK(run.at("published").at(0).at("predicted") == 1.0);
+  CHECK(run.at("published").at(1).at("predicted") == 0.0);
+  CHECK(run.at("published").at(2).at("predicted").get<double>() ==
+        test::rel(static_cast<double>(scenario.points[0].kv_bytes_wanted->count())));
+  CHECK(run.at("notes").dump() == R"(["of the scenario","of the run"])");
+}
+
 TEST_CASE("a replay has the contract's keys; what does not exist is null") {
   ReplayResult replay = test::sample_replay();
   replay.methods[1].closed_form_bytes_final.reset();

@@ -76,6 +76,21 @@ TEST_CASE("a bounded ring of 18,000 entries stands at 43 GiB") {
   CHECK(r.notes[0].find("1250 query rows") != std::string::npos);
 }
 
+TEST_CASE("ZeroMerge with 18,000 entries: constant 43 GB, as published") {
+  // Section 4.2 of the ZeroMerge paper: Llama-2-7B fp32, 20K to 54K tokens. Scores and counts come
+  // on top of the ring above: 8 B per entry and head, 1/128 of the cache.
+  const Fp32Case c;
+  const LayerShape shape{.n_heads = 32, .n_kv_heads = 32, .head_dim = 128};
+  const auto method = make_method(
+      {.name = "zeromerge", .params = {}, .budget = Budget{.fraction = 0, .entries = 18000}}, 20000,
+      {.recorded = Dtype::kFp32, .shape = shape});
+  const auto r = run_static(c.spec("hf-sdpa", method));
+  REQUIRE_FALSE(r.oom);
+  CHECK(gib(r.timeline.front().held) == doctest::Approx(43).epsilon(0.6 / 43));
+  CHECK(r.timeline.front().held == r.timeline.back().held);
+  CHECK(r.prefill_peak > r.decode_peak);
+}
+
 TEST_CASE("eager attention is refused by the score matrix, full cache or not") {
   const Fp32Case c;
   const auto ring = std::make_shared<BoundedMethod>(

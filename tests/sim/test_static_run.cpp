@@ -28,6 +28,14 @@ Llm windowed_llm() {
   return llm;
 }
 
+/// Keys and values stored per query head, as released H2O and SnapKV do.
+class QueryHeadMethod : public FullMethod {
+ public:
+  [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override {
+    return shape.n_heads;
+  }
+};
+
 std::vector<std::shared_ptr<const Method>> methods() {
   return {std::make_shared<FullMethod>(), std::make_shared<PromptFractionMethod>(0.3),
           std::make_shared<BoundedMethod>(
@@ -156,6 +164,17 @@ Retold retell(const StaticSpec& spec) {
   (void)tell();
   out.peak = hbm.peak();
   return out;
+}
+
+TEST_CASE("the run equals its re-telling for caches stored apart from what is projected") {
+  for (const Stack& stack : builtin_stacks()) {
+    Case c{stack, std::make_shared<QueryHeadMethod>()};
+    CHECK(run_static(c.spec).peak_hbm == retell(c.spec).peak);
+    CHECK(run_static(c.spec).kv_bytes == Bytes{3 * (3 * 290 + 100) * 4 * 128 * 2});
+    c.spec.kv_dtype = Dtype::kFp8E4m3;
+    c.spec.method = std::make_shared<FullMethod>();
+    CHECK(run_static(c.spec).peak_hbm == retell(c.spec).peak);
+  }
 }
 
 TEST_CASE("the run equals its re-telling tensor by tensor, and runs out at the same step") {

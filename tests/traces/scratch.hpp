@@ -1,0 +1,38 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace kvsim::test {
+
+/// A path for this run's files, its parent made.
+inline std::filesystem::path scratch(const std::string& name) {
+  const std::filesystem::path folder{KVSIM_TEST_SCRATCH};
+  std::filesystem::create_directories(folder);
+  return folder / name;
+}
+
+inline std::vector<char> bytes_of_file(const std::filesystem::path& path) {
+  std::ifstream in{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+inline std::filesystem::path sample_trace() {
+  return std::filesystem::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors";
+}
+
+/// What an action throws, as text; "" if nothing.
+template <class Error, class Action>
+std::string complaint(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace kvsim::test

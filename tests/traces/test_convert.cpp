@@ -1,0 +1,226 @@
+// Conversion: nothing asked changes nothing, what is asked changes that alone.
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "models/units/error.hpp"
+#include "tests/traces/scratch.hpp"
+#include "traces/convert.hpp"
+#include "traces/generate.hpp"
+#include "traces/trace.hpp"
+#include "traces/trace_writer.hpp"
+
+using namespace kvsim;
+using namespace kvsim::test;
+
+namespace {
+
+std::filesystem::path rich_trace() {
+  GenerateOptions o;
+  o.layers = 3;
+  o.heads = 4;
+  o.kv_heads = 2;
+  o.head_dim = 16;
+  o.prompt_tokens = 40;
+  o.tokens = 81;
+  o.with_repeat = o.with_hidden = o.with_output_projection = true;
+  o.with_scores = o.with_decisions = true;
+  const auto path = scratch("convert_in.safetensors");
+  generate_trace(o, path);
+  return path;
+}
+
+Trace converted(const std::filesystem::path& in, const ConvertOptions& options,
+                const std::string& name) {
+  const auto out = scratch(name);
+  convert_trace(in, out, options);
+  CHECK_FALSE(std::filesystem::exists(out.string() + ".unchecked"));
+  return Trace::open(out);
+}
+
+/// The first n tokens of every head of [heads, tokens, d].
+std::vector<float> first_tokens(const std::vector<float>& rows, std::int64_t heads,
+                                std::int64_t tokens, std::int64_t d, std::int64_t n) {
+  std::vector<float> out;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const auto from = rows.begin() + h * tokens * d;
+    out.insert(out.end(), from, from + n * d);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("convert: a plain copy has the same tensors and metadata") {
+  const auto in = rich_trace();
+  const Trace before = Trace::open(in);
+  const Trace after = converted(in, {}, "convert_copy.safetensors");
+  CHECK(after.info().metadata == before.info().metadata);
+  CHECK(after.info().scores == before.info().scores);
+  CHECK(after.info().decisions == before.info().decisions);
+  CHECK(after.read_tokens() == before.read_tokens());
+  for (std::int32_t layer = 0; layer < 3; ++layer) {
+    CHECK(after.read_layer(layer).q == before.read_layer(layer).q);
+    CHECK(after.read_layer(layer).k == before.read_layer(layer).k);
+    CHECK(after.read_layer(layer).v == before.read_layer(layer).v);
+    CHECK(after.read_hidden(layer) == before.read_hidden(layer));
+    CHECK(after.read_output_projection(layer) == before.read_output_projection(layer));
+    CHECK(after.read_per_head(layer, "score.kvzap") == before.read_per_head(layer, "score.kvzap"));
+  }
+  // A copy of the copy has the copy's bytes.
+  (void)converted(scratch("convert_copy.safetensors"), {}, "convert_again.safetensors");
+  CHECK(bytes_of_file(scratch("convert_copy.safetensors")) ==
+        bytes_of_file(scratch("convert_again.safetensors")));
+}
+
+TEST_CASE("convert: fp16 to fp32 and back loses nothing; bf16 rounds") {
+  const auto in = sample_trace();
+  ConvertOptions o;
+  o.dtype = Dtype::kFp32;
+  const Trace wide = converted(in, o, "convert_fp32.safetensors");
+  CHECK(wide.info().dtype == Dtype::kFp32);
+  CHECK(wide.info().metadata.at("dtype") == "float32");
+  o.dtype = Dtype::kFp16;
+  const Trace back = converted(scratch("convert_fp32.safetensors"), o, "convert_fp16.safetensors");
+  const Trace before = Trace::open(in);
+  CHECK(back.read_layer(5).k == before.read_layer(5).k);
+  CHECK(wide.read_layer(5).k == before.read_layer(5).k);
+  CHECK(back.info().metadata.at("converted") == "as float32; then as float16");
+  o.dtype = Dtype::kBf16;
+  const auto rounded = converted(in, o, "convert_bf16.safetensors").read_layer(0).v;
+  const auto exact = before.read_layer(0).v;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    REQUIRE(std::abs(rounded[i] - exact[i]) <= std::abs(exact[i]) / 256);  // 8 bits of mantissa
+  }
+}
+
+TEST_CASE("convert: a cut keeps the first tokens, the prompt and the repeat while they fit") {
+  const auto in = rich_trace();
+  const Trace before = Trace::open(in);
+  ConvertOptions o;
+  o.tokens = 60;
+  const Trace cut = converted(in, o, "convert_cut.safetensors");
+  CHECK(cut.info().tokens == 60);
+  CHECK(cut.info().prompt_tokens == 40);
+  CHECK_FALSE(cut.info().repeat_start.has_value());  // 42 … 80 is not whole any more
+  CHECK(cut.read_layer(1).q == first_tokens(before.read_layer(1).q, 4, 81, 16, 60));
+  CHECK(cut.read_layer(1).v == first_tokens(before.read_layer(1).v, 2, 81, 16, 60));
+  CHECK(cut.read_output_projection(1) == before.read_output_projection(1));
+  o.tokens = 30;
+  CHECK(converted(in, o, "convert_cut.safetensors").info().prompt_tokens == 29);
+  o.tokens = 1;
+  CHECK(converted(in, o, "convert_cut.safetensors").info().prompt_tokens == 1);
+  o.tokens = 81;
+  CHECK(converted(in, o, "convert_cut.safetensors").info().repeat_start == 42);
+}
+
+TEST_CASE("convert: layers are chosen in order, optional tensors dropped") {
+  const auto in = rich_trace();
+  const Trace before = Trace::open(in);
+  ConvertOptions o;
+  o.layers = {2, 0};
+  o.keep_hidden = o.keep_output_projection = o.keep_scores = o.keep_decisions = false;
+  const Trace after = converted(in, o, "convert_layers.safetensors");
+  CHECK(after.info().n_layers == 2);
+  CHECK(after.read_layer(0).k == before.read_layer(2).k);
+  CHECK(after.read_layer(1).k == before.read_layer(0).k);
+  CHECK_FALSE(after.info().has_hidden);
+  CHECK_FALSE(after.info().has_output_projection);
+  CHECK(after.info().scores.empty());
+  CHECK(after.info().decisions.empty());
+}
+
+TEST_CASE("convert: a foreign file is imported by names and metadata") {
+  const auto foreign = scratch("convert_foreign.safetensors");
+  const std::vector<float> q{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};  // [3 tokens, 2 heads, 2]
+  const std::vector<float> k{1, 0, 0, 1, 1, 1};                       // [3, 1, 2]
+  {
+    SafetensorsWriter writer{foreign,
+                             {{"model.layers.0.query", TensorType::kF32, {3, 2, 2}},
+                              {"model.layers.0.key", TensorType::kF32, {3, 1, 2}},
+                              {"model.layers.0.value", TensorType::kF32, {3, 1, 2}}},
+                             {{"producer", "elsewhere"}}};
+    writer.write(std::span<const float>{q});
+    writer.write(std::span<const float>{k});
+    writer.write(std::span<const float>{k});
+    writer.finish();
+  }
+  ConvertOptions o;
+  o.names = {{"q", "model.layers.{i}.query"},
+             {"k", "model.layers.{i}.key"},
+             {"v", "model.layers.{i}.value"}};
+  const auto out = scratch("convert_import.safetensors");
+  std::filesystem::remove(out);
+  const std::string said = complaint<InputError>([&] { convert_trace(foreign, out, o); });
+  INFO(said);
+  CHECK(said == out.string() + ": __metadata__.prompt_len: missing");
+  CHECK_FALSE(std::filesystem::exists(out));
+  o.metadata = {{"prompt_len", "2"}, {"softmax_scale", "0.5"}, {"model", "tiny"}};
+  const Trace trace = converted(foreign, o, "convert_import.safetensors");
+  CHECK(trace.info().tokens == 3);
+  CHECK(trace.info().n_heads == 2);
+  CHECK(trace.info().n_kv_heads == 1);
+  CHECK(trace.info().prompt_tokens == 2);
+  CHECK(trace.info().softmax_scale == 0.5);
+  CHECK(trace.info().model == "tiny");
+  CHECK(trace.info().metadata.at("producer") == "elsewhere");
+  CHECK(trace.read_layer(0).q == std::vector<float>{1, 2, 5, 6, 9, 10, 3, 4, 7, 8, 11, 12});
+}
+
+TEST_CASE("convert: numbers beyond fp16 are refused, not made infinite") {
+  const auto in = scratch("convert_large.safetensors");
+  {
+    SafetensorsWriter writer{in,
+                             {{"layers.0.q", TensorType::kF32, {1, 1, 2}},
+                              {"layers.0.k", TensorType::kF32, {1, 1, 2}},
+                              {"layers.0.v", TensorType::kF32, {1, 1, 2}}},
+                             {{"prompt_len", "1"}}};
+    const std::vector<float> row{1, 1e6F};
+    for (int i = 0; i < 3; ++i) writer.write(std::span<const float>{row});
+    writer.finish();
+  }
+  ConvertOptions o;
+  o.dtype = Dtype::kFp16;
+  const auto out = scratch("convert_large_out.safetensors");
+  CHECK(complaint<InputError>([&] { convert_trace(in, out, o); }) ==
+        in.string() +
+            ": layers.0.q: element 1: expected a number within fp16's range, got 1000000");
+  CHECK_FALSE(std::filesystem::exists(out));
+}
+
+TEST_CASE("convert: nonsense is refused") {
+  const auto in = rich_trace();
+  struct Case {
+    std::function<void(ConvertOptions&)> spoil;
+    std::string begins;
+  };
+  const std::vector<Case> cases{
+      {[](auto& o) { o.tokens = 0; }, "tokens: expected an integer in [1, 81], got 0"},
+      {[](auto& o) { o.tokens = 82; }, "tokens: expected an integer in [1, 81], got 82"},
+      {[](auto& o) { o.layers = {3}; }, "layers: expected integers in [0, 2], got 3"},
+      {[](auto& o) { o.layers = {-1}; }, "layers: "},
+      {[](auto& o) { o.dtype = Dtype::kFp8E4m3; }, "dtype: expected fp32, fp16 or bf16"},
+      {[](auto& o) { o.names["hiden"] = "x.{i}"; },
+       "names: unknown tensor \"hiden\"; did you mean"},
+      {[](auto& o) { o.names["q"] = "query"; }, "names.q: expected a tensor name with {i}"},
+      {[](auto& o) { o.names["v"] = "values.{i}"; }, in.string() + ": values.0: missing"},
+      {[](auto& o) { o.metadata["num_layers"] = "9"; }, "metadata.num_layers: "},
+      {[](auto& o) { o.metadata["prompt_len"] = "many"; },
+       scratch("convert_refused.safetensors").string() + ": __metadata__.prompt_len: expected"},
+  };
+  for (const Case& c : cases) {
+    ConvertOptions o;
+    c.spoil(o);
+    const auto out = scratch("convert_refused.safetensors");
+    const std::string said = complaint<InputError>([&] { convert_trace(in, out, o); });
+    INFO(c.begins, " / ", said);
+    CHECK(said.starts_with(c.begins));
+    CHECK_FALSE(std::filesystem::exists(out));
+    CHECK_FALSE(std::filesystem::exists(out.string() + ".unchecked"));
+  }
+}

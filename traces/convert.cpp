@@ -1,0 +1,377 @@
+#include "traces/convert.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <span>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/error.hpp"
+#include "traces/safetensors.hpp"
+#include "traces/trace.hpp"
+#include "traces/trace_writer.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // elements held at a time
+constexpr float kFp16Overflows = 65520;                 // rounds to infinity from here on
+
+const std::vector<std::string> kWords{"q", "k", "v", "hidden", "wo", "tokens"};
+// What the tensors themselves say.
+const std::vector<std::string> kOwned{"format",       "version",  "num_layers", "num_q_heads",
+                                      "num_kv_heads", "head_dim", "num_tokens", "dtype"};
+
+bool is_per_head(std::string_view word) {
+  return (word.starts_with("score.") && word.size() > 6) ||
+         (word.starts_with("decision.") && word.size() > 9);
+}
+
+void check_options(const ConvertOptions& options) {
+  if (options.dtype && *options.dtype != Dtype::kFp32 && *options.dtype != Dtype::kFp16 &&
+      *options.dtype != Dtype::kBf16) {
+    throw InputError{"dtype", "fp32, fp16 or bf16", name_of(*options.dtype)};
+  }
+  for (const auto& [word, pattern] : options.names) {
+    if (!is_per_head(word) && std::find(kWords.begin(), kWords.end(), word) == kWords.end()) {
+      std::vector<std::string> known = kWords;
+      known.insert(known.end(), {"score.NAME", "decision.NAME"});
+      throw InputError{fmt::format("names: {}", unknown_name("tensor", word, known))};
+    }
+    if (word != "tokens" && pattern.find("{i}") == std::string::npos) {
+      throw InputError{fmt::format("names.{}", word), "a tensor name with {i} for the layer",
+                       fmt::format("\"{}\"", pattern)};
+    }
+  }
+  for (const std::string& key : kOwned) {
+    if (options.metadata.contains(key)) {
+      throw InputError{fmt::format("metadata.{}: follows from the tensors, cannot be set", key)};
+    }
+  }
+}
+
+TensorType type_of(Dtype dtype) {
+  if (dtype == Dtype::kFp32) return TensorType::kF32;
+  return dtype == Dtype::kFp16 ? TensorType::kF16 : TensorType::kBF16;
+}
+
+std::string_view word_of(TensorType type) {
+  switch (type) {
+    case TensorType::kF16:
+      return "float16";
+    case TensorType::kBF16:
+      return "bfloat16";
+    case TensorType::kF64:
+      return "float64";
+    default:
+      return "float32";
+  }
+}
+
+bool is_float(TensorType type) {
+  return type == TensorType::kF64 || type == TensorType::kF32 || type == TensorType::kF16 ||
+         type == TensorType::kBF16;
+}
+
+/// One tensor to be written, and what it is read from.
+struct Step {
+  std::string from;
+  TensorPlan to;
+};
+
+/// What will be written, checked against the input before anything is.
+class Plan {
+ public:
+  Plan(const Safetensors& in, const ConvertOptions& options) : in_{in}, options_{options} {
+    read_shape();
+    for (std::size_t n = 0; n < layers_.size(); ++n) add_layer(n);
+    if (const TensorEntry* ids = in_.find(name_in("tokens", 0)); ids != nullptr) {
+      if ((ids->type != TensorType::kI32 && ids->type != TensorType::kI64) ||
+          ids->shape != std::vector{all_tokens_}) {
+        refuse(name_in("tokens", 0), fmt::format("shape [{}] of I32 or I64", all_tokens_), *ids);
+      }
+      steps_.push_back({name_in("tokens", 0), {"tokens", TensorType::kI32, {tokens_}}});
+    } else if (options_.names.contains("tokens")) {
+      missing(name_in("tokens", 0));
+    }
+  }
+  [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
+
+  [[nodiscard]] std::map<std::string, std::string> metadata() const {
+    std::map<std::string, std::string> m = in_.metadata();
+    const auto set = [&m](const std::string& key, std::int64_t value) {
+      m[key] = fmt::format("{}", value);
+    };
+    m["format"] = "kv-attention-trace";
+    m["version"] = "1";
+    set("num_layers", std::ssize(layers_));
+    set("num_q_heads", heads_);
+    set("num_kv_heads", kv_heads_);
+    set("head_dim", head_dim_);
+    set("num_tokens", tokens_);
+    m["dtype"] = word_of(kv_type_);
+    m.try_emplace("model", "imported");
+    for (const auto& [key, value] : options_.metadata) m[key] = value;
+    if (tokens_ < all_tokens_) cut(m);
+    const std::string change = changes();
+    if (!change.empty()) {
+      std::string& log = m["converted"];
+      log += (log.empty() ? "" : "; then ") + change;
+    }
+    return m;
+  }
+
+ private:
+  /// A positive integer as metadata hold it; -1 if it is none (Trace::open says so).
+  static std::int64_t number(const std::map<std::string, std::string>& m, const std::string& key) {
+    const auto found = m.find(key);
+    if (found == m.end() || found->second.empty() || found->second.size() > 12) return -1;
+    std::int64_t value = 0;
+    for (const char c : found->second) {
+      if (c < '0' || c > '9') return -1;
+      value = 10 * value + (c - '0');
+    }
+    return value;
+  }
+
+  void cut(std::map<std::string, std::string>& m) const {
+    if (!options_.metadata.contains("prompt_len") && number(m, "prompt_len") >= tokens_) {
+      m["prompt_len"] = fmt::format("{}", std::max<std::int64_t>(1, tokens_ - 1));
+    }
+    const std::int64_t start = number(m, "repeat_start"), length = number(m, "repeat_len");
+    if (start >= 0 && length >= 0 && start + length > tokens_) {
+      for (const auto* key : {"repeat_start", "repeat_len", "repeat_of"}) m.erase(key);
+    }
+  }
+
+  [[nodiscard]] std::string changes() const {
+    std::vector<std::string> said;
+    if (tokens_ < all_tokens_) said.push_back(fmt::format("first {} tokens", tokens_));
+    if (!options_.layers.empty()) said.push_back(fmt::format("layers {}", fmt::join(layers_, " ")));
+    if (options_.dtype) said.push_back(fmt::format("as {}", word_of(kv_type_)));
+    if (!options_.names.empty()) said.push_back("tensors renamed");
+    return fmt::format("{}", fmt::join(said, ", "));
+  }
+
+  [[nodiscard]] std::string name_in(const std::string& word, std::int64_t layer) const {
+    const auto mapped = options_.names.find(word);
+    if (word == "tokens") return mapped == options_.names.end() ? word : mapped->second;
+    std::string name =
+        mapped == options_.names.end() ? fmt::format("layers.{{i}}.{}", word) : mapped->second;
+    const std::string index = fmt::format("{}", layer);
+    for (auto at = name.find("{i}"); at != std::string::npos; at = name.find("{i}", at)) {
+      name.replace(at, 3, index);
+    }
+    return name;
+  }
+
+  [[noreturn]] void missing(const std::string& name) const {
+    throw InputError{fmt::format("{}: {}: missing", in_.place(), name)};
+  }
+  [[noreturn]] void refuse(const std::string& name, std::string_view expected,
+                           const TensorEntry& got) const {
+    throw InputError{
+        fmt::format("{}: {}", in_.place(), name), expected,
+        fmt::format("[{}] of {}", fmt::join(got.shape, ", "), kvsim::name_of(got.type))};
+  }
+
+  void read_shape() {
+    const TensorEntry* q = in_.find(name_in("q", 0));
+    const TensorEntry* k = in_.find(name_in("k", 0));
+    if (q == nullptr) missing(name_in("q", 0));
+    if (k == nullptr) missing(name_in("k", 0));
+    if (q->shape.size() != 3) refuse(name_in("q", 0), "shape [tokens, heads, head_dim]", *q);
+    if (k->shape.size() != 3) refuse(name_in("k", 0), "shape [tokens, kv_heads, head_dim]", *k);
+    all_tokens_ = q->shape[0];
+    heads_ = q->shape[1];
+    head_dim_ = q->shape[2];
+    kv_heads_ = k->shape[1];
+    tokens_ = options_.tokens.value_or(all_tokens_);
+    if (tokens_ < 1 || tokens_ > all_tokens_) {
+      throw InputError{"tokens", fmt::format("an integer in [1, {}]", all_tokens_),
+                       fmt::format("{}", tokens_)};
+    }
+    kv_type_ = options_.dtype ? type_of(*options_.dtype) : k->type;
+    std::int32_t n_layers = 0;
+    while (in_.find(name_in("q", n_layers)) != nullptr) ++n_layers;
+    layers_ = options_.layers;
+    if (layers_.empty()) {
+      for (std::int32_t i = 0; i < n_layers; ++i) layers_.push_back(i);
+    }
+    for (const std::int32_t layer : layers_) {
+      if (layer < 0 || layer >= n_layers) {
+        throw InputError{"layers", fmt::format("integers in [0, {}]", n_layers - 1),
+                         fmt::format("{}", layer)};
+      }
+    }
+  }
+
+  /// An empty `shape` accepts any two dimensions (wo: [d_model, heads * head_dim]).
+  void add(std::size_t n, const std::string& word, const std::vector<std::int64_t>& shape,
+           bool by_token, bool required) {
+    const std::string from = name_in(word, layers_[n]);
+    const TensorEntry* entry = in_.find(from);
+    if (entry == nullptr) {
+      if (required || options_.names.contains(word)) missing(from);
+      return;
+    }
+    const bool fits = shape.empty() ? entry->shape.size() == 2 : entry->shape == shape;
+    if (!fits || !is_float(entry->type)) {
+      refuse(from,
+             shape.empty()
+                 ? "two dimensions of floating-point numbers"
+                 : fmt::format("shape [{}] of floating-point numbers", fmt::join(shape, ", ")),
+             *entry);
+    }
+    std::vector<std::int64_t> out = entry->shape;
+    if (by_token) out[0] = tokens_;
+    const bool keeps_type = is_per_head(word) || !options_.dtype;
+    steps_.push_back({from,
+                      {fmt::format("layers.{}.{}", n, word),
+                       keeps_type ? entry->type : type_of(*options_.dtype), std::move(out)}});
+  }
+
+  void add_layer(std::size_t n) {
+    add(n, "q", {all_tokens_, heads_, head_dim_}, true, true);
+    add(n, "k", {all_tokens_, kv_heads_, head_dim_}, true, true);
+    add(n, "v", {all_tokens_, kv_heads_, head_dim_}, true, true);
+    if (options_.keep_hidden) {
+      const TensorEntry* hidden = in_.find(name_in("hidden", layers_[n]));
+      const std::int64_t width =
+          hidden != nullptr && hidden->shape.size() == 2 ? hidden->shape[1] : 0;
+      add(n, "hidden", {all_tokens_, width}, true, false);
+    }
+    if (options_.keep_output_projection) add(n, "wo", {}, false, false);
+    std::set<std::string> words;
+    const std::string prefix = fmt::format("layers.{}.", layers_[n]);
+    for (const auto& [name, entry] : in_.tensors()) {
+      if (name.starts_with(prefix) && is_per_head(name.substr(prefix.size()))) {
+        words.insert(name.substr(prefix.size()));
+      }
+    }
+    for (const auto& [word, pattern] : options_.names) {
+      if (is_per_head(word)) words.insert(word);
+    }
+    for (const std::string& word : words) {
+      const bool keep = word.starts_with("score.") ? options_.keep_scores : options_.keep_decisions;
+      if (keep) add(n, word, {all_tokens_, kv_heads_}, true, false);
+    }
+  }
+
+  const Safetensors& in_;
+  const ConvertOptions& options_;
+  std::int64_t all_tokens_ = 0, tokens_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
+  TensorType kv_type_ = TensorType::kF32;
+  std::vector<std::int32_t> layers_;
+  std::vector<Step> steps_;
+};
+
+std::int64_t elements(const TensorPlan& plan) {
+  std::int64_t n = 1;
+  for (const std::int64_t size : plan.shape) n *= size;
+  return n;
+}
+
+/// The first elements of a tensor are the first rows, so a cut is a shorter read.
+void copy_floats(const Safetensors& in, const Step& step, SafetensorsWriter& writer) {
+  const std::int64_t all = elements(step.to);
+  std::vector<float> piece;
+  for (std::int64_t at = 0; at < all; at += kPiece) {
+    piece.resize(static_cast<std::size_t>(std::min(kPiece, all - at)));
+    in.read_floats(step.from, at, piece);
+    for (std::size_t i = 0; i < piece.size(); ++i) {
+      const auto where = [&] {
+        return fmt::format("{}: {}: element {}", in.place(), step.from,
+                           at + static_cast<std::int64_t>(i));
+      };
+      if (!std::isfinite(piece[i])) {
+        throw InputError{where(), "a finite number", fmt::format("{}", piece[i])};
+      }
+      if (step.to.type == TensorType::kF16 && std::abs(piece[i]) >= kFp16Overflows) {
+        throw InputError{where(), "a number within fp16's range", fmt::format("{}", piece[i])};
+      }
+    }
+    writer.write(std::span<const float>{piece});
+  }
+}
+
+void copy_ids(const Safetensors& in, const Step& step, SafetensorsWriter& writer) {
+  const TensorEntry& entry = *in.find(step.from);
+  const auto bytes = in.bytes(entry);
+  const std::size_t size = item_size(entry.type);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(elements(step.to)));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (entry.type == TensorType::kI32) {
+      std::memcpy(&ids[i], bytes.data() + i * size, size);
+      continue;
+    }
+    std::int64_t wide = 0;
+    std::memcpy(&wide, bytes.data() + i * size, size);
+    if (wide < 0 || wide > std::numeric_limits<std::int32_t>::max()) {
+      throw InputError{fmt::format("{}: {}: element {}", in.place(), step.from, i),
+                       "a token id that fits int32", fmt::format("{}", wide)};
+    }
+    ids[i] = static_cast<std::int32_t>(wide);
+  }
+  writer.write(std::span<const std::int32_t>{ids});
+}
+
+/// Removes a file on the way out unless told that it is gone.
+struct Scrap {
+  std::filesystem::path path;
+  ~Scrap() {
+    std::error_code ignored;
+    if (!path.empty()) std::filesystem::remove(path, ignored);
+  }
+};
+
+}  // namespace
+
+void convert_trace(const std::filesystem::path& in, const std::filesystem::path& out,
+                   const ConvertOptions& options) {
+  check_options(options);
+  const Safetensors file = Safetensors::open(in);
+  const Plan plan{file, options};
+  std::vector<TensorPlan> tensors;
+  double total = 0, done = 0;
+  for (const Step& step : plan.steps()) {
+    tensors.push_back(step.to);
+    total += static_cast<double>(elements(step.to));
+  }
+  Scrap unchecked{out.string() + ".unchecked"};
+  SafetensorsWriter writer{unchecked.path, std::move(tensors), plan.metadata()};
+  for (const Step& step : plan.steps()) {
+    if (options.progress) options.progress(done / total);
+    if (step.to.type == TensorType::kI32) {
+      copy_ids(file, step, writer);
+    } else {
+      copy_floats(file, step, writer);
+    }
+    file.release(*file.find(step.from));
+    done += static_cast<double>(elements(step.to));
+  }
+  writer.finish();
+  try {
+    (void)Trace::open(unchecked.path);
+  } catch (const InputError& error) {
+    // The complaint is about the file that was asked for, not about its working name.
+    std::string message = error.what();
+    const std::string working = unchecked.path.string();
+    if (message.starts_with(working)) message.replace(0, working.size(), out.string());
+    throw InputError{message};
+  }
+  std::error_code failed;
+  std::filesystem::rename(unchecked.path, out, failed);
+  if (failed) {
+    throw InputError{fmt::format("{}: cannot be written: {}", out.string(), failed.message())};
+  }
+  unchecked.path.clear();
+  if (options.progress) options.progress(1);
+}
+
+}  // namespace kvsim
