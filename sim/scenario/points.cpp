@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/step.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
@@ -348,22 +349,18 @@ std::vector<ScenarioPoint> read_points(const Field& scenario, const fs::path& fo
 
 std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
-  const Dtype stored = spec.method->store_dtype(spec.kv_dtype);
+  const CostInput in{.llm = spec.llm,
+                     .method = spec.method.get(),
+                     .stack = &find_stack("ideal"),  // the one that rounds nothing
+                     .weight_dtype = spec.weight_dtype,
+                     .kv_dtype = spec.kv_dtype,
+                     .batch = spec.batch};
   Bytes total;
   for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
-    const AttentionSpec& attention = spec.llm->layers[static_cast<std::size_t>(layer)].attention;
-    auto entries = spec.method->entries_held(layer, spec.prompt_tokens, tokens);
-    if (!entries) return std::nullopt;
-    if (attention.window > 0) entries = std::min<std::int64_t>(*entries, attention.window);
-    const LayerShape shape{attention.n_heads, attention.n_kv_heads, attention.head_dim};
-    const std::int64_t heads = spec.method->stored_heads(shape);
-    const std::int64_t elements = attention.is_latent()
-                                      ? kv_elements_per_token(attention)
-                                      : heads * (attention.head_dim + attention.v_head_dim);
-    total += bytes_of(*entries * elements, stored) +
-             spec.method->side_bytes(*entries, spec.kv_dtype) * heads;
+    if (!spec.method->entries_held(layer, spec.prompt_tokens, tokens)) return std::nullopt;
+    total += layer_cache(in, layer, held_entries(in, layer, spec.prompt_tokens, tokens)).total();
   }
-  return total * spec.batch;
+  return total;
 }
 
 }  // namespace kvsim
