@@ -1,1 +1,4 @@
-kvsim_test(traces SOURCES traces/test_safetensors.cpp traces/test_trace.cpp LINK kvsim::traces)
+kvsim_test(traces
+  SOURCES traces/test_safetensors.cpp traces/test_trace.cpp traces/test_generate.cpp
+          traces/test_check.cpp traces/test_convert.cpp
+  LINK kvsim::traces)

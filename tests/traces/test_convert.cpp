@@ -20,7 +20,8 @@ using namespace kvsim::test;
 
 namespace {
 
-std::filesystem::path rich_trace() {
+/// Each test case has its own file: ctest runs them side by side.
+std::filesystem::path rich_trace(const std::string& name) {
   GenerateOptions o;
   o.layers = 3;
   o.heads = 4;
@@ -30,7 +31,7 @@ std::filesystem::path rich_trace() {
   o.tokens = 81;
   o.with_repeat = o.with_hidden = o.with_output_projection = true;
   o.with_scores = o.with_decisions = true;
-  const auto path = scratch("convert_in.safetensors");
+  const auto path = scratch(name);
   generate_trace(o, path);
   return path;
 }
@@ -57,7 +58,7 @@ std::vector<float> first_tokens(const std::vector<float>& rows, std::int64_t hea
 }  // namespace
 
 TEST_CASE("convert: a plain copy has the same tensors and metadata") {
-  const auto in = rich_trace();
+  const auto in = rich_trace("convert_copy_in.safetensors");
   const Trace before = Trace::open(in);
   const Trace after = converted(in, {}, "convert_copy.safetensors");
   CHECK(after.info().metadata == before.info().metadata);
@@ -100,7 +101,7 @@ TEST_CASE("convert: fp16 to fp32 and back loses nothing; bf16 rounds") {
 }
 
 TEST_CASE("convert: a cut keeps the first tokens, the prompt and the repeat while they fit") {
-  const auto in = rich_trace();
+  const auto in = rich_trace("convert_cut_in.safetensors");
   const Trace before = Trace::open(in);
   ConvertOptions o;
   o.tokens = 60;
@@ -120,7 +121,7 @@ TEST_CASE("convert: a cut keeps the first tokens, the prompt and the repeat whil
 }
 
 TEST_CASE("convert: layers are chosen in order, optional tensors dropped") {
-  const auto in = rich_trace();
+  const auto in = rich_trace("convert_layers_in.safetensors");
   const Trace before = Trace::open(in);
   ConvertOptions o;
   o.layers = {2, 0};
@@ -194,7 +195,7 @@ TEST_CASE("convert: numbers beyond fp16 are refused, not made infinite") {
 }
 
 TEST_CASE("convert: nonsense is refused") {
-  const auto in = rich_trace();
+  const auto in = rich_trace("convert_refused_in.safetensors");
   struct Case {
     std::function<void(ConvertOptions&)> spoil;
     std::string begins;
