@@ -112,6 +112,8 @@ class BudgetRule {
   virtual ~BudgetRule() = default;
   /// Entries; INT64_MAX where nothing is dropped.
   [[nodiscard]] virtual std::int64_t entries(std::int32_t layer) const = 0;
+  /// Every layer has the same.
+  [[nodiscard]] virtual bool layers_alike() const = 0;
 };
 
 /// The store axis: the format survivors are kept in.

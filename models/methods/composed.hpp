@@ -42,6 +42,7 @@ class ComposedMethod final : public Method {
   [[nodiscard]] std::optional<std::int64_t> entries_attended(std::int32_t layer,
                                                              std::int64_t prompt,
                                                              std::int64_t tokens) const override;
+  [[nodiscard]] bool layers_alike() const override { return parts_.budget->layers_alike(); }
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override;
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override;
   [[nodiscard]] Bytes side_bytes(std::int64_t entries, Dtype recorded) const override;

@@ -65,6 +65,8 @@ class StaticRun {
   /// A graph's peak while everything in `holdings_` stands.
   [[nodiscard]] bool fits(const AlivePeak& alive);
   void note_peak(const Holdings& holdings, std::string_view phase);
+  /// What stood when an allocation was refused is a peak too: parts of a step that fitted.
+  void note_refusal(const OomEvent& event);
   /// The first allocation of `graph` that is refused, as an event. `layer` below 0: no layer.
   [[nodiscard]] OomEvent event(const OpGraph& graph, std::int32_t layer, std::int64_t step);
   void put_cache(std::int32_t layer, const LayerCache& cache);
@@ -143,11 +145,21 @@ void StaticRun::finish() {
     result_.peak_owners = owners.named();
     result_.peak_phase = "decode";
   }
+  if (result_.oom) note_refusal(*result_.oom);
   if (last_ && (result_.timeline.empty() || result_.timeline.back().step != last_->step)) {
     result_.timeline.push_back(*last_);
   }
   result_.kv_bytes = cache_total();
   for (const LayerCache& cache : caches_) result_.kv_bytes_per_layer.push_back(cache.total());
+}
+
+void StaticRun::note_refusal(const OomEvent& event) {
+  Holdings held;
+  for (std::size_t i = 0; i < kOwners; ++i) {
+    const auto found = event.owners.find(std::string{name_of(static_cast<Owner>(i))});
+    if (found != event.owners.end()) held.by_owner[i] = found->second;
+  }
+  note_peak(held, event.phase == "decode" ? "decode" : "prefill");
 }
 
 void StaticRun::put_cache(std::int32_t layer, const LayerCache& cache) {

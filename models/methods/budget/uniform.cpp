@@ -9,6 +9,7 @@ class UniformBudget final : public BudgetRule {
  public:
   explicit UniformBudget(std::int64_t entries) : entries_{entries} {}
   std::int64_t entries(std::int32_t /*layer*/) const override { return entries_; }
+  bool layers_alike() const override { return true; }
 
  private:
   std::int64_t entries_;
