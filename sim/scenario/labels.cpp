@@ -33,8 +33,8 @@ const std::vector<std::string> kMethodKeys{"method", "budget", "method_params"};
 
 /// Keys that a reader looks for where they differ, whether or not others would do.
 bool is_named(std::string_view key) {
-  constexpr std::array<std::string_view, 6> kNamed{"method", "budget", "method_params",
-                                                   "model",  "gpu",    "stack"};
+  constexpr std::array<std::string_view, 7> kNamed{"method", "budget", "method_params", "model",
+                                                   "gpu",    "stack",  "dtype"};
   return std::find(kNamed.begin(), kNamed.end(), key) != kNamed.end();
 }
 

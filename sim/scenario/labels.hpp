@@ -9,10 +9,10 @@
 
 namespace kvsim {
 
-/// Few of `keys` that tell `objects` apart as well as all of them do: model, GPU, stack and the
-/// method's keys (as far as they differ), then, one by one, the key that tells most objects apart,
-/// the earlier where two do so alike. In the order of `keys`. Points that differ in format and
-/// length alike need one of both.
+/// Few of `keys` that tell `objects` apart as well as all of them do: model, GPU, stack, dtype and
+/// the method's keys (as far as they differ), then, one by one, the key that tells most objects
+/// apart, the earlier where two do so alike. In the order of `keys`. Points that differ in format
+/// and length alike need one of both.
 [[nodiscard]] std::vector<std::string> telling_keys(
     const std::vector<nlohmann::ordered_json>& objects, const std::vector<std::string>& keys);
 
