@@ -17,12 +17,13 @@ using namespace chart;  // NOLINT: the parts are ours alone
 constexpr double kBarHeight = 58;       // pixels from bar to bar
 constexpr double kHalfBar = 0.36;       // of that
 constexpr double kTickCharWidth = 8.9;  // pixels; names are mostly small letters
+constexpr std::size_t kLongestHeading = 46;
 constexpr std::size_t kLongestPart = 22;
 constexpr std::size_t kLongestBarLabel = 30;
 
-/// Part names in the order of their first use by the bars.
+/// Part names, those without a place of their own in the order of their first use.
 std::vector<std::string> part_names(const BarChart& chart) {
-  std::vector<std::string> names;
+  std::vector<std::string> names = chart.part_order;
   for (const ChartBar& bar : chart.bars) {
     for (const auto& [name, value] : bar.parts) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
@@ -57,6 +58,7 @@ Figure draw(const BarChart& chart) {
   const std::vector<std::string> names = part_names(chart);
   std::size_t widest_label = 4;
   for (const ChartBar& bar : chart.bars) {
+    if (bar.heading) continue;
     widest_label = std::max({widest_label, display_width(bar.label), display_width(bar.detail)});
   }
   widest_label = std::min(widest_label, kLongestBarLabel);
@@ -72,7 +74,13 @@ Figure draw(const BarChart& chart) {
   for (std::size_t i = 0; i < n; ++i) {
     const ChartBar& bar = chart.bars[i];
     const std::string name = clean_text(bar.label);
-    tics += fmt::format("{}{}", i == 0 ? "" : ", ", tick_text(name));
+    if (bar.heading) {
+      labels += fmt::format("set label {} at graph 0, first {} left offset 1,0 noenhanced front\n",
+                            gnuplot_quote(shortened(name, kLongestHeading)),
+                            number(static_cast<double>(i) + 0.2));
+      continue;
+    }
+    tics += fmt::format("{}{}", tics.empty() ? "" : ", ", tick_text(name));
     if (!bar.detail.empty()) tics += ".\"\\n\"." + tick_text(clean_text(bar.detail));
     tics += fmt::format(" {}", i);
     double from = 0;
@@ -83,7 +91,7 @@ Figure draw(const BarChart& chart) {
                          csv_field(name), csv_field(clean_text(part)));
       const double amount = value / chart.unit;
       const std::string text = fmt::format("{:.{}f}", amount, amount < 9.95 ? 1 : 0);
-      if (amount / x_high * plot_width(left) > text_pixels(text) + 6) {
+      if (part != kAskedFor && amount / x_high * plot_width(left) > text_pixels(text) + 6) {
         labels += fmt::format("set label '{}' at first {}, first {} center tc rgb '{}' front\n",
                               text, number((from + value / 2) / chart.unit), i,
                               kFills[k % kFills.size()].dark ? "#ffffff" : "#000000");
@@ -106,14 +114,22 @@ Figure draw(const BarChart& chart) {
   const std::string unit = number(chart.unit);
   std::string plot = "plot ";
   std::vector<std::string> entries;
+  const auto has = [](const ChartBar& bar, const std::string& name) {
+    return std::any_of(bar.parts.begin(), bar.parts.end(),
+                       [&](const auto& part) { return part.first == name; });
+  };
   for (std::size_t k = 0; k < names.size(); ++k) {
+    if (std::none_of(chart.bars.begin(), chart.bars.end(),
+                     [&](const ChartBar& bar) { return has(bar, names[k]); })) {
+      continue;
+    }
     const std::string label = shortened(clean_text(names[k]), kLongestPart);
     entries.push_back(label);
     plot += fmt::format(
         "{} skip 1 using ($2==0&&$3=={}?($4+$5)/2/{}:NaN):1:($4/{}):($5/{}):($1-{}):($1+{}) with "
         "boxxyerror lc rgb '{}' title {} noenhanced, \\\n     ",
         file, k, unit, unit, unit, number(kHalfBar), number(kHalfBar),
-        kFills[k % kFills.size()].colour, gnuplot_quote(label));
+        names[k] == kAskedFor ? "#ffffff" : kFills[k % kFills.size()].colour, gnuplot_quote(label));
   }
   if (limits) {
     entries.push_back(chart.limit_label);

@@ -51,10 +51,14 @@ struct LineChart {
 };
 [[nodiscard]] Figure draw(const LineChart& chart);
 
+/// The part of a bar that was asked for and not had: white, without a number.
+inline constexpr const char* kAskedFor = "asked for";
+
 /// One horizontal bar of parts from 0, and a tick at a limit.
 struct ChartBar {
   std::string label;
-  std::string detail;                                 // under the label
+  std::string detail;    // under the label
+  bool heading = false;  // no bar: the label stands over those that follow
   std::vector<std::pair<std::string, double>> parts;  // name, value; drawn in this order
   std::optional<double> limit;
 };
@@ -64,7 +68,8 @@ struct BarChart {
   std::string column;  // of the CSV, with unit
   double unit = 1;
   std::string limit_label;
-  std::vector<ChartBar> bars;
+  std::vector<std::string> part_order{};  // a part's place here gives its colour, in every file
+  std::vector<ChartBar> bars{};
 };
 [[nodiscard]] Figure draw(const BarChart& chart);
 

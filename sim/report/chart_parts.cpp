@@ -16,7 +16,7 @@ Ticks ticks_over(double low, double high, int wanted) {
   const double rough = span / wanted;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
   double step = 10 * power;
-  for (const double factor : {1.0, 2.0, 5.0}) {
+  for (const double factor : {1.0, 2.0, 2.5, 5.0}) {
     if (factor * power >= rough * 0.999) {
       step = factor * power;
       break;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "models/units/units_format.hpp"
 #include "sim/report/chart.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/text.hpp"
@@ -21,46 +22,6 @@ constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kGiB = 1024.0 * kMiB;
 
 double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
-
-/// Points that stand in one figure: all that is not the method's is the same.
-struct Group {
-  std::string title;   // "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1"
-  std::string suffix;  // of file names; empty where there is one group
-  std::vector<std::size_t> points;
-  std::vector<std::string> labels;  // of each point, within the group
-};
-
-std::vector<Group> groups_of(const Scenario& scenario,
-                             const std::vector<std::string>& shared_keys) {
-  std::vector<nlohmann::ordered_json> identity;
-  std::vector<Group> groups;
-  for (std::size_t i = 0; i < scenario.points.size(); ++i) {
-    nlohmann::ordered_json mine = nlohmann::ordered_json::object();
-    for (const std::string& key : shared_keys) {
-      if (scenario.points[i].keys.contains(key)) mine[key] = scenario.points[i].keys.at(key);
-    }
-    const auto found = std::find(identity.begin(), identity.end(), mine);
-    const auto at = static_cast<std::size_t>(found - identity.begin());
-    if (found == identity.end()) {
-      identity.push_back(mine);
-      groups.emplace_back();
-    }
-    groups[at].points.push_back(i);
-  }
-  const std::vector<std::string> differing = differing_keys(identity);
-  std::set<std::string> taken;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    groups[g].title = describe(identity[g]);
-    if (groups.size() > 1) {
-      groups[g].suffix = "_" + slug(label_of(identity[g], differing));
-      for (int n = 2; !taken.insert(groups[g].suffix).second; ++n) {
-        groups[g].suffix = fmt::format("_{}-{}", slug(label_of(identity[g], differing)), n);
-      }
-    }
-    groups[g].labels = labels_within(scenario, groups[g].points);
-  }
-  return groups;
-}
 
 std::string oom_callout(const std::string& label, const OomEvent& oom) {
   if (oom.phase == "load") return label + ": OOM on loading";
@@ -83,9 +44,9 @@ std::vector<ChartLevel> hbm_levels(const RunReport& report,
   return levels;
 }
 
-LineChart memory_chart(const RunReport& report, const Group& group) {
+LineChart memory_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "memory_vs_length" + group.suffix,
-                  .title = "Peak memory versus length: " + group.title,
+                  .title = "Peak memory versus length: " + group.description,
                   .x_label = "tokens per sequence (prompt and output)",
                   .y_label = "HBM (GiB)",
                   .x_column = "tokens",
@@ -119,9 +80,9 @@ LineChart memory_chart(const RunReport& report, const Group& group) {
   return chart;
 }
 
-LineChart throughput_chart(const RunReport& report, const Group& group) {
+LineChart throughput_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "throughput_vs_length" + group.suffix,
-                  .title = "Decode throughput versus length: " + group.title,
+                  .title = "Decode throughput versus length: " + group.description,
                   .x_label = "tokens per sequence (prompt and output)",
                   .y_label = "whole batch (tok/s)",
                   .x_column = "tokens",
@@ -156,9 +117,9 @@ void fit_byte_unit(LineChart& chart, const std::string& what) {
   chart.y_label = fmt::format("{} ({})", what, name);
 }
 
-LineChart layers_chart(const RunReport& report, const Group& group) {
+LineChart layers_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "cache_per_layer" + group.suffix,
-                  .title = "Cache per layer at the end: " + group.title,
+                  .title = "Cache per layer at the end: " + group.description,
                   .x_label = "layer",
                   .x_column = "layer",
                   .y_column = "kv_bytes"};
@@ -185,7 +146,7 @@ bool shows_something(const LineChart& chart) {
 std::vector<std::string> part_order(const std::vector<StaticResult>& results) {
   std::map<std::string, std::int64_t> largest;
   for (const StaticResult& result : results) {
-    for (const auto& [name, bytes] : result.peak_owners) {
+    for (const auto& [name, bytes] : result.oom ? result.oom->owners : result.peak_owners) {
       largest[name] = std::max(largest[name], bytes.count());
     }
   }
@@ -206,52 +167,73 @@ std::vector<std::string> part_order(const std::vector<StaticResult>& results) {
   return order;
 }
 
+/// A point's bar: who held what at the peak, or at the OOM and what was asked for then.
+ChartBar bar_of(const StaticResult& result, const std::string& label,
+                const std::vector<std::string>& order) {
+  constexpr double kCut = 1.3;  // of the limit: what was asked for may be many times the memory
+  ChartBar bar{label, "", false, {}, as_double(result.usable_hbm)};
+  const Owners& owners = result.oom ? result.oom->owners : result.peak_owners;
+  if (result.oom)
+    bar.detail = fmt::format("OOM, asked {}", to_text(result.oom->requested));
+  else if (!result.peak_phase.empty())
+    bar.detail = "peak in " + result.peak_phase;
+  double other = 0;
+  double sum = 0;
+  for (const auto& [name, bytes] : owners) {
+    sum += as_double(bytes);
+    if (std::find(order.begin(), order.end(), name) == order.end()) other += as_double(bytes);
+  }
+  for (const std::string& name : order) {
+    const auto found = owners.find(name);
+    if (found != owners.end() && found->second > Bytes{0}) {
+      bar.parts.emplace_back(name, as_double(found->second));
+    }
+  }
+  if (other > 0) bar.parts.emplace_back("other", other);
+  if (result.oom) {
+    const double asked = as_double(result.oom->requested);
+    const double room = std::max(0.0, kCut * as_double(result.usable_hbm) - sum);
+    bar.parts.emplace_back(kAskedFor, std::min(asked, room));
+  }
+  return bar;
+}
+
 void add_breakdowns(const RunReport& report, FigureSet& set) {
   const Scenario& scenario = *report.scenario;
   std::vector<std::string> order = part_order(report.results);
   const bool others = order.size() > kMostParts;
   if (others) order.resize(kMostParts - 1);
-  std::vector<std::size_t> all(scenario.points.size());
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-  const std::vector<std::string> labels = labels_within(scenario, all);
-  const std::size_t files = (all.size() + kMostBars - 1) / kMostBars;
-  for (std::size_t file = 0; file < std::min(files, kMostFiles); ++file) {
-    BarChart chart{.name = files > 1 ? fmt::format("hbm_breakdown_{}", file + 1) : "hbm_breakdown",
-                   .title = "HBM by owner at the peak: " + common_description(scenario),
-                   .x_label = "HBM (GiB)",
-                   .column = "bytes",
-                   .unit = kGiB,
-                   .limit_label = "usable HBM",
-                   .bars = {}};
-    const std::size_t end = std::min(all.size(), (file + 1) * kMostBars);
-    for (std::size_t i = file * kMostBars; i < end; ++i) {
-      const StaticResult& result = report.results[i];
-      const std::string when = result.oom                  ? "out of memory"
-                               : result.peak_phase.empty() ? ""
-                                                           : "peak in " + result.peak_phase;
-      ChartBar bar{labels[i], when, {}, as_double(result.usable_hbm)};
-      double other = 0;
-      for (const auto& [name, bytes] : result.peak_owners) {
-        if (std::find(order.begin(), order.end(), name) == order.end()) other += as_double(bytes);
-      }
-      for (const std::string& name : order) {
-        const auto found = result.peak_owners.find(name);
-        if (found != result.peak_owners.end() && found->second > Bytes{0}) {
-          bar.parts.emplace_back(name, as_double(found->second));
-        }
-      }
-      if (other > 0) bar.parts.emplace_back("other", other);
-      chart.bars.push_back(std::move(bar));
+  std::vector<std::string> colours = order;
+  if (others) colours.emplace_back("other");
+  // A file holds whole groups, each under its heading, as long as they fit.
+  std::vector<std::vector<ChartBar>> files(1);
+  for (const PointGroup& group : point_groups(scenario, surrounding_keys())) {
+    const std::size_t rows = group.points.size() + (group.heading.empty() ? 0 : 1);
+    if (!files.back().empty() && files.back().size() + rows > kMostBars) files.emplace_back();
+    if (!group.heading.empty()) files.back().push_back({group.heading, "", true, {}, {}});
+    for (std::size_t k = 0; k < group.points.size(); ++k) {
+      if (files.back().size() >= kMostBars) files.emplace_back();
+      files.back().push_back(bar_of(report.results[group.points[k]], group.labels[k], order));
     }
+  }
+  for (std::size_t file = 0; file < std::min(files.size(), kMostFiles); ++file) {
+    BarChart chart{
+        .name = files.size() > 1 ? fmt::format("hbm_breakdown_{}", file + 1) : "hbm_breakdown",
+        .title = "HBM by owner at the peak: " + common_description(scenario),
+        .x_label = "HBM (GiB)",
+        .column = "bytes",
+        .unit = kGiB,
+        .limit_label = "usable HBM",
+        .bars = std::move(files[file])};
     const bool any = std::any_of(chart.bars.begin(), chart.bars.end(),
                                  [](const ChartBar& bar) { return !bar.parts.empty(); });
     if (!any) continue;
     set.figures.push_back(draw(chart));
     set.figures.back().kind = "hbm_breakdown";
   }
-  if (files > kMostFiles) {
-    set.notes.push_back(fmt::format("hbm_breakdown shows the first {} of {} points",
-                                    kMostFiles * kMostBars, all.size()));
+  if (files.size() > kMostFiles) {
+    set.notes.push_back(
+        fmt::format("{} more figures of hbm_breakdown were left out", files.size() - kMostFiles));
   }
 }
 
@@ -267,7 +249,7 @@ double final_tokens(const Scenario& scenario, std::size_t point) {
 }
 
 /// The sweeps of at least 3 lengths within a group; fewer are no line.
-std::vector<Sweep> sweeps_of(const Scenario& scenario, const Group& group) {
+std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) {
   constexpr std::size_t kFewestLengths = 3;
   const std::vector<std::string> which = method_keys(scenario, group.points);
   std::vector<nlohmann::ordered_json> identity;
@@ -299,9 +281,9 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const Group& group) {
 
 constexpr const char* kFinalTokens = "final tokens per sequence (prompt and output)";
 
-LineChart peak_sweep_chart(const RunReport& report, const Group& group) {
+LineChart peak_sweep_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "peak_vs_final_length" + group.suffix,
-                  .title = "Peak memory by final length: " + group.title,
+                  .title = "Peak memory by final length: " + group.description,
                   .x_label = kFinalTokens,
                   .y_label = "HBM (GiB)",
                   .x_column = "tokens",
@@ -327,9 +309,9 @@ LineChart peak_sweep_chart(const RunReport& report, const Group& group) {
   return chart;
 }
 
-LineChart throughput_sweep_chart(const RunReport& report, const Group& group) {
+LineChart throughput_sweep_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "throughput_vs_length" + group.suffix,
-                  .title = "Decode throughput by final length: " + group.title,
+                  .title = "Decode throughput by final length: " + group.description,
                   .x_label = kFinalTokens,
                   .y_label = "whole batch (tok/s)",
                   .x_column = "tokens",
@@ -373,6 +355,7 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
 
 FigureSet replay_figures(const ReplayResult& replay) {
   constexpr std::size_t kMostSteps = 128;  // more is a blur in print
+  constexpr double kRounding = 1e-5;       // fp32 against itself in another order of sums
   FigureSet set;
   LineChart error{.name = "error_vs_step",
                   .title = "Attention output error over decode steps: trace " + replay.trace,
@@ -396,9 +379,9 @@ FigureSet replay_figures(const ReplayResult& replay) {
     const std::size_t stride = (method.series.size() + kMostSteps - 1) / kMostSteps;
     if (stride > 0) {
       const bool exact = std::all_of(method.series.begin(), method.series.end(),
-                                     [](const ReplayStep& s) { return s.rel_error == 0; });
-      // A line of zeros has no place on a logarithmic axis, and none is needed.
-      error.lines.push_back({exact ? label + " (0 throughout)" : label, {}, {}});
+                                     [](const ReplayStep& s) { return s.rel_error < kRounding; });
+      // What is rounding alone would stretch a logarithmic axis by five powers of ten.
+      error.lines.push_back({exact ? label + " (below 1e-5)" : label, {}, {}});
       if (!exact) {
         error.lines.back().points =
             over_steps(method.series, stride, [](const ReplayStep& s) { return s.rel_error; });
@@ -435,11 +418,11 @@ FigureSet run_figures(const RunReport& report) {
   const Scenario& scenario = *report.scenario;
   if (scenario.figures && scenario.figures->empty()) return set;
   const auto add_lines = [&](const std::string& kind,
-                             LineChart (*make)(const RunReport&, const Group&),
-                             const std::vector<Group>& groups) {
+                             LineChart (*make)(const RunReport&, const PointGroup&),
+                             const std::vector<PointGroup>& groups) {
     std::size_t files = 0;
     std::size_t left_out = 0;
-    for (const Group& group : groups) {
+    for (const PointGroup& group : groups) {
       const LineChart chart = make(report, group);
       if (!shows_something(chart)) continue;
       if (files == kMostFiles) {
@@ -454,16 +437,16 @@ FigureSet run_figures(const RunReport& report) {
       set.notes.push_back(fmt::format("{} more figures of {} were left out", left_out, kind));
     }
   };
-  const std::vector<Group> whole = groups_of(scenario, surrounding_keys_but_lengths());
-  std::vector<Group> groups = groups_of(scenario, surrounding_keys());
+  const std::vector<PointGroup> whole = point_groups(scenario, surrounding_keys_but_lengths());
+  std::vector<PointGroup> groups = point_groups(scenario, surrounding_keys());
   // What a sweep shows in one figure is not shown again in one for each length.
   std::set<std::size_t> swept;
-  for (const Group& group : whole) {
+  for (const PointGroup& group : whole) {
     for (const Sweep& sweep : sweeps_of(scenario, group)) {
       swept.insert(sweep.points.begin(), sweep.points.end());
     }
   }
-  std::erase_if(groups, [&](const Group& group) {
+  std::erase_if(groups, [&](const PointGroup& group) {
     return std::all_of(group.points.begin(), group.points.end(),
                        [&](std::size_t i) { return swept.contains(i); });
   });

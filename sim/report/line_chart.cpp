@@ -81,11 +81,12 @@ struct Banner {
 
 std::vector<Banner> lay_out(const LineChart& chart, const Box& box) {
   constexpr double kGap = 14;
+  constexpr double kClearOfAxis = 32;  // and of the stem of what happens at the first length
   std::vector<Banner> banners;
   for (const ChartLevel& level : chart.levels) {
     banners.push_back({clean_text(level.label),
-                       4,
-                       4 + text_pixels(level.label),
+                       kClearOfAxis,
+                       kClearOfAxis + text_pixels(level.label),
                        box.x_low,
                        {box.x_low, level.y},
                        "#000000",
@@ -168,7 +169,7 @@ Figure draw(const LineChart& chart) {
       gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label), number(box.x_low),
       number(box.x_high), number(box.y_low), number(box.y_high), x_ticks(box, chart.integer_x));
   if (box.log_y) {
-    settings += "set logscale y 10\nset format y '%g'\n";
+    settings += "set logscale y 10\nset format y '%.0e'\n";
   }
   for (const ChartLevel& level : chart.levels) {
     const double y = level.y / chart.y_unit;

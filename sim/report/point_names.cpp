@@ -119,6 +119,7 @@ std::string label_of(const ordered_json& keys, const std::vector<std::string>& w
   std::string out;
   for (const std::string& key : which) {
     if (!keys.contains(key) || keys.at(key).is_null()) continue;
+    if (says_nothing(key, keys.at(key), keys)) continue;
     const std::string text = key_text(key, keys.at(key));
     if (!text.empty()) out += (out.empty() ? "" : " ") + text;
   }
@@ -156,6 +157,46 @@ std::vector<std::string> labels_within(const Scenario& scenario,
     labels.push_back(label);
   }
   return labels;
+}
+
+std::vector<PointGroup> point_groups(const Scenario& scenario,
+                                     const std::vector<std::string>& shared_keys) {
+  std::vector<ordered_json> identity;
+  std::vector<PointGroup> groups;
+  for (std::size_t i = 0; i < scenario.points.size(); ++i) {
+    ordered_json mine = ordered_json::object();
+    for (const std::string& key : shared_keys) {
+      if (scenario.points[i].keys.contains(key)) mine[key] = scenario.points[i].keys.at(key);
+    }
+    const auto found = std::find(identity.begin(), identity.end(), mine);
+    const auto at = static_cast<std::size_t>(found - identity.begin());
+    if (found == identity.end()) {
+      identity.push_back(mine);
+      groups.emplace_back();
+    }
+    groups[at].points.push_back(i);
+  }
+  const std::vector<std::string> differing = differing_keys(identity);
+  std::set<std::string> taken;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    groups[g].description = describe(identity[g]);
+    groups[g].labels = labels_within(scenario, groups[g].points);
+    if (groups.size() == 1) break;
+    ordered_json own = ordered_json::object();
+    for (const std::string& key : differing) {
+      const bool needed =
+          identity[g].contains(key) && !says_nothing(key, identity[g].at(key), identity[g]);
+      if (needed) own[key] = identity[g].at(key);
+    }
+    groups[g].heading = describe(own);
+    std::string plain = label_of(identity[g], differing);
+    std::erase(plain, ',');
+    groups[g].suffix = "_" + slug(plain);
+    for (int n = 2; !taken.insert(groups[g].suffix).second; ++n) {
+      groups[g].suffix = fmt::format("_{}-{}", slug(plain), n);
+    }
+  }
+  return groups;
 }
 
 std::string common_description(const Scenario& scenario) {

@@ -36,6 +36,18 @@ namespace kvsim {
 [[nodiscard]] std::vector<std::string> labels_within(const Scenario& scenario,
                                                      const std::vector<std::size_t>& points);
 
+/// Points that are the same but for the method: a figure, or a block of a table.
+struct PointGroup {
+  std::string description;  // all they share: "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1"
+  std::string heading;  // of that, what other groups do not share; empty where there is one group
+  std::string suffix;   // for file names, "_fp32-batch-1"; empty where there is one group
+  std::vector<std::size_t> points;
+  std::vector<std::string> labels;  // of each point, within the group
+};
+/// The points by their values of `shared_keys`, in order of first appearance.
+[[nodiscard]] std::vector<PointGroup> point_groups(const Scenario& scenario,
+                                                   const std::vector<std::string>& shared_keys);
+
 /// What all points have in common, described; the scenario's title or name if that is nothing.
 [[nodiscard]] std::string common_description(const Scenario& scenario);
 

@@ -44,7 +44,7 @@ std::string paragraph(std::string_view text, std::size_t width, std::size_t inde
 /// A figure beside a published one, in the unit the publication uses.
 std::string in_unit_of(const PublishedFigure& figure, double value) {
   const std::string& metric = figure.metric;
-  if (metric.ends_with("_bytes") || metric == "bytes") {
+  if (metric.find("_bytes") != std::string::npos) {
     const bool decimal =
         figure.text.find("GB") != std::string::npos || figure.text.find("TB") != std::string::npos;
     if (decimal && value >= 1e8) return fmt::format("{} GB", amount(value / 1e9));
@@ -67,20 +67,29 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
                {"predicted"},
                {"miss"}}};
   std::string notes;
-  for (std::size_t i = 0; i < document.size(); ++i) {
+  const auto add = [&](std::size_t i, const std::string& label) {
     const PublishedFigure& figure = report.scenario->published[i];
     const auto& ours = document[i].at("predicted");
     const auto& miss = document[i].at("miss");
-    table.add_row({figure.metric, labels[figure.point],
+    const bool has_miss = !miss.is_null() && figure.metric != "oom";
+    const std::string mark = figure.note.empty() ? "" : " *";
+    table.add_row({figure.metric + mark, label,
                    figure.text.empty() ? in_unit_of(figure, figure.value) : figure.text,
                    ours.is_null() ? "-" : in_unit_of(figure, ours.get<double>()),
-                   miss.is_null() || figure.metric == "oom"
-                       ? "-"
-                       : fmt::format("{:+.1f} %", miss.get<double>() * 100)});
-    if (!figure.note.empty()) {
-      notes +=
-          paragraph(fmt::format("* {} of {}: {}", figure.metric, labels[figure.point], figure.note),
-                    width, 2);
+                   has_miss ? fmt::format("{:+.1f} %", miss.get<double>() * 100) : "-"});
+    if (figure.note.empty()) return;
+    notes += paragraph(
+        fmt::format("* {} of {}: {}", figure.metric, labels[figure.point], figure.note), width, 2);
+  };
+  for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
+    bool first = true;
+    for (std::size_t k = 0; k < group.points.size(); ++k) {
+      for (std::size_t i = 0; i < document.size(); ++i) {
+        if (report.scenario->published[i].point != group.points[k]) continue;
+        if (first) table.add_section(group.heading);
+        first = false;
+        add(i, group.labels[k]);
+      }
     }
   }
   return "\n" + table.str(width) + notes;
@@ -125,26 +134,29 @@ std::string verdict(const RunReport& report, const std::vector<std::string>& lab
   return out;
 }
 
-std::string points_table(const RunReport& report, const std::vector<std::string>& labels,
-                         std::size_t width) {
+std::string points_table(const RunReport& report, std::size_t width) {
   constexpr Align kRight = Align::kRight;
   Table table{{{"point", Align::kLeft},
-               {"prefill", kRight, "peak GiB"},
-               {"decode", kRight, "peak GiB"},
+               {"prefill", kRight, "GiB"},
+               {"decode", kRight, "GiB"},
                {"KV", kRight, "GiB"},
                {"TTFT", kRight, "s"},
                {"decode", kRight, "tok/s"},
                {"all", kRight, "tok/s"},
                {"OOM at", kRight, "tokens"}}};
-  for (std::size_t i = 0; i < report.results.size(); ++i) {
-    const StaticResult& r = report.results[i];
-    std::optional<double> prefill;
-    if (r.prefill_time) prefill = r.prefill_time->count();
-    std::string oom = "-";
-    if (r.oom) oom = r.oom->phase == "decode" ? with_commas(r.oom->tokens) : r.oom->phase;
-    table.add_row({labels[i], gib(r.prefill_peak),
-                   r.decode_peak > Bytes{0} ? gib(r.decode_peak) : "-", gib(r.kv_bytes),
-                   amount(prefill), amount(r.decode_tok_s), amount(r.throughput_tok_s), oom});
+  for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
+    table.add_section(group.heading);
+    const std::string indent = group.heading.empty() ? "" : "  ";
+    for (std::size_t k = 0; k < group.points.size(); ++k) {
+      const StaticResult& r = report.results[group.points[k]];
+      std::optional<double> prefill;
+      if (r.prefill_time) prefill = r.prefill_time->count();
+      std::string oom = "-";
+      if (r.oom) oom = r.oom->phase == "decode" ? with_commas(r.oom->tokens) : r.oom->phase;
+      table.add_row({indent + group.labels[k], gib(r.prefill_peak),
+                     r.decode_peak > Bytes{0} ? gib(r.decode_peak) : "-", gib(r.kv_bytes),
+                     amount(prefill), amount(r.decode_tok_s), amount(r.throughput_tok_s), oom});
+    }
   }
   return table.str(width);
 }
@@ -246,7 +258,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
   if (!all.empty()) {
     const std::string common = common_description(scenario);
     if (common != clean_text(scenario.title)) out += paragraph(common, width);
-    out += "\n" + points_table(report, labels, width) + "\n" + verdict(report, labels, width);
+    out += "\n" + points_table(report, width) + "\n" + verdict(report, labels, width);
     // The same note of many points is said once.
     std::vector<std::pair<std::string, std::vector<std::string>>> notes;
     for (std::size_t i = 0; i < report.results.size(); ++i) {

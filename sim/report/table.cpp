@@ -18,7 +18,11 @@ void Table::add_row(std::vector<std::string> cells) {
   KVSIM_CHECK(cells.size() == columns_.size(), "{} cells for {} columns", cells.size(),
               columns_.size());
   for (std::string& cell : cells) cell = clean_text(cell);
-  rows_.push_back(std::move(cells));
+  rows_.push_back({std::move(cells), ""});
+}
+
+void Table::add_section(const std::string& heading) {
+  if (!heading.empty()) rows_.push_back({{}, clean_text(heading)});
 }
 
 std::string Table::str(std::size_t width) const {
@@ -26,7 +30,9 @@ std::string Table::str(std::size_t width) const {
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     std::size_t widest =
         std::max(display_width(columns_[c].header), display_width(columns_[c].unit));
-    for (const auto& row : rows_) widest = std::max(widest, display_width(row[c]));
+    for (const Row& row : rows_) {
+      if (row.section.empty()) widest = std::max(widest, display_width(row.cells[c]));
+    }
     widths.push_back(widest);
   }
   std::size_t total = columns_.empty() ? 0 : kGap * (columns_.size() - 1);
@@ -62,7 +68,12 @@ std::string Table::str(std::size_t width) const {
   const bool units = std::any_of(columns_.begin(), columns_.end(),
                                  [](const Column& column) { return !column.unit.empty(); });
   if (units) add_line([&](std::size_t c) { return columns_[c].unit; });
-  for (const auto& row : rows_) add_line([&](std::size_t c) { return row[c]; });
+  for (const Row& row : rows_) {
+    if (row.section.empty())
+      add_line([&](std::size_t c) { return row.cells[c]; });
+    else
+      out += shortened(row.section, width) + "\n";
+  }
   return out;
 }
 

@@ -26,6 +26,8 @@ class Table {
   explicit Table(std::vector<Column> columns);
   /// Errors: ContractError unless there is a cell for every column.
   void add_row(std::vector<std::string> cells);
+  /// A line over the rows that follow, as wide as the table.
+  void add_section(const std::string& heading);
   /// Lines end in "\n" and hold no trailing blanks. Left columns are shortened with "…" as far as
   /// 12 columns where the table is wider than `width`; numbers never are. Control characters are
   /// dropped.
@@ -33,7 +35,11 @@ class Table {
 
  private:
   std::vector<Column> columns_;
-  std::vector<std::vector<std::string>> rows_;
+  struct Row {
+    std::vector<std::string> cells;
+    std::string section;  // not empty: a heading, and no cells
+  };
+  std::vector<Row> rows_;
 };
 
 /// "full: out of memory at decode step 33,912 (53,912 tokens): asked 842 MiB, 310 MiB free; weights

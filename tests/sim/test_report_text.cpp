@@ -59,6 +59,14 @@ TEST_CASE("a table aligns, shortens names and never numbers") {
         "a name that go…  123,456\n");
   CHECK(table.str(5).find("123,456") != std::string::npos);
   CHECK_THROWS_AS(table.add_row({"one cell"}), ContractError);
+  Table parted{{{"name", Table::Align::kLeft}, {"bytes"}}};
+  parted.add_section("batch 1, and more than the columns are wide");
+  parted.add_row({"full", "1"});
+  parted.add_section("");  // no heading, no line
+  CHECK(parted.str() ==
+        "name  bytes\n"
+        "batch 1, and more than the columns are wide\n"
+        "full      1\n");
 }
 
 TEST_CASE("an out of memory reads as one sentence, the largest owner first") {
@@ -109,6 +117,21 @@ TEST_CASE("points are called by what differs among them") {
   CHECK(labels_within(scenario, {1, 1}) == std::vector<std::string>{"zeromerge", "zeromerge (2)"});
   CHECK(common_description(scenario) ==
         "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1, prompt 20,000, output 34,000");
+}
+
+TEST_CASE("points that differ in more than the method stand under headings") {
+  Scenario scenario = test::sample_scenario();
+  for (ScenarioPoint& point : scenario.points) point.keys["kv_dtype"] = "fp32";
+  scenario.points[2].keys["batch"] = 4;
+  scenario.points[3].keys["batch"] = 4;
+  const auto groups = point_groups(scenario, surrounding_keys());
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0].heading == "batch 1");
+  CHECK(groups[0].suffix == "_batch-1");
+  CHECK(groups[0].labels == std::vector<std::string>{"full", "zeromerge budget 18,000"});
+  CHECK(groups[1].labels == std::vector<std::string>{"h2o", "streaming-llm"});
+  CHECK(groups[1].description ==
+        "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 4, prompt 20,000, output 34,000");
 }
 
 TEST_CASE("a progress line fits its width and counts down") {
