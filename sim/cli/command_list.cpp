@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <cmath>
-
 #include <fmt/format.h>
 
 #include "models/gpu/gpu.hpp"
@@ -11,6 +8,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/describe.hpp"
+#include "sim/cli/describe_text.hpp"
 #include "sim/cli/kinds.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/result_json.hpp"
@@ -51,18 +49,18 @@ std::string gpus_table(std::size_t width) {
   return table.str(width);
 }
 
-std::string methods_table(std::size_t width) {
-  Table table{{{"method", Align::kLeft}, {"entries held", Align::kLeft}, {"what", Align::kLeft}}};
+std::string methods_text(std::size_t width) {
+  Facts facts;
   for (const MethodInfo& method : builtin_methods()) {
-    table.add_row({method.name, method.size_law, method.summary});
+    facts.add(method.name, fmt::format("{}; holds {} entries", method.summary, method.size_law));
   }
-  return table.str(width);
+  return facts.str(width) + "\nT tokens so far, B the budget; `kvsim show method NAME` says more\n";
 }
 
-std::string stacks_table(std::size_t width) {
-  Table table{{{"stack", Align::kLeft}, {"what", Align::kLeft}}};
-  for (const Stack& stack : builtin_stacks()) table.add_row({stack.name, stack.summary});
-  return table.str(width);
+std::string stacks_text(std::size_t width) {
+  Facts facts;
+  for (const Stack& stack : builtin_stacks()) facts.add(stack.name, stack.summary);
+  return facts.str(width);
 }
 
 template <class Entries, class Describe>
@@ -98,9 +96,9 @@ std::string list_text(CatalogueKind kind, std::size_t width) {
     case CatalogueKind::kGpu:
       return gpus_table(width);
     case CatalogueKind::kMethod:
-      return methods_table(width);
+      return methods_text(width);
     case CatalogueKind::kStack:
-      return stacks_table(width);
+      return stacks_text(width);
   }
   return "";
 }

@@ -26,11 +26,11 @@ constexpr std::int64_t kMostThreads = 1024;
 std::vector<Budget> read_budgets(const Arguments& arguments) {
   std::vector<Budget> budgets;
   for (const std::string& text : arguments.list("budget")) {
-    const auto number = parse_number(text);
-    // A word is shown as it was typed; read_budget words the complaint for both.
-    const Field field =
-        Field::wrap(number ? nlohmann::json(*number) : nlohmann::json(text), "--budget");
-    budgets.push_back(read_budget(field));
+    // A word goes on as a word: read_budget words the complaint for all.
+    nlohmann::json value = text;
+    if (const auto number = parse_number(text)) value = *number;
+    if (const auto integer = parse_integer(text)) value = *integer;
+    budgets.push_back(read_budget(Field::wrap(std::move(value), "--budget")));
   }
   return budgets;
 }

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -29,11 +30,15 @@ const MethodInfo& find_method(std::string_view name) {
   throw InputError{unknown_name("method", name, known)};
 }
 
-/// A catalogue name, or the path of a Hugging Face config.json.
+/// A catalogue name, or the path of a Hugging Face config.json or of the folder that holds one. Ids
+/// of catalogue models hold slashes as paths do, so that what is there decides.
 Llm model_of(const std::string& name) {
-  if (!name.ends_with(".json")) return find_llm(name);
-  const Field config = Field::read_file(name);
-  const fs::path folder = fs::absolute(name).parent_path().filename();
+  std::error_code status;
+  fs::path path = name;
+  if (fs::is_directory(path, status)) path /= "config.json";
+  if (!name.ends_with(".json") && !fs::is_regular_file(path, status)) return find_llm(name);
+  const Field config = Field::read_file(path);
+  const fs::path folder = fs::absolute(path).lexically_normal().parent_path().filename();
   return read_hf_config(config, folder.empty() ? "model" : folder.string());
 }
 

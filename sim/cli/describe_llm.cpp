@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <map>
 #include <vector>
@@ -72,6 +73,15 @@ std::vector<std::string> by_layer(const Llm& llm, Say say) {
   return out;
 }
 
+/// Other names of a catalogue model; a configuration of the user's own has none.
+std::vector<std::string> aliases_of(const Llm& llm) {
+  const auto& known = builtin_llms();
+  const bool listed = std::any_of(known.begin(), known.end(), [&](const Llm& entry) {
+    return entry.name == llm.name && entry.source == llm.source;
+  });
+  return listed ? llm_aliases(llm.name) : std::vector<std::string>{};
+}
+
 std::string billions(std::int64_t n) {
   return fmt::format("{:.3f} B ({})", static_cast<double>(n) / 1e9, with_commas(n));
 }
@@ -91,7 +101,7 @@ TokenBytes cache_bytes_per_token(const Llm& llm, Dtype kv_dtype) {
 ordered_json llm_json(const Llm& llm) {
   ordered_json out;
   out["name"] = llm.name;
-  out["aliases"] = llm_aliases(llm.name);
+  out["aliases"] = aliases_of(llm);
   out["model_type"] = llm.model_type;
   out["source"] = llm.source;
   out["parameters"] = parameters(llm);
@@ -128,7 +138,7 @@ ordered_json llm_json(const Llm& llm) {
 
 std::string llm_text(const Llm& llm, std::size_t width) {
   Facts facts;
-  if (const auto aliases = llm_aliases(llm.name); !aliases.empty()) {
+  if (const auto aliases = aliases_of(llm); !aliases.empty()) {
     facts.add("also called", fmt::format("{}", fmt::join(aliases, ", ")));
   }
   facts.add("source", llm.source.empty() ? "the file given" : llm.source);

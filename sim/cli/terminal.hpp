@@ -15,7 +15,7 @@ void write_out(std::string_view text);
 /// Writes to standard error, whatever comes of it.
 void write_err(std::string_view text);
 
-/// Columns of the terminal on standard output; 80 where it is none.
+/// Columns of the terminal on standard output; 100 where it is none.
 [[nodiscard]] std::size_t terminal_width();
 
 }  // namespace kvsim

@@ -11,6 +11,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/text.hpp"
+#include "sim/scenario/labels.hpp"
 
 namespace kvsim {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "sim/report/csv.hpp"
 #include "sim/report/text.hpp"
+#include "sim/scenario/labels.hpp"
 
 namespace kvsim {
 namespace {
@@ -141,7 +142,7 @@ std::string describe(const ordered_json& keys) {
 std::vector<std::string> labels_within(const Scenario& scenario,
                                        const std::vector<std::size_t>& points) {
   const std::vector<ordered_json> keys = keys_of(scenario, points);
-  std::vector<std::string> which = differing_keys(keys);
+  std::vector<std::string> which = telling_keys(keys, differing_keys(keys));
   // A method's name reads best first, whatever the order of the file.
   const auto method = std::find(which.begin(), which.end(), "method");
   if (method != which.end()) std::rotate(which.begin(), method, method + 1);
@@ -176,7 +177,7 @@ std::vector<PointGroup> point_groups(const Scenario& scenario,
     }
     groups[at].points.push_back(i);
   }
-  const std::vector<std::string> differing = differing_keys(identity);
+  const std::vector<std::string> differing = telling_keys(identity, differing_keys(identity));
   std::set<std::string> taken;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     groups[g].description = describe(identity[g]);

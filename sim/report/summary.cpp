@@ -44,7 +44,7 @@ std::string paragraph(std::string_view text, std::size_t width, std::size_t inde
 /// A figure beside a published one, in the unit the publication uses.
 std::string in_unit_of(const PublishedFigure& figure, double value) {
   const std::string& metric = figure.metric;
-  if (metric.find("_bytes") != std::string::npos) {
+  if (metric.find("bytes") != std::string::npos) {
     const bool decimal =
         figure.text.find("GB") != std::string::npos || figure.text.find("TB") != std::string::npos;
     if (decimal && value >= 1e8) return fmt::format("{} GB", amount(value / 1e9));

@@ -157,6 +157,8 @@ std::string slug(std::string_view text) {
       out += static_cast<char>(c - 'A' + 'a');
     else if (plain && !(out.empty() && c == '.'))
       out += c;
+    else if (c == ',')  // of 18,000
+      continue;
     else if (!out.empty() && out.back() != '-')
       out += '-';
   }

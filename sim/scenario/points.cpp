@@ -8,12 +8,13 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "models/cost/step.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/scenario/keys.hpp"
+#include "sim/scenario/labels.hpp"
 #include "sim/scenario/method_field.hpp"
 
 namespace kvsim {
@@ -269,15 +270,9 @@ ordered_json point_keys(const StaticSpec& spec, const MethodSpec& method) {
   return keys;
 }
 
-/// A point and the text of its method, until all are there and labels can be made.
-struct Draft {
-  ScenarioPoint point;
-  std::string method;
-};
-
-void add_product(const Axes& axes, std::vector<Draft>& drafts) {
+void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
   const auto sizes = axes.sizes();
-  double total = static_cast<double>(drafts.size());
+  double total = static_cast<double>(points.size());
   double product = 1;
   for (const std::size_t size : sizes) product *= static_cast<double>(size);
   total += product;
@@ -307,55 +302,12 @@ void add_product(const Axes& axes, std::vector<Draft>& drafts) {
       });
     }
     spec.method = slot;
-    drafts.push_back(
-        {{spec, method.value, point_keys(spec, method.value), "", kv_bytes_wanted(spec)},
-         method_label(method.value)});
+    points.push_back(
+        {spec, method.value, point_keys(spec, method.value), "", kv_bytes_wanted(spec)});
     for (std::size_t axis = at.size(); axis-- > 0;) {
       if (++at[axis] < sizes[axis]) break;
       at[axis] = 0;
     }
-  }
-}
-
-void set_labels(std::vector<Draft>& drafts) {
-  const auto varies = [&](const char* key) {
-    return std::any_of(drafts.begin(), drafts.end(), [&](const Draft& draft) {
-      return draft.point.keys[key] != drafts.front().point.keys[key];
-    });
-  };
-  struct Part {
-    const char* key;
-    const char* before;
-  };
-  constexpr std::array kParts{Part{"model", ""},
-                              Part{"gpu", ""},
-                              Part{"stack", ""},
-                              Part{"dtype", ""},
-                              Part{"kv_dtype", "cache "},
-                              Part{"batch", "batch "},
-                              Part{"prompt_tokens", "prompt "},
-                              Part{"output_tokens", "output "}};
-  std::vector<Part> varying;
-  for (const Part& part : kParts) {
-    if (varies(part.key)) varying.push_back(part);
-  }
-  // The cache's format follows dtype unless it has a key of its own: no need to say both.
-  const bool tied = std::all_of(drafts.begin(), drafts.end(), [](const Draft& draft) {
-    return draft.point.keys["dtype"] == draft.point.keys["kv_dtype"];
-  });
-  std::erase_if(varying,
-                [&](const Part& part) { return tied && std::string_view{part.key} == "kv_dtype"; });
-  const bool one_method = std::all_of(drafts.begin(), drafts.end(), [&](const Draft& draft) {
-    return draft.method == drafts.front().method;
-  });
-  for (Draft& draft : drafts) {
-    std::vector<std::string> words;
-    if (!one_method || varying.empty()) words.push_back(draft.method);
-    for (const Part& part : varying) {
-      const auto& value = draft.point.keys[part.key];
-      words.push_back(part.before + (value.is_string() ? value.get<std::string>() : value.dump()));
-    }
-    draft.point.label = fmt::format("{}", fmt::join(words, ", "));
   }
 }
 
@@ -378,44 +330,37 @@ void check_point_keys(const Field& keys, const fs::path& folder) {
 
 std::vector<ScenarioPoint> read_points(const Field& scenario, const fs::path& folder,
                                        OwnParts& own) {
-  std::vector<Draft> drafts;
+  std::vector<ScenarioPoint> points;
   if (const auto groups = scenario.find("points")) {
     if (groups->items().empty()) groups->expected("at least one group of points");
     for (const Field& group : groups->items()) {
-      add_product(read_axes(Group{scenario, group}, folder, own), drafts);
+      add_product(read_axes(Group{scenario, group}, folder, own), points);
     }
   } else {
     const auto names = scenario_key_names("point");
     const bool none = std::none_of(names.begin(), names.end(),
                                    [&](const std::string& name) { return scenario.has(name); });
     if (none && scenario.has("replay")) return {};
-    add_product(read_axes(Group{scenario, std::nullopt}, folder, own), drafts);
+    add_product(read_axes(Group{scenario, std::nullopt}, folder, own), points);
   }
-  set_labels(drafts);
-  std::vector<ScenarioPoint> points;
-  points.reserve(drafts.size());
-  for (Draft& draft : drafts) points.push_back(std::move(draft.point));
+  set_labels(points);
   return points;
 }
 
 std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
-  const Dtype stored = spec.method->store_dtype(spec.kv_dtype);
+  const CostInput in{.llm = spec.llm,
+                     .method = spec.method.get(),
+                     .stack = &find_stack("ideal"),  // the one that rounds nothing
+                     .weight_dtype = spec.weight_dtype,
+                     .kv_dtype = spec.kv_dtype,
+                     .batch = spec.batch};
   Bytes total;
   for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
-    const AttentionSpec& attention = spec.llm->layers[static_cast<std::size_t>(layer)].attention;
-    auto entries = spec.method->entries_held(layer, spec.prompt_tokens, tokens);
-    if (!entries) return std::nullopt;
-    if (attention.window > 0) entries = std::min<std::int64_t>(*entries, attention.window);
-    const LayerShape shape{attention.n_heads, attention.n_kv_heads, attention.head_dim};
-    const std::int64_t heads = spec.method->stored_heads(shape);
-    const std::int64_t elements = attention.is_latent()
-                                      ? kv_elements_per_token(attention)
-                                      : heads * (attention.head_dim + attention.v_head_dim);
-    total += bytes_of(*entries * elements, stored) +
-             spec.method->side_bytes(*entries, spec.kv_dtype) * heads;
+    if (!spec.method->entries_held(layer, spec.prompt_tokens, tokens)) return std::nullopt;
+    total += layer_cache(in, layer, held_entries(in, layer, spec.prompt_tokens, tokens)).total();
   }
-  return total * spec.batch;
+  return total;
 }
 
 }  // namespace kvsim

@@ -1,0 +1,115 @@
+#include "sim/scenario/labels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "sim/scenario/method_field.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct LabelKey {
+  std::string_view key;
+  std::string_view before;  // what stands before the value
+};
+constexpr std::array kLabelKeys{LabelKey{"model", ""},
+                                LabelKey{"gpu", ""},
+                                LabelKey{"stack", ""},
+                                LabelKey{"dtype", ""},
+                                LabelKey{"kv_dtype", "cache "},
+                                LabelKey{"batch", "batch "},
+                                LabelKey{"prompt_tokens", "prompt "},
+                                LabelKey{"output_tokens", "output "}};
+
+const std::vector<std::string> kMethodKeys{"method", "budget", "method_params"};
+
+/// Keys that a reader looks for where they differ, whether or not others would do.
+bool is_named(std::string_view key) {
+  constexpr std::array<std::string_view, 6> kNamed{"method", "budget", "method_params",
+                                                   "model",  "gpu",    "stack"};
+  return std::find(kNamed.begin(), kNamed.end(), key) != kNamed.end();
+}
+
+/// How many different objects are left when only `keys` are looked at.
+std::size_t kinds(const std::vector<ordered_json>& objects, const std::vector<std::string>& keys) {
+  std::set<std::string> seen;
+  for (const ordered_json& object : objects) {
+    std::string text;
+    for (const std::string& key : keys) {
+      const auto found = object.find(key);
+      if (found != object.end()) {
+        text += found->dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+      }
+      text += '\n';
+    }
+    seen.insert(std::move(text));
+  }
+  return seen.size();
+}
+
+}  // namespace
+
+std::vector<std::string> telling_keys(const std::vector<ordered_json>& objects,
+                                      const std::vector<std::string>& keys) {
+  std::vector<std::string> chosen;
+  for (const std::string& key : keys) {
+    if (is_named(key) && kinds(objects, {key}) > 1) chosen.push_back(key);
+  }
+  const std::size_t all = kinds(objects, keys);
+  for (std::size_t told = kinds(objects, chosen); told < all;) {
+    std::string best;
+    for (const std::string& key : keys) {
+      std::vector<std::string> with = chosen;
+      with.push_back(key);
+      if (const std::size_t n = kinds(objects, with); n > told) {
+        told = n;
+        best = key;
+      }
+    }
+    // Two keys may tell apart only together what neither does alone: any that differs is a start.
+    for (auto key = keys.begin(); best.empty() && key != keys.end(); ++key) {
+      const bool fresh = std::find(chosen.begin(), chosen.end(), *key) == chosen.end();
+      if (fresh && kinds(objects, {*key}) > 1) best = *key;
+    }
+    chosen.push_back(best);
+  }
+  std::vector<std::string> ordered;
+  for (const std::string& key : keys) {
+    if (std::find(chosen.begin(), chosen.end(), key) != chosen.end()) ordered.push_back(key);
+  }
+  return ordered;
+}
+
+void set_labels(std::vector<ScenarioPoint>& points) {
+  std::vector<ordered_json> objects;
+  objects.reserve(points.size());
+  for (const ScenarioPoint& point : points) objects.push_back(point.keys);
+  std::vector<std::string> keys = kMethodKeys;
+  for (const LabelKey& key : kLabelKeys) keys.emplace_back(key.key);
+  const std::vector<std::string> telling = telling_keys(objects, keys);
+  const auto tells = [&](std::string_view key) {
+    return std::find(telling.begin(), telling.end(), key) != telling.end();
+  };
+  const bool method = telling.empty() || std::any_of(kMethodKeys.begin(), kMethodKeys.end(), tells);
+  for (ScenarioPoint& point : points) {
+    std::vector<std::string> words;
+    if (method) words.push_back(method_label(point.method));
+    for (const LabelKey& key : kLabelKeys) {
+      if (!tells(key.key)) continue;
+      const auto& value = point.keys.at(std::string{key.key});
+      words.push_back(fmt::format("{}{}", key.before,
+                                  value.is_string() ? value.get<std::string>() : value.dump()));
+    }
+    point.label = fmt::format("{}", fmt::join(words, ", "));
+  }
+}
+
+}  // namespace kvsim

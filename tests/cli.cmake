@@ -1,0 +1,16 @@
+# The program as users meet it: exit statuses, streams, messages.
+kvsim_test(cli SOURCES sim/test_cli.cpp sim/program.cpp LINK kvsim::json)
+target_compile_definitions(test_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(test_cli kvsim)
+
+# A processor that lacks what the build needs: the check alone, its questions answered with "no".
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  add_executable(test_old_cpu sim/old_cpu.cpp ${PROJECT_SOURCE_DIR}/sim/cli/cpu_check.cpp)
+  target_include_directories(test_old_cpu PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_features(test_old_cpu PRIVATE cxx_std_20)
+  target_compile_options(test_old_cpu PRIVATE -include ${CMAKE_CURRENT_SOURCE_DIR}/sim/old_cpu.hpp)
+  target_compile_definitions(test_old_cpu PRIVATE KVSIM_ARCH_NAME="x86-64-v3")
+  add_test(NAME "cli: a processor that is too old is told so before main"
+           COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:test_old_cpu>
+                   -P ${CMAKE_CURRENT_SOURCE_DIR}/sim/old_cpu.cmake)
+endif()

@@ -1,0 +1,5 @@
+execute_process(COMMAND ${PROGRAM} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE err)
+set(wanted "kvsim: this build needs a processor of level x86-64-v3 (missing: avx2, fma); rebuild with -DKVSIM_ARCH=x86-64\n")
+if(NOT status EQUAL 2 OR NOT out STREQUAL "" OR NOT err STREQUAL wanted)
+  message(FATAL_ERROR "status ${status}, stdout \"${out}\", stderr \"${err}\"")
+endif()

@@ -1,0 +1,11 @@
+// Needs what x86-64-v3 needs; main is not to be reached.
+
+#include <cstdio>
+
+#include "sim/cli/cpu_features.hpp"
+
+namespace kvsim {
+extern const unsigned kCpuNeeds = 1U << kSse42 | 1U << kAvx2 | 1U << kFma | 1U << kBmi2;
+}
+
+int main() { std::puts("main was reached"); }

@@ -1,0 +1,69 @@
+#include "tests/sim/program.hpp"
+
+#include <fstream>
+#include <iterator>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace kvsim::test {
+namespace {
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in{file, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+/// In the child: puts the streams in place and becomes kvsim.
+[[noreturn]] void become_kvsim(const std::vector<std::string>& arguments,
+                               const std::filesystem::path& folder, Stdout where,
+                               const std::filesystem::path& out, const std::filesystem::path& err) {
+  constexpr int kCannotStart = 99;
+  const int err_file = ::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  ::dup2(err_file, 2);
+  if (where == Stdout::kClosed) {
+    ::close(1);
+  } else if (where == Stdout::kGone) {
+    int ends[2] = {};
+    if (::pipe(ends) != 0) ::_exit(kCannotStart);
+    ::close(ends[0]);
+    ::dup2(ends[1], 1);
+  } else {
+    const char* name = where == Stdout::kFull ? "/dev/full" : out.c_str();
+    ::dup2(::open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
+  }
+  if (::chdir(folder.c_str()) != 0) ::_exit(kCannotStart);
+  std::vector<std::string> words{KVSIM_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execv(KVSIM_PROGRAM, argv.data());
+  ::_exit(kCannotStart);
+}
+
+}  // namespace
+
+Outcome run_kvsim(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
+                  Stdout where) {
+  std::filesystem::create_directories(folder);
+  // ctest runs cases side by side: files are named after the process.
+  const std::string mine = std::to_string(::getpid());
+  const auto out = folder / ("stdout." + mine);
+  const auto err = folder / ("stderr." + mine);
+  const pid_t child = ::fork();
+  if (child == 0) become_kvsim(arguments, folder, where, out, err);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  constexpr int kSignalBase = 128;
+  Outcome outcome{
+      .status = WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status),
+      .out = where == Stdout::kCaptured ? text_of(out) : "",
+      .err = text_of(err)};
+  std::filesystem::remove(out);
+  std::filesystem::remove(err);
+  return outcome;
+}
+
+}  // namespace kvsim::test

@@ -1,0 +1,25 @@
+#pragma once
+
+// Runs the built program as a user would.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace kvsim::test {
+
+struct Outcome {
+  int status = 0;  // exit status; 128 + n where signal n ended it
+  std::string out;
+  std::string err;
+};
+
+/// Where standard output goes; what cannot be read back leaves Outcome::out empty.
+enum class Stdout { kCaptured, kClosed, kFull, kGone };
+
+/// Runs kvsim with `arguments` in `folder`.
+[[nodiscard]] Outcome run_kvsim(const std::vector<std::string>& arguments,
+                                const std::filesystem::path& folder,
+                                Stdout where = Stdout::kCaptured);
+
+}  // namespace kvsim::test

@@ -1,0 +1,339 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/program.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Outcome;
+using test::run_kvsim;
+using test::Stdout;
+using Words = std::vector<std::string>;
+
+const fs::path kRoot{KVSIM_SOURCE_DIR};
+const std::string kSample = (kRoot / "traces/samples/books-treasure-512.safetensors").string();
+
+/// A folder of its own for each test case.
+fs::path fresh(const std::string& name) {
+  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / "cli" / name;
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
+}
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in{file, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+std::string write(const fs::path& file, std::string_view text) {
+  std::ofstream{file, std::ios::binary} << text;
+  return file.string();
+}
+
+constexpr std::string_view kTiny = R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM",
+  "dtype": "fp16", "prompt_tokens": 100, "output_tokens": 10,
+  "method": ["full", {"name": "streaming-llm", "budget": 0.5}]})";
+
+/// Bad input: exit 2, nothing on stdout, one line on stderr; that line without the program's name.
+std::string complaint(const Words& words, const fs::path& folder) {
+  const Outcome outcome = run_kvsim(words, folder);
+  CHECK(outcome.status == 2);
+  CHECK(outcome.out.empty());
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  CHECK(outcome.err.starts_with("kvsim: "));
+  return outcome.err.substr(0, outcome.err.size() - 1);
+}
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+json json_of(const Words& words, const fs::path& folder) {
+  const Outcome outcome = run_kvsim(words, folder);
+  CHECK(outcome.status == 0);
+  CHECK(outcome.err.empty());
+  REQUIRE(json::accept(outcome.out));
+  return json::parse(outcome.out);
+}
+
+TEST_CASE("version and help") {
+  const fs::path folder = fresh("help");
+  CHECK(run_kvsim({"--version"}, folder).out == "kvsim 0.1.0\n");
+  for (const Words& words : {Words{"help"}, Words{"--help"}, Words{"-h"}}) {
+    const Outcome help = run_kvsim(words, folder);
+    CHECK(help.status == 0);
+    CHECK(has(help.out, "kvsim help COMMAND"));
+    CHECK(help.err.empty());
+  }
+  for (const Words& command :
+       {Words{"run"}, Words{"replay"}, Words{"trace", "info"}, Words{"trace", "check"},
+        Words{"trace", "generate"}, Words{"trace", "convert"}, Words{"list"}, Words{"show"}}) {
+    Words asked{"help"};
+    asked.insert(asked.end(), command.begin(), command.end());
+    const Outcome help = run_kvsim(asked, folder);
+    CHECK(help.status == 0);
+    CHECK(has(help.out, "examples:"));
+    Words dashed = command;
+    dashed.emplace_back("--help");
+    CHECK(run_kvsim(dashed, folder).out == help.out);
+  }
+  const Outcome nothing = run_kvsim({}, folder);
+  CHECK(nothing.status == 2);
+  CHECK(nothing.out.empty());
+}
+
+TEST_CASE("slips on the command line are answered with the nearest word") {
+  const fs::path folder = fresh("slips");
+  CHECK(has(complaint({"rnu"}, folder), "unknown command \"rnu\"; did you mean \"run\"?"));
+  CHECK(has(complaint({"trace", "inof"}, folder), "did you mean \"trace info\"?"));
+  CHECK(has(complaint({"--vresion"}, folder), "did you mean \"--version\"?"));
+  CHECK(has(complaint({"run", "--jsno", "x.json"}, folder), "did you mean \"--json\"?"));
+  CHECK(has(complaint({"list", "modles"}, folder), "did you mean \"models\"?"));
+  CHECK(has(complaint({"run"}, folder), "run: expected one or more scenario files"));
+  CHECK(has(complaint({"run", "x.json", "-o"}, folder), "'--out' is missing"));
+  CHECK(has(complaint({"run", "x", "-o", "a", "-o", "b"}, folder), "-o/--out is given twice"));
+  CHECK(has(complaint({"list", "gpus", "models"}, folder), "list: unexpected \"models\""));
+  CHECK(
+      has(complaint({"replay", "--trace", kSample, "--method", "full", "--threads", "1.5"}, folder),
+          "--threads: expected an integer in [0, 1024], got \"1.5\""));
+}
+
+TEST_CASE("with --json stdout holds one JSON document with its schema, and nothing else") {
+  const fs::path folder = fresh("json");
+  const std::string scenario = write(folder / "tiny.json", kTiny);
+  for (const char* kind : {"models", "gpus", "methods", "stacks"}) {
+    const json list = json_of({"list", kind, "--json"}, folder);
+    CHECK(list.at("schema") == "kvsim.list/1");
+    REQUIRE_FALSE(list.at("entries").empty());
+    const std::string name = list.at("entries").at(0).at("name");
+    const json show = json_of({"show", kind, name, "--json"}, folder);
+    CHECK(show.at("schema") == "kvsim.show/1");
+    CHECK(show.at("entry") == list.at("entries").at(0));
+    CHECK_FALSE(run_kvsim({"list", kind}, folder).out.empty());
+    CHECK(run_kvsim({"show", kind, name}, folder).out.starts_with(name + "\n"));
+  }
+  CHECK(json_of({"trace", "info", kSample, "--json"}, folder).at("schema") == "kvsim.trace-info/1");
+  CHECK(json_of({"trace", "check", kSample, "--json"}, folder).at("schema") ==
+        "kvsim.trace-check/1");
+  const json run = json_of({"run", scenario, "--json"}, folder);
+  CHECK(run.at("schema") == "kvsim.run/1");
+  CHECK(run.at("kind") == "static");
+  REQUIRE(run.at("points").size() == 2);
+  const json& point = run.at("points").at(1);
+  CHECK(point.at("method") == "streaming-llm");
+  CHECK(point.at("budget") == 0.5);
+  CHECK(point.at("oom").is_null());
+  CHECK(point.at("peak_hbm_bytes").get<double>() > 0);
+  CHECK(point.at("throughput_tok_s_low").is_null());
+  CHECK_FALSE(fs::exists(folder / "kvsim-out"));
+  const json two = json_of({"run", scenario, scenario, "--json"}, folder);
+  CHECK(two.at("schema") == "kvsim.runs/1");
+  CHECK(two.at("runs").at(1) == run);
+}
+
+TEST_CASE("what a cache takes by law is what the run counts") {
+  const fs::path folder = fresh("law");
+  const std::string scenario = write(folder / "law.json", R"({"gpu": "H200-141GB-SXM",
+    "model": ["llama-2-7b", "mistral-7b-v0.1", "deepseek-v2-lite", "gemma-3-4b"],
+    "prompt_tokens": [100, 5000], "output_tokens": 300, "batch": 2,
+    "method": ["full", {"name": "h2o", "budget": 0.3}, {"name": "zeromerge", "budget": 0.3}]})");
+  const json run = json_of({"run", scenario, "--json"}, folder);
+  CHECK(run.at("points").size() == 24);
+  for (const json& point : run.at("points")) {
+    INFO(point.at("label").get<std::string>());
+    CHECK(point.at("oom").is_null());
+    CHECK(point.at("kv_bytes") == point.at("kv_bytes_wanted"));
+  }
+}
+
+TEST_CASE("same scenario, same bytes, whatever the threads") {
+  const fs::path folder = fresh("bytes");
+  const std::string scenario =
+      write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "prompt_tokens":
+      [100, 200, 300], "output_tokens": 50, "batch": [1, 2], "method": ["full", "h2o"],
+      "replay": {"trace": ")" + kSample +
+                                   R"("}})");
+  const Outcome one = run_kvsim({"run", scenario, "--json", "-j", "1"}, folder);
+  const Outcome three = run_kvsim({"run", scenario, "--json", "-j", "3"}, folder);
+  CHECK(one.status == 0);
+  CHECK(one.out == three.out);
+}
+
+TEST_CASE("a results folder appears, whole, where it is asked for") {
+  const fs::path folder = fresh("folder");
+  const std::string scenario = write(folder / "tiny.json", kTiny);
+  const Outcome run = run_kvsim({"run", scenario, "--no-figures"}, folder);
+  CHECK(run.status == 0);
+  CHECK(run.err.empty());
+  CHECK(has(run.out, "streaming-llm"));
+  CHECK(json::accept(text_of(folder / "kvsim-out/tiny/result.json")));
+  CHECK(run_kvsim({"run", scenario, "--no-figures", "-q", "-o", "mine"}, folder).out.empty());
+  CHECK(text_of(folder / "mine/result.json") == text_of(folder / "kvsim-out/tiny/result.json"));
+  const Outcome both = run_kvsim({"run", scenario, "--json", "--no-figures", "-o", "j"}, folder);
+  CHECK(both.out == text_of(folder / "mine/result.json"));
+  write(folder / "file", "text");
+  CHECK(has(complaint({"run", scenario, "-o", "file/below"}, folder), "cannot be written"));
+  fs::create_directories(folder / "theirs");
+  write(folder / "theirs/keep.txt", "text");
+  (void)complaint({"run", scenario, "-o", "theirs"}, folder);
+  CHECK(text_of(folder / "theirs/keep.txt") == "text");
+}
+
+TEST_CASE("bad scenarios: exit 2 and one line, before anything is computed or written") {
+  const fs::path folder = fresh("bad");
+  const auto bad = [&](std::string_view text) {
+    return complaint({"run", write(folder / "b.json", text)}, folder);
+  };
+  CHECK(has(complaint({"run", "absent.json"}, folder), "absent.json: cannot be read"));
+  CHECK(has(bad(R"({"model": "llama-2-7b", "memory": {"usable_hbm": "80 Gib"}})"),
+            "/memory/usable_hbm: expected a size such as \"80 GiB\", got \"80 Gib\""));
+  CHECK(has(bad(R"({"modle": "x"})"), "/modle: unknown key; did you mean \"model\"?"));
+  CHECK(has(bad(R"({"gpu": "A100", "gpu": "H100"})"), "key \"gpu\" is given twice"));
+  CHECK(has(bad(R"({"gpu": "A900-80GB-SXM"})"), "/gpu: unknown GPU \"A900-80GB-SXM\"; did you"));
+  CHECK(has(bad(R"({"model": "llama-2-8b"})"), "/model: unknown model \"llama-2-8b\"; did you"));
+  CHECK(has(bad(R"({"method": "h3o"})"), "/method: unknown method \"h3o\"; did you mean \"h2o\"?"));
+  CHECK(has(bad(R"({"method": {"name": "h2o", "budget": 0}})"), "/method/budget: expected a frac"));
+  CHECK(has(bad(R"({"model": "llama-2-7b", "gpu": "H200-141GB-SXM", "prompt_tokens": 100,
+                    "output_tokens": 1, "method": {"name": "zeromerge", "budget": 2}})"),
+            "/method: method \"zeromerge\": a budget of 2 entries"));
+  CHECK(has(bad("{\"title\": \"\x1b[31m\", \"gpu\": 1}"), "not valid JSON"));
+  CHECK(has(bad("{\"\x01\": 1}"), "kvsim: "));
+  const std::string tiny = write(folder / "tiny.json", kTiny);
+  CHECK(has(complaint({"run", tiny, "--set", "/batch"}, folder),
+            "--set: expected /json/pointer=value, got \"/batch\""));
+  CHECK(has(complaint({"run", tiny, "--set", "/batch=many"}, folder),
+            "tiny.json (after --set): /batch: expected an integer in [1, 1048576], got \"many\""));
+  CHECK_FALSE(fs::exists(folder / "kvsim-out"));
+}
+
+TEST_CASE("replay: one run for each method and budget") {
+  const fs::path folder = fresh("replay");
+  const json replay =
+      json_of({"replay", "--trace", kSample, "--method", "full,h2o", "--method", "zeromerge",
+               "--budget", "0.2,100", "--param", "alpha=0.5", "--json"},
+              folder);
+  CHECK(replay.at("schema") == "kvsim.replay/1");
+  CHECK(replay.at("trace") == "books-treasure-512");
+  CHECK(replay.at("skipped").empty());
+  REQUIRE(replay.at("methods").size() == 5);
+  CHECK(replay.at("methods").at(0).at("name") == "full");
+  CHECK(replay.at("methods").at(0).at("budget").is_null());
+  CHECK(replay.at("methods").at(1).at("budget") == 0.2);
+  CHECK(replay.at("methods").at(2).at("budget") == 100);
+  CHECK(replay.at("methods").at(4).at("params").at("alpha") == 0.5);
+  for (const json& method : replay.at("methods")) {
+    CHECK(method.at("steps") == 128);
+    CHECK(method.at("bytes_held_final") == method.at("closed_form_bytes_final"));
+    CHECK_FALSE(method.contains("per_step"));
+    CHECK_FALSE(method.contains("per_head"));
+  }
+  const json detailed = json_of({"replay", "--trace", kSample, "--method", "h2o", "--json",
+                                 "--per-step", "--per-head", "--dump-kept", "kept.json"},
+                                folder);
+  CHECK(detailed.at("methods").at(0).at("per_step").size() == 128);
+  CHECK(detailed.at("methods").at(0).at("per_head").size() == 12);
+  const json kept = json::parse(text_of(folder / "kept.json"));
+  CHECK(kept.at("method") == "h2o");
+  CHECK(kept.at("kept").size() == 6);
+  CHECK(kept.at("kept").at(0).size() == 2);
+  const Outcome text = run_kvsim(
+      {"replay", "--trace", kSample, "--method", "h2o", "-o", "out", "--no-figures"}, folder);
+  CHECK(text.status == 0);
+  CHECK(fs::exists(folder / "out/result.json"));
+}
+
+TEST_CASE("replay: what cannot be is refused in one line") {
+  const fs::path folder = fresh("bad-replay");
+  const auto bad = [&](Words words) {
+    words.insert(words.begin(), {"replay", "--trace", kSample});
+    return complaint(words, folder);
+  };
+  CHECK(has(bad({"--method", "zeromrge"}), "unknown method \"zeromrge\"; did you mean"));
+  CHECK(has(bad({"--method", "h2o", "--budget", "0"}), "--budget: expected a fraction"));
+  CHECK(has(bad({"--method", "h2o", "--budget", "1.5"}), "above 1, got 1.5"));
+  CHECK(has(bad({"--method", "h2o", "--budget", "0.1,,2"}), "separated by single commas"));
+  CHECK(has(bad({"--method", "h2o", "--param", "alpha"}), "--param: expected name=value"));
+  CHECK(has(bad({"--method", "full,h2o", "--param", "deacy=1"}), "did you mean \"decay\"?"));
+  CHECK(has(bad({"--method", "zeromerge", "--param", "alpha=7"}), "parameter alpha"));
+  CHECK(has(bad({}), "--method NAME is missing"));
+  CHECK(has(complaint({"replay", "--method", "full"}, folder), "--trace FILE is missing"));
+  CHECK(has(complaint({"replay", "--trace", "absent", "--method", "full"}, folder), "absent"));
+  const std::string whole = text_of(kSample);
+  for (const std::size_t length :
+       {std::size_t{0}, std::size_t{5}, std::size_t{3000}, whole.size() / 2, whole.size() - 1}) {
+    INFO(length);
+    const std::string cut =
+        write(folder / "cut.safetensors", std::string_view{whole}.substr(0, length));
+    CHECK(has(complaint({"replay", "--trace", cut, "--method", "full"}, folder),
+              "cut.safetensors: "));
+    CHECK(has(complaint({"trace", "info", cut}, folder), "cut.safetensors: "));
+  }
+}
+
+TEST_CASE("traces are made, cut and looked at") {
+  const fs::path folder = fresh("traces");
+  const Outcome made = run_kvsim({"trace", "generate", "t.safetensors", "--layers", "2", "--heads",
+                                  "4", "--kv-heads", "2", "--head-dim", "16", "--tokens", "96"},
+                                 folder);
+  CHECK(made.status == 0);
+  CHECK(made.out.starts_with("wrote t.safetensors ("));
+  const json info = json_of({"trace", "info", "t.safetensors", "--json"}, folder);
+  CHECK(info.at("tokens") == 96);
+  CHECK(info.at("prompt_tokens") == 72);
+  CHECK(run_kvsim({"trace", "convert", "t.safetensors", "u.safetensors", "--layers", "1",
+                   "--tokens", "80", "--dtype", "fp32", "-q"},
+                  folder)
+            .status == 0);
+  const json cut = json_of({"trace", "info", "u.safetensors", "--json"}, folder);
+  CHECK(cut.at("n_layers") == 1);
+  CHECK(cut.at("tokens") == 80);
+  CHECK(cut.at("dtype") == "fp32");
+  CHECK(json_of({"trace", "check", "u.safetensors", "--json"}, folder).at("layers").size() == 1);
+  CHECK(has(complaint({"trace", "generate", "x", "--heads", "3", "--kv-heads", "2"}, folder),
+            "kvsim: "));
+  CHECK(has(complaint({"trace", "convert", "t.safetensors", "x", "--dtype", "int4"}, folder),
+            "kvsim: "));
+  CHECK_FALSE(fs::exists(folder / "x"));
+}
+
+TEST_CASE("show reads a configuration of one's own") {
+  const fs::path folder = fresh("config");
+  fs::create_directories(folder / "own-model");
+  write(folder / "own-model/config.json", R"({"model_type": "llama", "hidden_size": 64,
+    "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "num_hidden_layers": 3, "vocab_size": 100, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "rope_theta": 10000.0})");
+  const json shown = json_of({"show", "model", "own-model/config.json", "--json"}, folder);
+  CHECK(shown.at("entry").at("name") == "own-model");
+  // 2 x 3 layers x 2 heads x 16 x 2 B
+  CHECK(shown.at("entry").at("kv_bytes_per_token").at("bf16") == 384);
+  CHECK(json_of({"show", "model", "own-model", "--json"}, folder) == shown);
+  write(folder / "broken.json", R"({"model_type": "llama"})");
+  CHECK(has(complaint({"show", "model", "broken.json"}, folder), "broken.json: "));
+}
+
+TEST_CASE("standard output that is closed, gone or full ends in an exit, not in a crash") {
+  const fs::path folder = fresh("streams");
+  const std::string scenario = write(folder / "tiny.json", kTiny);
+  CHECK(run_kvsim({"list", "models", "--json"}, folder, Stdout::kClosed).status == 0);
+  CHECK(run_kvsim({"list", "models", "--json"}, folder, Stdout::kGone).status == 0);
+  const Outcome full = run_kvsim({"list", "models", "--json"}, folder, Stdout::kFull);
+  CHECK(full.status == 2);
+  CHECK(full.err == "kvsim: standard output cannot be written: No space left on device\n");
+  CHECK(run_kvsim({"run", scenario, "--no-figures"}, folder, Stdout::kClosed).status == 0);
+  CHECK(json::accept(text_of(folder / "kvsim-out/tiny/result.json")));
+}
+
+}  // namespace
+}  // namespace kvsim
