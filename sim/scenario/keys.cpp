@@ -21,7 +21,7 @@ constexpr std::array kPointKeys{
     ScenarioKey{"batch", "integer; or list", "1 to 1048576", "1", "sequences served together"},
     ScenarioKey{"prompt_tokens", "integer; or list", "1 to 16777216", "required",
                 "prompt length of each sequence, tokens"},
-    ScenarioKey{"output_tokens", "integer; or list", "1 to 16777216", "required",
+    ScenarioKey{"output_tokens", "integer; or list", "0 to 16777216", "required",
                 "decode steps: tokens each sequence generates after its prompt"},
     ScenarioKey{"method", "name, or {name, budget, …}; or list", "", "full",
                 "the cache compression, a name of `kvsim list methods`"},
@@ -70,6 +70,8 @@ constexpr std::array kMethodKeys{
                 "what is kept: a fraction of the prompt's cache, or entries per head"},
 };
 constexpr std::array kMemoryKeys{
+    ScenarioKey{"hbm", "size", "", "the catalogue's",
+                "HBM of a GPU that does not exist, nominal and usable alike: what if it had more?"},
     ScenarioKey{"usable_hbm", "size", "", "the catalogue's",
                 "HBM the driver reports to a process, instead of the catalogue's"},
 };

@@ -122,9 +122,9 @@ Choices<Dtype> read_dtypes(const Field& field) {
   return out;
 }
 
-Choices<std::int64_t> read_counts(const Field& field, std::int64_t most) {
+Choices<std::int64_t> read_counts(const Field& field, std::int64_t least, std::int64_t most) {
   Choices<std::int64_t> out;
-  for (const Field& item : field.one_or_more()) out.push_back({item.integer(1, most), item});
+  for (const Field& item : field.one_or_more()) out.push_back({item.integer(least, most), item});
   return out;
 }
 
@@ -145,9 +145,9 @@ void check_gpu_count(const Field& field) {
   }
 }
 
-std::optional<Bytes> read_usable_hbm(const Field& memory) {
+std::optional<Bytes> read_size(const Field& memory, std::string_view key) {
   memory.allow_only(scenario_key_names("memory"));
-  const auto field = memory.find("usable_hbm");
+  const auto field = memory.find(key);
   if (!field) return std::nullopt;
   const Bytes bytes = field->bytes();
   if (bytes.count() < 1) field->expected("a size above 0");
@@ -155,13 +155,17 @@ std::optional<Bytes> read_usable_hbm(const Field& memory) {
 }
 
 const Gpu* corrected(const Gpu* gpu, const Field& memory, OwnParts& own) {
-  const auto usable = read_usable_hbm(memory);
-  if (!usable) return gpu;
-  if (*usable > gpu->hbm) {
-    memory.at("usable_hbm").expected(fmt::format("at most the {} of {}", gpu->hbm, gpu->name));
-  }
+  const auto nominal = read_size(memory, "hbm");
+  const auto usable = read_size(memory, "usable_hbm");
+  if (!nominal && !usable) return gpu;
   auto copy = std::make_shared<Gpu>(*gpu);
-  copy->hbm_usable = *usable;
+  if (nominal) copy->hbm = copy->hbm_usable = *nominal;
+  if (usable) {
+    if (*usable > copy->hbm) {
+      memory.at("usable_hbm").expected(fmt::format("at most the {} of {}", copy->hbm, gpu->name));
+    }
+    copy->hbm_usable = *usable;
+  }
   own.gpus.push_back(copy);
   return own.gpus.back().get();
 }
@@ -205,12 +209,12 @@ Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
   if (const auto dtypes = group.find("dtype")) axes.dtypes = read_dtypes(*dtypes);
   if (const auto dtypes = group.find("kv_dtype")) axes.kv_dtypes = read_dtypes(*dtypes);
   if (const auto batches = group.find("batch")) {
-    axes.batches = read_counts(*batches, kMostBatch);
+    axes.batches = read_counts(*batches, 1, kMostBatch);
   } else {
     axes.batches = {{1, group.place()}};
   }
-  axes.prompts = read_counts(group.required("prompt_tokens"), kMostTokens);
-  axes.outputs = read_counts(group.required("output_tokens"), kMostTokens);
+  axes.prompts = read_counts(group.required("prompt_tokens"), 1, kMostTokens);
+  axes.outputs = read_counts(group.required("output_tokens"), 0, kMostTokens);
   if (const auto methods = group.find("method")) {
     axes.methods = read_method_choices(*methods);
   } else {
@@ -321,11 +325,14 @@ void check_point_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("stack")) (void)read_stacks(*field);
   if (const auto field = keys.find("dtype")) (void)read_dtypes(*field);
   if (const auto field = keys.find("kv_dtype")) (void)read_dtypes(*field);
-  if (const auto field = keys.find("batch")) (void)read_counts(*field, kMostBatch);
-  if (const auto field = keys.find("prompt_tokens")) (void)read_counts(*field, kMostTokens);
-  if (const auto field = keys.find("output_tokens")) (void)read_counts(*field, kMostTokens);
+  if (const auto field = keys.find("batch")) (void)read_counts(*field, 1, kMostBatch);
+  if (const auto field = keys.find("prompt_tokens")) (void)read_counts(*field, 1, kMostTokens);
+  if (const auto field = keys.find("output_tokens")) (void)read_counts(*field, 0, kMostTokens);
   if (const auto field = keys.find("method")) (void)read_method_choices(*field);
-  if (const auto field = keys.find("memory")) (void)read_usable_hbm(*field);
+  if (const auto field = keys.find("memory")) {
+    (void)read_size(*field, "hbm");
+    (void)read_size(*field, "usable_hbm");
+  }
 }
 
 std::vector<ScenarioPoint> read_points(const Field& scenario, const fs::path& folder,

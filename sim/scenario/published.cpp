@@ -65,7 +65,7 @@ std::string catalogue_name(std::string_view key, const std::string& name) {
 
 bool holds(std::string_view key, const Field& wanted, const nlohmann::ordered_json& value) {
   if (key == "batch" || key == "prompt_tokens" || key == "output_tokens") {
-    return wanted.integer(1, kMostTokens) == value.get<std::int64_t>();
+    return wanted.integer(key == "output_tokens" ? 0 : 1, kMostTokens) == value.get<std::int64_t>();
   }
   if (key == "budget") {
     const double number = budget_number(read_budget(wanted));

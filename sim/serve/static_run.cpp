@@ -123,10 +123,12 @@ StaticResult StaticRun::run() {
   if (load() && prefill() && decode()) {
     result_.prefill_time = Seconds{prefill_time_};
     result_.decode_time = Seconds{decode_time_};
-    const double tokens =
-        static_cast<double>(spec_.batch) * static_cast<double>(spec_.output_tokens);
-    result_.throughput_tok_s = tokens / (prefill_time_ + decode_time_);
-    result_.decode_tok_s = tokens / decode_time_;
+    if (spec_.output_tokens > 0) {
+      const double tokens =
+          static_cast<double>(spec_.batch) * static_cast<double>(spec_.output_tokens);
+      result_.throughput_tok_s = tokens / (prefill_time_ + decode_time_);
+      result_.decode_tok_s = tokens / decode_time_;
+    }
   }
   finish();
   return std::move(result_);
@@ -496,8 +498,8 @@ StaticResult run_static(const StaticSpec& spec, std::size_t max_samples) {
   KVSIM_CHECK(
       spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method != nullptr,
       "a static run lacks its model, GPU, stack or method");
-  KVSIM_CHECK(spec.batch >= 1 && spec.prompt_tokens >= 1 && spec.output_tokens >= 1,
-              "batch {}, prompt {}, output {}: all at least 1", spec.batch, spec.prompt_tokens,
+  KVSIM_CHECK(spec.batch >= 1 && spec.prompt_tokens >= 1 && spec.output_tokens >= 0,
+              "batch {} and prompt {} at least 1, output {} at least 0", spec.batch, spec.prompt_tokens,
               spec.output_tokens);
   KVSIM_CHECK(max_samples >= 3, "a timeline of {} samples", max_samples);
   return StaticRun{spec, max_samples}.run();

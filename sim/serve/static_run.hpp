@@ -20,7 +20,7 @@ namespace kvsim {
 /// One static batch: `batch` equal sequences, prefilled together, then decoded in lock step. The
 /// clock is that of a replay: prefill leaves `prompt_tokens` tokens, decode step n brings each
 /// sequence to prompt_tokens + n, so output_tokens tokens are output_tokens decode steps and the
-/// last of them is cached too.
+/// last of them is cached too. Without output tokens it ends after prefill.
 struct StaticSpec {
   const Llm* llm = nullptr;  // not owned; outlives the run, as gpu and stack do
   const Gpu* gpu = nullptr;
