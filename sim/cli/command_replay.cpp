@@ -70,9 +70,22 @@ bool may_take(const std::string& name, const std::string& param) {
   return true;
 }
 
+/// The methods asked for; "all" stands for every one of the catalogue.
+std::vector<std::string> read_names(const Arguments& arguments) {
+  std::vector<std::string> names;
+  for (const std::string& name : arguments.list("method")) {
+    if (name != "all") {
+      names.push_back(name);
+      continue;
+    }
+    for (const MethodInfo& method : builtin_methods()) names.push_back(method.name);
+  }
+  return names;
+}
+
 /// Each (method, budget) pair; each parameter for the methods that have it.
 std::vector<MethodSpec> read_specs(const Arguments& arguments) {
-  const std::vector<std::string> names = arguments.list("method");
+  const std::vector<std::string> names = read_names(arguments);
   const std::vector<Budget> budgets = read_budgets(arguments);
   const Params params = read_params(arguments);
   std::set<std::string> used;
@@ -210,7 +223,8 @@ Command replay_command() {
           "      --method full,h2o,zeromerge --budget 0.1,0.2\n"
           "kvsim replay --trace T.safetensors --method zeromerge --param alpha=0.5 --json",
       .options = {{"trace", 't', "FILE", true, "attention trace (safetensors)"},
-                  {"method", 'm', "NAMES", true, "methods, joined by commas; kvsim list methods"},
+                  {"method", 'm', "NAMES", true,
+                   "methods, joined by commas, or all; kvsim list methods"},
                   {"budget", 'b', "B", true,
                    "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
                    "each method"},

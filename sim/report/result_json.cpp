@@ -8,6 +8,13 @@
 namespace kvsim {
 namespace {
 
+/// A fraction as a number, a number of entries as an integer.
+nlohmann::ordered_json budget_value(const std::optional<double>& budget) {
+  if (!budget) return nullptr;
+  if (*budget > 1) return static_cast<std::int64_t>(*budget);
+  return *budget;
+}
+
 using nlohmann::ordered_json;
 
 ordered_json number_or_null(const std::optional<double>& value) {
@@ -153,7 +160,7 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace) {
   ordered_json out = {{"name", method.name},
                       {"params", params_json(method.params)},
                       {"trace", trace},
-                      {"budget", number_or_null(method.budget)},
+                      {"budget", budget_value(method.budget)},
                       {"budget_reached", number_or_null(method.budget_reached)},
                       {"steps", method.steps},
                       {"entries_held_final", method.entries_held_final},
@@ -279,7 +286,7 @@ ordered_json kept_document(const ReplayMethod& method) {
     }
     layers.push_back(std::move(heads));
   }
-  ordered_json out = {{"method", method.name}, {"budget", number_or_null(method.budget)}};
+  ordered_json out = {{"method", method.name}, {"budget", budget_value(method.budget)}};
   out["kept"] = std::move(layers);
   return out;
 }

@@ -207,6 +207,9 @@ TEST_CASE("bad input: one line that says where and what") {
         "/memory/usable_hbm: expected a size such as \"80 GiB\", got 79");
   CHECK(bad(small(R"(, "memory": {"usable_hbm": "90 GiB"})")).find("at most the 80 GiB of") !=
         std::string::npos);
+  // A GPU that does not exist may have any memory, and its usable part is held to that.
+  CHECK(bad(small(R"(, "memory": {"hbm": "8 TiB", "usable_hbm": "9 TiB"})"))
+            .find("at most the 8 TiB of") != std::string::npos);
   CHECK(bad(small(R"(, "gpu_count": 8)")) ==
         "/gpu_count: tensor parallelism is not modelled yet: expected 1, got 8");
   CHECK(bad(small(R"(, "method": "h20")")).starts_with("/method: unknown method \"h20\""));

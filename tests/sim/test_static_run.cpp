@@ -320,6 +320,24 @@ TEST_CASE("a method that says its layers are alike runs the same") {
   }
 }
 
+TEST_CASE("without output tokens a run ends after prefill, with what a longer one had then") {
+  for (const Stack& stack : stacks()) {
+    if (stack.growth == CacheGrowth::kStatic)
+      continue;  // room for the output is taken at the start
+    const Case none{stack, std::make_shared<FullMethod>(), 3, 200, 0};
+    const Case some{stack, std::make_shared<FullMethod>(), 3, 200, 5};
+    const StaticResult a = run_static(none.spec);
+    const StaticResult b = run_static(some.spec);
+    CHECK(a.prefill_time == b.prefill_time);
+    CHECK(a.prefill_peak == b.prefill_peak);
+    CHECK(a.kv_bytes == b.timeline.front().kv);
+    CHECK(a.decode_time == Seconds{0.0});
+    CHECK_FALSE(a.throughput_tok_s.has_value());
+    CHECK_FALSE(a.decode_tok_s.has_value());
+    CHECK(a.timeline.size() == 1);
+  }
+}
+
 TEST_CASE("weights that do not fit are an OOM of loading") {
   Case c{find_stack("hf-sdpa"), std::make_shared<FullMethod>()};
   c.gpu.hbm_usable = 512_MiB + Bytes{1000};
