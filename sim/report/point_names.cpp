@@ -64,6 +64,7 @@ bool says_nothing(const std::string& key, const ordered_json& value, const order
 std::vector<ordered_json> keys_of(const Scenario& scenario,
                                   const std::vector<std::size_t>& points) {
   std::vector<ordered_json> keys;
+  keys.reserve(points.size());
   for (const std::size_t i : points) keys.push_back(scenario.points.at(i).keys);
   return keys;
 }
@@ -211,7 +212,7 @@ std::string common_description(const Scenario& scenario) {
       if (shared && all.front().contains(key)) common[key] = all.front().at(key);
     }
   }
-  const std::string text = describe(common);
+  std::string text = describe(common);
   if (!text.empty()) return text;
   return clean_text(scenario.title.empty() ? scenario.name : scenario.title);
 }

@@ -241,6 +241,7 @@ std::string oom_sentence(std::string_view label, const OomEvent& oom) {
   std::stable_sort(owners.begin(), owners.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::string> held;
+  held.reserve(owners.size());
   for (const auto& [bytes, name] : owners) held.push_back(name + " " + to_text(bytes));
   return fmt::format("{}: out of memory {} ({} tokens): asked {}{}, {} free{}{}", label, when,
                      with_commas(oom.tokens), to_text(oom.requested),
@@ -275,7 +276,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
       const std::string who = points.size() == report.results.size() ? ""
                               : points.size() > 3 ? fmt::format("{} points: ", points.size())
                                                   : fmt::format("{}: ", fmt::join(points, ", "));
-      out += paragraph("note: " + who + note, width, 6);
+      out += paragraph(fmt::format("note: {}{}", who, note), width, 6);
     }
     out += published_block(report, labels, width);
   }
