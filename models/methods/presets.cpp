@@ -103,83 +103,68 @@ std::vector<AxisChoice> make_choices() {
   };
 }
 
-std::map<std::string, std::string> axes(const char* select, const char* budget, const char* merge) {
-  return {{"select", select}, {"budget", budget}, {"merge", merge},
-          {"share", "none"},  {"read", "all"},    {"store", "recorded"}};
+Preset preset(std::string name, std::string summary, std::string paper, const char* select,
+              const char* budget, const char* merge, std::string size_law, std::string cost_class,
+              Params defaults, double default_budget) {
+  Preset row;
+  row.info.name = std::move(name);
+  row.info.summary = std::move(summary);
+  row.info.paper = std::move(paper);
+  row.info.axes = {{"select", select}, {"budget", budget}, {"merge", merge},
+                   {"share", "none"},  {"read", "all"},    {"store", "recorded"}};
+  row.info.size_law = std::move(size_law);
+  row.info.cost_class = std::move(cost_class);
+  row.defaults = std::move(defaults);
+  row.default_budget = default_budget;
+  return row;
 }
 
 std::vector<Preset> make_presets() {
-  std::vector<Preset> all;
-  all.push_back({.info = {.name = "full",
-                          .summary = "keeps every token; what all others are measured against",
-                          .paper = "Vaswani et al. 2017",
-                          .axes = axes("all", "none", "drop"),
-                          .params = {},
-                          .size_law = "T",
-                          .cost_class = "S0: flash attention untouched"},
-                 .defaults = {},
-                 .default_budget = 0});
-  all.push_back(
-      {.info = {.name = "streaming-llm",
-                .summary = "first tokens (attention sinks) and a sliding window",
-                .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks",
-                .axes = axes("recent", "uniform", "drop"),
-                .params = {},
-                .size_law = "min(T, n_sink + window)",
-                .cost_class = "S0: flash attention untouched"},
-       .defaults = {},
-       .default_budget = 0});
-  all.push_back({.info = {.name = "h2o",
-                          .summary = "heavy hitters by accumulated attention, and recent tokens",
-                          .paper = "Zhang et al., H2O: Heavy-Hitter Oracle",
-                          .axes = axes("accumulated", "uniform", "drop"),
-                          .params = {},
-                          .size_law = "min(T, heavy + recent)",
-                          .cost_class = "SF at prefill, SD in decode"},
-                 .defaults = {},
-                 .default_budget = 0.2});
-  all.push_back(
-      {.info = {.name = "zeromerge",
-                .summary = "decayed heavy hitters; evicted tokens averaged into residual slots "
-                           "(as the released code does it)",
-                .paper = "Liu et al., ZeroMerge",
-                .axes = axes("accumulated", "uniform", "residual"),
-                .params = {},
-                .size_law = "min(T, B)",
-                .cost_class = "SF at prefill, SD in decode"},
-       .defaults = {{"decay", 0.98},
-                    {"recent", 0.1},
-                    {"eviction_candidates", std::string{"code"}},
-                    {"tail_ring", std::string{"code"}}},
-       .default_budget = 0.2});
-  all.push_back(
-      {.info = {.name = "zeromerge-paper",
-                .summary = "ZeroMerge as its algorithm 1 is printed: prompt fed token by token",
-                .paper = "Liu et al., ZeroMerge",
-                .axes = axes("accumulated", "uniform", "residual"),
-                .params = {},
-                .size_law = "min(T, B)",
-                .cost_class = "SF at prefill, SD in decode"},
-       .defaults = {{"decay", 0.98},
-                    {"recent", 0.1},
-                    {"prefill", std::string{"online"}},
-                    {"layout", std::string{"indirect"}}},
-       .default_budget = 0.2});
+  const std::string flash = "S0: flash attention untouched";
+  const std::string scores = "SF at prefill, SD in decode";
+  std::vector<Preset> all{
+      preset("full", "keeps every token; what all others are measured against",
+             "Vaswani et al. 2017", "all", "none", "drop", "T", flash, {}, 0),
+      preset("streaming-llm", "first tokens (attention sinks) and a sliding window",
+             "Xiao et al., Efficient Streaming Language Models with Attention Sinks", "recent",
+             "uniform", "drop", "min(T, n_sink + window)", flash, {}, 0),
+      preset("h2o", "heavy hitters by accumulated attention, and recent tokens",
+             "Zhang et al., H2O: Heavy-Hitter Oracle", "accumulated", "uniform", "drop",
+             "min(T, heavy + recent)", scores, {}, 0.2),
+      preset("zeromerge",
+             "decayed heavy hitters; evicted tokens averaged into residual slots (as the released "
+             "code "
+             "does it)",
+             "Liu et al., ZeroMerge", "accumulated", "uniform", "residual", "min(T, B)", scores,
+             {{"decay", 0.98},
+              {"recent", 0.1},
+              {"eviction_candidates", std::string{"code"}},
+              {"tail_ring", std::string{"code"}}},
+             0.2),
+      preset("zeromerge-paper",
+             "ZeroMerge as its algorithm 1 is printed: prompt fed token by token",
+             "Liu et al., ZeroMerge", "accumulated", "uniform", "residual", "min(T, B)", scores,
+             {{"decay", 0.98},
+              {"recent", 0.1},
+              {"prefill", std::string{"online"}},
+              {"layout", std::string{"indirect"}}},
+             0.2),
+  };
   const ParamInfo granularity =
       word("granularity", {"kv_head", "query_head"},
            "one kept set per KV head, or one per query head with K and V stored for each",
            "released H2O and SnapKV store per query head");
-  for (Preset& preset : all) {
+  for (Preset& row : all) {
     for (const AxisChoice& choice : axis_choices()) {
-      if (preset.info.axes.at(std::string{choice.axis}) != choice.name) continue;
+      if (row.info.axes.at(std::string{choice.axis}) != choice.name) continue;
       for (ParamInfo info : choice.params) {
-        if (const auto found = preset.defaults.find(info.name); found != preset.defaults.end()) {
+        if (const auto found = row.defaults.find(info.name); found != row.defaults.end()) {
           info.default_value = found->second;
         }
-        preset.info.params.push_back(std::move(info));
+        row.info.params.push_back(std::move(info));
       }
     }
-    preset.info.params.push_back(granularity);
+    row.info.params.push_back(granularity);
   }
   return all;
 }

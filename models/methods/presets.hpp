@@ -20,7 +20,7 @@ struct AxisChoice {
 /// do.
 struct Preset {
   MethodInfo info;
-  std::map<std::string, ParamValue> defaults;
+  Params defaults;
   double default_budget = 0;  // of the prompt, where neither a budget nor sizes are given; 0: none
 };
 [[nodiscard]] const std::vector<Preset>& presets();

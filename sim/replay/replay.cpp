@@ -1,5 +1,6 @@
 #include "sim/replay/replay.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,18 @@ namespace {
 std::optional<Rope> rope_of(const TraceInfo& info) {
   if (!info.rope_style || !info.rope_theta || info.head_dim % 2 != 0) return std::nullopt;
   return Rope{info.head_dim, *info.rope_theta, *info.rope_style == RopeStyle::kInterleaved};
+}
+
+/// Layers whose heads are replayed side by side: more than one where a layer has fewer heads than
+/// there are threads, and then no more than fit in a quarter of a GiB, so that long traces stay
+/// streamed.
+std::int32_t layers_at_once(const TraceInfo& info, int threads) {
+  constexpr std::int64_t kMostBytes = 256 << 20;
+  const std::int64_t layer_bytes = info.tokens * info.head_dim *
+                                   (info.n_heads + 2LL * info.n_kv_heads) *
+                                   static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t wanted = (threads + info.n_kv_heads - 1) / info.n_kv_heads;
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(kMostBytes / layer_bytes, 1, wanted));
 }
 
 /// Reports progress from many threads, one at a time, never going back.
@@ -69,12 +82,19 @@ ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
   for (const auto& method : methods) summaries.emplace_back(as_composed(*method), info, options);
 
   Progress progress{options.progress, heads * static_cast<std::size_t>(info.n_layers)};
-  for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
-    const TraceLayer vectors = trace.read_layer(layer);
-    // [method][kv head][stored heads of that kv head]
-    std::vector<std::vector<std::vector<HeadSeries>>> series(
-        methods.size(), std::vector<std::vector<HeadSeries>>(heads));
-    parallel_for(heads, options.threads, [&](std::size_t h) {
+  const std::int32_t at_once = layers_at_once(info, thread_count(options.threads));
+  for (std::int32_t first = 0; first < info.n_layers; first += at_once) {
+    const std::int32_t count = std::min(at_once, info.n_layers - first);
+    std::vector<TraceLayer> layers;
+    for (std::int32_t i = 0; i < count; ++i) layers.push_back(trace.read_layer(first + i));
+    // [method][layer of these][kv head][stored heads of that kv head]
+    std::vector<std::vector<std::vector<std::vector<HeadSeries>>>> series(
+        methods.size(), std::vector<std::vector<std::vector<HeadSeries>>>(
+                            layers.size(), std::vector<std::vector<HeadSeries>>(heads)));
+    parallel_for(layers.size() * heads, options.threads, [&](std::size_t task) {
+      const std::size_t l = task / heads;
+      const std::size_t h = task % heads;
+      const TraceLayer& vectors = layers[l];
       const HeadVectors head{
           .q = std::span{vectors.q}.subspan(h * static_cast<std::size_t>(group) * row,
                                             static_cast<std::size_t>(group) * row),
@@ -90,17 +110,20 @@ ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
                            info.prompt_tokens, info.softmax_scale);
       RecordedPromptScores scores{head};
       for (std::size_t m = 0; m < methods.size(); ++m) {
-        series[m][h] = replay_head(as_composed(*methods[m]), layer, head, reference, scores,
-                                   rope ? &*rope : nullptr, options.kept_positions);
+        series[m][l][h] =
+            replay_head(as_composed(*methods[m]), first + static_cast<std::int32_t>(l), head,
+                        reference, scores, rope ? &*rope : nullptr, options.kept_positions);
       }
       progress.one_done();
     });
     for (std::size_t m = 0; m < methods.size(); ++m) {
-      std::vector<HeadSeries> flat;
-      for (auto& of_head : series[m]) {
-        for (HeadSeries& each : of_head) flat.push_back(std::move(each));
+      for (std::int32_t l = 0; l < count; ++l) {
+        std::vector<HeadSeries> flat;
+        for (auto& of_head : series[m][static_cast<std::size_t>(l)]) {
+          for (HeadSeries& each : of_head) flat.push_back(std::move(each));
+        }
+        summaries[m].add_layer(first + l, flat);
       }
-      summaries[m].add_layer(layer, flat);
     }
   }
 

@@ -13,6 +13,7 @@
 #include "sim/replay/head_replay.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain_methods.hpp"
+#include "tests/support/session_run.hpp"
 #include "tests/support/vectors.hpp"
 
 namespace kvsim {
@@ -29,30 +30,7 @@ std::shared_ptr<const Method> method_of(const std::string& name, std::int64_t pr
       {.recorded = Dtype::kFp32, .shape = {.n_heads = 2, .n_kv_heads = 1, .head_dim = kDim}});
 }
 
-/// A session over a head's vectors that can be stepped and looked into.
-struct Run {
-  Run(std::shared_ptr<const Method> settled, const HeadVectors& vectors)
-      : head{vectors},
-        method{std::move(settled)},
-        session{as_composed(*method),
-                {.layer = 0,
-                 .group = vectors.group,
-                 .head_dim = vectors.head_dim,
-                 .tokens = static_cast<std::int32_t>(vectors.tokens),
-                 .scale = vectors.scale}},
-        scores{vectors} {
-    const auto rows = static_cast<std::size_t>(head.prompt * head.head_dim);
-    session.prefill(head.keys.first(rows), head.values.first(rows), scores);
-  }
-  const GroupAttention& step(std::int64_t t) {
-    return session.step(test::queries_at(head, t), test::row_of(head.keys, t, head.head_dim),
-                        test::row_of(head.values, t, head.head_dim));
-  }
-  HeadVectors head;
-  std::shared_ptr<const Method> method;
-  HeadSession session;
-  RecordedPromptScores scores;
-};
+using Run = test::SessionRun;
 
 std::vector<std::string> all_names() {
   std::vector<std::string> names;

@@ -9,6 +9,7 @@
 #include "sim/replay/head_replay.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain_methods.hpp"
+#include "tests/support/session_run.hpp"
 #include "tests/support/vectors.hpp"
 
 namespace kvsim {
@@ -16,32 +17,11 @@ namespace {
 
 constexpr std::int32_t kDim = 16;
 
-struct Run {
+struct Run : test::SessionRun {
   Run(const std::string& name, const HeadVectors& vectors, std::int64_t budget, Params params = {})
-      : head{vectors},
-        method{make_method({name, std::move(params), Budget{0, budget}}, vectors.prompt,
-                           {.recorded = Dtype::kFp32, .shape = {}})},
-        session{as_composed(*method),
-                {.layer = 0,
-                 .group = vectors.group,
-                 .head_dim = vectors.head_dim,
-                 .tokens = static_cast<std::int32_t>(vectors.tokens),
-                 .scale = vectors.scale}},
-        scores{vectors} {
-    const auto rows = static_cast<std::size_t>(head.prompt * head.head_dim);
-    session.prefill(head.keys.first(rows), head.values.first(rows), scores);
-  }
-  const GroupAttention& step(std::int64_t t) {
-    return session.step(test::queries_at(head, t), test::row_of(head.keys, t, head.head_dim),
-                        test::row_of(head.values, t, head.head_dim));
-  }
-  void to_the_end() {
-    for (std::int64_t t = head.prompt; t < head.tokens; ++t) step(t);
-  }
-  HeadVectors head;
-  std::shared_ptr<const Method> method;
-  HeadSession session;
-  RecordedPromptScores scores;
+      : SessionRun{make_method({name, std::move(params), Budget{0, budget}}, vectors.prompt,
+                               {.recorded = Dtype::kFp32, .shape = {}}),
+                   vectors} {}
 };
 
 TEST_CASE("Z1: an uncompressed token never draws less than from the full cache (theorem 3.1)") {
