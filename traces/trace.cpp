@@ -233,16 +233,18 @@ struct Trace::Impl {
     return out;
   }
 
-  std::vector<float> read_rows(const std::string& name, std::int64_t rows,
-                               std::int64_t columns) const {
+  /// [rows, columns] in fp32. NaN is refused everywhere, infinity unless `may_be_infinite`.
+  std::vector<float> read_rows(const std::string& name, std::int64_t rows, std::int64_t columns,
+                               bool may_be_infinite = false) const {
     std::vector<float> out(static_cast<std::size_t>(rows * columns));
     file.read_floats(name, 0, out);
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto line = std::span{out}.subspan(static_cast<std::size_t>(row * columns),
                                                static_cast<std::size_t>(columns));
-      if (!std::all_of(line.begin(), line.end(), [](float x) { return std::isfinite(x); })) {
-        refuse(name, {row}, line);
-      }
+      const auto fits = [may_be_infinite](float x) {
+        return may_be_infinite ? !std::isnan(x) : std::isfinite(x);
+      };
+      if (!std::all_of(line.begin(), line.end(), fits)) refuse(name, {row}, line);
     }
     file.release(*file.find(name));
     return out;
@@ -250,8 +252,10 @@ struct Trace::Impl {
 
   [[noreturn]] void refuse(const std::string& name, std::vector<std::int64_t> index,
                            std::span<const float> line) const {
-    const auto bad =
-        std::find_if(line.begin(), line.end(), [](float x) { return !std::isfinite(x); });
+    auto bad = std::find_if(line.begin(), line.end(), [](float x) { return std::isnan(x); });
+    if (bad == line.end()) {
+      bad = std::find_if(line.begin(), line.end(), [](float x) { return !std::isfinite(x); });
+    }
     index.push_back(bad - line.begin());
     throw InputError{fmt::format("{}: {}[{}]", file.place(), name, fmt::join(index, ", ")),
                      "a finite number", std::isnan(*bad) ? "NaN" : "infinity"};
@@ -310,7 +314,8 @@ std::vector<float> Trace::read_per_head(std::int32_t layer, std::string_view nam
     throw InputError{fmt::format("{}: {} is not recorded", impl_->file.place(), tensor)};
   }
   (void)need(impl_->file, tensor, {impl_->info.tokens, impl_->info.n_kv_heads});
-  return impl_->read_rows(tensor, impl_->info.tokens, impl_->info.n_kv_heads);
+  return impl_->read_rows(tensor, impl_->info.tokens, impl_->info.n_kv_heads,
+                          /*may_be_infinite=*/true);
 }
 
 std::vector<std::int32_t> Trace::read_tokens() const {

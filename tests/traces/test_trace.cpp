@@ -3,11 +3,11 @@
 #include <map>
 #include <string>
 
+#include <unistd.h>
+
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "traces/trace.hpp"
-
-#include <unistd.h>
 #include "traces/trace_writer.hpp"
 
 namespace kvsim {
@@ -35,7 +35,8 @@ struct Draft {
   float poison = 1.0F;  // the last value of the last floating tensor
 
   [[nodiscard]] fs::path write() const {
-    const fs::path path = fs::path{KVSIM_TEST_SCRATCH} / fmt::format("draft-{}.safetensors", ::getpid());
+    const fs::path path =
+        fs::path{KVSIM_TEST_SCRATCH} / fmt::format("draft-{}.safetensors", ::getpid());
     SafetensorsWriter writer{path, tensors, metadata};
     float next = 0;
     for (const TensorPlan& tensor : tensors) {
@@ -164,6 +165,17 @@ TEST_CASE("what is not a finite number is named by element") {
   CHECK(draft.complaint() == "layers.0.v[2, 0, 1]: expected a finite number, got NaN");
   draft.poison = std::numeric_limits<float>::infinity();
   CHECK(draft.complaint() == "layers.0.v[2, 0, 1]: expected a finite number, got infinity");
+}
+
+TEST_CASE("a log score may be the logarithm of nothing, but not NaN") {
+  Draft draft;
+  draft.tensors.push_back({"layers.0.score.kvzap", TensorType::kF32, {3, 1}});
+  draft.poison = -std::numeric_limits<float>::infinity();
+  CHECK(std::isinf(Trace::open(draft.write()).read_per_head(0, "score.kvzap")[2]));
+  draft.poison = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THROWS_WITH_AS((void)Trace::open(draft.write()).read_per_head(0, "score.kvzap"),
+                       doctest::Contains("score.kvzap[2, 0]: expected a finite number, got NaN"),
+                       InputError);
 }
 
 TEST_CASE("real traces open and have the shapes that their page states") {
