@@ -355,6 +355,7 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
 
 FigureSet replay_figures(const ReplayResult& replay) {
   constexpr std::size_t kMostSteps = 128;  // more is a blur in print
+  constexpr std::size_t kMostErrors = 32;  // errors jump from token to token; trends show in means
   constexpr double kRounding = 1e-5;       // fp32 against itself in another order of sums
   FigureSet set;
   LineChart error{.name = "error_vs_step",
@@ -377,18 +378,19 @@ FigureSet replay_figures(const ReplayResult& replay) {
   for (const ReplayMethod& method : replay.methods) {
     const std::string label = replay_label(method);
     const std::size_t stride = (method.series.size() + kMostSteps - 1) / kMostSteps;
+    const std::size_t error_stride = (method.series.size() + kMostErrors - 1) / kMostErrors;
     if (stride > 0) {
       const bool exact = std::all_of(method.series.begin(), method.series.end(),
                                      [](const ReplayStep& s) { return s.rel_error < kRounding; });
       // What is rounding alone would stretch a logarithmic axis by five powers of ten.
       error.lines.push_back({exact ? label + " (below 1e-5)" : label, {}, {}});
       if (!exact) {
-        error.lines.back().points =
-            over_steps(method.series, stride, [](const ReplayStep& s) { return s.rel_error; });
+        error.lines.back().points = over_steps(method.series, error_stride,
+                                               [](const ReplayStep& s) { return s.rel_error; });
       }
-      if (stride > 1) {
-        error.x_label = fmt::format("decode step (means of {} steps)", stride);
-        held.x_label = error.x_label;
+      if (stride > 1) held.x_label = fmt::format("decode step (means of {} steps)", stride);
+      if (error_stride > 1) {
+        error.x_label = fmt::format("decode step (means of {} steps)", error_stride);
       }
       held.lines.push_back(
           {label,
