@@ -26,7 +26,7 @@ add_library(kvsim_flags INTERFACE)
 # -ffp-contract=off: the same expression gives the same bits in a vector loop and in its scalar tail.
 target_compile_options(kvsim_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
-  -ffp-contract=off $<$<BOOL:${KVSIM_WERROR}>:-Werror>)
+  -ffp-contract=off -Wno-psabi $<$<BOOL:${KVSIM_WERROR}>:-Werror>)
 # Eigen's alignment, and with it the layout of its types, follows -march: one value for all of us.
 if(KVSIM_ARCH)
   target_compile_options(kvsim_flags INTERFACE -march=${KVSIM_ARCH})
