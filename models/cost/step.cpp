@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/cache_rows.hpp"
 #include "models/cost/layer_builder.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"

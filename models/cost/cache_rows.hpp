@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "models/cost/step.hpp"
+
+namespace kvsim {
+
+/// Sizes of one layer's cache, whole batch, by entries per stored head. A method knows heads of one
+/// width; a latent cache is shown to it as one head whose key and value are half the latent row.
+class CacheRows {
+ public:
+  CacheRows(const CostInput& in, const AttentionSpec& attention);
+
+  [[nodiscard]] LayerCache cache(std::int64_t entries) const;
+  [[nodiscard]] const LayerShape& shape() const { return shape_; }
+  [[nodiscard]] std::int32_t stored_heads() const { return stored_heads_; }
+  [[nodiscard]] Dtype dtype() const { return dtype_; }
+  [[nodiscard]] Bytes keys(std::int64_t entries) const;    // payload, not rounded
+  [[nodiscard]] Bytes values(std::int64_t entries) const;  // payload, not rounded
+  [[nodiscard]] Bytes side(std::int64_t entries) const;
+
+ private:
+  const CostInput& in_;
+  LayerShape shape_;
+  std::int32_t stored_heads_ = 0;
+  Dtype dtype_ = Dtype::kFp16;
+  std::int64_t key_elements_ = 0;  // of one entry of every stored head, one sequence
+  std::int64_t value_elements_ = 0;
+};
+
+}  // namespace kvsim

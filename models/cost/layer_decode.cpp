@@ -1,0 +1,237 @@
+#include "models/cost/layer_builder.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+
+OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& moment,
+                                   const StepTraffic& traffic) {
+  const AttentionSpec& a = attention_;
+  const auto batch = static_cast<double>(in_.batch);
+  const auto attended = static_cast<double>(moment.attended);
+  const std::int64_t q = m_ * a.n_heads * a.head_dim;
+  const std::int64_t out = m_ * a.n_heads * a.v_head_dim;
+  // Absorbed latent attention: every head scores and sums latent rows.
+  const double score_width = a.is_latent() ? a.kv_lora_rank + a.rope_head_dim : a.head_dim;
+  const double value_width = a.is_latent() ? a.kv_lora_rank : a.v_head_dim;
+  const double per_width = 2 * batch * a.n_heads * attended;
+  OpIndex at = qkv.op;
+
+  double cache_read = traffic.attention_read * batch;
+  std::optional<std::size_t> expanded;
+  const std::int32_t stored = rows_.stored_heads();
+  if (in_.stack->expands_kv_heads && !a.is_latent() && a.n_heads > stored) {
+    const std::int64_t n = in_.batch * moment.attended * a.n_heads * (a.head_dim + a.v_head_dim);
+    at = graph_.add({.name = "repeat keys and values",
+                     .family = OpFamily::kExpandCopy,
+                     .bytes_read = cache_read,
+                     .bytes_written = size(n, dtype_),
+                     .launches = 2,
+                     .dtype = dtype_},
+                    {at});
+    expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
+                           charged_bytes(*in_.stack, bytes_of(n, dtype_)), at);
+    cache_read = size(n, dtype_);
+  }
+  const double blocks = in_.stack->splits_keys ? 0.0 : batch * a.n_heads;
+  if (in_.stack->attention == AttentionExec::kFused) {
+    at = graph_.add({.name = "attention",
+                     .family = OpFamily::kDecodeAttention,
+                     .flops = FlopCount{per_width * (score_width + value_width)},
+                     .bytes_read = cache_read + size(q, dtype_),
+                     .bytes_written = size(out, dtype_),
+                     .dtype = dtype_,
+                     .blocks = blocks},
+                    {at});
+    attended_ = activation("attention output", out, at);
+    drop(expanded, at);
+    const double read = traffic.score_row_read * batch;
+    const double written = traffic.score_row_write * batch;
+    if (read + written > 0) {
+      at = graph_.add({.name = "score row",
+                       .family = OpFamily::kScorePass,
+                       .bytes_read = read,
+                       .bytes_written = written,
+                       .dtype = Dtype::kFp32},
+                      {at});
+      graph_.release(
+          graph_.hold("score row", Owner::kScores,
+                      charged_bytes(*in_.stack, bytes_of(in_.batch * a.n_heads * moment.attended,
+                                                         Dtype::kFp32)),
+                      at),
+          at);
+    }
+    return at;
+  }
+
+  const std::int64_t n = in_.batch * a.n_heads * moment.attended;
+  const auto row = [&](std::string_view name, Dtype dtype, OpIndex since) {
+    return graph_.hold(name, Owner::kScores, charged_bytes(*in_.stack, bytes_of(n, dtype)), since);
+  };
+  const double share = score_width / (score_width + value_width);
+  at = graph_.add({.name = "attention scores",
+                   .family = OpFamily::kDecodeAttention,
+                   .flops = FlopCount{per_width * score_width},
+                   .bytes_read = cache_read * share + size(q, dtype_),
+                   .bytes_written = size(n, dtype_),
+                   .dtype = dtype_},
+                  {at});
+  const std::size_t logits = row("attention scores", dtype_, at);
+  at = graph_.add({.name = "softmax",
+                   .family = OpFamily::kElementwise,
+                   .bytes_read = size(n, dtype_),
+                   .bytes_written = size(n, Dtype::kFp32),
+                   .launches = 2,
+                   .dtype = Dtype::kFp32},
+                  {at});
+  std::size_t weights = row("fp32 softmax", Dtype::kFp32, at);
+  if (dtype_ != Dtype::kFp32) {
+    at = graph_.add({.name = "softmax cast",
+                     .family = OpFamily::kElementwise,
+                     .bytes_read = size(n, Dtype::kFp32),
+                     .bytes_written = size(n, dtype_),
+                     .dtype = Dtype::kFp32},
+                    {at});
+    graph_.release(weights, at);
+    weights = row("attention probabilities", dtype_, at);
+  }
+  graph_.release(logits, at);
+  at = graph_.add({.name = "attention values",
+                   .family = OpFamily::kDecodeAttention,
+                   .flops = FlopCount{per_width * value_width},
+                   .bytes_read = cache_read * (1 - share) + size(n, dtype_),
+                   .bytes_written = size(out, dtype_),
+                   .dtype = dtype_},
+                  {at});
+  attended_ = activation("attention output", out, at);
+  graph_.release(weights, at);
+  drop(expanded, at);
+  return at;
+}
+
+OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
+  const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
+  const bool keeps = in_.stack->keeps_inputs;
+  const bool latent = attention_.is_latent();
+  const auto batch = static_cast<double>(in_.batch);
+  StepTraffic traffic = in_.method->decode_traffic(
+      rows_.shape(), in_.kv_dtype, static_cast<double>(moment.attended), moment.evicts);
+
+  input_ = activation("layer input", m_ * llm_.d_model, 0);
+  CacheTensors cache;
+  const Bytes side_before = charged_bytes(*in_.stack, rows_.side(moment.before));
+  std::optional<std::size_t> side;
+  if (!is_static) {
+    cache.keys = hold_cache("keys", rows_.keys(moment.before), 0);
+    if (!latent) cache.values = hold_cache("values", rows_.values(moment.before), 0);
+    if (in_.method->side_bytes(1, in_.kv_dtype) > Bytes{}) {
+      side = graph_.hold("side data", Owner::kSideData, side_before, 0);
+    }
+  }
+  const OpIndex first = norm("input norm", -1);
+  normed_ = activation("input norm output", m_ * llm_.d_model, first);
+  Projected qkv = project(first);
+  OpIndex at = qkv.op;
+
+  // The new entry joins the cache.
+  const bool grows = moment.change != CacheChange::kOverwrite;
+  if (grows && in_.stack->growth == CacheGrowth::kConcatLayer) {
+    const auto concat = [&](std::string_view name, std::string_view copy,
+                            std::optional<std::size_t>& tensor, std::string_view tensor_name,
+                            Bytes before, Bytes after) {
+      at = graph_.add({.name = name,
+                       .family = OpFamily::kConcatCopy,
+                       .bytes_read = static_cast<double>(after.count()),
+                       .bytes_written = static_cast<double>(after.count()),
+                       .dtype = dtype_},
+                      {at});
+      KVSIM_CHECK(after > before, "a longer copy of {} is not longer", tensor_name);
+      replace(tensor, tensor_name, copy, Owner::kConcatCopy, after, at);
+    };
+    concat("concat keys", "longer copy of the keys", cache.keys, "keys", rows_.keys(moment.before),
+           rows_.keys(moment.before + 1));
+    if (!latent) {
+      concat("concat values", "longer copy of the values", cache.values, "values",
+             rows_.values(moment.before), rows_.values(moment.before + 1));
+    }
+  } else {
+    at = graph_.add({.name = "cache append",
+                     .family = OpFamily::kCacheWrite,
+                     .bytes_read = traffic.append_write * batch,
+                     .bytes_written = traffic.append_write * batch,
+                     .dtype = dtype_},
+                    {at});
+    if (grows && !is_static) {
+      drop(cache.keys, at - 1);
+      cache.keys = hold_cache("keys", rows_.keys(moment.before + 1), at);
+      if (!latent) {
+        drop(cache.values, at - 1);
+        cache.values = hold_cache("values", rows_.values(moment.before + 1), at);
+      }
+    }
+  }
+  qkv.op = at;
+  at = attend_cache(qkv, moment, traffic);
+  if (!keeps) {
+    for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
+  }
+
+  // The method's own bookkeeping and what it moves.
+  const double side_read = traffic.side_read * batch;
+  const double side_written = traffic.side_write * batch;
+  if (in_.method->extra_launches() > 0 || side_read + side_written + traffic.extra_flops > 0) {
+    at = graph_.add({.name = "method",
+                     .family = OpFamily::kMethod,
+                     .flops = FlopCount{traffic.extra_flops * batch},
+                     .bytes_read = side_read,
+                     .bytes_written = side_written,
+                     .launches = in_.method->extra_launches(),
+                     .dtype = Dtype::kFp32},
+                    {at});
+  }
+  const double move_read = traffic.move_read * batch;
+  const double move_written = traffic.move_write * batch;
+  if (moment.change == CacheChange::kRewrite) {
+    const auto gather = [&](std::string_view name, std::string_view copy,
+                            std::optional<std::size_t>& tensor, std::string_view tensor_name,
+                            Bytes after, double share) {
+      at = graph_.add({.name = name,
+                       .family = OpFamily::kCompaction,
+                       .bytes_read = move_read * share,
+                       .bytes_written = move_written * share,
+                       .dtype = dtype_},
+                      {at});
+      if (!is_static) replace(tensor, tensor_name, copy, Owner::kCompaction, after, at);
+    };
+    gather("gather keys", "gathered keys", cache.keys, "keys", rows_.keys(moment.after),
+           latent ? 1.0 : 0.5);
+    if (!latent) {
+      gather("gather values", "gathered values", cache.values, "values", rows_.values(moment.after),
+             0.5);
+    }
+  } else if (move_read + move_written > 0) {
+    at = graph_.add({.name = "evict and merge",
+                     .family = OpFamily::kCompaction,
+                     .bytes_read = move_read,
+                     .bytes_written = move_written,
+                     .dtype = dtype_},
+                    {at});
+  }
+  if (side) {
+    graph_.release(*side, at);
+    graph_.hold("side data", Owner::kSideData, charged_bytes(*in_.stack, rows_.side(moment.after)),
+                at + 1);
+  }
+
+  const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
+  at = gemm("output projection", m_, width, llm_.d_model, at);
+  if (keeps) {
+    for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
+    drop(normed_, at);
+  }
+  drop(attended_, at);
+  attended_ = activation("attention block output", m_ * llm_.d_model, at);
+  close(at);
+  return std::move(graph_);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,258 @@
+#include <algorithm>
+
+#include "models/cost/layer_builder.hpp"
+
+namespace kvsim {
+namespace {
+
+// Query rows of ScoreExec::kEagerChunked where no memory pressure asks for fewer.
+constexpr std::int64_t kScoreChunk = 1024;
+
+/// (query, key) pairs one head of a causal prompt attends over: half the square, cut by a window.
+double causal_pairs(std::int64_t prompt, std::int32_t window) {
+  const auto s = static_cast<double>(prompt);
+  const auto w = static_cast<double>(window);
+  return window == 0 || prompt <= window ? s * s / 2 : w * s - w * w / 2;
+}
+
+}  // namespace
+
+OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
+  const AttentionSpec& a = attention_;
+  const auto batch = static_cast<double>(in_.batch);
+  const auto heads = static_cast<double>(a.n_heads);
+  const std::int64_t q = m_ * a.n_heads * a.head_dim;
+  const std::int64_t out = m_ * a.n_heads * a.v_head_dim;
+  const std::int64_t kv = a.is_latent()
+                              ? m_ * a.n_heads * (a.head_dim - a.rope_head_dim + a.v_head_dim)
+                              : m_ * a.n_kv_heads * (a.head_dim + a.v_head_dim);
+  OpIndex at = qkv.op;
+  std::int64_t kv_read = kv;
+  std::optional<std::size_t> expanded;
+  if (in_.stack->expands_kv_heads && !a.is_latent() && a.n_heads > a.n_kv_heads) {
+    kv_read = kv / a.n_kv_heads * a.n_heads;
+    at = stream("repeat keys and values", OpFamily::kExpandCopy, kv, kv_read, at, 2);
+    expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
+                           charged_bytes(*in_.stack, bytes_of(kv_read, dtype_)), at);
+  }
+  if (in_.stack->attention == AttentionExec::kFused) {
+    const double pairs = causal_pairs(prompt, a.window);
+    at = graph_.add({.name = "attention",
+                     .family = OpFamily::kPrefillAttention,
+                     .flops = FlopCount{2 * batch * heads * pairs *
+                                        static_cast<double>(a.head_dim + a.v_head_dim)},
+                     .bytes_read = size(q + kv_read, dtype_),
+                     .bytes_written = size(out, dtype_),
+                     .dtype = dtype_},
+                    {at});
+    attended_ = activation("attention output", out, at);
+    drop(expanded, at);
+    return at;
+  }
+
+  // Matmul, softmax in fp32, cast back, matmul: every matrix whole, whatever the mask.
+  const std::int64_t n = in_.batch * a.n_heads * prompt * prompt;
+  const auto matrix = [&](std::string_view name, Dtype dtype, OpIndex first) {
+    return graph_.hold(name, Owner::kScores, charged_bytes(*in_.stack, bytes_of(n, dtype)), first);
+  };
+  const double square = static_cast<double>(n);
+  at = graph_.add({.name = "attention scores",
+                   .family = OpFamily::kPrefillAttention,
+                   .flops = FlopCount{2 * square * a.head_dim},
+                   .bytes_read = size(q, dtype_) + size(kv_read, dtype_) / 2,
+                   .bytes_written = size(n, dtype_),
+                   .dtype = dtype_},
+                  {at});
+  const std::size_t logits = matrix("attention scores", dtype_, at);
+  at = graph_.add({.name = "softmax",
+                   .family = OpFamily::kElementwise,
+                   .bytes_read = size(n, dtype_) + size(m_ * prompt, dtype_),
+                   .bytes_written = size(n, Dtype::kFp32),
+                   .launches = 2,
+                   .dtype = Dtype::kFp32},
+                  {at});
+  std::size_t weights = matrix("fp32 softmax", Dtype::kFp32, at);
+  if (dtype_ != Dtype::kFp32) {
+    at = graph_.add({.name = "softmax cast",
+                     .family = OpFamily::kElementwise,
+                     .bytes_read = size(n, Dtype::kFp32),
+                     .bytes_written = size(n, dtype_),
+                     .dtype = Dtype::kFp32},
+                    {at});
+    graph_.release(weights, at);
+    weights = matrix("attention probabilities", dtype_, at);
+  }
+  graph_.release(logits, at);
+  at = graph_.add({.name = "attention values",
+                   .family = OpFamily::kPrefillAttention,
+                   .flops = FlopCount{2 * square * a.v_head_dim},
+                   .bytes_read = size(n, dtype_) + size(kv_read, dtype_) / 2,
+                   .bytes_written = size(out, dtype_),
+                   .dtype = dtype_},
+                  {at});
+  attended_ = activation("attention output", out, at);
+  drop(expanded, at);
+  const MethodNeeds needs = in_.method->needs();
+  if (needs.prompt_scores == PromptScoreClass::kColumnSums) {
+    const double copies = std::max(0, needs.score_copies - 1);
+    at = graph_.add({.name = "column sums",
+                     .family = OpFamily::kScorePass,
+                     .flops = FlopCount{square},
+                     .bytes_read = size(n, dtype_) * (1 + copies),
+                     .bytes_written = size(n, dtype_) * copies,
+                     .dtype = dtype_},
+                    {at});
+    for (std::int32_t i = 1; i < needs.score_copies; ++i) {
+      graph_.release(matrix("copy of the attention scores", dtype_, at), at);
+    }
+  }
+  graph_.release(weights, at);
+  return at;
+}
+
+/// What a method pays at prefill for scores that fused attention does not return.
+OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
+  const MethodNeeds needs = in_.method->needs();
+  if (needs.prompt_scores == PromptScoreClass::kNone ||
+      in_.stack->attention == AttentionExec::kEager) {
+    return after;
+  }
+  const AttentionSpec& a = attention_;
+  const std::int64_t s = moment.prompt;
+  const std::int64_t key_elements = m_ * (a.is_latent() ? a.n_heads : a.n_kv_heads) * a.head_dim;
+  const double keys = size(key_elements, dtype_);
+  const double queries = size(m_ * a.n_heads * a.head_dim, dtype_);
+  const double sums = static_cast<double>(in_.batch * rows_.stored_heads() * s) * kFp32Bytes;
+  const auto hold_once = [&](std::string_view name, Bytes bytes, OpIndex at) {
+    graph_.release(graph_.hold(name, Owner::kScores, charged_bytes(*in_.stack, bytes), at), at);
+  };
+
+  if (needs.prompt_scores == PromptScoreClass::kLastWindow) {
+    const std::int64_t rows = std::min<std::int64_t>(needs.prompt_window, s);
+    const std::int64_t n = in_.batch * a.n_heads * rows * s;
+    const double matrix = size(n, Dtype::kFp32);
+    const OpIndex at = graph_.add({.name = "window scores",
+                                   .family = OpFamily::kScorePass,
+                                   .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
+                                   .bytes_read = keys + matrix,
+                                   .bytes_written = matrix + sums,
+                                   .launches = 3,
+                                   .dtype = dtype_},
+                                  {after});
+    hold_once("window scores", bytes_of(n, Dtype::kFp32), at);
+    return at;
+  }
+
+  if (needs.score_exec == ScoreExec::kFusedTwoPass) {
+    const std::int64_t row_sums = in_.batch * a.n_heads * s;
+    const OpIndex at =
+        graph_.add({.name = "column sums",
+                    .family = OpFamily::kScorePass,
+                    .flops = FlopCount{2.0 * static_cast<double>(in_.batch) * a.n_heads *
+                                       causal_pairs(s, a.window) * a.head_dim},
+                    .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
+                    .bytes_written = sums,
+                    .dtype = dtype_},
+                   {after});
+    hold_once("row sums", bytes_of(row_sums, Dtype::kFp32), at);
+    return at;
+  }
+
+  std::int64_t rows = std::min(moment.score_rows, s);
+  if (needs.score_exec == ScoreExec::kEagerChunked) rows = std::min(rows, kScoreChunk);
+  const std::int64_t chunks = (s + rows - 1) / rows;
+  const std::int64_t n = in_.batch * a.n_heads * s * s;
+  const std::int64_t n_chunk = in_.batch * a.n_heads * rows * s;
+  // Each matrix is written once and read once.
+  const double traffic =
+      size(n, dtype_) * needs.score_copies + (needs.fp32_softmax ? size(n, Dtype::kFp32) : 0.0);
+  const OpIndex at =
+      graph_.add({.name = "attention scores",
+                  .family = OpFamily::kScorePass,
+                  .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
+                  .bytes_read = queries + keys * static_cast<double>(chunks) + traffic,
+                  .bytes_written = traffic + sums,
+                  .launches = static_cast<std::int32_t>(4 * chunks),
+                  .dtype = dtype_},
+                 {after});
+  for (std::int32_t i = 0; i < needs.score_copies; ++i) {
+    hold_once(i == 0 ? "attention scores" : "copy of the attention scores",
+              bytes_of(n_chunk, dtype_), at);
+  }
+  if (needs.fp32_softmax) hold_once("fp32 softmax", bytes_of(n_chunk, Dtype::kFp32), at);
+  return at;
+}
+
+std::int64_t LayerBuilder::kv_elements() const {
+  return attention_.is_latent() ? attention_.kv_lora_rank + attention_.rope_head_dim
+                                : static_cast<std::int64_t>(attention_.n_kv_heads) *
+                                      (attention_.head_dim + attention_.v_head_dim);
+}
+
+OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
+  const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
+  const bool keeps = in_.stack->keeps_inputs;
+  const bool latent = attention_.is_latent();
+  input_ = activation("layer input", m_ * llm_.d_model, 0);
+  const OpIndex first = norm("input norm", -1);
+  normed_ = activation("input norm output", m_ * llm_.d_model, first);
+
+  Projected qkv = project(first);
+  // What was projected is the cache itself, unless it is stored in another form.
+  const bool direct = !is_static && bits_of(rows_.dtype()) == bits_of(dtype_) &&
+                      rows_.stored_heads() == rows_.shape().n_kv_heads;
+  CacheTensors cache;
+  if (direct) {
+    const auto adopt = [&](std::string_view name, std::optional<std::size_t>& made, Bytes payload) {
+      const OpIndex since = graph_.tensors()[*made].first;
+      drop(made, since - 1);  // held as cache instead, from the same operator on
+      made.reset();
+      return hold_cache(name, payload, since);
+    };
+    cache.keys = adopt("keys", qkv.k, rows_.keys(moment.prompt));
+    if (!latent) cache.values = adopt("values", qkv.v, rows_.values(moment.prompt));
+  } else {
+    const double made = size(m_ * kv_elements(), dtype_);
+    const Bytes stored = rows_.keys(moment.prompt) + rows_.values(moment.prompt);
+    qkv.op = graph_.add({.name = "cache write",
+                         .family = OpFamily::kCacheWrite,
+                         .bytes_read = made,
+                         .bytes_written = static_cast<double>(stored.count()),
+                         .launches = 2,
+                         .dtype = dtype_},
+                        {qkv.op});
+    if (!is_static) {
+      cache.keys = hold_cache("keys", rows_.keys(moment.prompt), qkv.op);
+      if (!latent) cache.values = hold_cache("values", rows_.values(moment.prompt), qkv.op);
+    }
+  }
+
+  OpIndex at = attend_prompt(qkv, moment.prompt);
+  at = score_prompt(at, moment);
+  if (!keeps) {
+    for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
+  }
+  const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
+  at = gemm("output projection", m_, width, llm_.d_model, at);
+  if (keeps) {
+    for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
+    drop(normed_, at);
+  }
+  drop(attended_, at);
+
+  std::int64_t entries = moment.prompt;
+  const std::size_t projected = activation("attention block output", m_ * llm_.d_model, at);
+  attended_ = projected;
+  if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && moment.kept < moment.prompt) {
+    entries = moment.kept;
+    at = compact(cache, moment.prompt, moment.kept, at);
+  }
+  const Bytes side = charged_bytes(*in_.stack, rows_.side(entries));
+  if (side > Bytes{} && !is_static) {
+    graph_.hold("side data", Owner::kSideData, side, at + 1);
+  }
+  close(at);
+  return std::move(graph_);
+}
+
+}  // namespace kvsim
