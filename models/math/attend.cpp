@@ -11,63 +11,85 @@ namespace {
 
 using lanes::D4;
 
-/// logits[g * stride + e] for `G` query rows at once, so that a key is converted to fp64 only once.
+/// logits[g * stride + e] for G query rows and K keys at a time: a key is converted to fp64 once
+/// for all rows, a query is loaded once for all keys, and G * K sums are in flight. Each sum has
+/// one lane accumulator, so its value does not depend on K.
+template <std::size_t G, std::size_t K>
+std::size_t dot_blocks(const double* q, const float* keys, std::size_t first, std::size_t entries,
+                       std::size_t d, double scale, double* logits, std::size_t stride) {
+  const std::size_t whole = d / 4 * 4;
+  std::size_t e = first;
+  for (; e + K <= entries; e += K) {
+    const float* key = keys + e * d;
+    D4 sums[K][G] = {};
+    for (std::size_t j = 0; j < whole; j += 4) {
+      D4 k[K];
+      for (std::size_t i = 0; i < K; ++i) k[i] = lanes::load(key + i * d + j);
+      for (std::size_t g = 0; g < G; ++g) {
+        const D4 x = lanes::load(q + g * d + j);
+        for (std::size_t i = 0; i < K; ++i) sums[i][g] = lanes::multiply_add(x, k[i], sums[i][g]);
+      }
+    }
+    for (std::size_t i = 0; i < K; ++i) {
+      for (std::size_t g = 0; g < G; ++g) {
+        double sum = lanes::fold(sums[i][g]);
+        for (std::size_t j = whole; j < d; ++j) {
+          sum += q[g * d + j] * static_cast<double>(key[i * d + j]);
+        }
+        logits[g * stride + e + i] = sum * scale;
+      }
+    }
+  }
+  return e;
+}
+
 template <std::size_t G>
 void dot_rows(const double* q, const float* keys, std::size_t entries, std::size_t d, double scale,
               double* logits, std::size_t stride) {
-  const std::size_t whole = d / 8 * 8;
-  for (std::size_t e = 0; e < entries; ++e) {
-    const float* key = keys + e * d;
-    D4 low[G] = {}, high[G] = {};
-    for (std::size_t j = 0; j < whole; j += 8) {
-      const D4 k0 = lanes::load(key + j);
-      const D4 k1 = lanes::load(key + j + 4);
-      for (std::size_t g = 0; g < G; ++g) {
-        low[g] += lanes::load(q + g * d + j) * k0;
-        high[g] += lanes::load(q + g * d + j + 4) * k1;
-      }
-    }
-    for (std::size_t g = 0; g < G; ++g) {
-      double sum = lanes::fold(low[g] + high[g]);
-      for (std::size_t j = whole; j < d; ++j) sum += q[g * d + j] * static_cast<double>(key[j]);
-      logits[g * stride + e] = sum * scale;
-    }
-  }
+  constexpr std::size_t kKeys = G == 1 ? 8 : G == 2 ? 4 : 2;  // about eight sums in flight
+  const std::size_t done = dot_blocks<G, kKeys>(q, keys, 0, entries, d, scale, logits, stride);
+  dot_blocks<G, 1>(q, keys, done, entries, d, scale, logits, stride);
 }
 
-/// out[g, :] += sum over e of p[g, e] v[e,:], four entries at a time.
+/// out[g, :] += sum over e of p[g, e] v[e,:]. Values are taken in runs that stay in the first-level
+/// cache; within a run a few columns at a time are summed over all its entries in registers.
 template <std::size_t G>
 void weighted_rows(const double* p, std::size_t stride, const float* values, std::size_t entries,
                    std::size_t d, double* out) {
-  std::size_t e = 0;
-  for (; e + 4 <= entries; e += 4) {
-    const float* v = values + e * d;
+  constexpr std::size_t kRun = 64;
+  constexpr std::size_t kColumns = G == 1 ? 8 : 2;  // lanes of four: G * kColumns sums
+  for (std::size_t first = 0; first < entries; first += kRun) {
+    const std::size_t last = std::min(entries, first + kRun);
     std::size_t j = 0;
-    for (; j + 4 <= d; j += 4) {
-      const D4 v0 = lanes::load(v + j);
-      const D4 v1 = lanes::load(v + d + j);
-      const D4 v2 = lanes::load(v + 2 * d + j);
-      const D4 v3 = lanes::load(v + 3 * d + j);
-      for (std::size_t g = 0; g < G; ++g) {
-        const double* w = p + g * stride + e;
-        const D4 sum = (v0 * w[0] + v1 * w[1]) + (v2 * w[2] + v3 * w[3]);
-        lanes::store(out + g * d + j, lanes::load(out + g * d + j) + sum);
+    const auto columns = [&]<std::size_t C>() {
+      D4 sums[G][C] = {};
+      for (std::size_t e = first; e < last; ++e) {
+        const float* v = values + e * d + j;
+        for (std::size_t c = 0; c < C; ++c) {
+          const D4 x = lanes::load(v + 4 * c);
+          for (std::size_t g = 0; g < G; ++g) {
+            sums[g][c] = lanes::multiply_add(x, lanes::all(p[g * stride + e]), sums[g][c]);
+          }
+        }
       }
-    }
+      for (std::size_t g = 0; g < G; ++g) {
+        for (std::size_t c = 0; c < C; ++c) {
+          double* to = out + g * d + j + 4 * c;
+          lanes::store(to, lanes::load(to) + sums[g][c]);
+        }
+      }
+      j += 4 * C;
+    };
+    while (j + 4 * kColumns <= d) columns.template operator()<kColumns>();
+    while (j + 4 <= d) columns.template operator()<1>();
     for (; j < d; ++j) {
       for (std::size_t g = 0; g < G; ++g) {
-        const double* w = p + g * stride + e;
-        out[g * d + j] +=
-            (static_cast<double>(v[j]) * w[0] + static_cast<double>(v[d + j]) * w[1]) +
-            (static_cast<double>(v[2 * d + j]) * w[2] + static_cast<double>(v[3 * d + j]) * w[3]);
+        double sum = 0;
+        for (std::size_t e = first; e < last; ++e) {
+          sum += p[g * stride + e] * static_cast<double>(values[e * d + j]);
+        }
+        out[g * d + j] += sum;
       }
-    }
-  }
-  for (; e < entries; ++e) {
-    for (std::size_t g = 0; g < G; ++g) {
-      const double w = p[g * stride + e];
-      for (std::size_t j = 0; j < d; ++j)
-        out[g * d + j] += w * static_cast<double>(values[e * d + j]);
     }
   }
 }
