@@ -20,6 +20,9 @@ constexpr std::int64_t kMostLayers = 10'000;
 constexpr std::int64_t kMostHeads = 100'000;
 constexpr std::int64_t kWidest = 1'000'000;
 constexpr std::int64_t kMostTokens = 100'000'000;
+constexpr double kLargestScale = 1000;
+// Models record hundreds. Below this bound no dot product or logit can leave the range of fp32.
+constexpr float kLargestElement = 1e6F;
 
 /// The metadata of a trace: strings that must be numbers.
 class Metadata {
@@ -45,13 +48,14 @@ class Metadata {
     }
     return value;
   }
-  [[nodiscard]] double positive(const std::string& key) const {
+  [[nodiscard]] double positive(const std::string& key, double most) const {
     const std::string text = word(key);
     double value = 0;
     const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (status != std::errc{} || end != text.data() + text.size() || !std::isfinite(value) ||
-        value <= 0) {
-      throw InputError{place(key), "a finite number above 0", quoted(text)};
+    if (status != std::errc{} || end != text.data() + text.size() ||
+        !(value > 0 && value <= most)) {
+      throw InputError{place(key), fmt::format("a number above 0, at most {:g}", most),
+                       quoted(text)};
     }
     return value;
   }
@@ -142,8 +146,9 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
   info.head_dim = static_cast<std::int32_t>(meta.integer("head_dim", 1, kWidest));
   info.tokens = meta.integer("num_tokens", 1, kMostTokens);
   info.prompt_tokens = meta.integer("prompt_len", 1, info.tokens);
-  info.softmax_scale = meta.find("softmax_scale") != nullptr ? meta.positive("softmax_scale")
-                                                             : 1.0 / std::sqrt(info.head_dim);
+  info.softmax_scale = meta.find("softmax_scale") != nullptr
+                           ? meta.positive("softmax_scale", kLargestScale)
+                           : 1.0 / std::sqrt(info.head_dim);
   if (const std::string* style = meta.find("rope_style")) {
     if (*style != "interleaved" && *style != "half_split") {
       throw InputError{meta.place("rope_style"), "\"interleaved\" or \"half_split\"",
@@ -151,7 +156,7 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
     }
     info.rope_style = *style == "interleaved" ? RopeStyle::kInterleaved : RopeStyle::kHalfSplit;
   }
-  if (meta.find("rope_theta") != nullptr) info.rope_theta = meta.positive("rope_theta");
+  if (meta.find("rope_theta") != nullptr) info.rope_theta = meta.positive("rope_theta", 1e15);
   if (meta.find("repeat_start") != nullptr || meta.find("repeat_len") != nullptr) {
     info.repeat_start = meta.integer("repeat_start", 0, info.tokens - 1);
     info.repeat_tokens = meta.integer("repeat_len", 1, info.tokens - *info.repeat_start);
@@ -221,12 +226,12 @@ struct Trace::Impl {
       for (std::int64_t h = 0; h < heads; ++h) {
         const float* from = token.data() + h * d;
         float* to = out.data() + (h * info.tokens + t) * d;
-        bool finite = true;
+        bool fits = true;
         for (std::int64_t j = 0; j < d; ++j) {
           to[j] = from[j];
-          finite = finite && std::isfinite(from[j]);
+          fits = fits && std::abs(from[j]) <= kLargestElement;  // false for NaN
         }
-        if (!finite) refuse(name, {t, h}, {from, static_cast<std::size_t>(d)});
+        if (!fits) refuse_element(name, {t, h}, {from, static_cast<std::size_t>(d)});
       }
     }
     file.release(*file.find(name));
@@ -248,6 +253,18 @@ struct Trace::Impl {
     }
     file.release(*file.find(name));
     return out;
+  }
+
+  /// A query, key or value that is no number, or larger than any model's.
+  [[noreturn]] void refuse_element(const std::string& name, std::vector<std::int64_t> index,
+                                   std::span<const float> line) const {
+    const auto bad = std::find_if(line.begin(), line.end(),
+                                  [](float x) { return !(std::abs(x) <= kLargestElement); });
+    if (!std::isfinite(*bad)) refuse(name, std::move(index), line);
+    index.push_back(bad - line.begin());
+    throw InputError{fmt::format("{}: {}[{}]", file.place(), name, fmt::join(index, ", ")),
+                     fmt::format("a magnitude of at most {:g}", kLargestElement),
+                     fmt::format("{:g}", *bad)};
   }
 
   [[noreturn]] void refuse(const std::string& name, std::vector<std::int64_t> index,

@@ -44,6 +44,9 @@ class Selector {
   /// A merge happened: the score of `into` takes in that of `from`.
   virtual void merge_scores(std::int32_t into, std::int32_t from, bool take_max) = 0;
 
+  /// What the selector holds of the entry `id`: its score, 0 where it keeps none.
+  [[nodiscard]] virtual double score(std::int32_t id) const = 0;
+
   /// Of positions 0 … prompt-1 the `budget` most important, ascending and unique. Ties go to the
   /// older. Errors: ContractError if budget < 1 or an implementation breaks that promise.
   [[nodiscard]] std::vector<std::int32_t> plan(std::int32_t prompt, std::int32_t budget) const;
@@ -64,13 +67,14 @@ class SelectRule {
   virtual ~SelectRule() = default;
   [[nodiscard]] virtual std::unique_ptr<Selector> start(std::int32_t tokens) const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
-  /// Scores carried per entry, bytes; `recorded` is the cache's dtype.
+  /// Scores carried per entry, bytes; `recorded` is the dtype the cache is stored in.
   [[nodiscard]] virtual Bytes side_bytes_per_entry(Dtype recorded) const = 0;
   /// Entries that can never leave at a decode step, the newest token included.
   [[nodiscard]] virtual std::int64_t protected_entries() const = 0;
   /// Adds one step's traffic of one stored head with `group` query heads: score row, carried
   /// scores.
-  virtual void add_step(StepTraffic& traffic, double attended, std::int32_t group) const = 0;
+  virtual void add_step(StepTraffic& traffic, double attended, std::int32_t group,
+                        Dtype recorded) const = 0;
 };
 
 /// The merge axis: what becomes of entries that lose.

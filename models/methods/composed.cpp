@@ -35,8 +35,9 @@ std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {
 Dtype ComposedMethod::store_dtype(Dtype recorded) const { return parts_.store->dtype(recorded); }
 
 Bytes ComposedMethod::side_bytes(std::int64_t entries, Dtype recorded) const {
-  return (parts_.select->side_bytes_per_entry(recorded) +
-          parts_.merge->side_bytes_per_entry(recorded)) *
+  const Dtype stored = parts_.store->dtype(recorded);
+  return (parts_.select->side_bytes_per_entry(stored) +
+          parts_.merge->side_bytes_per_entry(stored)) *
          entries;
 }
 
@@ -49,7 +50,7 @@ StepTraffic ComposedMethod::decode_traffic(const LayerShape& shape, Dtype record
   StepTraffic one;
   one.attention_read = attended * row_bytes;
   one.append_write = row_bytes;
-  parts_.select->add_step(one, attended, group);
+  parts_.select->add_step(one, attended, group, parts_.store->dtype(recorded));
   parts_.merge->add_step(one, attended, row_bytes, shape.head_dim, evicts);
   if (parts_.rerotate) one.extra_flops += attended * 3.0 * shape.head_dim;
   StepTraffic all;

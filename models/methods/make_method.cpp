@@ -148,6 +148,40 @@ bool was_given(const MethodSpec& spec, const std::vector<ParamInfo>& declared,
          });
 }
 
+/// The most entries per layer that hold at most `share` of the prompt's entries, where a layer with
+/// a sliding window holds no more than that anyway. Without windows: share * prompt, truncated in
+/// doubles as the released codes do.
+std::int64_t entries_of_share(double share, std::int64_t prompt,
+                              const std::vector<std::int64_t>& windows) {
+  const auto plain = static_cast<std::int64_t>(share * static_cast<double>(prompt));
+  const auto cap = [prompt](std::int64_t window) {
+    return window > 0 ? std::min(window, prompt) : prompt;
+  };
+  if (std::all_of(windows.begin(), windows.end(), [&](auto w) { return cap(w) == prompt; })) {
+    return plain;
+  }
+  double full = 0;
+  for (const std::int64_t window : windows) full += static_cast<double>(cap(window));
+  const auto held = [&](std::int64_t entries) {
+    double sum = 0;
+    for (const std::int64_t window : windows) {
+      sum += static_cast<double>(std::min(entries, cap(window)));
+    }
+    return sum;
+  };
+  std::int64_t low = 0;
+  std::int64_t high = prompt;
+  while (low < high) {
+    const std::int64_t middle = low + (high - low + 1) / 2;
+    if (held(middle) <= share * full) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
 /// Entries per stored head that `budget` buys: a share of the full cache's K and V bytes.
 std::int64_t budget_entries(const std::string& method, const Budget& budget, std::int64_t prompt,
                             const MethodSite& site, bool query_head, Dtype stored) {
@@ -164,12 +198,12 @@ std::int64_t budget_entries(const std::string& method, const Budget& budget, std
     throw InputError{fmt::format("method \"{}\": budget: expected a fraction in (0, 1], got {}",
                                  method, budget.fraction)};
   }
-  double entries = budget.fraction * static_cast<double>(prompt);
+  double share = budget.fraction;
   if (query_head && site.shape.n_kv_heads > 0) {
-    entries = entries * site.shape.n_kv_heads / site.shape.n_heads;
+    share = share * site.shape.n_kv_heads / site.shape.n_heads;
   }
-  if (stored != site.recorded) entries = entries * bits_of(site.recorded) / bits_of(stored);
-  const auto whole = static_cast<std::int64_t>(entries);
+  if (stored != site.recorded) share = share * bits_of(site.recorded) / bits_of(stored);
+  const std::int64_t whole = entries_of_share(share, prompt, site.windows);
   if (whole < 1) {
     throw InputError{fmt::format("method \"{}\": budget {} of {} prompt tokens is no entry at all",
                                  method, budget.fraction, prompt)};

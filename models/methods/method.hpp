@@ -158,6 +158,8 @@ struct MethodInfo {
 struct MethodSite {
   Dtype recorded = Dtype::kFp16;
   LayerShape shape;  // zeros: one query head per KV head
+  std::vector<std::int64_t>
+      windows;  // sliding window of each layer, 0 for none; empty: none at all
 };
 
 /// Settles `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or parameter,

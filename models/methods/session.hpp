@@ -40,6 +40,7 @@ class HeadSession {
                              std::span<const float> value);
 
   [[nodiscard]] const EntryTable& entries() const { return entries_; }
+  [[nodiscard]] const Selector& selector() const { return *selector_; }
   /// Whether the last step dropped or merged an entry.
   [[nodiscard]] bool compressed() const { return compressed_; }
   /// Positions each entry stands for, ascending; entries by first member.

@@ -200,7 +200,10 @@ int run_replay(const Arguments& arguments) {
   }
   if (json && !arguments.has("per-step")) {
     for (ReplayJob& job : jobs) {
-      for (ReplayMethod& method : job.result.methods) method.series.clear();
+      for (ReplayMethod& method : job.result.methods) {
+        method.series.clear();
+        method.layer_series.clear();
+      }
     }
   }
   if (json) {

@@ -22,13 +22,14 @@ struct ReplayOptions {
   std::function<void(double)> progress;  // called with the fraction done
 };
 
-/// One step, summed or averaged over layers and heads.
+/// One step, summed or averaged over heads and layers, or over the heads of one layer.
 struct ReplayStep {
-  std::int64_t step = 0;    // 1-based decode step
-  std::int64_t tokens = 0;  // tokens so far, this one included
-  double entries_held = 0;  // sum over layers and stored heads, after compression
-  double entries_attended = 0;
-  std::int64_t bytes_held = 0;  // K, V and side
+  std::int64_t step = 0;          // 1-based decode step
+  std::int64_t tokens = 0;        // tokens so far, this one included
+  std::int64_t entries_held = 0;  // sum over layers and stored heads, after compression
+  std::int64_t entries_attended = 0;
+  std::int64_t bytes_held = 0;      // K, V and side
+  std::int64_t bytes_attended = 0;  // K and V of the entries attended
   std::int64_t side_bytes = 0;
   double bytes_read = 0, bytes_written = 0, extra_flops = 0;
   double rel_error = 0, cosine = 0;  // means over layers and query heads
@@ -61,8 +62,9 @@ struct ReplayMethod {
   std::optional<double> retained_mass_mean;                       // null for merges
   std::optional<std::int64_t> closed_form_bytes_final;
   std::vector<ReplayCell> layers;
-  std::vector<ReplayCell> heads;   // with per_head
-  std::vector<ReplayStep> series;  // with per_step
+  std::vector<ReplayCell> heads;                      // with per_head
+  std::vector<ReplayStep> series;                     // with per_step
+  std::vector<std::vector<ReplayStep>> layer_series;  // with per_step: [layer][step]
   /// kept[layer][stored head]: entries, each its member positions ascending; entries by first
   /// member.
   std::vector<std::vector<std::vector<std::vector<std::int32_t>>>> kept;

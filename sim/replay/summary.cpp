@@ -18,6 +18,28 @@ double mean(std::span<const float> values) {
   return sum / static_cast<double>(values.size());
 }
 
+/// Adds sums of one layer to those of all.
+void add(ReplayStep& all, const ReplayStep& one) {
+  all.entries_held += one.entries_held;
+  all.entries_attended += one.entries_attended;
+  all.bytes_held += one.bytes_held;
+  all.bytes_attended += one.bytes_attended;
+  all.side_bytes += one.side_bytes;
+  all.bytes_read += one.bytes_read;
+  all.bytes_written += one.bytes_written;
+  all.extra_flops += one.extra_flops;
+  all.rel_error += one.rel_error;
+  all.cosine += one.cosine;
+  if (all.retained_mass) *all.retained_mass += one.retained_mass.value_or(0);
+}
+
+/// Turns sums over query heads into means.
+void scale_means(ReplayStep& step, double share) {
+  step.rel_error *= share;
+  step.cosine *= share;
+  if (step.retained_mass) *step.retained_mass *= share;
+}
+
 }  // namespace
 
 double percentile(std::vector<float> values, double share) {
@@ -38,13 +60,18 @@ ReplaySummary::ReplaySummary(const ComposedMethod& method, const TraceInfo& trac
   result_.name = method.name();
   result_.params = method.params();
   result_.steps = trace.tokens - trace.prompt_tokens;
-  steps_.resize(static_cast<std::size_t>(result_.steps));
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    steps_[i].step = static_cast<std::int64_t>(i) + 1;
-    steps_[i].tokens = trace.prompt_tokens + steps_[i].step;
-    if (!method.merges()) steps_[i].retained_mass = 0.0;
-  }
+  steps_ = blank_steps();
   if (options.kept_positions) result_.kept.resize(static_cast<std::size_t>(trace.n_layers));
+}
+
+std::vector<ReplayStep> ReplaySummary::blank_steps() const {
+  std::vector<ReplayStep> steps(static_cast<std::size_t>(result_.steps));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    steps[i].step = static_cast<std::int64_t>(i) + 1;
+    steps[i].tokens = trace_.prompt_tokens + steps[i].step;
+    if (!method_.merges()) steps[i].retained_mass = 0.0;
+  }
+  return steps;
 }
 
 Bytes ReplaySummary::kv_bytes(std::int64_t entries) const {
@@ -59,9 +86,10 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   double cosine = 0;
   double mass = 0;
   std::int32_t stored = 0;
+  std::vector<ReplayStep> steps = blank_steps();
   for (const HeadSeries& head : heads) {
     ReplayCell one;
-    add_head(one, layer, stored, head);
+    add_head(steps, one, layer, stored, head);
     cell.entries_final += one.entries_final;
     cell.bytes_final += one.bytes_final;
     const auto n = static_cast<std::int64_t>(head.rel_error.size());
@@ -82,22 +110,28 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   cell.cosine_mean = cosine * share;
   if (!method_.merges()) cell.retained_mass_mean = mass * share;
   result_.layers.push_back(cell);
+  for (std::size_t i = 0; i < steps.size(); ++i) add(steps_[i], steps[i]);
+  if (options_.per_step) {
+    for (ReplayStep& step : steps) scale_means(step, 1.0 / trace_.n_heads);
+    result_.layer_series.push_back(std::move(steps));
+  }
   error_sum_ += error;
   cosine_sum_ += cosine;
   mass_sum_ += mass;
   samples_ += samples;
 }
 
-void ReplaySummary::add_head(ReplayCell& cell, std::int32_t layer, std::int32_t stored,
-                             const HeadSeries& head) {
+void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, std::int32_t layer,
+                             std::int32_t stored, const HeadSeries& head) {
   const LayerShape shape{.n_heads = head.queries, .n_kv_heads = 1, .head_dim = trace_.head_dim};
   const auto group = static_cast<std::size_t>(head.queries);
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    ReplayStep& step = steps_[i];
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    ReplayStep& step = steps[i];
     const Bytes side = method_.side_bytes(head.held[i], trace_.dtype);
     step.entries_held += head.held[i];
     step.entries_attended += head.attended[i];
     step.bytes_held += (kv_bytes(head.held[i]) + side).count();
+    step.bytes_attended += kv_bytes(head.attended[i]).count();
     step.side_bytes += side.count();
     const StepTraffic traffic =
         method_.decode_traffic(shape, trace_.dtype, head.attended[i], head.compressed[i] != 0);
@@ -159,9 +193,7 @@ ReplayMethod ReplaySummary::finish() {
     result_.bytes_read_total += step.bytes_read;
     result_.bytes_written_total += step.bytes_written;
     result_.extra_flops_total += step.extra_flops;
-    step.rel_error *= per_step;
-    step.cosine *= per_step;
-    if (step.retained_mass) *step.retained_mass *= per_step;
+    scale_means(step, per_step);
   }
   if (options_.per_step) result_.series = std::move(steps_);
   if (stored != trace_.dtype) {

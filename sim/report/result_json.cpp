@@ -147,6 +147,7 @@ ordered_json step_json(const ReplayStep& step) {
           {"entries_held", step.entries_held},
           {"entries_attended", step.entries_attended},
           {"bytes_held", step.bytes_held},
+          {"bytes_attended", step.bytes_attended},
           {"side_bytes", step.side_bytes},
           {"bytes_read", step.bytes_read},
           {"bytes_written", step.bytes_written},
@@ -183,6 +184,12 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace) {
   if (!method.series.empty()) {
     out["per_step"] = ordered_json::array();
     for (const ReplayStep& step : method.series) out["per_step"].push_back(step_json(step));
+    out["per_step_layers"] = ordered_json::array();
+    for (std::size_t l = 0; l < method.layer_series.size(); ++l) {
+      ordered_json steps = ordered_json::array();
+      for (const ReplayStep& step : method.layer_series[l]) steps.push_back(step_json(step));
+      out["per_step_layers"].push_back({{"layer", l}, {"per_step", std::move(steps)}});
+    }
   }
   if (!method.heads.empty()) {
     out["per_head"] = ordered_json::array();

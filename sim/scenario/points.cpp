@@ -225,8 +225,11 @@ Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
 
 MethodSite site_of(const Llm& llm, Dtype kv_dtype) {
   const AttentionSpec& attention = llm.layers.front().attention;
-  return {.recorded = kv_dtype,
-          .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim}};
+  MethodSite site{.recorded = kv_dtype,
+                  .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
+                  .windows = {}};
+  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  return site;
 }
 
 /// Sizes whose byte counts would leave the range in which they are exact are refused.

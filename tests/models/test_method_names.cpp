@@ -109,6 +109,19 @@ TEST_CASE("one byte budget buys fewer entries where more is stored for each") {
   CHECK(entries("h2o+store=fp16", {}, Dtype::kFp32) == 400);
 }
 
+TEST_CASE("a budget is a share of what the full cache holds, windows and all") {
+  const auto entries = [](double f, std::int64_t prompt, std::vector<std::int64_t> windows) {
+    const MethodSite site{.recorded = Dtype::kFp16, .shape = {}, .windows = std::move(windows)};
+    return param_integer(make_method({"h2o", {}, Budget{f, 0}}, prompt, site)->params(), "budget");
+  };
+  // Two layers that see 4096 of 16,384: half of what they hold is 2048 each.
+  CHECK(entries(0.5, 16384, {4096, 4096}) == 2048);
+  // One of 1000, one whole, prompt 5000: 0.5 * 6000 = 3000 = min(B, 1000) + B, so B = 2000.
+  CHECK(entries(0.5, 5000, {1000, 0}) == 2000);
+  // Windows that the prompt does not fill change nothing.
+  CHECK(entries(0.29, 100, {4096, 0}) == 28);  // int(0.29 * 100) in doubles
+}
+
 TEST_CASE("defaults are the catalogue's") {
   const auto zero = make_method({"zeromerge", {}, Budget{0, 100}}, 1000);
   CHECK(param_number(zero->params(), "alpha") == 0.6);

@@ -193,16 +193,64 @@ TEST_CASE("counts kept in the cache's dtype stop where half precision stops coun
 }
 
 TEST_CASE("the score of a slot takes the larger, or the sum") {
-  const auto head = test::random_head(1, kDim, 100, 60);
-  Run a{"zeromerge", head.view, 12, {{"score_update", std::string{"sum"}}}};
-  Run b{"zeromerge",
+  // One run from a prompt of 60 at a budget of 12: a tail of 2, one slot, so 49 tokens in the slot.
+  const auto head = test::random_head(1, kDim, 60, 60);
+  const Run larger{"zeromerge", head.view, 12};
+  const Run sum{"zeromerge", head.view, 12, {{"score_update", std::string{"sum"}}}};
+  const auto sums = prompt_column_sums(head.q, head.keys, 1, kDim, 60, 60, head.view.scale, 0.98);
+  const std::int32_t slot = larger.session.entries().merged_slots().front();
+  const auto members = larger.session.entries().members(slot);
+  REQUIRE(members.size() == 49);
+  double highest = 0;
+  double total = 0;
+  for (const std::int32_t id : members) {
+    highest = std::max(highest, sums[static_cast<std::size_t>(id)]);
+    total += sums[static_cast<std::size_t>(id)];
+  }
+  CHECK(larger.session.selector().score(members.front()) == test::rel(highest));
+  CHECK(sum.session.selector().score(members.front()) == test::rel(total));
+}
+
+TEST_CASE("a token joins the slot nearest by product, or by distance") {
+  for (const bool l2 : {false, true}) {
+    const auto head = test::random_head(1, kDim, 61, 60, 4);
+    Run run{
+        "zeromerge",
         head.view,
-        12,
-        {{"metric", std::string{"l2"}}, {"residual_slots", std::int64_t{3}}}};
-  a.to_the_end();
-  b.to_the_end();
-  CHECK(a.session.entries().size() == 12);
-  CHECK(b.session.entries().merged_size() == 3);
+        20,
+        {{"metric", std::string{l2 ? "l2" : "dot_product"}}, {"residual_slots", std::int64_t{4}}}};
+    const EntryTable before = run.session.entries();
+    run.step(60);
+    const EntryTable& after = run.session.entries();
+    // Who left is who is now in a slot and was a token before.
+    std::int32_t left = -1;
+    std::int32_t joined = -1;
+    for (const std::int32_t slot : after.merged_slots()) {
+      for (const std::int32_t id : after.members(slot)) {
+        for (std::int32_t s = 0; s < before.size(); ++s) {
+          if (!before.is_merged(s) && before.id(s) == id) {
+            left = id;
+            joined = after.id(slot);
+          }
+        }
+      }
+    }
+    REQUIRE(left >= 0);
+    std::int32_t best = -1;
+    double highest = 0;
+    for (const std::int32_t slot : before.merged_slots()) {
+      const auto key = test::to_vec(before.key(slot));
+      const auto leaving = test::to_vec(test::row_of(head.keys, left, kDim));
+      const double product = test::inner(key, leaving);
+      const double similarity =
+          l2 ? -(test::inner(key, key) - 2 * product + test::inner(leaving, leaving)) : product;
+      if (best < 0 || similarity > highest) {
+        highest = similarity;
+        best = before.id(slot);
+      }
+    }
+    CHECK(joined == best);
+  }
 }
 
 }  // namespace

@@ -116,6 +116,21 @@ void check_laws(const Trace& trace, const ReplayMethod& m) {
     CHECK(step.cosine <= 1.0);
     if (step.retained_mass) CHECK(*step.retained_mass <= 1.0);
   }
+  // A step of the whole is the sum, or the mean, of the layers' steps.
+  REQUIRE(m.layer_series.size() == static_cast<std::size_t>(info.n_layers));
+  for (std::size_t i = 0; i < m.series.size(); ++i) {
+    std::int64_t held = 0;
+    std::int64_t attended = 0;
+    double mean_error = 0;
+    for (const auto& layer : m.layer_series) {
+      held += layer[i].bytes_held;
+      attended += layer[i].bytes_attended;
+      mean_error += layer[i].rel_error / static_cast<double>(info.n_layers);
+    }
+    CHECK(held == m.series[i].bytes_held);
+    CHECK(attended == m.series[i].bytes_attended);
+    CHECK(mean_error == doctest::Approx(m.series[i].rel_error).epsilon(1e-9));
+  }
   CHECK(read == rel(m.bytes_read_total));
   CHECK(error == doctest::Approx(m.rel_error_mean).epsilon(1e-9));
   CHECK(m.rel_error_p99 >= 0);

@@ -133,11 +133,14 @@ TEST_CASE("metadata outside its range is refused with place, expected and got") 
         "__metadata__.prompt_len: expected an integer in [1, 3], got \"4\"");
   CHECK(with("num_kv_heads", "3").complaint().find("expected an integer in [1, 2]") !=
         std::string::npos);
-  CHECK(with("softmax_scale", "nan").complaint().find("a finite number above 0") !=
+  CHECK(with("softmax_scale", "nan").complaint().find("a number above 0, at most") !=
         std::string::npos);
+  CHECK(with("softmax_scale", "1e308").complaint() ==
+        "__metadata__.softmax_scale: expected a number above 0, at most 1000, got \"1e308\"");
   CHECK(with("rope_style", "spiral").complaint().find("\"interleaved\" or \"half_split\"") !=
         std::string::npos);
-  CHECK(with("rope_theta", "-1").complaint().find("a finite number above 0") != std::string::npos);
+  CHECK(with("rope_theta", "-1").complaint().find("a number above 0, at most") !=
+        std::string::npos);
   CHECK(with("repeat_start", "1").complaint() == "__metadata__.repeat_len: missing");
   Draft odd = with("num_q_heads", "3");
   odd.metadata["num_kv_heads"] = "2";
@@ -165,6 +168,11 @@ TEST_CASE("what is not a finite number is named by element") {
   CHECK(draft.complaint() == "layers.0.v[2, 0, 1]: expected a finite number, got NaN");
   draft.poison = std::numeric_limits<float>::infinity();
   CHECK(draft.complaint() == "layers.0.v[2, 0, 1]: expected a finite number, got infinity");
+  // Finite in fp32, but products of such numbers are not.
+  draft.tensors[2].type = draft.tensors[1].type = TensorType::kF32;
+  draft.poison = 1e20F;
+  CHECK(draft.complaint() ==
+        "layers.0.v[2, 0, 1]: expected a magnitude of at most 1e+06, got 1e+20");
 }
 
 TEST_CASE("a log score may be the logarithm of nothing, but not NaN") {

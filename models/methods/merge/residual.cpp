@@ -120,6 +120,7 @@ class ResidualRule final : public MergeRule {
                : settings_.alpha * std::log(static_cast<double>(std::min(count, count_cap_)));
   }
   Bytes side_bytes_per_entry(Dtype /*recorded*/) const override {
+    if (settings_.slots == 0) return Bytes{0};  // every entry stands for itself
     return settings_.count_in_cache_dtype ? bytes_of(1, settings_.recorded) : Bytes{4};
   }
   Compaction compaction() const override {
@@ -131,8 +132,9 @@ class ResidualRule final : public MergeRule {
 
   void add_step(StepTraffic& traffic, double attended, double row_bytes, std::int32_t head_dim,
                 bool evicts) const override {
-    traffic.side_read += attended * 4.0;  // counts, for the bias
-    traffic.extra_flops += attended;
+    // Counts, for the bias; adding it is part of the softmax.
+    traffic.side_read +=
+        attended * static_cast<double>(side_bytes_per_entry(settings_.recorded).count());
     if (!evicts || settings_.slots == 0) return;
     const auto slots = static_cast<double>(settings_.slots);
     traffic.move_read +=

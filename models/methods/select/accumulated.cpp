@@ -29,6 +29,7 @@ class AccumulatedSelector final : public Selector {
       score = settings_.decay * score + row.group_sum[slot];
     }
   }
+  double score(std::int32_t id) const override { return score_[static_cast<std::size_t>(id)]; }
   void merge_scores(std::int32_t into, std::int32_t from, bool take_max) override {
     at(into) = take_max ? std::max(at(into), at(from)) : at(into) + at(from);
   }
@@ -69,13 +70,16 @@ class AccumulatedRule final : public SelectRule {
     return settings_.sinks + settings_.recent_decode;
   }
 
-  void add_step(StepTraffic& traffic, double attended, std::int32_t group) const override {
+  // Work as the method catalogue counts it: decay, add and compare once an entry held before; the
+  // sum over the group rides on the read of the row.
+  void add_step(StepTraffic& traffic, double attended, std::int32_t group,
+                Dtype recorded) const override {
+    const auto side = static_cast<double>(side_bytes_per_entry(recorded).count());
     traffic.score_row_write += group * attended * 4.0;
     traffic.score_row_read += group * attended * 4.0;
-    traffic.side_read += attended * 4.0;
-    traffic.side_write += attended * 4.0;
-    // Sum over the group, decay and add, compare for the minimum.
-    traffic.extra_flops += attended * (group + 2.0) + (settings_.decay == 1.0 ? 0.0 : attended);
+    traffic.side_read += attended * side;
+    traffic.side_write += attended * side;
+    traffic.extra_flops += (attended - 1.0) * (settings_.decay == 1.0 ? 2.0 : 3.0);
   }
 
  private:

@@ -13,6 +13,9 @@ class AllSelector final : public Selector {
   void observe(const AttentionRow& /*row*/) override {}
   void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) override {}
 
+ public:
+  double score(std::int32_t /*id*/) const override { return 0.0; }
+
  private:
   double importance(std::int32_t /*id*/, std::int32_t /*newest*/,
                     bool /*at_prefill*/) const override {
@@ -28,8 +31,8 @@ class AllRule final : public SelectRule {
   MethodNeeds needs() const override { return {}; }
   Bytes side_bytes_per_entry(Dtype /*recorded*/) const override { return Bytes{0}; }
   std::int64_t protected_entries() const override { return 0; }
-  void add_step(StepTraffic& /*traffic*/, double /*attended*/,
-                std::int32_t /*group*/) const override {}
+  void add_step(StepTraffic& /*traffic*/, double /*attended*/, std::int32_t /*group*/,
+                Dtype /*recorded*/) const override {}
 };
 
 }  // namespace
