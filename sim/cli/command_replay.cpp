@@ -123,10 +123,15 @@ std::vector<MethodSpec> read_specs(const Arguments& arguments) {
 }
 
 ordered_json document_of(const std::vector<ReplayJob>& jobs) {
-  if (jobs.size() == 1) return replay_document(jobs[0].result, jobs[0].skipped);
+  if (jobs.size() == 1) {
+    ordered_json one = replay_document(jobs[0].result, jobs[0].skipped);
+    add_layer_steps(one, jobs[0].result);
+    return one;
+  }
   ordered_json out;
   for (const ReplayJob& job : jobs) {
     ordered_json one = replay_document(job.result, job.skipped);
+    add_layer_steps(one, job.result);
     if (out.is_null()) {
       out = one;
       out.erase("trace");

@@ -114,18 +114,41 @@ std::string layers_csv(const RunReport& report) {
   return out;
 }
 
+namespace {
+
+constexpr std::string_view kStepColumns =
+    "step,tokens,entries_held,entries_attended,bytes_held,bytes_attended,side_bytes,bytes_read,"
+    "bytes_written,extra_flops,rel_error,cosine,retained_mass";
+
+std::string step_fields(const ReplayStep& s) {
+  return fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}", s.step, s.tokens, s.entries_held,
+                     s.entries_attended, s.bytes_held, s.bytes_attended, s.side_bytes,
+                     csv_number(s.bytes_read), csv_number(s.bytes_written),
+                     csv_number(s.extra_flops), csv_number(s.rel_error), csv_number(s.cosine),
+                     optional_number(s.retained_mass));
+}
+
+}  // namespace
+
 std::string replay_steps_csv(const ReplayResult& replay) {
-  std::string out =
-      "method,budget,step,tokens,entries_held,entries_attended,bytes_held,side_bytes,bytes_read,"
-      "bytes_written,extra_flops,rel_error,cosine,retained_mass\n";
+  std::string out = fmt::format("method,budget,{}\n", kStepColumns);
   for (const ReplayMethod& method : replay.methods) {
     for (const ReplayStep& s : method.series) {
-      out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_field(method.name),
-                         optional_number(method.budget), s.step, s.tokens,
-                         csv_number(s.entries_held), csv_number(s.entries_attended), s.bytes_held,
-                         s.side_bytes, csv_number(s.bytes_read), csv_number(s.bytes_written),
-                         csv_number(s.extra_flops), csv_number(s.rel_error), csv_number(s.cosine),
-                         optional_number(s.retained_mass));
+      out += fmt::format("{},{},{}\n", csv_field(method.name), optional_number(method.budget),
+                         step_fields(s));
+    }
+  }
+  return out;
+}
+
+std::string replay_layer_steps_csv(const ReplayResult& replay) {
+  std::string out = fmt::format("method,budget,layer,{}\n", kStepColumns);
+  for (const ReplayMethod& method : replay.methods) {
+    for (std::size_t layer = 0; layer < method.layer_series.size(); ++layer) {
+      for (const ReplayStep& s : method.layer_series[layer]) {
+        out += fmt::format("{},{},{},{}\n", csv_field(method.name), optional_number(method.budget),
+                           layer, step_fields(s));
+      }
     }
   }
   return out;

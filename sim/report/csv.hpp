@@ -24,6 +24,7 @@ namespace kvsim {
 [[nodiscard]] std::string layers_csv(const RunReport& report);
 /// One line a method and step; header alone where no series was kept.
 [[nodiscard]] std::string replay_steps_csv(const ReplayResult& replay);
+[[nodiscard]] std::string replay_layer_steps_csv(const ReplayResult& replay);  // each layer's
 /// One line a method and layer: entries, bytes, errors at the end.
 [[nodiscard]] std::string replay_layers_csv(const ReplayResult& replay);
 

@@ -184,12 +184,6 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace) {
   if (!method.series.empty()) {
     out["per_step"] = ordered_json::array();
     for (const ReplayStep& step : method.series) out["per_step"].push_back(step_json(step));
-    out["per_step_layers"] = ordered_json::array();
-    for (std::size_t l = 0; l < method.layer_series.size(); ++l) {
-      ordered_json steps = ordered_json::array();
-      for (const ReplayStep& step : method.layer_series[l]) steps.push_back(step_json(step));
-      out["per_step_layers"].push_back({{"layer", l}, {"per_step", std::move(steps)}});
-    }
   }
   if (!method.heads.empty()) {
     out["per_head"] = ordered_json::array();
@@ -275,6 +269,20 @@ ordered_json replay_document(const ReplayResult& replay, const std::vector<Skipp
   }
   out["notes"] = notes;
   return out;
+}
+
+void add_layer_steps(ordered_json& document, const ReplayResult& replay) {
+  for (std::size_t m = 0; m < replay.methods.size(); ++m) {
+    const auto& series = replay.methods[m].layer_series;
+    if (series.empty()) continue;
+    ordered_json layers = ordered_json::array();
+    for (std::size_t l = 0; l < series.size(); ++l) {
+      ordered_json steps = ordered_json::array();
+      for (const ReplayStep& step : series[l]) steps.push_back(step_json(step));
+      layers.push_back({{"layer", l}, {"per_step", std::move(steps)}});
+    }
+    document.at("methods").at(m)["per_step_layers"] = std::move(layers);
+  }
 }
 
 ordered_json kept_document(const ReplayMethod& method) {

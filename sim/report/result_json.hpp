@@ -26,6 +26,10 @@ namespace kvsim {
                                                      const std::vector<SkippedMethod>& skipped = {},
                                                      const std::vector<std::string>& notes = {});
 
+/// Adds each method's series by layer, where it is kept, as `per_step_layers` to a replay_document
+/// of the same result. Results folders have it as CSV instead: it is long.
+void add_layer_steps(nlohmann::ordered_json& document, const ReplayResult& replay);
+
 /// `{method, budget, kept: [layer][kv_head][positions ascending]}`; an entry merged from several
 /// tokens is the array of its members instead of a number.
 [[nodiscard]] nlohmann::ordered_json kept_document(const ReplayMethod& method);

@@ -23,6 +23,7 @@ ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
 
 void write_replay_tables(const AtomicFolder& building, const ReplayResult& replay) {
   building.write("replay_steps.csv", replay_steps_csv(replay));
+  building.write("replay_layer_steps.csv", replay_layer_steps_csv(replay));
   building.write("replay_layers.csv", replay_layers_csv(replay));
 }
 
