@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "models/units/error.hpp"
+#include "models/units/temporary.hpp"
 
 namespace kvsim {
 namespace {
@@ -61,17 +62,6 @@ int write_new(const fs::path& path, std::string_view text, bool sync) {
   // Some file systems (pipes and the like) cannot sync; that is no failure to write.
   if (sync && ::fsync(file.get()) != 0 && errno != EINVAL && errno != EROFS) return errno;
   return file.close() == 0 ? 0 : errno;
-}
-
-/// `NAME.WORD-PID` beside `path`, with a count where that is taken.
-fs::path sibling(const fs::path& path, std::string_view word) {
-  for (int attempt = 1;; ++attempt) {
-    fs::path name = path;
-    name += fmt::format(".{}-{}", word, ::getpid());
-    if (attempt > 1) name += fmt::format("-{}", attempt);
-    std::error_code ignored;
-    if (!fs::exists(fs::symlink_status(name, ignored))) return name;
-  }
 }
 
 std::set<std::string> read_manifest(const fs::path& folder) {
@@ -138,7 +128,9 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
     if (!out.flush()) cannot_write(path, reason_of(errno));
     return;
   }
-  const fs::path temporary = sibling(target, "partial");
+  remove_abandoned(target);
+  const fs::path temporary = sibling_of(target, "partial");
+  const Temporary registered{temporary, TemporaryKind::kFile};
   int error = write_new(temporary, text, /*sync=*/true);
   if (error == 0 && ::rename(temporary.c_str(), target.c_str()) != 0) error = errno;
   if (error != 0) {
@@ -153,15 +145,18 @@ AtomicFolder::AtomicFolder(const fs::path& path) : shown_{path} {
   if (status || target_.empty()) cannot_write(path, status ? status.message() : "no such folder");
   if (target_.filename().empty()) target_ = target_.parent_path();  // "out/" is "out"
   if (!target_.has_filename()) cannot_write(path, "it is the root of the file system");
+  remove_abandoned(target_);
   check_replaceable(path, target_);
   fs::path missing = target_.parent_path();
   while (!fs::exists(missing, status) && missing.has_relative_path()) {
     made_parent_ = missing;
+    registered_.emplace_back(missing, TemporaryKind::kEmptyFolder);
     missing = missing.parent_path();
   }
   fs::create_directories(target_.parent_path(), status);
   if (!status) {
-    partial_ = sibling(target_, "partial");
+    partial_ = sibling_of(target_, "partial");
+    registered_.emplace_back(partial_, TemporaryKind::kTree);
     if (::mkdir(partial_.c_str(), 0777) != 0) status = {errno, std::generic_category()};
   }
   if (status) {
@@ -206,9 +201,10 @@ void AtomicFolder::commit() {
   write(kManifest, manifest);
   check_replaceable(shown_, target_);  // again: the run took its time
   std::error_code status;
+  std::optional<HeldSignals> held{std::in_place};  // between the renames nothing has the name
   fs::path old;
   if (fs::exists(target_, status)) {
-    old = sibling(target_, "old");
+    old = sibling_of(target_, "old");
     fs::rename(target_, old, status);
     if (status) cannot_write(shown_, status.message());
   }
@@ -219,7 +215,11 @@ void AtomicFolder::commit() {
     cannot_write(shown_, status.message());
   }
   committed_ = true;
-  if (!old.empty()) fs::remove_all(old, status);
+  registered_.clear();
+  if (old.empty()) return;
+  const Temporary aside{old, TemporaryKind::kTree};
+  held.reset();
+  fs::remove_all(old, status);
 }
 
 }  // namespace kvsim

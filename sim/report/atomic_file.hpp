@@ -1,8 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <list>
 #include <optional>
 #include <string_view>
+
+#include "models/units/temporary.hpp"
 
 namespace kvsim {
 
@@ -38,6 +41,7 @@ class AtomicFolder {
   std::filesystem::path target_;
   std::filesystem::path partial_;
   std::optional<std::filesystem::path> made_parent_;  // topmost folder created for us
+  std::list<Temporary> registered_;                   // what an interrupt is to take away
   bool committed_ = false;
 };
 

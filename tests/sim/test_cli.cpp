@@ -6,6 +6,9 @@
 #include <vector>
 
 #include <nlohmann/json.hpp>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
@@ -15,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::interrupt_kvsim;
 using test::Outcome;
 using test::run_kvsim;
 using test::Stdout;
@@ -178,6 +182,7 @@ TEST_CASE("a results folder appears, whole, where it is asked for") {
   CHECK(run.err.empty());
   CHECK(has(run.out, "streaming-llm"));
   CHECK(json::accept(text_of(folder / "kvsim-out/tiny/result.json")));
+  CHECK(run_kvsim({"run", scenario, "--no-figures", "-q"}, folder, Stdout::kClosed).status == 0);
   CHECK(run_kvsim({"run", scenario, "--no-figures", "-q", "-o", "mine"}, folder).out.empty());
   CHECK(text_of(folder / "mine/result.json") == text_of(folder / "kvsim-out/tiny/result.json"));
   const Outcome both = run_kvsim({"run", scenario, "--json", "--no-figures", "-o", "j"}, folder);
@@ -326,13 +331,69 @@ TEST_CASE("show reads a configuration of one's own") {
 TEST_CASE("standard output that is closed, gone or full ends in an exit, not in a crash") {
   const fs::path folder = fresh("streams");
   const std::string scenario = write(folder / "tiny.json", kTiny);
-  CHECK(run_kvsim({"list", "models", "--json"}, folder, Stdout::kClosed).status == 0);
+  const Outcome closed = run_kvsim({"list", "models", "--json"}, folder, Stdout::kClosed);
+  CHECK(closed.status == 2);
+  CHECK(closed.err == "kvsim: standard output cannot be written: it is closed\n");
   CHECK(run_kvsim({"list", "models", "--json"}, folder, Stdout::kGone).status == 0);
   const Outcome full = run_kvsim({"list", "models", "--json"}, folder, Stdout::kFull);
   CHECK(full.status == 2);
   CHECK(full.err == "kvsim: standard output cannot be written: No space left on device\n");
-  CHECK(run_kvsim({"run", scenario, "--no-figures"}, folder, Stdout::kClosed).status == 0);
+  CHECK(run_kvsim({"run", scenario, "--no-figures"}, folder, Stdout::kClosed).status == 2);
   CHECK(json::accept(text_of(folder / "kvsim-out/tiny/result.json")));
+}
+
+Words names_in(const fs::path& folder) {
+  Words names;
+  for (const auto& entry : fs::directory_iterator{folder}) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST_CASE("an interrupted program takes what it was writing away and says which signal it was") {
+  const fs::path folder = fresh("interrupt");
+  const Words generate{"trace",      "generate", "big.safetensors", "--layers", "64",
+                       "--head-dim", "128",      "--tokens",        "4096"};
+  CHECK(interrupt_kvsim(generate, folder, SIGINT).status == 128 + SIGINT);
+  CHECK(names_in(folder).empty());
+  CHECK(interrupt_kvsim(generate, folder, SIGTERM).status == 128 + SIGTERM);
+  CHECK(names_in(folder).empty());
+
+  const std::string scenario = write(folder / "many.json", R"({
+    "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "dtype": "fp16", "batch": [1, 2, 3, 4, 5, 6],
+    "prompt_tokens": [1000, 2000, 3000, 4000], "output_tokens": 4000, "method": ["full", {"name": "h2o", "budget": 0.2}]})");
+  const Outcome run = interrupt_kvsim({"run", scenario, "-o", "deep/er/out"}, folder, SIGINT);
+  CHECK(run.status == 128 + SIGINT);
+  CHECK(run.err.empty());
+  CHECK(names_in(folder) == Words{"many.json"});
+}
+
+TEST_CASE("what a killed program left beside a target goes with the next one that writes there") {
+  const fs::path folder = fresh("abandoned");
+  const std::string scenario = write(folder / "tiny.json", kTiny);
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ::waitpid(gone, nullptr, 0);
+  const std::string dead = std::to_string(gone), alive = std::to_string(::getpid());
+  for (const std::string& left : {".partial-" + dead, ".partial-" + dead + "-2"}) {
+    fs::create_directories(folder / ("out" + left) / "figures");
+    write(folder / ("out" + left) / "points.csv", "half");
+    write(folder / ("t.safetensors" + left), "half");
+  }
+  // Somebody's who is alive, another target's, and names that are not of this form stay.
+  const Words others{"out.partial-" + alive, "out.partial-" + dead + "x", "out2.partial-" + dead};
+  for (const std::string& other : others) write(folder / other, "");
+  CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, folder).status == 0);
+  CHECK(run_kvsim({"trace", "generate", "t.safetensors", "-q"}, folder).status == 0);
+  Words expected{"out", "t.safetensors", "tiny.json"};
+  expected.insert(expected.end(), others.begin(), others.end());
+  std::sort(expected.begin(), expected.end());
+  CHECK(names_in(folder) == expected);
+
+  // Killed between two renames: the older results have their name back.
+  fs::rename(folder / "out", folder / ("out.old-" + dead));
+  CHECK(run_kvsim({"run", "no.json", "-o", "out"}, folder).status == 2);
+  CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, folder).status == 0);
+  CHECK(names_in(folder) == expected);
 }
 
 }  // namespace
