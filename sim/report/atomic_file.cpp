@@ -85,6 +85,17 @@ std::vector<std::string> files_under(const fs::path& folder) {
   return names;
 }
 
+/// Whether `folder` is the working directory or one around it.
+bool holds_working_directory(const fs::path& folder) {
+  std::error_code status;
+  for (fs::path at = fs::current_path(status); !status && !at.empty(); at = at.parent_path()) {
+    std::error_code absent;
+    if (fs::equivalent(at, folder, absent) && !absent) return true;
+    if (!at.has_relative_path()) break;
+  }
+  return false;
+}
+
 /// Refuses a target that commit() must not replace.
 void check_replaceable(const fs::path& shown, const fs::path& target) {
   std::error_code status;
@@ -92,6 +103,11 @@ void check_replaceable(const fs::path& shown, const fs::path& target) {
   if (there.type() == fs::file_type::not_found) return;
   if (there.type() == fs::file_type::none) cannot_write(shown, status.message());
   if (!fs::is_directory(there)) cannot_write(shown, "it is there already and is no folder");
+  // Shells that stand in it would stand in a folder that is no more.
+  if (holds_working_directory(target)) {
+    cannot_write(shown,
+                 "the working directory lies there and cannot be replaced; name a new folder");
+  }
   try {
     const std::set<std::string> ours = read_manifest(target);
     std::vector<std::string> foreign;

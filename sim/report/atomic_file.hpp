@@ -20,7 +20,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view t
 class AtomicFolder {
  public:
   /// Creates the partial folder, and missing parents. Errors: InputError if it cannot be created or
-  /// `path` is something that commit() would not replace.
+  /// `path` is something that commit() would not replace: the working directory, one around it, or
+  /// a folder with files of others.
   explicit AtomicFolder(const std::filesystem::path& path);
   /// Removes the partial folder, and the parents made for it, unless commit() has run.
   ~AtomicFolder();
