@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -195,6 +196,28 @@ TEST_CASE("a results folder appears, whole, where it is asked for") {
   CHECK(text_of(folder / "theirs/keep.txt") == "text");
 }
 
+TEST_CASE("the working directory is never replaced by results") {
+  const fs::path folder = fresh("here");
+  const std::string scenario = write(folder / "tiny.json", kTiny);
+  const fs::path here = folder / "work" / "deep";
+  fs::create_directories(here);
+  const auto inode = [&] {
+    struct stat about = {};
+    return ::stat(here.c_str(), &about) == 0 ? about.st_ino : 0;
+  };
+  const auto before = inode();
+  for (const std::string& out : Words{".", "..", "./", "../deep", here.string()}) {
+    INFO(out);
+    const std::string said = complaint({"run", scenario, "--no-figures", "-o", out}, here);
+    CHECK(said == "kvsim: " + out +
+                      ": cannot be written: the working directory lies there and cannot be "
+                      "replaced; name a new folder");
+  }
+  CHECK(has(complaint({"run", scenario, "-o", "/"}, here), "it is the root of the file system"));
+  CHECK(inode() == before);
+  CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, here).status == 0);
+}
+
 TEST_CASE("bad scenarios: exit 2 and one line, before anything is computed or written") {
   const fs::path folder = fresh("bad");
   const auto bad = [&](std::string_view text) {
@@ -258,6 +281,19 @@ TEST_CASE("replay: one run for each method and budget") {
   CHECK(fs::exists(folder / "out/result.json"));
 }
 
+TEST_CASE("replay: the same method or budget twice is a slip") {
+  const fs::path folder = fresh("twice");
+  const auto said = [&](Words words) {
+    words.insert(words.begin(), {"replay", "--trace", kSample});
+    return complaint(words, folder);
+  };
+  CHECK(said({"-m", "h2o", "-m", "h2o", "-b", "0.2"}) == "kvsim: --method h2o is given twice");
+  CHECK(said({"-m", "full,h2o,full", "-b", "0.2"}) == "kvsim: --method full is given twice");
+  CHECK(said({"-m", "all,h2o"}) == "kvsim: --method h2o is given twice");
+  CHECK(said({"-m", "h2o", "-b", "0.2", "-b", "0.1,0.20"}) ==
+        "kvsim: --budget 0.20 is given twice");
+}
+
 TEST_CASE("replay: what cannot be is refused in one line") {
   const fs::path folder = fresh("bad-replay");
   const auto bad = [&](Words words) {
@@ -305,6 +341,10 @@ TEST_CASE("traces are made, cut and looked at") {
   CHECK(cut.at("tokens") == 80);
   CHECK(cut.at("dtype") == "fp32");
   CHECK(json_of({"trace", "check", "u.safetensors", "--json"}, folder).at("layers").size() == 1);
+  const auto checked = [&](const std::string& threads) {
+    return run_kvsim({"trace", "check", kSample, "--json", "-j", threads}, folder).out;
+  };
+  CHECK(checked("1") == checked("5"));
   CHECK(has(complaint({"trace", "generate", "x", "--heads", "3", "--kv-heads", "2"}, folder),
             "kvsim: "));
   CHECK(has(complaint({"trace", "convert", "t.safetensors", "x", "--dtype", "int4"}, folder),
