@@ -147,6 +147,22 @@ TEST_CASE("with --json stdout holds one JSON document with its schema, and nothi
   CHECK(two.at("runs").at(1) == run);
 }
 
+TEST_CASE("devices: those of this machine, or what was looked for") {
+  const fs::path folder = fresh("devices");
+  const json list = json_of({"list", "devices", "--json"}, folder);
+  CHECK(list.at("kind") == "devices");
+  const Outcome text = run_kvsim({"list", "devices"}, folder);
+  CHECK(text.status == 0);
+  if (list.at("entries").empty()) {
+    CHECK(has(text.out, "no CUDA devices; looked for: "));
+    CHECK(has(text.out, "problem: " + list.at("problem").get<std::string>()));
+  } else {
+    CHECK(has(text.out, list["entries"][0].at("name").get<std::string>()));
+    CHECK(list["entries"][0].at("total_memory_bytes") > 0);
+  }
+  CHECK(has(complaint({"show", "device", "0"}, folder), "kvsim list devices"));
+}
+
 TEST_CASE("what a cache takes by law is what the run counts") {
   const fs::path folder = fresh("law");
   const std::string scenario = write(folder / "law.json", R"({"gpu": "H200-141GB-SXM",
