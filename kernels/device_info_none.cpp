@@ -5,7 +5,7 @@ namespace kvsim {
 DeviceList list_devices() {
   DeviceList list;
   list.problem =
-      "this kvsim was built without CUDA (configure with the preset cuda where nvcc is installed)";
+      "this kvsim was built without CUDA (configure where nvcc works)";
   return list;
 }
 

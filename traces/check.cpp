@@ -1,6 +1,7 @@
 #include "traces/check.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 
@@ -57,6 +58,7 @@ void softmax(double* p, std::int64_t n, double scale) {
 struct HeadStats {
   double first_token = 0, last32 = 0, entropy = 0, entropy_norm = 0, top5 = 0, top20 = 0;
   double heavy20 = 0;
+  double worst_row_sum = 0;
 };
 
 HeadRange range_of(const std::vector<HeadStats>& heads, double HeadStats::*field) {
@@ -88,57 +90,74 @@ void measure(const double* p, std::int64_t n, std::vector<double>& sorted, HeadS
   sums.top20 += sum_of(sorted.data(), n20);
 }
 
-}  // namespace
-
-LayerCheck check_layer(const TraceInfo& info, const TraceLayer& layer, std::int64_t rows_limit) {
-  KVSIM_CHECK(rows_limit >= 2, "rows_limit {}", rows_limit);
+/// Attention of query head `h`, a block of rows at a time.
+HeadStats check_head(const TraceInfo& info, const TraceLayer& layer, std::int64_t h,
+                     const std::vector<std::int64_t>& rows) {
   const std::int64_t tokens = info.tokens, d = info.head_dim;
   const std::int64_t group = info.n_heads / info.n_kv_heads;
-  KVSIM_CHECK(std::ssize(layer.q) == info.n_heads * tokens * d &&
-                  std::ssize(layer.k) == info.n_kv_heads * tokens * d,
-              "q {}, k {}", layer.q.size(), layer.k.size());
-  const std::vector<std::int64_t> rows = rows_of(tokens, rows_limit);
   const auto n_rows = std::ssize(rows);
   const auto late =
       std::count_if(rows.begin(), rows.end(), [&](auto t) { return t >= tokens / 2; });
+  const RowMajor keys =
+      FloatRows{layer.k.data() + h / group * tokens * d, tokens, d}.cast<double>();
+  RowMajor logits{kBlock, tokens}, block{kBlock, d};
+  std::vector<double> columns(static_cast<std::size_t>(tokens)), sorted;
+  HeadStats stats;
+  for (std::int64_t at = 0; at < n_rows; at += kBlock) {
+    const std::int64_t count = std::min(kBlock, n_rows - at);
+    for (std::int64_t r = 0; r < count; ++r) {
+      const float* from =
+          layer.q.data() + (h * tokens + rows[static_cast<std::size_t>(at + r)]) * d;
+      for (std::int64_t j = 0; j < d; ++j) block(r, j) = static_cast<double>(from[j]);
+    }
+    const std::int64_t seen = rows[static_cast<std::size_t>(at + count - 1)] + 1;
+    logits.topLeftCorner(count, seen).noalias() =
+        block.topRows(count) * keys.topRows(seen).transpose();
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t t = rows[static_cast<std::size_t>(at + r)];
+      double* p = logits.row(r).data();
+      softmax(p, t + 1, info.softmax_scale);
+      stats.worst_row_sum = std::max(stats.worst_row_sum, std::abs(sum_of(p, t + 1) - 1));
+      if (t < tokens / 2) continue;
+      for (std::int64_t i = 0; i <= t; ++i) columns[static_cast<std::size_t>(i)] += p[i];
+      measure(p, t + 1, sorted, stats);
+    }
+  }
+  for (const auto field : {&HeadStats::first_token, &HeadStats::last32, &HeadStats::entropy,
+                           &HeadStats::entropy_norm, &HeadStats::top5, &HeadStats::top20}) {
+    stats.*field /= static_cast<double>(late);
+  }
+  const std::int64_t heavy = share_up(kTop20, tokens);
+  std::sort(columns.begin(), columns.end(), std::greater<>{});
+  stats.heavy20 = sum_of(columns.data(), heavy) / sum_of(columns.data(), tokens);
+  return stats;
+}
+
+}  // namespace
+
+LayerCheck check_layer(const TraceInfo& info, const TraceLayer& layer, std::int64_t rows_limit,
+                       const CheckWork& work) {
+  KVSIM_CHECK(rows_limit >= 2, "rows_limit {}", rows_limit);
+  KVSIM_CHECK(std::ssize(layer.q) == info.n_heads * info.tokens * info.head_dim &&
+                  std::ssize(layer.k) == info.n_kv_heads * info.tokens * info.head_dim,
+              "q {}, k {}", layer.q.size(), layer.k.size());
+  const std::vector<std::int64_t> rows = rows_of(info.tokens, rows_limit);
+  std::vector<HeadStats> heads(static_cast<std::size_t>(info.n_heads));
+  std::atomic<std::size_t> done{0};
+  const auto check_one = [&](std::size_t h) {
+    heads[h] = check_head(info, layer, static_cast<std::int64_t>(h), rows);
+    if (!work.progress) return;
+    work.progress(static_cast<double>(++done) / static_cast<double>(heads.size()));
+  };
+  if (work.for_each) {
+    work.for_each(heads.size(), check_one);
+  } else {
+    for (std::size_t h = 0; h < heads.size(); ++h) check_one(h);
+  }
 
   LayerCheck result;
-  std::vector<HeadStats> heads(static_cast<std::size_t>(info.n_heads));
-  RowMajor logits{kBlock, tokens}, block{kBlock, d}, keys;
-  std::vector<double> columns, sorted;
-  for (std::int64_t h = 0; h < info.n_heads; ++h) {
-    if (h % group == 0) {
-      keys = FloatRows{layer.k.data() + h / group * tokens * d, tokens, d}.cast<double>();
-    }
-    HeadStats& stats = heads[static_cast<std::size_t>(h)];
-    columns.assign(static_cast<std::size_t>(tokens), 0.0);
-    for (std::int64_t at = 0; at < n_rows; at += kBlock) {
-      const std::int64_t count = std::min(kBlock, n_rows - at);
-      for (std::int64_t r = 0; r < count; ++r) {
-        const float* from =
-            layer.q.data() + (h * tokens + rows[static_cast<std::size_t>(at + r)]) * d;
-        for (std::int64_t j = 0; j < d; ++j) block(r, j) = static_cast<double>(from[j]);
-      }
-      const std::int64_t seen = rows[static_cast<std::size_t>(at + count - 1)] + 1;
-      logits.topLeftCorner(count, seen).noalias() =
-          block.topRows(count) * keys.topRows(seen).transpose();
-      for (std::int64_t r = 0; r < count; ++r) {
-        const std::int64_t t = rows[static_cast<std::size_t>(at + r)];
-        double* p = logits.row(r).data();
-        softmax(p, t + 1, info.softmax_scale);
-        result.worst_row_sum = std::max(result.worst_row_sum, std::abs(sum_of(p, t + 1) - 1));
-        if (t < tokens / 2) continue;
-        for (std::int64_t i = 0; i <= t; ++i) columns[static_cast<std::size_t>(i)] += p[i];
-        measure(p, t + 1, sorted, stats);
-      }
-    }
-    for (const auto field : {&HeadStats::first_token, &HeadStats::last32, &HeadStats::entropy,
-                             &HeadStats::entropy_norm, &HeadStats::top5, &HeadStats::top20}) {
-      stats.*field /= static_cast<double>(late);
-    }
-    const std::int64_t heavy = share_up(kTop20, tokens);
-    std::sort(columns.begin(), columns.end(), std::greater<>{});
-    stats.heavy20 = sum_of(columns.data(), heavy) / sum_of(columns.data(), tokens);
+  for (const HeadStats& head : heads) {
+    result.worst_row_sum = std::max(result.worst_row_sum, head.worst_row_sum);
   }
   result.first_token = range_of(heads, &HeadStats::first_token);
   result.last32 = range_of(heads, &HeadStats::last32);
@@ -150,7 +169,7 @@ LayerCheck check_layer(const TraceInfo& info, const TraceLayer& layer, std::int6
   return result;
 }
 
-TraceCheck check_trace(const Trace& trace, std::int64_t rows_limit) {
+TraceCheck check_trace(const Trace& trace, std::int64_t rows_limit, const CheckWork& work) {
   KVSIM_CHECK(rows_limit >= 2, "rows_limit {}", rows_limit);
   TraceCheck result;
   result.tokens = trace.info().tokens;
@@ -164,8 +183,14 @@ TraceCheck check_trace(const Trace& trace, std::int64_t rows_limit) {
   }
   result.uniform_first_token /= static_cast<double>(result.late_rows_used);
   result.uniform_last32 /= static_cast<double>(result.late_rows_used);
-  for (std::int32_t layer = 0; layer < trace.info().n_layers; ++layer) {
-    result.layers.push_back(check_layer(trace.info(), trace.read_layer(layer), rows_limit));
+  const std::int32_t n_layers = trace.info().n_layers;
+  for (std::int32_t layer = 0; layer < n_layers; ++layer) {
+    CheckWork of_layer{work.for_each, {}};
+    if (work.progress) {
+      of_layer.progress = [&](double done) { work.progress((layer + done) / n_layers); };
+    }
+    result.layers.push_back(
+        check_layer(trace.info(), trace.read_layer(layer), rows_limit, of_layer));
   }
   return result;
 }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -34,13 +36,22 @@ struct TraceCheck {
   double uniform_last32 = 0;
 };
 
+/// How the work is done; no result depends on it.
+struct CheckWork {
+  /// Calls task(i) for each i in [0, count), on as many threads as it likes. Empty: one by one.
+  std::function<void(std::size_t count, const std::function<void(std::size_t)>& task)> for_each;
+  /// Told the share done, 0 … 1, from the threads of `for_each`; may be empty.
+  std::function<void(double)> progress;
+};
+
 /// Rebuilds attention and measures it. Traces of more than `rows_limit` rows use that many rows,
 /// evenly spaced and ending with the last. Errors: InputError from reading; ContractError if
 /// rows_limit < 2.
-[[nodiscard]] TraceCheck check_trace(const Trace& trace, std::int64_t rows_limit = 2048);
+[[nodiscard]] TraceCheck check_trace(const Trace& trace, std::int64_t rows_limit = 2048,
+                                     const CheckWork& work = {});
 
 /// The same for one layer, its queries and keys laid out as in TraceLayer.
 [[nodiscard]] LayerCheck check_layer(const TraceInfo& info, const TraceLayer& layer,
-                                     std::int64_t rows_limit = 2048);
+                                     std::int64_t rows_limit = 2048, const CheckWork& work = {});
 
 }  // namespace kvsim

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -12,12 +13,14 @@
 #include "models/math/half.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/temporary.hpp"
 
 namespace kvsim {
 
 struct SafetensorsWriter::State {
   std::filesystem::path path, temporary;
   std::vector<TensorPlan> plan;
+  std::optional<Temporary> registered;
   std::FILE* file = nullptr;
   std::size_t at = 0;        // tensor whose turn it is
   std::int64_t written = 0;  // its elements so far
@@ -71,8 +74,9 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');
 
-  state_->temporary = state_->path;
-  state_->temporary += fmt::format(".partial-{}", ::getpid());
+  remove_abandoned(state_->path);
+  state_->temporary = sibling_of(state_->path, "partial");
+  state_->registered.emplace(state_->temporary, TemporaryKind::kFile);
   state_->file = std::fopen(state_->temporary.c_str(), "wb");
   if (state_->file == nullptr) state_->fail(errno);
   const std::uint64_t length = text.size();

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "kernels/device_info.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
@@ -85,6 +86,9 @@ ordered_json list_document(CatalogueKind kind) {
     case CatalogueKind::kStack:
       out["entries"] = described(builtin_stacks(), stack_json);
       break;
+    case CatalogueKind::kDevice:
+      out.update(devices_json(list_devices()));
+      break;
   }
   return out;
 }
@@ -99,12 +103,14 @@ std::string list_text(CatalogueKind kind, std::size_t width) {
       return methods_text(width);
     case CatalogueKind::kStack:
       return stacks_text(width);
+    case CatalogueKind::kDevice:
+      return devices_text(list_devices(), width);
   }
   return "";
 }
 
 int run_list(const Arguments& arguments) {
-  arguments.expect_words(1, 1, "models, gpus, methods or stacks");
+  arguments.expect_words(1, 1, "models, gpus, methods, stacks or devices");
   const CatalogueKind kind = parse_kind(arguments.words().front());
   write_out(arguments.has("json") ? to_file_text(list_document(kind))
                                   : list_text(kind, terminal_width()));
@@ -115,8 +121,8 @@ int run_list(const Arguments& arguments) {
 
 Command list_command() {
   return {.name = "list",
-          .summary = "what the catalogues hold: models, GPUs, methods, software stacks",
-          .usage = "kvsim list models|gpus|methods|stacks [--json]",
+          .summary = "what the catalogues hold: models, GPUs, methods, stacks; CUDA devices here",
+          .usage = "kvsim list models|gpus|methods|stacks|devices [--json]",
           .examples =
               "kvsim list gpus\n"
               "kvsim list models --json",

@@ -30,7 +30,12 @@ std::vector<Budget> read_budgets(const Arguments& arguments) {
     nlohmann::json value = text;
     if (const auto number = parse_number(text)) value = *number;
     if (const auto integer = parse_integer(text)) value = *integer;
-    budgets.push_back(read_budget(Field::wrap(std::move(value), "--budget")));
+    const Budget budget = read_budget(Field::wrap(std::move(value), "--budget"));
+    for (const Budget& other : budgets) {
+      if (budget_number(other) != budget_number(budget)) continue;
+      throw InputError{fmt::format("--budget {} is given twice", text)};
+    }
+    budgets.push_back(budget);
   }
   return budgets;
 }
@@ -79,6 +84,12 @@ std::vector<std::string> read_names(const Arguments& arguments) {
       continue;
     }
     for (const MethodInfo& method : builtin_methods()) names.push_back(method.name);
+  }
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    if (!seen.insert(name).second) {
+      throw InputError{fmt::format("--method {} is given twice", name)};
+    }
   }
   return names;
 }

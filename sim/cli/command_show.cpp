@@ -68,6 +68,8 @@ int run_show(const Arguments& arguments) {
       text = stack_text(find_stack(name), width);
       document["entry"] = stack_json(find_stack(name));
       break;
+    case CatalogueKind::kDevice:
+      throw InputError{"show: devices are no catalogue; `kvsim list devices` says all of them"};
   }
   write_out(arguments.has("json") ? to_file_text(document) : text);
   return kDone;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -11,6 +12,8 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/describe_text.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/engine/parallel.hpp"
+#include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
 #include "traces/check.hpp"
@@ -21,6 +24,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostThreads = 1024;
 constexpr std::int64_t kFewestRows = 2;
 constexpr std::int64_t kMostRows = 1 << 20;
 constexpr std::int64_t kUsualRows = 2048;
@@ -158,7 +164,16 @@ int run_check(const Arguments& arguments) {
   arguments.expect_words(1, 1, "a trace file");
   const Trace trace = Trace::open(arguments.words().front());
   const std::int64_t rows = arguments.integer("rows", kFewestRows, kMostRows).value_or(kUsualRows);
-  const TraceCheck check = check_trace(trace, rows);
+  const int threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  Progress progress{"checking " + fs::path{arguments.words().front()}.stem().string(),
+                    static_cast<double>(trace.info().n_layers), "layers"};
+  CheckWork work;
+  work.for_each = [&](std::size_t count, const std::function<void(std::size_t)>& task) {
+    parallel_for(count, threads, task);
+  };
+  if (!arguments.has("quiet")) work.progress = [&](double done) { progress.update(done); };
+  const TraceCheck check = check_trace(trace, rows, work);
+  progress.finish();
   write_out(arguments.has("json") ? to_file_text(check_json(trace.info(), check))
                                   : check_text(trace.info(), check, terminal_width()));
   return kDone;
@@ -178,9 +193,12 @@ Command trace_info_command() {
 Command trace_check_command() {
   return {.name = "trace check",
           .summary = "rebuild a trace's attention and say how it is spread",
-          .usage = "kvsim trace check FILE [--rows N] [--json]",
+          .usage = "kvsim trace check FILE [--rows N] [--threads N] [--json]",
           .examples = "kvsim trace check traces/samples/books-treasure-512.safetensors",
           .options = {{"rows", 0, "N", false, "query rows used, evenly spaced (2048)"},
+                      {"threads", 'j', "N", false,
+                       "threads; 0: the machine's; no result depends on it"},
+                      {"quiet", 'q', "", false, "no progress"},
                       {"json", 0, "", false, "print JSON (schema kvsim.trace-check/1)"}},
           .run = run_check};
 }

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/device_info.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/llm.hpp"
 #include "models/methods/method.hpp"
@@ -26,6 +27,10 @@ namespace kvsim {
 
 [[nodiscard]] nlohmann::ordered_json method_json(const MethodInfo& method);
 [[nodiscard]] std::string method_text(const MethodInfo& method, std::size_t width);
+
+/// The entries of `kvsim list devices`: of this machine, where the others are of catalogues.
+[[nodiscard]] nlohmann::ordered_json devices_json(const DeviceList& list);
+[[nodiscard]] std::string devices_text(const DeviceList& list, std::size_t width);
 
 /// Bytes one more token adds to the cache of one sequence: of every layer, and of those without a
 /// sliding window alone, which is what still grows once the windows are full.

@@ -16,7 +16,8 @@ struct KindWords {
 constexpr std::array kKinds{KindWords{CatalogueKind::kModel, "model", "models"},
                             KindWords{CatalogueKind::kGpu, "gpu", "gpus"},
                             KindWords{CatalogueKind::kMethod, "method", "methods"},
-                            KindWords{CatalogueKind::kStack, "stack", "stacks"}};
+                            KindWords{CatalogueKind::kStack, "stack", "stacks"},
+                            KindWords{CatalogueKind::kDevice, "device", "devices"}};
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/interrupt.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/text.hpp"
@@ -63,6 +64,7 @@ void report_fault(std::string_view what) {
 int guarded(int argc, char** argv) {
   try {
     prepare_standard_streams();
+    clean_up_on_signals();
     return dispatch({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const InputError& error) {
     complain(error.what());

@@ -18,6 +18,8 @@ namespace {
 constexpr int kStandardOut = 1;
 constexpr int kStandardError = 2;
 
+bool out_was_closed = false;  // when the program began; set once, before any thread
+
 /// 0, or the errno that stopped it.
 int write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
@@ -36,6 +38,7 @@ int write_all(int descriptor, std::string_view text) {
 void prepare_standard_streams() {
   for (const int descriptor : {0, kStandardOut, kStandardError}) {
     if (::fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) continue;
+    if (descriptor == kStandardOut) out_was_closed = true;
     // The lowest free number is taken, which is `descriptor`: those below are open by now.
     (void)::open("/dev/null", O_RDWR);
   }
@@ -43,6 +46,9 @@ void prepare_standard_streams() {
 }
 
 void write_out(std::string_view text) {
+  if (out_was_closed && !text.empty()) {
+    throw InputError{"standard output cannot be written: it is closed"};
+  }
   const int failure = write_all(kStandardOut, text);
   if (failure != 0 && failure != EPIPE) {
     throw InputError{fmt::format("standard output cannot be written: {}",

@@ -10,7 +10,7 @@ namespace kvsim {
 void prepare_standard_streams();
 
 /// Writes all of `text` to standard output. A reader that has gone is no error. Errors: InputError
-/// where the output cannot be written otherwise (a full disk).
+/// where the output cannot be written otherwise: a full disk, or none that was open.
 void write_out(std::string_view text);
 /// Writes to standard error, whatever comes of it.
 void write_err(std::string_view text);

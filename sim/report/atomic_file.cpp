@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "models/units/error.hpp"
+#include "models/units/temporary.hpp"
 
 namespace kvsim {
 namespace {
@@ -63,17 +64,6 @@ int write_new(const fs::path& path, std::string_view text, bool sync) {
   return file.close() == 0 ? 0 : errno;
 }
 
-/// `NAME.WORD-PID` beside `path`, with a count where that is taken.
-fs::path sibling(const fs::path& path, std::string_view word) {
-  for (int attempt = 1;; ++attempt) {
-    fs::path name = path;
-    name += fmt::format(".{}-{}", word, ::getpid());
-    if (attempt > 1) name += fmt::format("-{}", attempt);
-    std::error_code ignored;
-    if (!fs::exists(fs::symlink_status(name, ignored))) return name;
-  }
-}
-
 std::set<std::string> read_manifest(const fs::path& folder) {
   std::set<std::string> names;
   std::ifstream in{folder / kManifest};
@@ -95,6 +85,17 @@ std::vector<std::string> files_under(const fs::path& folder) {
   return names;
 }
 
+/// Whether `folder` is the working directory or one around it.
+bool holds_working_directory(const fs::path& folder) {
+  std::error_code status;
+  for (fs::path at = fs::current_path(status); !status && !at.empty(); at = at.parent_path()) {
+    std::error_code absent;
+    if (fs::equivalent(at, folder, absent) && !absent) return true;
+    if (!at.has_relative_path()) break;
+  }
+  return false;
+}
+
 /// Refuses a target that commit() must not replace.
 void check_replaceable(const fs::path& shown, const fs::path& target) {
   std::error_code status;
@@ -102,6 +103,11 @@ void check_replaceable(const fs::path& shown, const fs::path& target) {
   if (there.type() == fs::file_type::not_found) return;
   if (there.type() == fs::file_type::none) cannot_write(shown, status.message());
   if (!fs::is_directory(there)) cannot_write(shown, "it is there already and is no folder");
+  // Shells that stand in it would stand in a folder that is no more.
+  if (holds_working_directory(target)) {
+    cannot_write(shown,
+                 "the working directory lies there and cannot be replaced; name a new folder");
+  }
   try {
     const std::set<std::string> ours = read_manifest(target);
     std::vector<std::string> foreign;
@@ -138,7 +144,9 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
     if (!out.flush()) cannot_write(path, reason_of(errno));
     return;
   }
-  const fs::path temporary = sibling(target, "partial");
+  remove_abandoned(target);
+  const fs::path temporary = sibling_of(target, "partial");
+  const Temporary registered{temporary, TemporaryKind::kFile};
   int error = write_new(temporary, text, /*sync=*/true);
   if (error == 0 && ::rename(temporary.c_str(), target.c_str()) != 0) error = errno;
   if (error != 0) {
@@ -153,15 +161,18 @@ AtomicFolder::AtomicFolder(const fs::path& path) : shown_{path} {
   if (status || target_.empty()) cannot_write(path, status ? status.message() : "no such folder");
   if (target_.filename().empty()) target_ = target_.parent_path();  // "out/" is "out"
   if (!target_.has_filename()) cannot_write(path, "it is the root of the file system");
+  remove_abandoned(target_);
   check_replaceable(path, target_);
   fs::path missing = target_.parent_path();
   while (!fs::exists(missing, status) && missing.has_relative_path()) {
     made_parent_ = missing;
+    registered_.emplace_back(missing, TemporaryKind::kEmptyFolder);
     missing = missing.parent_path();
   }
   fs::create_directories(target_.parent_path(), status);
   if (!status) {
-    partial_ = sibling(target_, "partial");
+    partial_ = sibling_of(target_, "partial");
+    registered_.emplace_back(partial_, TemporaryKind::kTree);
     if (::mkdir(partial_.c_str(), 0777) != 0) status = {errno, std::generic_category()};
   }
   if (status) {
@@ -206,9 +217,10 @@ void AtomicFolder::commit() {
   write(kManifest, manifest);
   check_replaceable(shown_, target_);  // again: the run took its time
   std::error_code status;
+  std::optional<HeldSignals> held{std::in_place};  // between the renames nothing has the name
   fs::path old;
   if (fs::exists(target_, status)) {
-    old = sibling(target_, "old");
+    old = sibling_of(target_, "old");
     fs::rename(target_, old, status);
     if (status) cannot_write(shown_, status.message());
   }
@@ -219,7 +231,11 @@ void AtomicFolder::commit() {
     cannot_write(shown_, status.message());
   }
   committed_ = true;
-  if (!old.empty()) fs::remove_all(old, status);
+  registered_.clear();
+  if (old.empty()) return;
+  const Temporary aside{old, TemporaryKind::kTree};
+  held.reset();
+  fs::remove_all(old, status);
 }
 
 }  // namespace kvsim

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <list>
 #include <optional>
 #include <string_view>
+
+#include "models/units/temporary.hpp"
 
 namespace kvsim {
 
@@ -17,7 +20,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view t
 class AtomicFolder {
  public:
   /// Creates the partial folder, and missing parents. Errors: InputError if it cannot be created or
-  /// `path` is something that commit() would not replace.
+  /// `path` is something that commit() would not replace: the working directory, one around it, or
+  /// a folder with files of others.
   explicit AtomicFolder(const std::filesystem::path& path);
   /// Removes the partial folder, and the parents made for it, unless commit() has run.
   ~AtomicFolder();
@@ -38,6 +42,7 @@ class AtomicFolder {
   std::filesystem::path target_;
   std::filesystem::path partial_;
   std::optional<std::filesystem::path> made_parent_;  // topmost folder created for us
+  std::list<Temporary> registered_;                   // what an interrupt is to take away
   bool committed_ = false;
 };
 

@@ -83,6 +83,7 @@ bool picks(const Field& entry, const ScenarioPoint& point) {
   if (!where) return true;
   bool all = true;
   for (const auto& [key, wanted] : where->members()) {
+    if (wanted.is_null()) continue;
     all = holds(key, wanted, point.keys.at(key)) && all;
   }
   return all;

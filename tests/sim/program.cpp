@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,6 +65,36 @@ Outcome run_kvsim(const std::vector<std::string>& arguments, const std::filesyst
   std::filesystem::remove(out);
   std::filesystem::remove(err);
   return outcome;
+}
+
+Outcome interrupt_kvsim(const std::vector<std::string>& arguments,
+                        const std::filesystem::path& folder, int signal) {
+  const auto streams = folder.parent_path() / (folder.filename().string() + ".streams");
+  std::filesystem::create_directories(streams);
+  const auto under_way = [&] {
+    std::error_code status;  // folders come and go meanwhile
+    std::filesystem::recursive_directory_iterator at{folder, status};
+    for (; !status && at != decltype(at){}; at.increment(status)) {
+      if (at->path().filename().string().find(".partial-") != std::string::npos) return true;
+    }
+    return false;
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    become_kvsim(arguments, folder, Stdout::kCaptured, streams / "out", streams / "err");
+  }
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    if (under_way()) {
+      ::kill(child, signal);
+      ::waitpid(child, &status, 0);
+      break;
+    }
+  }
+  constexpr int kSignalBase = 128;
+  return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status),
+          .out = "",
+          .err = text_of(streams / "err")};
 }
 
 }  // namespace kvsim::test

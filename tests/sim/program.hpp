@@ -22,4 +22,9 @@ enum class Stdout { kCaptured, kClosed, kFull, kGone };
                                 const std::filesystem::path& folder,
                                 Stdout where = Stdout::kCaptured);
 
+/// As above, but sends `signal` as soon as a name that holds ".partial-" is somewhere in `folder`.
+/// If the program ends before, so does this. Outcome::out is left empty.
+[[nodiscard]] Outcome interrupt_kvsim(const std::vector<std::string>& arguments,
+                                      const std::filesystem::path& folder, int signal);
+
 }  // namespace kvsim::test

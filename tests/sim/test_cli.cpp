@@ -6,6 +6,10 @@
 #include <vector>
 
 #include <nlohmann/json.hpp>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
@@ -15,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::interrupt_kvsim;
 using test::Outcome;
 using test::run_kvsim;
 using test::Stdout;
@@ -142,6 +147,22 @@ TEST_CASE("with --json stdout holds one JSON document with its schema, and nothi
   CHECK(two.at("runs").at(1) == run);
 }
 
+TEST_CASE("devices: those of this machine, or what was looked for") {
+  const fs::path folder = fresh("devices");
+  const json list = json_of({"list", "devices", "--json"}, folder);
+  CHECK(list.at("kind") == "devices");
+  const Outcome text = run_kvsim({"list", "devices"}, folder);
+  CHECK(text.status == 0);
+  if (list.at("entries").empty()) {
+    CHECK(has(text.out, "no CUDA devices; looked for: "));
+    CHECK(has(text.out, "problem: " + list.at("problem").get<std::string>()));
+  } else {
+    CHECK(has(text.out, list["entries"][0].at("name").get<std::string>()));
+    CHECK(list["entries"][0].at("total_memory_bytes") > 0);
+  }
+  CHECK(has(complaint({"show", "device", "0"}, folder), "kvsim list devices"));
+}
+
 TEST_CASE("what a cache takes by law is what the run counts") {
   const fs::path folder = fresh("law");
   const std::string scenario = write(folder / "law.json", R"({"gpu": "H200-141GB-SXM",
@@ -178,6 +199,7 @@ TEST_CASE("a results folder appears, whole, where it is asked for") {
   CHECK(run.err.empty());
   CHECK(has(run.out, "streaming-llm"));
   CHECK(json::accept(text_of(folder / "kvsim-out/tiny/result.json")));
+  CHECK(run_kvsim({"run", scenario, "--no-figures", "-q"}, folder, Stdout::kClosed).status == 0);
   CHECK(run_kvsim({"run", scenario, "--no-figures", "-q", "-o", "mine"}, folder).out.empty());
   CHECK(text_of(folder / "mine/result.json") == text_of(folder / "kvsim-out/tiny/result.json"));
   const Outcome both = run_kvsim({"run", scenario, "--json", "--no-figures", "-o", "j"}, folder);
@@ -188,6 +210,28 @@ TEST_CASE("a results folder appears, whole, where it is asked for") {
   write(folder / "theirs/keep.txt", "text");
   (void)complaint({"run", scenario, "-o", "theirs"}, folder);
   CHECK(text_of(folder / "theirs/keep.txt") == "text");
+}
+
+TEST_CASE("the working directory is never replaced by results") {
+  const fs::path folder = fresh("here");
+  const std::string scenario = write(folder / "tiny.json", kTiny);
+  const fs::path here = folder / "work" / "deep";
+  fs::create_directories(here);
+  const auto inode = [&] {
+    struct stat about = {};
+    return ::stat(here.c_str(), &about) == 0 ? about.st_ino : 0;
+  };
+  const auto before = inode();
+  for (const std::string& out : Words{".", "..", "./", "../deep", here.string()}) {
+    INFO(out);
+    const std::string said = complaint({"run", scenario, "--no-figures", "-o", out}, here);
+    CHECK(said == "kvsim: " + out +
+                      ": cannot be written: the working directory lies there and cannot be "
+                      "replaced; name a new folder");
+  }
+  CHECK(has(complaint({"run", scenario, "-o", "/"}, here), "it is the root of the file system"));
+  CHECK(inode() == before);
+  CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, here).status == 0);
 }
 
 TEST_CASE("bad scenarios: exit 2 and one line, before anything is computed or written") {
@@ -253,6 +297,19 @@ TEST_CASE("replay: one run for each method and budget") {
   CHECK(fs::exists(folder / "out/result.json"));
 }
 
+TEST_CASE("replay: the same method or budget twice is a slip") {
+  const fs::path folder = fresh("twice");
+  const auto said = [&](Words words) {
+    words.insert(words.begin(), {"replay", "--trace", kSample});
+    return complaint(words, folder);
+  };
+  CHECK(said({"-m", "h2o", "-m", "h2o", "-b", "0.2"}) == "kvsim: --method h2o is given twice");
+  CHECK(said({"-m", "full,h2o,full", "-b", "0.2"}) == "kvsim: --method full is given twice");
+  CHECK(said({"-m", "all,h2o"}) == "kvsim: --method h2o is given twice");
+  CHECK(said({"-m", "h2o", "-b", "0.2", "-b", "0.1,0.20"}) ==
+        "kvsim: --budget 0.20 is given twice");
+}
+
 TEST_CASE("replay: what cannot be is refused in one line") {
   const fs::path folder = fresh("bad-replay");
   const auto bad = [&](Words words) {
@@ -300,6 +357,10 @@ TEST_CASE("traces are made, cut and looked at") {
   CHECK(cut.at("tokens") == 80);
   CHECK(cut.at("dtype") == "fp32");
   CHECK(json_of({"trace", "check", "u.safetensors", "--json"}, folder).at("layers").size() == 1);
+  const auto checked = [&](const std::string& threads) {
+    return run_kvsim({"trace", "check", kSample, "--json", "-j", threads}, folder).out;
+  };
+  CHECK(checked("1") == checked("5"));
   CHECK(has(complaint({"trace", "generate", "x", "--heads", "3", "--kv-heads", "2"}, folder),
             "kvsim: "));
   CHECK(has(complaint({"trace", "convert", "t.safetensors", "x", "--dtype", "int4"}, folder),
@@ -326,13 +387,69 @@ TEST_CASE("show reads a configuration of one's own") {
 TEST_CASE("standard output that is closed, gone or full ends in an exit, not in a crash") {
   const fs::path folder = fresh("streams");
   const std::string scenario = write(folder / "tiny.json", kTiny);
-  CHECK(run_kvsim({"list", "models", "--json"}, folder, Stdout::kClosed).status == 0);
+  const Outcome closed = run_kvsim({"list", "models", "--json"}, folder, Stdout::kClosed);
+  CHECK(closed.status == 2);
+  CHECK(closed.err == "kvsim: standard output cannot be written: it is closed\n");
   CHECK(run_kvsim({"list", "models", "--json"}, folder, Stdout::kGone).status == 0);
   const Outcome full = run_kvsim({"list", "models", "--json"}, folder, Stdout::kFull);
   CHECK(full.status == 2);
   CHECK(full.err == "kvsim: standard output cannot be written: No space left on device\n");
-  CHECK(run_kvsim({"run", scenario, "--no-figures"}, folder, Stdout::kClosed).status == 0);
+  CHECK(run_kvsim({"run", scenario, "--no-figures"}, folder, Stdout::kClosed).status == 2);
   CHECK(json::accept(text_of(folder / "kvsim-out/tiny/result.json")));
+}
+
+Words names_in(const fs::path& folder) {
+  Words names;
+  for (const auto& entry : fs::directory_iterator{folder}) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST_CASE("an interrupted program takes what it was writing away and says which signal it was") {
+  const fs::path folder = fresh("interrupt");
+  const Words generate{"trace",      "generate", "big.safetensors", "--layers", "64",
+                       "--head-dim", "128",      "--tokens",        "4096"};
+  CHECK(interrupt_kvsim(generate, folder, SIGINT).status == 128 + SIGINT);
+  CHECK(names_in(folder).empty());
+  CHECK(interrupt_kvsim(generate, folder, SIGTERM).status == 128 + SIGTERM);
+  CHECK(names_in(folder).empty());
+
+  const std::string scenario = write(folder / "many.json", R"({
+    "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "dtype": "fp16", "batch": [1, 2, 3, 4, 5, 6],
+    "prompt_tokens": [1000, 2000, 3000, 4000], "output_tokens": 4000, "method": ["full", {"name": "h2o", "budget": 0.2}]})");
+  const Outcome run = interrupt_kvsim({"run", scenario, "-o", "deep/er/out"}, folder, SIGINT);
+  CHECK(run.status == 128 + SIGINT);
+  CHECK(run.err.empty());
+  CHECK(names_in(folder) == Words{"many.json"});
+}
+
+TEST_CASE("what a killed program left beside a target goes with the next one that writes there") {
+  const fs::path folder = fresh("abandoned");
+  const std::string scenario = write(folder / "tiny.json", kTiny);
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ::waitpid(gone, nullptr, 0);
+  const std::string dead = std::to_string(gone), alive = std::to_string(::getpid());
+  for (const std::string& left : {".partial-" + dead, ".partial-" + dead + "-2"}) {
+    fs::create_directories(folder / ("out" + left) / "figures");
+    write(folder / ("out" + left) / "points.csv", "half");
+    write(folder / ("t.safetensors" + left), "half");
+  }
+  // Somebody's who is alive, another target's, and names that are not of this form stay.
+  const Words others{"out.partial-" + alive, "out.partial-" + dead + "x", "out2.partial-" + dead};
+  for (const std::string& other : others) write(folder / other, "");
+  CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, folder).status == 0);
+  CHECK(run_kvsim({"trace", "generate", "t.safetensors", "-q"}, folder).status == 0);
+  Words expected{"out", "t.safetensors", "tiny.json"};
+  expected.insert(expected.end(), others.begin(), others.end());
+  std::sort(expected.begin(), expected.end());
+  CHECK(names_in(folder) == expected);
+
+  // Killed between two renames: the older results have their name back.
+  fs::rename(folder / "out", folder / ("out.old-" + dead));
+  CHECK(run_kvsim({"run", "no.json", "-o", "out"}, folder).status == 2);
+  CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, folder).status == 0);
+  CHECK(names_in(folder) == expected);
 }
 
 }  // namespace

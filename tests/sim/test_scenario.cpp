@@ -14,6 +14,7 @@
 #include "sim/scenario/method_field.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/json_schema.hpp"
 
 namespace kvsim {
 namespace {
@@ -356,6 +357,61 @@ TEST_CASE("the published schema and the reader know the same keys") {
   CHECK(metrics.size() == published_metrics().size());
   for (const PublishedMetric& metric : published_metrics()) {
     CHECK(metrics.contains(std::string{metric.name}));
+  }
+}
+
+TEST_CASE("the published schema and the reader take and refuse the same values") {
+  const Field field =
+      Field::read_file(fs::path{KVSIM_SOURCE_DIR} / "scenarios/scenario.schema.json");
+  const test::JsonSchema schema{field.raw()};
+  const Files files{"schema"};
+  const auto agree = [&](std::string_view more, bool good) {
+    const std::string text = small(more);
+    INFO(text);
+    CHECK((complaint_of(files.write("s.json", text)) == "no complaint") == good);
+    CHECK(schema.accepts(nlohmann::json::parse(text)) == good);
+  };
+  // null is the same as leaving a key out, where it may be left out; it is no value of a list.
+  for (const char* key :
+       {"schema", "title", "description", "extends", "kind", "seed", "gpu_count", "stack",
+        "kv_dtype", "batch", "method", "memory", "points", "replay", "published", "figures"}) {
+    agree(fmt::format(R"(, "{}": null)", key), true);
+  }
+  agree(R"(, "batch": [null])", false);
+  agree(R"(, "method": [null])", false);
+  agree(R"(, "method": {"name": null})", false);
+  agree(R"(, "method": {"name": "h2o", "budget": null, "recent": null})", true);
+  agree(R"(, "points": [{"batch": null}])", true);
+  agree(R"(, "points": [null])", false);
+  agree(R"(, "memory": {"hbm": null})", true);
+  const auto published = [&](std::string_view where, std::string_view value, bool good) {
+    agree(fmt::format(R"(, "published": [{{"metric": "kv_bytes", "value": {}, "source": "s",
+      "where": {}}}])",
+                      value, where),
+          good);
+  };
+  published("null", R"("1 GiB")", true);
+  published(R"({"batch": null, "budget": null})", R"("1 GiB")", true);
+  published("{}", "null", false);
+
+  for (const char* budget : {"0.2", "1", "1.0", "2", "2147483647", "64.0", "[0.1, 64]"}) {
+    agree(fmt::format(R"(, "method": {{"name": "h2o", "budget": {}}})", budget), true);
+  }
+  for (const char* budget : {"0", "-1", "1.5", "64.5", "2147483648", "\"0.2\"", "[]", "[0]"}) {
+    agree(fmt::format(R"(, "method": {{"name": "h2o", "budget": {}}})", budget), false);
+  }
+  for (const char* size : {"80 GiB", " 7.5e1 GiB ", "79GB", "8e10 B", "80000000 KB", ".05 TiB"}) {
+    agree(fmt::format(R"(, "memory": {{"hbm": "{}"}})", size), true);
+  }
+  for (const char* size : {"80", "80 gib", "GiB", "e GiB", "+80 GiB", "-80 GiB", "8.0.0 GiB",
+                           "80 GiB/s", "80 kiB", ". GiB", "8e GiB"}) {
+    agree(fmt::format(R"(, "memory": {{"hbm": "{}"}})", size), false);
+  }
+  for (const auto& entry : fs::directory_iterator{fs::path{KVSIM_SOURCE_DIR} / "scenarios"}) {
+    const std::string name = entry.path().filename();
+    if (!name.ends_with(".json") || name == "scenario.schema.json") continue;
+    INFO(name);
+    CHECK(schema.accepts(Field::read_file(entry.path()).raw()));
   }
 }
 

@@ -1,6 +1,8 @@
 // Statistics of attention: closed forms, and the numbers recorded beside the project's traces.
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,27 @@ TraceLayer zeros(const TraceInfo& info) {
 }
 
 }  // namespace
+
+TEST_CASE("check: the order of heads changes nothing, and progress ends at the end") {
+  const Trace trace = Trace::open(sample_trace());
+  const TraceCheck plain = check_trace(trace, 64);
+  CheckWork work;
+  work.for_each = [](std::size_t count, const std::function<void(std::size_t)>& task) {
+    for (std::size_t i = count; i-- > 0;) task(i);
+  };
+  std::vector<double> told;
+  work.progress = [&](double done) { told.push_back(done); };
+  const TraceCheck other = check_trace(trace, 64, work);
+  REQUIRE(other.layers.size() == plain.layers.size());
+  for (std::size_t i = 0; i < plain.layers.size(); ++i) {
+    CHECK(other.layers[i].entropy.mean == plain.layers[i].entropy.mean);
+    CHECK(other.layers[i].heavy20.high == plain.layers[i].heavy20.high);
+    CHECK(other.layers[i].worst_row_sum == plain.layers[i].worst_row_sum);
+  }
+  CHECK(std::is_sorted(told.begin(), told.end()));
+  CHECK(std::ssize(told) == trace.info().n_layers * trace.info().n_heads);
+  CHECK(told.back() == 1);
+}
 
 TEST_CASE("check: uniform attention has closed forms") {
   // Zero logits: row t gives 1 / (t + 1) to each of its t + 1 tokens. 64 tokens, rows 32 … 63.
