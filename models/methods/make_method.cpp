@@ -383,6 +383,34 @@ std::shared_ptr<const Method> make_method(const MethodSpec& spec, std::int64_t p
   return Settler{spec, prompt, site}.settle();
 }
 
+MethodInfo describe_method(const std::string& name) {
+  if (const Preset* preset = find_preset(name)) return preset->info;
+  Parsed parsed = parse_name(name);
+  check_legality(parsed);
+  MethodInfo info;
+  info.name = name;
+  info.axes = parsed.axes;
+  info.params = declared_params(parsed);
+  std::string parts;
+  for (const std::string& part : split(name)) {
+    parts += fmt::format("{}{}", parts.empty() ? "" : ", ", part);
+    const Preset* preset = find_preset(part);
+    if (preset == nullptr || preset->info.paper.empty()) continue;
+    info.paper += fmt::format("{}{}", info.paper.empty() ? "" : "; ", preset->info.paper);
+  }
+  info.summary = "composed of " + parts;
+  for (const Preset& preset : presets()) {
+    const auto& axes = preset.info.axes;
+    if (axes.at("select") != parsed.axes["select"] || axes.at("merge") != parsed.axes["merge"]) {
+      continue;
+    }
+    info.size_law = preset.info.size_law;
+    info.cost_class = preset.info.cost_class;
+    break;
+  }
+  return info;
+}
+
 bool takes_budget(std::string_view name) {
   return parse_name(std::string{name}).axes.at("select") != "all";
 }

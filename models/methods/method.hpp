@@ -153,6 +153,11 @@ struct MethodInfo {
 };
 [[nodiscard]] const std::vector<MethodInfo>& builtin_methods();
 
+/// The catalogue's entry of a preset, or what a composition ("h2o+store=fp16") amounts to: its axes
+/// and parameters resolved, size law and cost class those of the preset that selects and merges as
+/// it does. Errors: InputError as make_method, of the name alone.
+[[nodiscard]] MethodInfo describe_method(const std::string& name);
+
 /// Where a method runs, for what depends on it: a budget is a share of bytes, so that storing per
 /// query head or in another format changes the entries it buys.
 struct MethodSite {

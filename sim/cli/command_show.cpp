@@ -21,15 +21,6 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-const MethodInfo& find_method(std::string_view name) {
-  std::vector<std::string> known;
-  for (const MethodInfo& method : builtin_methods()) {
-    if (method.name == name) return method;
-    known.push_back(method.name);
-  }
-  throw InputError{unknown_name("method", name, known)};
-}
-
 /// A catalogue name, or the path of a Hugging Face config.json or of the folder that holds one. Ids
 /// of catalogue models hold slashes as paths do, so that what is there decides.
 Llm model_of(const std::string& name) {
@@ -61,8 +52,8 @@ int run_show(const Arguments& arguments) {
       document["entry"] = gpu_json(find_gpu(name));
       break;
     case CatalogueKind::kMethod:
-      text = method_text(find_method(name), width);
-      document["entry"] = method_json(find_method(name));
+      text = method_text(describe_method(name), width);
+      document["entry"] = method_json(describe_method(name));
       break;
     case CatalogueKind::kStack:
       text = stack_text(find_stack(name), width);
@@ -86,7 +77,8 @@ Command show_command() {
           .examples =
               "kvsim show gpu A800-80GB-SXM\n"
               "kvsim show model llama-2-7b\n"
-              "kvsim show method zeromerge",
+              "kvsim show method zeromerge\n"
+              "kvsim show method h2o+store=fp16",
           .options = {{"json", 0, "", false, "print JSON (schema kvsim.show/1)"}},
           .run = run_show};
 }

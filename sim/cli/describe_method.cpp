@@ -33,7 +33,7 @@ ordered_json method_json(const MethodInfo& method) {
 std::string method_text(const MethodInfo& method, std::size_t width) {
   Facts facts;
   facts.add("what", method.summary);
-  facts.add("paper", method.paper);
+  if (!method.paper.empty()) facts.add("paper", method.paper);
   std::string axes;
   for (const auto& [axis, choice] : method.axes) {
     axes += fmt::format("{}{}={}", axes.empty() ? "" : ", ", axis, choice);

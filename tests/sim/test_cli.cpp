@@ -368,6 +368,20 @@ TEST_CASE("traces are made, cut and looked at") {
   CHECK_FALSE(fs::exists(folder / "x"));
 }
 
+TEST_CASE("show says what a composition amounts to") {
+  const fs::path folder = fresh("composition");
+  const json preset = json_of({"show", "method", "h2o", "--json"}, folder).at("entry");
+  const json entry = json_of({"show", "method", "h2o+store=fp16", "--json"}, folder).at("entry");
+  CHECK(entry.at("name") == "h2o+store=fp16");
+  CHECK(entry.at("axes").at("store") == "fp16");
+  CHECK(entry.at("axes").at("select") == preset.at("axes").at("select"));
+  CHECK(entry.at("params") == preset.at("params"));
+  CHECK(entry.at("size_law") == preset.at("size_law"));
+  CHECK(has(run_kvsim({"show", "method", "h2o+store=fp16"}, folder).out, "store=fp16"));
+  CHECK(has(complaint({"show", "method", "h2o+stor=fp16"}, folder), "did you mean \"store\"?"));
+  CHECK(has(complaint({"show", "method", "h20"}, folder), "did you mean \"h2o\"?"));
+}
+
 TEST_CASE("show reads a configuration of one's own") {
   const fs::path folder = fresh("config");
   fs::create_directories(folder / "own-model");
