@@ -118,4 +118,13 @@ Bytes published_weight_bytes(const Llm& llm) {
          bytes_of(parameters(llm) - routed, *llm.outside_experts_dtype);
 }
 
+Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype) {
+  return dtype == llm.published_dtype ? published_weight_bytes(llm) : weight_bytes(llm, dtype);
+}
+
+Dtype default_kv_dtype(const Llm& llm, Dtype weight_dtype) {
+  if (bits_of(weight_dtype) >= 16) return weight_dtype;
+  return bits_of(llm.compute_dtype) == 16 ? llm.compute_dtype : Dtype::kBf16;
+}
+
 }  // namespace kvsim

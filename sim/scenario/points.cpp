@@ -176,7 +176,7 @@ struct Axes {
   Choices<const Gpu*> gpus;
   Choices<const Stack*> stacks;
   std::optional<Choices<Dtype>> dtypes;     // absent: as the model is published
-  std::optional<Choices<Dtype>> kv_dtypes;  // absent: as dtype
+  std::optional<Choices<Dtype>> kv_dtypes;  // absent: that of the activations
   Choices<std::int64_t> batches, prompts, outputs;
   Choices<MethodSpec> methods;
 
@@ -294,7 +294,8 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
     spec.gpu = axes.gpus[at[1]].value;
     spec.stack = axes.stacks[at[2]].value;
     spec.weight_dtype = axes.dtypes ? (*axes.dtypes)[at[3]].value : spec.llm->published_dtype;
-    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[4]].value : spec.weight_dtype;
+    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[4]].value
+                                   : default_kv_dtype(*spec.llm, spec.weight_dtype);
     spec.batch = axes.batches[at[5]].value;
     spec.prompt_tokens = axes.prompts[at[6]].value;
     spec.output_tokens = axes.outputs[at[7]].value;

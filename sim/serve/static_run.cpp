@@ -238,7 +238,7 @@ bool StaticRun::load() {
     return false;
   };
   if (!place(Owner::kContext, spec_.stack->context, "CUDA context")) return false;
-  if (!place(Owner::kWeights, weight_bytes(*spec_.llm, spec_.weight_dtype), "weights")) {
+  if (!place(Owner::kWeights, loaded_weight_bytes(*spec_.llm, spec_.weight_dtype), "weights")) {
     return false;
   }
   for (std::int32_t l = 0; is_static_ && l < n_layers_; ++l) {
@@ -499,8 +499,8 @@ StaticResult run_static(const StaticSpec& spec, std::size_t max_samples) {
       spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method != nullptr,
       "a static run lacks its model, GPU, stack or method");
   KVSIM_CHECK(spec.batch >= 1 && spec.prompt_tokens >= 1 && spec.output_tokens >= 0,
-              "batch {} and prompt {} at least 1, output {} at least 0", spec.batch, spec.prompt_tokens,
-              spec.output_tokens);
+              "batch {} and prompt {} at least 1, output {} at least 0", spec.batch,
+              spec.prompt_tokens, spec.output_tokens);
   KVSIM_CHECK(max_samples >= 3, "a timeline of {} samples", max_samples);
   return StaticRun{spec, max_samples}.run();
 }

@@ -8,6 +8,7 @@
 
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "models/llm/catalogue.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/static_run.hpp"
@@ -351,6 +352,16 @@ TEST_CASE("weights that do not fit are an OOM of loading") {
   CHECK(r.timeline.empty());
   c.gpu.hbm_usable = 100_MiB;
   CHECK(run_static(c.spec).oom->what == "CUDA context");
+}
+
+TEST_CASE("weights in the published format take what is published, in another all of it") {
+  const Llm& llm = find_llm("gpt-oss-20b");
+  Case c{find_stack("ideal"), std::make_shared<FullMethod>(), 1, 10, 1};
+  c.spec.llm = &llm;
+  c.spec.weight_dtype = Dtype::kFp4;  // of the experts; the rest is bf16: see test_llm
+  CHECK(run_static(c.spec).peak_owners.at("weights") == Bytes{13'761'264'768});
+  c.spec.weight_dtype = Dtype::kBf16;
+  CHECK(run_static(c.spec).peak_owners.at("weights") == weight_bytes(llm, Dtype::kBf16));
 }
 
 TEST_CASE("a stack may use only its fraction") {
