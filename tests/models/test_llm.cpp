@@ -124,8 +124,13 @@ TEST_CASE("every model is found by name, alias and file name, in any case") {
       CHECK(&find_llm(alias) == &llm);
       for (char& c : alias) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
       CHECK(&find_llm(alias) == &llm);
+      std::replace(alias.begin(), alias.end(), '-', ' ');
+      CHECK(&find_llm(alias) == &llm);
     }
   }
+  // As papers print them.
+  CHECK(find_llm("GPT-3 175B").name == "gpt-3-175b");
+  CHECK(find_llm("Llama 2 7B").name == "llama-2-7b");
 }
 
 // ---- parameters, to the last one ---------------------------------------------------------------
@@ -198,6 +203,7 @@ TEST_CASE("published parameter counts") {
       {"opt-30b", 29'974'540'288},
       {"gemma-2b", 2'506'172'416},
       {"gemma-7b", 8'537'680'896},
+      {"gemma-2-2b", 2'614'341'888},
       {"gemma-2-9b", 9'241'705'984},
       {"gemma-2-27b", 27'227'128'320},
       {"gemma-3-1b", 999'885'952},
