@@ -239,6 +239,13 @@ TEST_CASE("bad input: one line that says where and what") {
         "/memory/usable_hbm: expected a size such as \"80 GiB\", got 79");
   CHECK(bad(small(R"(, "memory": {"usable_hbm": "90 GiB"})")).find("at most the 80 GiB of") !=
         std::string::npos);
+  // A point says which memory it was given, and nothing where it was not.
+  const auto keys = [&](std::string_view extra) {
+    return read_scenario(files.write("m.json", small(extra)), {}).points.at(0).keys;
+  };
+  CHECK(keys(R"(, "memory": {"usable_hbm": "40 GiB"})").at("memory") ==
+        nlohmann::ordered_json{{"usable_hbm", "40 GiB"}});
+  CHECK_FALSE(keys("").contains("memory"));
   // A GPU that does not exist may have any memory, and its usable part is held to that.
   CHECK(bad(small(R"(, "memory": {"hbm": "8 TiB", "usable_hbm": "9 TiB"})"))
             .find("at most the 8 TiB of") != std::string::npos);
