@@ -88,6 +88,10 @@ struct Llm {
 /// Weight bytes as published: weight_bytes in published_dtype; where only the experts are, their
 /// matrices in it with one byte of scale per 32 values (MXFP4), and the rest in its own format.
 [[nodiscard]] Bytes published_weight_bytes(const Llm& llm);
+/// Matrix parameters of the routed experts of all layers, and the scales MXFP4 stores beside as
+/// many values: one byte each.
+[[nodiscard]] std::int64_t routed_expert_parameters(const Llm& llm);
+[[nodiscard]] std::int64_t mxfp4_scales(std::int64_t values);
 /// What the weights take on a GPU that runs them in `dtype`: as published where that is the
 /// published format, else weight_bytes.
 [[nodiscard]] Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype);
