@@ -52,7 +52,7 @@ class Product {
       } else {
         out += with_commas(n);
         if (!unit.empty()) out += ' ';
-        out += unit;
+        out += n == 1 && unit.ends_with('s') ? unit.substr(0, unit.size() - 1) : unit;
       }
       out += " x ";
     }
@@ -227,12 +227,12 @@ class Shapes {
 
  public:
   /// The method's own data beside `entries` entries of one layer.
-  static Product side_of(const CostInput& in, const AttentionSpec& attention,
-                         std::int64_t entries) {
+  static Product side_of(const CostInput& in, const AttentionSpec& attention, std::int64_t entries,
+                         Product start = {}) {
     const CacheRows stored{in, attention};
     const Bytes head = in.method->side_bytes(entries, in.kv_dtype);
     const Bytes one = in.method->side_bytes(1, in.kv_dtype);
-    Product out = Product{}.times(in.batch, "batch").times(stored.stored_heads(), "heads");
+    Product out = start.times(in.batch, "batch").times(stored.stored_heads(), "heads");
     if (one * entries == head) return out.times(entries, "entries").in_bytes(one);
     return out.in_bytes(head);
   }
@@ -442,9 +442,9 @@ void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
                 with_rounding(k.text() + " + " + v.text(), k.bytes() + v.bytes(), kv));
     }
     const Bytes side = group.cache.side * group.layers;
-    const Product one = Shapes::side_of(cost, a, group.entries);
+    const Product p = Shapes::side_of(cost, a, group.entries, start());
     terms.add(Owner::kSideData, fmt::format("side data {}", layers), side,
-              with_rounding(start().text() + " x " + one.text(), one.bytes() * group.layers, side));
+              with_rounding(p.text(), p.bytes(), side));
   }
 }
 

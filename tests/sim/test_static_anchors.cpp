@@ -152,6 +152,10 @@ TEST_CASE("what ships: ZeroMerge with 18,000 entries stands at 43 GiB, its prefi
   CHECK(gib(r.timeline.front().held) == doctest::Approx(43).epsilon(0.6 / 43));
   CHECK(r.timeline.front().held == r.timeline.back().held);
   CHECK(gib(r.decode_peak) == doctest::Approx(43).epsilon(0.6 / 43));
+  CHECK(std::any_of(r.peak_terms.begin(), r.peak_terms.end(), [](const PeakTerm& t) {
+    return t.owner == "side_data" &&
+           t.formula == "28 layers x batch 1 x 32 heads x 18,000 entries x 8 B";
+  }));
   CHECK(r.peak_phase == "prefill");
   CHECK(r.prefill_peak > r.decode_peak);
 }
