@@ -163,9 +163,13 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
   const std::int64_t chunks = (s + rows - 1) / rows;
   const std::int64_t n = in_.batch * a.n_heads * s * s;
   const std::int64_t n_chunk = in_.batch * a.n_heads * rows * s;
+  // Where the logits are fp32 their softmax is what is used: there is no copy cast back.
+  const bool casts = needs.fp32_softmax && dtype_ != Dtype::kFp32;
+  const std::int32_t copies =
+      needs.fp32_softmax && !casts ? std::max(1, needs.score_copies - 1) : needs.score_copies;
   // Each matrix is written once and read once.
   const double traffic =
-      size(n, dtype_) * needs.score_copies + (needs.fp32_softmax ? size(n, Dtype::kFp32) : 0.0);
+      size(n, dtype_) * copies + (needs.fp32_softmax ? size(n, Dtype::kFp32) : 0.0);
   const OpIndex at =
       graph_.add({.name = "attention scores",
                   .family = OpFamily::kScorePass,
@@ -175,7 +179,7 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
                   .launches = static_cast<std::int32_t>(4 * chunks),
                   .dtype = dtype_},
                  {after});
-  for (std::int32_t i = 0; i < needs.score_copies; ++i) {
+  for (std::int32_t i = 0; i < copies; ++i) {
     hold_once(i == 0 ? "attention scores" : "copy of the attention scores",
               bytes_of(n_chunk, dtype_), at);
   }

@@ -19,15 +19,18 @@ std::span<const EmbeddedFile> llm_files();
 namespace kvsim {
 namespace {
 
-std::string lower(std::string_view text) {
+/// Lower case, blanks and underscores as hyphens: "GPT-3 175B" is "gpt-3-175b".
+std::string key_of(std::string_view text) {
   std::string out{text};
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : out) {
+    c = c == ' ' || c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
   return out;
 }
 
 struct Catalogue {
   std::vector<Llm> llms;                                    // by name
-  std::map<std::string, std::size_t> index;                 // lower-case name or alias
+  std::map<std::string, std::size_t> index;                 // key_of a name or alias
   std::map<std::string, std::vector<std::string>> aliases;  // as the files spell them
 };
 
@@ -46,7 +49,7 @@ Catalogue read_catalogue() {
             [](const Llm& a, const Llm& b) { return a.name < b.name; });
   for (std::size_t i = 0; i < out.llms.size(); ++i) {
     const auto insert = [&](const std::string& word) {
-      const auto [at, fresh] = out.index.emplace(lower(word), i);
+      const auto [at, fresh] = out.index.emplace(key_of(word), i);
       KVSIM_CHECK(fresh || at->second == i, "two models are called {}", word);
     };
     insert(out.llms[i].name);
@@ -65,7 +68,7 @@ const Catalogue& catalogue() {
 const std::vector<Llm>& builtin_llms() { return catalogue().llms; }
 
 const Llm& find_llm(std::string_view name) {
-  const std::string key = lower(name);
+  const std::string key = key_of(name);
   if (const auto found = catalogue().index.find(key); found != catalogue().index.end())
     return catalogue().llms[found->second];
   std::vector<std::string> names;

@@ -70,7 +70,7 @@ Dtype plain_dtype(const Field& config) {
 
 /// Sets the formats the weights are published in.
 void read_dtypes(const Field& config, Llm& llm) {
-  llm.published_dtype = plain_dtype(config);
+  llm.compute_dtype = llm.published_dtype = plain_dtype(config);
   const auto quantization = config.find("quantization_config");
   if (!quantization) return;
   const Field method = quantization->at("quant_method");

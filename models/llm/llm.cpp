@@ -103,8 +103,7 @@ Bytes weight_bytes(const Llm& llm, Dtype dtype) {
   return bytes_of(count, dtype);
 }
 
-Bytes published_weight_bytes(const Llm& llm) {
-  if (!llm.outside_experts_dtype) return weight_bytes(llm, llm.published_dtype);
+std::int64_t routed_expert_parameters(const Llm& llm) {
   std::int64_t routed = 0;
   for (const LayerSpec& layer : llm.layers) {
     if (layer.mlp.n_experts > 0) {
@@ -112,10 +111,28 @@ Bytes published_weight_bytes(const Llm& llm) {
                    product(layer.mlp.n_experts, block_parameters(llm, layer.mlp, layer.mlp.d_ff)));
     }
   }
+  return routed;
+}
+
+std::int64_t mxfp4_scales(std::int64_t values) {
   constexpr std::int64_t kValuesPerScale = 32;  // OCP Microscaling Formats 1.0, section 5.2
-  return bytes_of(routed, llm.published_dtype) +
-         Bytes{(routed + kValuesPerScale - 1) / kValuesPerScale} +
+  return (values + kValuesPerScale - 1) / kValuesPerScale;
+}
+
+Bytes published_weight_bytes(const Llm& llm) {
+  if (!llm.outside_experts_dtype) return weight_bytes(llm, llm.published_dtype);
+  const std::int64_t routed = routed_expert_parameters(llm);
+  return bytes_of(routed, llm.published_dtype) + Bytes{mxfp4_scales(routed)} +
          bytes_of(parameters(llm) - routed, *llm.outside_experts_dtype);
+}
+
+Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype) {
+  return dtype == llm.published_dtype ? published_weight_bytes(llm) : weight_bytes(llm, dtype);
+}
+
+Dtype default_kv_dtype(const Llm& llm, Dtype weight_dtype) {
+  if (bits_of(weight_dtype) >= 16) return weight_dtype;
+  return bits_of(llm.compute_dtype) == 16 ? llm.compute_dtype : Dtype::kBf16;
 }
 
 }  // namespace kvsim

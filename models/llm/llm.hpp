@@ -54,6 +54,8 @@ struct Llm {
   bool tied_embeddings = false;
   double rope_theta = 0;                 // 0: no rotary embedding
   Dtype published_dtype = Dtype::kBf16;  // the dtype its weights are published in
+  // What it computes in: the configuration's torch_dtype, bf16 where it names none.
+  Dtype compute_dtype = Dtype::kBf16;
   // Where only the routed experts are published in published_dtype (gpt-oss): that of all else.
   std::optional<Dtype> outside_experts_dtype;
 
@@ -86,5 +88,15 @@ struct Llm {
 /// Weight bytes as published: weight_bytes in published_dtype; where only the experts are, their
 /// matrices in it with one byte of scale per 32 values (MXFP4), and the rest in its own format.
 [[nodiscard]] Bytes published_weight_bytes(const Llm& llm);
+/// Matrix parameters of the routed experts of all layers, and the scales MXFP4 stores beside as
+/// many values: one byte each.
+[[nodiscard]] std::int64_t routed_expert_parameters(const Llm& llm);
+[[nodiscard]] std::int64_t mxfp4_scales(std::int64_t values);
+/// What the weights take on a GPU that runs them in `dtype`: as published where that is the
+/// published format, else weight_bytes.
+[[nodiscard]] Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype);
+/// Format of a cache nobody chose one for, that of the activations: the weights' own where it has
+/// 16 bits or more, else (quantised weights) what the model computes in, 16-bit at most.
+[[nodiscard]] Dtype default_kv_dtype(const Llm& llm, Dtype weight_dtype);
 
 }  // namespace kvsim

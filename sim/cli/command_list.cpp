@@ -30,14 +30,14 @@ std::string models_table(std::size_t width) {
                {"context"}}};
   for (const Llm& llm : builtin_llms()) {
     const AttentionSpec& attention = llm.layers.front().attention;
-    table.add_row({llm.name, fmt::format("{:.1f} B", static_cast<double>(parameters(llm)) / 1e9),
-                   fmt::format("{}", llm.n_layers()),
-                   attention.is_latent() ? "latent" : fmt::format("{}", attention.n_kv_heads),
-                   to_text(cache_bytes_per_token(llm, llm.published_dtype).all_layers),
-                   with_commas(llm.max_positions)});
+    table.add_row(
+        {llm.name, fmt::format("{:.1f} B", static_cast<double>(parameters(llm)) / 1e9),
+         fmt::format("{}", llm.n_layers()),
+         attention.is_latent() ? "latent" : fmt::format("{}", attention.n_kv_heads),
+         to_text(cache_bytes_per_token(llm, default_kv_dtype(llm, llm.published_dtype)).all_layers),
+         with_commas(llm.max_positions)});
   }
-  return table.str(width) +
-         "cache a token: all layers, in the format the weights are published in\n";
+  return table.str(width) + "cache a token: all layers, in the format the model computes in\n";
 }
 
 std::string gpus_table(std::size_t width) {

@@ -107,6 +107,8 @@ ordered_json llm_json(const Llm& llm) {
   out["parameters"] = parameters(llm);
   out["active_parameters"] = active_parameters(llm);
   out["published_dtype"] = name_of(llm.published_dtype);
+  out["published_weight_bytes"] = published_weight_bytes(llm).count();
+  out["default_kv_dtype"] = name_of(default_kv_dtype(llm, llm.published_dtype));
   out["n_layers"] = llm.n_layers();
   out["d_model"] = llm.d_model;
   out["vocab_size"] = llm.vocab_size;
@@ -163,7 +165,13 @@ std::string llm_text(const Llm& llm, std::size_t width) {
     weights += fmt::format("{}{} {}", weights.empty() ? "" : ", ", name_of(dtype),
                            weight_bytes(llm, dtype));
   }
-  facts.add("weights", weights + fmt::format(" (published in {})", name_of(llm.published_dtype)));
+  facts.add("weights",
+            weights + fmt::format("; as published {} ({}{})", published_weight_bytes(llm),
+                                  name_of(llm.published_dtype),
+                                  llm.outside_experts_dtype
+                                      ? " experts, the rest " +
+                                            std::string{name_of(*llm.outside_experts_dtype)}
+                                      : ""));
   std::string cache;
   for (const Dtype dtype : kCacheFormats) {
     const TokenBytes bytes = cache_bytes_per_token(llm, dtype);
@@ -172,7 +180,9 @@ std::string llm_text(const Llm& llm, std::size_t width) {
       cache += fmt::format(" ({} past the windows)", bytes.past_windows);
     }
   }
-  facts.add("cache a token", cache);
+  facts.add("cache a token",
+            cache + fmt::format("; {} unless a scenario says otherwise",
+                                name_of(default_kv_dtype(llm, llm.published_dtype))));
   return llm.name + "\n" + facts.str(width);
 }
 

@@ -41,6 +41,18 @@ ordered_json oom_json(const std::optional<OomEvent>& oom) {
           {"owners", owners_json(oom->owners)}};
 }
 
+ordered_json terms_json(const std::vector<PeakTerm>& terms) {
+  ordered_json out = ordered_json::array();
+  for (const PeakTerm& term : terms) {
+    out.push_back({{"owner", term.owner},
+                   {"what", term.what},
+                   {"bytes", term.bytes.count()},
+                   {"formula", term.formula},
+                   {"source", term.source}});
+  }
+  return out;
+}
+
 /// A predicted figure and the interval beside it, which there is none of before costs are
 /// calibrated.
 void put_predicted(ordered_json& point, const std::string& name, ordered_json value) {
@@ -67,6 +79,7 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   out["oom"] = oom_json(result.oom);
   out["peak_phase"] = result.peak_phase;
   out["peak_owners"] = owners_json(result.peak_owners);
+  out["peak_terms"] = terms_json(result.peak_terms);
   out["prefill_peak_bytes"] = result.prefill_peak.count();
   out["decode_peak_bytes"] = result.decode_peak.count();
   out["usable_hbm_bytes"] = result.usable_hbm.count();

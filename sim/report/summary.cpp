@@ -243,10 +243,11 @@ std::string oom_sentence(std::string_view label, const OomEvent& oom) {
   std::vector<std::string> held;
   held.reserve(owners.size());
   for (const auto& [bytes, name] : owners) held.push_back(name + " " + to_text(bytes));
-  return fmt::format("{}: out of memory {} ({} tokens): asked {}{}, {} free{}{}", label, when,
-                     with_commas(oom.tokens), to_text(oom.requested),
+  return fmt::format("{}: out of memory {} ({} tokens): asked {}{}, {} free, short by {}{}{}",
+                     label, when, with_commas(oom.tokens), to_text(oom.requested),
                      oom.what.empty() ? "" : " for " + oom.what, to_text(oom.free),
-                     held.empty() ? "" : "; ", fmt::join(held, ", "));
+                     to_text(oom.requested - oom.free), held.empty() ? "" : "; ",
+                     fmt::join(held, ", "));
 }
 
 std::string run_summary(const RunReport& report, const ResultsFolder* written, std::size_t width) {

@@ -176,9 +176,10 @@ struct Axes {
   Choices<const Gpu*> gpus;
   Choices<const Stack*> stacks;
   std::optional<Choices<Dtype>> dtypes;     // absent: as the model is published
-  std::optional<Choices<Dtype>> kv_dtypes;  // absent: as dtype
+  std::optional<Choices<Dtype>> kv_dtypes;  // absent: that of the activations
   Choices<std::int64_t> batches, prompts, outputs;
   Choices<MethodSpec> methods;
+  ordered_json memory;  // as given; null: not
 
   [[nodiscard]] std::array<std::size_t, 9> sizes() const {
     return {models.size(),
@@ -200,6 +201,7 @@ Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
   if (const auto count = group.find("gpu_count")) check_gpu_count(*count);
   if (const auto memory = group.find("memory")) {
     for (auto& gpu : axes.gpus) gpu.value = corrected(gpu.value, *memory, own);
+    axes.memory = memory->raw();
   }
   if (const auto stacks = group.find("stack")) {
     axes.stacks = read_stacks(*stacks);
@@ -297,7 +299,8 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
     spec.gpu = axes.gpus[at[1]].value;
     spec.stack = axes.stacks[at[2]].value;
     spec.weight_dtype = axes.dtypes ? (*axes.dtypes)[at[3]].value : spec.llm->published_dtype;
-    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[4]].value : spec.weight_dtype;
+    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[4]].value
+                                   : default_kv_dtype(*spec.llm, spec.weight_dtype);
     spec.batch = axes.batches[at[5]].value;
     spec.prompt_tokens = axes.prompts[at[6]].value;
     spec.output_tokens = axes.outputs[at[7]].value;
@@ -309,8 +312,9 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
       });
     }
     spec.method = slot;
-    points.push_back(
-        {spec, method.value, point_keys(spec, method.value), "", kv_bytes_wanted(spec)});
+    ordered_json keys = point_keys(spec, method.value);
+    if (!axes.memory.is_null()) keys["memory"] = axes.memory;
+    points.push_back({spec, method.value, std::move(keys), "", kv_bytes_wanted(spec)});
     for (std::size_t axis = at.size(); axis-- > 0;) {
       if (++at[axis] < sizes[axis]) break;
       at[axis] = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -41,13 +42,6 @@ struct Holdings {
   }
 };
 
-/// Where a decode step's peak stands; named owner by owner only if it stays the run's.
-struct PeakPlace {
-  std::int32_t layer = -1;  // n_layers: at the logits
-  DecodeMoment moment;
-  Holdings base;  // everything but that graph's own tensors
-};
-
 /// The run of one spec: what stands in memory between two graphs, and what has been learnt so far.
 class StaticRun {
  public:
@@ -55,6 +49,8 @@ class StaticRun {
   StaticResult run();
 
  private:
+  /// What the run takes for granted that the real stack or GPU does otherwise.
+  void note_assumptions();
   [[nodiscard]] bool load();
   [[nodiscard]] bool prefill();
   [[nodiscard]] bool prefill_layers();
@@ -64,11 +60,15 @@ class StaticRun {
 
   /// A graph's peak while everything in `holdings_` stands.
   [[nodiscard]] bool fits(const AlivePeak& alive);
-  void note_peak(const Holdings& holdings, std::string_view phase);
+  void note_peak(const Holdings& holdings, const PeakPlace& place);
   /// What stood when an allocation was refused is a peak too: parts of a step that fitted.
   void note_refusal(const OomEvent& event);
-  /// The first allocation of `graph` that is refused, as an event. `layer` below 0: no layer.
-  [[nodiscard]] OomEvent event(const OpGraph& graph, std::int32_t layer, std::int64_t step);
+  /// A prefill that was refused leaves the cache that stood then, the running layer's part
+  /// included.
+  void count_refused_cache(const Owners& owners);
+  /// The first allocation of `graph`, which runs at `place`, that is refused, as an event.
+  [[nodiscard]] OomEvent event(const OpGraph& graph, const PeakPlace& place);
+  [[nodiscard]] PeakPlace place_of(RunPart part, std::int32_t layer, std::int64_t step = 0) const;
   void put_cache(std::int32_t layer, const LayerCache& cache);
   void take_cache(std::int32_t layer);
   [[nodiscard]] Bytes cache_total() const;
@@ -94,7 +94,10 @@ class StaticRun {
   Bytes resident_;  // of a decode step
   std::int64_t stride_;
   std::optional<StaticSample> last_;
-  std::optional<PeakPlace> peak_place_;  // set while the run's peak is a decode step's
+  PeakPlace peak_place_;
+  std::optional<Holdings> peak_base_;  // set while the run's peak is a decode step's: everything
+                                       // but that graph's own tensors
+  PeakPlace refusal_place_;
 };
 
 StaticRun::StaticRun(const StaticSpec& spec, std::size_t max_samples)
@@ -117,11 +120,38 @@ StaticRun::StaticRun(const StaticSpec& spec, std::size_t max_samples)
   result_.usable_hbm = Bytes{static_cast<std::int64_t>(
       std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * spec.stack->usable_fraction))};
   result_.calibration = calibration_.provenance;
+  note_assumptions();
+}
+
+void StaticRun::note_assumptions() {
+  const auto& layers = spec_.llm->layers;
+  const bool latent = std::any_of(layers.begin(), layers.end(),
+                                  [](const LayerSpec& l) { return l.attention.is_latent(); });
+  const bool windowed = std::any_of(layers.begin(), layers.end(),
+                                    [](const LayerSpec& l) { return l.attention.window > 0; });
+  const std::string& stack = spec_.stack->name;
+  if (stack.starts_with("hf-") && latent) {
+    result_.notes.push_back(fmt::format(
+        "{}: latent attention is assumed to cache its latents; transformers' DynamicCache stores "
+        "the expanded keys and values of all heads, which take many times as much",
+        stack));
+  }
+  if (stack.starts_with("hf-") && windowed) {
+    result_.notes.push_back(
+        fmt::format("{}: layers with a sliding window are assumed to hold no more than the window; "
+                    "transformers' DynamicCache does not trim them and holds every token",
+                    stack));
+  }
+  if (activation_dtype(spec_.weight_dtype) == Dtype::kBf16 &&
+      !spec_.gpu->peak.contains(Dtype::kBf16)) {
+    result_.notes.push_back(
+        fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec_.gpu->name));
+  }
 }
 
 StaticResult StaticRun::run() {
-  if (load() && prefill() && decode()) {
-    result_.prefill_time = Seconds{prefill_time_};
+  if (load() && prefill()) result_.prefill_time = Seconds{prefill_time_};
+  if (result_.prefill_time && decode()) {
     result_.decode_time = Seconds{decode_time_};
     if (spec_.output_tokens > 0) {
       const double tokens =
@@ -135,24 +165,27 @@ StaticResult StaticRun::run() {
 }
 
 void StaticRun::finish() {
-  if (peak_place_) {
-    Holdings owners = peak_place_->base;
+  const PeakInput peak_input{.cost = &in_,
+                             .prompt = spec_.prompt_tokens,
+                             .static_caches = is_static_ ? &caches_ : nullptr,
+                             .static_end = spec_.prompt_tokens + spec_.output_tokens};
+  if (peak_base_) {
+    Holdings owners = *peak_base_;
     owners[Owner::kActivations] += resident_;
-    owners.add(
-        peak_place_->layer == n_layers_
-            ? compiled_->logits().alive_peak().by_owner
-            : decode_layer(in_, peak_place_->layer, peak_place_->moment).alive_peak().by_owner);
+    owners.add(graph_at(peak_input, peak_place_).alive_peak().by_owner);
     KVSIM_CHECK(owners.total() == result_.peak_hbm, "owners sum to {} B, the peak is {} B",
                 owners.total().count(), result_.peak_hbm.count());
     result_.peak_owners = owners.named();
     result_.peak_phase = "decode";
   }
   if (result_.oom) note_refusal(*result_.oom);
+  result_.peak_terms = peak_terms(peak_input, peak_place_, result_.peak_owners);
   if (last_ && (result_.timeline.empty() || result_.timeline.back().step != last_->step)) {
     result_.timeline.push_back(*last_);
   }
   result_.kv_bytes = cache_total();
   for (const LayerCache& cache : caches_) result_.kv_bytes_per_layer.push_back(cache.total());
+  if (result_.oom && result_.oom->phase == "prefill") count_refused_cache(result_.oom->owners);
 }
 
 void StaticRun::note_refusal(const OomEvent& event) {
@@ -161,7 +194,27 @@ void StaticRun::note_refusal(const OomEvent& event) {
     const auto found = event.owners.find(std::string{name_of(static_cast<Owner>(i))});
     if (found != event.owners.end()) held.by_owner[i] = found->second;
   }
-  note_peak(held, event.phase == "decode" ? "decode" : "prefill");
+  note_peak(held, refusal_place_);
+}
+
+void StaticRun::count_refused_cache(const Owners& owners) {
+  Bytes stood;
+  for (const Owner owner : {Owner::kKvCache, Owner::kSideData}) {
+    const auto found = owners.find(std::string{name_of(owner)});
+    if (found != owners.end()) stood += found->second;
+  }
+  const std::int32_t layer = refusal_place_.layer;
+  if (layer >= 0) {
+    result_.kv_bytes_per_layer[static_cast<std::size_t>(layer)] += stood - result_.kv_bytes;
+  }
+  result_.kv_bytes = stood;
+}
+
+PeakPlace StaticRun::place_of(RunPart part, std::int32_t layer, std::int64_t step) const {
+  return {.part = part,
+          .layer = layer,
+          .tokens = spec_.prompt_tokens + step,
+          .score_rows = score_rows_};
 }
 
 void StaticRun::put_cache(std::int32_t layer, const LayerCache& cache) {
@@ -187,14 +240,17 @@ LayerCache StaticRun::stored(std::int32_t layer, std::int64_t entries) const {
   return layer_cache(in_, layer, entries);
 }
 
-void StaticRun::note_peak(const Holdings& holdings, std::string_view phase) {
+void StaticRun::note_peak(const Holdings& holdings, const PeakPlace& place) {
   const Bytes total = holdings.total();
-  Bytes& of_phase = phase == "decode" ? result_.decode_peak : result_.prefill_peak;
+  const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
+  Bytes& of_phase = decodes ? result_.decode_peak : result_.prefill_peak;
   of_phase = std::max(of_phase, total);
   if (total > result_.peak_hbm) {
     result_.peak_hbm = total;
     result_.peak_owners = holdings.named();
-    result_.peak_phase = phase;
+    result_.peak_phase = decodes ? "decode" : "prefill";
+    peak_place_ = place;
+    peak_base_.reset();
   }
 }
 
@@ -202,7 +258,7 @@ bool StaticRun::fits(const AlivePeak& alive) {
   return holdings_.total() + alive.bytes <= result_.usable_hbm;
 }
 
-OomEvent StaticRun::event(const OpGraph& graph, std::int32_t layer, std::int64_t step) {
+OomEvent StaticRun::event(const OpGraph& graph, const PeakPlace& place) {
   Hbm hbm{result_.usable_hbm};
   for (std::size_t i = 0; i < kOwners; ++i) {
     KVSIM_CHECK(hbm.allocate(name_of(static_cast<Owner>(i)), holdings_.by_owner[i]).has_value(),
@@ -210,10 +266,15 @@ OomEvent StaticRun::event(const OpGraph& graph, std::int32_t layer, std::int64_t
   }
   const auto refused = walk(hbm, graph);
   KVSIM_CHECK(refused.has_value(), "a graph whose peak does not fit was walked without refusal");
+  refusal_place_ = place;
+  refusal_place_.refused_at = refused->op;
+  refusal_place_.refused_tensor = refused->tensor;
+  const std::int64_t step = place.tokens - spec_.prompt_tokens;
   return {.step = step,
-          .tokens = spec_.prompt_tokens + step,
+          .tokens = place.tokens,
           .phase = step == 0 ? "prefill" : "decode",
-          .what = layer < 0 ? refused->what : fmt::format("{} of layer {}", refused->what, layer),
+          .what = place.layer < 0 ? refused->what
+                                  : fmt::format("{} of layer {}", refused->what, place.layer),
           .requested = refused->refusal.requested,
           .free = refused->refusal.free,
           .owners = refused->refusal.owners};
@@ -225,7 +286,7 @@ bool StaticRun::load() {
     const auto got = hbm.allocate(name_of(owner), n);
     if (got) {
       holdings_[owner] += n;
-      note_peak(holdings_, "prefill");
+      note_peak(holdings_, {});
       return true;
     }
     result_.oom = OomEvent{.step = 0,
@@ -238,7 +299,7 @@ bool StaticRun::load() {
     return false;
   };
   if (!place(Owner::kContext, spec_.stack->context, "CUDA context")) return false;
-  if (!place(Owner::kWeights, weight_bytes(*spec_.llm, spec_.weight_dtype), "weights")) {
+  if (!place(Owner::kWeights, loaded_weight_bytes(*spec_.llm, spec_.weight_dtype), "weights")) {
     return false;
   }
   for (std::int32_t l = 0; is_static_ && l < n_layers_; ++l) {
@@ -248,11 +309,11 @@ bool StaticRun::load() {
     const LayerCache cache =
         stored(l, std::max(held_entries(in_, l, spec_.prompt_tokens, spec_.prompt_tokens),
                            held_entries(in_, l, spec_.prompt_tokens, end)));
-    if (!place(Owner::kKvCache, cache.keys + cache.values, "static cache") ||
-        !place(Owner::kSideData, cache.side, "static side data")) {
-      return false;
-    }
-    caches_[static_cast<std::size_t>(l)] = cache;
+    LayerCache& placed = caches_[static_cast<std::size_t>(l)];
+    if (!place(Owner::kKvCache, cache.keys + cache.values, "static cache")) return false;
+    placed = {.keys = cache.keys, .values = cache.values};
+    if (!place(Owner::kSideData, cache.side, "static side data")) return false;
+    placed.side = cache.side;
   }
   return true;
 }
@@ -270,13 +331,16 @@ bool StaticRun::prefill_layers() {
   add_residents(Owner::kMask);
 
   std::int32_t layer = 0;
+  bool embeddings_held = false;
   for (const LayerGroup& group : layer_groups(*spec_.llm)) {
     std::optional<OpGraph> graph;
     AlivePeak alive;
     GraphCost cost;
     for (layer = group.first; layer < group.first + group.count;) {
       // In the first layer the embeddings are the layer's own input.
-      if (layer == 1) add_residents(Owner::kActivations);
+      if (layer == 1 && !std::exchange(embeddings_held, true)) {
+        add_residents(Owner::kActivations);
+      }
       const std::int64_t kept = held_entries(in_, layer, prompt, prompt);
       if (!graph || kept != held_[static_cast<std::size_t>(layer - 1)]) {
         graph =
@@ -285,7 +349,7 @@ bool StaticRun::prefill_layers() {
         cost = evaluate(*graph, roofline_);
       }
       if (!fits(alive)) {
-        OomEvent refused = event(*graph, layer, 0);
+        OomEvent refused = event(*graph, place_of(RunPart::kPrefillLayer, layer));
         const bool by_scores = graph->op(alive.at).family == OpFamily::kScorePass;
         if (may_retry && by_scores && score_rows_ > 1) {
           score_rows_ = std::max<std::int64_t>(1, score_rows_ / kChunkDivisor);
@@ -297,7 +361,7 @@ bool StaticRun::prefill_layers() {
       }
       Holdings now = holdings_;
       now.add(alive.by_owner);
-      note_peak(now, "prefill");
+      note_peak(now, place_of(RunPart::kPrefillLayer, layer));
       prefill_device_ += cost.time;
       result_.flops += cost.flops;
       result_.bytes_moved += cost.bytes;
@@ -325,13 +389,13 @@ bool StaticRun::compress_all_layers() {
     const LayerCache before = caches_[static_cast<std::size_t>(l)];
     if (!is_static_) take_cache(l);
     if (!fits(alive)) {
-      result_.oom = event(graph, l, 0);
+      result_.oom = event(graph, place_of(RunPart::kCompression, l));
       put_cache(l, before);
       return false;
     }
     Holdings now = holdings_;
     now.add(alive.by_owner);
-    note_peak(now, "prefill");
+    note_peak(now, place_of(RunPart::kCompression, l));
     const GraphCost cost = evaluate(graph, roofline_);
     prefill_device_ += cost.time;
     result_.flops += cost.flops;
@@ -343,24 +407,24 @@ bool StaticRun::compress_all_layers() {
 
 bool StaticRun::prefill() {
   const Holdings loaded = holdings_;
-  const auto around = [&](const OpGraph& graph) {
+  const auto around = [&](RunPart part, const OpGraph& graph) {
     const AlivePeak alive = graph.alive_peak();
     if (!fits(alive)) {
-      result_.oom = event(graph, -1, 0);
+      result_.oom = event(graph, place_of(part, -1));
       return false;
     }
     Holdings now = holdings_;
     now.add(alive.by_owner);
-    note_peak(now, "prefill");
+    note_peak(now, place_of(part, -1));
     const GraphCost cost = evaluate(graph, roofline_);
     prefill_device_ += cost.time;
     result_.flops += cost.flops;
     result_.bytes_moved += cost.bytes;
     return true;
   };
-  if (!around(embed_tokens(in_, spec_.prompt_tokens))) return false;
+  if (!around(RunPart::kEmbedding, embed_tokens(in_, spec_.prompt_tokens))) return false;
   if (!prefill_layers()) return false;
-  if (!around(output_logits(in_, spec_.prompt_tokens))) return false;
+  if (!around(RunPart::kPromptLogits, output_logits(in_, spec_.prompt_tokens))) return false;
   // Activations and mask of the prompt are gone; caches stay.
   holdings_[Owner::kActivations] = loaded.by_owner[static_cast<std::size_t>(Owner::kActivations)];
   holdings_[Owner::kMask] = Bytes{};
@@ -432,18 +496,22 @@ bool StaticRun::decode_one(std::int64_t step) {
         }
         if (!is_static_) take_cache(l);
         holdings_[Owner::kActivations] += resident_;
-        result_.oom = event(decode_layer(in_, l, moment), l, step);
+        PeakPlace place = place_of(RunPart::kDecodeLayer, l, step);
+        place.moment = moment;
+        result_.oom = event(decode_layer(in_, l, moment), place);
         if (!is_static_) put_cache(l, before);
         return false;
       }
       peak = std::max(peak, run_peak);
       if (run_peak > result_.peak_hbm) {
         result_.peak_hbm = run_peak;
-        PeakPlace place{.layer = first, .moment = moment, .base = holdings_};
-        place.base[Owner::kKvCache] +=
+        peak_place_ =
+            place_of(RunPart::kDecodeLayer, first + static_cast<std::int32_t>(highest), step);
+        peak_place_.moment = moment;
+        peak_base_ = holdings_;
+        (*peak_base_)[Owner::kKvCache] +=
             (after.keys + after.values) * highest - (before.keys + before.values) * (highest + 1);
-        place.base[Owner::kSideData] += after.side * highest - before.side * (highest + 1);
-        peak_place_ = place;
+        (*peak_base_)[Owner::kSideData] += after.side * highest - before.side * (highest + 1);
       }
       const std::int64_t n = last + 1;
       total.time += cost.time * static_cast<double>(n);
@@ -462,12 +530,13 @@ bool StaticRun::decode_one(std::int64_t step) {
   const Bytes head_peak = standing + compiled_->around_peak();
   if (head_peak > result_.usable_hbm) {
     holdings_[Owner::kActivations] += resident_;
-    result_.oom = event(compiled_->logits(), -1, step);
+    result_.oom = event(compiled_->logits(), place_of(RunPart::kDecodeLogits, -1, step));
     return false;
   }
   if (head_peak > result_.peak_hbm) {
     result_.peak_hbm = head_peak;
-    peak_place_ = PeakPlace{.layer = n_layers_, .moment = {}, .base = holdings_};
+    peak_place_ = place_of(RunPart::kDecodeLogits, -1, step);
+    peak_base_ = holdings_;
   }
   peak = std::max(peak, head_peak);
   result_.decode_peak = std::max(result_.decode_peak, peak);
@@ -499,8 +568,8 @@ StaticResult run_static(const StaticSpec& spec, std::size_t max_samples) {
       spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method != nullptr,
       "a static run lacks its model, GPU, stack or method");
   KVSIM_CHECK(spec.batch >= 1 && spec.prompt_tokens >= 1 && spec.output_tokens >= 0,
-              "batch {} and prompt {} at least 1, output {} at least 0", spec.batch, spec.prompt_tokens,
-              spec.output_tokens);
+              "batch {} and prompt {} at least 1, output {} at least 0", spec.batch,
+              spec.prompt_tokens, spec.output_tokens);
   KVSIM_CHECK(max_samples >= 3, "a timeline of {} samples", max_samples);
   return StaticRun{spec, max_samples}.run();
 }

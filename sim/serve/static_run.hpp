@@ -14,6 +14,7 @@
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 #include "sim/memory/hbm.hpp"
+#include "sim/serve/peak_terms.hpp"
 
 namespace kvsim {
 
@@ -58,16 +59,17 @@ struct StaticSample {
 
 struct StaticResult {
   std::optional<OomEvent> oom;
-  std::string calibration;  // where the rates behind every time come from
-  Bytes peak_hbm;           // up to the OOM where there is one
-  Owners peak_owners;       // at that moment
-  std::string peak_phase;   // "prefill" or "decode"
+  std::string calibration;           // where the rates behind every time come from
+  Bytes peak_hbm;                    // up to the OOM where there is one
+  Owners peak_owners;                // at that moment
+  std::string peak_phase;            // "prefill" or "decode"
+  std::vector<PeakTerm> peak_terms;  // every byte at that moment: they sum to the peak
   Bytes prefill_peak;
   Bytes decode_peak;  // 0 if no step was run
   Bytes kv_bytes;     // at the end (or the last moment before the OOM), whole batch
   Bytes usable_hbm;   // what the stack may use
   std::vector<Bytes> kv_bytes_per_layer;  // at the end, whole batch
-  // Times: nullopt after an OOM.
+  // Times: nullopt after an OOM, but for that of a prefill that was through before.
   std::optional<Seconds> prefill_time;
   std::optional<Seconds> decode_time;
   std::optional<double> throughput_tok_s;  // output tokens of the batch over prefill + decode

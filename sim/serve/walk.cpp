@@ -11,7 +11,10 @@ std::optional<WalkRefusal> walk(Hbm& hbm, const OpGraph& graph) {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if (tensors[t].first != op || tensors[t].last < op) continue;
       auto got = hbm.allocate(name_of(tensors[t].owner), tensors[t].bytes);
-      if (!got) return WalkRefusal{.what = std::string{tensors[t].name}, .refusal = got.error()};
+      if (!got) {
+        return WalkRefusal{
+            .what = std::string{tensors[t].name}, .op = op, .tensor = t, .refusal = got.error()};
+      }
       held[t] = got.value();
     }
     for (std::size_t t = 0; t < tensors.size(); ++t) {

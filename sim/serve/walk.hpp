@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -10,7 +11,9 @@ namespace kvsim {
 
 /// An allocation of a graph that did not fit.
 struct WalkRefusal {
-  std::string what;  // the tensor's name
+  std::string what;        // the tensor's name
+  OpIndex op = 0;          // that asked for it
+  std::size_t tensor = 0;  // its index in the graph
   Refusal refusal;
 };
 

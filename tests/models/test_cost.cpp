@@ -387,6 +387,15 @@ TEST_CASE("the score tax of a method by execution, 16 bit") {
   graph = layer(needs, s / 4);
   CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{static_cast<std::int64_t>(square * 6 / 4)});
   CHECK(flops(graph) == rel(2 * square * 128));
+  // H2O's: logits, their fp32 softmax, its cast; of an fp32 model only the first two.
+  for (const auto& [dtype, bytes] : {std::pair{Dtype::kFp16, 8}, std::pair{Dtype::kFp32, 8}}) {
+    const MethodNeeds h2o{.prompt_scores = PromptScoreClass::kColumnSums, .score_copies = 2};
+    const BoundedMethod method{{.budget = 500, .needs = h2o}};
+    CostInput in = setup.input("hf-sdpa", method);
+    in.weight_dtype = in.kv_dtype = dtype;
+    graph = prefill_layer(in, 0, {.prompt = s, .kept = 500, .score_rows = s});
+    CHECK(peak_of_owner(graph, Owner::kScores) == Bytes{static_cast<std::int64_t>(square * bytes)});
+  }
   // Fused in two passes: half the square again, one number a row.
   needs.score_exec = ScoreExec::kFusedTwoPass;
   graph = layer(needs, s);

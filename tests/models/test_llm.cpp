@@ -124,8 +124,13 @@ TEST_CASE("every model is found by name, alias and file name, in any case") {
       CHECK(&find_llm(alias) == &llm);
       for (char& c : alias) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
       CHECK(&find_llm(alias) == &llm);
+      std::replace(alias.begin(), alias.end(), '-', ' ');
+      CHECK(&find_llm(alias) == &llm);
     }
   }
+  // As papers print them.
+  CHECK(find_llm("GPT-3 175B").name == "gpt-3-175b");
+  CHECK(find_llm("Llama 2 7B").name == "llama-2-7b");
 }
 
 // ---- parameters, to the last one ---------------------------------------------------------------
@@ -198,6 +203,7 @@ TEST_CASE("published parameter counts") {
       {"opt-30b", 29'974'540'288},
       {"gemma-2b", 2'506'172'416},
       {"gemma-7b", 8'537'680'896},
+      {"gemma-2-2b", 2'614'341'888},
       {"gemma-2-9b", 9'241'705'984},
       {"gemma-2-27b", 27'227'128'320},
       {"gemma-3-1b", 999'885'952},
@@ -257,7 +263,10 @@ TEST_CASE("published weight bytes") {
   CHECK(published_weight_bytes(find_llm("deepseek-v3")).count() == 671'026'419'200);
   // gpt-oss-20b: experts 24*32*3*2880^2 = 19,110,297,600 values at 4.25 bits = 10,152,345,600 B,
   // the other 1,804,459,584 in bf16 = 3,608,919,168 B.
-  CHECK(published_weight_bytes(find_llm("gpt-oss-20b")).count() == 13'761'264'768);
+  const Llm& oss = find_llm("gpt-oss-20b");
+  CHECK(published_weight_bytes(oss).count() == 13'761'264'768);
+  CHECK(loaded_weight_bytes(oss, Dtype::kFp4).count() == 13'761'264'768);
+  CHECK(loaded_weight_bytes(oss, Dtype::kBf16) == weight_bytes(oss, Dtype::kBf16));
 }
 
 // ---- caches ------------------------------------------------------------------------------------
@@ -474,6 +483,8 @@ TEST_CASE("dtypes") {
   CHECK(read(config).published_dtype == Dtype::kFp16);
   config["quantization_config"] = {{"quant_method", "awq"}, {"bits", 4}};
   CHECK(read(config).published_dtype == Dtype::kInt4);
+  CHECK(read(config).compute_dtype == Dtype::kFp16);
+  CHECK(default_kv_dtype(read(config), Dtype::kInt4) == Dtype::kFp16);
   config["quantization_config"]["bits"] = 3;
   CHECK(refusal(config) == "config.json: /quantization_config/bits: expected 2, 4 or 8, got 3");
   config["quantization_config"] = {{"quant_method", "magic"}};
@@ -481,6 +492,21 @@ TEST_CASE("dtypes") {
   CHECK(find_llm("deepseek-v3").published_dtype == Dtype::kFp8E4m3);
   CHECK(find_llm("gpt-oss-20b").published_dtype == Dtype::kFp4);
   CHECK(find_llm("gpt-oss-20b").outside_experts_dtype == Dtype::kBf16);
+}
+
+TEST_CASE("a cache nobody chose a format for is never quantised") {
+  for (const Llm& llm : builtin_llms()) {
+    CHECK(bits_of(default_kv_dtype(llm, llm.published_dtype)) >= 16);
+    for (const auto& [dtype, name, bits] : kDtypes) {
+      if (bits >= 16) CHECK(default_kv_dtype(llm, dtype) == dtype);
+      if (bits < 16) CHECK(bits_of(default_kv_dtype(llm, dtype)) == 16);
+    }
+  }
+  CHECK(default_kv_dtype(find_llm("gpt-oss-20b"), Dtype::kFp4) == Dtype::kBf16);
+  CHECK(default_kv_dtype(find_llm("deepseek-v3"), Dtype::kFp8E4m3) == Dtype::kBf16);
+  CHECK(default_kv_dtype(find_llm("llama-2-7b"), Dtype::kInt4) == Dtype::kFp16);
+  // Published in fp32, quantised by the user: what computes is 16-bit.
+  CHECK(default_kv_dtype(find_llm("gpt-j-6b"), Dtype::kInt4) == Dtype::kBf16);
 }
 
 TEST_CASE("keys that do not touch memory are left alone") {

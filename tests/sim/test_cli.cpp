@@ -396,6 +396,11 @@ TEST_CASE("show reads a configuration of one's own") {
   CHECK(json_of({"show", "model", "own-model", "--json"}, folder) == shown);
   write(folder / "broken.json", R"({"model_type": "llama"})");
   CHECK(has(complaint({"show", "model", "broken.json"}, folder), "broken.json: "));
+  // Quantised as published: the weights are what is published, the cache is not quantised.
+  const json quantised = json_of({"show", "model", "gpt-oss-20b", "--json"}, folder).at("entry");
+  CHECK(quantised.at("published_dtype") == "fp4");
+  CHECK(quantised.at("published_weight_bytes") == 13'761'264'768);
+  CHECK(quantised.at("default_kv_dtype") == "bf16");
 }
 
 TEST_CASE("standard output that is closed, gone or full ends in an exit, not in a crash") {

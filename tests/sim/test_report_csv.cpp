@@ -40,6 +40,7 @@ TEST_CASE("every table has its header and a line for everything") {
   CHECK(points.starts_with("point,model,gpu,stack,method,dtype,batch,prompt_tokens,"));
   CHECK(points.find(",oom_step,oom_tokens,oom_phase,oom_requested_bytes,oom_free_bytes\n") !=
         std::string::npos);
+  CHECK(points.find("peak_terms") == std::string::npos);  // a list: result.json has it
   CHECK(lines(layers_csv(report)) == 1 + 4 * 32);
   CHECK(lines(replay_steps_csv(*report.replay)) == 1 + 4 * 256);
   CHECK(lines(replay_layers_csv(*report.replay)) == 1 + 4 * 6);

@@ -43,6 +43,22 @@ TEST_CASE("a point has the scenario's keys, its figures, and intervals that are 
   }
 }
 
+TEST_CASE("a point explains its peak term by term") {
+  const Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  report.results[0].peak_terms = {{.owner = "weights",
+                                   .what = "weights",
+                                   .bytes = Bytes{26953662464},
+                                   .formula = "6,738,415,616 parameters x 4 B",
+                                   .source = "config.json of meta-llama/Llama-2-7b-hf"}};
+  const ordered_json document = run_document(report);
+  CHECK(document.at("points").at(0).at("peak_terms") ==
+        ordered_json::parse(R"([{"owner": "weights", "what": "weights", "bytes": 26953662464,
+                                 "formula": "6,738,415,616 parameters x 4 B",
+                                 "source": "config.json of meta-llama/Llama-2-7b-hf"}])"));
+  CHECK(document.at("points").at(1).at("peak_terms") == ordered_json::array());
+}
+
 TEST_CASE("an out of memory has exactly the promised keys, and times are null after it") {
   const Scenario scenario = test::sample_scenario();
   const ordered_json point = run_document(test::sample_report(scenario)).at("points").at(0);

@@ -87,6 +87,38 @@ TEST_CASE("a scenario of one point, its defaults filled in") {
   CHECK(point.kv_bytes_wanted == Bytes{110LL * 2 * 32 * 4096 * 2});
 }
 
+TEST_CASE("quantised weights do not quantise the cache unless kv_dtype says so") {
+  const Files files{"kv-dtype"};
+  const auto first = [&](std::string_view model, std::string_view extra) {
+    return read_scenario(
+               files.write("k.json",
+                           fmt::format(R"({{"model": "{}", "gpu": "H200", "prompt_tokens": 100,
+                                           "output_tokens": 10{}}})",
+                                       model, extra)),
+               {})
+        .points.at(0);
+  };
+  CHECK(first("gpt-oss-20b", "").spec.weight_dtype == Dtype::kFp4);
+  CHECK(first("gpt-oss-20b", "").spec.kv_dtype == Dtype::kBf16);
+  CHECK(first("gpt-oss-20b", "").keys.at("kv_dtype") == "bf16");
+  CHECK(first("deepseek-v3", "").spec.kv_dtype == Dtype::kBf16);
+  CHECK(first("llama-2-7b", R"(, "dtype": "int4")").spec.kv_dtype == Dtype::kFp16);
+  CHECK(first("llama-2-7b", R"(, "dtype": "fp32")").spec.kv_dtype == Dtype::kFp32);
+  CHECK(first("llama-2-7b", R"(, "dtype": "int4", "kv_dtype": "int4")").spec.kv_dtype ==
+        Dtype::kInt4);
+  files.write("own/config.json",
+              R"({"model_type": "llama", "hidden_size": 256, "intermediate_size": 704,
+                  "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000,
+                  "max_position_embeddings": 2048, "torch_dtype": "float16",
+                  "quantization_config": {"quant_method": "awq", "bits": 4}})");
+  const auto own = read_scenario(
+      files.write("own.json", R"({"model": {"config": "own/config.json"}, "gpu": "H200",
+                                  "prompt_tokens": 100, "output_tokens": 10})"),
+      {});
+  CHECK(own.points.at(0).spec.weight_dtype == Dtype::kInt4);
+  CHECK(own.points.at(0).spec.kv_dtype == Dtype::kFp16);
+}
+
 TEST_CASE("lists make the product of their values, the last key fastest") {
   const Files files{"product"};
   const Scenario scenario =
@@ -208,6 +240,13 @@ TEST_CASE("bad input: one line that says where and what") {
         "/memory/usable_hbm: expected a size such as \"80 GiB\", got 79");
   CHECK(bad(small(R"(, "memory": {"usable_hbm": "90 GiB"})")).find("at most the 80 GiB of") !=
         std::string::npos);
+  // A point says which memory it was given, and nothing where it was not.
+  const auto keys = [&](std::string_view extra) {
+    return read_scenario(files.write("m.json", small(extra)), {}).points.at(0).keys;
+  };
+  CHECK(keys(R"(, "memory": {"usable_hbm": "40 GiB"})").at("memory") ==
+        nlohmann::ordered_json{{"usable_hbm", "40 GiB"}});
+  CHECK_FALSE(keys("").contains("memory"));
   // A GPU that does not exist may have any memory, and its usable part is held to that.
   CHECK(bad(small(R"(, "memory": {"hbm": "8 TiB", "usable_hbm": "9 TiB"})"))
             .find("at most the 8 TiB of") != std::string::npos);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/llm/catalogue.hpp"
 #include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
@@ -108,6 +109,71 @@ TEST_CASE("eager attention is refused by the score matrix, full cache or not") {
     CHECK(r.oom->owners.at("weights") == Bytes{4 * 6738415616});
     CHECK(r.oom->owners.at("mask") == Bytes{20000LL * 20000 * 4});
     CHECK_FALSE(r.prefill_time);
+  }
+}
+
+/// The same on what ships: catalogue entries and presets instead of stand-ins.
+StaticSpec shipped(const char* stack, const MethodSpec& method) {
+  const LayerShape shape{.n_heads = 32, .n_kv_heads = 32, .head_dim = 128};
+  return {.llm = &find_llm("llama-2-7b"),
+          .gpu = &find_gpu("A800-80GB-SXM"),
+          .stack = &find_stack(stack),
+          .method = make_method(method, 20000, {.recorded = Dtype::kFp32, .shape = shape}),
+          .weight_dtype = Dtype::kFp32,
+          .kv_dtype = Dtype::kFp32,
+          .batch = 1,
+          .prompt_tokens = 20000,
+          .output_tokens = 40000};
+}
+const MethodSpec kFull{.name = "full", .params = {}, .budget = {}};
+const MethodSpec kZeroMerge{
+    .name = "zeromerge", .params = {}, .budget = Budget{.fraction = 0, .entries = 18000}};
+
+TEST_CASE("what ships: the full cache runs out near 54K tokens on an A800") {
+  const auto r = run_static(shipped("hf-sdpa", kFull));
+  REQUIRE(r.oom);
+  CHECK(r.oom->phase == "decode");
+  CHECK(r.oom->tokens == doctest::Approx(54173).epsilon(0.001));
+  CHECK(r.oom->requested == Bytes{r.oom->tokens * 4096 * 4});
+  CHECK(r.oom->what.starts_with("longer copy of the values of layer "));
+  CHECK(gib(r.timeline.front().held) == doctest::Approx(45.13).epsilon(0.001));
+  REQUIRE(r.prefill_time);
+  // Each term of the peak, with its numbers.
+  const auto found = std::find_if(r.peak_terms.begin(), r.peak_terms.end(),
+                                  [](const PeakTerm& t) { return t.owner == "weights"; });
+  REQUIRE(found != r.peak_terms.end());
+  CHECK(found->formula == "6,738,415,616 parameters x 4 B");
+  CHECK(found->bytes == Bytes{4 * 6738415616});
+}
+
+TEST_CASE("what ships: ZeroMerge with 18,000 entries stands at 43 GiB, its prefill apart") {
+  const auto r = run_static(shipped("hf-sdpa", kZeroMerge));
+  REQUIRE_FALSE(r.oom);
+  CHECK(gib(r.timeline.front().held) == doctest::Approx(43).epsilon(0.6 / 43));
+  CHECK(r.timeline.front().held == r.timeline.back().held);
+  CHECK(gib(r.decode_peak) == doctest::Approx(43).epsilon(0.6 / 43));
+  CHECK(std::any_of(r.peak_terms.begin(), r.peak_terms.end(), [](const PeakTerm& t) {
+    return t.owner == "side_data" &&
+           t.formula == "28 layers x batch 1 x 32 heads x 18,000 entries x 8 B";
+  }));
+  CHECK(r.peak_phase == "prefill");
+  CHECK(r.prefill_peak > r.decode_peak);
+}
+
+TEST_CASE("what ships: eager attention is refused at prefill by its 51 GB of scores") {
+  for (const MethodSpec& method : {kFull, kZeroMerge}) {
+    const auto r = run_static(shipped("hf-eager", method));
+    REQUIRE(r.oom);
+    CHECK(r.oom->phase == "prefill");
+    CHECK(r.oom->what == "fp32 softmax of layer 0");
+    CHECK(r.oom->requested == Bytes{32LL * 20000 * 20000 * 4});
+    CHECK(r.oom->owners.at("weights") == Bytes{4 * 6738415616});
+    const auto found = std::find_if(r.peak_terms.begin(), r.peak_terms.end(),
+                                    [](const PeakTerm& t) { return t.owner == "scores"; });
+    REQUIRE(found != r.peak_terms.end());
+    CHECK(found->what == "attention scores of layer 0");
+    CHECK(found->formula == "batch 1 x 32 query heads x 20,000 query rows x 20,000 tokens x 4 B");
+    CHECK(found->source == "stack hf-eager: attention");
   }
 }
 

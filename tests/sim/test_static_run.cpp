@@ -1,6 +1,7 @@
 // Laws of static runs, and the run against a plain re-telling that allocates tensor by tensor.
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "models/llm/catalogue.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/static_run.hpp"
@@ -353,6 +355,183 @@ TEST_CASE("weights that do not fit are an OOM of loading") {
   CHECK(run_static(c.spec).oom->what == "CUDA context");
 }
 
+TEST_CASE("weights in the published format take what is published, in another all of it") {
+  const Llm& llm = find_llm("gpt-oss-20b");
+  Case c{find_stack("ideal"), std::make_shared<FullMethod>(), 1, 10, 1};
+  c.spec.llm = &llm;
+  c.spec.weight_dtype = Dtype::kFp4;  // of the experts; the rest is bf16: see test_llm
+  CHECK(run_static(c.spec).peak_owners.at("weights") == Bytes{13'761'264'768});
+  c.spec.weight_dtype = Dtype::kBf16;
+  CHECK(run_static(c.spec).peak_owners.at("weights") == weight_bytes(llm, Dtype::kBf16));
+}
+
+/// "2 x 3 layers x batch 2 x 1.5 B + 7 B rounding", worked out.
+double worked_out(const std::string& formula) {
+  double sum = 0;
+  double product = 1;
+  std::string number;
+  const auto close_number = [&] {
+    if (!number.empty()) product *= std::stod(number);
+    number.clear();
+  };
+  for (const char c : formula) {
+    if (std::isdigit(static_cast<unsigned char>(c)) != 0 || c == '.') number += c;
+    if (c == ' ') close_number();
+    if (c != '+') continue;
+    sum += product;
+    product = 1;
+  }
+  close_number();
+  return sum + product;
+}
+
+/// Terms are complete, in words, and each formula gives its bytes.
+void check_terms(const StaticResult& r) {
+  Owners sums;
+  Bytes sum;
+  for (const PeakTerm& term : r.peak_terms) {
+    INFO(term.owner, ": ", term.what, " = ", term.formula, " = ", term.bytes.count());
+    CHECK(std::abs(worked_out(term.formula) - static_cast<double>(term.bytes.count())) < 1);
+    if (term.owner != "context") CHECK(term.formula.find(" x ") != std::string::npos);
+    CHECK_FALSE(term.what.empty());
+    CHECK_FALSE(term.source.empty());
+    sums[term.owner] += term.bytes;
+    sum += term.bytes;
+  }
+  CHECK(sums == r.peak_owners);
+  CHECK(sum == r.peak_hbm);
+}
+
+TEST_CASE("the terms of the peak sum to it, owner by owner, and their formulas give their bytes") {
+  Llm latent = windowed_llm();
+  for (LayerSpec& layer : latent.layers) {
+    layer.attention.kv_lora_rank = 64;
+    layer.attention.q_lora_rank = 48;
+    layer.attention.rope_head_dim = 16;
+    layer.attention.v_head_dim = 24;
+  }
+  latent.layers[2].mlp = {.d_ff = 99, .n_experts = 8, .top_k = 3, .shared_d_ff = 45};
+  auto many = methods();
+  many.push_back(std::make_shared<QueryHeadMethod>());
+  for (const MethodInfo& info : builtin_methods()) {
+    many.push_back(make_method(
+        {.name = info.name,
+         .params = {},
+         .budget = takes_budget(info.name) ? std::optional{Budget{.fraction = 0, .entries = 120}}
+                                           : std::nullopt},
+        200, {.recorded = Dtype::kFp16, .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 32}}));
+  }
+  for (const Stack& stack : stacks()) {
+    for (const auto& method : many) {
+      for (const bool is_latent : {false, true}) {
+        for (const auto& [prompt, output] :
+             std::vector<std::pair<std::int64_t, std::int64_t>>{{200, 90}, {200, 0}, {3, 400}}) {
+          Case c{stack, method, 3, prompt, output};
+          if (is_latent) c.llm = latent;
+          INFO(stack.name, " ", method->name(), " latent ", is_latent, " ", prompt, "+", output);
+          for (const Dtype dtype : {Dtype::kFp16, Dtype::kFp32, Dtype::kInt4}) {
+            c.spec.weight_dtype = dtype;
+            c.spec.kv_dtype = dtype == Dtype::kInt4 ? Dtype::kBf16 : dtype;
+            c.gpu = a800();
+            const StaticResult whole = run_static(c.spec);
+            check_terms(whole);
+            // And of runs that are refused, wherever that is.
+            for (const double share : {0.9999, 0.99, 0.9, 0.7, 0.4}) {
+              c.gpu.hbm_usable =
+                  Bytes{static_cast<std::int64_t>(
+                      share * static_cast<double>((whole.peak_hbm - stack.context).count()))} +
+                  stack.context;
+              check_terms(run_static(c.spec));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("terms of the published weights and of the caches are told with their numbers") {
+  const Llm& oss = find_llm("gpt-oss-20b");
+  Case c{find_stack("hf-flash"), std::make_shared<FullMethod>(), 2, 1000, 10};
+  c.spec.llm = &oss;
+  c.spec.weight_dtype = Dtype::kFp4;
+  const StaticResult r = run_static(c.spec);
+  check_terms(r);
+  const auto term = [&](const char* owner) {
+    return *std::find_if(r.peak_terms.begin(), r.peak_terms.end(),
+                         [&](const PeakTerm& t) { return t.owner == owner; });
+  };
+  CHECK(term("weights").formula ==
+        "19,110,297,600 parameters of experts x 0.5 B + 597,196,800 scales x 1 B + 1,804,459,584 "
+        "other parameters x 2 B");
+  CHECK(term("weights").source == "config.json of openai/gpt-oss-20b");
+  CHECK(term("context").source == "stack hf-flash: context");
+  CHECK(term("kv_cache").what == "keys and values of 12 layers x 128 entries");
+  CHECK(term("kv_cache").formula == "2 x 12 layers x batch 2 x 128 entries x 8 heads x 64 x 2 B");
+  CHECK(term("kv_cache").source.starts_with("method full: holds "));
+}
+
+TEST_CASE("embeddings are held once where the second layer's scores are asked for again") {
+  for (const double share : {0.999, 0.995, 0.99, 0.985, 0.98, 0.97, 0.96, 0.95, 0.93, 0.9}) {
+    Case c{find_stack("hf-sdpa"), std::make_shared<BoundedMethod>(BoundedOptions{
+                                      .budget = 120, .needs = eager_sums_with_retry()})};
+    const StaticResult whole = run_static(c.spec);
+    c.gpu.hbm_usable =
+        c.stack.context +
+        Bytes{static_cast<std::int64_t>(
+            share * static_cast<double>((whole.peak_hbm - c.stack.context).count()))};
+    const StaticResult r = run_static(c.spec);
+    check_terms(r);
+    if (!r.oom) CHECK(r.timeline.front().held == whole.timeline.front().held);
+  }
+}
+
+TEST_CASE("a run says what it assumes of transformers' caches and of a GPU without bf16") {
+  const auto said = [](const char* llm, const char* gpu, const char* stack, Dtype dtype,
+                       std::string_view words) {
+    Case c{find_stack(stack), std::make_shared<FullMethod>(), 1, 10, 1};
+    c.spec.llm = &find_llm(llm);
+    c.spec.gpu = &find_gpu(gpu);
+    c.spec.weight_dtype = c.spec.kv_dtype = dtype;
+    const auto notes = run_static(c.spec).notes;
+    return std::count_if(notes.begin(), notes.end(), [&](const std::string& note) {
+      return note.find(words) != std::string::npos;
+    });
+  };
+  constexpr Dtype kBf16 = Dtype::kBf16;
+  CHECK(said("deepseek-v2-lite", "H200", "hf-sdpa", kBf16, "cache its latents") == 1);
+  CHECK(said("deepseek-v2-lite", "H200", "ideal", kBf16, "cache its latents") == 0);
+  CHECK(said("gemma-2-2b", "H200", "hf-sdpa", kBf16, "sliding window") == 1);
+  CHECK(said("gemma-2-2b", "H200", "ideal", kBf16, "sliding window") == 0);
+  CHECK(said("llama-2-7b", "H200", "hf-sdpa", kBf16, "assumed") == 0);
+  CHECK(said("gemma-2-2b", "T4", "ideal", kBf16, "T4 has no bf16 tensor-core rate") == 1);
+  CHECK(said("gemma-2-2b", "T4", "ideal", Dtype::kInt4, "T4 has no bf16 tensor-core rate") == 1);
+  CHECK(said("gemma-2-2b", "T4", "ideal", Dtype::kFp16, "bf16") == 0);
+}
+
+TEST_CASE("after an OOM the figures known by then stay") {
+  Case c{find_stack("hf-sdpa"), std::make_shared<FullMethod>(), 3, 50, 400};
+  const StaticResult whole = run_static(c.spec);
+  REQUIRE(whole.peak_phase == "decode");
+  c.gpu.hbm_usable = whole.peak_hbm - Bytes{20000};
+  const StaticResult decode = run_static(c.spec);
+  REQUIRE(decode.oom);
+  CHECK(decode.oom->phase == "decode");
+  CHECK(decode.prefill_time == whole.prefill_time);
+  CHECK_FALSE(decode.decode_time);
+  CHECK_FALSE(decode.throughput_tok_s);
+  c.gpu.hbm_usable = whole.prefill_peak - Bytes{20000};
+  const StaticResult prefill = run_static(c.spec);
+  REQUIRE(prefill.oom);
+  REQUIRE(prefill.oom->phase == "prefill");
+  CHECK_FALSE(prefill.prefill_time);
+  CHECK(prefill.kv_bytes > Bytes{});
+  CHECK(prefill.kv_bytes == prefill.oom->owners.at("kv_cache"));
+  Bytes sum;
+  for (const Bytes n : prefill.kv_bytes_per_layer) sum += n;
+  CHECK(sum == prefill.kv_bytes);
+}
+
 TEST_CASE("a stack may use only its fraction") {
   Case c{find_stack("ideal"), std::make_shared<FullMethod>()};
   c.stack.usable_fraction = 0.5;
@@ -415,8 +594,8 @@ TEST_CASE("score chunks are quartered until they fit, and the run says so") {
   c.gpu.hbm_usable = 512_MiB + 400_MiB;
   const StaticResult r = run_static(c.spec);
   REQUIRE_FALSE(r.oom);
-  REQUIRE(r.notes.size() == 1);
-  CHECK(r.notes[0].starts_with("prefill scores were chunked to 1000 query rows"));
+  REQUIRE_FALSE(r.notes.empty());  // the last; another is of the model's window
+  CHECK(r.notes.back().starts_with("prefill scores were chunked to 1000 query rows"));
   options.needs.retries_smaller_chunks = false;
   c.spec.method = std::make_shared<BoundedMethod>(options);
   const StaticResult refused = run_static(c.spec);

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "models/cost/step.hpp"
+#include "models/units/units.hpp"
+#include "sim/memory/hbm.hpp"
+
+namespace kvsim {
+
+/// One part of what stands in memory at a run's peak.
+struct PeakTerm {
+  std::string owner;
+  std::string what;     // "keys and values of 32 layers x 18,000 entries"
+  Bytes bytes;          // as the stack's allocator charges it
+  std::string formula;  // sum of products with the numbers filled in: "32 layers x … x 4 B"
+  std::string source;  // "stack hf-sdpa: growth", "method h2o: holds …", where a model is published
+};
+
+/// The parts of a run in which memory can stand highest.
+enum class RunPart : std::uint8_t {
+  kLoad,
+  kEmbedding,  // of the prompt
+  kPrefillLayer,
+  kPromptLogits,
+  kCompression,  // of a layer, after all have run
+  kDecodeLayer,
+  kDecodeLogits
+};
+
+/// A moment of a run: enough to build what stood then once more.
+struct PeakPlace {
+  RunPart part = RunPart::kLoad;
+  std::int32_t layer = -1;      // of the graph that runs; -1: none
+  std::int64_t tokens = 0;      // per sequence after the step
+  std::int64_t score_rows = 1;  // of a prefill
+  DecodeMoment moment{};        // of a decode layer
+  // Where an allocation was refused: of this operator's, tensors before this one stand.
+  OpIndex refused_at = -1;  // -1: the graph's own peak
+  std::size_t refused_tensor = std::numeric_limits<std::size_t>::max();
+};
+
+/// What was asked for and, of a static cache, what was placed.
+struct PeakInput {
+  const CostInput* cost = nullptr;                         // not owned
+  std::int64_t prompt = 0;                                 // tokens
+  const std::vector<LayerCache>* static_caches = nullptr;  // null: the cache grows
+  std::int64_t static_end = 0;                             // tokens a static cache has room for
+};
+
+/// The graph that runs at `place`. Errors: ContractError for kLoad, which has none.
+[[nodiscard]] OpGraph graph_at(const PeakInput& in, const PeakPlace& place);
+
+/// Every byte that stands at `place`, by owner in the order of their names. Errors: ContractError
+/// if they do not sum to `owners`, owner by owner.
+[[nodiscard]] std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakPlace& place,
+                                               const Owners& owners);
+
+}  // namespace kvsim
