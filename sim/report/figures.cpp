@@ -6,6 +6,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
 #include "sim/report/chart.hpp"
@@ -84,7 +85,7 @@ LineChart throughput_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "throughput_vs_length" + group.suffix,
                   .title = "Decode throughput versus length: " + group.description,
                   .x_label = "tokens per sequence (prompt and output)",
-                  .y_label = "whole batch (tok/s)",
+                  .y_label = "decode, whole batch (tok/s)",
                   .x_column = "tokens",
                   .y_column = "tok_s"};
   for (std::size_t i = 0; i < group.points.size(); ++i) {
@@ -93,8 +94,11 @@ LineChart throughput_chart(const RunReport& report, const PointGroup& group) {
       if (s.step > 0 && s.tok_s > 0)
         line.points.push_back({static_cast<double>(s.tokens), s.tok_s});
     }
-    if (report.results[group.points[i]].oom) line.label += " (until OOM)";
-    if (!line.points.empty()) chart.lines.push_back(std::move(line));
+    // A line without points keeps its place, so that a method has one colour in all figures.
+    if (const auto& oom = report.results[group.points[i]].oom) {
+      line.label += line.points.empty() ? fmt::format(" (OOM in {})", oom->phase) : " (until OOM)";
+    }
+    chart.lines.push_back(std::move(line));
   }
   return chart;
 }
@@ -126,14 +130,17 @@ LineChart layers_chart(const RunReport& report, const PointGroup& group) {
   for (std::size_t i = 0; i < group.points.size(); ++i) {
     const StaticResult& result = report.results[group.points[i]];
     ChartLine line{group.labels[i], {}, {}};
-    for (std::size_t layer = 0; layer < result.kv_bytes_per_layer.size(); ++layer) {
+    const bool has_end = !result.oom || result.oom->phase == "decode";
+    for (std::size_t layer = 0; has_end && layer < result.kv_bytes_per_layer.size(); ++layer) {
       line.points.push_back(
           {static_cast<double>(layer), as_double(result.kv_bytes_per_layer[layer])});
     }
-    if (result.oom) line.label += " (at its OOM)";
-    if (!line.points.empty()) chart.lines.push_back(std::move(line));
+    if (result.oom) {
+      line.label += has_end ? " (at its OOM)" : fmt::format(" (OOM in {})", result.oom->phase);
+    }
+    chart.lines.push_back(std::move(line));
   }
-  fit_byte_unit(chart, "keys and values");
+  fit_byte_unit(chart, "keys, values and side data");
   return chart;
 }
 
@@ -281,6 +288,30 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) 
 
 constexpr const char* kFinalTokens = "final tokens per sequence (prompt and output)";
 
+/// Callouts that say the same of several lines at one place become one that names them all.
+void join_callouts(LineChart& chart) {
+  std::vector<ChartCallout> joined;
+  std::vector<std::vector<std::string>> names;
+  for (const ChartCallout& callout : chart.callouts) {
+    const std::string& name = chart.lines.at(callout.line).label;
+    const std::string said = callout.text.substr(name.size());
+    std::size_t at = 0;
+    while (at < joined.size() && (joined[at].text != said || joined[at].at.x != callout.at.x)) ++at;
+    if (at == joined.size()) {
+      joined.push_back({said, callout.at, callout.line});
+      names.emplace_back();
+    }
+    names[at].push_back(name);
+  }
+  for (std::size_t i = 0; i < joined.size(); ++i) {
+    const bool all = names[i].size() > 1 && names[i].size() == chart.lines.size();
+    joined[i].text = (all ? fmt::format("all {}", names[i].size())
+                          : fmt::format("{}", fmt::join(names[i], ", "))) +
+                     joined[i].text;
+  }
+  chart.callouts = std::move(joined);
+}
+
 LineChart peak_sweep_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "peak_vs_final_length" + group.suffix,
                   .title = "Peak memory by final length: " + group.description,
@@ -306,6 +337,7 @@ LineChart peak_sweep_chart(const RunReport& report, const PointGroup& group) {
     }
     chart.lines.push_back(std::move(line));
   }
+  join_callouts(chart);
   return chart;
 }
 
@@ -313,7 +345,7 @@ LineChart throughput_sweep_chart(const RunReport& report, const PointGroup& grou
   LineChart chart{.name = "throughput_vs_length" + group.suffix,
                   .title = "Decode throughput by final length: " + group.description,
                   .x_label = kFinalTokens,
-                  .y_label = "whole batch (tok/s)",
+                  .y_label = "decode, whole batch (tok/s)",
                   .x_column = "tokens",
                   .y_column = "decode_tok_s"};
   for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
@@ -322,7 +354,7 @@ LineChart throughput_sweep_chart(const RunReport& report, const PointGroup& grou
       if (!report.results[i].decode_tok_s) continue;
       line.points.push_back({final_tokens(*report.scenario, i), *report.results[i].decode_tok_s});
     }
-    if (!line.points.empty()) chart.lines.push_back(std::move(line));
+    chart.lines.push_back(std::move(line));
   }
   return chart;
 }
@@ -451,6 +483,15 @@ FigureSet run_figures(const RunReport& report) {
   std::erase_if(groups, [&](const PointGroup& group) {
     return std::all_of(group.points.begin(), group.points.end(),
                        [&](std::size_t i) { return swept.contains(i); });
+  });
+  // Nor is a length that hardly changes: such a point is there for its rate, not for its course.
+  std::erase_if(groups, [&](const PointGroup& group) {
+    constexpr double kLeastGrowth = 0.05;
+    return std::all_of(group.points.begin(), group.points.end(), [&](std::size_t i) {
+      const StaticSpec& spec = scenario.points[i].spec;
+      return static_cast<double>(spec.output_tokens) <
+             kLeastGrowth * static_cast<double>(spec.prompt_tokens);
+    });
   });
   add_lines("memory_vs_length", memory_chart, groups);
   add_lines("peak_vs_final_length", peak_sweep_chart, whole);

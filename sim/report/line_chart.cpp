@@ -163,8 +163,10 @@ Figure draw(const LineChart& chart) {
   const double per_pixel = (top - box.y_low) / kPlotHeight;  // linear axes alone have banners
   if (banner_rows > 0) box.y_high = top + banner_rows * kLineHeight * per_pixel;
 
+  // Gridlines and stems pass behind the words.
   std::string settings = fmt::format(
-      "set xlabel {} noenhanced\nset ylabel {} noenhanced\nset xrange [{}:{}]\nset yrange "
+      "set style textbox opaque noborder margins 0.3,0.3\nset xlabel {} noenhanced\nset ylabel {} "
+      "noenhanced\nset xrange [{}:{}]\nset yrange "
       "[{}:{}]\n{}",
       gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label), number(box.x_low),
       number(box.x_high), number(box.y_low), number(box.y_high), x_ticks(box, chart.integer_x));
@@ -182,7 +184,7 @@ Figure draw(const LineChart& chart) {
     const double y = top + (banner.row + 0.45) * kLineHeight * per_pixel;
     const double x = box.x_low + banner.left / kPlotWidth * (box.x_high - box.x_low);
     settings +=
-        fmt::format("set label {} at first {}, first {} left noenhanced tc rgb '{}' front\n",
+        fmt::format("set label {} at first {}, first {} left noenhanced tc rgb '{}' boxed front\n",
                     gnuplot_quote(banner.text), number(x), number(y), banner.colour);
     if (banner.has_stem) {
       settings += fmt::format(
@@ -216,22 +218,6 @@ Figure draw(const LineChart& chart) {
                        kMarks[i % kMarks.size()], n <= 16 ? 1 : std::max(1, n / 8)),
            label);
   }
-  int rings = 0;  // each wider than the one before, so that equal values show as rings in rings
-  bool lone_marks_titled = chart.lone_mark_label.empty();
-  for (std::size_t i = 0; i < chart.lines.size(); ++i) {
-    if (!chart.lines[i].lone_mark) continue;
-    clause(i, Kind::kLoneMark,
-           fmt::format("with points pt 6 ps {:.2f}*mark lw 2.2 lc rgb '{}'", 1.2 + 0.5 * rings++,
-                       kLineColours[i % kLineColours.size()]),
-           "");
-    if (!lone_marks_titled) {
-      lone_marks_titled = true;
-      entries.push_back(chart.lone_mark_label);
-      clauses.push_back(
-          fmt::format("NaN with points pt 6 ps 1.7*mark lw 2.2 lc rgb '#555555' title {}",
-                      gnuplot_quote(chart.lone_mark_label)));
-    }
-  }
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
     const bool called = std::any_of(chart.callouts.begin(), chart.callouts.end(),
                                     [i](const ChartCallout& c) { return c.line == i; });
@@ -240,6 +226,22 @@ Figure draw(const LineChart& chart) {
            fmt::format("with points pt 2 ps 2*mark lw 3 lc rgb '{}'",
                        kLineColours[i % kLineColours.size()]),
            "");
+  }
+  int rings = 0;  // around what else stands there, each wider than the one before
+  bool lone_marks_titled = chart.lone_mark_label.empty();
+  for (std::size_t i = 0; i < chart.lines.size(); ++i) {
+    if (!chart.lines[i].lone_mark) continue;
+    clause(i, Kind::kLoneMark,
+           fmt::format("with points pt 6 ps {:.2f}*mark lw 2.2 lc rgb '{}'", 2.3 + 0.6 * rings++,
+                       kLineColours[i % kLineColours.size()]),
+           "");
+    if (!lone_marks_titled) {
+      lone_marks_titled = true;
+      entries.push_back(chart.lone_mark_label);
+      clauses.push_back(
+          fmt::format("NaN with points pt 6 ps 2.3*mark lw 2.2 lc rgb '#555555' title {}",
+                      gnuplot_quote(chart.lone_mark_label)));
+    }
   }
   std::string plot = "plot ";
   for (std::size_t i = 0; i < clauses.size(); ++i) {
