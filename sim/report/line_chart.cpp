@@ -98,7 +98,7 @@ std::vector<Banner> lay_out(const LineChart& chart, const Box& box) {
     const std::string text = shortened(clean_text(callout.text), 62);
     const double width = text_pixels(text);
     // Centred over its mark as far as the edges let it.
-    const double left = std::clamp(at - width / 2, 2.0, std::max(2.0, kPlotWidth - width));
+    const double left = std::clamp(at - width / 2, 8.0, std::max(8.0, kPlotWidth - width));
     banners.push_back({text, left, left + width, 0, callout.at,
                        kLineColours[callout.line % kLineColours.size()], true, 0});
   }

@@ -8,6 +8,9 @@
 namespace kvsim {
 namespace {
 
+/// Bytes that a model counts as a real number, as the whole number they mean.
+std::int64_t whole(double bytes) { return std::llround(bytes); }
+
 /// A fraction as a number, a number of entries as an integer.
 nlohmann::ordered_json budget_value(const std::optional<double>& budget) {
   if (!budget) return nullptr;
@@ -81,10 +84,12 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   out["peak_owners"] = owners_json(result.peak_owners);
   out["peak_terms"] = terms_json(result.peak_terms);
   out["prefill_peak_bytes"] = result.prefill_peak.count();
-  out["decode_peak_bytes"] = result.decode_peak.count();
+  out["decode_peak_bytes"] = result.decode_peak > Bytes{0}
+                                 ? ordered_json(result.decode_peak.count())
+                                 : ordered_json(nullptr);
   out["usable_hbm_bytes"] = result.usable_hbm.count();
   out["flops_total"] = number_or_null(result.flops);
-  out["bytes_moved_total"] = number_or_null(result.bytes_moved);
+  out["bytes_moved_total"] = whole(result.bytes_moved);
   out["kv_bytes_per_layer"] = ordered_json::array();
   for (const Bytes bytes : result.kv_bytes_per_layer) {
     out["kv_bytes_per_layer"].push_back(bytes.count());
@@ -122,17 +127,17 @@ ordered_json calibration_json(const std::vector<StaticResult>& results) {
 
 ordered_json published_json(const PublishedFigure& figure, const ordered_json& point) {
   const std::optional<double> ours = predicted(point, figure.metric);
+  // A verdict is right or wrong; only numbers miss by so much.
+  const bool verdict = figure.metric == "oom";
   std::optional<double> miss;
-  if (ours && figure.value != 0) miss = *ours / figure.value - 1.0;
-  return {{"point", figure.point},
-          {"label", point.at("label")},
-          {"metric", figure.metric},
-          {"published", number_or_null(figure.value)},
-          {"published_text", figure.text},
-          {"predicted", number_or_null(ours)},
-          {"miss", number_or_null(miss)},
-          {"source", figure.source},
-          {"note", figure.note}};
+  if (ours && figure.value != 0 && !verdict) miss = *ours / figure.value - 1.0;
+  const auto said = [verdict](std::optional<double> value) {
+    return verdict && value ? ordered_json(*value != 0) : number_or_null(value);
+  };
+  return {
+      {"point", figure.point},           {"label", point.at("label")},    {"metric", figure.metric},
+      {"published", said(figure.value)}, {"published_text", figure.text}, {"predicted", said(ours)},
+      {"miss", number_or_null(miss)},    {"source", figure.source},       {"note", figure.note}};
 }
 
 ordered_json params_json(const std::map<std::string, ParamValue>& params) {
@@ -162,8 +167,8 @@ ordered_json step_json(const ReplayStep& step) {
           {"bytes_held", step.bytes_held},
           {"bytes_attended", step.bytes_attended},
           {"side_bytes", step.side_bytes},
-          {"bytes_read", step.bytes_read},
-          {"bytes_written", step.bytes_written},
+          {"bytes_read", whole(step.bytes_read)},
+          {"bytes_written", whole(step.bytes_written)},
           {"extra_flops", step.extra_flops},
           {"rel_error", number_or_null(step.rel_error)},
           {"cosine", number_or_null(step.cosine)},
@@ -181,8 +186,8 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace) {
                       {"bytes_held_final", method.bytes_held_final},
                       {"bytes_full_final", method.bytes_full_final},
                       {"side_bytes_final", method.side_bytes_final},
-                      {"bytes_read_total", method.bytes_read_total},
-                      {"bytes_written_total", method.bytes_written_total},
+                      {"bytes_read_total", whole(method.bytes_read_total)},
+                      {"bytes_written_total", whole(method.bytes_written_total)},
                       {"extra_flops_total", method.extra_flops_total},
                       {"rel_error_mean", number_or_null(method.rel_error_mean)},
                       {"rel_error_p99", number_or_null(method.rel_error_p99)},

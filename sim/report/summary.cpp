@@ -71,11 +71,13 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
     const PublishedFigure& figure = report.scenario->published[i];
     const auto& ours = document[i].at("predicted");
     const auto& miss = document[i].at("miss");
-    const bool has_miss = !miss.is_null() && figure.metric != "oom";
+    const bool has_miss = !miss.is_null();
     const std::string mark = figure.note.empty() ? "" : " *";
     table.add_row({figure.metric + mark, label,
                    figure.text.empty() ? in_unit_of(figure, figure.value) : figure.text,
-                   ours.is_null() ? "-" : in_unit_of(figure, ours.get<double>()),
+                   ours.is_null()      ? "-"
+                   : ours.is_boolean() ? (ours.get<bool>() ? "yes" : "no")
+                                       : in_unit_of(figure, ours.get<double>()),
                    has_miss ? fmt::format("{:+.1f} %", miss.get<double>() * 100) : "-"});
     if (figure.note.empty()) return;
     notes += paragraph(

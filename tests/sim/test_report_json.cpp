@@ -98,8 +98,8 @@ TEST_CASE("published yes or no, and what the cache would need") {
   RunReport report = test::sample_report(scenario);
   report.notes = {"of the run"};
   const ordered_json run = run_document(report);
-  CHECK(run.at("published").at(0).at("predicted") == 1.0);
-  CHECK(run.at("published").at(1).at("predicted") == 0.0);
+  CHECK(run.at("published").at(0).at("predicted") == true);
+  CHECK(run.at("published").at(1).at("predicted") == false);
   CHECK(run.at("published").at(2).at("predicted").get<double>() ==
         test::rel(static_cast<double>(scenario.points[0].kv_bytes_wanted->count())));
   CHECK(run.at("notes").dump() == R"(["of the scenario","of the run"])");
