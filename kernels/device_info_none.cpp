@@ -4,8 +4,7 @@ namespace kvsim {
 
 DeviceList list_devices() {
   DeviceList list;
-  list.problem =
-      "this kvsim was built without CUDA (configure where nvcc works)";
+  list.problem = "this kvsim was built without CUDA (configure where nvcc works)";
   return list;
 }
 

@@ -62,9 +62,8 @@ class Trace {
   [[nodiscard]] std::vector<float> read_hidden(std::int32_t layer) const;
   /// layers.{layer}.wo [d_model, n_heads * head_dim] in fp32.
   [[nodiscard]] std::vector<float> read_output_projection(std::int32_t layer) const;
-  /// layers.{layer}.score.NAME or .decision.NAME [tokens, n_kv_heads] in fp32, where the logarithm of
-  /// nothing may stand as -infinity but NaN may not; `name` is
-  /// "score.kvzap", ….
+  /// layers.{layer}.score.NAME or .decision.NAME [tokens, n_kv_heads] in fp32, where the logarithm
+  /// of nothing may stand as -infinity but NaN may not; `name` is "score.kvzap", ….
   [[nodiscard]] std::vector<float> read_per_head(std::int32_t layer, std::string_view name) const;
   [[nodiscard]] std::vector<std::int32_t> read_tokens() const;
 
