@@ -21,6 +21,34 @@ std::size_t LayerBuilder::activation(std::string_view name, std::int64_t element
                      charged_bytes(*in_.stack, bytes_of(elements, dtype_)), first);
 }
 
+OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, OpIndex after,
+                                    std::size_t& weights) {
+  const auto matrix = [&](std::string_view name, Dtype dtype, OpIndex first) {
+    return graph_.hold(name, Owner::kScores, charged_bytes(*in_.stack, bytes_of(n, dtype)), first);
+  };
+  const std::size_t logits = matrix("attention scores", dtype_, after);
+  OpIndex at = graph_.add({.name = "softmax",
+                           .family = OpFamily::kElementwise,
+                           .bytes_read = size(n, dtype_) + mask,
+                           .bytes_written = size(n, Dtype::kFp32),
+                           .launches = 2,
+                           .dtype = Dtype::kFp32},
+                          {after});
+  weights = matrix("fp32 softmax", Dtype::kFp32, at);
+  if (dtype_ != Dtype::kFp32) {
+    at = graph_.add({.name = "softmax cast",
+                     .family = OpFamily::kElementwise,
+                     .bytes_read = size(n, Dtype::kFp32),
+                     .bytes_written = size(n, dtype_),
+                     .dtype = Dtype::kFp32},
+                    {at});
+    graph_.release(weights, at);
+    weights = matrix("attention probabilities", dtype_, at);
+  }
+  graph_.release(logits, at);
+  return at;
+}
+
 std::size_t LayerBuilder::hold_cache(std::string_view name, Bytes payload, OpIndex first) {
   return graph_.hold(name, Owner::kKvCache, charged_bytes(*in_.stack, payload), first);
 }

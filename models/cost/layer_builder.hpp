@@ -49,6 +49,11 @@ class LayerBuilder {
                  OpIndex after, std::int32_t launches = 1);
   OpIndex norm(std::string_view name, OpIndex after);
   Projected project(OpIndex after);
+  /// Eager attention between its two products: `n` logits (held from `after` on, the product's
+  /// operator) become fp32 probabilities, cast back where the model is narrower. `mask` bytes are
+  /// read beside them. `weights` is the tensor of probabilities that is left. Returns the last
+  /// operator.
+  OpIndex eager_softmax(std::int64_t n, double mask, OpIndex after, std::size_t& weights);
   OpIndex close(OpIndex attention);
 
   // layer_prefill.cpp, beside prefill

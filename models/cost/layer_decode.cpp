@@ -64,9 +64,6 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
   }
 
   const std::int64_t n = in_.batch * a.n_heads * moment.attended;
-  const auto row = [&](std::string_view name, Dtype dtype, OpIndex since) {
-    return graph_.hold(name, Owner::kScores, charged_bytes(*in_.stack, bytes_of(n, dtype)), since);
-  };
   const double share = score_width / (score_width + value_width);
   at = graph_.add({.name = "attention scores",
                    .family = OpFamily::kDecodeAttention,
@@ -75,26 +72,8 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                    .bytes_written = size(n, dtype_),
                    .dtype = dtype_},
                   {at});
-  const std::size_t logits = row("attention scores", dtype_, at);
-  at = graph_.add({.name = "softmax",
-                   .family = OpFamily::kElementwise,
-                   .bytes_read = size(n, dtype_),
-                   .bytes_written = size(n, Dtype::kFp32),
-                   .launches = 2,
-                   .dtype = Dtype::kFp32},
-                  {at});
-  std::size_t weights = row("fp32 softmax", Dtype::kFp32, at);
-  if (dtype_ != Dtype::kFp32) {
-    at = graph_.add({.name = "softmax cast",
-                     .family = OpFamily::kElementwise,
-                     .bytes_read = size(n, Dtype::kFp32),
-                     .bytes_written = size(n, dtype_),
-                     .dtype = Dtype::kFp32},
-                    {at});
-    graph_.release(weights, at);
-    weights = row("attention probabilities", dtype_, at);
-  }
-  graph_.release(logits, at);
+  std::size_t weights = 0;
+  at = eager_softmax(n, 0, at, weights);
   at = graph_.add({.name = "attention values",
                    .family = OpFamily::kDecodeAttention,
                    .flops = FlopCount{per_width * value_width},

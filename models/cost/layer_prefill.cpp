@@ -52,9 +52,6 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
 
   // Matmul, softmax in fp32, cast back, matmul: every matrix whole, whatever the mask.
   const std::int64_t n = in_.batch * a.n_heads * prompt * prompt;
-  const auto matrix = [&](std::string_view name, Dtype dtype, OpIndex first) {
-    return graph_.hold(name, Owner::kScores, charged_bytes(*in_.stack, bytes_of(n, dtype)), first);
-  };
   const double square = static_cast<double>(n);
   at = graph_.add({.name = "attention scores",
                    .family = OpFamily::kPrefillAttention,
@@ -63,26 +60,8 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                    .bytes_written = size(n, dtype_),
                    .dtype = dtype_},
                   {at});
-  const std::size_t logits = matrix("attention scores", dtype_, at);
-  at = graph_.add({.name = "softmax",
-                   .family = OpFamily::kElementwise,
-                   .bytes_read = size(n, dtype_) + size(m_ * prompt, dtype_),
-                   .bytes_written = size(n, Dtype::kFp32),
-                   .launches = 2,
-                   .dtype = Dtype::kFp32},
-                  {at});
-  std::size_t weights = matrix("fp32 softmax", Dtype::kFp32, at);
-  if (dtype_ != Dtype::kFp32) {
-    at = graph_.add({.name = "softmax cast",
-                     .family = OpFamily::kElementwise,
-                     .bytes_read = size(n, Dtype::kFp32),
-                     .bytes_written = size(n, dtype_),
-                     .dtype = Dtype::kFp32},
-                    {at});
-    graph_.release(weights, at);
-    weights = matrix("attention probabilities", dtype_, at);
-  }
-  graph_.release(logits, at);
+  std::size_t weights = 0;
+  at = eager_softmax(n, size(m_ * prompt, dtype_), at, weights);
   at = graph_.add({.name = "attention values",
                    .family = OpFamily::kPrefillAttention,
                    .flops = FlopCount{2 * square * a.v_head_dim},
@@ -103,7 +82,9 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                      .dtype = dtype_},
                     {at});
     for (std::int32_t i = 1; i < needs.score_copies; ++i) {
-      graph_.release(matrix("copy of the attention scores", dtype_, at), at);
+      graph_.release(graph_.hold("copy of the attention scores", Owner::kScores,
+                                 charged_bytes(*in_.stack, bytes_of(n, dtype_)), at),
+                     at);
     }
   }
   graph_.release(weights, at);
