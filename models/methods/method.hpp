@@ -162,7 +162,7 @@ struct MethodInfo {
 /// query head or in another format changes the entries it buys.
 struct MethodSite {
   Dtype recorded = Dtype::kFp16;
-  LayerShape shape;  // zeros: one query head per KV head
+  LayerShape shape{};  // zeros: one query head per KV head
   std::vector<std::int64_t>
       windows;  // sliding window of each layer, 0 for none; empty: none at all
 };
