@@ -162,9 +162,8 @@ struct MethodInfo {
 /// query head or in another format changes the entries it buys.
 struct MethodSite {
   Dtype recorded = Dtype::kFp16;
-  LayerShape shape{};  // zeros: one query head per KV head
-  std::vector<std::int64_t>
-      windows;  // sliding window of each layer, 0 for none; empty: none at all
+  LayerShape shape{};                   // zeros: one query head per KV head
+  std::vector<std::int64_t> windows{};  // of each layer, 0 for none; empty: none at all
 };
 
 /// Settles `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or parameter,
