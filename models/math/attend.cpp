@@ -148,9 +148,20 @@ GroupAttention::GroupAttention(std::int32_t group, std::int32_t head_dim, double
 
 void GroupAttention::run(std::span<const float> q, std::span<const float> keys,
                          std::span<const float> values, std::span<const double> bias) {
+  KVSIM_CHECK(keys.size() == values.size(), "keys hold {} elements, values {}", keys.size(),
+              values.size());
+  run_weights(q, keys, bias);
+  std::fill(out_.begin(), out_.end(), 0.0);
+  by_head_blocks(group_, [&]<std::size_t G>(std::size_t g) {
+    weighted_rows<G>(probabilities_.data() + g * stride_, stride_, values.data(), entries_, d_,
+                     out_.data() + g * d_);
+  });
+}
+
+void GroupAttention::run_weights(std::span<const float> q, std::span<const float> keys,
+                                 std::span<const double> bias) {
   KVSIM_CHECK(q.size() == group_ * d_, "q has {} elements, expected {}", q.size(), group_ * d_);
-  KVSIM_CHECK(!keys.empty() && keys.size() % d_ == 0 && keys.size() == values.size(),
-              "keys hold {} elements, values {}", keys.size(), values.size());
+  KVSIM_CHECK(!keys.empty() && keys.size() % d_ == 0, "keys hold {} elements", keys.size());
   entries_ = keys.size() / d_;
   KVSIM_CHECK(bias.empty() || bias.size() == entries_, "{} biases, {} entries", bias.size(),
               entries_);
@@ -170,11 +181,6 @@ void GroupAttention::run(std::span<const float> q, std::span<const float> keys,
     for (std::size_t e = 0; e < bias.size(); ++e) row[e] += bias[e];
     log_sum_[g] = softmax(row, entries_, padded, probabilities_.data() + g * stride_);
   }
-  std::fill(out_.begin(), out_.end(), 0.0);
-  by_head_blocks(group_, [&]<std::size_t G>(std::size_t g) {
-    weighted_rows<G>(probabilities_.data() + g * stride_, stride_, values.data(), entries_, d_,
-                     out_.data() + g * d_);
-  });
 }
 
 std::span<const double> GroupAttention::probabilities(std::int32_t g) const {

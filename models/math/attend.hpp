@@ -24,6 +24,9 @@ class GroupAttention {
   /// Errors: ContractError if a span's length disagrees, or entries < 1.
   void run(std::span<const float> q, std::span<const float> keys, std::span<const float> values,
            std::span<const double> bias);
+  /// Logits and probabilities alone; output() stays that of the last run.
+  void run_weights(std::span<const float> q, std::span<const float> keys,
+                   std::span<const double> bias);
 
   [[nodiscard]] std::size_t entries() const { return entries_; }
   /// Of the last run: probabilities and logits (bias included) of head g [entries].

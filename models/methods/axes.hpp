@@ -1,182 +1,365 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "models/math/attend.hpp"
 #include "models/methods/entry_table.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/prompt_scores.hpp"
 
 namespace kvsim {
 
 // The axes a method is composed of. A *rule* is an axis choice with its parameters settled:
-// immutable, shared by all heads, with size law and cost. What a rule learns about one (layer,
-// stored head) lives in the object its `start` makes.
+// immutable, shared by all heads, with size law and cost. What a rule learns about one stored head
+// (or the few that are decided upon together) lives in the object its `start` makes.
 
-/// What a selector may learn from a prompt; computed on demand, so a method pays for what it asks.
-class PromptScores {
- public:
-  virtual ~PromptScores() = default;
-  [[nodiscard]] virtual std::int32_t prompt() const = 0;
-  /// prompt_column_sums (models/math) of the head group: [prompt].
-  [[nodiscard]] virtual std::span<const double> column_sums(double decay) = 0;
+/// Where a session stands.
+struct SessionPlace {
+  std::int32_t layer = 0;  // of a pair: the shallower
+  std::int32_t n_layers = 1;
+  std::int32_t first_head = 0;  // KV head in its layer
+  std::int32_t group = 1;       // query heads that share a stored head
+  std::int32_t head_dim = 0;
+  std::int32_t tokens = 0;  // length of the whole trace
+  double scale = 0;
+  std::uint64_t seed = 0;
+  const Rope* rope = nullptr;  // not owned
 };
 
-/// The attention of one decode step over the entries of a table, by slot.
-struct AttentionRow {
-  std::span<const std::int32_t> ids;
-  std::span<const double> group_sum;  // probabilities summed over the query heads of the group
+/// One stored head at a decode step, after its attention.
+struct HeadStep {
+  const EntryTable& entries;
+  const GroupAttention& attention;  // probabilities and logits by slot
+  std::span<const float> q;         // [group, d]
 };
 
-/// The select axis: which entries matter. Learns from attention, owns no cache memory, knows no
-/// clock.
+/// A decode step of the heads that are decided upon together; their slots hold the same ids.
+struct StepView {
+  std::int32_t newest = 0;            // position of the step's token
+  std::span<const std::int32_t> ids;  // by slot
+  std::span<const double> group_sum;  // probabilities by slot, summed over every query head
+  std::span<const HeadStep> heads;
+};
+
+/// Things counted on the way (fallbacks taken, tokens retained), by name; summed over heads.
+using Counts = std::map<std::string, double>;
+
+/// What a budget gives a stored head at the end of the prompt.
+struct Allotment {
+  std::int64_t entries = std::numeric_limits<std::int64_t>::max();
+  double threshold = -std::numeric_limits<double>::infinity();  // for selectors judging by one
+};
+
+/// The select axis: which entries matter. Learns from attention, owns no cache memory.
 class Selector {
  public:
   virtual ~Selector() = default;
 
+  /// Positions of the prompt that earlier layers let through (nested selection); called before
+  /// learn_prompt, by methods that nest only.
+  virtual void restrict_prompt(std::span<const std::int32_t> /*alive*/) {}
   /// Called once, before anything else.
   virtual void learn_prompt(PromptScores& scores) = 0;
-  /// Called after each decode step's attention, the new token among the entries.
-  virtual void observe(const AttentionRow& row) = 0;
+  /// Called after each decode step's attention, the new token among the entries, if the rule needs
+  /// decode rows.
+  virtual void observe(const StepView& /*step*/) {}
   /// A merge happened: the score of `into` takes in that of `from`.
-  virtual void merge_scores(std::int32_t into, std::int32_t from, bool take_max) = 0;
+  virtual void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) {}
 
   /// What the selector holds of the entry `id`: its score, 0 where it keeps none.
   [[nodiscard]] virtual double score(std::int32_t id) const = 0;
-
-  /// Of positions 0 … prompt-1 the `budget` most important, ascending and unique. Ties go to the
-  /// older. Errors: ContractError if budget < 1 or an implementation breaks that promise.
-  [[nodiscard]] std::vector<std::int32_t> plan(std::int32_t prompt, std::int32_t budget) const;
-
-  /// The slot of the least important unmerged entry; among equals the youngest leaves. `newest` is
-  /// the position of the newest token. Errors: ContractError if every entry is protected.
-  [[nodiscard]] std::int32_t victim(const EntryTable& entries, std::int32_t newest) const;
-
- private:
-  /// Importance of the token at position `id`; +infinity protects it. `newest` as above;
-  /// `at_prefill`: the prompt is being compressed at once, its end is `newest`.
+  /// One number of the whole head for budgets that compare heads or layers (its meaning is the
+  /// pair's own); NaN where there is none.
+  [[nodiscard]] virtual double statistic() const {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  /// Importance of the token at position `id`; +infinity protects it, -infinity lets it go
+  /// whatever the budget. `newest`: position of the newest token; `at_prefill`: the prompt is
+  /// being compressed at once, its end is `newest`.
   [[nodiscard]] virtual double importance(std::int32_t id, std::int32_t newest,
                                           bool at_prefill) const = 0;
+
+  /// Of positions 0 … prompt-1 those to keep, ascending and unique. By default the
+  /// `allotted.entries` most important; ties go to the older.
+  /// Errors: ContractError if fewer than 1 is allotted.
+  [[nodiscard]] virtual std::vector<std::int32_t> plan(std::int32_t prompt,
+                                                       const Allotment& allotted) const;
+
+  /// Ids that leave now, appended to `out` ascending. By default the least important of the
+  /// entries that are not pinned, until `room` of those remain; among equals the youngest leaves.
+  /// Errors: ContractError if too many are protected.
+  virtual void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t room,
+                       std::vector<std::int32_t>& out);
+  virtual void report(Counts& /*counts*/) const {}
 };
 
 class SelectRule {
  public:
   virtual ~SelectRule() = default;
-  [[nodiscard]] virtual std::unique_ptr<Selector> start(std::int32_t tokens) const = 0;
+  [[nodiscard]] virtual std::unique_ptr<Selector> start(const SessionPlace& place) const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
-  /// Scores carried per entry, bytes; `recorded` is the dtype the cache is stored in.
-  [[nodiscard]] virtual Bytes side_bytes_per_entry(Dtype recorded) const = 0;
-  /// Entries that can never leave at a decode step, the newest token included.
-  [[nodiscard]] virtual std::int64_t protected_entries() const = 0;
-  /// Adds one step's traffic of one stored head with `group` query heads: score row, carried
-  /// scores.
-  virtual void add_step(StepTraffic& traffic, double attended, std::int32_t group,
-                        Dtype recorded) const = 0;
+
+  /// One decision for all heads of a layer (head_mean): they share a selector.
+  [[nodiscard]] virtual bool shared_by_layer() const { return false; }
+  /// A layer keeps only what the layer before it kept of the prompt.
+  [[nodiscard]] virtual bool nested() const { return false; }
+  /// False: the prompt is not compressed at its end, only by `leaving` at decode steps.
+  [[nodiscard]] virtual bool compresses_prompt() const { return true; }
+  /// True: entries leave before a step's attention instead of after it.
+  [[nodiscard]] virtual bool leaves_before_attend() const { return false; }
+  [[nodiscard]] virtual PrefillPeak prefill_peak() const { return PrefillPeak::kPerLayer; }
+  [[nodiscard]] virtual Compaction compaction(Compaction of_merge) const { return of_merge; }
+
+  /// The size law, where the layer's budget is `budget` entries: held after the compression that
+  /// follows token `tokens`; nullopt: only replay knows.
+  [[nodiscard]] virtual std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+                                                         std::int64_t tokens) const {
+    static_cast<void>(prompt);
+    return tokens < budget ? tokens : budget;
+  }
+  /// Attended at the step that brings the sequence to `tokens`, the new one included.
+  [[nodiscard]] virtual std::optional<std::int64_t> attended(std::int64_t budget,
+                                                             std::int64_t prompt,
+                                                             std::int64_t tokens) const {
+    const auto before = held(budget, prompt, tokens - 1);
+    if (!before) return std::nullopt;
+    return *before + 1;
+  }
+  /// True if any budget other than the tokens themselves bounds it (false: nothing is dropped).
+  [[nodiscard]] virtual bool bounded() const { return true; }
+
+  /// Carried beside `entries` entries of one stored head.
+  [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const = 0;
+  /// Adds one step's traffic of one stored head: score rows, carried scores, moves of its own.
+  virtual void add_step(StepTraffic& traffic, const StepEvents& events,
+                        const HeadShape& shape) const = 0;
+  [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,
+                                                   std::int64_t /*prompt*/) const {
+    return {};
+  }
 };
 
-/// The merge axis: what becomes of entries that lose.
+/// The merge axis: what becomes of entries that lose. Of one stored head.
 class Merger {
  public:
   virtual ~Merger() = default;
-  /// The prompt's losers (ascending positions), all at once; `keys`, `values` [prompt, d].
+  /// Before anything else; `head` indexes scores.heads().
+  virtual void learn_prompt(PromptScores& /*scores*/, std::size_t /*head*/) {}
+  /// The prompt's losers (ascending positions), all at once; `keys`, `values` [prompt, d]. The kept
+  /// ones stand in the table.
   virtual void absorb_prompt(EntryTable& entries, Selector& selector,
                              std::span<const std::int32_t> losers, std::span<const float> keys,
                              std::span<const float> values) = 0;
   /// The prompt fitted: nothing lost. Its tokens are in the table.
-  virtual void prompt_fits(EntryTable& entries) = 0;
-  /// The token at `slot` leaves.
-  virtual void absorb(EntryTable& entries, Selector& selector, std::int32_t slot) = 0;
+  virtual void prompt_fits(EntryTable& /*entries*/) {}
+  /// After a decode step's attention, if the rule needs decode rows; `head` indexes step.heads.
+  virtual void observe(const StepView& /*step*/, std::size_t /*head*/) {}
+  /// The entries `leaving` (ids, ascending) go: each is erased from the table, whatever becomes of
+  /// its row. Returns how many were merged into another entry.
+  virtual std::int32_t absorb(EntryTable& entries, Selector& selector,
+                              std::span<const std::int32_t> leaving) = 0;
+
+  /// Adds to the attended output what no entry stands for (a state): out [group, d], log_sums
+  /// [group], both of the attention over entries, are replaced by those of all.
+  virtual void extend_output(std::span<const float> /*q*/, std::span<double> /*out*/,
+                             std::span<double> /*log_sums*/) {}
+  virtual void report(Counts& /*counts*/) const {}
 };
 
 class MergeRule {
  public:
   virtual ~MergeRule() = default;
-  [[nodiscard]] virtual std::unique_ptr<Merger> start() const = 0;
+  [[nodiscard]] virtual std::unique_ptr<Merger> start(const SessionPlace& place) const = 0;
   [[nodiscard]] virtual bool merges() const = 0;
+  [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
   /// Entries of the budget set aside for merged ones.
-  [[nodiscard]] virtual std::int64_t slots() const = 0;
+  [[nodiscard]] virtual std::int64_t slots() const { return 0; }
   /// True: the prompt is fed token by token through the decode rule, with its final scores.
-  [[nodiscard]] virtual bool prompt_one_by_one() const = 0;
-  /// Added to the logit of an entry standing for `count` tokens.
-  [[nodiscard]] virtual double bias(std::int32_t count) const = 0;
-  [[nodiscard]] virtual Bytes side_bytes_per_entry(Dtype recorded) const = 0;
+  [[nodiscard]] virtual bool prompt_one_by_one() const { return false; }
+  /// False: the number of entries is not the selection's and the budget's alone.
+  [[nodiscard]] virtual bool keeps_size_law() const { return true; }
+  /// Added to the logit of an entry of `count` tokens and the weight the merger gave it; asked only
+  /// if some entry is merged.
+  [[nodiscard]] virtual double bias(std::int32_t count, double weight) const = 0;
+  [[nodiscard]] virtual bool extends_output() const { return false; }
+  [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const = 0;
   [[nodiscard]] virtual Compaction compaction() const = 0;
   [[nodiscard]] virtual std::int32_t launches() const = 0;
-  /// Adds one step's traffic of one stored head; row = bytes of one key and value together.
-  virtual void add_step(StepTraffic& traffic, double attended, double row_bytes,
-                        std::int32_t head_dim, bool evicts) const = 0;
+  /// Adds one step's traffic of one stored head.
+  virtual void add_step(StepTraffic& traffic, const StepEvents& events,
+                        const HeadShape& shape) const = 0;
+  [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,
+                                                   std::int64_t /*prompt*/) const {
+    return {};
+  }
 };
+
+/// What budgets that compare heads or layers may know of one stored head after its prompt.
+struct HeadVerdict {
+  std::vector<double> importance;  // [prompt], as Selector::importance at prefill
+  std::vector<double> score;       // [prompt], as Selector::score
+  double statistic = 0;
+};
+
+/// How much must be known before a budget can be given out.
+enum class BudgetScope : std::uint8_t { kHead, kLayer, kModel };
 
 /// The budget axis: how many entries a (layer, stored head) may hold.
 class BudgetRule {
  public:
   virtual ~BudgetRule() = default;
-  /// Entries; INT64_MAX where nothing is dropped.
-  [[nodiscard]] virtual std::int64_t entries(std::int32_t layer) const = 0;
+  [[nodiscard]] virtual BudgetScope scope() const { return BudgetScope::kHead; }
+  /// Entries of every head in `layer`; INT64_MAX where nothing is dropped, nullopt where it depends
+  /// on data (scopes kLayer and kModel).
+  [[nodiscard]] virtual std::optional<std::int64_t> entries(std::int32_t layer) const = 0;
   /// Every layer has the same.
   [[nodiscard]] virtual bool layers_alike() const = 0;
+  /// scope kLayer: an allotment for each head of `layer`.
+  [[nodiscard]] virtual std::vector<Allotment> allot_layer(
+      std::int32_t layer, std::span<const HeadVerdict> heads) const;
+  /// scope kModel: for each head of each layer.
+  [[nodiscard]] virtual std::vector<std::vector<Allotment>> allot_model(
+      std::span<const std::vector<HeadVerdict>> layers) const;
+  /// Lengths and offsets of ragged heads, per stored head.
+  [[nodiscard]] virtual Bytes side_bytes_per_head() const { return Bytes{0}; }
 };
 
-/// The store axis: the format survivors are kept in.
+/// The store axis: the format survivors are kept in. Of one stored head: rows in the table are what
+/// attention sees, so a quantised row is written back as it will be read.
+class Store {
+ public:
+  virtual ~Store() = default;
+  /// The prompt's survivors stand in the table; `head` indexes scores.heads().
+  virtual void prompt_written(EntryTable& entries, PromptScores& scores, std::size_t head) = 0;
+  /// The step's token was appended; before it is attended over.
+  virtual void appended(EntryTable& entries, std::int32_t slot) = 0;
+  /// The step is done: attended over, compressed.
+  virtual void stepped(EntryTable& /*entries*/) {}
+  /// A merge wrote the row at `slot`.
+  virtual void rewritten(EntryTable& entries, std::int32_t slot) = 0;
+  /// The entry `id` is about to leave.
+  virtual void leaving(const EntryTable& /*entries*/, std::int32_t /*id*/) {}
+  /// K and V held now, the format's own scales, zeros and indices included.
+  [[nodiscard]] virtual Bytes kv_bytes(const EntryTable& entries) const = 0;
+  virtual void report(Counts& /*counts*/) const {}
+};
+
 class StoreRule {
  public:
   virtual ~StoreRule() = default;
+  [[nodiscard]] virtual std::unique_ptr<Store> start(const SessionPlace& place,
+                                                     Dtype recorded) const = 0;
+  /// The plain format nearest to it: what full-precision rows are kept in.
   [[nodiscard]] virtual Dtype dtype(Dtype recorded) const = 0;
-  /// Rounds a row to what the store can hold.
-  virtual void write(std::span<float> row) const = 0;
-  /// False: rows pass unchanged, `write` need not be called.
+  [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
+  /// False: rows stay as they come and the hooks need not be called.
   [[nodiscard]] virtual bool rounds() const = 0;
+  /// K and V of one stored head with `entries` entries, of which the prompt left `prompt_entries`.
+  [[nodiscard]] virtual Bytes kv_bytes(std::int64_t prompt_entries, std::int64_t entries,
+                                       std::int32_t head_dim, Dtype recorded) const = 0;
+  /// Bits an element costs in the long run, for budgets that are shares of bytes.
+  [[nodiscard]] virtual double bits_per_element(std::int32_t head_dim, Dtype recorded) const = 0;
+  /// True where rows are grouped along tokens, so that a single one cannot leave its group.
+  [[nodiscard]] virtual bool groups_tokens() const { return false; }
+  /// Adds one step's traffic beyond reading kv_bytes and appending a row.
+  virtual void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
+                        const HeadShape& /*shape*/) const {}
+  [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,
+                                                   std::int64_t /*prompt*/) const {
+    return {};
+  }
 };
 
-// One maker per choice, defined in the file of that choice.
-
-[[nodiscard]] std::shared_ptr<const SelectRule> make_select_all();
-
-/// The first `sinks` and the last `window` tokens.
-struct RecentSettings {
-  std::int64_t sinks = 4;
-  std::int64_t window = 512;
+/// What a reader made of one step.
+struct ReadOutcome {
+  std::vector<double> out;       // [group, d]
+  std::vector<double> log_sums;  // [group]: ln of the sum of exponentials over what was read
+  double entries_read = 0;       // mean over the group's query heads
+  Bytes from_host{0};
 };
-[[nodiscard]] std::shared_ptr<const SelectRule> make_select_recent(const RecentSettings& settings);
 
-/// Accumulated attention, decayed per step. Protects the first `sinks`, and the last tokens:
-/// `recent_prompt` when the prompt is compressed at once, `recent_decode` at a decode step.
-struct AccumulatedSettings {
-  double decay = 1.0;
-  std::int64_t sinks = 0;
-  std::int64_t recent_prompt = 0;
-  std::int64_t recent_decode = 0;
-  ScoreExec score_exec = ScoreExec::kEager;
-  std::int32_t score_copies = 1;  // matrices of the cache's dtype alive in eager execution
-  bool fp32_softmax = true;
-  bool retries_smaller_chunks = false;
-  bool score_in_cache_dtype = false;  // carried scores take the cache's dtype, not fp32
+/// The read axis: which of the entries held a step reads. Of one stored head.
+class Reader {
+ public:
+  virtual ~Reader() = default;
+  /// The prompt's survivors stand in the table; `head` indexes scores.heads().
+  virtual void prompt_written(EntryTable& entries, PromptScores& scores, std::size_t head) = 0;
+  virtual void appended(const EntryTable& entries, std::int32_t slot) = 0;
+  /// One step: q [group, d] over entries of its choice.
+  virtual void attend(std::span<const float> q, const EntryTable& entries,
+                      ReadOutcome& outcome) = 0;
+  virtual void report(Counts& /*counts*/) const {}
 };
-[[nodiscard]] std::shared_ptr<const SelectRule> make_select_accumulated(
-    const AccumulatedSettings& settings);
 
-[[nodiscard]] std::shared_ptr<const MergeRule> make_merge_drop();
-
-/// ZeroMerge's residual slots.
-struct ResidualSettings {
-  std::int64_t slots = 1;
-  double alpha = 0.6;
-  bool l2_metric = false;   // nearest slot by distance instead of dot product
-  bool score_max = true;    // score of a merged slot: the larger one, else the sum
-  bool one_by_one = false;  // prompt fed through the decode rule, slots starting empty
-  bool ring_layout = true;  // three entries written a step instead of two
-  bool count_in_cache_dtype = false;
-  Dtype recorded = Dtype::kFp32;  // the cache's dtype, for the former
+class ReadRule {
+ public:
+  virtual ~ReadRule() = default;
+  /// nullptr: everything held is read.
+  [[nodiscard]] virtual std::unique_ptr<Reader> start(const SessionPlace& place) const = 0;
+  [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
+  /// The reader needs all heads of a layer side by side.
+  [[nodiscard]] virtual bool needs_layer() const { return false; }
+  /// The whole cache of one stored head in `layer`, where `full` is K and V as the store has them.
+  [[nodiscard]] virtual CacheBytes cache_bytes(std::int32_t layer, Bytes full, std::int64_t prompt,
+                                               std::int64_t entries, const HeadShape& shape) const {
+    static_cast<void>(layer), static_cast<void>(prompt), static_cast<void>(entries);
+    static_cast<void>(shape);
+    return {.kv = full, .side = Bytes{0}, .host = Bytes{0}};
+  }
+  /// Entries attended of `entries` (the law; replay counts).
+  [[nodiscard]] virtual double entries_read(std::int32_t /*layer*/, double entries) const {
+    return entries;
+  }
+  virtual void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
+                        const HeadShape& /*shape*/) const {}
+  [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,
+                                                   std::int64_t /*prompt*/) const {
+    return {};
+  }
 };
-[[nodiscard]] std::shared_ptr<const MergeRule> make_merge_residual(
-    const ResidualSettings& settings);
 
-[[nodiscard]] std::shared_ptr<const BudgetRule> make_budget_uniform(std::int64_t entries);
+/// The share axis, of one pair of layers with the stored heads that are decided upon together: the
+/// shallower layer's first, then as many of the deeper. Rewrites rows as both layers will read
+/// them; may hold a Store of its own for what the pair shares.
+class Sharer {
+ public:
+  virtual ~Sharer() = default;
+  virtual void prompt_written(std::span<EntryTable* const> heads, PromptScores& scores) = 0;
+  /// The step's token has been attended over in both layers.
+  virtual void stepped(std::span<EntryTable* const> heads) = 0;
+  /// Stored for `head` (K and V, then norms, indices): a pair's common part is split evenly.
+  [[nodiscard]] virtual CacheBytes cache_bytes(std::span<EntryTable* const> heads,
+                                               std::size_t head) const = 0;
+  virtual void report(Counts& /*counts*/) const {}
+};
 
-/// "recorded" (as the trace or model has it), "fp32", "fp16" or "bf16".
-[[nodiscard]] std::shared_ptr<const StoreRule> make_store(std::string_view name);
+class ShareRule {
+ public:
+  virtual ~ShareRule() = default;
+  /// Whether `layer` is the shallower of a pair.
+  [[nodiscard]] virtual bool starts_pair(std::int32_t layer, std::int32_t n_layers) const = 0;
+  /// A pair's heads are decided upon as one (rows of all heads), or head by head.
+  [[nodiscard]] virtual bool whole_rows() const = 0;
+  [[nodiscard]] virtual std::unique_ptr<Sharer> start(const SessionPlace& place,
+                                                      const StoreRule& store,
+                                                      Dtype recorded) const = 0;
+  /// A paired layer's cache by the law, all stored heads; nullopt: only replay knows.
+  [[nodiscard]] virtual std::optional<CacheBytes> layer_bytes(const LayerShape& shape,
+                                                              Dtype recorded,
+                                                              const StoreRule& store,
+                                                              std::int64_t prompt,
+                                                              std::int64_t entries) const = 0;
+  virtual void add_step(StepTraffic& traffic, const StepEvents& events,
+                        const HeadShape& shape) const = 0;
+  [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
+                                                   std::int64_t prompt) const = 0;
+};
 
 }  // namespace kvsim

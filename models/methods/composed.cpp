@@ -6,8 +6,48 @@
 
 namespace kvsim {
 
+ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
+  parts_.learns_steps = parts_.select->needs().decode_rows || parts_.merge->needs().decode_rows;
+}
+
+DecisionScope ComposedMethod::decision_scope() const {
+  const bool together = parts_.select->shared_by_layer() ||
+                        (parts_.share && parts_.share->whole_rows()) ||
+                        (parts_.read && parts_.read->needs_layer());
+  return together ? DecisionScope::kLayer : DecisionScope::kHead;
+}
+
+bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) const {
+  return parts_.share && parts_.share->starts_pair(layer, n_layers);
+}
+
+bool ComposedMethod::has_retained_mass() const {
+  constexpr double kHalfPrecision = 16;
+  return !merges() && !parts_.share &&
+         parts_.store->bits_per_element(1, parts_.recorded) >= kHalfPrecision;
+}
+
+bool ComposedMethod::needs_survey() const {
+  return parts_.select->nested() || parts_.budget->scope() == BudgetScope::kModel;
+}
+
+MethodNeeds ComposedMethod::needs() const {
+  MethodNeeds all = parts_.select->needs();
+  all += parts_.merge->needs();
+  all += parts_.store->needs();
+  if (parts_.read) all += parts_.read->needs();
+  all.inputs.rope = all.inputs.rope || parts_.rerotate;
+  return all;
+}
+
+PrefillPeak ComposedMethod::prefill_peak() const {
+  return needs_survey() && !parts_.select->nested() ? PrefillPeak::kAllLayers
+                                                    : parts_.select->prefill_peak();
+}
+
 Compaction ComposedMethod::compaction() const {
-  return parts_.bounded ? parts_.merge->compaction() : Compaction::kAppend;
+  return parts_.select->bounded() ? parts_.select->compaction(parts_.merge->compaction())
+                                  : Compaction::kAppend;
 }
 
 std::int32_t ComposedMethod::extra_launches() const {
@@ -16,16 +56,25 @@ std::int32_t ComposedMethod::extra_launches() const {
   return (parts_.select->needs().decode_rows ? 4 : 0) + parts_.merge->launches();
 }
 
-std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer,
-                                                         std::int64_t /*prompt*/,
+std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer, std::int64_t prompt,
                                                          std::int64_t tokens) const {
-  return std::min(tokens, parts_.budget->entries(layer));
+  if (!parts_.merge->keeps_size_law()) return std::nullopt;
+  const auto budget = parts_.budget->entries(layer);
+  if (!budget) return std::nullopt;
+  return parts_.select->held(*budget, prompt, tokens);
 }
 
 std::optional<std::int64_t> ComposedMethod::entries_attended(std::int32_t layer,
                                                              std::int64_t prompt,
                                                              std::int64_t tokens) const {
-  return *entries_held(layer, prompt, tokens - 1) + 1;
+  if (!parts_.merge->keeps_size_law()) return std::nullopt;
+  const auto budget = parts_.budget->entries(layer);
+  if (!budget) return std::nullopt;
+  return parts_.select->attended(*budget, prompt, tokens);
+}
+
+bool ComposedMethod::layers_alike() const {
+  return parts_.budget->layers_alike() && !parts_.share && !parts_.read;
 }
 
 std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {
@@ -35,30 +84,101 @@ std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {
 Dtype ComposedMethod::store_dtype(Dtype recorded) const { return parts_.store->dtype(recorded); }
 
 Bytes ComposedMethod::side_bytes(std::int64_t entries, Dtype recorded) const {
-  const Dtype stored = parts_.store->dtype(recorded);
-  return (parts_.select->side_bytes_per_entry(stored) +
-          parts_.merge->side_bytes_per_entry(stored)) *
-         entries;
+  const HeadShape shape{
+      .group = 1, .head_dim = 1, .recorded = recorded, .stored = parts_.store->dtype(recorded)};
+  return parts_.select->side_bytes(entries, shape) + parts_.merge->side_bytes(entries, shape);
+}
+
+StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadShape& shape) const {
+  const double read = events.read >= 0 ? events.read : events.attended;
+  const auto whole = static_cast<double>(parts_.store
+                                             ->kv_bytes(static_cast<std::int64_t>(events.prompt),
+                                                        static_cast<std::int64_t>(events.attended),
+                                                        shape.head_dim, shape.recorded)
+                                             .count());
+  StepTraffic one;
+  one.attention_read = events.attended > 0 ? whole * (read / events.attended) : 0.0;
+  one.append_write = 2.0 * shape.head_dim * bits_of(parts_.store->dtype(shape.recorded)) / 8.0;
+  parts_.select->add_step(one, events, shape);
+  parts_.merge->add_step(one, events, shape);
+  parts_.store->add_step(one, events, shape);
+  if (parts_.read) parts_.read->add_step(one, events, shape);
+  if (parts_.share) parts_.share->add_step(one, events, shape);
+  if (parts_.rerotate) one.extra_flops += events.attended * 3.0 * shape.head_dim;
+  return one;
 }
 
 StepTraffic ComposedMethod::decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
                                            bool evicts) const {
   const std::int32_t heads = stored_heads(shape);
-  const std::int32_t group = shape.n_heads / heads;
-  const double row_bytes =
-      2.0 * shape.head_dim * bits_of(parts_.store->dtype(recorded)) / 8.0;  // a key and a value
-  StepTraffic one;
-  one.attention_read = attended * row_bytes;
-  one.append_write = row_bytes;
-  parts_.select->add_step(one, attended, group, parts_.store->dtype(recorded));
-  parts_.merge->add_step(one, attended, row_bytes, shape.head_dim, evicts);
-  if (parts_.rerotate) one.extra_flops += attended * 3.0 * shape.head_dim;
-  StepTraffic all;
-  for (double StepTraffic::*field :
-       {&StepTraffic::attention_read, &StepTraffic::append_write, &StepTraffic::score_row_read,
-        &StepTraffic::score_row_write, &StepTraffic::side_read, &StepTraffic::side_write,
-        &StepTraffic::move_read, &StepTraffic::move_write, &StepTraffic::extra_flops}) {
-    all.*field = one.*field * heads;
+  const StepEvents events{.attended = attended,
+                          .read = parts_.read ? parts_.read->entries_read(-1, attended) : -1,
+                          .left = evicts ? 1.0 : 0.0,
+                          .merged = evicts && merges() ? 1.0 : 0.0,
+                          .prompt = 0};
+  StepTraffic one = head_traffic(events, {.group = shape.n_heads / heads,
+                                          .head_dim = shape.head_dim,
+                                          .recorded = recorded,
+                                          .stored = parts_.store->dtype(recorded)});
+  if (!parts_.store->rounds()) {
+    // Fractions of an entry are means over a batch: scale, do not truncate.
+    one.attention_read = (events.read >= 0 ? events.read : attended) * 2.0 * shape.head_dim *
+                         bits_of(parts_.store->dtype(recorded)) / 8.0;
+  }
+  return one * heads;
+}
+
+std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const LayerShape& shape,
+                                                      Dtype recorded, std::int64_t prompt,
+                                                      std::int64_t tokens) const {
+  const auto entries = entries_held(layer, prompt, tokens);
+  const auto after_prompt = entries_held(layer, prompt, prompt);
+  if (!entries || !after_prompt) return std::nullopt;
+  const std::int64_t heads = stored_heads(shape);
+  const HeadShape head{.group = static_cast<std::int32_t>(shape.n_heads / heads),
+                       .head_dim = shape.head_dim,
+                       .recorded = recorded,
+                       .stored = parts_.store->dtype(recorded)};
+  const std::int64_t carriers = parts_.select->shared_by_layer() ? 1 : heads;
+  CacheBytes all;
+  all.side =
+      parts_.select->side_bytes(*entries, head) * carriers +
+      (parts_.merge->side_bytes(*entries, head) + parts_.budget->side_bytes_per_head()) * heads;
+  const bool paired =
+      parts_.n_layers > 0 && (starts_pair(layer, parts_.n_layers) ||
+                              (layer > 0 && starts_pair(layer - 1, parts_.n_layers)));
+  if (paired) {
+    const auto shared = parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt, *entries);
+    if (!shared) return std::nullopt;
+    all += *shared;
+    return all;
+  }
+  const Bytes kv = parts_.store->kv_bytes(*after_prompt, *entries, shape.head_dim, recorded);
+  CacheBytes one{.kv = kv, .side = Bytes{0}, .host = Bytes{0}};
+  if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt, *entries, head);
+  all.kv += one.kv * heads;
+  all.side += one.side * heads;
+  all.host += one.host * heads;
+  return all;
+}
+
+PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape& shape,
+                                           Dtype recorded, std::int64_t prompt) const {
+  PrefillExtra all;
+  const auto add = [&all](const PrefillExtra& one) {
+    all.flops += one.flops;
+    all.read += one.read;
+    all.written += one.written;
+    all.transient = std::max(all.transient, one.transient);
+    all.launches += one.launches;
+    all.prefill_repeats += one.prefill_repeats;
+  };
+  add(parts_.select->prefill_extra(shape, recorded, prompt));
+  add(parts_.merge->prefill_extra(shape, recorded, prompt));
+  add(parts_.store->prefill_extra(shape, recorded, prompt));
+  if (parts_.read) add(parts_.read->prefill_extra(shape, recorded, prompt));
+  if (starts_pair(layer, parts_.n_layers)) {
+    add(parts_.share->prefill_extra(shape, recorded, prompt));
   }
   return all;
 }
@@ -69,27 +189,76 @@ const ComposedMethod& as_composed(const Method& method) {
   return *composed;
 }
 
+namespace {
+
+constexpr double StepTraffic::*kTrafficFields[] = {
+    &StepTraffic::attention_read,  &StepTraffic::append_write, &StepTraffic::score_row_read,
+    &StepTraffic::score_row_write, &StepTraffic::side_read,    &StepTraffic::side_write,
+    &StepTraffic::move_read,       &StepTraffic::move_write,   &StepTraffic::link_read,
+    &StepTraffic::link_write,      &StepTraffic::extra_flops};
+
+}  // namespace
+
 StepTraffic& StepTraffic::operator+=(const StepTraffic& other) {
-  attention_read += other.attention_read;
-  append_write += other.append_write;
-  score_row_read += other.score_row_read;
-  score_row_write += other.score_row_write;
-  side_read += other.side_read;
-  side_write += other.side_write;
-  move_read += other.move_read;
-  move_write += other.move_write;
-  extra_flops += other.extra_flops;
+  for (double StepTraffic::*field : kTrafficFields) this->*field += other.*field;
   return *this;
+}
+
+StepTraffic StepTraffic::operator*(double times) const {
+  StepTraffic all;
+  for (double StepTraffic::*field : kTrafficFields) all.*field = this->*field * times;
+  return all;
+}
+
+TraceInputs& TraceInputs::operator+=(const TraceInputs& other) {
+  hidden = hidden || other.hidden;
+  output_projection = output_projection || other.output_projection;
+  rope = rope || other.rope;
+  repeat = repeat || other.repeat;
+  for (const std::string& name : other.per_head) {
+    if (std::find(per_head.begin(), per_head.end(), name) == per_head.end()) {
+      per_head.push_back(name);
+    }
+  }
+  return *this;
+}
+
+MethodNeeds& MethodNeeds::operator+=(const MethodNeeds& other) {
+  if (other.prompt_scores > prompt_scores) {
+    prompt_scores = other.prompt_scores;
+    score_exec = other.score_exec;
+    retries_smaller_chunks = other.retries_smaller_chunks;
+    score_copies = other.score_copies;
+    fp32_softmax = other.fp32_softmax;
+  }
+  prompt_window = std::max(prompt_window, other.prompt_window);
+  decode_rows = decode_rows || other.decode_rows;
+  inputs += other.inputs;
+  return *this;
+}
+
+std::optional<CacheBytes> Method::layer_bytes(std::int32_t layer, const LayerShape& shape,
+                                              Dtype recorded, std::int64_t prompt,
+                                              std::int64_t tokens) const {
+  const auto entries = entries_held(layer, prompt, tokens);
+  if (!entries) return std::nullopt;
+  const std::int64_t heads = stored_heads(shape);
+  return CacheBytes{.kv = bytes_of(2 * *entries * heads * shape.head_dim, store_dtype(recorded)),
+                    .side = side_bytes(*entries, recorded) * heads,
+                    .host = Bytes{0}};
+}
+
+PrefillExtra Method::prefill_extra(std::int32_t /*layer*/, const LayerShape& /*shape*/,
+                                   Dtype /*recorded*/, std::int64_t /*prompt*/) const {
+  return {};
 }
 
 std::optional<Bytes> layer_cache_bytes(const Method& method, std::int32_t layer,
                                        const LayerShape& shape, Dtype recorded, std::int64_t prompt,
                                        std::int64_t tokens) {
-  const auto entries = method.entries_held(layer, prompt, tokens);
-  if (!entries) return std::nullopt;
-  const std::int64_t heads = method.stored_heads(shape);
-  return bytes_of(2 * *entries * heads * shape.head_dim, method.store_dtype(recorded)) +
-         method.side_bytes(*entries, recorded) * heads;
+  const auto bytes = method.layer_bytes(layer, shape, recorded, prompt, tokens);
+  if (!bytes) return std::nullopt;
+  return bytes->kv + bytes->side;
 }
 
 }  // namespace kvsim

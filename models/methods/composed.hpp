@@ -17,23 +17,39 @@ struct Composition {
   std::shared_ptr<const BudgetRule> budget;
   std::shared_ptr<const MergeRule> merge;
   std::shared_ptr<const StoreRule> store;
-  bool query_head = false;  // every query head keeps its own set: K and V stored n_heads times
-  bool rerotate =
-      false;            // keys take the positions of their cache index (StreamingLLM, section 3.2)
-  bool bounded = true;  // false: nothing is ever dropped
+  std::shared_ptr<const ShareRule> share;  // nullptr: layers do not share
+  std::shared_ptr<const ReadRule> read;    // nullptr: everything held is read
+  Dtype recorded = Dtype::kFp16;
+  std::int32_t n_layers = 0;  // 0: unknown
+  bool query_head = false;    // every query head keeps its own set: K and V stored n_heads times
+  bool rerotate = false;      // keys take the positions of their cache index (StreamingLLM, 3.2)
+  bool learns_steps = false;  // select or merge wants the attention row of decode steps
 };
 
-/// A method that is a composition of axis choices. Its size law is min(tokens, budget) per layer.
+/// Which stored heads take their decisions together.
+enum class DecisionScope : std::uint8_t { kHead, kLayer };
+
+/// A method that is a composition of axis choices.
 class ComposedMethod final : public Method {
  public:
-  explicit ComposedMethod(Composition parts) : parts_{std::move(parts)} {}
+  explicit ComposedMethod(Composition parts);
 
   [[nodiscard]] const Composition& parts() const { return parts_; }
+  /// Within one layer.
+  [[nodiscard]] DecisionScope decision_scope() const;
+  /// Whether `layer` is decided upon together with the one after it.
+  [[nodiscard]] bool starts_pair(std::int32_t layer, std::int32_t n_layers) const;
+  /// What is attended over is what was recorded, so that its share of the attention can be told.
+  [[nodiscard]] bool has_retained_mass() const;
+  /// Something of the whole model must be known before any layer can be compressed.
+  [[nodiscard]] bool needs_survey() const;
+  /// Traffic of one stored head's step.
+  [[nodiscard]] StepTraffic head_traffic(const StepEvents& events, const HeadShape& shape) const;
 
   [[nodiscard]] const std::string& name() const override { return parts_.name; }
   [[nodiscard]] const Params& params() const override { return parts_.params; }
-  [[nodiscard]] MethodNeeds needs() const override { return parts_.select->needs(); }
-  [[nodiscard]] PrefillPeak prefill_peak() const override { return PrefillPeak::kPerLayer; }
+  [[nodiscard]] MethodNeeds needs() const override;
+  [[nodiscard]] PrefillPeak prefill_peak() const override;
   [[nodiscard]] Compaction compaction() const override;
   [[nodiscard]] std::int32_t extra_launches() const override;
   [[nodiscard]] bool merges() const override { return parts_.merge->merges(); }
@@ -42,12 +58,17 @@ class ComposedMethod final : public Method {
   [[nodiscard]] std::optional<std::int64_t> entries_attended(std::int32_t layer,
                                                              std::int64_t prompt,
                                                              std::int64_t tokens) const override;
-  [[nodiscard]] bool layers_alike() const override { return parts_.budget->layers_alike(); }
+  [[nodiscard]] bool layers_alike() const override;
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override;
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override;
   [[nodiscard]] Bytes side_bytes(std::int64_t entries, Dtype recorded) const override;
   [[nodiscard]] StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
                                            bool evicts) const override;
+  [[nodiscard]] std::optional<CacheBytes> layer_bytes(std::int32_t layer, const LayerShape& shape,
+                                                      Dtype recorded, std::int64_t prompt,
+                                                      std::int64_t tokens) const override;
+  [[nodiscard]] PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
+                                           Dtype recorded, std::int64_t prompt) const override;
 
  private:
   Composition parts_;

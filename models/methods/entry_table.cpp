@@ -1,6 +1,7 @@
 #include "models/methods/entry_table.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "models/units/check.hpp"
 
@@ -18,35 +19,49 @@ std::int32_t EntryTable::append(std::int32_t id, std::span<const float> key,
   KVSIM_CHECK(key.size() == d_ && value.size() == d_, "row of {} and {}", key.size(), value.size());
   keys_.insert(keys_.end(), key.begin(), key.end());
   values_.insert(values_.end(), value.begin(), value.end());
+  if (slots_.size() <= index(id)) slots_.resize(index(id) + 1, -1);
+  KVSIM_CHECK(slots_[index(id)] < 0, "entry {} is there already", id);
+  slots_[index(id)] = size();
   ids_.push_back(id);
   merged_.push_back(-1);
   return size() - 1;
 }
 
 std::int32_t EntryTable::append_merged(std::vector<std::int32_t> members,
-                                       std::span<const double> key, std::span<const double> value) {
+                                       std::span<const double> key, std::span<const double> value,
+                                       bool pinned) {
   KVSIM_CHECK(!members.empty(), "a merged entry without members");
   const std::vector<float> row(d_, 0.0F);
   const std::int32_t slot = append(members.front(), row, row);
   Merged group{.members = std::move(members),
                .key_mean = {key.begin(), key.end()},
-               .value_mean = {value.begin(), value.end()}};
+               .value_mean = {value.begin(), value.end()},
+               .weight = 1.0,
+               .pinned = pinned};
+  group.weight = static_cast<double>(group.members.size());
   merged_[index(slot)] = static_cast<std::int32_t>(groups_.size());
   groups_.push_back(std::move(group));
   ++n_merged_;
+  if (pinned) ++n_pinned_;
   write_mean(slot);
   return slot;
 }
 
 void EntryTable::erase(std::int32_t slot) {
   KVSIM_CHECK(slot >= 0 && slot < size(), "slot {} of {}", slot, size());
-  KVSIM_CHECK(!is_merged(slot), "a merged entry leaves");
+  KVSIM_CHECK(!is_pinned(slot), "a pinned entry leaves");
+  if (is_merged(slot)) {
+    groups_[index(merged_[index(slot)])] = {};
+    --n_merged_;
+  }
+  slots_[index(id(slot))] = -1;
   const std::int32_t last = size() - 1;
   if (slot != last) {
     std::copy_n(key(last).begin(), d_, mutable_key(slot).begin());
     std::copy_n(value(last).begin(), d_, mutable_value(slot).begin());
     ids_[index(slot)] = ids_[index(last)];
     merged_[index(slot)] = merged_[index(last)];
+    slots_[index(id(slot))] = slot;
   }
   keys_.resize(keys_.size() - d_);
   values_.resize(values_.size() - d_);
@@ -54,8 +69,8 @@ void EntryTable::erase(std::int32_t slot) {
   merged_.pop_back();
 }
 
-void EntryTable::make_merged(std::int32_t slot) {
-  KVSIM_CHECK(!is_merged(slot), "merged already");
+void EntryTable::pin(std::int32_t slot) {
+  KVSIM_CHECK(!is_merged(slot), "slot {} is merged already", slot);
   Merged group;
   group.members = {id(slot)};
   group.key_mean.assign(key(slot).begin(), key(slot).end());
@@ -63,12 +78,42 @@ void EntryTable::make_merged(std::int32_t slot) {
   merged_[index(slot)] = static_cast<std::int32_t>(groups_.size());
   groups_.push_back(std::move(group));
   ++n_merged_;
+  ++n_pinned_;
+}
+
+void EntryTable::merge_into(std::int32_t into, std::span<const std::int32_t> from,
+                            std::span<const double> key, std::span<const double> value,
+                            double weight) {
+  KVSIM_CHECK(key.size() == d_ && value.size() == d_, "row of {} and {}", key.size(), value.size());
+  const std::int32_t into_id = id(into);
+  if (!is_merged(into)) {
+    merged_[index(into)] = static_cast<std::int32_t>(groups_.size());
+    groups_.push_back(
+        {.members = {into_id}, .key_mean = {}, .value_mean = {}, .weight = 1.0, .pinned = false});
+    ++n_merged_;
+  }
+  const auto group = index(merged_[index(into)]);
+  groups_[group].key_mean.assign(key.begin(), key.end());
+  groups_[group].value_mean.assign(value.begin(), value.end());
+  groups_[group].weight = weight;
+  write_mean(into);
+  for (const std::int32_t each : from) {
+    const std::int32_t slot = slot_of(each);
+    KVSIM_CHECK(slot >= 0 && each != into_id, "merge of entry {} into {}", each, into_id);
+    const std::vector<std::int32_t> more = members(slot);
+    std::vector<std::int32_t> all;
+    std::merge(groups_[group].members.begin(), groups_[group].members.end(), more.begin(),
+               more.end(), std::back_inserter(all));
+    groups_[group].members = std::move(all);
+    erase(slot);
+  }
 }
 
 void EntryTable::merge_mean(std::int32_t into, std::int32_t from, std::int32_t weight_cap) {
   KVSIM_CHECK(is_merged(into) && !is_merged(from), "merge of slot {} into {}", from, into);
   Merged& group = groups_[index(merged_[index(into)])];
   const double weight = std::min(count(into), weight_cap);
+  group.weight += 1.0;
   group.members.insert(std::upper_bound(group.members.begin(), group.members.end(), id(from)),
                        id(from));
   for (std::size_t j = 0; j < d_; ++j) {

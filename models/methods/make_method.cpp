@@ -2,19 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <type_traits>
 
 #include <fmt/format.h>
 
+#include "models/methods/choices.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/params.hpp"
 #include "models/methods/presets.hpp"
+#include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
-
-constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
 
 /// Every axis' choice when nothing else is said.
 const std::map<std::string, std::string>& neutral_axes() {
@@ -104,6 +104,14 @@ Parsed parse_name(const std::string& name) {
   return parsed;
 }
 
+const AxisChoice& choice_of(std::string_view axis, std::string_view name) {
+  for (const AxisChoice& each : axis_choices()) {
+    if (each.axis == axis && each.name == name) return each;
+  }
+  KVSIM_CHECK(false, "axis {} has no choice {}", axis, name);
+  return axis_choices().front();
+}
+
 /// Combinations that mean nothing are refused with the reason.
 void check_legality(Parsed& parsed) {
   const auto refuse = [&](std::string_view reason) {
@@ -116,7 +124,7 @@ void check_legality(Parsed& parsed) {
       refuse("select=all lets nothing leave, so a budget has no meaning");
     return;
   }
-  if (parsed.axes["budget"] == "none") {
+  if (parsed.axes["budget"] == "none" && choice_of("select", parsed.axes["select"]).takes_budget) {
     if (parsed.chosen_by.contains("budget")) {
       refuse(fmt::format("select={} drops entries, so it needs a budget", parsed.axes["select"]));
     }
@@ -183,8 +191,8 @@ std::int64_t entries_of_share(double share, std::int64_t prompt,
 }
 
 /// Entries per stored head that `budget` buys: a share of the full cache's K and V bytes.
-std::int64_t budget_entries(const std::string& method, const Budget& budget, std::int64_t prompt,
-                            const MethodSite& site, bool query_head, Dtype stored) {
+std::int64_t budget_entries_of(const std::string& method, const Budget& budget, std::int64_t prompt,
+                               const MethodSite& site, bool query_head, double stored_bits) {
   if (budget.fraction <= 0) {
     if (budget.entries < 1) {
       throw InputError{
@@ -202,7 +210,7 @@ std::int64_t budget_entries(const std::string& method, const Budget& budget, std
   if (query_head && site.shape.n_kv_heads > 0) {
     share = share * site.shape.n_kv_heads / site.shape.n_heads;
   }
-  if (stored != site.recorded) share = share * bits_of(site.recorded) / bits_of(stored);
+  if (stored_bits != bits_of(site.recorded)) share = share * bits_of(site.recorded) / stored_bits;
   const std::int64_t whole = entries_of_share(share, prompt, site.windows);
   if (whole < 1) {
     throw InputError{fmt::format("method \"{}\": budget {} of {} prompt tokens is no entry at all",
@@ -211,14 +219,8 @@ std::int64_t budget_entries(const std::string& method, const Budget& budget, std
   return whole;
 }
 
-ScoreExec score_exec_of(const std::string& word) {
-  if (word == "eager_chunked") return ScoreExec::kEagerChunked;
-  if (word == "fused_two_pass") return ScoreExec::kFusedTwoPass;
-  return ScoreExec::kEager;
-}
-
-/// Budget and parameters on their way from what was given to what the rules need.
-class Settler {
+/// The one implementation of Settling: budget and parameters of one method.
+class Settler final : public Settling {
  public:
   Settler(const MethodSpec& spec, std::int64_t prompt, const MethodSite& site)
       : spec_{spec}, prompt_{prompt}, site_{site}, parsed_{parse_name(spec.name)} {
@@ -226,144 +228,98 @@ class Settler {
     declared_ = declared_params(parsed_);
     parts_.name = spec.name;
     parts_.params = settle_params(spec.name, declared_, spec.params);
+    parts_.recorded = site.recorded;
+    parts_.n_layers = layers_known();
   }
 
   std::shared_ptr<const Method> settle() {
-    parts_.store = make_store(parsed_.axes.at("store"));
-    parts_.query_head = param_word(parts_.params, "granularity") == "query_head";
-    if (parts_.params.contains("positions")) {
-      parts_.rerotate = param_word(parts_.params, "positions") == "rerotate";
-    }
-    const std::string& select = parsed_.axes.at("select");
-    if (select == "all") {
-      settle_all();
-    } else if (select == "recent") {
-      settle_recent();
-    } else {
-      settle_accumulated();
-    }
-    if (parsed_.axes.at("budget") != "none") {
-      parts_.budget = make_budget_uniform(entries_);
-      parts_.params["budget"] = entries_;
-    }
+    parts_.query_head = word("granularity") == "query_head";
+    parts_.rerotate = parts_.params.contains("positions") && word("positions") == "rerotate";
+    parts_.store = make<MakeStore>("store");
+    parts_.share = make<MakeShare>("share");
+    parts_.select = make<MakeSelect>("select");
+    parts_.budget = make<MakeBudget>("budget");
+    parts_.merge = make<MakeMerge>("merge");
+    parts_.read = make<MakeRead>("read");
+    if (entries_ > 0) parts_.params["budget"] = entries_;
+    refuse_what_cannot_be();
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }
 
- private:
-  [[noreturn]] void refuse(const std::string& why) const {
+  [[noreturn]] void refuse(const std::string& why) const override {
     throw InputError{fmt::format("method \"{}\": {}", spec_.name, why)};
   }
-  [[nodiscard]] bool given(std::string_view name) const {
-    return was_given(spec_, declared_, name);
+  const std::string& method() const override { return spec_.name; }
+  std::int64_t prompt() const override { return prompt_; }
+  const MethodSite& site() const override { return site_; }
+  std::int32_t n_layers() const override {
+    if (layers_known() == 0) refuse("its law needs the number of layers, which is not known here");
+    return layers_known();
   }
-
-  [[nodiscard]] std::int64_t asked_entries(const Budget& budget) const {
-    return budget_entries(spec_.name, budget, prompt_, site_, parts_.query_head,
-                          parts_.store->dtype(site_.recorded));
+  const std::string& choice(const std::string& axis) const override {
+    return parsed_.axes.at(axis);
   }
-
-  void settle_all() {
-    if (spec_.budget) refuse("it keeps every token and takes no budget");
-    parts_.select = make_select_all();
-    parts_.merge = make_merge_drop();
-    parts_.budget = make_budget_uniform(kUnbounded);
-    parts_.bounded = false;
+  const StoreRule& store() const override {
+    KVSIM_CHECK(parts_.store != nullptr, "the store of \"{}\" is not settled yet", spec_.name);
+    return *parts_.store;
   }
-
-  void settle_recent() {
-    RecentSettings settings{.sinks = param_integer(parts_.params, "n_sink"),
-                            .window = param_integer(parts_.params, "window")};
-    if (spec_.budget) {
-      if (settings.window > 0)
-        refuse("budget and window are both given; one follows from the other");
-      entries_ = asked_entries(*spec_.budget);
-      settings.window = entries_ - settings.sinks;
-      if (settings.window < 1) {
-        refuse(fmt::format(
-            "a budget of {} entries leaves no window beside {} sinks (expected at least {})",
-            entries_, settings.sinks, settings.sinks + 1));
-      }
-    } else {
-      if (settings.window == 0) settings.window = RecentSettings{}.window;
-      entries_ = settings.sinks + settings.window;
-    }
-    parts_.params["window"] = settings.window;
-    parts_.select = make_select_recent(settings);
-    settle_merge(0);
+  double number(const std::string& name) const override {
+    return param_number(parts_.params, name);
   }
-
-  void settle_accumulated() {
-    const double recent = param_number(parts_.params, "recent");
-    const double heavy = param_number(parts_.params, "heavy");
-    const bool residual = parsed_.axes.at("merge") == "residual";
-    const bool sizes_given = given("heavy") && given("recent") && heavy >= 1 && recent >= 1;
-    if (spec_.budget) {
-      if (sizes_given)
-        refuse("budget, heavy and recent are all given; one follows from the others");
-      entries_ = asked_entries(*spec_.budget);
-    } else if (sizes_given) {
-      entries_ = static_cast<std::int64_t>(heavy) + static_cast<std::int64_t>(recent);
-    } else {
-      const double fraction = parsed_.default_budget > 0 ? parsed_.default_budget : 0.2;
-      entries_ = asked_entries({.fraction = fraction, .entries = 0});
-    }
-    std::int64_t tail =
-        recent >= 0 ? share_or_count(recent, entries_) : entries_ - share_or_count(heavy, entries_);
-    if (residual && recent < 1)
-      tail = std::max<std::int64_t>(tail, 2);  // ZeroMerge's code: at least 2
-    const std::int64_t sinks = param_integer(parts_.params, "sinks");
-    const std::int64_t slots = settle_merge(entries_ - tail);
-
-    const bool late = param_word(parts_.params, "eviction_candidates") == "code";
-    const bool short_ring = param_word(parts_.params, "tail_ring") == "code";
-    const std::int64_t tail_decode = tail - (short_ring ? 1 : 0) + (late ? 1 : 0);
-    const std::int64_t room = entries_ - slots - sinks - std::max(tail, tail_decode);
-    if (room < (residual ? 1 : 0)) {
-      refuse(fmt::format(
-          "a budget of {} entries has no room for a tail of {}, {} residual slots and {} "
-          "sinks{}",
-          entries_, std::max(tail, tail_decode), slots, sinks,
-          residual ? " (expected B > B_p + B_r)" : ""));
-    }
-    parts_.params["recent"] = tail;
-    parts_.params["heavy"] = entries_ - slots - tail;
-    parts_.select = make_select_accumulated(
-        {.decay = param_number(parts_.params, "decay"),
-         .sinks = sinks,
-         .recent_prompt = tail,
-         .recent_decode = tail_decode,
-         .score_exec = score_exec_of(param_word(parts_.params, "score_exec")),
-         // ZeroMerge's code holds three matrices in the cache's dtype; Hugging Face's eager
-         // attention logits, an fp32 softmax and its cast.
-         .score_copies = residual ? 3 : 2,
-         .fp32_softmax = !residual,
-         .retries_smaller_chunks = residual,
-         .score_in_cache_dtype = residual && param_word(parts_.params, "count_dtype") == "kv"});
+  std::int64_t integer(const std::string& name) const override {
+    return param_integer(parts_.params, name);
   }
+  const std::string& word(const std::string& name) const override {
+    return param_word(parts_.params, name);
+  }
+  bool flag(const std::string& name) const override { return param_flag(parts_.params, name); }
+  bool given(std::string_view name) const override { return was_given(spec_, declared_, name); }
+  void settle(const std::string& name, const ParamValue& value) override {
+    parts_.params[name] = value;
+  }
+  const std::optional<Budget>& budget() const override { return spec_.budget; }
+  std::int64_t entries_of(const Budget& budget) const override {
+    return budget_entries_of(
+        spec_.name, budget, prompt_, site_, parts_.query_head,
+        store().bits_per_element(std::max(site_.shape.head_dim, 1), site_.recorded));
+  }
+  std::int64_t budget_entries(double fallback) const override {
+    if (spec_.budget) return entries_of(*spec_.budget);
+    const double fraction = parsed_.default_budget > 0 ? parsed_.default_budget : fallback;
+    return entries_of({.fraction = fraction, .entries = 0});
+  }
+  std::int64_t entries() const override { return entries_; }
+  void set_entries(std::int64_t entries) override { entries_ = entries; }
+  std::int64_t reserve_slots(std::int64_t beyond_tail) override {
+    const AxisChoice& merge = choice_of("merge", choice("merge"));
+    slots_ = merge.slots != nullptr ? merge.slots(*this, beyond_tail) : 0;
+    return slots_;
+  }
+  std::int64_t slots() const override { return slots_; }
 
-  /// Settles the merge axis where `beyond_tail` entries are not the tail; returns its slots.
-  std::int64_t settle_merge(std::int64_t beyond_tail) {
-    if (parsed_.axes.at("merge") == "drop") {
-      parts_.merge = make_merge_drop();
-      return 0;
+ private:
+  template <class Make>
+  std::invoke_result_t<Make, Settling&> make(const std::string& axis) {
+    return std::get<Make>(choice_of(axis, choice(axis)).make)(*this);
+  }
+  [[nodiscard]] std::int32_t layers_known() const {
+    return site_.n_layers > 0 ? site_.n_layers : static_cast<std::int32_t>(site_.windows.size());
+  }
+  void refuse_what_cannot_be() const {
+    const MethodNeeds needs = ComposedMethod{parts_}.needs();
+    if (parts_.read && needs.decode_rows) {
+      refuse(
+          fmt::format("read={} reads part of the cache, so there is no whole attention row to "
+                      "score entries by",
+                      choice("read")));
     }
-    if (parsed_.axes.at("select") != "accumulated") {
-      refuse("residual slots need scores: expected select=accumulated");
+    if (parts_.rerotate && parts_.merge->merges()) {
+      refuse("positions=rerotate needs the position of every key, and a merged key has none");
     }
-    const double asked = param_number(parts_.params, "residual_slots");
-    std::int64_t slots = share_or_count(asked, beyond_tail);
-    if (asked > 0) slots = std::max<std::int64_t>(slots, 1);
-    parts_.params["residual_slots"] = slots;
-    parts_.merge = make_merge_residual(
-        {.slots = slots,
-         .alpha = param_number(parts_.params, "alpha"),
-         .l2_metric = param_word(parts_.params, "metric") == "l2",
-         .score_max = param_word(parts_.params, "score_update") == "max",
-         .one_by_one = param_word(parts_.params, "prefill") == "online",
-         .ring_layout = param_word(parts_.params, "layout") == "ring",
-         .count_in_cache_dtype = param_word(parts_.params, "count_dtype") == "kv",
-         .recorded = parts_.store->dtype(site_.recorded)});
-    return slots;
+    if (parts_.share && parts_.query_head) {
+      refuse(fmt::format("share={} pairs the rows of KV heads: expected granularity=kv_head",
+                         choice("share")));
+    }
   }
 
   const MethodSpec& spec_;
@@ -373,6 +329,7 @@ class Settler {
   std::vector<ParamInfo> declared_;
   Composition parts_;
   std::int64_t entries_ = 0;
+  std::int64_t slots_ = 0;
 };
 
 }  // namespace
@@ -412,7 +369,8 @@ MethodInfo describe_method(const std::string& name) {
 }
 
 bool takes_budget(std::string_view name) {
-  return parse_name(std::string{name}).axes.at("select") != "all";
+  const Parsed parsed = parse_name(std::string{name});
+  return choice_of("select", parsed.axes.at("select")).takes_budget;
 }
 
 }  // namespace kvsim

@@ -24,6 +24,18 @@ enum class PrefillPeak : std::uint8_t { kPerLayer, kAllLayers };
 /// How survivors are written: append only, one slot overwritten, a ring, or everything rewritten.
 enum class Compaction : std::uint8_t { kAppend, kSwap, kRing, kGather };
 
+/// What a method needs of a trace beyond post-RoPE Q, K and V; one that lacks it is an error, not a
+/// guess.
+struct TraceInputs {
+  bool hidden = false;
+  bool output_projection = false;
+  bool rope = false;                  // rope_style and rope_theta
+  bool repeat = false;                // a repeat segment
+  std::vector<std::string> per_head;  // "score.NAME", "decision.NAME"
+
+  TraceInputs& operator+=(const TraceInputs& other);
+};
+
 /// What a method asks of its surroundings; `kvsim show method` prints it, the cost model charges
 /// it.
 struct MethodNeeds {
@@ -35,6 +47,51 @@ struct MethodNeeds {
       1;                     // score matrices of the cache's dtype alive at once in eager execution
   bool fp32_softmax = true;  // eager execution also holds an fp32 copy for the softmax
   bool decode_rows = false;  // class SD: the attention row of every decode step
+  TraceInputs inputs{};
+
+  /// What two axes need together.
+  MethodNeeds& operator+=(const MethodNeeds& other);
+};
+
+/// What happened to one stored head at one decode step, for its traffic. Counts may be means.
+struct StepEvents {
+  double attended = 0;  // entries attended over, the new one included
+  double read = -1;     // of these, how many were read; -1: all
+  double left = 0;      // entries that left: dropped, or merged into another
+  double merged = 0;    // of these, merged
+  double prompt = 0;    // entries the prompt left, for formats that treat them apart
+};
+
+/// One stored head, as costs and sizes see it.
+struct HeadShape {
+  std::int32_t group = 1;
+  std::int32_t head_dim = 0;
+  Dtype recorded = Dtype::kFp16;  // of model or trace
+  Dtype stored = Dtype::kFp16;    // of full-precision rows in the cache
+
+  [[nodiscard]] double row_bytes() const {  // a key and a value in full precision
+    return 2.0 * head_dim * bits_of(stored) / 8.0;
+  }
+};
+
+/// Bytes of a cache: stored K and V with their format's own scales and indices; what the method
+/// carries beside them; what it keeps in host memory.
+struct CacheBytes {
+  Bytes kv{0}, side{0}, host{0};
+  CacheBytes& operator+=(const CacheBytes& other) {
+    kv += other.kv;
+    side += other.side;
+    host += other.host;
+    return *this;
+  }
+};
+
+/// What a method adds to the prefill of one layer of one sequence, beyond attention scores.
+struct PrefillExtra {
+  double flops = 0, read = 0, written = 0;
+  Bytes transient{0};
+  std::int32_t launches = 0;
+  double prefill_repeats = 0;  // further passes of the whole model over the prompt (KVzip)
 };
 
 /// Bytes and work of one decode step in one layer of one sequence, by event.
@@ -47,6 +104,8 @@ struct StepTraffic {
   double side_write = 0;
   double move_read = 0;  // evictions and merges
   double move_write = 0;
+  double link_read = 0;    // from host memory
+  double link_write = 0;   // to host memory
   double extra_flops = 0;  // beyond attention itself
 
   [[nodiscard]] double read() const {
@@ -56,6 +115,7 @@ struct StepTraffic {
     return append_write + score_row_write + side_write + move_write;
   }
   StepTraffic& operator+=(const StepTraffic& other);
+  [[nodiscard]] StepTraffic operator*(double times) const;
 };
 
 using ParamValue = std::variant<bool, std::int64_t, double, std::string>;
@@ -109,6 +169,16 @@ class Method {
   /// head; `evicts`: the step compresses (always one entry per head here).
   [[nodiscard]] virtual StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded,
                                                    double attended, bool evicts) const = 0;
+
+  /// Cache of `layer` by the size law, all stored heads; nullopt where only replay knows. Formats
+  /// that are not so many bits an element, pairs of layers and offload are in it.
+  [[nodiscard]] virtual std::optional<CacheBytes> layer_bytes(std::int32_t layer,
+                                                              const LayerShape& shape,
+                                                              Dtype recorded, std::int64_t prompt,
+                                                              std::int64_t tokens) const;
+  /// Work and memory added to the prefill of `prompt` tokens in `layer`.
+  [[nodiscard]] virtual PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
+                                                   Dtype recorded, std::int64_t prompt) const;
 };
 
 /// Stored K, V and side bytes of one layer by the size law; nullopt where there is none.
@@ -164,6 +234,8 @@ struct MethodSite {
   Dtype recorded = Dtype::kFp16;
   LayerShape shape{};                   // zeros: one query head per KV head
   std::vector<std::int64_t> windows{};  // of each layer, 0 for none; empty: none at all
+  std::int32_t n_layers = 0;            // 0: unknown; methods whose law needs it say so
+  std::int32_t d_model = 0;             // 0: unknown
 };
 
 /// Settles `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or parameter,

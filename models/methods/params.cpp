@@ -21,7 +21,8 @@ ParamValue checked(const std::string& method, const ParamInfo& info, const Param
   if (std::holds_alternative<std::string>(info.default_value)) {
     const auto* word = std::get_if<std::string>(&value);
     if (word == nullptr ||
-        std::find(info.words.begin(), info.words.end(), *word) == info.words.end()) {
+        (!info.words.empty() &&  // none: any text, such as a path
+         std::find(info.words.begin(), info.words.end(), *word) == info.words.end())) {
       refuse(method, info, value);
     }
     return value;
@@ -105,6 +106,13 @@ std::int64_t param_integer(const Params& params, const std::string& name) {
   KVSIM_CHECK(found != params.end() && std::holds_alternative<std::int64_t>(found->second),
               "no integer \"{}\"", name);
   return std::get<std::int64_t>(found->second);
+}
+
+bool param_flag(const Params& params, const std::string& name) {
+  const auto found = params.find(name);
+  KVSIM_CHECK(found != params.end() && std::holds_alternative<bool>(found->second),
+              "no flag \"{}\"", name);
+  return std::get<bool>(found->second);
 }
 
 const std::string& param_word(const Params& params, const std::string& name) {

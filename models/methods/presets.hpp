@@ -8,14 +8,6 @@
 
 namespace kvsim {
 
-/// An axis choice as the catalogue knows it.
-struct AxisChoice {
-  std::string_view axis;  // "select", "budget", "merge", "share", "read", "store"
-  std::string_view name;
-  std::vector<ParamInfo> params;
-};
-[[nodiscard]] const std::vector<AxisChoice>& axis_choices();
-
 /// A published method: one choice an axis, and the parameters it sets otherwise than the choices
 /// do.
 struct Preset {

@@ -8,133 +8,342 @@
 
 namespace kvsim {
 
-HeadSession::HeadSession(const ComposedMethod& method, const SessionPlace& place)
-    : method_{method.parts()},
-      place_{place},
-      selector_{method_.select->start(place.tokens)},
-      merger_{method_.merge->start()},
-      attention_{place.group, place.head_dim, place.scale},
-      entries_{place.head_dim},
-      budget_{static_cast<std::int32_t>(std::min<std::int64_t>(
-          method_.budget->entries(place.layer), std::numeric_limits<std::int32_t>::max()))} {
+CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& place,
+                           std::vector<HeadVectors> heads)
+    : method_{method.parts()}, place_{place}, selector_{method_.select->start(place)} {
   KVSIM_CHECK(!method_.rerotate || place.rope != nullptr, "\"{}\" needs the rotary embedding",
               method_.name);
-  entries_.reserve(std::min(place.tokens, budget_) + 1);
+  KVSIM_CHECK(!heads.empty(), "a session of no heads");
+  const bool paired =
+      method_.share != nullptr && method_.share->starts_pair(place.layer, place.n_layers);
+  if (paired) {
+    sharer_ = method_.share->start(place, *method_.store, method_.recorded);
+  }
+  heads_.reserve(heads.size());
+  for (const HeadVectors& vectors : heads) {
+    heads_.push_back({.vectors = vectors,
+                      .entries = EntryTable{place.head_dim},
+                      .attention = {place.group, place.head_dim, place.scale},
+                      .merger = method_.merge->start(place),
+                      .store = !paired && method_.store->rounds()
+                                   ? method_.store->start(place, method_.recorded)
+                                   : nullptr,
+                      .reader = method_.read != nullptr ? method_.read->start(place) : nullptr,
+                      .outcome = {},
+                      .events = {}});
+  }
+  for (Head& head : heads_) tables_.push_back(&head.entries);
 }
 
-void HeadSession::prefill(std::span<const float> keys, std::span<const float> values,
-                          PromptScores& scores) {
-  const auto d = static_cast<std::size_t>(place_.head_dim);
-  const auto prompt = static_cast<std::int32_t>(keys.size() / d);
-  KVSIM_CHECK(newest_ < 0 && prompt >= 1, "prefill of {} tokens after token {}", prompt, newest_);
+std::int64_t CacheSession::room() const {
+  return allotted_.entries == std::numeric_limits<std::int64_t>::max()
+             ? allotted_.entries
+             : allotted_.entries - method_.merge->slots();
+}
+
+void CacheSession::learn(PromptScores& scores, std::optional<std::span<const std::int32_t>> alive) {
+  KVSIM_CHECK(newest_ < 0, "learning after token {}", newest_);
+  if (alive) {
+    alive_.assign(alive->begin(), alive->end());
+    nested_ = true;
+    selector_->restrict_prompt(alive_);
+  }
   selector_->learn_prompt(scores);
-  const auto row = [d](std::span<const float> rows, std::int32_t id) {
-    return rows.subspan(static_cast<std::size_t>(id) * d, d);
-  };
-  if (method_.merge->prompt_one_by_one()) {
-    for (std::int32_t id = 0; id < prompt; ++id) {
-      append(id, row(keys, id), row(values, id));
-      compress();
-    }
-    return;
-  }
-  if (prompt <= budget_) {
-    for (std::int32_t id = 0; id < prompt; ++id) append(id, row(keys, id), row(values, id));
-    merger_->prompt_fits(entries_);
-    return;
-  }
-  const auto tokens = budget_ - static_cast<std::int32_t>(method_.merge->slots());
-  const std::vector<std::int32_t> kept = selector_->plan(prompt, tokens);
-  std::vector<std::int32_t> losers;
-  losers.reserve(static_cast<std::size_t>(prompt - tokens));
-  auto next = kept.begin();
+  for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].merger->learn_prompt(scores, h);
+}
+
+HeadVerdict CacheSession::verdict() const {
+  HeadVerdict verdict;
+  const auto prompt = static_cast<std::int32_t>(heads_.front().vectors.prompt);
   for (std::int32_t id = 0; id < prompt; ++id) {
-    if (next != kept.end() && *next == id) {
-      append(id, row(keys, id), row(values, id));
-      ++next;
+    verdict.importance.push_back(selector_->importance(id, prompt - 1, /*at_prefill=*/true));
+    verdict.score.push_back(selector_->score(id));
+  }
+  verdict.statistic = selector_->statistic();
+  return verdict;
+}
+
+std::vector<std::int32_t> CacheSession::planned(const Allotment& allotted) const {
+  const auto prompt = static_cast<std::int32_t>(heads_.front().vectors.prompt);
+  if (!method_.select->compresses_prompt()) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(prompt));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  Allotment free = allotted;
+  if (free.entries != std::numeric_limits<std::int64_t>::max()) {
+    if (free.entries >= prompt) {
+      free.entries = prompt;
     } else {
-      losers.push_back(id);
+      free.entries -= method_.merge->slots();
     }
   }
-  newest_ = prompt - 1;
-  merger_->absorb_prompt(entries_, *selector_, losers, keys, values);
-  round_merged();
+  return selector_->plan(prompt, free);
 }
 
-const GroupAttention& HeadSession::step(std::span<const float> q, std::span<const float> key,
-                                        std::span<const float> value) {
-  append(newest_ + 1, key, value);
-  attend(q);
-  if (method_.select->needs().decode_rows) {
-    selector_->observe({.ids = entries_.ids(), .group_sum = attention_.group_sum()});
+void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
+  const HeadVectors& first = heads_.front().vectors;
+  const auto prompt = static_cast<std::int32_t>(first.prompt);
+  KVSIM_CHECK(newest_ < 0 && prompt >= 1, "prefill of {} tokens after token {}", prompt, newest_);
+  allotted_ = allotted;
+  for (Head& head : heads_) {
+    head.entries.reserve(static_cast<std::int32_t>(
+        std::min<std::int64_t>(first.tokens, std::max(allotted.entries, std::int64_t{0})) + 1));
   }
-  compress();
-  return attention_;
+  if (method_.merge->prompt_one_by_one()) {
+    prompt_one_by_one();
+  } else {
+    const std::vector<std::int32_t> kept = planned(allotted);
+    std::vector<std::int32_t> losers;
+    std::vector<bool> keeps(static_cast<std::size_t>(prompt), false);
+    for (const std::int32_t id : kept) keeps[static_cast<std::size_t>(id)] = true;
+    const auto lose = [&](std::int32_t id) {
+      if (!keeps[static_cast<std::size_t>(id)]) losers.push_back(id);
+    };
+    if (nested_) {
+      for (const std::int32_t id : alive_) lose(id);
+    } else {
+      for (std::int32_t id = 0; id < prompt; ++id) lose(id);
+    }
+    for (Head& head : heads_) {
+      for (const std::int32_t id : kept) {
+        head.entries.append(id, head.vectors.key(id), head.vectors.value(id));
+      }
+      const auto rows = static_cast<std::size_t>(first.prompt * first.head_dim);
+      if (losers.empty()) {
+        head.merger->prompt_fits(head.entries);
+      } else {
+        head.merger->absorb_prompt(head.entries, *selector_, losers, head.vectors.keys.first(rows),
+                                   head.vectors.values.first(rows));
+      }
+    }
+    newest_ = prompt - 1;
+  }
+  prompt_entries_ = heads_.front().entries.size();
+  if (sharer_) {
+    sharer_->prompt_written(tables_, scores);
+  }
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    Head& head = heads_[h];
+    if (head.store) head.store->prompt_written(head.entries, scores, h);
+    if (head.reader) head.reader->prompt_written(head.entries, scores, h);
+  }
 }
 
-void HeadSession::append(std::int32_t id, std::span<const float> key,
-                         std::span<const float> value) {
-  const std::int32_t slot = entries_.append(id, key, value);
-  if (method_.store->rounds()) {
-    method_.store->write(entries_.mutable_key(slot));
-    method_.store->write(entries_.mutable_value(slot));
+void CacheSession::prompt_one_by_one() {
+  const auto prompt = static_cast<std::int32_t>(heads_.front().vectors.prompt);
+  for (std::int32_t id = 0; id < prompt; ++id) {
+    append(id);
+    compress();
+  }
+}
+
+void CacheSession::append(std::int32_t id) {
+  for (Head& head : heads_) {
+    head.entries.append(id, head.vectors.key(id), head.vectors.value(id));
   }
   newest_ = id;
 }
 
-void HeadSession::compress() {
-  compressed_ = false;
-  const auto tokens = budget_ - static_cast<std::int32_t>(method_.merge->slots());
-  while (entries_.token_size() > tokens) {
-    merger_->absorb(entries_, *selector_, selector_->victim(entries_, newest_));
-    compressed_ = true;
+void CacheSession::step() {
+  append(newest_ + 1);
+  leaving_.clear();
+  for (Head& head : heads_) {
+    head.events = {.attended = 0,
+                   .read = -1,
+                   .left = 0,
+                   .merged = 0,
+                   .prompt = static_cast<double>(prompt_entries_)};
+    if (head.store) head.store->appended(head.entries, head.entries.size() - 1);
+    if (head.reader) head.reader->appended(head.entries, head.entries.size() - 1);
   }
-  if (compressed_) round_merged();
+  const bool early = method_.select->leaves_before_attend();
+  if (early) compress();
+  for (Head& head : heads_) attend(head);
+  if (method_.learns_steps) learn_step();
+  if (!early) compress();
+  if (sharer_) sharer_->stepped(tables_);
+  for (Head& head : heads_) {
+    if (head.store) head.store->stepped(head.entries);
+  }
 }
 
-void HeadSession::round_merged() {
-  if (!method_.store->rounds()) return;
-  for (const std::int32_t slot : entries_.merged_slots()) {
-    method_.store->write(entries_.mutable_key(slot));
-    method_.store->write(entries_.mutable_value(slot));
-  }
-}
-
-void HeadSession::attend(std::span<const float> q) {
-  bias_.clear();
-  if (entries_.merged_size() > 0) {
-    for (std::int32_t slot = 0; slot < entries_.size(); ++slot) {
-      bias_.push_back(method_.merge->bias(entries_.count(slot)));
+void CacheSession::learn_step() {
+  std::vector<HeadStep> steps;
+  steps.reserve(heads_.size());
+  const auto d = static_cast<std::size_t>(place_.head_dim);
+  const auto group = static_cast<std::size_t>(place_.group);
+  q_.resize(heads_.size() * group * d);
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    float* q = q_.data() + h * group * d;
+    for (std::size_t g = 0; g < group; ++g) {
+      std::copy_n(heads_[h].vectors.query(static_cast<std::int32_t>(g), newest_).data(), d,
+                  q + g * d);
     }
+    steps.push_back({heads_[h].entries, heads_[h].attention, {q, group * d}});
   }
-  if (!method_.rerotate) {
-    attention_.run(q, entries_.keys(), entries_.values(), bias_);
+  std::span<const double> sum = heads_.front().attention.group_sum();
+  if (heads_.size() > 1) {
+    group_sum_.assign(sum.begin(), sum.end());
+    for (std::size_t h = 1; h < heads_.size(); ++h) {
+      const auto more = heads_[h].attention.group_sum();
+      KVSIM_CHECK(more.size() == group_sum_.size(), "heads of {} and {} entries", group_sum_.size(),
+                  more.size());
+      for (std::size_t e = 0; e < more.size(); ++e) group_sum_[e] += more[e];
+    }
+    sum = group_sum_;
+  }
+  const StepView view{
+      .newest = newest_, .ids = heads_.front().entries.ids(), .group_sum = sum, .heads = steps};
+  if (method_.select->needs().decode_rows) selector_->observe(view);
+  if (method_.merge->needs().decode_rows) {
+    for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].merger->observe(view, h);
+  }
+}
+
+void CacheSession::compress() {
+  leaving_.clear();
+  selector_->leaving(heads_.front().entries, newest_, room(), leaving_);
+  if (!leaving_.empty()) let_go(leaving_);
+}
+
+void CacheSession::let_go(std::span<const std::int32_t> ids) {
+  for (Head& head : heads_) {
+    if (head.store) {
+      for (const std::int32_t id : ids) head.store->leaving(head.entries, id);
+    }
+    const std::int32_t before = head.entries.size();
+    const std::int32_t merged = head.merger->absorb(head.entries, *selector_, ids);
+    head.events.left += static_cast<double>(before - head.entries.size());
+    head.events.merged += merged;
+    if (head.store && merged > 0) rewrite_merged(head);
+  }
+}
+
+void CacheSession::rewrite_merged(Head& head) {
+  for (std::int32_t slot = 0; slot < head.entries.size(); ++slot) {
+    if (head.entries.is_merged(slot)) head.store->rewritten(head.entries, slot);
+  }
+}
+
+void CacheSession::attend(Head& head) {
+  const auto d = static_cast<std::size_t>(place_.head_dim);
+  const auto group = static_cast<std::size_t>(place_.group);
+  q_.resize(std::max(q_.size(), group * d));
+  for (std::size_t g = 0; g < group; ++g) {
+    std::copy_n(head.vectors.query(static_cast<std::int32_t>(g), newest_).data(), d,
+                q_.data() + g * d);
+  }
+  const std::span<const float> q{q_.data(), group * d};
+  head.events.attended = head.entries.size();
+  if (head.reader) {
+    head.reader->attend(q, head.entries, head.outcome);
+    head.events.read = head.outcome.entries_read;
     return;
   }
+  bias_.clear();
+  if (head.entries.any_merged()) {
+    for (std::int32_t slot = 0; slot < head.entries.size(); ++slot) {
+      bias_.push_back(head.entries.is_merged(slot)
+                          ? method_.merge->bias(head.entries.count(slot), head.entries.weight(slot))
+                          : 0.0);
+    }
+  }
+  if (method_.rerotate) {
+    attend_rerotated(head);
+  } else {
+    head.attention.run(q, head.entries.keys(), head.entries.values(), bias_);
+  }
+  if (method_.merge->extends_output()) {
+    const auto out = head.attention.output();
+    head.outcome.out.assign(out.begin(), out.end());
+    head.outcome.log_sums.resize(group);
+    for (std::size_t g = 0; g < group; ++g) {
+      head.outcome.log_sums[g] = head.attention.log_sum(static_cast<std::int32_t>(g));
+    }
+    head.merger->extend_output(q, head.outcome.out, head.outcome.log_sums);
+  }
+}
+
+void CacheSession::attend_rerotated(Head& head) {
   // Every key takes the position of its rank in the cache, the query that of the last.
   const auto d = static_cast<std::size_t>(place_.head_dim);
-  const auto n = static_cast<std::size_t>(entries_.size());
+  const auto n = static_cast<std::size_t>(head.entries.size());
   std::vector<std::int32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [this](std::int32_t a, std::int32_t b) { return entries_.id(a) < entries_.id(b); });
-  rotated_keys_.assign(entries_.keys().begin(), entries_.keys().end());
+  std::sort(order.begin(), order.end(), [&head](std::int32_t a, std::int32_t b) {
+    return head.entries.id(a) < head.entries.id(b);
+  });
+  rotated_keys_.assign(head.entries.keys().begin(), head.entries.keys().end());
   for (std::size_t rank = 0; rank < n; ++rank) {
     const std::int32_t slot = order[rank];
     place_.rope->rotate(std::span{rotated_keys_}.subspan(static_cast<std::size_t>(slot) * d, d),
-                        static_cast<std::int64_t>(rank) - entries_.id(slot));
+                        static_cast<std::int64_t>(rank) - head.entries.id(slot));
   }
-  rotated_q_.assign(q.begin(), q.end());
+  rotated_q_.assign(q_.begin(), q_.begin() + place_.group * place_.head_dim);
   for (std::int32_t g = 0; g < place_.group; ++g) {
     place_.rope->rotate(std::span{rotated_q_}.subspan(static_cast<std::size_t>(g) * d, d),
                         static_cast<std::int64_t>(n) - 1 - newest_);
   }
-  attention_.run(rotated_q_, rotated_keys_, entries_.values(), bias_);
+  head.attention.run(rotated_q_, rotated_keys_, head.entries.values(), bias_);
 }
 
-std::vector<std::vector<std::int32_t>> HeadSession::kept() const {
+std::span<const double> CacheSession::output(std::size_t h) const {
+  const Head& head = heads_[h];
+  return head.reader || method_.merge->extends_output() ? std::span<const double>{head.outcome.out}
+                                                        : head.attention.output();
+}
+
+double CacheSession::log_sum(std::size_t h, std::int32_t g) const {
+  const Head& head = heads_[h];
+  return head.reader || method_.merge->extends_output()
+             ? head.outcome.log_sums[static_cast<std::size_t>(g)]
+             : head.attention.log_sum(g);
+}
+
+CacheBytes CacheSession::bytes(std::size_t h) const {
+  const Head& head = heads_[h];
+  const std::int64_t held = head.entries.size();
+  const HeadShape shape{.group = place_.group,
+                        .head_dim = place_.head_dim,
+                        .recorded = method_.recorded,
+                        .stored = method_.store->dtype(method_.recorded)};
+  CacheBytes all;
+  if (sharer_) {
+    all = sharer_->cache_bytes(tables_, h);
+  } else {
+    const Bytes kv = head.store ? head.store->kv_bytes(head.entries)
+                                : method_.store->kv_bytes(prompt_entries_, held, place_.head_dim,
+                                                          method_.recorded);
+    all.kv = kv;
+    if (method_.read) {
+      all = method_.read->cache_bytes(place_.layer, kv, head.vectors.prompt, held, shape);
+    }
+  }
+  // What a selector carries for several heads at once is kept with the first.
+  if (h == 0 || !method_.select->shared_by_layer()) {
+    all.side += method_.select->side_bytes(held, shape);
+  }
+  all.side += method_.merge->side_bytes(held, shape) + method_.budget->side_bytes_per_head();
+  return all;
+}
+
+Counts CacheSession::counts() const {
+  Counts counts;
+  selector_->report(counts);
+  if (sharer_) sharer_->report(counts);
+  for (const Head& head : heads_) {
+    head.merger->report(counts);
+    if (head.store) head.store->report(counts);
+    if (head.reader) head.reader->report(counts);
+  }
+  return counts;
+}
+
+std::vector<std::vector<std::int32_t>> CacheSession::kept(std::size_t h) const {
+  const EntryTable& entries = heads_[h].entries;
   std::vector<std::vector<std::int32_t>> all;
-  for (std::int32_t slot = 0; slot < entries_.size(); ++slot) all.push_back(entries_.members(slot));
+  for (std::int32_t slot = 0; slot < entries.size(); ++slot) all.push_back(entries.members(slot));
   std::sort(all.begin(), all.end());
   return all;
 }

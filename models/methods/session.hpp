@@ -7,62 +7,91 @@
 #include <vector>
 
 #include "models/math/attend.hpp"
-#include "models/math/rope.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/entry_table.hpp"
 
 namespace kvsim {
 
-/// Where a session stands.
-struct SessionPlace {
-  std::int32_t layer = 0;
-  std::int32_t group = 1;  // query heads that share this stored head
-  std::int32_t head_dim = 0;
-  std::int32_t tokens = 0;  // length of the whole trace
-  double scale = 0;
-  const Rope* rope = nullptr;  // for methods that re-rotate keys; not owned
-};
-
-/// One (layer, stored head) of one sequence under a method, step by step, on the replay clock:
-/// append, attend, learn, compress. So bytes read at a step are those of the cache before
-/// compression.
-class HeadSession {
+/// The stored heads that a method decides upon together, of one sequence, step by step on the
+/// replay clock: append, attend, learn, compress. So bytes read at a step are those of the cache
+/// before compression. Mostly one head; all heads of a layer or of a pair of layers where the
+/// method takes one decision for them. Their tables hold the same ids at every moment.
+class CacheSession {
  public:
+  /// `heads`: the recorded vectors, outliving the session; of a pair the shallower layer's first.
   /// Errors: ContractError if the method re-rotates and no rope is given.
-  HeadSession(const ComposedMethod& method, const SessionPlace& place);
+  CacheSession(const ComposedMethod& method, const SessionPlace& place,
+               std::vector<HeadVectors> heads);
 
-  /// The prompt's keys and values [prompt, d], and what may be learned from its queries.
-  void prefill(std::span<const float> keys, std::span<const float> values, PromptScores& scores);
+  /// Learns from the prompt's attention. `alive`: what the layer before let through, for methods
+  /// that nest.
+  void learn(PromptScores& scores, std::optional<std::span<const std::int32_t>> alive = {});
+  /// What `learn` found, for budgets that compare heads.
+  [[nodiscard]] HeadVerdict verdict() const;
+  /// Positions of the prompt that would be kept.
+  [[nodiscard]] std::vector<std::int32_t> planned(const Allotment& allotted) const;
+  /// Compresses the prompt.
+  void prefill(PromptScores& scores, const Allotment& allotted);
 
-  /// One decode step: q [group, d], the new token's key and value [d]. Its position is one more
-  /// than the last. Returns the attention of the step, valid until the next call.
-  const GroupAttention& step(std::span<const float> q, std::span<const float> key,
-                             std::span<const float> value);
-
-  [[nodiscard]] const EntryTable& entries() const { return entries_; }
-  [[nodiscard]] const Selector& selector() const { return *selector_; }
+  /// The next decode step. Results below are of the step, valid until the next call.
+  void step();
+  /// [group, d] and [group] of head `h`.
+  [[nodiscard]] std::span<const double> output(std::size_t h) const;
+  [[nodiscard]] double log_sum(std::size_t h, std::int32_t g) const;
+  [[nodiscard]] const GroupAttention& attention(std::size_t h = 0) const {
+    return heads_[h].attention;
+  }
+  [[nodiscard]] const StepEvents& events(std::size_t h = 0) const { return heads_[h].events; }
+  /// Bytes from host memory that the step's read fetched.
+  [[nodiscard]] Bytes fetched(std::size_t h) const { return heads_[h].outcome.from_host; }
   /// Whether the last step dropped or merged an entry.
-  [[nodiscard]] bool compressed() const { return compressed_; }
-  /// Positions each entry stands for, ascending; entries by first member.
-  [[nodiscard]] std::vector<std::vector<std::int32_t>> kept() const;
+  [[nodiscard]] bool compressed() const { return !leaving_.empty(); }
+
+  [[nodiscard]] std::size_t size() const { return heads_.size(); }
+  [[nodiscard]] const EntryTable& entries(std::size_t h = 0) const { return heads_[h].entries; }
+  [[nodiscard]] const Selector& selector() const { return *selector_; }
+  [[nodiscard]] const SessionPlace& place() const { return place_; }
+  /// What head `h` holds now.
+  [[nodiscard]] CacheBytes bytes(std::size_t h) const;
+  [[nodiscard]] Counts counts() const;
+  /// Positions each entry of head `h` stands for, ascending; entries by first member.
+  [[nodiscard]] std::vector<std::vector<std::int32_t>> kept(std::size_t h = 0) const;
 
  private:
-  void append(std::int32_t id, std::span<const float> key, std::span<const float> value);
+  struct Head {
+    HeadVectors vectors;
+    EntryTable entries;
+    GroupAttention attention;
+    std::unique_ptr<Merger> merger;
+    std::unique_ptr<Store> store;    // nullptr: rows stay as they come
+    std::unique_ptr<Reader> reader;  // nullptr: everything is read
+    ReadOutcome outcome;             // of a reader, or of a merger that extends the output
+    StepEvents events;
+  };
+  void append(std::int32_t id);
+  void attend(Head& head);
+  void attend_rerotated(Head& head);
+  void learn_step();
   void compress();
-  void round_merged();
-  void attend(std::span<const float> q);
+  void let_go(std::span<const std::int32_t> ids);
+  void rewrite_merged(Head& head);
+  void prompt_one_by_one();
+  [[nodiscard]] std::int64_t room() const;
 
   const Composition& method_;
   SessionPlace place_;
   std::unique_ptr<Selector> selector_;
-  std::unique_ptr<Merger> merger_;
-  GroupAttention attention_;
-  EntryTable entries_;
-  std::int32_t budget_;       // entries
+  std::unique_ptr<Sharer> sharer_;
+  std::vector<Head> heads_;
+  std::vector<EntryTable*> tables_;  // of heads_, for the sharer
+  Allotment allotted_;
+  std::vector<std::int32_t> alive_;  // nested methods: positions the layer has at all
+  bool nested_ = false;
   std::int32_t newest_ = -1;  // position of the newest token
-  bool compressed_ = false;
-  std::vector<double> bias_;
-  std::vector<float> rotated_q_, rotated_keys_;
+  std::int64_t prompt_entries_ = 0;
+  std::vector<std::int32_t> leaving_;
+  std::vector<float> q_, rotated_q_, rotated_keys_;
+  std::vector<double> bias_, group_sum_;
 };
 
 }  // namespace kvsim

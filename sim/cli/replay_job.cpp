@@ -12,9 +12,7 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
                          const ReplayOptions& options) {
   const Trace trace = Trace::open(path);
   const TraceInfo& info = trace.info();
-  const MethodSite site{
-      .recorded = info.dtype,
-      .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim}};
+  const MethodSite site = site_of(info);
   ReplayJob job;
   std::vector<MethodSpec> able;
   for (const MethodSpec& spec : methods) {

@@ -3,21 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/methods/session.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
-
-/// Queries first … first + queries - 1 of the group as a group of their own.
-HeadVectors part_of(const HeadVectors& head, std::int32_t first, std::int32_t queries) {
-  HeadVectors part = head;
-  const auto row = static_cast<std::size_t>(head.tokens) * static_cast<std::size_t>(head.head_dim);
-  part.q = head.q.subspan(static_cast<std::size_t>(first) * row,
-                          static_cast<std::size_t>(queries) * row);
-  part.group = queries;
-  return part;
-}
 
 struct Drift {
   double rel_error = 0;
@@ -41,74 +30,89 @@ Drift drift(std::span<const double> got, const float* want) {
   return {std::sqrt(difference / want_norm), std::clamp(cosine, -1.0, 1.0)};
 }
 
-HeadSeries replay_stored_head(const ComposedMethod& method, std::int32_t layer,
-                              const HeadVectors& head, std::int32_t first_query,
-                              std::int32_t reference_group, const CausalAttention& reference,
-                              PromptScores& scores, const Rope* rope, bool want_kept) {
-  const auto d = static_cast<std::size_t>(head.head_dim);
-  const auto tokens = static_cast<std::size_t>(head.tokens);
-  const auto prompt = static_cast<std::size_t>(head.prompt);
-  const auto group = static_cast<std::size_t>(head.group);
-  HeadSession session{method,
-                      {.layer = layer,
-                       .group = head.group,
-                       .head_dim = head.head_dim,
-                       .tokens = static_cast<std::int32_t>(head.tokens),
-                       .scale = head.scale,
-                       .rope = rope}};
-  session.prefill(head.keys.first(prompt * d), head.values.first(prompt * d), scores);
-
-  HeadSeries series;
-  series.first_query = first_query;
-  series.queries = head.group;
-  series.entries_after_prefill = session.entries().size();
-  const std::size_t steps = tokens - prompt;
-  series.held.reserve(steps);
-  series.attended.reserve(steps);
-  series.compressed.reserve(steps);
-  series.rel_error.reserve(steps * group);
-  series.cosine.reserve(steps * group);
-  const bool keeps_mass = !method.merges();
-
-  std::vector<float> q(group * d);
-  for (std::size_t step = 0; step < steps; ++step) {
-    const std::size_t t = prompt + step;
-    for (std::size_t g = 0; g < group; ++g) {
-      std::copy_n(head.q.data() + (g * tokens + t) * d, d, q.data() + g * d);
-    }
-    const GroupAttention& attention =
-        session.step(q, head.keys.subspan(t * d, d), head.values.subspan(t * d, d));
-    series.attended.push_back(static_cast<std::int32_t>(attention.entries()));
-    series.held.push_back(session.entries().size());
-    series.compressed.push_back(session.compressed() ? 1 : 0);
-    for (std::size_t g = 0; g < group; ++g) {
-      const std::size_t row = step * static_cast<std::size_t>(reference_group) +
-                              static_cast<std::size_t>(first_query) + g;
-      const Drift error =
-          drift(attention.output().subspan(g * d, d), reference.out.data() + row * d);
-      series.rel_error.push_back(static_cast<float>(error.rel_error));
-      series.cosine.push_back(static_cast<float>(error.cosine));
-      if (keeps_mass) {
-        // A share cannot exceed 1; the reference's fp32 logits can, by their rounding.
-        const double mass =
-            std::exp(attention.log_sum(static_cast<std::int32_t>(g)) - reference.log_sum[row]);
-        series.retained_mass.push_back(static_cast<float>(std::min(mass, 1.0)));
-      }
-    }
-  }
-  if (want_kept) series.kept = session.kept();
-  return series;
+CacheBytes attended_bytes(const ComposedMethod& method, const CacheSession& session,
+                          std::int64_t attended) {
+  return {.kv = method.parts().store->kv_bytes(static_cast<std::int64_t>(session.events().prompt),
+                                               attended, session.place().head_dim,
+                                               method.parts().recorded),
+          .side = Bytes{0},
+          .host = Bytes{0}};
 }
 
 }  // namespace
 
-std::span<const double> RecordedPromptScores::column_sums(double decay) {
-  const auto [at, fresh] = sums_.try_emplace(decay);
-  if (fresh) {
-    at->second = prompt_column_sums(head_.q, head_.keys, head_.group, head_.head_dim, head_.tokens,
-                                    head_.prompt, head_.scale, decay);
+HeadVectors part_of(const HeadVectors& head, std::int32_t first, std::int32_t queries) {
+  HeadVectors part = head;
+  const auto row = static_cast<std::size_t>(head.tokens) * static_cast<std::size_t>(head.head_dim);
+  part.q = head.q.subspan(static_cast<std::size_t>(first) * row,
+                          static_cast<std::size_t>(queries) * row);
+  part.group = queries;
+  return part;
+}
+
+std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSession& session,
+                                       std::span<const HeadVectors> heads,
+                                       std::span<const HeadReference> references, bool want_kept) {
+  KVSIM_CHECK(heads.size() == session.size() && references.size() == heads.size(),
+              "{} heads, {} references, a session of {}", heads.size(), references.size(),
+              session.size());
+  const auto d = static_cast<std::size_t>(heads.front().head_dim);
+  const auto group = static_cast<std::size_t>(heads.front().group);
+  const auto steps = static_cast<std::size_t>(heads.front().tokens - heads.front().prompt);
+  const bool keeps_mass = method.has_retained_mass();
+  const HeadShape shape{.group = heads.front().group,
+                        .head_dim = heads.front().head_dim,
+                        .recorded = method.parts().recorded,
+                        .stored = method.parts().store->dtype(method.parts().recorded)};
+  std::vector<HeadSeries> all(heads.size());
+  for (std::size_t h = 0; h < heads.size(); ++h) {
+    HeadSeries& series = all[h];
+    series.layer = session.place().layer;
+    series.first_query = references[h].first_query;
+    series.queries = heads[h].group;
+    series.entries_after_prefill = session.entries(h).size();
+    series.bytes_after_prefill = session.bytes(h);
+    series.costs.reserve(steps);
+    series.rel_error.reserve(steps * group);
+    series.cosine.reserve(steps * group);
   }
-  return at->second;
+  for (std::size_t step = 0; step < steps; ++step) {
+    session.step();
+    for (std::size_t h = 0; h < heads.size(); ++h) {
+      HeadSeries& series = all[h];
+      const StepEvents& events = session.events(h);
+      const StepTraffic traffic = method.head_traffic(events, shape);
+      const auto attended = static_cast<std::int64_t>(events.attended);
+      series.costs.push_back(
+          {.held = session.entries(h).size(),
+           .attended = static_cast<std::int32_t>(attended),
+           .bytes = session.bytes(h),
+           .attended_bytes = attended_bytes(method, session, attended).kv.count(),
+           .read = traffic.read(),
+           .written = traffic.written(),
+           .link = traffic.link_read + traffic.link_write +
+                   static_cast<double>(session.fetched(h).count()),
+           .extra_flops = traffic.extra_flops});
+      for (std::size_t g = 0; g < group; ++g) {
+        const std::size_t row = step * static_cast<std::size_t>(references[h].group) +
+                                static_cast<std::size_t>(references[h].first_query) + g;
+        const CausalAttention& reference = *references[h].attention;
+        const Drift error =
+            drift(session.output(h).subspan(g * d, d), reference.out.data() + row * d);
+        series.rel_error.push_back(static_cast<float>(error.rel_error));
+        series.cosine.push_back(static_cast<float>(error.cosine));
+        if (keeps_mass) {
+          // A share cannot exceed 1; the reference's fp32 logits can, by their rounding.
+          const double mass =
+              std::exp(session.log_sum(h, static_cast<std::int32_t>(g)) - reference.log_sum[row]);
+          series.retained_mass.push_back(static_cast<float>(std::min(mass, 1.0)));
+        }
+      }
+    }
+  }
+  for (std::size_t h = 0; want_kept && h < heads.size(); ++h) all[h].kept = session.kept(h);
+  all.front().counts = session.counts();
+  return all;
 }
 
 std::vector<HeadSeries> replay_head(const ComposedMethod& method, std::int32_t layer,
@@ -116,17 +120,36 @@ std::vector<HeadSeries> replay_head(const ComposedMethod& method, std::int32_t l
                                     PromptScores& group_scores, const Rope* rope, bool want_kept) {
   KVSIM_CHECK(head.prompt >= 1 && head.prompt <= head.tokens, "prompt {} of {} tokens", head.prompt,
               head.tokens);
+  const auto entries = method.parts().budget->entries(layer);
+  KVSIM_CHECK(method.decision_scope() == DecisionScope::kHead && entries && !method.needs_survey(),
+              "\"{}\" is not decided head by head", method.name());
+  const auto replay_one = [&](const HeadVectors& one, std::int32_t first_query,
+                              PromptScores& scores) {
+    CacheSession session{method,
+                         {.layer = layer,
+                          .n_layers = std::max(method.parts().n_layers, 1),
+                          .first_head = 0,
+                          .group = one.group,
+                          .head_dim = one.head_dim,
+                          .tokens = static_cast<std::int32_t>(one.tokens),
+                          .scale = one.scale,
+                          .seed = 0,
+                          .rope = rope},
+                         {one}};
+    session.learn(scores);
+    session.prefill(scores, {.entries = *entries});
+    const HeadReference held_to{&reference, head.group, first_query};
+    return std::move(replay_session(method, session, {&one, 1}, {&held_to, 1}, want_kept).front());
+  };
   std::vector<HeadSeries> all;
   if (!method.parts().query_head) {
-    all.push_back(replay_stored_head(method, layer, head, 0, head.group, reference, group_scores,
-                                     rope, want_kept));
+    all.push_back(replay_one(head, 0, group_scores));
     return all;
   }
   for (std::int32_t g = 0; g < head.group; ++g) {
     const HeadVectors one = part_of(head, g, 1);
-    RecordedPromptScores scores{one};
-    all.push_back(
-        replay_stored_head(method, layer, one, g, head.group, reference, scores, rope, want_kept));
+    PromptScores scores{one};
+    all.push_back(replay_one(one, g, scores));
   }
   return all;
 }

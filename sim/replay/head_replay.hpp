@@ -4,64 +4,69 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "models/math/causal_attention.hpp"
 #include "models/math/rope.hpp"
 #include "models/methods/composed.hpp"
+#include "models/methods/session.hpp"
 
 namespace kvsim {
 
-/// The recorded vectors of one KV head and the query heads that share it.
-struct HeadVectors {
-  std::span<const float> q;       // [group, tokens, d]
-  std::span<const float> keys;    // [tokens, d]
-  std::span<const float> values;  // [tokens, d]
-  std::int32_t group = 1;
-  std::int32_t head_dim = 0;
-  std::int64_t tokens = 0;
-  std::int64_t prompt = 0;
-  double scale = 0;
+/// What one stored head held and moved at one decode step.
+struct HeadCost {
+  std::int32_t held = 0;  // entries, after compression
+  std::int32_t attended = 0;
+  CacheBytes bytes;                 // after compression
+  std::int64_t attended_bytes = 0;  // K and V of the entries attended over
+  double read = 0, written = 0, link = 0, extra_flops = 0;
 };
 
 /// What one stored head did under a method, step by step.
 struct HeadSeries {
-  std::int32_t first_query = 0;  // of the group's query heads, the first this stored head serves
+  std::int32_t layer = 0;
+  std::int32_t first_query = 0;  // of its KV head's query heads, the first it serves
   std::int32_t queries = 1;
   std::int64_t entries_after_prefill = 0;
-  std::vector<std::int32_t> held;               // [steps], after compression
-  std::vector<std::int32_t> attended;           // [steps]
-  std::vector<std::uint8_t> compressed;         // [steps]
+  CacheBytes bytes_after_prefill;
+  std::vector<HeadCost> costs;                  // [steps]
   std::vector<float> rel_error;                 // [steps, queries]
   std::vector<float> cosine;                    // [steps, queries]
-  std::vector<float> retained_mass;             // [steps, queries], empty for methods that merge
+  std::vector<float> retained_mass;             // [steps, queries], empty where it has no meaning
   std::vector<std::vector<std::int32_t>> kept;  // at the end: members per entry
+  Counts counts;                                // of the whole session, on its first head
 };
 
-/// Replays one KV head's recorded vectors through `method`; `reference` is causal_attention from
-/// row `prompt` on. One series per stored head: one, or one a query head.
+/// The full cache's attention that a stored head is held to: causal_attention of its KV head from
+/// row `prompt` on.
+struct HeadReference {
+  const CausalAttention* attention = nullptr;
+  std::int32_t group = 1;        // query heads of the KV head
+  std::int32_t first_query = 0;  // of these, the first that the stored head serves
+};
+
+/// Replays the heads of `session`, prefilled, to the end of the trace, and fills a series for each.
 ///
 /// rel_error = |o' - o| / |o| (0 where both vanish, 1 where only o does), cosine of the two
-/// likewise 1 or 0. retained_mass: share of the full row's probability that the held entries had.
+/// likewise 1 or 0. retained_mass: share of the full row's probability that the entries read had.
 /// Errors: ContractError if shapes disagree.
+[[nodiscard]] std::vector<HeadSeries> replay_session(const ComposedMethod& method,
+                                                     CacheSession& session,
+                                                     std::span<const HeadVectors> heads,
+                                                     std::span<const HeadReference> references,
+                                                     bool want_kept);
+
+/// One KV head alone, for methods that decide head by head: one series per stored head (one, or one
+/// a query head).
 [[nodiscard]] std::vector<HeadSeries> replay_head(const ComposedMethod& method, std::int32_t layer,
                                                   const HeadVectors& head,
                                                   const CausalAttention& reference,
                                                   PromptScores& group_scores, const Rope* rope,
                                                   bool want_kept);
 
-/// Prompt scores computed from recorded vectors, each decay once, for the whole group.
-class RecordedPromptScores final : public PromptScores {
- public:
-  explicit RecordedPromptScores(const HeadVectors& head) : head_{head} {}
-  [[nodiscard]] std::int32_t prompt() const override {
-    return static_cast<std::int32_t>(head_.prompt);
-  }
-  [[nodiscard]] std::span<const double> column_sums(double decay) override;
-
- private:
-  HeadVectors head_;
-  std::map<double, std::vector<double>> sums_;
-};
+/// Queries first … first + queries - 1 of the group as a group of their own.
+[[nodiscard]] HeadVectors part_of(const HeadVectors& head, std::int32_t first,
+                                  std::int32_t queries);
 
 }  // namespace kvsim

@@ -1,7 +1,6 @@
 #include "sim/replay/replay.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "models/units/error.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/replay/head_replay.hpp"
+#include "sim/replay/layer_block.hpp"
 #include "sim/replay/summary.hpp"
 
 namespace kvsim {
@@ -51,88 +51,273 @@ class Progress {
   std::mutex guard_;
 };
 
+/// What the trace does not have of what a method needs, in words; empty: all is there.
+std::string lacking(const TraceInputs& inputs, const TraceInfo& info) {
+  std::string missing;
+  const auto need = [&missing](bool there, std::string_view what) {
+    if (!there) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", what);
+  };
+  if (inputs.hidden) need(info.has_hidden, "hidden states");
+  if (inputs.output_projection) need(info.has_output_projection, "the output projection (wo)");
+  if (inputs.rope) {
+    need(info.rope_style && info.rope_theta, "rope_style and rope_theta in its metadata");
+  }
+  if (inputs.repeat) need(info.repeat_start.has_value(), "a repeat segment");
+  for (const std::string& name : inputs.per_head) {
+    const auto in = [](const std::vector<std::string>& names, std::string_view wanted) {
+      return std::find(names.begin(), names.end(), wanted) != names.end();
+    };
+    const std::size_t dot = name.find('.');
+    const std::string kind = name.substr(0, dot);
+    const std::string rest = name.substr(dot + 1);
+    need(kind == "score" ? in(info.scores, rest) : in(info.decisions, rest), "layers.{i}." + name);
+  }
+  return missing;
+}
+
+/// One method on its way through a trace.
+struct Runner {
+  const ComposedMethod& method;
+  ReplaySummary summary;
+  // Where the whole model had to be seen first: by layer, by unit of that layer.
+  std::vector<std::vector<Allotment>> allotted;
+  std::vector<std::vector<std::vector<std::int32_t>>> alive;  // nested: what the layer may keep
+};
+
+class TraceReplay {
+ public:
+  TraceReplay(const Trace& trace, const std::vector<std::shared_ptr<const Method>>& methods,
+              const ReplayOptions& options)
+      : trace_{trace}, info_{trace.info()}, options_{options}, rope_{rope_of(trace.info())} {
+    for (const auto& method : methods) {
+      const ComposedMethod& composed = as_composed(*method);
+      runners_.push_back({composed, ReplaySummary{composed, info_, options}, {}, {}});
+      inputs_ += composed.needs().inputs;
+      pairs_ = pairs_ || composed.parts().share != nullptr;
+    }
+  }
+
+  std::vector<ReplayMethod> run() {
+    const std::size_t passes =
+        std::any_of(runners_.begin(), runners_.end(),
+                    [](const Runner& each) { return each.method.needs_survey(); })
+            ? 2
+            : 1;
+    Progress progress{options_.progress, passes * static_cast<std::size_t>(info_.n_layers)};
+    if (passes == 2) survey(progress);
+    std::int32_t wanted = layers_at_once(info_, thread_count(options_.threads));
+    if (pairs_) wanted = std::max(wanted, 2);
+    for (std::int32_t first = 0; first < info_.n_layers;) {
+      const std::int32_t count = block_size(first, wanted);
+      LayerBlock block{trace_, first, count, inputs_, rope()};
+      block.compute_references(options_.threads);
+      replay_block(block);
+      for (std::int32_t i = 0; i < count; ++i) progress.one_done();
+      first += count;
+    }
+    std::vector<ReplayMethod> results;
+    for (Runner& runner : runners_) results.push_back(runner.summary.finish());
+    return results;
+  }
+
+ private:
+  /// A unit of one method in the block at hand.
+  struct Task {
+    std::size_t runner = 0;
+    std::size_t index = 0;  // among the units of its layer
+    DecisionUnit unit;
+    PromptScores* scores = nullptr;
+    std::unique_ptr<CacheSession> session;
+    std::optional<Allotment> allotted;
+    std::vector<HeadSeries> series;
+  };
+
+  [[nodiscard]] const Rope* rope() const { return rope_ ? &*rope_ : nullptr; }
+
+  /// Layers from `first` on, `wanted` of them or one more where a pair would be torn.
+  [[nodiscard]] std::int32_t block_size(std::int32_t first, std::int32_t wanted) const {
+    std::int32_t count = std::min(wanted, info_.n_layers - first);
+    const auto torn = [&](std::int32_t last) {
+      return std::any_of(runners_.begin(), runners_.end(), [&](const Runner& each) {
+        return each.method.starts_pair(last, info_.n_layers);
+      });
+    };
+    while (first + count < info_.n_layers && torn(first + count - 1)) ++count;
+    return count;
+  }
+
+  std::vector<Task> tasks_of(LayerBlock& block, std::size_t runner) {
+    std::vector<Task> tasks;
+    std::int32_t layer = -1;
+    std::size_t index = 0;
+    for (DecisionUnit& unit : block.units(runners_[runner].method)) {
+      index = unit.layer == layer ? index + 1 : 0;
+      layer = unit.layer;
+      Task task;
+      task.runner = runner;
+      task.index = index;
+      task.scores = &block.scores(unit);
+      task.unit = std::move(unit);
+      tasks.push_back(std::move(task));
+    }
+    return tasks;
+  }
+
+  /// Makes the session of `task` and lets it learn, unless that was done.
+  void learn(const LayerBlock& block, Task& task) const {
+    if (task.session) return;
+    const Runner& runner = runners_[task.runner];
+    task.session = std::make_unique<CacheSession>(
+        runner.method, block.place(task.unit, options_.seed), block.vectors(task.unit));
+    const auto layer = static_cast<std::size_t>(task.unit.layer);
+    if (runner.alive.empty() || runner.alive[layer].empty()) {
+      task.session->learn(*task.scores);
+    } else {
+      task.session->learn(*task.scores,
+                          std::span<const std::int32_t>{runner.alive[layer][task.index]});
+    }
+  }
+
+  /// Sees every layer's prompt once, for methods that must know the whole model before they
+  /// compress a layer of it.
+  void survey(Progress& progress) {
+    std::vector<std::vector<std::vector<HeadVerdict>>> verdicts(runners_.size());
+    for (Runner& runner : runners_) {
+      if (runner.method.parts().select->nested()) {
+        runner.alive.resize(static_cast<std::size_t>(info_.n_layers) + 1);
+      }
+    }
+    for (std::int32_t layer = 0; layer < info_.n_layers; ++layer) {
+      LayerBlock block{trace_, layer, 1, inputs_, rope()};
+      for (std::size_t r = 0; r < runners_.size(); ++r) {
+        Runner& runner = runners_[r];
+        if (!runner.method.needs_survey()) continue;
+        std::vector<Task> tasks = tasks_of(block, r);
+        std::vector<HeadVerdict> found(tasks.size());
+        std::vector<std::vector<std::int32_t>> kept(tasks.size());
+        const bool nested = runner.method.parts().select->nested();
+        parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
+          learn(block, tasks[i]);
+          if (nested) {
+            kept[i] = tasks[i].session->planned(
+                {.entries = *runner.method.parts().budget->entries(layer)});
+          } else {
+            found[i] = tasks[i].session->verdict();
+          }
+        });
+        if (nested) {
+          runner.alive[static_cast<std::size_t>(layer) + 1] = std::move(kept);
+        } else {
+          verdicts[r].push_back(std::move(found));
+        }
+      }
+      progress.one_done();
+    }
+    for (std::size_t r = 0; r < runners_.size(); ++r) {
+      if (runners_[r].method.parts().budget->scope() == BudgetScope::kModel) {
+        runners_[r].allotted = runners_[r].method.parts().budget->allot_model(verdicts[r]);
+      }
+    }
+  }
+
+  void allot(Task* first, std::size_t units) const {
+    const BudgetRule& budget = *runners_[first->runner].method.parts().budget;
+    std::vector<HeadVerdict> verdicts;
+    for (std::size_t i = 0; i < units; ++i) verdicts.push_back(first[i].session->verdict());
+    const auto given = budget.allot_layer(first->unit.layer, verdicts);
+    for (std::size_t i = 0; i < units; ++i) first[i].allotted = given[i];
+  }
+
+  void replay_block(LayerBlock& block) {
+    std::vector<Task> tasks;
+    for (std::size_t r = 0; r < runners_.size(); ++r) {
+      for (Task& task : tasks_of(block, r)) tasks.push_back(std::move(task));
+    }
+    const auto scope = [this](const Task& task) {
+      return runners_[task.runner].method.parts().budget->scope();
+    };
+    parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
+      if (scope(tasks[i]) == BudgetScope::kLayer) learn(block, tasks[i]);
+    });
+    for (std::size_t i = 0; i < tasks.size();) {
+      std::size_t units = 1;
+      while (i + units < tasks.size() && tasks[i + units].runner == tasks[i].runner &&
+             tasks[i + units].unit.layer == tasks[i].unit.layer) {
+        ++units;
+      }
+      if (scope(tasks[i]) == BudgetScope::kLayer) allot(&tasks[i], units);
+      i += units;
+    }
+    parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
+      Task& task = tasks[i];
+      const Runner& runner = runners_[task.runner];
+      learn(block, task);
+      if (!task.allotted) {
+        const auto layer = static_cast<std::size_t>(task.unit.layer);
+        task.allotted =
+            runner.allotted.empty()
+                ? Allotment{.entries = *runner.method.parts().budget->entries(task.unit.layer)}
+                : runner.allotted[layer][task.index];
+      }
+      task.session->prefill(*task.scores, *task.allotted);
+      task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
+                                   block.references(task.unit), options_.kept_positions);
+      task.session.reset();
+    });
+    for (std::int32_t layer = block.first(); layer < block.first() + block.count(); ++layer) {
+      for (std::size_t r = 0; r < runners_.size(); ++r) {
+        std::vector<HeadSeries> heads;
+        for (Task& task : tasks) {
+          if (task.runner != r) continue;
+          for (std::size_t h = 0; h < task.unit.heads.size(); ++h) {
+            if (task.unit.heads[h].layer == layer) heads.push_back(std::move(task.series[h]));
+          }
+        }
+        runners_[r].summary.add_layer(layer, heads);
+      }
+    }
+  }
+
+  const Trace& trace_;
+  const TraceInfo& info_;
+  const ReplayOptions& options_;
+  std::optional<Rope> rope_;
+  TraceInputs inputs_;
+  bool pairs_ = false;
+  std::vector<Runner> runners_;
+};
+
 }  // namespace
 
-std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec, const TraceInfo& info) {
-  const MethodSite site{
+MethodSite site_of(const TraceInfo& info) {
+  return {
       .recorded = info.dtype,
-      .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim}};
-  auto method = make_method(spec, info.prompt_tokens, site);
-  if (as_composed(*method).parts().rerotate && !(info.rope_style && info.rope_theta)) {
-    throw InputError{
-        fmt::format("method \"{}\" on trace \"{}\": positions=rerotate needs rope_style "
-                    "and rope_theta in the trace's metadata",
-                    spec.name, info.name)};
+      .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim},
+      .windows = {},
+      .n_layers = info.n_layers,
+      .d_model = info.d_model};
+}
+
+std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec, const TraceInfo& info) {
+  auto method = make_method(spec, info.prompt_tokens, site_of(info));
+  const std::string missing = lacking(method->needs().inputs, info);
+  if (!missing.empty()) {
+    throw InputError{fmt::format("method \"{}\" needs what trace \"{}\" does not have: {}",
+                                 spec.name, info.name, missing)};
   }
   return method;
 }
 
 ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
                     const ReplayOptions& options) {
-  const TraceInfo& info = trace.info();
   std::vector<std::shared_ptr<const Method>> methods;
-  for (const MethodSpec& spec : specs) methods.push_back(settle_for_trace(spec, info));
-  const std::optional<Rope> rope = rope_of(info);
-  const auto heads = static_cast<std::size_t>(info.n_kv_heads);
-  const std::int32_t group = info.n_heads / info.n_kv_heads;
-  const auto row = static_cast<std::size_t>(info.tokens) * static_cast<std::size_t>(info.head_dim);
-
-  std::vector<ReplaySummary> summaries;
-  summaries.reserve(methods.size());
-  for (const auto& method : methods) summaries.emplace_back(as_composed(*method), info, options);
-
-  Progress progress{options.progress, heads * static_cast<std::size_t>(info.n_layers)};
-  const std::int32_t at_once = layers_at_once(info, thread_count(options.threads));
-  for (std::int32_t first = 0; first < info.n_layers; first += at_once) {
-    const std::int32_t count = std::min(at_once, info.n_layers - first);
-    std::vector<TraceLayer> layers;
-    for (std::int32_t i = 0; i < count; ++i) layers.push_back(trace.read_layer(first + i));
-    // [method][layer of these][kv head][stored heads of that kv head]
-    std::vector<std::vector<std::vector<std::vector<HeadSeries>>>> series(
-        methods.size(), std::vector<std::vector<std::vector<HeadSeries>>>(
-                            layers.size(), std::vector<std::vector<HeadSeries>>(heads)));
-    parallel_for(layers.size() * heads, options.threads, [&](std::size_t task) {
-      const std::size_t l = task / heads;
-      const std::size_t h = task % heads;
-      const TraceLayer& vectors = layers[l];
-      const HeadVectors head{
-          .q = std::span{vectors.q}.subspan(h * static_cast<std::size_t>(group) * row,
-                                            static_cast<std::size_t>(group) * row),
-          .keys = std::span{vectors.k}.subspan(h * row, row),
-          .values = std::span{vectors.v}.subspan(h * row, row),
-          .group = group,
-          .head_dim = info.head_dim,
-          .tokens = info.tokens,
-          .prompt = info.prompt_tokens,
-          .scale = info.softmax_scale};
-      const CausalAttention reference =
-          causal_attention(head.q, head.keys, head.values, group, info.head_dim, info.tokens,
-                           info.prompt_tokens, info.softmax_scale);
-      RecordedPromptScores scores{head};
-      for (std::size_t m = 0; m < methods.size(); ++m) {
-        series[m][l][h] =
-            replay_head(as_composed(*methods[m]), first + static_cast<std::int32_t>(l), head,
-                        reference, scores, rope ? &*rope : nullptr, options.kept_positions);
-      }
-      progress.one_done();
-    });
-    for (std::size_t m = 0; m < methods.size(); ++m) {
-      for (std::int32_t l = 0; l < count; ++l) {
-        std::vector<HeadSeries> flat;
-        for (auto& of_head : series[m][static_cast<std::size_t>(l)]) {
-          for (HeadSeries& each : of_head) flat.push_back(std::move(each));
-        }
-        summaries[m].add_layer(first + l, flat);
-      }
-    }
-  }
-
+  for (const MethodSpec& spec : specs) methods.push_back(settle_for_trace(spec, trace.info()));
   ReplayResult result;
-  result.trace = info.name;
-  for (std::size_t m = 0; m < methods.size(); ++m) {
-    result.methods.push_back(summaries[m].finish());
+  result.trace = trace.info().name;
+  result.methods = TraceReplay{trace, methods, options}.run();
+  for (std::size_t m = 0; m < specs.size(); ++m) {
     if (const auto& budget = specs[m].budget) {
-      result.methods.back().budget =
+      result.methods[m].budget =
           budget->fraction > 0 ? budget->fraction : static_cast<double>(budget->entries);
     }
   }

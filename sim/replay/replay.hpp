@@ -31,6 +31,8 @@ struct ReplayStep {
   std::int64_t bytes_held = 0;      // K, V and side
   std::int64_t bytes_attended = 0;  // K and V of the entries attended
   std::int64_t side_bytes = 0;
+  std::int64_t host_bytes = 0;  // kept in host memory, not part of bytes_held
+  double link_bytes = 0;        // between host and GPU
   double bytes_read = 0, bytes_written = 0, extra_flops = 0;
   double rel_error = 0, cosine = 0;  // means over layers and query heads
   std::optional<double> retained_mass;
@@ -57,6 +59,8 @@ struct ReplayMethod {
   std::int64_t bytes_held_final = 0;    // K, V and side
   std::int64_t bytes_full_final = 0;    // full cache's K and V at the same dtype
   std::int64_t side_bytes_final = 0;
+  std::int64_t host_bytes_final = 0;
+  double link_bytes_total = 0;
   double bytes_read_total = 0, bytes_written_total = 0, extra_flops_total = 0;  // decode steps
   double rel_error_mean = 0, rel_error_p99 = 0, cosine_mean = 0;  // over (layer, query head, step)
   std::optional<double> retained_mass_mean;                       // null for merges
@@ -68,6 +72,7 @@ struct ReplayMethod {
   /// kept[layer][stored head]: entries, each its member positions ascending; entries by first
   /// member.
   std::vector<std::vector<std::vector<std::vector<std::int32_t>>>> kept;
+  std::map<std::string, double> counts;  // what the method counted on the way, over all heads
   std::vector<std::string> notes;
 };
 
@@ -75,6 +80,9 @@ struct ReplayResult {
   std::string trace;
   std::vector<ReplayMethod> methods;  // in the order asked for
 };
+
+/// What a method may know of the trace it is to run on.
+[[nodiscard]] MethodSite site_of(const TraceInfo& info);
 
 /// Settles `spec` for a trace. Errors: InputError as make_method, or if the trace lacks what the
 /// method needs.

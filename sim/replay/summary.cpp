@@ -25,6 +25,8 @@ void add(ReplayStep& all, const ReplayStep& one) {
   all.bytes_held += one.bytes_held;
   all.bytes_attended += one.bytes_attended;
   all.side_bytes += one.side_bytes;
+  all.host_bytes += one.host_bytes;
+  all.link_bytes += one.link_bytes;
   all.bytes_read += one.bytes_read;
   all.bytes_written += one.bytes_written;
   all.extra_flops += one.extra_flops;
@@ -69,13 +71,9 @@ std::vector<ReplayStep> ReplaySummary::blank_steps() const {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     steps[i].step = static_cast<std::int64_t>(i) + 1;
     steps[i].tokens = trace_.prompt_tokens + steps[i].step;
-    if (!method_.merges()) steps[i].retained_mass = 0.0;
+    if (method_.has_retained_mass()) steps[i].retained_mass = 0.0;
   }
   return steps;
-}
-
-Bytes ReplaySummary::kv_bytes(std::int64_t entries) const {
-  return bytes_of(2 * entries * trace_.head_dim, method_.store_dtype(trace_.dtype));
 }
 
 void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>& heads) {
@@ -108,7 +106,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   const double share = samples > 0 ? 1.0 / static_cast<double>(samples) : kNone;
   cell.rel_error_mean = error * share;
   cell.cosine_mean = cosine * share;
-  if (!method_.merges()) cell.retained_mass_mean = mass * share;
+  if (method_.has_retained_mass()) cell.retained_mass_mean = mass * share;
   result_.layers.push_back(cell);
   for (std::size_t i = 0; i < steps.size(); ++i) add(steps_[i], steps[i]);
   if (options_.per_step) {
@@ -123,21 +121,20 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
 
 void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, std::int32_t layer,
                              std::int32_t stored, const HeadSeries& head) {
-  const LayerShape shape{.n_heads = head.queries, .n_kv_heads = 1, .head_dim = trace_.head_dim};
   const auto group = static_cast<std::size_t>(head.queries);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     ReplayStep& step = steps[i];
-    const Bytes side = method_.side_bytes(head.held[i], trace_.dtype);
-    step.entries_held += head.held[i];
-    step.entries_attended += head.attended[i];
-    step.bytes_held += (kv_bytes(head.held[i]) + side).count();
-    step.bytes_attended += kv_bytes(head.attended[i]).count();
-    step.side_bytes += side.count();
-    const StepTraffic traffic =
-        method_.decode_traffic(shape, trace_.dtype, head.attended[i], head.compressed[i] != 0);
-    step.bytes_read += traffic.read();
-    step.bytes_written += traffic.written();
-    step.extra_flops += traffic.extra_flops;
+    const HeadCost& cost = head.costs[i];
+    step.entries_held += cost.held;
+    step.entries_attended += cost.attended;
+    step.bytes_held += (cost.bytes.kv + cost.bytes.side).count();
+    step.bytes_attended += cost.attended_bytes;
+    step.side_bytes += cost.bytes.side.count();
+    step.host_bytes += cost.bytes.host.count();
+    step.link_bytes += cost.link;
+    step.bytes_read += cost.read;
+    step.bytes_written += cost.written;
+    step.extra_flops += cost.extra_flops;
     for (std::size_t g = 0; g < group; ++g) {
       step.rel_error += static_cast<double>(head.rel_error[i * group + g]);
       step.cosine += static_cast<double>(head.cosine[i * group + g]);
@@ -146,19 +143,22 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
     }
   }
   errors_.insert(errors_.end(), head.rel_error.begin(), head.rel_error.end());
-  const std::int64_t entries = head.held.empty() ? head.entries_after_prefill : head.held.back();
-  const Bytes side = method_.side_bytes(entries, trace_.dtype);
+  const std::int64_t entries =
+      head.costs.empty() ? head.entries_after_prefill : head.costs.back().held;
+  const CacheBytes bytes = head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
   cell.layer = layer;
   cell.head = stored;
   cell.entries_final = entries;
-  cell.bytes_final = (kv_bytes(entries) + side).count();
+  cell.bytes_final = (bytes.kv + bytes.side).count();
   cell.rel_error_mean = mean(head.rel_error);
   cell.cosine_mean = mean(head.cosine);
-  if (!method_.merges()) cell.retained_mass_mean = mean(head.retained_mass);
+  if (method_.has_retained_mass()) cell.retained_mass_mean = mean(head.retained_mass);
   result_.entries_held_final += entries;
   result_.bytes_held_final += cell.bytes_final;
-  result_.side_bytes_final += side.count();
-  kv_bytes_after_prefill_ += kv_bytes(head.entries_after_prefill).count();
+  result_.side_bytes_final += bytes.side.count();
+  result_.host_bytes_final += bytes.host.count();
+  kv_bytes_after_prefill_ += head.bytes_after_prefill.kv.count();
+  for (const auto& [name, count] : head.counts) result_.counts[name] += count;
 }
 
 ReplayMethod ReplaySummary::finish() {
@@ -186,13 +186,14 @@ ReplayMethod ReplaySummary::finish() {
   const double share = samples_ > 0 ? 1.0 / static_cast<double>(samples_) : kNone;
   result_.rel_error_mean = error_sum_ * share;
   result_.cosine_mean = cosine_sum_ * share;
-  if (!method_.merges()) result_.retained_mass_mean = mass_sum_ * share;
+  if (method_.has_retained_mass()) result_.retained_mass_mean = mass_sum_ * share;
   result_.rel_error_p99 = percentile(std::move(errors_), 0.99);
   const double per_step = 1.0 / (static_cast<double>(trace_.n_layers) * trace_.n_heads);
   for (ReplayStep& step : steps_) {
     result_.bytes_read_total += step.bytes_read;
     result_.bytes_written_total += step.bytes_written;
     result_.extra_flops_total += step.extra_flops;
+    result_.link_bytes_total += step.link_bytes;
     scale_means(step, per_step);
   }
   if (options_.per_step) result_.series = std::move(steps_);

@@ -23,7 +23,6 @@ class ReplaySummary {
  private:
   void add_head(std::vector<ReplayStep>& steps, ReplayCell& layer_cell, std::int32_t layer,
                 std::int32_t stored, const HeadSeries& head);
-  [[nodiscard]] Bytes kv_bytes(std::int64_t entries) const;
   /// Steps of nothing yet, numbered.
   [[nodiscard]] std::vector<ReplayStep> blank_steps() const;
 

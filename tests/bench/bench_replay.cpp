@@ -98,7 +98,7 @@ void bench(const Trace& trace, std::int32_t layers, double gemm, double bandwidt
       const auto reference = causal_attention(head.q, head.keys, head.values, group, info.head_dim,
                                               info.tokens, info.prompt_tokens, info.softmax_scale);
       reference_time += seconds_since(start);
-      RecordedPromptScores scores{head};
+      PromptScores scores{head};
       for (const double decay : {1.0, 0.98})
         (void)scores.column_sums(decay);  // not part of the loop
       for (const MethodInfo& method_info : builtin_methods()) {
@@ -111,8 +111,8 @@ void bench(const Trace& trace, std::int32_t layers, double gemm, double bandwidt
         const auto series =
             replay_head(as_composed(*method), l, head, reference, scores, nullptr, false);
         loop_time[name] += seconds_since(start);
-        for (const std::int32_t entries : series[0].attended) {
-          loop_bytes[name] += 2.0 * entries * info.head_dim * sizeof(float);
+        for (const HeadCost& cost : series[0].costs) {
+          loop_bytes[name] += 2.0 * cost.attended * info.head_dim * sizeof(float);
         }
       }
     }

@@ -96,11 +96,11 @@ TEST_CASE("I2: with room for all, the output is the full cache's and so are the 
     const auto method = method_of(name, 50, budget);
     const auto reference =
         causal_attention(head.q, head.keys, head.values, 3, kDim, 80, 50, head.view.scale);
-    RecordedPromptScores scores{head.view};
+    PromptScores scores{head.view};
     const auto series =
         replay_head(as_composed(*method), 0, head.view, reference, scores, nullptr, false);
     INFO(name);
-    CHECK(series[0].held.back() == 80);
+    CHECK(series[0].costs.back().held == 80);
     CHECK(*std::max_element(series[0].rel_error.begin(), series[0].rel_error.end()) < 3e-6F);
     for (const float mass : series[0].retained_mass)
       CHECK(static_cast<double>(mass) == rel(1.0, 3e-6));
@@ -131,7 +131,7 @@ TEST_CASE("I5 Z4: a merged row is the mean of its members, so inside their hull"
     Run run{method, head.view};
     for (std::int64_t t = 70; t < 150; ++t) run.step(t);
     const EntryTable& entries = run.session.entries();
-    CHECK(entries.merged_size() == 3);
+    CHECK(entries.pinned_size() == 3);
     for (const std::int32_t slot : entries.merged_slots()) {
       const auto members = entries.members(slot);
       for (std::size_t j = 0; j < kDim; ++j) {
@@ -187,7 +187,7 @@ TEST_CASE("query-head granularity keeps a set per query head and stores as many"
       method_of("h2o", 60, Budget{0, 12}, {{"granularity", std::string{"query_head"}}});
   const auto reference =
       causal_attention(head.q, head.keys, head.values, 2, kDim, 90, 60, head.view.scale);
-  RecordedPromptScores scores{head.view};
+  PromptScores scores{head.view};
   const auto series =
       replay_head(as_composed(*method), 0, head.view, reference, scores, nullptr, true);
   REQUIRE(series.size() == 2);
@@ -209,7 +209,7 @@ TEST_CASE("rerotated streaming attention is attention at cache positions") {
   const Rope rope{kDim, 10000.0, true};
   const auto reference =
       causal_attention(head.q, head.keys, head.values, 2, kDim, 40, 20, head.view.scale);
-  RecordedPromptScores scores{head.view};
+  PromptScores scores{head.view};
   const Params rerotate{{"positions", std::string{"rerotate"}}};
   const auto same =
       replay_head(as_composed(*method_of("streaming-llm", 20, Budget{0, 64}, rerotate)), 0,

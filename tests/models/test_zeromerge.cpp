@@ -89,8 +89,8 @@ TEST_CASE("Z3: a vanishing alpha leaves merged entries unweighted") {
   const auto head = test::random_head(1, kDim, 120, 60);
   Run faint{"zeromerge", head.view, 12, {{"alpha", 1e-6}}};
   faint.to_the_end();
-  CHECK(std::abs(as_composed(*faint.method).parts().merge->bias(1000)) < 1e-5);
-  CHECK(as_composed(*faint.method).parts().merge->bias(1) == 0.0);
+  CHECK(std::abs(as_composed(*faint.method).parts().merge->bias(1000, 1000)) < 1e-5);
+  CHECK(as_composed(*faint.method).parts().merge->bias(1, 1) == 0.0);
 }
 
 TEST_CASE("Z6: merging two identical tokens at alpha 1 leaves the output as it was") {
@@ -163,7 +163,7 @@ TEST_CASE("the worked example: 2 residual, 4 context, 3 proximity, from 12 to 17
   for (std::int64_t t = 12; t < 17; ++t) {
     run.step(t);
     const EntryTable& entries = run.session.entries();
-    CHECK(entries.merged_size() == 2);
+    CHECK(entries.pinned_size() == 2);
     CHECK(entries.size() == 9);
     std::int64_t merged = 0;
     std::set<std::int32_t> single;
@@ -185,7 +185,7 @@ TEST_CASE("counts kept in the cache's dtype stop where half precision stops coun
                        {.recorded = dtype, .shape = {}});
   };
   const auto bias = [](const Method& m, std::int32_t count) {
-    return as_composed(m).parts().merge->bias(count);
+    return as_composed(m).parts().merge->bias(count, count);
   };
   CHECK(bias(*make(Dtype::kFp16), 5000) == bias(*make(Dtype::kFp16), 2048));
   CHECK(bias(*make(Dtype::kBf16), 5000) == bias(*make(Dtype::kBf16), 256));

@@ -130,7 +130,7 @@ inline ReplayResult sample_replay() {
       s.step = step;
       s.tokens = 256 + step;
       const double kept = budget > 0 ? 256 * budget : static_cast<double>(256 + step);
-      s.entries_held = kept * 48;
+      s.entries_held = static_cast<std::int64_t>(kept) * 48;
       s.entries_attended = s.entries_held + 48;
       s.bytes_held = static_cast<std::int64_t>(s.entries_held) * 256;
       s.bytes_read = static_cast<double>(s.bytes_held);

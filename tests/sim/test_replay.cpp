@@ -322,7 +322,7 @@ TEST_CASE("a method that cannot run on a trace says what it lacks") {
   CHECK_THROWS_WITH_AS(
       (void)replay(trace,
                    {{"streaming-llm", {{"positions", std::string{"rerotate"}}}, Budget{0, 8}}}, {}),
-      doctest::Contains("needs rope_style and rope_theta"), InputError);
+      doctest::Contains("does not have: rope_style and rope_theta"), InputError);
 }
 
 TEST_CASE("rerotated positions run on a real trace") {

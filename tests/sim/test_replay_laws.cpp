@@ -131,7 +131,7 @@ TEST_CASE("I2: with room for all, a recorded head's output is the full cache's")
                                             head.head_dim, head.tokens, head.prompt, head.scale);
     for (const MethodInfo& info : builtin_methods()) {
       INFO(info.name);
-      RecordedPromptScores scores{head};
+      PromptScores scores{head};
       const auto method = method_of(info.name, head, head.tokens + 10);
       const auto series =
           replay_head(as_composed(*method), 0, head, reference, scores, nullptr, false);

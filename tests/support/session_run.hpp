@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/methods/session.hpp"
+#include "models/units/check.hpp"
 #include "tests/support/vectors.hpp"
 
 namespace kvsim::test {
@@ -19,14 +20,18 @@ struct SessionRun {
                  .group = vectors.group,
                  .head_dim = vectors.head_dim,
                  .tokens = static_cast<std::int32_t>(vectors.tokens),
-                 .scale = vectors.scale}},
+                 .scale = vectors.scale},
+                {vectors}},
         scores{vectors} {
-    const auto rows = static_cast<std::size_t>(head.prompt * head.head_dim);
-    session.prefill(head.keys.first(rows), head.values.first(rows), scores);
+    session.learn(scores);
+    session.prefill(scores, {.entries = *as_composed(*method).parts().budget->entries(0)});
   }
+  /// The step of position t, which must be the next.
   const GroupAttention& step(std::int64_t t) {
-    return session.step(queries_at(head, t), row_of(head.keys, t, head.head_dim),
-                        row_of(head.values, t, head.head_dim));
+    KVSIM_CHECK(t == head.prompt + steps, "step {} is not next", t);
+    ++steps;
+    session.step();
+    return session.attention();
   }
   void to_the_end() {
     for (std::int64_t t = head.prompt; t < head.tokens; ++t) step(t);
@@ -34,8 +39,9 @@ struct SessionRun {
 
   HeadVectors head;
   std::shared_ptr<const Method> method;
-  HeadSession session;
-  RecordedPromptScores scores;
+  CacheSession session;
+  PromptScores scores;
+  std::int64_t steps = 0;
 };
 
 }  // namespace kvsim::test

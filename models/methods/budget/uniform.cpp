@@ -1,6 +1,8 @@
-// The same number of entries in every layer and head.
+// The same number of entries in every layer and head, or no limit at all.
 
-#include "models/methods/axes.hpp"
+#include <limits>
+
+#include "models/methods/budget/budget.hpp"
 
 namespace kvsim {
 namespace {
@@ -8,17 +10,28 @@ namespace {
 class UniformBudget final : public BudgetRule {
  public:
   explicit UniformBudget(std::int64_t entries) : entries_{entries} {}
-  std::int64_t entries(std::int32_t /*layer*/) const override { return entries_; }
+  std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override { return entries_; }
   bool layers_alike() const override { return true; }
 
  private:
   std::int64_t entries_;
 };
 
+std::shared_ptr<const BudgetRule> unlimited(Settling& /*settling*/) {
+  return std::make_shared<UniformBudget>(std::numeric_limits<std::int64_t>::max());
+}
+
+std::shared_ptr<const BudgetRule> uniform(Settling& settling) {
+  return std::make_shared<UniformBudget>(settling.entries());
+}
+
 }  // namespace
 
-std::shared_ptr<const BudgetRule> make_budget_uniform(std::int64_t entries) {
-  return std::make_shared<UniformBudget>(entries);
+AxisChoice budget_none() {
+  return {.axis = "budget", .name = "none", .params = {}, .make = &unlimited};
+}
+AxisChoice budget_uniform() {
+  return {.axis = "budget", .name = "uniform", .params = {}, .make = &uniform};
 }
 
 }  // namespace kvsim

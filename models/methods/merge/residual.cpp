@@ -7,11 +7,23 @@
 #include <limits>
 
 #include "models/math/attend.hpp"
-#include "models/methods/axes.hpp"
+#include "models/methods/merge/merge.hpp"
+#include "models/methods/params.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
+
+struct ResidualSettings {
+  std::int64_t slots = 1;
+  double alpha = 0.6;
+  bool l2_metric = false;   // nearest slot by distance instead of dot product
+  bool score_max = true;    // score of a merged slot: the larger one, else the sum
+  bool one_by_one = false;  // prompt fed through the decode rule, slots starting empty
+  bool ring_layout = true;  // three entries written a step instead of two
+  bool count_in_cache_dtype = false;
+  Dtype recorded = Dtype::kFp32;  // the cache's dtype, for the former
+};
 
 class ResidualMerger final : public Merger {
  public:
@@ -50,22 +62,27 @@ class ResidualMerger final : public Merger {
   void prompt_fits(EntryTable& entries) override {
     for (std::int32_t slot = 0; slot < std::min<std::int64_t>(settings_.slots, entries.size());
          ++slot) {
-      entries.make_merged(slot);
+      entries.pin(slot);
     }
   }
 
-  void absorb(EntryTable& entries, Selector& selector, std::int32_t slot) override {
-    if (settings_.slots == 0) {
-      entries.erase(slot);
-      return;
+  std::int32_t absorb(EntryTable& entries, Selector& selector,
+                      std::span<const std::int32_t> leaving) override {
+    std::int32_t merged = 0;
+    for (const std::int32_t id : leaving) {
+      const std::int32_t slot = entries.slot_of(id);
+      if (settings_.slots == 0) {
+        entries.erase(slot);
+      } else if (entries.pinned_size() < settings_.slots) {
+        entries.pin(slot);
+      } else {
+        const std::int32_t into = most_similar(entries, slot);
+        selector.merge_scores(entries.id(into), id, settings_.score_max);
+        entries.merge_mean(into, slot, weight_cap_);
+        ++merged;
+      }
     }
-    if (entries.merged_size() < settings_.slots) {
-      entries.make_merged(slot);
-      return;
-    }
-    const std::int32_t into = most_similar(entries, slot);
-    selector.merge_scores(entries.id(into), entries.id(slot), settings_.score_max);
-    entries.merge_mean(into, slot, weight_cap_);
+    return merged;
   }
 
  private:
@@ -108,20 +125,19 @@ class ResidualRule final : public MergeRule {
         count_cap_{settings.count_in_cache_dtype ? saturation(settings.recorded)
                                                  : std::numeric_limits<std::int32_t>::max()} {}
 
-  std::unique_ptr<Merger> start() const override {
+  std::unique_ptr<Merger> start(const SessionPlace& /*place*/) const override {
     return std::make_unique<ResidualMerger>(settings_, count_cap_);
   }
   bool merges() const override { return settings_.slots > 0; }
   std::int64_t slots() const override { return settings_.slots; }
   bool prompt_one_by_one() const override { return settings_.one_by_one; }
-  double bias(std::int32_t count) const override {
+  double bias(std::int32_t count, double /*weight*/) const override {
     return count == 1
                ? 0.0
                : settings_.alpha * std::log(static_cast<double>(std::min(count, count_cap_)));
   }
-  Bytes side_bytes_per_entry(Dtype /*recorded*/) const override {
-    if (settings_.slots == 0) return Bytes{0};  // every entry stands for itself
-    return settings_.count_in_cache_dtype ? bytes_of(1, settings_.recorded) : Bytes{4};
+  Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
+    return count_bytes() * entries;
   }
   Compaction compaction() const override {
     return settings_.ring_layout ? Compaction::kRing : Compaction::kSwap;
@@ -130,33 +146,87 @@ class ResidualRule final : public MergeRule {
   // step.
   std::int32_t launches() const override { return 8; }
 
-  void add_step(StepTraffic& traffic, double attended, double row_bytes, std::int32_t head_dim,
-                bool evicts) const override {
+  void add_step(StepTraffic& traffic, const StepEvents& events,
+                const HeadShape& shape) const override {
     // Counts, for the bias; adding it is part of the softmax.
-    traffic.side_read +=
-        attended * static_cast<double>(side_bytes_per_entry(settings_.recorded).count());
-    if (!evicts || settings_.slots == 0) return;
+    traffic.side_read += events.attended * static_cast<double>(count_bytes().count());
+    if (settings_.slots == 0) return;
     const auto slots = static_cast<double>(settings_.slots);
-    traffic.move_read +=
-        2.0 * row_bytes + slots * row_bytes / 2.0;  // victim and slot; search over keys
-    traffic.move_write += row_bytes;                // the slot
+    const double row = shape.row_bytes();
+    // Victim and slot, and the search over keys; the slot is written.
+    traffic.move_read += events.left * (2.0 * row + slots * row / 2.0);
+    traffic.move_write += events.left * row;
     if (settings_.ring_layout) {  // oldest of the tail moves to the freed slot, the new token to
                                   // its place
-      traffic.move_read += row_bytes;
-      traffic.move_write += row_bytes;
+      traffic.move_read += events.left * row;
+      traffic.move_write += events.left * row;
     }
-    traffic.extra_flops += 2.0 * slots * head_dim + 6.0 * head_dim;
+    traffic.extra_flops += events.left * (2.0 * slots * shape.head_dim + 6.0 * shape.head_dim);
   }
 
  private:
+  [[nodiscard]] Bytes count_bytes() const {
+    if (settings_.slots == 0) return Bytes{0};  // every entry stands for itself
+    return settings_.count_in_cache_dtype ? bytes_of(1, settings_.recorded) : Bytes{4};
+  }
+
   ResidualSettings settings_;
   std::int32_t count_cap_;
 };
 
+std::int64_t slots(Settling& settling, std::int64_t beyond_tail) {
+  const double asked = settling.number("residual_slots");
+  const std::int64_t slots = share_or_count(asked, beyond_tail);
+  return asked > 0 ? std::max<std::int64_t>(slots, 1) : slots;
+}
+
+std::shared_ptr<const MergeRule> make(Settling& settling) {
+  if (settling.choice("select") != "accumulated") {
+    settling.refuse("residual slots need scores: expected select=accumulated");
+  }
+  settling.settle("residual_slots", settling.slots());
+  return std::make_shared<ResidualRule>(
+      ResidualSettings{.slots = settling.slots(),
+                       .alpha = settling.number("alpha"),
+                       .l2_metric = settling.word("metric") == "l2",
+                       .score_max = settling.word("score_update") == "max",
+                       .one_by_one = settling.word("prefill") == "online",
+                       .ring_layout = settling.word("layout") == "ring",
+                       .count_in_cache_dtype = settling.word("count_dtype") == "kv",
+                       .recorded = settling.store().dtype(settling.site().recorded)});
+}
+
 }  // namespace
 
-std::shared_ptr<const MergeRule> make_merge_residual(const ResidualSettings& settings) {
-  return std::make_shared<ResidualRule>(settings);
+AxisChoice merge_residual() {
+  return {
+      .axis = "merge",
+      .name = "residual",
+      .params = {number_param("residual_slots", "B_r", 1, 0, kManyEntries,
+                              "a fraction of budget less tail below 1, or entries; 0 drops",
+                              "entries set aside for merged tokens", "ZeroMerge eq. (3)"),
+                 number_param("alpha", "alpha", 0.6, 1e-6, 1.0, "a number in (0, 1]",
+                              "weight of ln(count) in a merged entry's logit",
+                              "ZeroMerge eq. (8), theorem 3.1"),
+                 word_param("metric", {"dot_product", "l2"}, "similarity that chooses the slot",
+                            "ZeroMerge eq. (6), released code"),
+                 word_param("score_update", {"max", "sum"}, "score of a slot after a merge",
+                            "ZeroMerge, released code"),
+                 word_param("prefill", {"chunk_mean", "online"},
+                            "prompt compressed at once into runs, or fed token by token with its "
+                            "final scores",
+                            "ZeroMerge's released code against alg. 1"),
+                 word_param("layout", {"ring", "indirect"},
+                            "entries rewritten a step: three (ring) or two",
+                            "ZeroMerge, released code"),
+                 word_param(
+                     "count_dtype", {"int32", "kv"},
+                     "how counts are stored; in the cache's dtype they stop at 2048 (fp16) or "
+                     "256 (bf16)",
+                     "ZeroMerge, released code")},
+      .make = &make,
+      .takes_budget = true,
+      .slots = &slots};
 }
 
 }  // namespace kvsim

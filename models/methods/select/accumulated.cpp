@@ -7,11 +7,28 @@
 #include <limits>
 #include <vector>
 
-#include "models/methods/axes.hpp"
+#include <fmt/format.h>
+
+#include "models/methods/params.hpp"
+#include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
+
+/// Protects the first `sinks`, and the last tokens: `recent_prompt` when the prompt is compressed
+/// at once, `recent_decode` at a decode step.
+struct AccumulatedSettings {
+  double decay = 1.0;
+  std::int64_t sinks = 0;
+  std::int64_t recent_prompt = 0;
+  std::int64_t recent_decode = 0;
+  ScoreExec score_exec = ScoreExec::kEager;
+  std::int32_t score_copies = 1;  // matrices of the cache's dtype alive in eager execution
+  bool fp32_softmax = true;
+  bool retries_smaller_chunks = false;
+  bool score_in_cache_dtype = false;  // carried scores take the cache's dtype, not fp32
+};
 
 class AccumulatedSelector final : public Selector {
  public:
@@ -23,24 +40,24 @@ class AccumulatedSelector final : public Selector {
     KVSIM_CHECK(sums.size() <= score_.size(), "{} sums, {} tokens", sums.size(), score_.size());
     std::copy(sums.begin(), sums.end(), score_.begin());
   }
-  void observe(const AttentionRow& row) override {
-    for (std::size_t slot = 0; slot < row.ids.size(); ++slot) {
-      double& score = at(row.ids[slot]);
-      score = settings_.decay * score + row.group_sum[slot];
+  void observe(const StepView& step) override {
+    for (std::size_t slot = 0; slot < step.ids.size(); ++slot) {
+      double& score = at(step.ids[slot]);
+      score = settings_.decay * score + step.group_sum[slot];
     }
   }
   double score(std::int32_t id) const override { return score_[static_cast<std::size_t>(id)]; }
   void merge_scores(std::int32_t into, std::int32_t from, bool take_max) override {
     at(into) = take_max ? std::max(at(into), at(from)) : at(into) + at(from);
   }
-
- private:
   double importance(std::int32_t id, std::int32_t newest, bool at_prefill) const override {
     const std::int64_t recent = at_prefill ? settings_.recent_prompt : settings_.recent_decode;
     if (id < settings_.sinks || id > newest - recent)
       return std::numeric_limits<double>::infinity();
     return score_[static_cast<std::size_t>(id)];
   }
+
+ private:
   double& at(std::int32_t id) { return score_[static_cast<std::size_t>(id)]; }
 
   AccumulatedSettings settings_;
@@ -51,8 +68,8 @@ class AccumulatedRule final : public SelectRule {
  public:
   explicit AccumulatedRule(const AccumulatedSettings& settings) : settings_{settings} {}
 
-  std::unique_ptr<Selector> start(std::int32_t tokens) const override {
-    return std::make_unique<AccumulatedSelector>(settings_, tokens);
+  std::unique_ptr<Selector> start(const SessionPlace& place) const override {
+    return std::make_unique<AccumulatedSelector>(settings_, place.tokens);
   }
   MethodNeeds needs() const override {
     return {.prompt_scores = PromptScoreClass::kColumnSums,
@@ -61,35 +78,117 @@ class AccumulatedRule final : public SelectRule {
             .retries_smaller_chunks = settings_.retries_smaller_chunks,
             .score_copies = settings_.score_copies,
             .fp32_softmax = settings_.fp32_softmax,
-            .decode_rows = true};
+            .decode_rows = true,
+            .inputs = {}};
   }
-  Bytes side_bytes_per_entry(Dtype recorded) const override {
-    return settings_.score_in_cache_dtype ? bytes_of(1, recorded) : Bytes{4};
-  }
-  std::int64_t protected_entries() const override {
-    return settings_.sinks + settings_.recent_decode;
+  Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const override {
+    return (settings_.score_in_cache_dtype ? bytes_of(1, shape.stored) : Bytes{4}) * entries;
   }
 
   // Work as the method catalogue counts it: decay, add and compare once an entry held before; the
   // sum over the group rides on the read of the row.
-  void add_step(StepTraffic& traffic, double attended, std::int32_t group,
-                Dtype recorded) const override {
-    const auto side = static_cast<double>(side_bytes_per_entry(recorded).count());
-    traffic.score_row_write += group * attended * 4.0;
-    traffic.score_row_read += group * attended * 4.0;
-    traffic.side_read += attended * side;
-    traffic.side_write += attended * side;
-    traffic.extra_flops += (attended - 1.0) * (settings_.decay == 1.0 ? 2.0 : 3.0);
+  void add_step(StepTraffic& traffic, const StepEvents& events,
+                const HeadShape& shape) const override {
+    const double side =
+        settings_.score_in_cache_dtype ? bits_of(shape.stored) / 8.0 : sizeof(float);
+    traffic.score_row_write += shape.group * events.attended * 4.0;
+    traffic.score_row_read += shape.group * events.attended * 4.0;
+    traffic.side_read += events.attended * side;
+    traffic.side_write += events.attended * side;
+    traffic.extra_flops += (events.attended - 1.0) * (settings_.decay == 1.0 ? 2.0 : 3.0);
   }
 
  private:
   AccumulatedSettings settings_;
 };
 
+ScoreExec score_exec_of(const std::string& word) {
+  if (word == "eager_chunked") return ScoreExec::kEagerChunked;
+  if (word == "fused_two_pass") return ScoreExec::kFusedTwoPass;
+  return ScoreExec::kEager;
+}
+
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  const double recent = settling.number("recent");
+  const double heavy = settling.number("heavy");
+  const bool residual = settling.choice("merge") == "residual";
+  const bool sizes_given =
+      settling.given("heavy") && settling.given("recent") && heavy >= 1 && recent >= 1;
+  if (settling.budget() && sizes_given) {
+    settling.refuse("budget, heavy and recent are all given; one follows from the others");
+  }
+  const std::int64_t entries =
+      sizes_given && !settling.budget()
+          ? static_cast<std::int64_t>(heavy) + static_cast<std::int64_t>(recent)
+          : settling.budget_entries(0.2);
+  settling.set_entries(entries);
+  std::int64_t tail =
+      recent >= 0 ? share_or_count(recent, entries) : entries - share_or_count(heavy, entries);
+  if (residual && recent < 1) {
+    tail = std::max<std::int64_t>(tail, 2);  // ZeroMerge's code: at least 2
+  }
+  const std::int64_t sinks = settling.integer("sinks");
+  const std::int64_t slots = settling.reserve_slots(entries - tail);
+
+  const bool late = settling.word("eviction_candidates") == "code";
+  const bool short_ring = settling.word("tail_ring") == "code";
+  const std::int64_t tail_decode = tail - (short_ring ? 1 : 0) + (late ? 1 : 0);
+  const std::int64_t room = entries - slots - sinks - std::max(tail, tail_decode);
+  if (room < (residual ? 1 : 0)) {
+    settling.refuse(fmt::format(
+        "a budget of {} entries has no room for a tail of {}, {} residual slots and {} sinks{}",
+        entries, std::max(tail, tail_decode), slots, sinks,
+        residual ? " (expected B > B_p + B_r)" : ""));
+  }
+  settling.settle("recent", tail);
+  settling.settle("heavy", entries - slots - tail);
+  return std::make_shared<AccumulatedRule>(AccumulatedSettings{
+      .decay = settling.number("decay"),
+      .sinks = sinks,
+      .recent_prompt = tail,
+      .recent_decode = tail_decode,
+      .score_exec = score_exec_of(settling.word("score_exec")),
+      // ZeroMerge's code holds three matrices in the cache's dtype; Hugging Face's eager attention
+      // logits, an fp32 softmax and its cast.
+      .score_copies = residual ? 3 : 2,
+      .fp32_softmax = !residual,
+      .retries_smaller_chunks = residual,
+      .score_in_cache_dtype = residual && settling.word("count_dtype") == "kv"});
+}
+
 }  // namespace
 
-std::shared_ptr<const SelectRule> make_select_accumulated(const AccumulatedSettings& settings) {
-  return std::make_shared<AccumulatedRule>(settings);
+AxisChoice select_accumulated() {
+  return {
+      .axis = "select",
+      .name = "accumulated",
+      .params = {number_param("decay", "lambda", 1.0, 1e-6, 1.0, "a number in (0, 1]",
+                              "factor on scores at each step; 1 is H2O's plain sum",
+                              "ZeroMerge eq. (5)", {"lambda"}),
+                 number_param("heavy", "hh", 0.5, 0, kManyEntries,
+                              "a fraction of the budget below 1, or entries",
+                              "entries kept by score; the rest of the budget is recent",
+                              "H2O, released code", {"hh"}),
+                 number_param("recent", "", -1, -1, kManyEntries,
+                              "a fraction of the budget below 1, or entries; -1: the rest",
+                              "last tokens kept whatever their score", "H2O; ZeroMerge's proximity",
+                              {"proximity", "tail"}),
+                 integer_param("sinks", "", 0, 0, kManyEntries, "an integer >= 0",
+                               "first tokens kept for good", "none in H2O's and ZeroMerge's code"),
+                 word_param(
+                     "eviction_candidates", {"paper", "code"},
+                     "whether the token that has just left the tail may leave at once (paper) or "
+                     "stays a step",
+                     "ZeroMerge alg. 1 against its released code"),
+                 word_param("tail_ring", {"paper", "code"},
+                            "tail after prefill: as set, or one token shorter as the released ring "
+                            "buffer has it",
+                            "ZeroMerge alg. 1 against its released code"),
+                 word_param("score_exec", {"eager", "eager_chunked", "fused_two_pass"},
+                            "how the prompt's column sums are produced: cost, not result",
+                            "stack dependent"),
+                 positions_param()},
+      .make = &make};
 }
 
 }  // namespace kvsim

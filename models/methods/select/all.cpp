@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "models/methods/axes.hpp"
+#include "models/methods/select/select.hpp"
 
 namespace kvsim {
 namespace {
@@ -10,13 +10,7 @@ namespace {
 class AllSelector final : public Selector {
  public:
   void learn_prompt(PromptScores& /*scores*/) override {}
-  void observe(const AttentionRow& /*row*/) override {}
-  void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) override {}
-
- public:
   double score(std::int32_t /*id*/) const override { return 0.0; }
-
- private:
   double importance(std::int32_t /*id*/, std::int32_t /*newest*/,
                     bool /*at_prefill*/) const override {
     return std::numeric_limits<double>::infinity();
@@ -25,18 +19,27 @@ class AllSelector final : public Selector {
 
 class AllRule final : public SelectRule {
  public:
-  std::unique_ptr<Selector> start(std::int32_t /*tokens*/) const override {
+  std::unique_ptr<Selector> start(const SessionPlace& /*place*/) const override {
     return std::make_unique<AllSelector>();
   }
   MethodNeeds needs() const override { return {}; }
-  Bytes side_bytes_per_entry(Dtype /*recorded*/) const override { return Bytes{0}; }
-  std::int64_t protected_entries() const override { return 0; }
-  void add_step(StepTraffic& /*traffic*/, double /*attended*/, std::int32_t /*group*/,
-                Dtype /*recorded*/) const override {}
+  bool bounded() const override { return false; }
+  Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
+    return Bytes{0};
+  }
+  void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
+                const HeadShape& /*shape*/) const override {}
 };
+
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  if (settling.budget()) settling.refuse("it keeps every token and takes no budget");
+  return std::make_shared<AllRule>();
+}
 
 }  // namespace
 
-std::shared_ptr<const SelectRule> make_select_all() { return std::make_shared<AllRule>(); }
+AxisChoice select_all() {
+  return {.axis = "select", .name = "all", .params = {}, .make = &make, .takes_budget = false};
+}
 
 }  // namespace kvsim

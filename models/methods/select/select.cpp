@@ -1,4 +1,4 @@
-// What every selector shares: the promises of plan() and victim(), kept here once.
+// What every selector shares unless it knows better: who stays of a prompt, who leaves at a step.
 
 #include <algorithm>
 #include <limits>
@@ -9,11 +9,13 @@
 
 namespace kvsim {
 
-std::vector<std::int32_t> Selector::plan(std::int32_t prompt, std::int32_t budget) const {
-  KVSIM_CHECK(budget >= 1 && prompt >= 1, "budget {} of {} tokens", budget, prompt);
+std::vector<std::int32_t> Selector::plan(std::int32_t prompt, const Allotment& allotted) const {
+  KVSIM_CHECK(allotted.entries >= 1 && prompt >= 1, "{} entries of {} tokens", allotted.entries,
+              prompt);
   std::vector<std::int32_t> order(static_cast<std::size_t>(prompt));
   std::iota(order.begin(), order.end(), 0);
-  if (budget >= prompt) return order;
+  if (allotted.entries >= prompt) return order;
+  const auto entries = static_cast<std::size_t>(allotted.entries);
   std::vector<double> score(order.size());
   for (const std::int32_t id : order) {
     score[static_cast<std::size_t>(id)] = importance(id, prompt - 1, /*at_prefill=*/true);
@@ -23,25 +25,66 @@ std::vector<std::int32_t> Selector::plan(std::int32_t prompt, std::int32_t budge
     const double y = score[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  std::nth_element(order.begin(), order.begin() + budget, order.end(), more_important);
-  order.resize(static_cast<std::size_t>(budget));
+  std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(entries), order.end(),
+                   more_important);
+  order.resize(entries);
   std::sort(order.begin(), order.end());
   return order;
 }
 
-std::int32_t Selector::victim(const EntryTable& entries, std::int32_t newest) const {
-  std::int32_t worst = -1;
-  double lowest = std::numeric_limits<double>::infinity();
-  for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
-    if (entries.is_merged(slot)) continue;
-    const double score = importance(entries.id(slot), newest, /*at_prefill=*/false);
-    if (score < lowest || (score == lowest && worst >= 0 && entries.id(slot) > entries.id(worst))) {
-      lowest = score;
-      worst = slot;
+void Selector::leaving(const EntryTable& entries, std::int32_t newest, std::int64_t room,
+                       std::vector<std::int32_t>& out) {
+  const std::int64_t excess = entries.free_size() - room;
+  if (excess <= 0) return;
+  struct Candidate {
+    double importance;
+    std::int32_t id;
+    [[nodiscard]] bool leaves_before(const Candidate& other) const {
+      return importance != other.importance ? importance < other.importance : id > other.id;
     }
+  };
+  if (excess == 1) {  // the common step: no list is made
+    Candidate worst{std::numeric_limits<double>::infinity(), -1};
+    for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
+      if (entries.is_pinned(slot)) continue;
+      const std::int32_t id = entries.id(slot);
+      const Candidate each{importance(id, newest, /*at_prefill=*/false), id};
+      if (each.importance < std::numeric_limits<double>::infinity() &&
+          (worst.id < 0 || each.leaves_before(worst))) {
+        worst = each;
+      }
+    }
+    KVSIM_CHECK(worst.id >= 0, "every one of {} entries is protected", entries.size());
+    out.push_back(worst.id);
+    return;
   }
-  KVSIM_CHECK(worst >= 0, "every one of {} entries is protected", entries.size());
-  return worst;
+  std::vector<Candidate> candidates;
+  for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
+    if (entries.is_pinned(slot)) continue;
+    const std::int32_t id = entries.id(slot);
+    const double value = importance(id, newest, /*at_prefill=*/false);
+    if (value < std::numeric_limits<double>::infinity()) candidates.push_back({value, id});
+  }
+  KVSIM_CHECK(static_cast<std::int64_t>(candidates.size()) >= excess,
+              "{} of {} entries are to leave, {} may", excess, entries.size(), candidates.size());
+  const auto last = candidates.begin() + static_cast<std::ptrdiff_t>(excess);
+  std::nth_element(candidates.begin(), last - 1, candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.leaves_before(b); });
+  const auto first_new = static_cast<std::ptrdiff_t>(out.size());
+  for (auto each = candidates.begin(); each != last; ++each) out.push_back(each->id);
+  std::sort(out.begin() + first_new, out.end());
+}
+
+std::vector<Allotment> BudgetRule::allot_layer(std::int32_t /*layer*/,
+                                               std::span<const HeadVerdict> /*heads*/) const {
+  KVSIM_CHECK(false, "a budget of scope {} gives out no layer", static_cast<int>(scope()));
+  return {};
+}
+
+std::vector<std::vector<Allotment>> BudgetRule::allot_model(
+    std::span<const std::vector<HeadVerdict>> /*layers*/) const {
+  KVSIM_CHECK(false, "a budget of scope {} gives out no model", static_cast<int>(scope()));
+  return {};
 }
 
 }  // namespace kvsim

@@ -1,44 +1,79 @@
 // Floating-point stores: rows as they come, or rounded to the format they are kept in.
 
 #include "models/math/half.hpp"
-#include "models/methods/axes.hpp"
-#include "models/units/check.hpp"
+#include "models/methods/store/store.hpp"
 
 namespace kvsim {
 namespace {
 
-/// The cache's own format. Recorded rows pass as they are; merged ones are not rounded.
-class RecordedStore final : public StoreRule {
+class FloatStore final : public Store {
  public:
-  Dtype dtype(Dtype recorded) const override { return recorded; }
-  void write(std::span<float> /*row*/) const override {}
-  bool rounds() const override { return false; }
-};
+  explicit FloatStore(Dtype dtype, std::int32_t head_dim) : dtype_{dtype}, head_dim_{head_dim} {}
+  void prompt_written(EntryTable& entries, PromptScores& /*scores*/,
+                      std::size_t /*head*/) override {
+    for (std::int32_t slot = 0; slot < entries.size(); ++slot) rewritten(entries, slot);
+  }
+  void appended(EntryTable& entries, std::int32_t slot) override { rewritten(entries, slot); }
+  void rewritten(EntryTable& entries, std::int32_t slot) override {
+    round(entries.mutable_key(slot));
+    round(entries.mutable_value(slot));
+  }
+  Bytes kv_bytes(const EntryTable& entries) const override {
+    return bytes_of(2LL * entries.size() * head_dim_, dtype_);
+  }
 
-class FloatStore final : public StoreRule {
- public:
-  explicit FloatStore(Dtype dtype) : dtype_{dtype} {}
-  Dtype dtype(Dtype /*recorded*/) const override { return dtype_; }
-  void write(std::span<float> row) const override {
+ private:
+  void round(std::span<float> row) const {
     for (float& x : row) {
       x = dtype_ == Dtype::kFp16 ? fp16_to_float(float_to_fp16(x))
                                  : bf16_to_float(float_to_bf16(x));
     }
   }
-  bool rounds() const override { return dtype_ != Dtype::kFp32; }
+  Dtype dtype_;
+  std::int32_t head_dim_;
+};
+
+/// The format `Stored`, or the recorded one: recorded rows pass as they are, merged ones are not
+/// rounded.
+class FloatRule final : public StoreRule {
+ public:
+  explicit FloatRule(std::optional<Dtype> stored) : stored_{stored} {}
+  std::unique_ptr<Store> start(const SessionPlace& place, Dtype recorded) const override {
+    return std::make_unique<FloatStore>(dtype(recorded), place.head_dim);
+  }
+  Dtype dtype(Dtype recorded) const override { return stored_.value_or(recorded); }
+  bool rounds() const override { return stored_ && *stored_ != Dtype::kFp32; }
+  Bytes kv_bytes(std::int64_t /*prompt_entries*/, std::int64_t entries, std::int32_t head_dim,
+                 Dtype recorded) const override {
+    return bytes_of(2 * entries * head_dim, dtype(recorded));
+  }
+  double bits_per_element(std::int32_t /*head_dim*/, Dtype recorded) const override {
+    return bits_of(dtype(recorded));
+  }
 
  private:
-  Dtype dtype_;
+  std::optional<Dtype> stored_;
 };
+
+template <int kDtype>  // -1: as recorded
+std::shared_ptr<const StoreRule> make(Settling& /*settling*/) {
+  if constexpr (kDtype < 0) {
+    return std::make_shared<FloatRule>(std::nullopt);
+  } else {
+    return std::make_shared<FloatRule>(static_cast<Dtype>(kDtype));
+  }
+}
+
+template <int kDtype>
+AxisChoice choice(std::string_view name) {
+  return {.axis = "store", .name = name, .params = {}, .make = &make<kDtype>};
+}
 
 }  // namespace
 
-std::shared_ptr<const StoreRule> make_store(std::string_view name) {
-  if (name == "recorded") return std::make_shared<RecordedStore>();
-  const auto dtype = parse_dtype(name);
-  KVSIM_CHECK(dtype == Dtype::kFp32 || dtype == Dtype::kFp16 || dtype == Dtype::kBf16,
-              "store \"{}\" is in the catalogue but not here", name);
-  return std::make_shared<FloatStore>(*dtype);
-}
+AxisChoice store_recorded() { return choice<-1>("recorded"); }
+AxisChoice store_fp32() { return choice<static_cast<int>(Dtype::kFp32)>("fp32"); }
+AxisChoice store_fp16() { return choice<static_cast<int>(Dtype::kFp16)>("fp16"); }
+AxisChoice store_bf16() { return choice<static_cast<int>(Dtype::kBf16)>("bf16"); }
 
 }  // namespace kvsim

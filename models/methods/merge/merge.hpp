@@ -1,0 +1,12 @@
+#pragma once
+
+// The choices of the merge axis, one maker a file; the list is in choices.cpp.
+
+#include "models/methods/choices.hpp"
+
+namespace kvsim {
+
+AxisChoice merge_drop();
+AxisChoice merge_residual();
+
+}  // namespace kvsim

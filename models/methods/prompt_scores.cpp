@@ -1,0 +1,88 @@
+#include "models/methods/prompt_scores.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "models/math/attend.hpp"
+#include "models/math/causal_attention.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+
+const LayerVectors& PromptScores::layer() const {
+  KVSIM_CHECK(layer_ != nullptr, "no layer was given for {} heads", heads_.size());
+  return *layer_;
+}
+
+std::span<const double> PromptScores::column_sums(double decay) {
+  const std::scoped_lock lock{guard_};
+  const auto [at, fresh] = sums_.try_emplace(decay);
+  if (fresh) {
+    for (const HeadVectors& head : heads_) {
+      std::vector<double> sums = prompt_column_sums(head.q, head.keys, head.group, head.head_dim,
+                                                    head.tokens, head.prompt, head.scale, decay);
+      if (at->second.empty()) {
+        at->second = std::move(sums);
+      } else {
+        for (std::size_t i = 0; i < sums.size(); ++i) at->second[i] += sums[i];
+      }
+    }
+  }
+  return at->second;
+}
+
+const WindowRows& PromptScores::window(std::int32_t rows) {
+  KVSIM_CHECK(rows >= 1, "a window of {} rows", rows);
+  rows = std::min(rows, prompt());
+  const std::scoped_lock lock{guard_};
+  const auto [at, fresh] = windows_.try_emplace(rows);
+  if (!fresh) return at->second;
+  WindowRows& out = at->second;
+  out.rows = rows;
+  out.prompt = prompt();
+  out.group = heads_.front().group;
+  const auto p = static_cast<std::size_t>(prompt());
+  const std::size_t all =
+      heads_.size() * static_cast<std::size_t>(out.group) * static_cast<std::size_t>(rows) * p;
+  out.logits.assign(all, -std::numeric_limits<double>::infinity());
+  out.probabilities.assign(all, 0.0);
+  each_row(out.prompt - rows, [&](const Row& row) {
+    const auto r = static_cast<std::size_t>(row.t - (out.prompt - rows));
+    const std::size_t to =
+        ((row.head * static_cast<std::size_t>(out.group) + static_cast<std::size_t>(row.g)) *
+             static_cast<std::size_t>(rows) +
+         r) *
+        p;
+    std::copy(row.logits.begin(), row.logits.end(),
+              out.logits.begin() + static_cast<std::ptrdiff_t>(to));
+    std::copy(row.probabilities.begin(), row.probabilities.end(),
+              out.probabilities.begin() + static_cast<std::ptrdiff_t>(to));
+  });
+  return out;
+}
+
+void PromptScores::each_row(std::int64_t first,
+                            const std::function<void(const Row&)>& visit) const {
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    const HeadVectors& head = heads_[h];
+    const auto d = static_cast<std::size_t>(head.head_dim);
+    GroupAttention attention{head.group, head.head_dim, head.scale};
+    std::vector<float> q(static_cast<std::size_t>(head.group) * d);
+    for (std::int64_t t = std::max<std::int64_t>(first, 0); t < head.prompt; ++t) {
+      for (std::int32_t g = 0; g < head.group; ++g) {
+        std::copy_n(head.query(g, t).data(), d, q.data() + static_cast<std::size_t>(g) * d);
+      }
+      const auto rows = static_cast<std::size_t>(t + 1) * d;
+      attention.run_weights(q, head.keys.first(rows), {});
+      for (std::int32_t g = 0; g < head.group; ++g) {
+        visit({.head = h,
+               .g = g,
+               .t = t,
+               .logits = attention.logits(g),
+               .probabilities = attention.probabilities(g)});
+      }
+    }
+  }
+}
+
+}  // namespace kvsim

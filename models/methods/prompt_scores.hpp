@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "models/methods/vectors.hpp"
+
+namespace kvsim {
+
+/// Attention of the last `rows` queries of a prompt over all of it, one head after another:
+/// [heads][group][rows][prompt]. Beyond a row's own position logits are -infinity, probabilities 0.
+struct WindowRows {
+  std::int32_t rows = 0;
+  std::int64_t prompt = 0;
+  std::int32_t group = 1;
+  std::vector<double> logits, probabilities;
+
+  /// Row r is that of position prompt - rows + r; head counts stored heads.
+  [[nodiscard]] std::span<const double> row(const std::vector<double>& of, std::size_t head,
+                                            std::int32_t g, std::int32_t r) const {
+    const auto p = static_cast<std::size_t>(prompt);
+    const auto at = (head * static_cast<std::size_t>(group) + static_cast<std::size_t>(g)) *
+                        static_cast<std::size_t>(rows) +
+                    static_cast<std::size_t>(r);
+    return std::span{of}.subspan(at * p, p);
+  }
+};
+
+/// What may be learned from a prompt by the stored heads that are decided upon together (one, but
+/// for decisions a layer or a pair of layers takes as one). Everything is computed when first asked
+/// for and kept, so a method pays for what it asks; safe to share between threads.
+class PromptScores {
+ public:
+  explicit PromptScores(const HeadVectors& head) : heads_{head} {}
+  /// `first_head`: index of heads.front() in its layer; `layer` outlives this object.
+  PromptScores(std::vector<HeadVectors> heads, std::int32_t first_head, const LayerVectors& layer)
+      : heads_{std::move(heads)}, first_head_{first_head}, layer_{&layer} {}
+
+  [[nodiscard]] std::int32_t prompt() const {
+    return static_cast<std::int32_t>(heads_.front().prompt);
+  }
+  [[nodiscard]] std::span<const HeadVectors> heads() const { return heads_; }
+  /// KV head of heads().front() in its layer.
+  [[nodiscard]] std::int32_t first_head() const { return first_head_; }
+  /// The layer (of a pair: the shallower). Errors: ContractError where none was given.
+  [[nodiscard]] const LayerVectors& layer() const;
+
+  /// prompt_column_sums (models/math), summed over the heads: [prompt].
+  [[nodiscard]] std::span<const double> column_sums(double decay);
+  /// The last `rows` rows (no more than the prompt has).
+  [[nodiscard]] const WindowRows& window(std::int32_t rows);
+
+  /// Attention row of position t: logits and probabilities of query head g over keys 0 … t.
+  struct Row {
+    std::size_t head = 0;
+    std::int32_t g = 0;
+    std::int64_t t = 0;
+    std::span<const double> logits, probabilities;  // [t + 1]
+  };
+  /// Calls `visit` with the rows of positions first … prompt-1: by head, position, query head.
+  /// Not kept: s^2 rows are not to be held.
+  void each_row(std::int64_t first, const std::function<void(const Row&)>& visit) const;
+
+ private:
+  std::vector<HeadVectors> heads_;
+  std::int32_t first_head_ = 0;
+  const LayerVectors* layer_ = nullptr;
+  std::mutex guard_;
+  std::map<double, std::vector<double>> sums_;
+  std::map<std::int32_t, WindowRows> windows_;
+};
+
+}  // namespace kvsim

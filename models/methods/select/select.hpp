@@ -1,0 +1,16 @@
+#pragma once
+
+// The choices of the select axis, one maker a file; the list is in choices.cpp.
+
+#include "models/methods/choices.hpp"
+
+namespace kvsim {
+
+AxisChoice select_all();
+AxisChoice select_recent();
+AxisChoice select_accumulated();
+
+/// RoPE position of a cached key: its own, or its index in the cache.
+[[nodiscard]] ParamInfo positions_param();
+
+}  // namespace kvsim

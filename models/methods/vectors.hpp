@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/math/rope.hpp"
+
+namespace kvsim {
+
+// Views of what was recorded: methods see a trace through these and know nothing of its file.
+
+/// The recorded vectors of one KV head and the query heads that share it.
+struct HeadVectors {
+  std::span<const float> q;       // [group, tokens, d]
+  std::span<const float> keys;    // [tokens, d]
+  std::span<const float> values;  // [tokens, d]
+  std::int32_t group = 1;
+  std::int32_t head_dim = 0;
+  std::int64_t tokens = 0;
+  std::int64_t prompt = 0;
+  double scale = 0;
+
+  [[nodiscard]] std::span<const float> query(std::int32_t g, std::int64_t t) const {
+    return row(q, g * tokens + t);
+  }
+  [[nodiscard]] std::span<const float> key(std::int64_t t) const { return row(keys, t); }
+  [[nodiscard]] std::span<const float> value(std::int64_t t) const { return row(values, t); }
+
+ private:
+  [[nodiscard]] std::span<const float> row(std::span<const float> rows, std::int64_t at) const {
+    const auto d = static_cast<std::size_t>(head_dim);
+    return rows.subspan(static_cast<std::size_t>(at) * d, d);
+  }
+};
+
+/// All a trace holds of one layer. What was not recorded is empty.
+struct LayerVectors {
+  std::int32_t layer = 0;
+  std::int32_t n_layers = 1;
+  std::vector<HeadVectors> heads;  // [n_kv_heads]
+  std::int32_t d_model = 0;
+  std::span<const float> hidden;             // [tokens, d_model], input of the attention module
+  std::span<const float> output_projection;  // [d_model, n_heads * d]; head j owns d columns
+  const Rope* rope = nullptr;                // not owned
+  // Positions of a teacher-forced repeat of the prompt (for KVzip's oracles); tokens 0: none.
+  std::int64_t repeat_start = 0;
+  std::int64_t repeat_tokens = 0;
+  std::map<std::string, std::span<const float>>
+      per_head;  // "score.NAME", "decision.NAME": [tokens, n_kv_heads]
+};
+
+}  // namespace kvsim

@@ -1,0 +1,142 @@
+#include "sim/replay/layer_block.hpp"
+
+#include "models/units/check.hpp"
+#include "sim/engine/parallel.hpp"
+
+namespace kvsim {
+
+LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count,
+                       const TraceInputs& inputs, const Rope* rope)
+    : info_{trace.info()}, first_{first}, rope_{rope} {
+  layers_.reserve(static_cast<std::size_t>(count));  // views point into it
+  for (std::int32_t layer = first; layer < first + count; ++layer) {
+    Layer& each = layers_.emplace_back();
+    each.rows = trace.read_layer(layer);
+    each.view.layer = layer;
+    each.view.n_layers = info_.n_layers;
+    each.view.rope = rope;
+    if (inputs.hidden) {
+      each.hidden = trace.read_hidden(layer);
+      each.view.hidden = each.hidden;
+      each.view.d_model = info_.d_model;
+    }
+    if (inputs.output_projection) {
+      each.output_projection = trace.read_output_projection(layer);
+      each.view.output_projection = each.output_projection;
+      each.view.d_model = static_cast<std::int32_t>(
+          each.output_projection.size() / static_cast<std::size_t>(info_.n_heads * info_.head_dim));
+    }
+    if (inputs.repeat && info_.repeat_start) {
+      each.view.repeat_start = *info_.repeat_start;
+      each.view.repeat_tokens = info_.repeat_tokens.value_or(0);
+    }
+    for (const std::string& name : inputs.per_head) {
+      each.per_head[name] = trace.read_per_head(layer, name);
+      each.view.per_head[name] = each.per_head[name];
+    }
+    for (std::int32_t h = 0; h < info_.n_kv_heads; ++h) each.view.heads.push_back(head(layer, h));
+  }
+}
+
+HeadVectors LayerBlock::head(std::int32_t layer, std::int32_t kv_head) const {
+  const TraceLayer& rows = at(layer).rows;
+  const std::int32_t group = info_.n_heads / info_.n_kv_heads;
+  const auto row =
+      static_cast<std::size_t>(info_.tokens) * static_cast<std::size_t>(info_.head_dim);
+  const auto h = static_cast<std::size_t>(kv_head);
+  const auto g = static_cast<std::size_t>(group);
+  return {.q = std::span{rows.q}.subspan(h * g * row, g * row),
+          .keys = std::span{rows.k}.subspan(h * row, row),
+          .values = std::span{rows.v}.subspan(h * row, row),
+          .group = group,
+          .head_dim = info_.head_dim,
+          .tokens = info_.tokens,
+          .prompt = info_.prompt_tokens,
+          .scale = info_.softmax_scale};
+}
+
+void LayerBlock::compute_references(std::int32_t threads) {
+  const auto heads = static_cast<std::size_t>(info_.n_kv_heads);
+  for (Layer& layer : layers_) layer.references.resize(heads);
+  parallel_for(layers_.size() * heads, threads, [&](std::size_t task) {
+    Layer& layer = layers_[task / heads];
+    const HeadVectors& head = layer.view.heads[task % heads];
+    layer.references[task % heads] =
+        causal_attention(head.q, head.keys, head.values, head.group, head.head_dim, head.tokens,
+                         head.prompt, head.scale);
+  });
+}
+
+std::vector<DecisionUnit> LayerBlock::units(const ComposedMethod& method) const {
+  const std::int32_t group = info_.n_heads / info_.n_kv_heads;
+  const bool together = method.decision_scope() == DecisionScope::kLayer;
+  std::vector<DecisionUnit> units;
+  for (std::int32_t layer = first_; layer < first_ + count();) {
+    const std::int32_t depth = method.starts_pair(layer, info_.n_layers) ? 2 : 1;
+    KVSIM_CHECK(layer + depth <= first_ + count(), "layer {} has its pair in another block", layer);
+    DecisionUnit all{.layer = layer, .heads = {}};
+    std::vector<DecisionUnit> single;
+    for (std::int32_t h = 0; h < info_.n_kv_heads; ++h) {
+      for (std::int32_t g = method.parts().query_head ? 0 : -1;
+           g < (method.parts().query_head ? group : 0); ++g) {
+        single.push_back({.layer = layer, .heads = {{layer, h, g}}});
+        if (depth == 2) single.back().heads.push_back({layer + 1, h, g});
+      }
+    }
+    if (together) {
+      for (std::int32_t deep = 0; deep < depth; ++deep) {
+        for (const DecisionUnit& one : single) {
+          all.heads.push_back(one.heads[static_cast<std::size_t>(deep)]);
+        }
+      }
+      units.push_back(std::move(all));
+    } else {
+      for (DecisionUnit& one : single) units.push_back(std::move(one));
+    }
+    layer += depth;
+  }
+  return units;
+}
+
+std::vector<HeadVectors> LayerBlock::vectors(const DecisionUnit& unit) const {
+  std::vector<HeadVectors> all;
+  for (const auto& each : unit.heads) {
+    const HeadVectors whole = head(each.layer, each.kv_head);
+    all.push_back(each.query < 0 ? whole : part_of(whole, each.query, 1));
+  }
+  return all;
+}
+
+std::vector<HeadReference> LayerBlock::references(const DecisionUnit& unit) const {
+  std::vector<HeadReference> all;
+  for (const auto& each : unit.heads) {
+    all.push_back({.attention = &at(each.layer).references[static_cast<std::size_t>(each.kv_head)],
+                   .group = info_.n_heads / info_.n_kv_heads,
+                   .first_query = std::max(each.query, 0)});
+  }
+  return all;
+}
+
+PromptScores& LayerBlock::scores(const DecisionUnit& unit) {
+  auto& found = scores_[unit.heads];
+  if (!found) {
+    found = std::make_unique<PromptScores>(vectors(unit), unit.heads.front().kv_head,
+                                           at(unit.layer).view);
+  }
+  return *found;
+}
+
+SessionPlace LayerBlock::place(const DecisionUnit& unit, std::uint64_t seed) const {
+  const bool split = unit.heads.front().query >= 0;
+  return {.layer = unit.layer,
+          .n_layers = info_.n_layers,
+          .first_head = unit.heads.front().kv_head,
+          .group = split ? 1 : info_.n_heads / info_.n_kv_heads,
+          .head_dim = info_.head_dim,
+          .tokens = static_cast<std::int32_t>(info_.tokens),
+          .scale = info_.softmax_scale,
+          .seed = seed,
+          .rope = rope_};
+}
+
+}  // namespace kvsim

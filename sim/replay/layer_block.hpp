@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/math/causal_attention.hpp"
+#include "models/math/rope.hpp"
+#include "models/methods/composed.hpp"
+#include "sim/replay/head_replay.hpp"
+#include "traces/trace.hpp"
+
+namespace kvsim {
+
+/// Stored heads that a method decides upon together.
+struct DecisionUnit {
+  std::int32_t layer = 0;  // of a pair: the shallower
+  struct StoredHead {
+    std::int32_t layer = 0;
+    std::int32_t kv_head = 0;
+    std::int32_t query = -1;  // of the group; -1: the whole group shares it
+    auto operator<=>(const StoredHead&) const = default;
+  };
+  std::vector<StoredHead> heads;
+};
+
+/// Consecutive layers of a trace in memory, with what is computed once for all methods.
+class LayerBlock {
+ public:
+  /// Reads layers first … first + count - 1, and of the optional tensors those in `inputs`.
+  LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count, const TraceInputs& inputs,
+             const Rope* rope);
+
+  /// Reference attention of every head of the block, side by side.
+  void compute_references(std::int32_t threads);
+
+  [[nodiscard]] std::int32_t first() const { return first_; }
+  [[nodiscard]] std::int32_t count() const { return static_cast<std::int32_t>(layers_.size()); }
+  /// The units of `method` that begin in the layers of this block, layer by layer, head by head.
+  [[nodiscard]] std::vector<DecisionUnit> units(const ComposedMethod& method) const;
+  [[nodiscard]] std::vector<HeadVectors> vectors(const DecisionUnit& unit) const;
+  [[nodiscard]] std::vector<HeadReference> references(const DecisionUnit& unit) const;
+  /// Shared by all methods with that unit. Not to be called from several threads.
+  [[nodiscard]] PromptScores& scores(const DecisionUnit& unit);
+  [[nodiscard]] SessionPlace place(const DecisionUnit& unit, std::uint64_t seed) const;
+
+ private:
+  struct Layer {
+    TraceLayer rows;
+    std::vector<float> hidden, output_projection;
+    std::map<std::string, std::vector<float>> per_head;
+    LayerVectors view;
+    std::vector<CausalAttention> references;  // by KV head
+  };
+  [[nodiscard]] const Layer& at(std::int32_t layer) const {
+    return layers_[static_cast<std::size_t>(layer - first_)];
+  }
+  [[nodiscard]] HeadVectors head(std::int32_t layer, std::int32_t kv_head) const;
+
+  const TraceInfo& info_;
+  std::int32_t first_;
+  const Rope* rope_;
+  std::vector<Layer> layers_;
+  std::map<std::vector<DecisionUnit::StoredHead>, std::unique_ptr<PromptScores>> scores_;
+};
+
+}  // namespace kvsim
