@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -51,24 +52,39 @@ struct LineChart {
 };
 [[nodiscard]] Figure draw(const LineChart& chart);
 
-/// The part of a bar that was asked for and not had: white, without a number.
-inline constexpr const char* kAskedFor = "asked for";
+/// How a part of a bar is filled.
+struct Fill {
+  std::string_view colour;
+  int pattern = 0;    // 0: solid; else gnuplot's hatching of that number on white
+  bool dark = false;  // white text on it
+  friend constexpr bool operator==(const Fill&, const Fill&) = default;
+};
+struct PartStyle {
+  std::string_view words;  // of the legend
+  Fill fill;
+};
 
 /// One horizontal bar of parts from 0, and a tick at a limit.
 struct ChartBar {
   std::string label;
-  std::string detail;    // under the label
+  std::string detail{};  // under the label
   bool heading = false;  // no bar: the label stands over those that follow
-  std::vector<std::pair<std::string, double>> parts;  // name, value; drawn in this order
-  std::optional<double> limit;
+  std::vector<std::pair<PartStyle, double>> parts{};  // drawn in this order
+  std::optional<double> limit{};
+  std::optional<double> cut{};     // what is longer ends here, with a break mark
+  std::string end_text{};          // beside the bar's end: one or two lines
+  bool inside_numbers = true;      // each part's number in it, where it has room
+  std::optional<double> beside{};  // a thinner bar under it, to compare with
+  std::string beside_text{};
 };
 struct BarChart {
   std::string name{}, title{};
-  std::string x_label;
-  std::string column;  // of the CSV, with unit
+  std::string x_label{};
+  std::string column{};  // of the CSV, with unit
   double unit = 1;
-  std::string limit_label;
-  std::vector<std::string> part_order{};  // a part's place here gives its colour, in every file
+  std::string limit_label{};
+  std::string beside_label{};
+  std::vector<PartStyle> styles{};  // of all parts, in the legend's order
   std::vector<ChartBar> bars{};
 };
 [[nodiscard]] Figure draw(const BarChart& chart);

@@ -26,14 +26,6 @@ inline constexpr std::array<std::string_view, 5> kDashes{"solid", "(14,5)", "(3,
                                                          "(7,3)"};
 inline constexpr std::array<int, 6> kMarks{7, 5, 9, 13, 11, 15};
 
-struct Fill {
-  std::string_view colour;
-  bool dark;  // white text on it
-};
-inline constexpr std::array<Fill, 8> kFills{
-    Fill{"#0072B2", true},  Fill{"#E69F00", false}, Fill{"#009E73", true}, Fill{"#F0E442", false},
-    Fill{"#CC79A7", false}, Fill{"#56B4E9", false}, Fill{"#D55E00", true}, Fill{"#999999", false}};
-
 /// Round steps from at most `low` to at least `high`, about `wanted` of them.
 struct Ticks {
   double first = 0, step = 1, last = 1;

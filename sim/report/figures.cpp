@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/report/bar_figures.hpp"
 #include "sim/report/chart.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/text.hpp"
@@ -17,8 +18,6 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kMostFiles = 12;  // of one kind
-constexpr std::size_t kMostBars = 24;   // in one file
-constexpr std::size_t kMostParts = 8;   // of a bar: as many as there are fills
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kGiB = 1024.0 * kMiB;
 
@@ -147,101 +146,6 @@ LineChart layers_chart(const RunReport& report, const PointGroup& group) {
 bool shows_something(const LineChart& chart) {
   return std::any_of(chart.lines.begin(), chart.lines.end(),
                      [](const ChartLine& line) { return line.points.size() >= 2; });
-}
-
-/// What a bar's parts are stacked in: first what every run has, then by name.
-std::vector<std::string> part_order(const std::vector<StaticResult>& results) {
-  std::map<std::string, std::int64_t> largest;
-  for (const StaticResult& result : results) {
-    for (const auto& [name, bytes] : result.oom ? result.oom->owners : result.peak_owners) {
-      largest[name] = std::max(largest[name], bytes.count());
-    }
-  }
-  std::vector<std::string> order;
-  for (const char* name : {"context", "weights", "kv_cache", "side_data"}) {
-    if (largest.contains(name)) order.emplace_back(name);
-  }
-  std::vector<std::string> rest;
-  for (const auto& [name, bytes] : largest) {
-    if (bytes > 0 && std::find(order.begin(), order.end(), name) == order.end()) {
-      rest.push_back(name);
-    }
-  }
-  std::stable_sort(rest.begin(), rest.end(), [&](const std::string& a, const std::string& b) {
-    return largest[a] > largest[b];
-  });
-  order.insert(order.end(), rest.begin(), rest.end());
-  return order;
-}
-
-/// A point's bar: who held what at the peak, or at the OOM and what was asked for then.
-ChartBar bar_of(const StaticResult& result, const std::string& label,
-                const std::vector<std::string>& order) {
-  constexpr double kCut = 1.3;  // of the limit: what was asked for may be many times the memory
-  ChartBar bar{label, "", false, {}, as_double(result.usable_hbm)};
-  const Owners& owners = result.oom ? result.oom->owners : result.peak_owners;
-  if (result.oom)
-    bar.detail = fmt::format("OOM, asked {}", to_text(result.oom->requested));
-  else if (!result.peak_phase.empty())
-    bar.detail = "peak in " + result.peak_phase;
-  double other = 0;
-  double sum = 0;
-  for (const auto& [name, bytes] : owners) {
-    sum += as_double(bytes);
-    if (std::find(order.begin(), order.end(), name) == order.end()) other += as_double(bytes);
-  }
-  for (const std::string& name : order) {
-    const auto found = owners.find(name);
-    if (found != owners.end() && found->second > Bytes{0}) {
-      bar.parts.emplace_back(name, as_double(found->second));
-    }
-  }
-  if (other > 0) bar.parts.emplace_back("other", other);
-  if (result.oom) {
-    const double asked = as_double(result.oom->requested);
-    const double room = std::max(0.0, kCut * as_double(result.usable_hbm) - sum);
-    bar.parts.emplace_back(kAskedFor, std::min(asked, room));
-  }
-  return bar;
-}
-
-void add_breakdowns(const RunReport& report, FigureSet& set) {
-  const Scenario& scenario = *report.scenario;
-  std::vector<std::string> order = part_order(report.results);
-  const bool others = order.size() > kMostParts;
-  if (others) order.resize(kMostParts - 1);
-  std::vector<std::string> colours = order;
-  if (others) colours.emplace_back("other");
-  // A file holds whole groups, each under its heading, as long as they fit.
-  std::vector<std::vector<ChartBar>> files(1);
-  for (const PointGroup& group : point_groups(scenario, surrounding_keys())) {
-    const std::size_t rows = group.points.size() + (group.heading.empty() ? 0 : 1);
-    if (!files.back().empty() && files.back().size() + rows > kMostBars) files.emplace_back();
-    if (!group.heading.empty()) files.back().push_back({group.heading, "", true, {}, {}});
-    for (std::size_t k = 0; k < group.points.size(); ++k) {
-      if (files.back().size() >= kMostBars) files.emplace_back();
-      files.back().push_back(bar_of(report.results[group.points[k]], group.labels[k], order));
-    }
-  }
-  for (std::size_t file = 0; file < std::min(files.size(), kMostFiles); ++file) {
-    BarChart chart{
-        .name = files.size() > 1 ? fmt::format("hbm_breakdown_{}", file + 1) : "hbm_breakdown",
-        .title = "HBM by owner at the peak: " + common_description(scenario),
-        .x_label = "HBM (GiB)",
-        .column = "bytes",
-        .unit = kGiB,
-        .limit_label = "usable HBM",
-        .bars = std::move(files[file])};
-    const bool any = std::any_of(chart.bars.begin(), chart.bars.end(),
-                                 [](const ChartBar& bar) { return !bar.parts.empty(); });
-    if (!any) continue;
-    set.figures.push_back(draw(chart));
-    set.figures.back().kind = "hbm_breakdown";
-  }
-  if (files.size() > kMostFiles) {
-    set.notes.push_back(
-        fmt::format("{} more figures of hbm_breakdown were left out", files.size() - kMostFiles));
-  }
 }
 
 /// Points that are the same but for their lengths, shortest first.
@@ -497,7 +401,7 @@ FigureSet run_figures(const RunReport& report) {
   add_lines("peak_vs_final_length", peak_sweep_chart, whole);
   add_lines("throughput_vs_length", throughput_chart, groups);
   add_lines("throughput_vs_length", throughput_sweep_chart, whole);
-  add_breakdowns(report, set);
+  add_bar_figures(report, set);
   add_lines("cache_per_layer", layers_chart, groups);
   if (report.replay) {
     FigureSet of_replay = replay_figures(*report.replay);

@@ -1,10 +1,14 @@
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <set>
 #include <sstream>
 
+#include "models/cost/op.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/figures.hpp"
 #include "sim/report/gnuplot.hpp"
+#include "sim/report/owner_styles.hpp"
 #include "sim/report/results_folder.hpp"
 #include "tests/sim/report_samples.hpp"
 #include "tests/support/check.hpp"
@@ -111,6 +115,110 @@ TEST_CASE("a list of lengths is one line over them") {
   CHECK(names(set) == std::vector<std::string>{"peak_vs_final_length", "throughput_vs_length",
                                                "hbm_breakdown", "error_vs_step", "bytes_vs_step",
                                                "replay_cache_per_layer"});
+}
+
+TEST_CASE("every owner has words of its own and a fill of its own") {
+  std::set<std::string_view> words;
+  std::set<std::pair<std::string_view, int>> fills;
+  for (std::size_t i = 0; i < kOwners; ++i) {
+    const std::string_view owner = name_of(static_cast<Owner>(i));
+    INFO(owner);
+    const PartStyle& style = style_of_owner(owner);
+    CHECK(style.words != "other");
+    CHECK(style.words.find('_') == std::string_view::npos);
+    words.insert(style.words);
+    fills.insert({style.fill.colour, style.fill.pattern});
+  }
+  CHECK(words.size() == kOwners);
+  CHECK(fills.size() == kOwners);
+  CHECK(owner_styles().size() == kOwners);
+  CHECK(style_of_owner("no such owner").words == "other");
+}
+
+/// Brightness of "#RRGGBB" in grey print, 0 to 1 (ITU-R BT.601).
+double grey_of(std::string_view colour) {
+  const auto channel = [&](std::size_t at) {
+    return static_cast<double>(std::stoi(std::string{colour.substr(at, 2)}, nullptr, 16)) / 255;
+  };
+  return 0.299 * channel(1) + 0.587 * channel(3) + 0.114 * channel(5);
+}
+
+TEST_CASE("in grey print fills are told apart by shade or by hatching") {
+  const std::vector<PartStyle> styles = breakdown_styles();
+  for (std::size_t i = 0; i < styles.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Fill a = styles[i].fill, b = styles[j].fill;
+      INFO(styles[i].words, " and ", styles[j].words);
+      CHECK((a.pattern != b.pattern || std::abs(grey_of(a.colour) - grey_of(b.colour)) > 0.1));
+    }
+  }
+}
+
+/// The clause of a script that draws the boxes of `words`, up to its legend entry.
+std::string boxes_of(const std::string& script, const std::string& words) {
+  const std::size_t title = script.find("title '" + words + "'");
+  if (title == std::string::npos) return "";
+  return script.substr(script.rfind("boxxyerror", title),
+                       title - script.rfind("boxxyerror", title));
+}
+
+TEST_CASE("an owner is filled alike whoever else is there") {
+  const Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  const auto breakdown = [&] {
+    for (Figure& figure : run_figures(report).figures) {
+      if (figure.kind == "hbm_breakdown") return figure.script;
+    }
+    return std::string{};
+  };
+  const std::string all = breakdown();
+  for (StaticResult& result : report.results) {
+    result.oom.reset();
+    result.peak_owners = {{"kv_cache", test::gib(10)}, {"logits", test::gib(1)}};
+  }
+  const std::string few = breakdown();
+  for (const char* words : {"KV cache", "logits"}) {
+    CHECK_FALSE(boxes_of(few, words).empty());
+    CHECK(boxes_of(few, words) == boxes_of(all, words));
+  }
+  CHECK(boxes_of(few, "weights").empty());
+}
+
+TEST_CASE("what was asked for is written, and a bar that is cut has a break mark") {
+  const Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  const auto breakdown = [&] { return run_figures(report).figures[2]; };
+  const Figure small = breakdown();
+  CHECK(small.script.find("'842.8 MiB'") != std::string::npos);
+  CHECK(small.script.find("set object polygon") == std::string::npos);
+  report.results[0].oom->requested = test::gib(400);
+  const Figure large = breakdown();
+  CHECK(large.script.find("'400 GiB'") != std::string::npos);
+  CHECK(large.script.find("set object polygon") != std::string::npos);
+  // The data have the whole of it, and the axis ends where the others' does.
+  CHECK(large.csv.find(",asked for\n") != std::string::npos);
+  CHECK(small.script.substr(small.script.find("set xrange"), 20).starts_with("set xrange [0:1"));
+  CHECK(large.script.substr(large.script.find("set xrange"), 20).starts_with("set xrange [0:1"));
+}
+
+TEST_CASE("where no point decodes, caches stand beside the published sizes") {
+  Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  report.replay.reset();
+  for (std::size_t i = 0; i < scenario.points.size(); ++i) {
+    scenario.points[i].spec.output_tokens = 0;
+    report.results[i].timeline.clear();
+    report.results[i].oom.reset();
+  }
+  scenario.points[1].kv_bytes_wanted = Bytes{20'000'000'000};
+  scenario.published = {{1, "kv_bytes", 21e9, "21 GB", "a paper", ""}};
+  const FigureSet set = run_figures(report);
+  REQUIRE(names(set).back() == "cache_size");
+  const std::string& script = set.figures.back().script;
+  CHECK(script.find("'20 GB'") != std::string::npos);
+  CHECK(script.find("'21 GB'") != std::string::npos);
+  CHECK(script.find("title 'published'") != std::string::npos);
+  CHECK(set.figures.back().csv.find(",published\n") != std::string::npos);
 }
 
 TEST_CASE("a scenario names the figures it wants") {
