@@ -20,7 +20,7 @@ using namespace chart;  // NOLINT: the parts are ours alone
 constexpr double kBarHeight = 58;       // pixels from bar to bar
 constexpr double kTickCharWidth = 8.9;  // pixels; names are mostly small letters
 constexpr double kTextGap = 8;          // between a bar's end and the text beside it
-constexpr std::size_t kLongestHeading = 46;
+constexpr std::size_t kLongestHeading = 60;
 constexpr std::size_t kLongestBarLabel = 30;
 
 /// Kinds of a CSV line.

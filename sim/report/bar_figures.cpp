@@ -8,6 +8,7 @@
 
 #include "models/units/units_format.hpp"
 #include "sim/report/chart.hpp"
+#include "sim/report/line_names.hpp"
 #include "sim/report/owner_styles.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/text.hpp"
@@ -26,7 +27,7 @@ double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
 template <class MakeBar>
 std::vector<std::vector<ChartBar>> bars_by_group(const Scenario& scenario, MakeBar bar_of) {
   std::vector<std::vector<ChartBar>> files(1);
-  for (const PointGroup& group : point_groups(scenario, surrounding_keys())) {
+  for (const PointGroup& group : figure_groups(scenario, surrounding_keys())) {
     const std::size_t rows = group.points.size() + (group.heading.empty() ? 0 : 1);
     if (!files.back().empty() && files.back().size() + rows > kMostBars) files.emplace_back();
     if (!group.heading.empty()) files.back().push_back({.label = group.heading, .heading = true});
@@ -130,8 +131,12 @@ ChartBar cache_of(const RunReport& report, std::size_t point, bool with_method) 
 
 void add_bar_figures(const RunReport& report, FigureSet& set) {
   const Scenario& scenario = *report.scenario;
+  const std::vector<PointGroup> groups = figure_groups(scenario, surrounding_keys());
+  // A lone group's description has what its methods share as well.
+  const std::string about =
+      groups.size() == 1 ? groups.front().description : common_description(scenario);
   add_files({.name = "hbm_breakdown",
-             .title = "HBM by owner at the peak: " + common_description(scenario),
+             .title = "HBM by owner at the peak: " + about,
              .x_label = "HBM (GiB)",
              .column = "bytes",
              .unit = kGiB,

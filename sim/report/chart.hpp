@@ -20,14 +20,15 @@ struct ChartPoint {
 };
 
 struct ChartLine {
-  std::string label;
-  std::vector<ChartPoint> points;
-  std::optional<ChartPoint> lone_mark;  // a value off the line, such as the prefill's peak
+  std::string label{};
+  std::vector<ChartPoint> points{};
+  std::optional<ChartPoint> lone_mark{};  // a value off the line, such as the prefill's peak
+  std::optional<ChartPoint> end{};        // a cross: where it ran out of memory
 };
 
 /// A horizontal line over the whole width: what the GPU has.
 struct ChartLevel {
-  std::string label;
+  std::string label{};
   double y = 0;
 };
 
@@ -35,7 +36,7 @@ struct ChartLevel {
 struct ChartCallout {
   std::string text;
   ChartPoint at;
-  std::size_t line = 0;  // whose colour it takes
+  std::optional<std::size_t> line{};  // whose colour it takes; black where it is of several
 };
 
 struct LineChart {
@@ -44,7 +45,9 @@ struct LineChart {
   std::string x_column{}, y_column{};  // of the CSV, with unit
   double y_unit = 1;                   // the CSV's unit in one of the axis's: 2^30 for GiB
   std::string lone_mark_label{};       // "peak of prefill"
+  std::string end_label{};             // "out of memory"
   bool log_y_where_wide = false;       // logarithmic if all values are positive and span 30 times
+  bool log_x_where_wide = false;       // to base 2, if x spans 8 times
   bool integer_x = true;               // whole-number ticks ("53,912")
   std::vector<ChartLine> lines{};
   std::vector<ChartLevel> levels{};
@@ -66,7 +69,7 @@ struct PartStyle {
 
 /// One horizontal bar of parts from 0, and a tick at a limit.
 struct ChartBar {
-  std::string label;
+  std::string label{};
   std::string detail{};  // under the label
   bool heading = false;  // no bar: the label stands over those that follow
   std::vector<std::pair<PartStyle, double>> parts{};  // drawn in this order

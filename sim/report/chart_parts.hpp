@@ -26,6 +26,19 @@ inline constexpr std::array<std::string_view, 5> kDashes{"solid", "(14,5)", "(3,
                                                          "(7,3)"};
 inline constexpr std::array<int, 6> kMarks{7, 5, 9, 13, 11, 15};
 
+/// How the `i`-th line is drawn: no two of the first 210 alike, and of any two of the first 30 at
+/// least two of colour, dash and mark differ.
+struct LineStyle {
+  std::string_view colour;
+  std::string_view dash;
+  int mark;       // filled
+  int open_mark;  // of the same shape
+};
+[[nodiscard]] constexpr LineStyle line_style(std::size_t i) {
+  const int mark = kMarks[i % kMarks.size()];
+  return {kLineColours[i % kLineColours.size()], kDashes[i % kDashes.size()], mark, mark - 1};
+}
+
 /// Round steps from at most `low` to at least `high`, about `wanted` of them.
 struct Ticks {
   double first = 0, step = 1, last = 1;

@@ -11,6 +11,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/report/bar_figures.hpp"
 #include "sim/report/chart.hpp"
+#include "sim/report/line_names.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/text.hpp"
 
@@ -44,6 +45,8 @@ std::vector<ChartLevel> hbm_levels(const RunReport& report,
   return levels;
 }
 
+constexpr const char* kOutOfMemory = "out of memory";
+
 LineChart memory_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "memory_vs_length" + group.suffix,
                   .title = "Peak memory versus length: " + group.description,
@@ -52,11 +55,12 @@ LineChart memory_chart(const RunReport& report, const PointGroup& group) {
                   .x_column = "tokens",
                   .y_column = "peak_bytes",
                   .y_unit = kGiB,
-                  .lone_mark_label = "peak of prefill",
+                  .lone_mark_label = "prefill peak (open)",
+                  .end_label = kOutOfMemory,
                   .levels = hbm_levels(report, group.points)};
   for (std::size_t i = 0; i < group.points.size(); ++i) {
     const StaticResult& result = report.results[group.points[i]];
-    ChartLine line{group.labels[i], {}, {}};
+    ChartLine line{.label = group.labels[i]};
     const bool prefilled = !result.oom || result.oom->phase == "decode";
     for (const StaticSample& s : result.timeline) {
       if (s.step > 0) line.points.push_back({static_cast<double>(s.tokens), as_double(s.peak)});
@@ -71,9 +75,9 @@ LineChart memory_chart(const RunReport& report, const PointGroup& group) {
         line.points.push_back(
             {tokens, as_double(result.usable_hbm - result.oom->free + result.oom->requested)});
       }
-      chart.callouts.push_back({oom_callout(group.labels[i], *result.oom),
-                                {tokens, as_double(result.usable_hbm)},
-                                chart.lines.size()});
+      line.end = {tokens, as_double(result.usable_hbm)};
+      chart.callouts.push_back(
+          {oom_callout(group.labels[i], *result.oom), *line.end, chart.lines.size()});
     }
     chart.lines.push_back(std::move(line));
   }
@@ -86,16 +90,20 @@ LineChart throughput_chart(const RunReport& report, const PointGroup& group) {
                   .x_label = "tokens per sequence (prompt and output)",
                   .y_label = "decode, whole batch (tok/s)",
                   .x_column = "tokens",
-                  .y_column = "tok_s"};
+                  .y_column = "tok_s",
+                  .end_label = kOutOfMemory};
   for (std::size_t i = 0; i < group.points.size(); ++i) {
-    ChartLine line{group.labels[i], {}, {}};
+    ChartLine line{.label = group.labels[i]};
     for (const StaticSample& s : report.results[group.points[i]].timeline) {
       if (s.step > 0 && s.tok_s > 0)
         line.points.push_back({static_cast<double>(s.tokens), s.tok_s});
     }
     // A line without points keeps its place, so that a method has one colour in all figures.
     if (const auto& oom = report.results[group.points[i]].oom) {
-      line.label += line.points.empty() ? fmt::format(" (OOM in {})", oom->phase) : " (until OOM)";
+      if (line.points.empty()) line.label += fmt::format(" (OOM in {})", oom->phase);
+      // There is no rate where there was no step: such a cross stands on the axis.
+      line.end = line.points.empty() ? ChartPoint{static_cast<double>(oom->tokens), 0}
+                                     : line.points.back();
     }
     chart.lines.push_back(std::move(line));
   }
@@ -128,7 +136,7 @@ LineChart layers_chart(const RunReport& report, const PointGroup& group) {
                   .y_column = "kv_bytes"};
   for (std::size_t i = 0; i < group.points.size(); ++i) {
     const StaticResult& result = report.results[group.points[i]];
-    ChartLine line{group.labels[i], {}, {}};
+    ChartLine line{.label = group.labels[i]};
     const bool has_end = !result.oom || result.oom->phase == "decode";
     for (std::size_t layer = 0; has_end && layer < result.kv_bytes_per_layer.size(); ++layer) {
       line.points.push_back(
@@ -162,7 +170,6 @@ double final_tokens(const Scenario& scenario, std::size_t point) {
 /// The sweeps of at least 3 lengths within a group; fewer are no line.
 std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) {
   constexpr std::size_t kFewestLengths = 3;
-  const std::vector<std::string> which = method_keys(scenario, group.points);
   std::vector<nlohmann::ordered_json> identity;
   std::vector<Sweep> sweeps;
   for (const std::size_t i : group.points) {
@@ -172,7 +179,7 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) 
     const auto found = std::find(identity.begin(), identity.end(), mine);
     const auto at = static_cast<std::size_t>(found - identity.begin());
     if (found == identity.end()) {
-      sweeps.push_back({label_of(mine, which), {}});
+      sweeps.emplace_back();
       identity.push_back(std::move(mine));
     }
     sweeps[at].points.push_back(i);
@@ -187,6 +194,10 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) 
     for (const std::size_t i : sweep.points) lengths.insert(final_tokens(scenario, i));
     return lengths.size() < kFewestLengths;
   });
+  std::vector<std::size_t> firsts;
+  for (const Sweep& sweep : sweeps) firsts.push_back(sweep.points.front());
+  const LineNames names = line_names(scenario, firsts);
+  for (std::size_t i = 0; i < sweeps.size(); ++i) sweeps[i].label = names.labels[i];
   return sweeps;
 }
 
@@ -197,7 +208,7 @@ void join_callouts(LineChart& chart) {
   std::vector<ChartCallout> joined;
   std::vector<std::vector<std::string>> names;
   for (const ChartCallout& callout : chart.callouts) {
-    const std::string& name = chart.lines.at(callout.line).label;
+    const std::string& name = chart.lines.at(callout.line.value()).label;
     const std::string said = callout.text.substr(name.size());
     std::size_t at = 0;
     while (at < joined.size() && (joined[at].text != said || joined[at].at.x != callout.at.x)) ++at;
@@ -206,6 +217,7 @@ void join_callouts(LineChart& chart) {
       names.emplace_back();
     }
     names[at].push_back(name);
+    if (names[at].size() > 1) joined[at].line.reset();
   }
   for (std::size_t i = 0; i < joined.size(); ++i) {
     const bool all = names[i].size() > 1 && names[i].size() == chart.lines.size();
@@ -224,17 +236,18 @@ LineChart peak_sweep_chart(const RunReport& report, const PointGroup& group) {
                   .x_column = "tokens",
                   .y_column = "peak_hbm_bytes",
                   .y_unit = kGiB,
+                  .end_label = kOutOfMemory,
+                  .log_x_where_wide = true,
                   .levels = hbm_levels(report, group.points)};
   for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
-    ChartLine line{sweep.label, {}, {}};
+    ChartLine line{.label = sweep.label};
     for (const std::size_t i : sweep.points) {
       const StaticResult& result = report.results[i];
       if (result.oom) {
         // Longer ones fail as well; the first tells the length that is left.
+        line.end = {static_cast<double>(result.oom->tokens), as_double(result.usable_hbm)};
         chart.callouts.push_back(
-            {oom_callout(sweep.label, *result.oom),
-             {static_cast<double>(result.oom->tokens), as_double(result.usable_hbm)},
-             chart.lines.size()});
+            {oom_callout(sweep.label, *result.oom), *line.end, chart.lines.size()});
         break;
       }
       line.points.push_back({final_tokens(*report.scenario, i), as_double(result.peak_hbm)});
@@ -251,10 +264,16 @@ LineChart throughput_sweep_chart(const RunReport& report, const PointGroup& grou
                   .x_label = kFinalTokens,
                   .y_label = "decode, whole batch (tok/s)",
                   .x_column = "tokens",
-                  .y_column = "decode_tok_s"};
+                  .y_column = "decode_tok_s",
+                  .end_label = "out of memory (no rate)",
+                  .log_x_where_wide = true};
   for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
-    ChartLine line{sweep.label, {}, {}};
+    ChartLine line{.label = sweep.label};
     for (const std::size_t i : sweep.points) {
+      if (const auto& oom = report.results[i].oom) {
+        line.end = {static_cast<double>(oom->tokens), 0};
+        break;
+      }
       if (!report.results[i].decode_tok_s) continue;
       line.points.push_back({final_tokens(*report.scenario, i), *report.results[i].decode_tok_s});
     }
@@ -263,10 +282,32 @@ LineChart throughput_sweep_chart(const RunReport& report, const PointGroup& grou
   return chart;
 }
 
-std::string replay_label(const ReplayMethod& method) {
-  if (!method.budget) return method.name;
-  if (*method.budget <= 1) return fmt::format("{} {:g} %", method.name, *method.budget * 100);
-  return fmt::format("{} {:g} entries", method.name, *method.budget);
+/// Names of a replay's methods; a budget that all share who have one stands in the title.
+LineNames replay_names(const ReplayResult& replay) {
+  std::set<std::string> methods, budgets;
+  for (const ReplayMethod& method : replay.methods) {
+    methods.insert(method.name);
+    if (method.budget) budgets.insert(budget_text(*method.budget));
+  }
+  const bool shared = budgets.size() == 1 && methods.size() == replay.methods.size();
+  LineNames names;
+  if (shared) names.shared = ", budget " + *budgets.begin();
+  for (const ReplayMethod& method : replay.methods) {
+    names.labels.push_back(
+        shared || !method.budget ? method.name : method.name + " " + budget_text(*method.budget));
+  }
+  return names;
+}
+
+/// Layers that all hold the same tell nothing: to within a hundredth.
+bool layers_differ(const LineChart& chart) {
+  constexpr double kAlike = 0.01;
+  return std::any_of(chart.lines.begin(), chart.lines.end(), [](const ChartLine& line) {
+    const auto [low, high] =
+        std::minmax_element(line.points.begin(), line.points.end(),
+                            [](ChartPoint a, ChartPoint b) { return a.y < b.y; });
+    return !line.points.empty() && high->y - low->y > kAlike * high->y;
+  });
 }
 
 /// A series over steps, the mean of every `stride` of them: as many as a figure can show.
@@ -294,32 +335,36 @@ FigureSet replay_figures(const ReplayResult& replay) {
   constexpr std::size_t kMostErrors = 32;  // errors jump from token to token; trends show in means
   constexpr double kRounding = 1e-5;       // fp32 against itself in another order of sums
   FigureSet set;
-  LineChart error{.name = "error_vs_step",
-                  .title = "Attention output error over decode steps: trace " + replay.trace,
-                  .x_label = "decode step",
-                  .y_label = "relative error",
-                  .x_column = "step",
-                  .y_column = "rel_error",
-                  .log_y_where_wide = true};
+  const LineNames names = replay_names(replay);
+  LineChart error{
+      .name = "error_vs_step",
+      .title = "Attention output error over decode steps: trace " + replay.trace + names.shared,
+      .x_label = "decode step",
+      .y_label = "relative error",
+      .x_column = "step",
+      .y_column = "rel_error",
+      .log_y_where_wide = true};
   LineChart held{.name = "bytes_vs_step",
-                 .title = "Cache held over decode steps: trace " + replay.trace,
+                 .title = "Cache held over decode steps: trace " + replay.trace + names.shared,
                  .x_label = "decode step",
                  .x_column = "step",
                  .y_column = "bytes_held"};
-  LineChart layers{.name = "replay_cache_per_layer",
-                   .title = "Cache per layer after the last step: trace " + replay.trace,
-                   .x_label = "layer",
-                   .x_column = "layer",
-                   .y_column = "bytes_final"};
-  for (const ReplayMethod& method : replay.methods) {
-    const std::string label = replay_label(method);
+  LineChart layers{
+      .name = "replay_cache_per_layer",
+      .title = "Cache per layer after the last step: trace " + replay.trace + names.shared,
+      .x_label = "layer",
+      .x_column = "layer",
+      .y_column = "bytes_final"};
+  for (std::size_t i = 0; i < replay.methods.size(); ++i) {
+    const ReplayMethod& method = replay.methods[i];
+    const std::string& label = names.labels[i];
     const std::size_t stride = (method.series.size() + kMostSteps - 1) / kMostSteps;
     const std::size_t error_stride = (method.series.size() + kMostErrors - 1) / kMostErrors;
     if (stride > 0) {
       const bool exact = std::all_of(method.series.begin(), method.series.end(),
                                      [](const ReplayStep& s) { return s.rel_error < kRounding; });
       // What is rounding alone would stretch a logarithmic axis by five powers of ten.
-      error.lines.push_back({exact ? label + " (below 1e-5)" : label, {}, {}});
+      error.lines.push_back({exact ? label + " (below 1e-5)" : label});
       if (!exact) {
         error.lines.back().points = over_steps(method.series, error_stride,
                                                [](const ReplayStep& s) { return s.rel_error; });
@@ -334,7 +379,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
                       [](const ReplayStep& s) { return static_cast<double>(s.bytes_held); }),
            {}});
     }
-    ChartLine line{label, {}, {}};
+    ChartLine line{.label = label};
     for (const ReplayCell& cell : method.layers) {
       line.points.push_back(
           {static_cast<double>(cell.layer), static_cast<double>(cell.bytes_final)});
@@ -344,7 +389,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
   fit_byte_unit(held, "keys, values and side data");
   fit_byte_unit(layers, "keys, values and side data");
   for (const LineChart* chart : {&error, &held, &layers}) {
-    if (!shows_something(*chart)) continue;
+    if (!shows_something(*chart) || (chart == &layers && !layers_differ(*chart))) continue;
     set.figures.push_back(draw(*chart));
     set.figures.back().kind = chart->name;
   }
@@ -363,6 +408,7 @@ FigureSet run_figures(const RunReport& report) {
     for (const PointGroup& group : groups) {
       const LineChart chart = make(report, group);
       if (!shows_something(chart)) continue;
+      if (kind == "cache_per_layer" && !layers_differ(chart)) continue;
       if (files == kMostFiles) {
         ++left_out;
         continue;
@@ -375,8 +421,8 @@ FigureSet run_figures(const RunReport& report) {
       set.notes.push_back(fmt::format("{} more figures of {} were left out", left_out, kind));
     }
   };
-  const std::vector<PointGroup> whole = point_groups(scenario, surrounding_keys_but_lengths());
-  std::vector<PointGroup> groups = point_groups(scenario, surrounding_keys());
+  const std::vector<PointGroup> whole = figure_groups(scenario, surrounding_keys_but_lengths());
+  std::vector<PointGroup> groups = figure_groups(scenario, surrounding_keys());
   // What a sweep shows in one figure is not shown again in one for each length.
   std::set<std::size_t> swept;
   for (const PointGroup& group : whole) {
