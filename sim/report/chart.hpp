@@ -47,7 +47,7 @@ struct LineChart {
   std::string lone_mark_label{};       // "peak of prefill"
   std::string end_label{};             // "out of memory"
   bool log_y_where_wide = false;       // logarithmic if all values are positive and span 30 times
-  bool log_x_where_wide = false;       // to base 2, if x spans 8 times
+  bool log_x_where_wide = false;       // to base 2, if x goes by doublings over 8 times
   bool integer_x = true;               // whole-number ticks ("53,912")
   std::vector<ChartLine> lines{};
   std::vector<ChartLevel> levels{};

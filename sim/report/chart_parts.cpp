@@ -90,7 +90,7 @@ std::string script(const std::string& name, const std::string& title, const Layo
   // A point of text is 1/72 inch to the PNG and a pixel of 1/96 to the SVG.
   out += fmt::format(
       "set terminal svg size {0},{1} {2} background '#ffffff' linewidth 1.3\n"
-      "mark = 0.55\n"
+      "mark = 0.55; spot = 0.62; sign = 1.05\n"
       "set key spacing 0.87\nset xtics offset 0,0.35\nset xlabel offset 0,0.85\n"
       "set output '{3}.svg'\n{4}\nunset output\n"
       "if (strstrt(GPVAL_TERMINALS, 'pngcairo') > 0) {{\n"
@@ -99,7 +99,7 @@ std::string script(const std::string& name, const std::string& title, const Layo
       "}} else {{\n"
       "  set terminal png size {5},{6} noenhanced linewidth {8}\n"
       "}}\n"
-      "mark = 0.9\n"
+      "mark = 0.9; spot = 1.26; sign = 1.6\n"
       "set key spacing 1.1\nset xtics offset 0,0\nset xlabel offset 0,0\n"
       "set output '{3}.png'\nreplot\nunset output\n",
       kWidth, height, style, name, plot, kWidth * kPngScale, height * kPngScale,

@@ -60,9 +60,10 @@ struct Layout {
 };
 [[nodiscard]] constexpr double plot_width(double left) { return kWidth - left - kRightMargin; }
 
-/// A whole script; `plot` gives the size of marks as a multiple of the variable `mark`: what all
-/// charts have in common (encoding, title, legend below, fonts), then `settings`, then `plot`,
-/// drawn as SVG and again as PNG.
+/// A whole script: what all charts have in common (encoding, title, legend below, fonts), then
+/// `settings`, then `plot`, drawn as SVG and again as PNG. `plot` gives sizes of marks in multiples
+/// of a variable of the terminal's: `mark` in the legend, `spot` on lines, `sign` for crosses and
+/// open marks.
 [[nodiscard]] std::string script(const std::string& name, const std::string& title,
                                  const Layout& layout, const std::string& settings,
                                  const std::string& plot);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -65,13 +66,28 @@ bool is_drawn(const LineChart& chart, const ChartLevel& level) {
   return level.y <= kFarLevel * highest(chart);
 }
 
+/// Whether values span 8 times in steps of about 2 or less. Over longer steps what is linear would
+/// look bent.
+bool goes_by_doublings(const std::set<double>& values) {
+  constexpr double kWide = 8, kLongestStep = 2.2;
+  if (values.empty() || *values.begin() <= 0) return false;
+  double before = *values.begin();
+  for (const double value : values) {
+    if (value > kLongestStep * before) return false;
+    before = value;
+  }
+  return *values.rbegin() >= kWide * *values.begin();
+}
+
 Box extent(const LineChart& chart) {
   Box box{INFINITY, -INFINITY, INFINITY, -INFINITY};
   box.y_unit = chart.y_unit;
   double smallest_positive = INFINITY;
   bool all_positive = true;
+  std::set<double> lengths;
   const auto see = [&](ChartPoint p) {
     const double y = p.y / chart.y_unit;
+    lengths.insert(p.x);
     box.x_low = std::min(box.x_low, p.x);
     box.x_high = std::max(box.x_high, p.x);
     box.y_low = std::min(box.y_low, y);
@@ -102,9 +118,8 @@ Box extent(const LineChart& chart) {
     box.y_low = std::min(0.0, box.y_low);
     box.y_high = box.y_high > box.y_low ? box.y_high * 1.04 : box.y_low + 1;
   }
-  constexpr double kWideLengths = 8;
   constexpr double kPad = 0.025;
-  box.log_x = chart.log_x_where_wide && box.x_low > 0 && box.x_high >= kWideLengths * box.x_low;
+  box.log_x = chart.log_x_where_wide && goes_by_doublings(lengths);
   if (box.log_x) {
     const double pad = std::pow(box.x_high / box.x_low, kPad);
     box.x_low /= pad;
@@ -501,14 +516,14 @@ Figure draw(const LineChart& chart) {
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
     const LineStyle style = line_style(i);
     if (!marks[i].empty()) {
-      points("marks", i, fmt::format("pt {} ps 1.4*mark lc rgb '{}'", style.mark, style.colour));
+      points("marks", i, fmt::format("pt {} ps spot lc rgb '{}'", style.mark, style.colour));
     }
     if (!lone_marks[i].empty()) {
       points("lone_marks", i,
-             fmt::format("pt {} ps 1.6*mark lw 2.2 lc rgb '{}'", style.open_mark, style.colour));
+             fmt::format("pt {} ps sign lw 2.2 lc rgb '{}'", style.open_mark, style.colour));
     }
     if (!ends[i].empty()) {
-      points("ends", i, fmt::format("pt 2 ps 1.6*mark lw 3 lc rgb '{}'", style.colour));
+      points("ends", i, fmt::format("pt 2 ps sign lw 3 lc rgb '{}'", style.colour));
     }
     title(fmt::format("linespoints lw 2.6 dt {} lc rgb '{}' pt {} ps mark", style.dash,
                       style.colour, style.mark),
@@ -518,9 +533,9 @@ Figure draw(const LineChart& chart) {
     return std::any_of(of_lines.begin(), of_lines.end(), [](const auto& m) { return !m.empty(); });
   };
   if (any(lone_marks)) {
-    title("points pt 6 ps 1.6*mark lw 2.2 lc rgb '#555555'", chart.lone_mark_label);
+    title("points pt 6 ps sign lw 2.2 lc rgb '#555555'", chart.lone_mark_label);
   }
-  if (any(ends)) title("points pt 2 ps 1.6*mark lw 3 lc rgb '#555555'", chart.end_label);
+  if (any(ends)) title("points pt 2 ps sign lw 3 lc rgb '#555555'", chart.end_label);
   const Layout layout{kLeft, height, entries};
   return {chart.name, clean_text(chart.title), data_csv(chart),
           script(chart.name, chart.title, layout, settings,
