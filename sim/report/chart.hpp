@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,14 +20,15 @@ struct ChartPoint {
 };
 
 struct ChartLine {
-  std::string label;
-  std::vector<ChartPoint> points;
-  std::optional<ChartPoint> lone_mark;  // a value off the line, such as the prefill's peak
+  std::string label{};
+  std::vector<ChartPoint> points{};
+  std::optional<ChartPoint> lone_mark{};  // a value off the line, such as the prefill's peak
+  std::optional<ChartPoint> end{};        // a cross: where it ran out of memory
 };
 
 /// A horizontal line over the whole width: what the GPU has.
 struct ChartLevel {
-  std::string label;
+  std::string label{};
   double y = 0;
 };
 
@@ -34,7 +36,7 @@ struct ChartLevel {
 struct ChartCallout {
   std::string text;
   ChartPoint at;
-  std::size_t line = 0;  // whose colour it takes
+  std::optional<std::size_t> line{};  // whose colour it takes; black where it is of several
 };
 
 struct LineChart {
@@ -43,7 +45,9 @@ struct LineChart {
   std::string x_column{}, y_column{};  // of the CSV, with unit
   double y_unit = 1;                   // the CSV's unit in one of the axis's: 2^30 for GiB
   std::string lone_mark_label{};       // "peak of prefill"
+  std::string end_label{};             // "out of memory"
   bool log_y_where_wide = false;       // logarithmic if all values are positive and span 30 times
+  bool log_x_where_wide = false;       // to base 2, if x goes by doublings over 8 times
   bool integer_x = true;               // whole-number ticks ("53,912")
   std::vector<ChartLine> lines{};
   std::vector<ChartLevel> levels{};
@@ -51,24 +55,39 @@ struct LineChart {
 };
 [[nodiscard]] Figure draw(const LineChart& chart);
 
-/// The part of a bar that was asked for and not had: white, without a number.
-inline constexpr const char* kAskedFor = "asked for";
+/// How a part of a bar is filled.
+struct Fill {
+  std::string_view colour;
+  int pattern = 0;    // 0: solid; else gnuplot's hatching of that number on white
+  bool dark = false;  // white text on it
+  friend constexpr bool operator==(const Fill&, const Fill&) = default;
+};
+struct PartStyle {
+  std::string_view words;  // of the legend
+  Fill fill;
+};
 
 /// One horizontal bar of parts from 0, and a tick at a limit.
 struct ChartBar {
-  std::string label;
-  std::string detail;    // under the label
+  std::string label{};
+  std::string detail{};  // under the label
   bool heading = false;  // no bar: the label stands over those that follow
-  std::vector<std::pair<std::string, double>> parts;  // name, value; drawn in this order
-  std::optional<double> limit;
+  std::vector<std::pair<PartStyle, double>> parts{};  // drawn in this order
+  std::optional<double> limit{};
+  std::optional<double> cut{};     // what is longer ends here, with a break mark
+  std::string end_text{};          // beside the bar's end: one or two lines
+  bool inside_numbers = true;      // each part's number in it, where it has room
+  std::optional<double> beside{};  // a thinner bar under it, to compare with
+  std::string beside_text{};
 };
 struct BarChart {
   std::string name{}, title{};
-  std::string x_label;
-  std::string column;  // of the CSV, with unit
+  std::string x_label{};
+  std::string column{};  // of the CSV, with unit
   double unit = 1;
-  std::string limit_label;
-  std::vector<std::string> part_order{};  // a part's place here gives its colour, in every file
+  std::string limit_label{};
+  std::string beside_label{};
+  std::vector<PartStyle> styles{};  // of all parts, in the legend's order
   std::vector<ChartBar> bars{};
 };
 [[nodiscard]] Figure draw(const BarChart& chart);

@@ -38,13 +38,15 @@ std::vector<std::string> title_lines(const std::string& title) {
 
 namespace {
 
-/// Columns of the legend below a plot; its entries stand in a grid as wide as the plot.
+constexpr double kCanvasEdge = 10;  // white at the sides of the legend
+
+/// Columns of the legend below a plot; its entries stand in a grid as wide as the canvas.
 int legend_columns(const Layout& layout) {
   constexpr double kSample = 75;            // line and mark before an entry
   constexpr double kWideCharacters = 1.08;  // gnuplot reckons texts wider than they come out
   double widest = 0;
   for (const std::string& entry : layout.legend) widest = std::max(widest, text_pixels(entry));
-  const double fit = plot_width(layout.left) / (widest * kWideCharacters + kSample);
+  const double fit = (kWidth - 2 * kCanvasEdge) / (widest * kWideCharacters + kSample);
   return std::clamp(static_cast<int>(fit), 1, 4);
 }
 
@@ -70,11 +72,12 @@ std::string script(const std::string& name, const std::string& title, const Layo
       "set border 3 lw 1.2 lc rgb '#333333'\n"
       "set tics nomirror out\n"
       "set grid lc rgb '#dddddd' lw 1 lt 1 dt solid\n"
-      "set key bmargin center horizontal maxcols {} Left reverse samplen 3 noenhanced\n"
+      "set key at screen 0.5, screen {} center bottom vertical maxrows {} Left reverse samplen 3 "
+      "noenhanced\n"
       "set lmargin at screen {}\nset rmargin at screen {}\n"
       "set tmargin at screen {}\nset bmargin at screen {}\n",
-      name, columns, number(layout.left / kWidth), number(1 - kRightMargin / kWidth),
-      number(1 - top / height), number(bottom / height));
+      name, number(10.0 / height), std::max(rows, 1), number(layout.left / kWidth),
+      number(1 - kRightMargin / kWidth), number(1 - top / height), number(bottom / height));
   // The title is centred on the canvas, whatever the plot's margins.
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const double y = kTopGap + kLineHeight * (static_cast<double>(i) + 0.5);
@@ -87,7 +90,7 @@ std::string script(const std::string& name, const std::string& title, const Layo
   // A point of text is 1/72 inch to the PNG and a pixel of 1/96 to the SVG.
   out += fmt::format(
       "set terminal svg size {0},{1} {2} background '#ffffff' linewidth 1.3\n"
-      "mark = 0.55\n"
+      "mark = 0.55; spot = 0.62; sign = 1.05\n"
       "set key spacing 0.87\nset xtics offset 0,0.35\nset xlabel offset 0,0.85\n"
       "set output '{3}.svg'\n{4}\nunset output\n"
       "if (strstrt(GPVAL_TERMINALS, 'pngcairo') > 0) {{\n"
@@ -96,7 +99,7 @@ std::string script(const std::string& name, const std::string& title, const Layo
       "}} else {{\n"
       "  set terminal png size {5},{6} noenhanced linewidth {8}\n"
       "}}\n"
-      "mark = 0.9\n"
+      "mark = 0.9; spot = 1.26; sign = 1.6\n"
       "set key spacing 1.1\nset xtics offset 0,0\nset xlabel offset 0,0\n"
       "set output '{3}.png'\nreplot\nunset output\n",
       kWidth, height, style, name, plot, kWidth * kPngScale, height * kPngScale,

@@ -26,13 +26,18 @@ inline constexpr std::array<std::string_view, 5> kDashes{"solid", "(14,5)", "(3,
                                                          "(7,3)"};
 inline constexpr std::array<int, 6> kMarks{7, 5, 9, 13, 11, 15};
 
-struct Fill {
+/// How the `i`-th line is drawn: no two of the first 210 alike, and of any two of the first 30 at
+/// least two of colour, dash and mark differ.
+struct LineStyle {
   std::string_view colour;
-  bool dark;  // white text on it
+  std::string_view dash;
+  int mark;       // filled
+  int open_mark;  // of the same shape
 };
-inline constexpr std::array<Fill, 8> kFills{
-    Fill{"#0072B2", true},  Fill{"#E69F00", false}, Fill{"#009E73", true}, Fill{"#F0E442", false},
-    Fill{"#CC79A7", false}, Fill{"#56B4E9", false}, Fill{"#D55E00", true}, Fill{"#999999", false}};
+[[nodiscard]] constexpr LineStyle line_style(std::size_t i) {
+  const int mark = kMarks[i % kMarks.size()];
+  return {kLineColours[i % kLineColours.size()], kDashes[i % kDashes.size()], mark, mark - 1};
+}
 
 /// Round steps from at most `low` to at least `high`, about `wanted` of them.
 struct Ticks {
@@ -55,9 +60,10 @@ struct Layout {
 };
 [[nodiscard]] constexpr double plot_width(double left) { return kWidth - left - kRightMargin; }
 
-/// A whole script; `plot` gives the size of marks as a multiple of the variable `mark`: what all
-/// charts have in common (encoding, title, legend below, fonts), then `settings`, then `plot`,
-/// drawn as SVG and again as PNG.
+/// A whole script: what all charts have in common (encoding, title, legend below, fonts), then
+/// `settings`, then `plot`, drawn as SVG and again as PNG. `plot` gives sizes of marks in multiples
+/// of a variable of the terminal's: `mark` in the legend, `spot` on lines, `sign` for crosses and
+/// open marks.
 [[nodiscard]] std::string script(const std::string& name, const std::string& title,
                                  const Layout& layout, const std::string& settings,
                                  const std::string& plot);

@@ -9,7 +9,9 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/report/bar_figures.hpp"
 #include "sim/report/chart.hpp"
+#include "sim/report/line_names.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/text.hpp"
 
@@ -17,8 +19,6 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kMostFiles = 12;  // of one kind
-constexpr std::size_t kMostBars = 24;   // in one file
-constexpr std::size_t kMostParts = 8;   // of a bar: as many as there are fills
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr double kGiB = 1024.0 * kMiB;
 
@@ -45,6 +45,8 @@ std::vector<ChartLevel> hbm_levels(const RunReport& report,
   return levels;
 }
 
+constexpr const char* kOutOfMemory = "out of memory";
+
 LineChart memory_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "memory_vs_length" + group.suffix,
                   .title = "Peak memory versus length: " + group.description,
@@ -53,11 +55,12 @@ LineChart memory_chart(const RunReport& report, const PointGroup& group) {
                   .x_column = "tokens",
                   .y_column = "peak_bytes",
                   .y_unit = kGiB,
-                  .lone_mark_label = "peak of prefill",
+                  .lone_mark_label = "prefill peak (open)",
+                  .end_label = kOutOfMemory,
                   .levels = hbm_levels(report, group.points)};
   for (std::size_t i = 0; i < group.points.size(); ++i) {
     const StaticResult& result = report.results[group.points[i]];
-    ChartLine line{group.labels[i], {}, {}};
+    ChartLine line{.label = group.labels[i]};
     const bool prefilled = !result.oom || result.oom->phase == "decode";
     for (const StaticSample& s : result.timeline) {
       if (s.step > 0) line.points.push_back({static_cast<double>(s.tokens), as_double(s.peak)});
@@ -72,9 +75,9 @@ LineChart memory_chart(const RunReport& report, const PointGroup& group) {
         line.points.push_back(
             {tokens, as_double(result.usable_hbm - result.oom->free + result.oom->requested)});
       }
-      chart.callouts.push_back({oom_callout(group.labels[i], *result.oom),
-                                {tokens, as_double(result.usable_hbm)},
-                                chart.lines.size()});
+      line.end = {tokens, as_double(result.usable_hbm)};
+      chart.callouts.push_back(
+          {oom_callout(group.labels[i], *result.oom), *line.end, chart.lines.size()});
     }
     chart.lines.push_back(std::move(line));
   }
@@ -87,16 +90,20 @@ LineChart throughput_chart(const RunReport& report, const PointGroup& group) {
                   .x_label = "tokens per sequence (prompt and output)",
                   .y_label = "decode, whole batch (tok/s)",
                   .x_column = "tokens",
-                  .y_column = "tok_s"};
+                  .y_column = "tok_s",
+                  .end_label = kOutOfMemory};
   for (std::size_t i = 0; i < group.points.size(); ++i) {
-    ChartLine line{group.labels[i], {}, {}};
+    ChartLine line{.label = group.labels[i]};
     for (const StaticSample& s : report.results[group.points[i]].timeline) {
       if (s.step > 0 && s.tok_s > 0)
         line.points.push_back({static_cast<double>(s.tokens), s.tok_s});
     }
     // A line without points keeps its place, so that a method has one colour in all figures.
     if (const auto& oom = report.results[group.points[i]].oom) {
-      line.label += line.points.empty() ? fmt::format(" (OOM in {})", oom->phase) : " (until OOM)";
+      if (line.points.empty()) line.label += fmt::format(" (OOM in {})", oom->phase);
+      // There is no rate where there was no step: such a cross stands on the axis.
+      line.end = line.points.empty() ? ChartPoint{static_cast<double>(oom->tokens), 0}
+                                     : line.points.back();
     }
     chart.lines.push_back(std::move(line));
   }
@@ -129,7 +136,7 @@ LineChart layers_chart(const RunReport& report, const PointGroup& group) {
                   .y_column = "kv_bytes"};
   for (std::size_t i = 0; i < group.points.size(); ++i) {
     const StaticResult& result = report.results[group.points[i]];
-    ChartLine line{group.labels[i], {}, {}};
+    ChartLine line{.label = group.labels[i]};
     const bool has_end = !result.oom || result.oom->phase == "decode";
     for (std::size_t layer = 0; has_end && layer < result.kv_bytes_per_layer.size(); ++layer) {
       line.points.push_back(
@@ -149,101 +156,6 @@ bool shows_something(const LineChart& chart) {
                      [](const ChartLine& line) { return line.points.size() >= 2; });
 }
 
-/// What a bar's parts are stacked in: first what every run has, then by name.
-std::vector<std::string> part_order(const std::vector<StaticResult>& results) {
-  std::map<std::string, std::int64_t> largest;
-  for (const StaticResult& result : results) {
-    for (const auto& [name, bytes] : result.oom ? result.oom->owners : result.peak_owners) {
-      largest[name] = std::max(largest[name], bytes.count());
-    }
-  }
-  std::vector<std::string> order;
-  for (const char* name : {"context", "weights", "kv_cache", "side_data"}) {
-    if (largest.contains(name)) order.emplace_back(name);
-  }
-  std::vector<std::string> rest;
-  for (const auto& [name, bytes] : largest) {
-    if (bytes > 0 && std::find(order.begin(), order.end(), name) == order.end()) {
-      rest.push_back(name);
-    }
-  }
-  std::stable_sort(rest.begin(), rest.end(), [&](const std::string& a, const std::string& b) {
-    return largest[a] > largest[b];
-  });
-  order.insert(order.end(), rest.begin(), rest.end());
-  return order;
-}
-
-/// A point's bar: who held what at the peak, or at the OOM and what was asked for then.
-ChartBar bar_of(const StaticResult& result, const std::string& label,
-                const std::vector<std::string>& order) {
-  constexpr double kCut = 1.3;  // of the limit: what was asked for may be many times the memory
-  ChartBar bar{label, "", false, {}, as_double(result.usable_hbm)};
-  const Owners& owners = result.oom ? result.oom->owners : result.peak_owners;
-  if (result.oom)
-    bar.detail = fmt::format("OOM, asked {}", to_text(result.oom->requested));
-  else if (!result.peak_phase.empty())
-    bar.detail = "peak in " + result.peak_phase;
-  double other = 0;
-  double sum = 0;
-  for (const auto& [name, bytes] : owners) {
-    sum += as_double(bytes);
-    if (std::find(order.begin(), order.end(), name) == order.end()) other += as_double(bytes);
-  }
-  for (const std::string& name : order) {
-    const auto found = owners.find(name);
-    if (found != owners.end() && found->second > Bytes{0}) {
-      bar.parts.emplace_back(name, as_double(found->second));
-    }
-  }
-  if (other > 0) bar.parts.emplace_back("other", other);
-  if (result.oom) {
-    const double asked = as_double(result.oom->requested);
-    const double room = std::max(0.0, kCut * as_double(result.usable_hbm) - sum);
-    bar.parts.emplace_back(kAskedFor, std::min(asked, room));
-  }
-  return bar;
-}
-
-void add_breakdowns(const RunReport& report, FigureSet& set) {
-  const Scenario& scenario = *report.scenario;
-  std::vector<std::string> order = part_order(report.results);
-  const bool others = order.size() > kMostParts;
-  if (others) order.resize(kMostParts - 1);
-  std::vector<std::string> colours = order;
-  if (others) colours.emplace_back("other");
-  // A file holds whole groups, each under its heading, as long as they fit.
-  std::vector<std::vector<ChartBar>> files(1);
-  for (const PointGroup& group : point_groups(scenario, surrounding_keys())) {
-    const std::size_t rows = group.points.size() + (group.heading.empty() ? 0 : 1);
-    if (!files.back().empty() && files.back().size() + rows > kMostBars) files.emplace_back();
-    if (!group.heading.empty()) files.back().push_back({group.heading, "", true, {}, {}});
-    for (std::size_t k = 0; k < group.points.size(); ++k) {
-      if (files.back().size() >= kMostBars) files.emplace_back();
-      files.back().push_back(bar_of(report.results[group.points[k]], group.labels[k], order));
-    }
-  }
-  for (std::size_t file = 0; file < std::min(files.size(), kMostFiles); ++file) {
-    BarChart chart{
-        .name = files.size() > 1 ? fmt::format("hbm_breakdown_{}", file + 1) : "hbm_breakdown",
-        .title = "HBM by owner at the peak: " + common_description(scenario),
-        .x_label = "HBM (GiB)",
-        .column = "bytes",
-        .unit = kGiB,
-        .limit_label = "usable HBM",
-        .bars = std::move(files[file])};
-    const bool any = std::any_of(chart.bars.begin(), chart.bars.end(),
-                                 [](const ChartBar& bar) { return !bar.parts.empty(); });
-    if (!any) continue;
-    set.figures.push_back(draw(chart));
-    set.figures.back().kind = "hbm_breakdown";
-  }
-  if (files.size() > kMostFiles) {
-    set.notes.push_back(
-        fmt::format("{} more figures of hbm_breakdown were left out", files.size() - kMostFiles));
-  }
-}
-
 /// Points that are the same but for their lengths, shortest first.
 struct Sweep {
   std::string label;
@@ -258,7 +170,6 @@ double final_tokens(const Scenario& scenario, std::size_t point) {
 /// The sweeps of at least 3 lengths within a group; fewer are no line.
 std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) {
   constexpr std::size_t kFewestLengths = 3;
-  const std::vector<std::string> which = method_keys(scenario, group.points);
   std::vector<nlohmann::ordered_json> identity;
   std::vector<Sweep> sweeps;
   for (const std::size_t i : group.points) {
@@ -268,7 +179,7 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) 
     const auto found = std::find(identity.begin(), identity.end(), mine);
     const auto at = static_cast<std::size_t>(found - identity.begin());
     if (found == identity.end()) {
-      sweeps.push_back({label_of(mine, which), {}});
+      sweeps.emplace_back();
       identity.push_back(std::move(mine));
     }
     sweeps[at].points.push_back(i);
@@ -283,6 +194,10 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) 
     for (const std::size_t i : sweep.points) lengths.insert(final_tokens(scenario, i));
     return lengths.size() < kFewestLengths;
   });
+  std::vector<std::size_t> firsts;
+  for (const Sweep& sweep : sweeps) firsts.push_back(sweep.points.front());
+  const LineNames names = line_names(scenario, firsts);
+  for (std::size_t i = 0; i < sweeps.size(); ++i) sweeps[i].label = names.labels[i];
   return sweeps;
 }
 
@@ -293,7 +208,7 @@ void join_callouts(LineChart& chart) {
   std::vector<ChartCallout> joined;
   std::vector<std::vector<std::string>> names;
   for (const ChartCallout& callout : chart.callouts) {
-    const std::string& name = chart.lines.at(callout.line).label;
+    const std::string& name = chart.lines.at(callout.line.value()).label;
     const std::string said = callout.text.substr(name.size());
     std::size_t at = 0;
     while (at < joined.size() && (joined[at].text != said || joined[at].at.x != callout.at.x)) ++at;
@@ -302,6 +217,7 @@ void join_callouts(LineChart& chart) {
       names.emplace_back();
     }
     names[at].push_back(name);
+    if (names[at].size() > 1) joined[at].line.reset();
   }
   for (std::size_t i = 0; i < joined.size(); ++i) {
     const bool all = names[i].size() > 1 && names[i].size() == chart.lines.size();
@@ -320,17 +236,18 @@ LineChart peak_sweep_chart(const RunReport& report, const PointGroup& group) {
                   .x_column = "tokens",
                   .y_column = "peak_hbm_bytes",
                   .y_unit = kGiB,
+                  .end_label = kOutOfMemory,
+                  .log_x_where_wide = true,
                   .levels = hbm_levels(report, group.points)};
   for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
-    ChartLine line{sweep.label, {}, {}};
+    ChartLine line{.label = sweep.label};
     for (const std::size_t i : sweep.points) {
       const StaticResult& result = report.results[i];
       if (result.oom) {
         // Longer ones fail as well; the first tells the length that is left.
+        line.end = {static_cast<double>(result.oom->tokens), as_double(result.usable_hbm)};
         chart.callouts.push_back(
-            {oom_callout(sweep.label, *result.oom),
-             {static_cast<double>(result.oom->tokens), as_double(result.usable_hbm)},
-             chart.lines.size()});
+            {oom_callout(sweep.label, *result.oom), *line.end, chart.lines.size()});
         break;
       }
       line.points.push_back({final_tokens(*report.scenario, i), as_double(result.peak_hbm)});
@@ -347,10 +264,16 @@ LineChart throughput_sweep_chart(const RunReport& report, const PointGroup& grou
                   .x_label = kFinalTokens,
                   .y_label = "decode, whole batch (tok/s)",
                   .x_column = "tokens",
-                  .y_column = "decode_tok_s"};
+                  .y_column = "decode_tok_s",
+                  .end_label = "out of memory (no rate)",
+                  .log_x_where_wide = true};
   for (const Sweep& sweep : sweeps_of(*report.scenario, group)) {
-    ChartLine line{sweep.label, {}, {}};
+    ChartLine line{.label = sweep.label};
     for (const std::size_t i : sweep.points) {
+      if (const auto& oom = report.results[i].oom) {
+        line.end = {static_cast<double>(oom->tokens), 0};
+        break;
+      }
       if (!report.results[i].decode_tok_s) continue;
       line.points.push_back({final_tokens(*report.scenario, i), *report.results[i].decode_tok_s});
     }
@@ -359,10 +282,32 @@ LineChart throughput_sweep_chart(const RunReport& report, const PointGroup& grou
   return chart;
 }
 
-std::string replay_label(const ReplayMethod& method) {
-  if (!method.budget) return method.name;
-  if (*method.budget <= 1) return fmt::format("{} {:g} %", method.name, *method.budget * 100);
-  return fmt::format("{} {:g} entries", method.name, *method.budget);
+/// Names of a replay's methods; a budget that all share who have one stands in the title.
+LineNames replay_names(const ReplayResult& replay) {
+  std::set<std::string> methods, budgets;
+  for (const ReplayMethod& method : replay.methods) {
+    methods.insert(method.name);
+    if (method.budget) budgets.insert(budget_text(*method.budget));
+  }
+  const bool shared = budgets.size() == 1 && methods.size() == replay.methods.size();
+  LineNames names;
+  if (shared) names.shared = ", budget " + *budgets.begin();
+  for (const ReplayMethod& method : replay.methods) {
+    names.labels.push_back(
+        shared || !method.budget ? method.name : method.name + " " + budget_text(*method.budget));
+  }
+  return names;
+}
+
+/// Layers that all hold the same tell nothing: to within a hundredth.
+bool layers_differ(const LineChart& chart) {
+  constexpr double kAlike = 0.01;
+  return std::any_of(chart.lines.begin(), chart.lines.end(), [](const ChartLine& line) {
+    const auto [low, high] =
+        std::minmax_element(line.points.begin(), line.points.end(),
+                            [](ChartPoint a, ChartPoint b) { return a.y < b.y; });
+    return !line.points.empty() && high->y - low->y > kAlike * high->y;
+  });
 }
 
 /// A series over steps, the mean of every `stride` of them: as many as a figure can show.
@@ -390,32 +335,36 @@ FigureSet replay_figures(const ReplayResult& replay) {
   constexpr std::size_t kMostErrors = 32;  // errors jump from token to token; trends show in means
   constexpr double kRounding = 1e-5;       // fp32 against itself in another order of sums
   FigureSet set;
-  LineChart error{.name = "error_vs_step",
-                  .title = "Attention output error over decode steps: trace " + replay.trace,
-                  .x_label = "decode step",
-                  .y_label = "relative error",
-                  .x_column = "step",
-                  .y_column = "rel_error",
-                  .log_y_where_wide = true};
+  const LineNames names = replay_names(replay);
+  LineChart error{
+      .name = "error_vs_step",
+      .title = "Attention output error over decode steps: trace " + replay.trace + names.shared,
+      .x_label = "decode step",
+      .y_label = "relative error",
+      .x_column = "step",
+      .y_column = "rel_error",
+      .log_y_where_wide = true};
   LineChart held{.name = "bytes_vs_step",
-                 .title = "Cache held over decode steps: trace " + replay.trace,
+                 .title = "Cache held over decode steps: trace " + replay.trace + names.shared,
                  .x_label = "decode step",
                  .x_column = "step",
                  .y_column = "bytes_held"};
-  LineChart layers{.name = "replay_cache_per_layer",
-                   .title = "Cache per layer after the last step: trace " + replay.trace,
-                   .x_label = "layer",
-                   .x_column = "layer",
-                   .y_column = "bytes_final"};
-  for (const ReplayMethod& method : replay.methods) {
-    const std::string label = replay_label(method);
+  LineChart layers{
+      .name = "replay_cache_per_layer",
+      .title = "Cache per layer after the last step: trace " + replay.trace + names.shared,
+      .x_label = "layer",
+      .x_column = "layer",
+      .y_column = "bytes_final"};
+  for (std::size_t i = 0; i < replay.methods.size(); ++i) {
+    const ReplayMethod& method = replay.methods[i];
+    const std::string& label = names.labels[i];
     const std::size_t stride = (method.series.size() + kMostSteps - 1) / kMostSteps;
     const std::size_t error_stride = (method.series.size() + kMostErrors - 1) / kMostErrors;
     if (stride > 0) {
       const bool exact = std::all_of(method.series.begin(), method.series.end(),
                                      [](const ReplayStep& s) { return s.rel_error < kRounding; });
       // What is rounding alone would stretch a logarithmic axis by five powers of ten.
-      error.lines.push_back({exact ? label + " (below 1e-5)" : label, {}, {}});
+      error.lines.push_back({exact ? label + " (below 1e-5)" : label});
       if (!exact) {
         error.lines.back().points = over_steps(method.series, error_stride,
                                                [](const ReplayStep& s) { return s.rel_error; });
@@ -430,7 +379,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
                       [](const ReplayStep& s) { return static_cast<double>(s.bytes_held); }),
            {}});
     }
-    ChartLine line{label, {}, {}};
+    ChartLine line{.label = label};
     for (const ReplayCell& cell : method.layers) {
       line.points.push_back(
           {static_cast<double>(cell.layer), static_cast<double>(cell.bytes_final)});
@@ -440,7 +389,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
   fit_byte_unit(held, "keys, values and side data");
   fit_byte_unit(layers, "keys, values and side data");
   for (const LineChart* chart : {&error, &held, &layers}) {
-    if (!shows_something(*chart)) continue;
+    if (!shows_something(*chart) || (chart == &layers && !layers_differ(*chart))) continue;
     set.figures.push_back(draw(*chart));
     set.figures.back().kind = chart->name;
   }
@@ -459,6 +408,7 @@ FigureSet run_figures(const RunReport& report) {
     for (const PointGroup& group : groups) {
       const LineChart chart = make(report, group);
       if (!shows_something(chart)) continue;
+      if (kind == "cache_per_layer" && !layers_differ(chart)) continue;
       if (files == kMostFiles) {
         ++left_out;
         continue;
@@ -471,8 +421,8 @@ FigureSet run_figures(const RunReport& report) {
       set.notes.push_back(fmt::format("{} more figures of {} were left out", left_out, kind));
     }
   };
-  const std::vector<PointGroup> whole = point_groups(scenario, surrounding_keys_but_lengths());
-  std::vector<PointGroup> groups = point_groups(scenario, surrounding_keys());
+  const std::vector<PointGroup> whole = figure_groups(scenario, surrounding_keys_but_lengths());
+  std::vector<PointGroup> groups = figure_groups(scenario, surrounding_keys());
   // What a sweep shows in one figure is not shown again in one for each length.
   std::set<std::size_t> swept;
   for (const PointGroup& group : whole) {
@@ -497,7 +447,7 @@ FigureSet run_figures(const RunReport& report) {
   add_lines("peak_vs_final_length", peak_sweep_chart, whole);
   add_lines("throughput_vs_length", throughput_chart, groups);
   add_lines("throughput_vs_length", throughput_sweep_chart, whole);
-  add_breakdowns(report, set);
+  add_bar_figures(report, set);
   add_lines("cache_per_layer", layers_chart, groups);
   if (report.replay) {
     FigureSet of_replay = replay_figures(*report.replay);

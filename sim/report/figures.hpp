@@ -22,15 +22,16 @@ struct FigureSet {
   std::vector<std::string> notes;  // what was left out, and why
 };
 
-/// The figures of a run: memory and throughput versus length and cache size per layer (one line a
-/// method, one file for each model, GPU, stack, dtype, batch and length), HBM by owner at the peak
-/// (one bar a point), and those of its replay. Where points differ in length alone, peak and
-/// throughput by final length take the place of the first two. A scenario may name the figures it
-/// wants. A figure that would show nothing (one sample, no
-/// point) is left out. Pure.
+/// The figures of a run: memory and throughput versus length and, where layers differ, cache size
+/// per layer (one line a method, one file for each model, GPU, stack, dtype, batch and length), HBM
+/// by owner at the peak (one bar a point), sizes of caches where no point decodes, and those of its
+/// replay. Where points differ in length alone, peak and throughput by final length take the place
+/// of the first two. A scenario may name the figures it wants. A figure that would show nothing
+/// (one sample, no point) is left out. Pure.
 [[nodiscard]] FigureSet run_figures(const RunReport& report);
 
-/// Error and bytes held over steps (where the series were kept) and cache size per layer.
+/// Error and bytes held over steps (where the series were kept) and cache size per layer (where
+/// layers differ).
 [[nodiscard]] FigureSet replay_figures(const ReplayResult& replay);
 
 }  // namespace kvsim

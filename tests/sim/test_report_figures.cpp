@@ -1,10 +1,17 @@
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <fstream>
+#include <map>
+#include <set>
 #include <sstream>
 
+#include "models/cost/op.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/figures.hpp"
 #include "sim/report/gnuplot.hpp"
+#include "sim/report/line_names.hpp"
+#include "sim/report/owner_styles.hpp"
 #include "sim/report/results_folder.hpp"
 #include "tests/sim/report_samples.hpp"
 #include "tests/support/check.hpp"
@@ -61,8 +68,7 @@ TEST_CASE("a run has its figures, each once, the same bytes each time") {
   const RunReport report = test::sample_report(scenario);
   const FigureSet set = run_figures(report);
   CHECK(names(set) == std::vector<std::string>{"memory_vs_length", "throughput_vs_length",
-                                               "hbm_breakdown", "cache_per_layer", "error_vs_step",
-                                               "bytes_vs_step", "replay_cache_per_layer"});
+                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step"});
   CHECK(set.notes.empty());
   const FigureSet again = run_figures(test::sample_report(scenario));
   for (std::size_t i = 0; i < set.figures.size(); ++i) {
@@ -79,7 +85,7 @@ TEST_CASE("the crossing and the HBM line are on the figure of memory") {
   CHECK(figure.script.find("'HBM (GiB)'") != std::string::npos);
   CHECK(figure.title ==
         "Peak memory versus length: Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1, prompt "
-        "20,000, output 34,000");
+        "20,000, output 34,000, budget 18,000 entries");
   CHECK(figure.csv.starts_with("series,kind,tokens,peak_bytes,label\n"));
 }
 
@@ -92,8 +98,7 @@ TEST_CASE("points that differ in more than the method get a file each") {
   CHECK(names(run_figures(report)) ==
         std::vector<std::string>{"memory_vs_length_a800-80gb-sxm", "memory_vs_length_h200-sxm",
                                  "throughput_vs_length_a800-80gb-sxm",
-                                 "throughput_vs_length_h200-sxm", "hbm_breakdown",
-                                 "cache_per_layer_a800-80gb-sxm", "cache_per_layer_h200-sxm"});
+                                 "throughput_vs_length_h200-sxm", "hbm_breakdown"});
 }
 
 TEST_CASE("a list of lengths is one line over them") {
@@ -109,8 +114,242 @@ TEST_CASE("a list of lengths is one line over them") {
   scenario.published.clear();
   const FigureSet set = run_figures(report);
   CHECK(names(set) == std::vector<std::string>{"peak_vs_final_length", "throughput_vs_length",
-                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step",
-                                               "replay_cache_per_layer"});
+                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step"});
+}
+
+TEST_CASE("cache per layer is drawn where layers differ, and only there") {
+  const Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  const auto drawn = [&](const std::string& name) {
+    const std::vector<std::string> all = names(run_figures(report));
+    return std::count(all.begin(), all.end(), name);
+  };
+  CHECK(drawn("cache_per_layer") == 0);
+  CHECK(drawn("replay_cache_per_layer") == 0);
+  report.results[1].kv_bytes_per_layer[3] += test::gib(0.25);
+  CHECK(drawn("cache_per_layer") == 1);
+  report.replay->methods[1].layers[2].bytes_final *= 2;
+  CHECK(drawn("replay_cache_per_layer") == 1);
+}
+
+TEST_CASE("no two lines are drawn alike, in colour or in grey") {
+  for (std::size_t i = 0; i < 210; ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const chart::LineStyle a = chart::line_style(i), b = chart::line_style(j);
+      const int differences =
+          (a.colour != b.colour ? 1 : 0) + (a.dash != b.dash ? 1 : 0) + (a.mark != b.mark ? 1 : 0);
+      const bool enough = differences >= (i < 30 ? 2 : 1);
+      if (!enough) FAIL_CHECK("lines ", i, " and ", j);
+    }
+  }
+}
+
+/// The rows "SERIES,X,Y" of a data block of a script, by series.
+std::map<int, std::vector<ChartPoint>> block_of(const std::string& script,
+                                                const std::string& name) {
+  std::map<int, std::vector<ChartPoint>> rows;
+  std::istringstream in{script.substr(script.find("$" + name + " << EOD\n"))};
+  std::string row;
+  std::getline(in, row);
+  while (std::getline(in, row) && row != "EOD") {
+    int series = 0;
+    ChartPoint p;
+    if (std::sscanf(row.c_str(), "%d,%lf,%lf", &series, &p.x, &p.y) == 3) rows[series].push_back(p);
+  }
+  return rows;
+}
+
+TEST_CASE("lines that lie on each other are each seen, however many") {
+  for (const std::size_t n_lines : {2U, 3U, 5U, 9U, 20U}) {
+    for (const std::size_t n_points : {4U, 400U}) {
+      INFO(n_lines, " lines of ", n_points, " points");
+      LineChart chart{.name = "c", .x_column = "x", .y_column = "y"};
+      for (std::size_t i = 0; i < n_lines; ++i) {
+        ChartLine line{.label = fmt::format("line {}", i)};
+        for (std::size_t k = 0; k < n_points; ++k) {
+          line.points.push_back({static_cast<double>(k), 100 + static_cast<double>(k)});
+        }
+        chart.lines.push_back(line);
+      }
+      const Figure figure = draw(chart);
+      const auto marks = block_of(figure.script, "marks");
+      const auto stripes = block_of(figure.script, "stripes");
+      REQUIRE(marks.size() == n_lines);
+      CHECK(stripes.size() == n_lines);
+      std::set<double> places;
+      std::size_t all = 0;
+      for (const auto& [series, points] : marks) {
+        for (const ChartPoint p : points) {
+          places.insert(p.x);
+          ++all;
+          CHECK(p.y == test::rel(100 + p.x));  // on the line
+        }
+      }
+      CHECK(places.size() == all);  // no mark hides another
+    }
+  }
+}
+
+TEST_CASE("lines that keep apart are drawn as they are") {
+  LineChart chart{.name = "c", .x_column = "x", .y_column = "y"};
+  chart.lines = {{.label = "a", .points = {{0, 1}, {1, 1}, {2, 1}}},
+                 {.label = "b", .points = {{0, 2}, {1, 2}, {2, 2}}}};
+  const Figure figure = draw(chart);
+  CHECK(block_of(figure.script, "stripes").empty());
+  const auto marks = block_of(figure.script, "marks");
+  for (const int series : {0, 1}) {
+    REQUIRE(marks.at(series).size() == 3);
+    for (std::size_t k = 0; k < 3; ++k) {
+      CHECK(marks.at(series)[k].x == chart.lines[static_cast<std::size_t>(series)].points[k].x);
+    }
+  }
+}
+
+TEST_CASE("a line that ends for want of memory ends in a cross") {
+  const Scenario scenario = test::sample_scenario();
+  const RunReport report = test::sample_report(scenario);
+  for (const Figure& figure : run_figures(report).figures) {
+    if (figure.kind != "memory_vs_length" && figure.kind != "throughput_vs_length") continue;
+    INFO(figure.kind);
+    const auto ends = block_of(figure.script, "ends");
+    REQUIRE(ends.size() == 1);  // the full cache alone runs out
+    CHECK(ends.at(0).front().x > 53000);
+    CHECK(figure.script.find("title 'out of memory'") != std::string::npos);
+    CHECK(figure.csv.find("\n0,2,") != std::string::npos);
+  }
+}
+
+TEST_CASE("lines are named by what differs, and the title has the rest") {
+  Scenario scenario = test::sample_scenario();
+  CHECK(line_names(scenario, {0, 1, 2}).labels ==
+        std::vector<std::string>{"full", "zeromerge", "h2o"});
+  CHECK(line_names(scenario, {0, 1, 2}).shared == "budget 18,000 entries");
+  // What two of them have alike is no difference to the third, which has no such thing.
+  for (const std::size_t i : {1U, 2U}) {
+    scenario.points[i].keys["method_params"] = {{"score_exec", "fused_two_pass"}};
+  }
+  CHECK(line_names(scenario, {0, 1, 2, 3}).labels ==
+        std::vector<std::string>{"full", "zeromerge", "h2o", "streaming-llm"});
+  CHECK(line_names(scenario, {0, 1, 2, 3}).shared ==
+        "budget 18,000 entries, score exec fused_two_pass");
+  scenario.points[2].keys["method_params"] = {{"score_exec", "eager"}};
+  scenario.points[3].keys["budget"] = 0.2;
+  CHECK(line_names(scenario, {0, 1, 2, 3}).labels ==
+        std::vector<std::string>{
+            "full", "zeromerge budget 18,000 entries score exec fused_two_pass",
+            "h2o budget 18,000 entries score exec eager", "streaming-llm budget 20 %"});
+  CHECK(line_names(scenario, {0, 1, 2, 3}).shared.empty());
+  // That one has it and another has not may be all there is.
+  scenario.points[2].keys = scenario.points[1].keys;
+  scenario.points[2].keys.erase("method_params");
+  CHECK(line_names(scenario, {1, 2}).labels ==
+        std::vector<std::string>{"zeromerge score exec fused_two_pass", "zeromerge"});
+  CHECK(line_names(scenario, {1, 1}).labels ==
+        std::vector<std::string>{"zeromerge", "zeromerge (2)"});
+}
+
+TEST_CASE("every owner has words of its own and a fill of its own") {
+  std::set<std::string_view> words;
+  std::set<std::pair<std::string_view, int>> fills;
+  for (std::size_t i = 0; i < kOwners; ++i) {
+    const std::string_view owner = name_of(static_cast<Owner>(i));
+    INFO(owner);
+    const PartStyle& style = style_of_owner(owner);
+    CHECK(style.words != "other");
+    CHECK(style.words.find('_') == std::string_view::npos);
+    words.insert(style.words);
+    fills.insert({style.fill.colour, style.fill.pattern});
+  }
+  CHECK(words.size() == kOwners);
+  CHECK(fills.size() == kOwners);
+  CHECK(owner_styles().size() == kOwners);
+  CHECK(style_of_owner("no such owner").words == "other");
+}
+
+/// Brightness of "#RRGGBB" in grey print, 0 to 1 (ITU-R BT.601).
+double grey_of(std::string_view colour) {
+  const auto channel = [&](std::size_t at) {
+    return static_cast<double>(std::stoi(std::string{colour.substr(at, 2)}, nullptr, 16)) / 255;
+  };
+  return 0.299 * channel(1) + 0.587 * channel(3) + 0.114 * channel(5);
+}
+
+TEST_CASE("in grey print fills are told apart by shade or by hatching") {
+  const std::vector<PartStyle> styles = breakdown_styles();
+  for (std::size_t i = 0; i < styles.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Fill a = styles[i].fill, b = styles[j].fill;
+      INFO(styles[i].words, " and ", styles[j].words);
+      CHECK((a.pattern != b.pattern || std::abs(grey_of(a.colour) - grey_of(b.colour)) > 0.1));
+    }
+  }
+}
+
+/// The clause of a script that draws the boxes of `words`, up to its legend entry.
+std::string boxes_of(const std::string& script, const std::string& words) {
+  const std::size_t title = script.find("title '" + words + "'");
+  if (title == std::string::npos) return "";
+  return script.substr(script.rfind("boxxyerror", title),
+                       title - script.rfind("boxxyerror", title));
+}
+
+TEST_CASE("an owner is filled alike whoever else is there") {
+  const Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  const auto breakdown = [&] {
+    for (Figure& figure : run_figures(report).figures) {
+      if (figure.kind == "hbm_breakdown") return figure.script;
+    }
+    return std::string{};
+  };
+  const std::string all = breakdown();
+  for (StaticResult& result : report.results) {
+    result.oom.reset();
+    result.peak_owners = {{"kv_cache", test::gib(10)}, {"logits", test::gib(1)}};
+  }
+  const std::string few = breakdown();
+  for (const char* words : {"KV cache", "logits"}) {
+    CHECK_FALSE(boxes_of(few, words).empty());
+    CHECK(boxes_of(few, words) == boxes_of(all, words));
+  }
+  CHECK(boxes_of(few, "weights").empty());
+}
+
+TEST_CASE("what was asked for is written, and a bar that is cut has a break mark") {
+  const Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  const auto breakdown = [&] { return run_figures(report).figures[2]; };
+  const Figure small = breakdown();
+  CHECK(small.script.find("'842.8 MiB'") != std::string::npos);
+  CHECK(small.script.find("set object polygon") == std::string::npos);
+  report.results[0].oom->requested = test::gib(400);
+  const Figure large = breakdown();
+  CHECK(large.script.find("'400 GiB'") != std::string::npos);
+  CHECK(large.script.find("set object polygon") != std::string::npos);
+  // The data have the whole of it; the axis does not.
+  CHECK(large.csv.find(",asked for\n") != std::string::npos);
+  const std::string range = "set xrange [0:";
+  CHECK(std::stod(large.script.substr(large.script.find(range) + range.size())) < 130);
+}
+
+TEST_CASE("where no point decodes, caches stand beside the published sizes") {
+  Scenario scenario = test::sample_scenario();
+  RunReport report = test::sample_report(scenario);
+  report.replay.reset();
+  for (std::size_t i = 0; i < scenario.points.size(); ++i) {
+    scenario.points[i].spec.output_tokens = 0;
+    report.results[i].timeline.clear();
+    report.results[i].oom.reset();
+  }
+  scenario.points[1].kv_bytes_wanted = Bytes{20'000'000'000};
+  scenario.published = {{1, "kv_bytes", 21e9, "21 GB", "a paper", ""}};
+  const FigureSet set = run_figures(report);
+  REQUIRE(names(set).back() == "cache_size");
+  const std::string& script = set.figures.back().script;
+  CHECK(script.find("'20 GB'") != std::string::npos);
+  CHECK(script.find("'21 GB'") != std::string::npos);
+  CHECK(script.find("title 'published'") != std::string::npos);
+  CHECK(set.figures.back().csv.find(",published\n") != std::string::npos);
 }
 
 TEST_CASE("a scenario names the figures it wants") {
@@ -138,7 +377,7 @@ TEST_CASE("gnuplot draws every figure as SVG and PNG, the same bytes each time")
   const ResultsFolder a = write_run_results(report, dir / "a");
   const ResultsFolder b = write_run_results(report, dir / "b");
   CHECK(a.notes.empty());
-  CHECK(a.figures.size() == 14);
+  CHECK(a.figures.size() == 10);
   for (const std::string& name : a.figures) {
     INFO(name);
     CHECK(fs::file_size(dir / "a" / name) > 2000);
@@ -177,7 +416,7 @@ TEST_CASE("hostile names are drawn as they are and run nothing") {
   report.replay->trace = hostile[0] + hostile[1] + hostile[3];
   const ResultsFolder written = write_run_results(report, dir / "out");
   CHECK(written.notes.empty());
-  CHECK(written.figures.size() == 14);
+  CHECK(written.figures.size() == 10);
   CHECK_FALSE(fs::exists(dir / "pwned"));
   const std::string svg = read(dir / "out" / "figures" / "memory_vs_length.svg");
   CHECK(svg.find("{/Symbol a}_b^c @d $e \\n") != std::string::npos);
