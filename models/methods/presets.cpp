@@ -8,16 +8,7 @@
 namespace kvsim {
 namespace {
 
-/// What a row says; axes it does not name are neutral.
-struct Row {
-  std::string name, summary, paper;
-  std::map<std::string, std::string> axes;
-  std::string size_law, cost_class;
-  Params defaults{};
-  double default_budget = 0;
-};
-
-Preset preset(Row row) {
+Preset make_preset(PresetRow row) {
   Preset made;
   made.info.name = std::move(row.name);
   made.info.summary = std::move(row.summary);
@@ -33,53 +24,11 @@ Preset preset(Row row) {
 }
 
 std::vector<Preset> make_presets() {
-  const std::string flash = "S0: flash attention untouched";
-  const std::string scores = "SF at prefill, SD in decode";
-  std::vector<Preset> all{
-      preset({.name = "full",
-              .summary = "keeps every token; what all others are measured against",
-              .paper = "Vaswani et al. 2017",
-              .axes = {},
-              .size_law = "T",
-              .cost_class = flash}),
-      preset({.name = "streaming-llm",
-              .summary = "first tokens (attention sinks) and a sliding window",
-              .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks",
-              .axes = {{"select", "recent"}, {"budget", "uniform"}},
-              .size_law = "min(T, n_sink + window)",
-              .cost_class = flash}),
-      preset({.name = "h2o",
-              .summary = "heavy hitters by accumulated attention, and recent tokens",
-              .paper = "Zhang et al., H2O: Heavy-Hitter Oracle",
-              .axes = {{"select", "accumulated"}, {"budget", "uniform"}},
-              .size_law = "min(T, heavy + recent)",
-              .cost_class = scores,
-              .defaults = {},
-              .default_budget = 0.2}),
-      preset({.name = "zeromerge",
-              .summary = "decayed heavy hitters; evicted tokens averaged into residual slots (as "
-                         "the released code does it)",
-              .paper = "Liu et al., ZeroMerge",
-              .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "residual"}},
-              .size_law = "min(T, B)",
-              .cost_class = scores,
-              .defaults = {{"decay", 0.98},
-                           {"recent", 0.1},
-                           {"eviction_candidates", std::string{"code"}},
-                           {"tail_ring", std::string{"code"}}},
-              .default_budget = 0.2}),
-      preset({.name = "zeromerge-paper",
-              .summary = "ZeroMerge as its algorithm 1 is printed: prompt fed token by token",
-              .paper = "Liu et al., ZeroMerge",
-              .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "residual"}},
-              .size_law = "min(T, B)",
-              .cost_class = scores,
-              .defaults = {{"decay", 0.98},
-                           {"recent", 0.1},
-                           {"prefill", std::string{"online"}},
-                           {"layout", std::string{"indirect"}}},
-              .default_budget = 0.2}),
-  };
+  std::vector<Preset> all;
+  for (const auto rows : {&basic_presets, &window_presets, &content_presets, &learned_presets,
+                          &merging_presets, &stored_presets, &reading_presets}) {
+    for (PresetRow& row : rows()) all.push_back(make_preset(std::move(row)));
+  }
   const ParamInfo granularity =
       word_param("granularity", {"kv_head", "query_head"},
                  "one kept set per KV head, or one per query head with K and V stored for each",

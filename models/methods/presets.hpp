@@ -17,4 +17,23 @@ struct Preset {
 };
 [[nodiscard]] const std::vector<Preset>& presets();
 
+/// What a row of the catalogue says; axes it does not name are neutral.
+struct PresetRow {
+  std::string name, summary, paper;
+  std::map<std::string, std::string> axes;
+  std::string size_law, cost_class;
+  Params defaults{};
+  double default_budget = 0;
+};
+using PresetRows = std::vector<PresetRow>;
+
+// The catalogue, a file of catalogue/ each.
+[[nodiscard]] PresetRows basic_presets();    // full, sliding windows, accumulated attention
+[[nodiscard]] PresetRows window_presets();   // attention of recent queries
+[[nodiscard]] PresetRows content_presets();  // what keys and values look like; wrappers of scorers
+[[nodiscard]] PresetRows learned_presets();  // oracles, surrogates, recorded decisions
+[[nodiscard]] PresetRows merging_presets();  // what leaves lives on in another entry
+[[nodiscard]] PresetRows stored_presets();   // fewer bits; layers that share
+[[nodiscard]] PresetRows reading_presets();  // all held, part read; references
+
 }  // namespace kvsim

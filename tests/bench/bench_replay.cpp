@@ -18,6 +18,7 @@
 
 #include "models/math/causal_attention.hpp"
 #include "sim/replay/head_replay.hpp"
+#include "tests/support/basic_methods.hpp"
 #include "traces/generate.hpp"
 #include "traces/trace.hpp"
 
@@ -101,7 +102,7 @@ void bench(const Trace& trace, std::int32_t layers, double gemm, double bandwidt
       PromptScores scores{head};
       for (const double decay : {1.0, 0.98})
         (void)scores.column_sums(decay);  // not part of the loop
-      for (const MethodInfo& method_info : builtin_methods()) {
+      for (const MethodInfo& method_info : test::basic_methods()) {
         const std::string& name = method_info.name;
         if (name == "full" && h > 0) continue;  // one head a layer tells enough
         const auto budget = takes_budget(name) ? std::optional{Budget{0.2, 0}} : std::nullopt;
@@ -123,7 +124,7 @@ void bench(const Trace& trace, std::int32_t layers, double gemm, double bandwidt
   const double rate = pairs * info.n_heads * layers * 4 * info.head_dim / reference_time;
   std::printf("%d query heads, %d KV heads: reference %.1f GFLOP/s, %.0f %% of SGEMM\n",
               info.n_heads, info.n_kv_heads, rate / 1e9, 100 * rate / gemm);
-  for (const MethodInfo& info_of : builtin_methods()) {
+  for (const MethodInfo& info_of : test::basic_methods()) {
     const double speed = loop_bytes[info_of.name] / loop_time[info_of.name];
     std::printf("  %-16s step loop %6.2f GB/s, %4.0f %% of streaming read\n", info_of.name.c_str(),
                 speed / 1e9, 100 * speed / bandwidth);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/cost/compiled.hpp"
+#include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 
@@ -113,7 +114,7 @@ TEST_CASE("real methods compile, linear every one") {
   const Gpu gpu = a800();
   const Llm llm = llama31_8b();
   const LayerShape shape{.n_heads = 32, .n_kv_heads = 8, .head_dim = 128};
-  for (const MethodInfo& info : builtin_methods()) {
+  for (const MethodInfo& info : test::basic_methods()) {
     MethodSpec spec{.name = info.name, .params = {}, .budget = std::nullopt};
     if (takes_budget(info.name)) spec.budget = Budget{.fraction = 0.2, .entries = 0};
     const auto method = make_method(spec, 10000, {.recorded = Dtype::kBf16, .shape = shape});

@@ -11,6 +11,7 @@
 #include "models/methods/session.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/head_replay.hpp"
+#include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain_methods.hpp"
 #include "tests/support/session_run.hpp"
@@ -34,7 +35,7 @@ using Run = test::SessionRun;
 
 std::vector<std::string> all_names() {
   std::vector<std::string> names;
-  for (const MethodInfo& info : builtin_methods()) names.push_back(info.name);
+  for (const MethodInfo& info : test::basic_methods()) names.push_back(info.name);
   names.emplace_back("h2o+merge=residual");
   names.emplace_back("zeromerge+store=fp16");
   return names;

@@ -10,6 +10,7 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/summary.hpp"
+#include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain_methods.hpp"
 #include "traces/trace_writer.hpp"
@@ -73,7 +74,7 @@ fs::path made_up(std::int32_t layers, std::int32_t kv_heads, std::int32_t group,
 
 std::vector<MethodSpec> all_methods(const std::vector<double>& fractions) {
   std::vector<MethodSpec> specs;
-  for (const MethodInfo& info : builtin_methods()) {
+  for (const MethodInfo& info : test::basic_methods()) {
     if (!takes_budget(info.name)) {
       specs.push_back({info.name, {}, std::nullopt});
       continue;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "models/methods/params.hpp"
+#include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/session_run.hpp"
 #include "traces/generate.hpp"
@@ -89,7 +90,7 @@ std::shared_ptr<const Method> method_of(const std::string& name, const HeadVecto
 TEST_CASE("I1 I3 I4 I6 I9 on recorded heads") {
   on_every_head([](const HeadVectors& head) {
     const std::int64_t budget = head.prompt / 5;
-    for (const MethodInfo& info : builtin_methods()) {
+    for (const MethodInfo& info : test::basic_methods()) {
       INFO(info.name);
       const auto method = method_of(info.name, head, budget);
       test::SessionRun run{method, head};
@@ -129,7 +130,7 @@ TEST_CASE("I2: with room for all, a recorded head's output is the full cache's")
   on_every_head([](const HeadVectors& head) {
     const auto reference = causal_attention(head.q, head.keys, head.values, head.group,
                                             head.head_dim, head.tokens, head.prompt, head.scale);
-    for (const MethodInfo& info : builtin_methods()) {
+    for (const MethodInfo& info : test::basic_methods()) {
       INFO(info.name);
       PromptScores scores{head};
       const auto method = method_of(info.name, head, head.tokens + 10);

@@ -14,6 +14,7 @@
 #include "models/units/error.hpp"
 #include "sim/serve/static_run.hpp"
 #include "sim/serve/walk.hpp"
+#include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 
@@ -413,7 +414,7 @@ TEST_CASE("the terms of the peak sum to it, owner by owner, and their formulas g
   latent.layers[2].mlp = {.d_ff = 99, .n_experts = 8, .top_k = 3, .shared_d_ff = 45};
   auto many = methods();
   many.push_back(std::make_shared<QueryHeadMethod>());
-  for (const MethodInfo& info : builtin_methods()) {
+  for (const MethodInfo& info : test::basic_methods()) {
     many.push_back(make_method(
         {.name = info.name,
          .params = {},

@@ -1,0 +1,58 @@
+// The full cache, sliding windows and accumulated attention. A new method that composes existing
+// choices is one more row of such a file.
+
+#include "models/methods/presets.hpp"
+
+namespace kvsim {
+
+PresetRows basic_presets() {
+  const std::string flash = "S0: flash attention untouched";
+  const std::string scores = "SF at prefill, SD in decode";
+  return {
+      {.name = "full",
+       .summary = "keeps every token; what all others are measured against",
+       .paper = "Vaswani et al. 2017",
+       .axes = {},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "streaming-llm",
+       .summary = "first tokens (attention sinks) and a sliding window",
+       .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks",
+       .axes = {{"select", "recent"}, {"budget", "uniform"}},
+       .size_law = "min(T, n_sink + window)",
+       .cost_class = flash},
+      {.name = "h2o",
+       .summary = "heavy hitters by accumulated attention, and recent tokens",
+       .paper = "Zhang et al., H2O: Heavy-Hitter Oracle",
+       .axes = {{"select", "accumulated"}, {"budget", "uniform"}},
+       .size_law = "min(T, heavy + recent)",
+       .cost_class = scores,
+       .defaults = {},
+       .default_budget = 0.2},
+      {.name = "zeromerge",
+       .summary = "decayed heavy hitters; evicted tokens averaged into residual slots (as "
+                  "the released code does it)",
+       .paper = "Liu et al., ZeroMerge",
+       .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "residual"}},
+       .size_law = "min(T, B)",
+       .cost_class = scores,
+       .defaults = {{"decay", 0.98},
+                    {"recent", 0.1},
+                    {"eviction_candidates", std::string{"code"}},
+                    {"tail_ring", std::string{"code"}}},
+       .default_budget = 0.2},
+      {.name = "zeromerge-paper",
+       .summary = "ZeroMerge as its algorithm 1 is printed: prompt fed token by token",
+       .paper = "Liu et al., ZeroMerge",
+       .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "residual"}},
+       .size_law = "min(T, B)",
+       .cost_class = scores,
+       .defaults = {{"decay", 0.98},
+                    {"recent", 0.1},
+                    {"prefill", std::string{"online"}},
+                    {"layout", std::string{"indirect"}}},
+       .default_budget = 0.2},
+  };
+}
+
+}  // namespace kvsim

@@ -1,0 +1,18 @@
+#pragma once
+
+// The presets that decide head by head and need nothing but Q, K and V: what laws of single heads
+// are tested on. Laws of every method run through whole traces.
+
+#include <vector>
+
+#include "models/methods/presets.hpp"
+
+namespace kvsim::test {
+
+inline std::vector<MethodInfo> basic_methods() {
+  std::vector<MethodInfo> infos;
+  for (const PresetRow& row : basic_presets()) infos.push_back(describe_method(row.name));
+  return infos;
+}
+
+}  // namespace kvsim::test
