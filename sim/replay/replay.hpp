@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/methods/measured.hpp"
 #include "models/methods/method.hpp"
 #include "traces/trace.hpp"
 
@@ -65,6 +66,7 @@ struct ReplayMethod {
   double rel_error_mean = 0, rel_error_p99 = 0, cosine_mean = 0;  // over (layer, query head, step)
   std::optional<double> retained_mass_mean;                       // null for merges
   std::optional<std::int64_t> closed_form_bytes_final;
+  std::optional<MeasuredLaw> measured_law;  // where there is no closed form
   std::vector<ReplayCell> layers;
   std::vector<ReplayCell> heads;                      // with per_head
   std::vector<ReplayStep> series;                     // with per_step

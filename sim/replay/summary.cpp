@@ -108,6 +108,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   cell.cosine_mean = cosine * share;
   if (method_.has_retained_mass()) cell.retained_mass_mean = mass * share;
   result_.layers.push_back(cell);
+  measure_law(heads);
   for (std::size_t i = 0; i < steps.size(); ++i) add(steps_[i], steps[i]);
   if (options_.per_step) {
     for (ReplayStep& step : steps) scale_means(step, 1.0 / trace_.n_heads);
@@ -117,6 +118,20 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   cosine_sum_ += cosine;
   mass_sum_ += mass;
   samples_ += samples;
+}
+
+void ReplaySummary::measure_law(const std::vector<HeadSeries>& heads) {
+  double kept = 0;
+  double grown = 0;
+  for (const HeadSeries& head : heads) {
+    const auto after = static_cast<double>(head.entries_after_prefill);
+    kept += after / static_cast<double>(trace_.prompt_tokens);
+    if (!head.costs.empty()) {
+      grown += (head.costs.back().held - after) / static_cast<double>(head.costs.size());
+    }
+  }
+  law_.kept.push_back(kept / static_cast<double>(heads.size()));
+  law_.growth.push_back(grown / static_cast<double>(heads.size()));
 }
 
 void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, std::int32_t layer,
@@ -181,7 +196,12 @@ ReplayMethod ReplaySummary::finish() {
     has_closed_form = has_closed_form && bytes.has_value();
     if (bytes) closed += bytes->count();
   }
-  if (has_closed_form) result_.closed_form_bytes_final = closed;
+  if (has_closed_form) {
+    result_.closed_form_bytes_final = closed;
+  } else {
+    law_.trace = trace_.name;
+    result_.measured_law = std::move(law_);
+  }
 
   const double share = samples_ > 0 ? 1.0 / static_cast<double>(samples_) : kNone;
   result_.rel_error_mean = error_sum_ * share;

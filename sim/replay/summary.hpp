@@ -23,6 +23,8 @@ class ReplaySummary {
  private:
   void add_head(std::vector<ReplayStep>& steps, ReplayCell& layer_cell, std::int32_t layer,
                 std::int32_t stored, const HeadSeries& head);
+  /// What a data-dependent method kept of the prompt, and keeps of decode tokens.
+  void measure_law(const std::vector<HeadSeries>& heads);
   /// Steps of nothing yet, numbered.
   [[nodiscard]] std::vector<ReplayStep> blank_steps() const;
 
@@ -35,6 +37,7 @@ class ReplaySummary {
   double cosine_sum_ = 0, mass_sum_ = 0, error_sum_ = 0;
   std::int64_t samples_ = 0;
   std::int64_t kv_bytes_after_prefill_ = 0;
+  MeasuredLaw law_;
 };
 
 /// The value below which `share` of `values` lie, linear between ranks (as NumPy's default); NaN of

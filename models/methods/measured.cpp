@@ -1,0 +1,71 @@
+#include "models/methods/measured.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+class MeasuredMethod final : public Method {
+ public:
+  MeasuredMethod(std::shared_ptr<const Method> method, MeasuredLaw law, std::int32_t n_layers)
+      : method_{std::move(method)}, law_{std::move(law)}, n_layers_{n_layers} {
+    KVSIM_CHECK(!law_.kept.empty() && law_.kept.size() == law_.growth.size() && n_layers >= 1,
+                "a law of {} and {} layers for {}", law_.kept.size(), law_.growth.size(), n_layers);
+  }
+
+  const std::string& name() const override { return method_->name(); }
+  const Params& params() const override { return method_->params(); }
+  MethodNeeds needs() const override { return method_->needs(); }
+  PrefillPeak prefill_peak() const override { return method_->prefill_peak(); }
+  Compaction compaction() const override { return method_->compaction(); }
+  std::int32_t extra_launches() const override { return method_->extra_launches(); }
+  bool merges() const override { return method_->merges(); }
+  std::optional<std::int64_t> entries_held(std::int32_t layer, std::int64_t prompt,
+                                           std::int64_t tokens) const override {
+    const std::size_t at = law_layer(layer);
+    const double entries = law_.kept[at] * static_cast<double>(prompt) +
+                           law_.growth[at] * static_cast<double>(tokens - prompt);
+    return std::clamp<std::int64_t>(std::llround(entries), 0, tokens);
+  }
+  std::optional<std::int64_t> entries_attended(std::int32_t layer, std::int64_t prompt,
+                                               std::int64_t tokens) const override {
+    return *entries_held(layer, prompt, tokens - 1) + 1;
+  }
+  std::int32_t stored_heads(const LayerShape& shape) const override {
+    return method_->stored_heads(shape);
+  }
+  Dtype store_dtype(Dtype recorded) const override { return method_->store_dtype(recorded); }
+  Bytes side_bytes(std::int64_t entries, Dtype recorded) const override {
+    return method_->side_bytes(entries, recorded);
+  }
+  StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
+                             bool evicts) const override {
+    return method_->decode_traffic(shape, recorded, attended, evicts);
+  }
+  PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                             std::int64_t prompt) const override {
+    return method_->prefill_extra(layer, shape, recorded, prompt);
+  }
+
+ private:
+  [[nodiscard]] std::size_t law_layer(std::int32_t layer) const {
+    const auto of_law = static_cast<std::int64_t>(law_.kept.size());
+    return static_cast<std::size_t>(std::min(of_law - 1, layer * of_law / n_layers_));
+  }
+
+  std::shared_ptr<const Method> method_;
+  MeasuredLaw law_;
+  std::int32_t n_layers_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Method> with_measured_law(std::shared_ptr<const Method> method,
+                                                MeasuredLaw law, std::int32_t n_layers) {
+  return std::make_shared<MeasuredMethod>(std::move(method), std::move(law), n_layers);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/methods/method.hpp"
+
+namespace kvsim {
+
+/// The size law of a method that keeps what the data says, as a replay of one trace measured it.
+struct MeasuredLaw {
+  std::string trace;           // its name, told wherever the law is used
+  std::vector<double> kept;    // by layer: share of the prompt's tokens a head holds after it
+  std::vector<double> growth;  // by layer: entries a decode token adds to a head
+};
+
+/// `method` with `law` where it has none of its own; all else is its own. Layers of a model with
+/// another number than the trace's take the law of the layer at the same relative depth.
+/// Errors: ContractError if the law is of no layers, or its two lists differ in length.
+[[nodiscard]] std::shared_ptr<const Method> with_measured_law(std::shared_ptr<const Method> method,
+                                                              MeasuredLaw law,
+                                                              std::int32_t n_layers);
+
+}  // namespace kvsim
