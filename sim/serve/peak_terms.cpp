@@ -12,17 +12,10 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/units/check.hpp"
+#include "models/units/units_format.hpp"
 
 namespace kvsim {
 namespace {
-
-std::string with_commas(std::int64_t n) {
-  std::string out = fmt::format("{}", n);
-  for (auto at = static_cast<std::ptrdiff_t>(out.size()) - 3; at > 0; at -= 3) {
-    out.insert(static_cast<std::size_t>(at), 1, ',');
-  }
-  return out;
-}
 
 /// A product told with its numbers: "batch 2 x 18,000 entries x 32 heads x 128 x 4 B". Units are
 /// literals.
