@@ -1,4 +1,5 @@
 #include "models/cost/layer_builder.hpp"
+#include "models/units/check.hpp"
 
 namespace kvsim {
 
@@ -31,10 +32,7 @@ OpIndex LayerBuilder::compact(CacheTensors& cache, std::int64_t from, std::int64
 }
 
 OpGraph LayerBuilder::compress(std::int64_t prompt, std::int64_t kept) {
-  if (kept == prompt) {
-    graph_.add({.name = "nothing to compress", .launches = 0, .dtype = dtype_});
-    return std::move(graph_);
-  }
+  KVSIM_CHECK(kept < prompt, "compression from {} entries to {}", prompt, kept);
   CacheTensors cache;
   if (in_.stack->growth != CacheGrowth::kStatic) {
     cache.keys = hold_cache("keys", rows_.keys(prompt), 0);
