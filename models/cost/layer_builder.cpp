@@ -14,7 +14,8 @@ LayerBuilder::LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t
       rows_{in, attention_},
       tokens_{tokens},
       m_{in.batch * tokens},
-      dtype_{activation_dtype(in.weight_dtype)} {}
+      dtype_{activation_dtype(in.weight_dtype)},
+      dense_dtype_{dense_weight_dtype(*in.llm, in.weight_dtype)} {}
 
 std::size_t LayerBuilder::activation(std::string_view name, std::int64_t elements, OpIndex first) {
   return graph_.hold(name, Owner::kActivations,
@@ -67,16 +68,19 @@ OpIndex LayerBuilder::replace(std::optional<std::size_t>& tensor, std::string_vi
 }
 
 OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_t in,
-                           std::int64_t out, OpIndex after, double weight_share) {
-  return graph_.add(
-      {.name = name,
-       .family = OpFamily::kGemm,
-       .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
-                          static_cast<double>(out)},
-       .bytes_read = size(in * out, in_.weight_dtype) * weight_share + size(rows * in, dtype_),
-       .bytes_written = size(rows * out, dtype_),
-       .dtype = in_.weight_dtype},
-      {after});
+                           std::int64_t out, OpIndex after, std::optional<double> experts) {
+  const double weights =
+      experts ? static_cast<double>(expert_weight_bytes(llm_, in * out, in_.weight_dtype).count()) *
+                    *experts
+              : size(in * out, dense_dtype_);
+  return graph_.add({.name = name,
+                     .family = OpFamily::kGemm,
+                     .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
+                                        static_cast<double>(out)},
+                     .bytes_read = weights + size(rows * in, dtype_),
+                     .bytes_written = size(rows * out, dtype_),
+                     .dtype = experts ? in_.weight_dtype : dense_dtype_},
+                    {after});
 }
 
 OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_t read,

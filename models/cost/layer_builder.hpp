@@ -32,7 +32,7 @@ class LayerBuilder {
   struct BlockSpec {
     std::int64_t rows = 0;
     std::int64_t width = 0;
-    double weight_share = 1;  // distinct experts whose weights are read
+    std::optional<double> experts{};  // distinct routed ones whose weights are read; none: dense
   };
   static constexpr double kFp32Bytes = 4;
 
@@ -44,7 +44,7 @@ class LayerBuilder {
   OpIndex replace(std::optional<std::size_t>& tensor, std::string_view name, std::string_view copy,
                   Owner while_copied, Bytes fresh, OpIndex at);
   OpIndex gemm(std::string_view name, std::int64_t rows, std::int64_t in, std::int64_t out,
-               OpIndex after, double weight_share = 1);
+               OpIndex after, std::optional<double> experts = std::nullopt);
   OpIndex stream(std::string_view name, OpFamily family, std::int64_t read, std::int64_t written,
                  OpIndex after, std::int32_t launches = 1);
   OpIndex norm(std::string_view name, OpIndex after);
@@ -80,6 +80,7 @@ class LayerBuilder {
   std::int64_t tokens_;  // of a sequence in this step
   std::int64_t m_;       // tokens of the batch
   Dtype dtype_;          // of activations
+  Dtype dense_dtype_;    // of weights outside the routed experts
   OpGraph graph_;
   std::optional<std::size_t> input_;      // the layer's hidden states
   std::optional<std::size_t> normed_;     // input of the attention block

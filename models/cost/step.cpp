@@ -119,7 +119,8 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
   const OpIndex op =
       graph.add({.name = "embedding",
                  .family = OpFamily::kEmbedding,
-                 .bytes_read = static_cast<double>(bytes_of(elements, in.weight_dtype).count()),
+                 .bytes_read = static_cast<double>(
+                     bytes_of(elements, dense_weight_dtype(*in.llm, in.weight_dtype)).count()),
                  .bytes_written = bytes,
                  .dtype = dtype});
   graph.hold("input embeddings", Owner::kActivations,
@@ -130,6 +131,7 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
 OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const Llm& llm = *in.llm;
   const Dtype dtype = activation_dtype(in.weight_dtype);
+  const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
   const auto charged = [&](std::int64_t n, Dtype d) {
     return charged_bytes(*in.stack, bytes_of(n, d));
   };
@@ -157,9 +159,9 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
       {.name = "logits",
        .family = OpFamily::kLogits,
        .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
-       .bytes_read = size(weights, in.weight_dtype) + size(logit_rows * llm.d_model, dtype),
+       .bytes_read = size(weights, dense) + size(logit_rows * llm.d_model, dtype),
        .bytes_written = size(logits, dtype),
-       .dtype = in.weight_dtype},
+       .dtype = dense},
       {norm});
   graph.hold("logits", Owner::kLogits, charged(logits, dtype), last);
   if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {

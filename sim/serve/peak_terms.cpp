@@ -336,14 +336,15 @@ class Terms {
 std::string weights_formula(const CostInput& in) {
   const Llm& llm = *in.llm;
   const auto all = parameters(llm);
-  if (in.weight_dtype != llm.published_dtype || !llm.outside_experts_dtype) {
+  const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
+  if (dense == in.weight_dtype) {
     return Product{}.times(all, "parameters").in(in.weight_dtype).text();
   }
   const std::int64_t routed = routed_expert_parameters(llm);
-  return fmt::format(
-      "{} + {} + {}", Product{}.times(routed, "parameters of experts").in(in.weight_dtype).text(),
-      Product{}.times(mxfp4_scales(routed), "scales").in_bytes(Bytes{1}).text(),
-      Product{}.times(all - routed, "other parameters").in(*llm.outside_experts_dtype).text());
+  return fmt::format("{} + {} + {}",
+                     Product{}.times(routed, "parameters of experts").in(in.weight_dtype).text(),
+                     Product{}.times(mxfp4_scales(routed), "scales").in_bytes(Bytes{1}).text(),
+                     Product{}.times(all - routed, "other parameters").in(dense).text());
 }
 
 /// Entries of the caches that stand outside the running graph; nullopt: none, or inside it.
