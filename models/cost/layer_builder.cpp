@@ -14,7 +14,8 @@ LayerBuilder::LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t
       rows_{in, attention_},
       tokens_{tokens},
       m_{in.batch * tokens},
-      dtype_{activation_dtype(in.weight_dtype)} {}
+      dtype_{activation_dtype(in.weight_dtype)},
+      dense_dtype_{dense_weight_dtype(*in.llm, in.weight_dtype)} {}
 
 std::size_t LayerBuilder::activation(std::string_view name, std::int64_t elements, OpIndex first) {
   return graph_.hold(name, Owner::kActivations,
@@ -49,34 +50,66 @@ OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, OpIndex after,
   return at;
 }
 
-std::size_t LayerBuilder::hold_cache(std::string_view name, Bytes payload, OpIndex first) {
-  return graph_.hold(name, Owner::kKvCache, charged_bytes(*in_.stack, payload), first);
+const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
+    CachePart{.tensor = &CacheTensors::keys,
+              .payload = &CacheRows::keys,
+              .name = "keys",
+              .concat = "concat keys",
+              .concatenated = "longer copy of the keys",
+              .gather = "gather keys",
+              .gathered = "gathered keys",
+              .compact = "compact keys",
+              .compacted = "compacted keys"},
+    CachePart{.tensor = &CacheTensors::values,
+              .payload = &CacheRows::values,
+              .name = "values",
+              .concat = "concat values",
+              .concatenated = "longer copy of the values",
+              .gather = "gather values",
+              .gathered = "gathered values",
+              .compact = "compact values",
+              .compacted = "compacted values"}};
+
+std::span<const LayerBuilder::CachePart> LayerBuilder::parts() const {
+  return std::span{kParts}.first(attention_.is_latent() ? 1 : 2);
+}
+
+Bytes LayerBuilder::payload(const CachePart& part, std::int64_t entries) const {
+  return (rows_.*part.payload)(entries);
+}
+
+void LayerBuilder::hold_cache(CacheTensors& cache, const CachePart& part, std::int64_t entries,
+                              OpIndex first) {
+  cache.*part.tensor = graph_.hold(part.name, Owner::kKvCache,
+                                   charged_bytes(*in_.stack, payload(part, entries)), first);
 }
 
 void LayerBuilder::drop(const std::optional<std::size_t>& tensor, OpIndex last) {
   if (tensor) graph_.release(*tensor, last);
 }
 
-/// The old tensor and its copy live together at operator `at`; after it only the copy does.
-OpIndex LayerBuilder::replace(std::optional<std::size_t>& tensor, std::string_view name,
-                              std::string_view copy, Owner while_copied, Bytes fresh, OpIndex at) {
-  drop(tensor, at);
-  graph_.release(graph_.hold(copy, while_copied, charged_bytes(*in_.stack, fresh), at), at);
-  tensor = hold_cache(name, fresh, at + 1);
-  return at;
+void LayerBuilder::replace(CacheTensors& cache, const CachePart& part, std::string_view copy,
+                           Owner while_copied, std::int64_t entries, OpIndex at) {
+  drop(cache.*part.tensor, at);
+  graph_.release(
+      graph_.hold(copy, while_copied, charged_bytes(*in_.stack, payload(part, entries)), at), at);
+  hold_cache(cache, part, entries, at + 1);
 }
 
 OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_t in,
-                           std::int64_t out, OpIndex after, double weight_share) {
-  return graph_.add(
-      {.name = name,
-       .family = OpFamily::kGemm,
-       .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
-                          static_cast<double>(out)},
-       .bytes_read = size(in * out, in_.weight_dtype) * weight_share + size(rows * in, dtype_),
-       .bytes_written = size(rows * out, dtype_),
-       .dtype = in_.weight_dtype},
-      {after});
+                           std::int64_t out, OpIndex after, std::optional<double> experts) {
+  const double weights =
+      experts ? static_cast<double>(expert_weight_bytes(llm_, in * out, in_.weight_dtype).count()) *
+                    *experts
+              : size(in * out, dense_dtype_);
+  return graph_.add({.name = name,
+                     .family = OpFamily::kGemm,
+                     .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
+                                        static_cast<double>(out)},
+                     .bytes_read = weights + size(rows * in, dtype_),
+                     .bytes_written = size(rows * out, dtype_),
+                     .dtype = experts ? in_.weight_dtype : dense_dtype_},
+                    {after});
 }
 
 OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_t read,
@@ -110,6 +143,13 @@ OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
     }
   }
   return at;
+}
+
+LayerBuilder::Projected LayerBuilder::open() {
+  input_ = activation("layer input", m_ * llm_.d_model, 0);
+  const OpIndex first = norm("input norm", -1);
+  normed_ = activation("input norm output", m_ * llm_.d_model, first);
+  return project(first);
 }
 
 LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
@@ -165,6 +205,22 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
   }
   out.op = at;
   return out;
+}
+
+void LayerBuilder::release_inputs(const Projected& qkv, OpIndex last) {
+  if (in_.stack->keeps_inputs) return;
+  for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, last);
+}
+
+OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
+  const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
+  const OpIndex at = gemm("output projection", m_, width, llm_.d_model, after);
+  if (in_.stack->keeps_inputs) {
+    for (const auto& tensor : {qkv.q, qkv.k, qkv.v, normed_}) drop(tensor, at);
+  }
+  drop(attended_, at);
+  attended_ = activation("attention block output", m_ * llm_.d_model, at);
+  return at;
 }
 
 /// From the attention block's output to the layer's.

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/step.hpp"
@@ -27,33 +30,53 @@ class LayerBuilder {
     OpIndex op = 0;
   };
   struct CacheTensors {
-    std::optional<std::size_t> keys, values, side;
+    std::optional<std::size_t> keys, values;
   };
+  /// Keys or values of a cache: how their tensors are called, and the operators that copy them.
+  struct CachePart {
+    std::optional<std::size_t> CacheTensors::*tensor;
+    Bytes (CacheRows::*payload)(std::int64_t entries) const;
+    std::string_view name;
+    std::string_view concat, concatenated;
+    std::string_view gather, gathered;
+    std::string_view compact, compacted;
+  };
+  static const std::array<CachePart, 2> kParts;
   struct BlockSpec {
     std::int64_t rows = 0;
     std::int64_t width = 0;
-    double weight_share = 1;  // distinct experts whose weights are read
+    std::optional<double> experts{};  // distinct routed ones whose weights are read; none: dense
   };
   static constexpr double kFp32Bytes = 4;
 
   // What every moment is written with, and the ends they share: layer_builder.cpp.
   [[nodiscard]] static double size(std::int64_t elements, Dtype dtype);  // bytes
   [[nodiscard]] std::size_t activation(std::string_view name, std::int64_t elements, OpIndex first);
-  std::size_t hold_cache(std::string_view name, Bytes payload, OpIndex first);
+  /// Keys and values; of a latent cache the keys alone.
+  [[nodiscard]] std::span<const CachePart> parts() const;
+  [[nodiscard]] Bytes payload(const CachePart& part, std::int64_t entries) const;
+  void hold_cache(CacheTensors& cache, const CachePart& part, std::int64_t entries, OpIndex first);
   void drop(const std::optional<std::size_t>& tensor, OpIndex last);
-  OpIndex replace(std::optional<std::size_t>& tensor, std::string_view name, std::string_view copy,
-                  Owner while_copied, Bytes fresh, OpIndex at);
+  /// The old tensor and its copy live together at operator `at`; after it only the copy does.
+  void replace(CacheTensors& cache, const CachePart& part, std::string_view copy,
+               Owner while_copied, std::int64_t entries, OpIndex at);
   OpIndex gemm(std::string_view name, std::int64_t rows, std::int64_t in, std::int64_t out,
-               OpIndex after, double weight_share = 1);
+               OpIndex after, std::optional<double> experts = std::nullopt);
   OpIndex stream(std::string_view name, OpFamily family, std::int64_t read, std::int64_t written,
                  OpIndex after, std::int32_t launches = 1);
   OpIndex norm(std::string_view name, OpIndex after);
+  /// From the layer's input to Q, K and V.
+  Projected open();
   Projected project(OpIndex after);
   /// Eager attention between its two products: `n` logits (held from `after` on, the product's
   /// operator) become fp32 probabilities, cast back where the model is narrower. `mask` bytes are
   /// read beside them. `weights` is the tensor of probabilities that is left. Returns the last
   /// operator.
   OpIndex eager_softmax(std::int64_t n, double mask, OpIndex after, std::size_t& weights);
+  /// Q, K and V have been used: they go, unless the caller holds them to the block's end.
+  void release_inputs(const Projected& qkv, OpIndex last);
+  /// The attention block's own projection, and the end of what the block held.
+  OpIndex project_out(const Projected& qkv, OpIndex after);
   OpIndex close(OpIndex attention);
 
   // layer_prefill.cpp, beside prefill
@@ -80,6 +103,7 @@ class LayerBuilder {
   std::int64_t tokens_;  // of a sequence in this step
   std::int64_t m_;       // tokens of the batch
   Dtype dtype_;          // of activations
+  Dtype dense_dtype_;    // of weights outside the routed experts
   OpGraph graph_;
   std::optional<std::size_t> input_;      // the layer's hidden states
   std::optional<std::size_t> normed_;     // input of the attention block

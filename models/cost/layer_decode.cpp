@@ -89,48 +89,36 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
 
 OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
-  const bool keeps = in_.stack->keeps_inputs;
-  const bool latent = attention_.is_latent();
   const auto batch = static_cast<double>(in_.batch);
-  StepTraffic traffic = in_.method->decode_traffic(
+  const StepTraffic traffic = in_.method->decode_traffic(
       rows_.shape(), in_.kv_dtype, static_cast<double>(moment.attended), moment.evicts);
 
-  input_ = activation("layer input", m_ * llm_.d_model, 0);
   CacheTensors cache;
-  const Bytes side_before = charged_bytes(*in_.stack, rows_.side(moment.before));
   std::optional<std::size_t> side;
   if (!is_static) {
-    cache.keys = hold_cache("keys", rows_.keys(moment.before), 0);
-    if (!latent) cache.values = hold_cache("values", rows_.values(moment.before), 0);
+    for (const CachePart& part : parts()) hold_cache(cache, part, moment.before, 0);
     if (in_.method->side_bytes(1, in_.kv_dtype) > Bytes{}) {
-      side = graph_.hold("side data", Owner::kSideData, side_before, 0);
+      side = graph_.hold("side data", Owner::kSideData,
+                         charged_bytes(*in_.stack, rows_.side(moment.before)), 0);
     }
   }
-  const OpIndex first = norm("input norm", -1);
-  normed_ = activation("input norm output", m_ * llm_.d_model, first);
-  Projected qkv = project(first);
+  Projected qkv = open();
   OpIndex at = qkv.op;
 
   // The new entry joins the cache.
   const bool grows = moment.change != CacheChange::kOverwrite;
   if (grows && in_.stack->growth == CacheGrowth::kConcatLayer) {
-    const auto concat = [&](std::string_view name, std::string_view copy,
-                            std::optional<std::size_t>& tensor, std::string_view tensor_name,
-                            Bytes before, Bytes after) {
-      at = graph_.add({.name = name,
+    for (const CachePart& part : parts()) {
+      const Bytes longer = payload(part, moment.before + 1);
+      KVSIM_CHECK(longer > payload(part, moment.before), "a longer copy of {} is not longer",
+                  part.name);
+      at = graph_.add({.name = part.concat,
                        .family = OpFamily::kConcatCopy,
-                       .bytes_read = static_cast<double>(after.count()),
-                       .bytes_written = static_cast<double>(after.count()),
+                       .bytes_read = static_cast<double>(longer.count()),
+                       .bytes_written = static_cast<double>(longer.count()),
                        .dtype = dtype_},
                       {at});
-      KVSIM_CHECK(after > before, "a longer copy of {} is not longer", tensor_name);
-      replace(tensor, tensor_name, copy, Owner::kConcatCopy, after, at);
-    };
-    concat("concat keys", "longer copy of the keys", cache.keys, "keys", rows_.keys(moment.before),
-           rows_.keys(moment.before + 1));
-    if (!latent) {
-      concat("concat values", "longer copy of the values", cache.values, "values",
-             rows_.values(moment.before), rows_.values(moment.before + 1));
+      replace(cache, part, part.concatenated, Owner::kConcatCopy, moment.before + 1, at);
     }
   } else {
     at = graph_.add({.name = "cache append",
@@ -139,20 +127,15 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                      .bytes_written = traffic.append_write * batch,
                      .dtype = dtype_},
                     {at});
-    if (grows && !is_static) {
-      drop(cache.keys, at - 1);
-      cache.keys = hold_cache("keys", rows_.keys(moment.before + 1), at);
-      if (!latent) {
-        drop(cache.values, at - 1);
-        cache.values = hold_cache("values", rows_.values(moment.before + 1), at);
-      }
+    for (const CachePart& part : parts()) {
+      if (!grows || is_static) break;
+      drop(cache.*part.tensor, at - 1);
+      hold_cache(cache, part, moment.before + 1, at);
     }
   }
   qkv.op = at;
   at = attend_cache(qkv, moment, traffic);
-  if (!keeps) {
-    for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
-  }
+  release_inputs(qkv, at);
 
   // The method's own bookkeeping and what it moves.
   const double side_read = traffic.side_read * batch;
@@ -170,22 +153,15 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   const double move_read = traffic.move_read * batch;
   const double move_written = traffic.move_write * batch;
   if (moment.change == CacheChange::kRewrite) {
-    const auto gather = [&](std::string_view name, std::string_view copy,
-                            std::optional<std::size_t>& tensor, std::string_view tensor_name,
-                            Bytes after, double share) {
-      at = graph_.add({.name = name,
+    const double share = 1.0 / static_cast<double>(parts().size());
+    for (const CachePart& part : parts()) {
+      at = graph_.add({.name = part.gather,
                        .family = OpFamily::kCompaction,
                        .bytes_read = move_read * share,
                        .bytes_written = move_written * share,
                        .dtype = dtype_},
                       {at});
-      if (!is_static) replace(tensor, tensor_name, copy, Owner::kCompaction, after, at);
-    };
-    gather("gather keys", "gathered keys", cache.keys, "keys", rows_.keys(moment.after),
-           latent ? 1.0 : 0.5);
-    if (!latent) {
-      gather("gather values", "gathered values", cache.values, "values", rows_.values(moment.after),
-             0.5);
+      if (!is_static) replace(cache, part, part.gathered, Owner::kCompaction, moment.after, at);
     }
   } else if (move_read + move_written > 0) {
     at = graph_.add({.name = "evict and merge",
@@ -200,16 +176,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
     graph_.hold("side data", Owner::kSideData, charged_bytes(*in_.stack, rows_.side(moment.after)),
                 at + 1);
   }
-
-  const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
-  at = gemm("output projection", m_, width, llm_.d_model, at);
-  if (keeps) {
-    for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
-    drop(normed_, at);
-  }
-  drop(attended_, at);
-  attended_ = activation("attention block output", m_ * llm_.d_model, at);
-  close(at);
+  close(project_out(qkv, at));
   return std::move(graph_);
 }
 

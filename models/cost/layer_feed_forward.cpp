@@ -18,20 +18,20 @@ OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
   const std::int64_t d = llm_.d_model;
   const std::int64_t n = block.rows * block.width;
   OpIndex at = gemm(mlp_.gated ? "gate projection" : "up projection", block.rows, d, block.width,
-                    after, block.weight_share);
+                    after, block.experts);
   const std::size_t gate = activation(mlp_.gated ? "gate" : "up", n, at);
   at = stream("activation function", OpFamily::kElementwise, n, n, at);
   graph_.release(gate, at);
   std::size_t product = activation("activated", n, at);
   if (mlp_.gated) {
-    at = gemm("up projection", block.rows, d, block.width, at, block.weight_share);
+    at = gemm("up projection", block.rows, d, block.width, at, block.experts);
     const std::size_t up = activation("up", n, at);
     at = stream("gate times up", OpFamily::kElementwise, 2 * n, n, at);
     graph_.release(product, at);
     graph_.release(up, at);
     product = activation("gate times up", n, at);
   }
-  at = gemm("down projection", block.rows, block.width, d, at, block.weight_share);
+  at = gemm("down projection", block.rows, block.width, d, at, block.experts);
   graph_.release(product, at);
   return at;
 }
@@ -50,8 +50,7 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
     shared = activation("shared expert output", m_ * d, at);
   }
   const std::int64_t routed = m_ * mlp_.top_k;
-  at = dense_block({.rows = routed, .width = mlp_.d_ff, .weight_share = expected_experts(mlp_, m_)},
-                   at);
+  at = dense_block({.rows = routed, .width = mlp_.d_ff, .experts = expected_experts(mlp_, m_)}, at);
   const std::size_t parts = activation("expert outputs", routed * d, at);
   at = stream("combine experts", OpFamily::kElementwise, routed * d, m_ * d, at);
   graph_.release(parts, at);

@@ -176,26 +176,19 @@ std::int64_t LayerBuilder::kv_elements() const {
 
 OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
   const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
-  const bool keeps = in_.stack->keeps_inputs;
-  const bool latent = attention_.is_latent();
-  input_ = activation("layer input", m_ * llm_.d_model, 0);
-  const OpIndex first = norm("input norm", -1);
-  normed_ = activation("input norm output", m_ * llm_.d_model, first);
-
-  Projected qkv = project(first);
+  Projected qkv = open();
   // What was projected is the cache itself, unless it is stored in another form.
   const bool direct = !is_static && bits_of(rows_.dtype()) == bits_of(dtype_) &&
                       rows_.stored_heads() == rows_.shape().n_kv_heads;
   CacheTensors cache;
   if (direct) {
-    const auto adopt = [&](std::string_view name, std::optional<std::size_t>& made, Bytes payload) {
+    for (const CachePart& part : parts()) {
+      std::optional<std::size_t>& made = part.tensor == &CacheTensors::keys ? qkv.k : qkv.v;
       const OpIndex since = graph_.tensors()[*made].first;
       drop(made, since - 1);  // held as cache instead, from the same operator on
       made.reset();
-      return hold_cache(name, payload, since);
-    };
-    cache.keys = adopt("keys", qkv.k, rows_.keys(moment.prompt));
-    if (!latent) cache.values = adopt("values", qkv.v, rows_.values(moment.prompt));
+      hold_cache(cache, part, moment.prompt, since);
+    }
   } else {
     const double made = size(m_ * kv_elements(), dtype_);
     const Bytes stored = rows_.keys(moment.prompt) + rows_.values(moment.prompt);
@@ -206,28 +199,16 @@ OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
                          .launches = 2,
                          .dtype = dtype_},
                         {qkv.op});
-    if (!is_static) {
-      cache.keys = hold_cache("keys", rows_.keys(moment.prompt), qkv.op);
-      if (!latent) cache.values = hold_cache("values", rows_.values(moment.prompt), qkv.op);
+    for (const CachePart& part : parts()) {
+      if (!is_static) hold_cache(cache, part, moment.prompt, qkv.op);
     }
   }
 
   OpIndex at = attend_prompt(qkv, moment.prompt);
   at = score_prompt(at, moment);
-  if (!keeps) {
-    for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
-  }
-  const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
-  at = gemm("output projection", m_, width, llm_.d_model, at);
-  if (keeps) {
-    for (const auto& tensor : {qkv.q, qkv.k, qkv.v}) drop(tensor, at);
-    drop(normed_, at);
-  }
-  drop(attended_, at);
-
+  release_inputs(qkv, at);
+  at = project_out(qkv, at);
   std::int64_t entries = moment.prompt;
-  const std::size_t projected = activation("attention block output", m_ * llm_.d_model, at);
-  attended_ = projected;
   if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && moment.kept < moment.prompt) {
     entries = moment.kept;
     at = compact(cache, moment.prompt, moment.kept, at);

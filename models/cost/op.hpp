@@ -62,6 +62,8 @@ struct Op {
   Dtype dtype = Dtype::kFp16;  // of the arithmetic
   double blocks = 0;  // independent thread blocks, where fewer than the GPU's processors may
                       // limit it; 0: always enough
+
+  friend bool operator==(const Op&, const Op&) = default;
 };
 
 /// Bytes alive from operator `first` to operator `last`, both included. `name` is a literal.

@@ -26,20 +26,35 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
   }
 }
 
-Roofline::Terms Roofline::terms(const Op& op) const {
+Roofline::Rates Roofline::rates(const Op& op) const {
   const Efficiency& efficiency = calibration_.of(op.family);
-  const double fill =
-      op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0;
-  const double rate = flop_rate_[static_cast<std::size_t>(op.dtype)] * efficiency.flops * fill;
+  return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
+          .bandwidth = BytesPerSecond{bandwidth_},
+          .flops_reached = efficiency.flops,
+          .bandwidth_reached = efficiency.bandwidth,
+          .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
+          .overhead = Seconds{launch_overhead_}};
+}
+
+Roofline::Terms Roofline::terms(const Op& op) const {
+  const Rates r = rates(op);
   return {.fixed = static_cast<double>(op.launches) * launch_overhead_,
-          .per_flop = 1.0 / rate,
-          .per_byte = 1.0 / (bandwidth_ * efficiency.bandwidth * fill)};
+          .per_flop = 1.0 / (r.flops.count() * r.flops_reached * r.fill),
+          .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill)};
 }
 
 Seconds Roofline::time(const Op& op) const {
   const Terms t = terms(op);
   return Seconds{t.fixed + std::max(op.flops.count() * t.per_flop,
                                     (op.bytes_read + op.bytes_written) * t.per_byte)};
+}
+
+Bound Roofline::bound(const Op& op) const {
+  const Terms t = terms(op);
+  const double arithmetic = op.flops.count() * t.per_flop;
+  const double traffic = (op.bytes_read + op.bytes_written) * t.per_byte;
+  if (t.fixed > std::max(arithmetic, traffic)) return Bound::kLaunch;
+  return arithmetic > traffic ? Bound::kCompute : Bound::kMemory;
 }
 
 GraphCost evaluate(const OpGraph& graph, const Roofline& roofline) {
@@ -66,21 +81,41 @@ StepCost evaluate(const Step& step, const Roofline& roofline) {
   return cost;
 }
 
+std::string_view name_of(Bound bound) {
+  constexpr std::array<std::string_view, 3> kNames{"compute", "memory", "launch"};
+  return kNames[static_cast<std::size_t>(bound)];
+}
+
 std::vector<OpCost> explain(const Step& step, const Roofline& roofline) {
   std::vector<OpCost> lines;
   for (const Segment& segment : step.segments) {
+    // Alike operators of one graph are calls, alike calls of several graphs are layers.
+    std::vector<OpCost> once;
     for (OpIndex i = 0; i < segment.graph->size(); ++i) {
       const Op& op = segment.graph->op(i);
-      const double bytes = op.bytes_read + op.bytes_written;
-      const Roofline::Terms t = roofline.terms(op);
-      lines.push_back({.name = op.name,
-                       .family = op.family,
-                       .repeat = segment.repeat,
-                       .flops = op.flops.count() * segment.repeat,
-                       .bytes = bytes * segment.repeat,
-                       .time = roofline.time(op) * static_cast<double>(segment.repeat),
-                       .memory_bound = bytes * t.per_byte > op.flops.count() * t.per_flop});
+      const auto found =
+          std::find_if(once.begin(), once.end(), [&](const OpCost& line) { return line.op == op; });
+      if (found != once.end()) {
+        ++found->calls;
+      } else {
+        once.push_back({.op = op, .layers = segment.first_layer < 0 ? 0 : segment.repeat});
+      }
     }
+    for (const OpCost& line : once) {
+      const auto found = std::find_if(lines.begin(), lines.end(), [&](const OpCost& other) {
+        return line.layers > 0 && other.layers > 0 && other.op == line.op &&
+               other.calls == line.calls;
+      });
+      if (found != lines.end()) {
+        found->layers += line.layers;
+      } else {
+        lines.push_back(line);
+      }
+    }
+  }
+  for (OpCost& line : lines) {
+    line.time = roofline.time(line.op) * static_cast<double>(line.times());
+    line.bound = roofline.bound(line.op);
   }
   return lines;
 }
@@ -88,7 +123,7 @@ std::vector<OpCost> explain(const Step& step, const Roofline& roofline) {
 std::optional<Interval> time_interval(const Step& step, const Roofline& roofline) {
   std::array<double, kOpFamilies> by_family{};
   for (const OpCost& line : explain(step, roofline)) {
-    by_family[static_cast<std::size_t>(line.family)] += line.time.count();
+    by_family[static_cast<std::size_t>(line.op.family)] += line.time.count();
   }
   double variance = 0;
   for (std::size_t i = 0; i < kOpFamilies; ++i) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,10 @@
 
 namespace kvsim {
 
+/// What sets an operator's time: the largest of its arithmetic, its traffic and its launches.
+enum class Bound : std::uint8_t { kCompute, kMemory, kLaunch };
+[[nodiscard]] std::string_view name_of(Bound bound);
+
 /// A GPU, a stack and a calibration reduced to the rates an operator's time needs.
 ///
 ///   time = launches * overhead + max(flops / (peak * e_f), bytes / (bandwidth * e_b)) / fill
@@ -26,6 +31,16 @@ class Roofline {
   Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibration);
 
   [[nodiscard]] Seconds time(const Op& op) const;
+  /// What an operator's time is made of, by data sheet, calibration and stack.
+  struct Rates {
+    FlopsPerSecond flops;  // of the operator's format
+    BytesPerSecond bandwidth;
+    double flops_reached = 1;  // shares that the calibration leaves of both
+    double bandwidth_reached = 1;
+    double fill = 1;
+    Seconds overhead;  // of a launch
+  };
+  [[nodiscard]] Rates rates(const Op& op) const;
   /// Factors such that time = fixed + max(flops * per_flop, bytes * per_byte).
   struct Terms {
     double fixed = 0;
@@ -33,6 +48,7 @@ class Roofline {
     double per_byte = 0;
   };
   [[nodiscard]] Terms terms(const Op& op) const;
+  [[nodiscard]] Bound bound(const Op& op) const;
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
 
  private:
@@ -61,16 +77,17 @@ struct StepCost {
 };
 [[nodiscard]] StepCost evaluate(const Step& step, const Roofline& roofline);
 
-/// One line of an explanation: an operator, its repetitions and what they cost together.
+/// One line of an explanation: operators alike, in all layers that run them.
 struct OpCost {
-  std::string_view name;
-  OpFamily family = OpFamily::kElementwise;
-  std::int32_t repeat = 1;
-  double flops = 0;
-  double bytes = 0;
-  Seconds time{};
-  bool memory_bound = false;
+  Op op;                    // one of them
+  std::int32_t layers = 0;  // that run it; 0: it stands outside the layers
+  std::int32_t calls = 1;   // in each of these, or in the step
+  Seconds time{};           // of all together
+  Bound bound = Bound::kMemory;
+  [[nodiscard]] std::int64_t times() const { return std::int64_t{layers > 0 ? layers : 1} * calls; }
 };
+/// A step operator by operator, in the order of the first of each kind. Their times sum to the
+/// device's: every operator runs on one stream.
 [[nodiscard]] std::vector<OpCost> explain(const Step& step, const Roofline& roofline);
 
 /// Two standard deviations about the step's device time, from the families' residuals taken as

@@ -37,6 +37,10 @@ std::int64_t entries(const std::optional<std::int64_t>& law, const Method& metho
   return *law;
 }
 
+Segment segment(OpGraph graph, std::int32_t first_layer = -1) {
+  return {.graph = std::make_shared<const OpGraph>(std::move(graph)), .first_layer = first_layer};
+}
+
 std::int64_t within_window(const AttentionSpec& attention, std::int64_t n) {
   return attention.window > 0 ? std::min<std::int64_t>(n, attention.window) : n;
 }
@@ -115,7 +119,8 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
   const OpIndex op =
       graph.add({.name = "embedding",
                  .family = OpFamily::kEmbedding,
-                 .bytes_read = static_cast<double>(bytes_of(elements, in.weight_dtype).count()),
+                 .bytes_read = static_cast<double>(
+                     bytes_of(elements, dense_weight_dtype(*in.llm, in.weight_dtype)).count()),
                  .bytes_written = bytes,
                  .dtype = dtype});
   graph.hold("input embeddings", Owner::kActivations,
@@ -126,6 +131,7 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
 OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const Llm& llm = *in.llm;
   const Dtype dtype = activation_dtype(in.weight_dtype);
+  const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
   const auto charged = [&](std::int64_t n, Dtype d) {
     return charged_bytes(*in.stack, bytes_of(n, d));
   };
@@ -153,9 +159,9 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
       {.name = "logits",
        .family = OpFamily::kLogits,
        .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
-       .bytes_read = size(weights, in.weight_dtype) + size(logit_rows * llm.d_model, dtype),
+       .bytes_read = size(weights, dense) + size(logit_rows * llm.d_model, dtype),
        .bytes_written = size(logits, dtype),
-       .dtype = in.weight_dtype},
+       .dtype = dense},
       {norm});
   graph.hold("logits", Owner::kLogits, charged(logits, dtype), last);
   if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {
@@ -202,55 +208,56 @@ Seconds host_time(const CostInput& in, bool decode) {
   return in.stack->host_per_step + in.stack->host_per_layer * layers + method;
 }
 
-Step prefill_step(const CostInput& in, std::int64_t prompt, std::int64_t score_rows) {
-  const auto share = [](OpGraph graph) {
-    return std::make_shared<const OpGraph>(std::move(graph));
-  };
+Step prefill_step(const CostInput& in, std::int64_t prompt,
+                  const std::vector<std::int64_t>& score_rows) {
+  KVSIM_CHECK(!score_rows.empty(), "a prefill without score rows");
   Step step{.host = host_time(in, false)};
-  step.segments.push_back({.graph = share(embed_tokens(in, prompt))});
-  const auto add_layers = [&](auto&& build) {
+  step.segments.push_back(segment(embed_tokens(in, prompt)));
+  const auto rows_of = [&](std::int32_t layer) {
+    return score_rows[std::min(static_cast<std::size_t>(layer), score_rows.size() - 1)];
+  };
+  const auto add_layers = [&](bool compresses) {
     for (const LayerGroup& group : layer_groups(*in.llm)) {
+      PrefillMoment previous;
       for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
-        const std::int64_t kept = held_entries(in, l, prompt, prompt);
-        if (l > group.first && kept == held_entries(in, l - 1, prompt, prompt)) {
+        const PrefillMoment moment{.prompt = prompt,
+                                   .kept = held_entries(in, l, prompt, prompt),
+                                   .score_rows = rows_of(l)};
+        if (compresses && moment.kept == prompt) continue;
+        if (moment == previous) {
           ++step.segments.back().repeat;
         } else {
-          step.segments.push_back({.graph = share(build(l, kept)), .first_layer = l});
+          step.segments.push_back(segment(compresses ? compress_layer(in, l, prompt, moment.kept)
+                                                     : prefill_layer(in, l, moment),
+                                          l));
         }
+        previous = moment;
       }
     }
   };
-  add_layers([&](std::int32_t l, std::int64_t kept) {
-    return prefill_layer(in, l, {.prompt = prompt, .kept = kept, .score_rows = score_rows});
-  });
-  step.segments.push_back({.graph = share(output_logits(in, prompt))});
-  if (in.method->prefill_peak() == PrefillPeak::kAllLayers) {
-    add_layers(
-        [&](std::int32_t l, std::int64_t kept) { return compress_layer(in, l, prompt, kept); });
-  }
+  add_layers(false);
+  step.segments.push_back(segment(output_logits(in, prompt)));
+  if (in.method->prefill_peak() == PrefillPeak::kAllLayers) add_layers(true);
   return step;
 }
 
 Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
-  const auto share = [](OpGraph graph) {
-    return std::make_shared<const OpGraph>(std::move(graph));
-  };
   Step step{.host = host_time(in, true)};
-  step.segments.push_back({.graph = share(embed_tokens(in, 1))});
+  step.segments.push_back(segment(embed_tokens(in, 1)));
   for (const LayerGroup& group : layer_groups(*in.llm)) {
     DecodeMoment previous;
     for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
       const DecodeMoment moment =
           decode_moment(in, l, prompt, tokens, held_entries(in, l, prompt, tokens - 1));
-      if (l > group.first && moment == previous) {
+      if (moment == previous) {
         ++step.segments.back().repeat;
       } else {
-        step.segments.push_back({.graph = share(decode_layer(in, l, moment)), .first_layer = l});
+        step.segments.push_back(segment(decode_layer(in, l, moment), l));
       }
       previous = moment;
     }
   }
-  step.segments.push_back({.graph = share(output_logits(in, 1))});
+  step.segments.push_back(segment(output_logits(in, 1)));
   return step;
 }
 

@@ -78,10 +78,12 @@ struct PrefillMoment {
   std::int64_t prompt = 0;
   std::int64_t kept = 0;        // entries per stored head after compression
   std::int64_t score_rows = 0;  // at least 1
+
+  friend bool operator==(const PrefillMoment&, const PrefillMoment&) = default;
 };
 [[nodiscard]] OpGraph prefill_layer(const CostInput& in, std::int32_t layer,
                                     const PrefillMoment& moment);
-/// Compression of one layer after all layers have run (PrefillPeak::kAllLayers).
+/// Compression of one layer to fewer entries after all layers have run (PrefillPeak::kAllLayers).
 [[nodiscard]] OpGraph compress_layer(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                                      std::int64_t kept);
 [[nodiscard]] OpGraph decode_layer(const CostInput& in, std::int32_t layer,
@@ -107,7 +109,9 @@ struct Step {
 /// Host time of a step: the stack's per layer and step, and the method's own operators.
 [[nodiscard]] Seconds host_time(const CostInput& in, bool decode);
 
-[[nodiscard]] Step prefill_step(const CostInput& in, std::int64_t prompt, std::int64_t score_rows);
+/// `score_rows` of the first layers, the last of them of all further layers; not empty.
+[[nodiscard]] Step prefill_step(const CostInput& in, std::int64_t prompt,
+                                const std::vector<std::int64_t>& score_rows);
 [[nodiscard]] Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens);
 
 }  // namespace kvsim

@@ -119,15 +119,24 @@ std::int64_t mxfp4_scales(std::int64_t values) {
   return (values + kValuesPerScale - 1) / kValuesPerScale;
 }
 
-Bytes published_weight_bytes(const Llm& llm) {
-  if (!llm.outside_experts_dtype) return weight_bytes(llm, llm.published_dtype);
-  const std::int64_t routed = routed_expert_parameters(llm);
-  return bytes_of(routed, llm.published_dtype) + Bytes{mxfp4_scales(routed)} +
-         bytes_of(parameters(llm) - routed, *llm.outside_experts_dtype);
+Dtype dense_weight_dtype(const Llm& llm, Dtype dtype) {
+  return dtype == llm.published_dtype ? llm.outside_experts_dtype.value_or(dtype) : dtype;
+}
+
+Bytes expert_weight_bytes(const Llm& llm, std::int64_t values, Dtype dtype) {
+  const bool has_scales = dense_weight_dtype(llm, dtype) != dtype;
+  return bytes_of(values, dtype) + Bytes{has_scales ? mxfp4_scales(values) : 0};
 }
 
 Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype) {
-  return dtype == llm.published_dtype ? published_weight_bytes(llm) : weight_bytes(llm, dtype);
+  const Dtype dense = dense_weight_dtype(llm, dtype);
+  if (dense == dtype) return weight_bytes(llm, dtype);
+  const std::int64_t routed = routed_expert_parameters(llm);
+  return expert_weight_bytes(llm, routed, dtype) + bytes_of(parameters(llm) - routed, dense);
+}
+
+Bytes published_weight_bytes(const Llm& llm) {
+  return loaded_weight_bytes(llm, llm.published_dtype);
 }
 
 Dtype default_kv_dtype(const Llm& llm, Dtype weight_dtype) {

@@ -85,16 +85,18 @@ struct Llm {
 [[nodiscard]] Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype);
 /// Weight bytes in one dtype for everything.
 [[nodiscard]] Bytes weight_bytes(const Llm& llm, Dtype dtype);
-/// Weight bytes as published: weight_bytes in published_dtype; where only the experts are, their
-/// matrices in it with one byte of scale per 32 values (MXFP4), and the rest in its own format.
-[[nodiscard]] Bytes published_weight_bytes(const Llm& llm);
 /// Matrix parameters of the routed experts of all layers, and the scales MXFP4 stores beside as
 /// many values: one byte each.
 [[nodiscard]] std::int64_t routed_expert_parameters(const Llm& llm);
 [[nodiscard]] std::int64_t mxfp4_scales(std::int64_t values);
-/// What the weights take on a GPU that runs them in `dtype`: as published where that is the
-/// published format, else weight_bytes.
+/// Of a model that runs in `dtype`, as published where that is the published format: the format of
+/// what stands outside the routed experts, and what `values` of theirs take, where only they are
+/// published in it with their scales.
+[[nodiscard]] Dtype dense_weight_dtype(const Llm& llm, Dtype dtype);
+[[nodiscard]] Bytes expert_weight_bytes(const Llm& llm, std::int64_t values, Dtype dtype);
+/// What all its weights take: weight_bytes, or the sum of both parts.
 [[nodiscard]] Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype);
+[[nodiscard]] Bytes published_weight_bytes(const Llm& llm);  // loaded in published_dtype
 /// Format of a cache nobody chose one for, that of the activations: the weights' own where it has
 /// 16 bits or more, else (quantised weights) what the model computes in, 16-bit at most.
 [[nodiscard]] Dtype default_kv_dtype(const Llm& llm, Dtype weight_dtype);

@@ -16,20 +16,28 @@ namespace {
 
 constexpr Bytes kPyTorchBlock = 512_B;
 
-/// The enumerator whose word stands at `key`; words are in the order of the enumeration.
+/// The enumerator whose word stands in `field`; words are in the order of the enumeration.
 template <class Enum, std::size_t N>
-Enum read_enum(const Field& profile, std::string_view key,
-               const std::array<const char*, N>& words) {
+Enum read_enum(const Field& field, const std::array<const char*, N>& words) {
   const std::vector<std::string> known{words.begin(), words.end()};
-  const std::string word = profile.at(key).choice(known);
+  const std::string word = field.choice(known);
   return static_cast<Enum>(std::find(known.begin(), known.end(), word) - known.begin());
+}
+
+const Stack& find_among(std::span<const Stack> stacks, std::string_view name) {
+  std::vector<std::string> known;
+  for (const Stack& stack : stacks) {
+    if (stack.name == name) return stack;
+    known.push_back(stack.name);
+  }
+  throw InputError{unknown_name("stack", name, known)};
 }
 
 std::vector<Stack> read_profiles() {
   std::vector<Stack> stacks;
   for (const auto& file : embedded::stack_profiles()) {
     const std::string name{file.name};
-    stacks.push_back(read_stack(Field::parse(file.text, "stacks/" + name + ".json"), name));
+    stacks.push_back(read_stack(Field::parse(file.text, "stacks/" + name + ".json"), name, stacks));
   }
   return stacks;
 }
@@ -40,35 +48,57 @@ Bytes charged_bytes(const Stack& stack, Bytes n) {
   return stack.rounds_allocations ? round_up(n, kPyTorchBlock) : n;
 }
 
-Stack read_stack(const Field& profile, std::string name) {
+Stack read_stack(const Field& profile, std::string name, std::span<const Stack> known) {
   constexpr std::array kKeys{
       "summary",         "growth",           "attention",          "logits",      "logits_fp32",
       "keeps_inputs",    "expands_kv_heads", "rounds_allocations", "splits_keys", "norm_launches",
       "rope_launches",   "context",          "host_per_step",      "sources",     "usable_fraction",
-      "launch_overhead", "host_per_layer",   "host_per_launch"};
+      "launch_overhead", "host_per_layer",   "host_per_launch",    "extends"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
   profile.allow_only(keys);
 
   Stack stack;
+  const auto base = profile.find("extends");
+  if (base) stack = find_among(known, base->string());
   stack.name = std::move(name);
+  // A figure of its own loses the source of the one it stands for.
+  const auto read = [&](std::string_view key, auto&& take) {
+    if (base && !profile.has(key)) return;
+    stack.sources.erase(std::string{key});
+    take(profile.at(key));
+  };
+  const auto read_flag = [&](std::string_view key, bool& flag) {
+    read(key, [&](const Field& f) { flag = f.boolean(); });
+  };
+  const auto read_launches = [&](std::string_view key, std::int32_t& launches) {
+    read(key, [&](const Field& f) { launches = static_cast<std::int32_t>(f.integer(1, 100)); });
+  };
+  const auto read_duration = [&](std::string_view key, Seconds& duration) {
+    read(key, [&](const Field& f) { duration = f.duration(); });
+  };
   stack.summary = profile.at("summary").string();
-  stack.growth =
-      read_enum<CacheGrowth>(profile, "growth", std::array{"static", "exact", "concat_layer"});
-  stack.attention = read_enum<AttentionExec>(profile, "attention", std::array{"fused", "eager"});
-  stack.logits = read_enum<LogitPositions>(profile, "logits", std::array{"last", "all"});
-  stack.logits_fp32 = profile.at("logits_fp32").boolean();
-  stack.expands_kv_heads = profile.at("expands_kv_heads").boolean();
-  stack.rounds_allocations = profile.at("rounds_allocations").boolean();
-  stack.keeps_inputs = profile.at("keeps_inputs").boolean();
-  stack.splits_keys = profile.at("splits_keys").boolean();
-  stack.norm_launches = static_cast<std::int32_t>(profile.at("norm_launches").integer(1, 100));
-  stack.rope_launches = static_cast<std::int32_t>(profile.at("rope_launches").integer(1, 100));
-  stack.context = profile.at("context").bytes();
-  stack.usable_fraction = profile.at("usable_fraction").number(0.01, 1.0);
-  stack.launch_overhead = profile.at("launch_overhead").duration();
-  stack.host_per_layer = profile.at("host_per_layer").duration();
-  stack.host_per_step = profile.at("host_per_step").duration();
-  stack.host_per_launch = profile.at("host_per_launch").duration();
+  read("growth", [&](const Field& f) {
+    stack.growth = read_enum<CacheGrowth>(f, std::array{"static", "exact", "concat_layer"});
+  });
+  read("attention", [&](const Field& f) {
+    stack.attention = read_enum<AttentionExec>(f, std::array{"fused", "eager"});
+  });
+  read("logits", [&](const Field& f) {
+    stack.logits = read_enum<LogitPositions>(f, std::array{"last", "all"});
+  });
+  read_flag("logits_fp32", stack.logits_fp32);
+  read_flag("expands_kv_heads", stack.expands_kv_heads);
+  read_flag("rounds_allocations", stack.rounds_allocations);
+  read_flag("keeps_inputs", stack.keeps_inputs);
+  read_flag("splits_keys", stack.splits_keys);
+  read_launches("norm_launches", stack.norm_launches);
+  read_launches("rope_launches", stack.rope_launches);
+  read("context", [&](const Field& f) { stack.context = f.bytes(); });
+  read("usable_fraction", [&](const Field& f) { stack.usable_fraction = f.number(0.01, 1.0); });
+  read_duration("launch_overhead", stack.launch_overhead);
+  read_duration("host_per_layer", stack.host_per_layer);
+  read_duration("host_per_step", stack.host_per_step);
+  read_duration("host_per_launch", stack.host_per_launch);
   for (const auto& [key, source] : profile.at("sources").members()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       source.fail(unknown_name("key", key, keys));
@@ -83,13 +113,6 @@ const std::vector<Stack>& builtin_stacks() {
   return stacks;
 }
 
-const Stack& find_stack(std::string_view name) {
-  std::vector<std::string> known;
-  for (const Stack& stack : builtin_stacks()) {
-    if (stack.name == name) return stack;
-    known.push_back(stack.name);
-  }
-  throw InputError{unknown_name("stack", name, known)};
-}
+const Stack& find_stack(std::string_view name) { return find_among(builtin_stacks(), name); }
 
 }  // namespace kvsim

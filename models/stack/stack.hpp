@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,8 +49,10 @@ struct Stack {
 /// (kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp). Segments are the allocator's own matter.
 [[nodiscard]] Bytes charged_bytes(const Stack& stack, Bytes n);
 
-/// Reads one profile; `name` is what scenarios call it. Errors: InputError.
-[[nodiscard]] Stack read_stack(const Field& profile, std::string name);
+/// Reads one profile; `name` is what scenarios call it. A profile may extend one of `known`: what
+/// it does not say is that one's, with its source. Errors: InputError.
+[[nodiscard]] Stack read_stack(const Field& profile, std::string name,
+                               std::span<const Stack> known = {});
 
 /// Errors: InputError naming the nearest known one.
 [[nodiscard]] const Stack& find_stack(std::string_view name);

@@ -32,11 +32,20 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 constexpr std::size_t kLongestWordShown = 80;
+constexpr std::size_t kMostNamesShown = 40;  // of all models there would be a page
+
+/// what() ends at the first NUL, which a JSON text may hold.
+std::string without_nul(std::string text) {
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
 
 }  // namespace
 
+InputError::InputError(const std::string& message) : std::runtime_error{without_nul(message)} {}
+
 InputError::InputError(std::string_view place, std::string_view expected, std::string_view got)
-    : std::runtime_error{fmt::format("{}: expected {}, got {}", place, expected, got)} {}
+    : InputError{fmt::format("{}: expected {}, got {}", place, expected, got)} {}
 
 std::string nearest(std::string_view word, std::span<const std::string> known) {
   const std::string wanted = lower(word.substr(0, kLongestWordShown));
@@ -59,6 +68,11 @@ std::string unknown_name(std::string_view kind, std::string_view word,
   const std::string near = nearest(word, known);
   std::vector<std::string> sorted{known.begin(), known.end()};
   std::sort(sorted.begin(), sorted.end());
+  if (sorted.size() > kMostNamesShown) {
+    const std::size_t more = sorted.size() - kMostNamesShown;
+    sorted.resize(kMostNamesShown);
+    sorted.push_back(fmt::format("and {} more", more));
+  }
   return fmt::format("unknown {} \"{}\"{}{}", kind, shown,
                      near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
                      sorted.empty() ? "" : fmt::format(" ({})", fmt::join(sorted, ", ")));

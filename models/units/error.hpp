@@ -13,7 +13,7 @@ namespace kvsim {
 class InputError : public std::runtime_error {
  public:
   /// A complete sentence: "file.json: /batch/size: expected an integer in [1, 4096], got 0".
-  explicit InputError(const std::string& message) : std::runtime_error{message} {}
+  explicit InputError(const std::string& message);
   InputError(std::string_view place, std::string_view expected, std::string_view got);
 };
 
@@ -21,7 +21,8 @@ class InputError : public std::runtime_error {
 /// likely misspelling (distance above a third of the word, at least 2).
 [[nodiscard]] std::string nearest(std::string_view word, std::span<const std::string> known);
 
-/// `unknown KIND "WORD"; did you mean "NEAR"? (all, known, names)`; leaves out what it cannot say.
+/// `unknown KIND "WORD"; did you mean "NEAR"? (known, names, and 40 more)`; leaves out what it
+/// cannot say.
 [[nodiscard]] std::string unknown_name(std::string_view kind, std::string_view word,
                                        std::span<const std::string> known);
 

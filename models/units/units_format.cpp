@@ -50,4 +50,15 @@ std::string to_text(FlopsPerSecond rate) { return decimal(rate.count(), "FLOP/s"
 std::string to_text(FlopCount n) { return decimal(n.count(), "FLOP"); }
 std::string to_text(SimTime t) { return to_text(to_seconds(t)); }
 
+std::string with_commas(std::int64_t value) {
+  const std::string digits = fmt::format("{}", value);
+  const std::size_t first = value < 0 ? 1 : 0;
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > first && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
 }  // namespace kvsim

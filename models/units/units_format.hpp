@@ -2,6 +2,7 @@
 
 // How quantities read for people: 80 GiB, 3.35 TB/s, 120 us. Files take count() in base units.
 
+#include <cstdint>
 #include <string>
 
 #include <fmt/format.h>
@@ -18,6 +19,9 @@ namespace kvsim {
 [[nodiscard]] std::string to_text(FlopsPerSecond rate);
 [[nodiscard]] std::string to_text(FlopCount n);
 [[nodiscard]] std::string to_text(SimTime t);
+
+/// 53912 as "53,912".
+[[nodiscard]] std::string with_commas(std::int64_t value);
 
 }  // namespace kvsim
 

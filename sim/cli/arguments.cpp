@@ -76,7 +76,11 @@ Arguments::Arguments(std::string command, const std::vector<Option>& options,
       if (option->value.empty()) {
         slot = {""};
       } else {
-        slot.insert(slot.end(), one.value.begin(), one.value.end());
+        for (const std::string& value : one.value) {
+          if (value.empty())
+            complain(fmt::format("{} {} is empty", dashed(*option), option->value));
+          slot.push_back(value);
+        }
       }
     }
   } catch (const po::invalid_command_line_syntax& error) {

@@ -28,6 +28,8 @@ constexpr std::int64_t kMostThreads = 1024;
 constexpr std::size_t kMostSamples = 512;
 constexpr std::size_t kFewestSamples = 3;
 constexpr std::size_t kAllSamples = 1U << 20U;
+/// Points beyond which time is not explained term by term: some 20 KB of a result each.
+constexpr std::size_t kMostExplained = 1000;
 
 std::vector<Override> read_overrides(const Arguments& arguments) {
   std::vector<Override> overrides;
@@ -45,13 +47,14 @@ std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool
   const std::size_t n = scenario.points.size();
   const std::size_t samples =
       std::clamp(kAllSamples / std::max<std::size_t>(n, 1), kFewestSamples, kMostSamples);
+  const bool explains = n <= kMostExplained;
   std::vector<StaticResult> results(n);
   std::atomic<std::size_t> done{0};
   Progress progress{"simulating " + scenario.name, static_cast<double>(n), "points"};
   parallel_for(n, threads, [&](std::size_t i) {
     const ScenarioPoint& point = scenario.points[i];
     try {
-      results[i] = run_static(point.spec, samples);
+      results[i] = run_static(point.spec, {.max_samples = samples, .time_terms = explains});
     } catch (const InputError& error) {
       throw InputError{
           fmt::format("{}: point \"{}\": {}", scenario.name, point.label, error.what())};
@@ -86,6 +89,11 @@ Finished run_scenario(const Arguments& arguments, const Scenario& scenario,
   report.scenario = &scenario;
   report.notes = scenario.notes;
   report.results = run_points(scenario, threads, quiet);
+  if (scenario.points.size() > kMostExplained) {
+    report.notes.push_back(
+        fmt::format("times are not explained term by term: {} points, more than {}",
+                    scenario.points.size(), kMostExplained));
+  }
   if (scenario.replay) {
     Progress progress{"replaying " + scenario.replay->trace.stem().string()};
     ReplayOptions options;

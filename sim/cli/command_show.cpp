@@ -26,8 +26,16 @@ namespace fs = std::filesystem;
 Llm model_of(const std::string& name) {
   std::error_code status;
   fs::path path = name;
-  if (fs::is_directory(path, status)) path /= "config.json";
-  if (!name.ends_with(".json") && !fs::is_regular_file(path, status)) return find_llm(name);
+  const bool is_folder = fs::is_directory(path, status);
+  if (is_folder) path /= "config.json";
+  if (!name.ends_with(".json") && !fs::is_regular_file(path, status)) {
+    try {
+      return find_llm(name);
+    } catch (const InputError&) {
+      if (!is_folder) throw;
+      throw InputError{fmt::format("{}: this folder holds no config.json", name)};
+    }
+  }
   const Field config = Field::read_file(path);
   const fs::path folder = fs::absolute(path).lexically_normal().parent_path().filename();
   return read_hf_config(config, folder.empty() ? "model" : folder.string());

@@ -52,7 +52,7 @@ std::string points_csv(const RunReport& report) {
   for (const ordered_json& point : points) {
     for (const auto& item : point.items()) {
       if (item.key() == "oom" || item.key() == "kv_bytes_per_layer" || item.key() == "notes" ||
-          item.key() == "peak_owners" || item.key() == "peak_terms") {
+          item.key() == "peak_owners" || item.key() == "peak_terms" || item.key() == "time_terms") {
         continue;
       }
       if (std::find(columns.begin(), columns.end(), item.key()) == columns.end()) {
@@ -97,6 +97,25 @@ std::string owners_csv(const RunReport& report) {
     for (const auto& [owner, bytes] : result.peak_owners) {
       out += fmt::format("{},{},{},{},{}\n", i, csv_field(report.scenario->points.at(i).label),
                          csv_field(result.peak_phase), csv_field(owner), bytes.count());
+    }
+  }
+  return out;
+}
+
+std::string time_terms_csv(const RunReport& report) {
+  std::string out =
+      "point,label,step,tokens,what,family,layers,calls,flops,bytes_read,bytes_written,launches,"
+      "bound,seconds\n";
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    const std::string label = csv_field(report.scenario->points.at(i).label);
+    for (const ExplainedStep& step : report.results[i].explained) {
+      for (const TimeTerm& t : step.terms) {
+        out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", i, label, step.step,
+                           step.tokens, csv_field(t.what), t.family, t.layers, t.calls,
+                           csv_number(t.flops), std::llround(t.bytes_read),
+                           std::llround(t.bytes_written), t.launches, t.bound,
+                           csv_number(t.time.count()));
+      }
     }
   }
   return out;

@@ -20,6 +20,8 @@ namespace kvsim {
 [[nodiscard]] std::string timeline_csv(const RunReport& report);
 /// Who held the HBM at each point's peak: point,label,phase,owner,bytes.
 [[nodiscard]] std::string owners_csv(const RunReport& report);
+/// One line a term of an explained step, its formula and source left to result.json.
+[[nodiscard]] std::string time_terms_csv(const RunReport& report);
 /// Cache per layer at the end of each point: point,label,layer,kv_bytes.
 [[nodiscard]] std::string layers_csv(const RunReport& report);
 /// One line a method and step; header alone where no series was kept.

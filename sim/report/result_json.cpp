@@ -58,10 +58,36 @@ ordered_json terms_json(const std::vector<PeakTerm>& terms) {
 
 /// A predicted figure and the interval beside it, which there is none of before costs are
 /// calibrated.
-void put_predicted(ordered_json& point, const std::string& name, ordered_json value) {
+void put_predicted(ordered_json& point, const std::string& name, ordered_json value,
+                   const std::optional<Interval>& interval = std::nullopt) {
   point[name] = std::move(value);
-  point[name + "_low"] = nullptr;
-  point[name + "_high"] = nullptr;
+  point[name + "_low"] = interval ? ordered_json(interval->low.count()) : ordered_json(nullptr);
+  point[name + "_high"] = interval ? ordered_json(interval->high.count()) : ordered_json(nullptr);
+}
+
+ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
+  ordered_json out = ordered_json::array();
+  for (const ExplainedStep& step : steps) {
+    ordered_json one = {{"step", step.step}, {"tokens", step.tokens}};
+    put_predicted(one, "step_s", step.time.count(), step.interval);
+    one["terms"] = ordered_json::array();
+    for (const TimeTerm& term : step.terms) {
+      one["terms"].push_back({{"what", term.what},
+                              {"family", term.family},
+                              {"layers", term.layers},
+                              {"calls", term.calls},
+                              {"flops", term.flops},
+                              {"bytes_read", whole(term.bytes_read)},
+                              {"bytes_written", whole(term.bytes_written)},
+                              {"launches", term.launches},
+                              {"bound", term.bound},
+                              {"seconds", term.time.count()},
+                              {"formula", term.formula},
+                              {"source", term.source}});
+    }
+    out.push_back(std::move(one));
+  }
+  return out;
 }
 
 ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) {
@@ -78,11 +104,13 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
     latency = result.prefill_time->count() + result.decode_time->count();
   }
   put_predicted(out, "latency_s", number_or_null(latency));
-  put_predicted(out, "prefill_s", seconds_or_null(result.prefill_time));
+  put_predicted(out, "prefill_s", seconds_or_null(result.prefill_time),
+                result.explained.empty() ? std::nullopt : result.explained.front().interval);
   out["oom"] = oom_json(result.oom);
   out["peak_phase"] = result.peak_phase;
   out["peak_owners"] = owners_json(result.peak_owners);
   out["peak_terms"] = terms_json(result.peak_terms);
+  out["time_terms"] = explained_json(result.explained);
   out["prefill_peak_bytes"] = result.prefill_peak.count();
   out["decode_peak_bytes"] = result.decode_peak > Bytes{0}
                                  ? ordered_json(result.decode_peak.count())

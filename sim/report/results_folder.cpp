@@ -41,6 +41,7 @@ ResultsFolder write_run_results(const RunReport& report, const std::filesystem::
   building.write("points.csv", points_csv(report));
   building.write("timeline.csv", timeline_csv(report));
   building.write("owners.csv", owners_csv(report));
+  building.write("time_terms.csv", time_terms_csv(report));
   building.write("layers.csv", layers_csv(report));
   if (report.replay) write_replay_tables(building, *report.replay);
   building.commit();

@@ -163,6 +163,63 @@ std::string points_table(const RunReport& report, std::size_t width) {
   return table.str(width);
 }
 
+/// Shares of a step's time by what bounds them, in %.
+struct BoundShares {
+  std::string compute = "-", memory = "-", overhead = "-";
+};
+BoundShares shares_of(const ExplainedStep& step) {
+  double compute = 0, memory = 0;
+  for (const TimeTerm& term : step.terms) {
+    if (term.bound == "compute") compute += term.time.count();
+    if (term.bound == "memory") memory += term.time.count();
+  }
+  const auto percent = [&](double part) {
+    return fmt::format("{:.1f}", 100 * part / step.time.count());
+  };
+  return {percent(compute), percent(memory),
+          percent(std::max(0.0, step.time.count() - compute - memory))};
+}
+
+/// What bounds the time of prefill and of the last decode step; empty where no time was explained
+/// or there are too many points to read.
+std::string bounds_block(const RunReport& report, std::size_t width) {
+  constexpr std::size_t kMostPoints = 20;
+  const auto explained = [](const StaticResult& r) { return !r.explained.empty(); };
+  if (report.results.size() > kMostPoints ||
+      std::none_of(report.results.begin(), report.results.end(), explained)) {
+    return "";
+  }
+  constexpr Align kRight = Align::kRight;
+  Table table{{{"point", Align::kLeft},
+               {"compute", kRight, "% TTFT"},
+               {"memory", kRight, "% TTFT"},
+               {"overhead", kRight, "% TTFT"},
+               {"step", kRight, "ms"},
+               {"compute", kRight, "% step"},
+               {"memory", kRight, "% step"},
+               {"overhead", kRight, "% step"}}};
+  for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
+    table.add_section(group.heading);
+    const std::string indent = group.heading.empty() ? "" : "  ";
+    for (std::size_t k = 0; k < group.points.size(); ++k) {
+      const auto& steps = report.results[group.points[k]].explained;
+      if (steps.empty()) continue;
+      const BoundShares prefill = shares_of(steps.front());
+      const bool decodes = steps.back().step > 0;
+      const BoundShares last = decodes ? shares_of(steps.back()) : BoundShares{};
+      table.add_row({indent + group.labels[k], prefill.compute, prefill.memory, prefill.overhead,
+                     decodes ? amount(steps.back().time.count() * 1e3) : "-", last.compute,
+                     last.memory, last.overhead});
+    }
+  }
+  return "\n" +
+         paragraph(
+             "What bounds the time of prefill (TTFT) and of the last decode step; overhead is "
+             "kernel launches and the host (time_terms in result.json):",
+             width) +
+         table.str(width);
+}
+
 std::string notes_block(const std::vector<std::string>& notes, std::size_t width) {
   std::string out;
   for (const std::string& note : notes) out += paragraph("note: " + note, width, 6);
@@ -263,6 +320,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
     const std::string common = common_description(scenario);
     if (common != clean_text(scenario.title)) out += paragraph(common, width);
     out += "\n" + points_table(report, width) + "\n" + verdict(report, labels, width);
+    out += bounds_block(report, width);
     // The same note of many points is said once.
     std::vector<std::pair<std::string, std::vector<std::string>>> notes;
     for (std::size_t i = 0; i < report.results.size(); ++i) {

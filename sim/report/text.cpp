@@ -135,17 +135,6 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
   return lines;
 }
 
-std::string with_commas(std::int64_t value) {
-  const std::string digits = fmt::format("{}", value);
-  const std::size_t first = value < 0 ? 1 : 0;
-  std::string out;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > first && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
-}
-
 std::string slug(std::string_view text) {
   constexpr std::size_t kLongest = 40;
   std::string out;

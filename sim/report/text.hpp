@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/units/units_format.hpp"  // with_commas, to_text: what prints names prints numbers
+
 namespace kvsim {
 
 /// `text` with control characters (line ends, tabs, escape sequences' first byte, C1 controls) as
@@ -22,9 +24,6 @@ namespace kvsim {
 
 /// Lines of at most `width` columns, broken at blanks where there are any.
 [[nodiscard]] std::vector<std::string> wrapped(std::string_view text, std::size_t width);
-
-/// 53912 as "53,912".
-[[nodiscard]] std::string with_commas(std::int64_t value);
 
 /// A part of a file name: lower-case letters, digits, "-" and ".", everything else "-"; never
 /// empty, at most 40 characters, never starting with "." or "-".

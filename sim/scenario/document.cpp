@@ -69,6 +69,10 @@ class Loader {
         if (target.empty() || !target.has_filename()) base.expected("the path of a scenario file");
         const fs::path below = (folder / target).lexically_normal();
         refuse_cycle(base, root_ / below);
+        std::error_code absent;
+        if (!fs::is_regular_file(root_ / below, absent)) {
+          base.fail(fmt::format("no such file: {}", (root_ / below).lexically_normal().string()));
+        }
         result = merged(std::move(result), load(below.parent_path(), below.filename()));
       }
       chain_.pop_back();

@@ -27,7 +27,8 @@ constexpr std::array kLabelKeys{LabelKey{"model", ""},
                                 LabelKey{"kv_dtype", "cache "},
                                 LabelKey{"batch", "batch "},
                                 LabelKey{"prompt_tokens", "prompt "},
-                                LabelKey{"output_tokens", "output "}};
+                                LabelKey{"output_tokens", "output "},
+                                LabelKey{"memory", ""}};
 
 const std::vector<std::string> kMethodKeys{"method", "budget", "method_params"};
 
@@ -53,6 +54,20 @@ std::size_t kinds(const std::vector<ordered_json>& objects, const std::vector<st
     seen.insert(std::move(text));
   }
   return seen.size();
+}
+
+/// "70B", "8192", and of an object "hbm 160 GiB usable hbm 150 GiB".
+std::string words_of(const ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_object()) return value.dump();
+  std::vector<std::string> words;
+  for (const auto& [key, part] : value.items()) {
+    if (part.is_null()) continue;
+    std::string word = key;
+    std::replace(word.begin(), word.end(), '_', ' ');
+    words.push_back(word + " " + words_of(part));
+  }
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 }  // namespace
@@ -99,16 +114,23 @@ void set_labels(std::vector<ScenarioPoint>& points) {
     return std::find(telling.begin(), telling.end(), key) != telling.end();
   };
   const bool method = telling.empty() || std::any_of(kMethodKeys.begin(), kMethodKeys.end(), tells);
+  std::set<std::string> taken;
   for (ScenarioPoint& point : points) {
     std::vector<std::string> words;
     if (method) words.push_back(method_label(point.method));
     for (const LabelKey& key : kLabelKeys) {
-      if (!tells(key.key)) continue;
-      const auto& value = point.keys.at(std::string{key.key});
-      words.push_back(fmt::format("{}{}", key.before,
-                                  value.is_string() ? value.get<std::string>() : value.dump()));
+      const auto value = point.keys.find(key.key);
+      if (!tells(key.key) || value == point.keys.end()) continue;
+      if (const std::string word = words_of(*value); !word.empty()) {
+        words.push_back(fmt::format("{}{}", key.before, word));
+      }
     }
-    point.label = fmt::format("{}", fmt::join(words, ", "));
+    if (words.empty()) words.push_back(method_label(point.method));
+    const std::string label = fmt::format("{}", fmt::join(words, ", "));
+    point.label = label;
+    for (int n = 2; !taken.insert(point.label).second; ++n) {
+      point.label = fmt::format("{} ({})", label, n);
+    }
   }
 }
 

@@ -17,6 +17,7 @@ namespace kvsim {
     const std::vector<nlohmann::ordered_json>& objects, const std::vector<std::string>& keys);
 
 /// Sets the label of every point: its method where methods differ, and the keys that tell it apart.
+/// No two are the same: of points that do not differ the later ones are numbered.
 void set_labels(std::vector<ScenarioPoint>& points);
 
 }  // namespace kvsim

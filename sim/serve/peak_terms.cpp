@@ -12,17 +12,10 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/units/check.hpp"
+#include "models/units/units_format.hpp"
 
 namespace kvsim {
 namespace {
-
-std::string with_commas(std::int64_t n) {
-  std::string out = fmt::format("{}", n);
-  for (auto at = static_cast<std::ptrdiff_t>(out.size()) - 3; at > 0; at -= 3) {
-    out.insert(static_cast<std::size_t>(at), 1, ',');
-  }
-  return out;
-}
 
 /// A product told with its numbers: "batch 2 x 18,000 entries x 32 heads x 128 x 4 B". Units are
 /// literals.
@@ -343,14 +336,15 @@ class Terms {
 std::string weights_formula(const CostInput& in) {
   const Llm& llm = *in.llm;
   const auto all = parameters(llm);
-  if (in.weight_dtype != llm.published_dtype || !llm.outside_experts_dtype) {
+  const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
+  if (dense == in.weight_dtype) {
     return Product{}.times(all, "parameters").in(in.weight_dtype).text();
   }
   const std::int64_t routed = routed_expert_parameters(llm);
-  return fmt::format(
-      "{} + {} + {}", Product{}.times(routed, "parameters of experts").in(in.weight_dtype).text(),
-      Product{}.times(mxfp4_scales(routed), "scales").in_bytes(Bytes{1}).text(),
-      Product{}.times(all - routed, "other parameters").in(*llm.outside_experts_dtype).text());
+  return fmt::format("{} + {} + {}",
+                     Product{}.times(routed, "parameters of experts").in(in.weight_dtype).text(),
+                     Product{}.times(mxfp4_scales(routed), "scales").in_bytes(Bytes{1}).text(),
+                     Product{}.times(all - routed, "other parameters").in(dense).text());
 }
 
 /// Entries of the caches that stand outside the running graph; nullopt: none, or inside it.

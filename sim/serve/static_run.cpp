@@ -45,7 +45,7 @@ struct Holdings {
 /// The run of one spec: what stands in memory between two graphs, and what has been learnt so far.
 class StaticRun {
  public:
-  StaticRun(const StaticSpec& spec, std::size_t max_samples);
+  StaticRun(const StaticSpec& spec, const StaticOptions& options);
   StaticResult run();
 
  private:
@@ -74,9 +74,11 @@ class StaticRun {
   [[nodiscard]] Bytes cache_total() const;
   [[nodiscard]] LayerCache stored(std::int32_t layer, std::int64_t entries) const;
   void sample(std::int64_t step, Bytes peak, Seconds time);
+  void explain_times();
   void finish();
 
   StaticSpec spec_;
+  bool explains_;
   Calibration calibration_;
   CostInput in_;
   Roofline roofline_;
@@ -87,6 +89,7 @@ class StaticRun {
   std::vector<LayerCache> caches_;  // per layer; all of a static cache stands from the start
   std::vector<std::int64_t> held_;  // entries per layer
   std::int64_t score_rows_;
+  std::vector<std::int64_t> layer_score_rows_;  // of the layers prefilled, where time is explained
   Seconds prefill_device_;
   double prefill_time_ = 0;
   double decode_time_ = 0;
@@ -94,14 +97,16 @@ class StaticRun {
   Bytes resident_;  // of a decode step
   std::int64_t stride_;
   std::optional<StaticSample> last_;
+  Seconds first_decode_;  // time of the first decode step
   PeakPlace peak_place_;
   std::optional<Holdings> peak_base_;  // set while the run's peak is a decode step's: everything
                                        // but that graph's own tensors
   PeakPlace refusal_place_;
 };
 
-StaticRun::StaticRun(const StaticSpec& spec, std::size_t max_samples)
+StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     : spec_{spec},
+      explains_{options.time_terms},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
       in_{.llm = spec.llm,
           .method = spec.method.get(),
@@ -115,7 +120,7 @@ StaticRun::StaticRun(const StaticSpec& spec, std::size_t max_samples)
       caches_(static_cast<std::size_t>(n_layers_)),
       held_(static_cast<std::size_t>(n_layers_)),
       score_rows_{spec.prompt_tokens} {
-  const auto points = static_cast<std::int64_t>(max_samples) - 2;
+  const auto points = static_cast<std::int64_t>(options.max_samples) - 2;
   stride_ = std::max<std::int64_t>(1, (spec.output_tokens + points - 1) / points);
   result_.usable_hbm = Bytes{static_cast<std::int64_t>(
       std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * spec.stack->usable_fraction))};
@@ -183,9 +188,24 @@ void StaticRun::finish() {
   if (last_ && (result_.timeline.empty() || result_.timeline.back().step != last_->step)) {
     result_.timeline.push_back(*last_);
   }
+  if (explains_) explain_times();
   result_.kv_bytes = cache_total();
   for (const LayerCache& cache : caches_) result_.kv_bytes_per_layer.push_back(cache.total());
   if (result_.oom && result_.oom->phase == "prefill") count_refused_cache(result_.oom->owners);
+}
+
+void StaticRun::explain_times() {
+  if (!result_.prefill_time) return;
+  const std::int64_t prompt = spec_.prompt_tokens;
+  const auto add = [&](std::int64_t step, Seconds time) {
+    result_.explained.push_back(explain_step(
+        {.cost = &in_, .gpu = spec_.gpu, .roofline = &roofline_}, step, prompt + step, time,
+        step == 0 ? prefill_step(in_, prompt, layer_score_rows_)
+                  : decode_step(in_, prompt, prompt + step)));
+  };
+  add(0, *result_.prefill_time);
+  if (last_->step >= 1) add(1, first_decode_);
+  if (last_->step > 1) add(last_->step, last_->time);
 }
 
 void StaticRun::note_refusal(const OomEvent& event) {
@@ -366,6 +386,7 @@ bool StaticRun::prefill_layers() {
       result_.flops += cost.flops;
       result_.bytes_moved += cost.bytes;
       held_[static_cast<std::size_t>(layer)] = kept;
+      if (explains_) layer_score_rows_.push_back(score_rows_);
       if (!is_static_) put_cache(layer, stored(layer, per_layer ? kept : prompt));
       ++layer;
     }
@@ -558,20 +579,21 @@ void StaticRun::sample(std::int64_t step, Bytes peak, Seconds time) {
                    .time = time,
                    .tok_s = step == 0 ? 0 : static_cast<double>(spec_.batch) / time.count()};
   if (step % stride_ == 0 || step == spec_.output_tokens) result_.timeline.push_back(now);
+  if (step == 1) first_decode_ = time;
   last_ = now;
 }
 
 }  // namespace
 
-StaticResult run_static(const StaticSpec& spec, std::size_t max_samples) {
+StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
   KVSIM_CHECK(
       spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method != nullptr,
       "a static run lacks its model, GPU, stack or method");
   KVSIM_CHECK(spec.batch >= 1 && spec.prompt_tokens >= 1 && spec.output_tokens >= 0,
               "batch {} and prompt {} at least 1, output {} at least 0", spec.batch,
               spec.prompt_tokens, spec.output_tokens);
-  KVSIM_CHECK(max_samples >= 3, "a timeline of {} samples", max_samples);
-  return StaticRun{spec, max_samples}.run();
+  KVSIM_CHECK(options.max_samples >= 3, "a timeline of {} samples", options.max_samples);
+  return StaticRun{spec, options}.run();
 }
 
 }  // namespace kvsim

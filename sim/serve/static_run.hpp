@@ -15,6 +15,7 @@
 #include "models/units/units.hpp"
 #include "sim/memory/hbm.hpp"
 #include "sim/serve/peak_terms.hpp"
+#include "sim/serve/time_terms.hpp"
 
 namespace kvsim {
 
@@ -74,14 +75,21 @@ struct StaticResult {
   std::optional<Seconds> decode_time;
   std::optional<double> throughput_tok_s;  // output tokens of the batch over prefill + decode
   std::optional<double> decode_tok_s;
+  // Where asked for: prefill, the first decode step and the last, as far as they were run.
+  std::vector<ExplainedStep> explained;
   double flops = 0, bytes_moved = 0;   // whole run, up to the OOM
   std::vector<StaticSample> timeline;  // thinned to at most `max_samples`, first and last kept
   std::vector<std::string> notes;      // "prefill scores were chunked to 1250 query rows", …
 };
 
-/// Runs it. Pure: same spec, same result. `max_samples` bounds the timeline, not what is simulated.
-/// Errors: ContractError on sizes below 1 (max_samples below 3); InputError where the method's size
-/// depends on data; an OOM is a result.
-[[nodiscard]] StaticResult run_static(const StaticSpec& spec, std::size_t max_samples = 512);
+/// What is written down of a run; changes nothing of what is simulated.
+struct StaticOptions {
+  std::size_t max_samples = 512;  // of the timeline; at least 3
+  bool time_terms = false;        // costs more than the run of a short point itself
+};
+
+/// Runs it. Pure: same spec, same result. Errors: ContractError on sizes below 1; InputError where
+/// the method's size depends on data; an OOM is a result.
+[[nodiscard]] StaticResult run_static(const StaticSpec& spec, const StaticOptions& options = {});
 
 }  // namespace kvsim

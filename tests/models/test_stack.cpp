@@ -65,6 +65,24 @@ TEST_CASE("an unknown stack is answered with the nearest") {
   }
 }
 
+TEST_CASE("a profile says where it differs from the one it extends, and why") {
+  const auto read = [](const char* text) {
+    return read_stack(Field::parse(text, "s.json"), "mine", builtin_stacks());
+  };
+  const Stack& base = find_stack("hf-sdpa");
+  const Stack mine = read(R"({"summary": "x", "extends": "hf-sdpa", "norm_launches": 1,
+                              "host_per_layer": "1 ms", "sources": {"norm_launches": "fused"}})");
+  CHECK(mine.name == "mine");
+  CHECK(mine.norm_launches == 1);
+  CHECK(mine.rope_launches == base.rope_launches);
+  CHECK(mine.growth == base.growth);
+  CHECK(mine.sources.at("norm_launches") == "fused");
+  CHECK(mine.sources.at("growth") == base.sources.at("growth"));
+  CHECK_FALSE(mine.sources.contains("host_per_layer"));  // the base's source says nothing of 1 ms
+  CHECK_THROWS_AS((void)read(R"({"summary": "x", "extends": "no-such", "sources": {}})"),
+                  InputError);
+}
+
 TEST_CASE("a profile is checked key by key") {
   CHECK_THROWS_AS((void)read_stack(Field::parse(R"({"summary": "x"})", "s.json"), "s"), InputError);
   CHECK_THROWS_AS((void)read_stack(Field::parse(R"({"sumary": "x"})", "s.json"), "s"), InputError);

@@ -78,12 +78,20 @@ TEST_CASE("element formats know their width") {
   CHECK_FALSE(parse_dtype("fp17").has_value());
 }
 
-TEST_CASE("an unknown name is answered with the nearest and all known ones") {
+TEST_CASE("an unknown name is answered with the nearest and known ones") {
   const std::vector<std::string> known{"zeromerge", "h2o", "full"};
   CHECK(unknown_name("method", "zero-merge", known) ==
         "unknown method \"zero-merge\"; did you mean \"zeromerge\"? (full, h2o, zeromerge)");
   CHECK(unknown_name("method", "quantum", known) ==
         "unknown method \"quantum\" (full, h2o, zeromerge)");
+  std::vector<std::string> many;
+  for (int i = 100; i < 142; ++i) many.push_back(std::to_string(i));
+  CHECK(unknown_name("model", "nothing like it", many).ends_with("138, 139, and 2 more)"));
+}
+
+TEST_CASE("a message is whole even where the input held a NUL") {
+  using namespace std::string_literals;
+  CHECK(std::string{InputError{"model \"a\0b\" is unknown"s}.what()} == "model \"a b\" is unknown");
 }
 
 TEST_CASE("a result is a value or a reason, and asking for the other is our fault") {

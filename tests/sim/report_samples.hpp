@@ -169,12 +169,40 @@ inline ReplayResult sample_replay() {
   return replay;
 }
 
+inline TimeTerm sample_term(const std::string& what, const std::string& bound, double seconds) {
+  return {.what = what,
+          .family = "gemm",
+          .layers = 32,
+          .calls = 1,
+          .flops = 1e12,
+          .bytes_read = 2e9,
+          .bytes_written = 1e6,
+          .launches = 32,
+          .bound = bound,
+          .time = Seconds{seconds},
+          .formula = "32 layers x (4 us + 1 B / 2 TB/s)",
+          .source = "gpu A800-80GB-SXM: hbm_bandwidth"};
+}
+
 /// A report owns no scenario: keep `scenario` alive.
 inline RunReport sample_report(const Scenario& scenario) {
   RunReport report;
   report.scenario = &scenario;
   report.results = {sample_result(1 << 30, 47.8, 0), sample_result(18000, 57.9, 0.14),
                     sample_result(18000, 57.9, 0.07), sample_result(18000, 47.8, 0)};
+  report.results[1].explained = {
+      {.step = 0,
+       .tokens = 20000,
+       .time = Seconds{4.2},
+       .interval = {},
+       .terms = {sample_term("query, \"up\" of 32 layers", "compute", 3.15),
+                 sample_term("attention of 32 layers", "memory", 1.05)}},
+      {.step = 34000,
+       .tokens = 54000,
+       .time = Seconds{0.04},
+       .interval = Interval{Seconds{0.03}, Seconds{0.05}},
+       .terms = {sample_term("attention of 32 layers", "memory", 0.01),
+                 sample_term("waiting for the host", "host", 0.03)}}};
   report.replay = sample_replay();
   return report;
 }

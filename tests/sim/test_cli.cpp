@@ -253,12 +253,97 @@ TEST_CASE("bad scenarios: exit 2 and one line, before anything is computed or wr
             "/method: method \"zeromerge\": a budget of 2 entries"));
   CHECK(has(bad("{\"title\": \"\x1b[31m\", \"gpu\": 1}"), "not valid JSON"));
   CHECK(has(bad("{\"\x01\": 1}"), "kvsim: "));
+  CHECK(has(bad(R"({"extends": "absent.json"})"), "b.json: /extends: no such file: "));
+  CHECK(has(bad(R"({"extends": "."})"), "b.json: /extends: no such file: "));
+  CHECK(has(bad(R"({"model": "a\u0000b\nc"})"), "/model: unknown model \"a b c\""));
   const std::string tiny = write(folder / "tiny.json", kTiny);
+  CHECK(has(complaint({"run", tiny, "-o", ""}, folder), "run: -o/--out DIR is empty"));
   CHECK(has(complaint({"run", tiny, "--set", "/batch"}, folder),
             "--set: expected /json/pointer=value, got \"/batch\""));
   CHECK(has(complaint({"run", tiny, "--set", "/batch=many"}, folder),
             "tiny.json (after --set): /batch: expected an integer in [1, 1048576], got \"many\""));
   CHECK_FALSE(fs::exists(folder / "kvsim-out"));
+}
+
+TEST_CASE("nonsense of every kind is one line, whatever the command") {
+  const fs::path folder = fresh("nonsense");
+  const std::string open(5000, '['), close(5000, ']');
+  const auto tiny_with = [](std::string_view extra) {
+    return std::string{kTiny.substr(0, kTiny.size() - 1)} + "," + std::string{extra} + "}";
+  };
+  const std::string texts[] = {"",
+                               " \n",
+                               "null",
+                               "3",
+                               "[]",
+                               "\"x\"",
+                               "{\"model\":",
+                               "{\"batch\": NaN}",
+                               "{\"batch\": 1e999}",
+                               "{'model': 1}",
+                               "{} x",
+                               "{} /* open",
+                               std::string("\xff\xfe{\0}\0", 6),
+                               "{\"model\": \"\xff\"}",
+                               open + close,
+                               tiny_with(R"("batch": -1)"),
+                               tiny_with(R"("batch": 1.5)"),
+                               tiny_with(R"("batch": 99999999999999999999999)"),
+                               tiny_with(R"("batch": true)"),
+                               tiny_with(R"("batch": [])"),
+                               tiny_with(R"("batch": [[1]])"),
+                               tiny_with(R"("batch": {"a": 1})"),
+                               tiny_with(R"("batch": 1, "batch": 1)"),
+                               tiny_with(R"("memory": {"hbm": "1 GiB", "hbm": "2 GiB"})"),
+                               tiny_with(R"("memory": {"hbm": "-5 GiB"})"),
+                               tiny_with(R"("memory": {"hbm": "nan GiB"})"),
+                               tiny_with(R"("memory": {"hbm": "1e30 GiB"})"),
+                               tiny_with(R"("memory": [])"),
+                               tiny_with(R"("seed": -1)"),
+                               tiny_with(R"("title": 7)"),
+                               tiny_with(R"("points": [])"),
+                               tiny_with(R"("points": [3])"),
+                               tiny_with(R"("published": [{}])"),
+                               tiny_with(R"("replay": 3)"),
+                               tiny_with(R"("figures": 3)"),
+                               tiny_with(R"("": 1)")};
+  for (const std::string& text : texts) {
+    INFO(text.substr(0, 100));
+    const std::string file = write(folder / "n.json", text);
+    CHECK(complaint({"run", file, "--json"}, folder).size() < 600);
+    CHECK(complaint({"show", "model", file}, folder).size() < 600);
+  }
+  fs::create_directories(folder / "folder.json");
+  const std::string tiny = write(folder / "tiny.json", kTiny);
+  for (const Words& words : std::vector<Words>{{"run", "folder.json"},
+                                               {"run", "/dev/null"},
+                                               {"run", ""},
+                                               {"run", tiny, "-o", tiny},
+                                               {"run", tiny, "-o", "/dev/null/x"},
+                                               {"run", tiny, "-o", "/proc/x"},
+                                               {"run", tiny, "-j", "-1"},
+                                               {"run", tiny, "-j", "1e9"},
+                                               {"run", tiny, "--set", "/batch=" + open},
+                                               {"run", tiny, "--set", "=3"},
+                                               {"run", tiny, "--set", ""},
+                                               {"show"},
+                                               {"show", "model"},
+                                               {"show", "model", ""},
+                                               {"show", "model", "folder.json"},
+                                               {"show", "model", std::string(9000, 'x')},
+                                               {"show", "gpu", "NaN"},
+                                               {"show", "stack", "../etc"},
+                                               {"show", "method", "+"},
+                                               {"show", "colour", "red"},
+                                               {"show", "device", "0"},
+                                               {"list"},
+                                               {"list", ""},
+                                               {"list", "nope"},
+                                               {"list", "models", "extra"}}) {
+    INFO(words.back().substr(0, 100));
+    CHECK(complaint(words, folder).size() < 700);
+  }
+  CHECK(has(complaint({"show", "model", "/"}, folder), "/: this folder holds no config.json"));
 }
 
 TEST_CASE("replay: one run for each method and budget") {

@@ -41,6 +41,11 @@ TEST_CASE("every table has its header and a line for everything") {
   CHECK(points.find(",oom_step,oom_tokens,oom_phase,oom_requested_bytes,oom_free_bytes\n") !=
         std::string::npos);
   CHECK(points.find("peak_terms") == std::string::npos);  // a list: result.json has it
+  CHECK(points.find("time_terms") == std::string::npos);
+  CHECK(lines(time_terms_csv(report)) == 1 + 4);
+  CHECK(time_terms_csv(report).find("\n1,zeromerge budget 18000,0,20000,\"query, \"\"up\"\" of 32 "
+                                    "layers\",gemm,32,1,1e+12,2000000000,1000000,32,compute,"
+                                    "3.15\n") != std::string::npos);
   CHECK(lines(layers_csv(report)) == 1 + 4 * 32);
   CHECK(lines(replay_steps_csv(*report.replay)) == 1 + 4 * 256);
   CHECK(lines(replay_layers_csv(*report.replay)) == 1 + 4 * 6);

@@ -148,8 +148,9 @@ TEST_CASE("a results folder holds result.json and the tables, the same bytes eac
   const FolderOptions plain{.figures = false, .gnuplot = {}};
   (void)write_run_results(report, dir / "a", plain);
   (void)write_run_results(report, dir / "b", plain);
-  for (const char* name : {"result.json", "points.csv", "timeline.csv", "owners.csv", "layers.csv",
-                           "replay_steps.csv", "replay_layers.csv"}) {
+  for (const char* name :
+       {"result.json", "points.csv", "timeline.csv", "owners.csv", "time_terms.csv", "layers.csv",
+        "replay_steps.csv", "replay_layers.csv"}) {
     INFO(name);
     CHECK(read(dir / "a" / name) == read(dir / "b" / name));
     CHECK(read(dir / "a" / name).size() > 20);

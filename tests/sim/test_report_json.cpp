@@ -59,6 +59,27 @@ TEST_CASE("a point explains its peak term by term") {
   CHECK(document.at("points").at(1).at("peak_terms") == ordered_json::array());
 }
 
+TEST_CASE("a point explains the time of its steps term by term") {
+  const Scenario scenario = test::sample_scenario();
+  const ordered_json points = run_document(test::sample_report(scenario)).at("points");
+  CHECK(points.at(0).at("time_terms") == ordered_json::array());
+  const ordered_json& steps = points.at(1).at("time_terms");
+  REQUIRE(steps.size() == 2);
+  CHECK(steps[0].at("step") == 0);
+  CHECK(steps[0].at("step_s") == 4.2);
+  CHECK(steps[0].at("step_s_low").is_null());
+  CHECK(points.at(1).at("prefill_s_low").is_null());
+  CHECK(steps[1].at("tokens") == 54000);
+  CHECK(steps[1].at("step_s_low") == 0.03);
+  CHECK(steps[1].at("step_s_high") == 0.05);
+  CHECK(steps[1].at("terms").at(0) ==
+        ordered_json::parse(R"x({"what": "attention of 32 layers", "family": "gemm", "layers": 32,
+                                 "calls": 1, "flops": 1e12, "bytes_read": 2000000000,
+                                 "bytes_written": 1000000, "launches": 32, "bound": "memory",
+                                 "seconds": 0.01, "formula": "32 layers x (4 us + 1 B / 2 TB/s)",
+                                 "source": "gpu A800-80GB-SXM: hbm_bandwidth"})x"));
+}
+
 TEST_CASE("an out of memory has exactly the promised keys, and times are null after it") {
   const Scenario scenario = test::sample_scenario();
   const ordered_json point = run_document(test::sample_report(scenario)).at("points").at(0);

@@ -101,6 +101,9 @@ TEST_CASE("the summary says what fits, what fails first, the miss, and where fil
   CHECK(text.find("- full: out of memory at decode step") != std::string::npos);
   CHECK(text.find("zeromerge budget 18,000") != std::string::npos);
   CHECK(text.find("54K tokens") != std::string::npos);
+  // Prefill: 3.15 s of 4.2 bound by compute, the rest by memory; last step: a quarter by memory.
+  CHECK(text.find("     75.0    25.0       0.0  40.0      0.0    25.0      75.0\n") !=
+        std::string::npos);
   CHECK(text.find("figure   out/x/figures/a.png") != std::string::npos);
   CHECK(text.find("note: a note") != std::string::npos);
   for (std::size_t at = 0; at < text.size();) {

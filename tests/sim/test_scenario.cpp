@@ -148,6 +148,22 @@ TEST_CASE("points take the scenario's keys, override some, and may hold lists") 
                                                      "batch 4, prompt 300"});
 }
 
+TEST_CASE("no two points are called the same") {
+  const Files files{"labels"};
+  const auto of = [&](std::string_view points) {
+    return labels(read_scenario(
+        files.write("l.json", small(fmt::format(R"(, "points": [{}])", points))), {}));
+  };
+  using Names = std::vector<std::string>;
+  CHECK(of(R"({}, {"memory": {"hbm": "160 GiB"}}, {"memory": {"usable_hbm": "70 GiB"}})") ==
+        Names{"full", "hbm 160 GiB", "usable hbm 70 GiB"});
+  CHECK(of(R"({"batch": 2, "memory": {"hbm": "96 GiB", "usable_hbm": "90 GiB"}}, {"batch": 2})") ==
+        Names{"hbm 96 GiB usable hbm 90 GiB", "full"});
+  CHECK(of(R"({}, {"memory": {}}, {"batch": 1})") == Names{"full", "full (2)", "full (3)"});
+  CHECK(of(R"({"method": {"name": "h2o", "budget": [0.2, 0.200001]}})") ==
+        Names{"h2o budget 20 %", "h2o budget 20 % (2)"});
+}
+
 TEST_CASE("extends merges key by key, the nearer file wins, and paths keep their meaning") {
   const Files files{"extends"};
   files.write("base/config.json", R"({"model_type": "llama", "hidden_size": 64,

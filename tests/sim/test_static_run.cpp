@@ -250,7 +250,7 @@ TEST_CASE("times are the sum over every step's graph") {
         flops += cost.flops;
         bytes += cost.bytes;
       }
-      const StepCost prefill = evaluate(prefill_step(in, 200, 200), roofline);
+      const StepCost prefill = evaluate(prefill_step(in, 200, {200}), roofline);
       INFO(stack.name, " ", method->name());
       CHECK(r.decode_time->count() == rel(decode));
       CHECK(r.prefill_time->count() == rel(prefill.time.count()));
@@ -567,7 +567,7 @@ TEST_CASE("compression after all layers peaks higher than layer by layer") {
 TEST_CASE("the timeline is thinned, first and last kept") {
   for (const std::size_t most : {3UL, 4UL, 10UL, 512UL}) {
     const Case c{find_stack("ideal"), std::make_shared<FullMethod>()};
-    const StaticResult r = run_static(c.spec, most);
+    const StaticResult r = run_static(c.spec, {.max_samples = most});
     CHECK(r.timeline.size() <= most);
     CHECK(r.timeline.front().step == 0);
     CHECK(r.timeline.back().step == 90);
@@ -578,7 +578,7 @@ TEST_CASE("the timeline is thinned, first and last kept") {
   Case c{find_stack("ideal"), std::make_shared<FullMethod>(), 3, 10, 300};
   const StaticResult whole = run_static(c.spec);
   c.gpu.hbm_usable = whole.peak_hbm - Bytes{20000};
-  const StaticResult cut = run_static(c.spec, 5);
+  const StaticResult cut = run_static(c.spec, {.max_samples = 5});
   REQUIRE(cut.oom);
   REQUIRE(cut.oom->phase == "decode");
   CHECK(cut.timeline.size() <= 5);
@@ -610,7 +610,7 @@ TEST_CASE("broken specs and unknown sizes") {
   c.spec.batch = 0;
   CHECK_THROWS_AS((void)run_static(c.spec), ContractError);
   c.spec.batch = 1;
-  CHECK_THROWS_AS((void)run_static(c.spec, 2), ContractError);
+  CHECK_THROWS_AS((void)run_static(c.spec, {.max_samples = 2}), ContractError);
   c.spec.method = std::make_shared<UnknownSizeMethod>();
   CHECK_THROWS_AS((void)run_static(c.spec), InputError);
   c.spec.method = nullptr;

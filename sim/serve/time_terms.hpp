@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/cost/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "models/gpu/gpu.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// One part of a step's time: operators alike, in all layers that run them, or what the host takes
+/// beyond the device.
+struct TimeTerm {
+  std::string what;         // "gate projection of 32 layers"
+  std::string family;       // "gemm"; "host"
+  std::int32_t layers = 0;  // that run it; 0: it stands outside the layers
+  std::int32_t calls = 1;   // in each of them, or in the step
+  double flops = 0;         // this and the next three of all calls in all layers
+  double bytes_read = 0;
+  double bytes_written = 0;
+  std::int64_t launches = 0;
+  std::string bound;  // "compute", "memory", "launch" or "host"
+  Seconds time;
+  std::string formula;  // with the numbers filled in: "32 layers x (4 us + 8,192 B / 2.039 TB/s)"
+  std::string source;   // of its rates: "gpu A800-80GB-SXM: hbm_bandwidth; stack hf-sdpa: …"
+};
+
+/// A step whose terms sum to its time; what takes none is not among them.
+struct ExplainedStep {
+  std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
+  std::int64_t tokens = 0;  // per sequence after it
+  Seconds time;
+  std::optional<Interval> interval;  // two standard deviations; none without calibration
+  std::vector<TimeTerm> terms;
+};
+
+/// What a step's time depends on. Nothing is owned.
+struct TimeInput {
+  const CostInput* cost = nullptr;
+  const Gpu* gpu = nullptr;
+  const Roofline* roofline = nullptr;
+};
+
+/// Explains the step that took `time`. Errors: ContractError if the terms do not sum to it, to a
+/// part in 10^9.
+[[nodiscard]] ExplainedStep explain_step(const TimeInput& in, std::int64_t number,
+                                         std::int64_t tokens, Seconds time, const Step& step);
+
+}  // namespace kvsim
