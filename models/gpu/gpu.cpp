@@ -142,8 +142,7 @@ const Gpu& find_gpu(std::string_view name) {
     names.push_back(gpu.name);
   }
   if (const auto may_mean = candidates(words_of(name)); !may_mean.empty()) {
-    throw InputError{
-        fmt::format("GPU \"{}\" is ambiguous; one of {}", name, fmt::join(may_mean, ", "))};
+    throw InputError{ambiguous_name("GPU", name, may_mean)};
   }
   throw InputError{unknown_name("GPU", name, names)};
 }

@@ -6,7 +6,6 @@
 #include <span>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "models/json/embedded.hpp"
 #include "models/units/check.hpp"
@@ -77,10 +76,7 @@ const Llm& find_llm(std::string_view name) {
     names.push_back(llm.name);
     if (!key.empty() && llm.name.starts_with(key + "-")) longer.push_back(llm.name);
   }
-  if (!longer.empty()) {
-    throw InputError{
-        fmt::format("model \"{}\" is ambiguous; one of {}", name, fmt::join(longer, ", "))};
-  }
+  if (!longer.empty()) throw InputError{ambiguous_name("model", name, longer)};
   throw InputError{unknown_name("model", name, names)};
 }
 

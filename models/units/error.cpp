@@ -78,4 +78,9 @@ std::string unknown_name(std::string_view kind, std::string_view word,
                      sorted.empty() ? "" : fmt::format(" ({})", fmt::join(sorted, ", ")));
 }
 
+std::string ambiguous_name(std::string_view kind, std::string_view word,
+                           std::span<const std::string> candidates) {
+  return fmt::format("{} \"{}\" is ambiguous; one of {}", kind, word, fmt::join(candidates, ", "));
+}
+
 }  // namespace kvsim

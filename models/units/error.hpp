@@ -26,4 +26,8 @@ class InputError : public std::runtime_error {
 [[nodiscard]] std::string unknown_name(std::string_view kind, std::string_view word,
                                        std::span<const std::string> known);
 
+/// `KIND "WORD" is ambiguous; one of a, b`.
+[[nodiscard]] std::string ambiguous_name(std::string_view kind, std::string_view word,
+                                         std::span<const std::string> candidates);
+
 }  // namespace kvsim

@@ -28,7 +28,7 @@ constexpr std::int64_t kMostThreads = 1024;
 constexpr std::size_t kMostSamples = 512;
 constexpr std::size_t kFewestSamples = 3;
 constexpr std::size_t kAllSamples = 1U << 20U;
-/// Points beyond which time is not explained term by term: some 20 KB of a result each.
+/// Points beyond which time is not explained term by term: some 30 KB of a result each.
 constexpr std::size_t kMostExplained = 1000;
 
 std::vector<Override> read_overrides(const Arguments& arguments) {

@@ -245,9 +245,16 @@ bool is_plain(const ordered_json& value) {
          });
 }
 
-void dump(const ordered_json& value, std::size_t indent, std::string& out) {
+/// A row of a table: an object of scalars that stands in an array.
+bool is_row(const ordered_json& value) {
+  return value.is_object() &&
+         std::none_of(value.begin(), value.end(),
+                      [](const ordered_json& item) { return item.is_structured(); });
+}
+
+void dump(const ordered_json& value, std::size_t indent, std::string& out, bool in_array = false) {
   const bool object = value.is_object();
-  if (value.empty() || !value.is_structured() || is_plain(value)) {
+  if (value.empty() || !value.is_structured() || is_plain(value) || (in_array && is_row(value))) {
     out += value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
     return;
   }
@@ -261,7 +268,7 @@ void dump(const ordered_json& value, std::size_t indent, std::string& out) {
       out += ordered_json(item.key()).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
       out += ": ";
     }
-    dump(item.value(), indent + 2, out);
+    dump(item.value(), indent + 2, out, !object);
   }
   out += "\n";
   out.append(indent, ' ');
