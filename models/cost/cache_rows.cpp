@@ -1,9 +1,13 @@
 #include "models/cost/cache_rows.hpp"
 
+#include <algorithm>
+
 namespace kvsim {
 
-CacheRows::CacheRows(const CostInput& in, const AttentionSpec& attention) : in_{in} {
-  if (attention.is_latent()) {
+CacheRows::CacheRows(const CostInput& in, std::int32_t layer) : in_{in}, layer_{layer} {
+  const AttentionSpec& attention = in.llm->layers[static_cast<std::size_t>(layer)].attention;
+  latent_ = attention.is_latent();
+  if (latent_) {
     const std::int32_t row = attention.kv_lora_rank + attention.rope_head_dim;
     shape_ = {.n_heads = attention.n_heads, .n_kv_heads = 1, .head_dim = row / 2};
     stored_heads_ = 1;
@@ -17,17 +21,27 @@ CacheRows::CacheRows(const CostInput& in, const AttentionSpec& attention) : in_{
     value_elements_ = static_cast<std::int64_t>(stored_heads_) * attention.v_head_dim;
   }
   dtype_ = in.method->store_dtype(in.kv_dtype);
+  plain_ = in.method->plain_rows();
+  if (!plain_ && in.prompt > 0) {
+    prompt_entries_ = in.method->entries_held(layer, in.prompt, in.prompt).value_or(in.prompt);
+  }
+}
+
+CacheBytes CacheRows::stored(std::int64_t entries) const {
+  const std::int64_t of_prompt = prompt_entries_ > 0 ? std::min(prompt_entries_, entries) : entries;
+  return in_.method->rows_bytes(layer_, shape_, in_.kv_dtype, of_prompt, entries);
 }
 
 Bytes CacheRows::keys(std::int64_t entries) const {
-  return bytes_of(in_.batch * entries * key_elements_, dtype_);
+  if (plain_) return bytes_of(in_.batch * entries * key_elements_, dtype_);
+  const Bytes both = stored(entries).kv * in_.batch;
+  return latent_ ? both : Bytes{both.count() - both.count() / 2};
 }
 Bytes CacheRows::values(std::int64_t entries) const {
-  return bytes_of(in_.batch * entries * value_elements_, dtype_);
+  if (plain_) return bytes_of(in_.batch * entries * value_elements_, dtype_);
+  return latent_ ? Bytes{} : Bytes{(stored(entries).kv * in_.batch).count() / 2};
 }
-Bytes CacheRows::side(std::int64_t entries) const {
-  return in_.method->side_bytes(entries, in_.kv_dtype) * (in_.batch * stored_heads_);
-}
+Bytes CacheRows::side(std::int64_t entries) const { return stored(entries).side * in_.batch; }
 
 LayerCache CacheRows::cache(std::int64_t entries) const {
   return {.keys = charged_bytes(*in_.stack, keys(entries)),

@@ -10,21 +10,29 @@ namespace kvsim {
 /// width; a latent cache is shown to it as one head whose key and value are half the latent row.
 class CacheRows {
  public:
-  CacheRows(const CostInput& in, const AttentionSpec& attention);
+  CacheRows(const CostInput& in, std::int32_t layer);
 
   [[nodiscard]] LayerCache cache(std::int64_t entries) const;
   [[nodiscard]] const LayerShape& shape() const { return shape_; }
   [[nodiscard]] std::int32_t stored_heads() const { return stored_heads_; }
   [[nodiscard]] Dtype dtype() const { return dtype_; }
+  /// K and V are so many elements of dtype() an entry; else the method alone knows.
+  [[nodiscard]] bool plain() const { return plain_; }
   [[nodiscard]] Bytes keys(std::int64_t entries) const;    // payload, not rounded
   [[nodiscard]] Bytes values(std::int64_t entries) const;  // payload, not rounded
   [[nodiscard]] Bytes side(std::int64_t entries) const;
 
  private:
+  [[nodiscard]] CacheBytes stored(std::int64_t entries) const;  // of one sequence
+
   const CostInput& in_;
+  std::int32_t layer_;
   LayerShape shape_;
   std::int32_t stored_heads_ = 0;
   Dtype dtype_ = Dtype::kFp16;
+  bool plain_ = true;
+  bool latent_ = false;
+  std::int64_t prompt_entries_ = 0;
   std::int64_t key_elements_ = 0;  // of one entry of every stored head, one sequence
   std::int64_t value_elements_ = 0;
 };

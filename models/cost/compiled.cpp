@@ -45,6 +45,8 @@ CompiledLayer::CompiledLayer(const CostInput& in, std::int32_t layer, CacheChang
   exact.rounds_allocations = false;
   CostInput raw = in;
   raw.stack = &exact;
+  linear_ = in.method->plain_rows();  // other formats grow in steps
+  if (!linear_) return;
   std::vector<OpGraph> samples;
   samples.reserve(kSamples);
   for (std::size_t i = 0; i < kSamples; ++i) {
@@ -183,7 +185,7 @@ Bytes CompiledLayer::alive_peak(const DecodeMoment& moment) const {
 CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline)
     : in_{in},
       roofline_{roofline},
-      groups_{layer_groups(*in.llm)},
+      groups_{layer_groups(*in.llm, *in.method)},
       forms_(groups_.size()),
       logits_{output_logits(in, 1)},
       host_{host_time(in, true)} {

@@ -82,6 +82,7 @@ class LayerBuilder {
   // layer_prefill.cpp, beside prefill
   OpIndex attend_prompt(const Projected& qkv, std::int64_t prompt);
   OpIndex score_prompt(OpIndex after, const PrefillMoment& moment);
+  OpIndex prepare_method(OpIndex after, std::int64_t prompt);
   [[nodiscard]] std::int64_t kv_elements() const;  // made per token, before the method stores them
 
   // layer_decode.cpp, beside decode
@@ -100,6 +101,7 @@ class LayerBuilder {
   const AttentionSpec& attention_;
   const MlpSpec& mlp_;
   CacheRows rows_;
+  std::int32_t layer_;
   std::int64_t tokens_;  // of a sequence in this step
   std::int64_t m_;       // tokens of the batch
   Dtype dtype_;          // of activations

@@ -97,7 +97,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   std::optional<std::size_t> side;
   if (!is_static) {
     for (const CachePart& part : parts()) hold_cache(cache, part, moment.before, 0);
-    if (in_.method->side_bytes(1, in_.kv_dtype) > Bytes{}) {
+    if (rows_.side(moment.before + 1) > Bytes{}) {
       side = graph_.hold("side data", Owner::kSideData,
                          charged_bytes(*in_.stack, rows_.side(moment.before)), 0);
     }
@@ -107,7 +107,8 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
 
   // The new entry joins the cache.
   const bool grows = moment.change != CacheChange::kOverwrite;
-  if (grows && in_.stack->growth == CacheGrowth::kConcatLayer) {
+  // Formats of their own are written in place: no released one concatenates packed rows.
+  if (grows && rows_.plain() && in_.stack->growth == CacheGrowth::kConcatLayer) {
     for (const CachePart& part : parts()) {
       const Bytes longer = payload(part, moment.before + 1);
       KVSIM_CHECK(longer > payload(part, moment.before), "a longer copy of {} is not longer",
@@ -148,6 +149,15 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                      .bytes_written = side_written,
                      .launches = in_.method->extra_launches(),
                      .dtype = Dtype::kFp32},
+                    {at});
+  }
+  const double linked = (traffic.link_read + traffic.link_write) * batch;
+  if (linked > 0) {
+    at = graph_.add({.name = "host copy",
+                     .family = OpFamily::kHostCopy,
+                     .bytes_read = traffic.link_read * batch,
+                     .bytes_written = traffic.link_write * batch,
+                     .dtype = dtype_},
                     {at});
   }
   const double move_read = traffic.move_read * batch;

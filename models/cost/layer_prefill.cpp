@@ -168,6 +168,27 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
   return at;
 }
 
+/// What the method does with the prompt beyond scores: factorise, quantise, judge hidden states.
+OpIndex LayerBuilder::prepare_method(OpIndex after, std::int64_t prompt) {
+  const PrefillExtra extra = in_.method->prefill_extra(layer_, rows_.shape(), in_.kv_dtype, prompt);
+  if (extra.launches == 0 && extra.flops == 0 && extra.read + extra.written == 0) return after;
+  const auto batch = static_cast<double>(in_.batch);
+  const OpIndex at = graph_.add({.name = "method on the prompt",
+                                 .family = OpFamily::kMethod,
+                                 .flops = FlopCount{extra.flops * batch},
+                                 .bytes_read = extra.read * batch,
+                                 .bytes_written = extra.written * batch,
+                                 .launches = std::max(extra.launches, 1),
+                                 .dtype = dtype_},
+                                {after});
+  if (extra.transient > Bytes{}) {
+    graph_.release(graph_.hold("method's scratch", Owner::kScores,
+                               charged_bytes(*in_.stack, extra.transient * in_.batch), at),
+                   at);
+  }
+  return at;
+}
+
 std::int64_t LayerBuilder::kv_elements() const {
   return attention_.is_latent() ? attention_.kv_lora_rank + attention_.rope_head_dim
                                 : static_cast<std::int64_t>(attention_.n_kv_heads) *
@@ -178,7 +199,7 @@ OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
   const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
   Projected qkv = open();
   // What was projected is the cache itself, unless it is stored in another form.
-  const bool direct = !is_static && bits_of(rows_.dtype()) == bits_of(dtype_) &&
+  const bool direct = !is_static && rows_.plain() && bits_of(rows_.dtype()) == bits_of(dtype_) &&
                       rows_.stored_heads() == rows_.shape().n_kv_heads;
   CacheTensors cache;
   if (direct) {
@@ -206,6 +227,7 @@ OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
 
   OpIndex at = attend_prompt(qkv, moment.prompt);
   at = score_prompt(at, moment);
+  at = prepare_method(at, moment.prompt);
   release_inputs(qkv, at);
   at = project_out(qkv, at);
   std::int64_t entries = moment.prompt;

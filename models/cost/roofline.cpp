@@ -18,6 +18,7 @@ std::vector<Seconds> durations_of(const OpGraph& graph, const Roofline& roofline
 
 Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibration)
     : bandwidth_{gpu.hbm_bandwidth.count()},
+      link_{gpu.c2c.value_or(gpu.pcie).count()},
       processors_{static_cast<double>(gpu.sms)},
       launch_overhead_{stack.launch_overhead.count()},
       calibration_{calibration} {
@@ -29,7 +30,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
 Roofline::Rates Roofline::rates(const Op& op) const {
   const Efficiency& efficiency = calibration_.of(op.family);
   return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
-          .bandwidth = BytesPerSecond{bandwidth_},
+          .bandwidth = BytesPerSecond{op.family == OpFamily::kHostCopy ? link_ : bandwidth_},
           .flops_reached = efficiency.flops,
           .bandwidth_reached = efficiency.bandwidth,
           .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
@@ -76,6 +77,9 @@ StepCost evaluate(const Step& step, const Roofline& roofline) {
     cost.flops += once.flops * segment.repeat;
     cost.bytes += once.bytes * segment.repeat;
   }
+  cost.device = cost.device * step.passes;
+  cost.flops *= step.passes;
+  cost.bytes *= step.passes;
   cost.host = step.host;
   cost.time = std::max(cost.device, cost.host);
   return cost;

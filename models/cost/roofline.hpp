@@ -54,6 +54,7 @@ class Roofline {
  private:
   std::array<double, kDtypes.size()> flop_rate_{};
   double bandwidth_ = 0;
+  double link_ = 0;  // to host memory
   double processors_ = 0;
   double launch_overhead_ = 0;
   Calibration calibration_;

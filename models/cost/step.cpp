@@ -51,12 +51,13 @@ Dtype activation_dtype(Dtype weight_dtype) {
   return bits_of(weight_dtype) >= 16 ? weight_dtype : Dtype::kBf16;
 }
 
-std::vector<LayerGroup> layer_groups(const Llm& llm) {
+std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
   for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
     const auto& layers = llm.layers;
     const auto i = static_cast<std::size_t>(l);
-    if (!groups.empty() && alike(layers[i - 1], layers[i])) {
+    if (!groups.empty() && alike(layers[i - 1], layers[i]) &&
+        method.layer_kind(l - 1) == method.layer_kind(l)) {
       ++groups.back().count;
     } else {
       groups.push_back({.first = l, .count = 1});
@@ -66,7 +67,7 @@ std::vector<LayerGroup> layer_groups(const Llm& llm) {
 }
 
 LayerCache layer_cache(const CostInput& in, std::int32_t layer, std::int64_t n) {
-  return CacheRows{in, attention_of(in, layer)}.cache(n);
+  return CacheRows{in, layer}.cache(n);
 }
 
 std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t prompt,
@@ -208,16 +209,27 @@ Seconds host_time(const CostInput& in, bool decode) {
   return in.stack->host_per_step + in.stack->host_per_layer * layers + method;
 }
 
+double prefill_passes(const CostInput& in, std::int64_t prompt) {
+  double repeats = 0;
+  for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
+    const CacheRows rows{in, group.first};
+    repeats = std::max(
+        repeats,
+        in.method->prefill_extra(group.first, rows.shape(), in.kv_dtype, prompt).prefill_repeats);
+  }
+  return 1 + repeats;
+}
+
 Step prefill_step(const CostInput& in, std::int64_t prompt,
                   const std::vector<std::int64_t>& score_rows) {
   KVSIM_CHECK(!score_rows.empty(), "a prefill without score rows");
-  Step step{.host = host_time(in, false)};
+  Step step{.host = host_time(in, false), .passes = prefill_passes(in, prompt)};
   step.segments.push_back(segment(embed_tokens(in, prompt)));
   const auto rows_of = [&](std::int32_t layer) {
     return score_rows[std::min(static_cast<std::size_t>(layer), score_rows.size() - 1)];
   };
   const auto add_layers = [&](bool compresses) {
-    for (const LayerGroup& group : layer_groups(*in.llm)) {
+    for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
       PrefillMoment previous;
       for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
         const PrefillMoment moment{.prompt = prompt,
@@ -244,7 +256,7 @@ Step prefill_step(const CostInput& in, std::int64_t prompt,
 Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
   Step step{.host = host_time(in, true)};
   step.segments.push_back(segment(embed_tokens(in, 1)));
-  for (const LayerGroup& group : layer_groups(*in.llm)) {
+  for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
     DecodeMoment previous;
     for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
       const DecodeMoment moment =

@@ -22,17 +22,18 @@ struct CostInput {
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   std::int64_t batch = 1;
+  std::int64_t prompt = 0;  // of a sequence, for formats that treat its entries apart; 0: unknown
 };
 
 /// Format of activations: fp32 and 16-bit weights compute in their own, narrower ones in bf16.
 [[nodiscard]] Dtype activation_dtype(Dtype weight_dtype);
 
-/// Layers alike: the same specification, one after another.
+/// Layers alike: the same specification and the same kind to the method, one after another.
 struct LayerGroup {
   std::int32_t first = 0;
   std::int32_t count = 0;
 };
-[[nodiscard]] std::vector<LayerGroup> layer_groups(const Llm& llm);
+[[nodiscard]] std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method);
 
 /// What one layer's cache takes at `entries` entries per stored head, whole batch, as the stack's
 /// allocator charges it. A latent cache is one tensor, counted as keys.
@@ -104,8 +105,12 @@ struct Segment {
 };
 struct Step {
   std::vector<Segment> segments{};
-  Seconds host{};  // the host's own time for the whole step
+  Seconds host{};     // the host's own time for the whole step
+  double passes = 1;  // times the segments run: more where a method passes over the prompt again
 };
+/// Passes over the prompt: the first, and those that the method adds.
+[[nodiscard]] double prefill_passes(const CostInput& in, std::int64_t prompt);
+
 /// Host time of a step: the stack's per layer and step, and the method's own operators.
 [[nodiscard]] Seconds host_time(const CostInput& in, bool decode);
 

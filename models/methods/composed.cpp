@@ -128,12 +128,39 @@ StepTraffic ComposedMethod::decode_traffic(const LayerShape& shape, Dtype record
   return one * heads;
 }
 
+bool ComposedMethod::in_pair(std::int32_t layer) const {
+  return parts_.n_layers > 0 && (starts_pair(layer, parts_.n_layers) ||
+                                 (layer > 0 && starts_pair(layer - 1, parts_.n_layers)));
+}
+
+bool ComposedMethod::plain_rows() const {
+  return !parts_.share && !parts_.read &&
+         parts_.store->bits_per_element(1, parts_.recorded) ==
+             bits_of(parts_.store->dtype(parts_.recorded)) &&
+         !parts_.store->groups_tokens();
+}
+
+std::int32_t ComposedMethod::layer_kind(std::int32_t layer) const {
+  // Readers may treat the first layers apart; a pair's two layers are alike.
+  if (parts_.read) return layer;
+  return in_pair(layer) ? 1 : 0;
+}
+
 std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const LayerShape& shape,
                                                       Dtype recorded, std::int64_t prompt,
                                                       std::int64_t tokens) const {
   const auto entries = entries_held(layer, prompt, tokens);
   const auto after_prompt = entries_held(layer, prompt, prompt);
   if (!entries || !after_prompt) return std::nullopt;
+  if (in_pair(layer)) {  // what is stored twice, once for each layer, only replay may know
+    const auto shared = parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt, *entries);
+    if (!shared) return std::nullopt;
+  }
+  return rows_bytes(layer, shape, recorded, *after_prompt, *entries);
+}
+
+CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                      std::int64_t prompt_entries, std::int64_t entries) const {
   const std::int64_t heads = stored_heads(shape);
   const HeadShape head{.group = static_cast<std::int32_t>(shape.n_heads / heads),
                        .head_dim = shape.head_dim,
@@ -142,20 +169,20 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   const std::int64_t carriers = parts_.select->shared_by_layer() ? 1 : heads;
   CacheBytes all;
   all.side =
-      parts_.select->side_bytes(*entries, head) * carriers +
-      (parts_.merge->side_bytes(*entries, head) + parts_.budget->side_bytes_per_head()) * heads;
-  const bool paired =
-      parts_.n_layers > 0 && (starts_pair(layer, parts_.n_layers) ||
-                              (layer > 0 && starts_pair(layer - 1, parts_.n_layers)));
-  if (paired) {
-    const auto shared = parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt, *entries);
-    if (!shared) return std::nullopt;
-    all += *shared;
-    return all;
+      parts_.select->side_bytes(entries, head) * carriers +
+      (parts_.merge->side_bytes(entries, head) + parts_.budget->side_bytes_per_head()) * heads;
+  if (in_pair(layer)) {
+    // Where the law is not closed the retained rows are left out: what is certain is counted.
+    const auto shared =
+        parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt_entries, entries);
+    if (shared) {
+      all += *shared;
+      return all;
+    }
   }
-  const Bytes kv = parts_.store->kv_bytes(*after_prompt, *entries, shape.head_dim, recorded);
+  const Bytes kv = parts_.store->kv_bytes(prompt_entries, entries, shape.head_dim, recorded);
   CacheBytes one{.kv = kv, .side = Bytes{0}, .host = Bytes{0}};
-  if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt, *entries, head);
+  if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt_entries, entries, head);
   all.kv += one.kv * heads;
   all.side += one.side * heads;
   all.host += one.host * heads;
@@ -241,11 +268,17 @@ std::optional<CacheBytes> Method::layer_bytes(std::int32_t layer, const LayerSha
                                               Dtype recorded, std::int64_t prompt,
                                               std::int64_t tokens) const {
   const auto entries = entries_held(layer, prompt, tokens);
-  if (!entries) return std::nullopt;
+  const auto after_prompt = entries_held(layer, prompt, prompt);
+  if (!entries || !after_prompt) return std::nullopt;
+  return rows_bytes(layer, shape, recorded, *after_prompt, *entries);
+}
+
+CacheBytes Method::rows_bytes(std::int32_t /*layer*/, const LayerShape& shape, Dtype recorded,
+                              std::int64_t /*prompt_entries*/, std::int64_t entries) const {
   const std::int64_t heads = stored_heads(shape);
-  return CacheBytes{.kv = bytes_of(2 * *entries * heads * shape.head_dim, store_dtype(recorded)),
-                    .side = side_bytes(*entries, recorded) * heads,
-                    .host = Bytes{0}};
+  return {.kv = bytes_of(2 * entries * heads * shape.head_dim, store_dtype(recorded)),
+          .side = side_bytes(entries, recorded) * heads,
+          .host = Bytes{0}};
 }
 
 PrefillExtra Method::prefill_extra(std::int32_t /*layer*/, const LayerShape& /*shape*/,

@@ -67,10 +67,17 @@ class ComposedMethod final : public Method {
   [[nodiscard]] std::optional<CacheBytes> layer_bytes(std::int32_t layer, const LayerShape& shape,
                                                       Dtype recorded, std::int64_t prompt,
                                                       std::int64_t tokens) const override;
+  [[nodiscard]] CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                      std::int64_t prompt_entries,
+                                      std::int64_t entries) const override;
+  [[nodiscard]] bool plain_rows() const override;
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override;
   [[nodiscard]] PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
                                            Dtype recorded, std::int64_t prompt) const override;
 
  private:
+  [[nodiscard]] bool in_pair(std::int32_t layer) const;
+
   Composition parts_;
 };
 

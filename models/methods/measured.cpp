@@ -45,6 +45,12 @@ class MeasuredMethod final : public Method {
                              bool evicts) const override {
     return method_->decode_traffic(shape, recorded, attended, evicts);
   }
+  CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                        std::int64_t prompt_entries, std::int64_t entries) const override {
+    return method_->rows_bytes(layer, shape, recorded, prompt_entries, entries);
+  }
+  bool plain_rows() const override { return method_->plain_rows(); }
+  std::int32_t layer_kind(std::int32_t layer) const override { return method_->layer_kind(layer); }
   PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     return method_->prefill_extra(layer, shape, recorded, prompt);

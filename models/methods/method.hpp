@@ -176,6 +176,15 @@ class Method {
                                                               const LayerShape& shape,
                                                               Dtype recorded, std::int64_t prompt,
                                                               std::int64_t tokens) const;
+  /// The same where a stored head holds `entries` entries, of which the prompt left
+  /// `prompt_entries`.
+  [[nodiscard]] virtual CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape,
+                                              Dtype recorded, std::int64_t prompt_entries,
+                                              std::int64_t entries) const;
+  /// True: K and V are rows of store_dtype and nothing else, in every layer alike.
+  [[nodiscard]] virtual bool plain_rows() const { return true; }
+  /// Layers of one kind have the same bytes and traffic at the same number of entries.
+  [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   /// Work and memory added to the prefill of `prompt` tokens in `layer`.
   [[nodiscard]] virtual PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
                                                    Dtype recorded, std::int64_t prompt) const;

@@ -124,6 +124,12 @@ class Shapes {
   [[nodiscard]] Product rows() const { return sequence(tokens_, "tokens"); }
 
   [[nodiscard]] std::vector<Product> scores(std::string_view name) const {
+    if (name == "method's scratch") {
+      const CacheRows stored{in_, place_.layer};
+      const PrefillExtra extra =
+          in_.method->prefill_extra(place_.layer, stored.shape(), in_.kv_dtype, tokens_);
+      return {Product{}.times(in_.batch, "batch").in_bytes(extra.transient)};
+    }
     const MethodNeeds needs = in_.method->needs();
     const auto heads = [&] {
       return Product{}.times(in_.batch, "batch").times(attention().n_heads, "query heads");
@@ -152,9 +158,14 @@ class Shapes {
   }
 
   [[nodiscard]] std::vector<Product> cache(std::string_view name) const {
-    const CacheRows stored{in_, attention()};
+    const CacheRows stored{in_, place_.layer};
     std::vector<Product> out;
     for (const std::int64_t n : entries_) {
+      if (!stored.plain()) {
+        out.push_back(
+            Product{}.in_bytes(name.ends_with("values") ? stored.values(n) : stored.keys(n)));
+        continue;
+      }
       Product p = sequence(n, "entries");
       if (attention().is_latent()) {
         p.times(attention().kv_lora_rank + attention().rope_head_dim);
@@ -169,7 +180,7 @@ class Shapes {
 
   [[nodiscard]] std::vector<Product> side() const {
     std::vector<Product> out;
-    for (const std::int64_t n : entries_) out.push_back(side_of(in_, attention(), n));
+    for (const std::int64_t n : entries_) out.push_back(side_of(in_, place_.layer, n));
     return out;
   }
 
@@ -220,14 +231,17 @@ class Shapes {
 
  public:
   /// The method's own data beside `entries` entries of one layer.
-  static Product side_of(const CostInput& in, const AttentionSpec& attention, std::int64_t entries,
+  static Product side_of(const CostInput& in, std::int32_t layer, std::int64_t entries,
                          Product start = {}) {
-    const CacheRows stored{in, attention};
-    const Bytes head = in.method->side_bytes(entries, in.kv_dtype);
-    const Bytes one = in.method->side_bytes(1, in.kv_dtype);
-    Product out = start.times(in.batch, "batch").times(stored.stored_heads(), "heads");
-    if (one * entries == head) return out.times(entries, "entries").in_bytes(one);
-    return out.in_bytes(head);
+    const CacheRows stored{in, layer};
+    const std::int64_t heads = stored.stored_heads();
+    const std::int64_t sequence = stored.side(entries).count() / in.batch;
+    const std::int64_t one = stored.side(1).count() / in.batch / heads;
+    Product out = start.times(in.batch, "batch");
+    if (one * entries * heads == sequence) {
+      return out.times(heads, "heads").times(entries, "entries").in_bytes(Bytes{one});
+    }
+    return out.in_bytes(Bytes{sequence});
   }
 
  private:
@@ -408,7 +422,7 @@ void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
   }
   for (const auto& [key, group] : groups) {
     const AttentionSpec& a = cost.llm->layers[static_cast<std::size_t>(group.first)].attention;
-    const CacheRows stored{cost, a};
+    const CacheRows stored{cost, group.first};
     const auto start = [&] { return Product{}.times(group.layers, "layers"); };
     const std::string layers =
         fmt::format("of {} x {} entries",
@@ -421,7 +435,16 @@ void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
       return p.times(width).in(stored.dtype());
     };
     const Bytes kv = (group.cache.keys + group.cache.values) * group.layers;
-    if (a.is_latent()) {
+    if (!stored.plain()) {
+      const Product p =
+          start()
+              .times(cost.batch, "batch")
+              .in_bytes(Bytes{(stored.keys(group.entries) + stored.values(group.entries)).count() /
+                              cost.batch});
+      terms.add(Owner::kKvCache,
+                fmt::format("keys and values {}, as the method stores them", layers), kv,
+                with_rounding(p.text(), p.bytes(), kv));
+    } else if (a.is_latent()) {
       const Product p = payload(start(), a.kv_lora_rank + a.rope_head_dim);
       terms.add(Owner::kKvCache, fmt::format("latents {}", layers), kv,
                 with_rounding(p.text(), p.bytes(), kv));
@@ -436,7 +459,7 @@ void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
                 with_rounding(k.text() + " + " + v.text(), k.bytes() + v.bytes(), kv));
     }
     const Bytes side = group.cache.side * group.layers;
-    const Product p = Shapes::side_of(cost, a, group.entries, start());
+    const Product p = Shapes::side_of(cost, group.first, group.entries, start());
     terms.add(Owner::kSideData, fmt::format("side data {}", layers), side,
               with_rounding(p.text(), p.bytes(), side));
   }

@@ -11,6 +11,7 @@
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/units/check.hpp"
+#include "sim/serve/assumptions.hpp"
 #include "sim/serve/walk.hpp"
 
 namespace kvsim {
@@ -50,7 +51,6 @@ class StaticRun {
 
  private:
   /// What the run takes for granted that the real stack or GPU does otherwise.
-  void note_assumptions();
   [[nodiscard]] bool load();
   [[nodiscard]] bool prefill();
   [[nodiscard]] bool prefill_layers();
@@ -113,7 +113,8 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
           .stack = spec.stack,
           .weight_dtype = spec.weight_dtype,
           .kv_dtype = spec.kv_dtype,
-          .batch = spec.batch},
+          .batch = spec.batch,
+          .prompt = spec.prompt_tokens},
       roofline_{*spec.gpu, *spec.stack, calibration_},
       n_layers_{spec.llm->n_layers()},
       is_static_{spec.stack->growth == CacheGrowth::kStatic},
@@ -125,33 +126,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
   result_.usable_hbm = Bytes{static_cast<std::int64_t>(
       std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * spec.stack->usable_fraction))};
   result_.calibration = calibration_.provenance;
-  note_assumptions();
-}
-
-void StaticRun::note_assumptions() {
-  const auto& layers = spec_.llm->layers;
-  const bool latent = std::any_of(layers.begin(), layers.end(),
-                                  [](const LayerSpec& l) { return l.attention.is_latent(); });
-  const bool windowed = std::any_of(layers.begin(), layers.end(),
-                                    [](const LayerSpec& l) { return l.attention.window > 0; });
-  const std::string& stack = spec_.stack->name;
-  if (stack.starts_with("hf-") && latent) {
-    result_.notes.push_back(fmt::format(
-        "{}: latent attention is assumed to cache its latents; transformers' DynamicCache stores "
-        "the expanded keys and values of all heads, which take many times as much",
-        stack));
-  }
-  if (stack.starts_with("hf-") && windowed) {
-    result_.notes.push_back(
-        fmt::format("{}: layers with a sliding window are assumed to hold no more than the window; "
-                    "transformers' DynamicCache does not trim them and holds every token",
-                    stack));
-  }
-  if (activation_dtype(spec_.weight_dtype) == Dtype::kBf16 &&
-      !spec_.gpu->peak.contains(Dtype::kBf16)) {
-    result_.notes.push_back(
-        fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec_.gpu->name));
-  }
+  result_.notes = assumptions(spec, in_);
 }
 
 StaticResult StaticRun::run() {
@@ -352,7 +327,7 @@ bool StaticRun::prefill_layers() {
 
   std::int32_t layer = 0;
   bool embeddings_held = false;
-  for (const LayerGroup& group : layer_groups(*spec_.llm)) {
+  for (const LayerGroup& group : layer_groups(*spec_.llm, *spec_.method)) {
     std::optional<OpGraph> graph;
     AlivePeak alive;
     GraphCost cost;
@@ -450,6 +425,14 @@ bool StaticRun::prefill() {
   holdings_[Owner::kActivations] = loaded.by_owner[static_cast<std::size_t>(Owner::kActivations)];
   holdings_[Owner::kMask] = Bytes{};
   if (!compress_all_layers()) return false;
+  if (const double passes = prefill_passes(in_, spec_.prompt_tokens); passes > 1) {
+    prefill_device_ = prefill_device_ * passes;
+    result_.flops *= passes;
+    result_.bytes_moved *= passes;
+    result_.notes.push_back(fmt::format(
+        "the method makes {} passes over the prompt; each is charged the time of the first",
+        passes));
+  }
   prefill_time_ = std::max(prefill_device_, host_time(in_, false)).count();
   sample(0, result_.prefill_peak, Seconds{prefill_time_});
   return true;

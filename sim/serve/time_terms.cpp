@@ -164,6 +164,15 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
     if (line.time > Seconds{}) out.terms.push_back(explainer.term(line));
   }
   const StepCost cost = evaluate(step, *in.roofline);
+  if (step.passes > 1) {
+    out.terms.push_back({.what = "further passes over the prompt",
+                         .family = "method",
+                         .bound = "as the first",
+                         .time = cost.device * ((step.passes - 1) / step.passes),
+                         .formula = fmt::format("{} x {} us of the first", step.passes - 1,
+                                                cost.device.count() / step.passes * 1e6),
+                         .source = fmt::format("method {}", in.cost->method->name())});
+  }
   if (cost.host > cost.device) out.terms.push_back(explainer.host(cost, number > 0));
   Seconds sum;
   for (const TimeTerm& term : out.terms) sum += term.time;

@@ -1,0 +1,62 @@
+#include "sim/serve/assumptions.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/units/units_format.hpp"
+
+namespace kvsim {
+
+std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in) {
+  std::vector<std::string> notes;
+  const auto& layers = spec.llm->layers;
+  const bool latent = std::any_of(layers.begin(), layers.end(),
+                                  [](const LayerSpec& l) { return l.attention.is_latent(); });
+  const bool windowed = std::any_of(layers.begin(), layers.end(),
+                                    [](const LayerSpec& l) { return l.attention.window > 0; });
+  const std::string& stack = spec.stack->name;
+  if (stack.starts_with("hf-") && latent) {
+    notes.push_back(fmt::format(
+        "{}: latent attention is assumed to cache its latents; transformers' DynamicCache stores "
+        "the expanded keys and values of all heads, which take many times as much",
+        stack));
+  }
+  if (stack.starts_with("hf-") && windowed) {
+    notes.push_back(
+        fmt::format("{}: layers with a sliding window are assumed to hold no more than the window; "
+                    "transformers' DynamicCache does not trim them and holds every token",
+                    stack));
+  }
+  if (activation_dtype(spec.weight_dtype) == Dtype::kBf16 &&
+      !spec.gpu->peak.contains(Dtype::kBf16)) {
+    notes.push_back(
+        fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec.gpu->name));
+  }
+  const bool grows_by_copy = spec.stack->growth == CacheGrowth::kConcatLayer;
+  if (!spec.method->plain_rows() && grows_by_copy) {
+    notes.push_back(
+        fmt::format("method {} keeps rows in a form of its own: they are assumed to be written in "
+                    "place, without the stack's copy of the whole cache at each step",
+                    spec.method->name()));
+  }
+  Bytes host;
+  const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
+  for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
+    const auto entries = spec.method->entries_held(layer, spec.prompt_tokens, tokens);
+    if (!entries) continue;
+    const CacheRows rows{in, layer};
+    host += spec.method
+                ->rows_bytes(layer, rows.shape(), spec.kv_dtype,
+                             std::min(spec.prompt_tokens, *entries), *entries)
+                .host *
+            spec.batch;
+  }
+  if (host > Bytes{}) {
+    notes.push_back(fmt::format("{} of cache are kept in host memory at full length", host));
+  }
+  return notes;
+}
+
+}  // namespace kvsim
