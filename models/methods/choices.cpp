@@ -4,6 +4,7 @@
 
 #include "models/methods/budget/budget.hpp"
 #include "models/methods/merge/merge.hpp"
+#include "models/methods/read/read.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/methods/store/store.hpp"
 
@@ -16,7 +17,9 @@ std::shared_ptr<const ReadRule> no_choice(Settling& /*settling*/) { return nullp
 AxisChoice share_none() {
   return {.axis = "share", .name = "none", .params = {}, .make = &no_sharing};
 }
-AxisChoice read_all() { return {.axis = "read", .name = "all", .params = {}, .make = &no_choice}; }
+AxisChoice read_all() {
+  return {.axis = "read", .name = "all", .params = {}, .make = &no_choice, .takes_budget = false};
+}
 
 std::vector<AxisChoice> all_choices() {
   return {
@@ -28,7 +31,7 @@ std::vector<AxisChoice> all_choices() {
 
       share_none(),
 
-      read_all(),
+      read_all(),       read_quest(),     read_oracle_step(),   read_shadowkv(),
 
       store_recorded(), store_fp32(),     store_fp16(),         store_bf16(),
   };
