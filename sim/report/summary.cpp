@@ -6,6 +6,7 @@
 
 #include "models/units/units_format.hpp"
 #include "sim/report/point_names.hpp"
+#include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
 
@@ -291,6 +292,16 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
 std::string replay_summary(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
                            const ResultsFolder* written, std::size_t width) {
   return replay_block(replay, skipped, width) + files_block(written, width);
+}
+
+std::string aggregate_summary(const std::vector<ReplayResult>& replays,
+                              const ResultsFolder* written, std::size_t width) {
+  return paragraph(
+             fmt::format("Means over {} traces, each counting once; the interval is Student's "
+                         "of the mean error.",
+                         replays.size()),
+             width) +
+         aggregate_table(aggregate(replays), width) + files_block(written, width);
 }
 
 }  // namespace kvsim

@@ -126,9 +126,10 @@ constexpr std::array kMetrics{
     PublishedMetric{"oom", ""},
 };
 
-constexpr std::array<std::string_view, 8> kFigures{
+constexpr std::array<std::string_view, 10> kFigures{
     "memory_vs_length", "throughput_vs_length", "peak_vs_final_length", "hbm_breakdown",
     "cache_per_layer",  "error_vs_step",        "bytes_vs_step",        "replay_cache_per_layer",
+    "error_vs_bytes",   "error_vs_read",
 };
 
 }  // namespace
