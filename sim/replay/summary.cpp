@@ -207,10 +207,9 @@ ReplayMethod ReplaySummary::finish() {
   if (attended > 0) result_.entries_read_share = read / attended;
   if (options_.per_step) result_.series = std::move(steps_);
   if (method_.parts().read) {
-    result_.notes.push_back(fmt::format(
-        "its budget is what a step reads, {:.1f} % of the entries here; it keeps every token{}",
-        100 * result_.entries_read_share,
-        result_.host_bytes_final > 0 ? ", part of it in host memory" : ""));
+    result_.notes.push_back(
+        fmt::format("its budget is what a step reads; it keeps every token{}",
+                    result_.host_bytes_final > 0 ? ", part of it in host memory" : ""));
   }
   if (stored != trace_.dtype) {
     result_.notes.push_back(

@@ -59,6 +59,7 @@ struct LineChart {
 struct MarkGroup {
   std::string label{};
   std::vector<ChartPoint> points{};
+  bool reference = false;  // no method to choose: not part of the front
   bool faint = false;  // small and grey, under the others and without an entry of its own
 };
 

@@ -27,6 +27,7 @@ void add_figure(ScatterChart chart, const std::vector<ErrorMark>& marks, double 
                               [&](const MarkGroup& each) { return each.label == mark.method; });
     if (group == chart.groups.end()) {
       group = chart.groups.insert(chart.groups.end(), {.label = mark.method});
+      group->reference = mark.method.starts_with("oracle");
     }
     group->points.push_back({mark.*x, mark.error});
   }
@@ -44,7 +45,8 @@ void add_figure(ScatterChart chart, const std::vector<ErrorMark>& marks, double 
                          [p](ChartPoint q) { return q.x == p.x && q.y == p.y; });
     };
     for (MarkGroup& group : chart.groups) {
-      group.faint = std::none_of(group.points.begin(), group.points.end(), leads);
+      group.faint =
+          !group.reference && std::none_of(group.points.begin(), group.points.end(), leads);
     }
     const auto faint = std::count_if(chart.groups.begin(), chart.groups.end(),
                                      [](const MarkGroup& group) { return group.faint; });

@@ -56,6 +56,7 @@ std::string data_csv(const ScatterChart& chart, const std::vector<ChartPoint>& f
 std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups) {
   std::vector<ChartPoint> all;
   for (const MarkGroup& group : groups) {
+    if (group.reference) continue;
     all.insert(all.end(), group.points.begin(), group.points.end());
   }
   std::stable_sort(all.begin(), all.end(),
@@ -69,7 +70,6 @@ std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups) {
 
 Figure draw(const ScatterChart& chart) {
   const std::vector<ChartPoint> front = pareto_front(chart.groups);
-  KVSIM_CHECK(!front.empty(), "figure {} has no mark", chart.name);
   double right = 0;
   double low = INFINITY;
   double high = 0;
@@ -81,6 +81,7 @@ Figure draw(const ScatterChart& chart) {
       high = std::max(high, p.y);
     }
   }
+  KVSIM_CHECK(high > 0, "figure {} has no mark", chart.name);
   constexpr double kMargin = 1.25;  // of the values' range, above and below
   constexpr double kBeside = 1.04;
   low /= kMargin;
@@ -93,8 +94,11 @@ Figure draw(const ScatterChart& chart) {
   settings += "$front << EOD\n";
   for (const ChartPoint p : front) settings += fmt::format("{},{}\n", number(p.x), number(p.y));
   // On to the right edge: whoever has more bytes has this one's error at the most.
-  settings +=
-      fmt::format("{},{}\nEOD\n", number(right * kBeside / chart.x_scale), number(front.back().y));
+  if (!front.empty()) {
+    settings +=
+        fmt::format("{},{}\n", number(right * kBeside / chart.x_scale), number(front.back().y));
+  }
+  settings += "EOD\n";
 
   std::vector<std::string> clauses;
   std::vector<std::string> entries;
@@ -108,9 +112,10 @@ Figure draw(const ScatterChart& chart) {
     clauses.push_back(fmt::format("{} skip 1 using ($1=={}?$2*{}:NaN):3 with {} notitle", file,
                                   series, number(chart.x_scale), style));
   };
-  clauses.push_back(
-      fmt::format("$front using ($1*{}):2 with steps lw 2 dt (8,5) lc rgb '#777777' notitle",
-                  number(chart.x_scale)));
+  if (!front.empty())
+    clauses.push_back(
+        fmt::format("$front using ($1*{}):2 with steps lw 2 dt (8,5) lc rgb '#777777' notitle",
+                    number(chart.x_scale)));
   bool any_faint = false;
   for (std::size_t i = 0; i < chart.groups.size(); ++i) {
     if (!chart.groups[i].faint) continue;
@@ -128,7 +133,7 @@ Figure draw(const ScatterChart& chart) {
           chart.groups[i].label);
   }
   if (any_faint) title(fmt::format("points pt 7 ps mark lc rgb '{}'", kFaint), chart.faint_label);
-  title("lines lw 2 dt (8,5) lc rgb '#777777'", "Pareto front");
+  if (!front.empty()) title("lines lw 2 dt (8,5) lc rgb '#777777'", "Pareto front");
   if (!chart.remark.empty()) title("dots lc rgb '#ffffff'", chart.remark);
   return {chart.name, clean_text(chart.title), data_csv(chart, front),
           script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -223,8 +225,10 @@ std::string replay_block(const ReplayResult& replay, const std::vector<SkippedMe
   for (const SkippedMethod& m : skipped) {
     out += paragraph(fmt::format("skipped {}: {}", m.name, m.reason), width, 8);
   }
+  std::set<std::pair<std::string, std::string>> said;  // at one budget as at the next
   for (const ReplayMethod& m : replay.methods) {
     for (const std::string& note : m.notes) {
+      if (!said.emplace(m.name, note).second) continue;
       out += paragraph(fmt::format("note: {}: {}", m.name, note), width, 6);
     }
   }
