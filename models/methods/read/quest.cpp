@@ -254,12 +254,12 @@ AxisChoice read_quest() {
           .params = {token_budget_param(0,
                                         "entries a query reads, in whole pages and no fewer than "
                                         "3 of them; the budget is what is read, all is held",
-                                        "Quest section 3.3"),
+                                        "Quest, released code"),
                      integer_param("page", "P", 16, 1, 65536, "an integer in [1, 65536]",
                                    "entries a page, which share their keys' bounds",
-                                   "Quest section 4; chunk_size 16 of the released code"),
+                                   "Quest, released code (chunk_size)"),
                      integer_param("dense", "", 2, 0, 65536, "an integer in [0, 65536]",
-                                   "first layers that read everything", "Quest section 4.1"),
+                                   "first layers that read everything", "Quest, released code"),
                      word_param("pages_chosen", {"query_head", "union", "sum"},
                                 "pages of each query head's own; of all heads that share a KV head "
                                 "what any chose; or those of the largest sum of bounds",
