@@ -176,10 +176,6 @@ void bench_catalogue(const Trace& trace) {
       continue;
     }
     const ComposedMethod& composed = as_composed(*method);
-    if (composed.needs_survey()) {
-      // The step loop does not know where its allotment came from: an even one stands for it.
-      std::printf("%-22s decides over the model; ", name.c_str());
-    }
     double prompt_time = 1e300;
     double step_time = 1e300;
     for (int run = 0; run < 3; ++run) {
@@ -190,6 +186,8 @@ void bench_catalogue(const Trace& trace) {
         PromptScores& scores = block.scores(unit);
         CacheSession session{composed, block.place(unit, 0), block.vectors(unit)};
         session.learn(scores);
+        // Where an allotment wants the whole layer or model seen, an even one stands for it: the
+        // step loop does not know where it came from.
         const auto entries = composed.parts().budget->scope() == BudgetScope::kHead
                                  ? composed.parts().budget->entries(unit.layer)
                                  : std::nullopt;

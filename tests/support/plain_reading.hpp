@@ -190,7 +190,9 @@ struct PlainShadow {
     for (const auto& [c, w] : most) scored.emplace_back(w, c);
     auto [now, gap] = best(std::move(scored), n);
     std::size_t fresh = 0;
-    for (const std::int32_t c : now) fresh += chosen.contains(c) ? 0 : 1;
+    for (const std::int32_t c : now) {
+      if (!chosen.contains(c)) ++fresh;
+    }
     chosen = std::move(now);
     return {gap, fresh};
   }
