@@ -60,7 +60,7 @@ struct MarkGroup {
   std::string label{};
   std::vector<ChartPoint> points{};
   bool reference = false;  // no method to choose: not part of the front
-  bool faint = false;  // small and grey, under the others and without an entry of its own
+  bool faint = false;      // small and grey, under the others and without an entry of its own
 };
 
 /// Marks over a logarithmic y, and the front of those that nothing is below and left of.

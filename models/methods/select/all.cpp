@@ -33,7 +33,8 @@ class AllRule final : public SelectRule {
 
 std::shared_ptr<const SelectRule> make(Settling& settling) {
   // Where a reader takes it, the budget is what is read.
-  if (settling.budget() && settling.choice("read") == "all") settling.refuse("it keeps every token and takes no budget");
+  if (settling.budget() && settling.choice("read") == "all")
+    settling.refuse("it keeps every token and takes no budget");
   return std::make_shared<AllRule>();
 }
 
