@@ -281,7 +281,7 @@ class StoreRule {
 struct ReadOutcome {
   std::vector<double> out;       // [group, d]
   std::vector<double> log_sums;  // [group]: ln of the sum of exponentials over what was read
-  double entries_read = 0;       // mean over the group's query heads
+  double entries_read = 0;       // distinct entries the group's query heads read between them
   Bytes from_host{0};
 };
 
@@ -306,6 +306,17 @@ class ReadRule {
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
   /// The reader needs all heads of a layer side by side.
   [[nodiscard]] virtual bool needs_layer() const { return false; }
+  /// Readers of the heads that are decided upon together, which may share what they learn.
+  [[nodiscard]] virtual std::vector<std::unique_ptr<Reader>> start_heads(const SessionPlace& place,
+                                                                         std::size_t heads) const;
+  /// False: what is attended over is not what was recorded (keys rebuilt from a few factors), so
+  /// its share of the attention cannot be told.
+  [[nodiscard]] virtual bool keeps_rows() const { return true; }
+  /// Fetched from host memory at a step over `entries` entries of one stored head, at most (the
+  /// law; replay counts).
+  [[nodiscard]] virtual double link_bytes(double /*entries*/, const HeadShape& /*shape*/) const {
+    return 0;
+  }
   /// The whole cache of one stored head in `layer`, where `full` is K and V as the store has them.
   [[nodiscard]] virtual CacheBytes cache_bytes(std::int32_t layer, Bytes full, std::int64_t prompt,
                                                std::int64_t entries, const HeadShape& shape) const {
@@ -313,7 +324,8 @@ class ReadRule {
     static_cast<void>(shape);
     return {.kv = full, .side = Bytes{0}, .host = Bytes{0}};
   }
-  /// Entries attended of `entries` (the law; replay counts).
+  /// Entries read of `entries` by a stored head in `layer`; -1: the mean over the model's layers.
+  /// An upper bound where only replay knows how far the query heads of a group agree.
   [[nodiscard]] virtual double entries_read(std::int32_t /*layer*/, double entries) const {
     return entries;
   }

@@ -2,10 +2,14 @@
 
 #include "models/methods/choices.hpp"
 
+#include <algorithm>
+
 #include "models/methods/budget/budget.hpp"
 #include "models/methods/merge/merge.hpp"
+#include "models/methods/read/read.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/methods/store/store.hpp"
+#include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
@@ -16,7 +20,9 @@ std::shared_ptr<const ReadRule> no_choice(Settling& /*settling*/) { return nullp
 AxisChoice share_none() {
   return {.axis = "share", .name = "none", .params = {}, .make = &no_sharing};
 }
-AxisChoice read_all() { return {.axis = "read", .name = "all", .params = {}, .make = &no_choice}; }
+AxisChoice read_all() {
+  return {.axis = "read", .name = "all", .params = {}, .make = &no_choice, .takes_budget = false};
+}
 
 std::vector<AxisChoice> all_choices() {
   return {
@@ -28,7 +34,7 @@ std::vector<AxisChoice> all_choices() {
 
       share_none(),
 
-      read_all(),
+      read_all(),       read_quest(),     read_oracle_step(),   read_shadowkv(),
 
       store_recorded(), store_fp32(),     store_fp16(),         store_bf16(),
   };
@@ -36,9 +42,28 @@ std::vector<AxisChoice> all_choices() {
 
 }  // namespace
 
-const std::vector<AxisChoice>& axis_choices() {
-  static const std::vector<AxisChoice> choices = all_choices();
+namespace {
+
+std::vector<AxisChoice>& choice_table() {
+  static std::vector<AxisChoice> choices = all_choices();
   return choices;
+}
+
+}  // namespace
+
+const std::vector<AxisChoice>& axis_choices() { return choice_table(); }
+
+void register_choice(AxisChoice choice) {
+  const std::vector<AxisChoice>& known = choice_table();
+  KVSIM_CHECK(std::any_of(known.begin(), known.end(),
+                          [&](const AxisChoice& each) { return each.axis == choice.axis; }),
+              "choice {} on an axis that does not exist: {}", choice.name, choice.axis);
+  KVSIM_CHECK(std::none_of(known.begin(), known.end(),
+                           [&](const AxisChoice& each) {
+                             return each.axis == choice.axis && each.name == choice.name;
+                           }),
+              "axis {} has a choice {} already", choice.axis, choice.name);
+  choice_table().push_back(std::move(choice));
 }
 
 ParamInfo positions_param() {

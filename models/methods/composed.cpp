@@ -23,7 +23,7 @@ bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) cons
 
 bool ComposedMethod::has_retained_mass() const {
   constexpr double kHalfPrecision = 16;
-  return !merges() && !parts_.share &&
+  return !merges() && !parts_.share && (!parts_.read || parts_.read->keeps_rows()) &&
          parts_.store->bits_per_element(1, parts_.recorded) >= kHalfPrecision;
 }
 
@@ -116,15 +116,17 @@ StepTraffic ComposedMethod::decode_traffic(const LayerShape& shape, Dtype record
                           .left = evicts ? 1.0 : 0.0,
                           .merged = evicts && merges() ? 1.0 : 0.0,
                           .prompt = 0};
-  StepTraffic one = head_traffic(events, {.group = shape.n_heads / heads,
-                                          .head_dim = shape.head_dim,
-                                          .recorded = recorded,
-                                          .stored = parts_.store->dtype(recorded)});
+  const HeadShape head{.group = shape.n_heads / heads,
+                       .head_dim = shape.head_dim,
+                       .recorded = recorded,
+                       .stored = parts_.store->dtype(recorded)};
+  StepTraffic one = head_traffic(events, head);
   if (!parts_.store->rounds()) {
     // Fractions of an entry are means over a batch: scale, do not truncate.
     one.attention_read = (events.read >= 0 ? events.read : attended) * 2.0 * shape.head_dim *
                          bits_of(parts_.store->dtype(recorded)) / 8.0;
   }
+  if (parts_.read) one.link_read += parts_.read->link_bytes(attended, head);
   return one * heads;
 }
 

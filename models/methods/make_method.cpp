@@ -370,7 +370,8 @@ MethodInfo describe_method(const std::string& name) {
 
 bool takes_budget(std::string_view name) {
   const Parsed parsed = parse_name(std::string{name});
-  return choice_of("select", parsed.axes.at("select")).takes_budget;
+  return choice_of("select", parsed.axes.at("select")).takes_budget ||
+         choice_of("read", parsed.axes.at("read")).takes_budget;
 }
 
 }  // namespace kvsim

@@ -3,7 +3,10 @@
 
 #include "models/methods/presets.hpp"
 
+#include <algorithm>
+
 #include "models/methods/choices.hpp"
+#include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
@@ -23,45 +26,64 @@ Preset make_preset(PresetRow row) {
   return made;
 }
 
-std::vector<Preset> make_presets() {
-  std::vector<Preset> all;
-  for (const auto rows : {&basic_presets, &window_presets, &content_presets, &learned_presets,
-                          &merging_presets, &stored_presets, &reading_presets}) {
-    for (PresetRow& row : rows()) all.push_back(make_preset(std::move(row)));
+/// The row with its choices' parameters, as it sets them.
+Preset with_params(Preset row) {
+  for (const AxisChoice& choice : axis_choices()) {
+    if (row.info.axes.at(std::string{choice.axis}) != choice.name) continue;
+    for (ParamInfo info : choice.params) {
+      if (const auto found = row.defaults.find(info.name); found != row.defaults.end()) {
+        info.default_value = found->second;
+      }
+      row.info.params.push_back(std::move(info));
+    }
   }
-  const ParamInfo granularity =
+  row.info.params.push_back(
       word_param("granularity", {"kv_head", "query_head"},
                  "one kept set per KV head, or one per query head with K and V stored for each",
-                 "released H2O and SnapKV store per query head");
-  for (Preset& row : all) {
-    for (const AxisChoice& choice : axis_choices()) {
-      if (row.info.axes.at(std::string{choice.axis}) != choice.name) continue;
-      for (ParamInfo info : choice.params) {
-        if (const auto found = row.defaults.find(info.name); found != row.defaults.end()) {
-          info.default_value = found->second;
-        }
-        row.info.params.push_back(std::move(info));
-      }
+                 "released H2O and SnapKV store per query head"));
+  return row;
+}
+
+struct Catalogue {
+  std::vector<Preset> presets;
+  std::vector<MethodInfo> infos;
+
+  Catalogue() {
+    for (const auto rows : {&basic_presets, &window_presets, &content_presets, &learned_presets,
+                            &merging_presets, &stored_presets, &reading_presets}) {
+      for (PresetRow& row : rows()) add(std::move(row));
     }
-    row.info.params.push_back(granularity);
   }
+  void add(PresetRow row) {
+    presets.push_back(with_params(make_preset(std::move(row))));
+    infos.push_back(presets.back().info);
+  }
+};
+
+Catalogue& catalogue() {
+  static Catalogue all;
   return all;
 }
 
 }  // namespace
 
-const std::vector<Preset>& presets() {
-  static const std::vector<Preset> table = make_presets();
-  return table;
-}
+const std::vector<Preset>& presets() { return catalogue().presets; }
 
-const std::vector<MethodInfo>& builtin_methods() {
-  static const std::vector<MethodInfo> infos = [] {
-    std::vector<MethodInfo> all;
-    for (const Preset& preset : presets()) all.push_back(preset.info);
-    return all;
-  }();
-  return infos;
+const std::vector<MethodInfo>& builtin_methods() { return catalogue().infos; }
+
+void register_preset(PresetRow row) {
+  for (const Preset& preset : presets()) {
+    KVSIM_CHECK(preset.info.name != row.name, "there is a method {} already", row.name);
+  }
+  for (const auto& [axis, name] : row.axes) {
+    const auto& choices = axis_choices();
+    KVSIM_CHECK(std::any_of(choices.begin(), choices.end(),
+                            [&on = axis, &wanted = name](const AxisChoice& each) {
+                              return each.axis == on && each.name == wanted;
+                            }),
+                "axis {} has no choice {}", axis, name);
+  }
+  catalogue().add(std::move(row));
 }
 
 }  // namespace kvsim

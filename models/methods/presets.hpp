@@ -27,6 +27,10 @@ struct PresetRow {
 };
 using PresetRows = std::vector<PresetRow>;
 
+/// Adds a row from outside this library, after the choices that it names; when and how as
+/// register_choice. Errors: ContractError if the name is taken or an axis has no such choice.
+void register_preset(PresetRow row);
+
 // The catalogue, a file of catalogue/ each.
 [[nodiscard]] PresetRows basic_presets();    // full, sliding windows, accumulated attention
 [[nodiscard]] PresetRows window_presets();   // attention of recent queries

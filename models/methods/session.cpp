@@ -19,6 +19,8 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
   if (paired) {
     sharer_ = method_.share->start(place, *method_.store, method_.recorded);
   }
+  std::vector<std::unique_ptr<Reader>> readers(heads.size());
+  if (method_.read) readers = method_.read->start_heads(place, heads.size());
   heads_.reserve(heads.size());
   for (const HeadVectors& vectors : heads) {
     heads_.push_back({.vectors = vectors,
@@ -28,7 +30,7 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
                       .store = !paired && method_.store->rounds()
                                    ? method_.store->start(place, method_.recorded)
                                    : nullptr,
-                      .reader = method_.read != nullptr ? method_.read->start(place) : nullptr,
+                      .reader = std::move(readers[heads_.size()]),
                       .outcome = {},
                       .events = {}});
   }

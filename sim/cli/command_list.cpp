@@ -112,6 +112,13 @@ std::string list_text(CatalogueKind kind, std::size_t width) {
 int run_list(const Arguments& arguments) {
   arguments.expect_words(1, 1, "models, gpus, methods, stacks or devices");
   const CatalogueKind kind = parse_kind(arguments.words().front());
+  if (arguments.has("markdown")) {
+    if (kind != CatalogueKind::kMethod || arguments.has("json")) {
+      throw InputError{"list: --markdown is of methods, and without --json"};
+    }
+    write_out(methods_markdown());
+    return kDone;
+  }
   write_out(arguments.has("json") ? to_file_text(list_document(kind))
                                   : list_text(kind, terminal_width()));
   return kDone;
@@ -122,11 +129,12 @@ int run_list(const Arguments& arguments) {
 Command list_command() {
   return {.name = "list",
           .summary = "what the catalogues hold: models, GPUs, methods, stacks; CUDA devices here",
-          .usage = "kvsim list models|gpus|methods|stacks|devices [--json]",
+          .usage = "kvsim list models|gpus|methods|stacks|devices [--json | --markdown]",
           .examples =
               "kvsim list gpus\n"
               "kvsim list models --json",
-          .options = {{"json", 0, "", false, "print JSON (schema kvsim.list/1)"}},
+          .options = {{"json", 0, "", false, "print JSON (schema kvsim.list/1)"},
+                      {"markdown", 0, "", false, "methods: print docs/methods.md"}},
           .run = run_list};
 }
 

@@ -10,6 +10,7 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/progress.hpp"
+#include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
 #include "sim/report/table.hpp"
@@ -22,6 +23,7 @@ using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostThreads = 1024;
+constexpr const char* kAggregateFolder = "aggregate";  // in a results folder of several traces
 
 std::vector<Budget> read_budgets(const Arguments& arguments) {
   std::vector<Budget> budgets;
@@ -76,14 +78,18 @@ bool may_take(const std::string& name, const std::string& param) {
 }
 
 /// The methods asked for; "all" stands for every one of the catalogue.
-std::vector<std::string> read_names(const Arguments& arguments) {
+std::vector<std::string> read_names(const Arguments& arguments,
+                                    std::set<std::string>* whole_catalogue = nullptr) {
   std::vector<std::string> names;
   for (const std::string& name : arguments.list("method")) {
     if (name != "all") {
       names.push_back(name);
       continue;
     }
-    for (const MethodInfo& method : builtin_methods()) names.push_back(method.name);
+    for (const MethodInfo& method : builtin_methods()) {
+      names.push_back(method.name);
+      if (whole_catalogue != nullptr) whole_catalogue->insert(method.name);
+    }
   }
   std::set<std::string> seen;
   for (const std::string& name : names) {
@@ -133,6 +139,13 @@ std::vector<MethodSpec> read_specs(const Arguments& arguments) {
   return specs;
 }
 
+std::vector<ReplayResult> results_of(const std::vector<ReplayJob>& jobs) {
+  std::vector<ReplayResult> results;
+  results.reserve(jobs.size());
+  for (const ReplayJob& job : jobs) results.push_back(job.result);
+  return results;
+}
+
 ordered_json document_of(const std::vector<ReplayJob>& jobs) {
   if (jobs.size() == 1) {
     ordered_json one = replay_document(jobs[0].result, jobs[0].skipped);
@@ -157,6 +170,7 @@ ordered_json document_of(const std::vector<ReplayJob>& jobs) {
       out["skipped"].push_back(std::move(skipped));
     }
   }
+  out["aggregate"] = aggregate_json(aggregate(results_of(jobs)));
   return out;
 }
 
@@ -166,6 +180,8 @@ int run_replay(const Arguments& arguments) {
   if (traces.empty()) throw InputError{"replay: --trace FILE is missing"};
   if (!arguments.has("method")) throw InputError{"replay: --method NAME is missing"};
   const std::vector<MethodSpec> specs = read_specs(arguments);
+  std::set<std::string> whole_catalogue;
+  (void)read_names(arguments, &whole_catalogue);
   const auto dump = arguments.value("dump-kept");
   if (dump && traces.size() > 1) throw InputError{"--dump-kept takes one trace at a time"};
   const auto out = arguments.value("out");
@@ -185,11 +201,15 @@ int run_replay(const Arguments& arguments) {
   };
   if (out) {
     std::set<fs::path> folders;
+    if (traces.size() > 1) {
+      folders.insert(fs::path{*out} / kAggregateFolder);
+      check_results_folder(*folders.begin());
+    }
     for (const std::string& trace : traces) {
       check_results_folder(folder_of(trace));
       if (!folders.insert(folder_of(trace)).second) {
         throw InputError{
-            fmt::format("--out: two traces are called {}", fs::path{trace}.stem().string())};
+            fmt::format("--out: two folders would be called {}", fs::path{trace}.stem().string())};
       }
     }
   }
@@ -198,7 +218,7 @@ int run_replay(const Arguments& arguments) {
   for (std::size_t i = 0; i < traces.size(); ++i) {
     Progress progress{"replaying " + fs::path{traces[i]}.stem().string()};
     if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
-    jobs.push_back(run_replay_job(traces[i], specs, options));
+    jobs.push_back(run_replay_job(traces[i], specs, options, whole_catalogue));
   }
   if (dump) {
     write_file_atomically(*dump, to_file_text(kept_document(jobs.front().result)));
@@ -213,6 +233,15 @@ int run_replay(const Arguments& arguments) {
     if (i > 0) text += "\n";
     text += replay_summary(jobs[i].result, jobs[i].skipped, written ? &*written : nullptr,
                            terminal_width());
+  }
+  if (jobs.size() > 1) {
+    const std::vector<ReplayResult> results = results_of(jobs);
+    std::optional<ResultsFolder> written;
+    if (out) {
+      written = write_aggregate_results(results, fs::path{*out} / kAggregateFolder,
+                                        {.figures = !arguments.has("no-figures"), .gnuplot = {}});
+    }
+    text += "\n" + aggregate_summary(results, written ? &*written : nullptr, terminal_width());
   }
   if (json && !arguments.has("per-step")) {
     for (ReplayJob& job : jobs) {
@@ -243,7 +272,7 @@ Command replay_command() {
           "kvsim replay --trace T.safetensors --method zeromerge --param alpha=0.5 --json",
       .options = {{"trace", 't', "FILE", true, "attention trace (safetensors)"},
                   {"method", 'm', "NAMES", true,
-                   "methods, joined by commas, or all; kvsim list methods"},
+                   "methods, joined by commas, or all (those that can run here)"},
                   {"budget", 'b', "B", true,
                    "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
                    "each method"},

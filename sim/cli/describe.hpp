@@ -40,4 +40,7 @@ struct TokenBytes {
 };
 [[nodiscard]] TokenBytes cache_bytes_per_token(const Llm& llm, Dtype kv_dtype);
 
+/// docs/methods.md: every method of the catalogue with its axes, laws and parameters.
+[[nodiscard]] std::string methods_markdown();
+
 }  // namespace kvsim

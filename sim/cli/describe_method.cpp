@@ -49,6 +49,7 @@ std::string method_text(const MethodInfo& method, std::size_t width) {
   for (const ParamInfo& param : method.params) {
     out += fmt::format("  {} = {}\n", param.name, to_text(param.default_value));
     Facts lines;
+    if (!param.symbol.empty()) lines.add("  symbol", param.symbol);
     lines.add("  what", param.help);
     lines.add("  range", param.range);
     if (!param.source.empty()) lines.add("  source", param.source);

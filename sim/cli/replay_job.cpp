@@ -9,7 +9,8 @@
 namespace kvsim {
 
 ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<MethodSpec>& methods,
-                         const ReplayOptions& options) {
+                         const ReplayOptions& options,
+                         const std::set<std::string>& whole_catalogue) {
   const Trace trace = Trace::open(path);
   const TraceInfo& info = trace.info();
   const MethodSite site = site_of(info);
@@ -18,7 +19,7 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
   for (const MethodSpec& spec : methods) {
     // A method that does not exist as asked for is a mistake; one that this trace has no data for
     // is told of, and the others run.
-    (void)make_method(spec, info.prompt_tokens, site);
+    if (!whole_catalogue.contains(spec.name)) (void)make_method(spec, info.prompt_tokens, site);
     try {
       (void)settle_for_trace(spec, info);
       able.push_back(spec);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "models/methods/method.hpp"
@@ -15,10 +17,13 @@ struct ReplayJob {
   std::vector<SkippedMethod> skipped;  // what the trace lacks for them
 };
 
+/// Methods named in `whole_catalogue` were not asked for by name: what makes one of them impossible
+/// here (a budget it cannot keep, a file it wants) is told of and the others run.
 /// Errors: InputError for a trace that cannot be read, a method or a value that does not exist, and
 /// if no method is left.
 [[nodiscard]] ReplayJob run_replay_job(const std::filesystem::path& trace,
                                        const std::vector<MethodSpec>& methods,
-                                       const ReplayOptions& options);
+                                       const ReplayOptions& options,
+                                       const std::set<std::string>& whole_catalogue = {});
 
 }  // namespace kvsim

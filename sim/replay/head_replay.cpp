@@ -86,6 +86,7 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
       series.costs.push_back(
           {.held = session.entries(h).size(),
            .attended = static_cast<std::int32_t>(attended),
+           .entries_read = events.read >= 0 ? events.read : events.attended,
            .bytes = session.bytes(h),
            .attended_bytes = attended_bytes(method, session, attended).kv.count(),
            .read = traffic.read(),

@@ -18,6 +18,7 @@ namespace kvsim {
 struct HeadCost {
   std::int32_t held = 0;  // entries, after compression
   std::int32_t attended = 0;
+  double entries_read = 0;          // of those attended over: all, but for readers
   CacheBytes bytes;                 // after compression
   std::int64_t attended_bytes = 0;  // K and V of the entries attended over
   double read = 0, written = 0, link = 0, extra_flops = 0;

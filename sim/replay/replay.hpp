@@ -29,6 +29,7 @@ struct ReplayStep {
   std::int64_t tokens = 0;        // tokens so far, this one included
   std::int64_t entries_held = 0;  // sum over layers and stored heads, after compression
   std::int64_t entries_attended = 0;
+  double entries_read = 0;          // of those attended over: all, but for methods that read part
   std::int64_t bytes_held = 0;      // K, V and side
   std::int64_t bytes_attended = 0;  // K and V of the entries attended
   std::int64_t side_bytes = 0;
@@ -63,6 +64,8 @@ struct ReplayMethod {
   std::int64_t host_bytes_final = 0;
   double link_bytes_total = 0;
   double bytes_read_total = 0, bytes_written_total = 0, extra_flops_total = 0;  // decode steps
+  double bytes_full_read_total = 0;  // what the full cache reads in these steps
+  double entries_read_share = 1;     // entries read of those there to read, over the decode steps
   double rel_error_mean = 0, rel_error_p99 = 0, cosine_mean = 0;  // over (layer, query head, step)
   std::optional<double> retained_mass_mean;                       // null for merges
   std::optional<std::int64_t> closed_form_bytes_final;

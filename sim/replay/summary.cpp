@@ -22,6 +22,7 @@ double mean(std::span<const float> values) {
 void add(ReplayStep& all, const ReplayStep& one) {
   all.entries_held += one.entries_held;
   all.entries_attended += one.entries_attended;
+  all.entries_read += one.entries_read;
   all.bytes_held += one.bytes_held;
   all.bytes_attended += one.bytes_attended;
   all.side_bytes += one.side_bytes;
@@ -142,6 +143,7 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
     const HeadCost& cost = head.costs[i];
     step.entries_held += cost.held;
     step.entries_attended += cost.attended;
+    step.entries_read += cost.entries_read;
     step.bytes_held += (cost.bytes.kv + cost.bytes.side).count();
     step.bytes_attended += cost.attended_bytes;
     step.side_bytes += cost.bytes.side.count();
@@ -209,14 +211,26 @@ ReplayMethod ReplaySummary::finish() {
   if (method_.has_retained_mass()) result_.retained_mass_mean = mass_sum_ * share;
   result_.rel_error_p99 = percentile(std::move(errors_), 0.99);
   const double per_step = 1.0 / (static_cast<double>(trace_.n_layers) * trace_.n_heads);
+  double attended = 0;
+  double read = 0;
   for (ReplayStep& step : steps_) {
+    attended += static_cast<double>(step.entries_attended);
+    read += step.entries_read;
+    result_.bytes_full_read_total += static_cast<double>(
+        bytes_of(2 * step.tokens * trace_.head_dim, trace_.dtype).count() * heads);
     result_.bytes_read_total += step.bytes_read;
     result_.bytes_written_total += step.bytes_written;
     result_.extra_flops_total += step.extra_flops;
     result_.link_bytes_total += step.link_bytes;
     scale_means(step, per_step);
   }
+  if (attended > 0) result_.entries_read_share = read / attended;
   if (options_.per_step) result_.series = std::move(steps_);
+  if (method_.parts().read) {
+    result_.notes.push_back(
+        fmt::format("its budget is what a step reads; it keeps every token{}",
+                    result_.host_bytes_final > 0 ? ", part of it in host memory" : ""));
+  }
   if (stored != trace_.dtype) {
     result_.notes.push_back(
         fmt::format("stored in {}, recorded in {}", name_of(stored), name_of(trace_.dtype)));

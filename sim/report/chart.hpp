@@ -55,6 +55,28 @@ struct LineChart {
 };
 [[nodiscard]] Figure draw(const LineChart& chart);
 
+/// Marks of one kind, such as a method at several budgets; joined by a thin line in x's order.
+struct MarkGroup {
+  std::string label{};
+  std::vector<ChartPoint> points{};
+  bool reference = false;  // no method to choose: not part of the front
+  bool faint = false;      // small and grey, under the others and without an entry of its own
+};
+
+/// Marks over a logarithmic y, and the front of those that nothing is below and left of.
+struct ScatterChart {
+  std::string name{}, title{};
+  std::string x_label{}, y_label{};
+  std::string x_column{}, y_column{};  // of the CSV
+  double x_scale = 1;                  // the axis shows the CSV's x times this (percent)
+  std::string faint_label{};           // of all faint groups
+  std::string remark{};                // a last entry of the legend, without a mark
+  std::vector<MarkGroup> groups{};     // y > 0
+};
+/// The marks that no other is below and left of (or as far in one and further in the other), by x.
+[[nodiscard]] std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups);
+[[nodiscard]] Figure draw(const ScatterChart& chart);
+
 /// How a part of a bar is filled.
 struct Fill {
   std::string_view colour;

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
 
 namespace kvsim {
@@ -137,14 +138,15 @@ namespace {
 
 constexpr std::string_view kStepColumns =
     "step,tokens,entries_held,entries_attended,bytes_held,bytes_attended,side_bytes,bytes_read,"
-    "bytes_written,extra_flops,rel_error,cosine,retained_mass";
+    "bytes_written,extra_flops,rel_error,cosine,retained_mass,host_bytes,link_bytes,entries_read";
 
 std::string step_fields(const ReplayStep& s) {
-  return fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}", s.step, s.tokens, s.entries_held,
-                     s.entries_attended, s.bytes_held, s.bytes_attended, s.side_bytes,
-                     csv_number(s.bytes_read), csv_number(s.bytes_written),
+  return fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", s.step, s.tokens,
+                     s.entries_held, s.entries_attended, s.bytes_held, s.bytes_attended,
+                     s.side_bytes, csv_number(s.bytes_read), csv_number(s.bytes_written),
                      csv_number(s.extra_flops), csv_number(s.rel_error), csv_number(s.cosine),
-                     optional_number(s.retained_mass));
+                     optional_number(s.retained_mass), s.host_bytes, csv_number(s.link_bytes),
+                     csv_number(s.entries_read));
 }
 
 }  // namespace
@@ -184,6 +186,26 @@ std::string replay_layers_csv(const ReplayResult& replay) {
                          csv_number(c.rel_error_mean), csv_number(c.cosine_mean),
                          optional_number(c.retained_mass_mean));
     }
+  }
+  return out;
+}
+
+std::string replay_methods_csv(const ReplayResult& replay) {
+  std::string out =
+      "method,budget,budget_reached,bytes_held_final,bytes_full_final,side_bytes_final,"
+      "host_bytes_final,bytes_read_total,bytes_full_read_total,link_bytes_total,"
+      "entries_read_share,rel_error_mean,rel_error_p99,cosine_mean,retained_mass_mean,"
+      "oracle_mass_gap,oracle_error_ratio\n";
+  for (const ReplayMethod& m : replay.methods) {
+    const OracleGap gap = oracle_gap(replay, m);
+    out += fmt::format(
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_field(m.name),
+        optional_number(m.budget), optional_number(m.budget_reached), m.bytes_held_final,
+        m.bytes_full_final, m.side_bytes_final, m.host_bytes_final, csv_number(m.bytes_read_total),
+        csv_number(m.bytes_full_read_total), csv_number(m.link_bytes_total),
+        csv_number(m.entries_read_share), csv_number(m.rel_error_mean), csv_number(m.rel_error_p99),
+        csv_number(m.cosine_mean), optional_number(m.retained_mass_mean), optional_number(gap.mass),
+        optional_number(gap.error_ratio));
   }
   return out;
 }

@@ -30,4 +30,7 @@ namespace kvsim {
 /// One line a method and layer: entries, bytes, errors at the end.
 [[nodiscard]] std::string replay_layers_csv(const ReplayResult& replay);
 
+/// One line a method: sizes, traffic, errors, distance from the oracle.
+[[nodiscard]] std::string replay_methods_csv(const ReplayResult& replay);
+
 }  // namespace kvsim

@@ -11,6 +11,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/report/bar_figures.hpp"
 #include "sim/report/chart.hpp"
+#include "sim/report/error_figures.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/text.hpp"
@@ -393,6 +394,19 @@ FigureSet replay_figures(const ReplayResult& replay) {
     set.figures.push_back(draw(*chart));
     set.figures.back().kind = chart->name;
   }
+  std::vector<ErrorMark> marks;
+  for (const ReplayMethod& method : replay.methods) {
+    if (method.bytes_full_final <= 0) continue;
+    ErrorMark mark{.method = method.name, .error = method.rel_error_mean};
+    mark.held =
+        static_cast<double>(method.bytes_held_final) / static_cast<double>(method.bytes_full_final);
+    if (method.bytes_full_read_total > 0) {
+      mark.read = method.bytes_read_total / method.bytes_full_read_total;
+      mark.reads_part = method.entries_read_share < 1;
+    }
+    marks.push_back(std::move(mark));
+  }
+  add_error_figures(marks, "trace " + replay.trace, set);
   return set;
 }
 

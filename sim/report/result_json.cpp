@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/units/check.hpp"
+#include "sim/report/replay_aggregate.hpp"
 
 namespace kvsim {
 namespace {
@@ -195,6 +196,9 @@ ordered_json step_json(const ReplayStep& step) {
           {"bytes_held", step.bytes_held},
           {"bytes_attended", step.bytes_attended},
           {"side_bytes", step.side_bytes},
+          {"host_bytes", step.host_bytes},
+          {"link_bytes", whole(step.link_bytes)},
+          {"entries_read", step.entries_read},
           {"bytes_read", whole(step.bytes_read)},
           {"bytes_written", whole(step.bytes_written)},
           {"extra_flops", step.extra_flops},
@@ -203,7 +207,8 @@ ordered_json step_json(const ReplayStep& step) {
           {"retained_mass", number_or_null(step.retained_mass)}};
 }
 
-ordered_json method_json(const ReplayMethod& method, const std::string& trace) {
+ordered_json method_json(const ReplayMethod& method, const std::string& trace,
+                         const OracleGap& gap) {
   ordered_json out = {{"name", method.name},
                       {"params", params_json(method.params)},
                       {"trace", trace},
@@ -214,6 +219,10 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace) {
                       {"bytes_held_final", method.bytes_held_final},
                       {"bytes_full_final", method.bytes_full_final},
                       {"side_bytes_final", method.side_bytes_final},
+                      {"host_bytes_final", method.host_bytes_final},
+                      {"link_bytes_total", whole(method.link_bytes_total)},
+                      {"entries_read_share", number_or_null(method.entries_read_share)},
+                      {"bytes_full_read_total", whole(method.bytes_full_read_total)},
                       {"bytes_read_total", whole(method.bytes_read_total)},
                       {"bytes_written_total", whole(method.bytes_written_total)},
                       {"extra_flops_total", method.extra_flops_total},
@@ -221,10 +230,14 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace) {
                       {"rel_error_p99", number_or_null(method.rel_error_p99)},
                       {"cosine_mean", number_or_null(method.cosine_mean)},
                       {"retained_mass_mean", number_or_null(method.retained_mass_mean)},
+                      {"oracle_mass_gap", number_or_null(gap.mass)},
+                      {"oracle_error_ratio", number_or_null(gap.error_ratio)},
                       {"closed_form_bytes_final", nullptr}};
   if (method.closed_form_bytes_final) {
     out["closed_form_bytes_final"] = *method.closed_form_bytes_final;
   }
+  out["counts"] = ordered_json::object();
+  for (const auto& [name, count] : method.counts) out["counts"][name] = count;
   out["layers"] = ordered_json::array();
   for (const ReplayCell& cell : method.layers) out["layers"].push_back(cell_json(cell));
   if (!method.series.empty()) {
@@ -314,7 +327,7 @@ ordered_json replay_document(const ReplayResult& replay, const std::vector<Skipp
   out["trace"] = replay.trace;
   out["methods"] = ordered_json::array();
   for (const ReplayMethod& method : replay.methods) {
-    out["methods"].push_back(method_json(method, replay.trace));
+    out["methods"].push_back(method_json(method, replay.trace, oracle_gap(replay, method)));
   }
   out["skipped"] = ordered_json::array();
   for (const SkippedMethod& method : skipped) {

@@ -2,6 +2,7 @@
 
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
 
 namespace kvsim {
@@ -22,6 +23,7 @@ ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
 }
 
 void write_replay_tables(const AtomicFolder& building, const ReplayResult& replay) {
+  building.write("replay_methods.csv", replay_methods_csv(replay));
   building.write("replay_steps.csv", replay_steps_csv(replay));
   building.write("replay_layer_steps.csv", replay_layer_steps_csv(replay));
   building.write("replay_layers.csv", replay_layers_csv(replay));
@@ -56,6 +58,24 @@ ResultsFolder write_replay_results(const ReplayResult& replay,
   ResultsFolder out = draw_into(building, replay_figures(replay), folder, options);
   building.write("result.json", to_file_text(replay_document(replay, skipped, out.notes)));
   write_replay_tables(building, replay);
+  building.commit();
+  return out;
+}
+
+ResultsFolder write_aggregate_results(const std::vector<ReplayResult>& replays,
+                                      const std::filesystem::path& folder,
+                                      const FolderOptions& options) {
+  AtomicFolder building{folder};
+  const std::vector<AggregateRow> rows = aggregate(replays);
+  ResultsFolder out = draw_into(building, aggregate_figures(rows), folder, options);
+  nlohmann::ordered_json document{{"schema", "kvsim.aggregate/1"}};
+  document["kvsim"] = {{"version", kvsim_version()}};
+  document["traces"] = nlohmann::ordered_json::array();
+  for (const ReplayResult& replay : replays) document["traces"].push_back(replay.trace);
+  document["aggregate"] = aggregate_json(rows);
+  document["notes"] = out.notes;
+  building.write("result.json", to_file_text(document));
+  building.write("aggregate.csv", aggregate_csv(rows));
   building.commit();
   return out;
 }

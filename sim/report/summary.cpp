@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
 #include "sim/report/point_names.hpp"
+#include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
 
@@ -279,8 +282,10 @@ std::string replay_block(const ReplayResult& replay, const std::vector<SkippedMe
   for (const SkippedMethod& m : skipped) {
     out += paragraph(fmt::format("skipped {}: {}", m.name, m.reason), width, 8);
   }
+  std::set<std::pair<std::string, std::string>> said;  // at one budget as at the next
   for (const ReplayMethod& m : replay.methods) {
     for (const std::string& note : m.notes) {
+      if (!said.emplace(m.name, note).second) continue;
       out += paragraph(fmt::format("note: {}: {}", m.name, note), width, 6);
     }
   }
@@ -349,6 +354,16 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
 std::string replay_summary(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
                            const ResultsFolder* written, std::size_t width) {
   return replay_block(replay, skipped, width) + files_block(written, width);
+}
+
+std::string aggregate_summary(const std::vector<ReplayResult>& replays,
+                              const ResultsFolder* written, std::size_t width) {
+  return paragraph(
+             fmt::format("Means over {} traces, each counting once; the interval is Student's "
+                         "of the mean error.",
+                         replays.size()),
+             width) +
+         aggregate_table(aggregate(replays), width) + files_block(written, width);
 }
 
 }  // namespace kvsim

@@ -56,4 +56,8 @@ class Table {
                                          const std::vector<SkippedMethod>& skipped,
                                          const ResultsFolder* written, std::size_t width = 80);
 
+/// What several traces say together (`written` as above).
+[[nodiscard]] std::string aggregate_summary(const std::vector<ReplayResult>& replays,
+                                            const ResultsFolder* written, std::size_t width = 80);
+
 }  // namespace kvsim

@@ -126,10 +126,10 @@ constexpr std::array kMetrics{
     PublishedMetric{"oom", ""},
 };
 
-constexpr std::array<std::string_view, 9> kFigures{
-    "memory_vs_length", "throughput_vs_length", "peak_vs_final_length",
-    "cache_size",       "hbm_breakdown",        "cache_per_layer",
-    "error_vs_step",    "bytes_vs_step",        "replay_cache_per_layer",
+constexpr std::array<std::string_view, 11> kFigures{
+    "memory_vs_length",       "throughput_vs_length", "peak_vs_final_length", "cache_size",
+    "hbm_breakdown",          "cache_per_layer",      "error_vs_step",        "bytes_vs_step",
+    "replay_cache_per_layer", "error_vs_bytes",       "error_vs_read",
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -380,6 +381,85 @@ TEST_CASE("replay: one run for each method and budget") {
       {"replay", "--trace", kSample, "--method", "h2o", "-o", "out", "--no-figures"}, folder);
   CHECK(text.status == 0);
   CHECK(fs::exists(folder / "out/result.json"));
+}
+
+TEST_CASE("docs/methods.md is what the catalogue says") {
+  const fs::path folder = fresh("methods-doc");
+  const Outcome outcome = run_kvsim({"list", "methods", "--markdown"}, folder);
+  CHECK(outcome.status == 0);
+  // Remade by: kvsim list methods --markdown > docs/methods.md
+  CHECK(outcome.out == text_of(kRoot / "docs/methods.md"));
+  CHECK(has(complaint({"list", "gpus", "--markdown"}, folder), "--markdown is of methods"));
+}
+
+TEST_CASE("replay: of all methods those that can run do, and the others say why") {
+  const fs::path folder = fresh("replay-all");
+  // Two entries are less than the sinks and slots of some methods.
+  const json replay =
+      json_of({"replay", "--trace", kSample, "--method", "all", "--budget", "2", "--json"}, folder);
+  CHECK_FALSE(replay.at("skipped").empty());
+  for (const json& skipped : replay.at("skipped")) {
+    CHECK(has(skipped.at("reason"), "method \""));
+  }
+  const json methods = json_of({"list", "methods", "--json"}, folder);
+  CHECK(replay.at("methods").size() + replay.at("skipped").size() == methods.at("entries").size());
+  for (const json& method : replay.at("methods")) {
+    INFO(method.at("name"));
+    for (const char* key : {"host_bytes_final", "link_bytes_total", "bytes_full_read_total",
+                            "entries_read_share", "counts", "oracle_mass_gap"}) {
+      CHECK(method.contains(key));
+    }
+    if (method.at("name") == "oracle-step") CHECK(method.at("oracle_mass_gap") == 0.0);
+  }
+  // By name it is a mistake.
+  CHECK(has(complaint({"replay", "--trace", kSample, "--method", "streaming-llm", "--budget", "2"},
+                      folder),
+            "leaves no window"));
+}
+
+TEST_CASE("replay: several traces are aggregated by method and budget") {
+  const fs::path folder = fresh("replay-several");
+  CHECK(run_kvsim(
+            {"trace", "generate", "made.safetensors", "--layers", "2", "--heads", "2", "--kv-heads",
+             "1", "--head-dim", "16", "--tokens", "96", "--prompt-tokens", "64", "-q"},
+            folder)
+            .status == 0);
+  const Words words{"replay",
+                    "--trace",
+                    kSample,
+                    "--trace",
+                    "made.safetensors",
+                    "--method",
+                    "full,h2o,oracle-step",
+                    "--budget",
+                    "0.25,0.5"};
+  Words as_json = words;
+  as_json.emplace_back("--json");
+  const json both = json_of(as_json, folder);
+  CHECK(both.at("traces").dump() == R"(["books-treasure-512","made"])");
+  REQUIRE(both.at("methods").size() == 10);
+  REQUIRE(both.at("aggregate").size() == 5);
+  for (const json& row : both.at("aggregate")) {
+    std::vector<double> errors;
+    for (const json& method : both.at("methods")) {
+      if (method.at("name") == row.at("name") && method.at("budget") == row.at("budget")) {
+        errors.push_back(method.at("rel_error_mean"));
+      }
+    }
+    REQUIRE(errors.size() == 2);
+    const double mean = (errors[0] + errors[1]) / 2;
+    CHECK(row.at("rel_error").at("mean").get<double>() == test::rel(mean));
+    // Of two values the deviation is |a - b| / sqrt(2), and t is 12.706 over sqrt(2).
+    const double half = 12.706 * std::abs(errors[0] - errors[1]) / 2;
+    CHECK(row.at("rel_error").at("ci95_high").get<double>() == test::rel(mean + half));
+  }
+  Words to_folder = words;
+  to_folder.insert(to_folder.end(), {"-o", "out", "--no-figures", "-q"});
+  CHECK(run_kvsim(to_folder, folder).status == 0);
+  for (const char* file : {"made/result.json", "books-treasure-512/replay_methods.csv",
+                           "aggregate/result.json", "aggregate/aggregate.csv"}) {
+    CHECK(fs::exists(folder / "out" / file));
+  }
 }
 
 TEST_CASE("replay: the same method or budget twice is a slip") {

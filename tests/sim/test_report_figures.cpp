@@ -68,7 +68,8 @@ TEST_CASE("a run has its figures, each once, the same bytes each time") {
   const RunReport report = test::sample_report(scenario);
   const FigureSet set = run_figures(report);
   CHECK(names(set) == std::vector<std::string>{"memory_vs_length", "throughput_vs_length",
-                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step"});
+                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step",
+                                               "error_vs_bytes"});
   CHECK(set.notes.empty());
   const FigureSet again = run_figures(test::sample_report(scenario));
   for (std::size_t i = 0; i < set.figures.size(); ++i) {
@@ -114,7 +115,8 @@ TEST_CASE("a list of lengths is one line over them") {
   scenario.published.clear();
   const FigureSet set = run_figures(report);
   CHECK(names(set) == std::vector<std::string>{"peak_vs_final_length", "throughput_vs_length",
-                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step"});
+                                               "hbm_breakdown", "error_vs_step", "bytes_vs_step",
+                                               "error_vs_bytes"});
 }
 
 TEST_CASE("cache per layer is drawn where layers differ, and only there") {
@@ -377,7 +379,7 @@ TEST_CASE("gnuplot draws every figure as SVG and PNG, the same bytes each time")
   const ResultsFolder a = write_run_results(report, dir / "a");
   const ResultsFolder b = write_run_results(report, dir / "b");
   CHECK(a.notes.empty());
-  CHECK(a.figures.size() == 10);
+  CHECK(a.figures.size() == 12);
   for (const std::string& name : a.figures) {
     INFO(name);
     CHECK(fs::file_size(dir / "a" / name) > 2000);
@@ -416,7 +418,7 @@ TEST_CASE("hostile names are drawn as they are and run nothing") {
   report.replay->trace = hostile[0] + hostile[1] + hostile[3];
   const ResultsFolder written = write_run_results(report, dir / "out");
   CHECK(written.notes.empty());
-  CHECK(written.figures.size() == 10);
+  CHECK(written.figures.size() == 12);
   CHECK_FALSE(fs::exists(dir / "pwned"));
   const std::string svg = read(dir / "out" / "figures" / "memory_vs_length.svg");
   CHECK(svg.find("{/Symbol a}_b^c @d $e \\n") != std::string::npos);

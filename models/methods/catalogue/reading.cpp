@@ -4,6 +4,38 @@
 
 namespace kvsim {
 
-PresetRows reading_presets() { return {}; }
+PresetRows reading_presets() {
+  return {
+      {.name = "quest",
+       .summary = "holds all, reads the pages whose keys could fit the query best",
+       .paper = "Tang et al., Quest: Query-Aware Sparsity",
+       .axes = {{"read", "quest"}},
+       .size_law = "T (and 2 d elements a page of 16)",
+       .cost_class = "S0: flash attention untouched; the budget is what a query reads",
+       .defaults = {},
+       .default_budget = 0.2},
+      {.name = "shadowkv",
+       .summary = "keys before RoPE as a low-rank product, values in host memory; reads chunks "
+                  "chosen by their mean key",
+       .paper = "Sun et al., ShadowKV",
+       .axes = {{"read", "shadowkv"}},
+       .size_law = "T (values of the prompt in host memory, its keys of rank 160 a layer)",
+       .cost_class = "S0: flash attention untouched, an SVD at prefill; the budget is what a step "
+                     "reads of the prompt",
+       .defaults = {},
+       .default_budget = 0},
+      {.name = "oracle-step",
+       .summary =
+           "reference: each query head attends over the entries that weigh most at its step; "
+           "no choice of as many retains more",
+       .paper = "",
+       .axes = {{"read", "oracle-step"}},
+       .size_law = "T",
+       .cost_class = "reads everything to know what to leave out; its budget is what it attends "
+                     "over",
+       .defaults = {},
+       .default_budget = 0.2},
+  };
+}
 
 }  // namespace kvsim

@@ -32,7 +32,9 @@ class AllRule final : public SelectRule {
 };
 
 std::shared_ptr<const SelectRule> make(Settling& settling) {
-  if (settling.budget()) settling.refuse("it keeps every token and takes no budget");
+  // Where a reader takes it, the budget is what is read.
+  if (settling.budget() && settling.choice("read") == "all")
+    settling.refuse("it keeps every token and takes no budget");
   return std::make_shared<AllRule>();
 }
 

@@ -1,4 +1,5 @@
-// What every selector shares unless it knows better: who stays of a prompt, who leaves at a step.
+// What the choices of an axis share unless they know better: who stays of a prompt, who leaves at
+// a step, budgets that give out no layer, readers of several heads.
 
 #include <algorithm>
 #include <limits>
@@ -85,6 +86,13 @@ std::vector<std::vector<Allotment>> BudgetRule::allot_model(
     std::span<const std::vector<HeadVerdict>> /*layers*/) const {
   KVSIM_CHECK(false, "a budget of scope {} gives out no model", static_cast<int>(scope()));
   return {};
+}
+
+std::vector<std::unique_ptr<Reader>> ReadRule::start_heads(const SessionPlace& place,
+                                                           std::size_t heads) const {
+  std::vector<std::unique_ptr<Reader>> readers(heads);
+  for (auto& reader : readers) reader = start(place);
+  return readers;
 }
 
 }  // namespace kvsim

@@ -1,0 +1,116 @@
+// The reference for readers and evictors alike: at every step each query head attends over the B
+// entries that the full cache's attention weighs most. No choice of B entries retains more mass.
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "models/methods/read/read.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+class OracleReader final : public Reader {
+ public:
+  OracleReader(const SessionPlace& place, std::int64_t tokens)
+      : group_{place.group},
+        d_{static_cast<std::size_t>(place.head_dim)},
+        tokens_{static_cast<std::size_t>(tokens)},
+        attention_{place.group, place.head_dim, place.scale} {}
+
+  void prompt_written(EntryTable& /*entries*/, PromptScores& /*scores*/,
+                      std::size_t /*head*/) override {}
+  void appended(const EntryTable& /*entries*/, std::int32_t /*slot*/) override {}
+
+  void attend(std::span<const float> q, const EntryTable& entries, ReadOutcome& outcome) override {
+    const auto n = static_cast<std::size_t>(entries.size());
+    const auto group = static_cast<std::size_t>(group_);
+    outcome.log_sums.resize(group);
+    if (tokens_ >= n) {
+      attention_.run(q, entries.keys(), entries.values(), {});
+      outcome.out.assign(attention_.output().begin(), attention_.output().end());
+      for (std::size_t g = 0; g < group; ++g) {
+        outcome.log_sums[g] = attention_.log_sum(static_cast<std::int32_t>(g));
+      }
+      outcome.entries_read = static_cast<double>(n);
+      return;
+    }
+    attention_.run_weights(q, entries.keys(), {});
+    outcome.out.assign(group * d_, 0.0);
+    read_.assign(n, false);
+    std::size_t distinct = 0;
+    for (std::int32_t g = 0; g < group_; ++g) {
+      choose(attention_.probabilities(g), entries.ids());
+      double mass = 0;
+      const std::span<double> out =
+          std::span{outcome.out}.subspan(static_cast<std::size_t>(g) * d_, d_);
+      for (const std::int32_t slot : order_) {
+        const double p = attention_.probabilities(g)[static_cast<std::size_t>(slot)];
+        mass += p;
+        const std::span<const float> value = entries.value(slot);
+        for (std::size_t j = 0; j < d_; ++j) out[j] += p * static_cast<double>(value[j]);
+        if (!read_[static_cast<std::size_t>(slot)]) ++distinct;
+        read_[static_cast<std::size_t>(slot)] = true;
+      }
+      for (double& x : out) x /= mass;
+      outcome.log_sums[static_cast<std::size_t>(g)] = attention_.log_sum(g) + std::log(mass);
+    }
+    outcome.entries_read = static_cast<double>(distinct);
+  }
+
+ private:
+  /// The most probable entries' slots into order_, ascending; ties go to the older.
+  void choose(std::span<const double> probabilities, std::span<const std::int32_t> ids) {
+    order_.resize(probabilities.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    const auto last = order_.begin() + static_cast<std::ptrdiff_t>(tokens_);
+    std::nth_element(order_.begin(), last, order_.end(), [&](std::int32_t a, std::int32_t b) {
+      const double x = probabilities[static_cast<std::size_t>(a)];
+      const double y = probabilities[static_cast<std::size_t>(b)];
+      return x != y ? x > y : ids[static_cast<std::size_t>(a)] < ids[static_cast<std::size_t>(b)];
+    });
+    order_.erase(last, order_.end());
+    std::sort(order_.begin(), order_.end());
+  }
+
+  std::int32_t group_;
+  std::size_t d_, tokens_;
+  GroupAttention attention_;
+  std::vector<std::int32_t> order_;
+  std::vector<bool> read_;
+};
+
+/// It must see all to know what to leave out: as a method it costs what the full cache does, and
+/// what it "reads" is what a reader with its foresight would.
+class OracleRule final : public ReadRule {
+ public:
+  OracleRule(std::int64_t tokens, std::int32_t group) : tokens_{tokens}, group_{group} {}
+  std::unique_ptr<Reader> start(const SessionPlace& place) const override {
+    return std::make_unique<OracleReader>(place, tokens_);
+  }
+  double entries_read(std::int32_t /*layer*/, double entries) const override {
+    return std::min(entries, static_cast<double>(tokens_) * group_);
+  }
+
+ private:
+  std::int64_t tokens_;
+  std::int32_t group_;
+};
+
+std::shared_ptr<const ReadRule> make(Settling& settling) {
+  return std::make_shared<OracleRule>(settle_token_budget(settling, 0.2), group_of(settling));
+}
+
+}  // namespace
+
+AxisChoice read_oracle_step() {
+  return {.axis = "read",
+          .name = "oracle-step",
+          .params = {token_budget_param(
+              0, "entries each query head attends over; the budget is what is read, all is held",
+              "a reference of this program")},
+          .make = &make};
+}
+
+}  // namespace kvsim

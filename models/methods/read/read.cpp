@@ -1,0 +1,47 @@
+// What readers share: where their budget comes from, what they can read of.
+
+#include "models/methods/read/read.hpp"
+
+#include <fmt/format.h>
+
+namespace kvsim {
+
+ParamInfo token_budget_param(std::int64_t value, std::string help, std::string source) {
+  return integer_param("token_budget", "", value, 0, kManyEntries,
+                       "an integer >= 1, or 0 for what the budget says", std::move(help),
+                       std::move(source));
+}
+
+std::int64_t settle_token_budget(Settling& settling, double fallback) {
+  const std::string& reader = settling.choice("read");
+  if (settling.choice("select") != "all" || settling.choice("share") != "none") {
+    settling.refuse(
+        fmt::format("read={} reads part of a cache that holds every token of its own layer: "
+                    "expected select=all and share=none, got select={} and share={}",
+                    reader, settling.choice("select"), settling.choice("share")));
+  }
+  std::int64_t tokens = settling.integer("token_budget");
+  if (settling.budget()) {
+    if (settling.given("token_budget")) {
+      settling.refuse("budget and token_budget are both given; one is the other");
+    }
+    tokens = settling.entries_of(*settling.budget());
+  } else if (tokens == 0) {
+    tokens = settling.budget_entries(fallback);
+  }
+  settling.settle("token_budget", tokens);
+  return tokens;
+}
+
+std::int32_t layers_or_zero(const Settling& settling) {
+  const MethodSite& site = settling.site();
+  return site.n_layers > 0 ? site.n_layers : static_cast<std::int32_t>(site.windows.size());
+}
+
+std::int32_t group_of(const Settling& settling) {
+  const LayerShape& shape = settling.site().shape;
+  if (shape.n_kv_heads < 1 || settling.word("granularity") == "query_head") return 1;
+  return shape.n_heads / shape.n_kv_heads;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,63 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "models/methods/method.hpp"
+#include "sim/cli/describe.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Text of a table's cell.
+std::string cell(std::string text) {
+  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
+    text.replace(at, 1, "\\|");
+  }
+  return text.empty() ? "–" : text;
+}
+
+std::string axes_of(const MethodInfo& method) {
+  std::string axes;
+  for (const auto& [axis, choice] : method.axes) {
+    axes += fmt::format("{}`{}={}`", axes.empty() ? "" : " ", axis, choice);
+  }
+  return axes;
+}
+
+}  // namespace
+
+std::string methods_markdown() {
+  std::string out =
+      "# Compression methods\n\n"
+      "Made by `kvsim list methods --markdown`; edits belong in `models/methods`. `kvsim show "
+      "method "
+      "NAME` prints one\nof these. T: tokens so far, s: of the prompt, B: the budget in entries, "
+      "d: "
+      "the head dimension; entries are of one\nlayer and stored head.\n\n"
+      "A budget is the share of the full cache's K and V bytes that is kept at the end of the "
+      "prompt. Methods that read\npart of what they hold (`read=…`) keep everything, and their "
+      "budget is what a step reads.\n\n"
+      "| method | entries held | budget | scores needed |\n|---|---|---|---|\n";
+  for (const MethodInfo& method : builtin_methods()) {
+    out += fmt::format("| [{0}](#{0}) | {1} | {2} | {3} |\n", method.name, cell(method.size_law),
+                       takes_budget(method.name) ? "yes" : "none", cell(method.cost_class));
+  }
+  for (const MethodInfo& method : builtin_methods()) {
+    out += fmt::format(
+        "\n## {}\n\n{}.\n\n- paper: {}\n- axes: {}\n- entries held: {}\n"
+        "- scores needed: {}\n",
+        method.name, method.summary, method.paper.empty() ? "–" : method.paper, axes_of(method),
+        method.size_law, method.cost_class);
+    if (method.params.empty()) continue;
+    out += "\n| parameter | default | range | what | source |\n|---|---|---|---|---|\n";
+    for (const ParamInfo& param : method.params) {
+      const std::string symbol = param.symbol.empty() ? "" : fmt::format(" ({})", param.symbol);
+      out += fmt::format("| `{}`{} | {} | {} | {} | {} |\n", param.name, symbol,
+                         cell(to_text(param.default_value)), cell(param.range), cell(param.help),
+                         cell(param.source));
+    }
+  }
+  return out;
+}
+
+}  // namespace kvsim

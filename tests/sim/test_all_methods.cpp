@@ -1,0 +1,282 @@
+// Laws of every method of the catalogue, through whole traces: one that records everything a method
+// may want, and the shipped sample. Methods come from the catalogue, so new ones are held to these
+// without being named here.
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/methods/composed.hpp"
+#include "models/units/error.hpp"
+#include "sim/replay/replay.hpp"
+#include "tests/support/check.hpp"
+#include "traces/generate.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kSample =
+    fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors";
+
+/// A small trace with hidden states, wo, scores, decisions and, if asked for, a repeat.
+fs::path generated(bool with_repeat) {
+  const fs::path path =
+      fs::path{KVSIM_TEST_SCRATCH} / (with_repeat ? "all-repeat.safetensors" : "all.safetensors");
+  GenerateOptions options;
+  options.layers = 4;
+  options.heads = 4;
+  options.kv_heads = 2;
+  options.head_dim = 16;
+  options.prompt_tokens = with_repeat ? 96 : 160;
+  options.tokens = with_repeat ? 2 * options.prompt_tokens + 1 : 224;
+  options.with_hidden = true;
+  options.with_output_projection = true;
+  options.with_scores = true;
+  options.with_decisions = true;
+  options.with_repeat = with_repeat;
+  options.seed = 7;
+  generate_trace(options, path);
+  return path;
+}
+
+/// Every method of the catalogue that can run on the trace, at `budget` where it takes one; what
+/// cannot says why.
+std::vector<MethodSpec> able(const TraceInfo& info, const std::optional<Budget>& budget) {
+  std::vector<MethodSpec> specs;
+  for (const MethodInfo& method : builtin_methods()) {
+    MethodSpec spec{method.name, {}, takes_budget(method.name) ? budget : std::nullopt};
+    try {
+      (void)settle_for_trace(spec, info);
+      specs.push_back(std::move(spec));
+    } catch (const InputError& error) {
+      MESSAGE(std::string{error.what()});
+      CHECK(std::string{error.what()}.find(method.name) != std::string::npos);
+    }
+  }
+  return specs;
+}
+
+ReplayOptions detailed(std::int32_t threads) {
+  ReplayOptions options;
+  options.threads = threads;
+  options.per_step = true;
+  options.per_head = true;
+  options.kept_positions = true;
+  options.seed = 11;
+  return options;
+}
+
+/// Calls `check` with each of the traces.
+template <class Check>
+void on_traces(Check check) {
+  for (const fs::path& path : {generated(false), generated(true), kSample}) {
+    const Trace trace = Trace::open(path);
+    INFO(trace.info().name);
+    check(trace);
+  }
+}
+
+void check_totals(const TraceInfo& info, const ReplayMethod& m) {
+  CHECK(m.steps == info.tokens - info.prompt_tokens);
+  CHECK(m.side_bytes_final <= m.bytes_held_final);
+  CHECK(m.host_bytes_final >= 0);
+  CHECK(m.entries_read_share > 0);
+  CHECK(m.entries_read_share <= 1);
+  const std::int64_t row = 2 * info.head_dim * 2;  // K and V in 16 bits
+  double full_read = 0;
+  for (std::int64_t t = info.prompt_tokens + 1; t <= info.tokens; ++t) {
+    full_read += static_cast<double>(t * row * info.n_kv_heads * info.n_layers);
+  }
+  CHECK(m.bytes_full_read_total == full_read);
+  CHECK(m.bytes_full_final == info.tokens * row * info.n_kv_heads * info.n_layers);
+  std::int64_t entries = 0, bytes = 0;
+  for (const ReplayCell& cell : m.layers) {
+    entries += cell.entries_final;
+    bytes += cell.bytes_final;
+    CHECK(cell.cosine_mean <= 1.0);
+    CHECK(cell.rel_error_mean >= 0.0);
+  }
+  CHECK(entries == m.entries_held_final);
+  CHECK(bytes == m.bytes_held_final);
+  std::int64_t by_head = 0;
+  for (const ReplayCell& cell : m.heads) by_head += cell.bytes_final;
+  CHECK(by_head == m.bytes_held_final);
+  double read = 0, written = 0, link = 0, error = 0;
+  for (const ReplayStep& step : m.series) {
+    read += step.bytes_read;
+    written += step.bytes_written;
+    link += step.link_bytes;
+    error += step.rel_error;
+    REQUIRE(step.side_bytes <= step.bytes_held);
+    REQUIRE(step.entries_read <= static_cast<double>(step.entries_attended));
+    REQUIRE(step.entries_held >= 0);
+    if (step.retained_mass) {
+      REQUIRE(*step.retained_mass >= 0.0);
+      REQUIRE(*step.retained_mass <= 1.0);
+    }
+  }
+  CHECK(read == m.bytes_read_total);
+  CHECK(written == m.bytes_written_total);
+  CHECK(link == m.link_bytes_total);
+  CHECK(error / static_cast<double>(m.steps) == doctest::Approx(m.rel_error_mean).epsilon(1e-6));
+  REQUIRE(!m.series.empty());
+  CHECK(m.series.back().bytes_held == m.bytes_held_final);
+  CHECK(m.series.back().host_bytes == m.host_bytes_final);
+  CHECK(m.series.back().side_bytes == m.side_bytes_final);
+  CHECK(m.series.back().entries_held == m.entries_held_final);
+  // I1: counters against a recount of the kept positions.
+  std::int64_t recount = 0;
+  for (const auto& layer : m.kept) {
+    for (const auto& head : layer) {
+      recount += static_cast<std::int64_t>(head.size());
+      std::vector<bool> seen(static_cast<std::size_t>(info.tokens), false);
+      for (const auto& entry : head) {
+        REQUIRE(!entry.empty());
+        for (const std::int32_t id : entry) {
+          REQUIRE(id >= 0);
+          REQUIRE(id < info.tokens);
+          REQUIRE_FALSE(seen[static_cast<std::size_t>(id)]);  // no token twice
+          seen[static_cast<std::size_t>(id)] = true;
+        }
+      }
+    }
+  }
+  CHECK(recount == m.entries_held_final);
+}
+
+TEST_CASE("I1 I9: every method's counters are consistent and its size law is its count") {
+  on_traces([](const Trace& trace) {
+    const TraceInfo& info = trace.info();
+    for (const double budget : {0.2, 0.6}) {
+      const auto specs = able(info, Budget{budget, 0});
+      CHECK(specs.size() > 3);
+      const auto result = replay(trace, specs, detailed(1));
+      REQUIRE(result.methods.size() == specs.size());
+      for (std::size_t i = 0; i < specs.size(); ++i) {
+        const ReplayMethod& m = result.methods[i];
+        INFO(m.name, " at ", budget);
+        check_totals(info, m);
+        if (m.closed_form_bytes_final) CHECK(m.bytes_held_final == *m.closed_form_bytes_final);
+        const auto method = settle_for_trace(specs[i], info);
+        const ComposedMethod& composed = as_composed(*method);
+        const std::int64_t heads = method->stored_heads(
+            {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim});
+        for (const ReplayStep& step : m.series) {
+          std::int64_t held = 0, attended = 0;
+          bool known = true;
+          for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+            const auto one = method->entries_held(layer, info.prompt_tokens, step.tokens);
+            const auto at = method->entries_attended(layer, info.prompt_tokens, step.tokens);
+            known = known && one && at;
+            held += one.value_or(0) * heads;
+            attended += at.value_or(0) * heads;
+          }
+          if (!known) break;
+          REQUIRE(step.entries_held == held);
+          REQUIRE(step.entries_attended == attended);
+        }
+        // What is kept within a budget of bytes is; readers hold everything and say so.
+        REQUIRE(m.budget_reached.has_value());
+        if (composed.parts().read == nullptr && m.budget && m.closed_form_bytes_final) {
+          CHECK(*m.budget_reached <= *m.budget * 1.1 + 0.02);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("I2: a budget of all there is leaves every method that rounds nothing exact") {
+  on_traces([](const Trace& trace) {
+    const TraceInfo& info = trace.info();
+    const auto specs = able(info, Budget{0, info.tokens + 64});
+    const auto result = replay(trace, specs, detailed(1));
+    std::int64_t exact = 0;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const ReplayMethod& m = result.methods[i];
+      const auto method = settle_for_trace(specs[i], info);
+      const Composition& parts = as_composed(*method).parts();
+      // Cheaper formats, shared layers and selections without a budget change results whatever
+      // they may keep.
+      const bool lossy = parts.store->rounds() || parts.share || !m.budget;
+      if (lossy && m.name != "full") continue;
+      INFO(m.name);
+      ++exact;
+      CHECK(m.rel_error_mean < 1e-5);
+      CHECK(m.entries_held_final == info.tokens * info.n_layers *
+                                        method->stored_heads({.n_heads = info.n_heads,
+                                                              .n_kv_heads = info.n_kv_heads,
+                                                              .head_dim = info.head_dim}));
+    }
+    CHECK(exact > 3);
+  });
+}
+
+TEST_CASE("I10: threads and a second run change no digit of any method") {
+  const Trace trace = Trace::open(generated(false));
+  const auto specs = able(trace.info(), Budget{0.25, 0});
+  const auto one = replay(trace, specs, detailed(1));
+  const auto three = replay(trace, specs, detailed(3));
+  const auto again = replay(trace, specs, detailed(1));
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    INFO(specs[i].name);
+    for (const ReplayMethod* other : {&three.methods[i], &again.methods[i]}) {
+      const ReplayMethod& m = one.methods[i];
+      CHECK(m.kept == other->kept);
+      CHECK(m.counts == other->counts);
+      CHECK(m.rel_error_mean == other->rel_error_mean);
+      CHECK(m.rel_error_p99 == other->rel_error_p99);
+      CHECK(m.cosine_mean == other->cosine_mean);
+      CHECK(m.retained_mass_mean == other->retained_mass_mean);
+      CHECK(m.bytes_read_total == other->bytes_read_total);
+      CHECK(m.bytes_written_total == other->bytes_written_total);
+      CHECK(m.link_bytes_total == other->link_bytes_total);
+      CHECK(m.bytes_held_final == other->bytes_held_final);
+      for (std::size_t s = 0; s < m.series.size(); ++s) {
+        REQUIRE(m.series[s].rel_error == other->series[s].rel_error);
+        REQUIRE(m.series[s].bytes_held == other->series[s].bytes_held);
+      }
+    }
+  }
+  // Nor does which methods run beside each other, but for those that draw by seed alone.
+  for (const MethodSpec& spec : specs) {
+    INFO(spec.name);
+    const auto alone = replay(trace, {spec}, detailed(2));
+    const auto found = std::find_if(one.methods.begin(), one.methods.end(),
+                                    [&](const ReplayMethod& m) { return m.name == spec.name; });
+    CHECK(alone.methods.front().rel_error_mean == found->rel_error_mean);
+    CHECK(alone.methods.front().kept == found->kept);
+  }
+}
+
+TEST_CASE("no decode step, and prompts smaller than any budget") {
+  for (const std::int64_t prompt : {1, 2, 31}) {
+    GenerateOptions options;
+    options.layers = 2;
+    options.heads = 2;
+    options.kv_heads = 1;
+    options.head_dim = 8;
+    options.prompt_tokens = prompt;
+    options.tokens = prompt + 3;
+    options.with_hidden = true;
+    options.with_output_projection = true;
+    options.with_scores = true;
+    options.with_decisions = true;
+    const fs::path path = fs::path{KVSIM_TEST_SCRATCH} / "tiny.safetensors";
+    generate_trace(options, path);
+    const Trace trace = Trace::open(path);
+    const auto specs = able(trace.info(), Budget{0, 64});
+    const auto result = replay(trace, specs, detailed(1));
+    for (const ReplayMethod& m : result.methods) {
+      INFO(m.name, " prompt ", prompt);
+      check_totals(trace.info(), m);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,213 @@
+#pragma once
+
+// Plain re-tellings of the readers: every step from the recorded vectors alone, in lists of
+// positions. For clarity, not speed.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/support/vectors.hpp"
+
+namespace kvsim::test {
+
+/// What one query head read at one step, and how far the choice was from another one.
+struct PlainRead {
+  std::set<std::int32_t> positions;
+  double gap = 1e300;  // between the last choice taken and the first not taken
+};
+
+inline double logit_of(const HeadVectors& head, std::int32_t g, std::int64_t t, std::int32_t i) {
+  double sum = 0;
+  for (std::int32_t c = 0; c < head.head_dim; ++c) {
+    const auto at = static_cast<std::size_t>(c);
+    sum += static_cast<double>(query_of(head, g, t)[at]) *
+           static_cast<double>(row_of(head.keys, i, head.head_dim)[at]);
+  }
+  return sum;
+}
+
+/// The `n` of `scored` (score, index) with the highest scores, the lower index first among equals.
+inline std::pair<std::set<std::int32_t>, double> best(
+    std::vector<std::pair<double, std::int32_t>> scored, std::size_t n) {
+  std::sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) {
+    return a.first > b.first || (a.first == b.first && a.second < b.second);
+  });
+  std::set<std::int32_t> chosen;
+  for (std::size_t i = 0; i < std::min(n, scored.size()); ++i) chosen.insert(scored[i].second);
+  return {chosen, n < scored.size() ? scored[n - 1].first - scored[n].first : 1e300};
+}
+
+inline PlainRead plain_oracle(const HeadVectors& head, std::int32_t g, std::int64_t t,
+                              std::int64_t budget) {
+  std::vector<std::pair<double, std::int32_t>> scored;
+  for (std::int32_t i = 0; i <= t; ++i) scored.emplace_back(logit_of(head, g, t, i), i);
+  const auto [chosen, gap] = best(std::move(scored), static_cast<std::size_t>(budget));
+  return {chosen, gap};
+}
+
+/// Bound of page `page` of `size` entries at step t for query head g.
+inline double plain_bound(const HeadVectors& head, std::int32_t g, std::int64_t t,
+                          std::int32_t page, std::int32_t size) {
+  double sum = 0;
+  for (std::int32_t c = 0; c < head.head_dim; ++c) {
+    const auto at = static_cast<std::size_t>(c);
+    const double q = static_cast<double>(query_of(head, g, t)[at]);
+    double most = -1e300;
+    for (std::int32_t i = page * size; i < std::min<std::int64_t>((page + 1) * size, t + 1); ++i) {
+      // The larger of q min and q max is the largest q k of the page.
+      most = std::max(most, q * static_cast<double>(row_of(head.keys, i, head.head_dim)[at]));
+    }
+    sum += most;
+  }
+  return sum;
+}
+
+inline std::set<std::int32_t> pages_to_positions(const std::set<std::int32_t>& pages,
+                                                 std::int32_t size, std::int64_t t) {
+  std::set<std::int32_t> positions;
+  for (const std::int32_t page : pages) {
+    for (std::int32_t i = page * size; i < std::min<std::int64_t>((page + 1) * size, t + 1); ++i) {
+      positions.insert(i);
+    }
+  }
+  return positions;
+}
+
+/// `choosing`: "query_head", "union" or "sum"; one read for each query head of the group.
+inline std::vector<PlainRead> plain_quest(const HeadVectors& head, std::int64_t t,
+                                          std::int64_t budget, std::int32_t size,
+                                          const std::string& choosing) {
+  const auto pages = static_cast<std::int32_t>((t + size) / size);
+  const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(3, budget / size));
+  std::vector<PlainRead> reads(static_cast<std::size_t>(head.group));
+  std::vector<double> total(static_cast<std::size_t>(pages), 0.0);
+  std::set<std::int32_t> together;
+  double least_gap = 1e300;
+  for (std::int32_t g = 0; g < head.group; ++g) {
+    std::vector<std::pair<double, std::int32_t>> scored;
+    for (std::int32_t p = 0; p < pages; ++p) {
+      scored.emplace_back(plain_bound(head, g, t, p, size), p);
+      total[static_cast<std::size_t>(p)] += scored.back().first;
+    }
+    const auto [chosen, gap] = best(std::move(scored), budget > t ? total.size() : wanted);
+    reads[static_cast<std::size_t>(g)] = {pages_to_positions(chosen, size, t), gap};
+    together.insert(chosen.begin(), chosen.end());
+    least_gap = std::min(least_gap, gap);
+  }
+  if (choosing == "sum") {
+    std::vector<std::pair<double, std::int32_t>> scored;
+    for (std::int32_t p = 0; p < pages; ++p) {
+      scored.emplace_back(total[static_cast<std::size_t>(p)], p);
+    }
+    std::tie(together, least_gap) = best(std::move(scored), budget > t ? total.size() : wanted);
+  }
+  if (choosing != "query_head") {
+    for (PlainRead& read : reads) read = {pages_to_positions(together, size, t), least_gap};
+  }
+  return reads;
+}
+
+/// Output and ln of the sum of exponentials of query head g over `positions`.
+inline std::pair<std::vector<double>, double> plain_output(
+    const HeadVectors& head, std::int32_t g, std::int64_t t,
+    const std::set<std::int32_t>& positions) {
+  double most = -1e300;
+  for (const std::int32_t i : positions) {
+    most = std::max(most, head.scale * logit_of(head, g, t, i));
+  }
+  std::vector<double> out(static_cast<std::size_t>(head.head_dim), 0.0);
+  double sum = 0;
+  for (const std::int32_t i : positions) {
+    const double weight = std::exp(head.scale * logit_of(head, g, t, i) - most);
+    sum += weight;
+    for (std::size_t c = 0; c < out.size(); ++c) {
+      out[c] += weight * static_cast<double>(row_of(head.values, i, head.head_dim)[c]);
+    }
+  }
+  for (double& x : out) x /= sum;
+  return {out, most + std::log(sum)};
+}
+
+/// ShadowKV's parts of a head's prompt, and what it reads of them. `keys`: the prompt's as rebuilt.
+struct PlainShadow {
+  std::int32_t chunk = 8, local = 4;
+  std::set<std::int32_t> outliers;   // chunks
+  std::set<std::int32_t> landmarks;  // chunks that have one
+  std::set<std::int32_t> chosen;     // at the last step
+
+  PlainShadow(const HeadVectors& head, std::size_t n_outliers) {
+    const auto chunks = static_cast<std::int32_t>(head.prompt) / chunk - local;
+    std::vector<std::pair<double, std::int32_t>> worst;
+    for (std::int32_t c = 0; c < chunks; ++c) {
+      const auto mean = mean_of(head, c);
+      double least = 2;
+      for (std::int32_t i = c * chunk; i < (c + 1) * chunk; ++i) {
+        double ab = 0, aa = 0, bb = 0;
+        for (std::size_t j = 0; j < mean.size(); ++j) {
+          const auto x = static_cast<double>(row_of(head.keys, i, head.head_dim)[j]);
+          ab += x * mean[j], aa += x * x, bb += mean[j] * mean[j];
+        }
+        least = std::min(least, ab / std::sqrt(aa * bb));
+      }
+      worst.emplace_back(-least, c);
+      landmarks.insert(c);
+    }
+    outliers = best(std::move(worst), n_outliers).first;
+    for (const std::int32_t c : outliers) landmarks.erase(c);
+  }
+  [[nodiscard]] std::vector<double> mean_of(const HeadVectors& head, std::int32_t c) const {
+    std::vector<double> mean(static_cast<std::size_t>(head.head_dim), 0.0);
+    for (std::int32_t i = c * chunk; i < (c + 1) * chunk; ++i) {
+      for (std::size_t j = 0; j < mean.size(); ++j) {
+        mean[j] += static_cast<double>(row_of(head.keys, i, head.head_dim)[j]) / chunk;
+      }
+    }
+    return mean;
+  }
+  /// Chooses at step t; returns the gap of the choice and how many chunks are new.
+  std::pair<double, std::size_t> choose(const HeadVectors& head, std::int64_t t, std::size_t n) {
+    std::map<std::int32_t, double> most;
+    for (std::int32_t g = 0; g < head.group; ++g) {
+      std::map<std::int32_t, double> weight;
+      double sum = 0;
+      for (const std::int32_t c : landmarks) {
+        double logit = 0;
+        const auto mean = mean_of(head, c);
+        for (std::size_t j = 0; j < mean.size(); ++j) {
+          logit += mean[j] * static_cast<double>(query_of(head, g, t)[j]);
+        }
+        sum += weight[c] = std::exp(logit * head.scale);
+      }
+      for (const auto& [c, w] : weight) most[c] = std::max(most[c], w / sum);
+    }
+    std::vector<std::pair<double, std::int32_t>> scored;
+    for (const auto& [c, w] : most) scored.emplace_back(w, c);
+    auto [now, gap] = best(std::move(scored), n);
+    std::size_t fresh = 0;
+    for (const std::int32_t c : now) {
+      if (!chosen.contains(c)) ++fresh;
+    }
+    chosen = std::move(now);
+    return {gap, fresh};
+  }
+  [[nodiscard]] std::set<std::int32_t> positions(const HeadVectors& head, std::int64_t t) const {
+    std::set<std::int32_t> all;
+    for (const auto* chunks : {&outliers, &chosen}) {
+      for (const std::int32_t c : *chunks) {
+        for (std::int32_t i = c * chunk; i < (c + 1) * chunk; ++i) all.insert(i);
+      }
+    }
+    const auto covered =
+        std::max(0, static_cast<std::int32_t>(head.prompt) / chunk - local) * chunk;
+    for (std::int32_t i = covered; i <= t; ++i) all.insert(i);
+    return all;
+  }
+};
+
+}  // namespace kvsim::test
