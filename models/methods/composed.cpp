@@ -22,9 +22,7 @@ bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) cons
 }
 
 bool ComposedMethod::has_retained_mass() const {
-  constexpr double kHalfPrecision = 16;
-  return !merges() && !parts_.share &&
-         parts_.store->bits_per_element(1, parts_.recorded) >= kHalfPrecision;
+  return !merges() && !parts_.share && parts_.store->keeps_values();
 }
 
 bool ComposedMethod::needs_survey() const {
@@ -91,11 +89,14 @@ Bytes ComposedMethod::side_bytes(std::int64_t entries, Dtype recorded) const {
 
 StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadShape& shape) const {
   const double read = events.read >= 0 ? events.read : events.attended;
-  const auto whole = static_cast<double>(parts_.store
-                                             ->kv_bytes(static_cast<std::int64_t>(events.prompt),
-                                                        static_cast<std::int64_t>(events.attended),
-                                                        shape.head_dim, shape.recorded)
-                                             .count());
+  const double whole =
+      events.stored >= 0
+          ? events.stored
+          : static_cast<double>(parts_.store
+                                    ->kv_bytes(static_cast<std::int64_t>(events.prompt),
+                                               static_cast<std::int64_t>(events.attended),
+                                               shape.head_dim, shape.recorded)
+                                    .count());
   StepTraffic one;
   one.attention_read = events.attended > 0 ? whole * (read / events.attended) : 0.0;
   one.append_write = 2.0 * shape.head_dim * bits_of(parts_.store->dtype(shape.recorded)) / 8.0;
@@ -111,11 +112,18 @@ StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadSha
 StepTraffic ComposedMethod::decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
                                            bool evicts) const {
   const std::int32_t heads = stored_heads(shape);
-  const StepEvents events{.attended = attended,
-                          .read = parts_.read ? parts_.read->entries_read(-1, attended) : -1,
-                          .left = evicts ? 1.0 : 0.0,
-                          .merged = evicts && merges() ? 1.0 : 0.0,
-                          .prompt = 0};
+  std::int32_t paired = 0;  // which layer is asked about is not known: the mean over layers
+  for (std::int32_t layer = 0; layer < parts_.n_layers; ++layer) {
+    paired += starts_pair(layer, parts_.n_layers) ? 2 : 0;
+  }
+  const StepEvents events{
+      .attended = attended,
+      .read = parts_.read ? parts_.read->entries_read(-1, attended) : -1,
+      .left = evicts ? 1.0 : 0.0,
+      .merged = evicts && merges() ? 1.0 : 0.0,
+      .prompt = 0,
+      .stored = -1,
+      .shared = paired > 0 ? static_cast<double>(paired) / parts_.n_layers : 0.0};
   StepTraffic one = head_traffic(events, {.group = shape.n_heads / heads,
                                           .head_dim = shape.head_dim,
                                           .recorded = recorded,
@@ -134,6 +142,7 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   const auto entries = entries_held(layer, prompt, tokens);
   const auto after_prompt = entries_held(layer, prompt, prompt);
   if (!entries || !after_prompt) return std::nullopt;
+  if (parts_.select->bounded() && (!parts_.store->by_count() || parts_.share)) return std::nullopt;
   const std::int64_t heads = stored_heads(shape);
   const HeadShape head{.group = static_cast<std::int32_t>(shape.n_heads / heads),
                        .head_dim = shape.head_dim,
@@ -153,7 +162,9 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
     all += *shared;
     return all;
   }
-  const Bytes kv = parts_.store->kv_bytes(*after_prompt, *entries, shape.head_dim, recorded);
+  const bool masks = parts_.store->masks();
+  const Bytes kv = parts_.store->kv_bytes(masks ? prompt : *after_prompt, masks ? tokens : *entries,
+                                          shape.head_dim, recorded);
   CacheBytes one{.kv = kv, .side = Bytes{0}, .host = Bytes{0}};
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt, *entries, head);
   all.kv += one.kv * heads;

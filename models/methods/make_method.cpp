@@ -316,9 +316,41 @@ class Settler final : public Settling {
     if (parts_.rerotate && parts_.merge->merges()) {
       refuse("positions=rerotate needs the position of every key, and a merged key has none");
     }
+    if (parts_.store->masks() && parts_.merge->merges()) {
+      refuse("store=masked leaves every row where it is, so there is no row to merge into");
+    }
+    if (parts_.share) refuse_what_pairs_cannot();
     if (parts_.share && parts_.query_head) {
       refuse(fmt::format("share={} pairs the rows of KV heads: expected granularity=kv_head",
                          choice("share")));
+    }
+  }
+
+  void refuse_what_pairs_cannot() const {
+    const std::string& share = choice("share");
+    if (parts_.merge->merges() || choice("merge") != "drop") {
+      refuse(
+          fmt::format("share={} joins the two layers' rows of one token, and merge={} makes rows "
+                      "that are no token's",
+                      share, choice("merge")));
+    }
+    if (!parts_.budget->layers_alike() || parts_.budget->scope() != BudgetScope::kHead) {
+      refuse(
+          fmt::format("share={} keeps one set of tokens for both layers of a pair, so their "
+                      "budgets must be equal: budget={} gives each layer or head its own",
+                      share, choice("budget")));
+    }
+    if (parts_.select->nested()) {
+      refuse(
+          fmt::format("share={} keeps one set of tokens for both layers of a pair, and select={} "
+                      "gives the deeper fewer",
+                      share, choice("select")));
+    }
+    if (parts_.read) {
+      refuse(
+          fmt::format("share={} restores whole layers, so there is nothing for read={} to leave "
+                      "out",
+                      share, choice("read")));
     }
   }
 
