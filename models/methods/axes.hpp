@@ -376,6 +376,9 @@ class ShareRule {
                                                               const StoreRule& store,
                                                               std::int64_t prompt,
                                                               std::int64_t entries) const = 0;
+  /// K and V bytes of the whole model over those of layers that do not share, about: what a budget
+  /// of bytes buys more of.
+  [[nodiscard]] virtual double bytes_share() const = 0;
   virtual void add_step(StepTraffic& traffic, const StepEvents& events,
                         const HeadShape& shape) const = 0;
   [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,

@@ -279,9 +279,16 @@ class Settler final : public Settling {
   }
   const std::optional<Budget>& budget() const override { return spec_.budget; }
   std::int64_t entries_of(const Budget& budget) const override {
-    return budget_entries_of(
+    const double shared = parts_.share ? parts_.share->bytes_share() : 1.0;
+    const std::int64_t entries = budget_entries_of(
         spec_.name, budget, prompt_, site_, parts_.query_head,
-        store().bits_per_element(std::max(site_.shape.head_dim, 1), site_.recorded));
+        shared * store().bits_per_element(std::max(site_.shape.head_dim, 1), site_.recorded));
+    const bool windowed = std::any_of(site_.windows.begin(), site_.windows.end(),
+                                      [](std::int64_t window) { return window > 0; });
+    if (budget.fraction <= 0 || store().by_count() || site_.shape.head_dim == 0 || windowed) {
+      return entries;
+    }
+    return entries_within(budget.fraction / shared);
   }
   std::int64_t budget_entries(double fallback) const override {
     if (spec_.budget) return entries_of(*spec_.budget);
@@ -326,6 +333,21 @@ class Settler final : public Settling {
     }
   }
 
+  /// The most entries whose bytes, as the store keeps a prompt's, are `share` of the full cache's:
+  /// for formats that treat some rows apart, where bytes do not even grow with every entry.
+  [[nodiscard]] std::int64_t entries_within(double share) const {
+    const std::int32_t d = site_.shape.head_dim;
+    double bytes = share * static_cast<double>(bytes_of(2 * prompt_ * d, site_.recorded).count());
+    if (parts_.query_head && site_.shape.n_kv_heads > 0) {
+      bytes = bytes * site_.shape.n_kv_heads / site_.shape.n_heads;
+    }
+    for (std::int64_t entries = prompt_; entries > 0; --entries) {
+      const Bytes stored = store().kv_bytes(entries, entries, d, site_.recorded);
+      if (static_cast<double>(stored.count()) <= bytes) return entries;
+    }
+    refuse(fmt::format("a budget of {} of {} prompt tokens is no entry at all in store={}", share,
+                       prompt_, choice("store")));
+  }
   void refuse_what_pairs_cannot() const {
     const std::string& share = choice("share");
     if (parts_.merge->merges() || choice("merge") != "drop") {

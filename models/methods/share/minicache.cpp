@@ -21,6 +21,7 @@ enum Side : std::size_t { kKeys = 0, kValues = 1 };
 
 struct MiniCacheShape {
   std::int32_t first_layer = 0;  // S
+  std::int32_t n_layers = 0;
   PairMerge merge = PairMerge::kSlerp;
   double interpolation = 0.6;  // t
   Retention rule = Retention::kRangeFar;
@@ -346,6 +347,14 @@ class MiniCacheRule final : public ShareRule {
     return CacheBytes{
         .kv = Bytes{directions + rows + norms + indices}, .side = Bytes{0}, .host = Bytes{0}};
   }
+  double bytes_share() const override {
+    const double paired = shape_.n_layers < 1
+                              ? 0.0
+                              : (shape_.n_layers - shape_.first_layer) / 2 * 2.0 / shape_.n_layers;
+    // A layer of a pair: half a direction, and the rows it retains (with range_far a guess).
+    const double retained = shape_.rule == Retention::kNone ? 0.0 : shape_.retention;
+    return 1.0 - paired * (0.5 - retained);
+  }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     const double d = shape.head_dim;
@@ -389,6 +398,7 @@ class MiniCacheRule final : public ShareRule {
 std::shared_ptr<const ShareRule> make(Settling& settling) {
   const std::int32_t layers = settling.n_layers();
   MiniCacheShape shape;
+  shape.n_layers = layers;
   const std::int64_t automatic = layers / 2 / 2 * 2;
   const std::int64_t first = settling.integer("first_layer");
   shape.first_layer = static_cast<std::int32_t>(first < 0 ? automatic : first);
