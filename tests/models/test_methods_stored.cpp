@@ -368,6 +368,25 @@ TEST_CASE("GEAR: parts only help, new tokens wait exact") {
   CHECK(lost({{"backbone", std::string{"kcvt"}}, {"buffer", std::int64_t{64}}}) > whole);
 }
 
+TEST_CASE("GEAR: outliers are exact, most others are not") {
+  constexpr std::int32_t kDim = 32;
+  const auto head = test::random_head(1, kDim, 64, 64, 5);
+  test::SessionRun run{method_of("gear", 64, kDim, {{"outlier_share", 0.1}}), head.view};
+  const EntryTable& entries = run.session.entries();
+  int exact = 0;
+  for (std::size_t c = 0; c < kDim; ++c) {
+    std::vector<std::pair<float, std::int32_t>> channel;
+    for (std::int32_t id = 0; id < 64; ++id) channel.emplace_back(head.view.key(id)[c], id);
+    std::sort(channel.begin(), channel.end());
+    for (std::size_t i = 0; i < 64; ++i) {
+      const bool same = entries.key(entries.slot_of(channel[i].second))[c] == channel[i].first;
+      exact += same ? 1 : 0;
+      if (i < 3 || i >= 61) CHECK(same);  // int(0.1 * 64 / 2) = 3 at each end
+    }
+  }
+  CHECK(exact < 32 * 7);
+}
+
 TEST_CASE("SmoothQuant and FP8 keep attention near, and nearer with more bits") {
   const auto head = test::random_head(2, 32, 257, 200, 2);
   const auto lost = [&](const std::string& name, Params params = {}) {
@@ -421,7 +440,7 @@ TEST_CASE("masking selects as removal does and frees nothing") {
   }
 }
 
-TEST_CASE("eviction and merging go with stores: recount from the table") {
+TEST_CASE("eviction and merging go with stores: bytes within bounds, a torn group counted") {
   for (const char* name :
        {"h2o+kivi-4", "zeromerge+kivi-2", "h2o+gear", "h2o+think", "h2o+int8", "zeromerge+rtn"}) {
     for (const Size& size : {Size{31, 200}, Size{150, 400}, Size{60, 60}}) {
