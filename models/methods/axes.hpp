@@ -246,6 +246,8 @@ class Store {
   virtual void rewritten(EntryTable& entries, std::int32_t slot) = 0;
   /// The entry `id` is about to leave.
   virtual void leaving(const EntryTable& /*entries*/, std::int32_t /*id*/) {}
+  /// Ids of the rows that the last `stepped` rewrote beyond the newest.
+  [[nodiscard]] virtual std::span<const std::int32_t> requantised() const { return {}; }
   /// K and V held now, the format's own scales, zeros and indices included.
   [[nodiscard]] virtual Bytes kv_bytes(const EntryTable& entries) const = 0;
   virtual void report(Counts& /*counts*/) const {}
@@ -268,6 +270,19 @@ class StoreRule {
   [[nodiscard]] virtual double bits_per_element(std::int32_t head_dim, Dtype recorded) const = 0;
   /// True where rows are grouped along tokens, so that a single one cannot leave its group.
   [[nodiscard]] virtual bool groups_tokens() const { return false; }
+  /// False: bytes depend on which entries left, not on how many, so only a cache that drops nothing
+  /// has a law.
+  [[nodiscard]] virtual bool by_count() const { return !groups_tokens(); }
+  /// What leaves is hidden from attention but stays in memory: bytes are those of every token.
+  [[nodiscard]] virtual bool masks() const { return false; }
+  /// False: rows differ from the recorded by more than half precision does, so a share of the
+  /// recorded attention cannot be told.
+  [[nodiscard]] virtual bool keeps_values() const { return true; }
+  /// A key or a value by itself, as rows are kept that stand outside any group of tokens.
+  virtual void round_row(std::span<float> /*row*/, Dtype /*recorded*/) const {}
+  [[nodiscard]] virtual Bytes row_bytes(std::int32_t head_dim, Dtype recorded) const {
+    return bytes_of(head_dim, dtype(recorded));
+  }
   /// Adds one step's traffic beyond reading kv_bytes and appending a row.
   virtual void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
                         const HeadShape& /*shape*/) const {}
@@ -346,9 +361,14 @@ class Sharer {
   virtual void prompt_written(std::span<EntryTable* const> heads, PromptScores& scores) = 0;
   /// The step's token has been attended over in both layers.
   virtual void stepped(std::span<EntryTable* const> heads) = 0;
+  /// The entries `ids` are about to leave both layers.
+  virtual void leaving(std::span<const std::int32_t> /*ids*/) {}
   /// Stored for `head` (K and V, then norms, indices): a pair's common part is split evenly.
   [[nodiscard]] virtual CacheBytes cache_bytes(std::span<EntryTable* const> heads,
                                                std::size_t head) const = 0;
+  /// What a step reads for `head`: of what the pair shares, each layer reads all.
+  [[nodiscard]] virtual Bytes read_bytes(std::span<EntryTable* const> heads,
+                                         std::size_t head) const = 0;
   virtual void report(Counts& /*counts*/) const {}
 };
 
@@ -368,6 +388,9 @@ class ShareRule {
                                                               const StoreRule& store,
                                                               std::int64_t prompt,
                                                               std::int64_t entries) const = 0;
+  /// K and V bytes of the whole model over those of layers that do not share, about: what a budget
+  /// of bytes buys more of.
+  [[nodiscard]] virtual double bytes_share() const = 0;
   virtual void add_step(StepTraffic& traffic, const StepEvents& events,
                         const HeadShape& shape) const = 0;
   [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,

@@ -8,6 +8,7 @@
 #include "models/methods/merge/merge.hpp"
 #include "models/methods/read/read.hpp"
 #include "models/methods/select/select.hpp"
+#include "models/methods/share/share.hpp"
 #include "models/methods/store/store.hpp"
 #include "models/units/check.hpp"
 
@@ -26,17 +27,19 @@ AxisChoice read_all() {
 
 std::vector<AxisChoice> all_choices() {
   return {
-      select_all(),     select_recent(),  select_accumulated(),
+      select_all(),     select_recent(),   select_accumulated(),
 
       budget_none(),    budget_uniform(),
 
       merge_drop(),     merge_residual(),
 
-      share_none(),
+      share_none(),     share_minicache(),
 
       read_all(),       read_quest(),     read_oracle_step(),   read_shadowkv(),
 
-      store_recorded(), store_fp32(),     store_fp16(),         store_bf16(),
+      store_recorded(), store_fp32(),      store_fp16(),         store_bf16(),        store_int8(),
+      store_rtn(),      store_fp8_e4m3(),  store_fp8_e5m2(),     store_smoothquant(), store_kivi(),
+      store_gear(),     store_think(),     store_masked(),
   };
 }
 

@@ -1,6 +1,7 @@
 #include "models/methods/composed.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "models/units/check.hpp"
 
@@ -22,9 +23,8 @@ bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) cons
 }
 
 bool ComposedMethod::has_retained_mass() const {
-  constexpr double kHalfPrecision = 16;
   return !merges() && !parts_.share && (!parts_.read || parts_.read->keeps_rows()) &&
-         parts_.store->bits_per_element(1, parts_.recorded) >= kHalfPrecision;
+         parts_.store->keeps_values();
 }
 
 bool ComposedMethod::needs_survey() const {
@@ -91,11 +91,14 @@ Bytes ComposedMethod::side_bytes(std::int64_t entries, Dtype recorded) const {
 
 StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadShape& shape) const {
   const double read = events.read >= 0 ? events.read : events.attended;
-  const auto whole = static_cast<double>(parts_.store
-                                             ->kv_bytes(static_cast<std::int64_t>(events.prompt),
-                                                        static_cast<std::int64_t>(events.attended),
-                                                        shape.head_dim, shape.recorded)
-                                             .count());
+  const double whole =
+      events.stored >= 0
+          ? events.stored
+          : static_cast<double>(parts_.store
+                                    ->kv_bytes(static_cast<std::int64_t>(events.prompt),
+                                               static_cast<std::int64_t>(events.attended),
+                                               shape.head_dim, shape.recorded)
+                                    .count());
   StepTraffic one;
   one.attention_read = events.attended > 0 ? whole * (read / events.attended) : 0.0;
   one.append_write = 2.0 * shape.head_dim * bits_of(parts_.store->dtype(shape.recorded)) / 8.0;
@@ -111,11 +114,14 @@ StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadSha
 StepTraffic ComposedMethod::decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
                                            bool evicts) const {
   const std::int32_t heads = stored_heads(shape);
-  const StepEvents events{.attended = attended,
-                          .read = parts_.read ? parts_.read->entries_read(-1, attended) : -1,
-                          .left = evicts ? 1.0 : 0.0,
-                          .merged = evicts && merges() ? 1.0 : 0.0,
-                          .prompt = 0};
+  const StepEvents events{
+      .attended = attended,
+      .read = parts_.read ? parts_.read->entries_read(-1, attended) : -1,
+      .left = evicts ? 1.0 : 0.0,
+      .merged = evicts && merges() ? 1.0 : 0.0,
+      .prompt = 0,
+      .stored = -1,
+      .shared = paired_layers()};  // which layer is asked about is not known: the mean
   const HeadShape head{.group = shape.n_heads / heads,
                        .head_dim = shape.head_dim,
                        .recorded = recorded,
@@ -128,6 +134,14 @@ StepTraffic ComposedMethod::decode_traffic(const LayerShape& shape, Dtype record
   }
   if (parts_.read) one.link_read += parts_.read->link_bytes(attended, head);
   return one * heads;
+}
+
+double ComposedMethod::paired_layers() const {
+  std::int32_t paired = 0;
+  for (std::int32_t layer = 0; layer < parts_.n_layers; ++layer) {
+    paired += starts_pair(layer, parts_.n_layers) ? 2 : 0;
+  }
+  return paired > 0 ? static_cast<double>(paired) / parts_.n_layers : 0.0;
 }
 
 bool ComposedMethod::in_pair(std::int32_t layer) const {
@@ -154,11 +168,14 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   const auto entries = entries_held(layer, prompt, tokens);
   const auto after_prompt = entries_held(layer, prompt, prompt);
   if (!entries || !after_prompt) return std::nullopt;
+  if (parts_.select->bounded() && (!parts_.store->by_count() || parts_.share)) return std::nullopt;
   if (in_pair(layer)) {  // what is stored twice, once for each layer, only replay may know
     const auto shared = parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt, *entries);
     if (!shared) return std::nullopt;
   }
-  return rows_bytes(layer, shape, recorded, *after_prompt, *entries);
+  const bool masks = parts_.store->masks();  // what is masked is held all the same
+  return rows_bytes(layer, shape, recorded, masks ? prompt : *after_prompt,
+                    masks ? tokens : *entries);
 }
 
 CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
@@ -173,19 +190,21 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   all.side =
       parts_.select->side_bytes(entries, head) * carriers +
       (parts_.merge->side_bytes(entries, head) + parts_.budget->side_bytes_per_head()) * heads;
+  double pair_share = 1;  // of the bytes of layers that do not share
   if (in_pair(layer)) {
-    // Where the law is not closed the retained rows are left out: what is certain is counted.
     const auto shared =
         parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt_entries, entries);
     if (shared) {
       all += *shared;
       return all;
     }
+    // How many rows a pair keeps twice depends on the data: the share's own estimate.
+    pair_share = 1 - (1 - parts_.share->bytes_share()) / paired_layers();
   }
   const Bytes kv = parts_.store->kv_bytes(prompt_entries, entries, shape.head_dim, recorded);
   CacheBytes one{.kv = kv, .side = Bytes{0}, .host = Bytes{0}};
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt_entries, entries, head);
-  all.kv += one.kv * heads;
+  all.kv += Bytes{std::llround(static_cast<double>((one.kv * heads).count()) * pair_share)};
   all.side += one.side * heads;
   all.host += one.host * heads;
   return all;

@@ -77,6 +77,7 @@ class ComposedMethod final : public Method {
 
  private:
   [[nodiscard]] bool in_pair(std::int32_t layer) const;
+  [[nodiscard]] double paired_layers() const;  // of all layers, their share
 
   Composition parts_;
 };

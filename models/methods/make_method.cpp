@@ -279,9 +279,16 @@ class Settler final : public Settling {
   }
   const std::optional<Budget>& budget() const override { return spec_.budget; }
   std::int64_t entries_of(const Budget& budget) const override {
-    return budget_entries_of(
+    const double shared = parts_.share ? parts_.share->bytes_share() : 1.0;
+    const std::int64_t entries = budget_entries_of(
         spec_.name, budget, prompt_, site_, parts_.query_head,
-        store().bits_per_element(std::max(site_.shape.head_dim, 1), site_.recorded));
+        shared * store().bits_per_element(std::max(site_.shape.head_dim, 1), site_.recorded));
+    const bool windowed = std::any_of(site_.windows.begin(), site_.windows.end(),
+                                      [](std::int64_t window) { return window > 0; });
+    if (budget.fraction <= 0 || store().by_count() || site_.shape.head_dim == 0 || windowed) {
+      return entries;
+    }
+    return entries_within(budget.fraction / shared);
   }
   std::int64_t budget_entries(double fallback) const override {
     if (spec_.budget) return entries_of(*spec_.budget);
@@ -316,9 +323,56 @@ class Settler final : public Settling {
     if (parts_.rerotate && parts_.merge->merges()) {
       refuse("positions=rerotate needs the position of every key, and a merged key has none");
     }
+    if (parts_.store->masks() && parts_.merge->merges()) {
+      refuse("store=masked leaves every row where it is, so there is no row to merge into");
+    }
+    if (parts_.share) refuse_what_pairs_cannot();
     if (parts_.share && parts_.query_head) {
       refuse(fmt::format("share={} pairs the rows of KV heads: expected granularity=kv_head",
                          choice("share")));
+    }
+  }
+
+  /// The most entries whose bytes, as the store keeps a prompt's, are `share` of the full cache's:
+  /// for formats that treat some rows apart, where bytes do not even grow with every entry.
+  [[nodiscard]] std::int64_t entries_within(double share) const {
+    const std::int32_t d = site_.shape.head_dim;
+    double bytes = share * static_cast<double>(bytes_of(2 * prompt_ * d, site_.recorded).count());
+    if (parts_.query_head && site_.shape.n_kv_heads > 0) {
+      bytes = bytes * site_.shape.n_kv_heads / site_.shape.n_heads;
+    }
+    for (std::int64_t entries = prompt_; entries > 0; --entries) {
+      const Bytes stored = store().kv_bytes(entries, entries, d, site_.recorded);
+      if (static_cast<double>(stored.count()) <= bytes) return entries;
+    }
+    refuse(fmt::format("a budget of {} of {} prompt tokens is no entry at all in store={}", share,
+                       prompt_, choice("store")));
+  }
+  void refuse_what_pairs_cannot() const {
+    const std::string& share = choice("share");
+    if (parts_.merge->merges() || choice("merge") != "drop") {
+      refuse(
+          fmt::format("share={} joins the two layers' rows of one token, and merge={} makes rows "
+                      "that are no token's",
+                      share, choice("merge")));
+    }
+    if (!parts_.budget->layers_alike() || parts_.budget->scope() != BudgetScope::kHead) {
+      refuse(
+          fmt::format("share={} keeps one set of tokens for both layers of a pair, so their "
+                      "budgets must be equal: budget={} gives each layer or head its own",
+                      share, choice("budget")));
+    }
+    if (parts_.select->nested()) {
+      refuse(
+          fmt::format("share={} keeps one set of tokens for both layers of a pair, and select={} "
+                      "gives the deeper fewer",
+                      share, choice("select")));
+    }
+    if (parts_.read) {
+      refuse(
+          fmt::format("share={} restores whole layers, so there is nothing for read={} to leave "
+                      "out",
+                      share, choice("read")));
     }
   }
 

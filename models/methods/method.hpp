@@ -60,6 +60,8 @@ struct StepEvents {
   double left = 0;      // entries that left: dropped, or merged into another
   double merged = 0;    // of these, merged
   double prompt = 0;    // entries the prompt left, for formats that treat them apart
+  double stored = -1;   // bytes of K and V attended over, where they were counted; -1: by the law
+  double shared = 0;    // 1: of a layer that shares its cache; else the share of such layers
 };
 
 /// One stored head, as costs and sizes see it.

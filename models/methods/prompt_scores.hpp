@@ -48,6 +48,7 @@ class PromptScores {
   [[nodiscard]] std::int32_t first_head() const { return first_head_; }
   /// The layer (of a pair: the shallower). Errors: ContractError where none was given.
   [[nodiscard]] const LayerVectors& layer() const;
+  [[nodiscard]] bool knows_layer() const { return layer_ != nullptr; }
 
   /// prompt_column_sums (models/math), summed over the heads: [prompt].
   [[nodiscard]] std::span<const double> column_sums(double decay);

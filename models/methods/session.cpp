@@ -155,13 +155,23 @@ void CacheSession::step() {
                    .read = -1,
                    .left = 0,
                    .merged = 0,
-                   .prompt = static_cast<double>(prompt_entries_)};
+                   .prompt = static_cast<double>(prompt_entries_),
+                   .stored = -1,
+                   .shared = sharer_ ? 1.0 : 0.0};
     if (head.store) head.store->appended(head.entries, head.entries.size() - 1);
     if (head.reader) head.reader->appended(head.entries, head.entries.size() - 1);
   }
   const bool early = method_.select->leaves_before_attend();
   if (early) compress();
-  for (Head& head : heads_) attend(head);
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    Head& head = heads_[h];
+    if (sharer_) {
+      head.events.stored = static_cast<double>(sharer_->read_bytes(tables_, h).count());
+    } else if (head.store) {
+      head.events.stored = static_cast<double>(head.store->kv_bytes(head.entries).count());
+    }
+    attend(head);
+  }
   if (method_.learns_steps) learn_step();
   if (!early) compress();
   if (sharer_) sharer_->stepped(tables_);
@@ -210,6 +220,7 @@ void CacheSession::compress() {
 }
 
 void CacheSession::let_go(std::span<const std::int32_t> ids) {
+  if (sharer_) sharer_->leaving(ids);
   for (Head& head : heads_) {
     if (head.store) {
       for (const std::int32_t id : ids) head.store->leaving(head.entries, id);
@@ -323,7 +334,7 @@ CacheBytes CacheSession::bytes(std::size_t h) const {
     }
   }
   // What a selector carries for several heads at once is kept with the first.
-  if (h == 0 || !method_.select->shared_by_layer()) {
+  if (h == 0 || (!method_.select->shared_by_layer() && !sharer_)) {
     all.side += method_.select->side_bytes(held, shape);
   }
   all.side += method_.merge->side_bytes(held, shape) + method_.budget->side_bytes_per_head();

@@ -30,13 +30,16 @@ Drift drift(std::span<const double> got, const float* want) {
   return {std::sqrt(difference / want_norm), std::clamp(cosine, -1.0, 1.0)};
 }
 
-CacheBytes attended_bytes(const ComposedMethod& method, const CacheSession& session,
-                          std::int64_t attended) {
-  return {.kv = method.parts().store->kv_bytes(static_cast<std::int64_t>(session.events().prompt),
-                                               attended, session.place().head_dim,
-                                               method.parts().recorded),
-          .side = Bytes{0},
-          .host = Bytes{0}};
+/// K and V of what head `h` attended over: counted where its store counts, else by the law.
+std::int64_t attended_bytes(const ComposedMethod& method, const CacheSession& session,
+                            const StepEvents& events) {
+  if (events.stored >= 0) return static_cast<std::int64_t>(events.stored);
+  return method.parts()
+      .store
+      ->kv_bytes(static_cast<std::int64_t>(events.prompt),
+                 static_cast<std::int64_t>(events.attended), session.place().head_dim,
+                 method.parts().recorded)
+      .count();
 }
 
 }  // namespace
@@ -83,17 +86,16 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
       const StepEvents& events = session.events(h);
       const StepTraffic traffic = method.head_traffic(events, shape);
       const auto attended = static_cast<std::int64_t>(events.attended);
-      series.costs.push_back(
-          {.held = session.entries(h).size(),
-           .attended = static_cast<std::int32_t>(attended),
-           .entries_read = events.read >= 0 ? events.read : events.attended,
-           .bytes = session.bytes(h),
-           .attended_bytes = attended_bytes(method, session, attended).kv.count(),
-           .read = traffic.read(),
-           .written = traffic.written(),
-           .link = traffic.link_read + traffic.link_write +
-                   static_cast<double>(session.fetched(h).count()),
-           .extra_flops = traffic.extra_flops});
+      series.costs.push_back({.held = session.entries(h).size(),
+                              .attended = static_cast<std::int32_t>(attended),
+                              .entries_read = events.read >= 0 ? events.read : events.attended,
+                              .bytes = session.bytes(h),
+                              .attended_bytes = attended_bytes(method, session, events),
+                              .read = traffic.read(),
+                              .written = traffic.written(),
+                              .link = traffic.link_read + traffic.link_write +
+                                      static_cast<double>(session.fetched(h).count()),
+                              .extra_flops = traffic.extra_flops});
       for (std::size_t g = 0; g < group; ++g) {
         const std::size_t row = step * static_cast<std::size_t>(references[h].group) +
                                 static_cast<std::size_t>(references[h].first_query) + g;

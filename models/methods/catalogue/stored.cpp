@@ -4,6 +4,78 @@
 
 namespace kvsim {
 
-PresetRows stored_presets() { return {}; }
+PresetRows stored_presets() {
+  const std::string flash = "S0: flash attention untouched";
+  const std::string kivi = "Liu et al., KIVI: A Tuning-Free Asymmetric 2bit Quantization";
+  const std::string fp8 = "Micikevicius et al., FP8 Formats for Deep Learning";
+  return {
+      {.name = "int8",
+       .summary = "every key and value in 8 bits, a step a token: d + 2 B a row",
+       .paper = "",
+       .axes = {{"store", "int8"}},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "rtn",
+       .summary =
+           "every key and value rounded to 4 bits in groups of channels: bits + 32/g an element",
+       .paper = "",
+       .axes = {{"store", "rtn"}},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "kivi-2",
+       .summary = "keys by channel, values by token, 2 bits (bits + 32/g an element); the newest R "
+                  "in full precision",
+       .paper = kivi,
+       .axes = {{"store", "kivi"}},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "kivi-4",
+       .summary = "keys by channel, values by token, 4 bits (bits + 32/g an element); the newest R "
+                  "in full precision",
+       .paper = kivi,
+       .axes = {{"store", "kivi"}},
+       .size_law = "T",
+       .cost_class = flash,
+       .defaults = {{"bits", std::int64_t{4}}}},
+      {.name = "fp8-e4m3",
+       .summary = "every key and value in 8-bit floating point, 4 bits of exponent",
+       .paper = fp8,
+       .axes = {{"store", "fp8-e4m3"}},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "fp8-e5m2",
+       .summary = "every key and value in 8-bit floating point, 5 bits of exponent",
+       .paper = fp8,
+       .axes = {{"store", "fp8-e5m2"}},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "smoothquant-kv",
+       .summary = "8 bits a token, with the ranges of key channels moved into the queries",
+       .paper = "Xiao et al., SmoothQuant",
+       .axes = {{"store", "smoothquant-kv"}},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "gear",
+       .summary = "2-bit backbone, outliers apart, low-rank part of what was lost; the newest in "
+                  "full precision",
+       .paper = "Kang et al., GEAR",
+       .axes = {{"store", "gear"}},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "think",
+       .summary = "drops the key channels that recent queries weigh least: keys of the prompt "
+                  "times 1 - rho_c, but the last 32",
+       .paper = "Xu et al., ThinK",
+       .axes = {{"store", "think"}},
+       .size_law = "T",
+       .cost_class = flash},
+      {.name = "minicache",
+       .summary = "two neighbouring layers keep one direction a token and their own norms",
+       .paper = "Liu et al., MiniCache",
+       .axes = {{"share", "minicache"}},
+       .size_law = "T",
+       .cost_class = flash},
+  };
+}
 
 }  // namespace kvsim

@@ -6,6 +6,12 @@
 namespace kvsim {
 namespace {
 
+void round_to(std::span<float> row, Dtype dtype) {
+  for (float& x : row) {
+    x = dtype == Dtype::kFp16 ? fp16_to_float(float_to_fp16(x)) : bf16_to_float(float_to_bf16(x));
+  }
+}
+
 class FloatStore final : public Store {
  public:
   explicit FloatStore(Dtype dtype, std::int32_t head_dim) : dtype_{dtype}, head_dim_{head_dim} {}
@@ -23,12 +29,7 @@ class FloatStore final : public Store {
   }
 
  private:
-  void round(std::span<float> row) const {
-    for (float& x : row) {
-      x = dtype_ == Dtype::kFp16 ? fp16_to_float(float_to_fp16(x))
-                                 : bf16_to_float(float_to_bf16(x));
-    }
-  }
+  void round(std::span<float> row) const { round_to(row, dtype_); }
   Dtype dtype_;
   std::int32_t head_dim_;
 };
@@ -49,6 +50,9 @@ class FloatRule final : public StoreRule {
   }
   double bits_per_element(std::int32_t /*head_dim*/, Dtype recorded) const override {
     return bits_of(dtype(recorded));
+  }
+  void round_row(std::span<float> row, Dtype recorded) const override {
+    if (rounds()) round_to(row, dtype(recorded));
   }
 
  private:

@@ -10,5 +10,25 @@ AxisChoice store_recorded();
 AxisChoice store_fp32();
 AxisChoice store_fp16();
 AxisChoice store_bf16();
+AxisChoice store_int8();
+AxisChoice store_rtn();
+AxisChoice store_fp8_e4m3();
+AxisChoice store_fp8_e5m2();
+AxisChoice store_smoothquant();
+AxisChoice store_kivi();
+AxisChoice store_gear();
+AxisChoice store_think();
+AxisChoice store_masked();
+
+/// Where codes become numbers again: inside the attention kernel, or as a copy of the whole cache
+/// in the recorded format.
+[[nodiscard]] ParamInfo dequant_param();
+/// Two operations an element; a copy is written and read back besides.
+void add_dequant(StepTraffic& traffic, const StepEvents& events, const HeadShape& shape, bool copy);
+
+/// Bits of one code: 2, 4 or 8.
+[[nodiscard]] ParamInfo code_bits_param(std::int64_t bits, std::string source);
+/// Errors: refuses what packs into no byte.
+[[nodiscard]] std::int32_t settled_code_bits(Settling& settling);
 
 }  // namespace kvsim

@@ -1,0 +1,11 @@
+#pragma once
+
+// The choices of the share axis, one maker a file; the list is in choices.cpp.
+
+#include "models/methods/choices.hpp"
+
+namespace kvsim {
+
+AxisChoice share_minicache();
+
+}  // namespace kvsim
