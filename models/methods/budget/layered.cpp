@@ -42,46 +42,71 @@ std::int64_t window_of(const Settling& settling) {
   return select == "window" || select == "fusion" ? settling.integer("window") : 0;
 }
 
-/// PyramidKV as released, and as kvpress has it: real steps, rounded, the window inside the number.
-std::shared_ptr<const BudgetRule> pyramid(Settling& settling) {
-  const std::int64_t s = settling.prompt();
-  const std::int64_t w = window_of(settling);
-  const std::int64_t cap = settling.entries();
-  const std::int64_t layers = settling.n_layers();
-  const double beta = settling.number("pyramid_beta");
-  std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
-  if (s <= cap || cap <= w) return std::make_shared<LayerBudget>(std::move(all));
-  if (settling.flag("window_outside")) {
-    const std::int64_t m = cap - w;
-    if (s < 2 * m) return std::make_shared<LayerBudget>(std::move(all));
+struct Pyramid {
+  std::int64_t prompt = 0, window = 0, layers = 1;
+  double beta = 20;
+
+  /// As released: whole steps, the window beside the number. Flooring the step makes the sum exceed
+  /// layers * cap by up to layers (layers - 1) / 2.
+  [[nodiscard]] std::vector<std::int64_t> released(std::int64_t cap) const {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
+    const std::int64_t m = cap - window;
+    if (prompt <= cap || m <= 0 || prompt < 2 * m || layers == 1) return all;
     auto least = static_cast<std::int64_t>(static_cast<double>(m) / beta);
     std::int64_t most = 2 * m - least;
+    if (most >= prompt - window) {
+      most = prompt - window;
+      least = 2 * m - most;
+    }
+    const std::int64_t step = (most - least) / (layers - 1);
+    for (std::int64_t l = 0; l < layers; ++l) {
+      all[static_cast<std::size_t>(l)] = most - l * step + window;
+    }
+    return all;
+  }
+
+  /// As kvpress has it: real steps, rounded, the window inside the number.
+  [[nodiscard]] std::vector<std::int64_t> kvpress(double m) const {
+    const auto s = static_cast<double>(prompt);
+    const auto w = static_cast<double>(window);
+    double least = m / beta;
+    double most = 2 * m - least;
     if (most >= s - w) {
       most = s - w;
       least = 2 * m - most;
     }
-    const std::int64_t step = layers > 1 ? (most - least) / (layers - 1) : 0;
-    if (layers == 1) most = m;
-    for (std::int64_t l = 0; l < layers; ++l)
-      all[static_cast<std::size_t>(l)] = most - l * step + w;
-    return std::make_shared<LayerBudget>(std::move(all));
+    const bool fits = s >= most && most >= least && least >= w && layers > 1;
+    std::vector<std::int64_t> all;
+    for (std::int64_t l = 0; l < layers; ++l) {
+      const double entries =
+          fits ? most - static_cast<double>(l) * (most - least) / static_cast<double>(layers - 1)
+               : m;
+      all.push_back(std::llrint(entries));  // half to even, as Python's round
+    }
+    return all;
   }
-  const auto& budget = settling.budget();
-  const double share = budget ? budget->fraction : 0.0;
-  const double exact = share * static_cast<double>(s);  // of the prompt, before truncation
-  const double m = static_cast<std::int64_t>(exact) == cap ? exact : static_cast<double>(cap);
-  double least = m / beta;
-  double most = 2 * m - least;
-  if (most >= static_cast<double>(s - w)) {
-    most = static_cast<double>(s - w);
-    least = 2 * m - most;
+};
+
+std::shared_ptr<const BudgetRule> pyramid(Settling& settling) {
+  const Pyramid rule{.prompt = settling.prompt(),
+                     .window = window_of(settling),
+                     .layers = settling.n_layers(),
+                     .beta = settling.number("pyramid_beta")};
+  std::int64_t cap = settling.entries();
+  const double share = settling.budget() ? settling.budget()->fraction : 0.0;
+  if (!settling.flag("window_outside")) {
+    // Of the prompt, before truncation.
+    const double exact = share * static_cast<double>(rule.prompt);
+    return std::make_shared<LayerBudget>(
+        rule.kvpress(static_cast<std::int64_t>(exact) == cap ? exact : static_cast<double>(cap)));
   }
-  const bool fits = static_cast<double>(s) >= most && most >= least &&
-                    least >= static_cast<double>(w) && layers > 1;
-  for (std::int64_t l = 0; l < layers; ++l) {
-    const double entries =
-        fits ? most - static_cast<double>(l) * (most - least) / static_cast<double>(layers - 1) : m;
-    all[static_cast<std::size_t>(l)] = std::llrint(entries);  // half to even, as Python's round
+  std::vector<std::int64_t> all = rule.released(cap);
+  if (share > 0) {  // a share of the bytes is kept: the largest cap whose layers add up to no more
+    const std::int64_t most = cap * rule.layers;
+    while (cap > 1 && std::accumulate(all.begin(), all.end(), std::int64_t{0}) > most) {
+      all = rule.released(--cap);
+    }
+    if (settling.choice("select") == "window") settling.settle("cap", cap);
   }
   return std::make_shared<LayerBudget>(std::move(all));
 }
@@ -151,9 +176,8 @@ std::shared_ptr<const BudgetRule> first_full(Settling& settling) {
     rest = (layers * rest - whole * s) / (layers - whole);
     if (rest < 1) {
       settling.refuse(fmt::format(
-          "a budget of {} leaves nothing to {} layers beside {} whole ones (expected more than {})",
-          settling.budget()->fraction, layers - whole, whole,
-          static_cast<double>(whole) / static_cast<double>(layers)));
+          "a budget of {} entries in each of {} layers leaves nothing beside {} whole ones of {}",
+          settling.entries(), layers, whole, s));
     }
   }
   std::vector<std::int64_t> all(static_cast<std::size_t>(layers), rest);

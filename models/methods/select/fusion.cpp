@@ -182,6 +182,7 @@ class FusionSelector final : public Selector {
       column_[static_cast<std::size_t>(id)] = -1;
     }
     gone_.clear();
+    if (!forgot_prompt_) forget_prompt(step.heads.front().entries);
     profile_.next_row();
     for (std::size_t slot = 0; slot < step.ids.size(); ++slot) {
       const std::int32_t id = step.ids[slot];
@@ -242,6 +243,21 @@ class FusionSelector final : public Selector {
   bool is_distant(std::int32_t id, std::int32_t newest, bool at_prefill) const {
     const bool one_more = settings_.before_attend && !at_prefill;
     return id <= newest - protected_ - (one_more ? 1 : 0);
+  }
+  /// Lets go of what the compression of the prompt dropped or merged.
+  void forget_prompt(const EntryTable& entries) {
+    forgot_prompt_ = true;
+    std::vector<std::int32_t> lost;
+    for (std::int32_t id = 0; id < prompt_; ++id) {
+      std::int32_t& column = column_[static_cast<std::size_t>(id)];
+      if (column < 0 || entries.slot_of(id) >= 0) continue;
+      profile_.release(column);
+      column = -1;
+      lost.push_back(id);
+    }
+    for (DriftingProfiles& each : drifting_) {
+      if (!lost.empty()) each.prune(distant_ranks(each, prompt_ - 1), lost);
+    }
   }
   void add_entry(std::int32_t id) {
     column_[static_cast<std::size_t>(id)] = profile_.add_column();
@@ -305,6 +321,7 @@ class FusionSelector final : public Selector {
   std::int32_t prompt_ = 0;
   std::int64_t capacity_ = kNoLimit, start_ = 0;
   bool degenerate_ = false;
+  bool forgot_prompt_ = false;
 };
 
 class FusionRule final : public SelectRule {
