@@ -56,9 +56,9 @@ Sawtooth cuts(const FusionSettings& settings, std::int64_t capacity, std::int64_
 class DriftingProfiles {
  public:
   DriftingProfiles(const FusionSettings& settings, std::int32_t heads)
-      : take_max_{settings.fuse_max}, group_{settings.window, settings.space} {
+      : group_{settings.window, settings.space, settings.fuse_max} {
     for (std::int32_t m = 0; m < heads; ++m) {
-      heads_.push_back({AttentionProfile{settings.window, settings.space}, {}});
+      heads_.push_back({AttentionProfile{settings.window, settings.space, settings.fuse_max}, {}});
     }
   }
 
@@ -84,7 +84,7 @@ class DriftingProfiles {
         group_.take(columns[rank], from, /*add=*/m > 0);
       }
     }
-    group_.fuse(columns, take_max_, out);
+    group_.fuse(columns, out);
   }
   /// The cache lets the entries `leaving` (ids, ascending) go; each profile as many of its first
   /// `distant` columns, those it scores lowest itself.
@@ -93,7 +93,7 @@ class DriftingProfiles {
     std::vector<std::size_t> rank(distant);
     std::vector<bool> gone;
     for (Head& head : heads_) {
-      head.profile.fuse(std::span{head.columns}.first(distant), take_max_, fused);
+      head.profile.fuse(std::span{head.columns}.first(distant), fused);
       std::iota(rank.begin(), rank.end(), std::size_t{0});
       const auto last = rank.begin() + static_cast<std::ptrdiff_t>(leaving.size());
       std::partial_sort(rank.begin(), last, rank.end(), [&fused](std::size_t a, std::size_t b) {
@@ -122,7 +122,6 @@ class DriftingProfiles {
     AttentionProfile profile;
     std::vector<std::int32_t> columns;  // by rank
   };
-  bool take_max_;
   std::vector<Head> heads_;
   std::vector<std::int32_t> ids_;
   AttentionProfile group_;  // scratch: the sum over heads
@@ -134,7 +133,7 @@ class FusionSelector final : public Selector {
   FusionSelector(const FusionSettings& settings, const SessionPlace& place)
       : settings_{settings},
         group_{place.group},
-        profile_{settings.window, settings.space},
+        profile_{settings.window, settings.space, settings.fuse_max},
         protected_{settings.window},
         column_(static_cast<std::size_t>(place.tokens), -1),
         score_(static_cast<std::size_t>(place.tokens), 0.0) {
@@ -302,7 +301,7 @@ class FusionSelector final : public Selector {
       distant_.push_back(id);
       distant_columns_.push_back(column_[static_cast<std::size_t>(id)]);
     }
-    profile_.fuse(distant_columns_, settings_.fuse_max, fused_);
+    profile_.fuse(distant_columns_, fused_);
     for (std::size_t i = 0; i < distant_.size(); ++i) {
       score_[static_cast<std::size_t>(distant_[i])] = fused_[i];
     }
