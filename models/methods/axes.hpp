@@ -229,6 +229,8 @@ class BudgetRule {
   [[nodiscard]] virtual std::optional<std::int64_t> entries(std::int32_t layer) const = 0;
   /// Every layer has the same.
   [[nodiscard]] virtual bool layers_alike() const = 0;
+  /// `layer` is exempt from a selection that other layers undergo: it carries no scores.
+  [[nodiscard]] virtual bool keeps_whole(std::int32_t /*layer*/) const { return false; }
   /// scope kLayer: an allotment for each head of `layer`.
   [[nodiscard]] virtual std::vector<Allotment> allot_layer(
       std::int32_t layer, std::span<const HeadVerdict> heads) const;

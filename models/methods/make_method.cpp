@@ -89,7 +89,8 @@ Parsed parse_name(const std::string& name) {
   for (const std::string& part : split(name)) {
     if (const Preset* preset = find_preset(part)) {
       for (const auto& [axis, choice] : preset->info.axes) {
-        // A uniform budget is what selectors get that nobody chose one for, so a preset's gives way.
+        // A uniform budget is what selectors get that nobody chose one for, so a preset's gives
+        // way.
         const bool gives_way = axis == "budget" && choice == "uniform";
         if (choice != neutral_axes().at(axis) && !gives_way) choose(parsed, axis, choice, part);
       }

@@ -322,7 +322,8 @@ CacheBytes CacheSession::bytes(std::size_t h) const {
     }
   }
   // What a selector carries for several heads at once is kept with the first.
-  if (h == 0 || !method_.select->shared_by_layer()) {
+  if ((h == 0 || !method_.select->shared_by_layer()) &&
+      !method_.budget->keeps_whole(place_.layer)) {
     all.side += method_.select->side_bytes(held, shape);
   }
   all.side += method_.merge->side_bytes(held, shape) + method_.budget->side_bytes_per_head();

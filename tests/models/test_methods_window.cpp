@@ -254,6 +254,7 @@ std::vector<Preset> lawful() {
       {"morphkv+budget=cosine", {{"window", integer(3)}}},
       {"morphkv+budget=first_full", {{"window", integer(3)}, {"full_layers", integer(1)}}},
       {"h2o+budget=cosine", {{"recent", 2.0}}},
+      {"h2o+budget=pyramid", {}},
       {"snapkv+store=fp16", {}},
       {"pyramidkv+store=fp16", {}}};
   for (const char* timing : {"after_attend", "before_attend"}) {
@@ -696,6 +697,11 @@ TEST_CASE("budget=first_full: a fraction counts the whole layers, a number does 
   // Half of 4 * 1000 entries less one whole layer leaves 1000 to three.
   CHECK(layers_of("morphkv+budget=first_full", 1000, {0.5, 0}, {{"full_layers", integer(1)}}, 4) ==
         std::vector<std::int64_t>{kAll, 333, 333, 333});
+  // A whole layer has no window to look through.
+  const auto method = method_of("morphkv+budget=first_full", 500, Budget{0, 100});
+  const LayerShape shape{.n_heads = 2, .n_kv_heads = 1, .head_dim = kDim};
+  CHECK(method->layer_bytes(2, shape, Dtype::kFp16, 500, 600)->side == Bytes{0});
+  CHECK(method->layer_bytes(3, shape, Dtype::kFp16, 500, 600)->side == Bytes{32 * 101 * 2});
   CHECK(complaint("morphkv+budget=first_full", Budget{0.5, 0}).find("beside 3 whole ones") !=
         std::string::npos);
   CHECK(complaint("morphkv+budget=first_full", Budget{0, 90}, {{"full_layers", integer(4)}})

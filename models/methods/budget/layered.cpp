@@ -26,6 +26,7 @@ class LayerBudget final : public BudgetRule {
                 entries_.size());
     return entries_[static_cast<std::size_t>(layer)];
   }
+  bool keeps_whole(std::int32_t layer) const override { return entries(layer) == kNoLimit; }
   bool layers_alike() const override {
     return std::all_of(entries_.begin(), entries_.end(),
                        [this](std::int64_t each) { return each == entries_.front(); });
@@ -35,11 +36,14 @@ class LayerBudget final : public BudgetRule {
   std::vector<std::int64_t> entries_;
 };
 
-/// Entries that the pyramid leaves alone in every layer: the observation window of selectors that
-/// have one.
+/// Entries that the pyramid leaves alone in every layer: the selector's window or recent tokens.
 std::int64_t window_of(const Settling& settling) {
   const std::string& select = settling.choice("select");
-  return select == "window" || select == "fusion" ? settling.integer("window") : 0;
+  if (select == "window" || select == "fusion") return settling.integer("window");
+  if (select == "accumulated" || select == "gumbel" || select == "persistence") {
+    return settling.integer("recent");
+  }
+  return 0;
 }
 
 struct Pyramid {
