@@ -543,7 +543,7 @@ TEST_CASE("MorphKV's cost: gather and profile, amortised over the period, and of
   CHECK(offloaded.link_write == rel(offloaded.attention_read));
 }
 
-TEST_CASE("Scissorhands: sizes swing in (B - m, B], the recent stay") {
+TEST_CASE("Scissorhands: sizes swing above B - m up to B, the recent stay") {
   const auto head = test::random_head(2, kDim, 200, 50, 4);
   const auto method =
       method_of("scissorhands", 50, Budget{0, 30}, {{"recent", integer(8)}, {"drop", 0.4}});
@@ -564,7 +564,7 @@ TEST_CASE("Scissorhands: sizes swing in (B - m, B], the recent stay") {
             ->side_bytes(10, Dtype::kFp16) == Bytes{20});
 }
 
-TEST_CASE("Keyformer without noise at temperature 1 is H2O; at an endless one scores are uniform") {
+TEST_CASE("Keyformer without noise at temperature 1 is H2O, at an endless one scores are uniform") {
   const auto head = test::random_head(3, kDim, 150, 80, 6);
   const Params plain{{"noise", word("none")}, {"tau_end", 1.0}, {"recent", integer(15)}};
   CHECK(final_set("keyformer", head.view, 30, plain) ==
