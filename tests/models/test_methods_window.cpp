@@ -129,6 +129,22 @@ std::vector<Case> cases(std::int64_t budget) {
       }
     }
   }
+  for (const bool logits : {false, true}) {
+    for (const bool before : {false, true}) {
+      const test::PlainMorphSettings set{
+          .total = budget, .window = 9, .max = before, .before = before, .logits = logits};
+      all.push_back({"morphkv",
+                     {{"window", integer(set.window)},
+                      {"profile", word("query_head")},
+                      {"fusion", word(set.max ? "max" : "sum")},
+                      {"evict_timing", word(before ? "before_attend" : "after_attend")},
+                      {"score_space", word(logits ? "logit_sum" : "prob")}},
+                     budget,
+                     [=](CacheSession& s, const Heads& h, const SessionPlace&) {
+                       return against(s, test::PlainDrift{h[0], set}, h[0]);
+                     }});
+    }
+  }
   for (const bool layer : {true, false}) {
     all.push_back({"tova",
                    {{"decide_by", word(layer ? "layer" : "stored_head")}, {"protect_last", !layer}},

@@ -183,6 +183,95 @@ struct PlainMorph : PlainKept {
   std::deque<Row> rows;
 };
 
+/// MorphKV with the released code's profile: a table a query head, whose columns are those of the
+/// cache by rank until each head has pruned its own.
+struct PlainDrift : PlainKept {
+  using Column = std::deque<double>;  // the last R rows, oldest first
+  PlainDrift(const HeadVectors& of, const PlainMorphSettings& settings)
+      : head{of}, set{settings}, table(static_cast<std::size_t>(of.group)) {
+    const auto s = static_cast<std::int32_t>(head.prompt);
+    for (std::int32_t t = 0; t < s; ++t) add(t);
+    for (std::int32_t t = std::max(0, s - set.window); t < s; ++t) look(t, up_to(t));
+    if (!set.before) cut(s - 1, set.total, 0);
+  }
+  void step(std::int32_t t) {
+    if (set.before) {
+      // The new token has no column yet; it counts as an entry.
+      if (std::ssize(kept) + 1 > set.total + 1) cut(t, set.total, 1);
+      add(t);
+      look(t, kept);
+    } else {
+      add(t);
+      look(t, kept);
+      cut(t, set.total, 0);
+    }
+  }
+  void add(std::int32_t t) {
+    kept.insert(t);
+    const double nothing = set.logits ? -std::numeric_limits<double>::infinity() : 0.0;
+    for (auto& columns : table) {
+      columns.emplace_back(static_cast<std::size_t>(set.window), nothing);
+    }
+  }
+  void look(std::int32_t t, const Positions& seen) {
+    const double nothing = set.logits ? -std::numeric_limits<double>::infinity() : 0.0;
+    for (std::size_t m = 0; m < table.size(); ++m) {
+      Row row = plain_logits(head, static_cast<std::int32_t>(m), t, seen);
+      if (!set.logits) row = plain_softmax(row);
+      std::size_t rank = 0;
+      for (const std::int32_t id : kept) {
+        Column& column = table[m][rank++];
+        column.push_back(row.contains(id) ? row.at(id) : nothing);
+        column.pop_front();
+      }
+    }
+  }
+  /// Fused scores of the first columns, named by rank.
+  [[nodiscard]] Row fuse(const std::vector<Column>& columns, std::size_t distant) const {
+    Row fused;
+    for (std::size_t r = 0; r < static_cast<std::size_t>(set.window); ++r) {
+      Row here;
+      for (std::size_t c = 0; c < distant; ++c) here[static_cast<std::int32_t>(c)] = columns[c][r];
+      if (set.logits && std::all_of(here.begin(), here.end(),
+                                    [](const auto& x) { return std::isinf(x.second); })) {
+        continue;
+      }
+      if (set.logits) here = plain_softmax(here);
+      for (const auto& [c, x] : here) fused[c] = set.max ? std::max(fused[c], x) : fused[c] + x;
+    }
+    return fused;
+  }
+  void cut(std::int32_t newest, std::int64_t room, std::int32_t more) {
+    if (std::ssize(kept) <= room) return;
+    const Positions distant = older_than(newest - set.window - more + 1);
+    std::vector<Column> sum = table[0];
+    for (std::size_t m = 1; m < table.size(); ++m) {
+      for (std::size_t c = 0; c < sum.size(); ++c) {
+        for (std::size_t r = 0; r < sum[c].size(); ++r) sum[c][r] += table[m][c][r];
+      }
+    }
+    for (auto& columns : table) {
+      // Each head's own choice, ranks standing for entries.
+      PlainKept own;
+      own.kept = up_to(static_cast<std::int32_t>(columns.size()) - 1);
+      own.drop_lowest(fuse(columns, distant.size()),
+                      up_to(static_cast<std::int32_t>(distant.size()) - 1), room);
+      clear = clear && own.clear;
+      std::vector<Column> left;
+      for (const std::int32_t c : own.kept) left.push_back(columns[static_cast<std::size_t>(c)]);
+      columns = left;
+    }
+    const Row by_rank = fuse(sum, distant.size());
+    Row score;
+    std::int32_t rank = 0;
+    for (const std::int32_t id : distant) score[id] = by_rank.at(rank++);
+    drop_lowest(score, distant, room);
+  }
+  HeadVectors head;
+  PlainMorphSettings set;
+  std::vector<std::vector<Column>> table;  // [query head][column]
+};
+
 /// TOVA, section 4.2; all heads of a layer or one.
 struct PlainTova : PlainKept {
   PlainTova(std::vector<HeadVectors> all, std::int64_t budget, bool protect_last)
