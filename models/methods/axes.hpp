@@ -24,8 +24,9 @@ namespace kvsim {
 struct SessionPlace {
   std::int32_t layer = 0;  // of a pair: the shallower
   std::int32_t n_layers = 1;
-  std::int32_t first_head = 0;  // KV head in its layer
-  std::int32_t group = 1;       // query heads that share a stored head
+  std::int32_t first_head = 0;        // KV head in its layer
+  std::int32_t first_query_head = 0;  // in its layer, of the first stored head
+  std::int32_t group = 1;             // query heads that share a stored head
   std::int32_t head_dim = 0;
   std::int32_t tokens = 0;  // length of the whole trace
   double scale = 0;
@@ -67,6 +68,9 @@ class Selector {
   virtual void restrict_prompt(std::span<const std::int32_t> /*alive*/) {}
   /// Called once, before anything else.
   virtual void learn_prompt(PromptScores& scores) = 0;
+  /// Called once, before the prompt is compressed: how many entries may stand that no merge set
+  /// aside; INT64_MAX where there is no limit.
+  virtual void allow(std::int64_t /*room*/) {}
   /// Called after each decode step's attention, the new token among the entries, if the rule needs
   /// decode rows.
   virtual void observe(const StepView& /*step*/) {}
@@ -114,6 +118,10 @@ class SelectRule {
   [[nodiscard]] virtual bool compresses_prompt() const { return true; }
   /// True: entries leave before a step's attention instead of after it.
   [[nodiscard]] virtual bool leaves_before_attend() const { return false; }
+  /// False: decode steps only append, whatever the budget.
+  [[nodiscard]] virtual bool leaves_in_decode() const { return true; }
+  /// Fewest entries beside a merge's slots that a layer's budget may be: those that are protected.
+  [[nodiscard]] virtual std::int64_t least_entries() const { return 1; }
   [[nodiscard]] virtual PrefillPeak prefill_peak() const { return PrefillPeak::kPerLayer; }
   [[nodiscard]] virtual Compaction compaction(Compaction of_merge) const { return of_merge; }
 
@@ -221,6 +229,8 @@ class BudgetRule {
   [[nodiscard]] virtual std::optional<std::int64_t> entries(std::int32_t layer) const = 0;
   /// Every layer has the same.
   [[nodiscard]] virtual bool layers_alike() const = 0;
+  /// `layer` is exempt from a selection that other layers undergo: it carries no scores.
+  [[nodiscard]] virtual bool keeps_whole(std::int32_t /*layer*/) const { return false; }
   /// scope kLayer: an allotment for each head of `layer`.
   [[nodiscard]] virtual std::vector<Allotment> allot_layer(
       std::int32_t layer, std::span<const HeadVerdict> heads) const;

@@ -28,10 +28,14 @@ AxisChoice read_all() {
 std::vector<AxisChoice> all_choices() {
   return {
       select_all(),     select_recent(),   select_accumulated(),
+      select_all(),        select_recent(),   select_accumulated(), select_window(),
+      select_fusion(),     select_last_row(), select_observed(),    select_persistence(),
+      select_pivotal(),    select_gumbel(),
 
-      budget_none(),    budget_uniform(),
+      budget_none(),       budget_uniform(),  budget_pyramid(),     budget_cosine(),
+      budget_first_full(),
 
-      merge_drop(),     merge_residual(),
+      merge_drop(),        merge_residual(),
 
       share_none(),     share_minicache(),
 
@@ -40,6 +44,7 @@ std::vector<AxisChoice> all_choices() {
       store_recorded(), store_fp32(),      store_fp16(),         store_bf16(),        store_int8(),
       store_rtn(),      store_fp8_e4m3(),  store_fp8_e5m2(),     store_smoothquant(), store_kivi(),
       store_gear(),     store_think(),     store_masked(),
+      store_recorded(),    store_fp32(),      store_fp16(),         store_bf16(),
   };
 }
 
@@ -73,6 +78,18 @@ ParamInfo positions_param() {
   return word_param("positions", {"original", "rerotate"},
                     "RoPE position of a cached key: its own, or its index in the cache",
                     "StreamingLLM section 3.2; H2O's streaming variant calls it rolled");
+}
+
+ParamInfo score_exec_param() {
+  return word_param("score_exec", {"eager", "eager_chunked", "fused_two_pass"},
+                    "how the prompt's column sums are produced: cost, not result",
+                    "stack dependent");
+}
+
+ScoreExec score_exec_of(const std::string& word) {
+  if (word == "eager_chunked") return ScoreExec::kEagerChunked;
+  if (word == "fused_two_pass") return ScoreExec::kFusedTwoPass;
+  return ScoreExec::kEager;
 }
 
 ParamInfo number_param(std::string name, std::string symbol, double value, double low, double high,

@@ -185,7 +185,9 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
                        .head_dim = shape.head_dim,
                        .recorded = recorded,
                        .stored = parts_.store->dtype(recorded)};
-  const std::int64_t carriers = parts_.select->shared_by_layer() ? 1 : heads;
+  const std::int64_t carriers = parts_.budget->keeps_whole(layer)  ? 0
+                                : parts_.select->shared_by_layer() ? 1
+                                                                   : heads;
   CacheBytes all;
   all.side =
       parts_.select->side_bytes(entries, head) * carriers +

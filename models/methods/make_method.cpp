@@ -89,7 +89,10 @@ Parsed parse_name(const std::string& name) {
   for (const std::string& part : split(name)) {
     if (const Preset* preset = find_preset(part)) {
       for (const auto& [axis, choice] : preset->info.axes) {
-        if (choice != neutral_axes().at(axis)) choose(parsed, axis, choice, part);
+        // A uniform budget is what selectors get that nobody chose one for, so a preset's gives
+        // way.
+        const bool gives_way = axis == "budget" && choice == "uniform";
+        if (choice != neutral_axes().at(axis) && !gives_way) choose(parsed, axis, choice, part);
       }
       parsed.defaults.insert(preset->defaults.begin(), preset->defaults.end());
       parsed.default_budget = std::max(parsed.default_budget, preset->default_budget);
@@ -312,7 +315,29 @@ class Settler final : public Settling {
   [[nodiscard]] std::int32_t layers_known() const {
     return site_.n_layers > 0 ? site_.n_layers : static_cast<std::int32_t>(site_.windows.size());
   }
+  /// A layer's budget must hold what its selector protects.
+  void refuse_small_layers() const {
+    const std::int32_t layers =
+        parts_.budget->layers_alike() ? 1 : std::max(parts_.n_layers, std::int32_t{1});
+    const std::int64_t least = parts_.select->least_entries() + parts_.merge->slots();
+    for (std::int32_t layer = 0; layer < layers; ++layer) {
+      const auto entries = parts_.budget->entries(layer);
+      if (!entries || *entries >= least) continue;
+      refuse(fmt::format(
+          "a budget of {} entries in layer {} (budget={}) is less than the {} that select={} "
+          "protects{}",
+          *entries, layer, choice("budget"), least, choice("select"),
+          parts_.merge->slots() > 0 ? " and the merge sets aside" : ""));
+    }
+  }
   void refuse_what_cannot_be() const {
+    refuse_small_layers();
+    if (parts_.merge->prompt_one_by_one() && !parts_.select->leaves_in_decode()) {
+      refuse(
+          fmt::format("merge={} feeds the prompt token by token through the decode rule, and "
+                      "select={} has none: it only appends",
+                      choice("merge"), choice("select")));
+    }
     const MethodNeeds needs = ComposedMethod{parts_}.needs();
     if (parts_.read && needs.decode_rows) {
       refuse(

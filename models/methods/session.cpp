@@ -88,6 +88,7 @@ void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
   const auto prompt = static_cast<std::int32_t>(first.prompt);
   KVSIM_CHECK(newest_ < 0 && prompt >= 1, "prefill of {} tokens after token {}", prompt, newest_);
   allotted_ = allotted;
+  selector_->allow(room());
   for (Head& head : heads_) {
     head.entries.reserve(static_cast<std::int32_t>(
         std::min<std::int64_t>(first.tokens, std::max(allotted.entries, std::int64_t{0})) + 1));
@@ -334,7 +335,8 @@ CacheBytes CacheSession::bytes(std::size_t h) const {
     }
   }
   // What a selector carries for several heads at once is kept with the first.
-  if (h == 0 || (!method_.select->shared_by_layer() && !sharer_)) {
+  if ((h == 0 || (!method_.select->shared_by_layer() && !sharer_)) &&
+      !method_.budget->keeps_whole(place_.layer)) {
     all.side += method_.select->side_bytes(held, shape);
   }
   all.side += method_.merge->side_bytes(held, shape) + method_.budget->side_bytes_per_head();

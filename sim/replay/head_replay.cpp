@@ -132,6 +132,7 @@ std::vector<HeadSeries> replay_head(const ComposedMethod& method, std::int32_t l
                          {.layer = layer,
                           .n_layers = std::max(method.parts().n_layers, 1),
                           .first_head = 0,
+                          .first_query_head = first_query,
                           .group = one.group,
                           .head_dim = one.head_dim,
                           .tokens = static_cast<std::int32_t>(one.tokens),

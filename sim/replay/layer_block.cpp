@@ -131,6 +131,8 @@ SessionPlace LayerBlock::place(const DecisionUnit& unit, std::uint64_t seed) con
   return {.layer = unit.layer,
           .n_layers = info_.n_layers,
           .first_head = unit.heads.front().kv_head,
+          .first_query_head = unit.heads.front().kv_head * (info_.n_heads / info_.n_kv_heads) +
+                              std::max(unit.heads.front().query, 0),
           .group = split ? 1 : info_.n_heads / info_.n_kv_heads,
           .head_dim = info_.head_dim,
           .tokens = static_cast<std::int32_t>(info_.tokens),

@@ -8,5 +8,8 @@ namespace kvsim {
 
 AxisChoice budget_none();
 AxisChoice budget_uniform();
+AxisChoice budget_pyramid();
+AxisChoice budget_cosine();
+AxisChoice budget_first_full();
 
 }  // namespace kvsim

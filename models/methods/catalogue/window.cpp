@@ -4,6 +4,69 @@
 
 namespace kvsim {
 
-PresetRows window_presets() { return {}; }
+PresetRows window_presets() {
+  const std::string window = "SW at prefill; decode untouched";
+  return {
+      {.name = "snapkv",
+       .summary = "prompt cut by the votes of its last queries, pooled; decode appends",
+       .paper = "Li et al., SnapKV: LLM Knows What You Are Looking for Before Generation",
+       .axes = {{"select", "window"}, {"budget", "uniform"}},
+       .size_law = "min(s, cap) + n",
+       .cost_class = window},
+      {.name = "morphkv",
+       .summary = "constant cache: recent tokens, and of the older what they attend to now",
+       .paper = "Ghadia et al., Dialogue Without Limits: Constant-Sized KV Caches (MorphKV)",
+       .axes = {{"select", "fusion"}, {"budget", "uniform"}},
+       .size_law = "min(T, C + R)",
+       .cost_class = "SW at prefill, SD in decode"},
+      {.name = "pyramidkv",
+       .summary = "SnapKV with budgets that fall from layer to layer",
+       .paper = "Cai et al., PyramidKV: Dynamic KV Cache Compression by Pyramidal Information "
+                "Funneling",
+       .axes = {{"select", "window"}, {"budget", "pyramid"}},
+       .size_law = "min(s, m_l + w) + n",
+       .cost_class = window,
+       .defaults = {{"window", std::int64_t{8}}, {"cap", std::int64_t{512}}}},
+      {.name = "tova",
+       .summary = "at every step what the current query attends to, one set for all heads",
+       .paper = "Oren et al., Transformers are Multi-State RNNs",
+       .axes = {{"select", "last-row"}, {"budget", "uniform"}},
+       .size_law = "min(T, B)",
+       .cost_class = "SW(1) at prefill, SD in decode",
+       .defaults = {},
+       .default_budget = 0.2},
+      {.name = "observed-attention",
+       .summary = "prompt cut by accumulated attention over exposure; decode appends",
+       .paper = "kvpress (after Zhang et al., H2O)",
+       .axes = {{"select", "observed"}, {"budget", "uniform"}},
+       .size_law = "int(s f) + n",
+       .cost_class = "SF at prefill; decode untouched",
+       .defaults = {},
+       .default_budget = 0.2},
+      {.name = "scissorhands",
+       .summary = "entries that were rarely pivotal leave, half the budget at once",
+       .paper = "Liu et al., Scissorhands: Exploiting the Persistence of Importance Hypothesis",
+       .axes = {{"select", "persistence"}, {"budget", "uniform"}},
+       .size_law = "in (B - m, B] once B was reached",
+       .cost_class = "SW at prefill (SF with history=cumulative), SD in decode",
+       .defaults = {},
+       .default_budget = 0.2},
+      {.name = "scissorhands-percentile",
+       .summary = "Scissorhands as its released simulation: what was above the row's percentile "
+                  "lately stays",
+       .paper = "Liu et al., Scissorhands: Exploiting the Persistence of Importance Hypothesis",
+       .axes = {{"select", "pivotal"}},
+       .size_law = "data-dependent",
+       .cost_class = "SW at prefill, SD in decode"},
+      {.name = "keyformer",
+       .summary = "accumulated attention regularised by Gumbel noise and a rising temperature",
+       .paper = "Adnan et al., Keyformer: KV Cache Reduction through Key Tokens Selection",
+       .axes = {{"select", "gumbel"}, {"budget", "uniform"}},
+       .size_law = "min(T, B)",
+       .cost_class = "SF at prefill, SD in decode",
+       .defaults = {},
+       .default_budget = 0.6},
+  };
+}
 
 }  // namespace kvsim

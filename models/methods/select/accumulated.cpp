@@ -71,6 +71,10 @@ class AccumulatedRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& place) const override {
     return std::make_unique<AccumulatedSelector>(settings_, place.tokens);
   }
+  std::int64_t least_entries() const override {
+    return std::max<std::int64_t>(
+        settings_.sinks + std::max(settings_.recent_prompt, settings_.recent_decode), 1);
+  }
   MethodNeeds needs() const override {
     return {.prompt_scores = PromptScoreClass::kColumnSums,
             .prompt_window = 0,
@@ -101,12 +105,6 @@ class AccumulatedRule final : public SelectRule {
  private:
   AccumulatedSettings settings_;
 };
-
-ScoreExec score_exec_of(const std::string& word) {
-  if (word == "eager_chunked") return ScoreExec::kEagerChunked;
-  if (word == "fused_two_pass") return ScoreExec::kFusedTwoPass;
-  return ScoreExec::kEager;
-}
 
 std::shared_ptr<const SelectRule> make(Settling& settling) {
   const double recent = settling.number("recent");
@@ -184,10 +182,7 @@ AxisChoice select_accumulated() {
                             "tail after prefill: as set, or one token shorter as the released ring "
                             "buffer has it",
                             "ZeroMerge alg. 1 against its released code"),
-                 word_param("score_exec", {"eager", "eager_chunked", "fused_two_pass"},
-                            "how the prompt's column sums are produced: cost, not result",
-                            "stack dependent"),
-                 positions_param()},
+                 score_exec_param(), positions_param()},
       .make = &make};
 }
 

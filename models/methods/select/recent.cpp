@@ -31,6 +31,7 @@ class RecentRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& /*place*/) const override {
     return std::make_unique<RecentSelector>(sinks_);
   }
+  std::int64_t least_entries() const override { return sinks_ + 1; }
   MethodNeeds needs() const override { return {}; }
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{0};

@@ -1,9 +1,13 @@
 // What the choices of an axis share unless they know better: who stays of a prompt, who leaves at
 // a step, budgets that give out no layer, readers of several heads.
 
+#include "models/methods/select/select.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
+
+#include <fmt/format.h>
 
 #include "models/methods/axes.hpp"
 #include "models/units/check.hpp"
@@ -74,6 +78,31 @@ void Selector::leaving(const EntryTable& entries, std::int32_t newest, std::int6
   const auto first_new = static_cast<std::ptrdiff_t>(out.size());
   for (auto each = candidates.begin(); each != last; ++each) out.push_back(each->id);
   std::sort(out.begin() + first_new, out.end());
+}
+
+void settle_size(Settling& settling, const std::string& name) {
+  if (!settling.budget()) {
+    settling.set_entries(settling.integer(name));
+    return;
+  }
+  if (settling.given(name)) {
+    settling.refuse(fmt::format("budget and {} are both given; one is the other", name));
+  }
+  settling.set_entries(settling.entries_of(*settling.budget()));
+  settling.settle(name, settling.entries());
+}
+
+std::int64_t held_by_appending(std::int64_t budget, std::int64_t prompt, std::int64_t tokens) {
+  return std::min({budget, prompt, tokens}) + decode_steps(prompt, tokens);
+}
+
+std::int64_t Sawtooth::held(std::int64_t n) const {
+  const auto next_check = [this](std::int64_t step) {
+    return (step + period - 1) / period * period;
+  };
+  const std::int64_t first = next_check(std::max<std::int64_t>(trigger - start, 1));
+  if (n < first) return start + n;
+  return target + (n - first) % next_check(std::max<std::int64_t>(trigger - target, 1));
 }
 
 std::vector<Allotment> BudgetRule::allot_layer(std::int32_t /*layer*/,

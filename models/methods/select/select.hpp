@@ -9,8 +9,40 @@ namespace kvsim {
 AxisChoice select_all();
 AxisChoice select_recent();
 AxisChoice select_accumulated();
+AxisChoice select_window();
+AxisChoice select_fusion();
+AxisChoice select_last_row();
+AxisChoice select_observed();
+AxisChoice select_persistence();
+AxisChoice select_pivotal();
+AxisChoice select_gumbel();
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
+
+/// How column sums of the prompt's attention are produced.
+[[nodiscard]] ParamInfo score_exec_param();
+[[nodiscard]] ScoreExec score_exec_of(const std::string& word);
+
+/// Settles the number of entries by the budget or, where none is given, by the parameter `name`,
+/// which then says what was settled. Errors: refuses where both are given.
+void settle_size(Settling& settling, const std::string& name);
+
+/// The size law of a prompt cut to `budget` entries once, with every later token appended.
+[[nodiscard]] std::int64_t held_by_appending(std::int64_t budget, std::int64_t prompt,
+                                             std::int64_t tokens);
+
+/// The size law of batches that leave at once. From `start` entries each step adds one; at every
+/// `period`-th step at which they are `trigger` or more (counted with the new one) they are cut to
+/// `target` < `trigger`. Entries after step `n` >= 0.
+struct Sawtooth {
+  std::int64_t start = 0, trigger = 1, target = 0, period = 1;
+  [[nodiscard]] std::int64_t held(std::int64_t n) const;
+};
+
+/// A sequence of `prompt` tokens at `tokens`: decode steps taken.
+[[nodiscard]] inline std::int64_t decode_steps(std::int64_t prompt, std::int64_t tokens) {
+  return tokens > prompt ? tokens - prompt : 0;
+}
 
 }  // namespace kvsim

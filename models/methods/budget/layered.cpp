@@ -1,0 +1,227 @@
+// Budgets that differ by layer and are known beforehand: PyramidKV's arithmetic decay, a cosine,
+// and the first layers whole.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <numeric>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/methods/budget/budget.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+class LayerBudget final : public BudgetRule {
+ public:
+  explicit LayerBudget(std::vector<std::int64_t> entries) : entries_{std::move(entries)} {}
+  std::optional<std::int64_t> entries(std::int32_t layer) const override {
+    KVSIM_CHECK(layer >= 0 && layer < std::ssize(entries_), "layer {} of {}", layer,
+                entries_.size());
+    return entries_[static_cast<std::size_t>(layer)];
+  }
+  bool keeps_whole(std::int32_t layer) const override { return entries(layer) == kNoLimit; }
+  bool layers_alike() const override {
+    return std::all_of(entries_.begin(), entries_.end(),
+                       [this](std::int64_t each) { return each == entries_.front(); });
+  }
+
+ private:
+  std::vector<std::int64_t> entries_;
+};
+
+/// Entries that the pyramid leaves alone in every layer: the selector's window or recent tokens.
+std::int64_t window_of(const Settling& settling) {
+  const std::string& select = settling.choice("select");
+  if (select == "window" || select == "fusion") return settling.integer("window");
+  if (select == "accumulated" || select == "gumbel" || select == "persistence") {
+    return settling.integer("recent");
+  }
+  return 0;
+}
+
+struct Pyramid {
+  std::int64_t prompt = 0, window = 0, layers = 1;
+  double beta = 20;
+
+  /// As released: whole steps, the window beside the number. Flooring the step makes the sum exceed
+  /// layers * cap by up to layers (layers - 1) / 2.
+  [[nodiscard]] std::vector<std::int64_t> released(std::int64_t cap) const {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
+    const std::int64_t m = cap - window;
+    if (prompt <= cap || m <= 0 || prompt < 2 * m || layers == 1) return all;
+    auto least = static_cast<std::int64_t>(static_cast<double>(m) / beta);
+    std::int64_t most = 2 * m - least;
+    if (most >= prompt - window) {
+      most = prompt - window;
+      least = 2 * m - most;
+    }
+    const std::int64_t step = (most - least) / (layers - 1);
+    for (std::int64_t l = 0; l < layers; ++l) {
+      all[static_cast<std::size_t>(l)] = most - l * step + window;
+    }
+    return all;
+  }
+
+  /// As kvpress has it: real steps, rounded, the window inside the number.
+  [[nodiscard]] std::vector<std::int64_t> kvpress(double m) const {
+    const auto s = static_cast<double>(prompt);
+    const auto w = static_cast<double>(window);
+    double least = m / beta;
+    double most = 2 * m - least;
+    if (most >= s - w) {
+      most = s - w;
+      least = 2 * m - most;
+    }
+    const bool fits = s >= most && most >= least && least >= w && layers > 1;
+    std::vector<std::int64_t> all;
+    for (std::int64_t l = 0; l < layers; ++l) {
+      const double entries =
+          fits ? most - static_cast<double>(l) * (most - least) / static_cast<double>(layers - 1)
+               : m;
+      all.push_back(std::llrint(entries));  // half to even, as Python's round
+    }
+    return all;
+  }
+};
+
+std::shared_ptr<const BudgetRule> pyramid(Settling& settling) {
+  const Pyramid rule{.prompt = settling.prompt(),
+                     .window = window_of(settling),
+                     .layers = settling.n_layers(),
+                     .beta = settling.number("pyramid_beta")};
+  std::int64_t cap = settling.entries();
+  const double share = settling.budget() ? settling.budget()->fraction : 0.0;
+  if (!settling.flag("window_outside")) {
+    // Of the prompt, before truncation.
+    const double exact = share * static_cast<double>(rule.prompt);
+    return std::make_shared<LayerBudget>(
+        rule.kvpress(static_cast<std::int64_t>(exact) == cap ? exact : static_cast<double>(cap)));
+  }
+  std::vector<std::int64_t> all = rule.released(cap);
+  if (share > 0) {  // a share of the bytes is kept: the largest cap whose layers add up to no more
+    const std::int64_t most = cap * rule.layers;
+    while (cap > 1 && std::accumulate(all.begin(), all.end(), std::int64_t{0}) > most) {
+      all = rule.released(--cap);
+    }
+    if (settling.choice("select") == "window") settling.settle("cap", cap);
+  }
+  return std::make_shared<LayerBudget>(std::move(all));
+}
+
+/// Whole numbers that add up to `total` in the proportions `share`, none above `most`: what a share
+/// has beyond it goes to the others, and the largest remainders are rounded up, ties to the
+/// earlier.
+std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& share,
+                                    std::int64_t most) {
+  const std::size_t n = share.size();
+  std::vector<std::int64_t> given(n, -1);
+  std::int64_t left = total;
+  std::vector<double> exact(n, 0.0);
+  for (bool again = true; again;) {
+    again = false;
+    double sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += given[i] < 0 ? share[i] : 0.0;
+    const auto to_give = static_cast<double>(left);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (given[i] >= 0) continue;
+      exact[i] = to_give * share[i] / sum;
+      if (exact[i] <= static_cast<double>(most)) continue;
+      given[i] = most;
+      left -= most;
+      again = true;
+    }
+  }
+  std::vector<std::size_t> open;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (given[i] >= 0) continue;
+    given[i] = static_cast<std::int64_t>(exact[i]);
+    left -= given[i];
+    open.push_back(i);
+  }
+  std::stable_sort(open.begin(), open.end(), [&exact](std::size_t a, std::size_t b) {
+    return exact[a] - std::floor(exact[a]) > exact[b] - std::floor(exact[b]);
+  });
+  for (std::size_t i = 0; i < open.size() && left > 0; ++i, --left) ++given[open[i]];
+  return given;
+}
+
+std::shared_ptr<const BudgetRule> cosine(Settling& settling) {
+  const std::int32_t layers = settling.n_layers();
+  const double delta = settling.number("cosine_delta");
+  std::vector<double> share;
+  for (std::int32_t l = 0; l < layers; ++l) {
+    share.push_back((1 - delta) * (std::cos(std::numbers::pi * l / layers) + 1) / 2 + delta);
+  }
+  const std::int64_t mean = settling.entries();
+  // A layer cannot use more than the prompt at its end; beyond that the mean is what counts.
+  const std::int64_t most = mean <= settling.prompt() ? settling.prompt() : kNoLimit;
+  return std::make_shared<LayerBudget>(apportion(mean * layers, share, most));
+}
+
+std::shared_ptr<const BudgetRule> first_full(Settling& settling) {
+  const std::int64_t layers = settling.n_layers();
+  const std::int64_t whole = settling.integer("full_layers");
+  if (whole >= layers) {
+    settling.refuse(fmt::format(
+        "parameter full_layers: expected fewer than the {} layers (MorphKV keeps 3), got {}",
+        layers, whole));
+  }
+  std::int64_t rest = settling.entries();
+  const std::int64_t s = settling.prompt();
+  const bool of_all = settling.budget() && settling.budget()->fraction > 0;
+  if (of_all && rest < s) {
+    rest = (layers * rest - whole * s) / (layers - whole);
+    if (rest < 1) {
+      settling.refuse(fmt::format(
+          "a budget of {} entries in each of {} layers leaves nothing beside {} whole ones of {}",
+          settling.entries(), layers, whole, s));
+    }
+  }
+  std::vector<std::int64_t> all(static_cast<std::size_t>(layers), rest);
+  std::fill_n(all.begin(), whole, kNoLimit);
+  return std::make_shared<LayerBudget>(std::move(all));
+}
+
+}  // namespace
+
+AxisChoice budget_pyramid() {
+  return {
+      .axis = "budget",
+      .name = "pyramid",
+      .params = {number_param("pyramid_beta", "beta_p", 20.0, 1.0, kManyEntries, "a number >= 1",
+                              "mean budget over the last layer's", "PyramidKV, released code"),
+                 flag_param("window_outside", true,
+                            "decay over what is beside the window in whole steps, or kvpress's: "
+                            "real steps, rounded, the window inside the number",
+                            "PyramidKV's released code against kvpress")},
+      .make = &pyramid};
+}
+
+AxisChoice budget_cosine() {
+  return {.axis = "budget",
+          .name = "cosine",
+          .params = {number_param("cosine_delta", "delta", 0.8, 0, 1.0, "a number in [0, 1]",
+                                  "what the last layer tends to, the first being 1; all are then "
+                                  "scaled to the mean budget",
+                                  "KeepKV, released code")},
+          .make = &cosine};
+}
+
+AxisChoice budget_first_full() {
+  return {.axis = "budget",
+          .name = "first_full",
+          .params = {integer_param("full_layers", "k", 3, 0, kManyEntries, "an integer >= 0",
+                                   "first layers that keep everything; a budget that is a fraction "
+                                   "counts them, one in entries is the other layers'",
+                                   "MorphKV's variant: 3")},
+          .make = &first_full};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,208 @@
+// Keyformer (Adnan et al. 2024): accumulated attention, each row regularised by Gumbel noise and a
+// temperature that rises with the steps, so that scores do not freeze on what was kept first.
+//
+//   s_i <- s_i + softmax_i((l_i + z_i) / tau),   z_i ~ Gumbel(0, 1) anew for every (step, entry)
+//   tau  = tau_init + step * delta_tau,          the prompt's rows at tau_init
+//
+// Output uses the plain softmax of the entries held.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/math/counter_random.hpp"
+#include "models/methods/params.hpp"
+#include "models/methods/select/select.hpp"
+
+namespace kvsim {
+namespace {
+
+struct GumbelSettings {
+  double tau_init = 1.0, tau_end = 2.0;
+  bool whole_difference =
+      false;  // every step adds tau_end - tau_init, as the evaluation harness has it
+  std::int64_t max_new_tokens = 0;
+  bool noise = true;
+  bool per_layer = false;
+  std::int64_t recent = 1;
+  ScoreExec score_exec = ScoreExec::kEager;
+};
+
+class GumbelSelector final : public Selector {
+ public:
+  GumbelSelector(const GumbelSettings& settings, const SessionPlace& place)
+      : settings_{settings}, place_{place}, score_(static_cast<std::size_t>(place.tokens), 0.0) {}
+
+  void learn_prompt(PromptScores& scores) override {
+    prompt_ = scores.prompt();
+    scores.each_row(0, [this](const PromptScores::Row& row) {
+      regularise(row.logits, {}, static_cast<std::int32_t>(row.t), settings_.tau_init,
+                 static_cast<std::int32_t>(row.head) * place_.group + row.g);
+      for (std::size_t i = 0; i < weight_.size(); ++i) score_[i] += weight_[i];
+    });
+  }
+  void observe(const StepView& step) override {
+    const double tau = settings_.tau_init + (step.newest - prompt_ + 1) * delta();
+    for (std::size_t h = 0; h < step.heads.size(); ++h) {
+      for (std::int32_t g = 0; g < place_.group; ++g) {
+        regularise(step.heads[h].attention.logits(g), step.ids, step.newest, tau,
+                   static_cast<std::int32_t>(h) * place_.group + g);
+        for (std::size_t slot = 0; slot < weight_.size(); ++slot) {
+          score_[static_cast<std::size_t>(step.ids[slot])] += weight_[slot];
+        }
+      }
+    }
+  }
+  double score(std::int32_t id) const override { return score_[static_cast<std::size_t>(id)]; }
+  void merge_scores(std::int32_t into, std::int32_t from, bool take_max) override {
+    double& to = score_[static_cast<std::size_t>(into)];
+    to = take_max ? std::max(to, score(from)) : to + score(from);
+  }
+  double importance(std::int32_t id, std::int32_t newest, bool /*at_prefill*/) const override {
+    return id > newest - settings_.recent ? std::numeric_limits<double>::infinity() : score(id);
+  }
+
+ private:
+  double delta() const {
+    const double whole = settings_.tau_end - settings_.tau_init;
+    if (settings_.whole_difference) return whole;
+    const std::int64_t steps = settings_.max_new_tokens > 0
+                                   ? settings_.max_new_tokens
+                                   : std::max<std::int64_t>(place_.tokens - prompt_, 1);
+    return whole / static_cast<double>(steps);
+  }
+  /// weight_ becomes softmax((logits + noise) / tau); entry i is the token ids[i], or i.
+  void regularise(std::span<const double> logits, std::span<const std::int32_t> ids,
+                  std::int32_t step, double tau, std::int32_t query_head) {
+    weight_.resize(logits.size());
+    const auto word = [](std::int32_t x) { return static_cast<std::uint64_t>(x); };
+    const std::uint64_t key = counter_key(
+        {place_.seed, word(place_.layer), word(place_.first_query_head + query_head), word(step)});
+    double highest = -std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      const std::uint64_t id = ids.empty() ? i : word(ids[i]);
+      const double noise = settings_.noise ? counter_gumbel(key, id) : 0.0;
+      weight_[i] = (logits[i] + noise) / tau;
+      highest = std::max(highest, weight_[i]);
+    }
+    double sum = 0;
+    for (double& weight : weight_) {
+      weight = std::exp(weight - highest);
+      sum += weight;
+    }
+    for (double& weight : weight_) weight /= sum;
+  }
+
+  GumbelSettings settings_;
+  SessionPlace place_;
+  std::vector<double> score_;  // by id
+  std::vector<double> weight_;
+  std::int32_t prompt_ = 0;
+};
+
+class GumbelRule final : public SelectRule {
+ public:
+  explicit GumbelRule(const GumbelSettings& settings) : settings_{settings} {}
+
+  std::unique_ptr<Selector> start(const SessionPlace& place) const override {
+    return std::make_unique<GumbelSelector>(settings_, place);
+  }
+  MethodNeeds needs() const override {
+    MethodNeeds needs;
+    needs.prompt_scores = PromptScoreClass::kColumnSums;
+    needs.score_exec = settings_.score_exec;
+    needs.score_copies = 3;  // logits, their cast softmax, the regularised ones
+    needs.decode_rows = true;
+    return needs;
+  }
+  bool shared_by_layer() const override { return settings_.per_layer; }
+  std::int64_t least_entries() const override {
+    return std::max<std::int64_t>(settings_.recent, 1);
+  }
+  Bytes side_bytes(std::int64_t entries, const HeadShape& /*shape*/) const override {
+    return Bytes{4} * entries;
+  }
+  void add_step(StepTraffic& traffic, const StepEvents& events,
+                const HeadShape& shape) const override {
+    traffic.score_row_write += shape.group * events.attended * 4.0;
+    traffic.score_row_read += shape.group * events.attended * 4.0;
+    traffic.side_read += events.attended * 4.0;
+    traffic.side_write += events.attended * 4.0;
+    traffic.extra_flops += events.attended * (shape.group * kSoftmaxFlops + 2.0);
+  }
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
+                             std::int64_t prompt) const override {
+    const auto s = static_cast<double>(prompt);
+    return {.flops = shape.n_heads * s * (s + 1.0) / 2.0 * kSoftmaxFlops};
+  }
+
+ private:
+  // Two logarithms, sum and quotient by tau, exponential, normalisation: one each.
+  static constexpr double kSoftmaxFlops = 6.0;
+
+  GumbelSettings settings_;
+};
+
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  const double tau_init = settling.number("tau_init");
+  const double tau_end = settling.number("tau_end");
+  if (tau_end < tau_init) {
+    settling.refuse(fmt::format(
+        "parameter tau_end: expected at least tau_init = {} (Keyformer: the temperature "
+        "rises), got {}",
+        tau_init, tau_end));
+  }
+  const std::int64_t entries = settling.budget_entries(0.6);
+  settling.set_entries(entries);
+  const std::int64_t recent = share_or_count(settling.number("recent"), entries);
+  if (recent > entries) {
+    settling.refuse(
+        fmt::format("a budget of {} entries has no room for {} recent ones", entries, recent));
+  }
+  settling.settle("recent", recent);
+  return std::make_shared<GumbelRule>(
+      GumbelSettings{.tau_init = tau_init,
+                     .tau_end = tau_end,
+                     .whole_difference = settling.word("delta_tau") == "harness",
+                     .max_new_tokens = settling.integer("max_new_tokens"),
+                     .noise = settling.word("noise") == "gumbel",
+                     .per_layer = settling.word("accumulate") == "per_layer",
+                     .recent = recent,
+                     .score_exec = score_exec_of(settling.word("score_exec"))});
+}
+
+}  // namespace
+
+AxisChoice select_gumbel() {
+  return {
+      .axis = "select",
+      .name = "gumbel",
+      .params = {number_param("recent", "w", 0.3, 0, kManyEntries,
+                              "a fraction of the budget below 1, or entries",
+                              "last tokens kept whatever their score",
+                              "Keyformer, released scripts"),
+                 number_param("tau_init", "", 1.0, 1e-6, 1e9, "a number > 0",
+                              "temperature of the prompt's rows", "Keyformer, section 3"),
+                 number_param("tau_end", "", 2.0, 1e-6, 1e9, "a number >= tau_init",
+                              "temperature at the last step", "Keyformer, section 3"),
+                 word_param(
+                     "delta_tau", {"per_step", "harness"},
+                     "rise of the temperature a step: its share of the difference, or the whole "
+                     "difference every time",
+                     "Keyformer's paper against its evaluation harness"),
+                 integer_param("max_new_tokens", "", 0, 0, kManyEntries,
+                               "an integer >= 1, or 0 for the decode steps there are",
+                               "steps from tau_init to tau_end", "Keyformer, section 3"),
+                 word_param("accumulate", {"per_head", "per_layer"},
+                            "scores of each stored head, or one for all heads of a layer",
+                            "Keyformer's released code against its text"),
+                 word_param("noise", {"gumbel", "none"}, "what is added to the logits",
+                            "Keyformer's ablation of the regularisation"),
+                 score_exec_param()},
+      .make = &make};
+}
+
+}  // namespace kvsim

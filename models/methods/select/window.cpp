@@ -1,0 +1,164 @@
+// SnapKV (Li et al. 2024): the prompt's last queries vote for what came before them; the votes are
+// pooled so that neighbours of a chosen token come along. Decode appends.
+//
+//   vote_i  = sum over the group and over t in the last w queries of a_{t,i},   i < s - w
+//   score_i = max (or mean) of vote over i - k/2 … i + k/2
+//
+// The group is reduced before the pooling.
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/methods/select/select.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+struct WindowSettings {
+  std::int32_t window = 32;
+  std::int32_t kernel = 7;
+  bool pool_max = true;
+};
+
+class WindowSelector final : public Selector {
+ public:
+  explicit WindowSelector(const WindowSettings& settings) : settings_{settings} {}
+
+  void learn_prompt(PromptScores& scores) override {
+    const WindowRows& rows = scores.window(settings_.window);
+    prompt_ = scores.prompt();
+    const std::int32_t prefix = prompt_ - rows.rows;
+    std::vector<double> votes(static_cast<std::size_t>(prefix), 0.0);
+    for (std::size_t h = 0; h < scores.heads().size(); ++h) {
+      for (std::int32_t g = 0; g < rows.group; ++g) {
+        for (std::int32_t r = 0; r < rows.rows; ++r) {
+          const auto row = rows.row(rows.probabilities, h, g, r);
+          for (std::size_t i = 0; i < votes.size(); ++i) votes[i] += row[i];
+        }
+      }
+    }
+    score_.resize(votes.size());
+    const std::int32_t half = settings_.kernel / 2;
+    for (std::int32_t i = 0; i < prefix; ++i) {
+      const auto first = static_cast<std::size_t>(std::max(i - half, 0));
+      const auto last = static_cast<std::size_t>(std::min(i + half, prefix - 1));
+      double pooled = votes[first];
+      for (std::size_t j = first + 1; j <= last; ++j) {
+        pooled = settings_.pool_max ? std::max(pooled, votes[j]) : pooled + votes[j];
+      }
+      // Beyond the ends a mean counts zeros, as the released code's padding does.
+      score_[static_cast<std::size_t>(i)] = settings_.pool_max ? pooled : pooled / settings_.kernel;
+    }
+  }
+
+  double score(std::int32_t id) const override {
+    const auto at = static_cast<std::size_t>(id);
+    return at < score_.size() ? score_[at] : 0.0;
+  }
+  double importance(std::int32_t id, std::int32_t /*newest*/, bool /*at_prefill*/) const override {
+    const auto at = static_cast<std::size_t>(id);
+    return at < score_.size() ? score_[at] : std::numeric_limits<double>::infinity();
+  }
+  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+    if (allotted.entries > settings_.window || allotted.entries >= prompt) {
+      return Selector::plan(prompt, allotted);
+    }
+    // No room beside the window: it shrinks to fit.
+    KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
+    std::vector<std::int32_t> last(static_cast<std::size_t>(allotted.entries));
+    std::iota(last.begin(), last.end(), prompt - static_cast<std::int32_t>(allotted.entries));
+    return last;
+  }
+  void allow(std::int64_t room) override {
+    degenerate_ = room <= settings_.window && room < prompt_;
+  }
+  void leaving(const EntryTable& /*entries*/, std::int32_t /*newest*/, std::int64_t /*room*/,
+               std::vector<std::int32_t>& /*out*/) override {}
+  void report(Counts& counts) const override {
+    if (degenerate_) counts["degenerate"] += 1;
+  }
+
+ private:
+  WindowSettings settings_;
+  std::vector<double> score_;  // by position before the window
+  std::int32_t prompt_ = 0;
+  bool degenerate_ = false;
+};
+
+class WindowRule final : public SelectRule {
+ public:
+  explicit WindowRule(const WindowSettings& settings) : settings_{settings} {}
+
+  std::unique_ptr<Selector> start(const SessionPlace& /*place*/) const override {
+    return std::make_unique<WindowSelector>(settings_);
+  }
+  MethodNeeds needs() const override {
+    MethodNeeds needs;
+    needs.prompt_scores = PromptScoreClass::kLastWindow;
+    needs.prompt_window = settings_.window;
+    return needs;
+  }
+  bool leaves_in_decode() const override { return false; }
+  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+                                   std::int64_t tokens) const override {
+    return held_by_appending(budget, prompt, tokens);
+  }
+  Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kAppend; }
+  Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
+    return Bytes{0};
+  }
+  void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
+                const HeadShape& /*shape*/) const override {}
+  // Beyond the window's rows: their sum over queries and the pooling.
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
+                             std::int64_t prompt) const override {
+    const auto s = static_cast<double>(prompt);
+    return {.flops = s * (static_cast<double>(shape.n_heads) * settings_.window +
+                          static_cast<double>(shape.n_kv_heads) * settings_.kernel)};
+  }
+
+ private:
+  WindowSettings settings_;
+};
+
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  const std::int64_t kernel = settling.integer("kernel");
+  if (kernel % 2 == 0) {
+    settling.refuse(
+        fmt::format("parameter kernel: expected an odd integer, so that the pooling has a middle "
+                    "(SnapKV, released code), got {}",
+                    kernel));
+  }
+  settle_size(settling, "cap");
+  return std::make_shared<WindowRule>(
+      WindowSettings{.window = static_cast<std::int32_t>(settling.integer("window")),
+                     .kernel = static_cast<std::int32_t>(kernel),
+                     .pool_max = settling.word("pool") == "max"});
+}
+
+}  // namespace
+
+AxisChoice select_window() {
+  return {
+      .axis = "select",
+      .name = "window",
+      .params = {integer_param("window", "w", 32, 1, kManyEntries, "an integer >= 1",
+                               "last prompt queries that vote; their tokens are kept",
+                               "SnapKV, LongBench configurations"),
+                 integer_param("kernel", "k", 7, 1, kManyEntries, "an odd integer >= 1",
+                               "width of the pooling over positions; 1: none",
+                               "SnapKV, LongBench configurations; 5 in its class"),
+                 word_param("pool", {"max", "avg"}, "pooling of the votes over positions",
+                            "SnapKV: max in the LongBench configurations, avg in the class"),
+                 integer_param("cap", "", 1024, 1, kManyEntries, "an integer >= 1",
+                               "entries the prompt leaves, where no budget is given",
+                               "SnapKV, LongBench configurations; PyramidKV's 512", {"capacity"})},
+      .make = &make};
+}
+
+}  // namespace kvsim
