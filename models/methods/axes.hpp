@@ -38,6 +38,7 @@ struct HeadStep {
   const EntryTable& entries;
   const GroupAttention& attention;  // probabilities and logits by slot
   std::span<const float> q;         // [group, d]
+  std::span<const double> bias{};   // by slot, as added to the logits; empty: none
 };
 
 /// A decode step of the heads that are decided upon together; their slots hold the same ids.
@@ -57,6 +58,8 @@ struct Allotment {
   double threshold = -std::numeric_limits<double>::infinity();  // for selectors judging by one
 };
 
+class LogitAverage;
+
 /// The select axis: which entries matter. Learns from attention, owns no cache memory.
 class Selector {
  public:
@@ -67,11 +70,17 @@ class Selector {
   virtual void restrict_prompt(std::span<const std::int32_t> /*alive*/) {}
   /// Called once, before anything else.
   virtual void learn_prompt(PromptScores& scores) = 0;
+  /// What the head may hold, before its prompt is compressed: layers differ under some budgets.
+  virtual void set_allotment(const Allotment& /*allotted*/) {}
   /// Called after each decode step's attention, the new token among the entries, if the rule needs
   /// decode rows.
   virtual void observe(const StepView& /*step*/) {}
   /// A merge happened: the score of `into` takes in that of `from`.
   virtual void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) {}
+
+  /// The averages of raw logits that it decides by, for mergers that need them too; nullptr: it
+  /// keeps none.
+  virtual LogitAverage* logit_average() { return nullptr; }
 
   /// What the selector holds of the entry `id`: its score, 0 where it keeps none.
   [[nodiscard]] virtual double score(std::int32_t id) const = 0;
@@ -189,6 +198,14 @@ class MergeRule {
   /// if some entry is merged.
   [[nodiscard]] virtual double bias(std::int32_t count, double weight) const = 0;
   [[nodiscard]] virtual bool extends_output() const { return false; }
+  /// Every so many decode steps the cache is made anew from all tokens, which stand in host memory;
+  /// 0: never.
+  [[nodiscard]] virtual std::int64_t refresh_period() const { return 0; }
+  /// Kept in host memory for one stored head of `tokens` tokens.
+  [[nodiscard]] virtual Bytes host_bytes(std::int64_t /*tokens*/,
+                                         const HeadShape& /*shape*/) const {
+    return Bytes{0};
+  }
   [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const = 0;
   [[nodiscard]] virtual Compaction compaction() const = 0;
   [[nodiscard]] virtual std::int32_t launches() const = 0;

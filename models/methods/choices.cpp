@@ -20,11 +20,11 @@ AxisChoice read_all() { return {.axis = "read", .name = "all", .params = {}, .ma
 
 std::vector<AxisChoice> all_choices() {
   return {
-      select_all(),     select_recent(),  select_accumulated(),
+      select_all(),     select_recent(),  select_accumulated(), select_logit_average(),
 
       budget_none(),    budget_uniform(),
 
-      merge_drop(),     merge_residual(),
+      merge_drop(),     merge_residual(), merge_zip(),
 
       share_none(),
 

@@ -158,7 +158,7 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt, *entries, head);
   all.kv += one.kv * heads;
   all.side += one.side * heads;
-  all.host += one.host * heads;
+  all.host += (one.host + parts_.merge->host_bytes(tokens, head)) * heads;
   return all;
 }
 

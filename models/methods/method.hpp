@@ -55,11 +55,12 @@ struct MethodNeeds {
 
 /// What happened to one stored head at one decode step, for its traffic. Counts may be means.
 struct StepEvents {
-  double attended = 0;  // entries attended over, the new one included
-  double read = -1;     // of these, how many were read; -1: all
-  double left = 0;      // entries that left: dropped, or merged into another
-  double merged = 0;    // of these, merged
-  double prompt = 0;    // entries the prompt left, for formats that treat them apart
+  double attended = 0;   // entries attended over, the new one included
+  double read = -1;      // of these, how many were read; -1: all
+  double left = 0;       // entries that left: dropped, or merged into another
+  double merged = 0;     // of these, merged
+  double prompt = 0;     // entries the prompt left, for formats that treat them apart
+  double refreshed = 0;  // tokens the cache was made anew from, out of host memory
 };
 
 /// One stored head, as costs and sizes see it.

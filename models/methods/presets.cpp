@@ -4,6 +4,7 @@
 #include "models/methods/presets.hpp"
 
 #include "models/methods/choices.hpp"
+#include "models/methods/params.hpp"
 
 namespace kvsim {
 namespace {
@@ -37,6 +38,7 @@ std::vector<Preset> make_presets() {
     for (const AxisChoice& choice : axis_choices()) {
       if (row.info.axes.at(std::string{choice.axis}) != choice.name) continue;
       for (ParamInfo info : choice.params) {
+        if (find_param(row.info.params, info.name) != nullptr) continue;  // shared by two axes
         if (const auto found = row.defaults.find(info.name); found != row.defaults.end()) {
           info.default_value = found->second;
         }
