@@ -82,6 +82,9 @@ class Selector {
   /// keeps none.
   virtual LogitAverage* logit_average() { return nullptr; }
 
+  /// The kept position that the row of a loser of the prompt goes to; -1: the merger finds one.
+  [[nodiscard]] virtual std::int32_t stand_in(std::int32_t /*id*/) const { return -1; }
+
   /// What the selector holds of the entry `id`: its score, 0 where it keeps none.
   [[nodiscard]] virtual double score(std::int32_t id) const = 0;
   /// One number of the whole head for budgets that compare heads or layers (its meaning is the
@@ -175,6 +178,9 @@ class Merger {
   virtual std::int32_t absorb(EntryTable& entries, Selector& selector,
                               std::span<const std::int32_t> leaving) = 0;
 
+  /// Ids of entries whose rows the last `absorb` changed without merging them (values alone).
+  [[nodiscard]] virtual std::span<const std::int32_t> touched() const { return {}; }
+
   /// Adds to the attended output what no entry stands for (a state): out [group, d], log_sums
   /// [group], both of the attention over entries, are replaced by those of all.
   virtual void extend_output(std::span<const float> /*q*/, std::span<double> /*out*/,
@@ -192,6 +198,8 @@ class MergeRule {
   [[nodiscard]] virtual std::int64_t slots() const { return 0; }
   /// True: the prompt is fed token by token through the decode rule, with its final scores.
   [[nodiscard]] virtual bool prompt_one_by_one() const { return false; }
+  /// Of prompt_one_by_one: each token attends over what is held, and `observe` sees its row.
+  [[nodiscard]] virtual bool prompt_attends() const { return false; }
   /// False: the number of entries is not the selection's and the budget's alone.
   [[nodiscard]] virtual bool keeps_size_law() const { return true; }
   /// Added to the logit of an entry of `count` tokens and the weight the merger gave it; asked only

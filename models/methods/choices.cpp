@@ -20,17 +20,19 @@ AxisChoice read_all() { return {.axis = "read", .name = "all", .params = {}, .ma
 
 std::vector<AxisChoice> all_choices() {
   return {
-      select_all(),     select_recent(),  select_accumulated(), select_logit_average(),
+      select_all(),         select_recent(),     select_accumulated(), select_logit_average(),
+      select_key_runs(),
 
-      budget_none(),    budget_uniform(),
+      budget_none(),        budget_uniform(),    budget_variance(),
 
-      merge_drop(),     merge_residual(), merge_zip(),
+      merge_drop(),         merge_residual(),    merge_zip(),          merge_cosine_ema(),
+      merge_value_spread(), merge_value_blend(), merge_gaussian(),
 
       share_none(),
 
       read_all(),
 
-      store_recorded(), store_fp32(),     store_fp16(),         store_bf16(),
+      store_recorded(),     store_fp32(),        store_fp16(),         store_bf16(),
   };
 }
 

@@ -136,6 +136,10 @@ void CacheSession::prompt_one_by_one() {
   const auto prompt = static_cast<std::int32_t>(heads_.front().vectors.prompt);
   for (std::int32_t id = 0; id < prompt; ++id) {
     append(id);
+    if (method_.merge->prompt_attends()) {
+      for (Head& head : heads_) attend(head);
+      learn_step(/*prompt_fed=*/true);
+    }
     compress();
   }
 }
@@ -163,7 +167,7 @@ void CacheSession::step() {
   const bool early = method_.select->leaves_before_attend();
   if (early) compress();
   for (Head& head : heads_) attend(head);
-  if (method_.learns_steps) learn_step();
+  if (method_.learns_steps) learn_step(/*prompt_fed=*/false);
   if (!early) compress();
   if (sharer_) sharer_->stepped(tables_);
   for (Head& head : heads_) {
@@ -192,7 +196,7 @@ void CacheSession::refresh() {
   prefill(scores, allotted_);
 }
 
-void CacheSession::learn_step() {
+void CacheSession::learn_step(bool prompt_fed) {
   std::vector<HeadStep> steps;
   steps.reserve(heads_.size());
   const auto d = static_cast<std::size_t>(place_.head_dim);
@@ -219,7 +223,8 @@ void CacheSession::learn_step() {
   }
   const StepView view{
       .newest = newest_, .ids = heads_.front().entries.ids(), .group_sum = sum, .heads = steps};
-  if (method_.select->needs().decode_rows) selector_->observe(view);
+  // The prompt's scores are final before it is fed.
+  if (!prompt_fed && method_.select->needs().decode_rows) selector_->observe(view);
   if (method_.merge->needs().decode_rows) {
     for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].merger->observe(view, h);
   }
@@ -240,7 +245,11 @@ void CacheSession::let_go(std::span<const std::int32_t> ids) {
     const std::int32_t merged = head.merger->absorb(head.entries, *selector_, ids);
     head.events.left += static_cast<double>(before - head.entries.size());
     head.events.merged += merged;
-    if (head.store && merged > 0) rewrite_merged(head);
+    if (!head.store) continue;
+    if (merged > 0) rewrite_merged(head);
+    for (const std::int32_t id : head.merger->touched()) {
+      head.store->rewritten(head.entries, head.entries.slot_of(id));
+    }
   }
 }
 

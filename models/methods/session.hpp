@@ -72,7 +72,7 @@ class CacheSession {
   void append(std::int32_t id);
   void attend(Head& head);
   void attend_rerotated(Head& head);
-  void learn_step();
+  void learn_step(bool prompt_fed);
   void compress();
   void let_go(std::span<const std::int32_t> ids);
   void rewrite_merged(Head& head);

@@ -9,5 +9,9 @@ namespace kvsim {
 AxisChoice merge_drop();
 AxisChoice merge_residual();
 AxisChoice merge_zip();
+AxisChoice merge_cosine_ema();
+AxisChoice merge_value_spread();
+AxisChoice merge_value_blend();
+AxisChoice merge_gaussian();
 
 }  // namespace kvsim

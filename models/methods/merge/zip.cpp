@@ -306,7 +306,7 @@ std::shared_ptr<const MergeRule> make(Settling& settling) {
   if (settling.choice("select") != "logit_average") {
     settings.own_average = settle_logit_average(
         settling, settling.choice("select") == "accumulated"
-                      ? static_cast<std::int64_t>(settling.number("recent"))
+                      ? settling.integer("recent")
                       : static_cast<std::int64_t>(kPaperRecentShare *
                                                   static_cast<double>(settling.entries())));
   }

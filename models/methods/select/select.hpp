@@ -14,6 +14,7 @@ AxisChoice select_all();
 AxisChoice select_recent();
 AxisChoice select_accumulated();
 AxisChoice select_logit_average();
+AxisChoice select_key_runs();
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
