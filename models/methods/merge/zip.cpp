@@ -101,13 +101,19 @@ class ZipMerger final : public Merger {
     return *shared;
   }
 
+  /// A loser of the prompt may not stand in the table at all.
+  void drop(EntryTable& entries, std::int32_t id) {
+    const std::int32_t slot = entries.slot_of(id);
+    dropped_ += slot >= 0 ? entries.count(slot) : 1;
+    if (slot >= 0) entries.erase(slot);
+  }
+
   /// Merges what has a near enough partner, a target's all at once, and drops the rest.
   std::int32_t merge_pairs(EntryTable& entries, Selector& selector) {
     const auto kept = std::stable_partition(pairs_.begin(), pairs_.end(),
                                             [this](const NearestKept& p) { return joins(p); });
     for (auto each = kept; each != pairs_.end(); ++each) {
-      ++dropped_;
-      if (const std::int32_t slot = entries.slot_of(each->id); slot >= 0) entries.erase(slot);
+      drop(entries, each->id);
     }
     pairs_.erase(kept, pairs_.end());
     std::stable_sort(pairs_.begin(), pairs_.end(),
@@ -192,8 +198,7 @@ class ZipMerger final : public Merger {
     for (const std::size_t i : order) {
       if (entries.size() <= budget) break;
       if (joined[i] != i) continue;
-      entries.erase(entries.slot_of(ids[i]));
-      ++dropped_;
+      drop(entries, ids[i]);
     }
     KVSIM_CHECK(entries.size() <= budget, "{} entries for a budget of {}", entries.size(), budget);
   }
@@ -208,7 +213,8 @@ class ZipMerger final : public Merger {
   std::vector<std::int32_t> from_;
   std::vector<ZipMember> members_;
   std::vector<double> votes_;
-  double merged_ = 0, dropped_ = 0, fallbacks_ = 0;
+  double merged_ = 0, fallbacks_ = 0;  // merges
+  double dropped_ = 0;                 // tokens
 };
 
 class ZipMergeRule final : public MergeRule {
