@@ -26,7 +26,7 @@ std::vector<AxisChoice> all_choices() {
       budget_none(),        budget_uniform(),    budget_variance(),
 
       merge_drop(),         merge_residual(),    merge_zip(),          merge_cosine_ema(),
-      merge_value_spread(), merge_value_blend(), merge_gaussian(),
+      merge_value_spread(), merge_value_blend(), merge_gaussian(),     merge_low_rank(),
 
       share_none(),
 

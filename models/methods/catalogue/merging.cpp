@@ -48,6 +48,15 @@ PresetRows merging_presets() {
        .size_law = "sets + protected + n: data-dependent",
        .cost_class = "SF at prefill",
        .defaults = {}},
+      {.name = "less",
+       .summary = "accumulated attention; what leaves is added to a small state that queries still "
+                  "see, by feature maps fitted on the prompt",
+       .paper = "Dong et al., Get More with LESS",
+       .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "low_rank"}},
+       .size_law = "min(T, heavy + recent), and R (d + 1) numbers a head",
+       .cost_class = "SF at prefill, SD in decode",
+       .defaults = {},
+       .default_budget = 0.05},
   };
 }
 

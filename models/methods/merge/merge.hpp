@@ -13,5 +13,6 @@ AxisChoice merge_cosine_ema();
 AxisChoice merge_value_spread();
 AxisChoice merge_value_blend();
 AxisChoice merge_gaussian();
+AxisChoice merge_low_rank();
 
 }  // namespace kvsim
