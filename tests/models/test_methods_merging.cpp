@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -894,6 +896,70 @@ TEST_CASE("less: the output is that of kept entries and a state, told plainly") 
   }
   CHECK(largest > 1e-5);  // the state was there to be seen
   CHECK(run.session.counts().at("less_taken_in") == 100);
+}
+
+TEST_CASE("less: weights from a file are those used, and a wrong file is named") {
+  const auto head = clustered_head(1, kDim, 90, 60, 35);
+  LowRankKernel kernel{{.head_dim = kDim, .hidden = 5, .rank = 2}, 1234};
+  for (double& x : kernel.parameters()) x = static_cast<double>(static_cast<float>(3 * x));
+  const auto path = std::filesystem::temp_directory_path() /
+                    fmt::format("kvsim-low-rank-{}.bin", static_cast<const void*>(&kernel));
+  const auto write = [&](const std::string& line, std::size_t heads) {
+    std::ofstream file{path, std::ios::binary};
+    file << line << '\n';
+    for (std::size_t h = 0; h < heads; ++h) {
+      for (const double x : kernel.parameters()) {
+        const auto each = static_cast<float>(x);
+        file.write(reinterpret_cast<const char*>(&each), sizeof each);
+      }
+    }
+  };
+  const auto settle = [&] {
+    return make_method({"less", {{"weights", path.string()}}, Budget{0, 20}}, 60,
+                       {.recorded = Dtype::kFp32,
+                        .shape = {.n_heads = 1, .n_kv_heads = 1, .head_dim = kDim},
+                        .windows = {},
+                        .n_layers = 1});
+  };
+  write("kvsim-low-rank 1 1 1 16 5 2", 1);
+  test::SessionRun run{settle(), head.view};
+  std::vector<std::int32_t> gone;
+  for (std::int32_t id = 0; id < 60; ++id) {
+    if (run.session.entries().slot_of(id) < 0) gone.push_back(id);
+  }
+  run.step(60);
+  const Vec q = test::to_vec(head.view.query(0, 60));
+  double sum = 0;
+  for (std::int32_t id = 0; id <= 60; ++id) {
+    const Vec k = test::to_vec(head.view.key(id));
+    const bool left = std::find(gone.begin(), gone.end(), id) != gone.end();
+    sum += left ? test::inner(kernel.phi(q), kernel.psi(k))
+                : std::exp(head.view.scale * test::inner(q, k));
+  }
+  CHECK(gone.size() == 40);
+  CHECK(run.session.log_sum(0, 0) == rel(std::log(sum), 1e-9));
+  const auto says = [&](std::string_view why) {
+    try {
+      static_cast<void>(settle());
+    } catch (const InputError& error) {
+      INFO(error.what());
+      CHECK(std::string{error.what()}.find(why) != std::string::npos);
+      return;
+    }
+    FAIL("accepted");
+  };
+  write("kvsim-low-rank 1 1 1 16 5 2", 2);
+  says("bytes of numbers");
+  write("kvsim-low-rank 1 1 1 16 5 2", 0);
+  says("bytes of numbers");
+  write("kvsim-low-rank 1 1 2 16 5 2", 2);
+  says("weights are of 1 layers, 2 heads");
+  write("other 1 1 1 16 5 2", 1);
+  says("expected a first line");
+  write("kvsim-low-rank 1 1 1 16 -5 2", 1);
+  says("expected a first line");
+  std::filesystem::remove(path);
+  says("cannot be read");
 }
 
 TEST_CASE("less: constant state, no use of it while all fits, a fit that helps on recorded heads") {

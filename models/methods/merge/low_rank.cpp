@@ -4,17 +4,21 @@
 //   H <- H + psi(k)^T v,  z <- z + psi(k)
 //   o = (phi(q) H + sum over kept of e^l v) / (phi(q) z + sum over kept of e^l)
 //
-// The paper trains phi and psi beforehand, by layer and head. Here they are fitted on the prompt
-// itself, a few steps of Adam a stored head, so that the method runs on any trace; weights trained
-// on other text would do better or worse, but not the same.
+// The paper trains phi and psi beforehand, by layer and head: such weights can be given as a file.
+// Without one they are fitted on the prompt itself, a few steps of Adam a stored head, so that the
+// method runs on any trace; weights trained on other text would do better or worse, but not the
+// same.
 
 #include <algorithm>
 #include <cmath>
 #include <tuple>
 
+#include <fmt/format.h>
+
 #include "models/math/attend.hpp"
 #include "models/math/counter_random.hpp"
 #include "models/math/low_rank_kernel.hpp"
+#include "models/methods/merge/low_rank_weights.hpp"
 #include "models/methods/merge/merge.hpp"
 
 namespace kvsim {
@@ -24,6 +28,7 @@ struct Settings {
   std::int32_t rank = 8, hidden = 64, fit_steps = 40;
   double rate = 0.01;
   std::int64_t budget = 0;
+  std::shared_ptr<const LowRankWeights> weights;  // nullptr: fitted
 };
 
 class LowRankMerger final : public Merger {
@@ -39,12 +44,17 @@ class LowRankMerger final : public Merger {
 
   void learn_prompt(PromptScores& scores, std::size_t head) override {
     prompt_ = scores.heads()[head];
+    if (settings_.weights) {
+      const auto given =
+          settings_.weights->of(place_.layer, place_.first_head + static_cast<std::int32_t>(head));
+      std::copy(given.begin(), given.end(), kernel_.parameters().begin());
+    }
   }
   void absorb_prompt(EntryTable& entries, Selector& /*selector*/,
                      std::span<const std::int32_t> losers, std::span<const float> keys,
                      std::span<const float> values) override {
     const auto d = static_cast<std::size_t>(place_.head_dim);
-    if (settings_.fit_steps > 0) {
+    if (!settings_.weights && settings_.fit_steps > 0) {
       std::tie(loss_before_, loss_after_) =
           fit_low_rank(kernel_, task(entries, losers), settings_.fit_steps, settings_.rate);
     }
@@ -223,12 +233,36 @@ class LowRankRule final : public MergeRule {
 };
 
 std::shared_ptr<const MergeRule> make(Settling& settling) {
-  return std::make_shared<LowRankRule>(
-      Settings{.rank = static_cast<std::int32_t>(settling.integer("rank")),
-               .hidden = static_cast<std::int32_t>(settling.integer("hidden")),
-               .fit_steps = static_cast<std::int32_t>(settling.integer("fit_steps")),
-               .rate = settling.number("fit_rate"),
-               .budget = settling.entries()});
+  Settings settings{.rank = static_cast<std::int32_t>(settling.integer("rank")),
+                    .hidden = static_cast<std::int32_t>(settling.integer("hidden")),
+                    .fit_steps = static_cast<std::int32_t>(settling.integer("fit_steps")),
+                    .rate = settling.number("fit_rate"),
+                    .budget = settling.entries(),
+                    .weights = nullptr};
+  if (const std::string& path = settling.word("weights"); !path.empty()) {
+    for (const char* name : {"rank", "hidden", "fit_steps", "fit_rate"}) {
+      if (settling.given(name)) {
+        settling.refuse(
+            fmt::format("weights and {} are both given; the file says how it is", name));
+      }
+    }
+    settings.weights = LowRankWeights::read(path);
+    const LowRankShape& shape = settings.weights->shape();
+    const LayerShape& site = settling.site().shape;
+    if (shape.head_dim != site.head_dim || settings.weights->n_heads() != site.n_kv_heads ||
+        settings.weights->n_layers() != settling.n_layers()) {
+      settling.refuse(fmt::format(
+          "weights are of {} layers, {} heads and head dimension {}; the model has {}, {} and {}",
+          settings.weights->n_layers(), settings.weights->n_heads(), shape.head_dim,
+          settling.n_layers(), site.n_kv_heads, site.head_dim));
+    }
+    settings.rank = shape.rank;
+    settings.hidden = shape.hidden;
+    settling.settle("rank", std::int64_t{shape.rank});
+    settling.settle("hidden", std::int64_t{shape.hidden});
+    settling.settle("fit_steps", std::int64_t{0});
+  }
+  return std::make_shared<LowRankRule>(settings);
 }
 
 }  // namespace
@@ -236,7 +270,11 @@ std::shared_ptr<const MergeRule> make(Settling& settling) {
 AxisChoice merge_low_rank() {
   return {.axis = "merge",
           .name = "low_rank",
-          .params = {integer_param("rank", "R", 8, 1, 1024, "an integer in [1, 1024]",
+          .params = {path_param("weights",
+                                "trained feature maps of every layer and head; without them the "
+                                "maps are fitted on the prompt",
+                                "LESS section 4; the format is ours"),
+                     integer_param("rank", "R", 8, 1, 1024, "an integer in [1, 1024]",
                                    "features by which a token that left is remembered",
                                    "LESS section 4"),
                      integer_param("hidden", "", 64, 1, 65536, "an integer in [1, 65536]",
