@@ -1,3 +1,3 @@
 kvsim_test(math SOURCES models/test_math.cpp LINK kvsim::math)
 kvsim_test(methods SOURCES models/test_methods.cpp models/test_method_names.cpp models/test_zeromerge.cpp LINK kvsim::replay)
-kvsim_test(methods_merging SOURCES models/test_methods_merging.cpp LINK kvsim::replay)
+kvsim_test(methods_merging SOURCES models/test_methods_merging.cpp models/test_keepkv.cpp models/test_less.cpp LINK kvsim::replay)
