@@ -39,6 +39,7 @@ struct HeadStep {
   const EntryTable& entries;
   const GroupAttention& attention;  // probabilities and logits by slot
   std::span<const float> q;         // [group, d]
+  std::span<const double> bias{};   // by slot, as added to the logits; empty: none
 };
 
 /// A decode step of the heads that are decided upon together; their slots hold the same ids.
@@ -58,6 +59,8 @@ struct Allotment {
   double threshold = -std::numeric_limits<double>::infinity();  // for selectors judging by one
 };
 
+class LogitAverage;
+
 /// The select axis: which entries matter. Learns from attention, owns no cache memory.
 class Selector {
  public:
@@ -68,14 +71,22 @@ class Selector {
   virtual void restrict_prompt(std::span<const std::int32_t> /*alive*/) {}
   /// Called once, before anything else.
   virtual void learn_prompt(PromptScores& scores) = 0;
-  /// Called once, before the prompt is compressed: how many entries may stand that no merge set
-  /// aside; INT64_MAX where there is no limit.
-  virtual void allow(std::int64_t /*room*/) {}
+  /// Called once, before the prompt is compressed: what the head may hold (layers differ under some
+  /// budgets), and of that how many entries may stand that no merge set aside; INT64_MAX where
+  /// there is no limit.
+  virtual void allow(const Allotment& /*allotted*/, std::int64_t /*room*/) {}
   /// Called after each decode step's attention, the new token among the entries, if the rule needs
   /// decode rows.
   virtual void observe(const StepView& /*step*/) {}
   /// A merge happened: the score of `into` takes in that of `from`.
   virtual void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) {}
+
+  /// The averages of raw logits that it decides by, for mergers that need them too; nullptr: it
+  /// keeps none.
+  virtual LogitAverage* logit_average() { return nullptr; }
+
+  /// The kept position that the row of a loser of the prompt goes to; -1: the merger finds one.
+  [[nodiscard]] virtual std::int32_t stand_in(std::int32_t /*id*/) const { return -1; }
 
   /// What the selector holds of the entry `id`: its score, 0 where it keeps none.
   [[nodiscard]] virtual double score(std::int32_t id) const = 0;
@@ -174,6 +185,9 @@ class Merger {
   virtual std::int32_t absorb(EntryTable& entries, Selector& selector,
                               std::span<const std::int32_t> leaving) = 0;
 
+  /// Ids of entries whose rows the last `absorb` changed without merging them (values alone).
+  [[nodiscard]] virtual std::span<const std::int32_t> touched() const { return {}; }
+
   /// Adds to the attended output what no entry stands for (a state): out [group, d], log_sums
   /// [group], both of the attention over entries, are replaced by those of all.
   virtual void extend_output(std::span<const float> /*q*/, std::span<double> /*out*/,
@@ -191,12 +205,22 @@ class MergeRule {
   [[nodiscard]] virtual std::int64_t slots() const { return 0; }
   /// True: the prompt is fed token by token through the decode rule, with its final scores.
   [[nodiscard]] virtual bool prompt_one_by_one() const { return false; }
+  /// Of prompt_one_by_one: each token attends over what is held, and `observe` sees its row.
+  [[nodiscard]] virtual bool prompt_attends() const { return false; }
   /// False: the number of entries is not the selection's and the budget's alone.
   [[nodiscard]] virtual bool keeps_size_law() const { return true; }
   /// Added to the logit of an entry of `count` tokens and the weight the merger gave it; asked only
   /// if some entry is merged.
   [[nodiscard]] virtual double bias(std::int32_t count, double weight) const = 0;
   [[nodiscard]] virtual bool extends_output() const { return false; }
+  /// Every so many decode steps the cache is made anew from all tokens, which stand in host memory;
+  /// 0: never.
+  [[nodiscard]] virtual std::int64_t refresh_period() const { return 0; }
+  /// Kept in host memory for one stored head of `tokens` tokens.
+  [[nodiscard]] virtual Bytes host_bytes(std::int64_t /*tokens*/,
+                                         const HeadShape& /*shape*/) const {
+    return Bytes{0};
+  }
   [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const = 0;
   [[nodiscard]] virtual Compaction compaction() const = 0;
   [[nodiscard]] virtual std::int32_t launches() const = 0;

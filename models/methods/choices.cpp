@@ -27,24 +27,37 @@ AxisChoice read_all() {
 
 std::vector<AxisChoice> all_choices() {
   return {
-      select_all(),     select_recent(),   select_accumulated(),
-      select_all(),        select_recent(),   select_accumulated(), select_window(),
-      select_fusion(),     select_last_row(), select_observed(),    select_persistence(),
-      select_pivotal(),    select_gumbel(),
+      select_all(),       select_recent(),      select_accumulated(),
+      select_all(),       select_recent(),      select_accumulated(),
+      select_window(),    select_fusion(),      select_last_row(),
+      select_observed(),  select_persistence(), select_pivotal(),
+      select_gumbel(),
 
-      budget_none(),       budget_uniform(),  budget_pyramid(),     budget_cosine(),
-      budget_first_full(),
+      budget_none(),      budget_uniform(),     budget_pyramid(),
+      budget_cosine(),    budget_first_full(),
 
-      merge_drop(),        merge_residual(),
+      merge_drop(),       merge_residual(),     select_all(),
+      select_recent(),    select_accumulated(), select_logit_average(),
+      select_key_runs(),
 
-      share_none(),     share_minicache(),
+      budget_none(),      budget_uniform(),     budget_variance(),
 
-      read_all(),       read_quest(),     read_oracle_step(),   read_shadowkv(),
+      merge_drop(),       merge_residual(),     merge_zip(),
+      merge_cosine_ema(), merge_value_spread(), merge_value_blend(),
+      merge_gaussian(),   merge_low_rank(),
 
-      store_recorded(), store_fp32(),      store_fp16(),         store_bf16(),        store_int8(),
-      store_rtn(),      store_fp8_e4m3(),  store_fp8_e5m2(),     store_smoothquant(), store_kivi(),
-      store_gear(),     store_think(),     store_masked(),
-      store_recorded(),    store_fp32(),      store_fp16(),         store_bf16(),
+      share_none(),       share_minicache(),
+
+      read_all(),         read_quest(),         read_oracle_step(),
+      read_shadowkv(),
+
+      store_recorded(),   store_fp32(),         store_fp16(),
+      store_bf16(),       store_int8(),         store_rtn(),
+      store_fp8_e4m3(),   store_fp8_e5m2(),     store_smoothquant(),
+      store_kivi(),       store_gear(),         store_think(),
+      store_masked(),     store_recorded(),     store_fp32(),
+      store_fp16(),       store_bf16(),         store_recorded(),
+      store_fp32(),       store_fp16(),         store_bf16(),
   };
 }
 

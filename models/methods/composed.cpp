@@ -174,8 +174,14 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
     if (!shared) return std::nullopt;
   }
   const bool masks = parts_.store->masks();  // what is masked is held all the same
-  return rows_bytes(layer, shape, recorded, masks ? prompt : *after_prompt,
-                    masks ? tokens : *entries);
+  CacheBytes all =
+      rows_bytes(layer, shape, recorded, masks ? prompt : *after_prompt, masks ? tokens : *entries);
+  const HeadShape head{.group = shape.n_heads / stored_heads(shape),
+                       .head_dim = shape.head_dim,
+                       .recorded = recorded,
+                       .stored = parts_.store->dtype(recorded)};
+  all.host += parts_.merge->host_bytes(tokens, head) * stored_heads(shape);
+  return all;
 }
 
 CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
@@ -208,7 +214,6 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt_entries, entries, head);
   all.kv += Bytes{std::llround(static_cast<double>((one.kv * heads).count()) * pair_share)};
   all.side += one.side * heads;
-  all.host += one.host * heads;
   return all;
 }
 

@@ -140,6 +140,7 @@ std::vector<ParamInfo> declared_params(const Parsed& parsed) {
   for (const AxisChoice& choice : axis_choices()) {
     if (parsed.axes.at(std::string{choice.axis}) != choice.name) continue;
     for (ParamInfo info : choice.params) {
+      if (find_param(declared, info.name) != nullptr) continue;  // shared with another axis
       if (const auto found = parsed.defaults.find(info.name); found != parsed.defaults.end()) {
         info.default_value = found->second;
       }
@@ -352,6 +353,10 @@ class Settler final : public Settling {
       refuse("store=masked leaves every row where it is, so there is no row to merge into");
     }
     if (parts_.share) refuse_what_pairs_cannot();
+    if (parts_.merge->refresh_period() > 0 &&
+        (parts_.share || ComposedMethod{parts_}.decision_scope() == DecisionScope::kLayer)) {
+      refuse("refresh_period makes the cache of one head anew, and here heads decide together");
+    }
     if (parts_.share && parts_.query_head) {
       refuse(fmt::format("share={} pairs the rows of KV heads: expected granularity=kv_head",
                          choice("share")));

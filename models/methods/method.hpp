@@ -55,13 +55,14 @@ struct MethodNeeds {
 
 /// What happened to one stored head at one decode step, for its traffic. Counts may be means.
 struct StepEvents {
-  double attended = 0;  // entries attended over, the new one included
-  double read = -1;     // of these, how many were read; -1: all
-  double left = 0;      // entries that left: dropped, or merged into another
-  double merged = 0;    // of these, merged
-  double prompt = 0;    // entries the prompt left, for formats that treat them apart
-  double stored = -1;   // bytes of K and V attended over, where they were counted; -1: by the law
-  double shared = 0;    // 1: of a layer that shares its cache; else the share of such layers
+  double attended = 0;   // entries attended over, the new one included
+  double read = -1;      // of these, how many were read; -1: all
+  double left = 0;       // entries that left: dropped, or merged into another
+  double merged = 0;     // of these, merged
+  double prompt = 0;     // entries the prompt left, for formats that treat them apart
+  double stored = -1;    // bytes of K and V attended over, where they were counted; -1: by the law
+  double shared = 0;     // 1: of a layer that shares its cache; else the share of such layers
+  double refreshed = 0;  // tokens the cache was made anew from, out of host memory
 };
 
 /// One stored head, as costs and sizes see it.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "models/methods/choices.hpp"
+#include "models/methods/params.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -31,6 +32,7 @@ Preset with_params(Preset row) {
   for (const AxisChoice& choice : axis_choices()) {
     if (row.info.axes.at(std::string{choice.axis}) != choice.name) continue;
     for (ParamInfo info : choice.params) {
+      if (find_param(row.info.params, info.name) != nullptr) continue;  // shared by two axes
       if (const auto found = row.defaults.find(info.name); found != row.defaults.end()) {
         info.default_value = found->second;
       }

@@ -32,7 +32,8 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
                                    : nullptr,
                       .reader = std::move(readers[heads_.size()]),
                       .outcome = {},
-                      .events = {}});
+                      .events = {},
+                      .bias = {}});
   }
   for (Head& head : heads_) tables_.push_back(&head.entries);
 }
@@ -88,7 +89,7 @@ void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
   const auto prompt = static_cast<std::int32_t>(first.prompt);
   KVSIM_CHECK(newest_ < 0 && prompt >= 1, "prefill of {} tokens after token {}", prompt, newest_);
   allotted_ = allotted;
-  selector_->allow(room());
+  selector_->allow(allotted, room());
   for (Head& head : heads_) {
     head.entries.reserve(static_cast<std::int32_t>(
         std::min<std::int64_t>(first.tokens, std::max(allotted.entries, std::int64_t{0})) + 1));
@@ -137,6 +138,10 @@ void CacheSession::prompt_one_by_one() {
   const auto prompt = static_cast<std::int32_t>(heads_.front().vectors.prompt);
   for (std::int32_t id = 0; id < prompt; ++id) {
     append(id);
+    if (method_.merge->prompt_attends()) {
+      for (Head& head : heads_) attend(head);
+      learn_step(/*prompt_fed=*/true);
+    }
     compress();
   }
 }
@@ -158,7 +163,8 @@ void CacheSession::step() {
                    .merged = 0,
                    .prompt = static_cast<double>(prompt_entries_),
                    .stored = -1,
-                   .shared = sharer_ ? 1.0 : 0.0};
+                   .shared = sharer_ ? 1.0 : 0.0,
+                   .refreshed = 0};
     if (head.store) head.store->appended(head.entries, head.entries.size() - 1);
     if (head.reader) head.reader->appended(head.entries, head.entries.size() - 1);
   }
@@ -173,15 +179,36 @@ void CacheSession::step() {
     }
     attend(head);
   }
-  if (method_.learns_steps) learn_step();
+  if (method_.learns_steps) learn_step(/*prompt_fed=*/false);
   if (!early) compress();
   if (sharer_) sharer_->stepped(tables_);
   for (Head& head : heads_) {
     if (head.store) head.store->stepped(head.entries);
   }
+  ++steps_;
+  const std::int64_t period = method_.merge->refresh_period();
+  if (period > 0 && steps_ % period == 0) refresh();
 }
 
-void CacheSession::learn_step() {
+void CacheSession::refresh() {
+  KVSIM_CHECK(heads_.size() == 1 && !sharer_, "a refresh of {} heads at once", heads_.size());
+  Head& head = heads_.front();
+  selector_->report(retired_);
+  head.merger->report(retired_);
+  const auto tokens = static_cast<std::int64_t>(newest_) + 1;
+  head.events.refreshed = static_cast<double>(tokens);
+  head.vectors.prompt = tokens;
+  head.entries = EntryTable{place_.head_dim};
+  selector_ = method_.select->start(place_);
+  head.merger = method_.merge->start(place_);
+  if (head.store) head.store = method_.store->start(place_, method_.recorded);
+  newest_ = -1;
+  PromptScores scores{head.vectors};
+  learn(scores);
+  prefill(scores, allotted_);
+}
+
+void CacheSession::learn_step(bool prompt_fed) {
   std::vector<HeadStep> steps;
   steps.reserve(heads_.size());
   const auto d = static_cast<std::size_t>(place_.head_dim);
@@ -193,7 +220,7 @@ void CacheSession::learn_step() {
       std::copy_n(heads_[h].vectors.query(static_cast<std::int32_t>(g), newest_).data(), d,
                   q + g * d);
     }
-    steps.push_back({heads_[h].entries, heads_[h].attention, {q, group * d}});
+    steps.push_back({heads_[h].entries, heads_[h].attention, {q, group * d}, heads_[h].bias});
   }
   std::span<const double> sum = heads_.front().attention.group_sum();
   if (heads_.size() > 1) {
@@ -208,7 +235,8 @@ void CacheSession::learn_step() {
   }
   const StepView view{
       .newest = newest_, .ids = heads_.front().entries.ids(), .group_sum = sum, .heads = steps};
-  if (method_.select->needs().decode_rows) selector_->observe(view);
+  // The prompt's scores are final before it is fed.
+  if (!prompt_fed && method_.select->needs().decode_rows) selector_->observe(view);
   if (method_.merge->needs().decode_rows) {
     for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].merger->observe(view, h);
   }
@@ -230,7 +258,11 @@ void CacheSession::let_go(std::span<const std::int32_t> ids) {
     const std::int32_t merged = head.merger->absorb(head.entries, *selector_, ids);
     head.events.left += static_cast<double>(before - head.entries.size());
     head.events.merged += merged;
-    if (head.store && merged > 0) rewrite_merged(head);
+    if (!head.store) continue;
+    if (merged > 0) rewrite_merged(head);
+    for (const std::int32_t id : head.merger->touched()) {
+      head.store->rewritten(head.entries, head.entries.slot_of(id));
+    }
   }
 }
 
@@ -255,18 +287,19 @@ void CacheSession::attend(Head& head) {
     head.events.read = head.outcome.entries_read;
     return;
   }
-  bias_.clear();
+  head.bias.clear();
   if (head.entries.any_merged()) {
     for (std::int32_t slot = 0; slot < head.entries.size(); ++slot) {
-      bias_.push_back(head.entries.is_merged(slot)
-                          ? method_.merge->bias(head.entries.count(slot), head.entries.weight(slot))
-                          : 0.0);
+      head.bias.push_back(
+          head.entries.is_merged(slot)
+              ? method_.merge->bias(head.entries.count(slot), head.entries.weight(slot))
+              : 0.0);
     }
   }
   if (method_.rerotate) {
     attend_rerotated(head);
   } else {
-    head.attention.run(q, head.entries.keys(), head.entries.values(), bias_);
+    head.attention.run(q, head.entries.keys(), head.entries.values(), head.bias);
   }
   if (method_.merge->extends_output()) {
     const auto out = head.attention.output();
@@ -299,7 +332,7 @@ void CacheSession::attend_rerotated(Head& head) {
     place_.rope->rotate(std::span{rotated_q_}.subspan(static_cast<std::size_t>(g) * d, d),
                         static_cast<std::int64_t>(n) - 1 - newest_);
   }
-  head.attention.run(rotated_q_, rotated_keys_, head.entries.values(), bias_);
+  head.attention.run(rotated_q_, rotated_keys_, head.entries.values(), head.bias);
 }
 
 std::span<const double> CacheSession::output(std::size_t h) const {
@@ -339,12 +372,13 @@ CacheBytes CacheSession::bytes(std::size_t h) const {
       !method_.budget->keeps_whole(place_.layer)) {
     all.side += method_.select->side_bytes(held, shape);
   }
+  all.host += method_.merge->host_bytes(newest_ + 1, shape);
   all.side += method_.merge->side_bytes(held, shape) + method_.budget->side_bytes_per_head();
   return all;
 }
 
 Counts CacheSession::counts() const {
-  Counts counts;
+  Counts counts = retired_;
   selector_->report(counts);
   if (sharer_) sharer_->report(counts);
   for (const Head& head : heads_) {

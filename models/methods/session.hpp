@@ -67,15 +67,18 @@ class CacheSession {
     std::unique_ptr<Reader> reader;  // nullptr: everything is read
     ReadOutcome outcome;             // of a reader, or of a merger that extends the output
     StepEvents events;
+    std::vector<double> bias;  // by slot, of the step's attention; empty: none
   };
   void append(std::int32_t id);
   void attend(Head& head);
   void attend_rerotated(Head& head);
-  void learn_step();
+  void learn_step(bool prompt_fed);
   void compress();
   void let_go(std::span<const std::int32_t> ids);
   void rewrite_merged(Head& head);
   void prompt_one_by_one();
+  /// Makes the cache anew from every token so far, as if they were the prompt.
+  void refresh();
   [[nodiscard]] std::int64_t room() const;
 
   const Composition& method_;
@@ -91,7 +94,9 @@ class CacheSession {
   std::int64_t prompt_entries_ = 0;
   std::vector<std::int32_t> leaving_;
   std::vector<float> q_, rotated_q_, rotated_keys_;
-  std::vector<double> bias_, group_sum_;
+  std::vector<double> group_sum_;
+  std::int64_t steps_ = 0;
+  Counts retired_;  // of selectors and mergers before the last refresh
 };
 
 }  // namespace kvsim

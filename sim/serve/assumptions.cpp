@@ -44,14 +44,10 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
   Bytes host;
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
   for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
-    const auto entries = spec.method->entries_held(layer, spec.prompt_tokens, tokens);
-    if (!entries) continue;
     const CacheRows rows{in, layer};
-    host += spec.method
-                ->rows_bytes(layer, rows.shape(), spec.kv_dtype,
-                             std::min(spec.prompt_tokens, *entries), *entries)
-                .host *
-            spec.batch;
+    const auto bytes =
+        spec.method->layer_bytes(layer, rows.shape(), spec.kv_dtype, spec.prompt_tokens, tokens);
+    if (bytes) host += bytes->host * spec.batch;
   }
   if (host > Bytes{}) {
     notes.push_back(fmt::format("{} of cache are kept in host memory at full length", host));

@@ -11,5 +11,6 @@ AxisChoice budget_uniform();
 AxisChoice budget_pyramid();
 AxisChoice budget_cosine();
 AxisChoice budget_first_full();
+AxisChoice budget_variance();
 
 }  // namespace kvsim

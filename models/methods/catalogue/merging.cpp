@@ -4,6 +4,60 @@
 
 namespace kvsim {
 
-PresetRows merging_presets() { return {}; }
+PresetRows merging_presets() {
+  return {
+      {.name = "keepkv",
+       .summary = "entries that leave join the most similar kept one, votes and key chosen so that "
+                  "the present output does not change",
+       .paper = "Tian et al., KeepKV",
+       .axes = {{"select", "logit_average"}, {"budget", "uniform"}, {"merge", "zip"}},
+       .size_law = "min(T, B_l)",
+       .cost_class = "SW(w + 1) at prefill, SD (raw logits) in decode",
+       .defaults = {},
+       .default_budget = 0.2},
+      {.name = "d2o",
+       .summary = "heavy hitters; what leaves joins a similar entry if similar enough; layers of "
+                  "even attention get more",
+       .paper = "Wan et al., D2O: Dynamic Discriminative Operations",
+       .axes = {{"select", "accumulated"}, {"budget", "variance"}, {"merge", "cosine_ema"}},
+       .size_law = "min(T, B_l); layers 0, 1 and the last T",
+       .cost_class = "SF at prefill, SD in decode",
+       .defaults = {{"sinks", std::int64_t{4}}, {"first_compression", std::string{"first_step"}}},
+       .default_budget = 0.2},
+      {.name = "cam",
+       .summary = "first and recent tokens; values of tokens that leave are spread over the next",
+       .paper = "Zhang et al., CaM: Cache Merging",
+       .axes = {{"select", "recent"}, {"budget", "uniform"}, {"merge", "value_spread"}},
+       .size_law = "min(T, start + recent)",
+       .cost_class = "SF at prefill, SD in decode",
+       .defaults = {{"start_share", 0.5}},
+       .default_budget = 0.2},
+      {.name = "merging-press",
+       .summary = "accumulated attention; values of entries that leave are blended into the most "
+                  "similar kept one",
+       .paper = "NVIDIA kvpress, MergingPress",
+       .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "value_blend"}},
+       .size_law = "min(T, heavy + recent)",
+       .cost_class = "SF at prefill, SD in decode",
+       .defaults = {},
+       .default_budget = 0.2},
+      {.name = "kvmerger",
+       .summary = "runs of similar keys in the prompt become one row each, by Gaussian weights",
+       .paper = "Wang et al., Model Tells You Where to Merge (KVMerger)",
+       .axes = {{"select", "key_runs"}, {"budget", "uniform"}, {"merge", "gaussian"}},
+       .size_law = "sets + protected + n: data-dependent",
+       .cost_class = "SF at prefill",
+       .defaults = {}},
+      {.name = "less",
+       .summary = "accumulated attention; what leaves is added to a small state that queries still "
+                  "see, by feature maps fitted on the prompt",
+       .paper = "Dong et al., Get More with LESS",
+       .axes = {{"select", "accumulated"}, {"budget", "uniform"}, {"merge", "low_rank"}},
+       .size_law = "min(T, heavy + recent), and R (d + 1) numbers a head",
+       .cost_class = "SF at prefill, SD in decode",
+       .defaults = {},
+       .default_budget = 0.05},
+  };
+}
 
 }  // namespace kvsim

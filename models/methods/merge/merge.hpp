@@ -8,5 +8,11 @@ namespace kvsim {
 
 AxisChoice merge_drop();
 AxisChoice merge_residual();
+AxisChoice merge_zip();
+AxisChoice merge_cosine_ema();
+AxisChoice merge_value_spread();
+AxisChoice merge_value_blend();
+AxisChoice merge_gaussian();
+AxisChoice merge_low_rank();
 
 }  // namespace kvsim

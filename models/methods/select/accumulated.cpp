@@ -27,6 +27,8 @@ struct AccumulatedSettings {
   std::int32_t score_copies = 1;  // matrices of the cache's dtype alive in eager execution
   bool fp32_softmax = true;
   bool retries_smaller_chunks = false;
+  std::int64_t entries = 0;           // the mean budget, which the tails are for
+  bool first_step = false;            // the prompt is compressed at the first decode step
   bool score_in_cache_dtype = false;  // carried scores take the cache's dtype, not fp32
 };
 
@@ -35,6 +37,19 @@ class AccumulatedSelector final : public Selector {
   AccumulatedSelector(const AccumulatedSettings& settings, std::int32_t tokens)
       : settings_{settings}, score_(static_cast<std::size_t>(tokens), 0.0) {}
 
+  /// Where layers or heads differ in budget, tails are in proportion.
+  void allow(const Allotment& allotted, std::int64_t /*room*/) override {
+    if (allotted.entries == std::numeric_limits<std::int64_t>::max()) return;
+    if (allotted.entries == settings_.entries) return;
+    const auto scaled = [&](std::int64_t tail) {
+      const auto share = static_cast<double>(tail) / static_cast<double>(settings_.entries);
+      const auto entries = static_cast<std::int64_t>(share * static_cast<double>(allotted.entries));
+      return std::clamp<std::int64_t>(entries, std::min<std::int64_t>(tail, 1), allotted.entries);
+    };
+    settings_.recent_prompt = scaled(settings_.recent_prompt);
+    settings_.recent_decode = scaled(settings_.recent_decode);
+    settings_.sinks = std::min(settings_.sinks, allotted.entries - settings_.recent_decode);
+  }
   void learn_prompt(PromptScores& scores) override {
     const auto sums = scores.column_sums(settings_.decay);
     KVSIM_CHECK(sums.size() <= score_.size(), "{} sums, {} tokens", sums.size(), score_.size());
@@ -84,6 +99,15 @@ class AccumulatedRule final : public SelectRule {
             .fp32_softmax = settings_.fp32_softmax,
             .decode_rows = true,
             .inputs = {}};
+  }
+  bool compresses_prompt() const override { return !settings_.first_step; }
+  PrefillPeak prefill_peak() const override {
+    return settings_.first_step ? PrefillPeak::kAllLayers : PrefillPeak::kPerLayer;
+  }
+  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+                                   std::int64_t tokens) const override {
+    if (settings_.first_step && tokens <= prompt) return tokens;
+    return std::min(budget, tokens);
   }
   Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const override {
     return (settings_.score_in_cache_dtype ? bytes_of(1, shape.stored) : Bytes{4}) * entries;
@@ -151,6 +175,8 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
       .score_copies = residual ? 3 : 2,
       .fp32_softmax = !residual,
       .retries_smaller_chunks = residual,
+      .entries = entries,
+      .first_step = settling.word("first_compression") == "first_step",
       .score_in_cache_dtype = residual && settling.word("count_dtype") == "kv"});
 }
 
@@ -182,6 +208,10 @@ AxisChoice select_accumulated() {
                             "tail after prefill: as set, or one token shorter as the released ring "
                             "buffer has it",
                             "ZeroMerge alg. 1 against its released code"),
+                 word_param("first_compression", {"prefill", "first_step"},
+                            "the prompt is compressed at its end, or whole until the first decode "
+                            "step is done",
+                            "D2O's released code compresses at the first decode step"),
                  score_exec_param(), positions_param()},
       .make = &make};
 }

@@ -168,7 +168,7 @@ class FusionSelector final : public Selector {
     score_distant(ids_, prompt_ - 1, settings_.window);
   }
 
-  void allow(std::int64_t room) override {
+  void allow(const Allotment& /*allotted*/, std::int64_t room) override {
     capacity_ = room;
     protected_ = std::min<std::int64_t>(settings_.window, room);
     degenerate_ = room <= settings_.window;

@@ -63,7 +63,7 @@ class PersistenceSelector final : public Selector {
     for (const auto& sum : sums) count_prompt_row(sum, group_ * heads);
   }
 
-  void allow(std::int64_t room) override { budget_ = room; }
+  void allow(const Allotment& /*allotted*/, std::int64_t room) override { budget_ = room; }
 
   void observe(const StepView& step) override {
     for (const std::int32_t id : gone_) {

@@ -5,11 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/params.hpp"
 #include "models/methods/select/select.hpp"
 
 namespace kvsim {
 namespace {
 
+constexpr double kDefaultShare = 0.2;         // of the prompt, where n_sink is a share
 constexpr std::int64_t kDefaultWindow = 512;  // the released class
 
 class RecentSelector final : public Selector {
@@ -44,11 +46,21 @@ class RecentRule final : public SelectRule {
 };
 
 std::shared_ptr<const SelectRule> make(Settling& settling) {
-  const std::int64_t sinks = settling.integer("n_sink");
+  const double share = settling.number("start_share");
+  std::int64_t sinks = settling.integer("n_sink");
   std::int64_t window = settling.integer("window");
-  if (settling.budget()) {
-    if (window > 0) settling.refuse("budget and window are both given; one follows from the other");
-    settling.set_entries(settling.entries_of(*settling.budget()));
+  if (settling.budget() || share > 0) {
+    if (window > 0) {
+      settling.refuse(share > 0 ? "start_share is of a budget, so that window follows from it"
+                                : "budget and window are both given; one follows from the other");
+    }
+    settling.set_entries(settling.budget_entries(kDefaultShare));
+    if (share > 0) {
+      if (settling.given("n_sink")) {
+        settling.refuse("n_sink and start_share both say how many first tokens are kept");
+      }
+      sinks = share_or_count(share, settling.entries());
+    }
     window = settling.entries() - sinks;
     if (window < 1) {
       settling.refuse(
@@ -60,6 +72,7 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
     if (window == 0) window = kDefaultWindow;
     settling.set_entries(sinks + window);
   }
+  settling.settle("n_sink", sinks);
   settling.settle("window", window);
   return std::make_shared<RecentRule>(sinks);
 }
@@ -72,6 +85,9 @@ AxisChoice select_recent() {
           .params = {integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
                                    "first tokens kept for good", "StreamingLLM, released code",
                                    {"sinks"}),
+                     number_param("start_share", "", 0, 0, 0.999, "a number in [0, 1)",
+                                  "share of the budget kept as first tokens; 0: n_sink of them",
+                                  "CaM, released code: 0.1 of the prompt beside 0.1 of recent"),
                      integer_param("window", "W", 0, 0, kManyEntries,
                                    "an integer >= 1, or 0 for what the budget leaves",
                                    "last tokens kept", "StreamingLLM; 512 in its released class"),

@@ -2,7 +2,11 @@
 
 // The choices of the select axis, one maker a file; the list is in choices.cpp.
 
+#include <cstdint>
+#include <vector>
+
 #include "models/methods/choices.hpp"
+#include "models/methods/logit_average.hpp"
 
 namespace kvsim {
 
@@ -16,6 +20,8 @@ AxisChoice select_observed();
 AxisChoice select_persistence();
 AxisChoice select_pivotal();
 AxisChoice select_gumbel();
+AxisChoice select_logit_average();
+AxisChoice select_key_runs();
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
@@ -44,5 +50,9 @@ struct Sawtooth {
 [[nodiscard]] inline std::int64_t decode_steps(std::int64_t prompt, std::int64_t tokens) {
   return tokens > prompt ? tokens - prompt : 0;
 }
+/// Parameters of a LogitAverage, for the choices that keep one, and what they settle to where
+/// `recent` last tokens are protected.
+[[nodiscard]] std::vector<ParamInfo> logit_average_params();
+[[nodiscard]] LogitAverageSettings settle_logit_average(Settling& settling, std::int64_t recent);
 
 }  // namespace kvsim

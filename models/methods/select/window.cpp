@@ -74,7 +74,7 @@ class WindowSelector final : public Selector {
     std::iota(last.begin(), last.end(), prompt - static_cast<std::int32_t>(allotted.entries));
     return last;
   }
-  void allow(std::int64_t room) override {
+  void allow(const Allotment& /*allotted*/, std::int64_t room) override {
     degenerate_ = room <= settings_.window && room < prompt_;
   }
   void leaving(const EntryTable& /*entries*/, std::int32_t /*newest*/, std::int64_t /*room*/,

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvsim {
+
+struct LowRankShape {
+  std::int32_t head_dim = 0, hidden = 64, rank = 8;
+
+  /// Parameters: W1 [d, h], W2 [h, R], W3 [d, h], W4 [h, R], W_int [R, R], s1 [R], s2 [R], in this
+  /// order, row-major.
+  [[nodiscard]] std::size_t parameters() const {
+    const auto d = static_cast<std::size_t>(head_dim);
+    const auto h = static_cast<std::size_t>(hidden);
+    const auto r = static_cast<std::size_t>(rank);
+    return 2 * (d * h + h * r) + r * r + 2 * r;
+  }
+};
+
+/// LESS' learned feature maps, whose product stands for e^(scale q.k) of tokens that left the
+/// cache:
+///
+///   phi(q) = |gelu(gelu(q W1) W2)|
+///   u = |s1| * gelu(gelu(k W3) W4),   psi(k) = |u + (u W_int) * s2|
+///
+/// fp64. Source: Dong et al., "Get More with LESS", section 4.
+class LowRankKernel {
+ public:
+  /// W by chance in [-1, 1] sqrt(3 / fan-in), s1 and s2 1e-4 as in the paper. `key` makes chance.
+  LowRankKernel(const LowRankShape& shape, std::uint64_t key);
+
+  [[nodiscard]] const LowRankShape& shape() const { return shape_; }
+  [[nodiscard]] std::span<double> parameters() { return parameters_; }
+  /// rows [n, d] to [n, R], row-major.
+  [[nodiscard]] std::vector<double> phi(std::span<const double> queries) const;
+  [[nodiscard]] std::vector<double> psi(std::span<const double> keys) const;
+
+ private:
+  LowRankShape shape_;
+  std::vector<double> parameters_;
+};
+
+/// What a kernel is fitted on: queries with the attention they should see.
+struct LowRankTask {
+  std::vector<double> queries;  // [n, d]
+  std::vector<double> keys;     // [m, d]: what left the cache
+  std::vector<double> values;   // [m, d]
+  std::vector<double> visible;  // [n, m]: 1 where the query comes after the key, else 0
+  // Of the entries kept: sum of e^(logit - shift) v [n, d], of e^(logit - shift) [n]; the shift.
+  std::vector<double> kept_out, kept_sum, shift;
+  std::vector<double> target;  // [n, d]: output over all
+};
+
+/// Mean squared error of the output, and its gradient by parameter where `gradient` is not empty.
+[[nodiscard]] double low_rank_loss(const LowRankKernel& kernel, const LowRankTask& task,
+                                   std::span<double> gradient);
+
+/// `steps` steps of Adam (0.9, 0.999) at `rate`; the best parameters seen stay. Returns the loss
+/// before and after.
+std::pair<double, double> fit_low_rank(LowRankKernel& kernel, const LowRankTask& task,
+                                       std::int32_t steps, double rate);
+
+}  // namespace kvsim

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvsim {
+
+/// How the key of a merged entry follows from those of its members (KeepKV, section 2.4 of the
+/// method catalogue). With w = p s, k' = sum w k / sum w, l' = sum w ln s / sum w and
+/// l_r = ln(sum w / sum p):
+enum class ZipKey : std::uint8_t {
+  kZip,        // l_r / l' * k' (eqs. 7, 25, 26); flips or blows up where l' is near 0
+  kGuarded,    // as kZip while its factor is tame, else as kRealVotes
+  kRealVotes,  // k', votes e^(l_r - l') sum p: exact, no longer whole numbers
+  kAdditive,   // k' + (l_r - l') q / (scale |q|^2): exact for this q alone
+  kConvex,     // k' (the released code): overcounts
+};
+
+/// One entry of a merge set.
+struct ZipMember {
+  std::span<const float> key, value;  // [d]
+  double votes = 1;                   // p
+  double log_score = 0;               // ln of its estimated s = e^(scale q.k)
+  // Range of the factors that earlier merges put on the tokens it stands for.
+  double scale_low = 1, scale_high = 1;
+};
+
+struct ZipMerged {
+  std::vector<double> key, value;  // [d]
+  double votes = 1;
+  double log_score = 0;  // of the merged entry: e^log_score * votes = sum p s
+  double scale_low = 1, scale_high = 1;
+  bool fell_back = false;  // the guard chose real votes
+};
+
+struct ZipRule {
+  ZipKey key = ZipKey::kGuarded;
+  bool bound_product =
+      false;  // the guard also bounds the product of an entry's factors over merges
+};
+
+/// Merges the members into one entry so that the attention output under the estimated scores stays
+/// what it was: value sum w v / sum w, key as the rule says. All sums in fp64, in the log domain.
+///
+/// q [d]: the query that kAdditive is exact for, fp64 (others ignore it); scale: the softmax's
+/// Errors: ContractError for no members, lengths that disagree, votes <= 0, or kAdditive without q.
+/// Source: KeepKV, eqs. (6), (7), (25) to (27); the guard's range [0.5, 2] and the rules beside
+/// kZip and kConvex are ours.
+[[nodiscard]] ZipMerged zip_merge(std::span<const ZipMember> members, const ZipRule& rule,
+                                  std::span<const double> q, double scale);
+
+}  // namespace kvsim

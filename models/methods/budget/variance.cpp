@@ -1,0 +1,148 @@
+// D2O's layer budgets (Wan et al. 2024): a layer whose prompt attention is spread evenly gets more.
+//
+//   f_l = mean over heads of the min-max normalised variance over keys of the column sums
+//   share_l = softmax over layers of (-f_l) * layers * rho, clamped to [0.01, 1]
+//
+// Layers 0, 1 and the last stay whole.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "models/methods/budget/budget.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kLeastShare = 0.01;
+constexpr std::int64_t kWhole = std::numeric_limits<std::int64_t>::max();
+
+double variance(const std::vector<double>& values) {
+  double mean = 0;
+  for (const double x : values) mean += x / static_cast<double>(values.size());
+  double sum = 0;
+  for (const double x : values) sum += (x - mean) * (x - mean);
+  return sum / static_cast<double>(values.size());
+}
+
+struct Settings {
+  double entries = 0;  // mean of the layers that are not whole
+  std::int64_t prompt = 0;
+  std::int32_t n_layers = 0;
+  bool some_whole = true;
+  bool renormalise = false;
+};
+
+class VarianceBudget final : public BudgetRule {
+ public:
+  explicit VarianceBudget(const Settings& settings) : settings_{settings} {}
+  BudgetScope scope() const override { return BudgetScope::kModel; }
+  std::optional<std::int64_t> entries(std::int32_t layer) const override {
+    if (is_whole(layer)) return kWhole;
+    return std::nullopt;
+  }
+  bool layers_alike() const override { return false; }
+
+  std::vector<std::vector<Allotment>> allot_model(
+      std::span<const std::vector<HeadVerdict>> layers) const override {
+    std::vector<double> spread;
+    for (const auto& heads : layers) spread.push_back(layer_spread(heads));
+    // The softmax is over the layers that share the budget.
+    double sum = 0;
+    double count = 0;
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      if (is_whole(static_cast<std::int32_t>(l))) continue;
+      sum += std::exp(-spread[l]);
+      ++count;
+    }
+    const auto prompt = static_cast<double>(settings_.prompt);
+    std::vector<double> share(layers.size(), 1.0);
+    double given = 0;
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      if (is_whole(static_cast<std::int32_t>(l))) continue;
+      share[l] = std::clamp(std::exp(-spread[l]) / sum * count * settings_.entries / prompt,
+                            kLeastShare, 1.0);
+      given += share[l];
+    }
+    std::vector<std::vector<Allotment>> all;
+    double owed = 0;  // what rounding down held back goes to the next layer: the sum is kept
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      Allotment each{.entries = kWhole};
+      if (!is_whole(static_cast<std::int32_t>(l))) {
+        double wanted = share[l] * prompt;
+        if (settings_.renormalise) wanted *= count * settings_.entries / (given * prompt);
+        owed += std::min(wanted, prompt);
+        constexpr double kRounding = 1e-9;
+        each.entries = std::max<std::int64_t>(static_cast<std::int64_t>(owed + kRounding), 1);
+        owed -= static_cast<double>(each.entries);
+      }
+      all.emplace_back(layers[l].size(), each);
+    }
+    return all;
+  }
+
+ private:
+  [[nodiscard]] bool is_whole(std::int32_t layer) const {
+    return settings_.some_whole && (layer <= 1 || layer == settings_.n_layers - 1);
+  }
+  static double layer_spread(const std::vector<HeadVerdict>& heads) {
+    std::vector<double> each;
+    for (const HeadVerdict& head : heads) each.push_back(variance(head.score));
+    const auto [low, high] = std::minmax_element(each.begin(), each.end());
+    if (*high == *low) return 0;  // heads alike: nothing to normalise by
+    double mean = 0;
+    for (const double x : each) {
+      mean += (x - *low) / (*high - *low) / static_cast<double>(each.size());
+    }
+    return mean;
+  }
+  Settings settings_;
+};
+
+std::shared_ptr<const BudgetRule> make(Settling& settling) {
+  if (settling.choice("select") != "accumulated") {
+    settling.refuse(
+        "budget=variance compares column sums of attention: expected "
+        "select=accumulated");
+  }
+  const std::int32_t layers = settling.n_layers();
+  const bool some_whole = settling.flag("whole_layers");
+  const std::int32_t whole = some_whole ? std::min(layers, 3) : 0;
+  const auto prompt = static_cast<double>(settling.prompt());
+  auto entries = static_cast<double>(settling.entries());
+  if (settling.word("budget_of") == "all" && layers > whole) {
+    entries = (entries * layers - prompt * whole) / (layers - whole);
+    if (entries < 1) {
+      settling.refuse(fmt::format(
+          "{} of {} layers stay whole, which alone is {:.3g} of the cache: expected a budget above "
+          "that, whole_layers=false, or budget_of=compressed (the share of the other layers)",
+          whole, layers, static_cast<double>(whole) / layers));
+    }
+  }
+  return std::make_shared<VarianceBudget>(Settings{.entries = std::min(entries, prompt),
+                                                   .prompt = settling.prompt(),
+                                                   .n_layers = layers,
+                                                   .some_whole = some_whole,
+                                                   .renormalise = settling.flag("renormalise")});
+}
+
+}  // namespace
+
+AxisChoice budget_variance() {
+  return {
+      .axis = "budget",
+      .name = "variance",
+      .params = {flag_param("whole_layers", true, "layers 0, 1 and the last are not compressed",
+                            "D2O, released code"),
+                 word_param("budget_of", {"compressed", "all"},
+                            "what the budget is a share of: the layers that are compressed, or "
+                            "all, whole ones included",
+                            "D2O gives its ratio of the compressed layers"),
+                 flag_param("renormalise", false,
+                            "brings the sum back to the budget after shares are clamped", "ours")},
+      .make = &make};
+}
+
+}  // namespace kvsim

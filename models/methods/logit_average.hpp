@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/methods/axes.hpp"
+#include "models/methods/prompt_scores.hpp"
+
+namespace kvsim {
+
+struct LogitAverageSettings {
+  bool rows = false;        // mean of the last `window` rows, else a moving average
+  double keep = 0.9;        // alpha of the moving average
+  std::int32_t window = 8;  // w: the prompt's last w + 1 rows are averaged; rows: R
+  [[nodiscard]] std::int32_t prompt_rows() const { return rows ? window : window + 1; }
+  /// What is carried for an entry: average and age, or R numbers.
+  [[nodiscard]] Bytes entry_bytes() const { return Bytes{rows ? 4LL * window : 8LL}; }
+};
+
+/// An average over decode steps of s = e^(scale q.k), the raw exponential of each entry of one
+/// stored head; under grouped queries of the mean of s over the group (KeepKV, eq. (8)).
+///
+///   S <- alpha S + (1 - alpha) s,   s' = S / (1 - alpha^age)
+///
+/// with age the entry's own number of samples (ours: the printed correction 1 - alpha^t sums to 1
+/// for no entry). The released code instead keeps the last R rows and takes their mean plus fp16's
+/// smallest normal number. Everything is held relative to e^c with c near the largest logit seen,
+/// so that nothing overflows; what lies 690 below it counts as that.
+class LogitAverage {
+ public:
+  LogitAverage(const LogitAverageSettings& settings, std::int32_t group, std::int32_t tokens);
+
+  /// Position of the first prompt row that counts.
+  [[nodiscard]] std::int64_t first_row(std::int64_t prompt) const;
+  /// A row of the prompt from first_row on, positions ascending, query heads in order.
+  void learn_row(const PromptScores::Row& row);
+  /// All such rows of head `head`.
+  void learn_prompt(const PromptScores& scores, std::size_t head);
+  void observe(const HeadStep& step, std::int32_t newest);
+
+  /// s' e^-c of the entry `id`: comparable between entries of one moment.
+  [[nodiscard]] double relative(std::int32_t id) const;
+  /// ln s'.
+  [[nodiscard]] double log_mean(std::int32_t id) const;
+  /// `into` takes in the entries `from`; `votes` [1 + from.size()] are those of `into`, then of
+  /// each; its ln s' becomes `log_score`, its age stays.
+  void merge(std::int32_t into, std::span<const std::int32_t> from, std::span<const double> votes,
+             double log_score);
+
+ private:
+  [[nodiscard]] static std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
+  void lift(double log_scale);  // raises the reference so that e^(log_scale - c) can be held
+  void take(std::int32_t id, double sample, std::int64_t t);
+  void drop_rows_of_gone(const EntryTable& entries);
+  [[nodiscard]] double resummed(std::int32_t id) const;
+
+  LogitAverageSettings settings_;
+  std::int32_t group_;
+  bool started_ = false;
+  double reference_ = 0;                   // c
+  std::vector<double> average_;            // by id: S e^-c; rows: the sum of its row
+  std::vector<std::int32_t> age_;          // by id
+  std::vector<double> correction_;         // 1 / (1 - alpha^age), by age; beyond the end 1
+  std::vector<std::vector<double>> rows_;  // rows: by id, a ring over positions modulo R
+  std::vector<std::vector<double>> spare_;
+  std::vector<double> sample_, factors_;
+};
+
+}  // namespace kvsim

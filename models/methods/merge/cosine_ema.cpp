@@ -1,0 +1,176 @@
+// D2O's merge (Wan et al. 2024): what leaves joins the kept entry with the most similar key if the
+// similarity reaches a threshold that follows the similarities seen; no counts are kept, so
+// attention to a merged entry is not made up for.
+
+#include <cmath>
+#include <optional>
+
+#include "models/methods/merge/merge.hpp"
+#include "models/methods/merge/nearest.hpp"
+
+namespace kvsim {
+namespace {
+
+struct Settings {
+  double keep = 0.5, take = 0.5;  // alpha, beta of the threshold
+  bool code_weights = false;
+  std::int64_t budget = 0;
+  bool at_first_step = false;
+};
+
+class CosineEmaMerger final : public Merger {
+ public:
+  explicit CosineEmaMerger(const Settings& settings) : settings_{settings} {}
+
+  void absorb_prompt(EntryTable& entries, Selector& selector, std::span<const std::int32_t> losers,
+                     std::span<const float> keys, std::span<const float> values) override {
+    static_cast<void>(selector);
+    pairs_ = search_.of_prompt(entries, losers, keys);
+    update_threshold();
+    const std::size_t d = keys.empty() || entries.size() == 0 ? 0 : entries.key(0).size();
+    for (const NearestKept& pair : pairs_) {
+      if (!joins(pair)) continue;
+      const std::size_t row = static_cast<std::size_t>(pair.id) * d;
+      entries.append(pair.id, keys.subspan(row, d), values.subspan(row, d));
+    }
+    merge(entries);
+  }
+  std::int32_t absorb(EntryTable& entries, Selector& /*selector*/,
+                      std::span<const std::int32_t> leaving) override {
+    pairs_ = search_.of_leaving(entries, leaving);
+    update_threshold();
+    return merge(entries);
+  }
+  void report(Counts& counts) const override {
+    counts["d2o_merged"] += merged_;
+    counts["d2o_dropped"] += dropped_;
+  }
+
+ private:
+  [[nodiscard]] bool joins(const NearestKept& pair) const {
+    return pair.into >= 0 && pair.cosine >= *threshold_;
+  }
+  void update_threshold() {
+    double mean = 0;
+    for (const NearestKept& pair : pairs_) mean += pair.cosine / static_cast<double>(pairs_.size());
+    threshold_ = threshold_ ? settings_.keep * *threshold_ + settings_.take * mean : mean;
+  }
+  std::int32_t merge(EntryTable& entries) {
+    const auto kept = std::stable_partition(pairs_.begin(), pairs_.end(),
+                                            [this](const NearestKept& p) { return joins(p); });
+    for (auto each = kept; each != pairs_.end(); ++each) {
+      ++dropped_;
+      if (const std::int32_t slot = entries.slot_of(each->id); slot >= 0) entries.erase(slot);
+    }
+    pairs_.erase(kept, pairs_.end());
+    std::stable_sort(pairs_.begin(), pairs_.end(),
+                     [](const auto& a, const auto& b) { return a.into < b.into; });
+    for (std::size_t first = 0; first < pairs_.size();) {
+      std::size_t last = first;
+      while (last < pairs_.size() && pairs_[last].into == pairs_[first].into) ++last;
+      merge_set(entries, std::span{pairs_}.subspan(first, last - first));
+      first = last;
+    }
+    merged_ += static_cast<double>(pairs_.size());
+    return static_cast<std::int32_t>(pairs_.size());
+  }
+  void merge_set(EntryTable& entries, std::span<const NearestKept> joining) {
+    const std::int32_t into = entries.slot_of(joining.front().into);
+    const double own = settings_.code_weights ? 1.0 : std::exp(1.0);
+    double total = own;
+    for (const NearestKept& each : joining) {
+      total += settings_.code_weights ? 1.0 : std::exp(each.cosine);
+    }
+    key_.assign(entries.key(into).begin(), entries.key(into).end());
+    value_.assign(entries.value(into).begin(), entries.value(into).end());
+    for (double& x : key_) x *= own / total;
+    for (double& x : value_) x *= own / total;
+    from_.clear();
+    for (const NearestKept& each : joining) {
+      const double weight = (settings_.code_weights ? each.cosine : std::exp(each.cosine)) / total;
+      const std::int32_t slot = entries.slot_of(each.id);
+      for (std::size_t j = 0; j < key_.size(); ++j) {
+        key_[j] += weight * static_cast<double>(entries.key(slot)[j]);
+        value_[j] += weight * static_cast<double>(entries.value(slot)[j]);
+      }
+      from_.push_back(each.id);
+    }
+    entries.merge_into(into, from_, key_, value_, /*weight=*/1.0);
+  }
+
+  Settings settings_;
+  NearestSearch search_;
+  std::optional<double> threshold_;
+  std::vector<NearestKept> pairs_;
+  std::vector<std::int32_t> from_;
+  std::vector<double> key_, value_;
+  double merged_ = 0, dropped_ = 0;
+};
+
+class CosineEmaRule final : public MergeRule {
+ public:
+  explicit CosineEmaRule(const Settings& settings) : settings_{settings} {}
+  std::unique_ptr<Merger> start(const SessionPlace& /*place*/) const override {
+    return std::make_unique<CosineEmaMerger>(settings_);
+  }
+  bool merges() const override { return true; }
+  double bias(std::int32_t /*count*/, double /*weight*/) const override { return 0.0; }
+  Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
+    return Bytes{4};  // the threshold
+  }
+  Compaction compaction() const override { return Compaction::kSwap; }
+  std::int32_t launches() const override { return 8; }
+  void add_step(StepTraffic& traffic, const StepEvents& events,
+                const HeadShape& shape) const override {
+    const double row = shape.row_bytes();
+    const double stay = events.attended - events.left;
+    if (events.left > 0) traffic.move_read += events.attended * row / 2.0;
+    traffic.extra_flops += events.left * stay * 3.0 * shape.head_dim;
+    traffic.move_read += events.merged * 2.0 * row;
+    traffic.move_write += events.merged * row;
+    traffic.extra_flops += events.merged * 4.0 * shape.head_dim;
+  }
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
+                             std::int64_t prompt) const override {
+    PrefillExtra extra;
+    const std::int64_t lost = prompt - settings_.budget;
+    if (lost <= 0 || settings_.at_first_step) return extra;
+    extra.flops = shape.n_kv_heads * 2.0 * static_cast<double>(lost) *
+                  static_cast<double>(settings_.budget) * shape.head_dim;
+    extra.read =
+        shape.n_kv_heads * static_cast<double>(prompt) * shape.head_dim * bits_of(recorded) / 8.0;
+    extra.launches = 4;
+    return extra;
+  }
+
+ private:
+  Settings settings_;
+};
+
+std::shared_ptr<const MergeRule> make(Settling& settling) {
+  return std::make_shared<CosineEmaRule>(
+      Settings{.keep = settling.number("threshold_keep"),
+               .take = 1.0 - settling.number("threshold_keep"),
+               .code_weights = settling.word("weights") == "code",
+               .budget = settling.entries(),
+               .at_first_step = settling.choice("select") == "accumulated" &&
+                                settling.word("first_compression") == "first_step"});
+}
+
+}  // namespace
+
+AxisChoice merge_cosine_ema() {
+  return {
+      .axis = "merge",
+      .name = "cosine_ema",
+      .params = {number_param("threshold_keep", "alpha", 0.5, 0, 1, "a number in [0, 1]",
+                              "what the threshold keeps a step; the mean similarity has the rest",
+                              "D2O, released code (0.7 in its comment)"),
+                 word_param("weights", {"paper", "code"},
+                            "weights e^similarity that sum to 1, or similarities over one more "
+                            "than their number, which shrinks keys",
+                            "D2O against its released code")},
+      .make = &make};
+}
+
+}  // namespace kvsim

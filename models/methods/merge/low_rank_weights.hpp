@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/math/low_rank_kernel.hpp"
+
+namespace kvsim {
+
+/// Trained feature maps of every (layer, KV head) of a model.
+///
+/// The file: a line "kvsim-low-rank 1 LAYERS HEADS HEAD_DIM HIDDEN RANK", then for each layer and
+/// each head in it LowRankShape::parameters() fp32 numbers, little-endian, in that order.
+class LowRankWeights {
+ public:
+  /// Errors: InputError naming the file if it cannot be read, its first line is another, or its
+  /// length is not what that line says.
+  [[nodiscard]] static std::shared_ptr<const LowRankWeights> read(
+      const std::filesystem::path& path);
+
+  [[nodiscard]] std::int32_t n_layers() const { return layers_; }
+  [[nodiscard]] std::int32_t n_heads() const { return heads_; }
+  [[nodiscard]] const LowRankShape& shape() const { return shape_; }
+  [[nodiscard]] std::span<const float> of(std::int32_t layer, std::int32_t head) const;
+
+ private:
+  std::int32_t layers_ = 0, heads_ = 0;
+  LowRankShape shape_;
+  std::vector<float> parameters_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,415 @@
+#pragma once
+
+// The merging methods told plainly: maps of entries, sums as printed, nothing in the log domain.
+// Each step says whether it was clear, that is whether no choice hung on less than 1e-6.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/math/counter_random.hpp"
+#include "tests/support/plain_methods.hpp"
+
+namespace kvsim::test {
+
+inline double plain_cosine(const Vec& a, const Vec& b) {
+  const double norms = std::sqrt(inner(a, a)) * std::sqrt(inner(b, b));
+  return norms > 0 ? inner(a, b) / norms : 0.0;
+}
+inline Vec as_stored(Vec row) {  // rows of the cache are fp32
+  for (double& x : row) x = static_cast<double>(static_cast<float>(x));
+  return row;
+}
+
+struct PlainMember {
+  Vec key, value;
+  double score = 0;      // KeepKV: S of eq. (8); D2O: accumulated attention
+  std::int32_t age = 0;  // samples in S
+  double votes = 1;
+  double low = 1, high = 1;
+  std::set<std::int32_t> members;
+};
+using PlainCache = std::map<std::int32_t, PlainMember>;
+
+inline std::vector<std::vector<std::int32_t>> plain_kept(const PlainCache& cache) {
+  std::vector<std::vector<std::int32_t>> all;
+  for (const auto& [id, entry] : cache)
+    all.emplace_back(entry.members.begin(), entry.members.end());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+/// What every merging method shares: a cache of tokens, their attention, the search for a partner.
+class PlainMerging {
+ public:
+  explicit PlainMerging(const HeadVectors& head) : head_{head} {}
+  PlainCache cache;
+  bool clear = true;
+  std::int32_t merged = 0, dropped = 0;
+
+ protected:
+  static constexpr double kClear = 1e-6;
+
+  void add(std::int32_t t) {
+    PlainMember token;
+    token.key = to_vec(head_.key(t));
+    token.value = to_vec(head_.value(t));
+    token.members = {t};
+    cache[t] = token;
+  }
+  Vec query(std::int32_t g, std::int32_t t) const { return to_vec(head_.query(g, t)); }
+  /// e^(scale q.k) of every entry, without votes.
+  std::map<std::int32_t, double> exponentials(std::int32_t g, std::int32_t t) const {
+    std::map<std::int32_t, double> all;
+    const Vec q = query(g, t);
+    for (const auto& [id, entry] : cache) all[id] = std::exp(inner(q, entry.key) * head_.scale);
+    return all;
+  }
+  /// Of `ids` those to leave so that `room` of all in the cache remain; `score` infinite: stays.
+  std::vector<std::int32_t> lowest(std::int64_t room,
+                                   const std::function<double(std::int32_t)>& score) {
+    std::vector<std::pair<double, std::int32_t>> ranked;
+    for (const auto& [id, entry] : cache) {
+      if (std::isfinite(score(id))) ranked.emplace_back(score(id), -id);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    const std::int64_t excess = std::ssize(cache) - room;
+    std::vector<std::int32_t> out;
+    for (std::int64_t i = 0; i < excess; ++i) {
+      out.push_back(-ranked[static_cast<std::size_t>(i)].second);
+    }
+    if (excess > 0 && excess < std::ssize(ranked)) {
+      const double last = ranked[static_cast<std::size_t>(excess) - 1].first;
+      const double next = ranked[static_cast<std::size_t>(excess)].first;
+      if (next - last < kClear * std::abs(next)) clear = false;
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+  /// The entry, other than those leaving, whose key is most like that of `id`.
+  std::pair<std::int32_t, double> partner(std::int32_t id, const std::set<std::int32_t>& leaving) {
+    std::int32_t best = -1;
+    double highest = -2;
+    double second = -2;
+    for (const auto& [other, entry] : cache) {
+      if (leaving.contains(other)) continue;
+      const double cosine = plain_cosine(cache[id].key, entry.key);
+      if (cosine > highest) {
+        second = highest;
+        highest = cosine;
+        best = other;
+      } else {
+        second = std::max(second, cosine);
+      }
+    }
+    if (highest - second < kClear) clear = false;
+    return {best, highest};
+  }
+
+  HeadVectors head_;
+};
+
+struct PlainKeepKvSettings {
+  std::int64_t budget = 0, recent = 0, sinks = 4;
+  std::int32_t window = 8;
+  double alpha = 0.9, threshold = 0.8;
+  std::string rule = "zip_guarded";
+  bool cumulative = false;
+};
+
+class PlainKeepKv : public PlainMerging {
+ public:
+  PlainKeepKv(const HeadVectors& head, const PlainKeepKvSettings& settings)
+      : PlainMerging{head}, set_{settings} {
+    const auto s = static_cast<std::int32_t>(head.prompt);
+    const std::int32_t first = std::max(0, s - set_.window - 1);
+    std::map<std::int32_t, double> prompt_score;
+    for (std::int32_t t = 0; t < s; ++t) {
+      add(t);
+      if (t < first) continue;
+      sample(t);
+      const double lin = s - 1 > first ? 1.0 + 0.2 * (t - first) / (s - 1.0 - first) : 1.0;
+      for (std::int32_t g = 0; g < head_.group; ++g) {
+        const auto e = exponentials(g, t);
+        double sum = 0;
+        for (const auto& [id, x] : e) sum += x;
+        for (const auto& [id, x] : e) prompt_score[id] += lin * x / sum;
+      }
+    }
+    newest_ = s - 1;
+    let_go(lowest(std::max<std::int64_t>(set_.budget, 0),
+                  [&](std::int32_t id) { return is_protected(id) ? INFINITY : prompt_score[id]; }));
+  }
+  /// Every query head's output over the cache with the new token, then merge.
+  std::vector<Vec> step(std::int32_t t) {
+    add(t);
+    newest_ = t;
+    std::vector<Vec> outs;
+    for (std::int32_t g = 0; g < head_.group; ++g) {
+      Vec out(cache.begin()->second.value.size(), 0.0);
+      double sum = 0;
+      for (const auto& [id, x] : exponentials(g, t)) {
+        const double w = cache[id].votes * x;
+        sum += w;
+        for (std::size_t j = 0; j < out.size(); ++j) out[j] += w * cache[id].value[j];
+      }
+      for (double& x : out) x /= sum;
+      outs.push_back(out);
+    }
+    sample(t);
+    let_go(lowest(set_.budget,
+                  [&](std::int32_t id) { return is_protected(id) ? INFINITY : estimate(id); }));
+    return outs;
+  }
+  double estimate(std::int32_t id) {
+    return cache[id].score / (1.0 - std::pow(set_.alpha, cache[id].age));
+  }
+  std::int32_t fallbacks = 0;
+
+ private:
+  bool is_protected(std::int32_t id) const { return id < set_.sinks || id > newest_ - set_.recent; }
+  void sample(std::int32_t t) {
+    std::map<std::int32_t, double> mean;
+    for (std::int32_t g = 0; g < head_.group; ++g) {
+      for (const auto& [id, x] : exponentials(g, t)) mean[id] += x / head_.group;
+    }
+    for (const auto& [id, x] : mean) {
+      cache[id].score = set_.alpha * cache[id].score + (1.0 - set_.alpha) * x;
+      ++cache[id].age;
+    }
+  }
+  void let_go(const std::vector<std::int32_t>& leaving) {
+    std::map<std::int32_t, std::vector<std::int32_t>> joins;
+    const std::set<std::int32_t> all(leaving.begin(), leaving.end());
+    std::vector<std::int32_t> lost;
+    for (const std::int32_t id : leaving) {
+      const auto [into, cosine] = partner(id, all);
+      if (std::abs(cosine - set_.threshold) < kClear) clear = false;
+      if (cosine >= set_.threshold) {
+        joins[into].push_back(id);
+      } else {
+        lost.push_back(id);
+      }
+    }
+    for (const auto& [into, from] : joins) merge(into, from);
+    for (const std::int32_t id : lost) {
+      dropped += static_cast<std::int32_t>(cache[id].members.size());
+      cache.erase(id);
+    }
+  }
+  void merge(std::int32_t into, const std::vector<std::int32_t>& from) {
+    std::vector<std::int32_t> ids{into};
+    ids.insert(ids.end(), from.begin(), from.end());
+    const std::size_t d = cache[into].key.size();
+    Vec key(d, 0.0);
+    Vec value(d, 0.0);
+    double w_sum = 0;
+    double p_sum = 0;
+    double wl_sum = 0;
+    double low = INFINITY;
+    double high = 0;
+    for (const std::int32_t id : ids) {
+      const PlainMember& m = cache[id];
+      const double s = estimate(id);
+      const double w = m.votes * s;
+      w_sum += w;
+      p_sum += m.votes;
+      wl_sum += w * std::log(s);
+      low = std::min(low, m.low);
+      high = std::max(high, m.high);
+      for (std::size_t j = 0; j < d; ++j) {
+        key[j] += w * m.key[j];
+        value[j] += w * m.value[j];
+      }
+    }
+    for (std::size_t j = 0; j < d; ++j) {
+      key[j] /= w_sum;
+      value[j] /= w_sum;
+    }
+    const double l_mean = wl_sum / w_sum;
+    const double l_r = std::log(w_sum / p_sum);
+    const double c = l_r / l_mean;
+    double votes = p_sum;
+    double estimated = w_sum / p_sum;
+    double used = 1;
+    bool real = set_.rule == "real_votes";
+    if (set_.rule == "zip") used = c;
+    if (set_.rule == "zip_guarded") {
+      for (const double edge : {0.5, 2.0}) {
+        if (std::abs(c - edge) < kClear) clear = false;
+      }
+      bool tame = std::abs(l_mean) >= 1e-3 && c >= 0.5 && c <= 2;
+      if (set_.cumulative) tame = tame && low * c >= 0.5 && high * c <= 2;
+      if (tame) {
+        used = c;
+      } else {
+        real = true;
+        ++fallbacks;
+      }
+    }
+    if (real) {
+      votes = p_sum * std::exp(l_r - l_mean);
+      estimated = std::exp(l_mean);
+    }
+    for (double& x : key) x *= used;
+    if (set_.rule == "additive_q") {
+      Vec q(d, 0.0);
+      for (std::int32_t g = 0; g < head_.group; ++g) {
+        const Vec one = query(g, newest_);
+        for (std::size_t j = 0; j < d; ++j) q[j] += one[j] / head_.group;
+      }
+      for (std::size_t j = 0; j < d; ++j) {
+        key[j] += (l_r - l_mean) * q[j] / (head_.scale * inner(q, q));
+      }
+    }
+    PlainMember& target = cache[into];
+    target.key = as_stored(key);
+    target.value = as_stored(value);
+    target.votes = votes;
+    target.score = estimated * (1.0 - std::pow(set_.alpha, target.age));
+    target.low = std::min(low * used, high * used);
+    target.high = std::max(low * used, high * used);
+    for (const std::int32_t id : from) {
+      target.members.insert(cache[id].members.begin(), cache[id].members.end());
+      cache.erase(id);
+      ++merged;
+    }
+  }
+
+  PlainKeepKvSettings set_;
+  std::int32_t newest_ = 0;
+};
+
+/// D2O's merge under H2O's scores; `late`: the prompt stays whole until the first step is done.
+class PlainD2o : public PlainMerging {
+ public:
+  PlainD2o(const HeadVectors& head, std::int64_t budget, std::int64_t sinks, bool late, bool code)
+      : PlainMerging{head}, budget_{budget}, sinks_{sinks}, code_{code} {
+    const auto s = static_cast<std::int32_t>(head.prompt);
+    for (std::int32_t t = 0; t < s; ++t) {
+      add(t);
+      see(t);
+    }
+    if (!late) shrink(s - 1);
+  }
+  void step(std::int32_t t) {
+    add(t);
+    see(t);
+    shrink(t);
+  }
+  std::optional<double> threshold;
+
+ private:
+  void see(std::int32_t t) {
+    for (std::int32_t g = 0; g < head_.group; ++g) {
+      const auto e = exponentials(g, t);
+      double sum = 0;
+      for (const auto& [id, x] : e) sum += x;
+      for (const auto& [id, x] : e) cache[id].score += x / sum;
+    }
+  }
+  void shrink(std::int32_t newest) {
+    const std::int64_t recent = budget_ - budget_ / 2;
+    const auto leaving = lowest(budget_, [&](std::int32_t id) {
+      return id < sinks_ || id > newest - recent ? INFINITY : cache[id].score;
+    });
+    if (leaving.empty()) return;
+    const std::set<std::int32_t> all(leaving.begin(), leaving.end());
+    std::map<std::int32_t, std::pair<std::int32_t, double>> best;
+    double mean = 0;
+    for (const std::int32_t id : leaving) {
+      best[id] = partner(id, all);
+      mean += best[id].second / static_cast<double>(leaving.size());
+    }
+    threshold = threshold ? 0.5 * *threshold + 0.5 * mean : mean;
+    std::map<std::int32_t, std::vector<std::int32_t>> joins;
+    for (const std::int32_t id : leaving) {
+      // A lone entry meets a threshold it has itself set: equal in exact arithmetic at first.
+      if (std::abs(best[id].second - *threshold) < kClear) clear = false;
+      if (best[id].second >= *threshold) joins[best[id].first].push_back(id);
+    }
+    std::set<std::int32_t> gone = all;
+    for (const auto& [into, from] : joins) {
+      PlainMember& target = cache[into];
+      const double e = std::exp(1.0);
+      double total = code_ ? 1.0 + static_cast<double>(from.size()) : e;
+      if (!code_) {
+        for (const auto id : from) total += std::exp(best[id].second);
+      }
+      for (std::size_t j = 0; j < target.key.size(); ++j) {
+        double k = (code_ ? 1.0 : e) * target.key[j];
+        double v = (code_ ? 1.0 : e) * target.value[j];
+        for (const auto id : from) {
+          const double w = code_ ? best[id].second : std::exp(best[id].second);
+          k += w * cache[id].key[j];
+          v += w * cache[id].value[j];
+        }
+        target.key[j] = k / total;
+        target.value[j] = v / total;
+      }
+      target.key = as_stored(target.key);
+      target.value = as_stored(target.value);
+      for (const auto id : from) {
+        target.members.insert(cache[id].members.begin(), cache[id].members.end());
+        ++merged;
+      }
+    }
+    for (const auto id : gone) cache.erase(id);
+  }
+  std::int64_t budget_, sinks_;
+  bool code_;
+};
+
+/// CaM over first and recent tokens, the prompt fed one by one.
+class PlainCam : public PlainMerging {
+ public:
+  PlainCam(const HeadVectors& head, std::int64_t budget, bool cumulative, bool expectation)
+      : PlainMerging{head}, budget_{budget}, cumulative_{cumulative}, expectation_{expectation} {
+    for (std::int32_t t = 0; t < head.prompt; ++t) step(t);
+  }
+  void step(std::int32_t t) {
+    add(t);
+    if (!cumulative_) seen_.clear();
+    for (std::int32_t g = 0; g < head_.group; ++g) {
+      const auto e = exponentials(g, t);
+      double sum = 0;
+      for (const auto& [id, x] : e) sum += x;
+      for (const auto& [id, x] : e) seen_[id] += x / sum / head_.group;
+    }
+    if (std::ssize(cache) <= budget_) return;
+    const std::int64_t start = budget_ / 2;
+    const std::int64_t recent = budget_ - start;
+    const auto victim = static_cast<std::int32_t>(t - recent);
+    const auto m = static_cast<std::int32_t>(std::min<std::int64_t>(32, recent));
+    double mean = 0;
+    for (std::int32_t k = victim + 1; k <= victim + m; ++k) mean += seen_[k] / m;
+    const double p = std::clamp(seen_[victim] / mean, 0.0, 1.0);
+    double share = p;
+    if (!expectation_) {
+      const double u = counter_uniform(counter_key({0, 0, 0, static_cast<std::uint64_t>(t)}),
+                                       static_cast<std::uint64_t>(victim));
+      if (std::abs(u - p) < kClear) clear = false;
+      share = u < p ? 1.0 : 0.0;
+    }
+    if (share > 0) ++merged;
+    for (std::int32_t k = victim + 1; k <= victim + m; ++k) {
+      for (std::size_t j = 0; j < cache[k].value.size(); ++j) {
+        cache[k].value[j] += share * cache[victim].value[j] / m;
+      }
+      cache[k].value = as_stored(cache[k].value);
+    }
+    cache.erase(victim);
+  }
+
+ private:
+  std::int64_t budget_;
+  bool cumulative_, expectation_;
+  std::map<std::int32_t, double> seen_;
+};
+
+}  // namespace kvsim::test
