@@ -20,17 +20,40 @@ AxisChoice read_all() { return {.axis = "read", .name = "all", .params = {}, .ma
 
 std::vector<AxisChoice> all_choices() {
   return {
-      select_all(),     select_recent(),  select_accumulated(),
+      select_all(),
+      select_recent(),
+      select_accumulated(),
+      select_knorm(),
+      select_keydiff(),
+      select_expected_attention(),
+      select_lagkv(),
+      select_random(),
+      select_last_window(),
+      select_critical(),
+      select_chunked(),
+      select_periodic(),
+      select_r_kv(),
+      select_lazy_layers(),
+      select_streaming_heads(),
+      select_oracle_future(),
 
-      budget_none(),    budget_uniform(),
+      budget_none(),
+      budget_uniform(),
+      budget_ada(),
+      budget_lazy(),
+      budget_duo(),
 
-      merge_drop(),     merge_residual(),
+      merge_drop(),
+      merge_residual(),
 
       share_none(),
 
       read_all(),
 
-      store_recorded(), store_fp32(),     store_fp16(),         store_bf16(),
+      store_recorded(),
+      store_fp32(),
+      store_fp16(),
+      store_bf16(),
   };
 }
 

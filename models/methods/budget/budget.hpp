@@ -8,5 +8,8 @@ namespace kvsim {
 
 AxisChoice budget_none();
 AxisChoice budget_uniform();
+AxisChoice budget_ada();
+AxisChoice budget_lazy();
+AxisChoice budget_duo();
 
 }  // namespace kvsim
