@@ -89,7 +89,12 @@ Parsed parse_name(const std::string& name) {
   for (const std::string& part : split(name)) {
     if (const Preset* preset = find_preset(part)) {
       for (const auto& [axis, choice] : preset->info.axes) {
-        if (choice != neutral_axes().at(axis)) choose(parsed, axis, choice, part);
+        // A uniform budget is what any selector has that is given no other: "h2o+budget=ada".
+        if (choice == "uniform") {
+          if (!parsed.chosen_by.contains(axis)) parsed.axes[axis] = choice;
+        } else if (choice != neutral_axes().at(axis)) {
+          choose(parsed, axis, choice, part);
+        }
       }
       parsed.defaults.insert(preset->defaults.begin(), preset->defaults.end());
       parsed.default_budget = std::max(parsed.default_budget, preset->default_budget);

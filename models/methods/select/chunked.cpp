@@ -41,10 +41,13 @@ class ChunkedSelector final : public ScoredSelector {
   std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     if (allotted.entries >= prompt || chunks_.empty()) return highest(score_, allotted.entries);
+    const auto chunk = static_cast<std::int64_t>(chunk_);
+    // Where the short last chunk is among the kept, another may fit into the same budget.
+    std::int64_t count = allotted.entries / chunk;
+    if (tokens_of(highest(chunks_, count + 1)) <= allotted.entries) ++count;
     std::vector<std::int32_t> kept;
-    const std::int64_t chunks = allotted.entries / static_cast<std::int64_t>(chunk_);
-    for (const std::int32_t chunk : highest(chunks_, chunks)) {
-      const std::size_t first = static_cast<std::size_t>(chunk) * chunk_;
+    for (const std::int32_t each : highest(chunks_, count)) {
+      const std::size_t first = static_cast<std::size_t>(each) * chunk_;
       for (std::size_t i = first; i < std::min(first + chunk_, score_.size()); ++i) {
         kept.push_back(static_cast<std::int32_t>(i));
       }
@@ -53,8 +56,17 @@ class ChunkedSelector final : public ScoredSelector {
   }
 
  private:
+  [[nodiscard]] std::int64_t tokens_of(const std::vector<std::int32_t>& chunks) const {
+    std::int64_t tokens = 0;
+    for (const std::int32_t each : chunks) {
+      const std::size_t first = static_cast<std::size_t>(each) * chunk_;
+      tokens += static_cast<std::int64_t>(std::min(chunk_, score_.size() - first));
+    }
+    return tokens;
+  }
+
   std::size_t chunk_;
-  std::vector<double> chunks_;
+  std::vector<double> chunks_;  // scores; the last may be of fewer tokens
 };
 
 class ChunkedRule final : public ScoredRule {
@@ -68,8 +80,9 @@ class ChunkedRule final : public ScoredRule {
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
                                    std::int64_t tokens) const override {
     // Whether a shorter last chunk is among the kept depends on the data.
-    if (budget < prompt && prompt > chunk_ && prompt % chunk_ != 0) return std::nullopt;
-    return ScoredRule::held(budget, prompt, tokens);
+    if (budget >= prompt || prompt < chunk_) return ScoredRule::held(budget, prompt, tokens);
+    if (prompt % chunk_ != 0) return std::nullopt;
+    return ScoredRule::held(budget / chunk_ * chunk_, prompt, tokens);
   }
 
  private:
@@ -85,18 +98,16 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
   }
   if (prompt >= chunk && entries < prompt) {
     const std::int64_t chunks = (prompt + chunk - 1) / chunk;
-    std::int64_t kept = entries / chunk;
-    if (settling.budget() && kept < 1) {
+    if (settling.budget() && entries < chunk) {
       settling.refuse(fmt::format("a budget of {} entries is no whole chunk of {} tokens (ChunkKV)",
                                   entries, chunk));
     }
     if (!settling.budget()) {
-      kept = std::max<std::int64_t>(
-          static_cast<std::int64_t>(static_cast<double>(chunks) * (1.0 - settling.number("ratio"))),
-          1);
+      const auto kept = static_cast<std::int64_t>(static_cast<double>(chunks) *
+                                                  (1.0 - settling.number("ratio")));
+      entries = std::min(std::max<std::int64_t>(kept, 1) * chunk, prompt);
+      settling.set_entries(entries);
     }
-    entries = std::min(kept * chunk, prompt);
-    settling.set_entries(entries);
   }
   return std::make_shared<ChunkedRule>(make_wrapped_scorer(settling, entries), chunk);
 }
