@@ -24,10 +24,11 @@ std::string complaint(const std::string& name, std::optional<Budget> budget, Par
 const Budget kTen{0, 10};
 
 TEST_CASE("unknown names are answered with the nearest") {
-  CHECK(complaint("zeromrge", kTen) ==
-        "unknown method \"zeromrge\"; did you mean \"zeromerge\"? (full, h2o, streaming-llm, "
-        "zeromerge, "
-        "zeromerge-paper)");
+  const std::string answer = complaint("zeromrge", kTen);
+  CHECK(answer.starts_with("unknown method \"zeromrge\"; did you mean \"zeromerge\"? ("));
+  for (const MethodInfo& info : builtin_methods()) {
+    CHECK(answer.find(info.name) != std::string::npos);
+  }
   CHECK(complaint("h2o+merge=residul", kTen).find("did you mean \"residual\"?") !=
         std::string::npos);
   CHECK(complaint("h2o+stor=fp16", kTen).find("unknown axis \"stor\"; did you mean \"store\"?") !=
