@@ -4,3 +4,5 @@ kvsim_test(methods_reading SOURCES models/test_methods_reading.cpp LINK kvsim::r
 kvsim_test(methods_stored SOURCES models/test_methods_stored.cpp models/test_minicache.cpp LINK kvsim::replay)
 kvsim_test(methods_window SOURCES models/test_methods_window.cpp LINK kvsim::replay)
 kvsim_test(methods_merging SOURCES models/test_methods_merging.cpp models/test_keepkv.cpp models/test_less.cpp LINK kvsim::replay)
+kvsim_test(methods_content SOURCES models/test_methods_content.cpp
+           models/test_methods_content_layers.cpp LINK kvsim::replay)

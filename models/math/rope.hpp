@@ -16,8 +16,26 @@ class Rope {
 
   /// row [d] becomes R(delta) row.
   void rotate(std::span<float> row, std::int64_t delta) const;
+  void rotate(std::span<double> row, std::int64_t delta) const;
+
+  /// Mean of R(position) over positions first … first + count - 1, by its pairs: [[c, -s], [s, c]].
+  struct MeanRotation {
+    std::vector<double> cos, sin;  // [d / 2]
+  };
+  [[nodiscard]] MeanRotation mean_rotation(std::int64_t first, std::int64_t count) const;
+  /// row [d] becomes the mean rotation of it.
+  void turn(std::span<double> row, const MeanRotation& mean) const;
 
  private:
+  template <class T>
+  void rotate_row(std::span<T> row, std::int64_t delta) const;
+  [[nodiscard]] std::size_t first_of(std::size_t pair) const {
+    return interleaved_ ? 2 * pair : pair;
+  }
+  [[nodiscard]] std::size_t second_of(std::size_t pair) const {
+    return interleaved_ ? 2 * pair + 1 : pair + inv_freq_.size();
+  }
+
   std::vector<double> inv_freq_;
   bool interleaved_;
 };

@@ -39,6 +39,31 @@ std::vector<AxisChoice> all_choices() {
       merge_drop(),       merge_residual(),     select_all(),
       select_recent(),    select_accumulated(), select_logit_average(),
       select_key_runs(),
+      select_all(),
+      select_recent(),
+      select_accumulated(),
+      select_knorm(),
+      select_keydiff(),
+      select_expected_attention(),
+      select_lagkv(),
+      select_random(),
+      select_last_window(),
+      select_critical(),
+      select_chunked(),
+      select_periodic(),
+      select_r_kv(),
+      select_lazy_layers(),
+      select_streaming_heads(),
+      select_oracle_future(),
+
+      budget_none(),
+      budget_uniform(),
+      budget_ada(),
+      budget_lazy(),
+      budget_duo(),
+
+      merge_drop(),
+      merge_residual(),
 
       budget_none(),      budget_uniform(),     budget_variance(),
 
@@ -58,6 +83,10 @@ std::vector<AxisChoice> all_choices() {
       store_masked(),     store_recorded(),     store_fp32(),
       store_fp16(),       store_bf16(),         store_recorded(),
       store_fp32(),       store_fp16(),         store_bf16(),
+      store_recorded(),
+      store_fp32(),
+      store_fp16(),
+      store_bf16(),
   };
 }
 

@@ -214,6 +214,7 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt_entries, entries, head);
   all.kv += Bytes{std::llround(static_cast<double>((one.kv * heads).count()) * pair_share)};
   all.side += one.side * heads;
+  all.host += one.host * heads;
   return all;
 }
 

@@ -12,5 +12,8 @@ AxisChoice budget_pyramid();
 AxisChoice budget_cosine();
 AxisChoice budget_first_full();
 AxisChoice budget_variance();
+AxisChoice budget_ada();
+AxisChoice budget_lazy();
+AxisChoice budget_duo();
 
 }  // namespace kvsim

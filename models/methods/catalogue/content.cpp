@@ -3,7 +3,94 @@
 #include "models/methods/presets.hpp"
 
 namespace kvsim {
+namespace {
 
-PresetRows content_presets() { return {}; }
+/// A scorer in the ratio harness.
+PresetRow scorer(std::string name, std::string summary, std::string paper, std::string cost_class) {
+  return {.name = name,
+          .summary = std::move(summary),
+          .paper = std::move(paper),
+          .axes = {{"select", name}, {"budget", "uniform"}},
+          .size_law = "int(s (1 - ratio)) + n",
+          .cost_class = std::move(cost_class)};
+}
+
+}  // namespace
+
+PresetRows content_presets() {
+  const std::string flash = "S0: flash attention untouched";
+  return {
+      scorer(
+          "knorm", "prompt tokens with the smallest keys",
+          "Devoto et al., A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression",
+          flash),
+      scorer("keydiff", "prompt tokens whose keys differ most from the mean key",
+             "Park et al., KeyDiff", flash),
+      scorer("expected-attention",
+             "prompt tokens that queries still to come are expected to attend",
+             "Devoto et al., Expected Attention", "S0 and queries before RoPE"),
+      scorer("lagkv", "prompt tokens that stand out from those after them", "Liang et al., LagKV",
+             flash),
+      scorer("random", "prompt tokens drawn at random: what any scorer must beat", "kvpress",
+             flash),
+      {.name = "adakv",
+       .summary =
+           "the heads of a layer share one budget, by where attention of the last queries is "
+           "high",
+       .paper = "Feng et al., Ada-KV",
+       .axes = {{"select", "last-window"}, {"budget", "ada"}},
+       .size_law = "sum over heads about Hkv int(s (1 - ratio)), ragged, + n each",
+       .cost_class = "SW(32)"},
+      {.name = "criticalkv",
+       .summary = "half by attention of the last queries, half by that times the value's effect on "
+                  "the output",
+       .paper = "Feng et al., Identify Critical KV Cache in LLM Inference from an Output "
+                "Perturbation Perspective",
+       .axes = {{"select", "critical"}, {"budget", "uniform"}},
+       .size_law = "int(s (1 - ratio)) + n",
+       .cost_class = "SW(32) and a projection of every value"},
+      {.name = "chunkkv",
+       .summary = "whole chunks of 20 tokens, the same in every head of a layer",
+       .paper = "Liu et al., ChunkKV",
+       .axes = {{"select", "chunked"}, {"budget", "uniform"}},
+       .size_law = "20 int(ceil(s / 20) (1 - ratio)) + n, less where the last chunk is short",
+       .cost_class = "SW(32)"},
+      {.name = "decoding",
+       .summary = "compression every 512 decode steps, the prompt left whole",
+       .paper = "kvpress, DecodingPress",
+       .axes = {{"select", "periodic"}},
+       .size_law = "s + n until n = 512, then in [target, target + 512)",
+       .cost_class = flash},
+      {.name = "r-kv",
+       .summary = "importance less redundancy, every 128 decode steps",
+       .paper = "Cai et al., R-KV: Redundancy-aware KV Cache Compression for Reasoning Models",
+       .axes = {{"select", "r-kv"}, {"budget", "uniform"}},
+       .size_law = "in [B, B + 128)",
+       .cost_class = "SW(8); 2 E^2 d every 128 steps",
+       .defaults = {},
+       .default_budget = 0.2},
+      {.name = "simlayerkv",
+       .summary =
+           "layers whose last query looks at sinks and recent tokens alone keep nothing else",
+       .paper = "Zhang et al., SimLayerKV",
+       .axes = {{"select", "lazy-layers"}, {"budget", "lazy"}},
+       .size_law = "lazy layers min(T, 1027), others T",
+       .cost_class = "SW(1)"},
+      {.name = "duo-attention",
+       .summary = "retrieval heads keep everything, streaming heads sinks and recent tokens",
+       .paper = "Xiao et al., DuoAttention",
+       .axes = {{"select", "streaming-heads"}, {"budget", "duo"}},
+       .size_law = "retrieval heads T, streaming heads min(T, 384)",
+       .cost_class = flash},
+      {.name = "oracle-future",
+       .summary = "reference: the entry that later queries attend least leaves for good",
+       .paper = "none: a reference of this simulator",
+       .axes = {{"select", "oracle-future"}, {"budget", "uniform"}},
+       .size_law = "min(T, B)",
+       .cost_class = "none can be named: it reads the trace's future",
+       .defaults = {},
+       .default_budget = 0.2},
+  };
+}
 
 }  // namespace kvsim

@@ -1,0 +1,155 @@
+// DuoAttention (Xiao et al. 2024): retrieval heads keep everything, streaming heads sinks and
+// recent tokens. Which are which: a table of the released form (a line a layer, a number a KV head,
+// the lowest stream), or scores of the prompt (models/math: retrieval_score).
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "models/methods/budget/budget.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+using Table = std::vector<std::vector<double>>;  // [layer][KV head]
+
+Table read_table(const std::string& path) {
+  std::ifstream file{path};
+  if (!file) throw InputError{fmt::format("{}: cannot be read", path)};
+  Table table;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    std::istringstream words{line};
+    std::vector<double> row;
+    std::string word;
+    while (words >> word) {
+      std::size_t used = 0;
+      double value = 0;
+      try {
+        value = std::stod(word, &used);
+      } catch (const std::exception&) {
+        used = 0;
+      }
+      if (used != word.size() || !std::isfinite(value)) {
+        throw InputError{fmt::format("{}:{}: expected a number for each KV head, got \"{}\"", path,
+                                     number, word)};
+      }
+      row.push_back(value);
+    }
+    if (row.empty()) continue;
+    if (!table.empty() && row.size() != table.front().size()) {
+      throw InputError{fmt::format("{}:{}: expected {} KV heads as above, got {}", path, number,
+                                   table.front().size(), row.size())};
+    }
+    table.push_back(std::move(row));
+  }
+  if (table.empty()) throw InputError{fmt::format("{}: expected a line for each layer", path)};
+  return table;
+}
+
+class DuoBudget final : public BudgetRule {
+ public:
+  DuoBudget(std::int64_t entries, double fraction, bool at_least, Table table)
+      : entries_{entries}, fraction_{fraction}, at_least_{at_least}, table_{std::move(table)} {}
+  BudgetScope scope() const override { return BudgetScope::kModel; }
+  std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override {
+    return std::nullopt;
+  }
+  bool layers_alike() const override { return false; }
+  Bytes side_bytes_per_head() const override { return Bytes{8}; }  // length and offset, int32
+
+  std::vector<std::vector<Allotment>> allot_model(
+      std::span<const std::vector<HeadVerdict>> layers) const override {
+    struct Place {
+      double score;
+      std::size_t layer, head;
+    };
+    std::vector<Place> heads;
+    std::vector<std::vector<Allotment>> given;
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      given.emplace_back(layers[layer].size());
+      for (std::size_t head = 0; head < layers[layer].size(); ++head) {
+        const double score =
+            table_.empty() ? layers[layer][head].statistic : table_.at(layer).at(head);
+        heads.push_back({score, layer, head});
+      }
+    }
+    std::stable_sort(heads.begin(), heads.end(),
+                     [](const Place& a, const Place& b) { return a.score < b.score; });
+    const double exact = fraction_ * static_cast<double>(heads.size());
+    // The released code rounds; a budget is not to be exceeded (1e-9: the solution's own rounding).
+    const double streaming = at_least_ ? std::ceil(exact - 1e-9) : std::nearbyint(exact);
+    for (std::size_t i = 0; i < std::min(static_cast<std::size_t>(streaming), heads.size()); ++i) {
+      given[heads[i].layer][heads[i].head].entries = entries_;
+    }
+    return given;
+  }
+
+ private:
+  std::int64_t entries_;
+  double fraction_;
+  bool at_least_;
+  Table table_;
+};
+
+std::shared_ptr<const BudgetRule> make(Settling& settling) {
+  if (settling.choice("select") != "streaming-heads") {
+    settling.refuse("budget=duo is a budget of whole heads: expected select=streaming-heads");
+  }
+  const std::int64_t entries = settling.integer("n_sink") + settling.integer("n_recent");
+  Table table;
+  if (const std::string& path = settling.word("heads"); !path.empty()) {
+    table = read_table(path);
+    const auto heads = static_cast<std::size_t>(settling.site().shape.n_kv_heads);
+    const auto layers = static_cast<std::size_t>(settling.n_layers());
+    if (table.size() != layers || (heads > 0 && table.front().size() != heads)) {
+      settling.refuse(fmt::format("heads: expected {} layers of {} KV heads, got {} of {} in {}",
+                                  layers, heads, table.size(), table.front().size(), path));
+    }
+  }
+  double fraction = settling.number("streaming_fraction");
+  if (settling.budget()) {
+    if (settling.given("streaming_fraction")) {
+      settling.refuse("budget and streaming_fraction are both given; one follows from the other");
+    }
+    const auto prompt = static_cast<double>(settling.prompt());
+    const double share =
+        std::min(static_cast<double>(settling.entries_of(*settling.budget())) / prompt, 1.0);
+    const double streaming = std::min(static_cast<double>(entries) / prompt, 1.0);
+    if (share < streaming) {
+      settling.refuse(fmt::format(
+          "a budget of {:.4g} of {} prompt tokens is below the {:.4g} that sinks and recent tokens "
+          "hold in every head (DuoAttention: at least {} entries)",
+          share, settling.prompt(), streaming, entries));
+    }
+    fraction = streaming < 1 ? (1 - share) / (1 - streaming) : 0;
+    settling.settle("streaming_fraction", fraction);
+  }
+  return std::make_shared<DuoBudget>(entries, fraction, settling.budget().has_value(),
+                                     std::move(table));
+}
+
+}  // namespace
+
+AxisChoice budget_duo() {
+  return {
+      .axis = "budget",
+      .name = "duo",
+      .params = {number_param("streaming_fraction", "", 0.5, 0, 1, "a number in [0, 1]",
+                              "share of all heads that stream: the lowest scores",
+                              "DuoAttention, 0.5 with grouped queries and 0.75 without; kvpress "
+                              "head_compression_ratio",
+                              {"head_compression_ratio"}),
+                 path_param("heads",
+                            "table of head scores, a line a layer; none: scored on the prompt",
+                            "DuoAttention, full_attention_heads.tsv")},
+      .make = &make};
+}
+
+}  // namespace kvsim

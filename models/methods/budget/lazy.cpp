@@ -1,0 +1,59 @@
+// SimLayerKV (Zhang et al. 2024): a layer whose last query looks at sinks and recent tokens alone
+// is lazy, and keeps nothing else.
+//
+// lazy <=> mean over heads of the statistic > lazy_threshold; a lazy layer keeps n_sink + n_recent
+// - 1 entries (4 + 1023 as released: the last query's own place is set aside), others everything.
+
+#include <limits>
+
+#include "models/methods/budget/budget.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+class LazyBudget final : public BudgetRule {
+ public:
+  LazyBudget(std::int64_t entries, double threshold) : entries_{entries}, threshold_{threshold} {}
+  BudgetScope scope() const override { return BudgetScope::kLayer; }
+  std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override {
+    return std::nullopt;
+  }
+  bool layers_alike() const override { return false; }
+  std::vector<Allotment> allot_layer(std::int32_t /*layer*/,
+                                     std::span<const HeadVerdict> heads) const override {
+    double mean = 0;
+    for (const HeadVerdict& head : heads) mean += head.statistic;
+    mean /= static_cast<double>(heads.size());
+    Allotment one;
+    if (mean > threshold_) one.entries = entries_;
+    return std::vector<Allotment>(heads.size(), one);
+  }
+
+ private:
+  std::int64_t entries_;
+  double threshold_;
+};
+
+std::shared_ptr<const BudgetRule> make(Settling& settling) {
+  if (settling.choice("select") != "lazy-layers") {
+    settling.refuse("budget=lazy judges layers by a statistic that only select=lazy-layers has");
+  }
+  return std::make_shared<LazyBudget>(settling.integer("n_sink") + settling.integer("n_recent") - 1,
+                                      settling.number("lazy_threshold"));
+}
+
+}  // namespace
+
+AxisChoice budget_lazy() {
+  return {.axis = "budget",
+          .name = "lazy",
+          .params = {number_param(
+              "lazy_threshold", "", 0.9, 0, 1, "a number in [0, 1]; 1: no layer is lazy",
+              "share of the last query's attention on sinks and recent tokens above which a layer "
+              "is lazy",
+              "SimLayerKV: Llama-3 0.9, Llama-2 0.65, Mistral 0.8, Qwen 0.85; kvpress 1")},
+          .make = &make};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,125 @@
+// ChunkKV (Liu et al. 2025; kvpress, ChunkKVPress): whole chunks of neighbouring tokens, the same
+// in every head of a layer.
+//
+//   score of a chunk = mean over its tokens of their scores summed over heads
+// The int(#chunks (1 - ratio)) highest chunks are kept, at least one; a shorter last chunk counts
+// as one. A prompt shorter than a chunk is selected from token by token.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "models/methods/select/scored.hpp"
+#include "models/methods/select/select.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+class ChunkedSelector final : public ScoredSelector {
+ public:
+  ChunkedSelector(std::shared_ptr<const Scorer> scorer, const SessionPlace& place,
+                  std::int64_t chunk)
+      : ScoredSelector{std::move(scorer), place}, chunk_{static_cast<std::size_t>(chunk)} {}
+
+  void learn_prompt(PromptScores& scores) override {
+    score_.assign(static_cast<std::size_t>(scores.prompt()), 0.0);
+    for (std::size_t h = 0; h < scores.heads().size(); ++h) {
+      std::vector<double> one = score_prompt(scorer(), scores, h, place());
+      make_finite(one, scorer());
+      for (std::size_t i = 0; i < one.size(); ++i) score_[i] += one[i];
+    }
+    if (score_.size() < chunk_) return;
+    for (std::size_t first = 0; first < score_.size(); first += chunk_) {
+      const std::size_t last = std::min(first + chunk_, score_.size());
+      double sum = 0;
+      for (std::size_t i = first; i < last; ++i) sum += score_[i];
+      chunks_.push_back(sum / static_cast<double>(last - first));
+      for (std::size_t i = first; i < last; ++i) score_[i] = chunks_.back();
+    }
+  }
+  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+    KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
+    if (allotted.entries >= prompt || chunks_.empty()) return highest(score_, allotted.entries);
+    const auto chunk = static_cast<std::int64_t>(chunk_);
+    // Where the short last chunk is among the kept, another may fit into the same budget.
+    std::int64_t count = allotted.entries / chunk;
+    if (tokens_of(highest(chunks_, count + 1)) <= allotted.entries) ++count;
+    std::vector<std::int32_t> kept;
+    for (const std::int32_t each : highest(chunks_, count)) {
+      const std::size_t first = static_cast<std::size_t>(each) * chunk_;
+      for (std::size_t i = first; i < std::min(first + chunk_, score_.size()); ++i) {
+        kept.push_back(static_cast<std::int32_t>(i));
+      }
+    }
+    return kept;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t tokens_of(const std::vector<std::int32_t>& chunks) const {
+    std::int64_t tokens = 0;
+    for (const std::int32_t each : chunks) {
+      const std::size_t first = static_cast<std::size_t>(each) * chunk_;
+      tokens += static_cast<std::int64_t>(std::min(chunk_, score_.size() - first));
+    }
+    return tokens;
+  }
+
+  std::size_t chunk_;
+  std::vector<double> chunks_;  // scores; the last may be of fewer tokens
+};
+
+class ChunkedRule final : public ScoredRule {
+ public:
+  ChunkedRule(std::shared_ptr<const Scorer> scorer, std::int64_t chunk)
+      : ScoredRule{std::move(scorer)}, chunk_{chunk} {}
+  std::unique_ptr<Selector> start(const SessionPlace& place) const override {
+    return std::make_unique<ChunkedSelector>(scorer(), place, chunk_);
+  }
+  bool shared_by_layer() const override { return true; }
+  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+                                   std::int64_t tokens) const override {
+    // Whether a shorter last chunk is among the kept depends on the data.
+    if (budget >= prompt || prompt < chunk_) return ScoredRule::held(budget, prompt, tokens);
+    if (prompt % chunk_ != 0) return std::nullopt;
+    return ScoredRule::held(budget / chunk_ * chunk_, prompt, tokens);
+  }
+
+ private:
+  std::int64_t chunk_;
+};
+
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  const std::int64_t chunk = settling.integer("chunk");
+  const std::int64_t prompt = settling.prompt();
+  std::int64_t entries = settle_ratio(settling);
+  if (settling.slots() > 0) {
+    settling.refuse("whole chunks leave no room for merged entries: expected merge=drop");
+  }
+  if (prompt >= chunk && entries < prompt) {
+    const std::int64_t chunks = (prompt + chunk - 1) / chunk;
+    if (settling.budget() && entries < chunk) {
+      settling.refuse(fmt::format("a budget of {} entries is no whole chunk of {} tokens (ChunkKV)",
+                                  entries, chunk));
+    }
+    if (!settling.budget()) {
+      const auto kept = static_cast<std::int64_t>(static_cast<double>(chunks) *
+                                                  (1.0 - settling.number("ratio")));
+      entries = std::min(std::max<std::int64_t>(kept, 1) * chunk, prompt);
+      settling.set_entries(entries);
+    }
+  }
+  return std::make_shared<ChunkedRule>(make_wrapped_scorer(settling, entries), chunk);
+}
+
+}  // namespace
+
+AxisChoice select_chunked() {
+  std::vector<ParamInfo> params = wrapped_scorer_params("last-window");
+  params.push_back(integer_param("chunk", "", 20, 1, kManyEntries, "an integer >= 1",
+                                 "neighbouring tokens kept or dropped as one",
+                                 "kvpress, ChunkKVPress chunk_length", {"chunk_length"}));
+  return scored_choice("chunked", std::move(params), &make);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,47 @@
+// The norm of keys, and nothing else: Devoto et al. 2024, "A Simple and Effective L2 Norm-Based
+// Strategy for KV Cache Compression", found that keys of low norm draw attention.
+//
+//   score_i = -|k_i|
+
+#include <cmath>
+
+#include "models/math/attend.hpp"
+#include "models/methods/select/scored.hpp"
+#include "models/methods/select/select.hpp"
+
+namespace kvsim {
+namespace {
+
+class Knorm final : public Scorer {
+ public:
+  std::vector<double> score(const ScoredTokens& tokens,
+                            const SessionPlace& /*place*/) const override {
+    const auto d = static_cast<std::size_t>(tokens.head.head_dim);
+    std::vector<double> all;
+    all.reserve(tokens.size());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const auto key = tokens.keys.subspan(i * d, d);
+      all.push_back(-std::sqrt(dot(key, key)));
+    }
+    return all;
+  }
+  bool non_negative() const override { return false; }
+  ScoreCost cost(double entries, double /*queries*/, const HeadShape& shape) const override {
+    return {.flops = 2.0 * entries * shape.head_dim,
+            .read = entries * shape.row_bytes() / 2,
+            .transient = Bytes{static_cast<std::int64_t>(entries) * 4}};
+  }
+};
+
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  return make_scored(settling, make_knorm(settling));
+}
+
+}  // namespace
+
+std::shared_ptr<const Scorer> make_knorm(Settling& /*settling*/) {
+  return std::make_shared<Knorm>();
+}
+AxisChoice select_knorm() { return scored_choice("knorm", {}, &make); }
+
+}  // namespace kvsim

@@ -1,0 +1,23 @@
+#pragma once
+
+// Compression every so many decode steps, by any scorer.
+
+#include "models/methods/select/scored.hpp"
+
+namespace kvsim {
+
+struct PeriodicSettings {
+  std::int64_t interval = 512;  // decode steps between compressions
+  /// Entries after a compression; below 1 a share of the tokens so far; 0: what the budget allots.
+  double target = 0;
+  bool prompt_too = false;  // the prompt is compressed at its end
+};
+
+/// Held entries after `tokens` tokens, `entries` being what the budget allots.
+[[nodiscard]] std::int64_t periodic_held(const PeriodicSettings& settings, std::int64_t entries,
+                                         std::int64_t prompt, std::int64_t tokens);
+
+[[nodiscard]] std::shared_ptr<const SelectRule> make_periodic(const PeriodicSettings& settings,
+                                                              std::shared_ptr<const Scorer> scorer);
+
+}  // namespace kvsim

@@ -1,0 +1,40 @@
+// Scores drawn uniformly: what any scorer must beat (kvpress, RandomPress). Keyed by (seed, layer,
+// head, position), so that a token keeps its score however often it is asked.
+
+#include "models/math/counter_random.hpp"
+#include "models/methods/select/scored.hpp"
+#include "models/methods/select/select.hpp"
+
+namespace kvsim {
+namespace {
+
+class RandomScore final : public Scorer {
+ public:
+  std::vector<double> score(const ScoredTokens& tokens, const SessionPlace& place) const override {
+    std::vector<double> all;
+    all.reserve(tokens.size());
+    for (const std::int32_t position : tokens.positions) {
+      all.push_back(counter_uniform(place.seed, static_cast<std::uint64_t>(place.layer),
+                                    static_cast<std::uint64_t>(tokens.kv_head),
+                                    static_cast<std::uint64_t>(position)));
+    }
+    return all;
+  }
+  bool non_negative() const override { return true; }
+  ScoreCost cost(double entries, double /*queries*/, const HeadShape& /*shape*/) const override {
+    return {.flops = 0, .read = 0, .transient = Bytes{static_cast<std::int64_t>(entries) * 4}};
+  }
+};
+
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  return make_scored(settling, make_random(settling));
+}
+
+}  // namespace
+
+std::shared_ptr<const Scorer> make_random(Settling& /*settling*/) {
+  return std::make_shared<RandomScore>();
+}
+AxisChoice select_random() { return scored_choice("random", {}, &make); }
+
+}  // namespace kvsim

@@ -1,0 +1,183 @@
+// The ratio harness (kvpress, ScorerPress.compress): per stored head the int(s (1 - ratio)) highest
+// scores of the prompt are kept; decode appends.
+
+#include "models/methods/select/scored.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "models/methods/params.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct NamedScorer {
+  std::string name;
+  std::shared_ptr<const Scorer> (*make)(Settling&);
+  std::vector<ParamInfo> params;
+};
+
+std::vector<NamedScorer> all_scorers() {
+  return {{"knorm", &make_knorm, {}},
+          {"keydiff", &make_keydiff, {}},
+          {"expected-attention", &make_expected_attention, expected_attention_params()},
+          {"lagkv", &make_lagkv, lagkv_params()},
+          {"random", &make_random, {}},
+          {"last-window", &make_last_window, last_window_params()}};
+}
+
+}  // namespace
+
+std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred) {
+  std::vector<std::string> words{preferred};
+  std::vector<ParamInfo> params;
+  for (NamedScorer& each : all_scorers()) {
+    if (each.name != preferred) words.push_back(each.name);
+    for (ParamInfo& param : each.params) {
+      // Scorers that share a parameter's name share its meaning and default.
+      if (find_param(params, param.name) == nullptr) params.push_back(std::move(param));
+    }
+  }
+  params.insert(params.begin(), word_param("scorer", words, "what tokens are scored by",
+                                           "kvpress, any ScorerPress"));
+  return params;
+}
+
+std::shared_ptr<const Scorer> make_wrapped_scorer(Settling& settling, std::int64_t entries) {
+  const std::string& name = settling.word("scorer");
+  if (name == "last-window" && entries < settling.integer("window")) {
+    settling.settle("window", entries);
+  }
+  for (const NamedScorer& each : all_scorers()) {
+    if (each.name == name) return each.make(settling);
+  }
+  KVSIM_CHECK(false, "no scorer {}", name);
+  return nullptr;
+}
+
+ParamInfo ratio_param() {
+  return number_param("ratio", "rho", 0.0, 0.0, 1.0, "a number in [0, 1)",
+                      "share of the prompt removed, where no budget is given", "kvpress, default 0",
+                      {"compression_ratio"});
+}
+
+std::int64_t settle_ratio(Settling& settling) {
+  const double ratio = settling.number("ratio");
+  if (settling.budget() && settling.given("ratio")) {
+    settling.refuse("budget and ratio are both given; one follows from the other");
+  }
+  const auto prompt = static_cast<double>(settling.prompt());
+  const std::int64_t entries = settling.budget()
+                                   ? settling.entries_of(*settling.budget())
+                                   : static_cast<std::int64_t>(prompt * (1.0 - ratio));
+  settling.set_entries(entries);
+  const std::int64_t slots = settling.reserve_slots(entries);
+  if (entries - slots < 1) {
+    settling.refuse(fmt::format("ratio {} of {} prompt tokens leaves no entry{}", ratio,
+                                settling.prompt(),
+                                slots > 0 ? fmt::format(" beside {} slots", slots) : ""));
+  }
+  if (settling.budget()) {
+    settling.settle("ratio", std::max(1.0 - static_cast<double>(entries) / prompt, 0.0));
+  }
+  return entries;
+}
+
+std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores, std::size_t h,
+                                 const SessionPlace& place) {
+  const HeadVectors& head = scores.heads()[h];
+  const auto rows = static_cast<std::size_t>(head.prompt * head.head_dim);
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(head.prompt));
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<double> all =
+      scorer.score({.head = head,
+                    .positions = positions,
+                    .keys = head.keys.first(rows),
+                    .values = head.values.first(rows),
+                    .first_query = 0,
+                    .tokens = head.prompt,
+                    .kv_head = scores.first_head() + static_cast<std::int32_t>(h)},
+                   place);
+  KVSIM_CHECK(all.size() == positions.size() &&
+                  std::none_of(all.begin(), all.end(), [](double x) { return std::isnan(x); }),
+              "{} scores of {} tokens, or some that are none", all.size(), positions.size());
+  return all;
+}
+
+void make_finite(std::vector<double>& scores, const Scorer& scorer) {
+  double most = -kInfinity;
+  for (const double x : scores) {
+    if (x < kInfinity) most = std::max(most, x);
+  }
+  const double stand_in = scorer.forced_score(most > -kInfinity ? most : 1.0);
+  std::replace(scores.begin(), scores.end(), kInfinity, stand_in);
+}
+
+std::vector<std::int32_t> highest(std::span<const double> scores, std::int64_t count) {
+  std::vector<std::int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (count >= std::ssize(order)) return order;
+  const auto keep = order.begin() + static_cast<std::ptrdiff_t>(std::max<std::int64_t>(count, 0));
+  std::nth_element(order.begin(), keep, order.end(), [scores](std::int32_t a, std::int32_t b) {
+    const double x = scores[static_cast<std::size_t>(a)];
+    const double y = scores[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  order.erase(keep, order.end());
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+void ScoredSelector::learn_prompt(PromptScores& scores) {
+  score_ = score_prompt(*scorer_, scores, 0, place_);
+}
+
+double ScoredSelector::importance(std::int32_t id, std::int32_t /*newest*/,
+                                  bool /*at_prefill*/) const {
+  const auto at = static_cast<std::size_t>(id);
+  return at < score_.size() ? score_[at] : kInfinity;
+}
+
+std::optional<std::int64_t> ScoredRule::held(std::int64_t budget, std::int64_t prompt,
+                                             std::int64_t tokens) const {
+  return std::min(budget, std::min(prompt, tokens)) + std::max<std::int64_t>(tokens - prompt, 0);
+}
+
+PrefillExtra ScoredRule::prefill_extra(const LayerShape& shape, Dtype recorded,
+                                       std::int64_t prompt) const {
+  const HeadShape head{.group = shape.n_heads / shape.n_kv_heads,
+                       .head_dim = shape.head_dim,
+                       .recorded = recorded,
+                       .stored = recorded};
+  const auto s = static_cast<double>(prompt);
+  // Rows of attention are charged by the cost class.
+  const double queries = scorer_->needs().prompt_scores == PromptScoreClass::kNone ? s : 0;
+  const ScoreCost one = scorer_->cost(s, queries, head);
+  const double heads = shape.n_kv_heads;
+  return {.flops = one.flops * heads,
+          .read = one.read * heads,
+          .written = s * 4.0 * heads,
+          .transient = one.transient * static_cast<std::int64_t>(shape.n_kv_heads),
+          .launches = 2,  // the scores, the selection
+          .prefill_repeats = 0};
+}
+
+AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params, MakeSelect make) {
+  params.insert(params.begin(), ratio_param());
+  return {.axis = "select", .name = name, .params = std::move(params), .make = make};
+}
+
+std::shared_ptr<const SelectRule> make_scored(Settling& settling,
+                                              std::shared_ptr<const Scorer> scorer) {
+  settle_ratio(settling);
+  return std::make_shared<ScoredRule>(std::move(scorer));
+}
+
+}  // namespace kvsim

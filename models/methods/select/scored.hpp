@@ -1,0 +1,150 @@
+#pragma once
+
+// Selection by a score per (stored head, token): the scorers and the harness that keeps the
+// highest.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/methods/choices.hpp"
+
+namespace kvsim {
+
+/// Tokens of one stored head to be scored, in order of position.
+struct ScoredTokens {
+  const HeadVectors& head;                  // for its recorded queries
+  std::span<const std::int32_t> positions;  // [n], ascending
+  std::span<const float> keys, values;      // [n, d]: row i is that of positions[i]
+  std::int64_t first_query = 0;  // queries of positions first_query … tokens - 1 are at hand
+  std::int64_t tokens = 0;       // of the sequence so far
+  std::int32_t kv_head = 0;      // in its layer
+
+  [[nodiscard]] std::size_t size() const { return positions.size(); }
+};
+
+/// What scoring one stored head costs: beyond attention rows that the cost class charges.
+struct ScoreCost {
+  double flops = 0;
+  double read = 0;  // bytes
+  Bytes transient{0};
+};
+
+/// A score per token; higher: keep. Immutable, shared by all heads.
+class Scorer {
+ public:
+  virtual ~Scorer() = default;
+  /// [n] scores; +infinity marks tokens that are kept whatever the others' scores.
+  [[nodiscard]] virtual std::vector<double> score(const ScoredTokens& tokens,
+                                                  const SessionPlace& place) const = 0;
+  /// Finite stand-in for +infinity where scores are averaged, `highest` being the largest finite.
+  [[nodiscard]] virtual double forced_score(double highest) const { return highest; }
+  /// Scores are products or shares of attention, so that a factor on them means something.
+  [[nodiscard]] virtual bool non_negative() const = 0;
+  [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
+  /// Queries of the past it reads when entries are scored in decoding.
+  [[nodiscard]] virtual std::int32_t past_queries() const { return 0; }
+  /// Bytes carried for these in decoding, per stored head; by default the queries themselves.
+  [[nodiscard]] virtual Bytes past_bytes(const HeadShape& shape) const {
+    return bytes_of(static_cast<std::int64_t>(past_queries()) * shape.group * shape.head_dim,
+                    shape.recorded);
+  }
+  /// Of `entries` entries and, where it reads them, `queries` queries.
+  [[nodiscard]] virtual ScoreCost cost(double entries, double queries,
+                                       const HeadShape& shape) const = 0;
+};
+
+// The scorers, one maker a file, and the parameters each declares.
+[[nodiscard]] std::shared_ptr<const Scorer> make_knorm(Settling& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_keydiff(Settling& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_expected_attention(Settling& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_lagkv(Settling& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_random(Settling& settling);
+[[nodiscard]] std::shared_ptr<const Scorer> make_last_window(Settling& settling);
+[[nodiscard]] std::vector<ParamInfo> expected_attention_params();
+[[nodiscard]] std::vector<ParamInfo> lagkv_params();
+[[nodiscard]] std::vector<ParamInfo> last_window_params();
+
+/// For choices that wrap any scorer: the parameter `scorer` (first the default), then every
+/// scorer's own.
+[[nodiscard]] std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred);
+/// The scorer that the parameter `scorer` names, where `entries` are kept: a window of last queries
+/// is no longer than that.
+[[nodiscard]] std::shared_ptr<const Scorer> make_wrapped_scorer(Settling& settling,
+                                                                std::int64_t entries);
+
+/// The parameter `ratio` of the harness.
+[[nodiscard]] ParamInfo ratio_param();
+/// Entries kept of the prompt: what the budget buys, or int(prompt * (1 - ratio)); sets the
+/// method's budget. Errors: refuses both at once, and a ratio that leaves nothing.
+std::int64_t settle_ratio(Settling& settling);
+
+/// Scores of the prompt of stored head `h` of `scores`.
+[[nodiscard]] std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores,
+                                               std::size_t h, const SessionPlace& place);
+/// +infinity replaced by the scorer's stand-in.
+void make_finite(std::vector<double>& scores, const Scorer& scorer);
+/// Indices of the `count` highest, ascending; among equals the older.
+[[nodiscard]] std::vector<std::int32_t> highest(std::span<const double> scores, std::int64_t count);
+
+/// The ratio harness (kvpress, ScorerPress): the highest of the prompt stay, then decode appends.
+class ScoredSelector : public Selector {
+ public:
+  ScoredSelector(std::shared_ptr<const Scorer> scorer, const SessionPlace& place)
+      : scorer_{std::move(scorer)}, place_{place} {}
+
+  void learn_prompt(PromptScores& scores) override;
+  double score(std::int32_t id) const override { return importance(id, id, true); }
+  double importance(std::int32_t id, std::int32_t newest, bool at_prefill) const override;
+  void leaving(const EntryTable& /*entries*/, std::int32_t /*newest*/, std::int64_t /*room*/,
+               std::vector<std::int32_t>& /*out*/) override {}
+
+ protected:
+  [[nodiscard]] const Scorer& scorer() const { return *scorer_; }
+  [[nodiscard]] const SessionPlace& place() const { return place_; }
+
+  std::vector<double> score_;  // [prompt]
+
+ private:
+  std::shared_ptr<const Scorer> scorer_;
+  SessionPlace place_;
+};
+
+/// E = min(prompt, budget) + generated.
+class ScoredRule : public SelectRule {
+ public:
+  explicit ScoredRule(std::shared_ptr<const Scorer> scorer) : scorer_{std::move(scorer)} {}
+
+  std::unique_ptr<Selector> start(const SessionPlace& place) const override {
+    return std::make_unique<ScoredSelector>(scorer_, place);
+  }
+  MethodNeeds needs() const override { return scorer_->needs(); }
+  Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
+  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+                                   std::int64_t tokens) const override;
+  Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
+    return Bytes{0};
+  }
+  void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
+                const HeadShape& /*shape*/) const override {}
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
+                             std::int64_t prompt) const override;
+
+ protected:
+  [[nodiscard]] const std::shared_ptr<const Scorer>& scorer() const { return scorer_; }
+
+ private:
+  std::shared_ptr<const Scorer> scorer_;
+};
+
+/// A choice of the select axis that is one scorer in the harness.
+[[nodiscard]] AxisChoice scored_choice(std::string_view name, std::vector<ParamInfo> params,
+                                       MakeSelect make);
+/// What its maker does after the scorer is made.
+[[nodiscard]] std::shared_ptr<const SelectRule> make_scored(Settling& settling,
+                                                            std::shared_ptr<const Scorer> scorer);
+
+}  // namespace kvsim
