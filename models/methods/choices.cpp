@@ -21,8 +21,9 @@ AxisChoice read_all() { return {.axis = "read", .name = "all", .params = {}, .ma
 std::vector<AxisChoice> all_choices() {
   return {
       select_all(),     select_recent(),  select_accumulated(),
+      select_kvzip(),   select_kvzip_plus(),
 
-      budget_none(),    budget_uniform(),
+      budget_none(),    budget_uniform(),   budget_global(),
 
       merge_drop(),     merge_residual(),
 

@@ -8,5 +8,6 @@ namespace kvsim {
 
 AxisChoice budget_none();
 AxisChoice budget_uniform();
+AxisChoice budget_global();
 
 }  // namespace kvsim

@@ -9,6 +9,8 @@ namespace kvsim {
 AxisChoice select_all();
 AxisChoice select_recent();
 AxisChoice select_accumulated();
+AxisChoice select_kvzip();
+AxisChoice select_kvzip_plus();
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
