@@ -70,6 +70,8 @@ class Selector {
   /// Called after each decode step's attention, the new token among the entries, if the rule needs
   /// decode rows.
   virtual void observe(const StepView& /*step*/) {}
+  /// What the budget gave, before the prompt is compressed.
+  virtual void take(const Allotment& /*allotted*/) {}
   /// A merge happened: the score of `into` takes in that of `from`.
   virtual void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) {}
 

@@ -22,10 +22,11 @@ std::vector<AxisChoice> all_choices() {
   return {
       select_all(),     select_recent(),  select_accumulated(),
       select_kvzip(),   select_kvzip_plus(),
+      select_kvzap(), select_dms(), select_dmc(),
 
-      budget_none(),    budget_uniform(),   budget_global(),
+      budget_none(),    budget_uniform(),   budget_global(), budget_threshold(),
 
-      merge_drop(),     merge_residual(),
+      merge_drop(),     merge_residual(), merge_accumulate(),
 
       share_none(),
 

@@ -220,6 +220,12 @@ TraceInputs& TraceInputs::operator+=(const TraceInputs& other) {
       per_head.push_back(name);
     }
   }
+  for (const PredictedScores& one : other.predicted) {
+    if (std::none_of(predicted.begin(), predicted.end(),
+                     [&one](const PredictedScores& each) { return each.name == one.name; })) {
+      predicted.push_back(one);
+    }
+  }
   return *this;
 }
 

@@ -86,6 +86,7 @@ void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
   const auto prompt = static_cast<std::int32_t>(first.prompt);
   KVSIM_CHECK(newest_ < 0 && prompt >= 1, "prefill of {} tokens after token {}", prompt, newest_);
   allotted_ = allotted;
+  selector_->take(allotted);
   for (Head& head : heads_) {
     head.entries.reserve(static_cast<std::int32_t>(
         std::min<std::int64_t>(first.tokens, std::max(allotted.entries, std::int64_t{0})) + 1));

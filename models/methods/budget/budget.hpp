@@ -9,5 +9,6 @@ namespace kvsim {
 AxisChoice budget_none();
 AxisChoice budget_uniform();
 AxisChoice budget_global();
+AxisChoice budget_threshold();
 
 }  // namespace kvsim

@@ -16,7 +16,8 @@ TraceInputs oracle_inputs(const OracleSettings& settings) {
   return inputs;
 }
 
-std::vector<double> recorded_scores(const PromptScores& scores, const std::string& name) {
+std::vector<double> recorded_scores(const PromptScores& scores, const std::string& name,
+                                    std::size_t head) {
   const LayerVectors& layer = scores.layer();
   const auto found = layer.per_head.find(name);
   KVSIM_CHECK(found != layer.per_head.end(), "layer {} has no {}", layer.layer, name);
@@ -27,7 +28,7 @@ std::vector<double> recorded_scores(const PromptScores& scores, const std::strin
   std::vector<double> column(tokens);
   for (std::size_t t = 0; t < tokens; ++t) {
     column[t] = static_cast<double>(
-        found->second[t * heads + static_cast<std::size_t>(scores.first_head())]);
+        found->second[t * heads + static_cast<std::size_t>(scores.first_head()) + head]);
   }
   return column;
 }

@@ -30,9 +30,10 @@ inline constexpr const char* kResidualNorm = "score.residual_norm";
 [[nodiscard]] std::vector<double> oracle_scores(const PromptScores& scores,
                                                 const OracleSettings& settings);
 
-/// Recorded numbers `name` ("score.kvzip") of the first head of `scores`: [tokens].
+/// Recorded numbers `name` ("score.kvzip") of head `head` of `scores`: [tokens].
 [[nodiscard]] std::vector<double> recorded_scores(const PromptScores& scores,
-                                                  const std::string& name);
+                                                  const std::string& name,
+                                                  std::size_t head = 0);
 
 /// What the repeat costs a layer: a further pass of the model, the score product chunk by chunk
 /// (2 Hq m (2m) d FLOPs each, logits of one chunk in fp32) and the scores; KVzip+ projects every

@@ -8,5 +8,6 @@ namespace kvsim {
 
 AxisChoice merge_drop();
 AxisChoice merge_residual();
+AxisChoice merge_accumulate();
 
 }  // namespace kvsim

@@ -11,6 +11,9 @@ AxisChoice select_recent();
 AxisChoice select_accumulated();
 AxisChoice select_kvzip();
 AxisChoice select_kvzip_plus();
+AxisChoice select_kvzap();
+AxisChoice select_dms();
+AxisChoice select_dmc();
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
