@@ -22,9 +22,9 @@ std::vector<AxisChoice> all_choices() {
   return {
       select_all(),     select_recent(),  select_accumulated(),
       select_kvzip(),   select_kvzip_plus(),
-      select_kvzap(), select_dms(), select_dmc(),
+      select_kvzap(), select_dms(), select_dmc(), select_pyramid_infer(),
 
-      budget_none(),    budget_uniform(),   budget_global(), budget_threshold(),
+      budget_none(),    budget_uniform(),   budget_global(), budget_threshold(), budget_nested(),
 
       merge_drop(),     merge_residual(), merge_accumulate(),
 

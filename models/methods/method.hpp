@@ -100,6 +100,7 @@ struct PrefillExtra {
   double flops = 0, read = 0, written = 0;
   Bytes transient{0};
   std::int32_t launches = 0;
+  double prompt_share = 1;     // of the prompt's tokens, those that the layer computes at all
   double prefill_repeats = 0;  // further passes of the whole model over the prompt (KVzip)
 };
 

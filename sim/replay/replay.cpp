@@ -1,6 +1,7 @@
 #include "sim/replay/replay.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -196,11 +197,12 @@ class TraceReplay {
         std::vector<HeadVerdict> found(tasks.size());
         std::vector<std::vector<std::int32_t>> kept(tasks.size());
         const bool nested = runner.method.parts().select->nested();
+        if (nested && layer + 1 == info_.n_layers) continue;  // nothing comes after
         parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
           learn(block, tasks[i]);
           if (nested) {
             kept[i] = tasks[i].session->planned(
-                {.entries = *runner.method.parts().budget->entries(layer)});
+                {.entries = *runner.method.parts().budget->entries(layer + 1)});
           } else {
             found[i] = tasks[i].session->verdict();
           }
@@ -216,6 +218,11 @@ class TraceReplay {
     for (std::size_t r = 0; r < runners_.size(); ++r) {
       if (runners_[r].method.parts().budget->scope() == BudgetScope::kModel) {
         runners_[r].allotted = runners_[r].method.parts().budget->allot_model(verdicts[r]);
+        const double threshold = runners_[r].allotted.front().front().threshold;
+        if (std::isfinite(threshold)) {
+          runners_[r].summary.note(
+              fmt::format("the budget comes to a threshold of {:.6g}", threshold));
+        }
       }
     }
   }

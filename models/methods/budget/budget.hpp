@@ -10,5 +10,6 @@ AxisChoice budget_none();
 AxisChoice budget_uniform();
 AxisChoice budget_global();
 AxisChoice budget_threshold();
+AxisChoice budget_nested();
 
 }  // namespace kvsim

@@ -14,6 +14,7 @@ AxisChoice select_kvzip_plus();
 AxisChoice select_kvzap();
 AxisChoice select_dms();
 AxisChoice select_dmc();
+AxisChoice select_pyramid_infer();
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
