@@ -27,8 +27,7 @@ class Maximum {
     for (std::int32_t g = 0; g < s_.group; ++g) {
       const auto p = attention.probabilities(g).subspan(at(first_slot));
       for (std::int64_t i = first; i < last; ++i) {
-        const double by_key =
-            s_.key_weights.empty() ? 1.0 : s_.key_weights[at(g * s_.prompt + i)];
+        const double by_key = s_.key_weights.empty() ? 1.0 : s_.key_weights[at(g * s_.prompt + i)];
         double& score = scores_[at(i)];
         const double found = by_query * by_key * p[at(i - first)];
         if (!(score >= found)) score = found;  // NaN: the first
@@ -51,10 +50,9 @@ std::vector<double> repeat_scores(const RepeatScoring& s) {
                   s.repeat_start + s.repeat_tokens <= s.tokens && s.chunk >= 1 && s.sinks >= 0,
               "repeat of {} tokens from {}, prompt {} of {} tokens, chunk {}, {} sinks",
               s.repeat_tokens, s.repeat_start, s.prompt, s.tokens, s.chunk, s.sinks);
-  KVSIM_CHECK(
-      (s.key_weights.empty() || std::ssize(s.key_weights) == s.group * s.prompt) &&
-          (s.query_weights.empty() || std::ssize(s.query_weights) == s.repeat_tokens),
-      "{} key and {} query weights", s.key_weights.size(), s.query_weights.size());
+  KVSIM_CHECK((s.key_weights.empty() || std::ssize(s.key_weights) == s.group * s.prompt) &&
+                  (s.query_weights.empty() || std::ssize(s.query_weights) == s.repeat_tokens),
+              "{} key and {} query weights", s.key_weights.size(), s.query_weights.size());
   std::vector<double> scores(at(s.prompt), std::numeric_limits<double>::quiet_NaN());
   Maximum maximum{s, scores};
   GroupAttention attention{s.group, s.head_dim, s.scale};
@@ -100,11 +98,10 @@ std::vector<double> projected_value_norms(std::span<const float> values, std::in
                                           std::span<const float> projection, std::int64_t columns,
                                           std::int64_t first_column) {
   const std::int64_t d = head_dim;
-  KVSIM_CHECK(std::ssize(values) >= prompt * d && columns >= 1 &&
-                  std::ssize(projection) % columns == 0 && first_column >= 0 &&
-                  first_column + group * d <= columns,
-              "{} values of {} tokens, columns {} … of {}", values.size(), prompt, first_column,
-              columns);
+  KVSIM_CHECK(
+      std::ssize(values) >= prompt * d && columns >= 1 && std::ssize(projection) % columns == 0 &&
+          first_column >= 0 && first_column + group * d <= columns,
+      "{} values of {} tokens, columns {} … of {}", values.size(), prompt, first_column, columns);
   const std::int64_t d_model = std::ssize(projection) / columns;
   using Floats = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Eigen::Map<const Floats> w{projection.data(), d_model, columns};

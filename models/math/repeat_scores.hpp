@@ -49,12 +49,9 @@ inline constexpr std::int64_t kFirstRepeated = 1;
 /// values [tokens, d], of which the first `prompt` are used; projection [d_model, columns]
 /// row-major, query head j of the group owning columns first_column + j d …
 /// returns [group, prompt], fp64. Source: KVzip+ (kvpress' KVzipPress with kvzip_plus).
-[[nodiscard]] std::vector<double> projected_value_norms(std::span<const float> values,
-                                                        std::int64_t prompt, std::int32_t head_dim,
-                                                        std::int32_t group,
-                                                        std::span<const float> projection,
-                                                        std::int64_t columns,
-                                                        std::int64_t first_column);
+[[nodiscard]] std::vector<double> projected_value_norms(
+    std::span<const float> values, std::int64_t prompt, std::int32_t head_dim, std::int32_t group,
+    std::span<const float> projection, std::int64_t columns, std::int64_t first_column);
 
 /// Euclidean norms of rows first … first + count - 1 of `rows` [n, width], fp64.
 [[nodiscard]] std::vector<double> row_norms(std::span<const float> rows, std::int64_t width,

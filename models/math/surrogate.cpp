@@ -34,8 +34,8 @@ void check(const SurrogateSamples& train, const SurrogateSamples& validation) {
   for (const SurrogateSamples* s : {&train, &validation}) {
     KVSIM_CHECK(s->inputs >= 1 && s->outputs >= 1 && s->size() >= 1 &&
                     std::ssize(s->hidden) == s->size() * s->inputs &&
-                    std::ssize(s->scores) == s->size() * s->outputs &&
-                    s->inputs == train.inputs && s->outputs == train.outputs,
+                    std::ssize(s->scores) == s->size() * s->outputs && s->inputs == train.inputs &&
+                    s->outputs == train.outputs,
                 "{} numbers and {} scores of {} inputs and {} outputs", s->hidden.size(),
                 s->scores.size(), s->inputs, s->outputs);
   }
@@ -51,7 +51,8 @@ std::vector<float> to_floats(const Matrix& m) {
 /// Centred normal equations, factored once for every penalty.
 class Ridge {
  public:
-  Ridge(const Matrix& x, const Matrix& y) : x_mean_{x.colwise().mean()}, y_mean_{y.colwise().mean()} {
+  Ridge(const Matrix& x, const Matrix& y)
+      : x_mean_{x.colwise().mean()}, y_mean_{y.colwise().mean()} {
     const Matrix xc = x.rowwise() - x_mean_;
     const Matrix yc = y.rowwise() - y_mean_;
     const Eigen::MatrixXd gram = xc.transpose() * xc;
@@ -129,8 +130,8 @@ struct Weight {
 }  // namespace
 
 std::vector<float> Surrogate::predict(std::span<const float> rows) const {
-  KVSIM_CHECK(inputs >= 1 && outputs >= 1 && std::ssize(rows) % inputs == 0, "{} numbers, {} inputs",
-              rows.size(), inputs);
+  KVSIM_CHECK(inputs >= 1 && outputs >= 1 && std::ssize(rows) % inputs == 0,
+              "{} numbers, {} inputs", rows.size(), inputs);
   const std::int64_t n = std::ssize(rows) / inputs;
   const std::int32_t last = width > 0 ? width : inputs;
   KVSIM_CHECK(std::ssize(w1) == static_cast<std::int64_t>(width) * inputs &&

@@ -9,9 +9,9 @@ namespace kvsim {
 /// A small regressor from a hidden state to one log score a KV head (KVzap): linear, W h + c, or an
 /// mlp of two layers, W2 GELU(W1 h + c1) + c2 with the exact GELU. Matrices are row-major, fp32.
 struct Surrogate {
-  std::int32_t inputs = 0;   // d_model
-  std::int32_t outputs = 0;  // n_kv_heads
-  std::int32_t width = 0;    // of the mlp's inner layer; 0: linear
+  std::int32_t inputs = 0;    // d_model
+  std::int32_t outputs = 0;   // n_kv_heads
+  std::int32_t width = 0;     // of the mlp's inner layer; 0: linear
   std::vector<float> w1, b1;  // mlp: [width, inputs], [width]
   std::vector<float> w2, b2;  // [outputs, width or inputs], [outputs]
 
@@ -31,8 +31,8 @@ struct SurrogateSamples {
 
 struct SurrogateFit {
   Surrogate surrogate;
-  double lambda = 0;             // ridge: the penalty chosen, in units of the mean squared input
-  std::int32_t epochs = 0;       // mlp: after how many it was best
+  double lambda = 0;        // ridge: the penalty chosen, in units of the mean squared input
+  std::int32_t epochs = 0;  // mlp: after how many it was best
 };
 
 /// Ridge regression with an unpenalised intercept. The penalty is the one of 1e-4, 1e-3, … 1e4

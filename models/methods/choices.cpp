@@ -20,19 +20,21 @@ AxisChoice read_all() { return {.axis = "read", .name = "all", .params = {}, .ma
 
 std::vector<AxisChoice> all_choices() {
   return {
-      select_all(),     select_recent(),  select_accumulated(),
-      select_kvzip(),   select_kvzip_plus(),
-      select_kvzap(), select_dms(), select_dmc(), select_pyramid_infer(),
+      select_all(),       select_recent(),     select_accumulated(),
+      select_kvzip(),     select_kvzip_plus(), select_kvzap(),
+      select_dms(),       select_dmc(),        select_pyramid_infer(),
 
-      budget_none(),    budget_uniform(),   budget_global(), budget_threshold(), budget_nested(),
+      budget_none(),      budget_uniform(),    budget_global(),
+      budget_threshold(), budget_nested(),
 
-      merge_drop(),     merge_residual(), merge_accumulate(),
+      merge_drop(),       merge_residual(),    merge_accumulate(),
 
       share_none(),
 
       read_all(),
 
-      store_recorded(), store_fp32(),     store_fp16(),         store_bf16(),
+      store_recorded(),   store_fp32(),        store_fp16(),
+      store_bf16(),
   };
 }
 

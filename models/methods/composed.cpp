@@ -180,7 +180,8 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
   if (parts_.select->nested() && prompt > 0) {
     const auto entries = parts_.budget->entries(layer);
     if (entries) {
-      all.prompt_share = static_cast<double>(std::min(*entries, prompt)) / static_cast<double>(prompt);
+      all.prompt_share =
+          static_cast<double>(std::min(*entries, prompt)) / static_cast<double>(prompt);
     }
   }
   if (starts_pair(layer, parts_.n_layers)) {

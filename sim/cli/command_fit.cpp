@@ -39,8 +39,8 @@ SurrogateOptions options_of(const Arguments& arguments) {
   options.block = arguments.integer("block", 1, 1 << 20).value_or(options.block);
   MlpOptions& training = options.training;
   training.width = static_cast<std::int32_t>(arguments.integer("width", 1, 1 << 16).value_or(0));
-  training.epochs = static_cast<std::int32_t>(
-      arguments.integer("epochs", 1, 1 << 20).value_or(training.epochs));
+  training.epochs =
+      static_cast<std::int32_t>(arguments.integer("epochs", 1, 1 << 20).value_or(training.epochs));
   training.batch =
       static_cast<std::int32_t>(arguments.integer("batch", 1, 1 << 20).value_or(training.batch));
   training.learning_rate = arguments.number("rate", 1e-8, 1.0).value_or(training.learning_rate);

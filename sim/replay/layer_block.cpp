@@ -36,8 +36,7 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
       each.view.per_head[name] = each.per_head[name];
     }
     for (const auto& [name, file] : surrogates) {
-      each.per_head[name] =
-          file.layers[static_cast<std::size_t>(layer)].predict(each.hidden);
+      each.per_head[name] = file.layers[static_cast<std::size_t>(layer)].predict(each.hidden);
       each.view.per_head[name] = each.per_head[name];
     }
     for (std::int32_t h = 0; h < info_.n_kv_heads; ++h) each.view.heads.push_back(head(layer, h));

@@ -66,8 +66,8 @@ SurrogateFits fit_surrogates(const std::vector<fs::path>& paths, const Surrogate
     const TraceInfo& info = traces.back().info();
     names.push_back(info.name);
     const TraceInfo& first = traces.front().info();
-    const bool stored = std::find(info.scores.begin(), info.scores.end(), "residual_norm") !=
-                        info.scores.end();
+    const bool stored =
+        std::find(info.scores.begin(), info.scores.end(), "residual_norm") != info.scores.end();
     if (!info.has_hidden || !info.has_output_projection || !info.repeat_start ||
         (options.residual_norm && !stored)) {
       throw InputError{
@@ -117,19 +117,24 @@ SurrogateFits fit_surrogates(const std::vector<fs::path>& paths, const Surrogate
     }
   }
   mean /= static_cast<double>(shape.n_layers) * shape.n_kv_heads;
-  fits.file.metadata = {
-      {"format", kFormat},
-      {"version", "1"},
-      {"model", shape.model},
-      {"kind", options.mlp ? "mlp" : "linear"},
-      {"n_layers", std::to_string(shape.n_layers)},
-      {"target", "ln of KVzip+, softmax over the whole sequence"},
-      {"kvzip_plus_norm", options.residual_norm ? "residual" : "post_norm"},
-      {"fitted_on", fmt::format("{}", fmt::join(names, ", "))},
-      {"positions", fmt::format("{} fitted on, {} to choose, {} held out", fits.train,
-                                fits.validation, fits.held_out)},
-      {"block", std::to_string(options.block)},
-      {"r2_held_out", fmt::format("{:.6g}", mean)}};
+  fits.file.metadata = {{"format", kFormat},
+                        {"version", "1"},
+                        {"model", shape.model},
+                        {"kind", options.mlp ? "mlp" : "linear"},
+                        {"n_layers", std::to_string(shape.n_layers)},
+                        {"target", "ln of KVzip+, softmax over the whole sequence"},
+                        {"kvzip_plus_norm", options.residual_norm ? "residual" : "post_norm"},
+                        {"fitted_on", fmt::format("{}", fmt::join(names, ", "))},
+                        {"positions", fmt::format("{} fitted on, {} to choose, {} held out",
+                                                  fits.train, fits.validation, fits.held_out)},
+                        {"block", std::to_string(options.block)},
+                        {"r2_held_out", fmt::format("{:.6g}", mean)}};
+  std::vector<std::string> chosen;
+  for (const LayerFit& one : fits.layers) {
+    chosen.push_back(options.mlp ? std::to_string(one.epochs) : fmt::format("{:g}", one.lambda));
+  }
+  fits.file.metadata[options.mlp ? "epochs" : "lambda"] =
+      fmt::format("{}", fmt::join(chosen, ", "));
   if (options.mlp) fits.file.metadata["seed"] = std::to_string(options.training.seed);
   return fits;
 }
@@ -175,8 +180,8 @@ SurrogateFile read_surrogates(const fs::path& path) {
     const TensorEntry* entry = tensors.find(name);
     if (entry == nullptr || entry->shape.size() != rank || entry->elements() < 1 ||
         *std::max_element(entry->shape.begin(), entry->shape.end()) > (1 << 24)) {
-      throw InputError{fmt::format("{}: {}: expected a tensor of {} dimensions", tensors.place(),
-                                   name, rank)};
+      throw InputError{
+          fmt::format("{}: {}: expected a tensor of {} dimensions", tensors.place(), name, rank)};
     }
     return *entry;
   };
@@ -226,8 +231,8 @@ std::map<std::string, SurrogateFile> load_surrogates(const TraceInputs& inputs,
                                                      const TraceInfo& info) {
   std::map<std::string, SurrogateFile> all;
   for (const PredictedScores& wanted : inputs.predicted) {
-    SurrogateFile file = wanted.calibrates ? fit_surrogates({wanted.path}, {}).file
-                                           : read_surrogates(wanted.path);
+    SurrogateFile file =
+        wanted.calibrates ? fit_surrogates({wanted.path}, {}).file : read_surrogates(wanted.path);
     const Surrogate& first = file.layers.front();
     if (std::ssize(file.layers) != info.n_layers || first.inputs != info.d_model ||
         std::any_of(file.layers.begin(), file.layers.end(), [&](const Surrogate& each) {

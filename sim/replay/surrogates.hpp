@@ -33,8 +33,8 @@ struct SurrogateOptions {
 };
 
 struct LayerFit {
-  double lambda = 0;        // linear
-  std::int32_t epochs = 0;  // mlp
+  double lambda = 0;                          // linear
+  std::int32_t epochs = 0;                    // mlp
   std::vector<double> r2_train, r2_held_out;  // by KV head
 };
 

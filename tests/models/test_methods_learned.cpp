@@ -46,8 +46,7 @@ Trace generated(std::int32_t heads, std::int32_t kv_heads, std::int64_t prompt,
 }
 
 Trace sample() {
-  return Trace::open(fs::path{KVSIM_SOURCE_DIR} /
-                     "traces/samples/books-treasure-512.safetensors");
+  return Trace::open(fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors");
 }
 
 ReplayMethod run(const Trace& trace, const std::string& name, Params params = {},
@@ -75,9 +74,9 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
                   std::int64_t chunk, std::int64_t sinks) {
   const test::WholeTrace whole{trace};
   const TraceInfo& info = trace.info();
-  const ReplayMethod got = run(trace, plus ? "kvzip-plus" : "kvzip",
-                               {{"ratio", ratio}, {"chunk", chunk}, {"n_sink", sinks},
-                                {"level", level}});
+  const ReplayMethod got =
+      run(trace, plus ? "kvzip-plus" : "kvzip",
+          {{"ratio", ratio}, {"chunk", chunk}, {"n_sink", sinks}, {"level", level}});
   std::map<Who, double> scores;
   std::vector<std::map<Who, double>> by_layer(static_cast<std::size_t>(info.n_layers));
   for (std::int32_t l = 0; l < info.n_layers; ++l) {
@@ -97,8 +96,8 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
         scores, static_cast<std::int64_t>(static_cast<double>(all * info.n_layers) * ratio)));
   } else {
     for (const auto& one : by_layer) {
-      cuts.push_back(test::plain_global_cut(
-          one, static_cast<std::int64_t>(static_cast<double>(all) * ratio)));
+      cuts.push_back(
+          test::plain_global_cut(one, static_cast<std::int64_t>(static_cast<double>(all) * ratio)));
     }
   }
   for (std::int32_t l = 0; l < info.n_layers; ++l) {
@@ -158,9 +157,8 @@ TEST_CASE("V6: KVzip keeps exactly L Hkv s - int(L Hkv s ratio), and ratio 0 is 
 
 TEST_CASE("a head may be left without any prompt token, and decoding goes on") {
   const Trace trace = generated(4, 4, 50, 3);
-  const ReplayMethod got =
-      run(trace, "kvzip", {{"ratio", 0.97}, {"n_sink", std::int64_t{0}},
-                           {"protect_prefix", false}});
+  const ReplayMethod got = run(
+      trace, "kvzip", {{"ratio", 0.97}, {"n_sink", std::int64_t{0}}, {"protect_prefix", false}});
   std::int32_t empty = 0;
   for (std::int32_t l = 0; l < 2; ++l) {
     for (std::int32_t h = 0; h < 4; ++h) empty += *kept_of(got, l, h).begin() >= 50 ? 1 : 0;
@@ -175,8 +173,8 @@ TEST_CASE("a head may be left without any prompt token, and decoding goes on") {
 
 TEST_CASE("stored scores rank as they are, and sinks stay") {
   const Trace trace = generated(6, 2, 40);
-  const ReplayMethod got = run(trace, "kvzip", {{"kvzip_source", std::string{"trace"}},
-                                                {"ratio", 0.8}});
+  const ReplayMethod got =
+      run(trace, "kvzip", {{"kvzip_source", std::string{"trace"}}, {"ratio", 0.8}});
   std::map<Who, double> scores;
   for (std::int32_t l = 0; l < 2; ++l) {
     const auto stored = trace.read_per_head(l, "score.kvzip");
@@ -202,14 +200,19 @@ TEST_CASE("stored scores rank as they are, and sinks stay") {
 struct LayerRun {
   LayerRun(const std::string& name, const HeadVectors& head, const Params& params,
            std::map<std::string, std::span<const float>> per_head)
-      : method{make_method({name, params, {}}, head.prompt,
-                           {.recorded = Dtype::kFp32,
-                            .shape = {.n_heads = head.group, .n_kv_heads = 1,
-                                      .head_dim = head.head_dim},
-                            .windows = {}, .n_layers = 1, .d_model = 0})},
+      : method{make_method(
+            {name, params, {}}, head.prompt,
+            {.recorded = Dtype::kFp32,
+             .shape = {.n_heads = head.group, .n_kv_heads = 1, .head_dim = head.head_dim},
+             .windows = {},
+             .n_layers = 1,
+             .d_model = 0})},
         session{as_composed(*method),
-                {.layer = 0, .group = head.group, .head_dim = head.head_dim,
-                 .tokens = static_cast<std::int32_t>(head.tokens), .scale = head.scale},
+                {.layer = 0,
+                 .group = head.group,
+                 .head_dim = head.head_dim,
+                 .tokens = static_cast<std::int32_t>(head.tokens),
+                 .scale = head.scale},
                 {head}} {
     layer.heads = {head};
     layer.per_head = std::move(per_head);
@@ -244,10 +247,11 @@ TEST_CASE("V1 V2 V3 V5: a token is judged once, when it leaves the window") {
     std::set<std::int32_t> looser;
     for (const double tau : {-kInfinity, -0.5, 0.3, 1.0, kInfinity}) {
       INFO(size.prompt, " of ", size.tokens, " window ", size.window, " tau ", tau);
-      LayerRun one{"kvzap", head.view,
-                   {{"threshold", tau}, {"window", size.window},
-                    {"kvzap_source", std::string{"trace"}}},
-                   {{"score.kvzap", g}}};
+      LayerRun one{
+          "kvzap",
+          head.view,
+          {{"threshold", tau}, {"window", size.window}, {"kvzap_source", std::string{"trace"}}},
+          {{"score.kvzap", g}}};
       std::set<std::int32_t> before;
       for (std::int64_t t = size.prompt; t <= size.tokens; ++t) {
         if (t > size.prompt) one.session.step();
@@ -284,10 +288,11 @@ TEST_CASE("V4: a prompt of T tokens and a prompt of fewer with decode steps end 
   std::set<std::set<std::int32_t>> ends;
   for (const std::int64_t prompt : {1, 10, 11, 45, 90}) {
     const auto head = test::random_head(1, 8, 90, prompt);
-    LayerRun one{"kvzap", head.view,
-                 {{"threshold", 0.2}, {"window", std::int64_t{11}},
-                  {"kvzap_source", std::string{"trace"}}},
-                 {{"score.kvzap", g}}};
+    LayerRun one{
+        "kvzap",
+        head.view,
+        {{"threshold", 0.2}, {"window", std::int64_t{11}}, {"kvzap_source", std::string{"trace"}}},
+        {{"score.kvzap", g}}};
     for (std::int64_t t = prompt; t < 90; ++t) one.session.step();
     ends.insert(one.ids());
   }
@@ -297,8 +302,11 @@ TEST_CASE("V4: a prompt of T tokens and a prompt of fewer with decode steps end 
 TEST_CASE("without decoding nothing leaves after the prompt") {
   const auto head = test::random_head(1, 8, 60, 30);
   const auto g = random_column(60, 2);
-  LayerRun one{"kvzap", head.view,
-               {{"threshold", kInfinity}, {"window", std::int64_t{5}}, {"decoding", false},
+  LayerRun one{"kvzap",
+               head.view,
+               {{"threshold", kInfinity},
+                {"window", std::int64_t{5}},
+                {"decoding", false},
                 {"kvzap_source", std::string{"trace"}}},
                {{"score.kvzap", g}}};
   CHECK(one.session.entries().size() == 5);
@@ -328,8 +336,9 @@ TEST_CASE("the oracle's log scores run over the whole sequence, and leave unscor
   const Trace trace = generated(4, 2, 40, 5);
   const test::WholeTrace whole{trace};
   const double tau = -3.5;
-  const ReplayMethod got = run(trace, "kvzap", {{"kvzap_source", std::string{"oracle"}},
-                                                {"threshold", tau}, {"window", std::int64_t{8}}});
+  const ReplayMethod got = run(
+      trace, "kvzap",
+      {{"kvzap_source", std::string{"oracle"}}, {"threshold", tau}, {"window", std::int64_t{8}}});
   std::int32_t dropped = 0;
   for (std::int32_t l = 0; l < 2; ++l) {
     const auto& wo = whole.wo[static_cast<std::size_t>(l)];
@@ -345,8 +354,8 @@ TEST_CASE("the oracle's log scores run over the whole sequence, and leave unscor
         for (std::int32_t g = 0; g < 2; ++g) {
           const auto p = test::naive_attention(head, g, t, seen);
           for (std::size_t i = 0; i < 40; ++i) {
-            best[i] = std::max(best[i], p[i] * norms[static_cast<std::size_t>(g) * 40 + i] /
-                                            receiving);
+            best[i] =
+                std::max(best[i], p[i] * norms[static_cast<std::size_t>(g) * 40 + i] / receiving);
           }
         }
       }
@@ -418,8 +427,8 @@ TEST_CASE("DMC accumulates as a plain telling does; without accumulation it is t
 }
 
 TEST_CASE("PyramidInfer's worked example: 4096, 3985, 3313, 1541 at layers 0, 8, 16, 31") {
-  const auto lengths = nested_lengths({.recent = static_cast<std::int64_t>(0.2 * 4096) + 1}, 4096,
-                                      32);
+  const auto lengths =
+      nested_lengths({.recent = static_cast<std::int64_t>(0.2 * 4096) + 1}, 4096, 32);
   CHECK(lengths[0] == 4096);
   CHECK(lengths[8] == 3985);
   CHECK(lengths[16] == 3313);
@@ -456,8 +465,8 @@ void check_pyramid(const Trace& trace, const Params& params) {
       REQUIRE(prompt_kept == alive);
     }
     if (l + 1 == info.n_layers) break;
-    std::tie(alive, clear) = test::plain_passed_on(whole, l, alive, recent, 4,
-                                                   lengths[static_cast<std::size_t>(l) + 1]);
+    std::tie(alive, clear) =
+        test::plain_passed_on(whole, l, alive, recent, 4, lengths[static_cast<std::size_t>(l) + 1]);
   }
   CHECK(clear);
   REQUIRE(got.closed_form_bytes_final);
@@ -467,11 +476,12 @@ void check_pyramid(const Trace& trace, const Params& params) {
 TEST_CASE("PyramidInfer's layers have what a plain telling lets through") {
   check_pyramid(sample(), {});
   check_pyramid(sample(), {{"schedule", std::string{"constant"}}, {"delta", 0.8}});
-  check_pyramid(generated(6, 2, 90),
-                {{"schedule", std::string{"linear"}}, {"min_context", std::int64_t{8}},
-                 {"delta", 0.5}});
-  check_pyramid(generated(3, 3, 31), {{"min_context", std::int64_t{0}}, {"delta", 0.3},
-                                      {"schedule", std::string{"constant"}}});
+  check_pyramid(
+      generated(6, 2, 90),
+      {{"schedule", std::string{"linear"}}, {"min_context", std::int64_t{8}}, {"delta", 0.5}});
+  check_pyramid(
+      generated(3, 3, 31),
+      {{"min_context", std::int64_t{0}}, {"delta", 0.3}, {"schedule", std::string{"constant"}}});
 }
 
 TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both countings") {
@@ -480,12 +490,13 @@ TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both 
       for (const double delta : {0.3, 0.9}) {
         INFO(growth, " exceed ", exceed, " delta ", delta);
         const Trace trace = generated(4, 2, 70);
-        const Params params{{"growth", std::string{growth}}, {"exceed", exceed},
-                            {"delta", delta}, {"min_context", std::int64_t{4}},
+        const Params params{{"growth", std::string{growth}},
+                            {"exceed", exceed},
+                            {"delta", delta},
+                            {"min_context", std::int64_t{4}},
                             {"schedule", std::string{"constant"}}};
         const ReplayMethod got = run(trace, "pyramid-infer", params);
-        const auto method =
-            settle_for_trace({"pyramid-infer", params, {}}, trace.info());
+        const auto method = settle_for_trace({"pyramid-infer", params, {}}, trace.info());
         for (std::size_t l = 0; l < 2; ++l) {
           for (const ReplayStep& step : got.layer_series[l]) {
             INFO("layer ", l, " step ", step.step);
@@ -539,9 +550,9 @@ TEST_CASE("what cannot be is refused with the reason") {
   refused("select=pyramid-infer", {}, {}, "budget=nested");
   CHECK_THROWS_WITH_AS((void)run(sample(), "kvzip"), doctest::Contains("a repeat segment"),
                        InputError);
-  CHECK_THROWS_WITH_AS((void)run(generated(2, 1, 12), "kvzip-plus",
-                                 {{"kvzip_plus_norm", std::string{"residual"}}}),
-                       doctest::Contains("score.residual_norm"), InputError);
+  CHECK_THROWS_WITH_AS(
+      (void)run(generated(2, 1, 12), "kvzip-plus", {{"kvzip_plus_norm", std::string{"residual"}}}),
+      doctest::Contains("score.residual_norm"), InputError);
 }
 
 TEST_CASE("costs: a repeat is charged, side data is what is carried") {

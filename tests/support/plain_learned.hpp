@@ -46,6 +46,8 @@ struct WholeTrace {
   TraceInfo info;
   std::vector<TraceLayer> rows;
   std::vector<std::vector<float>> hidden, wo;
+  /// |W_O v| by (layer, query head, token), once computed.
+  mutable std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, double> lengths;
 };
 
 /// Scores of KVzip or KVzip+ by token, of those that have one.
@@ -89,12 +91,10 @@ inline std::map<std::int32_t, double> plain_repeat_scores(const WholeTrace& trac
         if (i < from || i >= to) continue;
         double value = p[at];
         if (plus) {
-          static std::map<std::tuple<const float*, std::int32_t, std::int32_t>, double> known;
-          const auto [length, fresh] = known.try_emplace(
-              {wo.data(), kv_head * head.group + g, i});  // wo and values live as long as the trace
+          const auto [length, fresh] =
+              trace.lengths.try_emplace({layer, kv_head * head.group + g, i});
           if (fresh) {
-            const auto columns =
-                static_cast<std::size_t>(trace.info.n_heads * trace.info.head_dim);
+            const auto columns = static_cast<std::size_t>(trace.info.n_heads * trace.info.head_dim);
             const auto first = static_cast<std::size_t>((kv_head * head.group + g) * head.head_dim);
             double sum = 0;
             for (std::size_t row = 0; row < wo.size() / columns; ++row) {
@@ -139,12 +139,9 @@ inline PlainCut plain_global_cut(
 }
 
 /// Prompt tokens that PyramidInfer's layer passes on: `alive` without the weakest, `count` left.
-inline std::pair<std::set<std::int32_t>, bool> plain_passed_on(const WholeTrace& trace,
-                                                               std::int32_t layer,
-                                                               const std::set<std::int32_t>& alive,
-                                                               std::int64_t recent,
-                                                               std::int64_t sinks,
-                                                               std::int64_t count) {
+inline std::pair<std::set<std::int32_t>, bool> plain_passed_on(
+    const WholeTrace& trace, std::int32_t layer, const std::set<std::int32_t>& alive,
+    std::int64_t recent, std::int64_t sinks, std::int64_t count) {
   const auto s = static_cast<std::int32_t>(trace.info.prompt_tokens);
   std::map<std::int32_t, double> score;
   for (std::int32_t h = 0; h < trace.info.n_kv_heads; ++h) {
@@ -155,8 +152,7 @@ inline std::pair<std::set<std::int32_t>, bool> plain_passed_on(const WholeTrace&
       for (const std::int32_t i : alive) {
         if (i <= t) seen.push_back(i);
       }
-      const double weight =
-          recent > 1 ? 1.0 + 0.2 * back / static_cast<double>(recent - 1) : 1.2;
+      const double weight = recent > 1 ? 1.0 + 0.2 * back / static_cast<double>(recent - 1) : 1.2;
       for (std::int32_t g = 0; g < head.group; ++g) {
         const auto p = naive_attention(head, g, t, seen);
         for (std::size_t at = 0; at < seen.size(); ++at) score[seen[at]] += weight * p[at];
@@ -176,8 +172,8 @@ inline std::pair<std::set<std::int32_t>, bool> plain_passed_on(const WholeTrace&
     return a.first != b.first ? a.first > b.first : a.second < b.second;
   });
   const auto room = static_cast<std::size_t>(count - std::ssize(stays));
-  const bool clear = room == 0 || room >= others.size() ||
-                     others[room - 1].first - others[room].first > 1e-6;
+  const bool clear =
+      room == 0 || room >= others.size() || others[room - 1].first - others[room].first > 1e-6;
   for (std::size_t i = 0; i < std::min(room, others.size()); ++i) stays.insert(others[i].second);
   return {stays, clear};
 }

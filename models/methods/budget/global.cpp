@@ -13,7 +13,8 @@
 namespace kvsim {
 namespace {
 
-/// An entry of the prompt on its way out: by importance, of equals the younger, then the later head.
+/// An entry of the prompt on its way out: by importance, of equals the younger, then the later
+/// head.
 struct Ranked {
   double importance;
   std::int32_t id;
@@ -110,9 +111,9 @@ std::shared_ptr<const BudgetRule> make(Settling& settling) {
         select));
   }
   const auto& budget = settling.budget();
-  return std::make_shared<GlobalBudget>(
-      settling.word("level") == "layerwise", settling.number("ratio"),
-      budget && budget->fraction <= 0 ? settling.entries() : 0);
+  return std::make_shared<GlobalBudget>(settling.word("level") == "layerwise",
+                                        settling.number("ratio"),
+                                        budget && budget->fraction <= 0 ? settling.entries() : 0);
 }
 
 }  // namespace

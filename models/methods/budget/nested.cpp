@@ -70,10 +70,7 @@ std::shared_ptr<const BudgetRule> make(Settling& settling) {
 }  // namespace
 
 AxisChoice budget_nested() {
-  return {.axis = "budget",
-          .name = "nested",
-          .params = {},
-          .make = &make};
+  return {.axis = "budget", .name = "nested", .params = {}, .make = &make};
 }
 
 }  // namespace kvsim

@@ -20,8 +20,8 @@ double quantile_for(std::vector<double>& scores, std::int64_t room) {
   std::sort(scores.begin(), scores.end(), std::greater<>{});
   const double first_out = scores[static_cast<std::size_t>(std::max<std::int64_t>(room, 0))];
   // Of equal scores all stay or none.
-  const auto above = std::find_if(scores.begin(), scores.end(),
-                                  [first_out](double x) { return x <= first_out; });
+  const auto above =
+      std::find_if(scores.begin(), scores.end(), [first_out](double x) { return x <= first_out; });
   return above == scores.begin() ? std::nextafter(scores.front(), kInfinity) : *(above - 1);
 }
 

@@ -9,8 +9,10 @@ PresetRows learned_presets() {
   const std::string flash = "S0: flash attention untouched";
   return {
       {.name = "kvzip",
-       .summary = "prompt entries ranked over all heads by how much repeating the prompt needs them",
-       .paper = "Kim et al., KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction",
+       .summary =
+           "prompt entries ranked over all heads by how much repeating the prompt needs them",
+       .paper =
+           "Kim et al., KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction",
        .axes = {{"select", "kvzip"}, {"budget", "global"}},
        .size_law = "(1 - ratio) s on average over heads, and n",
        .cost_class = repeat},
@@ -41,8 +43,9 @@ PresetRows learned_presets() {
        .size_law = "tokens with alpha = 0 (replay knows)",
        .cost_class = flash},
       {.name = "pyramid-infer",
-       .summary = "each layer passes on fewer prompt tokens to the next, which neither computes nor "
-                  "caches the others",
+       .summary =
+           "each layer passes on fewer prompt tokens to the next, which neither computes nor "
+           "caches the others",
        .paper = "Yang et al., PyramidInfer: Pyramid KV Cache Compression for High-throughput LLM "
                 "Inference",
        .axes = {{"select", "pyramid-infer"}, {"budget", "nested"}},

@@ -39,10 +39,8 @@ std::vector<double> oracle_scores(const PromptScores& scores, const OracleSettin
   std::vector<double> key_weights;
   std::vector<double> query_weights;
   if (settings.plus) {
-    const auto columns =
-        static_cast<std::int64_t>(layer.heads.size()) * head.group * head.head_dim;
-    KVSIM_CHECK(!layer.output_projection.empty(), "layer {} has no output projection",
-                layer.layer);
+    const auto columns = static_cast<std::int64_t>(layer.heads.size()) * head.group * head.head_dim;
+    KVSIM_CHECK(!layer.output_projection.empty(), "layer {} has no output projection", layer.layer);
     key_weights = projected_value_norms(
         head.values, head.prompt, head.head_dim, head.group, layer.output_projection, columns,
         static_cast<std::int64_t>(scores.first_head()) * head.group * head.head_dim);

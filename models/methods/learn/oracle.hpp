@@ -11,7 +11,7 @@ namespace kvsim {
 
 /// Which score a repeat of the prompt gives its tokens (repeat_scores of models/math).
 struct OracleSettings {
-  bool plus = false;  // weighted by the token's effect on the residual stream (KVzip+)
+  bool plus = false;           // weighted by the token's effect on the residual stream (KVzip+)
   bool residual_norm = false;  // KVzip+: over |h| of the residual stream, not of the normed input
   bool subsample = true;       // softmax over sinks, chunk and repeat, not over the whole sequence
   std::int64_t chunk = 2048;
@@ -32,8 +32,7 @@ inline constexpr const char* kResidualNorm = "score.residual_norm";
 
 /// Recorded numbers `name` ("score.kvzip") of head `head` of `scores`: [tokens].
 [[nodiscard]] std::vector<double> recorded_scores(const PromptScores& scores,
-                                                  const std::string& name,
-                                                  std::size_t head = 0);
+                                                  const std::string& name, std::size_t head = 0);
 
 /// What the repeat costs a layer: a further pass of the model, the score product chunk by chunk
 /// (2 Hq m (2m) d FLOPs each, logits of one chunk in fp32) and the scores; KVzip+ projects every

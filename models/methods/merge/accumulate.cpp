@@ -91,9 +91,10 @@ class AccumulateRule final : public MergeRule {
 
 std::shared_ptr<const MergeRule> make(Settling& settling) {
   if (settling.choice("select") != "dmc") {
-    settling.refuse(fmt::format("merge=accumulate takes the newest token into the entry before it, "
-                                "so it needs select=dmc, not select={}",
-                                settling.choice("select")));
+    settling.refuse(
+        fmt::format("merge=accumulate takes the newest token into the entry before it, "
+                    "so it needs select=dmc, not select={}",
+                    settling.choice("select")));
   }
   return std::make_shared<AccumulateRule>();
 }

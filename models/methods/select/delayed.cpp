@@ -24,7 +24,7 @@ struct DelayedSettings {
   OracleSettings oracle;
   double threshold = 0;
   std::int64_t window = 128;
-  bool decoding = true;       // false: judged at the end of the prompt only
+  bool decoding = true;         // false: judged at the end of the prompt only
   std::int64_t fifo_bits = 32;  // what is carried for each token of the window
   // Work of the surrogate per token and layer, and its weights; 0 where the score comes with the
   // model.
@@ -238,29 +238,30 @@ AxisChoice select_kvzap() {
   return {
       .axis = "select",
       .name = "kvzap",
-      .params =
-          {number_param("threshold", "tau", -4, -kAny, kAny, "a number",
-                        "log score below which a token leaves; a budget solves it instead",
-                        "KVzap: -3 to -6 for Qwen3-8B (-4 in its README), -6 to -9 for "
-                        "Llama-3.1-8B",
-                        {"tau"}),
-           window_param(128, "KVzap"),
-           flag_param("decoding", true, "whether tokens are judged in decode too",
-                      "the method; off by default in kvpress"),
-           word_param("kvzap_source", {"surrogate", "trace", "oracle", "ridge"},
-                      "where log scores come from: a surrogate's weights on the hidden states, "
-                      "score.kvzap of the trace, KVzip+ of its repeat, or a linear fit on a "
-                      "calibration trace's repeat",
-                      "kvsim"),
-           path_param("weights", "file of kvsim fit-surrogate, for kvzap_source=surrogate",
-                      "kvsim"),
-           path_param("calibration", "trace with a repeat, for kvzap_source=ridge", "kvsim"),
-           word_param("model", {"mlp", "linear"}, "shape of the surrogate, for its cost", "KVzap"),
-           integer_param("surrogate_width", "D_m", 0, 0, kManyEntries,
-                         "an integer >= 1, or 0 for D/8", "inner width of an mlp, for its cost",
-                         "KVzap: D/8"),
-           word_param("kvzip_plus_norm", {"post_norm", "residual"},
-                      "as of kvzip-plus, for kvzap_source=oracle", "kvpress")},
+      .params = {number_param("threshold", "tau", -4, -kAny, kAny, "a number",
+                              "log score below which a token leaves; a budget solves it instead",
+                              "KVzap: -3 to -6 for Qwen3-8B (-4 in its README), -6 to -9 for "
+                              "Llama-3.1-8B",
+                              {"tau"}),
+                 window_param(128, "KVzap"),
+                 flag_param("decoding", true, "whether tokens are judged in decode too",
+                            "the method; off by default in kvpress"),
+                 word_param(
+                     "kvzap_source", {"surrogate", "trace", "oracle", "ridge"},
+                     "where log scores come from: a surrogate's weights on the hidden states, "
+                     "score.kvzap of the trace, KVzip+ of its repeat, or a linear fit on a "
+                     "calibration trace's repeat",
+                     "kvsim"),
+                 path_param("weights", "file of kvsim fit-surrogate, for kvzap_source=surrogate",
+                            "kvsim"),
+                 path_param("calibration", "trace with a repeat, for kvzap_source=ridge", "kvsim"),
+                 word_param("model", {"mlp", "linear"}, "shape of the surrogate, for its cost",
+                            "KVzap"),
+                 integer_param("surrogate_width", "D_m", 0, 0, kManyEntries,
+                               "an integer >= 1, or 0 for D/8",
+                               "inner width of an mlp, for its cost", "KVzap: D/8"),
+                 word_param("kvzip_plus_norm", {"post_norm", "residual"},
+                            "as of kvzip-plus, for kvzap_source=oracle", "kvpress")},
       .make = &make_kvzap};
 }
 

@@ -60,9 +60,10 @@ class DmcRule final : public SelectRule {
 
 std::shared_ptr<const SelectRule> make(Settling& settling) {
   if (settling.choice("merge") != "accumulate") {
-    settling.refuse(fmt::format("select=dmc decides what is accumulated into the last entry, so it "
-                                "needs merge=accumulate, not merge={}",
-                                settling.choice("merge")));
+    settling.refuse(
+        fmt::format("select=dmc decides what is accumulated into the last entry, so it "
+                    "needs merge=accumulate, not merge={}",
+                    settling.choice("merge")));
   }
   if (settling.word("granularity") == "query_head") {
     settling.refuse("its decisions are one a KV head: expected granularity=kv_head");
@@ -76,8 +77,7 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 }  // namespace
 
 AxisChoice select_dmc() {
-  return {
-      .axis = "select", .name = "dmc", .params = {}, .make = &make, .takes_budget = false};
+  return {.axis = "select", .name = "dmc", .params = {}, .make = &make, .takes_budget = false};
 }
 
 }  // namespace kvsim

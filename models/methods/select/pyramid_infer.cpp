@@ -62,8 +62,7 @@ class RowRing {
     for (std::size_t i = 0; i < n_; ++i) {
       const double weight =
           n_ > 1 ? 1.0 + (last - 1.0) * static_cast<double>(i) / static_cast<double>(n_ - 1) : last;
-      sum += weight *
-             rows_[((next_ + i) % n_) * width_ + static_cast<std::size_t>(id) - base_];
+      sum += weight * rows_[((next_ + i) % n_) * width_ + static_cast<std::size_t>(id) - base_];
     }
     return sum;
   }
@@ -101,10 +100,10 @@ class PyramidSelector final : public Selector {
         if (lives_[i]) sum += row.probabilities[i];
       }
       const auto at = row.t - first;
-      const double weight =
-          settings_.recent > 1 ? 1.0 + (settings_.last_weight - 1.0) * static_cast<double>(at) /
-                                           static_cast<double>(settings_.recent - 1)
-                               : settings_.last_weight;
+      const double weight = settings_.recent > 1
+                                ? 1.0 + (settings_.last_weight - 1.0) * static_cast<double>(at) /
+                                            static_cast<double>(settings_.recent - 1)
+                                : settings_.last_weight;
       for (std::size_t i = 0; i < row.probabilities.size(); ++i) {
         if (lives_[i]) score_[i] += weight * row.probabilities[i] / sum;
       }
@@ -230,8 +229,7 @@ class PyramidRule final : public SelectRule {
     return floor + settings_.exceed - gone + (rest - rise - 1) % gone;
   }
   std::optional<std::int64_t> attended_at(std::int32_t layer, std::int64_t budget,
-                                          std::int64_t prompt,
-                                          std::int64_t tokens) const override {
+                                          std::int64_t prompt, std::int64_t tokens) const override {
     return *held_at(layer, budget, prompt, tokens - 1) + 1;
   }
   // The rows that score, of the mean over heads: one set a layer.
@@ -267,8 +265,9 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
         settling.choice("budget")));
   }
   if (settling.choice("share") != "none") {
-    settling.refuse("a layer has tokens that the next lacks, so layers cannot share rows "
-                    "(expected share=none)");
+    settling.refuse(
+        "a layer has tokens that the next lacks, so layers cannot share rows "
+        "(expected share=none)");
   }
   PyramidSettings settings;
   const std::int64_t s = settling.prompt();
@@ -288,12 +287,11 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
       settling.refuse("budget and delta are both given; one follows from the other");
     }
     settling.set_entries(settling.entries_of(*settling.budget()));
-    NestedSchedule schedule{
-        .shape = settling.word("schedule"),
-        .delta = 0,
-        .recent = settings.recent,
-        .min_context = settling.integer("min_context"),
-        .interval = static_cast<std::int32_t>(settling.integer("interval"))};
+    NestedSchedule schedule{.shape = settling.word("schedule"),
+                            .delta = 0,
+                            .recent = settings.recent,
+                            .min_context = settling.integer("min_context"),
+                            .interval = static_cast<std::int32_t>(settling.integer("interval"))};
     const std::int64_t room = settling.entries() * settings.n_layers;
     std::int64_t best = 0;
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
@@ -349,7 +347,8 @@ AxisChoice select_pyramid_infer() {
            integer_param("interval", "", 1, 1, 1024, "an integer in [1, 1024]",
                          "layers between two cuts", code + "; 2 for 13B, 3 for 70B"),
            number_param("last_weight", "", 1.2, 0, 1e6, "a number >= 0",
-                        "weight of the last query's attention, the first of the window has 1", code),
+                        "weight of the last query's attention, the first of the window has 1",
+                        code),
            word_param("schedule", {"cosine", "linear", "constant"},
                       "how the share passed on falls from 1 to delta over the layers",
                       code + "; its linear schedule is overwritten by the constant"),

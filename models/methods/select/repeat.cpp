@@ -136,22 +136,22 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 }
 
 std::vector<ParamInfo> shared_params() {
-  return {number_param("ratio", "rho", 0.7, 0, 1, "a number in [0, 1]",
-                       "share of the prompt's (layer, KV head, token) entries removed",
-                       "KVzip's official example keeps 0.3; kvpress removes 0.0 by default"),
-          integer_param("chunk", "m", 2048, 1, kManyEntries, "an integer >= 1",
-                        "prompt tokens that are scored against their own repeat at once",
-                        "kvpress; 2000 in KVzip's official code"),
-          integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
-                        "first tokens that stand in every chunk's softmax and are kept",
-                        "kvpress; the official code keeps the system prompt", {"sinks"}),
-          flag_param("protect_prefix", true,
-                     "sinks and tokens before the first repeated one are kept for good; false: "
-                     "kvpress, where a chunk overwrites the sinks' scores",
-                     "method catalogue, section 6"),
-          word_param("kvzip_source", {"repeat", "trace"},
-                     "scores from the trace's repeat segment, or those stored in the trace",
-                     "kvsim")};
+  return {
+      number_param("ratio", "rho", 0.7, 0, 1, "a number in [0, 1]",
+                   "share of the prompt's (layer, KV head, token) entries removed",
+                   "KVzip's official example keeps 0.3; kvpress removes 0.0 by default"),
+      integer_param("chunk", "m", 2048, 1, kManyEntries, "an integer >= 1",
+                    "prompt tokens that are scored against their own repeat at once",
+                    "kvpress; 2000 in KVzip's official code"),
+      integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
+                    "first tokens that stand in every chunk's softmax and are kept",
+                    "kvpress; the official code keeps the system prompt", {"sinks"}),
+      flag_param("protect_prefix", true,
+                 "sinks and tokens before the first repeated one are kept for good; false: "
+                 "kvpress, where a chunk overwrites the sinks' scores",
+                 "method catalogue, section 6"),
+      word_param("kvzip_source", {"repeat", "trace"},
+                 "scores from the trace's repeat segment, or those stored in the trace", "kvsim")};
 }
 
 }  // namespace
@@ -167,8 +167,7 @@ AxisChoice select_kvzip_plus() {
       "length of the repeat token's state that its attention is divided by: of the normed input of "
       "attention, or of the residual stream (from score.residual_norm in the trace)",
       "kvpress; KVzip+ as described"));
-  return {
-      .axis = "select", .name = "kvzip-plus", .params = std::move(params), .make = &make<true>};
+  return {.axis = "select", .name = "kvzip-plus", .params = std::move(params), .make = &make<true>};
 }
 
 }  // namespace kvsim
