@@ -16,9 +16,11 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
   ReplayJob job;
   std::vector<MethodSpec> able;
   for (const MethodSpec& spec : methods) {
-    // A method that does not exist as asked for is a mistake; one that this trace has no data for
-    // is told of, and the others run.
-    (void)make_method(spec, info.prompt_tokens, site);
+    // A method that does not exist as asked for is a mistake; one that this trace has no data for,
+    // or that cannot keep its budget at this prompt, is told of, and the others run.
+    MethodSpec unbounded = spec;
+    unbounded.budget.reset();
+    (void)make_method(unbounded, info.prompt_tokens, site);
     try {
       (void)settle_for_trace(spec, info);
       able.push_back(spec);

@@ -24,10 +24,9 @@ std::string complaint(const std::string& name, std::optional<Budget> budget, Par
 const Budget kTen{0, 10};
 
 TEST_CASE("unknown names are answered with the nearest") {
-  CHECK(complaint("zeromrge", kTen) ==
-        "unknown method \"zeromrge\"; did you mean \"zeromerge\"? (full, h2o, streaming-llm, "
-        "zeromerge, "
-        "zeromerge-paper)");
+  CHECK(complaint("zeromrge", kTen)
+            .starts_with("unknown method \"zeromrge\"; did you mean \"zeromerge\"? ("));
+  CHECK(complaint("zeromrge", kTen).find("zeromerge, zeromerge-paper") != std::string::npos);
   CHECK(complaint("h2o+merge=residul", kTen).find("did you mean \"residual\"?") !=
         std::string::npos);
   CHECK(complaint("h2o+stor=fp16", kTen).find("unknown axis \"stor\"; did you mean \"store\"?") !=
