@@ -6,3 +6,4 @@ kvsim_test(methods_window SOURCES models/test_methods_window.cpp LINK kvsim::rep
 kvsim_test(methods_merging SOURCES models/test_methods_merging.cpp models/test_keepkv.cpp models/test_less.cpp LINK kvsim::replay)
 kvsim_test(methods_content SOURCES models/test_methods_content.cpp
            models/test_methods_content_layers.cpp LINK kvsim::replay)
+kvsim_test(methods_learned SOURCES models/test_methods_learned.cpp models/test_surrogate.cpp LINK kvsim::replay)

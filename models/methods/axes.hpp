@@ -123,7 +123,8 @@ class SelectRule {
 
   /// One decision for all heads of a layer (head_mean): they share a selector.
   [[nodiscard]] virtual bool shared_by_layer() const { return false; }
-  /// A layer keeps only what the layer before it kept of the prompt.
+  /// A layer has only those prompt tokens that the layer before it passed on: the most important,
+  /// as many as the layer's own budget.
   [[nodiscard]] virtual bool nested() const { return false; }
   /// False: the prompt is not compressed at its end, only by `leaving` at decode steps.
   [[nodiscard]] virtual bool compresses_prompt() const { return true; }
@@ -150,6 +151,19 @@ class SelectRule {
     const auto before = held(budget, prompt, tokens - 1);
     if (!before) return std::nullopt;
     return *before + 1;
+  }
+  /// The same where a layer has a law of its own.
+  [[nodiscard]] virtual std::optional<std::int64_t> held_at(std::int32_t /*layer*/,
+                                                            std::int64_t budget,
+                                                            std::int64_t prompt,
+                                                            std::int64_t tokens) const {
+    return held(budget, prompt, tokens);
+  }
+  [[nodiscard]] virtual std::optional<std::int64_t> attended_at(std::int32_t /*layer*/,
+                                                                std::int64_t budget,
+                                                                std::int64_t prompt,
+                                                                std::int64_t tokens) const {
+    return attended(budget, prompt, tokens);
   }
   /// True if any budget other than the tokens themselves bounds it (false: nothing is dropped).
   [[nodiscard]] virtual bool bounded() const { return true; }

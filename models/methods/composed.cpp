@@ -61,7 +61,7 @@ std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer, std
   if (!parts_.merge->keeps_size_law()) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
   if (!budget) return std::nullopt;
-  return parts_.select->held(*budget, prompt, tokens);
+  return parts_.select->held_at(layer, *budget, prompt, tokens);
 }
 
 std::optional<std::int64_t> ComposedMethod::entries_attended(std::int32_t layer,
@@ -70,7 +70,7 @@ std::optional<std::int64_t> ComposedMethod::entries_attended(std::int32_t layer,
   if (!parts_.merge->keeps_size_law()) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
   if (!budget) return std::nullopt;
-  return parts_.select->attended(*budget, prompt, tokens);
+  return parts_.select->attended_at(layer, *budget, prompt, tokens);
 }
 
 bool ComposedMethod::layers_alike() const {
@@ -233,6 +233,13 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
   add(parts_.merge->prefill_extra(shape, recorded, prompt));
   add(parts_.store->prefill_extra(shape, recorded, prompt));
   if (parts_.read) add(parts_.read->prefill_extra(shape, recorded, prompt));
+  if (parts_.select->nested() && prompt > 0) {
+    const auto entries = parts_.budget->entries(layer);
+    if (entries) {
+      all.prompt_share =
+          static_cast<double>(std::min(*entries, prompt)) / static_cast<double>(prompt);
+    }
+  }
   if (starts_pair(layer, parts_.n_layers)) {
     add(parts_.share->prefill_extra(shape, recorded, prompt));
   }
@@ -274,6 +281,12 @@ TraceInputs& TraceInputs::operator+=(const TraceInputs& other) {
   for (const std::string& name : other.per_head) {
     if (std::find(per_head.begin(), per_head.end(), name) == per_head.end()) {
       per_head.push_back(name);
+    }
+  }
+  for (const PredictedScores& one : other.predicted) {
+    if (std::none_of(predicted.begin(), predicted.end(),
+                     [&one](const PredictedScores& each) { return each.name == one.name; })) {
+      predicted.push_back(one);
     }
   }
   return *this;

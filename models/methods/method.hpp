@@ -24,6 +24,14 @@ enum class PrefillPeak : std::uint8_t { kPerLayer, kAllLayers };
 /// How survivors are written: append only, one slot overwritten, a ring, or everything rewritten.
 enum class Compaction : std::uint8_t { kAppend, kSwap, kRing, kGather };
 
+/// Scores that a learned surrogate predicts from hidden states; LayerVectors::per_head holds them
+/// under `name`, [tokens, n_kv_heads].
+struct PredictedScores {
+  std::string name;
+  std::string path;         // of the surrogate's weights, or of the trace it is fitted on
+  bool calibrates = false;  // `path` is a trace with a repeat: a linear fit
+};
+
 /// What a method needs of a trace beyond post-RoPE Q, K and V; one that lacks it is an error, not a
 /// guess.
 struct TraceInputs {
@@ -32,6 +40,7 @@ struct TraceInputs {
   bool rope = false;                  // rope_style and rope_theta
   bool repeat = false;                // a repeat segment
   std::vector<std::string> per_head;  // "score.NAME", "decision.NAME"
+  std::vector<PredictedScores> predicted;
 
   TraceInputs& operator+=(const TraceInputs& other);
 };
@@ -94,6 +103,7 @@ struct PrefillExtra {
   double flops = 0, read = 0, written = 0;
   Bytes transient{0};
   std::int32_t launches = 0;
+  double prompt_share = 1;     // of the prompt's tokens, those that the layer computes at all
   double prefill_repeats = 0;  // further passes of the whole model over the prompt (KVzip)
 };
 

@@ -6,7 +6,8 @@
 namespace kvsim {
 
 LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count,
-                       const TraceInputs& inputs, const Rope* rope)
+                       const TraceInputs& inputs, const Rope* rope,
+                       const std::map<std::string, SurrogateFile>& surrogates)
     : info_{trace.info()}, first_{first}, rope_{rope} {
   layers_.reserve(static_cast<std::size_t>(count));  // views point into it
   for (std::int32_t layer = first; layer < first + count; ++layer) {
@@ -32,6 +33,10 @@ LayerBlock::LayerBlock(const Trace& trace, std::int32_t first, std::int32_t coun
     }
     for (const std::string& name : inputs.per_head) {
       each.per_head[name] = trace.read_per_head(layer, name);
+      each.view.per_head[name] = each.per_head[name];
+    }
+    for (const auto& [name, file] : surrogates) {
+      each.per_head[name] = file.layers[static_cast<std::size_t>(layer)].predict(each.hidden);
       each.view.per_head[name] = each.per_head[name];
     }
     for (std::int32_t h = 0; h < info_.n_kv_heads; ++h) each.view.heads.push_back(head(layer, h));

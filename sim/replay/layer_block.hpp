@@ -10,6 +10,7 @@
 #include "models/math/rope.hpp"
 #include "models/methods/composed.hpp"
 #include "sim/replay/head_replay.hpp"
+#include "sim/replay/surrogates.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {
@@ -29,10 +30,12 @@ struct DecisionUnit {
 /// Consecutive layers of a trace in memory, with what is computed once for all methods.
 class LayerBlock {
  public:
-  /// Reads layers first … first + count - 1, and of the optional tensors those in `inputs`.
+  /// Reads layers first … first + count - 1, and of the optional tensors those in `inputs`;
+  /// predicts scores with `surrogates`, by name.
   LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count, const TraceInputs& inputs,
-             const Rope* rope);
+             const Rope* rope, const std::map<std::string, SurrogateFile>& surrogates);
 
+  [[nodiscard]] const LayerVectors& layer(std::int32_t layer) const { return at(layer).view; }
   /// Reference attention of every head of the block, side by side.
   void compute_references(std::int32_t threads);
 

@@ -1,6 +1,7 @@
 #include "sim/replay/replay.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "sim/replay/head_replay.hpp"
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/summary.hpp"
+#include "sim/replay/surrogates.hpp"
 
 namespace kvsim {
 namespace {
@@ -63,6 +65,12 @@ std::string lacking(const TraceInputs& inputs, const TraceInfo& info) {
     need(info.rope_style && info.rope_theta, "rope_style and rope_theta in its metadata");
   }
   if (inputs.repeat) need(info.repeat_start.has_value(), "a repeat segment");
+  for (const PredictedScores& one : inputs.predicted) {
+    need(!one.path.empty(), one.calibrates
+                                ? "a calibration trace (parameter calibration)"
+                                : "a surrogate's weights (parameter weights; kvsim fit-surrogate "
+                                  "makes them), or another kvzap_source");
+  }
   for (const std::string& name : inputs.per_head) {
     const auto in = [](const std::vector<std::string>& names, std::string_view wanted) {
       return std::find(names.begin(), names.end(), wanted) != names.end();
@@ -95,6 +103,7 @@ class TraceReplay {
       inputs_ += composed.needs().inputs;
       pairs_ = pairs_ || composed.parts().share != nullptr;
     }
+    surrogates_ = load_surrogates(inputs_, info_);
   }
 
   std::vector<ReplayMethod> run() {
@@ -109,7 +118,7 @@ class TraceReplay {
     if (pairs_) wanted = std::max(wanted, 2);
     for (std::int32_t first = 0; first < info_.n_layers;) {
       const std::int32_t count = block_size(first, wanted);
-      LayerBlock block{trace_, first, count, inputs_, rope()};
+      LayerBlock block{trace_, first, count, inputs_, rope(), surrogates_};
       block.compute_references(options_.threads);
       replay_block(block);
       for (std::int32_t i = 0; i < count; ++i) progress.one_done();
@@ -188,7 +197,7 @@ class TraceReplay {
       }
     }
     for (std::int32_t layer = 0; layer < info_.n_layers; ++layer) {
-      LayerBlock block{trace_, layer, 1, inputs_, rope()};
+      LayerBlock block{trace_, layer, 1, inputs_, rope(), surrogates_};
       for (std::size_t r = 0; r < runners_.size(); ++r) {
         Runner& runner = runners_[r];
         if (!runner.method.needs_survey()) continue;
@@ -196,11 +205,12 @@ class TraceReplay {
         std::vector<HeadVerdict> found(tasks.size());
         std::vector<std::vector<std::int32_t>> kept(tasks.size());
         const bool nested = runner.method.parts().select->nested();
+        if (nested && layer + 1 == info_.n_layers) continue;  // nothing comes after
         parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
           learn(block, tasks[i]);
           if (nested) {
             kept[i] = tasks[i].session->planned(
-                {.entries = *runner.method.parts().budget->entries(layer)});
+                {.entries = *runner.method.parts().budget->entries(layer + 1)});
           } else {
             found[i] = tasks[i].session->verdict();
           }
@@ -216,6 +226,11 @@ class TraceReplay {
     for (std::size_t r = 0; r < runners_.size(); ++r) {
       if (runners_[r].method.parts().budget->scope() == BudgetScope::kModel) {
         runners_[r].allotted = runners_[r].method.parts().budget->allot_model(verdicts[r]);
+        const double threshold = runners_[r].allotted.front().front().threshold;
+        if (std::isfinite(threshold)) {
+          runners_[r].summary.note(
+              fmt::format("the budget comes to a threshold of {:.6g}", threshold));
+        }
       }
     }
   }
@@ -283,6 +298,7 @@ class TraceReplay {
   const ReplayOptions& options_;
   std::optional<Rope> rope_;
   TraceInputs inputs_;
+  std::map<std::string, SurrogateFile> surrogates_;
   bool pairs_ = false;
   std::vector<Runner> runners_;
 };

@@ -17,6 +17,7 @@ class ReplaySummary {
 
   /// The stored heads of `layer`, in order.
   void add_layer(std::int32_t layer, const std::vector<HeadSeries>& heads);
+  void note(std::string text) { result_.notes.push_back(std::move(text)); }
   /// The result; call once, after all layers.
   [[nodiscard]] ReplayMethod finish();
 

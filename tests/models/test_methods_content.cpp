@@ -93,7 +93,7 @@ std::vector<Case> scorers(bool interleaved) {
   bare.epsilon = 0.02;
   const PlainScorer drawn = [](const HeadVectors&, const Ids& ids, std::int64_t) {
     test::Scores all;
-    for (const auto id : ids) all[id] = counter_uniform(7, 0, 0, static_cast<std::uint64_t>(id));
+    for (const auto id : ids) all[id] = counter_uniform(counter_key({7, 0, 0}), static_cast<std::uint64_t>(id));
     return all;
   };
   return {
@@ -223,9 +223,9 @@ TEST_CASE("random scores do not depend on the order of asking, and are spread ev
   double sum = 0;
   std::set<std::uint64_t> seen;
   for (std::uint64_t i = 0; i < 4000; ++i) {
-    sum += counter_uniform(1, 2, 3, i);
-    seen.insert(counter_hash(1, 2, 3, i));
-    seen.insert(counter_hash(1, 3, 2, i));
+    sum += counter_uniform(counter_key({1, 2, 3}), i);
+    seen.insert(counter_key({1, 2, 3, i}));
+    seen.insert(counter_key({1, 3, 2, i}));
   }
   CHECK(sum / 4000 == doctest::Approx(0.5).epsilon(0.03));
   CHECK(seen.size() == 8000);

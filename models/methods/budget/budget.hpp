@@ -15,5 +15,8 @@ AxisChoice budget_variance();
 AxisChoice budget_ada();
 AxisChoice budget_lazy();
 AxisChoice budget_duo();
+AxisChoice budget_global();
+AxisChoice budget_threshold();
+AxisChoice budget_nested();
 
 }  // namespace kvsim

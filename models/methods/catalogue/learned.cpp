@@ -4,6 +4,54 @@
 
 namespace kvsim {
 
-PresetRows learned_presets() { return {}; }
+PresetRows learned_presets() {
+  const std::string repeat = "S0 after a repeat of the prompt (2-3 times the prefill)";
+  const std::string flash = "S0: flash attention untouched";
+  return {
+      {.name = "kvzip",
+       .summary =
+           "prompt entries ranked over all heads by how much repeating the prompt needs them",
+       .paper =
+           "Kim et al., KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction",
+       .axes = {{"select", "kvzip"}, {"budget", "global"}},
+       .size_law = "(1 - ratio) s on average over heads, and n",
+       .cost_class = repeat},
+      {.name = "kvzip-plus",
+       .summary = "KVzip, each entry weighted by its effect on the residual stream",
+       .paper = "KVzip+ of kvpress, targets of KVzap's surrogates",
+       .axes = {{"select", "kvzip-plus"}, {"budget", "global"}},
+       .size_law = "(1 - ratio) s on average over heads, and n",
+       .cost_class = repeat},
+      {.name = "kvzap",
+       .summary = "a surrogate predicts KVzip+ from hidden states; one threshold judges each token "
+                  "as it leaves a window",
+       .paper = "KVzap, released with kvpress",
+       .axes = {{"select", "kvzap"}, {"budget", "threshold"}},
+       .size_law = "min(T, w) + tokens before the window that score >= tau (replay knows)",
+       .cost_class = "S0, hidden states"},
+      {.name = "dms",
+       .summary = "a learned bit a token and head, carried out a window later",
+       .paper = "Lancucki et al., Inference-Time Hyper-Scaling with KV Cache Compression",
+       .axes = {{"select", "dms"}},
+       .size_law = "min(T, w) + tokens before the window that the model keeps (replay knows)",
+       .cost_class = flash},
+      {.name = "dmc",
+       .summary = "a learned choice a token and head: append, or accumulate into the last entry",
+       .paper = "Nawrot et al., Dynamic Memory Compression: Retrofitting LLMs for Accelerated "
+                "Inference",
+       .axes = {{"select", "dmc"}, {"merge", "accumulate"}},
+       .size_law = "tokens with alpha = 0 (replay knows)",
+       .cost_class = flash},
+      {.name = "pyramid-infer",
+       .summary =
+           "each layer passes on fewer prompt tokens to the next, which neither computes nor "
+           "caches the others",
+       .paper = "Yang et al., PyramidInfer: Pyramid KV Cache Compression for High-throughput LLM "
+                "Inference",
+       .axes = {{"select", "pyramid-infer"}, {"budget", "nested"}},
+       .size_law = "c_l + min(n, recent + 16) + (keep_l / 16) max(n - recent - 16, 0)",
+       .cost_class = "SW(0.2 s) at prefill, SD in decode"},
+  };
+}
 
 }  // namespace kvsim

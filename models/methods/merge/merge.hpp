@@ -14,5 +14,6 @@ AxisChoice merge_value_spread();
 AxisChoice merge_value_blend();
 AxisChoice merge_gaussian();
 AxisChoice merge_low_rank();
+AxisChoice merge_accumulate();
 
 }  // namespace kvsim

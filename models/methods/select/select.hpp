@@ -35,6 +35,12 @@ AxisChoice select_r_kv();
 AxisChoice select_lazy_layers();
 AxisChoice select_streaming_heads();
 AxisChoice select_oracle_future();
+AxisChoice select_kvzip();
+AxisChoice select_kvzip_plus();
+AxisChoice select_kvzap();
+AxisChoice select_dms();
+AxisChoice select_dmc();
+AxisChoice select_pyramid_infer();
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();

@@ -1,0 +1,76 @@
+// Fewer tokens from layer to layer: PyramidInfer's cumulative product.
+
+#include "models/methods/budget/nested.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include <fmt/format.h>
+
+#include "models/methods/budget/budget.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+
+double cosine_share(std::int32_t layer, std::int32_t n_layers, double end) {
+  return (1.0 - end) * (std::cos(std::numbers::pi * layer / n_layers) + 1.0) / 2.0 + end;
+}
+
+std::vector<std::int64_t> nested_lengths(const NestedSchedule& schedule, std::int64_t prompt,
+                                         std::int32_t n_layers) {
+  KVSIM_CHECK(prompt >= schedule.recent && n_layers >= 1 && schedule.interval >= 1,
+              "{} recent of {} tokens in {} layers", schedule.recent, prompt, n_layers);
+  std::vector<std::int64_t> lengths;
+  std::int64_t context = prompt - schedule.recent;
+  for (std::int32_t layer = 0; layer < n_layers; ++layer) {
+    lengths.push_back(context + schedule.recent);
+    if ((layer + 1) % schedule.interval != 0) continue;
+    double share = schedule.delta;
+    if (schedule.shape == "cosine") share = cosine_share(layer, n_layers, schedule.delta);
+    if (schedule.shape == "linear") share = 1.0 - (1.0 - schedule.delta) * layer / n_layers;
+    const auto cut = static_cast<std::int64_t>(static_cast<double>(context) * share);
+    if (cut > schedule.min_context) context = cut;
+  }
+  return lengths;
+}
+
+namespace {
+
+class NestedBudget final : public BudgetRule {
+ public:
+  explicit NestedBudget(std::vector<std::int64_t> lengths) : lengths_{std::move(lengths)} {}
+  std::optional<std::int64_t> entries(std::int32_t layer) const override {
+    KVSIM_CHECK(layer >= 0 && layer < std::ssize(lengths_), "layer {} of {}", layer,
+                lengths_.size());
+    return lengths_[static_cast<std::size_t>(layer)];
+  }
+  bool layers_alike() const override { return false; }
+
+ private:
+  std::vector<std::int64_t> lengths_;
+};
+
+std::shared_ptr<const BudgetRule> make(Settling& settling) {
+  if (settling.choice("select") != "pyramid-infer") {
+    settling.refuse(fmt::format(
+        "budget=nested gives each layer a part of what the layer before it kept, and select={} "
+        "selects in each layer anew (expected select=pyramid-infer)",
+        settling.choice("select")));
+  }
+  return std::make_shared<NestedBudget>(
+      nested_lengths({.shape = settling.word("schedule"),
+                      .delta = settling.number("delta"),
+                      .recent = settling.integer("recent_tokens"),
+                      .min_context = settling.integer("min_context"),
+                      .interval = static_cast<std::int32_t>(settling.integer("interval"))},
+                     settling.prompt(), settling.n_layers()));
+}
+
+}  // namespace
+
+AxisChoice budget_nested() {
+  return {.axis = "budget", .name = "nested", .params = {}, .make = &make};
+}
+
+}  // namespace kvsim

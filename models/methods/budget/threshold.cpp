@@ -1,0 +1,96 @@
+// One threshold on the score for the whole model: no total is promised, unless a budget was asked
+// for; then the threshold is the quantile that keeps no more.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "models/methods/budget/budget.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// The smallest threshold that at most `room` of `scores` reach.
+double quantile_for(std::vector<double>& scores, std::int64_t room) {
+  if (room >= std::ssize(scores)) return -kInfinity;
+  std::sort(scores.begin(), scores.end(), std::greater<>{});
+  const double first_out = scores[static_cast<std::size_t>(std::max<std::int64_t>(room, 0))];
+  // Of equal scores all stay or none.
+  const auto above =
+      std::find_if(scores.begin(), scores.end(), [first_out](double x) { return x <= first_out; });
+  return above == scores.begin() ? std::nextafter(scores.front(), kInfinity) : *(above - 1);
+}
+
+class ThresholdBudget final : public BudgetRule {
+ public:
+  /// `share` of the prompt's entries may stay; 0: whatever the selector's own threshold leaves.
+  explicit ThresholdBudget(double share) : share_{share} {}
+
+  BudgetScope scope() const override {
+    return share_ > 0 ? BudgetScope::kModel : BudgetScope::kHead;
+  }
+  std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override {
+    if (share_ > 0) return std::nullopt;
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  bool layers_alike() const override { return true; }
+  std::vector<std::vector<Allotment>> allot_model(
+      std::span<const std::vector<HeadVerdict>> layers) const override {
+    std::vector<double> judged;
+    std::int64_t all = 0;
+    for (const auto& layer : layers) {
+      for (const HeadVerdict& head : layer) {
+        all += std::ssize(head.importance);
+        for (const double x : head.importance) {
+          if (x < kInfinity) judged.push_back(x);
+        }
+      }
+    }
+    const auto may_stay = static_cast<std::int64_t>(share_ * static_cast<double>(all));
+    const double threshold = quantile_for(judged, may_stay - (all - std::ssize(judged)));
+    std::vector<std::vector<Allotment>> given;
+    for (const auto& layer : layers) {
+      given.emplace_back(layer.size(), Allotment{.threshold = threshold});
+    }
+    return given;
+  }
+  // Length and offset of each ragged head, int32 both.
+  Bytes side_bytes_per_head() const override { return Bytes{8}; }
+
+ private:
+  double share_;
+};
+
+std::shared_ptr<const BudgetRule> make(Settling& settling) {
+  if (settling.choice("select") != "kvzap") {
+    settling.refuse(fmt::format(
+        "budget=threshold needs a selection that judges by one, and select={} does not (expected "
+        "select=kvzap)",
+        settling.choice("select")));
+  }
+  double share = 0;
+  if (const auto& budget = settling.budget()) {
+    share = static_cast<double>(settling.entries()) / static_cast<double>(settling.prompt());
+    if (budget->fraction > 0) {  // not rounded to whole entries a head
+      share = budget->fraction;
+      const double bits = settling.store().bits_per_element(
+          std::max(settling.site().shape.head_dim, 1), settling.site().recorded);
+      if (bits != bits_of(settling.site().recorded)) {
+        share *= bits_of(settling.site().recorded) / bits;
+      }
+    }
+  }
+  return std::make_shared<ThresholdBudget>(share);
+}
+
+}  // namespace
+
+AxisChoice budget_threshold() {
+  return {.axis = "budget", .name = "threshold", .params = {}, .make = &make};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,83 @@
+// Dynamic Memory Compression (Nawrot et al. 2024): the retrofitted model decides for each token and
+// KV head whether it is appended or accumulated into the last entry, before anything attends to it.
+// The decisions (alpha) are recorded in the trace; merge=accumulate does the rest.
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "models/methods/learn/oracle.hpp"
+#include "models/methods/select/select.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr const char* kAlpha = "decision.alpha";
+
+class DmcSelector final : public Selector {
+ public:
+  void learn_prompt(PromptScores& scores) override { alpha_ = recorded_scores(scores, kAlpha); }
+  double score(std::int32_t id) const override {
+    return 1.0 - alpha_[static_cast<std::size_t>(id)];
+  }
+  double importance(std::int32_t /*id*/, std::int32_t /*newest*/,
+                    bool /*at_prefill*/) const override {
+    return std::numeric_limits<double>::infinity();  // nothing is dropped
+  }
+  void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t /*room*/,
+               std::vector<std::int32_t>& out) override {
+    if (entries.size() >= 2 && alpha_[static_cast<std::size_t>(newest)] >= 0.5) {
+      out.push_back(newest);
+    }
+  }
+
+ private:
+  std::vector<double> alpha_;  // by position, 0 or 1
+};
+
+class DmcRule final : public SelectRule {
+ public:
+  std::unique_ptr<Selector> start(const SessionPlace& /*place*/) const override {
+    return std::make_unique<DmcSelector>();
+  }
+  MethodNeeds needs() const override {
+    MethodNeeds needs;
+    needs.inputs.per_head = {kAlpha};
+    return needs;
+  }
+  bool leaves_before_attend() const override { return true; }
+  std::optional<std::int64_t> held(std::int64_t /*budget*/, std::int64_t /*prompt*/,
+                                   std::int64_t /*tokens*/) const override {
+    return std::nullopt;  // as the model decided
+  }
+  Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
+    return Bytes{0};
+  }
+  // alpha and omega ride on channels of key and query: no further work.
+  void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
+                const HeadShape& /*shape*/) const override {}
+};
+
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  if (settling.choice("merge") != "accumulate") {
+    settling.refuse(
+        fmt::format("select=dmc decides what is accumulated into the last entry, so it "
+                    "needs merge=accumulate, not merge={}",
+                    settling.choice("merge")));
+  }
+  if (settling.word("granularity") == "query_head") {
+    settling.refuse("its decisions are one a KV head: expected granularity=kv_head");
+  }
+  if (settling.budget()) {
+    settling.refuse("what is merged was decided by the retrofitted model: it takes no budget");
+  }
+  return std::make_shared<DmcRule>();
+}
+
+}  // namespace
+
+AxisChoice select_dmc() {
+  return {.axis = "select", .name = "dmc", .params = {}, .make = &make, .takes_budget = false};
+}
+
+}  // namespace kvsim

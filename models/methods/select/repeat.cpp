@@ -1,0 +1,173 @@
+// Oracles: how much repeating the prompt needs each of its tokens. Kim et al., "KVzip", and the
+// KVzip+ score that KVzap's surrogates are trained on. Scored once, after prefill; decode drops
+// nothing.
+
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "models/methods/learn/oracle.hpp"
+#include "models/methods/select/select.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct RepeatSettings {
+  OracleSettings oracle;
+  std::string recorded;  // "score.NAME" to read instead of scoring; empty: score
+  bool protect = true;   // sinks, and tokens before the first repeated one, stay whatever happens
+};
+
+class RepeatSelector final : public Selector {
+ public:
+  explicit RepeatSelector(const RepeatSettings& settings) : settings_{settings} {}
+
+  void learn_prompt(PromptScores& scores) override {
+    score_ = settings_.recorded.empty() ? oracle_scores(scores, settings_.oracle)
+                                        : recorded_scores(scores, settings_.recorded);
+    const auto sinks = settings_.oracle.sinks;
+    if (!settings_.protect && std::isnan(score_.front())) {
+      // As kvpress has it: a prefix token is worth 1 as a sink, nothing otherwise.
+      score_.front() = sinks > 0 ? 1.0 : 0.0;
+    }
+  }
+  double score(std::int32_t id) const override {
+    const auto at = static_cast<std::size_t>(id);
+    return at < score_.size() && !std::isnan(score_[at]) ? score_[at] : 0.0;
+  }
+  double importance(std::int32_t id, std::int32_t /*newest*/, bool /*at_prefill*/) const override {
+    const auto at = static_cast<std::size_t>(id);
+    const bool sink = settings_.protect && id < settings_.oracle.sinks;
+    return sink || at >= score_.size() || std::isnan(score_[at]) ? kInfinity : score_[at];
+  }
+  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+    if (allotted.entries < 1) return {};  // a head may become empty
+    return Selector::plan(prompt, allotted);
+  }
+  void leaving(const EntryTable& /*entries*/, std::int32_t /*newest*/, std::int64_t /*room*/,
+               std::vector<std::int32_t>& /*out*/) override {}
+
+ private:
+  RepeatSettings settings_;
+  std::vector<double> score_;  // by position, NaN: none
+};
+
+class RepeatRule final : public SelectRule {
+ public:
+  RepeatRule(RepeatSettings settings, std::int32_t d_model)
+      : settings_{std::move(settings)}, d_model_{d_model} {}
+
+  std::unique_ptr<Selector> start(const SessionPlace& /*place*/) const override {
+    return std::make_unique<RepeatSelector>(settings_);
+  }
+  MethodNeeds needs() const override {
+    MethodNeeds needs;
+    if (settings_.recorded.empty()) {
+      needs.inputs = oracle_inputs(settings_.oracle);
+    } else {
+      needs.inputs.per_head = {settings_.recorded};
+    }
+    return needs;
+  }
+  // The repeat attends over everything, so nothing may go before it is over.
+  PrefillPeak prefill_peak() const override { return PrefillPeak::kAllLayers; }
+  Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
+  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+                                   std::int64_t tokens) const override {
+    return std::min(budget, prompt) + (tokens - prompt);
+  }
+  Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
+    return Bytes{0};
+  }
+  void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
+                const HeadShape& /*shape*/) const override {}
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
+                             std::int64_t prompt) const override {
+    return oracle_cost(settings_.oracle, shape, d_model_, prompt);
+  }
+
+ private:
+  RepeatSettings settings_;
+  std::int32_t d_model_;
+};
+
+template <bool kPlus>
+std::shared_ptr<const SelectRule> make(Settling& settling) {
+  if (settling.word("granularity") == "query_head") {
+    settling.refuse("its scores are one a KV head: expected granularity=kv_head");
+  }
+  if (settling.budget()) {
+    if (settling.given("ratio")) {
+      settling.refuse("budget and ratio are both given; one follows from the other");
+    }
+    const Budget& budget = *settling.budget();
+    settling.set_entries(settling.entries_of(budget));
+    double kept = static_cast<double>(settling.entries()) / static_cast<double>(settling.prompt());
+    if (budget.fraction > 0) {  // not rounded to whole entries a head
+      const double bits = settling.store().bits_per_element(
+          std::max(settling.site().shape.head_dim, 1), settling.site().recorded);
+      kept = budget.fraction;
+      if (bits != bits_of(settling.site().recorded)) {
+        kept *= bits_of(settling.site().recorded) / bits;
+      }
+    }
+    settling.settle("ratio", std::max(1.0 - kept, 0.0));
+  } else {
+    const auto s = static_cast<double>(settling.prompt());
+    settling.set_entries(std::max<std::int64_t>(
+        settling.prompt() - static_cast<std::int64_t>(s * settling.number("ratio")), 1));
+  }
+  RepeatSettings settings;
+  settings.oracle.plus = kPlus;
+  settings.oracle.chunk = settling.integer("chunk");
+  settings.oracle.sinks = settling.integer("n_sink");
+  settings.protect = settling.flag("protect_prefix");
+  if constexpr (kPlus) {
+    settings.oracle.residual_norm = settling.word("kvzip_plus_norm") == "residual";
+  }
+  if (settling.word("kvzip_source") == "trace") {
+    settings.recorded = kPlus ? "score.kvzip_plus" : "score.kvzip";
+  }
+  return std::make_shared<RepeatRule>(std::move(settings), settling.site().d_model);
+}
+
+std::vector<ParamInfo> shared_params() {
+  return {
+      number_param("ratio", "rho", 0.7, 0, 1, "a number in [0, 1]",
+                   "share of the prompt's (layer, KV head, token) entries removed",
+                   "KVzip's official example keeps 0.3; kvpress removes 0.0 by default"),
+      integer_param("chunk", "m", 2048, 1, kManyEntries, "an integer >= 1",
+                    "prompt tokens that are scored against their own repeat at once",
+                    "kvpress; 2000 in KVzip's official code"),
+      integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
+                    "first tokens that stand in every chunk's softmax and are kept",
+                    "kvpress; the official code keeps the system prompt", {"sinks"}),
+      flag_param("protect_prefix", true,
+                 "sinks and tokens before the first repeated one are kept for good; false: "
+                 "kvpress, where a chunk overwrites the sinks' scores",
+                 "method catalogue, section 6"),
+      word_param("kvzip_source", {"repeat", "trace"},
+                 "scores from the trace's repeat segment, or those stored in the trace", "kvsim")};
+}
+
+}  // namespace
+
+AxisChoice select_kvzip() {
+  return {.axis = "select", .name = "kvzip", .params = shared_params(), .make = &make<false>};
+}
+
+AxisChoice select_kvzip_plus() {
+  std::vector<ParamInfo> params = shared_params();
+  params.push_back(word_param(
+      "kvzip_plus_norm", {"post_norm", "residual"},
+      "length of the repeat token's state that its attention is divided by: of the normed input of "
+      "attention, or of the residual stream (from score.residual_norm in the trace)",
+      "kvpress; KVzip+ as described"));
+  return {.axis = "select", .name = "kvzip-plus", .params = std::move(params), .make = &make<true>};
+}
+
+}  // namespace kvsim

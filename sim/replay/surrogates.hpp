@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/math/surrogate.hpp"
+#include "models/methods/method.hpp"
+#include "traces/trace.hpp"
+
+namespace kvsim {
+
+/// A model's surrogates, one a layer, and where they come from.
+struct SurrogateFile {
+  std::vector<Surrogate> layers;
+  std::map<std::string, std::string> metadata;
+};
+
+/// What fit_surrogates is to do.
+struct SurrogateOptions {
+  bool mlp = false;  // otherwise linear
+  MlpOptions training;
+  bool residual_norm = false;  // targets over the residual stream's norm (kvzip_plus_norm)
+  /// Prompt positions are split in whole blocks of this length, so that held-out tokens are no
+  /// neighbours of those fitted on: of each five blocks one chooses penalty or epoch and one is
+  /// held out.
+  std::int64_t block = 16;
+  std::function<void(double)> progress;
+};
+
+struct LayerFit {
+  double lambda = 0;                          // linear
+  std::int32_t epochs = 0;                    // mlp
+  std::vector<double> r2_train, r2_held_out;  // by KV head
+};
+
+struct SurrogateFits {
+  SurrogateFile file;
+  std::vector<LayerFit> layers;
+  std::int64_t train = 0, validation = 0, held_out = 0;  // positions
+};
+
+/// Fits ln KVzip+ (softmax over the whole sequence) from hidden states, layer by layer, on traces
+/// with a repeat. Errors: InputError if a trace lacks hidden states, output projection or repeat,
+/// traces disagree in shape, or there are fewer than five blocks.
+[[nodiscard]] SurrogateFits fit_surrogates(const std::vector<std::filesystem::path>& traces,
+                                           const SurrogateOptions& options);
+
+/// layers.{i}.w1, .b1, .w2, .b2 (mlp) or layers.{i}.w, .b (linear), fp32 safetensors. Errors:
+/// InputError naming the path.
+void write_surrogates(const SurrogateFile& file, const std::filesystem::path& path);
+[[nodiscard]] SurrogateFile read_surrogates(const std::filesystem::path& path);
+
+/// The surrogates that methods asked for, by PredictedScores::name, read or fitted once. Errors:
+/// InputError if one does not fit the trace's shape.
+[[nodiscard]] std::map<std::string, SurrogateFile> load_surrogates(const TraceInputs& inputs,
+                                                                   const TraceInfo& info);
+
+}  // namespace kvsim
