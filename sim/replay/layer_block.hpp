@@ -33,7 +33,7 @@ class LayerBlock {
   /// Reads layers first … first + count - 1, and of the optional tensors those in `inputs`;
   /// predicts scores with `surrogates`, by name.
   LayerBlock(const Trace& trace, std::int32_t first, std::int32_t count, const TraceInputs& inputs,
-             const Rope* rope, const std::map<std::string, SurrogateFile>& surrogates);
+             const Rope* rope, const std::map<std::string, SurrogateFile>& surrogates = {});
 
   [[nodiscard]] const LayerVectors& layer(std::int32_t layer) const { return at(layer).view; }
   /// Reference attention of every head of the block, side by side.
