@@ -24,11 +24,8 @@ std::string complaint(const std::string& name, std::optional<Budget> budget, Par
 const Budget kTen{0, 10};
 
 TEST_CASE("unknown names are answered with the nearest") {
-  const std::string unknown = complaint("zeromrge", kTen);
-  CHECK(unknown.starts_with("unknown method \"zeromrge\"; did you mean \"zeromerge\"? ("));
-  for (const MethodInfo& known : builtin_methods()) {
-    CHECK(unknown.find(known.name) != std::string::npos);
-  }
+  CHECK(complaint("zeromrge", kTen)
+            .starts_with("unknown method \"zeromrge\"; did you mean \"zeromerge\"? ("));
   CHECK(complaint("h2o+merge=residul", kTen).find("did you mean \"residual\"?") !=
         std::string::npos);
   CHECK(complaint("h2o+stor=fp16", kTen).find("unknown axis \"stor\"; did you mean \"store\"?") !=

@@ -204,6 +204,10 @@ TEST_CASE("I2: a budget of all there is leaves every method that rounds nothing 
       // they may keep.
       const bool lossy = parts.store->rounds() || parts.share || !m.budget;
       if (lossy && m.name != "full") continue;
+      // These thin out generated tokens, or deal a total out by a softmax over layers, whatever
+      // the budget of a head.
+      if (m.name.starts_with("pyramid") && m.name != "pyramidkv") continue;
+      if (m.name == "d2o") continue;
       INFO(m.name);
       ++exact;
       CHECK(m.rel_error_mean < 1e-5);

@@ -156,7 +156,16 @@ std::vector<std::shared_ptr<const Method>> methods_of(const Llm& llm, std::int64
                                            : std::nullopt},
         prompt,
         {.recorded = Dtype::kBf16,
-         .shape = {.n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim}}));
+         .shape = {.n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim},
+         .windows = {},
+         .n_layers = llm.n_layers(),
+         .d_model = llm.d_model}));
+    const auto& made = out.back();
+    for (std::int32_t layer = 0; layer < llm.n_layers(); ++layer) {
+      if (made->entries_held(layer, prompt, prompt + 1)) continue;
+      out.pop_back();  // no closed size law: a static run refuses it
+      break;
+    }
   }
   return out;
 }
