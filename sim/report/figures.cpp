@@ -329,6 +329,36 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
   return points;
 }
 
+/// Of many methods those a figure over steps has room for: the full cache, and who is on the front
+/// of error against bytes, the smallest first.
+std::vector<bool> lines_with_room(const ReplayResult& replay) {
+  constexpr std::ptrdiff_t kMostLines = 12;  // that can be told apart
+  const std::size_t n = replay.methods.size();
+  std::vector<bool> drawn(n, n <= static_cast<std::size_t>(kMostLines));
+  if (drawn.empty() || drawn.front()) return drawn;
+  const auto beats = [](const ReplayMethod& a, const ReplayMethod& b) {
+    return a.bytes_held_final <= b.bytes_held_final && a.rel_error_mean <= b.rel_error_mean &&
+           (a.bytes_held_final < b.bytes_held_final || a.rel_error_mean < b.rel_error_mean);
+  };
+  std::vector<std::size_t> front;
+  for (std::size_t i = 0; i < n; ++i) {
+    const ReplayMethod& one = replay.methods[i];
+    const bool beaten = std::any_of(replay.methods.begin(), replay.methods.end(),
+                                    [&](const ReplayMethod& other) { return beats(other, one); });
+    if (!beaten || one.name == "full") front.push_back(i);
+  }
+  std::stable_sort(front.begin(), front.end(), [&](std::size_t a, std::size_t b) {
+    const auto key = [&](std::size_t i) {
+      return replay.methods[i].name == "full" ? -1 : replay.methods[i].bytes_held_final;
+    };
+    return key(a) < key(b);
+  });
+  for (std::size_t i = 0; i < std::min<std::size_t>(front.size(), kMostLines); ++i) {
+    drawn[front[i]] = true;
+  }
+  return drawn;
+}
+
 }  // namespace
 
 FigureSet replay_figures(const ReplayResult& replay) {
@@ -337,26 +367,31 @@ FigureSet replay_figures(const ReplayResult& replay) {
   constexpr double kRounding = 1e-5;       // fp32 against itself in another order of sums
   FigureSet set;
   const LineNames names = replay_names(replay);
-  LineChart error{
-      .name = "error_vs_step",
-      .title = "Attention output error over decode steps: trace " + replay.trace + names.shared,
-      .x_label = "decode step",
-      .y_label = "relative error",
-      .x_column = "step",
-      .y_column = "rel_error",
-      .log_y_where_wide = true};
+  const std::vector<bool> drawn = lines_with_room(replay);
+  const auto lines = std::count(drawn.begin(), drawn.end(), true);
+  std::string about = replay.trace + names.shared;
+  if (static_cast<std::size_t>(lines) < drawn.size()) {
+    about += fmt::format(" ({} of {}: the least error at their size)", lines, drawn.size());
+  }
+  LineChart error{.name = "error_vs_step",
+                  .title = "Attention output error over decode steps: trace " + about,
+                  .x_label = "decode step",
+                  .y_label = "relative error",
+                  .x_column = "step",
+                  .y_column = "rel_error",
+                  .log_y_where_wide = true};
   LineChart held{.name = "bytes_vs_step",
-                 .title = "Cache held over decode steps: trace " + replay.trace + names.shared,
+                 .title = "Cache held over decode steps: trace " + about,
                  .x_label = "decode step",
                  .x_column = "step",
                  .y_column = "bytes_held"};
-  LineChart layers{
-      .name = "replay_cache_per_layer",
-      .title = "Cache per layer after the last step: trace " + replay.trace + names.shared,
-      .x_label = "layer",
-      .x_column = "layer",
-      .y_column = "bytes_final"};
+  LineChart layers{.name = "replay_cache_per_layer",
+                   .title = "Cache per layer after the last step: trace " + about,
+                   .x_label = "layer",
+                   .x_column = "layer",
+                   .y_column = "bytes_final"};
   for (std::size_t i = 0; i < replay.methods.size(); ++i) {
+    if (!drawn[i]) continue;
     const ReplayMethod& method = replay.methods[i];
     const std::string& label = names.labels[i];
     const std::size_t stride = (method.series.size() + kMostSteps - 1) / kMostSteps;
