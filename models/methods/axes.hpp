@@ -309,6 +309,8 @@ class StoreRule {
   /// The plain format nearest to it: what full-precision rows are kept in.
   [[nodiscard]] virtual Dtype dtype(Dtype recorded) const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
+  /// K and V are elements of `dtype` and nothing else.
+  [[nodiscard]] virtual bool plain() const { return false; }
   /// False: rows stay as they come and the hooks need not be called.
   [[nodiscard]] virtual bool rounds() const = 0;
   /// K and V of one stored head with `entries` entries, of which the prompt left `prompt_entries`.

@@ -58,6 +58,7 @@ std::int32_t ComposedMethod::extra_launches() const {
 
 std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer, std::int64_t prompt,
                                                          std::int64_t tokens) const {
+  if (parts_.store->masks()) return tokens;  // what is masked is held and read all the same
   if (!parts_.merge->keeps_size_law()) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
   if (!budget) return std::nullopt;
@@ -67,6 +68,7 @@ std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer, std
 std::optional<std::int64_t> ComposedMethod::entries_attended(std::int32_t layer,
                                                              std::int64_t prompt,
                                                              std::int64_t tokens) const {
+  if (parts_.store->masks()) return tokens;
   if (!parts_.merge->keeps_size_law()) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
   if (!budget) return std::nullopt;
@@ -150,10 +152,7 @@ bool ComposedMethod::in_pair(std::int32_t layer) const {
 }
 
 bool ComposedMethod::plain_rows() const {
-  return !parts_.share && !parts_.read &&
-         parts_.store->bits_per_element(1, parts_.recorded) ==
-             bits_of(parts_.store->dtype(parts_.recorded)) &&
-         !parts_.store->groups_tokens();
+  return !parts_.share && !parts_.read && parts_.store->plain();
 }
 
 std::int32_t ComposedMethod::layer_kind(std::int32_t layer) const {
@@ -173,9 +172,7 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
     const auto shared = parts_.share->layer_bytes(shape, recorded, *parts_.store, prompt, *entries);
     if (!shared) return std::nullopt;
   }
-  const bool masks = parts_.store->masks();  // what is masked is held all the same
-  CacheBytes all =
-      rows_bytes(layer, shape, recorded, masks ? prompt : *after_prompt, masks ? tokens : *entries);
+  CacheBytes all = rows_bytes(layer, shape, recorded, *after_prompt, *entries);
   const HeadShape head{.group = shape.n_heads / stored_heads(shape),
                        .head_dim = shape.head_dim,
                        .recorded = recorded,

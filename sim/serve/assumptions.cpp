@@ -42,12 +42,20 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                     spec.method->name()));
   }
   Bytes host;
+  bool estimated = false;
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
   for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
     const CacheRows rows{in, layer};
     const auto bytes =
         spec.method->layer_bytes(layer, rows.shape(), spec.kv_dtype, spec.prompt_tokens, tokens);
     if (bytes) host += bytes->host * spec.batch;
+    estimated = estimated || !bytes;
+  }
+  if (estimated) {
+    notes.push_back(
+        fmt::format("method {}: how many bytes its entries take depends on the data; counted is "
+                    "what its parameters suggest, and a replay measures it",
+                    spec.method->name()));
   }
   if (host > Bytes{}) {
     notes.push_back(fmt::format("{} of cache are kept in host memory at full length", host));

@@ -43,6 +43,7 @@ class FloatRule final : public StoreRule {
     return std::make_unique<FloatStore>(dtype(recorded), place.head_dim);
   }
   Dtype dtype(Dtype recorded) const override { return stored_.value_or(recorded); }
+  bool plain() const override { return true; }
   bool rounds() const override { return stored_ && *stored_ != Dtype::kFp32; }
   Bytes kv_bytes(std::int64_t /*prompt_entries*/, std::int64_t entries, std::int32_t head_dim,
                  Dtype recorded) const override {
