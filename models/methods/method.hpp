@@ -254,10 +254,11 @@ struct MethodInfo {
 /// query head or in another format changes the entries it buys.
 struct MethodSite {
   Dtype recorded = Dtype::kFp16;
-  LayerShape shape{};                   // zeros: one query head per KV head
-  std::vector<std::int64_t> windows{};  // of each layer, 0 for none; empty: none at all
-  std::int32_t n_layers = 0;            // 0: unknown; methods whose law needs it say so
-  std::int32_t d_model = 0;             // 0: unknown
+  LayerShape shape{};                            // zeros: one query head per KV head
+  std::vector<std::int64_t> windows{};           // of each layer, 0 for none; empty: none at all
+  std::int32_t n_layers = 0;                     // 0: unknown; methods whose law needs it say so
+  std::int32_t d_model = 0;                      // 0: unknown
+  std::optional<TraceInputs> recorded_inputs{};  // what the trace holds; none: there is no trace
 };
 
 /// Settles `spec` for a prompt of `prompt` tokens. Errors: InputError (unknown method or parameter,

@@ -306,12 +306,21 @@ class TraceReplay {
 }  // namespace
 
 MethodSite site_of(const TraceInfo& info) {
+  TraceInputs recorded{.hidden = info.has_hidden,
+                       .output_projection = info.has_output_projection,
+                       .rope = info.rope_style && info.rope_theta,
+                       .repeat = info.repeat_start.has_value(),
+                       .per_head = {},
+                       .predicted = {}};
+  for (const std::string& name : info.scores) recorded.per_head.push_back("score." + name);
+  for (const std::string& name : info.decisions) recorded.per_head.push_back("decision." + name);
   return {
       .recorded = info.dtype,
       .shape = {.n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim},
       .windows = {},
       .n_layers = info.n_layers,
-      .d_model = info.d_model};
+      .d_model = info.d_model,
+      .recorded_inputs = std::move(recorded)};
 }
 
 std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec, const TraceInfo& info) {

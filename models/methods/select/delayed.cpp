@@ -160,6 +160,21 @@ void size_surrogate(Settling& settling, DelayedSettings& settings) {
   settings.surrogate_bytes = bytes_of(weights, settling.site().recorded).count();
 }
 
+/// `auto` settled: weights where given, else what the trace holds: scores, then a repeat that
+/// KVzip+ can judge by. Without a trace the surrogate, which a service would run.
+std::string score_source(const Settling& settling) {
+  const std::string& asked = settling.word("kvzap_source");
+  if (asked != "auto") return asked;
+  const auto& recorded = settling.site().recorded_inputs;
+  if (!settling.word("weights").empty() || !recorded) return "surrogate";
+  if (std::find(recorded->per_head.begin(), recorded->per_head.end(), "score.kvzap") !=
+      recorded->per_head.end()) {
+    return "trace";
+  }
+  return recorded->repeat && recorded->hidden && recorded->output_projection ? "oracle"
+                                                                             : "surrogate";
+}
+
 std::shared_ptr<const SelectRule> make_kvzap(Settling& settling) {
   refuse_query_heads(settling);
   if (settling.choice("budget") != "threshold") {
@@ -189,7 +204,8 @@ std::shared_ptr<const SelectRule> make_kvzap(Settling& settling) {
     settling.settle("threshold", std::string{"solved from the budget"});
   }
   TraceInputs inputs;
-  const std::string& source = settling.word("kvzap_source");
+  const std::string source = score_source(settling);
+  settling.settle("kvzap_source", source);
   if (source == "oracle") {
     settings.source = ScoreSource::kOracle;
     settings.oracle.plus = true;
@@ -247,10 +263,11 @@ AxisChoice select_kvzap() {
                  flag_param("decoding", true, "whether tokens are judged in decode too",
                             "the method; off by default in kvpress"),
                  word_param(
-                     "kvzap_source", {"surrogate", "trace", "oracle", "ridge"},
+                     "kvzap_source", {"auto", "surrogate", "trace", "oracle", "ridge"},
                      "where log scores come from: a surrogate's weights on the hidden states, "
                      "score.kvzap of the trace, KVzip+ of its repeat, or a linear fit on a "
-                     "calibration trace's repeat",
+                     "calibration trace's repeat; auto: the first of weights, trace and repeat "
+                     "that there is (the result says which)",
                      "kvsim"),
                  path_param("weights", "file of kvsim fit-surrogate, for kvzap_source=surrogate",
                             "kvsim"),
