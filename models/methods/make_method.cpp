@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -245,7 +246,9 @@ class Settler final : public Settling {
     parts_.budget = make<MakeBudget>("budget");
     parts_.merge = make<MakeMerge>("merge");
     parts_.read = make<MakeRead>("read");
-    if (entries_ > 0) parts_.params["budget"] = entries_;
+    if (entries_ > 0 && entries_ < std::numeric_limits<std::int64_t>::max()) {
+      parts_.params["budget"] = entries_;
+    }
     refuse_what_cannot_be();
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }

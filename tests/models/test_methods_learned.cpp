@@ -443,7 +443,7 @@ TEST_CASE("PyramidInfer's worked example: 4096, 3985, 3313, 1541 at layers 0, 8,
 void check_pyramid(const Trace& trace, const Params& params) {
   const test::WholeTrace whole{trace};
   const TraceInfo& info = trace.info();
-  const ReplayMethod got = run(trace, "pyramid-infer", params);
+  const ReplayMethod got = run(trace, "pyramidinfer", params);
   const auto recent = param_integer(got.params, "recent_tokens");
   const auto min_context = param_integer(got.params, "min_context");
   const auto lengths = nested_lengths({.shape = param_word(got.params, "schedule"),
@@ -495,8 +495,8 @@ TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both 
                             {"delta", delta},
                             {"min_context", std::int64_t{4}},
                             {"schedule", std::string{"constant"}}};
-        const ReplayMethod got = run(trace, "pyramid-infer", params);
-        const auto method = settle_for_trace({"pyramid-infer", params, {}}, trace.info());
+        const ReplayMethod got = run(trace, "pyramidinfer", params);
+        const auto method = settle_for_trace({"pyramidinfer", params, {}}, trace.info());
         for (std::size_t l = 0; l < 2; ++l) {
           for (const ReplayStep& step : got.layer_series[l]) {
             INFO("layer ", l, " step ", step.step);
@@ -512,11 +512,11 @@ TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both 
 }
 
 TEST_CASE("PyramidInfer's budget is kept, or refused with the least there is") {
-  const ReplayMethod got = run(sample(), "pyramid-infer", {}, Budget{.fraction = 0.8});
+  const ReplayMethod got = run(sample(), "pyramidinfer", {}, Budget{.fraction = 0.8});
   REQUIRE(got.budget_reached);
   CHECK(*got.budget_reached <= 0.8);
   CHECK(*got.budget_reached > 0.78);
-  CHECK_THROWS_WITH_AS(run(sample(), "pyramid-infer", {}, Budget{.fraction = 0.2}),
+  CHECK_THROWS_WITH_AS(run(sample(), "pyramidinfer", {}, Budget{.fraction = 0.2}),
                        doctest::Contains("cannot be kept"), InputError);
 }
 
@@ -545,9 +545,9 @@ TEST_CASE("what cannot be is refused with the reason") {
   refused("dmc", {}, Budget{.fraction = 0.5}, "takes no budget");
   refused("select=dmc", {}, {}, "merge=accumulate");
   refused("h2o+merge=accumulate", {}, {}, "select=dmc");
-  refused("pyramid-infer", {{"delta", 1.1}}, {}, "delta");
-  refused("pyramid-infer", {{"delta", 0.5}}, Budget{.fraction = 0.5}, "both given");
-  refused("select=pyramid-infer", {}, {}, "budget=nested");
+  refused("pyramidinfer", {{"delta", 1.1}}, {}, "delta");
+  refused("pyramidinfer", {{"delta", 0.5}}, Budget{.fraction = 0.5}, "both given");
+  refused("select=pyramidinfer", {}, {}, "budget=nested");
   CHECK_THROWS_WITH_AS((void)run(sample(), "kvzip"), doctest::Contains("a repeat segment"),
                        InputError);
   CHECK_THROWS_WITH_AS(

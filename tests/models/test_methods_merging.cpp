@@ -173,7 +173,7 @@ TEST_CASE("cam is what a plain re-telling is, on made-up and recorded heads") {
 
 TEST_CASE("value blend: weights as printed, keys untouched, the rest as plain eviction has it") {
   const auto head = clustered_head(2, kDim, 100, 60, 61);
-  Run blend{"merging-press", head.view, 20};
+  Run blend{"merging", head.view, 20};
   Run plain{"h2o", head.view, 20};
   CHECK(blend.session.kept() == plain.session.kept());
   const EntryTable& kept = plain.session.entries();
@@ -215,7 +215,7 @@ TEST_CASE("value blend: weights as printed, keys untouched, the rest as plain ev
   CHECK(changed > 20);
   // A threshold nothing reaches, or a share of nothing: plain eviction to the end.
   for (const Params& params : {Params{{"threshold", 1.0}}, Params{{"merge_fraction", 0.0}}}) {
-    Run off{"merging-press", head.view, 20, params};
+    Run off{"merging", head.view, 20, params};
     Run same{"h2o", head.view, 20};
     off.to_the_end();
     same.to_the_end();
@@ -335,7 +335,7 @@ TEST_CASE("kvmerger: epsilon 1 is the full cache, a budget is met as nearly as r
 TEST_CASE("laws of sizes hold in a whole trace, and a budget of everything changes nothing") {
   const Trace trace = Trace::open(sample());
   for (const std::string name :
-       {"keepkv", "cam", "merging-press", "h2o+merge=zip", "h2o+merge=cosine_ema",
+       {"keepkv", "cam", "merging", "h2o+merge=zip", "h2o+merge=cosine_ema",
         "streaming-llm+merge=zip", "keepkv+store=fp16", "cam+store=bf16"}) {
     INFO(name);
     ReplayOptions options;
@@ -360,7 +360,7 @@ TEST_CASE("laws of sizes hold in a whole trace, and a budget of everything chang
 }
 
 TEST_CASE("short prompts, no decode step, more budget than tokens") {
-  for (const std::string name : {"keepkv", "cam", "merging-press", "h2o+merge=zip",
+  for (const std::string name : {"keepkv", "cam", "merging", "h2o+merge=zip",
                                  "h2o+merge=cosine_ema", "less", "kvmerger"}) {
     for (const auto& [prompt, tokens] : {std::pair{1, 1}, {1, 31}, {31, 31}, {7, 40}, {257, 257}}) {
       INFO(name, " ", prompt, " of ", tokens);

@@ -32,7 +32,7 @@ PresetRows merging_presets() {
        .cost_class = "SF at prefill, SD in decode",
        .defaults = {{"start_share", 0.5}},
        .default_budget = 0.2},
-      {.name = "merging-press",
+      {.name = "merging",
        .summary = "accumulated attention; values of entries that leave are blended into the most "
                   "similar kept one",
        .paper = "NVIDIA kvpress, MergingPress",
