@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -31,6 +32,7 @@ struct Parsed {
   std::map<std::string, std::string> chosen_by;  // axis -> the part of the name that chose it
   Params defaults;
   double default_budget = 0;
+  std::string usual_budget = "uniform";  // of selectors that need one, where none was chosen
 };
 
 const Preset* find_preset(std::string_view name) {
@@ -90,8 +92,9 @@ Parsed parse_name(const std::string& name) {
     if (const Preset* preset = find_preset(part)) {
       for (const auto& [axis, choice] : preset->info.axes) {
         // A uniform budget is what selectors get that nobody chose one for, so a preset's gives
-        // way.
-        const bool gives_way = axis == "budget" && choice == "uniform";
+        // way; so does one with no whole layers unless asked for.
+        const bool gives_way = axis == "budget" && (choice == "uniform" || choice == "first_full");
+        if (gives_way && choice != "uniform") parsed.usual_budget = choice;
         if (choice != neutral_axes().at(axis) && !gives_way) choose(parsed, axis, choice, part);
       }
       parsed.defaults.insert(preset->defaults.begin(), preset->defaults.end());
@@ -131,7 +134,7 @@ void check_legality(Parsed& parsed) {
     if (parsed.chosen_by.contains("budget")) {
       refuse(fmt::format("select={} drops entries, so it needs a budget", parsed.axes["select"]));
     }
-    parsed.axes["budget"] = "uniform";
+    parsed.axes["budget"] = parsed.usual_budget;
   }
 }
 
@@ -245,7 +248,9 @@ class Settler final : public Settling {
     parts_.budget = make<MakeBudget>("budget");
     parts_.merge = make<MakeMerge>("merge");
     parts_.read = make<MakeRead>("read");
-    if (entries_ > 0) parts_.params["budget"] = entries_;
+    if (entries_ > 0 && entries_ < std::numeric_limits<std::int64_t>::max()) {
+      parts_.params["budget"] = entries_;
+    }
     refuse_what_cannot_be();
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }

@@ -187,6 +187,9 @@ ReplayMethod ReplaySummary::finish() {
       bytes_of(2 * trace_.prompt_tokens * trace_.head_dim, trace_.dtype).count() * heads;
   result_.budget_reached =
       static_cast<double>(kv_bytes_after_prefill_) / static_cast<double>(full_prompt);
+  if (!method_.parts().select->compresses_prompt() && method_.parts().select->bounded()) {
+    note("the prompt stays whole until the first decode step, and budget_reached is of its end");
+  }
 
   std::int64_t closed = 0;
   bool has_closed_form = true;

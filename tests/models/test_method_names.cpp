@@ -1,5 +1,6 @@
 // Names, compositions, parameters and budgets: what is taken, what is refused and in which words.
 
+#include <algorithm>
 #include <string>
 
 #include "models/methods/composed.hpp"
@@ -133,6 +134,59 @@ TEST_CASE("defaults are the catalogue's") {
   CHECK(param_integer(window->params(), "window") == 512);
   const auto sized = make_method({"h2o", {{"hh", 4.0}, {"recent", 512.0}}, std::nullopt}, 1000);
   CHECK(param_integer(sized->params(), "budget") == 516);
+}
+
+TEST_CASE("the methods that scenario files and papers name are there, by exactly these names") {
+  for (const std::string name : {"full",
+                                 "streaming-llm",
+                                 "scissorhands",
+                                 "h2o",
+                                 "snapkv",
+                                 "keyformer",
+                                 "pyramidkv",
+                                 "pyramidinfer",
+                                 "less",
+                                 "cam",
+                                 "d2o",
+                                 "kvmerger",
+                                 "kivi-2",
+                                 "kivi-4",
+                                 "rtn",
+                                 "smoothquant-kv",
+                                 "gear",
+                                 "tova",
+                                 "knorm",
+                                 "keydiff",
+                                 "observed-attention",
+                                 "expected-attention",
+                                 "lagkv",
+                                 "adakv",
+                                 "criticalkv",
+                                 "duo-attention",
+                                 "simlayerkv",
+                                 "think",
+                                 "chunkkv",
+                                 "merging",
+                                 "decoding",
+                                 "dmc",
+                                 "dms",
+                                 "zeromerge",
+                                 "zeromerge-paper",
+                                 "minicache",
+                                 "kvzip",
+                                 "kvzip-plus",
+                                 "kvzap",
+                                 "keepkv",
+                                 "morphkv",
+                                 "r-kv",
+                                 "quest",
+                                 "shadowkv",
+                                 "oracle-step",
+                                 "oracle-future"}) {
+    INFO(name);
+    CHECK(std::count_if(builtin_methods().begin(), builtin_methods().end(),
+                        [&name](const MethodInfo& info) { return info.name == name; }) == 1);
+  }
 }
 
 TEST_CASE("every catalogue row names its parameters once, each with range, help and source") {

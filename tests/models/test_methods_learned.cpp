@@ -443,7 +443,7 @@ TEST_CASE("PyramidInfer's worked example: 4096, 3985, 3313, 1541 at layers 0, 8,
 void check_pyramid(const Trace& trace, const Params& params) {
   const test::WholeTrace whole{trace};
   const TraceInfo& info = trace.info();
-  const ReplayMethod got = run(trace, "pyramid-infer", params);
+  const ReplayMethod got = run(trace, "pyramidinfer", params);
   const auto recent = param_integer(got.params, "recent_tokens");
   const auto min_context = param_integer(got.params, "min_context");
   const auto lengths = nested_lengths({.shape = param_word(got.params, "schedule"),
@@ -495,8 +495,8 @@ TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both 
                             {"delta", delta},
                             {"min_context", std::int64_t{4}},
                             {"schedule", std::string{"constant"}}};
-        const ReplayMethod got = run(trace, "pyramid-infer", params);
-        const auto method = settle_for_trace({"pyramid-infer", params, {}}, trace.info());
+        const ReplayMethod got = run(trace, "pyramidinfer", params);
+        const auto method = settle_for_trace({"pyramidinfer", params, {}}, trace.info());
         for (std::size_t l = 0; l < 2; ++l) {
           for (const ReplayStep& step : got.layer_series[l]) {
             INFO("layer ", l, " step ", step.step);
@@ -512,11 +512,11 @@ TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both 
 }
 
 TEST_CASE("PyramidInfer's budget is kept, or refused with the least there is") {
-  const ReplayMethod got = run(sample(), "pyramid-infer", {}, Budget{.fraction = 0.8});
+  const ReplayMethod got = run(sample(), "pyramidinfer", {}, Budget{.fraction = 0.8});
   REQUIRE(got.budget_reached);
   CHECK(*got.budget_reached <= 0.8);
   CHECK(*got.budget_reached > 0.78);
-  CHECK_THROWS_WITH_AS(run(sample(), "pyramid-infer", {}, Budget{.fraction = 0.2}),
+  CHECK_THROWS_WITH_AS(run(sample(), "pyramidinfer", {}, Budget{.fraction = 0.2}),
                        doctest::Contains("cannot be kept"), InputError);
 }
 
@@ -545,9 +545,9 @@ TEST_CASE("what cannot be is refused with the reason") {
   refused("dmc", {}, Budget{.fraction = 0.5}, "takes no budget");
   refused("select=dmc", {}, {}, "merge=accumulate");
   refused("h2o+merge=accumulate", {}, {}, "select=dmc");
-  refused("pyramid-infer", {{"delta", 1.1}}, {}, "delta");
-  refused("pyramid-infer", {{"delta", 0.5}}, Budget{.fraction = 0.5}, "both given");
-  refused("select=pyramid-infer", {}, {}, "budget=nested");
+  refused("pyramidinfer", {{"delta", 1.1}}, {}, "delta");
+  refused("pyramidinfer", {{"delta", 0.5}}, Budget{.fraction = 0.5}, "both given");
+  refused("select=pyramidinfer", {}, {}, "budget=nested");
   CHECK_THROWS_WITH_AS((void)run(sample(), "kvzip"), doctest::Contains("a repeat segment"),
                        InputError);
   CHECK_THROWS_WITH_AS(
@@ -563,20 +563,28 @@ TEST_CASE("costs: a repeat is charged, side data is what is carried") {
                         .d_model = 4096};
   const auto zip = make_method({"kvzip", {}, {}}, 4096, site);
   const PrefillExtra extra = zip->prefill_extra(0, site.shape, Dtype::kFp16, 4096);
-  CHECK(extra.prefill_repeats == 1.0);
-  // Two chunks of 2048: 2 * 32 * 2048 * 4096 * 128 each.
-  CHECK(extra.flops == 2 * 2.0 * 32 * 2048 * 4096 * 128);
+  // Two chunks of 2048, each fed with 8 tokens of what was before it, over itself and what is fed.
+  CHECK(extra.prefill_repeats == 2 * 2056.0 / 4096);
+  CHECK(extra.flops == 2 * 2.0 * 32 * 2056 * (2048 + 2056) * 128);
+  const auto bare = make_method(
+      {"kvzip", {{"carry_over", std::int64_t{0}}}, Budget{.fraction = 0.3}}, 4096, site);
+  CHECK(bare->prefill_extra(0, site.shape, Dtype::kFp16, 4096).prefill_repeats == 1.0);
+  CHECK(bare->prefill_extra(0, site.shape, Dtype::kFp16, 4096).flops ==
+        2 * 2.0 * 32 * 2048 * 4096 * 128);
   CHECK(zip->prefill_peak() == PrefillPeak::kAllLayers);
   const auto zap = make_method({"kvzap", {{"model", std::string{"linear"}}}, {}}, 4096, site);
-  // 128 fp32 scores and an eighth of 4096 x 8 fp16 weights.
-  CHECK(zap->side_bytes(1000, Dtype::kFp16).count() == 128 * 4 + 4096 * 2);
+  const auto side = [&site](const Method& method) {
+    return method.rows_bytes(0, site.shape, Dtype::kFp16, 900, 1000).side.count();
+  };
+  // Of each of 8 heads: 128 fp32 scores, an eighth of 4096 x 8 fp16 weights, length and offset.
+  CHECK(side(*zap) == 8 * (128 * 4 + 4096 * 2 + 8));
   // 2 D Hkv FLOPs per token and layer.
   CHECK(zap->decode_traffic(site.shape, Dtype::kFp16, 100, false).extra_flops == 2 * 4096 * 8);
   const auto mlp = make_method({"kvzap", {}, {}}, 4096, site);
   CHECK(mlp->decode_traffic(site.shape, Dtype::kFp16, 100, false).extra_flops ==
         2.0 * (4096 * 512 + 512 * 8));
   // 256 bits.
-  CHECK(make_method({"dms", {}, {}}, 4096, site)->side_bytes(1000, Dtype::kFp16).count() == 32);
+  CHECK(side(*make_method({"dms", {}, {}}, 4096, site)) == 8 * 32);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <set>
 
@@ -113,6 +114,8 @@ TEST_CASE("d2o in a whole trace: three layers whole, the prompt whole until the 
   const auto result = replay(trace, {{"d2o", {}, Budget{0.2, 0}}}, options);
   const ReplayMethod& d2o = result.methods.front();
   CHECK(*d2o.budget_reached == 1.0);
+  REQUIRE(d2o.notes.size() == 1);
+  CHECK(d2o.notes[0].starts_with("the prompt stays whole until the first decode step"));
   CHECK_FALSE(d2o.closed_form_bytes_final.has_value());
   const std::int64_t tokens = trace.info().tokens;
   std::int64_t compressed = 0;
@@ -127,6 +130,8 @@ TEST_CASE("d2o in a whole trace: three layers whole, the prompt whole until the 
   }
   CHECK(compressed == 3 * 2 * 76);
   CHECK(d2o.series[0].entries_attended == 12 * (trace.info().prompt_tokens + 1));
+  // Of the three layers that are compressed the budget is met from that step's end on.
+  CHECK(d2o.series[0].entries_held == compressed + 3 * 2 * (trace.info().prompt_tokens + 1));
 }
 
 // --- CaM, MergingPress, KVMerger
@@ -173,7 +178,7 @@ TEST_CASE("cam is what a plain re-telling is, on made-up and recorded heads") {
 
 TEST_CASE("value blend: weights as printed, keys untouched, the rest as plain eviction has it") {
   const auto head = clustered_head(2, kDim, 100, 60, 61);
-  Run blend{"merging-press", head.view, 20};
+  Run blend{"merging", head.view, 20};
   Run plain{"h2o", head.view, 20};
   CHECK(blend.session.kept() == plain.session.kept());
   const EntryTable& kept = plain.session.entries();
@@ -215,7 +220,7 @@ TEST_CASE("value blend: weights as printed, keys untouched, the rest as plain ev
   CHECK(changed > 20);
   // A threshold nothing reaches, or a share of nothing: plain eviction to the end.
   for (const Params& params : {Params{{"threshold", 1.0}}, Params{{"merge_fraction", 0.0}}}) {
-    Run off{"merging-press", head.view, 20, params};
+    Run off{"merging", head.view, 20, params};
     Run same{"h2o", head.view, 20};
     off.to_the_end();
     same.to_the_end();
@@ -335,7 +340,7 @@ TEST_CASE("kvmerger: epsilon 1 is the full cache, a budget is met as nearly as r
 TEST_CASE("laws of sizes hold in a whole trace, and a budget of everything changes nothing") {
   const Trace trace = Trace::open(sample());
   for (const std::string name :
-       {"keepkv", "cam", "merging-press", "h2o+merge=zip", "h2o+merge=cosine_ema",
+       {"keepkv", "cam", "merging", "h2o+merge=zip", "h2o+merge=cosine_ema",
         "streaming-llm+merge=zip", "keepkv+store=fp16", "cam+store=bf16"}) {
     INFO(name);
     ReplayOptions options;
@@ -360,8 +365,8 @@ TEST_CASE("laws of sizes hold in a whole trace, and a budget of everything chang
 }
 
 TEST_CASE("short prompts, no decode step, more budget than tokens") {
-  for (const std::string name : {"keepkv", "cam", "merging-press", "h2o+merge=zip",
-                                 "h2o+merge=cosine_ema", "less", "kvmerger"}) {
+  for (const std::string name :
+       {"keepkv", "cam", "merging", "h2o+merge=zip", "h2o+merge=cosine_ema", "less", "kvmerger"}) {
     for (const auto& [prompt, tokens] : {std::pair{1, 1}, {1, 31}, {31, 31}, {7, 40}, {257, 257}}) {
       INFO(name, " ", prompt, " of ", tokens);
       const auto head = test::random_head(3, 5, tokens, prompt, 91);
@@ -393,6 +398,34 @@ std::string complaint(const std::string& name, std::optional<Budget> budget, Par
   return "none";
 }
 
+TEST_CASE("keepkv: layers share the budget by a falling cosine, each with a law of its own") {
+  const auto method = make_method({"keepkv", {}, Budget{0, 100}}, 1000,
+                                  {.recorded = Dtype::kFp16,
+                                   .shape = {.n_heads = 2, .n_kv_heads = 1, .head_dim = 16},
+                                   .windows = {},
+                                   .n_layers = 8});
+  double shares = 0;
+  const auto share = [](int l) { return 0.2 * (std::cos(std::numbers::pi * l / 8) + 1) / 2 + 0.8; };
+  for (int l = 0; l < 8; ++l) shares += share(l);
+  std::int64_t sum = 0;
+  for (std::int32_t l = 0; l < 8; ++l) {
+    const std::int64_t held = *method->entries_held(l, 1000, 1000);
+    CHECK(std::abs(static_cast<double>(held) - 800 * share(l) / shares) < 1);
+    CHECK(method->entries_held(l, 1000, 1500) == held);
+    CHECK(method->entries_attended(l, 1000, 1500) == held + 1);
+    if (l > 0) CHECK(held <= *method->entries_held(l - 1, 1000, 1000));
+    sum += held;
+  }
+  CHECK(sum == 800);
+  const Trace trace = Trace::open(sample());
+  const MethodSpec spec{"keepkv", {}, Budget{0.2, 0}};
+  const auto settled = settle_for_trace(spec, trace.info());
+  const ReplayResult result = replay(trace, {spec}, {});
+  for (const ReplayCell& layer : result.methods.front().layers) {
+    CHECK(layer.entries_final == 2 * *settled->entries_held(layer.layer, 384, 512));
+  }
+}
+
 TEST_CASE("what cannot be is refused with the reason") {
   const auto says = [&](const std::string& name, const Params& params, std::string_view why,
                         std::optional<Budget> budget = Budget{0.1, 0}) {
@@ -400,6 +433,7 @@ TEST_CASE("what cannot be is refused with the reason") {
     CHECK(complaint(name, budget, params).find(why) != std::string::npos);
   };
   says("keepkv", {{"ema", 1.0}}, "a number in [0, 1)");
+  says("d2o", {{"gate", std::string{"rank_mean"}}}, "each head decides alone");
   says("keepkv", {{"key_rule", std::string{"mean"}}}, "zip_guarded");
   says("keepkv", {{"heavy_share", 0.1}}, "at least 4 sinks and 1 recent");
   says("keepkv", {{"heavy_share", 1.0}}, "at least 4 sinks and 1 recent");

@@ -4,13 +4,17 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "models/math/low_rank.hpp"
 #include "models/math/quantise.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/merging_run.hpp"
 #include "tests/support/plain_stored.hpp"
 #include "tests/support/session_run.hpp"
 
@@ -385,6 +389,146 @@ TEST_CASE("GEAR: outliers are exact, most others are not") {
     }
   }
   CHECK(exact < 32 * 7);
+}
+
+/// What a step attends over, told plainly: rows of the tokens before it and its own.
+struct Told {
+  test::Rows keys, values;
+};
+using Tell = std::function<Told(const HeadVectors& head, std::int64_t tokens)>;
+
+test::Row plain_attention(std::span<const float> q, const Told& rows, double scale) {
+  test::Row weights;
+  double sum = 0;
+  for (const test::Row& key : rows.keys) {
+    double logit = 0;
+    for (std::size_t j = 0; j < key.size(); ++j) logit += static_cast<double>(q[j]) * key[j];
+    weights.push_back(std::exp(logit * scale));
+    sum += weights.back();
+  }
+  test::Row out(rows.values.front().size(), 0.0);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    for (std::size_t j = 0; j < out.size(); ++j) out[j] += weights[i] / sum * rows.values[i][j];
+  }
+  return out;
+}
+
+/// Every cached row after every step, and the output of every step. Single precision may round what
+/// is all but a tie the other way: one value in 10,000.
+void compare_store(const std::string& name, const HeadVectors& head, const Params& params,
+                   const Tell& tell) {
+  INFO(name);
+  test::SessionRun run{method_of(name, head.prompt, head.head_dim, params), head};
+  std::int64_t off = 0;
+  std::int64_t seen = 0;
+  const auto compare_rows = [&](std::int64_t tokens) {
+    const Told want = tell(head, tokens);
+    const EntryTable& entries = run.session.entries();
+    REQUIRE(entries.size() == tokens);
+    for (std::int32_t slot = 0; slot < entries.size(); ++slot) {
+      const auto id = static_cast<std::size_t>(entries.id(slot));
+      for (std::size_t j = 0; j < static_cast<std::size_t>(head.head_dim); ++j) {
+        const double key = std::abs(static_cast<double>(entries.key(slot)[j]) - want.keys[id][j]);
+        const double value =
+            std::abs(static_cast<double>(entries.value(slot)[j]) - want.values[id][j]);
+        off += (key > 2e-3 ? 1 : 0) + (value > 2e-3 ? 1 : 0);
+        seen += 2;
+      }
+    }
+  };
+  compare_rows(head.prompt);
+  for (std::int64_t t = head.prompt; t < head.tokens; ++t) {
+    Told rows = tell(head, t);
+    const Told next = tell(head, t + 1);
+    // Formats that round each row at once round the step's own before it attends.
+    const bool at_once = name == "smoothquant-kv";
+    rows.keys.push_back(at_once ? next.keys.back()
+                                : test::rows_of(head.key(t), 1, head.head_dim)[0]);
+    rows.values.push_back(at_once ? next.values.back()
+                                  : test::rows_of(head.value(t), 1, head.head_dim)[0]);
+    run.step(t);
+    for (std::int32_t g = 0; g < head.group; ++g) {
+      const test::Row want = plain_attention(head.query(g, t), rows, head.scale);
+      for (std::size_t j = 0; j < want.size(); ++j) {
+        const std::size_t at = static_cast<std::size_t>(g) * want.size() + j;
+        REQUIRE(std::abs(run.session.output(0)[at] - want[j]) < 2e-3);
+      }
+    }
+    if (t % 16 == 15 || t + 1 == head.tokens) compare_rows(t + 1);
+  }
+  CHECK(off * 10000 <= seen);
+}
+
+TEST_CASE("GEAR, ThinK and SmoothQuant are what plain re-tellings are, on the shipped trace") {
+  const auto all = test::real_heads();
+  for (const std::size_t layer : {std::size_t{0}, std::size_t{3}}) {
+    INFO("layer ", layer);
+    const HeadVectors& head = all[layer].view;
+    const auto d = static_cast<std::size_t>(head.head_dim);
+    for (const double outliers : {0.02, 0.1}) {
+      compare_store(
+          "gear", head, {{"outlier_share", outliers}},
+          [outliers](const HeadVectors& h, std::int64_t tokens) -> Told {
+            // Blocks are what they are once whole: tell anew when one becomes so.
+            static std::map<std::tuple<const float*, double, std::int64_t>, Told> known;
+            const std::int64_t whole = tokens / 64 * 64;
+            const auto at = std::tuple{h.keys.data(), outliers, whole};
+            const auto raw = [&h](std::span<const float> rows, std::int64_t n) {
+              return test::rows_of(rows, n, h.head_dim);
+            };
+            if (!known.contains(at)) {
+              test::PlainGear keys{.outliers = outliers, .keys = true};
+              test::PlainGear values{.outliers = outliers, .keys = false};
+              const auto prompt = static_cast<std::size_t>(h.prompt);
+              known[at] = {keys(raw(h.keys, whole), prompt), values(raw(h.values, whole), prompt)};
+            }
+            Told rows = known[at];
+            const Told plain{raw(h.keys, tokens), raw(h.values, tokens)};
+            for (auto t = static_cast<std::size_t>(whole); t < static_cast<std::size_t>(tokens);
+                 ++t) {
+              rows.keys.push_back(plain.keys[t]);
+              rows.values.push_back(plain.values[t]);
+            }
+            return rows;
+          });
+    }
+    test::Row weighed(d, 0.0), key_most(d, 0.0), query_most(d, 0.0);
+    for (std::size_t j = 0; j < d; ++j) {
+      double q = 0;
+      double k = 0;
+      for (std::int64_t t = 0; t < head.prompt; ++t) {
+        const auto key = static_cast<double>(head.key(t)[j]);
+        k += key * key;
+        key_most[j] = std::max(key_most[j], std::abs(key));
+        for (std::int32_t g = 0; g < head.group; ++g) {
+          const auto query = static_cast<double>(head.query(g, t)[j]);
+          query_most[j] = std::max(query_most[j], std::abs(query));
+          if (t >= head.prompt - 32) q += query * query;
+        }
+      }
+      weighed[j] = q * k;
+    }
+    test::Row sorted = weighed;
+    std::sort(sorted.begin(), sorted.end());
+    const double least = sorted[static_cast<std::size_t>(0.4 * static_cast<double>(d))];
+    compare_store("think", head, {}, [&](const HeadVectors& h, std::int64_t tokens) -> Told {
+      Told rows{test::rows_of(h.keys, tokens, h.head_dim),
+                test::rows_of(h.values, tokens, h.head_dim)};
+      for (std::int64_t t = 0; t < h.prompt - 32; ++t) {
+        for (std::size_t j = 0; j < d; ++j) {
+          if (weighed[j] < least) rows.keys[static_cast<std::size_t>(t)][j] = 0;
+        }
+      }
+      return rows;
+    });
+    test::Row scales(d);
+    for (std::size_t j = 0; j < d; ++j) scales[j] = std::sqrt(key_most[j] / query_most[j]);
+    compare_store(
+        "smoothquant-kv", head, {}, [&](const HeadVectors& h, std::int64_t tokens) -> Told {
+          return {test::plain_int8(test::rows_of(h.keys, tokens, h.head_dim), scales),
+                  test::plain_int8(test::rows_of(h.values, tokens, h.head_dim), test::Row(d, 1.0))};
+        });
+  }
 }
 
 TEST_CASE("SmoothQuant and FP8 keep attention near, and nearer with more bits") {

@@ -167,13 +167,15 @@ std::vector<Case> cases(std::int64_t budget) {
                      return against(s, test::PlainScissors{h[0], budget, 5, 70, cumulative}, h[0]);
                    }});
   }
-  all.push_back(
-      {"scissorhands-percentile",
-       {{"lru_window", integer(12)}, {"position_window", integer(4)}, {"start_step", integer(20)}},
-       std::nullopt,
-       [](CacheSession& s, const Heads& h, const SessionPlace&) {
-         return against(s, test::PlainPivotal{h[0], 0.9, 12, 4, 20}, h[0]);
-       }});
+  all.push_back({"scissorhands",
+                 {{"variant", word("percentile")},
+                  {"lru_window", integer(12)},
+                  {"position_window", integer(4)},
+                  {"start_step", integer(20)}},
+                 std::nullopt,
+                 [](CacheSession& s, const Heads& h, const SessionPlace&) {
+                   return against(s, test::PlainPivotal{h[0], 0.9, 12, 4, 20}, h[0]);
+                 }});
   for (const bool layer : {false, true}) {
     all.push_back({"keyformer",
                    {{"recent", 7.0},
@@ -737,9 +739,16 @@ TEST_CASE("what cannot be is refused, saying what and why") {
   CHECK(complaint("keyformer", Budget{0, 50}, {{"recent", 51.0}}).find("no room") !=
         std::string::npos);
   CHECK(complaint("scissorhands", Budget{0, 10}).find("less than the 11") != std::string::npos);
-  CHECK(complaint("scissorhands-percentile", Budget{0, 10}).find("takes no budget") !=
+  const Params percentile{{"variant", word("percentile")}};
+  CHECK(complaint("scissorhands", Budget{0, 10}, percentile).find("takes no budget") !=
         std::string::npos);
-  CHECK(complaint("scissorhands-percentile+budget=cosine", std::nullopt).find("budget=none") !=
+  CHECK(complaint("scissorhands+budget=cosine", std::nullopt, percentile)
+            .find("expected no budget, got budget=cosine") != std::string::npos);
+  CHECK(complaint("scissorhands", std::nullopt, {{"lru_window", integer(9)}})
+            .find("lru_window belongs to variant=percentile") != std::string::npos);
+  CHECK(complaint("scissorhands", std::nullopt, {{"variant", word("percentile")}, {"drop", 0.4}})
+            .find("drop belongs to variant=paper") != std::string::npos);
+  CHECK(complaint("select=pivotal+budget=cosine", std::nullopt).find("budget=none") !=
         std::string::npos);
   CHECK(complaint("h2o+budget=cosine", Budget{0, 50}, {{"recent", 49.0}, {"cosine_delta", 0.0}})
             .find("protects") != std::string::npos);

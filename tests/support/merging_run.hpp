@@ -23,14 +23,16 @@ inline std::filesystem::path sample() {
 struct MethodRun : SessionRun {
   MethodRun(const std::string& name, const HeadVectors& vectors, std::optional<std::int64_t> budget,
             Params params = {}, Dtype recorded = Dtype::kFp32)
-      : SessionRun{make_method({name, std::move(params),
-                                budget ? std::optional{Budget{0, *budget}} : std::nullopt},
-                               vectors.prompt,
-                               {.recorded = recorded,
-                                .shape = {.n_heads = vectors.group,
-                                          .n_kv_heads = 1,
-                                          .head_dim = vectors.head_dim}}),
-                   vectors} {}
+      : SessionRun{
+            make_method(
+                {name, std::move(params),
+                 budget ? std::optional{Budget{0, *budget}} : std::nullopt},
+                vectors.prompt,
+                {.recorded = recorded,
+                 .shape = {.n_heads = vectors.group, .n_kv_heads = 1, .head_dim = vectors.head_dim},
+                 .windows = {},
+                 .n_layers = 1}),
+            vectors} {}
 };
 
 /// Keys with company: every third is close to an earlier one, so that merges happen.

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <numbers>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "models/math/half.hpp"
@@ -68,6 +70,146 @@ inline Rows plain_kivi_values(Rows rows, int bits, std::size_t group, std::size_
         part.push_back(&rows[t][c]);
       }
       plain_quantise(part, bits);
+    }
+  }
+  return rows;
+}
+
+/// Columns made orthonormal one after the other.
+inline void plain_orthonormal(std::vector<Row>& columns) {
+  const auto square = [](const Row& x) {
+    double sum = 0;
+    for (const double v : x) sum += v * v;
+    return sum;
+  };
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const double before = square(columns[c]);
+    for (int twice = 0; twice < 2; ++twice) {
+      for (std::size_t o = 0; o < c; ++o) {
+        double along = 0;
+        for (std::size_t i = 0; i < columns[c].size(); ++i) along += columns[c][i] * columns[o][i];
+        for (std::size_t i = 0; i < columns[c].size(); ++i) columns[c][i] -= along * columns[o][i];
+      }
+    }
+    // Tokens that come again have the same values in the first layer: such a column is no more.
+    const double after = square(columns[c]);
+    for (double& x : columns[c]) x = after > 1e-20 * before ? x / std::sqrt(after) : 0.0;
+  }
+}
+
+struct PlainGear {
+  int bits = 2;
+  std::size_t group = 64, block = 64;
+  double outliers = 0.02;
+  std::size_t prompt_rank = 4, block_rank = 2;
+  bool keys = true;
+
+  /// What is kept of a block of rows.
+  [[nodiscard]] Rows compressed(const Rows& rows, std::size_t rank) const {
+    const std::size_t n = rows.size();
+    const std::size_t d = rows.front().size();
+    Rows backbone = rows;
+    std::vector<std::vector<bool>> apart(n, std::vector<bool>(d, false));
+    // A vector is a channel of keys or a token of values.
+    for (std::size_t v = 0; v < (keys ? d : n); ++v) {
+      const std::size_t length = keys ? n : d;
+      const auto at = [&](std::size_t i) -> double& {
+        return keys ? backbone[i][v] : backbone[v][i];
+      };
+      std::vector<std::pair<double, std::size_t>> sorted;
+      double mean = 0;
+      for (std::size_t i = 0; i < length; ++i) {
+        sorted.emplace_back(at(i), i);
+        mean += at(i) / static_cast<double>(length);
+      }
+      std::sort(sorted.begin(), sorted.end());
+      const auto ends = static_cast<std::size_t>(outliers * static_cast<double>(length) / 2);
+      for (std::size_t i = 0; i < length; ++i) {
+        if (i >= ends && i + ends < length) continue;
+        const std::size_t which = sorted[i].second;
+        at(which) = mean;
+        (keys ? apart[which][v] : apart[v][which]) = true;
+      }
+      for (std::size_t first = 0; first < length; first += group) {
+        std::vector<double*> together;
+        for (std::size_t i = first; i < std::min(first + group, length); ++i) {
+          together.push_back(&at(i));
+        }
+        plain_quantise(together, bits);
+      }
+    }
+    Rows lost(n, Row(d, 0.0));
+    std::vector<std::pair<double, std::size_t>> longest;
+    for (std::size_t i = 0; i < n; ++i) {
+      double square = 0;
+      for (std::size_t j = 0; j < d; ++j) {
+        if (!apart[i][j]) lost[i][j] = rows[i][j] - backbone[i][j];
+        square += lost[i][j] * lost[i][j];
+      }
+      longest.emplace_back(-square, i);
+    }
+    std::sort(longest.begin(), longest.end());
+    std::vector<Row> b;
+    for (std::size_t c = 0; c < rank; ++c) b.push_back(lost[longest[c].second]);
+    std::vector<Row> a(rank, Row(n));
+    for (int round = 0; round < 3; ++round) {
+      plain_orthonormal(b);
+      for (std::size_t c = 0; c < rank; ++c) {
+        for (std::size_t i = 0; i < n; ++i) {
+          a[c][i] = 0;
+          for (std::size_t j = 0; j < d; ++j) a[c][i] += lost[i][j] * b[c][j];
+        }
+      }
+      plain_orthonormal(a);
+      for (std::size_t c = 0; c < rank; ++c) {
+        for (std::size_t j = 0; j < d; ++j) {
+          b[c][j] = 0;
+          for (std::size_t i = 0; i < n; ++i) b[c][j] += lost[i][j] * a[c][i];
+        }
+      }
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t j = 0; j < d; ++j) {
+        if (apart[i][j]) {
+          backbone[i][j] = rows[i][j];
+          continue;
+        }
+        for (std::size_t c = 0; c < rank; ++c) {
+          backbone[i][j] += as_fp16(a[c][i]) * as_fp16(b[c][j]);
+        }
+      }
+    }
+    return backbone;
+  }
+  /// Rows of which the first `prompt` came at once, when a step is over.
+  [[nodiscard]] Rows operator()(const Rows& rows, std::size_t prompt) const {
+    Rows kept = rows;
+    std::size_t done = 0;
+    const auto compress = [&](std::size_t tokens, std::size_t rank) {
+      if (tokens == 0) return;
+      const auto first = rows.begin() + static_cast<std::ptrdiff_t>(done);
+      const Rows block_rows =
+          compressed({first, first + static_cast<std::ptrdiff_t>(tokens)}, rank);
+      std::copy(block_rows.begin(), block_rows.end(),
+                kept.begin() + static_cast<std::ptrdiff_t>(done));
+      done += tokens;
+    };
+    compress(prompt / block * block, prompt_rank);
+    while (rows.size() - done >= block) compress(block, block_rank);
+    return kept;
+  }
+};
+
+/// 8 bits a row, symmetric, after a division by `scales` that queries undo.
+inline Rows plain_int8(Rows rows, const Row& scales) {
+  for (Row& row : rows) {
+    double most = 0;
+    for (std::size_t j = 0; j < row.size(); ++j)
+      most = std::max(most, std::abs(row[j] / scales[j]));
+    const double step = as_fp16(most / 127);
+    for (std::size_t j = 0; j < row.size(); ++j) {
+      const double code = std::nearbyint(row[j] / scales[j] / step);
+      row[j] = std::clamp(code, -127.0, 127.0) * step * scales[j];
     }
   }
   return rows;

@@ -165,9 +165,23 @@ std::shared_ptr<const BudgetRule> cosine(Settling& settling) {
   return std::make_shared<LayerBudget>(apportion(mean * layers, share, most));
 }
 
+class FirstFull final : public BudgetRule {
+ public:
+  FirstFull(std::int64_t whole, std::int64_t entries) : whole_{whole}, entries_{entries} {}
+  std::optional<std::int64_t> entries(std::int32_t layer) const override {
+    return layer < whole_ ? kNoLimit : entries_;
+  }
+  bool keeps_whole(std::int32_t layer) const override { return layer < whole_; }
+  bool layers_alike() const override { return whole_ == 0; }
+
+ private:
+  std::int64_t whole_, entries_;
+};
+
 std::shared_ptr<const BudgetRule> first_full(Settling& settling) {
-  const std::int64_t layers = settling.n_layers();
   const std::int64_t whole = settling.integer("full_layers");
+  if (whole == 0) return std::make_shared<FirstFull>(whole, settling.entries());
+  const std::int64_t layers = settling.n_layers();
   if (whole >= layers) {
     settling.refuse(fmt::format(
         "parameter full_layers: expected fewer than the {} layers (MorphKV keeps 3), got {}",
@@ -184,9 +198,7 @@ std::shared_ptr<const BudgetRule> first_full(Settling& settling) {
           settling.entries(), layers, whole, s));
     }
   }
-  std::vector<std::int64_t> all(static_cast<std::size_t>(layers), rest);
-  std::fill_n(all.begin(), whole, kNoLimit);
-  return std::make_shared<LayerBudget>(std::move(all));
+  return std::make_shared<FirstFull>(whole, rest);
 }
 
 }  // namespace
@@ -220,7 +232,8 @@ AxisChoice budget_first_full() {
           .params = {integer_param("full_layers", "k", 3, 0, kManyEntries, "an integer >= 0",
                                    "first layers that keep everything; a budget that is a fraction "
                                    "counts them, one in entries is the other layers'",
-                                   "MorphKV's variant: 3")},
+                                   "MorphKV's variant: 3; Devoto et al. skip 2 of the norm's",
+                                   {"skip_layers"})},
           .make = &first_full};
 }
 

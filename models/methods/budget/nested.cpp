@@ -52,10 +52,10 @@ class NestedBudget final : public BudgetRule {
 };
 
 std::shared_ptr<const BudgetRule> make(Settling& settling) {
-  if (settling.choice("select") != "pyramid-infer") {
+  if (settling.choice("select") != "pyramidinfer") {
     settling.refuse(fmt::format(
         "budget=nested gives each layer a part of what the layer before it kept, and select={} "
-        "selects in each layer anew (expected select=pyramid-infer)",
+        "selects in each layer anew (expected select=pyramidinfer)",
         settling.choice("select")));
   }
   return std::make_shared<NestedBudget>(

@@ -20,10 +20,14 @@ PresetRow scorer(std::string name, std::string summary, std::string paper, std::
 PresetRows content_presets() {
   const std::string flash = "S0: flash attention untouched";
   return {
-      scorer(
-          "knorm", "prompt tokens with the smallest keys",
-          "Devoto et al., A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression",
-          flash),
+      {.name = "knorm",
+       .summary = "prompt tokens with the smallest keys; skip_layers leaves the first layers whole",
+       .paper =
+           "Devoto et al., A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression",
+       .axes = {{"select", "knorm"}, {"budget", "first_full"}},
+       .size_law = "int(s (1 - ratio)) + n; the first skip_layers T",
+       .cost_class = flash,
+       .defaults = {{"full_layers", std::int64_t{0}}}},
       scorer("keydiff", "prompt tokens whose keys differ most from the mean key",
              "Park et al., KeyDiff", flash),
       scorer("expected-attention",

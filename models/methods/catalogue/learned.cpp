@@ -42,13 +42,13 @@ PresetRows learned_presets() {
        .axes = {{"select", "dmc"}, {"merge", "accumulate"}},
        .size_law = "tokens with alpha = 0 (replay knows)",
        .cost_class = flash},
-      {.name = "pyramid-infer",
+      {.name = "pyramidinfer",
        .summary =
            "each layer passes on fewer prompt tokens to the next, which neither computes nor "
            "caches the others",
        .paper = "Yang et al., PyramidInfer: Pyramid KV Cache Compression for High-throughput LLM "
                 "Inference",
-       .axes = {{"select", "pyramid-infer"}, {"budget", "nested"}},
+       .axes = {{"select", "pyramidinfer"}, {"budget", "nested"}},
        .size_law = "c_l + min(n, recent + 16) + (keep_l / 16) max(n - recent - 16, 0)",
        .cost_class = "SW(0.2 s) at prefill, SD in decode"},
   };

@@ -10,8 +10,8 @@ PresetRows merging_presets() {
        .summary = "entries that leave join the most similar kept one, votes and key chosen so that "
                   "the present output does not change",
        .paper = "Tian et al., KeepKV",
-       .axes = {{"select", "logit_average"}, {"budget", "uniform"}, {"merge", "zip"}},
-       .size_law = "min(T, B_l)",
+       .axes = {{"select", "logit_average"}, {"budget", "cosine"}, {"merge", "zip"}},
+       .size_law = "min(T, B_l), B_l falling with depth as a cosine",
        .cost_class = "SW(w + 1) at prefill, SD (raw logits) in decode",
        .defaults = {},
        .default_budget = 0.2},
@@ -32,7 +32,7 @@ PresetRows merging_presets() {
        .cost_class = "SF at prefill, SD in decode",
        .defaults = {{"start_share", 0.5}},
        .default_budget = 0.2},
-      {.name = "merging-press",
+      {.name = "merging",
        .summary = "accumulated attention; values of entries that leave are blended into the most "
                   "similar kept one",
        .paper = "NVIDIA kvpress, MergingPress",

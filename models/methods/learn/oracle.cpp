@@ -75,15 +75,19 @@ PrefillExtra oracle_cost(const OracleSettings& settings, const LayerShape& shape
   const double heads = shape.n_heads;
   const double d = shape.head_dim;
   PrefillExtra extra;
-  extra.prefill_repeats = 1.0;
+  double fed_tokens = 0;
   const std::int64_t chunk = std::min(settings.chunk, prompt);
   for (std::int64_t first = 0; first < prompt; first += chunk) {
     const auto m = static_cast<double>(std::min(chunk, prompt - first));
-    extra.flops += 2.0 * heads * m * (2.0 * m) * d;
+    const double fed = m + static_cast<double>(settings.carry_over);
+    fed_tokens += fed;
+    extra.flops += 2.0 * heads * fed * (m + fed) * d;
     extra.launches += 4;  // product, softmax, maximum, store
   }
+  extra.prefill_repeats = fed_tokens / static_cast<double>(prompt);
   if (settings.plus) extra.flops += 2.0 * heads * static_cast<double>(prompt) * d * d_model;
-  extra.transient = Bytes{static_cast<std::int64_t>(shape.n_heads) * chunk * 2 * chunk * 4 +
+  const std::int64_t fed = chunk + settings.carry_over;
+  extra.transient = Bytes{static_cast<std::int64_t>(shape.n_heads) * fed * (chunk + fed) * 4 +
                           static_cast<std::int64_t>(shape.n_kv_heads) * prompt * 4};
   extra.written = static_cast<double>(shape.n_kv_heads) * static_cast<double>(prompt) * 4.0;
   extra.read = extra.written;

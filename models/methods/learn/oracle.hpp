@@ -16,6 +16,7 @@ struct OracleSettings {
   bool subsample = true;       // softmax over sinks, chunk and repeat, not over the whole sequence
   std::int64_t chunk = 2048;
   std::int64_t sinks = 4;
+  std::int64_t carry_over = 8;  // tokens fed before each chunk's own: cost alone
 };
 
 /// The name under which a trace may hold the norms of the residual stream: a trace's hidden states
@@ -34,9 +35,9 @@ inline constexpr const char* kResidualNorm = "score.residual_norm";
 [[nodiscard]] std::vector<double> recorded_scores(const PromptScores& scores,
                                                   const std::string& name, std::size_t head = 0);
 
-/// What the repeat costs a layer: a further pass of the model, the score product chunk by chunk
-/// (2 Hq m (2m) d FLOPs each, logits of one chunk in fp32) and the scores; KVzip+ projects every
-/// value.
+/// What the repeat costs a layer: a further pass of the model over the prompt and what is carried
+/// over, the score product chunk by chunk (f = m + carried tokens fed: 2 Hq f (m + f) d FLOPs each,
+/// logits of one chunk in fp32) and the scores; KVzip+ projects every value.
 [[nodiscard]] PrefillExtra oracle_cost(const OracleSettings& settings, const LayerShape& shape,
                                        std::int32_t d_model, std::int64_t prompt);
 

@@ -148,6 +148,11 @@ class CosineEmaRule final : public MergeRule {
 };
 
 std::shared_ptr<const MergeRule> make(Settling& settling) {
+  if (settling.word("gate") == "rank_mean") {
+    settling.refuse(
+        "gate=rank_mean takes the mean similarity of entries that have the same rank in different "
+        "heads, and here each head decides alone: expected gate=per_head");
+  }
   return std::make_shared<CosineEmaRule>(
       Settings{.keep = settling.number("threshold_keep"),
                .take = 1.0 - settling.number("threshold_keep"),
@@ -169,6 +174,11 @@ AxisChoice merge_cosine_ema() {
                  word_param("weights", {"paper", "code"},
                             "weights e^similarity that sum to 1, or similarities over one more "
                             "than their number, which shrinks keys",
+                            "D2O against its released code"),
+                 word_param("gate", {"per_head", "rank_mean"},
+                            "whose similarity the threshold is held against: the entry's own in "
+                            "its head; rank_mean, the mean over heads of entries of equal rank, is "
+                            "refused: it mixes unrelated tokens, and heads decide alone here",
                             "D2O against its released code")},
       .make = &make};
 }

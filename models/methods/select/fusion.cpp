@@ -56,7 +56,8 @@ Sawtooth cuts(const FusionSettings& settings, std::int64_t capacity, std::int64_
 class DriftingProfiles {
  public:
   DriftingProfiles(const FusionSettings& settings, std::int32_t heads)
-      : group_{settings.window, settings.space, settings.fuse_max} {
+      : group_{settings.window, settings.space, settings.fuse_max},
+        sums_alone_{settings.space == ProfileSpace::kProbability && !settings.fuse_max} {
     for (std::int32_t m = 0; m < heads; ++m) {
       heads_.push_back({AttentionProfile{settings.window, settings.space, settings.fuse_max}, {}});
     }
@@ -76,6 +77,14 @@ class DriftingProfiles {
   }
   /// Fused scores of the first `distant` ranks, the group's rows summed column by column.
   void fuse(std::size_t distant, std::vector<double>& out) {
+    if (sums_alone_) {  // a sum over heads and rows: each head's rows are summed already
+      out.assign(distant, 0.0);
+      for (Head& head : heads_) {
+        head.profile.fuse(std::span{head.columns}.first(distant), of_head_);
+        for (std::size_t rank = 0; rank < distant; ++rank) out[rank] += of_head_[rank];
+      }
+      return;
+    }
     while (group_columns_.size() < distant) group_columns_.push_back(group_.add_column());
     const std::span columns = std::span{group_columns_}.first(distant);
     for (std::size_t rank = 0; rank < distant; ++rank) {
@@ -125,6 +134,8 @@ class DriftingProfiles {
   std::vector<Head> heads_;
   std::vector<std::int32_t> ids_;
   AttentionProfile group_;  // scratch: the sum over heads
+  bool sums_alone_;         // no need of it
+  std::vector<double> of_head_;
   std::vector<std::int32_t> group_columns_;
 };
 
@@ -186,6 +197,7 @@ class FusionSelector final : public Selector {
     for (std::size_t slot = 0; slot < step.ids.size(); ++slot) {
       const std::int32_t id = step.ids[slot];
       if (column_[static_cast<std::size_t>(id)] < 0) add_entry(id);
+      if (!drifting_.empty()) continue;  // nothing reads the group's own profile
       double attention = 0;
       if (settings_.space == ProfileSpace::kProbability) {
         attention = step.group_sum[slot];

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "models/methods/select/select.hpp"
 
@@ -224,7 +227,37 @@ class PersistenceRule final : public SelectRule {
   ScoreExec score_exec_;
 };
 
+/// The released simulation has no budget, so only the one that stands where none was chosen goes
+/// with it; parameters of the other variant are refused rather than ignored.
+std::shared_ptr<const SelectRule> make_percentile(Settling& settling) {
+  if (settling.choice("budget") != "uniform") {
+    settling.refuse(
+        fmt::format("variant=percentile keeps what is above a percentile, however much it is: "
+                    "expected no budget, got budget={}",
+                    settling.choice("budget")));
+  }
+  settling.set_entries(kNoLimit);
+  return make_pivotal(settling);
+}
+
+void refuse_params_of_other_variant(const Settling& settling, bool percentile) {
+  const auto refuse = [&](std::string_view name, std::string_view variant) {
+    if (!settling.given(name)) return;
+    settling.refuse(fmt::format("parameter {} belongs to variant={}", name, variant));
+  };
+  if (percentile) {
+    for (const char* name : {"recent", "history_steps", "history", "drop", "score_exec"}) {
+      refuse(name, "paper");
+    }
+  } else {
+    for (const ParamInfo& info : pivotal_params()) refuse(info.name, "percentile");
+  }
+}
+
 std::shared_ptr<const SelectRule> make(Settling& settling) {
+  const bool percentile = settling.word("variant") == "percentile";
+  refuse_params_of_other_variant(settling, percentile);
+  if (percentile) return make_percentile(settling);
   const std::int64_t entries = settling.budget_entries(0.2);
   settling.set_entries(entries);
   const PersistenceSettings settings{
@@ -239,10 +272,14 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 }  // namespace
 
 AxisChoice select_persistence() {
-  return {
+  AxisChoice choice{
       .axis = "select",
       .name = "persistence",
-      .params = {integer_param("recent", "r", 10, 0, kManyEntries, "an integer >= 0",
+      .params = {word_param("variant", {"paper", "percentile"},
+                            "lows counted under a budget, or what was above a percentile of its "
+                            "row stays, without one",
+                            "Scissorhands' text against its released simulation"),
+                 integer_param("recent", "r", 10, 0, kManyEntries, "an integer >= 0",
                                "last tokens kept whatever their counts",
                                "Scissorhands, by a second implementation"),
                  integer_param("history_steps", "w", 400, 1, kManyEntries, "an integer >= 1",
@@ -258,6 +295,11 @@ AxisChoice select_persistence() {
                               "Scissorhands: m = 0.5 B"),
                  score_exec_param()},
       .make = &make};
+  for (ParamInfo& info : pivotal_params()) {
+    info.help += " (variant=percentile)";
+    choice.params.push_back(std::move(info));
+  }
+  return choice;
 }
 
 }  // namespace kvsim

@@ -143,13 +143,19 @@ class PivotalRule final : public SelectRule {
 };
 
 std::shared_ptr<const SelectRule> make(Settling& settling) {
+  if (settling.choice("budget") != "none") {
+    settling.refuse("select=pivotal keeps what is above a percentile: expected budget=none");
+  }
+  return make_pivotal(settling);
+}
+
+}  // namespace
+
+std::shared_ptr<const SelectRule> make_pivotal(Settling& settling) {
   if (settling.budget()) {
     settling.refuse(
         "what is above the percentile stays, however much it is: it takes no budget (the paper's "
-        "rule, select=persistence, does)");
-  }
-  if (settling.choice("budget") != "none") {
-    settling.refuse("select=pivotal keeps what is above a percentile: expected budget=none");
+        "rule, variant=paper of scissorhands, does)");
   }
   return std::make_shared<PivotalRule>(
       PivotalSettings{.percentile = settling.number("percentile"),
@@ -158,25 +164,26 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
                       .start = static_cast<std::int32_t>(settling.integer("start_step"))});
 }
 
-}  // namespace
+std::vector<ParamInfo> pivotal_params() {
+  const std::string source = "Scissorhands, released simulation";
+  return {number_param("percentile", "", 0.9, 0, 1.0, "a number in [0, 1]",
+                       "of its row, above which an entry is pivotal", source),
+          integer_param("lru_window", "", 400, 1, kManyEntries, "an integer >= 1",
+                        "steps for which a pivotal entry stays",
+                        source + "; the paper's history for want of a printed value"),
+          integer_param("position_window", "", 10, 1, kManyEntries, "an integer >= 1",
+                        "last tokens kept whatever their attention",
+                        source + "; the paper's recent tokens for want of a printed value"),
+          integer_param("start_step", "", 100, 0, kManyEntries, "an integer >= 0",
+                        "position before which nothing is judged or leaves", source)};
+}
 
 AxisChoice select_pivotal() {
-  const std::string source = "Scissorhands, released simulation";
-  return {
-      .axis = "select",
-      .name = "pivotal",
-      .params = {number_param("percentile", "", 0.9, 0, 1.0, "a number in [0, 1]",
-                              "of its row, above which an entry is pivotal", source),
-                 integer_param("lru_window", "", 400, 1, kManyEntries, "an integer >= 1",
-                               "steps for which a pivotal entry stays",
-                               source + "; the paper's history for want of a printed value"),
-                 integer_param("position_window", "", 10, 1, kManyEntries, "an integer >= 1",
-                               "last tokens kept whatever their attention",
-                               source + "; the paper's recent tokens for want of a printed value"),
-                 integer_param("start_step", "", 100, 0, kManyEntries, "an integer >= 0",
-                               "position before which nothing is judged or leaves", source)},
-      .make = &make,
-      .takes_budget = false};
+  return {.axis = "select",
+          .name = "pivotal",
+          .params = pivotal_params(),
+          .make = &make,
+          .takes_budget = false};
 }
 
 }  // namespace kvsim

@@ -329,7 +329,7 @@ AxisChoice select_pyramid_infer() {
   const std::string code = "PyramidInfer, released configurations";
   return {
       .axis = "select",
-      .name = "pyramid-infer",
+      .name = "pyramidinfer",
       .params =
           {number_param("delta", "", 0.9, 0, 1, "a number in [0, 1]",
                         "share of its context that the last layer passes on; a budget solves it",

@@ -125,6 +125,7 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
   settings.oracle.plus = kPlus;
   settings.oracle.chunk = settling.integer("chunk");
   settings.oracle.sinks = settling.integer("n_sink");
+  settings.oracle.carry_over = settling.integer("carry_over");
   settings.protect = settling.flag("protect_prefix");
   if constexpr (kPlus) {
     settings.oracle.residual_norm = settling.word("kvzip_plus_norm") == "residual";
@@ -146,6 +147,10 @@ std::vector<ParamInfo> shared_params() {
       integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
                     "first tokens that stand in every chunk's softmax and are kept",
                     "kvpress; the official code keeps the system prompt", {"sinks"}),
+      integer_param("carry_over", "", 8, 0, kManyEntries, "an integer >= 0",
+                    "tokens fed before each chunk's own in the repeat, its instruction and the end "
+                    "of the chunk before; a cost, for traces hold a repeat without them",
+                    "KVzip: the last 8 tokens of the chunk before"),
       flag_param("protect_prefix", true,
                  "sinks and tokens before the first repeated one are kept for good; false: "
                  "kvpress, where a chunk overwrites the sinks' scores",

@@ -3,6 +3,7 @@
 // The choices of the select axis, one maker a file; the list is in choices.cpp.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "models/methods/choices.hpp"
@@ -41,6 +42,11 @@ AxisChoice select_kvzap();
 AxisChoice select_dms();
 AxisChoice select_dmc();
 AxisChoice select_pyramid_infer();
+
+/// What is above a percentile of its row stays (Scissorhands' released simulation): the rule and
+/// its parameters, for select=pivotal and for Scissorhands' variant=percentile.
+[[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(Settling& settling);
+[[nodiscard]] std::vector<ParamInfo> pivotal_params();
 
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
