@@ -62,7 +62,11 @@ std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer, std
   if (!parts_.merge->keeps_size_law()) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
   if (!budget) return std::nullopt;
-  return parts_.select->held_at(layer, *budget, prompt, tokens);
+  const auto held = parts_.select->held_at(layer, *budget, prompt, tokens);
+  // A cache made anew is cut to its budget again: no law in which it grows in between holds.
+  const bool anew = parts_.merge->refresh_period() > 0;
+  if (anew && held && tokens > prompt && *held != std::min(*budget, tokens)) return std::nullopt;
+  return held;
 }
 
 std::optional<std::int64_t> ComposedMethod::entries_attended(std::int32_t layer,
@@ -71,7 +75,7 @@ std::optional<std::int64_t> ComposedMethod::entries_attended(std::int32_t layer,
   if (parts_.store->masks()) return tokens;
   if (!parts_.merge->keeps_size_law()) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
-  if (!budget) return std::nullopt;
+  if (!budget || !entries_held(layer, prompt, tokens)) return std::nullopt;
   return parts_.select->attended_at(layer, *budget, prompt, tokens);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/methods/axes.hpp"
 #include "models/methods/method.hpp"
@@ -24,6 +25,7 @@ struct Composition {
   bool query_head = false;    // every query head keeps its own set: K and V stored n_heads times
   bool rerotate = false;      // keys take the positions of their cache index (StreamingLLM, 3.2)
   bool learns_steps = false;  // select or merge wants the attention row of decode steps
+  std::vector<std::string> unasked;  // declared parameters that no maker read, as things were set
 };
 
 /// Which stored heads take their decisions together.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -143,7 +144,15 @@ std::vector<ParamInfo> declared_params(const Parsed& parsed) {
   for (const AxisChoice& choice : axis_choices()) {
     if (parsed.axes.at(std::string{choice.axis}) != choice.name) continue;
     for (ParamInfo info : choice.params) {
-      if (find_param(declared, info.name) != nullptr) continue;  // shared with another axis
+      if (const ParamInfo* other = find_param(declared, info.name)) {  // shared with another axis
+        if (!means_the_same(*other, info)) {
+          throw InputError{fmt::format(
+              "method \"{}\": {}={} has a parameter {} ({}), and so has another of its choices "
+              "({}): a value could not say which it is for",
+              parsed.name, choice.axis, choice.name, info.name, info.help, other->help)};
+        }
+        continue;
+      }
       if (const auto found = parsed.defaults.find(info.name); found != parsed.defaults.end()) {
         info.default_value = found->second;
       }
@@ -252,6 +261,9 @@ class Settler final : public Settling {
       parts_.params["budget"] = entries_;
     }
     refuse_what_cannot_be();
+    for (const ParamInfo& info : declared_) {
+      if (!asked_.contains(info.name)) parts_.unasked.push_back(info.name);
+    }
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }
 
@@ -273,15 +285,21 @@ class Settler final : public Settling {
     return *parts_.store;
   }
   double number(const std::string& name) const override {
+    asked_.insert(name);
     return param_number(parts_.params, name);
   }
   std::int64_t integer(const std::string& name) const override {
+    asked_.insert(name);
     return param_integer(parts_.params, name);
   }
   const std::string& word(const std::string& name) const override {
+    asked_.insert(name);
     return param_word(parts_.params, name);
   }
-  bool flag(const std::string& name) const override { return param_flag(parts_.params, name); }
+  bool flag(const std::string& name) const override {
+    asked_.insert(name);
+    return param_flag(parts_.params, name);
+  }
   bool given(std::string_view name) const override { return was_given(spec_, declared_, name); }
   void settle(const std::string& name, const ParamValue& value) override {
     parts_.params[name] = value;
@@ -416,6 +434,7 @@ class Settler final : public Settling {
   const MethodSite& site_;
   Parsed parsed_;
   std::vector<ParamInfo> declared_;
+  mutable std::set<std::string> asked_;  // parameters that some maker read
   Composition parts_;
   std::int64_t entries_ = 0;
   std::int64_t slots_ = 0;

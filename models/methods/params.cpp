@@ -72,6 +72,11 @@ const ParamInfo* find_param(const std::vector<ParamInfo>& known, std::string_vie
   return nullptr;
 }
 
+bool means_the_same(const ParamInfo& a, const ParamInfo& b) {
+  return a.name == b.name && a.default_value.index() == b.default_value.index() &&
+         a.words == b.words && a.help == b.help;
+}
+
 Params settle_params(const std::string& method, const std::vector<ParamInfo>& known,
                      const Params& given) {
   Params settled;

@@ -1,8 +1,14 @@
 // Names, compositions, parameters and budgets: what is taken, what is refused and in which words.
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
+#include <fmt/format.h>
+
+#include "models/methods/choices.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/method.hpp"
 #include "models/methods/params.hpp"
@@ -23,6 +29,108 @@ std::string complaint(const std::string& name, std::optional<Budget> budget, Par
 }
 
 const Budget kTen{0, 10};
+
+/// Settings of a method that differ in one word or flag each, with and without a budget.
+std::vector<MethodSpec> settings_of(const std::string& name, const std::vector<ParamInfo>& params) {
+  std::vector<Params> given{{}};
+  for (const ParamInfo& info : params) {
+    for (const std::string& word : info.words) given.push_back({{info.name, word}});
+    if (const bool* flag = std::get_if<bool>(&info.default_value)) {
+      given.push_back({{info.name, !*flag}});
+    }
+  }
+  std::vector<MethodSpec> specs;
+  for (const std::optional<Budget>& budget :
+       {std::optional<Budget>{}, std::optional<Budget>{{0.3, 0}}}) {
+    for (const Params& each : given) specs.push_back({name, each, budget});
+  }
+  return specs;
+}
+
+/// Parameters of `name` that no maker reads under any of settings_of.
+std::set<std::string> never_asked(const std::string& name) {
+  const std::vector<ParamInfo> params = describe_method(name).params;
+  const MethodSite site{.recorded = Dtype::kFp16,
+                        .shape = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 64},
+                        .windows = {},
+                        .n_layers = 8,
+                        .d_model = 512};
+  std::set<std::string> left;
+  for (const ParamInfo& info : params) {
+    // One word alone says how something is done where there is no choice.
+    if (info.words.size() != 1) left.insert(info.name);
+  }
+  bool made = false;
+  for (const MethodSpec& spec : settings_of(name, params)) {
+    std::vector<std::string> unasked;
+    try {
+      unasked = as_composed(*make_method(spec, 4096, site)).parts().unasked;
+    } catch (const InputError&) {
+      continue;  // a combination that is refused
+    }
+    made = true;
+    const std::set<std::string> dead{unasked.begin(), unasked.end()};
+    std::erase_if(left, [&](const std::string& each) { return !dead.contains(each); });
+  }
+  CHECK_MESSAGE(made, name, " can be made under none of its settings");
+  return left;
+}
+
+TEST_CASE("every parameter that a method declares is read by one of its choices") {
+  for (const MethodInfo& method : builtin_methods()) {
+    for (const std::string& param : never_asked(method.name)) {
+      FAIL_CHECK(method.name << ": nothing reads " << param);
+    }
+  }
+}
+
+TEST_CASE("every parameter of a choice that no preset takes is read") {
+  for (const char* name : {"snapkv+budget=cosine", "snapkv+budget=first_full"}) {
+    for (const std::string& param : never_asked(name)) {
+      FAIL_CHECK(name << ": nothing reads " << param);
+    }
+  }
+}
+
+TEST_CASE("choices of different axes that share a parameter's name share its meaning") {
+  for (const AxisChoice& a : axis_choices()) {
+    for (const AxisChoice& b : axis_choices()) {
+      if (a.axis >= b.axis) continue;
+      for (const ParamInfo& mine : a.params) {
+        const ParamInfo* theirs = find_param(b.params, mine.name);
+        if (theirs == nullptr || means_the_same(mine, *theirs)) continue;
+        INFO(a.axis, "=", a.name, " and ", b.axis, "=", b.name, ": ", mine.name);
+        // Not to be had together: which of the two a value is for could not be said.
+        const std::string name = fmt::format("{}={}+{}={}", a.axis, a.name, b.axis, b.name);
+        CHECK(complaint(name, std::nullopt) != "none");
+        CHECK(complaint(name, kTen) != "none");
+      }
+    }
+  }
+}
+
+TEST_CASE("a preset with any other choice is made or refused, and breaks nothing") {
+  const MethodSite site{.recorded = Dtype::kFp16,
+                        .shape = {.n_heads = 8, .n_kv_heads = 4, .head_dim = 64},
+                        .windows = {},
+                        .n_layers = 8,
+                        .d_model = 512};
+  for (const MethodInfo& method : builtin_methods()) {
+    for (const AxisChoice& choice : axis_choices()) {
+      const std::string name = fmt::format("{}+{}={}", method.name, choice.axis, choice.name);
+      for (const std::optional<Budget>& budget :
+           {std::optional<Budget>{}, std::optional<Budget>{{0.3, 0}},
+            std::optional<Budget>{{0, 200}}}) {
+        try {
+          (void)make_method({name, {}, budget}, 1024, site);
+        } catch (const InputError&) {
+        } catch (const std::exception& error) {
+          FAIL_CHECK(name << ": " << error.what());
+        }
+      }
+    }
+  }
+}
 
 TEST_CASE("unknown names are answered with the nearest") {
   CHECK(complaint("zeromrge", kTen)

@@ -16,7 +16,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// The smallest threshold that at most `room` of `scores` reach.
 double quantile_for(std::vector<double>& scores, std::int64_t room) {
-  if (room >= std::ssize(scores)) return -kInfinity;
+  if (scores.empty() || room >= std::ssize(scores)) return -kInfinity;
   std::sort(scores.begin(), scores.end(), std::greater<>{});
   const double first_out = scores[static_cast<std::size_t>(std::max<std::int64_t>(room, 0))];
   // Of equal scores all stay or none.
