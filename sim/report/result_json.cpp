@@ -100,6 +100,7 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s));
   out["kv_bytes_wanted"] =
       point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
+  out["size_law"] = point.size_law;
   std::optional<double> latency;
   if (result.prefill_time && result.decode_time) {
     latency = result.prefill_time->count() + result.decode_time->count();

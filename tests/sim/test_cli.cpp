@@ -180,6 +180,25 @@ TEST_CASE("what a cache takes by law is what the run counts") {
   }
 }
 
+TEST_CASE("a size law that depends on the data is measured on the trace named, or refused") {
+  const fs::path folder = fresh("measured");
+  fs::copy_file(kSample, folder / "t.safetensors");
+  const std::string scenario = write(folder / "m.json", R"({"model": "llama-2-7b",
+    "gpu": "A100-80GB-SXM", "dtype": "fp16", "prompt_tokens": 384, "output_tokens": 8,
+    "method": ["full", {"name": "kvmerger", "measured_on": "t.safetensors"}]})");
+  const json result = json_of({"run", scenario, "--json"}, folder);
+  CHECK(result.at("points").at(0).at("size_law") == "closed form");
+  const json& measured = result.at("points").at(1);
+  CHECK(measured.at("size_law") == "measured on t");
+  CHECK(measured.at("measured_on") == "t.safetensors");
+  CHECK(has(measured.at("notes").at(0), "size law measured on trace t "));
+  CHECK(measured.at("kv_bytes") < result.at("points").at(0).at("kv_bytes"));
+  CHECK(measured.at("kv_bytes") == measured.at("kv_bytes_wanted"));
+  CHECK(has(run_kvsim({"run", scenario}, folder).out, "size law measured on trace t "));
+  CHECK(has(complaint({"run", scenario, "--set", "/method/1/measured_on=null"}, folder),
+            "\"measured_on\""));
+}
+
 TEST_CASE("same scenario, same bytes, whatever the threads") {
   const fs::path folder = fresh("bytes");
   const std::string scenario =
