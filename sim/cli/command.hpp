@@ -37,6 +37,7 @@ struct Command {
 // One file each: command_NAME.cpp.
 [[nodiscard]] Command run_command();
 [[nodiscard]] Command replay_command();
+[[nodiscard]] Command sweep_command();
 [[nodiscard]] Command trace_info_command();
 [[nodiscard]] Command trace_check_command();
 [[nodiscard]] Command trace_generate_command();

@@ -33,10 +33,10 @@ int run_help(const Arguments& arguments) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all{
-      run_command(),           replay_command(),         trace_info_command(),
-      trace_check_command(),   trace_generate_command(), trace_convert_command(),
-      fit_surrogate_command(), list_command(),           show_command(),
-      help_command()};
+      run_command(),           replay_command(),        sweep_command(),
+      trace_info_command(),    trace_check_command(),   trace_generate_command(),
+      trace_convert_command(), fit_surrogate_command(), list_command(),
+      show_command(),          help_command()};
   return all;
 }
 

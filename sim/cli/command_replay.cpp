@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -7,6 +6,7 @@
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/replay_job.hpp"
+#include "sim/cli/replay_request.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/progress.hpp"
@@ -14,7 +14,6 @@
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
 #include "sim/report/table.hpp"
-#include "sim/scenario/method_field.hpp"
 
 namespace kvsim {
 namespace {
@@ -22,97 +21,18 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostThreads = 1024;
 constexpr const char* kAggregateFolder = "aggregate";  // in a results folder of several traces
 
-std::vector<Budget> read_budgets(const Arguments& arguments) {
-  std::vector<Budget> budgets;
-  for (const std::string& text : arguments.list("budget")) {
-    // A word goes on as a word: read_budget words the complaint for all.
-    nlohmann::json value = text;
-    if (const auto number = parse_number(text)) value = *number;
-    if (const auto integer = parse_integer(text)) value = *integer;
-    const Budget budget = read_budget(Field::wrap(std::move(value), "--budget"));
-    for (const Budget& other : budgets) {
-      if (budget_number(other) != budget_number(budget)) continue;
-      throw InputError{fmt::format("--budget {} is given twice", text)};
-    }
-    budgets.push_back(budget);
-  }
-  return budgets;
-}
-
-ParamValue param_value(const std::string& text) {
-  if (text == "true") return true;
-  if (text == "false") return false;
-  if (const auto integer = parse_integer(text)) return *integer;
-  if (const auto number = parse_number(text)) return *number;
-  return text;
-}
-
-Params read_params(const Arguments& arguments) {
-  Params params;
-  for (const std::string& text : arguments.values("param")) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      throw InputError{"--param", "name=value", fmt::format("\"{}\"", text)};
-    }
-    if (!params.emplace(text.substr(0, equals), param_value(text.substr(equals + 1))).second) {
-      throw InputError{fmt::format("--param {} is given twice", text.substr(0, equals))};
-    }
-  }
-  return params;
-}
-
-/// Whether the method called `name` may take `param`: a preset that does not list it does not.
-/// Compositions are left to make_method.
-bool may_take(const std::string& name, const std::string& param) {
-  for (const MethodInfo& method : builtin_methods()) {
-    if (method.name != name) continue;
-    return std::any_of(method.params.begin(), method.params.end(), [&](const ParamInfo& info) {
-      return info.name == param ||
-             std::find(info.aliases.begin(), info.aliases.end(), param) != info.aliases.end();
-    });
-  }
-  return true;
-}
-
-/// The methods asked for; "all" stands for every one of the catalogue.
-std::vector<std::string> read_names(const Arguments& arguments,
-                                    std::set<std::string>* whole_catalogue = nullptr) {
-  std::vector<std::string> names;
-  for (const std::string& name : arguments.list("method")) {
-    if (name != "all") {
-      names.push_back(name);
-      continue;
-    }
-    for (const MethodInfo& method : builtin_methods()) {
-      names.push_back(method.name);
-      if (whole_catalogue != nullptr) whole_catalogue->insert(method.name);
-    }
-  }
-  std::set<std::string> seen;
-  for (const std::string& name : names) {
-    if (!seen.insert(name).second) {
-      throw InputError{fmt::format("--method {} is given twice", name)};
-    }
-  }
-  return names;
-}
-
 /// Each (method, budget) pair; each parameter for the methods that have it.
-std::vector<MethodSpec> read_specs(const Arguments& arguments) {
-  const std::vector<std::string> names = read_names(arguments);
+std::vector<MethodSpec> read_specs(const Arguments& arguments,
+                                   const std::vector<std::string>& names) {
   const std::vector<Budget> budgets = read_budgets(arguments);
   const Params params = read_params(arguments);
-  std::set<std::string> used;
   std::vector<MethodSpec> specs;
   for (const std::string& name : names) {
     MethodSpec spec{name, {}, {}};
     for (const auto& [param, value] : params) {
-      if (!may_take(name, param)) continue;
-      spec.params.emplace(param, value);
-      used.insert(param);
+      if (may_take(name, param)) spec.params.emplace(param, value);
     }
     if (budgets.empty() || !takes_budget(name)) {
       specs.push_back(spec);
@@ -123,19 +43,7 @@ std::vector<MethodSpec> read_specs(const Arguments& arguments) {
       specs.push_back(spec);
     }
   }
-  for (const auto& [param, value] : params) {
-    if (used.contains(param)) continue;
-    std::vector<std::string> known;
-    for (const std::string& name : names) {
-      for (const MethodInfo& method : builtin_methods()) {
-        if (method.name != name) continue;
-        for (const ParamInfo& info : method.params) known.push_back(info.name);
-      }
-    }
-    std::sort(known.begin(), known.end());
-    known.erase(std::unique(known.begin(), known.end()), known.end());
-    throw InputError{"--param: " + unknown_name("parameter", param, known)};
-  }
+  for (const auto& [param, value] : params) refuse_unless_taken("param", param, names);
   return specs;
 }
 
@@ -176,25 +84,19 @@ ordered_json document_of(const std::vector<ReplayJob>& jobs) {
 
 int run_replay(const Arguments& arguments) {
   arguments.expect_words(0, 0, "");
-  const std::vector<std::string> traces = arguments.values("trace");
-  if (traces.empty()) throw InputError{"replay: --trace FILE is missing"};
+  const std::vector<std::string> traces = read_traces(arguments, "replay");
   if (!arguments.has("method")) throw InputError{"replay: --method NAME is missing"};
-  const std::vector<MethodSpec> specs = read_specs(arguments);
-  std::set<std::string> whole_catalogue;
-  (void)read_names(arguments, &whole_catalogue);
+  const NamedMethods methods = read_names(arguments);
+  const std::vector<MethodSpec> specs = read_specs(arguments, methods.names);
   const auto dump = arguments.value("dump-kept");
   if (dump && traces.size() > 1) throw InputError{"--dump-kept takes one trace at a time"};
   const auto out = arguments.value("out");
   const bool json = arguments.has("json");
 
-  ReplayOptions options;
-  options.threads =
-      static_cast<std::int32_t>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  ReplayOptions options = read_replay_options(arguments);
   options.per_step = arguments.has("per-step") || out.has_value();
   options.per_head = arguments.has("per-head");
   options.kept_positions = dump.has_value();
-  options.seed = static_cast<std::uint64_t>(
-      arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(0));
 
   const auto folder_of = [&](const std::string& trace) {
     return traces.size() == 1 ? fs::path{*out} : fs::path{*out} / fs::path{trace}.stem();
@@ -218,7 +120,7 @@ int run_replay(const Arguments& arguments) {
   for (std::size_t i = 0; i < traces.size(); ++i) {
     Progress progress{"replaying " + fs::path{traces[i]}.stem().string()};
     if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
-    jobs.push_back(run_replay_job(traces[i], specs, options, whole_catalogue));
+    jobs.push_back(run_replay_job(traces[i], specs, options, methods.whole_catalogue));
   }
   if (dump) {
     write_file_atomically(*dump, to_file_text(kept_document(jobs.front().result)));

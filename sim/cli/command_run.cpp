@@ -14,6 +14,7 @@
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
 #include "sim/report/table.hpp"
+#include "sim/scenario/measured_points.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/serve/static_run.hpp"
 
@@ -59,6 +60,7 @@ std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool
       throw InputError{
           fmt::format("{}: point \"{}\": {}", scenario.name, point.label, error.what())};
     }
+    results[i].notes.insert(results[i].notes.begin(), point.notes.begin(), point.notes.end());
     const auto finished = static_cast<double>(++done);
     if (!quiet) progress.update(finished / static_cast<double>(n));
   });
@@ -81,13 +83,21 @@ struct Finished {
   std::string text;
 };
 
-Finished run_scenario(const Arguments& arguments, const Scenario& scenario,
+Finished run_scenario(const Arguments& arguments, Scenario& scenario,
                       const std::optional<fs::path>& folder) {
   const bool quiet = arguments.has("quiet");
   const int threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
   RunReport report;
   report.scenario = &scenario;
   report.notes = scenario.notes;
+  if (std::any_of(scenario.points.begin(), scenario.points.end(),
+                  [](const ScenarioPoint& point) { return !point.measured_on.empty(); })) {
+    Progress progress{"measuring size laws of " + scenario.name};
+    ReplayOptions options;
+    options.threads = threads;
+    if (!quiet) options.progress = [&](double done) { progress.update(done); };
+    measure_laws(scenario, options);
+  }
   report.results = run_points(scenario, threads, quiet);
   if (scenario.points.size() > kMostExplained) {
     report.notes.push_back(

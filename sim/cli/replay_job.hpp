@@ -11,12 +11,7 @@
 
 namespace kvsim {
 
-/// A trace run through those of the methods that can run on it.
-struct ReplayJob {
-  ReplayResult result;
-  std::vector<SkippedMethod> skipped;  // what the trace lacks for them
-};
-
+/// Runs a trace through those of `methods` that can run on it.
 /// Methods named in `whole_catalogue` were not asked for by name: what makes one of them impossible
 /// here (a budget it cannot keep, a file it wants) is told of and the others run.
 /// Errors: InputError for a trace that cannot be read, a method or a value that does not exist, and

@@ -100,6 +100,7 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s));
   out["kv_bytes_wanted"] =
       point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
+  out["size_law"] = point.size_law;
   std::optional<double> latency;
   if (result.prefill_time && result.decode_time) {
     latency = result.prefill_time->count() + result.decode_time->count();
@@ -207,6 +208,26 @@ ordered_json step_json(const ReplayStep& step) {
           {"retained_mass", number_or_null(step.retained_mass)}};
 }
 
+/// null where the size law is in closed form.
+ordered_json law_json(const std::optional<MeasuredLaw>& law) {
+  if (!law) return nullptr;
+  const auto mean = [](const std::vector<double>& by_layer) {
+    double sum = 0;
+    for (const double x : by_layer) sum += x;
+    return sum / static_cast<double>(by_layer.size());
+  };
+  ordered_json out = {{"trace", law->trace},
+                      {"kept_of_prompt", number_or_null(mean(law->kept))},
+                      {"entries_per_token", number_or_null(mean(law->growth))}};
+  out["by_layer"] = ordered_json::array();
+  for (std::size_t layer = 0; layer < law->kept.size(); ++layer) {
+    out["by_layer"].push_back({{"layer", layer},
+                               {"kept_of_prompt", number_or_null(law->kept[layer])},
+                               {"entries_per_token", number_or_null(law->growth[layer])}});
+  }
+  return out;
+}
+
 ordered_json method_json(const ReplayMethod& method, const std::string& trace,
                          const OracleGap& gap) {
   ordered_json out = {{"name", method.name},
@@ -236,6 +257,7 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace,
   if (method.closed_form_bytes_final) {
     out["closed_form_bytes_final"] = *method.closed_form_bytes_final;
   }
+  out["measured_law"] = law_json(method.measured_law);
   out["counts"] = ordered_json::object();
   for (const auto& [name, count] : method.counts) out["counts"][name] = count;
   out["layers"] = ordered_json::array();

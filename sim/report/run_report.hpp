@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,13 @@ namespace kvsim {
 struct SkippedMethod {
   std::string name;
   std::string reason;
+};
+
+/// A trace run through those of the methods asked for that can run on it.
+struct ReplayJob {
+  ReplayResult result;
+  std::vector<SkippedMethod> skipped;  // what the trace lacks for the others
+  std::vector<std::size_t> ran;        // of the methods asked for, those in `result`; ascending
 };
 
 /// All that a report of one run is made of: what was asked and what came out.

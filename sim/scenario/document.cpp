@@ -34,13 +34,23 @@ void rebase_model(json& value, const fs::path& folder) {
   }
 }
 
+void rebase_method(json& value, const fs::path& folder) {
+  if (value.is_array()) {
+    for (json& item : value) rebase_method(item, folder);
+  } else if (value.is_object() && value.contains("measured_on")) {
+    rebase_path(value["measured_on"], folder);
+  }
+}
+
 /// Paths in `document`, which start at `folder`, as seen from where `folder` starts.
 void rebase(json& document, const fs::path& folder) {
   if (folder.empty()) return;
   if (document.contains("model")) rebase_model(document["model"], folder);
+  if (document.contains("method")) rebase_method(document["method"], folder);
   if (document.contains("points") && document["points"].is_array()) {
     for (json& point : document["points"]) {
       if (point.is_object() && point.contains("model")) rebase_model(point["model"], folder);
+      if (point.is_object() && point.contains("method")) rebase_method(point["method"], folder);
     }
   }
   if (document.contains("replay") && document["replay"].is_object() &&

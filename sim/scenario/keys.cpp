@@ -69,6 +69,10 @@ constexpr std::array kMethodKeys{
     ScenarioKey{"budget", "number; or list", "fraction in (0, 1], or entries above 1",
                 "the method's own",
                 "what is kept: a fraction of the prompt's cache, or entries per head"},
+    ScenarioKey{
+        "measured_on", "path", "", "",
+        "an attention trace that the size law is measured on, where it depends on the data; "
+        "relative to the scenario file"},
 };
 constexpr std::array kMemoryKeys{
     ScenarioKey{"hbm", "size", "", "the catalogue's",

@@ -28,7 +28,8 @@ constexpr std::array kLabelKeys{LabelKey{"model", ""},
                                 LabelKey{"batch", "batch "},
                                 LabelKey{"prompt_tokens", "prompt "},
                                 LabelKey{"output_tokens", "output "},
-                                LabelKey{"memory", ""}};
+                                LabelKey{"memory", ""},
+                                LabelKey{"measured_on", "measured on "}};
 
 const std::vector<std::string> kMethodKeys{"method", "budget", "method_params"};
 

@@ -40,7 +40,7 @@ std::vector<MethodSpec> read_methods(const Field& field) {
   if (!field.is_object()) field.expected("a method's name, or an object with its name");
   MethodSpec spec{field.at("name").string(), {}, {}};
   for (const auto& [key, value] : field.members()) {
-    if (key == "name" || key == "budget" || value.is_null()) continue;
+    if (key == "name" || key == "budget" || key == "measured_on" || value.is_null()) continue;
     spec.params[key] = read_param(value);
   }
   const auto budgets = field.find("budget");

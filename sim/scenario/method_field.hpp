@@ -10,8 +10,8 @@
 namespace kvsim {
 
 /// A method as scenarios write it: a name, or {"name": …, "budget": …, parameters …}. A list of
-/// budgets makes one method of each. Only the form is checked here: make_method knows what each
-/// method takes. Errors: InputError.
+/// budgets makes one method of each. `measured_on` is left to the reader of points. Only the form
+/// is checked here: make_method knows what each method takes. Errors: InputError.
 [[nodiscard]] std::vector<MethodSpec> read_methods(const Field& field);
 
 /// A budget of 0 < x <= 1 is a fraction, a whole number above 1 is entries. Errors: InputError.

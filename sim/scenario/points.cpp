@@ -13,9 +13,11 @@
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/replay/replay.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/labels.hpp"
 #include "sim/scenario/method_field.hpp"
+#include "traces/trace.hpp"
 
 namespace kvsim {
 namespace {
@@ -128,12 +130,29 @@ Choices<std::int64_t> read_counts(const Field& field, std::int64_t least, std::i
   return out;
 }
 
-Choices<MethodSpec> read_method_choices(const Field& field) {
-  Choices<MethodSpec> out;
+/// A method, and the trace that its size law is to be measured on: as the file names it, and where
+/// it lies.
+struct AskedMethod {
+  MethodSpec spec;
+  std::string measured_on;
+  fs::path trace;
+};
+
+Choices<AskedMethod> read_method_choices(const Field& field, const fs::path& folder) {
+  Choices<AskedMethod> out;
   for (const Field& item : field.one_or_more()) {
+    std::string named;
+    fs::path trace;
+    if (const auto on = item.is_object() ? item.find("measured_on") : std::nullopt) {
+      named = on->string();
+      trace = (folder / named).lexically_normal();
+      if (std::error_code status; !fs::is_regular_file(trace, status)) {
+        on->fail(fmt::format("no such file: {}", trace.string()));
+      }
+    }
     for (MethodSpec& spec : read_methods(item)) {
       placed(item, [&] { return takes_budget(spec.name); });  // an unknown name is refused here
-      out.push_back({std::move(spec), item});
+      out.push_back({{std::move(spec), named, trace}, item});
     }
   }
   return out;
@@ -178,7 +197,7 @@ struct Axes {
   std::optional<Choices<Dtype>> dtypes;     // absent: as the model is published
   std::optional<Choices<Dtype>> kv_dtypes;  // absent: that of the activations
   Choices<std::int64_t> batches, prompts, outputs;
-  Choices<MethodSpec> methods;
+  Choices<AskedMethod> methods;
   ordered_json memory;  // as given; null: not
 
   [[nodiscard]] std::array<std::size_t, 9> sizes() const {
@@ -218,9 +237,9 @@ Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
   axes.prompts = read_counts(group.required("prompt_tokens"), 1, kMostTokens);
   axes.outputs = read_counts(group.required("output_tokens"), 0, kMostTokens);
   if (const auto methods = group.find("method")) {
-    axes.methods = read_method_choices(*methods);
+    axes.methods = read_method_choices(*methods, folder);
   } else {
-    axes.methods = {{MethodSpec{"full", {}, {}}, group.place()}};
+    axes.methods = {{AskedMethod{{"full", {}, {}}, {}, {}}, group.place()}};
   }
   return axes;
 }
@@ -281,6 +300,45 @@ ordered_json point_keys(const StaticSpec& spec, const MethodSpec& method) {
   return keys;
 }
 
+/// The name of the trace that `asked` is to be measured on. Errors: InputError if it cannot be
+/// read, lacks what the method needs, or is so short that the method has a closed form there.
+std::string measurable_on(const AskedMethod& asked, const Field& place) {
+  return placed(place.at("measured_on"), [&] {
+    const TraceInfo info = Trace::open(asked.trace).info();
+    const auto method = settle_for_trace(asked.spec, info);
+    bool closed = true;
+    for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+      closed = closed && method->entries_held(layer, info.prompt_tokens, info.tokens);
+    }
+    if (closed) {
+      throw InputError{fmt::format(
+          "nothing to measure: on trace \"{}\" of {} + {} tokens method \"{}\" has a closed form",
+          info.name, info.prompt_tokens, info.tokens - info.prompt_tokens, asked.spec.name)};
+    }
+    return info.name;
+  });
+}
+
+/// Says where the point's size law comes from. `trace`: the name of the method's trace, once known.
+void settle_law(const AskedMethod& asked, const Field& place, std::string& trace,
+                ScenarioPoint& point) {
+  if (has_closed_law(point.spec)) {
+    if (!asked.measured_on.empty()) {
+      point.notes.emplace_back("measured_on is not used: the size law is in closed form");
+    }
+    return;
+  }
+  if (asked.measured_on.empty()) {
+    place.fail(fmt::format(
+        "method \"{}\" has no closed size law: what it keeps depends on the data; \"measured_on\": "
+        "\"TRACE.safetensors\" in its object has a replay of that trace measure it",
+        asked.spec.name));
+  }
+  if (trace.empty()) trace = measurable_on(asked, place);
+  point.measured_on = asked.trace;
+  point.size_law = "measured on " + trace;
+}
+
 void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
   const auto sizes = axes.sizes();
   double total = static_cast<double>(points.size());
@@ -293,6 +351,7 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
   }
   // A method settled for a prompt, cache format and model serves all points that share them.
   std::map<std::array<std::size_t, 4>, std::shared_ptr<const Method>> settled;
+  std::vector<std::string> laws(axes.methods.size());  // names of traces that were looked into
   std::array<std::size_t, 9> at{};
   for (auto left = static_cast<std::size_t>(product); left > 0; --left) {
     const auto& method = axes.methods[at[8]];
@@ -310,13 +369,18 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
     auto& slot = settled[{at[8], at[6], static_cast<std::size_t>(spec.kv_dtype), at[0]}];
     if (!slot) {
       slot = placed(method.field, [&] {
-        return make_method(method.value, spec.prompt_tokens, site_of(*spec.llm, spec.kv_dtype));
+        return make_method(method.value.spec, spec.prompt_tokens,
+                           site_of(*spec.llm, spec.kv_dtype));
       });
     }
     spec.method = slot;
-    ordered_json keys = point_keys(spec, method.value);
+    ordered_json keys = point_keys(spec, method.value.spec);
     if (!axes.memory.is_null()) keys["memory"] = axes.memory;
-    points.push_back({spec, method.value, std::move(keys), "", kv_bytes_wanted(spec)});
+    if (!method.value.measured_on.empty()) keys["measured_on"] = method.value.measured_on;
+    ScenarioPoint point{.spec = spec, .method = method.value.spec, .keys = std::move(keys)};
+    point.kv_bytes_wanted = kv_bytes_wanted(spec);
+    settle_law(method.value, method.field, laws[at[8]], point);
+    points.push_back(std::move(point));
     for (std::size_t axis = at.size(); axis-- > 0;) {
       if (++at[axis] < sizes[axis]) break;
       at[axis] = 0;
@@ -337,7 +401,7 @@ void check_point_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("batch")) (void)read_counts(*field, 1, kMostBatch);
   if (const auto field = keys.find("prompt_tokens")) (void)read_counts(*field, 1, kMostTokens);
   if (const auto field = keys.find("output_tokens")) (void)read_counts(*field, 0, kMostTokens);
-  if (const auto field = keys.find("method")) (void)read_method_choices(*field);
+  if (const auto field = keys.find("method")) (void)read_method_choices(*field, folder);
   if (const auto field = keys.find("memory")) {
     (void)read_size(*field, "hbm");
     (void)read_size(*field, "usable_hbm");
@@ -361,6 +425,18 @@ std::vector<ScenarioPoint> read_points(const Field& scenario, const fs::path& fo
   }
   set_labels(points);
   return points;
+}
+
+bool has_closed_law(const StaticSpec& spec) {
+  const std::int64_t prompt = spec.prompt_tokens;
+  const std::int64_t tokens = prompt + spec.output_tokens;
+  for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
+    if (!spec.method->entries_held(layer, prompt, prompt)) return false;
+    if (tokens == prompt) continue;
+    if (!spec.method->entries_held(layer, prompt, tokens)) return false;
+    if (!spec.method->entries_attended(layer, prompt, tokens)) return false;
+  }
+  return true;
 }
 
 std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {

@@ -28,6 +28,10 @@ void check_point_keys(const Field& keys, const std::filesystem::path& folder);
                                                      const std::filesystem::path& folder,
                                                      OwnParts& own);
 
+/// Whether `spec`'s method says of every layer how many entries it holds and attends to, up to the
+/// run's last token.
+[[nodiscard]] bool has_closed_law(const StaticSpec& spec);
+
 /// Bytes of K, V and side data that the whole batch holds at the end, by the size law and without
 /// an allocator's rounding, whether or not they fit; nullopt where the size depends on data.
 [[nodiscard]] std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec);

@@ -31,6 +31,11 @@ std::vector<MethodSpec> read_replay_methods(const Field& replay) {
   std::vector<MethodSpec> methods;
   if (const auto field = replay.find("methods")) {
     for (const Field& item : field->one_or_more()) {
+      if (item.is_object()) {
+        if (const auto trace = item.find("measured_on")) {
+          trace->fail("is for points: a replay measures on its own trace");
+        }
+      }
       for (MethodSpec& spec : read_methods(item)) {
         try {
           (void)takes_budget(spec.name);  // refuses an unknown name

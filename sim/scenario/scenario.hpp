@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -13,6 +14,8 @@
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
+
+inline constexpr std::string_view kClosedForm = "closed form";
 
 /// One run of a scenario: a choice of every key that the file gives as a list.
 struct ScenarioPoint {
@@ -26,6 +29,11 @@ struct ScenarioPoint {
   /// Cache and side data of the whole batch at full length, whether or not they fit; absent where
   /// only a replay knows.
   std::optional<Bytes> kv_bytes_wanted;
+  /// Where the size law comes from: "closed form", "measured on TRACE", …
+  std::string size_law{kClosedForm};
+  /// The trace that the law is to be measured on, where it has to be (measure_laws does).
+  std::filesystem::path measured_on{};
+  std::vector<std::string> notes{};  // what a reader should know of the law
 };
 
 /// Replay of an attention trace that a scenario asks for beside its points.

@@ -83,8 +83,9 @@ TEST_CASE("version and help") {
     CHECK(help.err.empty());
   }
   for (const Words& command :
-       {Words{"run"}, Words{"replay"}, Words{"trace", "info"}, Words{"trace", "check"},
-        Words{"trace", "generate"}, Words{"trace", "convert"}, Words{"list"}, Words{"show"}}) {
+       {Words{"run"}, Words{"replay"}, Words{"sweep"}, Words{"trace", "info"},
+        Words{"trace", "check"}, Words{"trace", "generate"}, Words{"trace", "convert"},
+        Words{"list"}, Words{"show"}}) {
     Words asked{"help"};
     asked.insert(asked.end(), command.begin(), command.end());
     const Outcome help = run_kvsim(asked, folder);
@@ -177,6 +178,25 @@ TEST_CASE("what a cache takes by law is what the run counts") {
     CHECK(point.at("oom").is_null());
     CHECK(point.at("kv_bytes") == point.at("kv_bytes_wanted"));
   }
+}
+
+TEST_CASE("a size law that depends on the data is measured on the trace named, or refused") {
+  const fs::path folder = fresh("measured");
+  fs::copy_file(kSample, folder / "t.safetensors");
+  const std::string scenario = write(folder / "m.json", R"({"model": "llama-2-7b",
+    "gpu": "A100-80GB-SXM", "dtype": "fp16", "prompt_tokens": 384, "output_tokens": 8,
+    "method": ["full", {"name": "kvmerger", "measured_on": "t.safetensors"}]})");
+  const json result = json_of({"run", scenario, "--json"}, folder);
+  CHECK(result.at("points").at(0).at("size_law") == "closed form");
+  const json& measured = result.at("points").at(1);
+  CHECK(measured.at("size_law") == "measured on t");
+  CHECK(measured.at("measured_on") == "t.safetensors");
+  CHECK(has(measured.at("notes").at(0), "size law measured on trace t "));
+  CHECK(measured.at("kv_bytes") < result.at("points").at(0).at("kv_bytes"));
+  CHECK(measured.at("kv_bytes") == measured.at("kv_bytes_wanted"));
+  CHECK(has(run_kvsim({"run", scenario}, folder).out, "size law measured on trace t "));
+  CHECK(has(complaint({"run", scenario, "--set", "/method/1/measured_on=null"}, folder),
+            "\"measured_on\""));
 }
 
 TEST_CASE("same scenario, same bytes, whatever the threads") {
@@ -501,6 +521,133 @@ TEST_CASE("replay: what cannot be is refused in one line") {
               "cut.safetensors: "));
     CHECK(has(complaint({"trace", "info", cut}, folder), "cut.safetensors: "));
   }
+}
+
+TEST_CASE("sweep: every combination in the order asked for, each as its own replay gives it") {
+  const fs::path folder = fresh("sweep");
+  const Words words{"sweep",         "--trace",        kSample,
+                    "--method",      "zeromerge,full", "--vary",
+                    "alpha=0.2,1.0", "--vary",         "residual_slots=1,4",
+                    "--budget",      "0.1,100",        "--param",
+                    "decay=0.9",     "--json"};
+  const json sweep = json_of(words, folder);
+  CHECK(sweep.at("schema") == "kvsim.sweep/1");
+  CHECK(sweep.at("traces").dump() == R"(["books-treasure-512"])");
+  CHECK(sweep.at("grid").at("params").dump() ==
+        R"([{"name":"alpha","values":[0.2,1.0]},{"name":"residual_slots","values":[1,4]}])");
+  CHECK(sweep.at("grid").at("budgets").dump() == "[0.1,100]");
+  CHECK(sweep.at("grid").at("fixed").dump() == R"({"decay":0.9})");
+  // Two budgets of 2 x 2 values, and one run of the method without budget or parameters.
+  REQUIRE(sweep.at("points").size() == 9);
+  CHECK(sweep.at("grid").at("combinations") == 9);
+  std::size_t at = 0;
+  for (const std::string budget : {"0.1", "100"}) {
+    for (const std::string alpha : {"0.2", "1.0"}) {
+      for (const std::string slots : {"1", "4"}) {
+        const json& point = sweep.at("points").at(at++);
+        CHECK(point.at("values").at("alpha") == json::parse(alpha));
+        CHECK(point.at("values").at("residual_slots") == json::parse(slots));
+        const json alone = json_of({"replay", "--trace", kSample, "--method", "zeromerge",
+                                    "--budget", budget, "--param", "alpha=" + alpha, "--param",
+                                    "residual_slots=" + slots, "--param", "decay=0.9", "--json"},
+                                   folder);
+        CHECK(point.at("method").dump() == alone.at("methods").at(0).dump());
+      }
+    }
+  }
+  CHECK(sweep.at("points").at(8).at("method").at("name") == "full");
+  CHECK(sweep.at("points").at(8).at("values").at("alpha").is_null());
+  // The best is no worse than any other of its budget; the full cache is no candidate.
+  for (const json& best : sweep.at("best")) {
+    const std::string metric = best.at("metric");
+    const double sign = metric == "cosine_mean" || metric == "retained_mass_mean" ? -1 : 1;
+    CHECK(best.at("point") != 8);
+    for (const json& point : sweep.at("points")) {
+      const json& method = point.at("method");
+      if (method.at("budget") != best.at("budget") || method.at(metric).is_null()) continue;
+      CHECK(sign * best.at("value").get<double>() <= sign * method.at(metric).get<double>());
+    }
+  }
+  CHECK(sweep.at("best").size() >= 8);
+  Words threads = words;
+  threads.insert(threads.end(), {"--threads", "3"});
+  CHECK(run_kvsim(threads, folder).out == run_kvsim(words, folder).out);
+}
+
+TEST_CASE("sweep: more combinations than are replayed at once are those of single replays") {
+  const fs::path folder = fresh("sweep-many");
+  CHECK(run_kvsim(
+            {"trace", "generate", "made.safetensors", "--layers", "2", "--heads", "2", "--kv-heads",
+             "1", "--head-dim", "16", "--tokens", "96", "--prompt-tokens", "64", "-q"},
+            folder)
+            .status == 0);
+  std::string values = "1";
+  for (int i = 2; i <= 70; ++i) values += "," + std::to_string(i);
+  const json sweep = json_of({"sweep", "-t", "made.safetensors", "-t", kSample, "-m", "h2o",
+                              "--vary", "heavy=" + values, "--param", "recent=4", "--json"},
+                             folder);
+  REQUIRE(sweep.at("points").size() == 140);
+  const json alone = json_of({"replay", "-t", "made.safetensors", "-m", "h2o", "--param",
+                              "heavy=66", "--param", "recent=4", "--json"},
+                             folder);
+  CHECK(sweep.at("points").at(65).at("method").dump() == alone.at("methods").at(0).dump());
+}
+
+TEST_CASE("sweep: combinations that cannot be are skipped, with the reason, while others run") {
+  const fs::path folder = fresh("sweep-skip");
+  const Words words{"sweep",         "-t",       kSample, "-m", "zeromerge", "--vary",
+                    "alpha=0.5,7,x", "--budget", "0.2"};
+  Words as_json = words;
+  as_json.emplace_back("--json");
+  const json sweep = json_of(as_json, folder);
+  CHECK(sweep.at("points").size() == 1);
+  REQUIRE(sweep.at("skipped").size() == 2);
+  CHECK(sweep.at("skipped").at(0).at("values").at("alpha") == 7);
+  CHECK(has(sweep.at("skipped").at(0).at("reason"), "parameter alpha"));
+  CHECK(sweep.at("skipped").at(1).at("values").at("alpha") == "x");
+  Words to_folder = words;
+  to_folder.insert(to_folder.end(), {"-o", "out"});
+  const Outcome text = run_kvsim(to_folder, folder);
+  CHECK(text.status == 0);
+  CHECK(has(text.out, "1 of 3 combinations"));
+  CHECK(has(text.out, "alpha"));
+  CHECK(has(text.out, "best error at budget 20 %"));
+  CHECK(json::parse(text_of(folder / "out/result.json")) == sweep);
+  const std::string csv = text_of(folder / "out/sweep.csv");
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 2);
+  CHECK(csv.starts_with("trace,method,budget,alpha,"));
+}
+
+TEST_CASE("sweep: what cannot be is refused in one line") {
+  const fs::path folder = fresh("bad-sweep");
+  const auto bad = [&](Words words) {
+    words.insert(words.begin(), {"sweep", "--trace", kSample, "--method", "full,zeromerge"});
+    return complaint(words, folder);
+  };
+  CHECK(has(bad({}), "--vary NAME=VALUE,VALUE is missing"));
+  CHECK(has(bad({"--vary", "alhpa=1,2"}), "--vary: unknown parameter \"alhpa\"; did you mean"));
+  CHECK(has(bad({"--vary", "alpha=1", "--param", "deacy=1"}), "did you mean \"decay\"?"));
+  CHECK(has(bad({"--vary", "alpha"}), "--vary: expected name=value"));
+  CHECK(has(bad({"--vary", "=1"}), "--vary: expected name=value"));
+  CHECK(has(bad({"--vary", "alpha="}), "--vary alpha: expected values"));
+  CHECK(has(bad({"--vary", "alpha=1,"}), "--vary alpha: expected values"));
+  CHECK(has(bad({"--vary", "alpha=1,0.5,1.0"}), "--vary alpha: 1.0 is given twice"));
+  CHECK(has(bad({"--vary", "alpha=1", "--vary", "alpha=0.5"}), "--vary alpha is given twice"));
+  CHECK(has(bad({"--vary", "alpha=1", "--param", "alpha=0.5"}), "both varied"));
+  CHECK(has(bad({"--vary", "budget=0.1,0.2"}), "--budget"));
+  std::string values = "1";
+  for (int i = 2; i <= 10'000; ++i) values += "," + std::to_string(i);
+  CHECK(has(bad({"--vary", "residual_slots=" + values}),
+            "the lists make 10001 combinations, more than 10000"));
+  const auto only = [&](Words words) {
+    words.insert(words.begin(), {"sweep", "--trace", kSample, "--method", "zeromerge"});
+    return complaint(words, folder);
+  };
+  CHECK(has(only({"--vary", "alpha=7,8", "--budget", "0.2"}), "parameter alpha"));
+  CHECK(has(complaint({"sweep", "-t", kSample, "-m", "zeromrge", "--vary", "alpha=1"}, folder),
+            "unknown method \"zeromrge\"; did you mean"));
+  CHECK(has(complaint({"sweep", "-m", "h2o", "--vary", "heavy=1"}, folder),
+            "sweep: --trace FILE is missing"));
 }
 
 TEST_CASE("traces are made, cut and looked at") {

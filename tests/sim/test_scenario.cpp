@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -9,12 +10,16 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
+#include "sim/replay/replay.hpp"
 #include "sim/scenario/document.hpp"
 #include "sim/scenario/keys.hpp"
+#include "sim/scenario/measured_points.hpp"
 #include "sim/scenario/method_field.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/json_schema.hpp"
+#include "traces/trace.hpp"
 
 namespace kvsim {
 namespace {
@@ -386,6 +391,130 @@ TEST_CASE("a replay alone needs no points; its methods default to the points'") 
   CHECK(both.replay->methods.size() == 2);
 }
 
+/// A model of the shape of the shipped trace: 6 layers, 6 query heads, 2 KV heads of 32.
+constexpr std::string_view kTraceModel = R"({"model_type": "llama", "hidden_size": 192,
+  "intermediate_size": 512, "num_attention_heads": 6, "num_key_value_heads": 2,
+  "num_hidden_layers": 6, "vocab_size": 1000, "max_position_embeddings": 4096,
+  "torch_dtype": "float16"})";
+const fs::path kSample =
+    fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors";
+
+/// A scenario at the shipped trace's own lengths; `method` is JSON.
+std::string traced(std::string_view method, std::string_view prompt = "384") {
+  return fmt::format(R"({{"model": {{"config": "config.json", "name": "own"}}, "gpu": "H200",
+    "dtype": "fp16", "prompt_tokens": {}, "output_tokens": 128, "method": {}}})",
+                     prompt, method);
+}
+
+TEST_CASE("a measured law is, at the trace's own lengths, what the replay holds") {
+  const Files files{"measured"};
+  files.write("config.json", kTraceModel);
+  fs::copy_file(kSample, files.folder() / "t.safetensors");
+  const Trace trace = Trace::open(kSample);
+  for (const std::string_view name : {"kvmerger", "adakv", "scissorhands-percentile"}) {
+    INFO(name);
+    Scenario scenario = read_scenario(
+        files.write("s.json",
+                    traced(fmt::format(
+                        R"(["full", {{"name": "{}", "measured_on": "t.safetensors"}}])", name))),
+        {});
+    REQUIRE(scenario.points.size() == 2);
+    CHECK(scenario.points[0].size_law == "closed form");
+    CHECK(scenario.points[0].measured_on.empty());
+    CHECK(scenario.points[1].size_law == "measured on t");
+    CHECK_FALSE(scenario.points[1].kv_bytes_wanted.has_value());
+    measure_laws(scenario, {});
+    REQUIRE(scenario.points[1].notes.size() == 1);
+    CHECK(scenario.points[1].notes[0].find("on trace t ") != std::string::npos);
+    const ReplayResult replayed = replay(trace, {scenario.points[1].method}, {});
+    const StaticResult run = run_static(scenario.points[1].spec);
+    REQUIRE_FALSE(run.oom.has_value());
+    const ReplayMethod& held = replayed.methods[0];
+    REQUIRE(run.kv_bytes_per_layer.size() == held.layers.size());
+    for (std::size_t layer = 0; layer < held.layers.size(); ++layer) {
+      INFO(layer);
+      // Each of the 2 heads holds the mean, rounded: half an entry off at most. A row and its side
+      // data take 136 B or less.
+      const std::int64_t bytes = run.kv_bytes_per_layer[layer].count();
+      CHECK(std::abs(bytes - held.layers[layer].bytes_final) <= 136);
+    }
+    CHECK(scenario.points[1].kv_bytes_wanted == run.kv_bytes);
+  }
+}
+
+TEST_CASE("a law measured on a trace scales to other prompts, and other numbers of layers") {
+  const Files files{"measured-scaled"};
+  fs::copy_file(kSample, files.folder() / "t.safetensors");
+  Scenario scenario =
+      read_scenario(files.write("s.json", R"({"model": "llama-2-7b", "gpu": "H200", "dtype": "fp16",
+        "prompt_tokens": [3840, 38400], "output_tokens": 0,
+        "method": {"name": "kvmerger", "measured_on": "t.safetensors"}})"),
+                    {});
+  measure_laws(scenario, {});
+  const ReplayResult replayed =
+      replay(Trace::open(kSample), {scenario.points[0].method}, {.threads = 2});
+  const MeasuredLaw& law = *replayed.methods[0].measured_law;
+  for (const ScenarioPoint& point : scenario.points) {
+    double entries = 0;  // of one head in each layer
+    for (std::size_t layer = 0; layer < 32; ++layer) {
+      entries += law.kept[layer * 6 / 32] * static_cast<double>(point.spec.prompt_tokens);
+    }
+    REQUIRE(point.kv_bytes_wanted.has_value());
+    const double row = 2 * 4096 * 2;  // K and V of all heads, fp16
+    CHECK(std::abs(static_cast<double>(point.kv_bytes_wanted->count()) - entries * row) <=
+          32 * 0.5 * row);
+  }
+}
+
+TEST_CASE("measured_on: refused where it cannot be, said where it is not used, part of the hash") {
+  const Files files{"measured-errors"};
+  files.write("config.json", kTraceModel);
+  files.write("empty.safetensors", "");
+  fs::copy_file(kSample, files.folder() / "t.safetensors");
+  fs::copy_file(kSample, files.folder() / "u.safetensors");
+  const auto said = [&](std::string_view method) {
+    return complaint_of(files.write("s.json", traced(method)));
+  };
+  const auto has = [](const std::string& text, std::string_view part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  const std::string without = said(R"(["full", {"name": "kvmerger"}])");
+  has(without, "s.json: /method/1: method \"kvmerger\" has no closed size law");
+  has(without, "\"measured_on\"");
+  has(said(R"({"name": "kvmerger", "measured_on": "absent.safetensors"})"),
+      "/method/measured_on: no such file: ");
+  has(said(R"({"name": "kvmerger", "measured_on": 3})"), "/method/measured_on: expected");
+  has(said(R"({"name": "kvmerger", "measured_on": "empty.safetensors"})"), "/method/measured_on: ");
+  // The shipped trace records no decisions.
+  has(said(R"({"name": "dms", "measured_on": "t.safetensors"})"), "decision.evict");
+  has(said(R"({"name": "kvmerger", "mesured_on": "t.safetensors"})"), "mesured_on");
+  has(complaint_of(files.write("r.json", R"({"replay": {"trace": "t.safetensors",
+        "methods": [{"name": "kvmerger", "measured_on": "t.safetensors"}]}})")),
+      "/replay/methods/0/measured_on: is for points");
+
+  const Scenario closed = read_scenario(
+      files.write("c.json", traced(R"({"name": "h2o", "measured_on": "t.safetensors"})")), {});
+  CHECK(closed.points[0].size_law == "closed form");
+  CHECK(closed.points[0].measured_on.empty());
+  REQUIRE(closed.points[0].notes.size() == 1);
+  has(closed.points[0].notes[0], "measured_on is not used");
+
+  const auto on = [&](std::string_view name) {
+    return read_scenario(
+        files.write("h.json",
+                    traced(fmt::format(R"({{"name": "kvmerger", "measured_on": "{}"}})", name))),
+        {});
+  };
+  CHECK(on("t.safetensors").hash != on("u.safetensors").hash);
+  CHECK(on("t.safetensors").echo.at("method").at("measured_on") == "t.safetensors");
+  // The path of an extended file starts at that file.
+  files.write("deep/top.json", R"({"extends": "../h.json", "title": "above"})");
+  const Scenario above = read_scenario(files.folder() / "deep/top.json", {});
+  CHECK(above.points[0].keys.at("measured_on") == "../t.safetensors");
+  CHECK(above.points[0].size_law == "measured on t");
+}
+
 TEST_CASE("the published schema and the reader know the same keys") {
   const Field schema =
       Field::read_file(fs::path{KVSIM_SOURCE_DIR} / "scenarios/scenario.schema.json");
@@ -436,6 +565,8 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
   agree(R"(, "method": [null])", false);
   agree(R"(, "method": {"name": null})", false);
   agree(R"(, "method": {"name": "h2o", "budget": null, "recent": null})", true);
+  agree(R"(, "method": {"name": "h2o", "measured_on": null})", true);
+  agree(R"(, "method": {"name": "h2o", "measured_on": 3})", false);
   agree(R"(, "points": [{"batch": null}])", true);
   agree(R"(, "points": [null])", false);
   agree(R"(, "memory": {"hbm": null})", true);

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/replay_job.hpp"
+#include "sim/cli/replay_request.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/report/progress.hpp"
+#include "sim/report/replay_sweep.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/results_folder.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kMostCombinations = 10'000;
+
+/// 1 and 1.0 are the same value, 1 and true are not.
+bool same_value(const ParamValue& a, const ParamValue& b) {
+  const auto as_number = [](const ParamValue& value) -> std::optional<double> {
+    if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+      return static_cast<double>(*integer);
+    }
+    if (const auto* real = std::get_if<double>(&value)) return *real;
+    return std::nullopt;
+  };
+  const auto x = as_number(a);
+  const auto y = as_number(b);
+  return x && y ? *x == *y : a == b;
+}
+
+SweepAxis read_axis(const std::string& word) {
+  const auto [name, text] = split_named("vary", "name=value,value,…", word);
+  SweepAxis axis{name, {}};
+  std::size_t from = 0;
+  while (from <= text.size()) {
+    const std::size_t comma = std::min(text.find(',', from), text.size());
+    const std::string part = text.substr(from, comma - from);
+    if (part.empty()) {
+      throw InputError{fmt::format("--vary {}", name), "values separated by single commas",
+                       fmt::format("\"{}\"", text)};
+    }
+    ParamValue value = param_value(part);
+    for (const ParamValue& other : axis.values) {
+      if (same_value(other, value)) {
+        throw InputError{fmt::format("--vary {}: {} is given twice", name, part)};
+      }
+    }
+    axis.values.push_back(std::move(value));
+    from = comma + 1;
+  }
+  return axis;
+}
+
+std::vector<SweepAxis> read_axes(const Arguments& arguments, const Params& fixed) {
+  std::vector<SweepAxis> axes;
+  for (const std::string& word : arguments.values("vary")) {
+    SweepAxis axis = read_axis(word);
+    if (axis.name == "budget") {
+      throw InputError{"--vary budget: budgets are varied by --budget, such as --budget 0.1,0.2"};
+    }
+    if (fixed.contains(axis.name)) {
+      throw InputError{fmt::format("{} is both varied (--vary) and fixed (--param)", axis.name)};
+    }
+    for (const SweepAxis& other : axes) {
+      if (other.name == axis.name) {
+        throw InputError{fmt::format("--vary {} is given twice", axis.name)};
+      }
+    }
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+/// The methods asked for; of those that only "all" brought, the ones with a varied parameter.
+std::vector<std::string> varied_methods(const NamedMethods& methods,
+                                        const std::vector<SweepAxis>& axes) {
+  std::vector<std::string> out;
+  for (const std::string& name : methods.names) {
+    const bool has_one = std::any_of(
+        axes.begin(), axes.end(), [&](const SweepAxis& axis) { return may_take(name, axis.name); });
+    if (has_one || !methods.whole_catalogue.contains(name)) out.push_back(name);
+  }
+  return out;
+}
+
+/// The budgets that a method runs with: its own where it takes none or none is given.
+std::vector<std::optional<Budget>> budgets_of(const std::string& name,
+                                              const std::vector<Budget>& budgets) {
+  if (budgets.empty() || !takes_budget(name)) return {std::nullopt};
+  return {budgets.begin(), budgets.end()};
+}
+
+void refuse_too_many(const ReplaySweep& sweep) {
+  double total = 0;
+  for (const std::string& name : sweep.methods) {
+    auto product = static_cast<double>(budgets_of(name, sweep.budgets).size());
+    for (const SweepAxis& axis : sweep.axes) {
+      if (may_take(name, axis.name)) product *= static_cast<double>(axis.values.size());
+    }
+    total += product;
+  }
+  if (total > kMostCombinations) {
+    throw InputError{fmt::format("sweep: the lists make {} combinations, more than {}", total,
+                                 kMostCombinations)};
+  }
+}
+
+void add_cells(const std::string& name, const std::optional<Budget>& budget, ReplaySweep& sweep) {
+  std::vector<std::size_t> sizes;  // 1 where the method does not have the parameter
+  std::size_t product = 1;
+  for (const SweepAxis& axis : sweep.axes) {
+    sizes.push_back(may_take(name, axis.name) ? axis.values.size() : 1);
+    product *= sizes.back();
+  }
+  std::vector<std::size_t> at(sizes.size(), 0);
+  for (; product > 0; --product) {
+    SweepCell cell{{name, {}, budget}, {}};
+    for (const auto& [param, value] : sweep.fixed) {
+      if (may_take(name, param)) cell.spec.params.emplace(param, value);
+    }
+    for (std::size_t a = 0; a < at.size(); ++a) {
+      const SweepAxis& axis = sweep.axes[a];
+      cell.values.emplace_back();
+      if (!may_take(name, axis.name)) continue;
+      cell.values.back() = axis.values[at[a]];
+      cell.spec.params.emplace(axis.name, axis.values[at[a]]);
+    }
+    sweep.cells.push_back(std::move(cell));
+    for (std::size_t a = at.size(); a-- > 0;) {
+      if (++at[a] < sizes[a]) break;
+      at[a] = 0;
+    }
+  }
+}
+
+ReplaySweep read_grid(const Arguments& arguments) {
+  ReplaySweep sweep;
+  sweep.fixed = read_params(arguments);
+  sweep.axes = read_axes(arguments, sweep.fixed);
+  const NamedMethods named = read_names(arguments);
+  for (const std::string& name : named.names) (void)takes_budget(name);  // refuses unknown names
+  for (const SweepAxis& axis : sweep.axes) refuse_unless_taken("vary", axis.name, named.names);
+  for (const auto& [param, value] : sweep.fixed) refuse_unless_taken("param", param, named.names);
+  sweep.methods = varied_methods(named, sweep.axes);
+  sweep.budgets = read_budgets(arguments);
+  refuse_too_many(sweep);
+  for (const std::string& name : sweep.methods) {
+    for (const auto& budget : budgets_of(name, sweep.budgets)) add_cells(name, budget, sweep);
+  }
+  return sweep;
+}
+
+int run_sweep(const Arguments& arguments) {
+  arguments.expect_words(0, 0, "");
+  const std::vector<std::string> traces = read_traces(arguments, "sweep");
+  if (!arguments.has("method")) throw InputError{"sweep: --method NAME is missing"};
+  if (!arguments.has("vary")) throw InputError{"sweep: --vary NAME=VALUE,VALUE is missing"};
+  ReplaySweep sweep = read_grid(arguments);
+  ReplayOptions options = read_replay_options(arguments);
+  const auto out = arguments.value("out");
+  if (out) check_results_folder(*out);
+
+  std::vector<MethodSpec> specs;
+  for (const SweepCell& cell : sweep.cells) specs.push_back(cell.spec);
+  // Any combination may be impossible: a value out of its range, slots beyond the budget.
+  const std::set<std::string> all{sweep.methods.begin(), sweep.methods.end()};
+  for (const std::string& trace : traces) {
+    Progress progress{"replaying " + fs::path{trace}.stem().string()};
+    if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
+    sweep.jobs.push_back(run_replay_job(trace, specs, options, all));
+  }
+  std::optional<ResultsFolder> written;
+  if (out) written = write_sweep_results(sweep, *out);
+  if (arguments.has("json")) {
+    write_out(to_file_text(sweep_document(sweep)));
+  } else if (!arguments.has("quiet")) {
+    write_out(sweep_summary(sweep, written ? &*written : nullptr, terminal_width()));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+Command sweep_command() {
+  return {
+      .name = "sweep",
+      .summary = "a grid over a method's parameters, each combination replayed on a trace",
+      .usage = "kvsim sweep --trace FILE --method NAME[,NAME…] --vary PARAM=V,V… [options]",
+      .examples =
+          "kvsim sweep --trace traces/samples/books-treasure-512.safetensors \\\n"
+          "      --method zeromerge --vary alpha=0.2,0.6,1.0 --vary residual_slots=1,4 \\\n"
+          "      --budget 0.1,0.2\n"
+          "kvsim sweep --trace T.safetensors --method full,snapkv --vary window=8,32 \\\n"
+          "      --param kernel=5 --budget 0.2 --json",
+      .options = {{"trace", 't', "FILE", true, "attention trace (safetensors)"},
+                  {"method", 'm', "NAMES", true,
+                   "methods, joined by commas, or all (those that have a varied parameter)"},
+                  {"vary", 'v', "NAME=V,V", true,
+                   "a parameter and its values, for the methods that have it; each with each"},
+                  {"budget", 'b', "B", true,
+                   "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
+                   "each combination"},
+                  {"param", 'p', "NAME=VALUE", true, "a parameter that stays"},
+                  {"json", 0, "", false, "print JSON (schema kvsim.sweep/1)"},
+                  {"out", 'o', "DIR", false, "write a results folder: result.json, sweep.csv"},
+                  {"seed", 0, "N", false, "seed of random methods (0)"},
+                  {"threads", 'j', "N", false,
+                   "threads; 0: the machine's; no result depends on it"},
+                  {"quiet", 'q', "", false, "no summary, no progress"}},
+      .run = run_sweep};
+}
+
+}  // namespace kvsim

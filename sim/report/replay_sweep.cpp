@@ -1,0 +1,310 @@
+#include "sim/report/replay_sweep.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/check.hpp"
+#include "sim/report/atomic_file.hpp"
+#include "sim/report/csv.hpp"
+#include "sim/report/line_names.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/table.hpp"
+#include "sim/report/text.hpp"
+#include "sim/scenario/method_field.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// What points are compared by: a key of a replay's method, and how the terminal says it.
+struct SweepMetric {
+  const char* key;
+  const char* words;
+  bool most_is_best;
+};
+constexpr std::array kMetrics{
+    SweepMetric{"rel_error_mean", "error", false},
+    SweepMetric{"rel_error_p99", "p99 error", false},
+    SweepMetric{"cosine_mean", "cosine", true},
+    SweepMetric{"retained_mass_mean", "mass", true},
+    SweepMetric{"bytes_held_final", "bytes held", false},
+    SweepMetric{"bytes_read_total", "bytes read", false},
+};
+
+ordered_json value_json(const std::optional<ParamValue>& value) {
+  if (!value) return nullptr;
+  return std::visit([](const auto& v) { return ordered_json(v); }, *value);
+}
+
+ordered_json values_json(const ReplaySweep& sweep, const SweepCell& cell) {
+  ordered_json out = ordered_json::object();
+  for (std::size_t a = 0; a < sweep.axes.size(); ++a) {
+    out[sweep.axes[a].name] = value_json(cell.values[a]);
+  }
+  return out;
+}
+
+ordered_json budget_json(const Budget& budget) {
+  if (budget.fraction > 0) return budget.fraction;
+  return budget.entries;
+}
+
+bool varies(const ordered_json& point) {
+  const ordered_json& values = point.at("values");
+  return std::any_of(values.begin(), values.end(),
+                     [](const ordered_json& value) { return !value.is_null(); });
+}
+
+/// The best points of each trace and budget by each metric, the first where several are; methods
+/// that have none of the parameters are what the others are measured against, not candidates.
+ordered_json best_json(const ordered_json& points) {
+  std::vector<std::pair<ordered_json, ordered_json>> groups;  // trace, budget
+  for (const ordered_json& point : points) {
+    std::pair group{point.at("method").at("trace"), point.at("method").at("budget")};
+    if (varies(point) && std::find(groups.begin(), groups.end(), group) == groups.end()) {
+      groups.push_back(std::move(group));
+    }
+  }
+  ordered_json best = ordered_json::array();
+  for (const auto& [trace, budget] : groups) {
+    for (const SweepMetric& metric : kMetrics) {
+      std::optional<std::size_t> chosen;
+      double least = 0;
+      for (std::size_t i = 0; i < points.size(); ++i) {
+        const ordered_json& method = points[i].at("method");
+        const ordered_json& value = method.at(metric.key);
+        if (!varies(points[i]) || method.at("trace") != trace || method.at("budget") != budget ||
+            value.is_null()) {
+          continue;
+        }
+        const double badness = value.get<double>() * (metric.most_is_best ? -1 : 1);
+        if (chosen && badness >= least) continue;
+        chosen = i;
+        least = badness;
+      }
+      if (!chosen) continue;
+      best.push_back({{"trace", trace},
+                      {"budget", budget},
+                      {"metric", metric.key},
+                      {"point", *chosen},
+                      {"value", points[*chosen].at("method").at(metric.key)}});
+    }
+  }
+  return best;
+}
+
+std::string value_text(const std::optional<ParamValue>& value) {
+  return value ? to_text(*value) : "-";
+}
+
+/// "zeromerge, alpha 0.6, residual_slots 4".
+std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell) {
+  std::vector<std::string> words;
+  if (sweep.methods.size() > 1) words.push_back(cell.spec.name);
+  for (std::size_t a = 0; a < sweep.axes.size(); ++a) {
+    if (cell.values[a]) words.push_back(sweep.axes[a].name + " " + to_text(*cell.values[a]));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string number(double value) { return fmt::format("{:.4g}", value); }
+
+std::string lines(std::string_view text, std::size_t width) {
+  std::string out;
+  for (const std::string& line : wrapped(text, width)) out += line + "\n";
+  return out;
+}
+
+std::string table_of(const ReplaySweep& sweep, const ReplayJob& job, std::size_t width) {
+  std::vector<Table::Column> columns;
+  const bool named = sweep.methods.size() > 1;
+  if (named) columns.push_back({"method", Table::Align::kLeft});
+  columns.push_back({"budget"});
+  for (const SweepAxis& axis : sweep.axes) columns.push_back({axis.name});
+  for (const char* header : {"bytes", "of full", "error", "p99", "mass"}) {
+    columns.push_back({header});
+  }
+  Table table{columns};
+  for (std::size_t m = 0; m < job.ran.size(); ++m) {
+    const SweepCell& cell = sweep.cells[job.ran[m]];
+    const ReplayMethod& method = job.result.methods[m];
+    std::vector<std::string> row;
+    if (named) row.push_back(method.name);
+    row.push_back(method.budget ? budget_text(*method.budget) : "-");
+    for (const auto& value : cell.values) row.push_back(value_text(value));
+    row.push_back(to_text(Bytes{method.bytes_held_final}));
+    row.push_back(fmt::format("{:.1f} %", 100 * static_cast<double>(method.bytes_held_final) /
+                                              static_cast<double>(method.bytes_full_final)));
+    row.push_back(number(method.rel_error_mean));
+    row.push_back(number(method.rel_error_p99));
+    row.push_back(method.retained_mass_mean ? fmt::format("{:.4f}", *method.retained_mass_mean)
+                                            : "-");
+    table.add_row(std::move(row));
+  }
+  return table.str(width);
+}
+
+/// Indices of cells that the job did not run, in the order of its `skipped`.
+std::vector<std::size_t> not_run(const ReplaySweep& sweep, const ReplayJob& job) {
+  std::vector<std::size_t> out;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < sweep.cells.size(); ++i) {
+    if (next < job.ran.size() && job.ran[next] == i) {
+      ++next;
+    } else {
+      out.push_back(i);
+    }
+  }
+  KVSIM_CHECK(out.size() == job.skipped.size() && next == job.result.methods.size(),
+              "{} of {} combinations ran, {} skipped", job.result.methods.size(),
+              sweep.cells.size(), job.skipped.size());
+  return out;
+}
+
+/// The cell of every point, in their order.
+std::vector<const SweepCell*> cells_of_points(const ReplaySweep& sweep) {
+  std::vector<const SweepCell*> out;
+  for (const ReplayJob& job : sweep.jobs) {
+    for (const std::size_t i : job.ran) out.push_back(&sweep.cells[i]);
+  }
+  return out;
+}
+
+std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, std::size_t width) {
+  const std::vector<const SweepCell*> cells = cells_of_points(sweep);
+  std::string out;
+  for (const ordered_json& best : document.at("best")) {
+    const std::string metric = best.at("metric");
+    const auto words = std::find_if(kMetrics.begin(), kMetrics.end(),
+                                    [&](const SweepMetric& each) { return metric == each.key; });
+    // What the whole table shows at a glance needs no line.
+    if (metric != "rel_error_mean" && metric != "retained_mass_mean") continue;
+    std::string where;
+    if (!best.at("budget").is_null()) where = " at budget " + budget_text(best.at("budget"));
+    if (sweep.jobs.size() > 1) where += " on " + best.at("trace").get<std::string>();
+    out += lines(fmt::format("best {}{}: {}, {}", words->words, where,
+                             number(best.at("value").get<double>()),
+                             cell_words(sweep, *cells[best.at("point").get<std::size_t>()])),
+                 width);
+  }
+  return out;
+}
+
+}  // namespace
+
+ordered_json sweep_document(const ReplaySweep& sweep) {
+  ordered_json out = {{"schema", "kvsim.sweep/1"}};
+  out["kvsim"] = {{"version", kvsim_version()}};
+  out["traces"] = ordered_json::array();
+  ordered_json grid = {{"methods", sweep.methods}};
+  grid["budgets"] = ordered_json::array();
+  for (const Budget& budget : sweep.budgets) grid["budgets"].push_back(budget_json(budget));
+  grid["params"] = ordered_json::array();
+  for (const SweepAxis& axis : sweep.axes) {
+    ordered_json values = ordered_json::array();
+    for (const ParamValue& value : axis.values) values.push_back(value_json(value));
+    grid["params"].push_back({{"name", axis.name}, {"values", std::move(values)}});
+  }
+  grid["fixed"] = ordered_json::object();
+  for (const auto& [name, value] : sweep.fixed) grid["fixed"][name] = value_json(value);
+  grid["combinations"] = sweep.cells.size();
+  out["grid"] = std::move(grid);
+  out["points"] = ordered_json::array();
+  out["skipped"] = ordered_json::array();
+  for (const ReplayJob& job : sweep.jobs) {
+    out["traces"].push_back(job.result.trace);
+    ordered_json replay = replay_document(job.result);
+    for (std::size_t m = 0; m < job.ran.size(); ++m) {
+      out["points"].push_back({{"values", values_json(sweep, sweep.cells[job.ran[m]])},
+                               {"method", std::move(replay["methods"][m])}});
+    }
+    const std::vector<std::size_t> skipped = not_run(sweep, job);
+    for (std::size_t i = 0; i < skipped.size(); ++i) {
+      const SweepCell& cell = sweep.cells[skipped[i]];
+      out["skipped"].push_back(
+          {{"trace", job.result.trace},
+           {"name", cell.spec.name},
+           {"budget", cell.spec.budget ? budget_json(*cell.spec.budget) : ordered_json(nullptr)},
+           {"values", values_json(sweep, cell)},
+           {"reason", job.skipped[i].reason}});
+    }
+  }
+  out["best"] = best_json(out["points"]);
+  out["notes"] = ordered_json::array();
+  return out;
+}
+
+std::string sweep_csv(const ReplaySweep& sweep) {
+  std::string out = "trace,method,budget";
+  for (const SweepAxis& axis : sweep.axes) out += "," + csv_field(axis.name);
+  out += ",budget_reached,entries_held_final,bytes_held_final,bytes_full_final";
+  out += ",bytes_read_total,rel_error_mean,rel_error_p99,cosine_mean,retained_mass_mean\n";
+  const auto or_empty = [](const std::optional<double>& x) {
+    return x ? csv_number(*x) : std::string{};
+  };
+  for (const ReplayJob& job : sweep.jobs) {
+    for (std::size_t m = 0; m < job.ran.size(); ++m) {
+      const ReplayMethod& method = job.result.methods[m];
+      out += fmt::format("{},{},{}", csv_field(job.result.trace), csv_field(method.name),
+                         or_empty(method.budget));
+      for (const auto& value : sweep.cells[job.ran[m]].values) {
+        out += "," + (value ? csv_field(to_text(*value)) : std::string{});
+      }
+      out += fmt::format(",{},{},{},{},{},{},{},{},{}\n", or_empty(method.budget_reached),
+                         method.entries_held_final, method.bytes_held_final,
+                         method.bytes_full_final, csv_number(method.bytes_read_total),
+                         csv_number(method.rel_error_mean), csv_number(method.rel_error_p99),
+                         csv_number(method.cosine_mean), or_empty(method.retained_mass_mean));
+    }
+  }
+  return out;
+}
+
+std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written,
+                          std::size_t width) {
+  std::string out;
+  for (const ReplayJob& job : sweep.jobs) {
+    if (!out.empty()) out += "\n";
+    out += lines(fmt::format("Sweep of {} on trace {}: {} of {} combinations.",
+                             fmt::join(sweep.methods, ", "), clean_text(job.result.trace),
+                             job.ran.size(), sweep.cells.size()),
+                 width);
+    out += table_of(sweep, job, width);
+    // A reason that many combinations share is said once.
+    std::vector<std::pair<std::string, std::size_t>> reasons;
+    for (const SkippedMethod& skipped : job.skipped) {
+      const auto found = std::find_if(reasons.begin(), reasons.end(), [&](const auto& each) {
+        return each.first == skipped.reason;
+      });
+      if (found == reasons.end()) {
+        reasons.emplace_back(skipped.reason, 1);
+      } else {
+        ++found->second;
+      }
+    }
+    for (const auto& [reason, count] : reasons) {
+      out += lines(fmt::format("skipped {}: {}", count, clean_text(reason)), width);
+    }
+  }
+  const ordered_json document = sweep_document(sweep);
+  if (!document.at("best").empty()) out += "\n" + best_lines(sweep, document, width);
+  if (written != nullptr) {
+    out += fmt::format("\nresults  {}/result.json\n", clean_text(written->folder.string()));
+  }
+  return out;
+}
+
+ResultsFolder write_sweep_results(const ReplaySweep& sweep, const std::filesystem::path& folder) {
+  AtomicFolder building{folder};
+  building.write("result.json", to_file_text(sweep_document(sweep)));
+  building.write("sweep.csv", sweep_csv(sweep));
+  building.commit();
+  return {folder, {}, {}};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,52 @@
+#pragma once
+
+// Replays of a method over a grid of its parameters.
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "models/methods/method.hpp"
+#include "sim/report/results_folder.hpp"
+#include "sim/report/run_report.hpp"
+
+namespace kvsim {
+
+/// A parameter and the values it takes, in the order asked for.
+struct SweepAxis {
+  std::string name;
+  std::vector<ParamValue> values;
+};
+
+/// One combination: what is replayed, and its value on each axis; nullopt where the method does not
+/// have the parameter.
+struct SweepCell {
+  MethodSpec spec;
+  std::vector<std::optional<ParamValue>> values;
+};
+
+struct ReplaySweep {
+  std::vector<std::string> methods;
+  std::vector<Budget> budgets;  // as asked for; empty: the methods' own
+  std::vector<SweepAxis> axes;
+  Params fixed;                  // given with one value
+  std::vector<SweepCell> cells;  // method, budget, then the axes, the last changing fastest
+  std::vector<ReplayJob> jobs;   // a trace each, its methods asked for being those of `cells`
+};
+
+/// "kvsim.sweep/1".
+[[nodiscard]] nlohmann::ordered_json sweep_document(const ReplaySweep& sweep);
+/// A line a point.
+[[nodiscard]] std::string sweep_csv(const ReplaySweep& sweep);
+/// For the terminal, at most `width` columns: a table of each trace, what was skipped, the best
+/// points, and where files are (`written` null: nothing was).
+[[nodiscard]] std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written,
+                                        std::size_t width = 80);
+/// The results folder: result.json and sweep.csv. Errors: as write_run_results.
+ResultsFolder write_sweep_results(const ReplaySweep& sweep, const std::filesystem::path& folder);
+
+}  // namespace kvsim
