@@ -22,7 +22,7 @@ struct Efficiency {
 struct Calibration {
   std::string id = "nominal";
   std::string provenance = "nominal roofline, uncalibrated";
-  std::array<Efficiency, kOpFamilies> families;
+  std::array<Efficiency, kOpFamilies> families{};
 
   [[nodiscard]] const Efficiency& of(OpFamily family) const {
     return families[static_cast<std::size_t>(family)];

@@ -20,7 +20,7 @@ struct ReplayOptions {
   bool per_head = false;        // keep the means per (layer, head)
   bool kept_positions = false;  // keep the final kept positions per (layer, stored head)
   std::uint64_t seed = 0;
-  std::function<void(double)> progress;  // called with the fraction done
+  std::function<void(double)> progress{};  // called with the fraction done
 };
 
 /// One step, summed or averaged over heads and layers, or over the heads of one layer.

@@ -25,10 +25,10 @@ struct ScenarioPoint {
   /// name), "budget" (as asked for, or null), "method_params" (those given), "dtype", ….
   nlohmann::ordered_json keys;
   /// The keys that differ between points, for legends and table rows: "zeromerge budget 18000".
-  std::string label;
+  std::string label{};
   /// Cache and side data of the whole batch at full length, whether or not they fit; absent where
   /// only a replay knows.
-  std::optional<Bytes> kv_bytes_wanted;
+  std::optional<Bytes> kv_bytes_wanted{};
   /// Where the size law comes from: "closed form", "measured on TRACE", …
   std::string size_law{kClosedForm};
   /// The trace that the law is to be measured on, where it has to be (measure_laws does).

@@ -158,7 +158,8 @@ void bench_catalogue(const Trace& trace) {
                      .output_projection = info.has_output_projection,
                      .rope = true,
                      .repeat = info.repeat_start.has_value(),
-                     .per_head = {}};
+                     .per_head = {},
+                     .predicted = {}};
   for (const std::string& name : info.scores) inputs.per_head.push_back("score." + name);
   for (const std::string& name : info.decisions) inputs.per_head.push_back("decision." + name);
   LayerBlock block{trace, 0, info.n_layers, inputs, &rope};

@@ -390,7 +390,7 @@ TEST_CASE("refresh: the whole cache stands in host memory and is loaded every pe
 TEST_CASE("refresh: no closed law where the cache would grow in between") {
   const Params anew{{"refresh_period", std::int64_t{10}}};
   const Budget budget{0, 40};
-  const auto constant = make_method({"keepkv", anew, budget}, 100);
+  const auto constant = make_method({"keepkv", anew, budget}, 100, {.n_layers = 1});
   CHECK(constant->entries_held(0, 100, 125) == 40);
   // Cut to 40 at every tenth step, so not 40 + 25.
   const auto grows = make_method({"snapkv+merge=zip", anew, budget}, 100);

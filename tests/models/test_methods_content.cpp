@@ -93,7 +93,8 @@ std::vector<Case> scorers(bool interleaved) {
   bare.epsilon = 0.02;
   const PlainScorer drawn = [](const HeadVectors&, const Ids& ids, std::int64_t) {
     test::Scores all;
-    for (const auto id : ids) all[id] = counter_uniform(counter_key({7, 0, 0}), static_cast<std::uint64_t>(id));
+    for (const auto id : ids)
+      all[id] = counter_uniform(counter_key({7, 0, 0}), static_cast<std::uint64_t>(id));
     return all;
   };
   return {

@@ -309,7 +309,8 @@ TEST_CASE("the published size: br(s+n)(3.1h + 2), 1.29 times, and Table D's rati
     return sum;
   };
   constexpr std::int64_t kPrompt = 2000;
-  // 100 tokens of keys and of values kept; their indices, 2 * 100 * 4 B a pair, are not in the paper's.
+  // 100 tokens of keys and of values kept; their indices, 2 * 100 * 4 B a pair, are not in the
+  // paper's.
   const double indices = 8 * 2 * 100 * 4.0;
   CHECK(bytes(0.05, "minicache", kPrompt) ==
         rel(32.0 * kPrompt * (3.1 * kHidden + 2) + indices, 1e-12));

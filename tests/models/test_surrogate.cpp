@@ -209,7 +209,8 @@ TEST_CASE("what does not fit is refused, naming the file") {
   };
   CHECK_THROWS_WITH_AS(kvzap({{"weights", weights.string()}}), doctest::Contains("got 3 layers"),
                        InputError);
-  CHECK_THROWS_WITH_AS(kvzap({}), doctest::Contains("parameter weights"), InputError);
+  CHECK_THROWS_WITH_AS(kvzap({{"kvzap_source", std::string{"surrogate"}}}),
+                       doctest::Contains("parameter weights"), InputError);
   CHECK_THROWS_WITH_AS(kvzap({{"kvzap_source", std::string{"ridge"}}}),
                        doctest::Contains("parameter calibration"), InputError);
   fs::remove(weights);

@@ -411,7 +411,7 @@ TEST_CASE("a measured law is, at the trace's own lengths, what the replay holds"
   files.write("config.json", kTraceModel);
   fs::copy_file(kSample, files.folder() / "t.safetensors");
   const Trace trace = Trace::open(kSample);
-  for (const std::string_view name : {"kvmerger", "adakv", "scissorhands-percentile"}) {
+  for (const std::string_view name : {"kvmerger", "adakv", "d2o"}) {
     INFO(name);
     Scenario scenario = read_scenario(
         files.write("s.json",

@@ -103,8 +103,8 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
                                   entries, chunk));
     }
     if (!settling.budget()) {
-      const auto kept = static_cast<std::int64_t>(static_cast<double>(chunks) *
-                                                  (1.0 - settling.number("ratio")));
+      const auto kept =
+          static_cast<std::int64_t>(static_cast<double>(chunks) * (1.0 - settling.number("ratio")));
       entries = std::min(std::max<std::int64_t>(kept, 1) * chunk, prompt);
       settling.set_entries(entries);
     }

@@ -13,9 +13,8 @@ class RandomScore final : public Scorer {
   std::vector<double> score(const ScoredTokens& tokens, const SessionPlace& place) const override {
     std::vector<double> all;
     all.reserve(tokens.size());
-    const std::uint64_t key =
-        counter_key({place.seed, static_cast<std::uint64_t>(place.layer),
-                     static_cast<std::uint64_t>(tokens.kv_head)});
+    const std::uint64_t key = counter_key({place.seed, static_cast<std::uint64_t>(place.layer),
+                                           static_cast<std::uint64_t>(tokens.kv_head)});
     for (const std::int32_t position : tokens.positions) {
       all.push_back(counter_uniform(key, static_cast<std::uint64_t>(position)));
     }
