@@ -91,7 +91,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
   const auto batch = static_cast<double>(in_.batch);
   const StepTraffic traffic = in_.method->decode_traffic(
-      rows_.shape(), in_.kv_dtype, static_cast<double>(moment.attended), moment.evicts);
+      layer_, rows_.shape(), in_.kv_dtype, static_cast<double>(moment.attended), moment.evicts);
 
   CacheTensors cache;
   std::optional<std::size_t> side;

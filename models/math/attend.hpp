@@ -9,7 +9,7 @@ namespace kvsim {
 
 /// Attention of one query group (the query heads that share a KV head) over the entries of a cache.
 ///
-///   logits[g, e] = scale * q[g,:] . k[e,:] + bias[e]
+///   logits[g, e] = scale * q[g,:] . k[e,:] + bias[e]          (or bias[g, e])
 ///   p[g, e]      = exp(logits[g, e]) / sum over e of exp(logits[g, e])
 ///   out[g, :]    = sum over e of p[g, e] v[e,:]
 ///
@@ -20,8 +20,8 @@ class GroupAttention {
  public:
   GroupAttention(std::int32_t group, std::int32_t head_dim, double scale);
 
-  /// q [group, d] fp32 row-major; keys, values [entries, d]; bias [entries] or empty.
-  /// Errors: ContractError if a span's length disagrees, or entries < 1.
+  /// q [group, d] fp32 row-major; keys, values [entries, d]; bias [entries], [group, entries] or
+  /// empty; -infinity hides an entry, of which one at least must be left. Errors: ContractError if a span's length disagrees, or entries < 1.
   void run(std::span<const float> q, std::span<const float> keys, std::span<const float> values,
            std::span<const double> bias);
   /// Logits and probabilities alone; output() stays that of the last run.

@@ -78,6 +78,9 @@ class Selector {
   /// Called after each decode step's attention, the new token among the entries, if the rule needs
   /// decode rows.
   virtual void observe(const StepView& /*step*/) {}
+  /// Entries that single query heads do not see at this step: adds -infinity at their places of
+  /// `bias` [group, entries], by slot. Called before a step's attention if SelectRule::hides_entries.
+  virtual void hide(const EntryTable& /*entries*/, std::span<double> /*bias*/) const {}
   /// A merge happened: the score of `into` takes in that of `from`.
   virtual void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) {}
 
@@ -132,6 +135,8 @@ class SelectRule {
   [[nodiscard]] virtual bool leaves_before_attend() const { return false; }
   /// False: decode steps only append, whatever the budget.
   [[nodiscard]] virtual bool leaves_in_decode() const { return true; }
+  /// Query heads of a group may see different entries of the same cache.
+  [[nodiscard]] virtual bool hides_entries() const { return false; }
   /// Fewest entries beside a merge's slots that a layer's budget may be: those that are protected.
   [[nodiscard]] virtual std::int64_t least_entries() const { return 1; }
   [[nodiscard]] virtual PrefillPeak prefill_peak() const { return PrefillPeak::kPerLayer; }
@@ -185,6 +190,11 @@ class Merger {
   virtual ~Merger() = default;
   /// Before anything else; `head` indexes scores.heads().
   virtual void learn_prompt(PromptScores& /*scores*/, std::size_t /*head*/) {}
+  /// Of rules that need the layer: what the next absorb_prompt or absorb will be given, shown to the
+  /// mergers of all heads before any of them acts. `keys` [prompt, d] of the prompt's losers; empty:
+  /// `leaving` stand in the table.
+  virtual void consider(const EntryTable& /*entries*/, std::span<const std::int32_t> /*leaving*/,
+                        std::span<const float> /*keys*/) {}
   /// The prompt's losers (ascending positions), all at once; `keys`, `values` [prompt, d]. The kept
   /// ones stand in the table.
   virtual void absorb_prompt(EntryTable& entries, Selector& selector,
@@ -213,6 +223,12 @@ class MergeRule {
  public:
   virtual ~MergeRule() = default;
   [[nodiscard]] virtual std::unique_ptr<Merger> start(const SessionPlace& place) const = 0;
+  /// The mergers of a layer's heads look at each other's losers (each head's by rank), though each
+  /// head keeps entries of its own choice.
+  [[nodiscard]] virtual bool needs_layer() const { return false; }
+  /// Mergers of the heads of a session, which may share what they see.
+  [[nodiscard]] virtual std::vector<std::unique_ptr<Merger>> start_heads(const SessionPlace& place,
+                                                                         std::size_t heads) const;
   [[nodiscard]] virtual bool merges() const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const { return {}; }
   /// Entries of the budget set aside for merged ones.
@@ -389,8 +405,7 @@ class ReadRule {
     static_cast<void>(shape);
     return {.kv = full, .side = Bytes{0}, .host = Bytes{0}};
   }
-  /// Entries read of `entries` by a stored head in `layer`; -1: the mean over the model's layers.
-  /// An upper bound where only replay knows how far the query heads of a group agree.
+  /// Entries read of `entries` by a stored head in `layer`. An upper bound where only replay knows how far the query heads of a group agree.
   [[nodiscard]] virtual double entries_read(std::int32_t /*layer*/, double entries) const {
     return entries;
   }

@@ -11,11 +11,18 @@ ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
   parts_.learns_steps = parts_.select->needs().decode_rows || parts_.merge->needs().decode_rows;
 }
 
+bool ComposedMethod::selects_together() const {
+  return parts_.select->shared_by_layer() || (parts_.share && parts_.share->whole_rows()) ||
+         (parts_.read && parts_.read->needs_layer());
+}
+
 DecisionScope ComposedMethod::decision_scope() const {
-  const bool together = parts_.select->shared_by_layer() ||
-                        (parts_.share && parts_.share->whole_rows()) ||
-                        (parts_.read && parts_.read->needs_layer());
-  return together ? DecisionScope::kLayer : DecisionScope::kHead;
+  return selects_together() || parts_.merge->needs_layer() ? DecisionScope::kLayer
+                                                           : DecisionScope::kHead;
+}
+
+bool ComposedMethod::selects_apart() const {
+  return parts_.merge->needs_layer() && !selects_together();
 }
 
 bool ComposedMethod::starts_pair(std::int32_t layer, std::int32_t n_layers) const {
@@ -56,6 +63,13 @@ std::int32_t ComposedMethod::extra_launches() const {
   return (parts_.select->needs().decode_rows ? 4 : 0) + parts_.merge->launches();
 }
 
+std::vector<std::unique_ptr<Merger>> MergeRule::start_heads(const SessionPlace& place,
+                                                            std::size_t heads) const {
+  std::vector<std::unique_ptr<Merger>> all;
+  for (std::size_t h = 0; h < heads; ++h) all.push_back(start(place));
+  return all;
+}
+
 std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer, std::int64_t prompt,
                                                          std::int64_t tokens) const {
   if (parts_.store->masks()) return tokens;  // what is masked is held and read all the same
@@ -89,12 +103,6 @@ std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {
 
 Dtype ComposedMethod::store_dtype(Dtype recorded) const { return parts_.store->dtype(recorded); }
 
-Bytes ComposedMethod::side_bytes(std::int64_t entries, Dtype recorded) const {
-  const HeadShape shape{
-      .group = 1, .head_dim = 1, .recorded = recorded, .stored = parts_.store->dtype(recorded)};
-  return parts_.select->side_bytes(entries, shape) + parts_.merge->side_bytes(entries, shape);
-}
-
 StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadShape& shape) const {
   const double read = events.read >= 0 ? events.read : events.attended;
   const double whole =
@@ -117,17 +125,17 @@ StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadSha
   return one;
 }
 
-StepTraffic ComposedMethod::decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
-                                           bool evicts) const {
+StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape& shape,
+                                           Dtype recorded, double attended, bool evicts) const {
   const std::int32_t heads = stored_heads(shape);
   const StepEvents events{
       .attended = attended,
-      .read = parts_.read ? parts_.read->entries_read(-1, attended) : -1,
+      .read = parts_.read ? parts_.read->entries_read(layer, attended) : -1,
       .left = evicts ? 1.0 : 0.0,
       .merged = evicts && merges() ? 1.0 : 0.0,
       .prompt = 0,
       .stored = -1,
-      .shared = paired_layers()};  // which layer is asked about is not known: the mean
+      .shared = in_pair(layer) ? 1.0 : 0.0};
   const HeadShape head{.group = shape.n_heads / heads,
                        .head_dim = shape.head_dim,
                        .recorded = recorded,
@@ -320,7 +328,7 @@ CacheBytes Method::rows_bytes(std::int32_t /*layer*/, const LayerShape& shape, D
                               std::int64_t /*prompt_entries*/, std::int64_t entries) const {
   const std::int64_t heads = stored_heads(shape);
   return {.kv = bytes_of(2 * entries * heads * shape.head_dim, store_dtype(recorded)),
-          .side = side_bytes(entries, recorded) * heads,
+          .side = Bytes{0},
           .host = Bytes{0}};
 }
 

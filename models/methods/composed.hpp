@@ -39,6 +39,8 @@ class ComposedMethod final : public Method {
   [[nodiscard]] const Composition& parts() const { return parts_; }
   /// Within one layer.
   [[nodiscard]] DecisionScope decision_scope() const;
+  /// Heads of one session keep different entries: only their mergers look at each other.
+  [[nodiscard]] bool selects_apart() const;
   /// Whether `layer` is decided upon together with the one after it.
   [[nodiscard]] bool starts_pair(std::int32_t layer, std::int32_t n_layers) const;
   /// What is attended over is what was recorded, so that its share of the attention can be told.
@@ -63,8 +65,8 @@ class ComposedMethod final : public Method {
   [[nodiscard]] bool layers_alike() const override;
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override;
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override;
-  [[nodiscard]] Bytes side_bytes(std::int64_t entries, Dtype recorded) const override;
-  [[nodiscard]] StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
+  [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
+                                           Dtype recorded, double attended,
                                            bool evicts) const override;
   [[nodiscard]] std::optional<CacheBytes> layer_bytes(std::int32_t layer, const LayerShape& shape,
                                                       Dtype recorded, std::int64_t prompt,
@@ -78,6 +80,7 @@ class ComposedMethod final : public Method {
                                            Dtype recorded, std::int64_t prompt) const override;
 
  private:
+  [[nodiscard]] bool selects_together() const;
   [[nodiscard]] bool in_pair(std::int32_t layer) const;
   [[nodiscard]] double paired_layers() const;  // of all layers, their share
 

@@ -262,7 +262,9 @@ class Settler final : public Settling {
     }
     refuse_what_cannot_be();
     for (const ParamInfo& info : declared_) {
-      if (!asked_.contains(info.name)) parts_.unasked.push_back(info.name);
+      if (asked_.contains(info.name)) continue;
+      if (given(info.name)) refuse_unread(info);
+      parts_.unasked.push_back(info.name);
     }
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }
@@ -336,6 +338,22 @@ class Settler final : public Settling {
   std::invoke_result_t<Make, Settling&> make(const std::string& axis) {
     return std::get<Make>(choice_of(axis, choice(axis)).make)(*this);
   }
+  /// A value that changes nothing is a misunderstanding: says which settings leave it unread.
+  [[noreturn]] void refuse_unread(const ParamInfo& info) const {
+    std::string modes;
+    for (const AxisChoice& each : axis_choices()) {
+      if (parsed_.axes.at(std::string{each.axis}) != each.name) continue;
+      if (find_param(each.params, info.name) == nullptr) continue;
+      modes += fmt::format("{}{}={}", modes.empty() ? "" : ", ", each.axis, each.name);
+      for (const ParamInfo& mode : each.params) {
+        const bool decides = !mode.words.empty() || std::holds_alternative<bool>(mode.default_value);
+        if (!decides || mode.name == info.name || !asked_.contains(mode.name)) continue;
+        modes += fmt::format(", {}={}", mode.name, to_text(parts_.params.at(mode.name)));
+      }
+    }
+    refuse(fmt::format("parameter {} is given, and has no effect with {}: nothing reads it there",
+                       info.name, modes.empty() ? "these choices" : modes));
+  }
   [[nodiscard]] std::int32_t layers_known() const {
     return site_.n_layers > 0 ? site_.n_layers : static_cast<std::int32_t>(site_.windows.size());
   }
@@ -379,6 +397,12 @@ class Settler final : public Settling {
     if (parts_.merge->refresh_period() > 0 &&
         (parts_.share || ComposedMethod{parts_}.decision_scope() == DecisionScope::kLayer)) {
       refuse("refresh_period makes the cache of one head anew, and here heads decide together");
+    }
+    if (parts_.merge->needs_layer() && parts_.budget->scope() != BudgetScope::kHead &&
+        choice("budget") != "variance") {
+      refuse(fmt::format("merge={} compares the losers of a layer's heads by rank, so all heads "
+                         "must lose as many: budget={} gives each its own number",
+                         choice("merge"), choice("budget")));
     }
     if (parts_.share && parts_.query_head) {
       refuse(fmt::format("share={} pairs the rows of KV heads: expected granularity=kv_head",

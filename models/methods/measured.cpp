@@ -12,7 +12,8 @@ class MeasuredMethod final : public Method {
  public:
   MeasuredMethod(std::shared_ptr<const Method> method, MeasuredLaw law, std::int32_t n_layers)
       : method_{std::move(method)}, law_{std::move(law)}, n_layers_{n_layers} {
-    KVSIM_CHECK(!law_.kept.empty() && law_.kept.size() == law_.growth.size() && n_layers >= 1,
+    KVSIM_CHECK(!law_.kept.empty() && law_.kept.size() == law_.growth.size() &&
+                    (law_.bytes.empty() || law_.bytes.size() == law_.kept.size()) && n_layers >= 1,
                 "a law of {} and {} layers for {}", law_.kept.size(), law_.growth.size(), n_layers);
   }
 
@@ -25,6 +26,7 @@ class MeasuredMethod final : public Method {
   bool merges() const override { return method_->merges(); }
   std::optional<std::int64_t> entries_held(std::int32_t layer, std::int64_t prompt,
                                            std::int64_t tokens) const override {
+    if (const auto own = method_->entries_held(layer, prompt, tokens)) return own;
     const std::size_t at = law_layer(layer);
     const double entries = law_.kept[at] * static_cast<double>(prompt) +
                            law_.growth[at] * static_cast<double>(tokens - prompt);
@@ -32,22 +34,30 @@ class MeasuredMethod final : public Method {
   }
   std::optional<std::int64_t> entries_attended(std::int32_t layer, std::int64_t prompt,
                                                std::int64_t tokens) const override {
+    if (const auto own = method_->entries_attended(layer, prompt, tokens)) return own;
     return *entries_held(layer, prompt, tokens - 1) + 1;
   }
   std::int32_t stored_heads(const LayerShape& shape) const override {
     return method_->stored_heads(shape);
   }
   Dtype store_dtype(Dtype recorded) const override { return method_->store_dtype(recorded); }
-  Bytes side_bytes(std::int64_t entries, Dtype recorded) const override {
-    return method_->side_bytes(entries, recorded);
-  }
-  StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
-                             bool evicts) const override {
-    return method_->decode_traffic(shape, recorded, attended, evicts);
+  StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                             double attended, bool evicts) const override {
+    return method_->decode_traffic(layer, shape, recorded, attended, evicts);
   }
   CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                         std::int64_t prompt_entries, std::int64_t entries) const override {
-    return method_->rows_bytes(layer, shape, recorded, prompt_entries, entries);
+    CacheBytes bytes = method_->rows_bytes(layer, shape, recorded, prompt_entries, entries);
+    if (!law_.bytes.empty()) {
+      const double factor = law_.bytes[law_layer(layer)];
+      bytes.kv = Bytes{std::llround(factor * static_cast<double>(bytes.kv.count()))};
+    }
+    return bytes;
+  }
+  std::optional<CacheBytes> layer_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                        std::int64_t prompt, std::int64_t tokens) const override {
+    const auto own = method_->layer_bytes(layer, shape, recorded, prompt, tokens);
+    return own ? own : Method::layer_bytes(layer, shape, recorded, prompt, tokens);
   }
   bool plain_rows() const override { return method_->plain_rows(); }
   std::int32_t layer_kind(std::int32_t layer) const override { return method_->layer_kind(layer); }

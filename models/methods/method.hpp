@@ -175,13 +175,12 @@ class Method {
   [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
   /// Format the survivors are stored in, where `recorded` is that of model or trace.
   [[nodiscard]] virtual Dtype store_dtype(Dtype recorded) const = 0;
-  /// Side data (scores, counts) of `entries` entries of one stored head.
-  [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, Dtype recorded) const = 0;
 
-  /// Traffic of one decode step of one layer. `attended` and `held_before` are entries per stored
-  /// head; `evicts`: the step compresses (always one entry per head here).
-  [[nodiscard]] virtual StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded,
-                                                   double attended, bool evicts) const = 0;
+  /// Traffic of one decode step of `layer`. `attended`: entries per stored head; `evicts`: the step
+  /// compresses (always one entry per head here).
+  [[nodiscard]] virtual StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
+                                                   Dtype recorded, double attended,
+                                                   bool evicts) const = 0;
 
   /// Cache of `layer` by the size law, all stored heads; nullopt where only replay knows. Formats
   /// that are not so many bits an element, pairs of layers and offload are in it.
@@ -190,7 +189,7 @@ class Method {
                                                               Dtype recorded, std::int64_t prompt,
                                                               std::int64_t tokens) const;
   /// The same where a stored head holds `entries` entries, of which the prompt left
-  /// `prompt_entries`.
+  /// `prompt_entries`. By default plain rows and nothing beside them.
   [[nodiscard]] virtual CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape,
                                               Dtype recorded, std::int64_t prompt_entries,
                                               std::int64_t entries) const;

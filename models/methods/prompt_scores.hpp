@@ -44,6 +44,8 @@ class PromptScores {
     return static_cast<std::int32_t>(heads_.front().prompt);
   }
   [[nodiscard]] std::span<const HeadVectors> heads() const { return heads_; }
+  /// The same of head `h` alone.
+  [[nodiscard]] PromptScores of_head(std::size_t h) const;
   /// KV head of heads().front() in its layer.
   [[nodiscard]] std::int32_t first_head() const { return first_head_; }
   /// The layer (of a pair: the shallower). Errors: ContractError where none was given.
@@ -67,6 +69,9 @@ class PromptScores {
   void each_row(std::int64_t first, const std::function<void(const Row&)>& visit) const;
 
  private:
+  PromptScores(std::vector<HeadVectors> heads, std::int32_t first_head, const LayerVectors* layer)
+      : heads_{std::move(heads)}, first_head_{first_head}, layer_{layer} {}
+
   std::vector<HeadVectors> heads_;
   std::int32_t first_head_ = 0;
   const LayerVectors* layer_ = nullptr;

@@ -10,7 +10,7 @@ namespace kvsim {
 
 CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& place,
                            std::vector<HeadVectors> heads)
-    : method_{method.parts()}, place_{place}, selector_{method_.select->start(place)} {
+    : method_{method.parts()}, place_{place} {
   KVSIM_CHECK(!method_.rerotate || place.rope != nullptr, "\"{}\" needs the rotary embedding",
               method_.name);
   KVSIM_CHECK(!heads.empty(), "a session of no heads");
@@ -19,14 +19,16 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
   if (paired) {
     sharer_ = method_.share->start(place, *method_.store, method_.recorded);
   }
+  start_selectors(heads, method.selects_apart());
   std::vector<std::unique_ptr<Reader>> readers(heads.size());
   if (method_.read) readers = method_.read->start_heads(place, heads.size());
+  std::vector<std::unique_ptr<Merger>> mergers = method_.merge->start_heads(place, heads.size());
   heads_.reserve(heads.size());
   for (const HeadVectors& vectors : heads) {
     heads_.push_back({.vectors = vectors,
                       .entries = EntryTable{place.head_dim},
                       .attention = {place.group, place.head_dim, place.scale},
-                      .merger = method_.merge->start(place),
+                      .merger = std::move(mergers[heads_.size()]),
                       .store = !paired && method_.store->rounds()
                                    ? method_.store->start(place, method_.recorded)
                                    : nullptr,
@@ -36,6 +38,19 @@ CacheSession::CacheSession(const ComposedMethod& method, const SessionPlace& pla
                       .bias = {}});
   }
   for (Head& head : heads_) tables_.push_back(&head.entries);
+}
+
+void CacheSession::start_selectors(std::span<const HeadVectors> heads, bool apart) {
+  selectors_.clear();
+  leaving_.resize(apart ? heads.size() : 1);
+  SessionPlace own = place_;
+  for (std::size_t h = 0; h < leaving_.size(); ++h) {
+    // Query heads that keep a set each may share a KV head's rows.
+    const bool next = h > 0 && heads[h].keys.data() != heads[h - 1].keys.data();
+    own.first_head += next ? 1 : 0;
+    own.first_query_head += h > 0 ? place_.group : 0;
+    selectors_.push_back(method_.select->start(own));
+  }
 }
 
 std::int64_t CacheSession::room() const {
@@ -49,24 +64,34 @@ void CacheSession::learn(PromptScores& scores, std::optional<std::span<const std
   if (alive) {
     alive_.assign(alive->begin(), alive->end());
     nested_ = true;
-    selector_->restrict_prompt(alive_);
+    for (auto& selector : selectors_) selector->restrict_prompt(alive_);
   }
-  selector_->learn_prompt(scores);
+  if (selectors_.size() == 1) {
+    selectors_.front()->learn_prompt(scores);
+  } else {
+    for (std::size_t h = 0; h < selectors_.size(); ++h) {
+      PromptScores own = scores.of_head(h);
+      selectors_[h]->learn_prompt(own);
+    }
+  }
   for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].merger->learn_prompt(scores, h);
 }
 
-HeadVerdict CacheSession::verdict() const {
-  HeadVerdict verdict;
+std::vector<HeadVerdict> CacheSession::verdicts() const {
   const auto prompt = static_cast<std::int32_t>(heads_.front().vectors.prompt);
-  for (std::int32_t id = 0; id < prompt; ++id) {
-    verdict.importance.push_back(selector_->importance(id, prompt - 1, /*at_prefill=*/true));
-    verdict.score.push_back(selector_->score(id));
+  std::vector<HeadVerdict> all;
+  for (const auto& selector : selectors_) {
+    HeadVerdict& verdict = all.emplace_back();
+    for (std::int32_t id = 0; id < prompt; ++id) {
+      verdict.importance.push_back(selector->importance(id, prompt - 1, /*at_prefill=*/true));
+      verdict.score.push_back(selector->score(id));
+    }
+    verdict.statistic = selector->statistic();
   }
-  verdict.statistic = selector_->statistic();
-  return verdict;
+  return all;
 }
 
-std::vector<std::int32_t> CacheSession::planned(const Allotment& allotted) const {
+std::vector<std::int32_t> CacheSession::planned(const Allotment& allotted, std::size_t h) const {
   const auto prompt = static_cast<std::int32_t>(heads_.front().vectors.prompt);
   if (!method_.select->compresses_prompt()) {
     std::vector<std::int32_t> all(static_cast<std::size_t>(prompt));
@@ -81,7 +106,7 @@ std::vector<std::int32_t> CacheSession::planned(const Allotment& allotted) const
       free.entries -= method_.merge->slots();
     }
   }
-  return selector_->plan(prompt, free);
+  return selectors_[of(h)]->plan(prompt, free);
 }
 
 void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
@@ -89,7 +114,7 @@ void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
   const auto prompt = static_cast<std::int32_t>(first.prompt);
   KVSIM_CHECK(newest_ < 0 && prompt >= 1, "prefill of {} tokens after token {}", prompt, newest_);
   allotted_ = allotted;
-  selector_->allow(allotted, room());
+  for (auto& selector : selectors_) selector->allow(allotted, room());
   for (Head& head : heads_) {
     head.entries.reserve(static_cast<std::int32_t>(
         std::min<std::int64_t>(first.tokens, std::max(allotted.entries, std::int64_t{0})) + 1));
@@ -97,30 +122,7 @@ void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
   if (method_.merge->prompt_one_by_one()) {
     prompt_one_by_one();
   } else {
-    const std::vector<std::int32_t> kept = planned(allotted);
-    std::vector<std::int32_t> losers;
-    std::vector<bool> keeps(static_cast<std::size_t>(prompt), false);
-    for (const std::int32_t id : kept) keeps[static_cast<std::size_t>(id)] = true;
-    const auto lose = [&](std::int32_t id) {
-      if (!keeps[static_cast<std::size_t>(id)]) losers.push_back(id);
-    };
-    if (nested_) {
-      for (const std::int32_t id : alive_) lose(id);
-    } else {
-      for (std::int32_t id = 0; id < prompt; ++id) lose(id);
-    }
-    for (Head& head : heads_) {
-      for (const std::int32_t id : kept) {
-        head.entries.append(id, head.vectors.key(id), head.vectors.value(id));
-      }
-      const auto rows = static_cast<std::size_t>(first.prompt * first.head_dim);
-      if (losers.empty()) {
-        head.merger->prompt_fits(head.entries);
-      } else {
-        head.merger->absorb_prompt(head.entries, *selector_, losers, head.vectors.keys.first(rows),
-                                   head.vectors.values.first(rows));
-      }
-    }
+    compress_prompt(allotted);
     newest_ = prompt - 1;
   }
   prompt_entries_ = heads_.front().entries.size();
@@ -131,6 +133,45 @@ void CacheSession::prefill(PromptScores& scores, const Allotment& allotted) {
     Head& head = heads_[h];
     if (head.store) head.store->prompt_written(head.entries, scores, h);
     if (head.reader) head.reader->prompt_written(head.entries, scores, h);
+  }
+}
+
+void CacheSession::compress_prompt(const Allotment& allotted) {
+  const HeadVectors& first = heads_.front().vectors;
+  const auto prompt = static_cast<std::int32_t>(first.prompt);
+  const auto rows = static_cast<std::size_t>(first.prompt * first.head_dim);
+  std::vector<std::vector<std::int32_t>> losers(selectors_.size());
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    std::vector<std::int32_t>& lost = losers[of(h)];
+    if (h == 0 || of(h) == h) {
+      kept_ = planned(allotted, h);
+      std::vector<bool> keeps(static_cast<std::size_t>(prompt), false);
+      for (const std::int32_t id : kept_) keeps[static_cast<std::size_t>(id)] = true;
+      const auto lose = [&](std::int32_t id) {
+        if (!keeps[static_cast<std::size_t>(id)]) lost.push_back(id);
+      };
+      if (nested_) {
+        for (const std::int32_t id : alive_) lose(id);
+      } else {
+        for (std::int32_t id = 0; id < prompt; ++id) lose(id);
+      }
+    }
+    Head& head = heads_[h];
+    for (const std::int32_t id : kept_) {
+      head.entries.append(id, head.vectors.key(id), head.vectors.value(id));
+    }
+    if (method_.merge->needs_layer() && !lost.empty()) {
+      head.merger->consider(head.entries, lost, head.vectors.keys.first(rows));
+    }
+  }
+  for (std::size_t h = 0; h < heads_.size(); ++h) {
+    Head& head = heads_[h];
+    if (losers[of(h)].empty()) {
+      head.merger->prompt_fits(head.entries);
+    } else {
+      head.merger->absorb_prompt(head.entries, *selectors_[of(h)], losers[of(h)],
+                                 head.vectors.keys.first(rows), head.vectors.values.first(rows));
+    }
   }
 }
 
@@ -155,7 +196,7 @@ void CacheSession::append(std::int32_t id) {
 
 void CacheSession::step() {
   append(newest_ + 1);
-  leaving_.clear();
+  compressed_ = false;
   for (Head& head : heads_) {
     head.events = {.attended = 0,
                    .read = -1,
@@ -193,13 +234,13 @@ void CacheSession::step() {
 void CacheSession::refresh() {
   KVSIM_CHECK(heads_.size() == 1 && !sharer_, "a refresh of {} heads at once", heads_.size());
   Head& head = heads_.front();
-  selector_->report(retired_);
+  selectors_.front()->report(retired_);
   head.merger->report(retired_);
   const auto tokens = static_cast<std::int64_t>(newest_) + 1;
   head.events.refreshed = static_cast<double>(tokens);
   head.vectors.prompt = tokens;
   head.entries = EntryTable{place_.head_dim};
-  selector_ = method_.select->start(place_);
+  start_selectors({&head.vectors, 1}, /*apart=*/false);
   head.merger = method_.merge->start(place_);
   if (head.store) head.store = method_.store->start(place_, method_.recorded);
   newest_ = -1;
@@ -222,6 +263,16 @@ void CacheSession::learn_step(bool prompt_fed) {
     }
     steps.push_back({heads_[h].entries, heads_[h].attention, {q, group * d}, heads_[h].bias});
   }
+  const bool selects = !prompt_fed && method_.select->needs().decode_rows;
+  if (selectors_.size() > 1) {  // every head learns for itself
+    for (std::size_t h = 0; h < heads_.size(); ++h) {
+      const StepView own =
+          view_of(std::span{steps}.subspan(h, 1), heads_[h].attention.group_sum());
+      if (selects) selectors_[h]->observe(own);
+      if (method_.merge->needs().decode_rows) heads_[h].merger->observe(own, 0);
+    }
+    return;
+  }
   std::span<const double> sum = heads_.front().attention.group_sum();
   if (heads_.size() > 1) {
     group_sum_.assign(sum.begin(), sum.end());
@@ -233,36 +284,52 @@ void CacheSession::learn_step(bool prompt_fed) {
     }
     sum = group_sum_;
   }
-  const StepView view{
-      .newest = newest_, .ids = heads_.front().entries.ids(), .group_sum = sum, .heads = steps};
+  const StepView view = view_of(steps, sum);
   // The prompt's scores are final before it is fed.
-  if (!prompt_fed && method_.select->needs().decode_rows) selector_->observe(view);
+  if (selects) selectors_.front()->observe(view);
   if (method_.merge->needs().decode_rows) {
     for (std::size_t h = 0; h < heads_.size(); ++h) heads_[h].merger->observe(view, h);
   }
 }
 
-void CacheSession::compress() {
-  leaving_.clear();
-  selector_->leaving(heads_.front().entries, newest_, room(), leaving_);
-  if (!leaving_.empty()) let_go(leaving_);
+StepView CacheSession::view_of(std::span<const HeadStep> steps,
+                               std::span<const double> group_sum) const {
+  return {.newest = newest_,
+          .ids = steps.front().entries.ids(),
+          .group_sum = group_sum,
+          .heads = steps};
 }
 
-void CacheSession::let_go(std::span<const std::int32_t> ids) {
-  if (sharer_) sharer_->leaving(ids);
-  for (Head& head : heads_) {
-    if (head.store) {
-      for (const std::int32_t id : ids) head.store->leaving(head.entries, id);
+void CacheSession::compress() {
+  compressed_ = false;
+  for (std::size_t s = 0; s < selectors_.size(); ++s) {
+    leaving_[s].clear();
+    selectors_[s]->leaving(heads_[s].entries, newest_, room(), leaving_[s]);
+    compressed_ = compressed_ || !leaving_[s].empty();
+  }
+  if (!compressed_) return;
+  if (sharer_) sharer_->leaving(leaving_.front());
+  if (method_.merge->needs_layer()) {
+    for (std::size_t h = 0; h < heads_.size(); ++h) {
+      heads_[h].merger->consider(heads_[h].entries, leaving_[of(h)], {});
     }
-    const std::int32_t before = head.entries.size();
-    const std::int32_t merged = head.merger->absorb(head.entries, *selector_, ids);
-    head.events.left += static_cast<double>(before - head.entries.size());
-    head.events.merged += merged;
-    if (!head.store) continue;
-    if (merged > 0) rewrite_merged(head);
-    for (const std::int32_t id : head.merger->touched()) {
-      head.store->rewritten(head.entries, head.entries.slot_of(id));
-    }
+  }
+  for (std::size_t h = 0; h < heads_.size(); ++h) let_go(h, leaving_[of(h)]);
+}
+
+void CacheSession::let_go(std::size_t h, std::span<const std::int32_t> ids) {
+  Head& head = heads_[h];
+  if (head.store) {
+    for (const std::int32_t id : ids) head.store->leaving(head.entries, id);
+  }
+  const std::int32_t before = head.entries.size();
+  const std::int32_t merged = head.merger->absorb(head.entries, *selectors_[of(h)], ids);
+  head.events.left += static_cast<double>(before - head.entries.size());
+  head.events.merged += merged;
+  if (!head.store) return;
+  if (merged > 0) rewrite_merged(head);
+  for (const std::int32_t id : head.merger->touched()) {
+    head.store->rewritten(head.entries, head.entries.slot_of(id));
   }
 }
 
@@ -295,6 +362,15 @@ void CacheSession::attend(Head& head) {
               ? method_.merge->bias(head.entries.count(slot), head.entries.weight(slot))
               : 0.0);
     }
+  }
+  if (method_.select->hides_entries()) {
+    const auto n = static_cast<std::size_t>(head.entries.size());
+    std::vector<double>& bias = head.bias;  // by query head from here on
+    bias.resize(n, 0.0);
+    for (std::size_t g = 1; g < group; ++g) {
+      for (std::size_t slot = 0; slot < n; ++slot) bias.push_back(bias[slot]);
+    }
+    selectors_[of(static_cast<std::size_t>(&head - heads_.data()))]->hide(head.entries, bias);
   }
   if (method_.rerotate) {
     attend_rerotated(head);
@@ -379,7 +455,7 @@ CacheBytes CacheSession::bytes(std::size_t h) const {
 
 Counts CacheSession::counts() const {
   Counts counts = retired_;
-  selector_->report(counts);
+  for (const auto& selector : selectors_) selector->report(counts);
   if (sharer_) sharer_->report(counts);
   for (const Head& head : heads_) {
     head.merger->report(counts);

@@ -15,7 +15,8 @@ namespace kvsim {
 /// The stored heads that a method decides upon together, of one sequence, step by step on the
 /// replay clock: append, attend, learn, compress. So bytes read at a step are those of the cache
 /// before compression. Mostly one head; all heads of a layer or of a pair of layers where the
-/// method takes one decision for them. Their tables hold the same ids at every moment.
+/// method takes one decision for them. Their tables hold the same ids at every moment, unless each
+/// head selects for itself and only their mergers look at each other.
 class CacheSession {
  public:
   /// `heads`: the recorded vectors, outliving the session; of a pair the shallower layer's first.
@@ -26,10 +27,12 @@ class CacheSession {
   /// Learns from the prompt's attention. `alive`: what the layer before let through, for methods
   /// that nest.
   void learn(PromptScores& scores, std::optional<std::span<const std::int32_t>> alive = {});
-  /// What `learn` found, for budgets that compare heads.
-  [[nodiscard]] HeadVerdict verdict() const;
-  /// Positions of the prompt that would be kept.
-  [[nodiscard]] std::vector<std::int32_t> planned(const Allotment& allotted) const;
+  /// What `learn` found, for budgets that compare heads: one verdict, or one a head where they
+  /// select apart.
+  [[nodiscard]] std::vector<HeadVerdict> verdicts() const;
+  /// Positions of the prompt that would be kept by head `h`.
+  [[nodiscard]] std::vector<std::int32_t> planned(const Allotment& allotted,
+                                                  std::size_t h = 0) const;
   /// Compresses the prompt.
   void prefill(PromptScores& scores, const Allotment& allotted);
 
@@ -45,11 +48,11 @@ class CacheSession {
   /// Bytes from host memory that the step's read fetched.
   [[nodiscard]] Bytes fetched(std::size_t h) const { return heads_[h].outcome.from_host; }
   /// Whether the last step dropped or merged an entry.
-  [[nodiscard]] bool compressed() const { return !leaving_.empty(); }
+  [[nodiscard]] bool compressed() const { return compressed_; }
 
   [[nodiscard]] std::size_t size() const { return heads_.size(); }
   [[nodiscard]] const EntryTable& entries(std::size_t h = 0) const { return heads_[h].entries; }
-  [[nodiscard]] const Selector& selector() const { return *selector_; }
+  [[nodiscard]] const Selector& selector(std::size_t h = 0) const { return *selectors_[of(h)]; }
   [[nodiscard]] const SessionPlace& place() const { return place_; }
   /// What head `h` holds now.
   [[nodiscard]] CacheBytes bytes(std::size_t h) const;
@@ -67,14 +70,22 @@ class CacheSession {
     std::unique_ptr<Reader> reader;  // nullptr: everything is read
     ReadOutcome outcome;             // of a reader, or of a merger that extends the output
     StepEvents events;
-    std::vector<double> bias;  // by slot, of the step's attention; empty: none
+    // By slot, of the step's attention ([group, slots] where query heads see different entries);
+    // empty: none.
+    std::vector<double> bias;
   };
   void append(std::int32_t id);
   void attend(Head& head);
   void attend_rerotated(Head& head);
   void learn_step(bool prompt_fed);
   void compress();
-  void let_go(std::span<const std::int32_t> ids);
+  void compress_prompt(const Allotment& allotted);
+  /// One selector for all of `heads`, or one for each.
+  void start_selectors(std::span<const HeadVectors> heads, bool apart);
+  void let_go(std::size_t h, std::span<const std::int32_t> ids);
+  [[nodiscard]] std::size_t of(std::size_t h) const { return selectors_.size() > 1 ? h : 0; }
+  [[nodiscard]] StepView view_of(std::span<const HeadStep> steps,
+                                 std::span<const double> group_sum) const;
   void rewrite_merged(Head& head);
   void prompt_one_by_one();
   /// Makes the cache anew from every token so far, as if they were the prompt.
@@ -83,7 +94,7 @@ class CacheSession {
 
   const Composition& method_;
   SessionPlace place_;
-  std::unique_ptr<Selector> selector_;
+  std::vector<std::unique_ptr<Selector>> selectors_;  // one, or one a head
   std::unique_ptr<Sharer> sharer_;
   std::vector<Head> heads_;
   std::vector<EntryTable*> tables_;  // of heads_, for the sharer
@@ -92,7 +103,9 @@ class CacheSession {
   bool nested_ = false;
   std::int32_t newest_ = -1;  // position of the newest token
   std::int64_t prompt_entries_ = 0;
-  std::vector<std::int32_t> leaving_;
+  std::vector<std::vector<std::int32_t>> leaving_;  // by selector, of the last compression
+  bool compressed_ = false;
+  std::vector<std::int32_t> kept_;
   std::vector<float> q_, rotated_q_, rotated_keys_;
   std::vector<double> group_sum_;
   std::int64_t steps_ = 0;

@@ -202,7 +202,7 @@ class TraceReplay {
         Runner& runner = runners_[r];
         if (!runner.method.needs_survey()) continue;
         std::vector<Task> tasks = tasks_of(block, r);
-        std::vector<HeadVerdict> found(tasks.size());
+        std::vector<std::vector<HeadVerdict>> found(tasks.size());
         std::vector<std::vector<std::int32_t>> kept(tasks.size());
         const bool nested = runner.method.parts().select->nested();
         if (nested && layer + 1 == info_.n_layers) continue;  // nothing comes after
@@ -212,13 +212,14 @@ class TraceReplay {
             kept[i] = tasks[i].session->planned(
                 {.entries = *runner.method.parts().budget->entries(layer + 1)});
           } else {
-            found[i] = tasks[i].session->verdict();
+            found[i] = tasks[i].session->verdicts();
           }
         });
         if (nested) {
           runner.alive[static_cast<std::size_t>(layer) + 1] = std::move(kept);
         } else {
-          verdicts[r].push_back(std::move(found));
+          std::vector<HeadVerdict>& all = verdicts[r].emplace_back();
+          for (auto& unit : found) std::move(unit.begin(), unit.end(), std::back_inserter(all));
         }
       }
       progress.one_done();
@@ -238,7 +239,10 @@ class TraceReplay {
   void allot(Task* first, std::size_t units) const {
     const BudgetRule& budget = *runners_[first->runner].method.parts().budget;
     std::vector<HeadVerdict> verdicts;
-    for (std::size_t i = 0; i < units; ++i) verdicts.push_back(first[i].session->verdict());
+    for (std::size_t i = 0; i < units; ++i) {
+      // Heads of one unit hold the same entries, or their budget is not of this scope.
+      verdicts.push_back(first[i].session->verdicts().front());
+    }
     const auto given = budget.allot_layer(first->unit.layer, verdicts);
     for (std::size_t i = 0; i < units; ++i) first[i].allotted = given[i];
   }

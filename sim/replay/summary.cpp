@@ -109,7 +109,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   cell.cosine_mean = cosine * share;
   if (method_.has_retained_mass()) cell.retained_mass_mean = mass * share;
   result_.layers.push_back(cell);
-  measure_law(heads);
+  measure_law(layer, heads);
   for (std::size_t i = 0; i < steps.size(); ++i) add(steps_[i], steps[i]);
   if (options_.per_step) {
     for (ReplayStep& step : steps) scale_means(step, 1.0 / trace_.n_heads);
@@ -121,16 +121,27 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   samples_ += samples;
 }
 
-void ReplaySummary::measure_law(const std::vector<HeadSeries>& heads) {
+void ReplaySummary::measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads) {
   double kept = 0;
   double grown = 0;
+  double counted = 0;  // K and V, bytes
+  double by_law = 0;
   for (const HeadSeries& head : heads) {
     const auto after = static_cast<double>(head.entries_after_prefill);
     kept += after / static_cast<double>(trace_.prompt_tokens);
     if (!head.costs.empty()) {
       grown += (head.costs.back().held - after) / static_cast<double>(head.costs.size());
     }
+    const CacheBytes& bytes = head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
+    counted += static_cast<double>(bytes.kv.count());
+    const CacheBytes rows = method_.rows_bytes(
+        layer,
+        {.n_heads = trace_.n_heads, .n_kv_heads = trace_.n_kv_heads, .head_dim = trace_.head_dim},
+        trace_.dtype, head.entries_after_prefill,
+        head.costs.empty() ? head.entries_after_prefill : head.costs.back().held);
+    by_law += static_cast<double>(rows.kv.count()) / static_cast<double>(heads.size());
   }
+  law_.bytes.push_back(by_law > 0 ? counted / by_law : 1.0);
   law_.kept.push_back(kept / static_cast<double>(heads.size()));
   law_.growth.push_back(grown / static_cast<double>(heads.size()));
 }

@@ -25,7 +25,7 @@ class ReplaySummary {
   void add_head(std::vector<ReplayStep>& steps, ReplayCell& layer_cell, std::int32_t layer,
                 std::int32_t stored, const HeadSeries& head);
   /// What a data-dependent method kept of the prompt, and keeps of decode tokens.
-  void measure_law(const std::vector<HeadSeries>& heads);
+  void measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads);
   /// Steps of nothing yet, numbered.
   [[nodiscard]] std::vector<ReplayStep> blank_steps() const;
 

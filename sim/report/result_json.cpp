@@ -218,12 +218,14 @@ ordered_json law_json(const std::optional<MeasuredLaw>& law) {
   };
   ordered_json out = {{"trace", law->trace},
                       {"kept_of_prompt", number_or_null(mean(law->kept))},
-                      {"entries_per_token", number_or_null(mean(law->growth))}};
+                      {"entries_per_token", number_or_null(mean(law->growth))},
+                      {"bytes_over_law", number_or_null(mean(law->bytes))}};
   out["by_layer"] = ordered_json::array();
   for (std::size_t layer = 0; layer < law->kept.size(); ++layer) {
     out["by_layer"].push_back({{"layer", layer},
                                {"kept_of_prompt", number_or_null(law->kept[layer])},
-                               {"entries_per_token", number_or_null(law->growth[layer])}});
+                               {"entries_per_token", number_or_null(law->growth[layer])},
+                               {"bytes_over_law", number_or_null(law->bytes[layer])}});
   }
   return out;
 }

@@ -306,9 +306,12 @@ std::string measurable_on(const AskedMethod& asked, const Field& place) {
   return placed(place.at("measured_on"), [&] {
     const TraceInfo info = Trace::open(asked.trace).info();
     const auto method = settle_for_trace(asked.spec, info);
+    const LayerShape shape{
+        .n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim};
     bool closed = true;
     for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
-      closed = closed && method->entries_held(layer, info.prompt_tokens, info.tokens);
+      closed = closed &&
+               method->layer_bytes(layer, shape, info.dtype, info.prompt_tokens, info.tokens);
     }
     if (closed) {
       throw InputError{fmt::format(
@@ -322,7 +325,7 @@ std::string measurable_on(const AskedMethod& asked, const Field& place) {
 /// Says where the point's size law comes from. `trace`: the name of the method's trace, once known.
 void settle_law(const AskedMethod& asked, const Field& place, std::string& trace,
                 ScenarioPoint& point) {
-  if (has_closed_law(point.spec)) {
+  if (has_closed_law(point.spec) && (asked.measured_on.empty() || has_closed_bytes(point.spec))) {
     if (!asked.measured_on.empty()) {
       point.notes.emplace_back("measured_on is not used: the size law is in closed form");
     }
@@ -435,6 +438,19 @@ bool has_closed_law(const StaticSpec& spec) {
     if (tokens == prompt) continue;
     if (!spec.method->entries_held(layer, prompt, tokens)) return false;
     if (!spec.method->entries_attended(layer, prompt, tokens)) return false;
+  }
+  return true;
+}
+
+bool has_closed_bytes(const StaticSpec& spec) {
+  const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
+  for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
+    const AttentionSpec& a = spec.llm->layers[static_cast<std::size_t>(layer)].attention;
+    const LayerShape shape{
+        .n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim};
+    if (!spec.method->layer_bytes(layer, shape, spec.kv_dtype, spec.prompt_tokens, tokens)) {
+      return false;
+    }
   }
   return true;
 }

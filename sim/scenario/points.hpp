@@ -32,6 +32,9 @@ void check_point_keys(const Field& keys, const std::filesystem::path& folder);
 /// run's last token.
 [[nodiscard]] bool has_closed_law(const StaticSpec& spec);
 
+/// Whether it also says how many bytes they take at the run's last token; some know only about.
+[[nodiscard]] bool has_closed_bytes(const StaticSpec& spec);
+
 /// Bytes of K, V and side data that the whole batch holds at the end, by the size law and without
 /// an allocator's rounding, whether or not they fit; nullopt where the size depends on data.
 [[nodiscard]] std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec);

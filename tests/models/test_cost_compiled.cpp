@@ -17,17 +17,22 @@ using namespace test;  // NOLINT: test helpers
 /// Traffic in pages of 64 entries: not linear.
 class PagedMethod : public FullMethod {
  public:
-  [[nodiscard]] StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
+  [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
+                                           Dtype recorded, double attended,
                                            bool evicts) const override {
-    return FullMethod::decode_traffic(shape, recorded, std::ceil(attended / 64) * 64, evicts);
+    return FullMethod::decode_traffic(layer, shape, recorded, std::ceil(attended / 64) * 64, evicts);
   }
 };
 
 /// Side data in groups of 32 entries, as a quantised store's scales are.
 class GroupedSideMethod : public FullMethod {
  public:
-  [[nodiscard]] Bytes side_bytes(std::int64_t entries, Dtype) const override {
-    return Bytes{(entries + 31) / 32 * 4};
+  [[nodiscard]] CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                      std::int64_t prompt_entries,
+                                      std::int64_t entries) const override {
+    CacheBytes all = FullMethod::rows_bytes(layer, shape, recorded, prompt_entries, entries);
+    all.side = Bytes{(entries + 31) / 32 * 4} * stored_heads(shape);
+    return all;
   }
 };
 

@@ -279,12 +279,12 @@ TEST_CASE("bytes of a layer: entries times heads times two rows, and side data")
 TEST_CASE("a step's traffic: what is attended is read, the new token is written") {
   const LayerShape shape{.n_heads = 4, .n_kv_heads = 2, .head_dim = 64};
   const auto full =
-      method_of("full", 10, std::nullopt)->decode_traffic(shape, Dtype::kFp16, 100, false);
+      method_of("full", 10, std::nullopt)->decode_traffic(0, shape, Dtype::kFp16, 100, false);
   CHECK(full.read() == rel(2.0 * 100 * 2 * 64 * 2));  // 2 heads, K and V, 2 B
   CHECK(full.written() == rel(2.0 * 2 * 64 * 2));
   CHECK(full.extra_flops == 0.0);
   const auto h2o =
-      method_of("h2o", 10, Budget{0, 8})->decode_traffic(shape, Dtype::kFp16, 100, true);
+      method_of("h2o", 10, Budget{0, 8})->decode_traffic(0, shape, Dtype::kFp16, 100, true);
   CHECK(h2o.attention_read == rel(full.attention_read));
   CHECK(h2o.score_row_read == rel(4.0 * 100 * 4));  // a row of 4 B per query head
   CHECK(h2o.side_read == rel(2.0 * 100 * 4));

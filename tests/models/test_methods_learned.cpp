@@ -579,9 +579,9 @@ TEST_CASE("costs: a repeat is charged, side data is what is carried") {
   // Of each of 8 heads: 128 fp32 scores, an eighth of 4096 x 8 fp16 weights, length and offset.
   CHECK(side(*zap) == 8 * (128 * 4 + 4096 * 2 + 8));
   // 2 D Hkv FLOPs per token and layer.
-  CHECK(zap->decode_traffic(site.shape, Dtype::kFp16, 100, false).extra_flops == 2 * 4096 * 8);
+  CHECK(zap->decode_traffic(0, site.shape, Dtype::kFp16, 100, false).extra_flops == 2 * 4096 * 8);
   const auto mlp = make_method({"kvzap", {}, {}}, 4096, site);
-  CHECK(mlp->decode_traffic(site.shape, Dtype::kFp16, 100, false).extra_flops ==
+  CHECK(mlp->decode_traffic(0, site.shape, Dtype::kFp16, 100, false).extra_flops ==
         2.0 * (4096 * 512 + 512 * 8));
   // 256 bits.
   CHECK(side(*make_method({"dms", {}, {}}, 4096, site)) == 8 * 32);

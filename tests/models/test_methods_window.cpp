@@ -546,7 +546,7 @@ TEST_CASE("MorphKV's cost: gather and profile, amortised over the period, and of
   const auto traffic = [&shape](Params params) {
     params["window"] = integer(5);
     return method_of("morphkv", 500, Budget{0, 100}, std::move(params))
-        ->decode_traffic(shape, Dtype::kFp16, 101, true);
+        ->decode_traffic(0, shape, Dtype::kFp16, 101, true);
   };
   // Per KV head: a row of K and V is 32 B, one of the profile 5 * 2 B; 100 entries are gathered.
   CHECK(traffic({}).move_read == rel(2 * 100 * (32.0 + 10.0)));
@@ -577,9 +577,11 @@ TEST_CASE("Scissorhands: sizes swing above B - m up to B, the recent stay") {
   CHECK(*seen.rbegin() == 30);
   CHECK(seen.size() == 12);
   // Side data: a bit a row of history, or a count of 16 bit.
-  CHECK(method->side_bytes(10, Dtype::kFp16) == Bytes{10 * 400 / 8});
+  const LayerShape one_head{.n_heads = 2, .n_kv_heads = 1, .head_dim = 4};
+  CHECK(method->rows_bytes(0, one_head, Dtype::kFp16, 10, 10).side == Bytes{10 * 400 / 8});
   CHECK(method_of("scissorhands", 50, Budget{0, 30}, {{"history", word("cumulative")}})
-            ->side_bytes(10, Dtype::kFp16) == Bytes{20});
+            ->rows_bytes(0, one_head, Dtype::kFp16, 10, 10)
+            .side == Bytes{20});
 }
 
 TEST_CASE("Keyformer without noise at temperature 1 is H2O, at an endless one scores are uniform") {

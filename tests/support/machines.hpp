@@ -104,8 +104,8 @@ class FullMethod : public Method {
     return shape.n_kv_heads;
   }
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override { return recorded; }
-  [[nodiscard]] Bytes side_bytes(std::int64_t, Dtype) const override { return Bytes{}; }
-  [[nodiscard]] StepTraffic decode_traffic(const LayerShape& shape, Dtype recorded, double attended,
+  [[nodiscard]] StepTraffic decode_traffic(std::int32_t /*layer*/, const LayerShape& shape,
+                                           Dtype recorded, double attended,
                                            bool evicts) const override {
     const double entry = 2.0 * shape.n_kv_heads * shape.head_dim * bits_of(recorded) / 8;
     StepTraffic traffic{.attention_read = attended * entry, .append_write = entry};
@@ -152,8 +152,12 @@ class BoundedMethod : public FullMethod {
     return std::min(tokens, options_.budget - layer * options_.budget_step);
   }
   [[nodiscard]] bool layers_alike() const override { return options_.layers_alike; }
-  [[nodiscard]] Bytes side_bytes(std::int64_t entries, Dtype) const override {
-    return Bytes{entries * options_.side_per_entry};
+  [[nodiscard]] CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                      std::int64_t prompt_entries,
+                                      std::int64_t entries) const override {
+    CacheBytes all = FullMethod::rows_bytes(layer, shape, recorded, prompt_entries, entries);
+    all.side = Bytes{entries * options_.side_per_entry} * stored_heads(shape);
+    return all;
   }
 
  private:

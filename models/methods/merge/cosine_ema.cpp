@@ -3,10 +3,12 @@
 // attention to a merged entry is not made up for.
 
 #include <cmath>
+#include <memory>
 #include <optional>
 
 #include "models/methods/merge/merge.hpp"
 #include "models/methods/merge/nearest.hpp"
+#include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
@@ -14,19 +16,59 @@ namespace {
 struct Settings {
   double keep = 0.5, take = 0.5;  // alpha, beta of the threshold
   bool code_weights = false;
+  bool rank_gate = false;
   std::int64_t budget = 0;
   bool at_first_step = false;
 };
 
+/// gate=rank_mean, of one layer: the losers of all heads, each head's in order of position, so that
+/// what is averaged are unrelated tokens of equal rank. One threshold for all heads.
+class RankGate {
+ public:
+  RankGate(double keep, double take, std::size_t heads) : keep_{keep}, take_{take}, heads_{heads} {}
+
+  /// The losers of the next head; with the last, the threshold moves.
+  void add(std::span<const NearestKept> pairs) {
+    if (seen_ == 0) mean_.assign(pairs.size(), 0.0);
+    KVSIM_CHECK(pairs.size() == mean_.size(), "{} losers in one head, {} in another", pairs.size(),
+                mean_.size());
+    for (std::size_t rank = 0; rank < pairs.size(); ++rank) {
+      mean_[rank] += pairs[rank].cosine / static_cast<double>(heads_);
+    }
+    if (++seen_ < heads_) return;
+    seen_ = 0;
+    double mean = 0;
+    for (const double each : mean_) mean += each / static_cast<double>(mean_.size());
+    threshold_ = threshold_ ? keep_ * *threshold_ + take_ * mean : mean;
+  }
+  [[nodiscard]] bool open(std::size_t rank) const { return mean_[rank] >= *threshold_; }
+
+ private:
+  double keep_, take_;
+  std::size_t heads_, seen_ = 0;
+  std::vector<double> mean_;  // by rank, over heads
+  std::optional<double> threshold_;
+};
+
 class CosineEmaMerger final : public Merger {
  public:
-  explicit CosineEmaMerger(const Settings& settings) : settings_{settings} {}
+  CosineEmaMerger(const Settings& settings, std::shared_ptr<RankGate> gate)
+      : settings_{settings}, gate_{std::move(gate)} {}
 
+  void consider(const EntryTable& entries, std::span<const std::int32_t> leaving,
+                std::span<const float> keys) override {
+    pairs_ = keys.empty() ? search_.of_leaving(entries, leaving)
+                          : search_.of_prompt(entries, leaving, keys);
+    gate_->add(pairs_);
+  }
   void absorb_prompt(EntryTable& entries, Selector& selector, std::span<const std::int32_t> losers,
                      std::span<const float> keys, std::span<const float> values) override {
     static_cast<void>(selector);
-    pairs_ = search_.of_prompt(entries, losers, keys);
-    update_threshold();
+    if (!gate_) {
+      pairs_ = search_.of_prompt(entries, losers, keys);
+      update_threshold();
+    }
+    judge();
     const std::size_t d = keys.empty() || entries.size() == 0 ? 0 : entries.key(0).size();
     for (const NearestKept& pair : pairs_) {
       if (!joins(pair)) continue;
@@ -37,8 +79,11 @@ class CosineEmaMerger final : public Merger {
   }
   std::int32_t absorb(EntryTable& entries, Selector& /*selector*/,
                       std::span<const std::int32_t> leaving) override {
-    pairs_ = search_.of_leaving(entries, leaving);
-    update_threshold();
+    if (!gate_) {
+      pairs_ = search_.of_leaving(entries, leaving);
+      update_threshold();
+    }
+    judge();
     return merge(entries);
   }
   void report(Counts& counts) const override {
@@ -47,9 +92,14 @@ class CosineEmaMerger final : public Merger {
   }
 
  private:
-  [[nodiscard]] bool joins(const NearestKept& pair) const {
-    return pair.into >= 0 && pair.cosine >= *threshold_;
+  /// Settles which pairs merge; those that do not get no partner.
+  void judge() {
+    for (std::size_t rank = 0; rank < pairs_.size(); ++rank) {
+      const bool open = gate_ ? gate_->open(rank) : pairs_[rank].cosine >= *threshold_;
+      if (!open) pairs_[rank].into = -1;
+    }
   }
+  [[nodiscard]] static bool joins(const NearestKept& pair) { return pair.into >= 0; }
   void update_threshold() {
     double mean = 0;
     for (const NearestKept& pair : pairs_) mean += pair.cosine / static_cast<double>(pairs_.size());
@@ -57,7 +107,7 @@ class CosineEmaMerger final : public Merger {
   }
   std::int32_t merge(EntryTable& entries) {
     const auto kept = std::stable_partition(pairs_.begin(), pairs_.end(),
-                                            [this](const NearestKept& p) { return joins(p); });
+                                            [](const NearestKept& p) { return joins(p); });
     for (auto each = kept; each != pairs_.end(); ++each) {
       ++dropped_;
       if (const std::int32_t slot = entries.slot_of(each->id); slot >= 0) entries.erase(slot);
@@ -99,6 +149,7 @@ class CosineEmaMerger final : public Merger {
   }
 
   Settings settings_;
+  std::shared_ptr<RankGate> gate_;  // of the whole layer; nullptr: each head's own
   NearestSearch search_;
   std::optional<double> threshold_;
   std::vector<NearestKept> pairs_;
@@ -111,7 +162,18 @@ class CosineEmaRule final : public MergeRule {
  public:
   explicit CosineEmaRule(const Settings& settings) : settings_{settings} {}
   std::unique_ptr<Merger> start(const SessionPlace& /*place*/) const override {
-    return std::make_unique<CosineEmaMerger>(settings_);
+    return std::make_unique<CosineEmaMerger>(settings_, nullptr);
+  }
+  bool needs_layer() const override { return settings_.rank_gate; }
+  std::vector<std::unique_ptr<Merger>> start_heads(const SessionPlace& place,
+                                                   std::size_t heads) const override {
+    if (!settings_.rank_gate) return MergeRule::start_heads(place, heads);
+    const auto gate = std::make_shared<RankGate>(settings_.keep, settings_.take, heads);
+    std::vector<std::unique_ptr<Merger>> all;
+    for (std::size_t h = 0; h < heads; ++h) {
+      all.push_back(std::make_unique<CosineEmaMerger>(settings_, gate));
+    }
+    return all;
   }
   bool merges() const override { return true; }
   double bias(std::int32_t /*count*/, double /*weight*/) const override { return 0.0; }
@@ -148,15 +210,11 @@ class CosineEmaRule final : public MergeRule {
 };
 
 std::shared_ptr<const MergeRule> make(Settling& settling) {
-  if (settling.word("gate") == "rank_mean") {
-    settling.refuse(
-        "gate=rank_mean takes the mean similarity of entries that have the same rank in different "
-        "heads, and here each head decides alone: expected gate=per_head");
-  }
   return std::make_shared<CosineEmaRule>(
       Settings{.keep = settling.number("threshold_keep"),
                .take = 1.0 - settling.number("threshold_keep"),
                .code_weights = settling.word("weights") == "code",
+               .rank_gate = settling.word("gate") == "rank_mean",
                .budget = settling.entries(),
                .at_first_step = settling.choice("select") == "accumulated" &&
                                 settling.word("first_compression") == "first_step"});
@@ -177,8 +235,9 @@ AxisChoice merge_cosine_ema() {
                             "D2O against its released code"),
                  word_param("gate", {"per_head", "rank_mean"},
                             "whose similarity the threshold is held against: the entry's own in "
-                            "its head; rank_mean, the mean over heads of entries of equal rank, is "
-                            "refused: it mixes unrelated tokens, and heads decide alone here",
+                            "its head, or the mean over the layer's heads of those that leave "
+                            "them at equal rank, which mixes unrelated tokens; the threshold is "
+                            "then the layer's",
                             "D2O against its released code")},
       .make = &make};
 }

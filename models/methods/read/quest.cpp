@@ -181,9 +181,8 @@ class QuestReader final : public Reader {
 
 class QuestRule final : public ReadRule {
  public:
-  QuestRule(const QuestSettings& settings, std::int32_t dense, std::int32_t n_layers,
-            std::int32_t group)
-      : set_{settings}, dense_{dense}, n_layers_{n_layers}, group_{group} {}
+  QuestRule(const QuestSettings& settings, std::int32_t dense, std::int32_t group)
+      : set_{settings}, dense_{dense}, group_{group} {}
 
   std::unique_ptr<Reader> start(const SessionPlace& place) const override {
     return place.layer < dense_ ? nullptr : std::make_unique<QuestReader>(place, set_);
@@ -198,10 +197,7 @@ class QuestRule final : public ReadRule {
     const double choosers = set_.choosing == Choosing::kSum ? 1.0 : group_;
     double read = std::min(entries, choosers * static_cast<double>(set_.pages() * set_.page));
     if (static_cast<double>(set_.tokens) >= entries) read = entries;
-    if (layer >= 0) return layer < dense_ ? entries : read;
-    if (n_layers_ < 1) return read;
-    const double dense = std::min(dense_, n_layers_);
-    return (dense * entries + (n_layers_ - dense) * read) / n_layers_;
+    return layer < dense_ ? entries : read;
   }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
@@ -227,7 +223,7 @@ class QuestRule final : public ReadRule {
 
  private:
   QuestSettings set_;
-  std::int32_t dense_, n_layers_, group_;
+  std::int32_t dense_, group_;
 };
 
 std::shared_ptr<const ReadRule> make(Settling& settling) {
@@ -243,7 +239,7 @@ std::shared_ptr<const ReadRule> make(Settling& settling) {
   if (choosing == "union") set.choosing = Choosing::kUnion;
   if (choosing == "sum") set.choosing = Choosing::kSum;
   return std::make_shared<QuestRule>(set, static_cast<std::int32_t>(settling.integer("dense")),
-                                     layers_or_zero(settling), group_of(settling));
+                                     group_of(settling));
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ class DriftingProfiles {
       : group_{settings.window, settings.space, settings.fuse_max},
         sums_alone_{settings.space == ProfileSpace::kProbability && !settings.fuse_max} {
     for (std::int32_t m = 0; m < heads; ++m) {
-      heads_.push_back({AttentionProfile{settings.window, settings.space, settings.fuse_max}, {}});
+      heads_.push_back({AttentionProfile{settings.window, settings.space, settings.fuse_max}, {}, {}});
     }
   }
 
@@ -95,6 +95,14 @@ class DriftingProfiles {
     }
     group_.fuse(columns, out);
   }
+  /// Ids that head `m` let go of at the last pruning, by the rank they had: ascending. It does not
+  /// see them at that step, though the cache may hold them.
+  [[nodiscard]] std::span<const std::int32_t> hidden_from(std::size_t m) const {
+    return heads_[m].hidden;
+  }
+  void show_all() {
+    for (Head& head : heads_) head.hidden.clear();
+  }
   /// The cache lets the entries `leaving` (ids, ascending) go; each profile as many of its first
   /// `distant` columns, those it scores lowest itself.
   void prune(std::size_t distant, std::span<const std::int32_t> leaving) {
@@ -114,6 +122,7 @@ class DriftingProfiles {
       for (std::size_t from = 0; from < head.columns.size(); ++from) {
         if (gone[from]) {
           head.profile.release(head.columns[from]);
+          head.hidden.push_back(ids_[from]);
         } else {
           head.columns[to++] = head.columns[from];
         }
@@ -130,6 +139,7 @@ class DriftingProfiles {
   struct Head {
     AttentionProfile profile;
     std::vector<std::int32_t> columns;  // by rank
+    std::vector<std::int32_t> hidden{};  // of this step, ids ascending
   };
   std::vector<Head> heads_;
   std::vector<std::int32_t> ids_;
@@ -217,6 +227,17 @@ class FusionSelector final : public Selector {
   double importance(std::int32_t id, std::int32_t newest, bool at_prefill) const override {
     return is_distant(id, newest, at_prefill) ? score(id) : kProtected;
   }
+  void hide(const EntryTable& entries, std::span<double> bias) const override {
+    const auto n = static_cast<std::size_t>(entries.size());
+    for (const DriftingProfiles& each : drifting_) {
+      for (std::size_t g = 0; g < static_cast<std::size_t>(group_); ++g) {
+        for (const std::int32_t id : each.hidden_from(g)) {
+          const std::int32_t slot = entries.slot_of(id);
+          if (slot >= 0) bias[g * n + static_cast<std::size_t>(slot)] = -kProtected;
+        }
+      }
+    }
+  }
   void merge_scores(std::int32_t into, std::int32_t from, bool take_max) override {
     const std::int32_t to = column_[static_cast<std::size_t>(into)];
     const std::int32_t other = column_[static_cast<std::size_t>(from)];
@@ -225,6 +246,7 @@ class FusionSelector final : public Selector {
 
   void leaving(const EntryTable& entries, std::int32_t newest, std::int64_t /*room*/,
                std::vector<std::int32_t>& out) override {
+    for (DriftingProfiles& each : drifting_) each.show_all();
     if (capacity_ == kNoLimit) return;
     const Sawtooth cut = cuts(settings_, capacity_, start_);
     const std::int64_t step = newest - prompt_ + 1;
@@ -351,6 +373,9 @@ class FusionRule final : public SelectRule {
   }
   bool compresses_prompt() const override { return !settings_.before_attend; }
   bool leaves_before_attend() const override { return settings_.before_attend; }
+  // The released code masks a step's attention by each query head's own choice at that step; after
+  // the attention there is nothing left to mask.
+  bool hides_entries() const override { return settings_.by_query_head && settings_.before_attend; }
   PrefillPeak prefill_peak() const override { return PrefillPeak::kAllLayers; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
 
@@ -474,7 +499,8 @@ AxisChoice select_fusion() {
                       "MorphKV's paper against its released code"),
            word_param("profile", {"kv_head_aligned", "query_head"},
                       "attention of the window kept per KV head, or per query head and pruned by "
-                      "each head's own choice (its mask on the step's attention is left out)",
+                      "each head's own choice, which with evict_timing=before_attend also masks "
+                      "the step's attention",
                       "MorphKV's released code has query_head"),
            number_param("evict_after", "", 1.0, 1.0, kManyEntries, "a number >= 1",
                         "cut once entries reach this many times the capacity and one",
