@@ -114,10 +114,10 @@ void by_head_blocks(std::size_t group, Run run) {
   }
 }
 
-/// probabilities and ln of their sum; `padded` entries are readable, those past `entries` are
-/// ignored.
-double softmax(const double* logits, std::size_t entries, std::size_t padded,
-               double* probabilities) {
+}  // namespace
+
+double softmax_row(const double* logits, std::size_t entries, double* probabilities) {
+  const std::size_t padded = (entries + 3) / 4 * 4;
   double highest = logits[0];
   for (std::size_t e = 1; e < entries; ++e) highest = std::max(highest, logits[e]);
   D4 total{};
@@ -133,8 +133,6 @@ double softmax(const double* logits, std::size_t entries, std::size_t padded,
   }
   return highest + std::log(sum);
 }
-
-}  // namespace
 
 GroupAttention::GroupAttention(std::int32_t group, std::int32_t head_dim, double scale)
     : group_{static_cast<std::size_t>(group)},
@@ -178,8 +176,11 @@ void GroupAttention::run_weights(std::span<const float> q, std::span<const float
   });
   for (std::size_t g = 0; g < group_; ++g) {
     double* row = logits_.data() + g * stride_;
-    for (std::size_t e = 0; e < bias.size(); ++e) row[e] += bias[e];
-    log_sum_[g] = softmax(row, entries_, padded, probabilities_.data() + g * stride_);
+    if (!bias.empty()) {
+      const double* more = bias.data() + (bias.size() == entries_ ? 0 : g * entries_);
+      for (std::size_t e = 0; e < entries_; ++e) row[e] += more[e];
+    }
+    log_sum_[g] = softmax_row(row, entries_, probabilities_.data() + g * stride_);
   }
 }
 

@@ -48,6 +48,11 @@ class GroupAttention {
   std::vector<double> q_, logits_, probabilities_, out_, log_sum_, sum_;
 };
 
+/// probabilities[i] = e^{logits[i]} / sum; returns ln of the sum. Both are readable, and
+/// probabilities writable, up to the next multiple of four, where probabilities become 0; logits
+/// there are ignored. `entries` >= 1; a logit of -infinity has probability 0.
+double softmax_row(const double* logits, std::size_t entries, double* probabilities);
+
 /// q . k in fp64 with the lane order of GroupAttention.
 [[nodiscard]] double dot(std::span<const float> a, std::span<const float> b);
 /// |a - b|^2 in fp64.

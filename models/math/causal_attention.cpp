@@ -5,6 +5,7 @@
 
 #include <Eigen/Dense>
 
+#include "models/math/attend.hpp"
 #include "models/math/lanes.hpp"
 #include "models/units/check.hpp"
 
@@ -71,6 +72,49 @@ CausalAttention causal_attention(std::span<const float> q, std::span<const float
     }
   }
   return result;
+}
+
+void each_causal_row(std::span<const float> q, std::span<const float> keys, std::int32_t group,
+                     std::int32_t head_dim, std::int64_t tokens, std::int64_t prompt,
+                     std::int64_t first, double scale,
+                     const std::function<void(const CausalRow&)>& visit) {
+  const std::int64_t d = head_dim;
+  KVSIM_CHECK(std::ssize(keys) == tokens * d && std::ssize(q) == group * tokens * d,
+              "q {}, keys {} for {} tokens", q.size(), keys.size(), tokens);
+  KVSIM_CHECK(prompt >= 1 && prompt <= tokens && first >= 0 && first <= prompt,
+              "rows {} to {} of {} tokens", first, prompt, tokens);
+  constexpr std::int64_t kRows = 16;  // of each query head; their logits stay in the caches
+  const RowMajor<double> k =
+      Eigen::Map<const RowMajor<float>>{keys.data(), tokens, d}.topRows(prompt).cast<double>();
+  const std::int64_t stride = (prompt + 3) / 4 * 4;
+  RowMajor<double> logits{group * kRows, stride};
+  RowMajor<double> block{group * kRows, d};
+  std::vector<double> probabilities(static_cast<std::size_t>(stride));
+  for (std::int64_t at = first; at < prompt; at += kRows) {
+    const std::int64_t count = std::min(kRows, prompt - at);
+    const std::int64_t seen = at + count;
+    for (std::int32_t g = 0; g < group; ++g) {
+      block.middleRows(g * count, count) =
+          Eigen::Map<const RowMajor<float>>{q.data() + (g * tokens + at) * d, count, d}
+              .cast<double>();
+    }
+    logits.topLeftCorner(group * count, seen).noalias() =
+        block.topRows(group * count) * k.topRows(seen).transpose();
+    for (std::int64_t row = 0; row < count; ++row) {
+      const auto visible = static_cast<std::size_t>(at + row + 1);
+      const std::size_t padded = (visible + 3) / 4 * 4;
+      for (std::int32_t g = 0; g < group; ++g) {
+        double* p = logits.row(g * count + row).data();
+        for (std::size_t i = visible; i < padded; ++i) p[i] = 0;  // later keys, or never written
+        for (std::size_t i = 0; i < padded; i += 4) lanes::store(p + i, lanes::load(p + i) * scale);
+        softmax_row(p, visible, probabilities.data());
+        visit({.g = g,
+               .t = at + row,
+               .logits = {p, visible},
+               .probabilities = {probabilities.data(), visible}});
+      }
+    }
+  }
 }
 
 std::vector<double> prompt_column_sums(std::span<const float> q, std::span<const float> keys,

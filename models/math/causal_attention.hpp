@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,21 @@ struct CausalAttention {
                                                std::span<const float> values, std::int32_t group,
                                                std::int32_t head_dim, std::int64_t tokens,
                                                std::int64_t first, double scale);
+
+/// One row of causal attention: query head g at position t over keys 0 … t.
+struct CausalRow {
+  std::int32_t g = 0;
+  std::int64_t t = 0;
+  std::span<const double> logits, probabilities;  // [t + 1]
+};
+
+/// Calls `visit` with the rows of positions first … prompt-1, by position, then query head; each is
+/// valid during its call. fp64 throughout, by blocks of rows. Shapes and errors as
+/// prompt_column_sums.
+void each_causal_row(std::span<const float> q, std::span<const float> keys, std::int32_t group,
+                     std::int32_t head_dim, std::int64_t tokens, std::int64_t prompt,
+                     std::int64_t first, double scale,
+                     const std::function<void(const CausalRow&)>& visit);
 
 /// Attention mass each prompt token drew from the prompt's queries, the later ones weighing more:
 ///

@@ -24,9 +24,14 @@ constexpr std::uint64_t counter_key(std::initializer_list<std::uint64_t> words) 
   return key;
 }
 
-/// The draw number `counter` under `key`, uniform in the open interval (0, 1).
+/// The draw under `key` of the counter whose mix64 is `mixed`, uniform in the open interval (0, 1).
+constexpr double uniform_of(std::uint64_t key, std::uint64_t mixed) {
+  return (static_cast<double>(mix64(key ^ mixed) >> 12U) + 0.5) * 0x1p-52;
+}
+
+/// The draw number `counter` under `key`.
 constexpr double counter_uniform(std::uint64_t key, std::uint64_t counter) {
-  return (static_cast<double>(mix64(key ^ mix64(counter)) >> 12U) + 0.5) * 0x1p-52;
+  return uniform_of(key, mix64(counter));
 }
 
 /// Standard Gumbel: -ln(-ln u), mean 0.5772 (Euler's constant), variance pi^2/6.

@@ -79,4 +79,34 @@ inline D4 exp_nonpositive(D4 x) {
   return alive ? p * scale : zero;
 }
 
+/// ln x for finite normal x > 0, to about 2 ulp: x = 2^n m with m in [sqrt(1/2), sqrt(2)), and
+/// ln m = 2 atanh(s), s = (m - 1) / (m + 1), by its series to s^21 (|s| < 0.172).
+inline D4 log_positive(D4 x) {
+  constexpr double kLn2High = 6.93147180369123816490e-1;
+  constexpr double kLn2Low = 1.90821492927058770002e-10;
+  constexpr std::int64_t kSqrtHalf = 0x3FE6A09E667F3BCD;  // bits of sqrt(1/2)
+  constexpr std::int64_t kMantissa = (std::int64_t{1} << 52) - 1;
+  I4 bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const I4 above = bits - kSqrtHalf;
+  const I4 n = above >> 52;  // arithmetic: rounds towards minus infinity
+  const I4 m_bits = (above & kMantissa) + kSqrtHalf;
+  D4 m;
+  std::memcpy(&m, &m_bits, sizeof m);
+  const D4 s = (m - 1.0) / (m + 1.0);
+  const D4 z = s * s;
+  D4 p = all(1.0 / 21.0);
+  p = p * z + 1.0 / 19.0;
+  p = p * z + 1.0 / 17.0;
+  p = p * z + 1.0 / 15.0;
+  p = p * z + 1.0 / 13.0;
+  p = p * z + 1.0 / 11.0;
+  p = p * z + 1.0 / 9.0;
+  p = p * z + 1.0 / 7.0;
+  p = p * z + 1.0 / 5.0;
+  p = p * z + 1.0 / 3.0;
+  const D4 exponent = __builtin_convertvector(n, D4);
+  return exponent * kLn2High + (2.0 * s + (2.0 * s * z * p + exponent * kLn2Low));
+}
+
 }  // namespace kvsim::lanes

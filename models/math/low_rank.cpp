@@ -36,6 +36,43 @@ void orthonormalise(std::vector<double>& m, std::size_t rows, std::size_t column
   }
 }
 
+/// Rows to start from: the `r` of largest norm of which none lies in the span of those before it, as
+/// far as there are so many. A row and its double would be one direction, lost for good.
+std::vector<std::size_t> starting_rows(std::span<const double> x, std::size_t rows,
+                                       std::size_t width, std::size_t r) {
+  std::vector<double> norms(rows, 0.0);
+  for (std::size_t i = 0; i < rows; ++i) {
+    for (std::size_t j = 0; j < width; ++j) norms[i] += x[i * width + j] * x[i * width + j];
+  }
+  std::vector<std::size_t> order(rows);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&norms](std::size_t a, std::size_t b) {
+    return norms[a] != norms[b] ? norms[a] > norms[b] : a < b;
+  });
+  constexpr double kNew = 1e-16;  // of its squared norm, what a row must have beyond the others
+  std::vector<std::size_t> chosen;
+  std::vector<double> basis;  // [chosen, width], orthonormal
+  std::vector<double> rest(width);
+  for (const std::size_t row : order) {
+    if (chosen.size() == r || norms[row] == 0) break;
+    std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(row * width), width, rest.begin());
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t c = 0; c < chosen.size(); ++c) {
+        double along = 0;
+        for (std::size_t j = 0; j < width; ++j) along += rest[j] * basis[c * width + j];
+        for (std::size_t j = 0; j < width; ++j) rest[j] -= along * basis[c * width + j];
+      }
+    }
+    double left = 0;
+    for (const double each : rest) left += each * each;
+    if (left <= kNew * norms[row]) continue;
+    for (double& each : rest) each /= std::sqrt(left);
+    basis.insert(basis.end(), rest.begin(), rest.end());
+    chosen.push_back(row);
+  }
+  return chosen;
+}
+
 }  // namespace
 
 LowRank power_iteration(std::span<const double> x, std::int32_t n, std::int32_t d,
@@ -51,18 +88,9 @@ LowRank power_iteration(std::span<const double> x, std::int32_t n, std::int32_t 
   result.b.assign(width * r, 0.0);
   if (r == 0) return result;
 
-  std::vector<double> norms(rows, 0.0);
-  for (std::size_t i = 0; i < rows; ++i) {
-    for (std::size_t j = 0; j < width; ++j) norms[i] += x[i * width + j] * x[i * width + j];
-  }
-  std::vector<std::size_t> order(rows);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(r), order.end(),
-                    [&norms](std::size_t a, std::size_t b) {
-                      return norms[a] != norms[b] ? norms[a] > norms[b] : a < b;
-                    });
-  for (std::size_t c = 0; c < r; ++c) {
-    for (std::size_t j = 0; j < width; ++j) result.b[j * r + c] = x[order[c] * width + j];
+  const std::vector<std::size_t> start = starting_rows(x, rows, width, r);
+  for (std::size_t c = 0; c < start.size(); ++c) {
+    for (std::size_t j = 0; j < width; ++j) result.b[j * r + c] = x[start[c] * width + j];
   }
   for (std::int32_t round = 0; round < rounds; ++round) {
     orthonormalise(result.b, width, r);

@@ -15,7 +15,8 @@ struct LowRank {
 
 /// Rank-`rank` approximation of x [n, d] by `rounds` rounds of power iteration, a orthonormal and
 /// b = x^T a at the end, so |x - a b^T| <= |x| (Frobenius) however few the rounds. Starts from the
-/// rows of largest norm instead of random ones: no random stream, and the same limit.
+/// linearly independent rows of largest norm instead of random ones: no random stream, and the same
+/// limit.
 /// rank is cut to min(n, d). Errors: ContractError if x is not n x d, or rounds < 1.
 /// Source: GEAR (Kang et al. 2024), algorithm 2.
 [[nodiscard]] LowRank power_iteration(std::span<const double> x, std::int32_t n, std::int32_t d,

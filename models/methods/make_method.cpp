@@ -263,7 +263,8 @@ class Settler final : public Settling {
     refuse_what_cannot_be();
     for (const ParamInfo& info : declared_) {
       if (asked_.contains(info.name)) continue;
-      if (given(info.name)) refuse_unread(info);
+      // One word alone says how something is done where there is no choice.
+      if (given(info.name) && info.words.size() != 1) refuse_unread(info);
       parts_.unasked.push_back(info.name);
     }
     return std::make_shared<ComposedMethod>(std::move(parts_));

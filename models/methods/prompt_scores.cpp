@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "models/math/attend.hpp"
 #include "models/math/causal_attention.hpp"
 #include "models/units/check.hpp"
 
@@ -74,23 +73,15 @@ void PromptScores::each_row(std::int64_t first,
                             const std::function<void(const Row&)>& visit) const {
   for (std::size_t h = 0; h < heads_.size(); ++h) {
     const HeadVectors& head = heads_[h];
-    const auto d = static_cast<std::size_t>(head.head_dim);
-    GroupAttention attention{head.group, head.head_dim, head.scale};
-    std::vector<float> q(static_cast<std::size_t>(head.group) * d);
-    for (std::int64_t t = std::max<std::int64_t>(first, 0); t < head.prompt; ++t) {
-      for (std::int32_t g = 0; g < head.group; ++g) {
-        std::copy_n(head.query(g, t).data(), d, q.data() + static_cast<std::size_t>(g) * d);
-      }
-      const auto rows = static_cast<std::size_t>(t + 1) * d;
-      attention.run_weights(q, head.keys.first(rows), {});
-      for (std::int32_t g = 0; g < head.group; ++g) {
-        visit({.head = h,
-               .g = g,
-               .t = t,
-               .logits = attention.logits(g),
-               .probabilities = attention.probabilities(g)});
-      }
-    }
+    each_causal_row(head.q, head.keys, head.group, head.head_dim, head.tokens, head.prompt,
+                    std::clamp<std::int64_t>(first, 0, head.prompt), head.scale,
+                    [&visit, h](const CausalRow& row) {
+                      visit({.head = h,
+                             .g = row.g,
+                             .t = row.t,
+                             .logits = row.logits,
+                             .probabilities = row.probabilities});
+                    });
   }
 }
 

@@ -122,12 +122,13 @@ std::vector<HeadReference> LayerBlock::references(const DecisionUnit& unit) cons
   return all;
 }
 
+PromptScores LayerBlock::fresh_scores(const DecisionUnit& unit) const {
+  return PromptScores{vectors(unit), unit.heads.front().kv_head, at(unit.layer).view};
+}
+
 PromptScores& LayerBlock::scores(const DecisionUnit& unit) {
   auto& found = scores_[unit.heads];
-  if (!found) {
-    found = std::make_unique<PromptScores>(vectors(unit), unit.heads.front().kv_head,
-                                           at(unit.layer).view);
-  }
+  if (!found) found.reset(new PromptScores{fresh_scores(unit)});
   return *found;
 }
 

@@ -164,16 +164,30 @@ void bench_catalogue(const Trace& trace) {
   for (const std::string& name : info.decisions) inputs.per_head.push_back("decision." + name);
   LayerBlock block{trace, 0, info.n_layers, inputs, &rope};
   const auto steps = info.tokens - info.prompt_tokens;
-  std::printf("\n%-22s %10s %10s %8s\n", "method", "prompt ms", "us a step", "x full");
+  std::printf("\n%-42s %10s %10s %8s\n", "method", "prompt ms", "us a step", "x full");
   double full = 0;
-  for (const MethodInfo& info_of : builtin_methods()) {
-    const std::string& name = info_of.name;
-    const auto budget = takes_budget(name) ? std::optional{Budget{0.2, 0}} : std::nullopt;
+  std::vector<MethodSpec> specs;
+  for (const MethodInfo& info_of : builtin_methods()) specs.push_back({info_of.name, {}, {}});
+  const auto word = [](const char* text) { return ParamValue{std::string{text}}; };
+  // The released code's variants, which keep more than the default does.
+  specs.push_back({"morphkv", {{"score_space", word("logit_sum")}}, {}});
+  specs.push_back({"morphkv", {{"profile", word("query_head")}}, {}});
+  specs.push_back({"morphkv", {{"profile", word("query_head")}, {"fusion", word("max")}}, {}});
+  specs.push_back({"morphkv",
+                   {{"profile", word("query_head")},
+                    {"score_space", word("logit_sum")},
+                    {"evict_timing", word("before_attend")}},
+                   {}});
+  specs.push_back({"d2o", {{"gate", word("rank_mean")}}, {}});
+  for (MethodSpec& spec : specs) {
+    std::string name = spec.name;
+    for (const auto& [key, value] : spec.params) name += " " + to_text(value);
+    if (takes_budget(spec.name)) spec.budget = Budget{0.2, 0};
     std::shared_ptr<const Method> method;
     try {
-      method = settle_for_trace({name, {}, budget}, info);
+      method = settle_for_trace(spec, info);
     } catch (const InputError& error) {
-      std::printf("%-22s %s\n", name.c_str(), error.what());
+      std::printf("%-42s %s\n", name.c_str(), error.what());
       continue;
     }
     const ComposedMethod& composed = as_composed(*method);
@@ -184,7 +198,8 @@ void bench_catalogue(const Trace& trace) {
       double step_sum = 0;
       for (const DecisionUnit& unit : block.units(composed)) {
         const auto start = Clock::now();
-        PromptScores& scores = block.scores(unit);
+        // What a method learns from is its own to compute: replay() shares it between methods.
+        PromptScores scores = block.fresh_scores(unit);
         CacheSession session{composed, block.place(unit, 0), block.vectors(unit)};
         session.learn(scores);
         // Where an allotment wants the whole layer or model seen, an even one stands for it: the
@@ -203,7 +218,7 @@ void bench_catalogue(const Trace& trace) {
     }
     if (name == "full") full = step_time;
     const double times = full > 0 ? step_time / full : 0;
-    std::printf("%-22s %10.1f %10.1f %8.2f%s\n", name.c_str(), prompt_time * 1e3,
+    std::printf("%-42s %10.1f %10.1f %8.2f%s\n", name.c_str(), prompt_time * 1e3,
                 step_time * 1e6 / static_cast<double>(steps), times,
                 times > allowed(name) ? "  TOO SLOW" : "");
   }

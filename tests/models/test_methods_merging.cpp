@@ -433,7 +433,8 @@ TEST_CASE("what cannot be is refused with the reason") {
     CHECK(complaint(name, budget, params).find(why) != std::string::npos);
   };
   says("keepkv", {{"ema", 1.0}}, "a number in [0, 1)");
-  says("d2o", {{"gate", std::string{"rank_mean"}}}, "each head decides alone");
+  says("d2o+budget=ada", {{"gate", std::string{"rank_mean"}}}, "two choices on the axis budget");
+  says("d2o", {{"gate", std::string{"rank"}}}, "one of per_head, rank_mean");
   says("keepkv", {{"key_rule", std::string{"mean"}}}, "zip_guarded");
   says("keepkv", {{"heavy_share", 0.1}}, "at least 4 sinks and 1 recent");
   says("keepkv", {{"heavy_share", 1.0}}, "at least 4 sinks and 1 recent");

@@ -4,37 +4,20 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <numeric>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "models/methods/budget/budget.hpp"
+#include "models/methods/budget/layer_budget.hpp"
+#include "models/methods/budget/nested.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
-
-class LayerBudget final : public BudgetRule {
- public:
-  explicit LayerBudget(std::vector<std::int64_t> entries) : entries_{std::move(entries)} {}
-  std::optional<std::int64_t> entries(std::int32_t layer) const override {
-    KVSIM_CHECK(layer >= 0 && layer < std::ssize(entries_), "layer {} of {}", layer,
-                entries_.size());
-    return entries_[static_cast<std::size_t>(layer)];
-  }
-  bool keeps_whole(std::int32_t layer) const override { return entries(layer) == kNoLimit; }
-  bool layers_alike() const override {
-    return std::all_of(entries_.begin(), entries_.end(),
-                       [this](std::int64_t each) { return each == entries_.front(); });
-  }
-
- private:
-  std::vector<std::int64_t> entries_;
-};
 
 /// Entries that the pyramid leaves alone in every layer: the selector's window or recent tokens.
 std::int64_t window_of(const Settling& settling) {
@@ -157,7 +140,7 @@ std::shared_ptr<const BudgetRule> cosine(Settling& settling) {
   const double delta = settling.number("cosine_delta");
   std::vector<double> share;
   for (std::int32_t l = 0; l < layers; ++l) {
-    share.push_back((1 - delta) * (std::cos(std::numbers::pi * l / layers) + 1) / 2 + delta);
+    share.push_back(cosine_share(l, layers, delta));
   }
   const std::int64_t mean = settling.entries();
   // A layer cannot use more than the prompt at its end; beyond that the mean is what counts.

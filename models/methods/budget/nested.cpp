@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/methods/budget/budget.hpp"
+#include "models/methods/budget/layer_budget.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -37,18 +38,12 @@ std::vector<std::int64_t> nested_lengths(const NestedSchedule& schedule, std::in
 
 namespace {
 
-class NestedBudget final : public BudgetRule {
+/// Layers of equal budgets still differ: each has only what the one before it passed on, and at
+/// decode steps a law of its own.
+class NestedBudget final : public LayerBudget {
  public:
-  explicit NestedBudget(std::vector<std::int64_t> lengths) : lengths_{std::move(lengths)} {}
-  std::optional<std::int64_t> entries(std::int32_t layer) const override {
-    KVSIM_CHECK(layer >= 0 && layer < std::ssize(lengths_), "layer {} of {}", layer,
-                lengths_.size());
-    return lengths_[static_cast<std::size_t>(layer)];
-  }
+  using LayerBudget::LayerBudget;
   bool layers_alike() const override { return false; }
-
- private:
-  std::vector<std::int64_t> lengths_;
 };
 
 std::shared_ptr<const BudgetRule> make(Settling& settling) {

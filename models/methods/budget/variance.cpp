@@ -112,7 +112,13 @@ std::shared_ptr<const BudgetRule> make(Settling& settling) {
   const std::int32_t whole = some_whole ? std::min(layers, 3) : 0;
   const auto prompt = static_cast<double>(settling.prompt());
   auto entries = static_cast<double>(settling.entries());
-  if (settling.word("budget_of") == "all" && layers > whole) {
+  if (whole == layers) {
+    settling.refuse(fmt::format(
+        "the first two layers and the last stay whole, which is all {} of them, so nothing would be "
+        "compressed: expected whole_layers=false or a model of more than 3 layers",
+        layers));
+  }
+  if (settling.word("budget_of") == "all") {
     entries = (entries * layers - prompt * whole) / (layers - whole);
     if (entries < 1) {
       settling.refuse(fmt::format(

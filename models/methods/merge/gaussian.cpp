@@ -123,9 +123,10 @@ std::shared_ptr<const MergeRule> make(Settling& settling) {
   if (settling.choice("select") != "key_runs") {
     settling.refuse("merge=gaussian merges runs of similar keys: expected select=key_runs");
   }
+  const bool by_distance = settling.word("sigma_rule") == "mean_dist";
   return std::make_shared<GaussianRule>(
-      Settings{.sigma = settling.number("sigma"),
-               .mean_distance = settling.word("sigma_rule") == "mean_dist",
+      Settings{.sigma = by_distance ? 0.0 : settling.number("sigma"),
+               .mean_distance = by_distance,
                .times_size = settling.word("value_multiplier") == "set_size"});
 }
 

@@ -7,6 +7,8 @@
 #include <limits>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "models/math/cosine_search.hpp"
 #include "models/math/zip_merge.hpp"
 #include "models/methods/logit_average.hpp"
@@ -300,14 +302,19 @@ ZipKey key_of(const std::string& word) {
 std::shared_ptr<const MergeRule> make(Settling& settling) {
   constexpr double kPaperRecentShare = 0.2;
   ZipSettings settings{.rule = {.key = key_of(settling.word("key_rule")),
-                                .bound_product = settling.word("guard") == "cumulative"},
+                                .bound_product = false},
                        .threshold = settling.number("threshold"),
                        .merge_first = settling.word("prefill_order") == "merge_first",
                        .refresh_period = settling.integer("refresh_period"),
                        .own_average = {},
                        .budget = settling.entries()};
-  if (settling.word("guard") == "cumulative" && settling.word("key_rule") != "zip_guarded") {
-    settling.refuse("guard=cumulative bounds what the guard of key_rule=zip_guarded lets through");
+  if (settling.word("key_rule") == "zip_guarded") {
+    settings.rule.bound_product = settling.word("guard") == "cumulative";
+  } else if (settling.given("guard")) {
+    settling.refuse(
+        fmt::format("guard bounds what the guard of key_rule=zip_guarded lets through, and "
+                    "key_rule={} has none",
+                    settling.word("key_rule")));
   }
   if (settling.choice("select") != "logit_average") {
     settings.own_average = settle_logit_average(

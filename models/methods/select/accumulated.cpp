@@ -136,6 +136,12 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
   const bool residual = settling.choice("merge") == "residual";
   const bool sizes_given =
       settling.given("heavy") && settling.given("recent") && heavy >= 1 && recent >= 1;
+  if (recent < 0 && recent != -1) {
+    settling.refuse(fmt::format(
+        "parameter recent: expected a fraction of the budget below 1, entries, or -1 for the rest, "
+        "got {}",
+        recent));
+  }
   if (settling.budget() && sizes_given) {
     settling.refuse("budget, heavy and recent are all given; one follows from the others");
   }
@@ -161,6 +167,15 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
         "a budget of {} entries has no room for a tail of {}, {} residual slots and {} sinks{}",
         entries, std::max(tail, tail_decode), slots, sinks,
         residual ? " (expected B > B_p + B_r)" : ""));
+  }
+  if (settling.given("heavy") && settling.given("recent") && recent >= 0 && !sizes_given) {
+    const std::int64_t wanted = share_or_count(heavy, entries);
+    if (wanted != entries - slots - tail && wanted != entries - tail) {
+      settling.refuse(fmt::format(
+          "heavy and recent are both given and come to {} and {} of a budget of {} entries: one "
+          "follows from the other",
+          wanted, tail, entries));
+    }
   }
   settling.settle("recent", tail);
   settling.settle("heavy", entries - slots - tail);

@@ -152,9 +152,9 @@ void refuse_query_heads(Settling& settling) {
 void size_surrogate(Settling& settling, DelayedSettings& settings) {
   const std::int64_t d = settling.site().d_model;
   const std::int64_t heads = settings.n_kv_heads;
-  const std::int64_t given = settling.integer("surrogate_width");
-  const std::int64_t width = given > 0 ? given : d / 8;
   const bool linear = settling.word("model") == "linear";
+  const std::int64_t given = linear ? 0 : settling.integer("surrogate_width");
+  const std::int64_t width = given > 0 ? given : d / 8;
   const std::int64_t weights = linear ? d * heads : d * width + width * heads;
   settings.surrogate_flops = 2.0 * static_cast<double>(weights);
   settings.surrogate_bytes = bytes_of(weights, settling.site().recorded).count();

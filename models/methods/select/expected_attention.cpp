@@ -119,12 +119,14 @@ std::vector<ParamInfo> expected_attention_params() {
 }
 
 std::shared_ptr<const Scorer> make_expected_attention(Settling& settling) {
+  const bool vnorm = settling.flag("use_vnorm");
   return std::make_shared<ExpectedAttention>(
       Settings{.sinks = settling.integer("n_sink"),
                .future = settling.integer("n_future_positions"),
                .covariance = settling.flag("use_covariance"),
-               .vnorm = settling.flag("use_vnorm"),
-               .epsilon = settling.number("epsilon"),
+               .vnorm = vnorm,
+               // Alike for all tokens unless it weighs their values' norms.
+               .epsilon = vnorm ? settling.number("epsilon") : 0.0,
                .width = static_cast<double>(settling.site().d_model),
                .kv_heads = static_cast<double>(settling.site().shape.n_kv_heads)});
 }

@@ -154,11 +154,15 @@ class FusionSelector final : public Selector {
   FusionSelector(const FusionSettings& settings, const SessionPlace& place)
       : settings_{settings},
         group_{place.group},
-        profile_{settings.window, settings.space, settings.fuse_max},
+        profile_{rows_kept(settings, place), settings.space, settings.fuse_max},
         protected_{settings.window},
         column_(static_cast<std::size_t>(place.tokens), -1),
         score_(static_cast<std::size_t>(place.tokens), 0.0) {
-    if (settings.by_query_head) drifting_.emplace_back(settings, place.group);
+    if (settings.by_query_head) {
+      FusionSettings kept = settings;
+      kept.window = rows_kept(settings, place);
+      drifting_.emplace_back(kept, place.group);
+    }
   }
 
   void learn_prompt(PromptScores& scores) override {
@@ -273,6 +277,10 @@ class FusionSelector final : public Selector {
   }
 
  private:
+  /// A sequence has no more rows than tokens.
+  static std::int32_t rows_kept(const FusionSettings& settings, const SessionPlace& place) {
+    return std::min(settings.window, std::max(place.tokens, 1));
+  }
   bool is_distant(std::int32_t id, std::int32_t newest, bool at_prefill) const {
     const bool one_more = settings_.before_attend && !at_prefill;
     return id <= newest - protected_ - (one_more ? 1 : 0);
@@ -476,7 +484,7 @@ AxisChoice select_fusion() {
       .axis = "select",
       .name = "fusion",
       .params =
-          {integer_param("window", "R", 32, 1, kManyEntries, "an integer >= 1",
+          {integer_param("window", "R", 32, 1, kMostRows, kRowsRange,
                          "last tokens kept, whose queries choose among the older",
                          "MorphKV: 32 LongBench, 30 LongWriter, 200 LongGenBench", {"window_size"}),
            integer_param("total", "C+R", 2000, 1, kManyEntries, "an integer >= 1",

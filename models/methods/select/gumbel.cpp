@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "models/math/counter_random.hpp"
+#include "models/math/lanes.hpp"
 #include "models/methods/params.hpp"
 #include "models/methods/select/select.hpp"
 
@@ -38,8 +40,11 @@ class GumbelSelector final : public Selector {
 
   void learn_prompt(PromptScores& scores) override {
     prompt_ = scores.prompt();
+    all_ids_.resize(static_cast<std::size_t>(prompt_));
+    std::iota(all_ids_.begin(), all_ids_.end(), 0);
     scores.each_row(0, [this](const PromptScores::Row& row) {
-      regularise(row.logits, {}, static_cast<std::int32_t>(row.t), settings_.tau_init,
+      regularise(row.logits, row.probabilities, std::span{all_ids_}.first(row.logits.size()),
+                 static_cast<std::int32_t>(row.t), settings_.tau_init,
                  static_cast<std::int32_t>(row.head) * place_.group + row.g);
       for (std::size_t i = 0; i < weight_.size(); ++i) score_[i] += weight_[i];
     });
@@ -48,7 +53,8 @@ class GumbelSelector final : public Selector {
     const double tau = settings_.tau_init + (step.newest - prompt_ + 1) * delta();
     for (std::size_t h = 0; h < step.heads.size(); ++h) {
       for (std::int32_t g = 0; g < place_.group; ++g) {
-        regularise(step.heads[h].attention.logits(g), step.ids, step.newest, tau,
+        const GroupAttention& attention = step.heads[h].attention;
+        regularise(attention.logits(g), attention.probabilities(g), step.ids, step.newest, tau,
                    static_cast<std::int32_t>(h) * place_.group + g);
         for (std::size_t slot = 0; slot < weight_.size(); ++slot) {
           score_[static_cast<std::size_t>(step.ids[slot])] += weight_[slot];
@@ -74,32 +80,68 @@ class GumbelSelector final : public Selector {
                                    : std::max<std::int64_t>(place_.tokens - prompt_, 1);
     return whole / static_cast<double>(steps);
   }
-  /// weight_ becomes softmax((logits + noise) / tau); entry i is the token ids[i], or i.
-  void regularise(std::span<const double> logits, std::span<const std::int32_t> ids,
-                  std::int32_t step, double tau, std::int32_t query_head) {
-    weight_.resize(logits.size());
+  /// weight_ becomes softmax((logits + noise) / tau) over the tokens `ids`. With noise -ln w, where
+  /// w = -ln u, that is softmax((logits - ln w) / tau): at tau = 1 the probabilities over w.
+  void regularise(std::span<const double> logits, std::span<const double> probabilities,
+                  std::span<const std::int32_t> ids, std::int32_t step, double tau,
+                  std::int32_t query_head) {
+    const std::size_t n = logits.size();
+    const std::size_t padded = (n + 3) / 4 * 4;
+    weight_.resize(padded);
+    wait_.resize(padded, 1.0);
+    draw(ids, step, query_head);
+    double sum = 0;
+    if (tau == 1.0) {
+      for (std::size_t i = 0; i < n; ++i) {
+        weight_[i] = probabilities[i] / wait_[i];
+        sum += weight_[i];
+      }
+    } else {
+      std::copy(logits.begin(), logits.end(), weight_.begin());
+      std::fill(weight_.begin() + static_cast<std::ptrdiff_t>(n), weight_.end(),
+                -std::numeric_limits<double>::infinity());
+      for (std::size_t i = 0; i < padded; i += 4) {
+        lanes::D4 x = lanes::load(&weight_[i]);
+        if (settings_.noise) x -= lanes::log_positive(lanes::load(&wait_[i]));
+        lanes::store(&weight_[i], x / tau);
+      }
+      const double highest = *std::max_element(weight_.begin(), weight_.end());
+      for (std::size_t i = 0; i < padded; i += 4) {
+        const lanes::D4 weight = lanes::exp_nonpositive(lanes::load(&weight_[i]) - highest);
+        lanes::store(&weight_[i], weight);
+        sum += lanes::fold(weight);
+      }
+    }
+    weight_.resize(n);
+    const double inverse = 1.0 / sum;
+    for (double& weight : weight_) weight *= inverse;
+  }
+  /// wait_ becomes -ln u of each of `ids`, or 1 without noise.
+  void draw(std::span<const std::int32_t> ids, std::int32_t step, std::int32_t query_head) {
+    if (!settings_.noise) {
+      std::fill(wait_.begin(), wait_.end(), 1.0);
+      return;
+    }
     const auto word = [](std::int32_t x) { return static_cast<std::uint64_t>(x); };
     const std::uint64_t key = counter_key(
         {place_.seed, word(place_.layer), word(place_.first_query_head + query_head), word(step)});
-    double highest = -std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      const std::uint64_t id = ids.empty() ? i : word(ids[i]);
-      const double noise = settings_.noise ? counter_gumbel(key, id) : 0.0;
-      weight_[i] = (logits[i] + noise) / tau;
-      highest = std::max(highest, weight_[i]);
+    while (static_cast<std::int32_t>(mixed_.size()) <= step) mixed_.push_back(mix64(mixed_.size()));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      wait_[i] = uniform_of(key, mixed_[static_cast<std::size_t>(ids[i])]);
     }
-    double sum = 0;
-    for (double& weight : weight_) {
-      weight = std::exp(weight - highest);
-      sum += weight;
+    for (std::size_t i = ids.size(); i < wait_.size(); ++i) wait_[i] = 0.5;
+    for (std::size_t i = 0; i < wait_.size(); i += 4) {
+      lanes::store(&wait_[i], -lanes::log_positive(lanes::load(&wait_[i])));
     }
-    for (double& weight : weight_) weight /= sum;
   }
 
   GumbelSettings settings_;
   SessionPlace place_;
   std::vector<double> score_;  // by id
   std::vector<double> weight_;
+  std::vector<std::uint64_t> mixed_;  // by id: its counter, mixed
+  std::vector<double> wait_;          // of a row: -ln u, exponentially distributed
+  std::vector<std::int32_t> all_ids_;
   std::int32_t prompt_ = 0;
 };
 
@@ -163,11 +205,12 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
         fmt::format("a budget of {} entries has no room for {} recent ones", entries, recent));
   }
   settling.settle("recent", recent);
+  const bool harness = settling.word("delta_tau") == "harness";
   return std::make_shared<GumbelRule>(
       GumbelSettings{.tau_init = tau_init,
                      .tau_end = tau_end,
-                     .whole_difference = settling.word("delta_tau") == "harness",
-                     .max_new_tokens = settling.integer("max_new_tokens"),
+                     .whole_difference = harness,
+                     .max_new_tokens = harness ? 0 : settling.integer("max_new_tokens"),
                      .noise = settling.word("noise") == "gumbel",
                      .per_layer = settling.word("accumulate") == "per_layer",
                      .recent = recent,

@@ -133,8 +133,12 @@ LogitAverageSettings settle_logit_average(Settling& settling, std::int64_t recen
   std::int64_t window = settling.integer("score_window");
   if (window == 0) window = std::max(recent, kLeastWindow);
   settling.settle("score_window", window);
-  return {.rows = settling.word("estimator") == "rows",
-          .keep = settling.number("ema"),
+  const bool rows = settling.word("estimator") == "rows";
+  if (window > static_cast<std::int64_t>(kMostRows)) {
+    settling.refuse(fmt::format("score_window: expected {}, got {}", kRowsRange, window));
+  }
+  return {.rows = rows,
+          .keep = rows ? 0.0 : settling.number("ema"),
           .window = static_cast<std::int32_t>(window)};
 }
 
@@ -146,8 +150,9 @@ std::vector<ParamInfo> logit_average_params() {
           number_param("ema", "alpha", 0.9, 0, 0.999999, "a number in [0, 1)",
                        "what the moving average keeps a step; 0: the current step alone",
                        "KeepKV eq. (8); its value is not published"),
-          integer_param("score_window", "w", 0, 0, 1e6,
-                        "an integer >= 1, or 0 for the recent budget, at least 8",
+          integer_param("score_window", "w", 0, 0, kMostRows,
+                        "an integer in [1, 65536] (so many rows are kept, a number an entry), or "
+                        "0 for the recent budget, at least 8",
                         "prompt rows before the last that scores begin with; rows: R",
                         "KeepKV eq. (8); its value is not published"),
           word_param("gqa", {"mean_s"},

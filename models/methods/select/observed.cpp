@@ -5,12 +5,12 @@
 
 #include <vector>
 
-#include "models/methods/select/select.hpp"
+#include "models/methods/select/prompt_cut.hpp"
 
 namespace kvsim {
 namespace {
 
-class ObservedSelector final : public Selector {
+class ObservedSelector final : public PromptCutSelector {
  public:
   void learn_prompt(PromptScores& scores) override {
     const auto sums = scores.column_sums(1.0);
@@ -19,21 +19,12 @@ class ObservedSelector final : public Selector {
       score_[i] = sums[i] / static_cast<double>(sums.size() - i);
     }
   }
-  double score(std::int32_t id) const override {
-    const auto at = static_cast<std::size_t>(id);
-    return at < score_.size() ? score_[at] : 0.0;
-  }
   double importance(std::int32_t id, std::int32_t /*newest*/, bool /*at_prefill*/) const override {
     return score(id);
   }
-  void leaving(const EntryTable& /*entries*/, std::int32_t /*newest*/, std::int64_t /*room*/,
-               std::vector<std::int32_t>& /*out*/) override {}
-
- private:
-  std::vector<double> score_;
 };
 
-class ObservedRule final : public SelectRule {
+class ObservedRule final : public PromptCutRule {
  public:
   explicit ObservedRule(ScoreExec exec) : exec_{exec} {}
 
@@ -47,17 +38,6 @@ class ObservedRule final : public SelectRule {
     needs.score_copies = 2;  // logits, and the fp32 softmax cast back
     return needs;
   }
-  bool leaves_in_decode() const override { return false; }
-  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
-                                   std::int64_t tokens) const override {
-    return held_by_appending(budget, prompt, tokens);
-  }
-  Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kAppend; }
-  Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
-    return Bytes{0};
-  }
-  void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
-                const HeadShape& /*shape*/) const override {}
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
     return {.flops = static_cast<double>(prompt) * shape.n_heads};  // the division

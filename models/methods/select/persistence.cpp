@@ -260,10 +260,12 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
   if (percentile) return make_percentile(settling);
   const std::int64_t entries = settling.budget_entries(0.2);
   settling.set_entries(entries);
+  const bool cumulative = settling.word("history") == "cumulative";
   const PersistenceSettings settings{
       .recent = settling.integer("recent"),
-      .history = static_cast<std::int32_t>(settling.integer("history_steps")),
-      .cumulative = settling.word("history") == "cumulative",
+      .history =
+          cumulative ? 1 : static_cast<std::int32_t>(settling.integer("history_steps")),
+      .cumulative = cumulative,
       .drop = settling.number("drop")};
   return std::make_shared<PersistenceRule>(settings, entries,
                                            score_exec_of(settling.word("score_exec")));
@@ -282,7 +284,7 @@ AxisChoice select_persistence() {
                  integer_param("recent", "r", 10, 0, kManyEntries, "an integer >= 0",
                                "last tokens kept whatever their counts",
                                "Scissorhands, by a second implementation"),
-                 integer_param("history_steps", "w", 400, 1, kManyEntries, "an integer >= 1",
+                 integer_param("history_steps", "w", 400, 1, kMostRows, kRowsRange,
                                "rows in which an entry's lows are counted",
                                "Scissorhands, by a second implementation"),
                  word_param(

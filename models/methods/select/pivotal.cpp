@@ -131,14 +131,27 @@ class PivotalRule final : public SelectRule {
     traffic.score_row_read += 2.0 * shape.group * events.attended * 4.0;  // percentile, compare
     traffic.side_read += events.attended * 4.0;
     traffic.side_write += events.attended * 4.0;
-    traffic.extra_flops += events.attended * 3.0;
+    traffic.extra_flops += events.attended * (3.0 + kQuantileFlops);
     if (events.left > 0) {
       traffic.move_read += (events.attended - events.left) * (shape.row_bytes() + 4.0);
       traffic.move_write += (events.attended - events.left) * (shape.row_bytes() + 4.0);
     }
   }
 
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
+                             std::int64_t prompt) const override {
+    const auto s = static_cast<double>(prompt);
+    const double rows = std::clamp(s - settings_.start, 0.0, static_cast<double>(settings_.history));
+    const double seen = s - rows / 2.0;  // entries of a row, on average
+    // Sum over the group, the quantile of the row, the comparison with it.
+    return {.flops = rows * seen * (shape.n_heads + (kQuantileFlops + 1.0) * shape.n_kv_heads)};
+  }
+
  private:
+  // The percentile of a row by quickselect: about 2 E comparisons for an extreme rank, 3.4 E for
+  // the middle (Knuth 1971), and as many to find its upper neighbour.
+  static constexpr double kQuantileFlops = 4.0;
+
   PivotalSettings settings_;
 };
 
@@ -168,7 +181,7 @@ std::vector<ParamInfo> pivotal_params() {
   const std::string source = "Scissorhands, released simulation";
   return {number_param("percentile", "", 0.9, 0, 1.0, "a number in [0, 1]",
                        "of its row, above which an entry is pivotal", source),
-          integer_param("lru_window", "", 400, 1, kManyEntries, "an integer >= 1",
+          integer_param("lru_window", "", 400, 1, kMostRows, kRowsRange,
                         "steps for which a pivotal entry stays",
                         source + "; the paper's history for want of a printed value"),
           integer_param("position_window", "", 10, 1, kManyEntries, "an integer >= 1",

@@ -109,6 +109,7 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
                     "(R-KV), got {}",
                     kernel));
   }
+  const bool by_share = settling.word("retain_direction").ends_with("_percent");
   return make_periodic(
       {.interval = settling.integer("divide_length"), .target = 0, .prompt_too = true},
       std::make_shared<RkvScorer>(
@@ -117,7 +118,8 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
                    .lambda = settling.number("mix_lambda"),
                    .redundancy = {.threshold = settling.number("threshold"),
                                   .retain = direction_of(settling.word("retain_direction")),
-                                  .retain_ratio = settling.number("retain_ratio")}}));
+                                  .retain_ratio = by_share ? settling.number("retain_ratio")
+                                                           : 0.0}}));
 }
 
 }  // namespace

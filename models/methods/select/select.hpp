@@ -48,6 +48,12 @@ AxisChoice select_pyramid_infer();
 [[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(Settling& settling);
 [[nodiscard]] std::vector<ParamInfo> pivotal_params();
 
+/// Most rows of attention that a selection may look back on: each is kept, a number an entry, and
+/// no published setting is above 400.
+inline constexpr double kMostRows = 65536;
+inline constexpr const char* kRowsRange =
+    "an integer in [1, 65536] (so many rows are kept, a number an entry)";
+
 /// RoPE position of a cached key: its own, or its index in the cache.
 [[nodiscard]] ParamInfo positions_param();
 

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/select/select.hpp"
+#include "models/methods/select/prompt_cut.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -25,7 +25,7 @@ struct WindowSettings {
   bool pool_max = true;
 };
 
-class WindowSelector final : public Selector {
+class WindowSelector final : public PromptCutSelector {
  public:
   explicit WindowSelector(const WindowSettings& settings) : settings_{settings} {}
 
@@ -56,13 +56,8 @@ class WindowSelector final : public Selector {
     }
   }
 
-  double score(std::int32_t id) const override {
-    const auto at = static_cast<std::size_t>(id);
-    return at < score_.size() ? score_[at] : 0.0;
-  }
   double importance(std::int32_t id, std::int32_t /*newest*/, bool /*at_prefill*/) const override {
-    const auto at = static_cast<std::size_t>(id);
-    return at < score_.size() ? score_[at] : std::numeric_limits<double>::infinity();
+    return has_score(id) ? score(id) : std::numeric_limits<double>::infinity();
   }
   std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
     if (allotted.entries > settings_.window || allotted.entries >= prompt) {
@@ -77,20 +72,17 @@ class WindowSelector final : public Selector {
   void allow(const Allotment& /*allotted*/, std::int64_t room) override {
     degenerate_ = room <= settings_.window && room < prompt_;
   }
-  void leaving(const EntryTable& /*entries*/, std::int32_t /*newest*/, std::int64_t /*room*/,
-               std::vector<std::int32_t>& /*out*/) override {}
   void report(Counts& counts) const override {
     if (degenerate_) counts["degenerate"] += 1;
   }
 
  private:
   WindowSettings settings_;
-  std::vector<double> score_;  // by position before the window
   std::int32_t prompt_ = 0;
   bool degenerate_ = false;
 };
 
-class WindowRule final : public SelectRule {
+class WindowRule final : public PromptCutRule {
  public:
   explicit WindowRule(const WindowSettings& settings) : settings_{settings} {}
 
@@ -103,17 +95,6 @@ class WindowRule final : public SelectRule {
     needs.prompt_window = settings_.window;
     return needs;
   }
-  bool leaves_in_decode() const override { return false; }
-  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
-                                   std::int64_t tokens) const override {
-    return held_by_appending(budget, prompt, tokens);
-  }
-  Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kAppend; }
-  Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
-    return Bytes{0};
-  }
-  void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
-                const HeadShape& /*shape*/) const override {}
   // Beyond the window's rows: their sum over queries and the pooling.
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {

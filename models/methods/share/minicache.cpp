@@ -413,13 +413,13 @@ std::shared_ptr<const ShareRule> make(Settling& settling) {
   shape.merge = merge == "slerp"      ? PairMerge::kSlerp
                 : merge == "max_norm" ? PairMerge::kMaxNorm
                                       : PairMerge::kAverage;
-  shape.interpolation = settling.number("interpolation");
+  if (shape.merge == PairMerge::kSlerp) shape.interpolation = settling.number("interpolation");
   const std::string& rule = settling.word("retention_rule");
   shape.rule = rule == "range_far"       ? Retention::kRangeFar
                : rule == "topk_far"      ? Retention::kTopkFar
                : rule == "paper_literal" ? Retention::kPaperLiteral
                                          : Retention::kNone;
-  shape.retention = settling.number("retention");
+  shape.retention = shape.rule == Retention::kNone ? 0.0 : settling.number("retention");
   shape.whole_rows = settling.word("unit") == "token";
   shape.folded = settling.word("restore") == "folded";
   shape.n_kv_heads = std::max(settling.site().shape.n_kv_heads, 1);

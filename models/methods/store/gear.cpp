@@ -292,19 +292,24 @@ std::shared_ptr<const StoreRule> make(Settling& settling) {
   shape.levels =
       settling.word("levels") == "code" ? shape.bits * shape.bits - 1 : (1 << shape.bits) - 1;
   shape.per_vector = settling.word("backbone") == "kcvt";
-  shape.outliers_of_width = settling.word("outliers") == "code";
-  shape.group = static_cast<std::int32_t>(settling.integer("quant_group"));
+  const std::string& variant = settling.word("variant");
+  const bool has_outliers = variant != "gear-l";
+  shape.outliers_of_width = has_outliers && settling.word("outliers") == "code";
+  // Whole vectors have no groups.
+  if (!shape.per_vector) shape.group = static_cast<std::int32_t>(settling.integer("quant_group"));
   shape.block = static_cast<std::int32_t>(settling.integer("buffer"));
   if (shape.per_vector && !settling.given("buffer")) {
     shape.block = 20;
     settling.settle("buffer", std::int64_t{20});
   }
-  const std::string& variant = settling.word("variant");
-  shape.outliers = variant == "gear-l" ? 0.0 : settling.number("outlier_share");
-  shape.prompt_rank = static_cast<std::int32_t>(settling.integer("prompt_rank"));
-  shape.block_rank = static_cast<std::int32_t>(settling.integer("block_rank"));
-  if (variant == "outlier-kivi") shape.prompt_rank = shape.block_rank = 0;
-  shape.rounds = static_cast<std::int32_t>(settling.integer("rounds"));
+  shape.outliers = has_outliers ? settling.number("outlier_share") : 0.0;
+  if (variant == "outlier-kivi") {
+    shape.prompt_rank = shape.block_rank = 0;
+  } else {
+    shape.prompt_rank = static_cast<std::int32_t>(settling.integer("prompt_rank"));
+    shape.block_rank = static_cast<std::int32_t>(settling.integer("block_rank"));
+    shape.rounds = static_cast<std::int32_t>(settling.integer("rounds"));
+  }
   if (!shape.per_vector && shape.block % shape.group != 0) {
     settling.refuse(
         fmt::format("buffer: expected a multiple of quant_group {} (keys are grouped along the "
