@@ -60,6 +60,7 @@ struct MarkGroup {
   std::string label{};
   std::vector<ChartPoint> points{};
   bool reference = false;  // no method to choose: not part of the front
+  std::optional<std::size_t> style{};  // which of the line styles; else by its place
   bool faint = false;      // small and grey, under the others and without an entry of its own
 };
 

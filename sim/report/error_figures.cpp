@@ -1,7 +1,10 @@
 #include "sim/report/error_figures.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,11 +17,14 @@ namespace {
 constexpr double kRounding = 1e-5;       // fp32 against itself in another order of sums
 constexpr std::size_t kMostGroups = 16;  // that a legend can tell apart
 
-void add_figure(ScatterChart chart, const std::vector<ErrorMark>& marks, double ErrorMark::*x,
-                FigureSet& set) {
+/// Fills in groups and remark; returns how many marks there are.
+std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,
+                      double ErrorMark::*x) {
   std::set<std::string> exact;
   for (const ErrorMark& mark : marks) {
     if (!(mark.*x > 0)) continue;
+    // A bound on what few entries can do says nothing of a cache that holds them all.
+    if (x == &ErrorMark::held && mark.reads_part && mark.method.starts_with("oracle")) continue;
     if (!(mark.error >= kRounding)) {
       exact.insert(mark.method);
       continue;
@@ -37,7 +43,6 @@ void add_figure(ScatterChart chart, const std::vector<ErrorMark>& marks, double 
                      [](ChartPoint a, ChartPoint b) { return a.x < b.x; });
     n += group.points.size();
   }
-  if (n < 2) return;
   if (chart.groups.size() > kMostGroups) {
     const std::vector<ChartPoint> front = pareto_front(chart.groups);
     const auto leads = [&](const ChartPoint p) {
@@ -58,8 +63,17 @@ void add_figure(ScatterChart chart, const std::vector<ErrorMark>& marks, double 
   } else if (!exact.empty()) {
     chart.remark = fmt::format("below 1e-5: {}", fmt::join(exact, ", "));
   }
-  set.figures.push_back(draw(chart));
-  set.figures.back().kind = chart.name;
+  return n;
+}
+
+/// The same method looks the same in every one of `charts`.
+void share_styles(std::vector<ScatterChart>& charts) {
+  std::map<std::string, std::size_t> styles;
+  for (ScatterChart& chart : charts) {
+    for (MarkGroup& group : chart.groups) {
+      if (!group.faint) group.style = styles.emplace(group.label, styles.size()).first->second;
+    }
+  }
 }
 
 }  // namespace
@@ -73,16 +87,21 @@ void add_error_figures(const std::vector<ErrorMark>& marks, const std::string& a
                      .x_column = "bytes_share",
                      .y_column = "rel_error_mean",
                      .x_scale = 100};
-  add_figure(chart, marks, &ErrorMark::held, set);
-  if (std::none_of(marks.begin(), marks.end(),
-                   [](const ErrorMark& mark) { return mark.reads_part; })) {
-    return;
+  ScatterChart read = chart;
+  read.name = "error_vs_read";
+  read.title = "Attention output error against traffic: " + about;
+  read.x_label = "bytes read in decode steps (% of what the full cache reads)";
+  read.x_column = "read_share";
+  std::vector<ScatterChart> charts;
+  if (add_marks(chart, marks, &ErrorMark::held) >= 2) charts.push_back(std::move(chart));
+  const bool some_part = std::any_of(marks.begin(), marks.end(),
+                                     [](const ErrorMark& mark) { return mark.reads_part; });
+  if (some_part && add_marks(read, marks, &ErrorMark::read) >= 2) charts.push_back(std::move(read));
+  share_styles(charts);
+  for (const ScatterChart& each : charts) {
+    set.figures.push_back(draw(each));
+    set.figures.back().kind = each.name;
   }
-  chart.name = "error_vs_read";
-  chart.title = "Attention output error against traffic: " + about;
-  chart.x_label = "bytes read in decode steps (% of what the full cache reads)";
-  chart.x_column = "read_share";
-  add_figure(chart, marks, &ErrorMark::read, set);
 }
 
 }  // namespace kvsim

@@ -125,7 +125,7 @@ Figure draw(const ScatterChart& chart) {
   std::size_t style_at = 0;
   for (std::size_t i = 0; i < chart.groups.size(); ++i) {
     if (chart.groups[i].faint) continue;
-    const LineStyle style = line_style(style_at++);
+    const LineStyle style = line_style(chart.groups[i].style.value_or(style_at++));
     marks(i, fmt::format("lines lw 1 dt {} lc rgb '{}'", style.dash, style.colour));
     marks(i, fmt::format("points pt {} ps 1.3*spot lc rgb '{}'", style.mark, style.colour));
     title(fmt::format("linespoints lw 1 dt {} lc rgb '{}' pt {} ps mark", style.dash, style.colour,

@@ -57,6 +57,16 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                     "what its parameters suggest, and a replay measures it",
                     spec.method->name()));
   }
+  const StepTraffic step =
+      spec.method->decode_traffic(spec.llm->n_layers() - 1, CacheRows{in, 0}.shape(), spec.kv_dtype,
+                                  static_cast<double>(tokens), /*evicts=*/false);
+  if (host > Bytes{} && step.link_read > 0) {
+    notes.push_back(
+        fmt::format("method {}: a step is charged for fetching all it reads from host memory; what "
+                    "it still holds from the step before is not fetched again, which only a replay "
+                    "counts",
+                    spec.method->name()));
+  }
   if (host > Bytes{}) {
     notes.push_back(fmt::format("{} of cache are kept in host memory at full length", host));
   }

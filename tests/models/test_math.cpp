@@ -28,6 +28,65 @@ TEST_CASE("the exponential of a lane is the library's to 2 ulp, and vanishes far
   CHECK(lanes::exp_nonpositive(lanes::D4{})[0] == 1.0);
 }
 
+TEST_CASE("the logarithm of a lane is the library's to 2 ulp, from the smallest to near 1") {
+  for (double x = 1e-300; x < 1e300; x *= 1.37) {
+    const lanes::D4 got = lanes::log_positive(lanes::D4{x, 0.5 + 1e-3, 1.0, 1e-16});
+    CHECK(std::abs(got[0] - std::log(x)) <= 4.5e-16 * std::abs(std::log(x)));
+    CHECK(got[2] == 0.0);
+  }
+  for (double away = 1.0 / 9007199254740992.0; away < 0.6; away *= 1.9) {  // what -ln u wants
+    const double x = 1.0 - away;
+    const double got = lanes::log_positive(lanes::all(x))[3];
+    CHECK(std::abs(got - std::log(x)) <= 4.5e-16 * std::abs(std::log(x)));
+  }
+}
+
+TEST_CASE("rows by blocks are the rows of group attention") {
+  for (const std::int32_t group : {1, 4}) {
+    for (const auto& [prompt, tokens, first] :
+         {std::array{1, 2, 0}, std::array{31, 40, 7}, std::array{257, 257, 0}}) {
+      const std::int32_t d = 9;
+      std::vector<float> q(static_cast<std::size_t>(group * tokens * d));
+      std::vector<float> keys(static_cast<std::size_t>(tokens * d));
+      for (std::size_t i = 0; i < q.size(); ++i) q[i] = std::sin(0.7F * static_cast<float>(i));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        keys[i] = std::cos(1.3F * static_cast<float>(i * i % 1009));
+      }
+      GroupAttention attention{group, d, 0.3};
+      std::int64_t rows = 0;
+      each_causal_row(q, keys, group, d, tokens, prompt, first, 0.3, [&](const CausalRow& row) {
+        CHECK(row.t == first + rows / group);
+        CHECK(row.g == rows % group);
+        ++rows;
+        std::vector<float> at(static_cast<std::size_t>(group * d));
+        for (std::int32_t g = 0; g < group; ++g) {
+          std::copy_n(q.begin() + (g * tokens + row.t) * d, d, at.begin() + g * d);
+        }
+        attention.run_weights(at, std::span{keys}.first(static_cast<std::size_t>((row.t + 1) * d)),
+                              {});
+        REQUIRE(row.logits.size() == attention.entries());
+        for (std::size_t i = 0; i < row.logits.size(); ++i) {
+          REQUIRE(std::abs(row.logits[i] - attention.logits(row.g)[i]) < 1e-12);
+          REQUIRE(std::abs(row.probabilities[i] - attention.probabilities(row.g)[i]) < 1e-13);
+        }
+      });
+      CHECK(rows == (prompt - first) * group);
+    }
+  }
+}
+
+TEST_CASE("an entry that one head does not see has no weight there, and its own elsewhere") {
+  GroupAttention attention{2, 1, 1.0};
+  const std::vector<float> q{1, 1};
+  const std::vector<float> keys{0, 0, 0};
+  const std::vector<float> values{1, 2, 6};
+  const double never = -std::numeric_limits<double>::infinity();
+  attention.run(q, keys, values, std::vector<double>{0, 0, never, 0, 0, 0});
+  CHECK(attention.output()[0] == doctest::Approx(1.5));  // of 1 and 2
+  CHECK(attention.output()[1] == doctest::Approx(3.0));  // of all three
+  CHECK(attention.probabilities(0)[2] == 0.0);
+}
+
 TEST_CASE("group attention is softmax attention, at odd sizes") {
   for (const std::int32_t group : {1, 2, 3, 4, 7}) {
     for (const std::int32_t d : {1, 3, 8, 31, 64}) {

@@ -48,6 +48,47 @@ const std::vector<Size> kSizes{{1, 1, 8},     {1, 31, 8},   {31, 31, 8}, {31, 64
                                {7, 40, 12},   {8, 40, 8},   {9, 40, 8},  {257, 300, 31},
                                {40, 257, 64}, {12, 20, 200}};
 
+TEST_CASE("a parameter that nothing reads under the settings given is refused, with those settings") {
+  const auto why = [](const char* name, const Params& params) -> std::string {
+    try {
+      (void)make_method({name, params, {}}, 512,
+                        {.recorded = Dtype::kFp16,
+                         .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 64},
+                         .windows = {},
+                         .n_layers = 8});
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "made";
+  };
+  const auto word_of = [](const char* text) { return ParamValue{std::string{text}}; };
+  const auto has = [](const std::string& text, std::string_view part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  has(why("minicache", {{"merge", word_of("average")}, {"interpolation", 0.3}}),
+      "parameter interpolation is given, and has no effect with share=minicache, merge=average");
+  CHECK(why("minicache", {{"merge", word_of("slerp")}, {"interpolation", 0.3}}) == "made");
+  has(why("keyformer", {{"delta_tau", word_of("harness")}, {"max_new_tokens", std::int64_t{9}}}),
+      "delta_tau=harness");
+  has(why("gear", {{"variant", word_of("outlier-kivi")}, {"rounds", std::int64_t{5}}}),
+      "variant=outlier-kivi");
+  has(why("kvmerger", {{"sigma_rule", word_of("mean_dist")}, {"sigma", 2.0}}),
+      "sigma_rule=mean_dist");
+  has(why("keepkv", {{"estimator", word_of("rows")}, {"ema", 0.5}}), "estimator=rows");
+  // Two words for one budget, and what is no share of it.
+  has(why("h2o", {{"heavy", 0.3}, {"recent", 0.3}}), "one follows from the other");
+  CHECK(why("h2o", {{"heavy", 0.5}, {"recent", 0.5}}) == "made");
+  has(why("h2o", {{"recent", -0.5}}), "-1 for the rest, got -0.5");
+  // Rows are kept: not without end.
+  for (const auto& [name, param] : {std::pair{"morphkv", "window"},
+                                    {"scissorhands", "history_steps"},
+                                    {"select=pivotal", "lru_window"},
+                                    {"keepkv", "score_window"}}) {
+    has(why(name, {{param, std::int64_t{1000000000}}}), "65536");
+  }
+}
+
 TEST_CASE("I1 I4 I9: sizes follow the law, and every token is somewhere or dropped for good") {
   for (const std::string& name : all_names()) {
     for (const Size& size : kSizes) {

@@ -90,7 +90,6 @@ std::vector<Case> scorers(bool interleaved) {
   bare.covariance = bare.vnorm = false;
   bare.future = 1;
   bare.sinks = 0;
-  bare.epsilon = 0.02;
   const PlainScorer drawn = [](const HeadVectors&, const Ids& ids, std::int64_t) {
     test::Scores all;
     for (const auto id : ids)
@@ -107,8 +106,7 @@ std::vector<Case> scorers(bool interleaved) {
        {{"use_covariance", false},
         {"use_vnorm", false},
         {"n_future_positions", std::int64_t{1}},
-        {"n_sink", std::int64_t{0}},
-        {"epsilon", 0.02}},
+        {"n_sink", std::int64_t{0}}},
        test::plain_expected(bare)},
       {"random", {}, drawn},
       {"select=last-window", {{"window", std::int64_t{5}}}, test::plain_last_window(5, 7)},

@@ -64,6 +64,54 @@ TEST_CASE("d2o's merge is what a plain re-telling is, on made-up and recorded he
   CHECK(merged > 200);
 }
 
+/// D2O's gate over two heads, both sessions' and each head's own.
+struct RankRun {
+  RankRun(const std::vector<HeadVectors>& heads, const char* gate)
+      : layer{.layer = 0, .n_layers = 1, .heads = heads}, method{make_method({"h2o+merge=cosine_ema", {{"gate", std::string{gate}}}, Budget{0, 24}},
+                           heads[0].prompt, {.recorded = Dtype::kFp32})},
+        session{as_composed(*method),
+                {.layer = 0,
+                 .group = heads[0].group,
+                 .head_dim = heads[0].head_dim,
+                 .tokens = static_cast<std::int32_t>(heads[0].tokens),
+                 .scale = heads[0].scale},
+                heads},
+        scores{heads, 0, layer} {
+    session.learn(scores);
+    session.prefill(scores, {.entries = 24});
+  }
+  LayerVectors layer;
+  std::shared_ptr<const Method> method;
+  CacheSession session;
+  PromptScores scores;
+};
+
+TEST_CASE("d2o's rank gate: one head's is its own, twins agree, unlike heads merge at equal ranks") {
+  const auto a = clustered_head(2, kDim, 140, 70, 51);
+  const auto b = clustered_head(2, kDim, 140, 70, 52);
+  const auto both = [](const HeadVectors& x, const HeadVectors& y) { return std::vector{x, y}; };
+  RankRun own{{a.view}, "per_head"};
+  RankRun alone{{a.view}, "rank_mean"};
+  RankRun twins{both(a.view, a.view), "rank_mean"};
+  RankRun unlike{both(a.view, b.view), "rank_mean"};
+  CHECK(as_composed(*unlike.method).decision_scope() == DecisionScope::kLayer);
+  std::int32_t merged = 0;
+  std::int32_t apart = 0;
+  for (std::int64_t t = 70; t < 140; ++t) {
+    for (RankRun* each : {&own, &alone, &twins, &unlike}) each->session.step();
+    REQUIRE(alone.session.kept() == own.session.kept());
+    for (const std::size_t h : {std::size_t{0}, std::size_t{1}}) REQUIRE(twins.session.kept(h) == own.session.kept());
+    // What opens the gate for a rank opens it in both heads.
+    REQUIRE(unlike.session.events(0).merged == unlike.session.events(1).merged);
+    REQUIRE(unlike.session.entries(0).size() == unlike.session.entries(1).size());
+    merged += static_cast<std::int32_t>(unlike.session.events(0).merged);
+    apart += unlike.session.kept(0) != unlike.session.kept(1) ? 1 : 0;
+  }
+  CHECK(merged > 10);  // and not all of them
+  CHECK(merged < 70);
+  CHECK(apart > 0);  // each head keeps entries of its own choice
+}
+
 TEST_CASE("d2o: shares of layers add up, whole layers stay whole, even attention gets more") {
   std::vector<std::vector<HeadVerdict>> layers;
   for (int l = 0; l < 8; ++l) {

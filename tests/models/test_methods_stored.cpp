@@ -176,6 +176,17 @@ TEST_CASE("power iteration: orthonormal, never worse than nothing, exact at full
   }
 }
 
+TEST_CASE("power iteration: rows that come twice cost no rank") {
+  // Two directions, the longer four times over: rank 2 is exact, from the first round on.
+  const std::vector<double> x{3, 0, 0, 3, 0, 0, 3, 0, 0, 3, 0, 0, 0, 1, 0};
+  const LowRank part = power_iteration(x, 5, 3, 2, 1);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double got =
+        part.a[i / 3 * 2] * part.b[i % 3 * 2] + part.a[i / 3 * 2 + 1] * part.b[i % 3 * 2 + 1];
+    CHECK(std::abs(got - x[i]) < 1e-12);
+  }
+}
+
 const std::vector<std::string> kStores{"int8",           "rtn",  "kivi-2", "kivi-4",  "fp8-e4m3",
                                        "smoothquant-kv", "gear", "think",  "fp8-e5m2"};
 struct Size {

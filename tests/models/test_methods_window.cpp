@@ -158,11 +158,10 @@ std::vector<Case> cases(std::int64_t budget) {
          return against(s, test::PlainObserved{h[0], budget}, h[0]);
        }});
   for (const bool cumulative : {false, true}) {
-    all.push_back({"scissorhands",
-                   {{"history", word(cumulative ? "cumulative" : "window")},
-                    {"recent", integer(5)},
-                    {"history_steps", integer(70)}},
-                   budget,
+    Params settings{{"history", word(cumulative ? "cumulative" : "window")},
+                    {"recent", integer(5)}};
+    if (!cumulative) settings["history_steps"] = integer(70);
+    all.push_back({"scissorhands", settings, budget,
                    [=](CacheSession& s, const Heads& h, const SessionPlace&) {
                      return against(s, test::PlainScissors{h[0], budget, 5, 70, cumulative}, h[0]);
                    }});

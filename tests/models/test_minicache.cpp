@@ -161,8 +161,9 @@ TEST_CASE("both layers' rows against a plain telling, prompt and decode") {
       for (const std::string rule : {"range_far", "topk_far", "paper_literal", "none"}) {
         for (const std::string merge : {"slerp", "max_norm", "average"}) {
           INFO(rule, " ", merge, " prompt ", prompt);
-          PairRun run{method_of("minicache", prompt,
-                                {{"retention_rule", rule}, {"merge", merge}, {"gamma", 0.2}}, {},
+          Params settings{{"retention_rule", rule}, {"merge", merge}};
+          if (rule != "none") settings["gamma"] = 0.2;
+          PairRun run{method_of("minicache", prompt, settings, {},
                                 {.n_heads = heads * group, .n_kv_heads = heads, .head_dim = d}),
                       pair};
           for (int t = prompt; t < tokens; ++t) run.session.step();

@@ -411,7 +411,8 @@ TEST_CASE("a measured law is, at the trace's own lengths, what the replay holds"
   files.write("config.json", kTraceModel);
   fs::copy_file(kSample, files.folder() / "t.safetensors");
   const Trace trace = Trace::open(kSample);
-  for (const std::string_view name : {"kvmerger", "adakv", "d2o"}) {
+  // MiniCache's entries have a law, what it retains of the prompt has none: bytes are measured.
+  for (const std::string_view name : {"kvmerger", "adakv", "d2o", "minicache"}) {
     INFO(name);
     Scenario scenario = read_scenario(
         files.write("s.json",
@@ -567,6 +568,12 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
   agree(R"(, "method": {"name": "h2o", "budget": null, "recent": null})", true);
   agree(R"(, "method": {"name": "h2o", "measured_on": null})", true);
   agree(R"(, "method": {"name": "h2o", "measured_on": 3})", false);
+  const auto replayed = [&](std::string_view measured, bool good) {
+    agree(fmt::format(R"(, "replay": {{"trace": "t.safetensors", "methods": [{{"name": "h2o",
+      "measured_on": {}}}]}})", measured), good);
+  };
+  replayed("null", true);
+  replayed(R"("t.safetensors")", false);
   agree(R"(, "points": [{"batch": null}])", true);
   agree(R"(, "points": [null])", false);
   agree(R"(, "memory": {"hbm": null})", true);

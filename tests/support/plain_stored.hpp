@@ -150,7 +150,16 @@ struct PlainGear {
     }
     std::sort(longest.begin(), longest.end());
     std::vector<Row> b;
-    for (std::size_t c = 0; c < rank; ++c) b.push_back(lost[longest[c].second]);
+    for (const auto& [minus_square, i] : longest) {
+      if (b.size() == rank || minus_square == 0) break;
+      std::vector<Row> with = b;  // a row that those before it make up would be lost
+      with.push_back(lost[i]);
+      plain_orthonormal(with);
+      if (std::any_of(with.back().begin(), with.back().end(), [](double x) { return x != 0; })) {
+        b.push_back(lost[i]);
+      }
+    }
+    b.resize(rank, Row(d, 0.0));
     std::vector<Row> a(rank, Row(n));
     for (int round = 0; round < 3; ++round) {
       plain_orthonormal(b);

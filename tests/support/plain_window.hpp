@@ -188,13 +188,14 @@ struct PlainMorph : PlainKept {
 struct PlainDrift : PlainKept {
   using Column = std::deque<double>;  // the last R rows, oldest first
   PlainDrift(const HeadVectors& of, const PlainMorphSettings& settings)
-      : head{of}, set{settings}, table(static_cast<std::size_t>(of.group)) {
+      : head{of}, set{settings}, table(static_cast<std::size_t>(of.group)), hidden(table.size()) {
     const auto s = static_cast<std::int32_t>(head.prompt);
     for (std::int32_t t = 0; t < s; ++t) add(t);
     for (std::int32_t t = std::max(0, s - set.window); t < s; ++t) look(t, up_to(t));
     if (!set.before) cut(s - 1, set.total, 0);
   }
   void step(std::int32_t t) {
+    for (Positions& each : hidden) each.clear();
     if (set.before) {
       // The new token has no column yet; it counts as an entry.
       if (std::ssize(kept) + 1 > set.total + 1) cut(t, set.total, 1);
@@ -216,7 +217,9 @@ struct PlainDrift : PlainKept {
   void look(std::int32_t t, const Positions& seen) {
     const double nothing = set.logits ? -std::numeric_limits<double>::infinity() : 0.0;
     for (std::size_t m = 0; m < table.size(); ++m) {
-      Row row = plain_logits(head, static_cast<std::int32_t>(m), t, seen);
+      Positions own = seen;
+      for (const std::int32_t id : hidden[m]) own.erase(id);
+      Row row = plain_logits(head, static_cast<std::int32_t>(m), t, own);
       if (!set.logits) row = plain_softmax(row);
       std::size_t rank = 0;
       for (const std::int32_t id : kept) {
@@ -250,13 +253,18 @@ struct PlainDrift : PlainKept {
         for (std::size_t r = 0; r < sum[c].size(); ++r) sum[c][r] += table[m][c][r];
       }
     }
-    for (auto& columns : table) {
+    for (std::size_t m = 0; m < table.size(); ++m) {
+      auto& columns = table[m];
       // Each head's own choice, ranks standing for entries.
       PlainKept own;
       own.kept = up_to(static_cast<std::int32_t>(columns.size()) - 1);
       own.drop_lowest(fuse(columns, distant.size()),
                       up_to(static_cast<std::int32_t>(distant.size()) - 1), room);
       clear = clear && own.clear;
+      std::int32_t at = 0;
+      for (const std::int32_t id : kept) {  // before the step's attention: not seen in it
+        if (!own.kept.contains(at++) && set.before) hidden[m].insert(id);
+      }
       std::vector<Column> left;
       for (const std::int32_t c : own.kept) left.push_back(columns[static_cast<std::size_t>(c)]);
       columns = left;
@@ -270,6 +278,7 @@ struct PlainDrift : PlainKept {
   HeadVectors head;
   PlainMorphSettings set;
   std::vector<std::vector<Column>> table;  // [query head][column]
+  std::vector<Positions> hidden;           // of the step, by query head
 };
 
 /// TOVA, section 4.2; all heads of a layer or one.
