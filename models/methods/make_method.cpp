@@ -405,6 +405,15 @@ class Settler final : public Settling {
                          "must lose as many: budget={} gives each its own number",
                          choice("merge"), choice("budget")));
     }
+    const TraceInputs& more = needs.inputs;
+    if (parts_.merge->refresh_period() > 0 &&
+        (parts_.select->nested() || more.hidden || more.output_projection || more.repeat ||
+         !more.per_head.empty() || !more.predicted.empty())) {
+      refuse(
+          fmt::format("refresh_period makes the cache of one head anew from its own queries, keys "
+                      "and values, and select={} needs more of the layer than those",
+                      choice("select")));
+    }
     if (parts_.share && parts_.query_head) {
       refuse(fmt::format("share={} pairs the rows of KV heads: expected granularity=kv_head",
                          choice("share")));

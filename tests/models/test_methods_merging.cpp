@@ -6,6 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "models/math/cosine_search.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
@@ -483,6 +485,10 @@ TEST_CASE("what cannot be is refused with the reason") {
   says("keepkv", {{"ema", 1.0}}, "a number in [0, 1)");
   says("d2o+budget=ada", {{"gate", std::string{"rank_mean"}}}, "two choices on the axis budget");
   says("d2o", {{"gate", std::string{"rank"}}}, "one of per_head, rank_mean");
+  for (const char* select : {"critical", "kvzip", "kvzip-plus"}) {
+    says(fmt::format("select={}+merge=zip", select), {{"refresh_period", std::int64_t{8}}},
+         "needs more of the layer than those");
+  }
   says("keepkv", {{"key_rule", std::string{"mean"}}}, "zip_guarded");
   says("keepkv", {{"heavy_share", 0.1}}, "at least 4 sinks and 1 recent");
   says("keepkv", {{"heavy_share", 1.0}}, "at least 4 sinks and 1 recent");

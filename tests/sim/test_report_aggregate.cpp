@@ -127,6 +127,26 @@ TEST_CASE(
   CHECK(set.figures[1].kind == "error_vs_read");
   CHECK(set.figures[0].csv.find("1,1.1,0.2,0,quest") != std::string::npos);
   CHECK(set.figures[1].csv.find("1,0.2,0.2,1,quest") != std::string::npos);
+  // A bound that holds everything is drawn by what it reads, and moves no other method's look.
+  marks.insert(marks.begin(), {.method = "oracle-step",
+                               .error = 0.01,
+                               .held = 1,
+                               .read = 0.1,
+                               .reads_part = true});
+  set.figures.clear();
+  add_error_figures(marks, "x", set);
+  REQUIRE(set.figures.size() == 2);
+  CHECK(set.figures[0].csv.find("oracle-step") == std::string::npos);
+  CHECK(set.figures[1].csv.find("oracle-step") != std::string::npos);
+  const auto look = [&](std::size_t figure, const std::string& method) {
+    const std::string& script = set.figures[figure].script;
+    const std::size_t at = script.find("title '" + method + "'");
+    REQUIRE(at != std::string::npos);
+    const std::size_t line = script.rfind('\n', at);
+    return script.substr(line + 1, at - line);
+  };
+  for (const char* method : {"h2o", "quest"}) CHECK(look(0, method) == look(1, method));
+  CHECK(look(0, "h2o") != look(0, "quest"));
   for (int i = 0; i < 30; ++i) {  // more than a legend holds
     marks.push_back({.method = "m" + std::to_string(i), .error = 0.3, .held = 2, .read = 2});
   }
