@@ -161,8 +161,8 @@ void GroupAttention::run_weights(std::span<const float> q, std::span<const float
   KVSIM_CHECK(q.size() == group_ * d_, "q has {} elements, expected {}", q.size(), group_ * d_);
   KVSIM_CHECK(!keys.empty() && keys.size() % d_ == 0, "keys hold {} elements", keys.size());
   entries_ = keys.size() / d_;
-  KVSIM_CHECK(bias.empty() || bias.size() == entries_ || bias.size() == group_ * entries_, "{} biases, {} entries", bias.size(),
-              entries_);
+  KVSIM_CHECK(bias.empty() || bias.size() == entries_ || bias.size() == group_ * entries_,
+              "{} biases, {} entries", bias.size(), entries_);
   const std::size_t padded = (entries_ + 3) / 4 * 4;
   if (padded > stride_) {
     stride_ = padded + padded / 2 / 4 * 4;  // room to grow, one entry a step

@@ -21,7 +21,8 @@ class GroupAttention {
   GroupAttention(std::int32_t group, std::int32_t head_dim, double scale);
 
   /// q [group, d] fp32 row-major; keys, values [entries, d]; bias [entries], [group, entries] or
-  /// empty; -infinity hides an entry, of which one at least must be left. Errors: ContractError if a span's length disagrees, or entries < 1.
+  /// empty; -infinity hides an entry, of which one at least must be left. Errors: ContractError if
+  /// a span's length disagrees, or entries < 1.
   void run(std::span<const float> q, std::span<const float> keys, std::span<const float> values,
            std::span<const double> bias);
   /// Logits and probabilities alone; output() stays that of the last run.

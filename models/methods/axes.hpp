@@ -79,7 +79,8 @@ class Selector {
   /// decode rows.
   virtual void observe(const StepView& /*step*/) {}
   /// Entries that single query heads do not see at this step: adds -infinity at their places of
-  /// `bias` [group, entries], by slot. Called before a step's attention if SelectRule::hides_entries.
+  /// `bias` [group, entries], by slot. Called before a step's attention if
+  /// SelectRule::hides_entries.
   virtual void hide(const EntryTable& /*entries*/, std::span<double> /*bias*/) const {}
   /// A merge happened: the score of `into` takes in that of `from`.
   virtual void merge_scores(std::int32_t /*into*/, std::int32_t /*from*/, bool /*take_max*/) {}
@@ -190,9 +191,9 @@ class Merger {
   virtual ~Merger() = default;
   /// Before anything else; `head` indexes scores.heads().
   virtual void learn_prompt(PromptScores& /*scores*/, std::size_t /*head*/) {}
-  /// Of rules that need the layer: what the next absorb_prompt or absorb will be given, shown to the
-  /// mergers of all heads before any of them acts. `keys` [prompt, d] of the prompt's losers; empty:
-  /// `leaving` stand in the table.
+  /// Of rules that need the layer: what the next absorb_prompt or absorb will be given, shown to
+  /// the mergers of all heads before any of them acts. `keys` [prompt, d] of the prompt's losers;
+  /// empty: `leaving` stand in the table.
   virtual void consider(const EntryTable& /*entries*/, std::span<const std::int32_t> /*leaving*/,
                         std::span<const float> /*keys*/) {}
   /// The prompt's losers (ascending positions), all at once; `keys`, `values` [prompt, d]. The kept
@@ -405,7 +406,8 @@ class ReadRule {
     static_cast<void>(shape);
     return {.kv = full, .side = Bytes{0}, .host = Bytes{0}};
   }
-  /// Entries read of `entries` by a stored head in `layer`. An upper bound where only replay knows how far the query heads of a group agree.
+  /// Entries read of `entries` by a stored head in `layer`. An upper bound where only replay knows
+  /// how far the query heads of a group agree.
   [[nodiscard]] virtual double entries_read(std::int32_t /*layer*/, double entries) const {
     return entries;
   }

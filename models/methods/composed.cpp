@@ -128,14 +128,13 @@ StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadSha
 StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape& shape,
                                            Dtype recorded, double attended, bool evicts) const {
   const std::int32_t heads = stored_heads(shape);
-  const StepEvents events{
-      .attended = attended,
-      .read = parts_.read ? parts_.read->entries_read(layer, attended) : -1,
-      .left = evicts ? 1.0 : 0.0,
-      .merged = evicts && merges() ? 1.0 : 0.0,
-      .prompt = 0,
-      .stored = -1,
-      .shared = in_pair(layer) ? 1.0 : 0.0};
+  const StepEvents events{.attended = attended,
+                          .read = parts_.read ? parts_.read->entries_read(layer, attended) : -1,
+                          .left = evicts ? 1.0 : 0.0,
+                          .merged = evicts && merges() ? 1.0 : 0.0,
+                          .prompt = 0,
+                          .stored = -1,
+                          .shared = in_pair(layer) ? 1.0 : 0.0};
   const HeadShape head{.group = shape.n_heads / heads,
                        .head_dim = shape.head_dim,
                        .recorded = recorded,

@@ -347,7 +347,8 @@ class Settler final : public Settling {
       if (find_param(each.params, info.name) == nullptr) continue;
       modes += fmt::format("{}{}={}", modes.empty() ? "" : ", ", each.axis, each.name);
       for (const ParamInfo& mode : each.params) {
-        const bool decides = !mode.words.empty() || std::holds_alternative<bool>(mode.default_value);
+        const bool decides =
+            !mode.words.empty() || std::holds_alternative<bool>(mode.default_value);
         if (!decides || mode.name == info.name || !asked_.contains(mode.name)) continue;
         modes += fmt::format(", {}={}", mode.name, to_text(parts_.params.at(mode.name)));
       }
@@ -401,9 +402,10 @@ class Settler final : public Settling {
     }
     if (parts_.merge->needs_layer() && parts_.budget->scope() != BudgetScope::kHead &&
         choice("budget") != "variance") {
-      refuse(fmt::format("merge={} compares the losers of a layer's heads by rank, so all heads "
-                         "must lose as many: budget={} gives each its own number",
-                         choice("merge"), choice("budget")));
+      refuse(
+          fmt::format("merge={} compares the losers of a layer's heads by rank, so all heads "
+                      "must lose as many: budget={} gives each its own number",
+                      choice("merge"), choice("budget")));
     }
     const TraceInputs& more = needs.inputs;
     if (parts_.merge->refresh_period() > 0 &&

@@ -60,7 +60,14 @@ class MeasuredMethod final : public Method {
     return own ? own : Method::layer_bytes(layer, shape, recorded, prompt, tokens);
   }
   bool plain_rows() const override { return method_->plain_rows(); }
-  std::int32_t layer_kind(std::int32_t layer) const override { return method_->layer_kind(layer); }
+  std::int32_t layer_kind(std::int32_t layer) const override {
+    const std::int32_t own = method_->layer_kind(layer);
+    if (std::all_of(law_.bytes.begin(), law_.bytes.end(), [](double x) { return x == 1.0; })) {
+      return own;
+    }
+    return own * static_cast<std::int32_t>(law_.kept.size()) +
+           static_cast<std::int32_t>(law_layer(layer));
+  }
   PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
     return method_->prefill_extra(layer, shape, recorded, prompt);

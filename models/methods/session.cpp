@@ -266,8 +266,7 @@ void CacheSession::learn_step(bool prompt_fed) {
   const bool selects = !prompt_fed && method_.select->needs().decode_rows;
   if (selectors_.size() > 1) {  // every head learns for itself
     for (std::size_t h = 0; h < heads_.size(); ++h) {
-      const StepView own =
-          view_of(std::span{steps}.subspan(h, 1), heads_[h].attention.group_sum());
+      const StepView own = view_of(std::span{steps}.subspan(h, 1), heads_[h].attention.group_sum());
       if (selects) selectors_[h]->observe(own);
       if (method_.merge->needs().decode_rows) heads_[h].merger->observe(own, 0);
     }

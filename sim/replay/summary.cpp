@@ -132,7 +132,8 @@ void ReplaySummary::measure_law(std::int32_t layer, const std::vector<HeadSeries
     if (!head.costs.empty()) {
       grown += (head.costs.back().held - after) / static_cast<double>(head.costs.size());
     }
-    const CacheBytes& bytes = head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
+    const CacheBytes& bytes =
+        head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
     counted += static_cast<double>(bytes.kv.count());
     const CacheBytes rows = method_.rows_bytes(
         layer,

@@ -59,9 +59,9 @@ struct LineChart {
 struct MarkGroup {
   std::string label{};
   std::vector<ChartPoint> points{};
-  bool reference = false;  // no method to choose: not part of the front
+  bool reference = false;              // no method to choose: not part of the front
   std::optional<std::size_t> style{};  // which of the line styles; else by its place
-  bool faint = false;      // small and grey, under the others and without an entry of its own
+  bool faint = false;  // small and grey, under the others and without an entry of its own
 };
 
 /// Marks over a logarithmic y, and the front of those that nothing is below and left of.

@@ -310,8 +310,8 @@ std::string measurable_on(const AskedMethod& asked, const Field& place) {
         .n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim};
     bool closed = true;
     for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
-      closed = closed &&
-               method->layer_bytes(layer, shape, info.dtype, info.prompt_tokens, info.tokens);
+      closed =
+          closed && method->layer_bytes(layer, shape, info.dtype, info.prompt_tokens, info.tokens);
     }
     if (closed) {
       throw InputError{fmt::format(

@@ -20,7 +20,8 @@ class PagedMethod : public FullMethod {
   [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
                                            Dtype recorded, double attended,
                                            bool evicts) const override {
-    return FullMethod::decode_traffic(layer, shape, recorded, std::ceil(attended / 64) * 64, evicts);
+    return FullMethod::decode_traffic(layer, shape, recorded, std::ceil(attended / 64) * 64,
+                                      evicts);
   }
 };
 

@@ -48,7 +48,8 @@ const std::vector<Size> kSizes{{1, 1, 8},     {1, 31, 8},   {31, 31, 8}, {31, 64
                                {7, 40, 12},   {8, 40, 8},   {9, 40, 8},  {257, 300, 31},
                                {40, 257, 64}, {12, 20, 200}};
 
-TEST_CASE("a parameter that nothing reads under the settings given is refused, with those settings") {
+TEST_CASE(
+    "a parameter that nothing reads under the settings given is refused, with those settings") {
   const auto why = [](const char* name, const Params& params) -> std::string {
     try {
       (void)make_method({name, params, {}}, 512,

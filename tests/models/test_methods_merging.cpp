@@ -69,7 +69,8 @@ TEST_CASE("d2o's merge is what a plain re-telling is, on made-up and recorded he
 /// D2O's gate over two heads, both sessions' and each head's own.
 struct RankRun {
   RankRun(const std::vector<HeadVectors>& heads, const char* gate)
-      : layer{.layer = 0, .n_layers = 1, .heads = heads}, method{make_method({"h2o+merge=cosine_ema", {{"gate", std::string{gate}}}, Budget{0, 24}},
+      : layer{.layer = 0, .n_layers = 1, .heads = heads},
+        method{make_method({"h2o+merge=cosine_ema", {{"gate", std::string{gate}}}, Budget{0, 24}},
                            heads[0].prompt, {.recorded = Dtype::kFp32})},
         session{as_composed(*method),
                 {.layer = 0,
@@ -88,7 +89,8 @@ struct RankRun {
   PromptScores scores;
 };
 
-TEST_CASE("d2o's rank gate: one head's is its own, twins agree, unlike heads merge at equal ranks") {
+TEST_CASE(
+    "d2o's rank gate: one head's is its own, twins agree, unlike heads merge at equal ranks") {
   const auto a = clustered_head(2, kDim, 140, 70, 51);
   const auto b = clustered_head(2, kDim, 140, 70, 52);
   const auto both = [](const HeadVectors& x, const HeadVectors& y) { return std::vector{x, y}; };
@@ -102,7 +104,8 @@ TEST_CASE("d2o's rank gate: one head's is its own, twins agree, unlike heads mer
   for (std::int64_t t = 70; t < 140; ++t) {
     for (RankRun* each : {&own, &alone, &twins, &unlike}) each->session.step();
     REQUIRE(alone.session.kept() == own.session.kept());
-    for (const std::size_t h : {std::size_t{0}, std::size_t{1}}) REQUIRE(twins.session.kept(h) == own.session.kept());
+    for (const std::size_t h : {std::size_t{0}, std::size_t{1}})
+      REQUIRE(twins.session.kept(h) == own.session.kept());
     // What opens the gate for a rank opens it in both heads.
     REQUIRE(unlike.session.events(0).merged == unlike.session.events(1).merged);
     REQUIRE(unlike.session.entries(0).size() == unlike.session.entries(1).size());

@@ -128,11 +128,9 @@ TEST_CASE(
   CHECK(set.figures[0].csv.find("1,1.1,0.2,0,quest") != std::string::npos);
   CHECK(set.figures[1].csv.find("1,0.2,0.2,1,quest") != std::string::npos);
   // A bound that holds everything is drawn by what it reads, and moves no other method's look.
-  marks.insert(marks.begin(), {.method = "oracle-step",
-                               .error = 0.01,
-                               .held = 1,
-                               .read = 0.1,
-                               .reads_part = true});
+  marks.insert(
+      marks.begin(),
+      {.method = "oracle-step", .error = 0.01, .held = 1, .read = 0.1, .reads_part = true});
   set.figures.clear();
   add_error_figures(marks, "x", set);
   REQUIRE(set.figures.size() == 2);

@@ -113,10 +113,11 @@ std::shared_ptr<const BudgetRule> make(Settling& settling) {
   const auto prompt = static_cast<double>(settling.prompt());
   auto entries = static_cast<double>(settling.entries());
   if (whole == layers) {
-    settling.refuse(fmt::format(
-        "the first two layers and the last stay whole, which is all {} of them, so nothing would be "
-        "compressed: expected whole_layers=false or a model of more than 3 layers",
-        layers));
+    settling.refuse(
+        fmt::format("the first two layers and the last stay whole, which is all {} of them, so "
+                    "nothing would be "
+                    "compressed: expected whole_layers=false or a model of more than 3 layers",
+                    layers));
   }
   if (settling.word("budget_of") == "all") {
     entries = (entries * layers - prompt * whole) / (layers - whole);

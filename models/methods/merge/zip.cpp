@@ -301,8 +301,7 @@ ZipKey key_of(const std::string& word) {
 
 std::shared_ptr<const MergeRule> make(Settling& settling) {
   constexpr double kPaperRecentShare = 0.2;
-  ZipSettings settings{.rule = {.key = key_of(settling.word("key_rule")),
-                                .bound_product = false},
+  ZipSettings settings{.rule = {.key = key_of(settling.word("key_rule")), .bound_product = false},
                        .threshold = settling.number("threshold"),
                        .merge_first = settling.word("prefill_order") == "merge_first",
                        .refresh_period = settling.integer("refresh_period"),

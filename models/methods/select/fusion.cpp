@@ -59,7 +59,8 @@ class DriftingProfiles {
       : group_{settings.window, settings.space, settings.fuse_max},
         sums_alone_{settings.space == ProfileSpace::kProbability && !settings.fuse_max} {
     for (std::int32_t m = 0; m < heads; ++m) {
-      heads_.push_back({AttentionProfile{settings.window, settings.space, settings.fuse_max}, {}, {}});
+      heads_.push_back(
+          {AttentionProfile{settings.window, settings.space, settings.fuse_max}, {}, {}});
     }
   }
 
@@ -138,7 +139,7 @@ class DriftingProfiles {
  private:
   struct Head {
     AttentionProfile profile;
-    std::vector<std::int32_t> columns;  // by rank
+    std::vector<std::int32_t> columns;   // by rank
     std::vector<std::int32_t> hidden{};  // of this step, ids ascending
   };
   std::vector<Head> heads_;

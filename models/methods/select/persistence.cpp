@@ -263,8 +263,7 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
   const bool cumulative = settling.word("history") == "cumulative";
   const PersistenceSettings settings{
       .recent = settling.integer("recent"),
-      .history =
-          cumulative ? 1 : static_cast<std::int32_t>(settling.integer("history_steps")),
+      .history = cumulative ? 1 : static_cast<std::int32_t>(settling.integer("history_steps")),
       .cumulative = cumulative,
       .drop = settling.number("drop")};
   return std::make_shared<PersistenceRule>(settings, entries,

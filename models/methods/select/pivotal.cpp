@@ -141,7 +141,8 @@ class PivotalRule final : public SelectRule {
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
     const auto s = static_cast<double>(prompt);
-    const double rows = std::clamp(s - settings_.start, 0.0, static_cast<double>(settings_.history));
+    const double rows =
+        std::clamp(s - settings_.start, 0.0, static_cast<double>(settings_.history));
     const double seen = s - rows / 2.0;  // entries of a row, on average
     // Sum over the group, the quantile of the row, the comparison with it.
     return {.flops = rows * seen * (shape.n_heads + (kQuantileFlops + 1.0) * shape.n_kv_heads)};

@@ -112,14 +112,13 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
   const bool by_share = settling.word("retain_direction").ends_with("_percent");
   return make_periodic(
       {.interval = settling.integer("divide_length"), .target = 0, .prompt_too = true},
-      std::make_shared<RkvScorer>(
-          Settings{.window = static_cast<std::int32_t>(window),
-                   .kernel = static_cast<std::int32_t>(kernel),
-                   .lambda = settling.number("mix_lambda"),
-                   .redundancy = {.threshold = settling.number("threshold"),
-                                  .retain = direction_of(settling.word("retain_direction")),
-                                  .retain_ratio = by_share ? settling.number("retain_ratio")
-                                                           : 0.0}}));
+      std::make_shared<RkvScorer>(Settings{
+          .window = static_cast<std::int32_t>(window),
+          .kernel = static_cast<std::int32_t>(kernel),
+          .lambda = settling.number("mix_lambda"),
+          .redundancy = {.threshold = settling.number("threshold"),
+                         .retain = direction_of(settling.word("retain_direction")),
+                         .retain_ratio = by_share ? settling.number("retain_ratio") : 0.0}}));
 }
 
 }  // namespace

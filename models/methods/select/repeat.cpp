@@ -129,8 +129,8 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
   settings.protect = settling.flag("protect_prefix");
   if constexpr (kPlus) {
     // Stored scores are as they are.
-    settings.oracle.residual_norm = settling.word("kvzip_source") != "trace" &&
-                                    settling.word("kvzip_plus_norm") == "residual";
+    settings.oracle.residual_norm =
+        settling.word("kvzip_source") != "trace" && settling.word("kvzip_plus_norm") == "residual";
   }
   if (settling.word("kvzip_source") == "trace") {
     settings.recorded = kPlus ? "score.kvzip_plus" : "score.kvzip";
