@@ -77,7 +77,7 @@ std::string general_help() {
       "usage: kvsim COMMAND …\n\n",
       kvsim_version());
   for (const Command& command : commands()) {
-    out += fmt::format("  {:<15} {}\n", command.name, command.summary);
+    out += fmt::format("  {:<18} {}\n", command.name, command.summary);
   }
   out +=
       "\n"
