@@ -531,6 +531,13 @@ struct CachingAllocator::Impl {
     held[static_cast<std::size_t>(block.owner)] -= block.size;
   }
 
+  void hand_over(Block& block, OwnerId owner) {
+    KVSIM_CHECK(block.state == State::kInUse, "a block that is not in use changes hands");
+    held[static_cast<std::size_t>(block.owner)] -= block.size;
+    block.owner = static_cast<std::int32_t>(owner);
+    held.at(static_cast<std::size_t>(owner)) += block.size;
+  }
+
   void complete_free(Block& block) {
     KVSIM_CHECK(block.state == State::kPending, "a free is completed that was not requested");
     Pool& pool = pool_of(block);
@@ -600,6 +607,9 @@ void CachingAllocator::free(BlockId id) {
 }
 void CachingAllocator::request_free(BlockId id) { impl_->request_free(impl_->find(id)); }
 void CachingAllocator::complete_free(BlockId id) { impl_->complete_free(impl_->find(id)); }
+void CachingAllocator::hand_over(BlockId id, OwnerId owner) {
+  impl_->hand_over(impl_->find(id), owner);
+}
 void CachingAllocator::empty_cache() { impl_->release_cached(); }
 void CachingAllocator::place_next_segment(std::uint64_t address) { impl_->place = address; }
 

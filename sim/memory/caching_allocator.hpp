@@ -96,6 +96,8 @@ class CachingAllocator {
   /// used it are done (record_stream). Errors: ContractError if not in use, or not requested.
   void request_free(BlockId id);
   void complete_free(BlockId id);
+  /// The block counts as `owner`'s from now on. Errors: ContractError unless it is in use.
+  void hand_over(BlockId id, OwnerId owner);
   /// torch.cuda.empty_cache(): unsplit cached blocks go back to the device.
   void empty_cache();
   /// Where the next segment taken from the device is to stand; forgotten after the next malloc.
