@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <string_view>
 #include <utility>
 
@@ -27,8 +26,16 @@ struct Held {
 struct Action {
   enum class Kind : std::uint8_t { kAllocate, kRelease, kBecomes, kTakeInput, kTakeCache } kind;
   std::size_t tensor = 0;
-  std::size_t from = 0;  // kBecomes: the tensor whose block it takes over
+  std::size_t from = 0;  // kBecomes: the tensor whose block it takes over; kTakeCache: its part
 };
+
+/// Keys, values and side data of a layer, as they stand between graphs.
+using StandingCache = std::array<std::optional<Held>, 3>;
+
+std::size_t part_of(const Tensor& tensor) {
+  if (tensor.owner == Owner::kSideData) return 2;
+  return tensor.name == "values" ? 1 : 0;
+}
 
 bool is_cache(Owner owner) { return owner == Owner::kKvCache || owner == Owner::kSideData; }
 bool is_copy(Owner owner) { return owner == Owner::kConcatCopy || owner == Owner::kCompaction; }
@@ -64,7 +71,7 @@ std::vector<Action> schedule_of(const OpGraph& graph, bool standing_cache) {
                  (tensors[t].name == "layer input" || tensors[t].name == "hidden states")) {
         out.push_back({Kind::kTakeInput, t, 0});
       } else if (op == 0 && standing_cache && is_cache(tensors[t].owner)) {
-        out.push_back({Kind::kTakeCache, t, 0});
+        out.push_back({Kind::kTakeCache, t, part_of(tensors[t])});
       } else {
         out.push_back({Kind::kAllocate, t, 0});
       }
@@ -175,12 +182,10 @@ class Walk {
           mine = std::exchange(input_, std::nullopt);
           break;
         case Kind::kTakeCache: {
-          const auto found = cache->find(tensor.name);
-          KVSIM_CHECK(found != cache->end() && found->second.bytes == tensor.bytes,
+          mine = std::exchange(cache->at(action.from), std::nullopt);
+          KVSIM_CHECK(mine && mine->bytes == tensor.bytes,
                       "{} of layer {} do not stand as the step before left them", tensor.name,
                       layer);
-          mine = found->second;
-          cache->erase(found);
           break;
         }
       }
@@ -188,7 +193,7 @@ class Walk {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if (!held_[t]) continue;
       if (is_cache(tensors[t].owner) && cache != nullptr) {
-        (*cache)[tensors[t].name] = *held_[t];
+        (*cache)[part_of(tensors[t])] = *held_[t];
       } else if (tensors[t].name == "layer output" || tensors[t].name == "input embeddings") {
         input_ = held_[t];
       } else {
@@ -249,10 +254,10 @@ class Walk {
   const CostInput& in_;
   CachingAllocator allocator_;
   std::array<CachingAllocator::OwnerId, kOwners> owners_{};
-  std::vector<std::map<std::string_view, Held>> caches_;  // by layer; names are literals
-  std::vector<std::optional<Held>> held_;                 // of the graph that runs
-  std::optional<Held> input_;                             // of the next graph
-  std::optional<Held> embeddings_;                        // held by the caller
+  std::vector<StandingCache> caches_;      // by layer
+  std::vector<std::optional<Held>> held_;  // of the graph that runs
+  std::optional<Held> input_;              // of the next graph
+  std::optional<Held> embeddings_;         // held by the caller
   Bytes alive_;
   std::int64_t step_ = 0;
   std::string phase_;

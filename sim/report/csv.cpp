@@ -53,7 +53,8 @@ std::string points_csv(const RunReport& report) {
   for (const ordered_json& point : points) {
     for (const auto& item : point.items()) {
       if (item.key() == "oom" || item.key() == "kv_bytes_per_layer" || item.key() == "notes" ||
-          item.key() == "peak_owners" || item.key() == "peak_terms" || item.key() == "time_terms") {
+          item.key() == "allocator" || item.key() == "peak_owners" || item.key() == "peak_terms" ||
+          item.key() == "time_terms") {
         continue;
       }
       if (std::find(columns.begin(), columns.end(), item.key()) == columns.end()) {
