@@ -211,4 +211,27 @@ std::string replay_methods_csv(const ReplayResult& replay) {
   return out;
 }
 
+std::string replay_paged_csv(const ReplayResult& replay) {
+  std::string out =
+      "method,budget,moment,block_size,layout,logical_bytes,allocated_bytes,reclaimable_bytes,"
+      "slack_bytes,entries_dropped,blocks_total,blocks_freed";
+  for (const CompactionPolicy policy : kCompactionPolicies) {
+    out += fmt::format(",compacted_bytes_{0},compaction_bytes_moved_{0}", name_of(policy));
+  }
+  out += "\n";
+  for (const ReplayMethod& m : replay.methods) {
+    for (const auto& [moment, r] : m.paged) {
+      out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}", csv_field(m.name),
+                         optional_number(m.budget), moment, r.block_size, name_of(r.layout),
+                         r.logical.count(), r.allocated.count(), r.reclaimable.count(),
+                         r.slack.count(), r.entries_dropped, r.blocks_total, r.blocks_freed);
+      for (const PagedCompaction& to : r.compaction) {
+        out += fmt::format(",{},{}", to.allocated.count(), to.bytes_moved.count());
+      }
+      out += "\n";
+    }
+  }
+  return out;
+}
+
 }  // namespace kvsim

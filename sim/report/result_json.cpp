@@ -265,6 +265,27 @@ ordered_json law_json(const std::optional<MeasuredLaw>& law) {
   return out;
 }
 
+ordered_json paged_json(const ReplayPaged& paged) {
+  const PagedReport& r = paged.report;
+  ordered_json out = {{"moment", paged.moment},
+                      {"block_size", r.block_size},
+                      {"layout", name_of(r.layout)},
+                      {"logical_bytes", r.logical.count()},
+                      {"allocated_bytes", r.allocated.count()},
+                      {"reclaimable_bytes", r.reclaimable.count()},
+                      {"slack_bytes", r.slack.count()},
+                      {"entries_dropped", r.entries_dropped},
+                      {"blocks_total", r.blocks_total},
+                      {"blocks_freed", r.blocks_freed}};
+  for (const CompactionPolicy policy : kCompactionPolicies) {
+    const PagedCompaction& to = r.compaction[static_cast<std::size_t>(policy)];
+    const std::string name{name_of(policy)};
+    out["compacted_bytes_" + name] = to.allocated.count();
+    out["compaction_bytes_moved_" + name] = to.bytes_moved.count();
+  }
+  return out;
+}
+
 ordered_json method_json(const ReplayMethod& method, const std::string& trace,
                          const OracleGap& gap) {
   ordered_json out = {{"name", method.name},
@@ -299,6 +320,10 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace,
   for (const auto& [name, count] : method.counts) out["counts"][name] = count;
   out["layers"] = ordered_json::array();
   for (const ReplayCell& cell : method.layers) out["layers"].push_back(cell_json(cell));
+  if (!method.paged.empty()) {
+    out["paged"] = ordered_json::array();
+    for (const ReplayPaged& paged : method.paged) out["paged"].push_back(paged_json(paged));
+  }
   if (!method.series.empty()) {
     out["per_step"] = ordered_json::array();
     for (const ReplayStep& step : method.series) out["per_step"].push_back(step_json(step));
