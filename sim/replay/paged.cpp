@@ -37,8 +37,8 @@ std::vector<std::int32_t> slots_of(std::span<const std::vector<std::int32_t>> ke
 }
 
 void PagedSummary::add_layer(const std::vector<HeadSeries>& heads) {
-  PagedLayer before{.written = prompt_};
-  PagedLayer end{.written = tokens_, .evicted_by_steps = 0};
+  PagedLayer before{.written = prompt_, .kept = {}};
+  PagedLayer end{.written = tokens_, .kept = {}, .evicted_by_steps = 0};
   std::int64_t bytes_before = 0, bytes_end = 0, entries_before = 0, entries_end = 0;
   for (const HeadSeries& head : heads) {
     before.kept.push_back(head.slots_after_prefill);
