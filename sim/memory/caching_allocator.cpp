@@ -1,96 +1,22 @@
 #include "sim/memory/caching_allocator.hpp"
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <limits>
 #include <list>
-#include <tuple>
 #include <utility>
 
-#include <boost/intrusive/set.hpp>
-
 #include "models/units/check.hpp"
+#include "sim/memory/allocator_blocks.hpp"
 
 namespace kvsim {
 namespace {
 
-namespace bi = boost::intrusive;
-
-// Constants of c10/cuda/CUDACachingAllocator.cpp, by their names there.
-constexpr std::int64_t kMinBlockSize = 512;
-constexpr std::int64_t kSmallSize = 1 << 20;
-constexpr std::int64_t kSmallBuffer = 2 << 20;
-constexpr std::int64_t kLargeBuffer = 20 << 20;
-constexpr std::int64_t kMinLargeAlloc = 10 << 20;
-constexpr std::int64_t kRoundLarge = 2 << 20;
-
-constexpr std::uint64_t kFirstAddress = std::uint64_t{1} << 44;  // as good as any; above 0
-
-std::int64_t segment_size(std::int64_t size) {
-  if (size <= kSmallSize) return kSmallBuffer;
-  if (size < kMinLargeAlloc) return kLargeBuffer;
-  return (size + kRoundLarge - 1) / kRoundLarge * kRoundLarge;
-}
-
-enum class State : std::uint8_t {
-  kNone,      // the slot stands for no block
-  kFree,      // cached
-  kUnmapped,  // address space of an expandable segment, no memory behind it
-  kInUse,
-  kPending  // its release is requested, streams still use it
-};
-
-struct Expandable {
-  std::uint64_t base = 0;
-  std::int64_t granule = 0;
-  std::int64_t size = 0;  // address space
-};
-
-struct Block : bi::set_base_hook<> {
-  std::uint64_t address = 0;
-  std::int64_t size = 0;
-  std::int64_t requested = 0;
-  std::int64_t age_base = 0;  // searches of the pool before it came there
-  Block* prev = nullptr;
-  Block* next = nullptr;
-  Expandable* expandable = nullptr;
-  std::int32_t stream = 0;
-  std::int32_t owner = 0;
-  std::uint32_t slot = 0;
-  std::uint32_t generation = 0;
-  State state = State::kNone;
-  bool small = false;
-
-  [[nodiscard]] bool split() const { return prev != nullptr || next != nullptr; }
-  [[nodiscard]] bool idle() const { return state == State::kFree || state == State::kUnmapped; }
-};
-
-struct BySize {
-  static auto key(const Block& b) { return std::tuple{b.stream, b.size, b.address}; }
-  bool operator()(const Block& a, const Block& b) const { return key(a) < key(b); }
-};
-struct ByAddress {
-  static auto key(const Block& b) { return std::tuple{b.stream, b.address}; }
-  bool operator()(const Block& a, const Block& b) const { return key(a) < key(b); }
-};
-
-struct Pool {
-  bool small = false;
-  bi::set<Block, bi::compare<BySize>> blocks;
-  bi::set<Block, bi::compare<ByAddress>> unmapped;
-  std::int64_t searches = 0;  // counted only where garbage may be collected
-};
+using namespace caching;  // NOLINT: its own parts
 
 Bytes peak_of(Bytes peak, std::int64_t now) { return std::max(peak, Bytes{now}); }
 
 }  // namespace
-
-double AllocatorStats::fragmentation() const {
-  const Bytes cached = reserved - active;
-  if (cached <= Bytes{}) return 0;
-  return 1.0 - static_cast<double>(largest_free.count()) / static_cast<double>(cached.count());
-}
 
 struct CachingAllocator::Impl {
   Impl(const AllocatorDevice& on, const AllocatorConfig& how) : device{on}, config{how} {

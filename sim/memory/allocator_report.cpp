@@ -20,6 +20,12 @@ std::string pytorch_size(Bytes n) {
 
 }  // namespace
 
+double AllocatorStats::fragmentation() const {
+  const Bytes cached = reserved - active;
+  if (cached <= Bytes{}) return 0;
+  return 1.0 - static_cast<double>(largest_free.count()) / static_cast<double>(cached.count());
+}
+
 std::string OutOfMemory::message() const {
   std::string text = fmt::format(
       "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is "
