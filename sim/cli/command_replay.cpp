@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -45,6 +46,24 @@ std::vector<MethodSpec> read_specs(const Arguments& arguments,
   }
   for (const auto& [param, value] : params) refuse_unless_taken("param", param, names);
   return specs;
+}
+
+/// Sizes of --block-size, each once.
+std::vector<std::int64_t> read_block_sizes(const Arguments& arguments) {
+  constexpr std::int64_t kMostEntries = 1 << 20;
+  std::vector<std::int64_t> sizes;
+  for (const std::string& text : arguments.list("block-size")) {
+    const auto size = parse_integer(text);
+    if (!size || *size < 1 || *size > kMostEntries) {
+      throw InputError{"--block-size", fmt::format("an integer in [1, {}]", kMostEntries),
+                       fmt::format("\"{}\"", text)};
+    }
+    if (std::find(sizes.begin(), sizes.end(), *size) != sizes.end()) {
+      throw InputError{fmt::format("--block-size {} is given twice", *size)};
+    }
+    sizes.push_back(*size);
+  }
+  return sizes;
 }
 
 std::vector<ReplayResult> results_of(const std::vector<ReplayJob>& jobs) {
@@ -97,6 +116,7 @@ int run_replay(const Arguments& arguments) {
   options.per_step = arguments.has("per-step") || out.has_value();
   options.per_head = arguments.has("per-head");
   options.kept_positions = dump.has_value();
+  options.block_sizes = read_block_sizes(arguments);
 
   const auto folder_of = [&](const std::string& trace) {
     return traces.size() == 1 ? fs::path{*out} : fs::path{*out} / fs::path{trace}.stem();
@@ -182,6 +202,8 @@ Command replay_command() {
                   {"json", 0, "", false, "print JSON (schema kvsim.replay/1)"},
                   {"per-step", 0, "", false, "with --json: the series over decode steps"},
                   {"per-head", 0, "", false, "with --json: the means of every head"},
+                  {"block-size", 0, "N", true,
+                   "blocks of a paged cache, in entries: what they hold, free and waste"},
                   {"dump-kept", 0, "FILE", false, "write the positions kept at the end, as JSON"},
                   {"out", 'o', "DIR", false, "write a results folder with figures"},
                   {"no-figures", 0, "", false, "leave figures out of it"},

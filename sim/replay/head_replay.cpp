@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/units/check.hpp"
+#include "sim/replay/paged.hpp"
 
 namespace kvsim {
 namespace {
@@ -55,7 +56,8 @@ HeadVectors part_of(const HeadVectors& head, std::int32_t first, std::int32_t qu
 
 std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSession& session,
                                        std::span<const HeadVectors> heads,
-                                       std::span<const HeadReference> references, bool want_kept) {
+                                       std::span<const HeadReference> references, bool want_kept,
+                                       bool want_slots) {
   KVSIM_CHECK(heads.size() == session.size() && references.size() == heads.size(),
               "{} heads, {} references, a session of {}", heads.size(), references.size(),
               session.size());
@@ -75,6 +77,7 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
     series.queries = heads[h].group;
     series.entries_after_prefill = session.entries(h).size();
     series.bytes_after_prefill = session.bytes(h);
+    if (want_slots) series.slots_after_prefill = slots_of(session.kept(h), heads[h].prompt);
     series.costs.reserve(steps);
     series.rel_error.reserve(steps * group);
     series.cosine.reserve(steps * group);
@@ -114,6 +117,9 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
     }
   }
   for (std::size_t h = 0; want_kept && h < heads.size(); ++h) all[h].kept = session.kept(h);
+  for (std::size_t h = 0; want_slots && h < heads.size(); ++h) {
+    all[h].slots = slots_of(session.kept(h), heads[h].tokens);
+  }
   all.front().counts = session.counts();
   return all;
 }

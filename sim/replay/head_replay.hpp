@@ -36,7 +36,9 @@ struct HeadSeries {
   std::vector<float> cosine;                    // [steps, queries]
   std::vector<float> retained_mass;             // [steps, queries], empty where it has no meaning
   std::vector<std::vector<std::int32_t>> kept;  // at the end: members per entry
-  Counts counts;                                // of the whole session, on its first head
+  // Where entries stand in the order they were written, where asked for.
+  std::vector<std::int32_t> slots_after_prefill, slots;
+  Counts counts;  // of the whole session, on its first head
 };
 
 /// The full cache's attention that a stored head is held to: causal_attention of its KV head from
@@ -56,7 +58,7 @@ struct HeadReference {
                                                      CacheSession& session,
                                                      std::span<const HeadVectors> heads,
                                                      std::span<const HeadReference> references,
-                                                     bool want_kept);
+                                                     bool want_kept, bool want_slots = false);
 
 /// One KV head alone, for methods that decide head by head: one series per stored head (one, or one
 /// a query head).

@@ -280,7 +280,8 @@ class TraceReplay {
       }
       task.session->prefill(*task.scores, *task.allotted);
       task.series = replay_session(runner.method, *task.session, block.vectors(task.unit),
-                                   block.references(task.unit), options_.kept_positions);
+                                   block.references(task.unit), options_.kept_positions,
+                                   !options_.block_sizes.empty());
       task.session.reset();
     });
     for (std::int32_t layer = block.first(); layer < block.first() + block.count(); ++layer) {

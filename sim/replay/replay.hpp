@@ -9,6 +9,7 @@
 
 #include "models/methods/measured.hpp"
 #include "models/methods/method.hpp"
+#include "sim/memory/block_allocator.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {
@@ -19,6 +20,7 @@ struct ReplayOptions {
   bool per_step = false;        // keep the series over steps
   bool per_head = false;        // keep the means per (layer, head)
   bool kept_positions = false;  // keep the final kept positions per (layer, stored head)
+  std::vector<std::int64_t> block_sizes{};  // of a paged cache to report on, entries
   std::uint64_t seed = 0;
   std::function<void(double)> progress{};  // called with the fraction done
 };
@@ -50,6 +52,12 @@ struct ReplayCell {
   std::optional<double> retained_mass_mean;
 };
 
+/// A paged cache at one moment of the replay.
+struct ReplayPaged {
+  std::string moment;  // "prefill": after the prompt was compressed; "end": after the last step
+  PagedReport report;
+};
+
 struct ReplayMethod {
   std::string name;
   std::map<std::string, ParamValue> params;  // every parameter as settled
@@ -77,6 +85,7 @@ struct ReplayMethod {
   /// kept[layer][stored head]: entries, each its member positions ascending; entries by first
   /// member.
   std::vector<std::vector<std::vector<std::vector<std::int32_t>>>> kept;
+  std::vector<ReplayPaged> paged;        // for each of the block sizes asked for
   std::map<std::string, double> counts;  // what the method counted on the way, over all heads
   std::vector<std::string> notes;
 };

@@ -59,7 +59,7 @@ double percentile(std::vector<float> values, double share) {
 
 ReplaySummary::ReplaySummary(const ComposedMethod& method, const TraceInfo& trace,
                              const ReplayOptions& options)
-    : method_{method}, trace_{trace}, options_{options} {
+    : method_{method}, trace_{trace}, options_{options}, paged_{trace.prompt_tokens, trace.tokens} {
   result_.name = method.name();
   result_.params = method.params();
   result_.steps = trace.tokens - trace.prompt_tokens;
@@ -109,7 +109,12 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   cell.cosine_mean = cosine * share;
   if (method_.has_retained_mass()) cell.retained_mass_mean = mass * share;
   result_.layers.push_back(cell);
+<<<<<<< HEAD
   measure_law(layer, heads);
+=======
+  measure_law(heads);
+  if (!options_.block_sizes.empty()) paged_.add_layer(heads);
+>>>>>>> allocator
   for (std::size_t i = 0; i < steps.size(); ++i) add(steps_[i], steps[i]);
   if (options_.per_step) {
     for (ReplayStep& step : steps) scale_means(step, 1.0 / trace_.n_heads);
@@ -241,6 +246,7 @@ ReplayMethod ReplaySummary::finish() {
   }
   if (attended > 0) result_.entries_read_share = read / attended;
   if (options_.per_step) result_.series = std::move(steps_);
+  result_.paged = paged_.reports(options_.block_sizes);
   if (method_.parts().read) {
     result_.notes.push_back(
         fmt::format("its budget is what a step reads; it keeps every token{}",

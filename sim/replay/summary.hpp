@@ -5,6 +5,7 @@
 
 #include "models/methods/composed.hpp"
 #include "sim/replay/head_replay.hpp"
+#include "sim/replay/paged.hpp"
 #include "sim/replay/replay.hpp"
 
 namespace kvsim {
@@ -39,6 +40,7 @@ class ReplaySummary {
   std::int64_t samples_ = 0;
   std::int64_t kv_bytes_after_prefill_ = 0;
   MeasuredLaw law_;
+  PagedSummary paged_;
 };
 
 /// The value below which `share` of `values` lie, linear between ranks (as NumPy's default); NaN of

@@ -53,7 +53,8 @@ std::string points_csv(const RunReport& report) {
   for (const ordered_json& point : points) {
     for (const auto& item : point.items()) {
       if (item.key() == "oom" || item.key() == "kv_bytes_per_layer" || item.key() == "notes" ||
-          item.key() == "peak_owners" || item.key() == "peak_terms" || item.key() == "time_terms") {
+          item.key() == "allocator" || item.key() == "peak_owners" || item.key() == "peak_terms" ||
+          item.key() == "time_terms") {
         continue;
       }
       if (std::find(columns.begin(), columns.end(), item.key()) == columns.end()) {
@@ -206,6 +207,29 @@ std::string replay_methods_csv(const ReplayResult& replay) {
         csv_number(m.entries_read_share), csv_number(m.rel_error_mean), csv_number(m.rel_error_p99),
         csv_number(m.cosine_mean), optional_number(m.retained_mass_mean), optional_number(gap.mass),
         optional_number(gap.error_ratio));
+  }
+  return out;
+}
+
+std::string replay_paged_csv(const ReplayResult& replay) {
+  std::string out =
+      "method,budget,moment,block_size,layout,logical_bytes,allocated_bytes,reclaimable_bytes,"
+      "slack_bytes,entries_dropped,blocks_total,blocks_freed";
+  for (const CompactionPolicy policy : kCompactionPolicies) {
+    out += fmt::format(",compacted_bytes_{0},compaction_bytes_moved_{0}", name_of(policy));
+  }
+  out += "\n";
+  for (const ReplayMethod& m : replay.methods) {
+    for (const auto& [moment, r] : m.paged) {
+      out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}", csv_field(m.name),
+                         optional_number(m.budget), moment, r.block_size, name_of(r.layout),
+                         r.logical.count(), r.allocated.count(), r.reclaimable.count(),
+                         r.slack.count(), r.entries_dropped, r.blocks_total, r.blocks_freed);
+      for (const PagedCompaction& to : r.compaction) {
+        out += fmt::format(",{},{}", to.allocated.count(), to.bytes_moved.count());
+      }
+      out += "\n";
+    }
   }
   return out;
 }

@@ -32,5 +32,7 @@ namespace kvsim {
 
 /// One line a method: sizes, traffic, errors, distance from the oracle.
 [[nodiscard]] std::string replay_methods_csv(const ReplayResult& replay);
+/// A line a method, moment, block size and layout.
+[[nodiscard]] std::string replay_paged_csv(const ReplayResult& replay);
 
 }  // namespace kvsim

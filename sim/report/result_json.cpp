@@ -91,6 +91,37 @@ ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
   return out;
 }
 
+/// What the simulated allocator came to, in PyTorch's terms: without the CUDA context.
+ordered_json allocator_json(const AllocationReport& report) {
+  ordered_json out = {{"allocated_peak_bytes", report.end.allocated_peak.count()},
+                      {"reserved_peak_bytes", report.end.reserved_peak.count()},
+                      {"tensor_peak_bytes", report.tensor_peak.count()},
+                      {"allocated_final_bytes", report.end.allocated.count()},
+                      {"reserved_final_bytes", report.end.reserved.count()},
+                      {"largest_free_final_bytes", report.end.largest_free.count()},
+                      {"inactive_split_final_bytes", report.end.inactive_split.count()},
+                      {"fragmentation_final", report.end.fragmentation()},
+                      {"fragmentation_worst", report.worst_fragmentation},
+                      {"segments_final", report.end.segments},
+                      {"device_allocs", report.end.device_allocs},
+                      {"retries", report.end.retries},
+                      {"steps", report.steps},
+                      {"owners", owners_json(report.owners_at_peak)},
+                      {"oom", nullptr}};
+  if (report.oom) {
+    out["oom"] = {{"step", report.oom->step},
+                  {"tokens", report.oom->tokens},
+                  {"phase", report.oom->phase},
+                  {"what", report.oom->what},
+                  {"requested", report.oom->reason.requested.count()},
+                  {"free", report.oom->reason.free.count()},
+                  {"reserved", report.oom->reason.reserved.count()},
+                  {"owners", owners_json(report.oom->reason.owners)},
+                  {"message", report.oom->reason.message()}};
+  }
+  return out;
+}
+
 ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) {
   ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
   out["label"] = point.label;
@@ -118,6 +149,12 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
                                  ? ordered_json(result.decode_peak.count())
                                  : ordered_json(nullptr);
   out["usable_hbm_bytes"] = result.usable_hbm.count();
+  if (result.allocator) {
+    // Beside peak_hbm_bytes, which counts the context too.
+    out["reserved_hbm_bytes"] =
+        (point.spec.stack->context + result.allocator->end.reserved_peak).count();
+    out["allocator"] = allocator_json(*result.allocator);
+  }
   out["flops_total"] = number_or_null(result.flops);
   out["bytes_moved_total"] = whole(result.bytes_moved);
   out["kv_bytes_per_layer"] = ordered_json::array();
@@ -230,6 +267,27 @@ ordered_json law_json(const std::optional<MeasuredLaw>& law) {
   return out;
 }
 
+ordered_json paged_json(const ReplayPaged& paged) {
+  const PagedReport& r = paged.report;
+  ordered_json out = {{"moment", paged.moment},
+                      {"block_size", r.block_size},
+                      {"layout", name_of(r.layout)},
+                      {"logical_bytes", r.logical.count()},
+                      {"allocated_bytes", r.allocated.count()},
+                      {"reclaimable_bytes", r.reclaimable.count()},
+                      {"slack_bytes", r.slack.count()},
+                      {"entries_dropped", r.entries_dropped},
+                      {"blocks_total", r.blocks_total},
+                      {"blocks_freed", r.blocks_freed}};
+  for (const CompactionPolicy policy : kCompactionPolicies) {
+    const PagedCompaction& to = r.compaction[static_cast<std::size_t>(policy)];
+    const std::string name{name_of(policy)};
+    out["compacted_bytes_" + name] = to.allocated.count();
+    out["compaction_bytes_moved_" + name] = to.bytes_moved.count();
+  }
+  return out;
+}
+
 ordered_json method_json(const ReplayMethod& method, const std::string& trace,
                          const OracleGap& gap) {
   ordered_json out = {{"name", method.name},
@@ -264,6 +322,10 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace,
   for (const auto& [name, count] : method.counts) out["counts"][name] = count;
   out["layers"] = ordered_json::array();
   for (const ReplayCell& cell : method.layers) out["layers"].push_back(cell_json(cell));
+  if (!method.paged.empty()) {
+    out["paged"] = ordered_json::array();
+    for (const ReplayPaged& paged : method.paged) out["paged"].push_back(paged_json(paged));
+  }
   if (!method.series.empty()) {
     out["per_step"] = ordered_json::array();
     for (const ReplayStep& step : method.series) out["per_step"].push_back(step_json(step));

@@ -1,5 +1,7 @@
 #include "sim/report/results_folder.hpp"
 
+#include <algorithm>
+
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/replay_aggregate.hpp"
@@ -27,6 +29,9 @@ void write_replay_tables(const AtomicFolder& building, const ReplayResult& repla
   building.write("replay_steps.csv", replay_steps_csv(replay));
   building.write("replay_layer_steps.csv", replay_layer_steps_csv(replay));
   building.write("replay_layers.csv", replay_layers_csv(replay));
+  const bool paged = std::any_of(replay.methods.begin(), replay.methods.end(),
+                                 [](const ReplayMethod& m) { return !m.paged.empty(); });
+  if (paged) building.write("replay_paged.csv", replay_paged_csv(replay));
 }
 
 }  // namespace

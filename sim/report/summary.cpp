@@ -314,6 +314,36 @@ std::string oom_sentence(std::string_view label, const OomEvent& oom) {
                      fmt::join(held, ", "));
 }
 
+namespace {
+
+/// What the simulated allocator came to, a paragraph a point.
+std::string allocator_block(const RunReport& report, const std::vector<std::string>& labels,
+                            std::size_t width) {
+  std::string out;
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    const auto& simulated = report.results[i].allocator;
+    if (!simulated) continue;
+    const AllocatorStats& end = simulated->end;
+    std::string text = fmt::format(
+        "allocator, {}: {} reserved at most, {} allocated; at the end {} and {}, fragmentation "
+        "{:.2f}",
+        labels[i], to_text(end.reserved_peak), to_text(end.allocated_peak), to_text(end.reserved),
+        to_text(end.allocated), end.fragmentation());
+    if (end.retries > 0) text += fmt::format("; cache given back {} times", end.retries);
+    out += paragraph(text, width, 6);
+    if (simulated->oom) {
+      out += paragraph(
+          fmt::format("allocator, {}: {} at step {} ({} tokens): {}", labels[i],
+                      simulated->oom->what, with_commas(simulated->oom->step),
+                      with_commas(simulated->oom->tokens), simulated->oom->reason.message()),
+          width, 6);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string run_summary(const RunReport& report, const ResultsFolder* written, std::size_t width) {
   const Scenario& scenario = *report.scenario;
   std::vector<std::size_t> all(scenario.points.size());
@@ -326,6 +356,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
     if (common != clean_text(scenario.title)) out += paragraph(common, width);
     out += "\n" + points_table(report, width) + "\n" + verdict(report, labels, width);
     out += bounds_block(report, width);
+    out += allocator_block(report, labels, width);
     // The same note of many points is said once.
     std::vector<std::pair<std::string, std::vector<std::string>>> notes;
     for (std::size_t i = 0; i < report.results.size(); ++i) {

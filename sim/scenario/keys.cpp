@@ -26,7 +26,8 @@ constexpr std::array kPointKeys{
                 "decode steps: tokens each sequence generates after its prompt"},
     ScenarioKey{"method", "name, or {name, budget, …}; or list", "", "full",
                 "the cache compression, a name of `kvsim list methods`"},
-    ScenarioKey{"memory", "object", "", "", "corrections to the GPU's memory"},
+    ScenarioKey{"memory", "object", "", "",
+                "corrections to the GPU's memory, and how it is allocated"},
 };
 
 constexpr std::array kScenarioKeys{
@@ -79,6 +80,10 @@ constexpr std::array kMemoryKeys{
                 "HBM of a GPU that does not exist, nominal and usable alike: what if it had more?"},
     ScenarioKey{"usable_hbm", "size", "", "the catalogue's",
                 "HBM the driver reports to a process, instead of the catalogue's"},
+    ScenarioKey{"allocator", "name", "analytic or simulate", "analytic",
+                "simulate: every allocation through PyTorch's caching allocator, too"},
+    ScenarioKey{"alloc_conf", "text", "", "PyTorch's defaults",
+                "its settings, as PYTORCH_CUDA_ALLOC_CONF; with allocator: simulate"},
 };
 constexpr std::array kReplayKeys{
     ScenarioKey{"trace", "path", "", "required",
@@ -120,6 +125,7 @@ constexpr std::array kMetrics{
     PublishedMetric{"kv_bytes", "bytes"},
     PublishedMetric{"kv_bytes_wanted", "bytes"},
     PublishedMetric{"peak_hbm_bytes", "bytes"},
+    PublishedMetric{"reserved_hbm_bytes", "bytes"},
     PublishedMetric{"prefill_peak_bytes", "bytes"},
     PublishedMetric{"decode_peak_bytes", "bytes"},
     PublishedMetric{"throughput_tok_s", "tok/s"},

@@ -189,6 +189,18 @@ const Gpu* corrected(const Gpu* gpu, const Field& memory, OwnParts& own) {
   return own.gpus.back().get();
 }
 
+/// Settings of the simulated allocator; nullopt: it is not simulated.
+std::optional<AllocatorConfig> read_allocator(const Field& memory) {
+  memory.allow_only(scenario_key_names("memory"));
+  const auto how = memory.find("allocator");
+  const bool simulates =
+      how && how->choice(std::array<std::string, 2>{"analytic", "simulate"}) == "simulate";
+  const auto conf = memory.find("alloc_conf");
+  if (conf && !simulates) conf->fail("is of \"allocator\": \"simulate\" alone");
+  if (!simulates) return std::nullopt;
+  return conf ? parse_alloc_conf(conf->string(), conf->place()) : AllocatorConfig{};
+}
+
 /// All keys of a group, each with its choices.
 struct Axes {
   Choices<const Llm*> models;
@@ -199,6 +211,7 @@ struct Axes {
   Choices<std::int64_t> batches, prompts, outputs;
   Choices<AskedMethod> methods;
   ordered_json memory;  // as given; null: not
+  std::optional<AllocatorConfig> allocator;
 
   [[nodiscard]] std::array<std::size_t, 9> sizes() const {
     return {models.size(),
@@ -221,11 +234,19 @@ Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
   if (const auto memory = group.find("memory")) {
     for (auto& gpu : axes.gpus) gpu.value = corrected(gpu.value, *memory, own);
     axes.memory = memory->raw();
+    axes.allocator = read_allocator(*memory);
   }
   if (const auto stacks = group.find("stack")) {
     axes.stacks = read_stacks(*stacks);
   } else {
     axes.stacks = {{&find_stack("ideal"), group.place()}};
+  }
+  for (const auto& stack : axes.stacks) {
+    if (!axes.allocator || stack.value->rounds_allocations) continue;
+    group.find("memory")
+        ->at("allocator")
+        .fail(fmt::format("stack \"{}\" does not allocate by PyTorch's caching allocator",
+                          stack.value->name));
   }
   if (const auto dtypes = group.find("dtype")) axes.dtypes = read_dtypes(*dtypes);
   if (const auto dtypes = group.find("kv_dtype")) axes.kv_dtypes = read_dtypes(*dtypes);
@@ -368,6 +389,7 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
     spec.batch = axes.batches[at[5]].value;
     spec.prompt_tokens = axes.prompts[at[6]].value;
     spec.output_tokens = axes.outputs[at[7]].value;
+    spec.allocator = axes.allocator;
     check_sizes(spec, axes.prompts[at[6]].field);
     auto& slot = settled[{at[8], at[6], static_cast<std::size_t>(spec.kv_dtype), at[0]}];
     if (!slot) {
@@ -408,6 +430,7 @@ void check_point_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("memory")) {
     (void)read_size(*field, "hbm");
     (void)read_size(*field, "usable_hbm");
+    (void)read_allocator(*field);
   }
 }
 

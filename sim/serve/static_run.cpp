@@ -75,6 +75,7 @@ class StaticRun {
   [[nodiscard]] LayerCache stored(std::int32_t layer, std::int64_t entries) const;
   void sample(std::int64_t step, Bytes peak, Seconds time);
   void explain_times();
+  void simulate_allocator();
   void finish();
 
   StaticSpec spec_;
@@ -89,7 +90,7 @@ class StaticRun {
   std::vector<LayerCache> caches_;  // per layer; all of a static cache stands from the start
   std::vector<std::int64_t> held_;  // entries per layer
   std::int64_t score_rows_;
-  std::vector<std::int64_t> layer_score_rows_;  // of the layers prefilled, where time is explained
+  std::vector<std::int64_t> layer_score_rows_;  // of the layers prefilled
   Seconds prefill_device_;
   double prefill_time_ = 0;
   double decode_time_ = 0;
@@ -164,6 +165,7 @@ void StaticRun::finish() {
     result_.timeline.push_back(*last_);
   }
   if (explains_) explain_times();
+  if (spec_.allocator && result_.usable_hbm >= spec_.stack->context) simulate_allocator();
   result_.kv_bytes = cache_total();
   for (const LayerCache& cache : caches_) result_.kv_bytes_per_layer.push_back(cache.total());
   if (result_.oom && result_.oom->phase == "prefill") count_refused_cache(result_.oom->owners);
@@ -181,6 +183,20 @@ void StaticRun::explain_times() {
   add(0, *result_.prefill_time);
   if (last_->step >= 1) add(1, first_decode_);
   if (last_->step > 1) add(last_->step, last_->time);
+}
+
+void StaticRun::simulate_allocator() {
+  AllocationRun run{.cost = &in_,
+                    .prompt = spec_.prompt_tokens,
+                    .output = spec_.output_tokens,
+                    .score_rows = layer_score_rows_,
+                    .device = {.total = result_.usable_hbm, .outside = spec_.stack->context},
+                    .config = *spec_.allocator};
+  // The layer that the prefill stopped at has rows too.
+  if (static_cast<std::int32_t>(run.score_rows.size()) < n_layers_) {
+    run.score_rows.push_back(score_rows_);
+  }
+  result_.allocator = run_allocations(run);
 }
 
 void StaticRun::note_refusal(const OomEvent& event) {
@@ -361,7 +377,7 @@ bool StaticRun::prefill_layers() {
       result_.flops += cost.flops;
       result_.bytes_moved += cost.bytes;
       held_[static_cast<std::size_t>(layer)] = kept;
-      if (explains_) layer_score_rows_.push_back(score_rows_);
+      layer_score_rows_.push_back(score_rows_);
       if (!is_static_) put_cache(layer, stored(layer, per_layer ? kept : prompt));
       ++layer;
     }

@@ -14,6 +14,7 @@
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 #include "sim/memory/hbm.hpp"
+#include "sim/memory/step_allocations.hpp"
 #include "sim/serve/peak_terms.hpp"
 #include "sim/serve/time_terms.hpp"
 
@@ -34,6 +35,9 @@ struct StaticSpec {
   std::int64_t prompt_tokens = 1;            // per sequence
   std::int64_t output_tokens = 1;            // per sequence; decode steps
   const Calibration* calibration = nullptr;  // null: the data sheet's rates, uncalibrated
+  // Set: every allocation is made once more, one by one, through PyTorch's caching allocator with
+  // these settings. Costs some 100 us a decode step.
+  std::optional<AllocatorConfig> allocator{};
 };
 
 struct OomEvent {
@@ -77,7 +81,10 @@ struct StaticResult {
   std::optional<double> decode_tok_s;
   // Where asked for: prefill, the first decode step and the last, as far as they were run.
   std::vector<ExplainedStep> explained;
-  double flops = 0, bytes_moved = 0;   // whole run, up to the OOM
+  double flops = 0, bytes_moved = 0;  // whole run, up to the OOM
+  // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is
+  // above knows of neither.
+  std::optional<AllocationReport> allocator;
   std::vector<StaticSample> timeline;  // thinned to at most `max_samples`, first and last kept
   std::vector<std::string> notes;      // "prefill scores were chunked to 1250 query rows", …
 };

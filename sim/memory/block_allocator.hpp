@@ -1,0 +1,104 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// Fixed blocks of a paged cache, counted by who refers to them: sequences with a common prefix
+/// share its blocks. The block freed last is given out first. O(1) an operation.
+class BlockAllocator {
+ public:
+  using Index = std::int32_t;
+
+  /// Errors: ContractError if `blocks` is negative.
+  explicit BlockAllocator(Index blocks);
+
+  /// A block that nobody refers to; nullopt: none is left.
+  [[nodiscard]] std::optional<Index> allocate();
+  /// One more refers to it (a prefix is shared). Errors: ContractError if it is free.
+  void share(Index block);
+  /// One fewer; whether it is free now. Errors: ContractError if it was free.
+  bool release(Index block);
+  /// Before it is written: `block` itself where one alone refers to it, else a copy's (the
+  /// reference moves there); nullopt, and nothing changed, where no block is left for that.
+  struct Private {
+    Index block = 0;
+    bool copied = false;
+  };
+  [[nodiscard]] std::optional<Private> make_private(Index block);
+
+  [[nodiscard]] Index size() const { return static_cast<Index>(references_.size()); }
+  [[nodiscard]] Index used() const { return size() - static_cast<Index>(free_.size()); }
+  [[nodiscard]] std::int32_t references(Index block) const;
+  [[nodiscard]] std::int64_t total_references() const { return total_references_; }
+
+ private:
+  std::vector<std::int32_t> references_;
+  std::vector<Index> free_;
+  std::int64_t total_references_ = 0;
+};
+
+/// What one block of a paged cache holds.
+enum class BlockLayout : std::uint8_t {
+  kAcrossHeads,  // a layer's entries of all heads: freed when the last head has left it
+  kPerHead       // one head's
+};
+inline constexpr std::array kBlockLayouts{BlockLayout::kAcrossHeads, BlockLayout::kPerHead};
+[[nodiscard]] std::string_view name_of(BlockLayout layout);
+
+/// When entries are moved together.
+enum class CompactionPolicy : std::uint8_t {
+  kNone,
+  kSlack,     // a layer whose slack exceeds kCompactionSlack of its allocated bytes
+  kEveryStep  // after every step that evicts
+};
+inline constexpr std::array kCompactionPolicies{CompactionPolicy::kNone, CompactionPolicy::kSlack,
+                                                CompactionPolicy::kEveryStep};
+inline constexpr double kCompactionSlack = 0.25;
+[[nodiscard]] std::string_view name_of(CompactionPolicy policy);
+
+/// One layer of a cache whose entries were written in order, entry p of each head into block
+/// p / block_size, before some were dropped.
+struct PagedLayer {
+  std::int64_t written = 0;                     // entries each head was given
+  std::vector<std::vector<std::int32_t>> kept;  // [head], ascending, below `written`
+  std::int64_t row_bytes = 0;                   // K and V of one entry of one head
+  // Entries of all heads dropped one by one by decode steps, which every-step compaction filled as
+  // they came; nullopt: they were dropped at once.
+  std::optional<std::int64_t> evicted_by_steps{};
+};
+
+struct PagedCompaction {
+  Bytes allocated;    // afterwards
+  Bytes bytes_moved;  // rows copied, each counted once: the traffic is a read and a write of them
+};
+
+/// Logical and reclaimable bytes of a paged cache. Logical + slack = allocated; allocated +
+/// reclaimable = what the blocks took before anything was dropped.
+struct PagedReport {
+  std::int64_t block_size = 0;  // entries
+  BlockLayout layout = BlockLayout::kAcrossHeads;
+  Bytes logical{};                   // rows kept
+  Bytes allocated{};                 // blocks that hold any
+  Bytes reclaimable{};               // blocks that hold none
+  Bytes slack{};                     // dropped or never written rows in blocks that stay
+  std::int64_t entries_dropped = 0;  // of all heads and layers
+  std::int64_t blocks_total = 0, blocks_freed = 0;
+  std::array<PagedCompaction, 3> compaction{};  // by CompactionPolicy
+};
+
+/// Compaction keeps the fullest blocks and moves what stands in the others into their holes: a
+/// layer across heads needs as many blocks as its longest head, per head each its own. Every-step
+/// compaction moves one row into the place of each entry in `evicted_by_steps`. Errors:
+/// ContractError if block_size < 1 or positions are not ascending within [0, written).
+[[nodiscard]] PagedReport paged_report(std::span<const PagedLayer> layers, std::int64_t block_size,
+                                       BlockLayout layout);
+
+}  // namespace kvsim

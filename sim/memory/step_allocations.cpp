@@ -1,0 +1,281 @@
+#include "sim/memory/step_allocations.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using BlockId = CachingAllocator::BlockId;
+
+constexpr Bytes kBlock = 512_B;
+
+/// A tensor in memory.
+struct Held {
+  BlockId id{};
+  Bytes bytes;  // as the graph counts them
+};
+
+/// One thing that a graph does to memory.
+struct Action {
+  enum class Kind : std::uint8_t { kAllocate, kRelease, kBecomes, kTakeInput, kTakeCache } kind;
+  std::size_t tensor = 0;
+  std::size_t from = 0;  // kBecomes: the tensor whose block it takes over; kTakeCache: its part
+};
+
+/// Keys, values and side data of a layer, as they stand between graphs.
+using StandingCache = std::array<std::optional<Held>, 3>;
+
+std::size_t part_of(const Tensor& tensor) {
+  if (tensor.owner == Owner::kSideData) return 2;
+  return tensor.name == "values" ? 1 : 0;
+}
+
+bool is_cache(Owner owner) { return owner == Owner::kKvCache || owner == Owner::kSideData; }
+bool is_copy(Owner owner) { return owner == Owner::kConcatCopy || owner == Owner::kCompaction; }
+
+/// A graph's allocations and releases in the order of its schedule: what an operator makes before
+/// what it was the last to use.
+std::vector<Action> schedule_of(const OpGraph& graph, bool standing_cache) {
+  using Kind = Action::Kind;
+  const auto tensors = graph.tensors();
+  const auto lives = [&](const Tensor& t) { return t.bytes > Bytes{} && t.last >= t.first; };
+  // A copy of the cache is the cache as soon as it is made: the same tensor by another name.
+  constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> taken_over(tensors.size(), kNone);  // by the copy: the cache tensor
+  std::vector<std::size_t> copy_of(tensors.size(), kNone);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].owner != Owner::kKvCache || !lives(tensors[t])) continue;
+    for (std::size_t u = 0; u < tensors.size(); ++u) {
+      if (is_copy(tensors[u].owner) && tensors[u].last == tensors[t].first - 1 &&
+          tensors[u].bytes == tensors[t].bytes && lives(tensors[u]) && taken_over[u] == kNone) {
+        taken_over[u] = t;
+        copy_of[t] = u;
+        break;
+      }
+    }
+  }
+  std::vector<Action> out;
+  for (OpIndex op = 0; op <= graph.size(); ++op) {
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (tensors[t].first != op || !lives(tensors[t])) continue;
+      if (copy_of[t] != kNone) {
+        out.push_back({Kind::kBecomes, t, copy_of[t]});
+      } else if (op == 0 &&
+                 (tensors[t].name == "layer input" || tensors[t].name == "hidden states")) {
+        out.push_back({Kind::kTakeInput, t, 0});
+      } else if (op == 0 && standing_cache && is_cache(tensors[t].owner)) {
+        out.push_back({Kind::kTakeCache, t, part_of(tensors[t])});
+      } else {
+        out.push_back({Kind::kAllocate, t, 0});
+      }
+    }
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (tensors[t].last == op && lives(tensors[t]) && taken_over[t] == kNone) {
+        out.push_back({Kind::kRelease, t, 0});
+      }
+    }
+  }
+  return out;
+}
+
+class Walk {
+ public:
+  explicit Walk(const AllocationRun& run)
+      : run_{run}, in_{*run.cost}, allocator_{run.device, run.config} {
+    for (std::size_t i = 0; i < kOwners; ++i) {
+      owners_[i] = allocator_.owner(name_of(static_cast<Owner>(i)));
+    }
+    caches_.resize(static_cast<std::size_t>(in_.llm->n_layers()));
+  }
+
+  AllocationReport run() {
+    if (load() && prefill()) {
+      note_step();
+      for (std::int64_t step = 1; step <= run_.output; ++step) {
+        if (!decode(step)) break;
+        report_.steps = step;
+        note_step();
+      }
+    }
+    report_.end = allocator_.stats();
+    report_.owners_at_peak = allocator_.peak_owners();
+    return std::move(report_);
+  }
+
+ private:
+  void note_step() {
+    report_.worst_fragmentation =
+        std::max(report_.worst_fragmentation, allocator_.stats().fragmentation());
+  }
+
+  std::optional<Held> allocate(Owner owner, Bytes bytes, std::string_view what,
+                               std::int32_t layer) {
+    const auto got = allocator_.malloc(bytes, owners_[static_cast<std::size_t>(owner)]);
+    if (!got) {
+      report_.oom = AllocationRefusal{
+          .step = step_,
+          .tokens = phase_ == "load" ? 0 : run_.prompt + step_,
+          .phase = phase_,
+          .what = layer < 0 ? std::string{what} : fmt::format("{} of layer {}", what, layer),
+          .reason = got.error()};
+      return std::nullopt;
+    }
+    alive_ += round_up(bytes, kBlock);
+    report_.tensor_peak = std::max(report_.tensor_peak, alive_);
+    return Held{got.value(), bytes};
+  }
+  void release(const Held& held) {
+    allocator_.free(held.id);
+    alive_ -= round_up(held.bytes, kBlock);
+  }
+
+  bool load() {
+    phase_ = "load";
+    for (const WeightTensor& weight : weight_tensors(*in_.llm, in_.weight_dtype)) {
+      if (!allocate(Owner::kWeights, weight.bytes, "weights", -1)) return false;
+    }
+    if (in_.stack->growth != CacheGrowth::kStatic) return true;
+    for (std::int32_t l = 0; l < in_.llm->n_layers(); ++l) {
+      const LayerCache cache =
+          layer_cache(in_, l,
+                      std::max(held_entries(in_, l, run_.prompt, run_.prompt),
+                               held_entries(in_, l, run_.prompt, run_.prompt + run_.output)));
+      for (const auto& [owner, bytes] :
+           {std::pair{Owner::kKvCache, cache.keys}, std::pair{Owner::kKvCache, cache.values},
+            std::pair{Owner::kSideData, cache.side}}) {
+        if (bytes > Bytes{} && !allocate(owner, bytes, "static cache", l)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Runs one graph; `layer` -1: none.
+  bool walk(const OpGraph& graph, const std::vector<Action>& schedule, std::int32_t layer) {
+    using Kind = Action::Kind;
+    const auto tensors = graph.tensors();
+    held_.assign(tensors.size(), std::nullopt);
+    auto* cache = layer < 0 ? nullptr : &caches_[static_cast<std::size_t>(layer)];
+    for (const Action& action : schedule) {
+      const Tensor& tensor = tensors[action.tensor];
+      std::optional<Held>& mine = held_[action.tensor];
+      switch (action.kind) {
+        case Kind::kAllocate:
+          mine = allocate(tensor.owner, tensor.bytes, tensor.name, layer);
+          if (!mine) return false;
+          break;
+        case Kind::kRelease:
+          if (mine) drop(*std::exchange(mine, std::nullopt));
+          break;
+        case Kind::kBecomes:
+          mine = std::exchange(held_[action.from], std::nullopt);
+          allocator_.hand_over(mine->id, owners_[static_cast<std::size_t>(tensor.owner)]);
+          break;
+        case Kind::kTakeInput:
+          KVSIM_CHECK(input_.has_value(), "{} is not there", tensor.name);
+          mine = std::exchange(input_, std::nullopt);
+          break;
+        case Kind::kTakeCache: {
+          mine = std::exchange(cache->at(action.from), std::nullopt);
+          if (mine && mine->bytes == tensor.bytes) break;
+          // What a method keeps beside the entries is made anew where they were compressed.
+          KVSIM_CHECK(tensor.owner == Owner::kSideData,
+                      "{} of layer {} do not stand as the step before left them", tensor.name,
+                      layer);
+          if (mine) release(*mine);
+          mine = allocate(tensor.owner, tensor.bytes, tensor.name, layer);
+          if (!mine) return false;
+          break;
+        }
+      }
+    }
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (!held_[t]) continue;
+      if (is_cache(tensors[t].owner) && cache != nullptr) {
+        (*cache)[part_of(tensors[t])] = *held_[t];
+      } else if (tensors[t].name == "layer output" || tensors[t].name == "input embeddings") {
+        input_ = held_[t];
+      } else {
+        drop(*held_[t]);
+      }
+    }
+    return true;
+  }
+
+  /// Releases a tensor of a graph, unless the caller holds it too.
+  void drop(const Held& held) {
+    if (embeddings_ && embeddings_->id == held.id) return;
+    release(held);
+  }
+
+  bool prefill() {
+    phase_ = "prefill";
+    const Step step = prefill_step(in_, run_.prompt, run_.score_rows);
+    return run_step(step, run_.prompt, false);
+  }
+  bool decode(std::int64_t step) {
+    phase_ = "decode";
+    step_ = step;
+    const std::int64_t tokens = run_.prompt + step;
+    return run_step(decode_step(in_, run_.prompt, tokens), 1,
+                    in_.stack->growth != CacheGrowth::kStatic);
+  }
+
+  bool run_step(const Step& step, std::int64_t tokens, bool standing_cache) {
+    std::optional<Held> mask;
+    bool logits_done = false;
+    for (std::size_t s = 0; s < step.segments.size(); ++s) {
+      const Segment& segment = step.segments[s];
+      const bool compresses = logits_done;
+      const auto schedule = schedule_of(*segment.graph, standing_cache || compresses);
+      for (std::int32_t i = 0; i < segment.repeat; ++i) {
+        const std::int32_t layer = segment.first_layer < 0 ? -1 : segment.first_layer + i;
+        if (!walk(*segment.graph, schedule, layer)) return false;
+      }
+      if (s == 0) {
+        // What callers and all layers hold until the step is through.
+        if (in_.stack->keeps_inputs) embeddings_ = input_;
+        for (const Tensor& t : resident_tensors(in_, tokens)) {
+          if (t.owner != Owner::kMask) continue;
+          mask = allocate(t.owner, t.bytes, t.name, -1);
+          if (!mask) return false;
+        }
+      } else if (segment.first_layer < 0) {
+        logits_done = true;
+        if (embeddings_) release(*std::exchange(embeddings_, std::nullopt));
+        if (mask) release(*std::exchange(mask, std::nullopt));
+      }
+    }
+    return true;
+  }
+
+  const AllocationRun& run_;
+  const CostInput& in_;
+  CachingAllocator allocator_;
+  std::array<CachingAllocator::OwnerId, kOwners> owners_{};
+  std::vector<StandingCache> caches_;      // by layer
+  std::vector<std::optional<Held>> held_;  // of the graph that runs
+  std::optional<Held> input_;              // of the next graph
+  std::optional<Held> embeddings_;         // held by the caller
+  Bytes alive_;
+  std::int64_t step_ = 0;
+  std::string phase_;
+  AllocationReport report_;
+};
+
+}  // namespace
+
+AllocationReport run_allocations(const AllocationRun& run) {
+  KVSIM_CHECK(run.cost != nullptr, "a run of allocations without a model");
+  KVSIM_CHECK(run.prompt >= 1 && run.output >= 0, "prompt {} at least 1, output {} at least 0",
+              run.prompt, run.output);
+  return Walk{run}.run();
+}
+
+}  // namespace kvsim

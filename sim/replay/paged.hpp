@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/memory/block_allocator.hpp"
+#include "sim/replay/head_replay.hpp"
+#include "sim/replay/replay.hpp"
+
+namespace kvsim {
+
+/// Where the entries of a head stand in the order they were written: each at the first of its
+/// members, an entry that shares it with another at its next own one. Ascending, below `written`.
+[[nodiscard]] std::vector<std::int32_t> slots_of(std::span<const std::vector<std::int32_t>> kept,
+                                                 std::int64_t written);
+
+/// Gathers the layers of one method as a paged cache holds them after prefill and at the end.
+class PagedSummary {
+ public:
+  PagedSummary(std::int64_t prompt, std::int64_t tokens) : prompt_{prompt}, tokens_{tokens} {}
+
+  void add_layer(const std::vector<HeadSeries>& heads);
+  /// One report for each moment, block size and layout, in this order.
+  [[nodiscard]] std::vector<ReplayPaged> reports(std::span<const std::int64_t> block_sizes) const;
+
+ private:
+  std::int64_t prompt_, tokens_;
+  std::vector<PagedLayer> after_prefill_, at_end_;
+};
+
+}  // namespace kvsim
