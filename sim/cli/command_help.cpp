@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/command_validate.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/result_json.hpp"
 
@@ -32,11 +34,16 @@ int run_help(const Arguments& arguments) {
 }  // namespace
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all{
-      run_command(),           replay_command(),        sweep_command(),
-      trace_info_command(),    trace_check_command(),   trace_generate_command(),
-      trace_convert_command(), fit_surrogate_command(), list_command(),
-      show_command(),          help_command()};
+  static const std::vector<Command> all = [] {
+    std::vector<Command> list{run_command(),           replay_command(),
+                              sweep_command(),         trace_info_command(),
+                              trace_check_command(),   trace_generate_command(),
+                              trace_convert_command(), fit_surrogate_command(),
+                              list_command(),          show_command()};
+    for (Command& command : validate_commands()) list.push_back(std::move(command));
+    list.push_back(help_command());
+    return list;
+  }();
   return all;
 }
 
