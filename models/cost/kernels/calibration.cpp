@@ -98,8 +98,9 @@ KernelCalibration read_entry(const Field& f, const std::string& gpu) {
 
 Json entry_json(const KernelCalibration& entry) {
   const KernelForm& form = form_of(entry.op);
-  KVSIM_CHECK(form.coefficients.size() == entry.coefficients.size(), "{} has {} coefficients, got {}",
-              form.id, form.coefficients.size(), entry.coefficients.size());
+  KVSIM_CHECK(form.coefficients.size() == entry.coefficients.size(),
+              "{} has {} coefficients, got {}", form.id, form.coefficients.size(),
+              entry.coefficients.size());
   Json coefficients = Json::object();
   for (std::size_t i = 0; i < entry.coefficients.size(); ++i) {
     coefficients[std::string{form.coefficients[i].name}] = rounded(entry.coefficients[i], 6);
@@ -127,15 +128,24 @@ Json entry_json(const KernelCalibration& entry) {
 
 std::array<std::string_view, kDimensions> dimension_names(KernelOp op) {
   switch (op) {
-    case KernelOp::kDecodeAttention: return {"batch", "kv_len", "q_heads", "kv_heads"};
-    case KernelOp::kPrefillAttention: return {"batch", "new_tokens", "prefix", "q_heads"};
-    case KernelOp::kMla: return {"batch", "seq_len", "heads", ""};
-    case KernelOp::kGemm: return {"m", "n", "k", ""};
-    case KernelOp::kGroupedGemm: return {"rows", "experts", "n", "k"};
-    case KernelOp::kMoe: return {"tokens", "hidden", "experts", "ep"};
-    case KernelOp::kElementwise: return {"rows", "bytes", "kernels", ""};
-    case KernelOp::kCollective: return {"bytes", "gpus", "nodes", ""};
-    case KernelOp::kCopy: break;
+    case KernelOp::kDecodeAttention:
+      return {"batch", "kv_len", "q_heads", "kv_heads"};
+    case KernelOp::kPrefillAttention:
+      return {"batch", "new_tokens", "prefix", "q_heads"};
+    case KernelOp::kMla:
+      return {"batch", "seq_len", "heads", ""};
+    case KernelOp::kGemm:
+      return {"m", "n", "k", ""};
+    case KernelOp::kGroupedGemm:
+      return {"rows", "experts", "n", "k"};
+    case KernelOp::kMoe:
+      return {"tokens", "hidden", "experts", "ep"};
+    case KernelOp::kElementwise:
+      return {"rows", "bytes", "kernels", ""};
+    case KernelOp::kCollective:
+      return {"bytes", "gpus", "nodes", ""};
+    case KernelOp::kCopy:
+      break;
   }
   return {"bytes", "pieces", "", ""};
 }
@@ -188,14 +198,26 @@ KernelCalibrationFile read_calibration(const Field& document) {
 }
 
 std::string write_calibration(const KernelCalibrationFile& file) {
-  Json out{{"schema", kSchema},
-           {"gpu", file.gpu},
-           {"provenance", file.provenance},
-           {"date", file.date},
-           {"split", file.split},
-           {"entries", Json::array()}};
+  Json out{{"schema", kSchema}, {"gpu", file.gpu},     {"provenance", file.provenance},
+           {"date", file.date}, {"split", file.split}, {"entries", Json::array()}};
   for (const KernelCalibration& entry : file.entries) out["entries"].push_back(entry_json(entry));
   return out.dump(1) + "\n";
+}
+
+std::vector<KernelCalibrationFile> read_calibrations(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> paths;
+  if (std::filesystem::is_directory(path)) {
+    for (const auto& entry : std::filesystem::directory_iterator{path}) {
+      if (entry.path().extension() == ".json") paths.push_back(entry.path());
+    }
+    std::sort(paths.begin(), paths.end());
+    if (paths.empty()) throw InputError{path.string(), "calibration files (*.json)", "none"};
+  } else {
+    paths.push_back(path);
+  }
+  std::vector<KernelCalibrationFile> out;
+  for (const auto& one : paths) out.push_back(read_calibration(Field::read_file(one)));
+  return out;
 }
 
 const std::vector<KernelCalibrationFile>& builtin_calibrations() {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,10 +38,10 @@ struct KernelCalibration {
   std::string gpu;     // catalogue name
   std::string stack;   // the kernels' software and version: "vllm-0.14.0"
   std::string format;  // KernelFormat::name
-  std::string form;    // KernelForm::id
-  std::vector<double> coefficients;
-  ErrorSummary fitted;    // over the rows fitted
-  ErrorSummary held_out;  // over whole shapes kept from the fit; n = 0: none were
+  std::string form{};  // KernelForm::id
+  std::vector<double> coefficients{};
+  ErrorSummary fitted{};    // over the rows fitted
+  ErrorSummary held_out{};  // over whole shapes kept from the fit; n = 0: none were
   /// Quantiles of log(measured / predicted), of the held-out rows where there are any: a 90 %
   /// interval is [e^q05, e^q95] times the prediction.
   double q05 = 0;
@@ -48,13 +49,13 @@ struct KernelCalibration {
   std::array<KernelRange, kDimensions> ranges{};
 };
 
-/// One file of calibrations: of one GPU, with where its measurements are from.
+/// One file of calibrations: of one GPU and family, with where its measurements are from.
 struct KernelCalibrationFile {
   std::string gpu;
   std::string provenance;  // data set, version, license, address
   std::string date;        // of the fit
   std::string split;       // rule by which rows were held out
-  std::vector<KernelCalibration> entries;
+  std::vector<KernelCalibration> entries{};
 };
 
 /// Reads a file ("kvsim.calibration/1"). Errors: InputError on an unknown form, op or format, or
@@ -62,6 +63,11 @@ struct KernelCalibrationFile {
 [[nodiscard]] KernelCalibrationFile read_calibration(const Field& document);
 /// The same as text, keys in a fixed order, coefficients to 6 significant digits.
 [[nodiscard]] std::string write_calibration(const KernelCalibrationFile& file);
+
+/// Every *.json of a folder, or the one file. Errors: InputError as read_calibration; if there is
+/// none.
+[[nodiscard]] std::vector<KernelCalibrationFile> read_calibrations(
+    const std::filesystem::path& path);
 
 /// Those shipped with the program.
 [[nodiscard]] const std::vector<KernelCalibrationFile>& builtin_calibrations();

@@ -14,17 +14,29 @@ namespace {
 /// Formats that weights of a GEMM come in, beside the plain element formats.
 const std::vector<KernelFormat>& weight_formats() {
   static const std::vector<KernelFormat> formats{
-      {.name = "fp8", .compute = Dtype::kFp8E4m3, .operand_bytes = 2, .stored_bytes = 1,
+      {.name = "fp8",
+       .compute = Dtype::kFp8E4m3,
+       .operand_bytes = 2,
+       .stored_bytes = 1,
        .quantises = true},
-      {.name = "fp8_block", .compute = Dtype::kFp8E4m3, .operand_bytes = 2, .stored_bytes = 1,
+      {.name = "fp8_block",
+       .compute = Dtype::kFp8E4m3,
+       .operand_bytes = 2,
+       .stored_bytes = 1,
        .quantises = true},
       {.name = "int8_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 1},
       // A 16-bit scale a group of 128, zeros packed beside the weights.
       {.name = "int4_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 0.516},
-      {.name = "sq", .compute = Dtype::kInt8, .operand_bytes = 2, .stored_bytes = 1,
+      {.name = "sq",
+       .compute = Dtype::kInt8,
+       .operand_bytes = 2,
+       .stored_bytes = 1,
        .quantises = true},
       // A scale byte a group of 16.
-      {.name = "nvfp4", .compute = Dtype::kFp4, .operand_bytes = 2, .stored_bytes = 0.5625,
+      {.name = "nvfp4",
+       .compute = Dtype::kFp4,
+       .operand_bytes = 2,
+       .stored_bytes = 0.5625,
        .quantises = true}};
   return formats;
 }
@@ -38,7 +50,7 @@ std::string_view short_name(Dtype dtype) {
 
 std::string_view name_of(KernelOp op) {
   constexpr std::array<std::string_view, kKernelOps> kNames{
-      "decode_attention", "prefill_attention", "mla",  "gemm", "grouped_gemm", "moe",
+      "decode_attention", "prefill_attention", "mla", "gemm", "grouped_gemm", "moe",
       "elementwise",      "collective",        "copy"};
   return kNames[static_cast<std::size_t>(op)];
 }

@@ -66,8 +66,8 @@ struct GemmCall {
 /// One of the two projections of a layer's routed experts as one kernel: rows are spread over
 /// `experts` matrices w[n, k].
 struct GroupedGemmCall {
-  double rows = 1;     // of all experts together
-  double experts = 1;  // on this GPU
+  double rows = 1;         // of all experts together
+  double experts = 1;      // on this GPU
   double rows_padded = 1;  // of the buffer the kernel walks; `rows` where it walks those alone
   double n = 1;
   double k = 1;
@@ -119,8 +119,9 @@ struct CopyCall {
 };
 
 /// In the order of KernelOp.
-using KernelCall = std::variant<DecodeAttentionCall, PrefillAttentionCall, MlaCall, GemmCall,
-                                GroupedGemmCall, MoeCall, ElementwiseCall, CollectiveCall, CopyCall>;
+using KernelCall =
+    std::variant<DecodeAttentionCall, PrefillAttentionCall, MlaCall, GemmCall, GroupedGemmCall,
+                 MoeCall, ElementwiseCall, CollectiveCall, CopyCall>;
 [[nodiscard]] inline KernelOp op_of(const KernelCall& call) {
   return static_cast<KernelOp>(call.index());
 }
@@ -146,9 +147,9 @@ struct KernelGpu {
   std::array<double, kDtypes.size()> flops{};
   double fp32_flops = 0;  // outside the tensor cores
   double sms = 0;
-  double l2 = 0;      // bytes
-  double nvlink = 0;  // both directions together; 0: none
-  double pcie = 0;    // one direction
+  double l2 = 0;         // bytes
+  double nvlink = 0;     // both directions together; 0: none
+  double pcie = 0;       // one direction
   double host_link = 0;  // one direction: C2C where there is one, else PCIe
   bool hopper_or_later = false;
   [[nodiscard]] double peak(Dtype dtype) const { return flops[static_cast<std::size_t>(dtype)]; }

@@ -8,15 +8,24 @@ namespace kvsim {
 
 const KernelForm& form_of(KernelOp op) {
   switch (op) {
-    case KernelOp::kDecodeAttention: return decode_attention_form();
-    case KernelOp::kPrefillAttention: return prefill_attention_form();
-    case KernelOp::kMla: return mla_form();
-    case KernelOp::kGemm: return gemm_form();
-    case KernelOp::kGroupedGemm: return grouped_gemm_form();
-    case KernelOp::kMoe: return moe_form();
-    case KernelOp::kElementwise: return elementwise_form();
-    case KernelOp::kCollective: return collective_form();
-    case KernelOp::kCopy: break;
+    case KernelOp::kDecodeAttention:
+      return decode_attention_form();
+    case KernelOp::kPrefillAttention:
+      return prefill_attention_form();
+    case KernelOp::kMla:
+      return mla_form();
+    case KernelOp::kGemm:
+      return gemm_form();
+    case KernelOp::kGroupedGemm:
+      return grouped_gemm_form();
+    case KernelOp::kMoe:
+      return moe_form();
+    case KernelOp::kElementwise:
+      return elementwise_form();
+    case KernelOp::kCollective:
+      return collective_form();
+    case KernelOp::kCopy:
+      break;
   }
   return copy_form();
 }

@@ -15,7 +15,7 @@ struct Coefficient {
   std::string_view unit;  // "us", "1", "bytes"
   std::string_view help;
   double start = 1;
-  double low = 0;   // above 0: the fit works in the logarithm; otherwise on the value
+  double low = 0;  // above 0: the fit works in the logarithm; otherwise on the value
   double high = 1;
 };
 
@@ -32,8 +32,9 @@ struct KernelForm {
 /// The form of `op`.
 [[nodiscard]] const KernelForm& form_of(KernelOp op);
 
-/// What no kernel can beat: the larger of arithmetic and traffic at data-sheet rates, µs. Traffic is
-/// every operand once; the calls that `kvsim validate measured` counts as large have 30 µs of it.
+/// What no kernel can beat: the larger of arithmetic and traffic at data-sheet rates, µs. Traffic
+/// is every operand once; the calls that `kvsim validate measured` counts as large have 30 µs of
+/// it.
 [[nodiscard]] double ideal_microseconds(const KernelCall& call, const KernelFormat& format,
                                         const KernelGpu& gpu);
 

@@ -174,9 +174,8 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
       factor(*mine, 1);
       factor(*theirs, 1);
       factor(*ratio, -1);
-      return settle(KernelBasis::kOtherStack,
-                    fmt::format("{}, times {} over {}", named(*mine), named(*theirs),
-                                named(*ratio)));
+      return settle(KernelBasis::kOtherStack, fmt::format("{}, times {} over {}", named(*mine),
+                                                          named(*theirs), named(*ratio)));
     }
   }
   if (theirs != nullptr && mine == nullptr) {

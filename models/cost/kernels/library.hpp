@@ -14,12 +14,12 @@ namespace kvsim {
 
 /// How near the measurements behind a prediction are, best first.
 enum class KernelBasis : std::uint8_t {
-  kMeasured,       // this GPU (or its silicon), this stack, this format
-  kOtherVersion,   // this GPU, another version of this stack's kernels
-  kOtherStack,     // this GPU, other stacks; shifted by how the stacks differ elsewhere
-  kSibling,        // a GPU of the same generation, by data-sheet ratios
-  kOtherFormat,    // this GPU, a format that computes alike
-  kNominal         // no measurement: the form's own start values
+  kMeasured,      // this GPU (or its silicon), this stack, this format
+  kOtherVersion,  // this GPU, another version of this stack's kernels
+  kOtherStack,    // this GPU, other stacks; shifted by how the stacks differ elsewhere
+  kSibling,       // a GPU of the same generation, by data-sheet ratios
+  kOtherFormat,   // this GPU, a format that computes alike
+  kNominal        // no measurement: the form's own start values
 };
 [[nodiscard]] std::string_view name_of(KernelBasis basis);
 
@@ -30,8 +30,8 @@ struct KernelEstimate {
   bool extrapolated = false;  // outside the measured ranges by more than a factor of 1.5
 };
 
-/// What is used for one (op, GPU, stack, format): a product of powers of calibrated forms, each on a
-/// GPU of its own. A measured pair is one factor of power 1; an unseen pair of GPU and stack is
+/// What is used for one (op, GPU, stack, format): a product of powers of calibrated forms, each on
+/// a GPU of its own. A measured pair is one factor of power 1; an unseen pair of GPU and stack is
 /// this GPU's other stack times the ratio of the two stacks on a sibling.
 class KernelChoice {
  public:

@@ -9,8 +9,9 @@ namespace {
 KernelWork work(const DecodeAttentionCall& c, const KernelFormat& f) {
   const double entries = c.batch * c.kv_len;
   const double q = c.batch * c.q_heads * c.head_dim;
-  return {.flops = 4 * entries * c.q_heads * c.head_dim,
-          .bytes = 2 * entries * c.kv_heads * c.head_dim * f.stored_bytes + 2 * q * f.operand_bytes};
+  return {
+      .flops = 4 * entries * c.q_heads * c.head_dim,
+      .bytes = 2 * entries * c.kv_heads * c.head_dim * f.stored_bytes + 2 * q * f.operand_bytes};
 }
 
 KernelWork work(const PrefillAttentionCall& c, const KernelFormat& f) {

@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& collective_form() {
-  static constexpr KernelForm kForm{
-      .id = "collective", .op = KernelOp::kCollective, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "collective",
+                                    .op = KernelOp::kCollective,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 

@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& copy_form() {
-  static constexpr KernelForm kForm{
-      .id = "copy", .op = KernelOp::kCopy, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "copy",
+                                    .op = KernelOp::kCopy,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 

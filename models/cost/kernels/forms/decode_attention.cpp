@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& decode_attention_form() {
-  static constexpr KernelForm kForm{
-      .id = "decode-attention", .op = KernelOp::kDecodeAttention, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "decode-attention",
+                                    .op = KernelOp::kDecodeAttention,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 

@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& elementwise_form() {
-  static constexpr KernelForm kForm{
-      .id = "elementwise", .op = KernelOp::kElementwise, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "elementwise",
+                                    .op = KernelOp::kElementwise,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 

@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& gemm_form() {
-  static constexpr KernelForm kForm{
-      .id = "gemm", .op = KernelOp::kGemm, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "gemm",
+                                    .op = KernelOp::kGemm,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 

@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& grouped_gemm_form() {
-  static constexpr KernelForm kForm{
-      .id = "grouped-gemm", .op = KernelOp::kGroupedGemm, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "grouped-gemm",
+                                    .op = KernelOp::kGroupedGemm,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 

@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& mla_form() {
-  static constexpr KernelForm kForm{
-      .id = "mla", .op = KernelOp::kMla, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "mla",
+                                    .op = KernelOp::kMla,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 

@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& moe_form() {
-  static constexpr KernelForm kForm{
-      .id = "moe", .op = KernelOp::kMoe, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "moe",
+                                    .op = KernelOp::kMoe,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 

@@ -16,8 +16,8 @@ double plain_microseconds(const KernelCall& call, const KernelFormat& format, co
              copy && copy->kind != CopyKind::kDevice) {
     bandwidth = gpu.host_link;
   }
-  return c[0] + 1e6 * std::max(w.flops / (gpu.peak(format.compute) * c[1]),
-                               w.bytes / (bandwidth * c[2]));
+  return c[0] +
+         1e6 * std::max(w.flops / (gpu.peak(format.compute) * c[1]), w.bytes / (bandwidth * c[2]));
 }
 
 }  // namespace kvsim

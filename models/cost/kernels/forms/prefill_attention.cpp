@@ -4,9 +4,10 @@
 namespace kvsim {
 
 const KernelForm& prefill_attention_form() {
-  static constexpr KernelForm kForm{
-      .id = "prefill-attention", .op = KernelOp::kPrefillAttention, .coefficients = kPlainCoefficients,
-      .microseconds = plain_microseconds};
+  static constexpr KernelForm kForm{.id = "prefill-attention",
+                                    .op = KernelOp::kPrefillAttention,
+                                    .coefficients = kPlainCoefficients,
+                                    .microseconds = plain_microseconds};
   return kForm;
 }
 
