@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <mutex>
+#include <tuple>
 #include <optional>
 
 #include <fmt/format.h>
@@ -80,7 +83,26 @@ KernelEstimate KernelChoice::estimate(const KernelCall& call) const {
   return out;
 }
 
-KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files) : files_{std::move(files)} {
+struct KernelLibrary::Kept {
+  std::mutex mutex;
+  std::map<std::tuple<KernelOp, std::string, std::string, std::string>, KernelChoice> choices;
+};
+
+KernelLibrary::KernelLibrary(KernelLibrary&&) noexcept = default;
+KernelLibrary& KernelLibrary::operator=(KernelLibrary&&) noexcept = default;
+KernelLibrary::~KernelLibrary() = default;
+
+const KernelChoice& KernelLibrary::kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
+                                               const KernelFormat& format) const {
+  const std::scoped_lock lock{kept_->mutex};
+  const std::tuple key{op, gpu.name, std::string{stack}, format.name};
+  const auto found = kept_->choices.find(key);
+  if (found != kept_->choices.end()) return found->second;
+  return kept_->choices.emplace(key, choose(op, gpu, stack, format)).first->second;
+}
+
+KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files)
+    : files_{std::move(files)}, kept_{std::make_unique<Kept>()} {
   for (const KernelCalibrationFile& file : files_) {
     for (const KernelCalibration& entry : file.entries) entries_.push_back(&entry);
   }
