@@ -24,7 +24,7 @@ using tiles::Tile;
 enum C : std::size_t {
   kLaunch,
   kArithmetic,
-  kTileEdge,
+  kTileBandwidth,
   kTileLatency,
   kStepLatency,
   kMemory,
@@ -57,12 +57,12 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
      .start = 0.9,
      .low = 0.2,
      .high = 1},
-    {.name = "tile_edge",
-     .unit = "elements",
-     .help = "edge of a tile at which loads into registers cost as much as its arithmetic",
-     .start = 5,
-     .low = 0.1,
-     .high = 300},
+    {.name = "tile_bandwidth",
+     .unit = "bytes/flop",
+     .help = "rate at which an SM takes tiles in, over its fp32 rate",
+     .start = 3,
+     .low = 0.05,
+     .high = 50},
     {.name = "tile_latency",
      .unit = "us",
      .help = "start and end of a tile",
@@ -72,7 +72,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
     {.name = "step_latency",
      .unit = "us",
      .help = "least time of 64 elements of k",
-     .start = 0.08,
+     .start = 0.15,
      .low = 0.005,
      .high = 2},
     {.name = "memory",
@@ -132,7 +132,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
     {.name = "dispatch",
      .unit = "1",
      .help = "share of tiles chosen by the number of rows alone",
-     .start = 0.2,
+     .start = 0.1,
      .low = 0.001,
      .high = 1},
     {.name = "quantise_latency",
@@ -162,6 +162,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
 
 constexpr std::array<Tile, 7> kTiles{
     {{64, 64}, {128, 64}, {128, 128}, {256, 128}, {128, 256}, {16, 64}, {32, 64}}};
+constexpr double kDepth = 32;  // of k, a multiple of which a block walks
 constexpr double kMostSplits = 64;
 constexpr double kLeastSplitDepth = 256;  // elements of k that a split keeps
 // The rate of an H100 SM that `throttle` refers to: 989.4 TFLOP/s in 16 bit over 132.
@@ -184,16 +185,15 @@ struct Product {
   /// Time of the tiles, their number `grid`, with k in `splits` parts.
   [[nodiscard]] double tiles_us(Tile tile, double grid, double splits) const {
     const double area = tile.m * tile.n;
-    const double rate = gpu.flops * c[kArithmetic];
-    // 1 / (1 + edge (1 / m + 1 / n)) of the rate.
-    double step = 2 * kStep * (area + c[kTileEdge] * (tile.m + tile.n)) / rate;
+    double step = 2 * kStep * area / (gpu.flops * c[kArithmetic]) +
+                  kStep * (tile.m + tile.n) * operand / (gpu.fp32 * c[kTileBandwidth]);
     if (block_scaled) step += c[kPromotion] * area / gpu.fp32;  // an addition each 128 of k
     const double m_used = std::min(tile.m, m);
     const double n_used = std::min(tile.n, n);
     const double load = kStep * (m_used * operand + n_used * stored) / (even * c[kSmBandwidth]);
     step = std::max({step, c[kStepLatency], load});
     return tiles::waves(grid * splits, gpu.sms, c[kWaveOverlap]) *
-           (std::ceil(k / (splits * kStep)) * step + c[kTileLatency] +
+           (std::ceil(k / (splits * kDepth)) * (kDepth / kStep) * step + c[kTileLatency] +
             c[kEpilogue] * 2 * m_used * n_used / even);
   }
   [[nodiscard]] double adaptive() const;
@@ -219,7 +219,7 @@ double Product::adaptive() const {
   for (const Tile& tile : kTiles) {
     const double grid = std::ceil(m / tile.m) * std::ceil(n / tile.n);
     offer(tiles_us(tile, grid, 1), 0);
-    if (2 * grid > gpu.sms || k < 2 * kLeastSplitDepth) continue;
+    if (block_scaled || 2 * grid > gpu.sms || k < 2 * kLeastSplitDepth) continue;
     const double splits = std::floor(std::min({gpu.sms / grid, kMostSplits, k / kLeastSplitDepth}));
     offer(tiles_us(tile, grid, splits),
           c[kSplitLatency] + m * n * (4 * splits + 2) / (gpu.bandwidth * c[kSplitBandwidth]));
@@ -243,8 +243,10 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   product.memory =
       (call.n * call.k * product.stored + call.m * call.k * product.operand + 2 * call.m * call.n) /
       (bandwidth * c[kMemory]);
-  double us = c[kDispatch] < 1 ? (1 - c[kDispatch]) * product.adaptive() : 0;
-  if (c[kDispatch] > 0.002) us += c[kDispatch] * product.by_rows();
+  // Kernels with block scales try every shape and never split k (DeepGEMM).
+  const double dispatch = format.block_scaled ? 0 : c[kDispatch];
+  double us = dispatch < 1 ? (1 - dispatch) * product.adaptive() : 0;
+  if (dispatch > 0.002) us += dispatch * product.by_rows();
   const double ideal = 2 * call.m * call.n * call.k / (product.gpu.flops * gpu.sms);
   const double density = gpu.peak(Dtype::kBf16) / (gpu.sms * kThrottleFlops);
   us += c[kThrottle] * density * ideal * us / (us + c[kThrottleTime]);
