@@ -65,17 +65,16 @@ TEST_CASE("kernel library: how far it has to reach, nearest first") {
   CHECK(basis(a800, "aic-vllm-0.14.0") == KernelBasis::kMeasured);  // the same silicon
   CHECK(basis(a100, "aic-vllm-0.20.0") == KernelBasis::kOtherVersion);
   CHECK(basis(a100, "aic-sglang-0.5") == KernelBasis::kOtherStack);
-  CHECK(basis(h200, "aic-vllm-0.14.0") == KernelBasis::kOtherStack);
+  // The same chip with other memory: its kernels of that stack, by the data sheets' ratios.
+  CHECK(basis(h200, "aic-vllm-0.14.0") == KernelBasis::kSibling);
+  CHECK(all.choose(KernelOp::kGemm, h200, "aic-vllm-0.14.0", kBf16).microseconds(kCall) ==
+        rel(start_time(h200, 2), 1e-9));
   CHECK(basis(find_gpu("H100-PCIe"), "aic-vllm-0.14.0") != KernelBasis::kNominal);
   CHECK(basis(find_gpu("T4"), "aic-vllm-0.14.0") == KernelBasis::kNominal);
   CHECK(all.choose(KernelOp::kMla, a100, "x", kBf16).basis() == KernelBasis::kNominal);
-
-  // An unseen pair: this GPU's other stack, times how the stacks differ on the sibling. Times are
-  // those of each factor's coefficients with this GPU's data sheet.
-  const KernelChoice pair = all.choose(KernelOp::kGemm, h200, "aic-vllm-0.14.0", kBf16);
-  CHECK(pair.microseconds(kCall) ==
-        rel(start_time(h200, 1.2) * start_time(h200, 2) / start_time(h200, 3), 1e-9));
-  (void)h100;
+  // A stack nobody measured: the geometric mean of this GPU's others.
+  CHECK(all.choose(KernelOp::kGemm, h100, "sglang", kBf16).microseconds(kCall) ==
+        rel(std::cbrt(start_time(h100, 2) * start_time(h100, 1.5) * start_time(h100, 3)), 1e-9));
 }
 
 TEST_CASE("kernel library: intervals hold the estimate and widen with the reach") {

@@ -25,7 +25,8 @@ const std::vector<KernelFormat>& weight_formats() {
        .compute = Dtype::kFp8E4m3,
        .operand_bytes = 2,
        .stored_bytes = 1,
-       .quantises = true},
+       .quantises = true,
+       .block_scaled = true},
       {.name = "int8_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 1},
       // A 16-bit scale a group of 128, zeros packed beside the weights.
       {.name = "int4_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 0.516},

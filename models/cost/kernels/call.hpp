@@ -143,6 +143,7 @@ struct KernelFormat {
   double operand_bytes = 2;      // an element of activations or queries, as read from memory
   double stored_bytes = 2;       // an element of weights or of the cache, scales not counted
   bool quantises = false;        // activations are quantised inside the time measured
+  bool block_scaled = false;     // a scale a 128 x 128 block: partial sums leave the tensor cores
 };
 /// Of attention: queries of `compute` over a cache of `kv`.
 [[nodiscard]] KernelFormat attention_format(Dtype compute, Dtype kv);
