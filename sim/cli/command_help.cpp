@@ -35,8 +35,8 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all{
       run_command(),           replay_command(),        sweep_command(),
       trace_info_command(),    trace_check_command(),   trace_generate_command(),
-      trace_convert_command(), fit_surrogate_command(), list_command(),
-      show_command(),          help_command()};
+      trace_convert_command(), fit_surrogate_command(), calibrate_command(),
+      list_command(),          show_command(),          help_command()};
   return all;
 }
 
