@@ -1,7 +1,33 @@
+#include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
+
+/// Which kernel a fused decode attention is. Formats of their own have none that was measured.
+std::optional<KernelUse> LayerBuilder::decode_use(const DecodeMoment& moment,
+                                                  const StepTraffic& traffic) const {
+  if (!rows_.plain() || in_.stack->expands_kv_heads) return std::nullopt;
+  const AttentionSpec& a = attention_;
+  const KernelFormat* format = shared_attention_format(dtype_, in_.kv_dtype);
+  const auto batch = static_cast<double>(in_.batch);
+  const auto attended = static_cast<double>(moment.attended);
+  if (a.is_latent()) {
+    return KernelUse{
+        .call = MlaCall{.decode = true, .batch = batch, .seq_len = attended, .heads = a.n_heads},
+        .format = format};
+  }
+  // What a method reads beside the entries, or leaves of them unread, counts as entries.
+  const double whole = static_cast<double>(payload(kParts[0], moment.attended).count() +
+                                           payload(kParts[1], moment.attended).count());
+  const double share = whole > 0 ? traffic.attention_read * batch / whole : 1;
+  return KernelUse{.call = DecodeAttentionCall{.batch = batch,
+                                               .kv_len = attended * share,
+                                               .q_heads = a.n_heads,
+                                               .kv_heads = rows_.stored_heads(),
+                                               .head_dim = a.head_dim},
+                   .format = format};
+}
 
 OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& moment,
                                    const StepTraffic& traffic) {
@@ -40,7 +66,8 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                      .bytes_read = cache_read + size(q, dtype_),
                      .bytes_written = size(out, dtype_),
                      .dtype = dtype_,
-                     .blocks = blocks},
+                     .blocks = blocks,
+                     .kernel = decode_use(moment, traffic)},
                     {at});
     attended_ = activation("attention output", out, at);
     drop(expanded, at);
@@ -88,7 +115,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
 }
 
 OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
-  const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
+  const bool is_static = is_preallocated(*in_.stack);
   const auto batch = static_cast<double>(in_.batch);
   const StepTraffic traffic = in_.method->decode_traffic(
       layer_, rows_.shape(), in_.kv_dtype, static_cast<double>(moment.attended), moment.evicts);
@@ -108,7 +135,8 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   // The new entry joins the cache.
   const bool grows = moment.change != CacheChange::kOverwrite;
   // Formats of their own are written in place: no released one concatenates packed rows.
-  if (grows && rows_.plain() && in_.stack->growth == CacheGrowth::kConcatLayer) {
+  const bool holds_old = in_.stack->growth == CacheGrowth::kConcatAll;
+  if (grows && rows_.plain() && (holds_old || in_.stack->growth == CacheGrowth::kConcatLayer)) {
     for (const CachePart& part : parts()) {
       const Bytes longer = payload(part, moment.before + 1);
       KVSIM_CHECK(longer > payload(part, moment.before), "a longer copy of {} is not longer",
@@ -117,9 +145,13 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                        .family = OpFamily::kConcatCopy,
                        .bytes_read = static_cast<double>(longer.count()),
                        .bytes_written = static_cast<double>(longer.count()),
-                       .dtype = dtype_},
+                       .dtype = rows_.dtype()},
                       {at});
       replace(cache, part, part.concatenated, Owner::kConcatCopy, moment.before + 1, at);
+      if (holds_old) {
+        graph_.hold(part.older, Owner::kConcatCopy,
+                    charged_bytes(*in_.stack, payload(part, moment.before)), at + 1);
+      }
     }
   } else {
     at = graph_.add({.name = "cache append",

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
+
+#include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
@@ -21,40 +25,88 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       link_{gpu.c2c.value_or(gpu.pcie).count()},
       processors_{static_cast<double>(gpu.sms)},
       launch_overhead_{stack.launch_overhead.count()},
+      gpu_{&gpu},
+      collective_latency_{stack.collective_latency.count()},
+      adds_{stack.overlap == Overlap::kAdd},
+      copies_by_element_{stack.copies_by_element},
       calibration_{calibration} {
+  // NVLink's figure is of both directions together.
+  peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
+  // Fitted kernels leave the other operators to the stack's profile.
+  const bool nominal = calibration.id == Calibration{}.id || calibration.kernels != nullptr;
+  std::size_t known = 0;
+  for (std::size_t i = 0; nominal && i < kOpFamilies; ++i) {
+    const auto found = stack.reached.find(std::string{name_of(static_cast<OpFamily>(i))});
+    if (found == stack.reached.end()) continue;
+    reached_[i] = found->second;
+    ++known;
+  }
+  KVSIM_CHECK(!nominal || known == stack.reached.size(),
+              "stack {} gives a rate of an unknown operator family", stack.name);
   for (std::size_t i = 0; i < kDtypes.size(); ++i) {
     flop_rate_[i] = peak_flops(gpu, kDtypes[i].dtype).count();
+  }
+  if (calibration_.kernels == nullptr) return;
+  for (std::size_t i = 0; i < kKernelOps; ++i) {
+    const auto whose = stack.kernels.find(name_of(static_cast<KernelOp>(i)));
+    if (whose != stack.kernels.end()) stacks_[i] = &whose->second;
   }
 }
 
 Roofline::Rates Roofline::rates(const Op& op) const {
   const Efficiency& efficiency = calibration_.of(op.family);
+  const ReachedRates& reached = reached_[static_cast<std::size_t>(op.family)];
+  const bool copies = op.family == OpFamily::kConcatCopy || op.family == OpFamily::kExpandCopy;
+  const double width = copies_by_element_ && copies ? bits_of(op.dtype) / 16.0 : 1.0;
+  const bool peers = op.family == OpFamily::kCollective;
+  const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? peer_link_ : bandwidth_;
   return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
-          .bandwidth = BytesPerSecond{op.family == OpFamily::kHostCopy ? link_ : bandwidth_},
-          .flops_reached = efficiency.flops,
-          .bandwidth_reached = efficiency.bandwidth,
+          .bandwidth = BytesPerSecond{link},
+          .flops_reached = efficiency.flops * reached.flops,
+          .bandwidth_reached = std::min(1.0, efficiency.bandwidth * reached.bandwidth * width),
           .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
-          .overhead = Seconds{launch_overhead_}};
+          .overhead = Seconds{peers ? collective_latency_ : launch_overhead_}};
 }
 
 Roofline::Terms Roofline::terms(const Op& op) const {
   const Rates r = rates(op);
-  return {.fixed = static_cast<double>(op.launches) * launch_overhead_,
+  return {.fixed = static_cast<double>(op.launches) * r.overhead.count(),
           .per_flop = 1.0 / (r.flops.count() * r.flops_reached * r.fill),
-          .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill)};
+          .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill),
+          .adds = adds_};
+}
+
+const KernelChoice* Roofline::kernel(const Op& op) const {
+  if (!op.kernel) return nullptr;
+  const auto family = static_cast<std::size_t>(op_of(op.kernel->call));
+  if (stacks_[family] == nullptr) return nullptr;
+  Last& last = last_[family];
+  if (last.format != op.kernel->format) {
+    // "*": whoever's kernels are known best.
+    const std::string_view whose = *stacks_[family] == "*" ? "" : std::string_view{*stacks_[family]};
+    last = {.format = op.kernel->format,
+            .choice = &calibration_.kernels->kept_choice(static_cast<KernelOp>(family), *gpu_,
+                                                         whose, *op.kernel->format)};
+  }
+  return last.choice;
 }
 
 Seconds Roofline::time(const Op& op) const {
-  const Terms t = terms(op);
-  return Seconds{t.fixed + std::max(op.flops.count() * t.per_flop,
-                                    (op.bytes_read + op.bytes_written) * t.per_byte)};
+  constexpr double kMicro = 1e-6;
+  if (const KernelChoice* choice = kernel(op)) {
+    return Seconds{choice->microseconds(op.kernel->call) * op.kernel->times * kMicro};
+  }
+  return Seconds{terms(op).at(op.flops.count(), op.bytes_read + op.bytes_written)};
 }
 
 Bound Roofline::bound(const Op& op) const {
   const Terms t = terms(op);
   const double arithmetic = op.flops.count() * t.per_flop;
   const double traffic = (op.bytes_read + op.bytes_written) * t.per_byte;
-  if (t.fixed > std::max(arithmetic, traffic)) return Bound::kLaunch;
+  // A kernel's form has no launches of its own: what is far above both rates is latency.
+  const double fixed =
+      kernel(op) != nullptr ? time(op).count() - std::max(arithmetic, traffic) : t.fixed;
+  if (fixed > std::max(arithmetic, traffic)) return Bound::kLaunch;
   return arithmetic > traffic ? Bound::kCompute : Bound::kMemory;
 }
 
@@ -81,7 +133,8 @@ StepCost evaluate(const Step& step, const Roofline& roofline) {
   cost.flops *= step.passes;
   cost.bytes *= step.passes;
   cost.host = step.host;
-  cost.time = std::max(cost.device, cost.host);
+  cost.between = step.between;
+  cost.time = std::max(cost.device, cost.host) + cost.between;
   return cost;
 }
 
@@ -125,20 +178,40 @@ std::vector<OpCost> explain(const Step& step, const Roofline& roofline) {
 }
 
 std::optional<Interval> time_interval(const Step& step, const Roofline& roofline) {
+  struct Spread {
+    double low = 0, high = 0;
+  };
+  std::map<const KernelChoice*, Spread> kernels;
   std::array<double, kOpFamilies> by_family{};
   for (const OpCost& line : explain(step, roofline)) {
-    by_family[static_cast<std::size_t>(line.op.family)] += line.time.count();
+    if (const KernelChoice* choice = roofline.kernel(line.op)) {
+      const KernelEstimate estimate = choice->estimate(line.op.kernel->call);
+      const double share = line.time.count() / estimate.us;
+      kernels[choice].low += (estimate.us - estimate.low) * share;
+      kernels[choice].high += (estimate.high - estimate.us) * share;
+    } else {
+      by_family[static_cast<std::size_t>(line.op.family)] += line.time.count();
+    }
   }
-  double variance = 0;
+  double below = 0, above = 0;
+  for (const auto& [choice, spread] : kernels) {
+    below += spread.low * spread.low;
+    above += spread.high * spread.high;
+  }
+  constexpr double kDeviations = 1.645;  // of 90 %
   for (std::size_t i = 0; i < kOpFamilies; ++i) {
     if (by_family[i] == 0) continue;
     const auto& residual = roofline.calibration().families[i].relative_residual;
     if (!residual) return std::nullopt;
-    variance += by_family[i] * *residual * by_family[i] * *residual;
+    const double part = kDeviations * by_family[i] * *residual;
+    below += part * part;
+    above += part * part;
   }
-  const Seconds time = evaluate(step, roofline).time;
-  const double spread = 2 * std::sqrt(variance);
-  return Interval{Seconds{std::max(0.0, time.count() - spread)}, Seconds{time.count() + spread}};
+  const StepCost cost = evaluate(step, roofline);
+  const double low = std::max(0.0, cost.device.count() - std::sqrt(below) * step.passes);
+  const double high = cost.device.count() + std::sqrt(above) * step.passes;
+  return Interval{.low = Seconds{std::max(cost.host.count(), low)},
+                  .high = Seconds{std::max(cost.host.count(), high)}};
 }
 
 }  // namespace kvsim

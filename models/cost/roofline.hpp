@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -24,10 +25,17 @@ enum class Bound : std::uint8_t { kCompute, kMemory, kLaunch };
 ///
 ///   time = launches * overhead + max(flops / (peak * e_f), bytes / (bandwidth * e_b)) / fill
 ///
-/// with fill = min(1, blocks / processors) where the operator has few independent blocks. Left out:
-/// dependence of the efficiencies on the operator's size, caches, clocks under load.
+/// or, on a stack that does not overlap them, the sum of arithmetic and traffic; with fill = min(1,
+/// blocks / processors) where the operator has few independent blocks. Left out: dependence of the
+/// efficiencies on the operator's size, caches, clocks under load. A calibration gives the
+/// efficiencies; without one they are those of the stack's profile. Collectives take the stack's
+/// latency and the link between GPUs: NVLink, or PCIe where there is none.
+///
+/// An operator that says which kernel it is takes that kernel's fitted form instead, launch included,
+/// where the calibration has kernels and the stack names whose they are.
 class Roofline {
  public:
+  /// GPU and stack outlive it. Not for several threads at once.
   Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibration);
 
   [[nodiscard]] Seconds time(const Op& op) const;
@@ -46,17 +54,38 @@ class Roofline {
     double fixed = 0;
     double per_flop = 0;
     double per_byte = 0;
+    bool adds = false;  // arithmetic and traffic one after the other
+    [[nodiscard]] double at(double flops, double bytes) const {
+      const double arithmetic = flops * per_flop;
+      const double traffic = bytes * per_byte;
+      return fixed + (adds ? arithmetic + traffic : std::max(arithmetic, traffic));
+    }
   };
   [[nodiscard]] Terms terms(const Op& op) const;
   [[nodiscard]] Bound bound(const Op& op) const;
+  /// The fitted kernel that times `op`; null: the roofline does.
+  [[nodiscard]] const KernelChoice* kernel(const Op& op) const;
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
 
  private:
   std::array<double, kDtypes.size()> flop_rate_{};
   double bandwidth_ = 0;
-  double link_ = 0;  // to host memory
+  double link_ = 0;       // to host memory
+  double peer_link_ = 0;  // to another GPU, one direction
   double processors_ = 0;
   double launch_overhead_ = 0;
+  const Gpu* gpu_ = nullptr;
+  std::array<const std::string*, kKernelOps> stacks_{};  // whose kernels; null: none of the family
+  // The choice made last of each family: a step asks for few formats.
+  struct Last {
+    const KernelFormat* format = nullptr;
+    const KernelChoice* choice = nullptr;
+  };
+  mutable std::array<Last, kKernelOps> last_{};
+  double collective_latency_ = 0;
+  bool adds_ = false;
+  bool copies_by_element_ = false;
+  std::array<ReachedRates, kOpFamilies> reached_{};  // where the calibration is nominal
   Calibration calibration_;
 };
 
@@ -72,7 +101,8 @@ struct GraphCost {
 struct StepCost {
   Seconds device;
   Seconds host;
-  Seconds time;  // the larger of both
+  Seconds between;
+  Seconds time;  // the larger of device and host, and what stands between steps
   double flops = 0;
   double bytes = 0;
 };
@@ -91,8 +121,9 @@ struct OpCost {
 /// device's: every operator runs on one stream.
 [[nodiscard]] std::vector<OpCost> explain(const Step& step, const Roofline& roofline);
 
-/// Two standard deviations about the step's device time, from the families' residuals taken as
-/// independent errors of each family; nullopt where a family that has time carries no residual.
+/// 90 % of what the step's time may be, from the residuals behind each operator's time: errors of one
+/// kernel or family are taken as the same in all its calls, those of different ones as independent.
+/// nullopt where a family that has time carries no residual. The host's own time is taken as exact.
 struct Interval {
   Seconds low;
   Seconds high;

@@ -12,5 +12,6 @@ namespace kvsim {
 [[nodiscard]] std::vector<Command> validate_commands();
 
 [[nodiscard]] Command validate_allocator_command();
+[[nodiscard]] Command validate_measured_command();
 
 }  // namespace kvsim

@@ -9,12 +9,14 @@
 #include "models/cost/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/llm.hpp"
+#include "models/llm/weight_format.hpp"
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 #include "sim/memory/hbm.hpp"
 #include "sim/memory/step_allocations.hpp"
+#include "sim/memory/vllm_startup.hpp"
 #include "sim/serve/peak_terms.hpp"
 #include "sim/serve/time_terms.hpp"
 
@@ -32,9 +34,13 @@ struct StaticSpec {
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   std::int64_t batch = 1;
-  std::int64_t prompt_tokens = 1;            // per sequence
-  std::int64_t output_tokens = 1;            // per sequence; decode steps
-  const Calibration* calibration = nullptr;  // null: the data sheet's rates, uncalibrated
+  std::int64_t prompt_tokens = 1;               // per sequence
+  std::int64_t output_tokens = 1;               // per sequence; decode steps
+  const Calibration* calibration = nullptr;     // null: the data sheet's rates, uncalibrated
+  const WeightFormat* weight_format = nullptr;  // packs part of the weights; weight_dtype is then
+                                                // that of the rest and of activations
+  std::int32_t tensor_parallel = 1;  // GPUs; every figure of the result but tokens/s is of one
+  StackOptions options{};            // what the run sets of its stack
   // Set: every allocation is made once more, one by one, through PyTorch's caching allocator with
   // these settings. Costs some 100 us a decode step.
   std::optional<AllocatorConfig> allocator{};
@@ -85,8 +91,9 @@ struct StaticResult {
   // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is
   // above knows of neither.
   std::optional<AllocationReport> allocator;
-  std::vector<StaticSample> timeline;  // thinned to at most `max_samples`, first and last kept
-  std::vector<std::string> notes;      // "prefill scores were chunked to 1250 query rows", …
+  std::optional<EngineStartup> startup;  // of a stack with a paged cache
+  std::vector<StaticSample> timeline;    // thinned to at most `max_samples`, first and last kept
+  std::vector<std::string> notes;        // "prefill scores were chunked to 1250 query rows", …
 };
 
 /// What is written down of a run; changes nothing of what is simulated.

@@ -84,6 +84,7 @@ class Explainer {
  private:
   [[nodiscard]] std::string formula(const OpCost& line) const {
     const Op& op = line.op;
+    if (const KernelChoice* choice = in_.roofline->kernel(op)) return kernel_formula(line, *choice);
     const Roofline::Rates rates = in_.roofline->rates(op);
     const double bytes = op.bytes_read + op.bytes_written;
     const auto over = [&](double n, std::string_view unit, double rate, double reached) {
@@ -103,7 +104,11 @@ class Explainer {
                                                      micros_text(rates.overhead)));
     }
     if (op.flops.count() > 0 && bytes > 0) {
-      parts.push_back(fmt::format("max({}, {})", arithmetic, traffic));
+      if (in_.cost->stack->overlap == Overlap::kMax) {
+        parts.push_back(fmt::format("max({}, {})", arithmetic, traffic));
+      } else {
+        parts.insert(parts.end(), {arithmetic, traffic});
+      }
     } else if (op.flops.count() > 0) {
       parts.push_back(arithmetic);
     } else if (bytes > 0) {
@@ -116,19 +121,54 @@ class Explainer {
     return times.empty() || parts.size() == 1 ? times + sum : times + "(" + sum + ")";
   }
 
+  /// "32 layers x gemm(m=8, n=4096, k=4096) of bf16 = 23.4 us (20.1 to 27.9)".
+  [[nodiscard]] static std::string kernel_formula(const OpCost& line, const KernelChoice& choice) {
+    const KernelUse& use = *line.op.kernel;
+    const KernelEstimate estimate = choice.estimate(use.call);
+    const auto names = dimension_names(op_of(use.call));
+    const auto values = dimensions_of(use.call);
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < kDimensions; ++i) {
+      if (!names[i].empty()) parts.push_back(fmt::format("{}={:.6g}", names[i], values[i]));
+    }
+    std::string times;
+    if (line.layers > 0) times += many(line.layers, "layer") + " x ";
+    if (line.calls > 1) times += many(line.calls, "call") + " x ";
+    return fmt::format("{}{}({}) of {}: {:.6g} us ({:.3g} to {:.3g}{})", times,
+                       name_of(op_of(use.call)), fmt::join(parts, ", "), use.format->name,
+                       estimate.us, estimate.low, estimate.high,
+                       estimate.extrapolated ? ", extrapolated" : "");
+  }
+
   [[nodiscard]] bool has_launches(const Op& op) const {
     return op.launches > 0 && in_.roofline->rates(op).overhead > Seconds{};
   }
 
   /// Keys of `kvsim show gpu` and `kvsim show stack`, and the calibration.
   [[nodiscard]] std::string source(const Op& op) const {
+    if (const KernelChoice* choice = in_.roofline->kernel(op)) {
+      return fmt::format("{}: {}", name_of(choice->basis()), choice->provenance());
+    }
     std::vector<std::string> gpu;
     if (op.flops.count() > 0) gpu.push_back(peak_key(op.dtype));
-    if (op.bytes_read + op.bytes_written > 0) gpu.emplace_back("hbm_bandwidth");
+    if (op.bytes_read + op.bytes_written > 0) {
+      if (op.family == OpFamily::kCollective) {
+        gpu.emplace_back(in_.gpu->nvlink ? "nvlink" : "pcie");
+      } else {
+        gpu.emplace_back("hbm_bandwidth");
+      }
+    }
     const bool fills = in_.roofline->rates(op).fill == 1;
     if (!fills) gpu.emplace_back("sms");
     std::vector<std::string_view> stack;
-    if (has_launches(op)) stack.emplace_back("launch_overhead");
+    if (has_launches(op)) {
+      stack.emplace_back(op.family == OpFamily::kCollective ? "collective_latency"
+                                                            : "launch_overhead");
+    }
+    if (in_.cost->stack->reached.contains(std::string{name_of(op.family)})) {
+      stack.emplace_back("reached");
+    }
+    if (in_.cost->stack->overlap != Overlap::kMax) stack.emplace_back("overlap");
     if (!fills) stack.emplace_back("splits_keys");
     std::vector<std::string> parts;
     if (!gpu.empty()) {
@@ -172,6 +212,14 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
                          .formula = fmt::format("{} x {} us of the first", step.passes - 1,
                                                 cost.device.count() / step.passes * 1e6),
                          .source = fmt::format("method {}", in.cost->method->name())});
+  }
+  if (cost.between > Seconds{}) {
+    out.terms.push_back({.what = "scheduling and sampling",
+                         .family = "host",
+                         .bound = "host",
+                         .time = cost.between,
+                         .formula = micros_text(cost.between),
+                         .source = fmt::format("stack {}: between_steps", in.cost->stack->name)});
   }
   if (cost.host > cost.device) out.terms.push_back(explainer.host(cost, number > 0));
   Seconds sum;

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "models/gpu/gpu.hpp"
+#include "models/units/dtype.hpp"
+
+namespace kvsim {
+
+/// Families of kernels that have a timing form of their own; the words are those of
+/// `kvsim validate measured`.
+enum class KernelOp : std::uint8_t {
+  kDecodeAttention,
+  kPrefillAttention,
+  kMla,
+  kGemm,
+  kGroupedGemm,
+  kMoe,
+  kElementwise,
+  kCollective,
+  kCopy
+};
+inline constexpr std::size_t kKernelOps = 9;
+[[nodiscard]] std::string_view name_of(KernelOp op);
+
+/// One layer, one query token per sequence, on one GPU (head counts are those of the GPU).
+struct DecodeAttentionCall {
+  double batch = 1;
+  double kv_len = 1;  // entries read per sequence and KV head, the new one included; the mean of
+                      // ragged ones
+  std::int32_t q_heads = 1;
+  std::int32_t kv_heads = 1;
+  std::int32_t head_dim = 128;
+  friend bool operator==(const DecodeAttentionCall&, const DecodeAttentionCall&) = default;
+};
+
+/// One layer, causal: `new_tokens` queries a sequence over themselves and `prefix` cached tokens.
+struct PrefillAttentionCall {
+  double batch = 1;
+  double new_tokens = 1;
+  double prefix = 0;
+  std::int32_t q_heads = 1;
+  std::int32_t kv_heads = 1;
+  std::int32_t head_dim = 128;
+  friend bool operator==(const PrefillAttentionCall&, const PrefillAttentionCall&) = default;
+};
+
+/// Attention core over a latent cache (DeepSeek: 512 + 64 wide): absorbed at decode, expanded to
+/// heads at prefill.
+struct MlaCall {
+  bool decode = true;
+  double batch = 1;
+  double seq_len = 1;  // decode: entries read; prefill: new tokens
+  std::int32_t heads = 1;
+  friend bool operator==(const MlaCall&, const MlaCall&) = default;
+};
+
+/// y[m, n] = x[m, k] w[n, k].
+struct GemmCall {
+  double m = 1;
+  double n = 1;
+  double k = 1;
+  friend bool operator==(const GemmCall&, const GemmCall&) = default;
+};
+
+/// One of the two projections of a layer's routed experts as one kernel: rows are spread over
+/// `experts` matrices w[n, k].
+struct GroupedGemmCall {
+  double rows = 1;         // of all experts together
+  double experts = 1;      // on this GPU
+  double rows_padded = 1;  // of the buffer the kernel walks; `rows` where it walks those alone
+  double n = 1;
+  double k = 1;
+  bool masked = false;  // decode layout: a fixed buffer an expert
+  friend bool operator==(const GroupedGemmCall&, const GroupedGemmCall&) = default;
+};
+
+/// A layer's routed experts: both projections and what stands between, router excluded.
+struct MoeCall {
+  double tokens = 1;
+  double hidden = 1;
+  double inter = 1;  // of one expert, whole
+  double top_k = 1;
+  double experts = 1;  // of all GPUs
+  double tp = 1;
+  double ep = 1;
+  double skew = 0;  // exponent of the power law of tokens over experts; 0: balanced
+  friend bool operator==(const MoeCall&, const MoeCall&) = default;
+};
+
+/// Norms, rotations, activations, additions, embeddings: streams over memory.
+enum class ElementwiseKind : std::uint8_t { kNorm, kRope, kActivation, kAdd, kEmbedding, kOther };
+struct ElementwiseCall {
+  ElementwiseKind kind = ElementwiseKind::kOther;
+  double rows = 1;  // tokens
+  double bytes_read = 0;
+  double bytes_written = 0;
+  double kernels = 1;  // launches, one after another
+  friend bool operator==(const ElementwiseCall&, const ElementwiseCall&) = default;
+};
+
+enum class CollectiveKind : std::uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kSendReceive
+};
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  double bytes = 0;  // the size nccl-tests prints
+  double gpus = 2;
+  double gpus_per_node = 8;
+  friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
+};
+
+enum class CopyKind : std::uint8_t { kDevice, kHostToDevice, kDeviceToHost };
+struct CopyCall {
+  CopyKind kind = CopyKind::kDevice;
+  double bytes = 0;
+  double pieces = 1;  // equal ones, each its own transfer
+  friend bool operator==(const CopyCall&, const CopyCall&) = default;
+};
+
+/// In the order of KernelOp.
+using KernelCall =
+    std::variant<DecodeAttentionCall, PrefillAttentionCall, MlaCall, GemmCall, GroupedGemmCall,
+                 MoeCall, ElementwiseCall, CollectiveCall, CopyCall>;
+[[nodiscard]] inline KernelOp op_of(const KernelCall& call) {
+  return static_cast<KernelOp>(call.index());
+}
+
+/// Formats a kernel runs in. `name` is the key under which measurements are kept and reported,
+/// "compute/kv" of attention ("bf16/fp8"), the GEMM's format ("fp8_block") of weights.
+struct KernelFormat {
+  std::string name;
+  Dtype compute = Dtype::kBf16;  // whose arithmetic rate applies
+  double operand_bytes = 2;      // an element of activations or queries, as read from memory
+  double stored_bytes = 2;       // an element of weights or of the cache, scales not counted
+  bool quantises = false;        // activations are quantised inside the time measured
+  bool block_scaled = false;     // a scale a 128 x 128 block: partial sums leave the tensor cores
+};
+/// Of attention: queries of `compute` over a cache of `kv`.
+[[nodiscard]] KernelFormat attention_format(Dtype compute, Dtype kv);
+/// The format that measurements call `word` ("bf16", "fp8", "fp8_block", "int8_wo", "int4_wo",
+/// "sq", "nvfp4", "bf16/fp8", …). Errors: InputError naming the nearest known.
+[[nodiscard]] KernelFormat parse_kernel_format(std::string_view word);
+
+/// One of a kind for each name, for as long as the program runs: calls point at it.
+[[nodiscard]] const KernelFormat& shared_format(const KernelFormat& format);
+
+/// The dimension of a call that grows with the cache or the prompt, and the call at another value
+/// of it: kv_len, new_tokens, seq_len, m, rows, tokens, bytes.
+[[nodiscard]] double length_of(const KernelCall& call);
+[[nodiscard]] KernelCall with_length(KernelCall call, double length);
+
+/// What forms ask of a GPU, in SI units.
+struct KernelGpu {
+  double bandwidth = 0;  // HBM
+  std::array<double, kDtypes.size()> flops{};
+  double fp32_flops = 0;  // outside the tensor cores
+  double sms = 0;
+  double l2 = 0;         // bytes
+  double nvlink = 0;     // both directions together; 0: none
+  double pcie = 0;       // one direction
+  double host_link = 0;  // one direction: C2C where there is one, else PCIe
+  bool hopper_or_later = false;
+  [[nodiscard]] double peak(Dtype dtype) const { return flops[static_cast<std::size_t>(dtype)]; }
+};
+[[nodiscard]] KernelGpu kernel_gpu(const Gpu& gpu);
+
+}  // namespace kvsim

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "models/cost/kernels/call.hpp"
+
+namespace kvsim {
+
+/// One coefficient of a timing form: its meaning, and where a fit starts and may go. Coefficients
+/// are latencies (µs), shares of a data-sheet rate, or sizes, so that they carry over to another
+/// GPU.
+struct Coefficient {
+  std::string_view name;  // snake case, as calibration files write it
+  std::string_view unit;  // "us", "1", "bytes"
+  std::string_view help;
+  double start = 1;
+  double low = 0;  // above 0: the fit works in the logarithm; otherwise on the value
+  double high = 1;
+};
+
+/// A structured analytic form of one family's kernel time. Pure: no state, no allocation.
+struct KernelForm {
+  std::string_view id;  // "decode-attention": what calibration files name
+  KernelOp op;
+  std::span<const Coefficient> coefficients;
+  /// Time of one call in µs; `c` has one value per coefficient, in their order.
+  double (*microseconds)(const KernelCall& call, const KernelFormat& format, const KernelGpu& gpu,
+                         const double* c);
+};
+
+/// The form of `op`.
+[[nodiscard]] const KernelForm& form_of(KernelOp op);
+
+/// What no kernel can beat: the larger of arithmetic and traffic at data-sheet rates, µs. Traffic
+/// is every operand once; the calls that `kvsim validate measured` counts as large have 30 µs of
+/// it.
+[[nodiscard]] double ideal_microseconds(const KernelCall& call, const KernelFormat& format,
+                                        const KernelGpu& gpu);
+
+// One per family, in forms/.
+[[nodiscard]] const KernelForm& decode_attention_form();
+[[nodiscard]] const KernelForm& prefill_attention_form();
+[[nodiscard]] const KernelForm& mla_form();
+[[nodiscard]] const KernelForm& gemm_form();
+[[nodiscard]] const KernelForm& grouped_gemm_form();
+[[nodiscard]] const KernelForm& moe_form();
+[[nodiscard]] const KernelForm& elementwise_form();
+[[nodiscard]] const KernelForm& collective_form();
+[[nodiscard]] const KernelForm& copy_form();
+
+}  // namespace kvsim

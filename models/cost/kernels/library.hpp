@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/cost/kernels/calibration.hpp"
+#include "models/gpu/gpu.hpp"
+
+namespace kvsim {
+
+/// How near the measurements behind a prediction are, best first.
+enum class KernelBasis : std::uint8_t {
+  kMeasured,      // this GPU (or its silicon), this stack, this format
+  kOtherVersion,  // this GPU, another version of this stack's kernels
+  kOtherStack,    // this GPU, other stacks; shifted by how the stacks differ elsewhere
+  kSibling,       // a GPU of the same generation, by data-sheet ratios
+  kOtherFormat,   // this GPU, a format that computes alike
+  kNominal        // no measurement: the form's own start values
+};
+[[nodiscard]] std::string_view name_of(KernelBasis basis);
+
+struct KernelEstimate {
+  double us = 0;
+  double low = 0;  // 90 % interval
+  double high = 0;
+  bool extrapolated = false;  // outside the measured ranges by more than a factor of 1.5
+};
+
+/// What is used for one (op, GPU, stack, format): a product of powers of calibrated forms, each on
+/// a GPU of its own. A measured pair is one factor of power 1; an unseen pair of GPU and stack is
+/// this GPU's other stack times the ratio of the two stacks on a sibling.
+class KernelChoice {
+ public:
+  struct Factor {
+    const KernelCalibration* calibration = nullptr;
+    const KernelForm* form = nullptr;
+    KernelGpu gpu;
+    KernelFormat format;
+    double power = 1;
+  };
+
+  [[nodiscard]] double microseconds(const KernelCall& call) const;
+  [[nodiscard]] KernelEstimate estimate(const KernelCall& call) const;
+  [[nodiscard]] KernelBasis basis() const { return basis_; }
+  /// For people: "aic-vllm-0.14.0 kernels as on H100-80GB-SXM, scaled by data sheet".
+  [[nodiscard]] const std::string& provenance() const { return provenance_; }
+  [[nodiscard]] std::span<const Factor> factors() const { return factors_; }
+
+ private:
+  friend class KernelLibrary;
+  std::vector<Factor> factors_;
+  KernelBasis basis_ = KernelBasis::kNominal;
+  std::string provenance_;
+  double q05_ = 0;  // of log(measured / predicted), widened for transfer
+  double q95_ = 0;
+  std::vector<double> nominal_;  // start values, where nothing was measured
+};
+
+/// Whether timings of one GPU hold for the other: the same chip with the same memory bandwidth
+/// (A100 and A800), unlike those that differ in it (H100 and H200).
+[[nodiscard]] bool times_alike(const Gpu& gpu, const Gpu& other);
+
+/// All calibrations at hand, and the rules by which one is chosen.
+class KernelLibrary {
+ public:
+  explicit KernelLibrary(std::vector<KernelCalibrationFile> files);
+  KernelLibrary(KernelLibrary&&) noexcept;
+  KernelLibrary& operator=(KernelLibrary&&) noexcept;
+  ~KernelLibrary();
+
+  /// What times `op` on `gpu` under the kernels of `stack` ("" or a family such as "vllm": any
+  /// version) in `format`. Never fails: the basis says how far it had to reach.
+  [[nodiscard]] KernelChoice choose(KernelOp op, const Gpu& gpu, std::string_view stack,
+                                    const KernelFormat& format) const;
+  /// As choose, kept: the same arguments give the same object for as long as the library lives.
+  /// Safe from several threads.
+  [[nodiscard]] const KernelChoice& kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
+                                                const KernelFormat& format) const;
+  [[nodiscard]] std::span<const KernelCalibration* const> entries() const { return entries_; }
+
+  /// The library of the calibrations shipped with the program.
+  [[nodiscard]] static const KernelLibrary& builtin();
+
+ private:
+  std::vector<KernelCalibrationFile> files_;
+  std::vector<const KernelCalibration*> entries_;
+  struct Kept;
+  std::unique_ptr<Kept> kept_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,108 @@
+// kvsim calibrate --measured: coefficients of the kernels' forms from timings of others.
+
+#include <chrono>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "models/units/error.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/command_calibrate.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/report/atomic_file.hpp"
+#include "sim/report/progress.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/table.hpp"
+#include "validation/calibrate_kernels.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string today() {
+  const auto day = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
+  const std::chrono::year_month_day date{day};
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
+}
+
+std::string percent(double fraction) { return fmt::format("{:.1f}", 100 * fraction); }
+
+std::string table_of(const std::vector<KernelCalibrationFile>& files, std::size_t width) {
+  using Align = Table::Align;
+  Table table{{{"family", Align::kLeft},
+               {"GPU", Align::kLeft},
+               {"kernels", Align::kLeft},
+               {"format", Align::kLeft},
+               {"rows"},
+               {"fitted", Align::kRight, "MAPE %"},
+               {"held out", Align::kRight, "rows"},
+               {"held out", Align::kRight, "MAPE %"},
+               {"p90", Align::kRight, "%"}}};
+  for (const KernelCalibrationFile& file : files) {
+    for (const KernelCalibration& e : file.entries) {
+      table.add_row({std::string{name_of(e.op)}, e.gpu, e.stack, e.format,
+                     fmt::format("{}", e.fitted.n), percent(e.fitted.mape),
+                     fmt::format("{}", e.held_out.n),
+                     e.held_out.n > 0 ? percent(e.held_out.mape) : "-",
+                     e.held_out.n > 0 ? percent(e.held_out.p90_ape) : "-"});
+    }
+  }
+  return table.str(width);
+}
+
+}  // namespace
+
+int calibrate_measured(const Arguments& arguments) {
+  arguments.expect_words(0, 0, "no word");
+  const auto out = arguments.value("out");
+  if (!out) throw InputError{"calibrate", "-o DIR, where the calibrations go", "none"};
+  std::vector<MeasuredFile> files = read_all_measured(*arguments.value("measured"));
+  const std::vector<std::string> ops = arguments.values("op");
+  for (const std::string& op : ops) {
+    std::vector<std::string> known;
+    for (std::size_t i = 0; i < kKernelOps; ++i) {
+      known.emplace_back(name_of(static_cast<KernelOp>(i)));
+    }
+    if (std::find(known.begin(), known.end(), op) == known.end()) {
+      throw InputError{fmt::format("--op: {}", unknown_name("operator family", op, known))};
+    }
+  }
+  std::erase_if(files, [&](const MeasuredFile& file) {
+    return file.rows.empty() ||
+           (!ops.empty() && std::find(ops.begin(), ops.end(), name_of(file.op)) == ops.end());
+  });
+  if (files.empty()) {
+    throw InputError{*arguments.value("measured"), "kernel timings to fit to", "none"};
+  }
+  const bool quiet = arguments.has("quiet");
+  Progress progress{"fitting"};
+  double done = 0;
+  const std::vector<KernelCalibrationFile> fitted = calibrate_kernels(
+      files, arguments.value("provenance").value_or("timings given on the command line"),
+      arguments.value("date").value_or(today()), [&](const std::string&) {
+        // The number of fits is not known beforehand: half of what is left, each time.
+        done += (1 - done) * 0.02;
+        if (!quiet) progress.update(done);
+      });
+  progress.finish();
+  fs::create_directories(*out);
+  for (const KernelCalibrationFile& file : fitted) {
+    write_file_atomically(fs::path{*out} / calibration_file_name(file), write_calibration(file));
+  }
+  if (arguments.has("json")) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    for (const KernelCalibrationFile& file : fitted) {
+      all.push_back(nlohmann::ordered_json::parse(write_calibration(file)));
+    }
+    write_out(to_file_text({{"schema", "kvsim.calibrate/1"}, {"files", std::move(all)}}));
+  } else if (!quiet) {
+    write_out(fmt::format("{}wrote {} files to {}\n", table_of(fitted, terminal_width()),
+                          fitted.size(), *out));
+  }
+  return kDone;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/cost/kernels/calibration.hpp"
+#include "validation/measured_rows.hpp"
+
+namespace kvsim {
+
+/// Fits every (op, GPU, stack, format) that has at least `least_rows` rows, with the held-out
+/// shapes kept from it, and says how well each holds on both parts. One file a GPU and family, in
+/// the order of their names. `progress` is called before each fit with its name.
+[[nodiscard]] std::vector<KernelCalibrationFile> calibrate_kernels(
+    const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
+    const std::function<void(const std::string&)>& progress = {});
+
+inline constexpr std::size_t kLeastRows = 16;
+
+/// "gemm-h100-80gb-sxm.json": what a file of these calibrations is called.
+[[nodiscard]] std::string calibration_file_name(const KernelCalibrationFile& file);
+
+}  // namespace kvsim

@@ -1,0 +1,344 @@
+#include "validation/measured_rows.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "models/llm/catalogue.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kMostMicroseconds = 1e9;
+constexpr double kLargest = 1e12;
+
+/// A row the model has no call for: its reason is counted, the file goes on.
+struct LeftOut {
+  std::string reason;
+};
+
+/// Reads the cells of one row by column name.
+class Cells {
+ public:
+  Cells(const CsvTable& table, std::size_t row) : table_{table}, row_{row} {}
+  [[nodiscard]] const std::string& text(std::string_view column) const {
+    return table_.text(row_, table_.index(column));
+  }
+  [[nodiscard]] double number(std::string_view column, double low = 0) const {
+    return table_.number(row_, table_.index(column), low, kLargest);
+  }
+  /// As number; `otherwise` where the column is missing or the cell empty.
+  [[nodiscard]] double number_or(std::string_view column, double otherwise) const {
+    return table_.has(column) && !text(column).empty() ? number(column) : otherwise;
+  }
+  [[nodiscard]] std::int32_t count(std::string_view column) const {
+    return static_cast<std::int32_t>(table_.integer(row_, table_.index(column), 1, 1 << 24));
+  }
+  [[nodiscard]] double microseconds(std::string_view column) const {
+    return table_.number(row_, table_.index(column), 1e-6, kMostMicroseconds);
+  }
+  [[nodiscard]] bool has(std::string_view column) const { return table_.has(column); }
+
+ private:
+  const CsvTable& table_;
+  std::size_t row_;
+};
+
+KernelFormat format_of(std::string_view word) {
+  try {
+    return parse_kernel_format(word);
+  } catch (const InputError&) {
+    throw LeftOut{fmt::format("format {}", word)};
+  }
+}
+
+KernelFormat attention_format_of(const Cells& c) {
+  return format_of(fmt::format("{}/{}", c.text("dtype"), c.text("kv_dtype")));
+}
+
+using Rows = std::vector<MeasuredRow>;
+
+void read_decode(const Cells& c, MeasuredRow row, Rows& out) {
+  const DecodeAttentionCall call{.batch = c.number("batch_size", 1),
+                                 .kv_len = c.number("kv_len", 1),
+                                 .q_heads = c.count("num_q_heads"),
+                                 .kv_heads = c.count("num_kv_heads"),
+                                 .head_dim = c.count("head_dim")};
+  row.format = attention_format_of(c);
+  row.shape = fmt::format("{}/{}x{}", call.q_heads, call.kv_heads, call.head_dim);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_prefill(const Cells& c, MeasuredRow row, Rows& out) {
+  const PrefillAttentionCall call{.batch = c.number("batch_size", 1),
+                                  .new_tokens = c.number("seq_len", 1),
+                                  .prefix = c.number_or("kv_prefix_len", 0),
+                                  .q_heads = c.count("num_q_heads"),
+                                  .kv_heads = c.count("num_kv_heads"),
+                                  .head_dim = c.count("head_dim")};
+  row.format = attention_format_of(c);
+  row.shape = fmt::format("{}/{}x{}", call.q_heads, call.kv_heads, call.head_dim);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_mla(const Cells& c, MeasuredRow row, Rows& out) {
+  const std::string& phase = c.text("phase");
+  if (phase != "decode" && phase != "prefill") throw LeftOut{fmt::format("phase {}", phase)};
+  const MlaCall call{.decode = phase == "decode",
+                     .batch = c.number("batch_size", 1),
+                     .seq_len = c.number("seq_len", 1),
+                     .heads = c.count("num_heads_per_gpu")};
+  row.format = attention_format_of(c);
+  row.shape = fmt::format("{} heads", call.heads);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_gemm(const Cells& c, MeasuredRow row, Rows& out) {
+  const GemmCall call{.m = c.number("m", 1), .n = c.number("n", 1), .k = c.number("k", 1)};
+  row.format = format_of(c.text("dtype"));
+  row.shape = fmt::format("{}x{}", call.n, call.k);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_grouped(const Cells& c, MeasuredRow row, Rows& out) {
+  const double experts = c.number("num_local_experts", 1);
+  const double per_expert = c.number("tokens_per_expert", 0);
+  const double hidden = c.number("hidden_size", 1);
+  const double inter = c.number("intermediate_size", 1);
+  const bool masked = c.text("phase") == "decode";
+  row.format = format_of("fp8_block");
+  row.shape = fmt::format("{}x{}", hidden, inter);
+  const double rows = std::max(1.0, per_expert) * experts;
+  GroupedGemmCall call{.rows = rows,
+                       .experts = experts,
+                       .rows_padded = rows,
+                       .n = 2 * inter,
+                       .k = hidden,
+                       .masked = masked};
+  row.call = call;
+  row.us = c.microseconds("up_proj_us");
+  out.push_back(row);
+  call.n = hidden;
+  call.k = inter;
+  row.call = call;
+  row.us = c.microseconds("down_proj_us");
+  out.push_back(std::move(row));
+}
+
+void read_moe(const Cells& c, MeasuredRow row, Rows& out) {
+  const std::string& spread = c.text("distribution");
+  double skew = 0;
+  constexpr std::string_view kPower = "power_law_";
+  if (spread.starts_with(kPower)) {
+    const std::string word = spread.substr(kPower.size());
+    char* end = nullptr;
+    skew = std::strtod(word.c_str(), &end);
+    if (end == word.c_str() || *end != 0 || !(skew >= 0) || skew > 10) {
+      throw LeftOut{fmt::format("distribution {}", spread)};
+    }
+  } else if (spread != "balanced" && spread != "uniform") {
+    throw LeftOut{fmt::format("distribution {}", spread)};
+  }
+  const MoeCall call{.tokens = c.number("num_tokens", 1),
+                     .hidden = c.number("hidden", 1),
+                     .inter = c.number("inter", 1),
+                     .top_k = c.number("topk", 1),
+                     .experts = c.number("num_experts", 1),
+                     .tp = c.number("tp", 1),
+                     .ep = c.number("ep", 1),
+                     .skew = skew};
+  row.format = format_of(c.text("dtype"));
+  row.shape = fmt::format("{}x{}x{}", call.hidden, call.inter, call.experts);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_elementwise(const Cells& c, MeasuredRow row, Rows& out) {
+  const std::string& op = c.text("op");
+  const double tokens = c.number("num_tokens", 1);
+  const double hidden = tokens * c.number("hidden", 1);
+  row.format = format_of(c.text("dtype"));
+  const double width = row.format.operand_bytes;
+  ElementwiseCall call{.rows = tokens};
+  const auto contains = [&](std::string_view word) { return op.find(word) != std::string::npos; };
+  if (contains("layernorm") || contains("norm")) {
+    call.kind = ElementwiseKind::kNorm;
+    call.bytes_read = call.bytes_written = hidden * width;
+  } else if (contains("rope")) {
+    const double heads = c.number("q_heads_per_gpu", 1) + c.number("kv_heads_per_gpu", 1);
+    call.kind = ElementwiseKind::kRope;
+    call.bytes_read = call.bytes_written = tokens * heads * c.number("head_dim", 1) * width;
+  } else if (contains("act")) {
+    const Llm* llm = nullptr;
+    try {
+      llm = &find_llm(c.text("model"));
+    } catch (const InputError&) {  // a model of nobody's catalogue: gated, as most are
+    }
+    const bool gated = llm == nullptr || llm->layers.front().mlp.gated;
+    const double inter = tokens * c.number("intermediate_per_gpu", 1);
+    call.kind = ElementwiseKind::kActivation;
+    call.bytes_read = (gated ? 2 : 1) * inter * width;
+    call.bytes_written = inter * width;
+  } else if (op == "add") {
+    call.kind = ElementwiseKind::kAdd;
+    call.bytes_read = 2 * hidden * width;
+    call.bytes_written = hidden * width;
+  } else if (contains("emb")) {
+    call.kind = ElementwiseKind::kEmbedding;
+    call.bytes_read = call.bytes_written = hidden * width;
+  } else {
+    throw LeftOut{fmt::format("operator {}", op)};
+  }
+  row.shape = fmt::format("{} {}", c.text("model"), op);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+void read_collective(const Cells& c, MeasuredRow row, Rows& out) {
+  struct Name {
+    std::string_view word;
+    CollectiveKind kind;
+  };
+  constexpr std::array<Name, 9> kNames{{{"all_reduce", CollectiveKind::kAllReduce},
+                                        {"allreduce", CollectiveKind::kAllReduce},
+                                        {"all_gather", CollectiveKind::kAllGather},
+                                        {"reduce_scatter", CollectiveKind::kReduceScatter},
+                                        {"alltoall", CollectiveKind::kAllToAll},
+                                        {"all_to_all", CollectiveKind::kAllToAll},
+                                        {"broadcast", CollectiveKind::kBroadcast},
+                                        {"send_recv", CollectiveKind::kSendReceive},
+                                        {"sendrecv", CollectiveKind::kSendReceive}}};
+  const std::string& op = c.text("op");
+  const auto* const found =
+      std::find_if(kNames.begin(), kNames.end(), [&](const Name& name) { return name.word == op; });
+  if (found == kNames.end()) throw LeftOut{fmt::format("collective {}", op)};
+  const double gpus = c.number("num_gpus", 2);
+  const CollectiveCall call{.kind = found->kind,
+                            .bytes = c.number("size_bytes", 1),
+                            .gpus = gpus,
+                            .gpus_per_node = c.number_or("gpus_per_node", 8)};
+  // The bytes are what counts; the type is named without knowing it in some sources.
+  row.format = format_of("bf16");
+  row.stack = fmt::format("{}:{}", row.stack, c.has("impl") ? c.text("impl") : "");
+  // Octaves of the message size.
+  int octave = 0;
+  std::frexp(call.bytes, &octave);
+  row.shape = fmt::format("{} octave {}", op, octave);
+  row.call = call;
+  row.us = c.microseconds("time_us");
+  out.push_back(std::move(row));
+}
+
+struct Layout {
+  KernelOp op;
+  std::vector<std::string_view> columns;  // those that tell it from the others
+  void (*read)(const Cells& cells, MeasuredRow row, Rows& out);
+};
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all{
+      {KernelOp::kMla, {"phase", "num_heads_per_gpu", "seq_len", "time_us"}, read_mla},
+      {KernelOp::kDecodeAttention,
+       {"num_q_heads", "num_kv_heads", "kv_len", "time_us"},
+       read_decode},
+      {KernelOp::kPrefillAttention,
+       {"num_q_heads", "num_kv_heads", "seq_len", "time_us"},
+       read_prefill},
+      {KernelOp::kGroupedGemm, {"num_local_experts", "up_proj_us", "down_proj_us"}, read_grouped},
+      {KernelOp::kMoe, {"num_experts", "topk", "inter", "time_us"}, read_moe},
+      {KernelOp::kGemm, {"m", "n", "k", "time_us"}, read_gemm},
+      {KernelOp::kElementwise, {"op", "num_tokens", "hidden", "time_us"}, read_elementwise},
+      {KernelOp::kCollective, {"op", "num_gpus", "size_bytes", "time_us"}, read_collective}};
+  return all;
+}
+
+/// The catalogue's GPU of a label; nullptr where it has none. Labels end in remarks: "(vidur)",
+/// "?".
+const Gpu* gpu_of(std::string label) {
+  while (!label.empty() && label.back() == '?') label.pop_back();
+  try {
+    return &find_gpu(label);
+  } catch (const InputError&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+MeasuredFile read_measured(const CsvTable& table) {
+  MeasuredFile out{.path = table.place()};
+  const auto layout = std::find_if(layouts().begin(), layouts().end(), [&](const Layout& l) {
+    return table.has("gpu") && table.has("source") &&
+           std::all_of(l.columns.begin(), l.columns.end(),
+                       [&](std::string_view column) { return table.has(column); });
+  });
+  if (layout == layouts().end()) {
+    out.skipped = "no kernel's columns";
+    return out;
+  }
+  out.op = layout->op;
+  std::map<std::string, const Gpu*> gpus;
+  const std::size_t gpu_column = table.index("gpu");
+  const std::size_t source = table.index("source");
+  for (std::size_t i = 0; i < table.rows(); ++i) {
+    MeasuredRow row{.line = table.line(i),
+                    .gpu_label = table.text(i, gpu_column),
+                    .stack = table.text(i, source)};
+    const auto [known, fresh] = gpus.try_emplace(row.gpu_label, nullptr);
+    if (fresh) known->second = gpu_of(row.gpu_label);
+    row.gpu = known->second;
+    try {
+      if (row.gpu == nullptr) throw LeftOut{fmt::format("GPU {}", row.gpu_label)};
+      layout->read(Cells{table, i}, std::move(row), out.rows);
+    } catch (const LeftOut& reason) {
+      ++out.left_out[reason.reason];
+    }
+  }
+  return out;
+}
+
+MeasuredFile read_measured(const std::filesystem::path& path) {
+  return read_measured(CsvTable::read_file(path));
+}
+
+std::vector<MeasuredFile> read_all_measured(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> paths;
+  if (std::filesystem::is_directory(path)) {
+    for (const auto& entry : std::filesystem::directory_iterator{path}) {
+      if (entry.path().extension() == ".csv") paths.push_back(entry.path());
+    }
+    std::sort(paths.begin(), paths.end());
+    if (paths.empty()) throw InputError{path.string(), "CSV files", "none"};
+  } else {
+    paths.push_back(path);
+  }
+  std::vector<MeasuredFile> out;
+  for (const auto& one : paths) out.push_back(read_measured(one));
+  return out;
+}
+
+bool is_held_out(const MeasuredRow& row) {
+  // FNV-1a.
+  std::uint64_t hash = 1469598103934665603ULL;
+  for (const char c : row.shape) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  hash ^= hash >> 29;
+  return hash % 5 == 0;
+}
+
+}  // namespace kvsim
