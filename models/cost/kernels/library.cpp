@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -30,6 +31,35 @@ bool same_silicon(const Gpu& gpu, const Gpu& other) { return gpu.silicon == othe
 /// Formats that compute alike.
 bool alike(const KernelFormat& a, const KernelFormat& b) {
   return bits_of(a.compute) == bits_of(b.compute) && a.stored_bytes == b.stored_bytes;
+}
+
+/// Formats whose kernels do the same work on what they read, be it of another width: caches that
+/// are converted as they are read, and failing those the plain one.
+bool converts_alike(const KernelFormat& measured, const KernelFormat& wanted) {
+  return bits_of(measured.compute) == bits_of(wanted.compute) &&
+         wanted.stored_bytes < wanted.operand_bytes;
+}
+
+/// "0.14.0" of "aic-vllm-0.14.0" as a number that grows with the version: 0.014.
+double version_of(std::string_view stack) {
+  const std::size_t family = family_of(stack).size();
+  double version = 0, unit = 1;
+  bool digits = false;
+  double part = 0;
+  for (std::size_t i = std::min(family + 1, stack.size()); i <= stack.size(); ++i) {
+    if (i < stack.size() && stack[i] >= '0' && stack[i] <= '9') {
+      part = 10 * part + (stack[i] - '0');
+      digits = true;
+    } else {
+      if (!digits) break;
+      version += part * unit;
+      unit /= 1000;
+      part = 0;
+      digits = false;
+      if (i < stack.size() && stack[i] != '.') break;
+    }
+  }
+  return version;
 }
 
 }  // namespace
@@ -96,23 +126,43 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   struct Candidate {
     const KernelCalibration* entry;
     const Gpu* gpu;
-    KernelFormat format;
-    bool own, exact, family, same_format;
+    int away;  // 0: this GPU, 1: its silicon and bandwidth, 2: its silicon, 3: its generation
+    bool exact, family, same_format, alike;
+    double widths, versions;  // how far apart: bits of the cache or weights, versions
+
+    [[nodiscard]] auto rank() const {
+      const ErrorSummary& error = entry->held_out.n > 0 ? entry->held_out : entry->fitted;
+      return std::tuple{!same_format, widths, away, versions, error.mape};
+    }
   };
+  const bool attention =
+      op == KernelOp::kDecodeAttention || op == KernelOp::kPrefillAttention || op == KernelOp::kMla;
   std::vector<Candidate> candidates;
   for (const KernelCalibration* entry : entries_) {
     if (entry->op != op) continue;
     const Gpu& measured = find_gpu(entry->gpu);
+    if (!same_silicon(gpu, measured) && measured.generation != gpu.generation) continue;
+    const KernelFormat other = parse_kernel_format(entry->format);
     Candidate c{.entry = entry,
                 .gpu = &measured,
-                .format = parse_kernel_format(entry->format),
-                .own = same_silicon(gpu, measured),
+                .away = 3,
                 .exact = entry->stack == stack,
                 .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
-                .same_format = entry->format == format.name};
-    if (!c.own && measured.generation != gpu.generation) continue;
-    if (!c.same_format && !alike(c.format, format)) continue;
-    candidates.push_back(std::move(c));
+                .same_format = entry->format == format.name,
+                .alike = alike(other, format),
+                .widths = std::abs(other.stored_bytes - format.stored_bytes),
+                .versions = std::abs(version_of(entry->stack) - version_of(stack))};
+    if (same_silicon(gpu, measured)) {
+      const double ratio = gpu.hbm_bandwidth.count() / measured.hbm_bandwidth.count();
+      c.away = gpu.name == measured.name ? 0 : std::abs(ratio - 1) < 0.02 ? 1 : 2;
+    }
+    if (c.same_format || c.alike || (attention && converts_alike(other, format))) {
+      candidates.push_back(c);
+    }
+  }
+  if (std::any_of(candidates.begin(), candidates.end(),
+                  [](const Candidate& c) { return c.same_format || c.alike; })) {
+    std::erase_if(candidates, [](const Candidate& c) { return !c.same_format && !c.alike; });
   }
   const KernelGpu here = kernel_gpu(gpu);
   const KernelForm& form = form_of(op);
@@ -135,36 +185,45 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     choice.q95_ = high + more;
     return choice;
   };
-  // The best of those that `fits`, by held-out error: the shape of the call is not known yet.
+  // The best of those that `fits`: the shape of the call is not known yet.
   const auto best = [&](auto&& fits) -> const Candidate* {
     const Candidate* found = nullptr;
     for (const Candidate& c : candidates) {
-      if (!fits(c)) continue;
-      const auto error = [](const Candidate& x) {
-        return x.entry->held_out.n > 0 ? x.entry->held_out.mape : x.entry->fitted.mape;
-      };
-      if (found == nullptr || (c.same_format && !found->same_format) ||
-          (c.same_format == found->same_format && error(c) < error(*found))) {
-        found = &c;
-      }
+      if (fits(c) && (found == nullptr || c.rank() < found->rank())) found = &c;
     }
     return found;
   };
   const auto named = [](const Candidate& c) {
     return fmt::format("{} kernels on {} in {}", c.entry->stack, c.entry->gpu, c.entry->format);
   };
+  const auto by_ratio = [&](const Candidate& c) {
+    return fmt::format("{}, by data-sheet ratios", named(c));
+  };
+  const auto basis_of = [](const Candidate& c, KernelBasis basis) {
+    return c.same_format || c.alike ? basis : KernelBasis::kOtherFormat;
+  };
 
-  if (const Candidate* c = best([](const Candidate& x) { return x.own && x.exact; })) {
+  if (const Candidate* c = best([](const Candidate& x) { return x.away <= 2 && x.exact; })) {
     factor(*c, 1);
-    return settle(c->same_format ? KernelBasis::kMeasured : KernelBasis::kOtherFormat, named(*c));
+    return c->away <= 1 ? settle(basis_of(*c, KernelBasis::kMeasured), named(*c))
+                        : settle(basis_of(*c, KernelBasis::kSibling), by_ratio(*c));
   }
-  if (const Candidate* c = best([](const Candidate& x) { return x.own && x.family; })) {
+  if (const Candidate* c = best([](const Candidate& x) { return x.away <= 2 && x.family; })) {
     factor(*c, 1);
-    return settle(KernelBasis::kOtherVersion, named(*c));
+    return settle(basis_of(*c, KernelBasis::kOtherVersion),
+                  c->away <= 1 ? named(*c) : by_ratio(*c));
   }
-  const Candidate* mine = best([](const Candidate& x) { return x.own; });
-  const Candidate* theirs = best([](const Candidate& x) { return !x.own && x.exact; });
-  if (theirs == nullptr) theirs = best([](const Candidate& x) { return !x.own && x.family; });
+  // An unknown stack is likelier to be as another's newest version than as an older one.
+  const auto newest = [&](const Candidate& x) {
+    return std::none_of(candidates.begin(), candidates.end(), [&](const Candidate& y) {
+      return y.away <= x.away && y.same_format == x.same_format &&
+             family_of(y.entry->stack) == family_of(x.entry->stack) &&
+             version_of(y.entry->stack) > version_of(x.entry->stack);
+    });
+  };
+  const Candidate* mine = best([&](const Candidate& x) { return x.away <= 2 && newest(x); });
+  const Candidate* theirs = best([](const Candidate& x) { return x.away == 3 && x.exact; });
+  if (theirs == nullptr) theirs = best([](const Candidate& x) { return x.away == 3 && x.family; });
   if (mine != nullptr && theirs != nullptr) {
     // This GPU's other stack, shifted by how the stacks differ on the sibling.
     const Candidate* ratio = best([&](const Candidate& x) {
@@ -180,15 +239,15 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   }
   if (theirs != nullptr && mine == nullptr) {
     factor(*theirs, 1);
-    return settle(KernelBasis::kSibling, fmt::format("{}, by data-sheet ratios", named(*theirs)));
+    return settle(basis_of(*theirs, KernelBasis::kSibling), by_ratio(*theirs));
   }
   if (mine != nullptr) {
     factor(*mine, 1);
-    return settle(KernelBasis::kOtherStack, named(*mine));
+    return settle(basis_of(*mine, KernelBasis::kOtherStack), named(*mine));
   }
   if (const Candidate* c = best([](const Candidate&) { return true; })) {
     factor(*c, 1);
-    return settle(KernelBasis::kSibling, fmt::format("{}, by data-sheet ratios", named(*c)));
+    return settle(basis_of(*c, KernelBasis::kSibling), by_ratio(*c));
   }
   for (const Coefficient& c : form.coefficients) choice.nominal_.push_back(c.start);
   choice.factors_.push_back(
