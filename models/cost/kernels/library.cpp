@@ -128,7 +128,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     const Gpu* gpu;
     int away;  // 0: this GPU, 1: its silicon and bandwidth, 2: its silicon, 3: its generation
     bool exact, family, same_format, alike;
-    double widths, versions;  // how far apart: bits of the cache or weights, versions
+    double widths, versions = 0;  // how far apart: bits of the cache or weights, versions
 
     [[nodiscard]] auto rank() const {
       const ErrorSummary& error = entry->held_out.n > 0 ? entry->held_out : entry->fitted;
@@ -143,15 +143,17 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     const Gpu& measured = find_gpu(entry->gpu);
     if (!same_silicon(gpu, measured) && measured.generation != gpu.generation) continue;
     const KernelFormat other = parse_kernel_format(entry->format);
-    Candidate c{.entry = entry,
-                .gpu = &measured,
-                .away = 3,
-                .exact = entry->stack == stack,
-                .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
-                .same_format = entry->format == format.name,
-                .alike = alike(other, format),
-                .widths = std::abs(other.stored_bytes - format.stored_bytes),
-                .versions = std::abs(version_of(entry->stack) - version_of(stack))};
+    Candidate c{
+        .entry = entry,
+        .gpu = &measured,
+        .away = 3,
+        .exact = entry->stack == stack,
+        .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
+        .same_format = entry->format == format.name,
+        .alike = alike(other, format),
+        .widths = std::abs(other.stored_bytes - format.stored_bytes),
+    };
+    if (c.family) c.versions = std::abs(version_of(entry->stack) - version_of(stack));
     if (same_silicon(gpu, measured)) {
       const double ratio = gpu.hbm_bandwidth.count() / measured.hbm_bandwidth.count();
       c.away = gpu.name == measured.name ? 0 : std::abs(ratio - 1) < 0.02 ? 1 : 2;
