@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <tuple>
 
@@ -18,45 +21,55 @@ namespace {
 constexpr std::array<double, 6> kWidening{0.0, 0.12, 0.20, 0.20, 0.25, 0.7};
 constexpr double kOutside = 1.5;  // factor by which a call may leave the measured range
 
-/// "vllm" of "vllm-0.14.0".
+/// "vllm" of "vllm-0.14.0", and of "aic-vllm-0.14.0": who profiled the kernels is left out.
 std::string_view family_of(std::string_view stack) {
+  constexpr std::string_view kProfiler = "aic-";
+  if (stack.starts_with(kProfiler)) stack.remove_prefix(kProfiler.size());
   for (std::size_t i = 0; i + 1 < stack.size(); ++i) {
     if (stack[i] == '-' && stack[i + 1] >= '0' && stack[i + 1] <= '9') return stack.substr(0, i);
   }
   return stack;
 }
 
-bool same_silicon(const Gpu& gpu, const Gpu& other) { return gpu.silicon == other.silicon; }
+/// How far a measured GPU is from the one asked for, within a generation.
+enum class Nearness : std::uint8_t { kSame, kSilicon, kGeneration };
+
+Nearness nearness(const Gpu& gpu, const Gpu& other) {
+  if (times_alike(gpu, other)) return Nearness::kSame;
+  return gpu.silicon == other.silicon ? Nearness::kSilicon : Nearness::kGeneration;
+}
 
 /// Formats that compute alike.
 bool alike(const KernelFormat& a, const KernelFormat& b) {
   return bits_of(a.compute) == bits_of(b.compute) && a.stored_bytes == b.stored_bytes;
 }
+/// Formats whose timings hold for each other: fp16 and bf16.
+bool equal_times(const KernelFormat& a, const KernelFormat& b) {
+  return a.name == b.name || (alike(a, b) && a.operand_bytes == b.operand_bytes &&
+                              bits_of(a.compute) == 16 && a.quantises == b.quantises);
+}
 
-/// Formats whose kernels do the same work on what they read, be it of another width: caches that
-/// are converted as they are read, and failing those the plain one.
-bool converts_alike(const KernelFormat& measured, const KernelFormat& wanted) {
-  return bits_of(measured.compute) == bits_of(wanted.compute) &&
+/// Caches that a kernel converts as it reads them are timed by those of another width.
+bool converts_alike(KernelOp op, const KernelFormat& measured, const KernelFormat& wanted) {
+  const bool attention =
+      op == KernelOp::kDecodeAttention || op == KernelOp::kPrefillAttention || op == KernelOp::kMla;
+  return attention && bits_of(measured.compute) == bits_of(wanted.compute) &&
          wanted.stored_bytes < wanted.operand_bytes;
 }
 
-/// "0.14.0" of "aic-vllm-0.14.0" as a number that grows with the version: 0.014.
-double version_of(std::string_view stack) {
-  const std::size_t family = family_of(stack).size();
-  double version = 0, unit = 1;
-  bool digits = false;
-  double part = 0;
-  for (std::size_t i = std::min(family + 1, stack.size()); i <= stack.size(); ++i) {
-    if (i < stack.size() && stack[i] >= '0' && stack[i] <= '9') {
-      part = 10 * part + (stack[i] - '0');
-      digits = true;
+/// "0.14.0" of "aic-vllm-0.14.0" as numbers that compare; what follows the third is left out.
+std::array<int, 3> version_of(std::string_view stack) {
+  std::array<int, 3> version{};
+  const std::size_t at = stack.rfind('-');
+  std::size_t part = 0;
+  for (std::size_t i = at == std::string_view::npos ? stack.size() : at + 1;
+       i < stack.size() && part < version.size(); ++i) {
+    if (stack[i] >= '0' && stack[i] <= '9') {
+      version[part] = std::min(10 * version[part] + (stack[i] - '0'), 100'000);
+    } else if (stack[i] == '.') {
+      ++part;
     } else {
-      if (!digits) break;
-      version += part * unit;
-      unit /= 1000;
-      part = 0;
-      digits = false;
-      if (i < stack.size() && stack[i] != '.') break;
+      break;
     }
   }
   return version;
@@ -110,7 +123,32 @@ KernelEstimate KernelChoice::estimate(const KernelCall& call) const {
   return out;
 }
 
-KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files) : files_{std::move(files)} {
+bool times_alike(const Gpu& gpu, const Gpu& other) {
+  if (gpu.name == other.name) return true;
+  const double bandwidth = gpu.hbm_bandwidth.count() / other.hbm_bandwidth.count();
+  return gpu.silicon == other.silicon && gpu.sms == other.sms && std::abs(bandwidth - 1) < 0.02;
+}
+
+struct KernelLibrary::Kept {
+  std::mutex mutex;
+  std::map<std::tuple<KernelOp, std::string, std::string, std::string>, KernelChoice> choices;
+};
+
+KernelLibrary::KernelLibrary(KernelLibrary&&) noexcept = default;
+KernelLibrary& KernelLibrary::operator=(KernelLibrary&&) noexcept = default;
+KernelLibrary::~KernelLibrary() = default;
+
+const KernelChoice& KernelLibrary::kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
+                                               const KernelFormat& format) const {
+  const std::scoped_lock lock{kept_->mutex};
+  const std::tuple key{op, gpu.name, std::string{stack}, format.name};
+  const auto found = kept_->choices.find(key);
+  if (found != kept_->choices.end()) return found->second;
+  return kept_->choices.emplace(key, choose(op, gpu, stack, format)).first->second;
+}
+
+KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files)
+    : files_{std::move(files)}, kept_{std::make_unique<Kept>()} {
   for (const KernelCalibrationFile& file : files_) {
     for (const KernelCalibration& entry : file.entries) entries_.push_back(&entry);
   }
@@ -125,47 +163,34 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                    const KernelFormat& format) const {
   struct Candidate {
     const KernelCalibration* entry;
-    const Gpu* gpu;
-    int away;  // 0: this GPU, 1: its silicon and bandwidth, 2: its silicon, 3: its generation
-    bool exact, family, same_format, alike;
-    double widths, versions = 0;  // how far apart: bits of the cache or weights, versions
-
-    [[nodiscard]] auto rank() const {
-      const ErrorSummary& error = entry->held_out.n > 0 ? entry->held_out : entry->fitted;
-      return std::tuple{!same_format, widths, away, versions, error.mape};
-    }
+    KernelFormat format;
+    Nearness gpu;
+    bool exact, family, same_format;
   };
-  const bool attention =
-      op == KernelOp::kDecodeAttention || op == KernelOp::kPrefillAttention || op == KernelOp::kMla;
   std::vector<Candidate> candidates;
   for (const KernelCalibration* entry : entries_) {
     if (entry->op != op) continue;
     const Gpu& measured = find_gpu(entry->gpu);
-    if (!same_silicon(gpu, measured) && measured.generation != gpu.generation) continue;
-    const KernelFormat other = parse_kernel_format(entry->format);
-    Candidate c{
-        .entry = entry,
-        .gpu = &measured,
-        .away = 3,
-        .exact = entry->stack == stack,
-        .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
-        .same_format = entry->format == format.name,
-        .alike = alike(other, format),
-        .widths = std::abs(other.stored_bytes - format.stored_bytes),
-    };
-    if (c.family) c.versions = std::abs(version_of(entry->stack) - version_of(stack));
-    if (same_silicon(gpu, measured)) {
-      const double ratio = gpu.hbm_bandwidth.count() / measured.hbm_bandwidth.count();
-      c.away = gpu.name == measured.name ? 0 : std::abs(ratio - 1) < 0.02 ? 1 : 2;
+    if (measured.generation != gpu.generation) continue;
+    Candidate c{.entry = entry,
+                .format = parse_kernel_format(entry->format),
+                .gpu = nearness(gpu, measured),
+                .exact = entry->stack == stack,
+                .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
+                .same_format = false};
+    c.same_format = equal_times(c.format, format);
+    if (!c.same_format && !alike(c.format, format) && !converts_alike(op, c.format, format)) {
+      continue;
     }
-    if (c.same_format || c.alike || (attention && converts_alike(other, format))) {
-      candidates.push_back(c);
-    }
+    candidates.push_back(std::move(c));
   }
-  if (std::any_of(candidates.begin(), candidates.end(),
-                  [](const Candidate& c) { return c.same_format || c.alike; })) {
-    std::erase_if(candidates, [](const Candidate& c) { return !c.same_format && !c.alike; });
-  }
+  // Of other widths the nearest alone, and only where this one was not measured.
+  double nearest = std::numeric_limits<double>::infinity();
+  const auto apart = [&](const Candidate& c) {
+    return std::abs(c.format.stored_bytes - format.stored_bytes);
+  };
+  for (const Candidate& c : candidates) nearest = std::min(nearest, apart(c));
+  std::erase_if(candidates, [&](const Candidate& c) { return apart(c) > nearest; });
   const KernelGpu here = kernel_gpu(gpu);
   const KernelForm& form = form_of(op);
   KernelChoice choice;
@@ -187,69 +212,83 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     choice.q95_ = high + more;
     return choice;
   };
-  // The best of those that `fits`: the shape of the call is not known yet.
+  // The one measured on most shapes: a fit to few of them is a poor guide elsewhere, however well
+  // it holds there. Formats of the same name come first.
   const auto best = [&](auto&& fits) -> const Candidate* {
     const Candidate* found = nullptr;
     for (const Candidate& c : candidates) {
-      if (fits(c) && (found == nullptr || c.rank() < found->rank())) found = &c;
+      if (!fits(c)) continue;
+      const auto rank = [](const Candidate& x) {
+        return std::tuple{x.same_format, x.entry->fitted.n, -x.entry->fitted.mape};
+      };
+      if (found == nullptr || rank(c) > rank(*found)) found = &c;
     }
     return found;
   };
   const auto named = [](const Candidate& c) {
     return fmt::format("{} kernels on {} in {}", c.entry->stack, c.entry->gpu, c.entry->format);
   };
-  const auto by_ratio = [&](const Candidate& c) {
-    return fmt::format("{}, by data-sheet ratios", named(c));
+  const auto use = [&](const Candidate& c, KernelBasis basis) {
+    factor(c, 1);
+    return settle(basis, c.gpu == Nearness::kSame
+                             ? named(c)
+                             : fmt::format("{}, by data-sheet ratios", named(c)));
   };
-  const auto basis_of = [](const Candidate& c, KernelBasis basis) {
-    return c.same_format || c.alike ? basis : KernelBasis::kOtherFormat;
-  };
-
-  if (const Candidate* c = best([](const Candidate& x) { return x.away <= 2 && x.exact; })) {
-    factor(*c, 1);
-    return c->away <= 1 ? settle(basis_of(*c, KernelBasis::kMeasured), named(*c))
-                        : settle(basis_of(*c, KernelBasis::kSibling), by_ratio(*c));
+  const auto same = [](const Candidate& c) { return c.gpu == Nearness::kSame; };
+  const auto silicon = [](const Candidate& c) { return c.gpu == Nearness::kSilicon; };
+  if (const Candidate* c = best([&](const Candidate& x) { return same(x) && x.exact; })) {
+    return use(*c, c->same_format ? KernelBasis::kMeasured : KernelBasis::kOtherFormat);
   }
-  if (const Candidate* c = best([](const Candidate& x) { return x.away <= 2 && x.family; })) {
-    factor(*c, 1);
-    return settle(basis_of(*c, KernelBasis::kOtherVersion),
-                  c->away <= 1 ? named(*c) : by_ratio(*c));
+  // The stack itself on the same chip with other memory comes before another version of it here:
+  // data-sheet ratios carry over better than versions do.
+  if (const Candidate* c =
+          best([&](const Candidate& x) { return silicon(x) && x.exact && x.same_format; })) {
+    return use(*c, KernelBasis::kSibling);
   }
-  // An unknown stack is likelier to be as another's newest version than as an older one.
-  const auto newest = [&](const Candidate& x) {
-    return std::none_of(candidates.begin(), candidates.end(), [&](const Candidate& y) {
-      return y.away <= x.away && y.same_format == x.same_format &&
-             family_of(y.entry->stack) == family_of(x.entry->stack) &&
-             version_of(y.entry->stack) > version_of(x.entry->stack);
-    });
-  };
-  const Candidate* mine = best([&](const Candidate& x) { return x.away <= 2 && newest(x); });
-  const Candidate* theirs = best([](const Candidate& x) { return x.away == 3 && x.exact; });
-  if (theirs == nullptr) theirs = best([](const Candidate& x) { return x.away == 3 && x.family; });
-  if (mine != nullptr && theirs != nullptr) {
-    // This GPU's other stack, shifted by how the stacks differ on the sibling.
-    const Candidate* ratio = best([&](const Candidate& x) {
-      return x.gpu == theirs->gpu && x.entry->stack == mine->entry->stack;
-    });
-    if (ratio != nullptr) {
-      factor(*mine, 1);
-      factor(*theirs, 1);
-      factor(*ratio, -1);
-      return settle(KernelBasis::kOtherStack, fmt::format("{}, times {} over {}", named(*mine),
-                                                          named(*theirs), named(*ratio)));
+  if (const Candidate* c =
+          best([&](const Candidate& x) { return same(x) && x.family && x.same_format; })) {
+    return use(*c, KernelBasis::kOtherVersion);
+  }
+  if (const Candidate* c =
+          best([&](const Candidate& x) { return silicon(x) && x.family && x.same_format; })) {
+    return use(*c, KernelBasis::kSibling);
+  }
+  // This GPU's other stacks: their geometric mean, since none is nearer than another.
+  std::vector<const Candidate*> mine;
+  for (const Candidate& c : candidates) {
+    if (same(c) && c.same_format) mine.push_back(&c);
+  }
+  if (mine.empty()) {
+    for (const Candidate& c : candidates) {
+      if (same(c)) mine.push_back(&c);
     }
   }
-  if (theirs != nullptr && mine == nullptr) {
-    factor(*theirs, 1);
-    return settle(basis_of(*theirs, KernelBasis::kSibling), by_ratio(*theirs));
+  if (!mine.empty()) {
+    // An unknown stack is likelier to be as another's newest version than as an older one.
+    const std::vector<const Candidate*> all = mine;
+    std::erase_if(mine, [&all](const Candidate* c) {
+      return std::any_of(all.begin(), all.end(), [c](const Candidate* other) {
+        return family_of(other->entry->stack) == family_of(c->entry->stack) &&
+               version_of(other->entry->stack) > version_of(c->entry->stack);
+      });
+    });
+    std::int64_t most = 0;
+    for (const Candidate* c : mine) most = std::max(most, c->entry->fitted.n);
+    std::erase_if(mine, [most](const Candidate* c) { return 2 * c->entry->fitted.n < most; });
+    std::string provenance;
+    for (const Candidate* c : mine) {
+      factor(*c, 1.0 / static_cast<double>(mine.size()));
+      provenance += (provenance.empty() ? "" : ", ") + named(*c);
+    }
+    return settle(KernelBasis::kOtherStack,
+                  mine.size() > 1 ? fmt::format("mean of {}", provenance) : provenance);
   }
-  if (mine != nullptr) {
-    factor(*mine, 1);
-    return settle(basis_of(*mine, KernelBasis::kOtherStack), named(*mine));
-  }
-  if (const Candidate* c = best([](const Candidate&) { return true; })) {
-    factor(*c, 1);
-    return settle(basis_of(*c, KernelBasis::kSibling), by_ratio(*c));
+  for (const int step : {0, 1, 2}) {
+    if (const Candidate* c = best([&](const Candidate& x) {
+          return step == 0 ? x.exact : step == 1 ? x.family : true;
+        })) {
+      return use(*c, KernelBasis::kSibling);
+    }
   }
   for (const Coefficient& c : form.coefficients) choice.nominal_.push_back(c.start);
   choice.factors_.push_back(
