@@ -172,7 +172,7 @@ TEST_CASE("MLA: calls grow with batch, length and heads, and never beat HBM or t
         for (const double seq_len : kLengths) {
           const MlaCall call{.decode = decode, .batch = batch, .seq_len = seq_len, .heads = heads};
           const double time = c.time(call);
-          INFO(decode ? "decode " : "prefill ", batch, " x ", seq_len, ", heads ", heads);
+          INFO((decode ? "decode " : "prefill "), batch, " x ", seq_len, ", heads ", heads);
           CHECK(std::isfinite(time));
           CHECK(time >= before);
           before = time;
@@ -208,23 +208,68 @@ TEST_CASE("MLA: decode from HBM, causal prefill, and a slow host, by hand") {
   CHECK(c.time(small) == doctest::Approx(200).epsilon(0.001));
 }
 
+/// A calibration of decode attention at its start values.
+KernelCalibration measured(std::string gpu, std::string stack, std::string format, double mape) {
+  KernelCalibration entry{.op = KernelOp::kDecodeAttention,
+                          .gpu = std::move(gpu),
+                          .stack = std::move(stack),
+                          .format = std::move(format),
+                          .form = "decode-attention"};
+  for (const Coefficient& c : decode_attention_form().coefficients) {
+    entry.coefficients.push_back(c.start);
+  }
+  entry.fitted = {.n = 100, .mape = mape};
+  return entry;
+}
+KernelLibrary library(std::vector<KernelCalibration> entries) {
+  KernelCalibrationFile file;
+  file.entries = std::move(entries);
+  return KernelLibrary{{std::move(file)}};
+}
+std::string_view stack_of(const KernelChoice& choice) {
+  REQUIRE(choice.factors().size() == 1);
+  return choice.factors()[0].calibration->stack;
+}
+
 TEST_CASE("attention over caches of unmeasured widths is timed by the nearest width measured") {
-  const KernelLibrary& all = KernelLibrary::builtin();
+  const KernelLibrary all = library({measured("H100-80GB-SXM", "a-1", "bf16/bf16", 0.05),
+                                     measured("H100-80GB-SXM", "a-1", "bf16/fp8", 0.05)});
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const DecodeAttentionCall call{.batch = 32, .kv_len = 8192, .q_heads = 32, .kv_heads = 8};
-  const auto us = [&](Dtype kv, std::string_view stack) {
-    const KernelChoice choice =
-        all.choose(KernelOp::kDecodeAttention, gpu, stack, attention_format(Dtype::kBf16, kv));
-    CHECK(choice.basis() != KernelBasis::kNominal);
-    return choice.microseconds(call);
+  const auto choose = [&](Dtype kv) {
+    return all.choose(KernelOp::kDecodeAttention, gpu, "a-1", attention_format(Dtype::kBf16, kv));
   };
-  const std::string_view stack = "aic-vllm-0.24.0";
-  CHECK(us(Dtype::kInt8, stack) == rel(us(Dtype::kFp8E4m3, stack)));
-  CHECK(us(Dtype::kInt4, stack) <= us(Dtype::kInt8, stack));
-  CHECK(us(Dtype::kInt8, stack) < us(Dtype::kBf16, stack));
-  const KernelChoice narrow = all.choose(KernelOp::kDecodeAttention, gpu, stack,
-                                         attention_format(Dtype::kBf16, Dtype::kInt4));
-  CHECK(narrow.basis() == KernelBasis::kOtherFormat);
+  for (const Dtype kv : {Dtype::kInt8, Dtype::kInt4, Dtype::kInt2}) {
+    const KernelChoice choice = choose(kv);
+    REQUIRE(choice.factors().size() == 1);
+    CHECK(choice.factors()[0].calibration->format == "bf16/fp8");
+    CHECK(choice.basis() == KernelBasis::kOtherFormat);
+  }
+  CHECK(choose(Dtype::kInt8).microseconds(call) == rel(choose(Dtype::kFp8E4m3).microseconds(call)));
+  CHECK(choose(Dtype::kInt2).microseconds(call) <= choose(Dtype::kInt4).microseconds(call));
+  CHECK(choose(Dtype::kInt4).microseconds(call) < choose(Dtype::kInt8).microseconds(call));
+  CHECK(choose(Dtype::kBf16).basis() == KernelBasis::kMeasured);
+  // 32-bit queries are computed elsewhere.
+  CHECK(all.choose(KernelOp::kDecodeAttention, gpu, "a-1",
+                   attention_format(Dtype::kFp32, Dtype::kFp32))
+            .basis() == KernelBasis::kNominal);
+}
+
+TEST_CASE("an unseen pair takes its stack from the same chip, then a newest version that fits") {
+  const KernelLibrary all = library({measured("H100-80GB-SXM", "vllm-0.24.0", "bf16/bf16", 0.05),
+                                     measured("H200-141GB-SXM", "vllm-0.14.0", "bf16/bf16", 0.02),
+                                     measured("H200-141GB-SXM", "vllm-0.9.0", "bf16/bf16", 0.01),
+                                     measured("H200-141GB-SXM", "trtllm-1.0", "bf16/bf16", 0.2)});
+  const Gpu& gpu = find_gpu("H200-141GB-SXM");
+  const auto choose = [&](std::string_view stack) {
+    return all.choose(KernelOp::kDecodeAttention, gpu, stack, bf16());
+  };
+  CHECK(stack_of(choose("vllm-0.14.0")) == "vllm-0.14.0");
+  CHECK(choose("vllm-0.14.0").basis() == KernelBasis::kMeasured);
+  CHECK(stack_of(choose("vllm-0.24.0")) == "vllm-0.24.0");
+  CHECK(choose("vllm-0.24.0").basis() == KernelBasis::kSibling);
+  CHECK(stack_of(choose("sglang-0.5.14")) == "vllm-0.14.0");
+  CHECK(choose("sglang-0.5.14").basis() == KernelBasis::kOtherStack);
 }
 
 }  // namespace
