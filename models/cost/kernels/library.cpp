@@ -55,11 +55,13 @@ bool equal_times(const KernelFormat& a, const KernelFormat& b) {
   return alike(a, b) && a.operand_bytes == b.operand_bytes && bits_of(a.compute) == 16 &&
          a.quantises == b.quantises && (a.stored_bytes == 2 || cache(a) == cache(b));
 }
+bool is_attention(KernelOp op) {
+  return op == KernelOp::kDecodeAttention || op == KernelOp::kPrefillAttention ||
+         op == KernelOp::kMla;
+}
 /// Caches that a kernel converts as it reads them are timed by those of another width.
 bool converts_alike(KernelOp op, const KernelFormat& measured, const KernelFormat& wanted) {
-  const bool attention =
-      op == KernelOp::kDecodeAttention || op == KernelOp::kPrefillAttention || op == KernelOp::kMla;
-  return attention && bits_of(measured.compute) == bits_of(wanted.compute) &&
+  return is_attention(op) && bits_of(measured.compute) == bits_of(wanted.compute) &&
          wanted.stored_bytes < wanted.operand_bytes;
 }
 
@@ -260,8 +262,9 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     return use(*c, KernelBasis::kSibling);
   }
   // Other stacks: the geometric mean of those that say most. An unknown stack is likelier to be as
-  // another's newest version than as an older one; few shapes, or a fit that holds badly (kernels
-  // launched one by one from a busy host, say), are a poor guide.
+  // another's newest version than as an older one, and few shapes are a poor guide. Attention
+  // kernels differ in kind: of them the one whose form fits, since a bad fit tells of odd kernels,
+  // or of a host that launches them one by one.
   const auto mean_of = [&](std::vector<const Candidate*> some, KernelBasis basis) {
     const std::vector<const Candidate*> all = some;
     std::erase_if(some, [&all](const Candidate* c) {
@@ -273,12 +276,14 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     std::int64_t most = 0;
     for (const Candidate* c : some) most = std::max(most, c->entry->fitted.n);
     std::erase_if(some, [most](const Candidate* c) { return 2 * c->entry->fitted.n < most; });
-    double least = std::numeric_limits<double>::infinity();
-    const auto error = [](const Candidate* c) {
-      return c->entry->held_out.n > 0 ? c->entry->held_out.mape : c->entry->fitted.mape;
-    };
-    for (const Candidate* c : some) least = std::min(least, error(c));
-    std::erase_if(some, [&](const Candidate* c) { return error(c) > kWorseFit * least; });
+    if (is_attention(op)) {
+      const auto error = [](const Candidate* c) {
+        return c->entry->held_out.n > 0 ? c->entry->held_out.mape : c->entry->fitted.mape;
+      };
+      double least = std::numeric_limits<double>::infinity();
+      for (const Candidate* c : some) least = std::min(least, error(c));
+      std::erase_if(some, [&](const Candidate* c) { return error(c) > kWorseFit * least; });
+    }
     std::string provenance;
     for (const Candidate* c : some) {
       factor(*c, 1.0 / static_cast<double>(some.size()));
