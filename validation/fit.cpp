@@ -82,6 +82,8 @@ VectorXd weights_of(const VectorXd& residuals, double soft) {
   return residuals.unaryExpr([soft](double r) { return 1.0 / std::sqrt(r * r + soft * soft); });
 }
 
+constexpr std::size_t kRowsPerCoefficient = 10;
+
 /// One start, to the nearest minimum.
 FitResult descend(const KernelForm& form, const Problem& problem, std::span<const double> start,
                   const FitOptions& options) {
@@ -155,7 +157,9 @@ FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> r
   for (const Coefficient& c : form.coefficients) own.push_back(c.start);
   FitResult best = descend(form, problem, own, options);
   KVSIM_CHECK(form.starts.size() % own.size() == 0, "starts of {} are not whole", form.id);
-  for (std::size_t i = 0; i < form.starts.size(); i += own.size()) {
+  // Fewer rows cannot tell one way of working from another.
+  const bool many = rows.size() >= kRowsPerCoefficient * own.size();
+  for (std::size_t i = 0; many && i < form.starts.size(); i += own.size()) {
     FitResult other = descend(form, problem, form.starts.subspan(i, own.size()), options);
     if (other.mean_absolute < best.mean_absolute) best = std::move(other);
   }

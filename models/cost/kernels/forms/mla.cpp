@@ -10,7 +10,7 @@ namespace {
 // DeepSeek-V2 and -V3: latent of 512 and rotary part of 64 a token; heads 128 + 64 wide, values
 // 128.
 constexpr double kRank = 512, kRope = 64, kHead = 128;
-constexpr double kTile = 64;       // tokens of a step: FlashMLA's block
+constexpr double kTile = 128;      // tokens of a step: two of FlashMLA's blocks of 64, in turn
 constexpr double kGroupRows = 64;  // query heads that share a thread block's MMA tile
 
 enum : std::size_t {
@@ -65,10 +65,10 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .high = 20},
     {.name = "tile",
      .unit = "us",
-     .help = "decode: a thread block's step over 64 tokens, when nothing else holds it up",
-     .start = 0.7,
-     .low = 0.02,
-     .high = 20},
+     .help = "decode: a thread block's step over 128 tokens, when nothing else holds it up",
+     .start = 1.4,
+     .low = 0.04,
+     .high = 40},
     {.name = "max_splits",
      .unit = "1",
      .help = "decode: most splits of one sequence",
