@@ -78,11 +78,12 @@ class Problem {
   std::vector<KernelGpu> gpus_;
 };
 
+/// Rows that tell a coefficient's value and one way of working from another.
+constexpr std::size_t kRowsPerCoefficient = 10;
+
 VectorXd weights_of(const VectorXd& residuals, double soft) {
   return residuals.unaryExpr([soft](double r) { return 1.0 / std::sqrt(r * r + soft * soft); });
 }
-
-constexpr std::size_t kRowsPerCoefficient = 10;
 
 /// One start, to the nearest minimum.
 FitResult descend(const KernelForm& form, const Problem& problem, std::span<const double> start,
@@ -92,7 +93,9 @@ FitResult descend(const KernelForm& form, const Problem& problem, std::span<cons
   const VectorXd origin = parameters.inner(start);
   VectorXd x = origin;
   VectorXd r = problem.residuals(parameters.outer(x));
-  const double prior = options.prior * static_cast<double>(problem.size());
+  // Of few rows the typical values keep the weight that enough rows would have given them.
+  const double prior = options.prior * static_cast<double>(std::max(
+                                           problem.size(), kRowsPerCoefficient * start.size()));
   double lambda = 1e-3;
   for (int round = 0; round < options.rounds; ++round) {
     const VectorXd w = weights_of(r, options.soft);
