@@ -1,2 +1,3 @@
 kvsim_test(cost SOURCES models/test_stack.cpp models/test_cost.cpp models/test_cost_compiled.cpp
            LINK kvsim::cost)
+kvsim_test(kernel_attention SOURCES models/test_kernel_attention.cpp LINK kvsim::cost)

@@ -78,6 +78,9 @@ class Problem {
   std::vector<KernelGpu> gpus_;
 };
 
+/// Rows that tell a coefficient's value and one way of working from another.
+constexpr std::size_t kRowsPerCoefficient = 10;
+
 VectorXd weights_of(const VectorXd& residuals, double soft) {
   return residuals.unaryExpr([soft](double r) { return 1.0 / std::sqrt(r * r + soft * soft); });
 }
@@ -90,7 +93,9 @@ FitResult descend(const KernelForm& form, const Problem& problem, std::span<cons
   const VectorXd origin = parameters.inner(start);
   VectorXd x = origin;
   VectorXd r = problem.residuals(parameters.outer(x));
-  const double prior = options.prior * static_cast<double>(problem.size());
+  // Of few rows the typical values keep the weight that enough rows would have given them.
+  const double prior = options.prior * static_cast<double>(std::max(
+                                           problem.size(), kRowsPerCoefficient * start.size()));
   double lambda = 1e-3;
   for (int round = 0; round < options.rounds; ++round) {
     const VectorXd w = weights_of(r, options.soft);
@@ -154,6 +159,13 @@ FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> r
   std::vector<double> own;
   for (const Coefficient& c : form.coefficients) own.push_back(c.start);
   FitResult best = descend(form, problem, own, options);
+  KVSIM_CHECK(form.starts.size() % own.size() == 0, "starts of {} are not whole", form.id);
+  // Fewer rows cannot tell one way of working from another.
+  const bool many = rows.size() >= kRowsPerCoefficient * own.size();
+  for (std::size_t i = 0; many && i < form.starts.size(); i += own.size()) {
+    FitResult other = descend(form, problem, form.starts.subspan(i, own.size()), options);
+    if (other.mean_absolute < best.mean_absolute) best = std::move(other);
+  }
   for (const std::vector<double>& start : starts) {
     FitResult other = descend(form, problem, start, options);
     if (other.mean_absolute < best.mean_absolute) best = std::move(other);

@@ -13,7 +13,7 @@ namespace kvsim {
 enum class Unseen : std::uint8_t {
   kNothing,  // the calibrations as they are
   kPair,     // those of the row's (GPU, stack) are hidden
-  kGpu       // those of the row's GPU (its silicon) are hidden
+  kGpu       // those of the row's GPU (and of cards that time alike) are hidden
 };
 
 struct PredictedRow {

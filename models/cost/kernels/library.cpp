@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,7 +19,8 @@ namespace {
 /// What leaving the measured pair adds to the 90 % interval of log(measured / predicted), either
 /// side; of the pairs and GPUs left out by `kvsim validate measured --unseen`.
 constexpr std::array<double, 6> kWidening{0.0, 0.12, 0.20, 0.20, 0.25, 0.7};
-constexpr double kOutside = 1.5;  // factor by which a call may leave the measured range
+constexpr double kWorseFit = 1.15;  // times the error of the best stack's fit, still of use
+constexpr double kOutside = 1.5;    // factor by which a call may leave the measured range
 
 /// "vllm" of "vllm-0.14.0", and of "aic-vllm-0.14.0": who profiled the kernels is left out.
 std::string_view family_of(std::string_view stack) {
@@ -42,10 +44,43 @@ Nearness nearness(const Gpu& gpu, const Gpu& other) {
 bool alike(const KernelFormat& a, const KernelFormat& b) {
   return bits_of(a.compute) == bits_of(b.compute) && a.stored_bytes == b.stored_bytes;
 }
-/// Formats whose timings hold for each other: fp16 and bf16.
+/// Formats whose timings hold for each other: fp16 and bf16, over whichever of them or over the
+/// same narrower cache.
 bool equal_times(const KernelFormat& a, const KernelFormat& b) {
-  return a.name == b.name || (alike(a, b) && a.operand_bytes == b.operand_bytes &&
-                              bits_of(a.compute) == 16 && a.quantises == b.quantises);
+  if (a.name == b.name) return true;
+  const auto cache = [](const KernelFormat& f) {
+    const std::size_t slash = f.name.find('/');
+    return slash == std::string::npos ? f.name : f.name.substr(slash);
+  };
+  return alike(a, b) && a.operand_bytes == b.operand_bytes && bits_of(a.compute) == 16 &&
+         a.quantises == b.quantises && (a.stored_bytes == 2 || cache(a) == cache(b));
+}
+bool is_attention(KernelOp op) {
+  return op == KernelOp::kDecodeAttention || op == KernelOp::kPrefillAttention ||
+         op == KernelOp::kMla;
+}
+/// Caches that a kernel converts as it reads them are timed by those of another width.
+bool converts_alike(KernelOp op, const KernelFormat& measured, const KernelFormat& wanted) {
+  return is_attention(op) && bits_of(measured.compute) == bits_of(wanted.compute) &&
+         wanted.stored_bytes < wanted.operand_bytes;
+}
+
+/// "0.14.0" of "aic-vllm-0.14.0" as numbers that compare; what follows the third is left out.
+std::array<int, 3> version_of(std::string_view stack) {
+  std::array<int, 3> version{};
+  const std::size_t at = stack.rfind('-');
+  std::size_t part = 0;
+  for (std::size_t i = at == std::string_view::npos ? stack.size() : at + 1;
+       i < stack.size() && part < version.size(); ++i) {
+    if (stack[i] >= '0' && stack[i] <= '9') {
+      version[part] = std::min(10 * version[part] + (stack[i] - '0'), 100'000);
+    } else if (stack[i] == '.') {
+      ++part;
+    } else {
+      break;
+    }
+  }
+  return version;
 }
 
 }  // namespace
@@ -152,9 +187,18 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                 .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
                 .same_format = false};
     c.same_format = equal_times(c.format, format);
-    if (!c.same_format && !alike(c.format, format)) continue;
+    if (!c.same_format && !alike(c.format, format) && !converts_alike(op, c.format, format)) {
+      continue;
+    }
     candidates.push_back(std::move(c));
   }
+  // Of other widths the nearest alone, and only where this one was not measured.
+  double nearest = std::numeric_limits<double>::infinity();
+  const auto apart = [&](const Candidate& c) {
+    return std::abs(c.format.stored_bytes - format.stored_bytes);
+  };
+  for (const Candidate& c : candidates) nearest = std::min(nearest, apart(c));
+  std::erase_if(candidates, [&](const Candidate& c) { return apart(c) > nearest; });
   const KernelGpu here = kernel_gpu(gpu);
   const KernelForm& form = form_of(op);
   KernelChoice choice;
@@ -203,46 +247,73 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   if (const Candidate* c = best([&](const Candidate& x) { return same(x) && x.exact; })) {
     return use(*c, c->same_format ? KernelBasis::kMeasured : KernelBasis::kOtherFormat);
   }
+  // The stack itself on the same chip with other memory comes before another version of it here:
+  // data-sheet ratios carry over better than versions do.
+  if (const Candidate* c =
+          best([&](const Candidate& x) { return silicon(x) && x.exact && x.same_format; })) {
+    return use(*c, KernelBasis::kSibling);
+  }
   if (const Candidate* c =
           best([&](const Candidate& x) { return same(x) && x.family && x.same_format; })) {
     return use(*c, KernelBasis::kOtherVersion);
   }
-  // The stack itself on the same chip with other memory, then any version of it there.
-  for (const bool exact : {true, false}) {
-    if (const Candidate* c = best([&](const Candidate& x) {
-          return silicon(x) && x.same_format && (exact ? x.exact : x.family);
-        })) {
-      return use(*c, KernelBasis::kSibling);
-    }
+  if (const Candidate* c =
+          best([&](const Candidate& x) { return silicon(x) && x.family && x.same_format; })) {
+    return use(*c, KernelBasis::kSibling);
   }
-  // This GPU's other stacks: their geometric mean, since none is nearer than another.
-  std::vector<const Candidate*> mine;
-  for (const Candidate& c : candidates) {
-    if (same(c) && c.same_format) mine.push_back(&c);
-  }
-  if (mine.empty()) {
-    for (const Candidate& c : candidates) {
-      if (same(c)) mine.push_back(&c);
-    }
-  }
-  if (!mine.empty()) {
+  // Other stacks: the geometric mean of those that say most. An unknown stack is likelier to be as
+  // another's newest version than as an older one, and few shapes are a poor guide. Attention
+  // kernels differ in kind: of them the one whose form fits, since a bad fit tells of odd kernels,
+  // or of a host that launches them one by one.
+  const auto mean_of = [&](std::vector<const Candidate*> some, KernelBasis basis) {
+    const std::vector<const Candidate*> all = some;
+    std::erase_if(some, [&all](const Candidate* c) {
+      return std::any_of(all.begin(), all.end(), [c](const Candidate* other) {
+        return family_of(other->entry->stack) == family_of(c->entry->stack) &&
+               version_of(other->entry->stack) > version_of(c->entry->stack);
+      });
+    });
     std::int64_t most = 0;
-    for (const Candidate* c : mine) most = std::max(most, c->entry->fitted.n);
-    std::erase_if(mine, [most](const Candidate* c) { return 2 * c->entry->fitted.n < most; });
+    for (const Candidate* c : some) most = std::max(most, c->entry->fitted.n);
+    std::erase_if(some, [most](const Candidate* c) { return 2 * c->entry->fitted.n < most; });
+    if (is_attention(op)) {
+      const auto error = [](const Candidate* c) {
+        return c->entry->held_out.n > 0 ? c->entry->held_out.mape : c->entry->fitted.mape;
+      };
+      double least = std::numeric_limits<double>::infinity();
+      for (const Candidate* c : some) least = std::min(least, error(c));
+      std::erase_if(some, [&](const Candidate* c) { return error(c) > kWorseFit * least; });
+    }
     std::string provenance;
-    for (const Candidate* c : mine) {
-      factor(*c, 1.0 / static_cast<double>(mine.size()));
+    for (const Candidate* c : some) {
+      factor(*c, 1.0 / static_cast<double>(some.size()));
       provenance += (provenance.empty() ? "" : ", ") + named(*c);
     }
-    return settle(KernelBasis::kOtherStack,
-                  mine.size() > 1 ? fmt::format("mean of {}", provenance) : provenance);
+    if (some.size() > 1) provenance = fmt::format("mean of {}", provenance);
+    if (basis == KernelBasis::kSibling) provenance += ", by data-sheet ratios";
+    return settle(basis, std::move(provenance));
+  };
+  const auto those = [&](auto&& fits) {
+    std::vector<const Candidate*> some;
+    for (const bool same_format : {true, false}) {
+      for (const Candidate& c : candidates) {
+        if (fits(c) && c.same_format == same_format) some.push_back(&c);
+      }
+      if (!some.empty()) break;
+    }
+    return some;
+  };
+  if (const auto mine = those(same); !mine.empty()) {
+    return mean_of(mine, KernelBasis::kOtherStack);
   }
-  for (const int step : {0, 1, 2}) {
-    if (const Candidate* c = best([&](const Candidate& x) {
-          return step == 0 ? x.exact : step == 1 ? x.family : true;
-        })) {
+  for (const bool exact : {true, false}) {
+    if (const Candidate* c = best([&](const Candidate& x) { return exact ? x.exact : x.family; })) {
       return use(*c, KernelBasis::kSibling);
     }
+  }
+  if (const auto chip = those(silicon); !chip.empty()) return mean_of(chip, KernelBasis::kSibling);
+  if (const auto any = those([](const Candidate&) { return true; }); !any.empty()) {
+    return mean_of(any, KernelBasis::kSibling);
   }
   for (const Coefficient& c : form.coefficients) choice.nominal_.push_back(c.start);
   choice.factors_.push_back(
