@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -22,7 +23,24 @@ std::string_view family_of(std::string_view stack) {
   for (std::size_t i = 0; i + 1 < stack.size(); ++i) {
     if (stack[i] == '-' && stack[i + 1] >= '0' && stack[i + 1] <= '9') return stack.substr(0, i);
   }
-  return stack;
+  return stack.substr(0, stack.find(':'));
+}
+
+/// Of collectives, "vLLM_custom_graph" of "vllm-0.14.0:vLLM_custom_graph": which kernels, and
+/// whether the time holds the host's launches.
+std::string_view variant_of(std::string_view stack) {
+  const auto colon = stack.find(':');
+  return colon == std::string_view::npos ? std::string_view{} : stack.substr(colon + 1);
+}
+bool launched_eagerly(std::string_view stack) {
+  return stack.find("eager") != std::string_view::npos;
+}
+
+/// How far an entry is trusted: its error on rows it was not fitted to, and more for few of them. A
+/// fit of two dozen rows of one shape is close to all of them and says little of others.
+double distrust(const KernelCalibration& entry) {
+  const double error = entry.held_out.n > 0 ? entry.held_out.mape : entry.fitted.mape;
+  return error + 2 / std::sqrt(static_cast<double>(entry.fitted.n + entry.held_out.n));
 }
 
 bool same_silicon(const Gpu& gpu, const Gpu& other) { return gpu.silicon == other.silicon; }
@@ -108,7 +126,8 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                 .format = parse_kernel_format(entry->format),
                 .own = same_silicon(gpu, measured),
                 .exact = entry->stack == stack,
-                .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
+                .family = !stack.empty() && family_of(entry->stack) == family_of(stack) &&
+                          variant_of(entry->stack) == variant_of(stack),
                 .same_format = entry->format == format.name};
     if (!c.own && measured.generation != gpu.generation) continue;
     if (!c.same_format && !alike(c.format, format)) continue;
@@ -140,11 +159,14 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     const Candidate* found = nullptr;
     for (const Candidate& c : candidates) {
       if (!fits(c)) continue;
-      const auto error = [](const Candidate& x) {
-        return x.entry->held_out.n > 0 ? x.entry->held_out.mape : x.entry->fitted.mape;
+      // A format of its own, then its own board before others of the silicon, then the same way to
+      // launch, then what is known best.
+      const auto rank = [&](const Candidate& x) {
+        return std::tuple{!x.same_format, x.gpu != &gpu,
+                          launched_eagerly(x.entry->stack) != launched_eagerly(stack),
+                          distrust(*x.entry)};
       };
-      if (found == nullptr || (c.same_format && !found->same_format) ||
-          (c.same_format == found->same_format && error(c) < error(*found))) {
+      if (found == nullptr || rank(c) < rank(*found)) {
         found = &c;
       }
     }
