@@ -18,23 +18,33 @@ namespace {
 constexpr std::array<double, 6> kWidening{0.0, 0.12, 0.20, 0.20, 0.25, 0.7};
 constexpr double kOutside = 1.5;  // factor by which a call may leave the measured range
 
-/// "vllm" of "vllm-0.14.0".
-std::string_view family_of(std::string_view stack) {
-  for (std::size_t i = 0; i + 1 < stack.size(); ++i) {
-    if (stack[i] == '-' && stack[i + 1] >= '0' && stack[i + 1] <= '9') return stack.substr(0, i);
+/// Whose kernels, which version and, of collectives, which of them:
+/// "aic-vllm-0.14.0:vLLM_custom_eager" are vllm, 0.14.0 and vLLM_custom_eager as a data set called
+/// "aic" has them.
+struct Stack {
+  explicit Stack(std::string_view word) {
+    constexpr std::string_view kDataSet = "aic-";
+    if (word.starts_with(kDataSet)) word.remove_prefix(kDataSet.size());
+    const auto colon = word.find(':');
+    name = word.substr(0, colon);
+    if (colon != std::string_view::npos) variant = word.substr(colon + 1);
+    family = name;
+    for (std::size_t i = 0; i + 1 < name.size(); ++i) {
+      if (name[i] != '-' || name[i + 1] < '0' || name[i + 1] > '9') continue;
+      family = name.substr(0, i);
+      break;
+    }
   }
-  return stack.substr(0, stack.find(':'));
-}
+  [[nodiscard]] bool has(std::string_view word) const {
+    return name.find(word) != std::string_view::npos ||
+           variant.find(word) != std::string_view::npos;
+  }
+  /// Of collectives: NCCL's, not a framework's own, and whether the time holds the host's launches.
+  [[nodiscard]] bool nccl() const { return has("nccl"); }
+  [[nodiscard]] bool eager() const { return has("eager"); }
 
-/// Of collectives, "vLLM_custom_graph" of "vllm-0.14.0:vLLM_custom_graph": which kernels, and
-/// whether the time holds the host's launches.
-std::string_view variant_of(std::string_view stack) {
-  const auto colon = stack.find(':');
-  return colon == std::string_view::npos ? std::string_view{} : stack.substr(colon + 1);
-}
-bool launched_eagerly(std::string_view stack) {
-  return stack.find("eager") != std::string_view::npos;
-}
+  std::string_view name, family, variant;
+};
 
 /// How far an entry is trusted: its error on rows it was not fitted to, and more for few of them. A
 /// fit of two dozen rows of one shape is close to all of them and says little of others.
@@ -115,21 +125,24 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     const KernelCalibration* entry;
     const Gpu* gpu;
     KernelFormat format;
-    bool own, exact, family, same_format;
+    bool own, exact, family, same_format, related = false;
   };
   std::vector<Candidate> candidates;
+  const Stack wanted{stack};
   for (const KernelCalibration* entry : entries_) {
     if (entry->op != op) continue;
     const Gpu& measured = find_gpu(entry->gpu);
-    Candidate c{.entry = entry,
-                .gpu = &measured,
-                .format = parse_kernel_format(entry->format),
-                .own = same_silicon(gpu, measured),
-                .exact = entry->stack == stack,
-                .family = !stack.empty() && family_of(entry->stack) == family_of(stack) &&
-                          variant_of(entry->stack) == variant_of(stack),
-                .same_format = entry->format == format.name};
-    if (!c.own && measured.generation != gpu.generation) continue;
+    const Stack entry_stack{entry->stack};
+    const bool same_variant = wanted.variant.empty() || entry_stack.variant == wanted.variant;
+    Candidate c{
+        .entry = entry,
+        .gpu = &measured,
+        .format = parse_kernel_format(entry->format),
+        .own = same_silicon(gpu, measured),
+        .exact = entry_stack.name == wanted.name && same_variant,
+        .family = !wanted.family.empty() && entry_stack.family == wanted.family && same_variant,
+        .same_format = entry->format == format.name};
+    c.related = c.own || measured.generation == gpu.generation;
     if (!c.same_format && !alike(c.format, format)) continue;
     candidates.push_back(std::move(c));
   }
@@ -162,9 +175,9 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
       // A format of its own, then its own board before others of the silicon, then the same way to
       // launch, then what is known best.
       const auto rank = [&](const Candidate& x) {
-        return std::tuple{!x.same_format, x.gpu != &gpu,
-                          launched_eagerly(x.entry->stack) != launched_eagerly(stack),
-                          distrust(*x.entry)};
+        const Stack has{x.entry->stack};
+        return std::tuple{!x.same_format, x.gpu != &gpu, has.eager() != wanted.eager(),
+                          has.nccl() != wanted.nccl(), distrust(*x.entry)};
       };
       if (found == nullptr || rank(c) < rank(*found)) {
         found = &c;
@@ -185,12 +198,21 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     return settle(KernelBasis::kOtherVersion, named(*c));
   }
   const Candidate* mine = best([](const Candidate& x) { return x.own; });
-  const Candidate* theirs = best([](const Candidate& x) { return !x.own && x.exact; });
-  if (theirs == nullptr) theirs = best([](const Candidate& x) { return !x.own && x.family; });
+  const auto foreign = [&](bool related) {
+    const auto among = [&](auto&& fits) {
+      return best([&](const Candidate& x) { return !x.own && x.related == related && fits(x); });
+    };
+    const Candidate* found = among([](const Candidate& x) { return x.exact; });
+    return found != nullptr ? found : among([](const Candidate& x) { return x.family; });
+  };
+  const Candidate* theirs = foreign(true);
+  // Times do not carry over between generations; how two stacks differ does, if less well.
+  if (theirs == nullptr && mine != nullptr) theirs = foreign(false);
   if (mine != nullptr && theirs != nullptr) {
     // This GPU's other stack, shifted by how the stacks differ on the sibling.
     const Candidate* ratio = best([&](const Candidate& x) {
-      return x.gpu == theirs->gpu && x.entry->stack == mine->entry->stack;
+      return x.gpu == theirs->gpu && x.entry->stack == mine->entry->stack &&
+             x.entry->format == theirs->entry->format;
     });
     if (ratio != nullptr) {
       factor(*mine, 1);
@@ -208,7 +230,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     factor(*mine, 1);
     return settle(KernelBasis::kOtherStack, named(*mine));
   }
-  if (const Candidate* c = best([](const Candidate&) { return true; })) {
+  if (const Candidate* c = best([](const Candidate& x) { return x.related; })) {
     factor(*c, 1);
     return settle(KernelBasis::kSibling, fmt::format("{}, by data-sheet ratios", named(*c)));
   }

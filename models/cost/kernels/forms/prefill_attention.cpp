@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::array<Coefficient, 13> kCoefficients{{
     {"fixed_us", "us", "launches, and what no size changes", 9, 0.5, 60},
-    {"mma_share", "1", "of the tensor cores' rate while a tile multiplies", 0.85, 0.2, 1},
-    {"softmax_ps", "ps", "of one SM for one query-key pair, beside the products", 15, 1, 200},
+    {"mma_share", "1", "of the tensor cores' rate while a tile multiplies", 0.95, 0.2, 1},
+    {"softmax_ps", "ps", "of one SM for one query-key pair, beside the products", 24, 1, 200},
     {"tile_us", "us", "of one SM for a tile of queries: loads, first and last steps", 1.5, 0.01,
      20},
     {"column_latency", "1",
