@@ -14,7 +14,7 @@ KernelLibrary without(const KernelLibrary& library, const Gpu& gpu, const std::s
                       Unseen unseen) {
   KernelCalibrationFile kept;
   for (const KernelCalibration* entry : library.entries()) {
-    const bool same_gpu = find_gpu(entry->gpu).silicon == gpu.silicon;
+    const bool same_gpu = times_alike(find_gpu(entry->gpu), gpu);
     const bool same_stack = entry->stack == stack;
     if (unseen == Unseen::kGpu ? same_gpu : same_gpu && same_stack) continue;
     kept.entries.push_back(*entry);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -24,7 +26,8 @@ const std::vector<KernelFormat>& weight_formats() {
        .compute = Dtype::kFp8E4m3,
        .operand_bytes = 2,
        .stored_bytes = 1,
-       .quantises = true},
+       .quantises = true,
+       .block_scaled = true},
       {.name = "int8_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 1},
       // A 16-bit scale a group of 128, zeros packed beside the weights.
       {.name = "int4_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 0.516},
@@ -86,6 +89,39 @@ KernelFormat parse_kernel_format(std::string_view word) {
   for (const KernelFormat& format : weight_formats()) known.push_back(format.name);
   for (const DtypeName& entry : kDtypes) known.emplace_back(entry.name);
   throw InputError{unknown_name("kernel format", word, known)};
+}
+
+const KernelFormat& shared_format(const KernelFormat& format) {
+  static std::mutex mutex;
+  static std::map<std::string, KernelFormat, std::less<>> all;
+  const std::scoped_lock lock{mutex};
+  return all.try_emplace(format.name, format).first->second;
+}
+
+namespace {
+
+struct Length {
+  double& operator()(DecodeAttentionCall& c) const { return c.kv_len; }
+  double& operator()(PrefillAttentionCall& c) const { return c.new_tokens; }
+  double& operator()(MlaCall& c) const { return c.seq_len; }
+  double& operator()(GemmCall& c) const { return c.m; }
+  double& operator()(GroupedGemmCall& c) const { return c.rows; }
+  double& operator()(MoeCall& c) const { return c.tokens; }
+  double& operator()(ElementwiseCall& c) const { return c.rows; }
+  double& operator()(CollectiveCall& c) const { return c.bytes; }
+  double& operator()(CopyCall& c) const { return c.bytes; }
+};
+
+}  // namespace
+
+double length_of(const KernelCall& call) {
+  KernelCall copy = call;
+  return std::visit(Length{}, copy);
+}
+
+KernelCall with_length(KernelCall call, double length) {
+  std::visit(Length{}, call) = length;
+  return call;
 }
 
 KernelGpu kernel_gpu(const Gpu& gpu) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <tuple>
 
@@ -18,46 +20,32 @@ namespace {
 constexpr std::array<double, 6> kWidening{0.0, 0.12, 0.20, 0.20, 0.25, 0.7};
 constexpr double kOutside = 1.5;  // factor by which a call may leave the measured range
 
-/// Whose kernels, which version and, of collectives, which of them:
-/// "aic-vllm-0.14.0:vLLM_custom_eager" are vllm, 0.14.0 and vLLM_custom_eager as a data set called
-/// "aic" has them.
-struct Stack {
-  explicit Stack(std::string_view word) {
-    constexpr std::string_view kDataSet = "aic-";
-    if (word.starts_with(kDataSet)) word.remove_prefix(kDataSet.size());
-    const auto colon = word.find(':');
-    name = word.substr(0, colon);
-    if (colon != std::string_view::npos) variant = word.substr(colon + 1);
-    family = name;
-    for (std::size_t i = 0; i + 1 < name.size(); ++i) {
-      if (name[i] != '-' || name[i + 1] < '0' || name[i + 1] > '9') continue;
-      family = name.substr(0, i);
-      break;
-    }
+/// "vllm" of "vllm-0.14.0", and of "aic-vllm-0.14.0": who profiled the kernels is left out.
+std::string_view family_of(std::string_view stack) {
+  constexpr std::string_view kProfiler = "aic-";
+  if (stack.starts_with(kProfiler)) stack.remove_prefix(kProfiler.size());
+  for (std::size_t i = 0; i + 1 < stack.size(); ++i) {
+    if (stack[i] == '-' && stack[i + 1] >= '0' && stack[i + 1] <= '9') return stack.substr(0, i);
   }
-  [[nodiscard]] bool has(std::string_view word) const {
-    return name.find(word) != std::string_view::npos ||
-           variant.find(word) != std::string_view::npos;
-  }
-  /// Of collectives: NCCL's, not a framework's own, and whether the time holds the host's launches.
-  [[nodiscard]] bool nccl() const { return has("nccl"); }
-  [[nodiscard]] bool eager() const { return has("eager"); }
-
-  std::string_view name, family, variant;
-};
-
-/// How far an entry is trusted: its error on rows it was not fitted to, and more for few of them. A
-/// fit of two dozen rows of one shape is close to all of them and says little of others.
-double distrust(const KernelCalibration& entry) {
-  const double error = entry.held_out.n > 0 ? entry.held_out.mape : entry.fitted.mape;
-  return error + 2 / std::sqrt(static_cast<double>(entry.fitted.n + entry.held_out.n));
+  return stack;
 }
 
-bool same_silicon(const Gpu& gpu, const Gpu& other) { return gpu.silicon == other.silicon; }
+/// How far a measured GPU is from the one asked for, within a generation.
+enum class Nearness : std::uint8_t { kSame, kSilicon, kGeneration };
+
+Nearness nearness(const Gpu& gpu, const Gpu& other) {
+  if (times_alike(gpu, other)) return Nearness::kSame;
+  return gpu.silicon == other.silicon ? Nearness::kSilicon : Nearness::kGeneration;
+}
 
 /// Formats that compute alike.
 bool alike(const KernelFormat& a, const KernelFormat& b) {
   return bits_of(a.compute) == bits_of(b.compute) && a.stored_bytes == b.stored_bytes;
+}
+/// Formats whose timings hold for each other: fp16 and bf16.
+bool equal_times(const KernelFormat& a, const KernelFormat& b) {
+  return a.name == b.name || (alike(a, b) && a.operand_bytes == b.operand_bytes &&
+                              bits_of(a.compute) == 16 && a.quantises == b.quantises);
 }
 
 }  // namespace
@@ -108,7 +96,32 @@ KernelEstimate KernelChoice::estimate(const KernelCall& call) const {
   return out;
 }
 
-KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files) : files_{std::move(files)} {
+bool times_alike(const Gpu& gpu, const Gpu& other) {
+  if (gpu.name == other.name) return true;
+  const double bandwidth = gpu.hbm_bandwidth.count() / other.hbm_bandwidth.count();
+  return gpu.silicon == other.silicon && gpu.sms == other.sms && std::abs(bandwidth - 1) < 0.02;
+}
+
+struct KernelLibrary::Kept {
+  std::mutex mutex;
+  std::map<std::tuple<KernelOp, std::string, std::string, std::string>, KernelChoice> choices;
+};
+
+KernelLibrary::KernelLibrary(KernelLibrary&&) noexcept = default;
+KernelLibrary& KernelLibrary::operator=(KernelLibrary&&) noexcept = default;
+KernelLibrary::~KernelLibrary() = default;
+
+const KernelChoice& KernelLibrary::kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
+                                               const KernelFormat& format) const {
+  const std::scoped_lock lock{kept_->mutex};
+  const std::tuple key{op, gpu.name, std::string{stack}, format.name};
+  const auto found = kept_->choices.find(key);
+  if (found != kept_->choices.end()) return found->second;
+  return kept_->choices.emplace(key, choose(op, gpu, stack, format)).first->second;
+}
+
+KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files)
+    : files_{std::move(files)}, kept_{std::make_unique<Kept>()} {
   for (const KernelCalibrationFile& file : files_) {
     for (const KernelCalibration& entry : file.entries) entries_.push_back(&entry);
   }
@@ -123,26 +136,22 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                                    const KernelFormat& format) const {
   struct Candidate {
     const KernelCalibration* entry;
-    const Gpu* gpu;
     KernelFormat format;
-    bool own, exact, family, same_format, related = false;
+    Nearness gpu;
+    bool exact, family, same_format;
   };
   std::vector<Candidate> candidates;
-  const Stack wanted{stack};
   for (const KernelCalibration* entry : entries_) {
     if (entry->op != op) continue;
     const Gpu& measured = find_gpu(entry->gpu);
-    const Stack entry_stack{entry->stack};
-    const bool same_variant = wanted.variant.empty() || entry_stack.variant == wanted.variant;
-    Candidate c{
-        .entry = entry,
-        .gpu = &measured,
-        .format = parse_kernel_format(entry->format),
-        .own = same_silicon(gpu, measured),
-        .exact = entry_stack.name == wanted.name && same_variant,
-        .family = !wanted.family.empty() && entry_stack.family == wanted.family && same_variant,
-        .same_format = entry->format == format.name};
-    c.related = c.own || measured.generation == gpu.generation;
+    if (measured.generation != gpu.generation) continue;
+    Candidate c{.entry = entry,
+                .format = parse_kernel_format(entry->format),
+                .gpu = nearness(gpu, measured),
+                .exact = entry->stack == stack,
+                .family = !stack.empty() && family_of(entry->stack) == family_of(stack),
+                .same_format = false};
+    c.same_format = equal_times(c.format, format);
     if (!c.same_format && !alike(c.format, format)) continue;
     candidates.push_back(std::move(c));
   }
@@ -167,72 +176,73 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     choice.q95_ = high + more;
     return choice;
   };
-  // The best of those that `fits`, by held-out error: the shape of the call is not known yet.
+  // The one measured on most shapes: a fit to few of them is a poor guide elsewhere, however well
+  // it holds there. Formats of the same name come first.
   const auto best = [&](auto&& fits) -> const Candidate* {
     const Candidate* found = nullptr;
     for (const Candidate& c : candidates) {
       if (!fits(c)) continue;
-      // A format of its own, then its own board before others of the silicon, then the same way to
-      // launch, then what is known best.
-      const auto rank = [&](const Candidate& x) {
-        const Stack has{x.entry->stack};
-        return std::tuple{!x.same_format, x.gpu != &gpu, has.eager() != wanted.eager(),
-                          has.nccl() != wanted.nccl(), distrust(*x.entry)};
+      const auto rank = [](const Candidate& x) {
+        return std::tuple{x.same_format, x.entry->fitted.n, -x.entry->fitted.mape};
       };
-      if (found == nullptr || rank(c) < rank(*found)) {
-        found = &c;
-      }
+      if (found == nullptr || rank(c) > rank(*found)) found = &c;
     }
     return found;
   };
   const auto named = [](const Candidate& c) {
     return fmt::format("{} kernels on {} in {}", c.entry->stack, c.entry->gpu, c.entry->format);
   };
-
-  if (const Candidate* c = best([](const Candidate& x) { return x.own && x.exact; })) {
-    factor(*c, 1);
-    return settle(c->same_format ? KernelBasis::kMeasured : KernelBasis::kOtherFormat, named(*c));
-  }
-  if (const Candidate* c = best([](const Candidate& x) { return x.own && x.family; })) {
-    factor(*c, 1);
-    return settle(KernelBasis::kOtherVersion, named(*c));
-  }
-  const Candidate* mine = best([](const Candidate& x) { return x.own; });
-  const auto foreign = [&](bool related) {
-    const auto among = [&](auto&& fits) {
-      return best([&](const Candidate& x) { return !x.own && x.related == related && fits(x); });
-    };
-    const Candidate* found = among([](const Candidate& x) { return x.exact; });
-    return found != nullptr ? found : among([](const Candidate& x) { return x.family; });
+  const auto use = [&](const Candidate& c, KernelBasis basis) {
+    factor(c, 1);
+    return settle(basis, c.gpu == Nearness::kSame
+                             ? named(c)
+                             : fmt::format("{}, by data-sheet ratios", named(c)));
   };
-  const Candidate* theirs = foreign(true);
-  // Times do not carry over between generations; how two stacks differ does, if less well.
-  if (theirs == nullptr && mine != nullptr) theirs = foreign(false);
-  if (mine != nullptr && theirs != nullptr) {
-    // This GPU's other stack, shifted by how the stacks differ on the sibling.
-    const Candidate* ratio = best([&](const Candidate& x) {
-      return x.gpu == theirs->gpu && x.entry->stack == mine->entry->stack &&
-             x.entry->format == theirs->entry->format;
-    });
-    if (ratio != nullptr) {
-      factor(*mine, 1);
-      factor(*theirs, 1);
-      factor(*ratio, -1);
-      return settle(KernelBasis::kOtherStack, fmt::format("{}, times {} over {}", named(*mine),
-                                                          named(*theirs), named(*ratio)));
+  const auto same = [](const Candidate& c) { return c.gpu == Nearness::kSame; };
+  const auto silicon = [](const Candidate& c) { return c.gpu == Nearness::kSilicon; };
+  if (const Candidate* c = best([&](const Candidate& x) { return same(x) && x.exact; })) {
+    return use(*c, c->same_format ? KernelBasis::kMeasured : KernelBasis::kOtherFormat);
+  }
+  if (const Candidate* c =
+          best([&](const Candidate& x) { return same(x) && x.family && x.same_format; })) {
+    return use(*c, KernelBasis::kOtherVersion);
+  }
+  // The stack itself on the same chip with other memory, then any version of it there.
+  for (const bool exact : {true, false}) {
+    if (const Candidate* c = best([&](const Candidate& x) {
+          return silicon(x) && x.same_format && (exact ? x.exact : x.family);
+        })) {
+      return use(*c, KernelBasis::kSibling);
     }
   }
-  if (theirs != nullptr && mine == nullptr) {
-    factor(*theirs, 1);
-    return settle(KernelBasis::kSibling, fmt::format("{}, by data-sheet ratios", named(*theirs)));
+  // This GPU's other stacks: their geometric mean, since none is nearer than another.
+  std::vector<const Candidate*> mine;
+  for (const Candidate& c : candidates) {
+    if (same(c) && c.same_format) mine.push_back(&c);
   }
-  if (mine != nullptr) {
-    factor(*mine, 1);
-    return settle(KernelBasis::kOtherStack, named(*mine));
+  if (mine.empty()) {
+    for (const Candidate& c : candidates) {
+      if (same(c)) mine.push_back(&c);
+    }
   }
-  if (const Candidate* c = best([](const Candidate& x) { return x.related; })) {
-    factor(*c, 1);
-    return settle(KernelBasis::kSibling, fmt::format("{}, by data-sheet ratios", named(*c)));
+  if (!mine.empty()) {
+    std::int64_t most = 0;
+    for (const Candidate* c : mine) most = std::max(most, c->entry->fitted.n);
+    std::erase_if(mine, [most](const Candidate* c) { return 2 * c->entry->fitted.n < most; });
+    std::string provenance;
+    for (const Candidate* c : mine) {
+      factor(*c, 1.0 / static_cast<double>(mine.size()));
+      provenance += (provenance.empty() ? "" : ", ") + named(*c);
+    }
+    return settle(KernelBasis::kOtherStack,
+                  mine.size() > 1 ? fmt::format("mean of {}", provenance) : provenance);
+  }
+  for (const int step : {0, 1, 2}) {
+    if (const Candidate* c = best([&](const Candidate& x) {
+          return step == 0 ? x.exact : step == 1 ? x.family : true;
+        })) {
+      return use(*c, KernelBasis::kSibling);
+    }
   }
   for (const Coefficient& c : form.coefficients) choice.nominal_.push_back(c.start);
   choice.factors_.push_back(

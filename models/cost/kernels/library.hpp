@@ -60,15 +60,26 @@ class KernelChoice {
   std::vector<double> nominal_;  // start values, where nothing was measured
 };
 
+/// Whether timings of one GPU hold for the other: the same chip with the same memory bandwidth
+/// (A100 and A800), unlike those that differ in it (H100 and H200).
+[[nodiscard]] bool times_alike(const Gpu& gpu, const Gpu& other);
+
 /// All calibrations at hand, and the rules by which one is chosen.
 class KernelLibrary {
  public:
   explicit KernelLibrary(std::vector<KernelCalibrationFile> files);
+  KernelLibrary(KernelLibrary&&) noexcept;
+  KernelLibrary& operator=(KernelLibrary&&) noexcept;
+  ~KernelLibrary();
 
   /// What times `op` on `gpu` under the kernels of `stack` ("" or a family such as "vllm": any
   /// version) in `format`. Never fails: the basis says how far it had to reach.
   [[nodiscard]] KernelChoice choose(KernelOp op, const Gpu& gpu, std::string_view stack,
                                     const KernelFormat& format) const;
+  /// As choose, kept: the same arguments give the same object for as long as the library lives.
+  /// Safe from several threads.
+  [[nodiscard]] const KernelChoice& kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
+                                                const KernelFormat& format) const;
   [[nodiscard]] std::span<const KernelCalibration* const> entries() const { return entries_; }
 
   /// The library of the calibrations shipped with the program.
@@ -77,6 +88,8 @@ class KernelLibrary {
  private:
   std::vector<KernelCalibrationFile> files_;
   std::vector<const KernelCalibration*> entries_;
+  struct Kept;
+  std::unique_ptr<Kept> kept_;
 };
 
 }  // namespace kvsim

@@ -1,13 +1,271 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <variant>
+
 #include "models/cost/kernels/form.hpp"
-#include "models/cost/kernels/forms/plain.hpp"
+#include "models/cost/kernels/forms/tiles.hpp"
 
 namespace kvsim {
+namespace {
+
+using tiles::kStep;
+using tiles::Tile;
+
+// A product y[m, n] = x[m, k] w[n, k] is cut into output tiles, one a thread block; blocks run in
+// turns over the SMs. A block walks k in steps of 64; a step takes as long as the slowest of its
+// arithmetic, its loads and the latency of one step. Reading every operand once from HBM overlaps
+// all of it. Where the tiles do not fill the GPU, k is split among blocks and their sums are
+// reduced afterwards. The library takes the cheapest of the tile shapes it has ("adaptive",
+// cuBLAS), or one by the number of rows alone ("dispatched", the fp8 kernels of vLLM and SGLang);
+// `dispatch` is the share of the second. fp8 kernels with block scales add each step's partial sums
+// in fp32 outside the tensor cores, which weighs where these are fast and nothing where they are
+// slow (H20). Long kernels run into the power limit: `throttle`.
+enum C : std::size_t {
+  kLaunch,
+  kArithmetic,
+  kTileBandwidth,
+  kTileLatency,
+  kStepLatency,
+  kMemory,
+  kSmBandwidth,
+  kSplitLatency,
+  kSplitBandwidth,
+  kOverlap,
+  kThrottle,
+  kThrottleTime,
+  kEpilogue,
+  kWaveOverlap,
+  kDispatch,
+  kQuantiseLatency,
+  kQuantiseRow,
+  kQuantiseBandwidth,
+  kPromotion,
+  kCount
+};
+
+constexpr std::array<Coefficient, kCount> kCoefficients{
+    Coefficient{.name = "launch",
+                .unit = "us",
+                .help = "launch and set-up",
+                .start = 2.5,
+                .low = 0.3,
+                .high = 20},
+    {.name = "arithmetic",
+     .unit = "1",
+     .help = "share of the arithmetic peak inside a large tile",
+     .start = 0.9,
+     .low = 0.2,
+     .high = 1},
+    {.name = "tile_bandwidth",
+     .unit = "bytes/flop",
+     .help = "rate at which an SM takes tiles in, over its fp32 rate",
+     .start = 3,
+     .low = 0.05,
+     .high = 50},
+    {.name = "tile_latency",
+     .unit = "us",
+     .help = "start and end of a tile",
+     .start = 0.5,
+     .low = 0.01,
+     .high = 10},
+    {.name = "step_latency",
+     .unit = "us",
+     .help = "least time of 64 elements of k",
+     .start = 0.15,
+     .low = 0.005,
+     .high = 2},
+    {.name = "memory",
+     .unit = "1",
+     .help = "share of the HBM bandwidth",
+     .start = 0.82,
+     .low = 0.2,
+     .high = 1},
+    {.name = "sm_bandwidth",
+     .unit = "1",
+     .help = "most that one SM loads, over its even share of the HBM bandwidth",
+     .start = 4,
+     .low = 0.5,
+     .high = 20},
+    {.name = "split_latency",
+     .unit = "us",
+     .help = "reduction after a split of k",
+     .start = 2,
+     .low = 0.1,
+     .high = 10},
+    {.name = "split_bandwidth",
+     .unit = "1",
+     .help = "rate of that reduction over the HBM bandwidth",
+     .start = 1.2,
+     .low = 0.1,
+     .high = 4},
+    {.name = "overlap",
+     .unit = "1",
+     .help = "norm in which arithmetic and HBM times add: 1 one after the other, large the longer",
+     .start = 4,
+     .low = 1.2,
+     .high = 16},
+    {.name = "throttle",
+     .unit = "1",
+     .help = "arithmetic time added by the power limit, at the rate an SM of the H100 has",
+     .start = 0.2,
+     .low = 0.001,
+     .high = 1.2},
+    {.name = "throttle_time",
+     .unit = "us",
+     .help = "kernel time at which half of it is felt",
+     .start = 3000,
+     .low = 200,
+     .high = 20000},
+    {.name = "epilogue",
+     .unit = "1",
+     .help = "writing a tile, over its SM's even share of the HBM bandwidth",
+     .start = 0.7,
+     .low = 0.001,
+     .high = 10},
+    {.name = "wave_overlap",
+     .unit = "1",
+     .help = "share of an unfilled last turn that is saved",
+     .start = 0.3,
+     .low = 0.01,
+     .high = 1},
+    {.name = "dispatch",
+     .unit = "1",
+     .help = "share of tiles chosen by the number of rows alone",
+     .start = 0.1,
+     .low = 0.001,
+     .high = 1},
+    {.name = "quantise_latency",
+     .unit = "us",
+     .help = "launch of the activations' quantisation",
+     .start = 2,
+     .low = 0.05,
+     .high = 10},
+    {.name = "quantise_row",
+     .unit = "us",
+     .help = "quantisation of a row, whatever its length",
+     .start = 1e-3,
+     .low = 1e-5,
+     .high = 0.1},
+    {.name = "quantise_bandwidth",
+     .unit = "1",
+     .help = "share of the HBM bandwidth while quantising",
+     .start = 0.45,
+     .low = 0.05,
+     .high = 2},
+    {.name = "promotion",
+     .unit = "1",
+     .help = "fp32 additions of block-scaled partial sums that the tensor cores wait for",
+     .start = 1,
+     .low = 0.01,
+     .high = 5}};
+
+constexpr std::array<Tile, 7> kTiles{
+    {{64, 64}, {128, 64}, {128, 128}, {256, 128}, {128, 256}, {16, 64}, {32, 64}}};
+constexpr double kDepth = 32;  // of k, a multiple of which a block walks
+constexpr double kMostSplits = 64;
+constexpr double kLeastSplitDepth = 256;  // elements of k that a split keeps
+// The rate of an H100 SM that `throttle` refers to: 989.4 TFLOP/s in 16 bit over 132.
+constexpr double kThrottleFlops = 7.5e12;
+
+Tile dispatched(double m) {
+  return m <= 64 ? Tile{64, 64} : m <= 128 ? Tile{64, 128} : Tile{128, 128};
+}
+
+/// Everything about a call that no tile changes.
+struct Product {
+  double m, n, k;
+  double operand, stored;  // bytes an element
+  tiles::Machine gpu;
+  const double* c;
+  bool block_scaled;
+  double even = 0;    // bytes/µs: an SM's even share of the HBM bandwidth
+  double memory = 0;  // µs: every operand once
+
+  /// Time of the tiles, their number `grid`, with k in `splits` parts.
+  [[nodiscard]] double tiles_us(Tile tile, double grid, double splits) const {
+    const double area = tile.m * tile.n;
+    double step = 2 * kStep * area / (gpu.flops * c[kArithmetic]) +
+                  kStep * (tile.m + tile.n) * operand / (gpu.fp32 * c[kTileBandwidth]);
+    if (block_scaled) step += c[kPromotion] * area / gpu.fp32;  // an addition each 128 of k
+    const double m_used = std::min(tile.m, m);
+    const double n_used = std::min(tile.n, n);
+    const double load = kStep * (m_used * operand + n_used * stored) / (even * c[kSmBandwidth]);
+    step = std::max({step, c[kStepLatency], load});
+    return tiles::waves(grid * splits, gpu.sms, c[kWaveOverlap]) *
+           (std::ceil(k / (splits * kDepth)) * (kDepth / kStep) * step + c[kTileLatency] +
+            c[kEpilogue] * 2 * m_used * n_used / even);
+  }
+  [[nodiscard]] double adaptive() const;
+  [[nodiscard]] double by_rows() const {
+    const Tile tile = dispatched(m);
+    return tiles::overlap(tiles_us(tile, std::ceil(m / tile.m) * std::ceil(n / tile.n), 1), memory,
+                          c[kOverlap]);
+  }
+};
+
+double Product::adaptive() const {
+  double best = 0, best_tiles = 0, best_extra = 0;
+  bool first = true;
+  const auto offer = [&](double tiles, double extra) {
+    const double cost = std::max(tiles, memory) + extra;
+    if (first || cost < best || (cost == best && tiles < best_tiles)) {
+      first = false;
+      best = cost;
+      best_tiles = tiles;
+      best_extra = extra;
+    }
+  };
+  for (const Tile& tile : kTiles) {
+    const double grid = std::ceil(m / tile.m) * std::ceil(n / tile.n);
+    offer(tiles_us(tile, grid, 1), 0);
+    if (block_scaled || 2 * grid > gpu.sms || k < 2 * kLeastSplitDepth) continue;
+    const double splits = std::floor(std::min({gpu.sms / grid, kMostSplits, k / kLeastSplitDepth}));
+    offer(tiles_us(tile, grid, splits),
+          c[kSplitLatency] + m * n * (4 * splits + 2) / (gpu.bandwidth * c[kSplitBandwidth]));
+  }
+  return tiles::overlap(best_tiles, memory, c[kOverlap]) + best_extra;
+}
+
+double microseconds(const KernelCall& any, const KernelFormat& format, const KernelGpu& gpu,
+                    const double* c) {
+  const auto& call = std::get<GemmCall>(any);
+  Product product{.m = call.m,
+                  .n = call.n,
+                  .k = call.k,
+                  .operand = tiles::operand_bytes(format),
+                  .stored = format.stored_bytes,
+                  .gpu = tiles::machine_of(gpu, format),
+                  .c = c,
+                  .block_scaled = format.block_scaled};
+  const double bandwidth = product.gpu.bandwidth;
+  product.even = bandwidth / gpu.sms;
+  product.memory =
+      (call.n * call.k * product.stored + call.m * call.k * product.operand + 2 * call.m * call.n) /
+      (bandwidth * c[kMemory]);
+  // Kernels with block scales try every shape and never split k (DeepGEMM).
+  const double dispatch = format.block_scaled ? 0 : c[kDispatch];
+  double us = dispatch < 1 ? (1 - dispatch) * product.adaptive() : 0;
+  if (dispatch > 0.002) us += dispatch * product.by_rows();
+  const double ideal = 2 * call.m * call.n * call.k / (product.gpu.flops * gpu.sms);
+  const double density = gpu.peak(Dtype::kBf16) / (gpu.sms * kThrottleFlops);
+  us += c[kThrottle] * density * ideal * us / (us + c[kThrottleTime]);
+  us += c[kLaunch];
+  if (format.quantises) {
+    // Reads 16 bit, writes 8, and reads again for the scale where rows do not fit an SM.
+    us += c[kQuantiseLatency] + call.m * c[kQuantiseRow] +
+          3 * call.m * call.k / (bandwidth * c[kQuantiseBandwidth]);
+  }
+  return us;
+}
+
+}  // namespace
 
 const KernelForm& gemm_form() {
   static constexpr KernelForm kForm{.id = "gemm",
                                     .op = KernelOp::kGemm,
-                                    .coefficients = kPlainCoefficients,
-                                    .microseconds = plain_microseconds};
+                                    .coefficients = kCoefficients,
+                                    .microseconds = microseconds};
   return kForm;
 }
 

@@ -1,13 +1,227 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <variant>
+
 #include "models/cost/kernels/form.hpp"
-#include "models/cost/kernels/forms/plain.hpp"
+#include "models/cost/kernels/forms/tiles.hpp"
 
 namespace kvsim {
+namespace {
+
+using tiles::kStep;
+using tiles::Tile;
+
+// A layer's routed experts: rows are grouped by expert, two grouped products (gate with up, then
+// down) with the activation between, and the weighted sum of each token's rows. An expert's rows
+// are padded to the tile's height, so small batches pay a tile an expert and read its weights;
+// large ones pay arithmetic. With expert parallelism the time is that of the busiest GPU; kernels
+// that were given the rows of all experts skip the others' at a cost: `remote`.
+enum C : std::size_t {
+  kLaunch,
+  kArithmetic,
+  kTileEdge,
+  kTileLatency,
+  kStepLatency,
+  kMemory,
+  kSmBandwidth,
+  kStream,
+  kOverlap,
+  kWaveOverlap,
+  kRemote,
+  kToken,
+  kCount
+};
+
+constexpr std::array<Coefficient, kCount> kCoefficients{
+    Coefficient{.name = "launch",
+                .unit = "us",
+                .help = "launches, sorting rows by expert",
+                .start = 20,
+                .low = 2,
+                .high = 150},
+    {.name = "arithmetic",
+     .unit = "1",
+     .help = "share of the arithmetic peak inside a large tile",
+     .start = 0.7,
+     .low = 0.05,
+     .high = 1},
+    {.name = "tile_edge",
+     .unit = "elements",
+     .help = "edge of a tile at which loads into registers cost as much as its arithmetic",
+     .start = 10,
+     .low = 0.1,
+     .high = 300},
+    {.name = "tile_latency",
+     .unit = "us",
+     .help = "start and end of a tile",
+     .start = 0.5,
+     .low = 0.001,
+     .high = 30},
+    {.name = "step_latency",
+     .unit = "us",
+     .help = "least time of 64 elements of k",
+     .start = 0.1,
+     .low = 0.005,
+     .high = 4},
+    {.name = "memory",
+     .unit = "1",
+     .help = "share of the HBM bandwidth",
+     .start = 0.8,
+     .low = 0.05,
+     .high = 1},
+    {.name = "sm_bandwidth",
+     .unit = "1",
+     .help = "most that one SM loads, over its even share of the HBM bandwidth",
+     .start = 3,
+     .low = 0.1,
+     .high = 20},
+    {.name = "stream",
+     .unit = "1",
+     .help = "share of the HBM bandwidth of the activation and the weighted sum",
+     .start = 0.6,
+     .low = 0.02,
+     .high = 3},
+    {.name = "overlap",
+     .unit = "1",
+     .help = "norm in which arithmetic and HBM times add: 1 one after the other, large the longer",
+     .start = 3,
+     .low = 1.2,
+     .high = 16},
+    {.name = "wave_overlap",
+     .unit = "1",
+     .help = "share of an unfilled last turn that is saved",
+     .start = 0.4,
+     .low = 0.01,
+     .high = 1},
+    {.name = "remote",
+     .unit = "1",
+     .help = "cost of a row of another GPU's expert, over one of this GPU's",
+     .start = 0.15,
+     .low = 0.001,
+     .high = 1},
+    {.name = "token",
+     .unit = "us",
+     .help = "routing and reordering of a token",
+     .start = 0.003,
+     .low = 1e-5,
+     .high = 0.05}};
+
+constexpr std::array<Tile, 6> kTiles{
+    {{16, 128}, {32, 128}, {64, 128}, {128, 128}, {64, 64}, {128, 256}}};
+constexpr std::size_t kParts = 4;  // equal shares of the experts, by their load
+
+/// Rows that the experts of the busiest GPU get, in `kParts` equal groups of them.
+struct Loads {
+  std::array<double, kParts> rows{};
+  std::array<double, kParts> visited{};  // share of the group's experts with any row
+  double mean = 0;
+  double mean_visited = 0;
+  bool even = true;
+};
+
+// Loads follow a density x^-skew between 1 and 0.8 tokens, as serving benchmarks draw them
+// (aiconfigurator, power_law_1.2); skew 0 spreads rows evenly.
+Loads loads_of(const MoeCall& call) {
+  Loads out;
+  const double mean = call.tokens * call.top_k / call.experts;
+  if (call.skew <= 0) {
+    out.rows.fill(mean);
+    out.visited.fill(std::min(1.0, mean));
+    out.mean = mean;
+    out.mean_visited = out.visited[0];
+    return out;
+  }
+  out.even = false;
+  const double most = std::max(0.8 * call.tokens, 1.01);
+  // x^(1 - skew) has a pole at skew 1.
+  const double power = 1 - (std::abs(call.skew - 1) < 1e-3 ? 1.001 : call.skew);
+  const double span = 1 - std::pow(most, power);
+  double sum = 0, squares = 0;
+  for (std::size_t i = 0; i < kParts; ++i) {
+    const double share = (static_cast<double>(i) + 0.5) / static_cast<double>(kParts);
+    out.rows[i] = std::pow(1 - share * span, 1 / power);
+    sum += out.rows[i];
+    squares += out.rows[i] * out.rows[i];
+  }
+  double scale = mean * kParts / sum;
+  if (call.ep > 1) {
+    // Busiest of `ep` sums of independent loads, its excess as of the largest of normal ones.
+    const double variance = squares * kParts / (sum * sum) - 1 + 1 / mean;
+    const double local = call.experts / call.ep;
+    scale *= std::min(call.ep, 1 + 0.7 * std::sqrt(2 * std::log(call.ep) * variance / local));
+  }
+  for (std::size_t i = 0; i < kParts; ++i) {
+    out.rows[i] *= scale;
+    out.visited[i] = 1 - std::exp(-out.rows[i]);  // rows fall on the group's experts at random
+    out.mean += out.rows[i] / kParts;
+    out.mean_visited += out.visited[i] / kParts;
+  }
+  return out;
+}
+
+/// Tiles of height `height` that an expert takes, in the mean.
+double tiles_high(const Loads& loads, double height) {
+  if (loads.even) {
+    return loads.mean < 1 ? loads.mean : std::ceil(loads.mean / height);
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < kParts; ++i) {
+    // On average half of the last tile is empty.
+    sum += loads.visited[i] * (loads.rows[i] < 1 ? 1 : std::max(1.0, 0.5 + loads.rows[i] / height));
+  }
+  return sum / kParts;
+}
+
+double microseconds(const KernelCall& any, const KernelFormat& format, const KernelGpu& gpu,
+                    const double* c) {
+  const auto& call = std::get<MoeCall>(any);
+  const tiles::Machine machine = tiles::machine_of(gpu, format);
+  const Loads loads = loads_of(call);
+  const double local = call.experts / call.ep;
+  const double inter = call.inter / call.tp;
+  const double rows = call.tokens * call.top_k;
+  const double remote = c[kRemote] * rows * (1 - 1 / call.ep);
+  const double operand = tiles::operand_bytes(format);
+  const double even = machine.bandwidth / machine.sms;
+  std::array<double, kTiles.size()> high{}, step{};
+  for (std::size_t i = 0; i < kTiles.size(); ++i) {
+    const Tile tile = kTiles[i];
+    high[i] = local * tiles_high(loads, tile.m) + remote / tile.m;
+    // Rows of an expert fill about half a tile: the others are not read.
+    step[i] = std::max(
+        {2 * kStep * (tile.m * tile.n + c[kTileEdge] * (tile.m + tile.n)) /
+             (machine.flops * c[kArithmetic]),
+         c[kStepLatency],
+         kStep * (tile.m * operand / 2 + tile.n * format.stored_bytes) / (even * c[kSmBandwidth])});
+  }
+  const auto product = [&](double n, double k) {
+    const double bytes = local * (loads.mean_visited * n * k * format.stored_bytes +
+                                  loads.mean * (k * operand + 2 * n));
+    const double steps = std::ceil(k / kStep);
+    double best = 0;
+    for (std::size_t i = 0; i < kTiles.size(); ++i) {
+      const double us =
+          tiles::waves(high[i] * std::ceil(n / kTiles[i].n), machine.sms, c[kWaveOverlap]) *
+          (steps * step[i] + c[kTileLatency]);
+      if (i == 0 || us < best) best = us;
+    }
+    return tiles::overlap(best, bytes / (machine.bandwidth * c[kMemory]), c[kOverlap]);
+  };
+  // The activation reads gate and up and writes one, the sum reads every row and writes a token.
+  const double stream =
+      rows / call.ep * (6 * inter + 2 * call.hidden) + 2 * call.tokens * call.hidden;
+  return c[kLaunch] + product(2 * inter, call.hidden) + product(call.hidden, inter) +
+         stream / (machine.bandwidth * c[kStream]) + call.tokens * c[kToken];
+}
+
+}  // namespace
 
 const KernelForm& moe_form() {
   static constexpr KernelForm kForm{.id = "moe",
                                     .op = KernelOp::kMoe,
-                                    .coefficients = kPlainCoefficients,
-                                    .microseconds = plain_microseconds};
+                                    .coefficients = kCoefficients,
+                                    .microseconds = microseconds};
   return kForm;
 }
 
