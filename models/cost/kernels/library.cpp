@@ -46,14 +46,18 @@ std::string_view family_of(std::string_view stack) {
 }
 
 /// What a collective's stack says beside its name: NCCL's kernels or a framework's own, and whether
-/// the time holds the host's launches. Times of one way say little of another's.
+/// the time holds the host's launches. Times of one way say nothing of another's.
 struct CollectiveWay {
   explicit CollectiveWay(std::string_view stack)
       : nccl{stack.find("nccl") != std::string_view::npos},
+        torch{stack.find("torch") != std::string_view::npos},
         eager{stack.find("eager") != std::string_view::npos} {}
   friend bool operator==(const CollectiveWay&, const CollectiveWay&) = default;
-  bool nccl, eager;
+  bool nccl, torch, eager;
 };
+
+/// Fits of fewer rows hold for what they were fitted to alone.
+constexpr std::int64_t kFewRows = 40;
 
 /// Families whose time the kernel's algorithm sets more than the chip does. Prefill attention is
 /// bound by arithmetic: fits of one stack hold on another chip to 4 to 16 %, of another stack on
@@ -188,13 +192,12 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     candidates.push_back(std::move(c));
   }
   if (op == KernelOp::kCollective) {
-    const auto other_way = [&](const Candidate& c) {
-      return CollectiveWay{c.entry->stack} != CollectiveWay{stack};
-    };
-    if (!std::all_of(candidates.begin(), candidates.end(), other_way)) {
-      std::erase_if(candidates, other_way);
-    }
+    const CollectiveWay way{stack};
+    std::erase_if(candidates,
+                  [&](const Candidate& c) { return CollectiveWay{c.entry->stack} != way; });
   }
+  std::erase_if(candidates,
+                [](const Candidate& c) { return !c.exact && c.entry->fitted.n < kFewRows; });
   const KernelGpu here = kernel_gpu(gpu);
   const KernelForm& form = form_of(op);
   KernelChoice choice;

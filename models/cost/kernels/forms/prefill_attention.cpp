@@ -10,9 +10,10 @@ namespace {
 constexpr std::array<Coefficient, 13> kCoefficients{{
     {"fixed_us", "us", "launches, and what no size changes", 9, 0.5, 60},
     {"mma_share", "1", "of the tensor cores' rate while a tile multiplies", 0.95, 0.2, 1},
-    {"softmax_ps", "ps", "of one SM for one query-key pair, beside the products", 24, 1, 200},
-    {"tile_us", "us", "of one SM for a tile of queries: loads, first and last steps", 1.5, 0.01,
-     20},
+    {"softmax_ps", "ps", "of one SM at 1.8 GHz for one query-key pair, beside the products", 24, 1,
+     200},
+    {"tile_us", "us", "of one SM at 1.8 GHz for a tile of queries: loads, first and last steps",
+     1.5, 0.01, 20},
     {"column_latency", "1",
      "walk along the columns of one tile alone, in shares of the time when all SMs are busy", 0.9,
      0.15, 4},
@@ -24,8 +25,9 @@ constexpr std::array<Coefficient, 13> kCoefficients{{
     {"hbm_share", "1", "of HBM bandwidth", 0.8, 0.15, 1.2},
     {"l2_gbps", "GB/s", "an SM gets of L2", 30, 3, 300},
     {"kv_write", "1", "weight of the traffic of storing new keys and values", 0.8, 0.01, 10},
-    {"token_us", "us", "of one SM to store one token's keys and values, a block of 512 threads",
-     0.4, 0.001, 5},
+    {"token_us", "us",
+     "of one SM at 1.8 GHz to store one token's keys and values, a block of 512 threads", 0.4,
+     0.001, 5},
     {"power_cap", "1", "slowdown of calls far above 8 ms, where the clock sinks", 0.1, 0, 1},
 }};
 
@@ -33,10 +35,18 @@ constexpr double kTileRows = 128;    // queries of a tile
 constexpr double kTileColumns = 64;  // keys of a step along it
 constexpr double kBlockThreads = 512;
 constexpr double kSustainedUs = 8000;
+constexpr double kClock = 1.8e9;  // Hz; the SM's own times are given at it
 
 double squared(double x) { return x * x; }
 double eighth_power(double x) { return squared(squared(squared(x))); }
 double eighth_root(double x) { return std::sqrt(std::sqrt(std::sqrt(x))); }
+
+/// SM clock, Hz, from the fp32 rate: two operations a lane, of which an SM has 128, or 64 on the
+/// chips for data centres before Hopper.
+double sm_clock(const KernelGpu& gpu) {
+  const double flops = gpu.fp32_flops / gpu.sms;
+  return flops / (flops > 256e9 ? 256 : 128);
+}
 
 /// Tiles of one way to fill them, of an SM's time.
 struct Tiling {
