@@ -78,9 +78,11 @@ Tiling tile(double units, double rows, double group, double tokens, double prefi
 double microseconds(const KernelCall& any, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<PrefillAttentionCall>(any);
+  const double slow = kClock / sm_clock(gpu);
   const auto [fixed_us, mma_share, softmax_ps, tile_us, column_latency, tail, packed_heads, split,
-              hbm_share, l2_gbps, kv_write, token_us, power_cap] = std::array<double, 13>{
-      c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11], c[12]};
+              hbm_share, l2_gbps, kv_write, token_us, power_cap] =
+      std::array<double, 13>{c[0], c[1], slow * c[2], slow * c[3], c[4],         c[5], c[6],
+                             c[7], c[8], c[9],        c[10],       slow * c[11], c[12]};
   const double batch = call.batch, tokens = call.new_tokens, prefix = call.prefix;
   const double heads = call.q_heads, kv_heads = call.kv_heads, dim = call.head_dim;
   const double group = heads / kv_heads;
