@@ -56,7 +56,8 @@ struct CollectiveWay {
   bool nccl, torch, eager;
 };
 
-/// Fits of fewer rows hold for what they were fitted to alone.
+/// Fits of collectives to fewer rows, of one number of GPUs, hold for what they were fitted to
+/// alone.
 constexpr std::int64_t kFewRows = 40;
 
 /// Families whose time the kernel's algorithm sets more than the chip does. Prefill attention is
@@ -193,11 +194,10 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   }
   if (op == KernelOp::kCollective) {
     const CollectiveWay way{stack};
-    std::erase_if(candidates,
-                  [&](const Candidate& c) { return CollectiveWay{c.entry->stack} != way; });
+    std::erase_if(candidates, [&](const Candidate& c) {
+      return CollectiveWay{c.entry->stack} != way || (!c.exact && c.entry->fitted.n < kFewRows);
+    });
   }
-  std::erase_if(candidates,
-                [](const Candidate& c) { return !c.exact && c.entry->fitted.n < kFewRows; });
   const KernelGpu here = kernel_gpu(gpu);
   const KernelForm& form = form_of(op);
   KernelChoice choice;
