@@ -154,6 +154,11 @@ FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> r
   std::vector<double> own;
   for (const Coefficient& c : form.coefficients) own.push_back(c.start);
   FitResult best = descend(form, problem, own, options);
+  KVSIM_CHECK(form.starts.size() % own.size() == 0, "starts of {} are not whole", form.id);
+  for (std::size_t i = 0; i < form.starts.size(); i += own.size()) {
+    FitResult other = descend(form, problem, form.starts.subspan(i, own.size()), options);
+    if (other.mean_absolute < best.mean_absolute) best = std::move(other);
+  }
   for (const std::vector<double>& start : starts) {
     FitResult other = descend(form, problem, start, options);
     if (other.mean_absolute < best.mean_absolute) best = std::move(other);

@@ -27,6 +27,9 @@ struct KernelForm {
   /// Time of one call in µs; `c` has one value per coefficient, in their order.
   double (*microseconds)(const KernelCall& call, const KernelFormat& format, const KernelGpu& gpu,
                          const double* c);
+  /// Further points that a fit starts from, `coefficients.size()` values each, one after another:
+  /// for kernels that choose between ways of working, where a fit finds the nearest alone.
+  std::span<const double> starts{};
 };
 
 /// The form of `op`.

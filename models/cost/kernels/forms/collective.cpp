@@ -26,6 +26,7 @@ enum Index : std::size_t {
   kTwoShotUs,
   kTwoShotShare,
   kSyncUs,
+  kShotLimit,
   kNetworkUs,
   kNetworkGbps,
   kPcieSharing,
@@ -51,10 +52,21 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
     {"two_shot_us", "us", "of a two-shot one: scatter, then gather", 12, 0.5, 150},
     {"two_shot_share", "1", "of the link's rate there", 0.45, 0.02, 1.2},
     {"sync_us", "us", "a peer more at their barriers", 0.15, 0.005, 4},
+    {"shot_limit_mb", "MB", "size above which frameworks leave an all-reduce to NCCL", 64, 0.1,
+     2000},
     {"network_us", "us", "crossing between nodes", 8, 0.3, 100},
     {"network_gbps", "GB/s", "between nodes, a GPU of a node", 6, 0.2, 100},
     {"pcie_sharing", "1", "exponent of how GPUs share PCIe: 1 is one root for all", 1.5, 0, 3},
 }};
+
+/// A limit leaves no trace far below it: fits also start from limits of 1.5 and 6 MB.
+constexpr std::array<double, 2 * kCount> kStarts = [] {
+  std::array<double, 2 * kCount> out{};
+  for (std::size_t i = 0; i < kCount; ++i) out[i] = out[kCount + i] = kCoefficients[i].start;
+  out[kShotLimit] = 1.5;
+  out[kCount + kShotLimit] = 6;
+  return out;
+}();
 
 double squared(double x) { return x * x; }
 double eighth_power(double x) { return squared(squared(squared(x))); }
@@ -137,9 +149,12 @@ double microseconds(const KernelCall& any, const KernelFormat&, const KernelGpu&
       quickest.offer(c[kSwitchUs] + call.bytes * (1 + 1 / gpus) / (link * c[kSwitchShare]));
     }
     const double sync = c[kSyncUs] * gpus;
-    quickest.offer(c[kOneShotUs] + sync + (gpus - 1) * call.bytes / (link * c[kOneShotShare]));
-    quickest.offer(c[kTwoShotUs] + sync +
-                   2 * (gpus - 1) / gpus * call.bytes / (link * c[kTwoShotShare]));
+    // Far above the limit no time is the least.
+    const double over = 1 + eighth_power(call.bytes / (1e6 * c[kShotLimit]));
+    quickest.offer(over *
+                   (c[kOneShotUs] + sync + (gpus - 1) * call.bytes / (link * c[kOneShotShare])));
+    quickest.offer(over * (c[kTwoShotUs] + sync +
+                           2 * (gpus - 1) / gpus * call.bytes / (link * c[kTwoShotShare])));
   }
   const double us = quickest.us();
   const double larger = std::max(us, c[kLeastUs]);
@@ -152,7 +167,8 @@ const KernelForm& collective_form() {
   static constexpr KernelForm kForm{.id = "collective",
                                     .op = KernelOp::kCollective,
                                     .coefficients = kCoefficients,
-                                    .microseconds = microseconds};
+                                    .microseconds = microseconds,
+                                    .starts = kStarts};
   return kForm;
 }
 
