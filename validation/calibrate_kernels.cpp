@@ -36,12 +36,12 @@ ErrorSummary errors_of(const KernelForm& form, const std::vector<double>& c, con
   return summarise(std::move(errors));
 }
 
-/// The form's start with its floor, if it has one, at the shortest time: far from that a floor leaves
-/// no trace in any time, and a descent does not find it.
+/// The form's start with its floor, if it has one, at the shortest time: far from that a floor
+/// leaves no trace in any time, and a descent does not find it.
 std::vector<double> floored_start(const KernelForm& form, const Pointers& rows) {
-  const auto shortest = std::min_element(
-      rows.begin(), rows.end(),
-      [](const MeasuredRow* a, const MeasuredRow* b) { return a->us < b->us; });
+  const auto shortest =
+      std::min_element(rows.begin(), rows.end(),
+                       [](const MeasuredRow* a, const MeasuredRow* b) { return a->us < b->us; });
   std::vector<double> start;
   for (const Coefficient& c : form.coefficients) {
     start.push_back(c.name == "least_us" ? std::clamp((*shortest)->us, c.low, c.high) : c.start);
