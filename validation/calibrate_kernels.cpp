@@ -36,6 +36,19 @@ ErrorSummary errors_of(const KernelForm& form, const std::vector<double>& c, con
   return summarise(std::move(errors));
 }
 
+/// The form's start with its floor, if it has one, at the shortest time: far from that a floor
+/// leaves no trace in any time, and a descent does not find it.
+std::vector<double> floored_start(const KernelForm& form, const Pointers& rows) {
+  const auto shortest =
+      std::min_element(rows.begin(), rows.end(),
+                       [](const MeasuredRow* a, const MeasuredRow* b) { return a->us < b->us; });
+  std::vector<double> start;
+  for (const Coefficient& c : form.coefficients) {
+    start.push_back(c.name == "least_us" ? std::clamp((*shortest)->us, c.low, c.high) : c.start);
+  }
+  return start;
+}
+
 KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<double>> starts) {
   const MeasuredRow& first = *rows.front();
   KernelCalibration out{.op = op_of(first.call),
@@ -47,7 +60,9 @@ KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<do
   Pointers fitted, held;
   for (const MeasuredRow* row : rows) (is_held_out(*row) ? held : fitted).push_back(row);
   if (fitted.size() < kLeastRows / 2) std::swap(fitted, held);  // one shape alone, and held out
-  out.coefficients = fit_form(form, fitted, starts).coefficients;
+  std::vector<std::vector<double>> all_starts(starts.begin(), starts.end());
+  all_starts.push_back(floored_start(form, fitted));
+  out.coefficients = fit_form(form, fitted, all_starts).coefficients;
   std::vector<double> fitted_logs, held_logs;
   out.fitted = errors_of(form, out.coefficients, fitted, fitted_logs);
   out.held_out = errors_of(form, out.coefficients, held, held_logs);

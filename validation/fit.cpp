@@ -160,8 +160,8 @@ FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> r
   for (const Coefficient& c : form.coefficients) own.push_back(c.start);
   FitResult best = descend(form, problem, own, options);
   KVSIM_CHECK(form.starts.size() % own.size() == 0, "starts of {} are not whole", form.id);
-  // Fewer rows cannot tell one way of working from another.
-  const bool many = rows.size() >= kRowsPerCoefficient * own.size();
+  const bool many = static_cast<double>(rows.size()) >=
+                    form.rows_per_start * static_cast<double>(own.size());
   for (std::size_t i = 0; many && i < form.starts.size(); i += own.size()) {
     FitResult other = descend(form, problem, form.starts.subspan(i, own.size()), options);
     if (other.mean_absolute < best.mean_absolute) best = std::move(other);

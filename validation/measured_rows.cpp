@@ -78,9 +78,14 @@ void read_decode(const Cells& c, MeasuredRow row, Rows& out) {
 }
 
 void read_prefill(const Cells& c, MeasuredRow row, Rows& out) {
+  const double tokens = c.number("seq_len", 1);
+  double prefix = c.number_or("kv_prefix_len", 0);
+  // LLMServingSim's column counts the new tokens too: it is never below seq_len, and its times
+  // follow it alone.
+  if (row.stack.starts_with("llmservingsim") && prefix >= tokens) prefix -= tokens;
   const PrefillAttentionCall call{.batch = c.number("batch_size", 1),
-                                  .new_tokens = c.number("seq_len", 1),
-                                  .prefix = c.number_or("kv_prefix_len", 0),
+                                  .new_tokens = tokens,
+                                  .prefix = prefix,
                                   .q_heads = c.count("num_q_heads"),
                                   .kv_heads = c.count("num_kv_heads"),
                                   .head_dim = c.count("head_dim")};

@@ -56,7 +56,7 @@ std::map<Dtype, FlopsPerSecond> read_peaks(const Field& peaks) {
 Gpu read_gpu(const Field& file) {
   file.allow_only({"name", "aliases", "generation", "silicon", "hbm", "hbm_usable",
                    "hbm_usable_measured", "hbm_bandwidth", "peak", "peak_fp32", "sms", "l2",
-                   "nvlink", "pcie", "c2c", "sources"});
+                   "nvlink", "nvlink_gpus", "pcie", "c2c", "sources"});
   Gpu gpu;
   gpu.name = file.at("name").string();
   for (const Field& alias : file.at("aliases").items()) gpu.aliases.push_back(alias.string());
@@ -72,6 +72,9 @@ Gpu read_gpu(const Field& file) {
   gpu.sms = static_cast<std::int32_t>(file.at("sms").integer(1, 4096));
   gpu.l2 = file.at("l2").bytes();
   if (const auto nvlink = file.find("nvlink")) gpu.nvlink = nvlink->bandwidth();
+  if (const auto joined = file.find("nvlink_gpus")) {
+    gpu.nvlink_gpus = static_cast<std::int32_t>(joined->integer(2, 1024));
+  }
   gpu.pcie = file.at("pcie").bandwidth();
   if (const auto c2c = file.find("c2c")) gpu.c2c = c2c->bandwidth();
 

@@ -28,9 +28,10 @@ struct Gpu {
   FlopsPerSecond peak_fp32;              // non-tensor fp32
   std::int32_t sms = 0;
   Bytes l2;
-  std::optional<BytesPerSecond> nvlink;  // both directions together, as sheets print it
-  BytesPerSecond pcie;                   // one direction
-  std::optional<BytesPerSecond> c2c;     // CPU-GPU link of the superchips, one direction
+  std::optional<BytesPerSecond> nvlink;     // both directions together, as sheets print it
+  std::optional<std::int32_t> nvlink_gpus;  // that it joins; none: all of a node
+  BytesPerSecond pcie;                      // one direction
+  std::optional<BytesPerSecond> c2c;        // CPU-GPU link of the superchips, one direction
 
   std::map<std::string, std::string> sources;
 };

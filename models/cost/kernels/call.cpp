@@ -1,6 +1,7 @@
 #include "models/cost/kernels/call.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -129,6 +130,8 @@ KernelGpu kernel_gpu(const Gpu& gpu) {
                 .sms = static_cast<double>(gpu.sms),
                 .l2 = static_cast<double>(gpu.l2.count()),
                 .nvlink = gpu.nvlink ? gpu.nvlink->count() : 0.0,
+                .nvlink_gpus = gpu.nvlink_gpus ? static_cast<double>(*gpu.nvlink_gpus)
+                                               : std::numeric_limits<double>::infinity(),
                 .pcie = gpu.pcie.count(),
                 .host_link = gpu.c2c.value_or(gpu.pcie).count(),
                 .hopper_or_later = gpu.generation == "hopper" || gpu.generation == "blackwell"};

@@ -165,10 +165,11 @@ struct KernelGpu {
   std::array<double, kDtypes.size()> flops{};
   double fp32_flops = 0;  // outside the tensor cores
   double sms = 0;
-  double l2 = 0;         // bytes
-  double nvlink = 0;     // both directions together; 0: none
-  double pcie = 0;       // one direction
-  double host_link = 0;  // one direction: C2C where there is one, else PCIe
+  double l2 = 0;           // bytes
+  double nvlink = 0;       // both directions together; 0: none
+  double nvlink_gpus = 0;  // that it joins: two under a bridge of cards, else all of a node
+  double pcie = 0;         // one direction
+  double host_link = 0;    // one direction: C2C where there is one, else PCIe
   bool hopper_or_later = false;
   [[nodiscard]] double peak(Dtype dtype) const { return flops[static_cast<std::size_t>(dtype)]; }
 };

@@ -30,6 +30,8 @@ struct KernelForm {
   /// Further points that a fit starts from, `coefficients.size()` values each, one after another:
   /// for kernels that choose between ways of working, where a fit finds the nearest alone.
   std::span<const double> starts{};
+  /// Rows a coefficient below which they are not tried: few cannot tell one way from another.
+  double rows_per_start = 10;
 };
 
 /// The form of `op`.

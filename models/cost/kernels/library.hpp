@@ -14,12 +14,13 @@ namespace kvsim {
 
 /// How near the measurements behind a prediction are, best first.
 enum class KernelBasis : std::uint8_t {
-  kMeasured,      // this GPU (or its silicon), this stack, this format
-  kOtherVersion,  // this GPU, another version of this stack's kernels
-  kOtherStack,    // this GPU, other stacks; shifted by how the stacks differ elsewhere
-  kSibling,       // a GPU of the same generation, by data-sheet ratios
-  kOtherFormat,   // this GPU, a format that computes alike
-  kNominal        // no measurement: the form's own start values
+  kMeasured,         // this GPU (or its silicon), this stack, this format
+  kOtherVersion,     // this GPU, another version of this stack's kernels
+  kOtherStack,       // this GPU, other stacks; shifted by how the stacks differ elsewhere
+  kSibling,          // a GPU of the same generation, by data-sheet ratios
+  kOtherGeneration,  // this stack on a GPU of another generation, by data-sheet ratios
+  kOtherFormat,      // this GPU, a format that computes alike
+  kNominal           // no measurement: the form's own start values
 };
 [[nodiscard]] std::string_view name_of(KernelBasis basis);
 

@@ -1,0 +1,174 @@
+// Times of collectives and copies: laws over every GPU, cases solved by hand, held-out
+// measurements.
+
+#include <cmath>
+#include <vector>
+
+#include "models/cost/kernels/form.hpp"
+#include "tests/support/check.hpp"
+#include "validation/calibrate_kernels.hpp"
+
+namespace kvsim {
+namespace {
+
+using namespace test;  // NOLINT: test helpers
+
+constexpr std::array kKinds{CollectiveKind::kAllReduce,     CollectiveKind::kAllGather,
+                            CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
+                            CollectiveKind::kBroadcast,     CollectiveKind::kSendReceive};
+
+std::vector<double> typical(const KernelForm& form) {
+  std::vector<double> c;
+  for (const Coefficient& one : form.coefficients) c.push_back(one.start);
+  return c;
+}
+void set(const KernelForm& form, std::vector<double>& c, std::string_view name, double value) {
+  bool found = false;
+  for (std::size_t i = 0; i < form.coefficients.size(); ++i) {
+    if (form.coefficients[i].name != name) continue;
+    c[i] = value;
+    found = true;
+  }
+  REQUIRE_MESSAGE(found, std::string{name});
+}
+
+double us(const KernelForm& form, const KernelCall& call, std::string_view gpu,
+          const std::vector<double>& c) {
+  return form.microseconds(call, parse_kernel_format("bf16"), kernel_gpu(find_gpu(gpu)), c.data());
+}
+double collective(CollectiveKind kind, double bytes, double gpus, double per_node,
+                  std::string_view gpu) {
+  return us(collective_form(), CollectiveCall{kind, bytes, gpus, per_node}, gpu,
+            typical(collective_form()));
+}
+double copy(CopyKind kind, double bytes, double pieces, std::string_view gpu) {
+  return us(copy_form(), CopyCall{kind, bytes, pieces}, gpu, typical(copy_form()));
+}
+
+TEST_CASE("collectives: finite, longer for more bytes, never above the links") {
+  for (const Gpu& gpu : builtin_gpus()) {
+    for (const CollectiveKind kind : kKinds) {
+      for (const double gpus : {2.0, 3.0, 8.0, 64.0}) {
+        double last = 0;
+        for (double bytes = 1; bytes < 1e11; bytes *= 3) {
+          const double t = collective(kind, bytes, gpus, 8, gpu.name);
+          INFO(gpu.name, " kind ", static_cast<int>(kind), ", ", gpus, " GPUs, ", bytes, " B");
+          CHECK(std::isfinite(t));
+          CHECK(t > last);
+          last = t;
+          const double link = std::max(gpu.nvlink ? gpu.nvlink->count() / 2 : 0, gpu.pcie.count());
+          CHECK(t > 1e6 * bytes * (gpus - 1) / gpus / link);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("collectives: links of the data sheet set the time of large messages") {
+  const double large = 1e9;
+  for (const CollectiveKind kind : kKinds) {
+    // 400 GB/s instead of 600 on the same chip.
+    CHECK(collective(kind, large, 8, 8, "A800-80GB-SXM") ==
+          rel(1.5 * collective(kind, large, 8, 8, "A100-80GB-SXM"), 0.02));
+    // Two nodes wait for the network.
+    CHECK(collective(kind, large, 16, 8, "A100-80GB-SXM") >
+          2 * collective(kind, large, 8, 8, "A100-80GB-SXM"));
+  }
+  // A bridge joins two cards; four of them talk over PCIe.
+  const auto reduce = CollectiveKind::kAllReduce;
+  CHECK(collective(reduce, large, 2, 8, "A100-80GB-PCIe") ==
+        rel(collective(reduce, large, 2, 8, "A100-80GB-SXM"), 1e-9));
+  CHECK(collective(reduce, large, 4, 8, "A100-80GB-PCIe") >
+        5 * collective(reduce, large, 4, 8, "A100-80GB-SXM"));
+  // Small messages are latency: more steps for more GPUs, the links do not matter.
+  CHECK(collective(CollectiveKind::kAllGather, 512, 8, 8, "A800-80GB-SXM") ==
+        rel(collective(CollectiveKind::kAllGather, 512, 8, 8, "A100-80GB-SXM"), 0.01));
+  CHECK(collective(CollectiveKind::kAllGather, 512, 8, 8, "A100-80GB-SXM") >
+        1.5 * collective(CollectiveKind::kAllGather, 512, 2, 8, "A100-80GB-SXM"));
+}
+
+TEST_CASE("collectives: a ring solved by hand") {
+  const KernelForm& form = collective_form();
+  std::vector<double> c = typical(form);
+  set(form, c, "base_us", 6);
+  set(form, c, "least_us", 0.3);
+  set(form, c, "simple_us", 4);
+  set(form, c, "simple_step_us", 2);
+  set(form, c, "simple_share", 0.5);
+  set(form, c, "own_shard", 0);
+  // The other protocols out of the way.
+  set(form, c, "ll_share", 0.001);
+  set(form, c, "ll128_share", 0.02);
+  // All-gather of 480 MB over 8 A100: 7/8 of it at half of 300 GB/s take 2800 us, 7 steps 14, and
+  // 10 at the start.
+  CHECK(us(form, CollectiveCall{CollectiveKind::kAllGather, 480e6, 8, 8}, "A100-80GB-SXM", c) ==
+        rel(2824, 1e-6));
+  // Over two nodes of 8 at 5 GB/s a GPU: 15/16 of it at 40 GB/s take 11250 us, 15 steps 30, the
+  // crossing 20.
+  set(form, c, "network_gbps", 5);
+  set(form, c, "network_us", 20);
+  CHECK(us(form, CollectiveCall{CollectiveKind::kAllGather, 480e6, 16, 8}, "A100-80GB-SXM", c) ==
+        rel(11310, 0.02));
+}
+
+TEST_CASE("collectives: the host's launch is a floor of small messages alone") {
+  const KernelForm& form = collective_form();
+  std::vector<double> graph = typical(form), eager = typical(form);
+  set(form, eager, "least_us", 40);
+  const auto at = [&](double bytes, const std::vector<double>& c) {
+    return us(form, CollectiveCall{CollectiveKind::kAllReduce, bytes, 8, 8}, "H100-80GB-SXM", c);
+  };
+  CHECK(at(1024, eager) == rel(40, 0.01));
+  CHECK(at(1024, graph) < 20);
+  CHECK(at(1e9, eager) == rel(at(1e9, graph), 1e-6));
+}
+
+TEST_CASE("copies: bytes over the link, and what many small pieces cost") {
+  // 1 GB at 0.81 of 64 GB/s is 19290.1 us, and 8 us of launch.
+  CHECK(copy(CopyKind::kHostToDevice, 1e9, 1, "H100-80GB-SXM") == rel(19298.1, 1e-5));
+  CHECK(copy(CopyKind::kDeviceToHost, 1e9, 1, "H100-80GB-SXM") == rel(19298.1, 1e-5));
+  // Read and written: 2 GB at 0.83 of 3.35 TB/s.
+  CHECK(copy(CopyKind::kDevice, 1e9, 1, "H100-80GB-SXM") == rel(8 + 719.3, 1e-4));
+  // Superchips copy over their own link.
+  CHECK(copy(CopyKind::kHostToDevice, 1e9, 1, "GH200-96GB") <
+        0.3 * copy(CopyKind::kHostToDevice, 1e9, 1, "H100-80GB-SXM"));
+  // Pages of 16 KiB crawl, pages of 64 KiB do not (vLLM pull request 42212: 6.3 against 51 GB/s).
+  const double pages = 50000;
+  const auto rate = [&](double page) {
+    return pages * page / copy(CopyKind::kHostToDevice, pages * page, pages, "H100-80GB-SXM") / 1e3;
+  };
+  CHECK(rate(16384) == rel(6.7, 0.1));
+  CHECK(rate(65536) == rel(51.5, 0.05));
+  for (const CopyKind kind :
+       {CopyKind::kDevice, CopyKind::kHostToDevice, CopyKind::kDeviceToHost}) {
+    for (const Gpu& gpu : builtin_gpus()) {
+      double last = 0;
+      for (const double pieces : {1.0, 16.0, 4096.0, 1e6}) {
+        const double t = copy(kind, 1e8, pieces, gpu.name);
+        CHECK(t >= last);
+        last = t;
+        CHECK(copy(kind, 2e8, 2 * pieces, gpu.name) > t);
+      }
+    }
+  }
+}
+
+TEST_CASE("collectives: held-out octaves of measured GPUs") {
+  const auto data = data_dir();
+  if (!data) return;
+  MeasuredFile file = read_measured(*data / "measured" / "collectives.csv");
+  std::erase_if(file.rows, [](const MeasuredRow& row) {
+    return row.stack != "aic-nccl-2.27.3:nccl-tests" &&
+           row.stack != "aic-sglang-0.5.10:SGLang_CustomAllReduce_eager";
+  });
+  for (const KernelCalibrationFile& one : calibrate_kernels({file}, "test", "2026-01-01")) {
+    for (const KernelCalibration& e : one.entries) {
+      INFO(e.gpu, " ", e.stack, ": ", e.fitted.mape, " ", e.held_out.mape);
+      CHECK(e.fitted.mape < 0.13);
+      CHECK(e.held_out.mape < 0.15);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
