@@ -72,7 +72,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
     {.name = "step_latency",
      .unit = "us",
      .help = "least time of 64 elements of k",
-     .start = 0.15,
+     .start = 0.1,
      .low = 0.005,
      .high = 2},
     {.name = "memory",
