@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "models/cost/kernels/library.hpp"
 #include "models/cost/op.hpp"
 
 namespace kvsim {
@@ -23,10 +24,16 @@ struct Calibration {
   std::string id = "nominal";
   std::string provenance = "nominal roofline, uncalibrated";
   std::array<Efficiency, kOpFamilies> families{};
+  /// Forms fitted to measurements, for operators that say which kernel they are; null: none.
+  const KernelLibrary* kernels = nullptr;
 
   [[nodiscard]] const Efficiency& of(OpFamily family) const {
     return families[static_cast<std::size_t>(family)];
   }
 };
+
+/// The calibrations shipped with the program: fitted kernels, and for operators that have no form
+/// of their own the shares of the data sheet's rates that streaming kernels reach.
+[[nodiscard]] const Calibration& builtin_calibration();
 
 }  // namespace kvsim

@@ -77,13 +77,22 @@ void CompiledLayer::reduce_ops(std::span<const OpGraph> samples) {
   for (OpIndex i = 0; i < samples[0].size(); ++i) {
     const Op& op = samples[0].op(i);
     linear_ = linear_ && op.stream == 0;
-    const VaryingOp varying{
+    VaryingOp varying{
         .flops = fit([i](const OpGraph& g) { return g.op(i).flops.count(); }),
         .bytes = fit([i](const OpGraph& g) { return g.op(i).bytes_read + g.op(i).bytes_written; }),
-        .terms = roofline_.terms(op)};
+        .terms = roofline_.terms(op),
+        .choice = roofline_.kernel(op)};
+    if (varying.choice != nullptr) {
+      varying.call = op.kernel->call;
+      varying.length = fit([i](const OpGraph& g) { return length_of(g.op(i).kernel->call); });
+      for (const OpGraph& sample : samples) {
+        linear_ = linear_ && with_length(sample.op(i).kernel->call, 1) == with_length(varying.call, 1);
+      }
+    }
     accumulate(flops_, varying.flops);
     accumulate(bytes_, varying.bytes);
-    if (varying.flops.is_constant() && varying.bytes.is_constant()) {
+    if (varying.choice != nullptr ? varying.length.is_constant()
+                                  : varying.flops.is_constant() && varying.bytes.is_constant()) {
       constant_time_ += roofline_.time(op).count();
     } else {
       ops_.push_back(varying);
@@ -153,6 +162,11 @@ GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
   if (!linear_) return evaluate(decode_layer(in_, layer_, moment), roofline_);
   double time = constant_time_;
   for (const VaryingOp& op : ops_) {
+    if (op.choice != nullptr) {
+      constexpr double kMicro = 1e-6;
+      time += kMicro * op.choice->microseconds(with_length(op.call, op.length.at(moment)));
+      continue;
+    }
     time += op.terms.fixed + std::max(op.flops.at(moment) * op.terms.per_flop,
                                       op.bytes.at(moment) * op.terms.per_byte);
   }

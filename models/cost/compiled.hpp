@@ -41,6 +41,9 @@ class CompiledLayer {
     Linear<double> flops{};
     Linear<double> bytes{};
     Roofline::Terms terms{};
+    const KernelChoice* choice = nullptr;  // not null: `call` at `length` is what is timed
+    KernelCall call{};
+    Linear<double> length{};
   };
   enum class Size : std::uint8_t { kLinear, kSideBefore, kSideAfter };
   struct VaryingTensor {

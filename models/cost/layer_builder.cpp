@@ -1,5 +1,7 @@
 #include "models/cost/layer_builder.hpp"
 
+#include "models/cost/kernel_use.hpp"
+
 namespace kvsim {
 
 double LayerBuilder::size(std::int64_t elements, Dtype dtype) {
@@ -109,7 +111,9 @@ OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_
                                         static_cast<double>(out)},
                      .bytes_read = weights + size(rows * in, dtype_),
                      .bytes_written = size(rows * out, dtype_),
-                     .dtype = experts ? in_.weight_dtype : dense_dtype_},
+                     .dtype = experts ? in_.weight_dtype : dense_dtype_,
+                     .kernel = experts ? std::nullopt
+                                       : std::optional{gemm_use(rows, out, in, dense_dtype_)}},
                     {after});
 }
 
@@ -120,7 +124,9 @@ OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_
                      .bytes_read = size(read, dtype_),
                      .bytes_written = size(written, dtype_),
                      .launches = launches,
-                     .dtype = dtype_},
+                     .dtype = dtype_,
+                     .kernel = stream_use(family, m_, size(read, dtype_), size(written, dtype_),
+                                          launches, dtype_)},
                     {after});
 }
 
@@ -134,7 +140,9 @@ OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
               .bytes_read = size(n, dtype_) + between,
               .bytes_written = size(n, dtype_) + between,
               .launches = launches,
-              .dtype = Dtype::kFp32};
+              .dtype = Dtype::kFp32,
+              .kernel = stream_use(OpFamily::kNorm, m_, size(n, dtype_), size(n, dtype_), launches,
+                                   dtype_)};
   const OpIndex at = after < 0 ? graph_.add(op) : graph_.add(op, {after});
   if (launches > 1) {
     for (int i = 0; i < 2; ++i) {

@@ -81,11 +81,14 @@ class LayerBuilder {
 
   // layer_prefill.cpp, beside prefill
   OpIndex attend_prompt(const Projected& qkv, std::int64_t prompt);
+  [[nodiscard]] std::optional<KernelUse> prefill_use(std::int64_t prompt) const;
   OpIndex score_prompt(OpIndex after, const PrefillMoment& moment);
   OpIndex prepare_method(OpIndex after, std::int64_t prompt);
   [[nodiscard]] std::int64_t kv_elements() const;  // made per token, before the method stores them
 
   // layer_decode.cpp, beside decode
+  [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeMoment& moment,
+                                                    const StepTraffic& traffic) const;
   OpIndex attend_cache(const Projected& qkv, const DecodeMoment& moment,
                        const StepTraffic& traffic);
 

@@ -1,7 +1,33 @@
+#include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
+
+/// Which kernel a fused decode attention is. Formats of their own have none that was measured.
+std::optional<KernelUse> LayerBuilder::decode_use(const DecodeMoment& moment,
+                                                  const StepTraffic& traffic) const {
+  if (!rows_.plain() || in_.stack->expands_kv_heads) return std::nullopt;
+  const AttentionSpec& a = attention_;
+  const KernelFormat* format = shared_attention_format(dtype_, in_.kv_dtype);
+  const auto batch = static_cast<double>(in_.batch);
+  const auto attended = static_cast<double>(moment.attended);
+  if (a.is_latent()) {
+    return KernelUse{
+        .call = MlaCall{.decode = true, .batch = batch, .seq_len = attended, .heads = a.n_heads},
+        .format = format};
+  }
+  // What a method reads beside the entries, or leaves of them unread, counts as entries.
+  const double whole = static_cast<double>(payload(kParts[0], moment.attended).count() +
+                                           payload(kParts[1], moment.attended).count());
+  const double share = whole > 0 ? traffic.attention_read * batch / whole : 1;
+  return KernelUse{.call = DecodeAttentionCall{.batch = batch,
+                                               .kv_len = attended * share,
+                                               .q_heads = a.n_heads,
+                                               .kv_heads = rows_.stored_heads(),
+                                               .head_dim = a.head_dim},
+                   .format = format};
+}
 
 OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& moment,
                                    const StepTraffic& traffic) {
@@ -40,7 +66,8 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                      .bytes_read = cache_read + size(q, dtype_),
                      .bytes_written = size(out, dtype_),
                      .dtype = dtype_,
-                     .blocks = blocks},
+                     .blocks = blocks,
+                     .kernel = decode_use(moment, traffic)},
                     {at});
     attended_ = activation("attention output", out, at);
     drop(expanded, at);

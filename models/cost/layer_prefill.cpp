@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
 
 namespace kvsim {
@@ -16,6 +17,28 @@ double causal_pairs(std::int64_t prompt, std::int32_t window) {
 }
 
 }  // namespace
+
+/// Which kernel a fused causal attention is. Of windows shorter than the prompt none was measured.
+std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
+  const AttentionSpec& a = attention_;
+  if (a.window > 0 && prompt > a.window) return std::nullopt;
+  const KernelFormat* format = shared_attention_format(dtype_, dtype_);
+  const auto batch = static_cast<double>(in_.batch);
+  const auto tokens = static_cast<double>(prompt);
+  if (a.is_latent()) {
+    return KernelUse{
+        .call = MlaCall{.decode = false, .batch = batch, .seq_len = tokens, .heads = a.n_heads},
+        .format = format};
+  }
+  return KernelUse{
+      .call = PrefillAttentionCall{
+          .batch = batch,
+          .new_tokens = tokens,
+          .q_heads = a.n_heads,
+          .kv_heads = in_.stack->expands_kv_heads ? a.n_heads : a.n_kv_heads,
+          .head_dim = a.head_dim},
+      .format = format};
+}
 
 OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   const AttentionSpec& a = attention_;
@@ -43,7 +66,8 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                                         static_cast<double>(a.head_dim + a.v_head_dim)},
                      .bytes_read = size(q + kv_read, dtype_),
                      .bytes_written = size(out, dtype_),
-                     .dtype = dtype_},
+                     .dtype = dtype_,
+                     .kernel = prefill_use(prompt)},
                     {at});
     attended_ = activation("attention output", out, at);
     drop(expanded, at);

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
+#include "models/cost/kernels/call.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 
@@ -48,6 +50,14 @@ enum class Owner : std::uint8_t {
 inline constexpr std::size_t kOwners = 11;
 [[nodiscard]] std::string_view name_of(Owner owner);
 
+/// The kernel an operator is, where its family has a timing form: what calibrations are asked for.
+struct KernelUse {
+  KernelCall call{};
+  const KernelFormat* format = nullptr;  // shared_format
+
+  friend bool operator==(const KernelUse&, const KernelUse&) = default;
+};
+
 using OpIndex = std::int32_t;
 
 /// One operator of a prefill or decode step, the whole batch at once. `name` is a literal.
@@ -62,6 +72,7 @@ struct Op {
   Dtype dtype = Dtype::kFp16;  // of the arithmetic
   double blocks = 0;  // independent thread blocks, where fewer than the GPU's processors may
                       // limit it; 0: always enough
+  std::optional<KernelUse> kernel{};
 
   friend bool operator==(const Op&, const Op&) = default;
 };

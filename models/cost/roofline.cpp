@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace kvsim {
 namespace {
@@ -21,9 +22,15 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       link_{gpu.c2c.value_or(gpu.pcie).count()},
       processors_{static_cast<double>(gpu.sms)},
       launch_overhead_{stack.launch_overhead.count()},
+      gpu_{&gpu},
       calibration_{calibration} {
   for (std::size_t i = 0; i < kDtypes.size(); ++i) {
     flop_rate_[i] = peak_flops(gpu, kDtypes[i].dtype).count();
+  }
+  if (calibration_.kernels == nullptr) return;
+  for (std::size_t i = 0; i < kKernelOps; ++i) {
+    const auto whose = stack.kernels.find(name_of(static_cast<KernelOp>(i)));
+    if (whose != stack.kernels.end()) stacks_[i] = &whose->second;
   }
 }
 
@@ -44,7 +51,26 @@ Roofline::Terms Roofline::terms(const Op& op) const {
           .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill)};
 }
 
+const KernelChoice* Roofline::kernel(const Op& op) const {
+  if (!op.kernel) return nullptr;
+  const auto family = static_cast<std::size_t>(op_of(op.kernel->call));
+  if (stacks_[family] == nullptr) return nullptr;
+  Last& last = last_[family];
+  if (last.format != op.kernel->format) {
+    // "*": whoever's kernels are known best.
+    const std::string_view whose = *stacks_[family] == "*" ? "" : std::string_view{*stacks_[family]};
+    last = {.format = op.kernel->format,
+            .choice = &calibration_.kernels->kept_choice(static_cast<KernelOp>(family), *gpu_,
+                                                         whose, *op.kernel->format)};
+  }
+  return last.choice;
+}
+
 Seconds Roofline::time(const Op& op) const {
+  constexpr double kMicro = 1e-6;
+  if (const KernelChoice* choice = kernel(op)) {
+    return Seconds{choice->microseconds(op.kernel->call) * kMicro};
+  }
   const Terms t = terms(op);
   return Seconds{t.fixed + std::max(op.flops.count() * t.per_flop,
                                     (op.bytes_read + op.bytes_written) * t.per_byte)};
@@ -54,7 +80,10 @@ Bound Roofline::bound(const Op& op) const {
   const Terms t = terms(op);
   const double arithmetic = op.flops.count() * t.per_flop;
   const double traffic = (op.bytes_read + op.bytes_written) * t.per_byte;
-  if (t.fixed > std::max(arithmetic, traffic)) return Bound::kLaunch;
+  // A kernel's form has no launches of its own: what is far above both rates is latency.
+  const double fixed =
+      kernel(op) != nullptr ? time(op).count() - std::max(arithmetic, traffic) : t.fixed;
+  if (fixed > std::max(arithmetic, traffic)) return Bound::kLaunch;
   return arithmetic > traffic ? Bound::kCompute : Bound::kMemory;
 }
 
@@ -125,20 +154,40 @@ std::vector<OpCost> explain(const Step& step, const Roofline& roofline) {
 }
 
 std::optional<Interval> time_interval(const Step& step, const Roofline& roofline) {
+  struct Spread {
+    double low = 0, high = 0;
+  };
+  std::map<const KernelChoice*, Spread> kernels;
   std::array<double, kOpFamilies> by_family{};
   for (const OpCost& line : explain(step, roofline)) {
-    by_family[static_cast<std::size_t>(line.op.family)] += line.time.count();
+    if (const KernelChoice* choice = roofline.kernel(line.op)) {
+      const KernelEstimate estimate = choice->estimate(line.op.kernel->call);
+      const double share = line.time.count() / estimate.us;
+      kernels[choice].low += (estimate.us - estimate.low) * share;
+      kernels[choice].high += (estimate.high - estimate.us) * share;
+    } else {
+      by_family[static_cast<std::size_t>(line.op.family)] += line.time.count();
+    }
   }
-  double variance = 0;
+  double below = 0, above = 0;
+  for (const auto& [choice, spread] : kernels) {
+    below += spread.low * spread.low;
+    above += spread.high * spread.high;
+  }
+  constexpr double kDeviations = 1.645;  // of 90 %
   for (std::size_t i = 0; i < kOpFamilies; ++i) {
     if (by_family[i] == 0) continue;
     const auto& residual = roofline.calibration().families[i].relative_residual;
     if (!residual) return std::nullopt;
-    variance += by_family[i] * *residual * by_family[i] * *residual;
+    const double part = kDeviations * by_family[i] * *residual;
+    below += part * part;
+    above += part * part;
   }
-  const Seconds time = evaluate(step, roofline).time;
-  const double spread = 2 * std::sqrt(variance);
-  return Interval{Seconds{std::max(0.0, time.count() - spread)}, Seconds{time.count() + spread}};
+  const StepCost cost = evaluate(step, roofline);
+  const double low = std::max(0.0, cost.device.count() - std::sqrt(below) * step.passes);
+  const double high = cost.device.count() + std::sqrt(above) * step.passes;
+  return Interval{.low = Seconds{std::max(cost.host.count(), low)},
+                  .high = Seconds{std::max(cost.host.count(), high)}};
 }
 
 }  // namespace kvsim

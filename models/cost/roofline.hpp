@@ -24,10 +24,12 @@ enum class Bound : std::uint8_t { kCompute, kMemory, kLaunch };
 ///
 ///   time = launches * overhead + max(flops / (peak * e_f), bytes / (bandwidth * e_b)) / fill
 ///
-/// with fill = min(1, blocks / processors) where the operator has few independent blocks. Left out:
-/// dependence of the efficiencies on the operator's size, caches, clocks under load.
+/// with fill = min(1, blocks / processors) where the operator has few independent blocks. An operator
+/// that says which kernel it is takes that kernel's fitted form instead, launch included, where the
+/// calibration has kernels and the stack names whose they are.
 class Roofline {
  public:
+  /// GPU and stack outlive it. Not for several threads at once.
   Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibration);
 
   [[nodiscard]] Seconds time(const Op& op) const;
@@ -49,6 +51,8 @@ class Roofline {
   };
   [[nodiscard]] Terms terms(const Op& op) const;
   [[nodiscard]] Bound bound(const Op& op) const;
+  /// The fitted kernel that times `op`; null: the roofline does.
+  [[nodiscard]] const KernelChoice* kernel(const Op& op) const;
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
 
  private:
@@ -57,6 +61,14 @@ class Roofline {
   double link_ = 0;  // to host memory
   double processors_ = 0;
   double launch_overhead_ = 0;
+  const Gpu* gpu_ = nullptr;
+  std::array<const std::string*, kKernelOps> stacks_{};  // whose kernels; null: none of the family
+  // The choice made last of each family: a step asks for few formats.
+  struct Last {
+    const KernelFormat* format = nullptr;
+    const KernelChoice* choice = nullptr;
+  };
+  mutable std::array<Last, kKernelOps> last_{};
   Calibration calibration_;
 };
 
@@ -91,8 +103,9 @@ struct OpCost {
 /// device's: every operator runs on one stream.
 [[nodiscard]] std::vector<OpCost> explain(const Step& step, const Roofline& roofline);
 
-/// Two standard deviations about the step's device time, from the families' residuals taken as
-/// independent errors of each family; nullopt where a family that has time carries no residual.
+/// 90 % of what the step's time may be, from the residuals behind each operator's time: errors of one
+/// kernel or family are taken as the same in all its calls, those of different ones as independent.
+/// nullopt where a family that has time carries no residual. The host's own time is taken as exact.
 struct Interval {
   Seconds low;
   Seconds high;

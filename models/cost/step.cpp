@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/cache_rows.hpp"
+#include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
@@ -162,7 +163,8 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
        .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
        .bytes_read = size(weights, dense) + size(logit_rows * llm.d_model, dtype),
        .bytes_written = size(logits, dtype),
-       .dtype = dense},
+       .dtype = dense,
+       .kernel = gemm_use(logit_rows, llm.vocab_size, llm.d_model, dense)},
       {norm});
   graph.hold("logits", Owner::kLogits, charged(logits, dtype), last);
   if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {

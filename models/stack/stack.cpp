@@ -53,7 +53,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
       "summary",         "growth",           "attention",          "logits",      "logits_fp32",
       "keeps_inputs",    "expands_kv_heads", "rounds_allocations", "splits_keys", "norm_launches",
       "rope_launches",   "context",          "host_per_step",      "sources",     "usable_fraction",
-      "launch_overhead", "host_per_layer",   "host_per_launch",    "extends"};
+      "launch_overhead", "host_per_layer",   "host_per_launch",    "extends",     "kernels"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
   profile.allow_only(keys);
 
@@ -99,6 +99,11 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_duration("host_per_layer", stack.host_per_layer);
   read_duration("host_per_step", stack.host_per_step);
   read_duration("host_per_launch", stack.host_per_launch);
+  if (const auto kernels = profile.find("kernels")) {
+    stack.sources.erase("kernels");
+    stack.kernels.clear();
+    for (const auto& [family, whose] : kernels->members()) stack.kernels[family] = whose.string();
+  }
   for (const auto& [key, source] : profile.at("sources").members()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       source.fail(unknown_name("key", key, keys));

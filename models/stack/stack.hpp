@@ -42,6 +42,9 @@ struct Stack {
   Seconds host_per_layer;  // host time per layer and step; the step takes the larger of both
   Seconds host_per_step;
   Seconds host_per_launch;  // host time of each operator a method's own code adds
+  /// Whose measured kernels time an operator family ("gemm": "vllm"); "*": any stack's. Families
+  /// without an entry are timed by the roofline.
+  std::map<std::string, std::string, std::less<>> kernels;
   std::map<std::string, std::string> sources;
 };
 

@@ -1,6 +1,8 @@
 #include "models/cost/kernels/call.hpp"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -86,6 +88,39 @@ KernelFormat parse_kernel_format(std::string_view word) {
   for (const KernelFormat& format : weight_formats()) known.push_back(format.name);
   for (const DtypeName& entry : kDtypes) known.emplace_back(entry.name);
   throw InputError{unknown_name("kernel format", word, known)};
+}
+
+const KernelFormat& shared_format(const KernelFormat& format) {
+  static std::mutex mutex;
+  static std::map<std::string, KernelFormat, std::less<>> all;
+  const std::scoped_lock lock{mutex};
+  return all.try_emplace(format.name, format).first->second;
+}
+
+namespace {
+
+struct Length {
+  double& operator()(DecodeAttentionCall& c) const { return c.kv_len; }
+  double& operator()(PrefillAttentionCall& c) const { return c.new_tokens; }
+  double& operator()(MlaCall& c) const { return c.seq_len; }
+  double& operator()(GemmCall& c) const { return c.m; }
+  double& operator()(GroupedGemmCall& c) const { return c.rows; }
+  double& operator()(MoeCall& c) const { return c.tokens; }
+  double& operator()(ElementwiseCall& c) const { return c.rows; }
+  double& operator()(CollectiveCall& c) const { return c.bytes; }
+  double& operator()(CopyCall& c) const { return c.bytes; }
+};
+
+}  // namespace
+
+double length_of(const KernelCall& call) {
+  KernelCall copy = call;
+  return std::visit(Length{}, copy);
+}
+
+KernelCall with_length(KernelCall call, double length) {
+  std::visit(Length{}, call) = length;
+  return call;
 }
 
 KernelGpu kernel_gpu(const Gpu& gpu) {

@@ -35,6 +35,7 @@ struct DecodeAttentionCall {
   std::int32_t q_heads = 1;
   std::int32_t kv_heads = 1;
   std::int32_t head_dim = 128;
+  friend bool operator==(const DecodeAttentionCall&, const DecodeAttentionCall&) = default;
 };
 
 /// One layer, causal: `new_tokens` queries a sequence over themselves and `prefix` cached tokens.
@@ -45,6 +46,7 @@ struct PrefillAttentionCall {
   std::int32_t q_heads = 1;
   std::int32_t kv_heads = 1;
   std::int32_t head_dim = 128;
+  friend bool operator==(const PrefillAttentionCall&, const PrefillAttentionCall&) = default;
 };
 
 /// Attention core over a latent cache (DeepSeek: 512 + 64 wide): absorbed at decode, expanded to
@@ -54,6 +56,7 @@ struct MlaCall {
   double batch = 1;
   double seq_len = 1;  // decode: entries read; prefill: new tokens
   std::int32_t heads = 1;
+  friend bool operator==(const MlaCall&, const MlaCall&) = default;
 };
 
 /// y[m, n] = x[m, k] w[n, k].
@@ -61,6 +64,7 @@ struct GemmCall {
   double m = 1;
   double n = 1;
   double k = 1;
+  friend bool operator==(const GemmCall&, const GemmCall&) = default;
 };
 
 /// One of the two projections of a layer's routed experts as one kernel: rows are spread over
@@ -72,6 +76,7 @@ struct GroupedGemmCall {
   double n = 1;
   double k = 1;
   bool masked = false;  // decode layout: a fixed buffer an expert
+  friend bool operator==(const GroupedGemmCall&, const GroupedGemmCall&) = default;
 };
 
 /// A layer's routed experts: both projections and what stands between, router excluded.
@@ -84,6 +89,7 @@ struct MoeCall {
   double tp = 1;
   double ep = 1;
   double skew = 0;  // exponent of the power law of tokens over experts; 0: balanced
+  friend bool operator==(const MoeCall&, const MoeCall&) = default;
 };
 
 /// Norms, rotations, activations, additions, embeddings: streams over memory.
@@ -94,6 +100,7 @@ struct ElementwiseCall {
   double bytes_read = 0;
   double bytes_written = 0;
   double kernels = 1;  // launches, one after another
+  friend bool operator==(const ElementwiseCall&, const ElementwiseCall&) = default;
 };
 
 enum class CollectiveKind : std::uint8_t {
@@ -109,6 +116,7 @@ struct CollectiveCall {
   double bytes = 0;  // the size nccl-tests prints
   double gpus = 2;
   double gpus_per_node = 8;
+  friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
 };
 
 enum class CopyKind : std::uint8_t { kDevice, kHostToDevice, kDeviceToHost };
@@ -116,6 +124,7 @@ struct CopyCall {
   CopyKind kind = CopyKind::kDevice;
   double bytes = 0;
   double pieces = 1;  // equal ones, each its own transfer
+  friend bool operator==(const CopyCall&, const CopyCall&) = default;
 };
 
 /// In the order of KernelOp.
@@ -141,6 +150,14 @@ struct KernelFormat {
 /// The format that measurements call `word` ("bf16", "fp8", "fp8_block", "int8_wo", "int4_wo",
 /// "sq", "nvfp4", "bf16/fp8", …). Errors: InputError naming the nearest known.
 [[nodiscard]] KernelFormat parse_kernel_format(std::string_view word);
+
+/// One of a kind for each name, for as long as the program runs: calls point at it.
+[[nodiscard]] const KernelFormat& shared_format(const KernelFormat& format);
+
+/// The dimension of a call that grows with the cache or the prompt, and the call at another value
+/// of it: kv_len, new_tokens, seq_len, m, rows, tokens, bytes.
+[[nodiscard]] double length_of(const KernelCall& call);
+[[nodiscard]] KernelCall with_length(KernelCall call, double length);
 
 /// What forms ask of a GPU, in SI units.
 struct KernelGpu {

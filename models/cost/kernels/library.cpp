@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <tuple>
 
@@ -18,8 +20,10 @@ namespace {
 constexpr std::array<double, 6> kWidening{0.0, 0.12, 0.20, 0.20, 0.25, 0.7};
 constexpr double kOutside = 1.5;  // factor by which a call may leave the measured range
 
-/// "vllm" of "vllm-0.14.0".
+/// "vllm" of "vllm-0.14.0", and of "aic-vllm-0.14.0": who profiled the kernels is left out.
 std::string_view family_of(std::string_view stack) {
+  constexpr std::string_view kProfiler = "aic-";
+  if (stack.starts_with(kProfiler)) stack.remove_prefix(kProfiler.size());
   for (std::size_t i = 0; i + 1 < stack.size(); ++i) {
     if (stack[i] == '-' && stack[i + 1] >= '0' && stack[i + 1] <= '9') return stack.substr(0, i);
   }
@@ -98,7 +102,26 @@ bool times_alike(const Gpu& gpu, const Gpu& other) {
   return gpu.silicon == other.silicon && gpu.sms == other.sms && std::abs(bandwidth - 1) < 0.02;
 }
 
-KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files) : files_{std::move(files)} {
+struct KernelLibrary::Kept {
+  std::mutex mutex;
+  std::map<std::tuple<KernelOp, std::string, std::string, std::string>, KernelChoice> choices;
+};
+
+KernelLibrary::KernelLibrary(KernelLibrary&&) noexcept = default;
+KernelLibrary& KernelLibrary::operator=(KernelLibrary&&) noexcept = default;
+KernelLibrary::~KernelLibrary() = default;
+
+const KernelChoice& KernelLibrary::kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
+                                               const KernelFormat& format) const {
+  const std::scoped_lock lock{kept_->mutex};
+  const std::tuple key{op, gpu.name, std::string{stack}, format.name};
+  const auto found = kept_->choices.find(key);
+  if (found != kept_->choices.end()) return found->second;
+  return kept_->choices.emplace(key, choose(op, gpu, stack, format)).first->second;
+}
+
+KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files)
+    : files_{std::move(files)}, kept_{std::make_unique<Kept>()} {
   for (const KernelCalibrationFile& file : files_) {
     for (const KernelCalibration& entry : file.entries) entries_.push_back(&entry);
   }

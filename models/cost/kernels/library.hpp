@@ -68,11 +68,18 @@ class KernelChoice {
 class KernelLibrary {
  public:
   explicit KernelLibrary(std::vector<KernelCalibrationFile> files);
+  KernelLibrary(KernelLibrary&&) noexcept;
+  KernelLibrary& operator=(KernelLibrary&&) noexcept;
+  ~KernelLibrary();
 
   /// What times `op` on `gpu` under the kernels of `stack` ("" or a family such as "vllm": any
   /// version) in `format`. Never fails: the basis says how far it had to reach.
   [[nodiscard]] KernelChoice choose(KernelOp op, const Gpu& gpu, std::string_view stack,
                                     const KernelFormat& format) const;
+  /// As choose, kept: the same arguments give the same object for as long as the library lives.
+  /// Safe from several threads.
+  [[nodiscard]] const KernelChoice& kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
+                                                const KernelFormat& format) const;
   [[nodiscard]] std::span<const KernelCalibration* const> entries() const { return entries_; }
 
   /// The library of the calibrations shipped with the program.
@@ -81,6 +88,8 @@ class KernelLibrary {
  private:
   std::vector<KernelCalibrationFile> files_;
   std::vector<const KernelCalibration*> entries_;
+  struct Kept;
+  std::unique_ptr<Kept> kept_;
 };
 
 }  // namespace kvsim

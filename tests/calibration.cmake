@@ -1,0 +1,5 @@
+# Kernel timings read, forms fitted, calibrations chosen.
+kvsim_test(calibration
+  SOURCES validation/test_csv_table.cpp validation/test_measured_rows.cpp validation/test_fit.cpp
+          validation/test_kernel_library.cpp validation/test_kernel_accuracy.cpp
+  LINK kvsim::validation kvsim::json)

@@ -1,0 +1,170 @@
+#include <cmath>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "models/cost/kernels/library.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+
+using namespace kvsim;
+using kvsim::test::rel;
+
+namespace {
+
+const KernelCall kCall = GemmCall{.m = 64, .n = 4096, .k = 4096};
+const KernelFormat kBf16 = parse_kernel_format("bf16");
+
+/// A calibration whose times are the form's at its start values, its first coefficient (a latency)
+/// multiplied by `factor`.
+KernelCalibration entry(const char* gpu, const char* stack, double factor = 1,
+                        const char* format = "bf16") {
+  KernelCalibration out;
+  out.op = KernelOp::kGemm;
+  out.gpu = gpu;
+  out.stack = stack;
+  out.format = format;
+  out.form = gemm_form().id;
+  for (const Coefficient& c : gemm_form().coefficients) out.coefficients.push_back(c.start);
+  out.coefficients[0] *= factor;
+  out.q05 = -0.1;
+  out.q95 = 0.2;
+  for (KernelRange& range : out.ranges) range = {.low = 1, .high = 8192};
+  return out;
+}
+
+KernelLibrary library(std::vector<KernelCalibration> entries) {
+  KernelCalibrationFile file;
+  file.entries = std::move(entries);
+  return KernelLibrary{{std::move(file)}};
+}
+
+double start_time(const Gpu& gpu, double factor = 1) {
+  std::vector<double> c;
+  for (const Coefficient& coefficient : gemm_form().coefficients) c.push_back(coefficient.start);
+  c[0] *= factor;
+  return gemm_form().microseconds(kCall, kBf16, kernel_gpu(gpu), c.data());
+}
+
+}  // namespace
+
+TEST_CASE("kernel library: how far it has to reach, nearest first") {
+  const Gpu& a100 = find_gpu("A100-80GB-SXM");
+  const Gpu& a800 = find_gpu("A800-80GB-SXM");
+  const Gpu& h100 = find_gpu("H100-80GB-SXM");
+  const Gpu& h200 = find_gpu("H200-141GB-SXM");
+  const KernelLibrary all = library({entry("A100-80GB-SXM", "aic-vllm-0.14.0"),
+                                     entry("H100-80GB-SXM", "aic-vllm-0.14.0", 2),
+                                     entry("H100-80GB-SXM", "aic-vllm-0.24.0", 1.5),
+                                     entry("H100-80GB-SXM", "aic-trtllm-1.0", 3),
+                                     entry("H200-141GB-SXM", "aic-trtllm-1.0", 1.2)});
+  const auto basis = [&](const Gpu& gpu, const char* stack) {
+    return all.choose(KernelOp::kGemm, gpu, stack, kBf16).basis();
+  };
+  CHECK(basis(a100, "aic-vllm-0.14.0") == KernelBasis::kMeasured);
+  CHECK(basis(a800, "aic-vllm-0.14.0") == KernelBasis::kMeasured);  // the same silicon
+  CHECK(basis(a100, "aic-vllm-0.20.0") == KernelBasis::kOtherVersion);
+  CHECK(basis(a100, "aic-sglang-0.5") == KernelBasis::kOtherStack);
+  // The same chip with other memory: its kernels of that stack, by the data sheets' ratios.
+  CHECK(basis(h200, "aic-vllm-0.14.0") == KernelBasis::kSibling);
+  CHECK(all.choose(KernelOp::kGemm, h200, "aic-vllm-0.14.0", kBf16).microseconds(kCall) ==
+        rel(start_time(h200, 2), 1e-9));
+  CHECK(basis(find_gpu("H100-PCIe"), "aic-vllm-0.14.0") != KernelBasis::kNominal);
+  CHECK(basis(find_gpu("T4"), "aic-vllm-0.14.0") == KernelBasis::kNominal);
+  CHECK(all.choose(KernelOp::kMla, a100, "x", kBf16).basis() == KernelBasis::kNominal);
+  // A stack nobody measured: the geometric mean of this GPU's others.
+  CHECK(all.choose(KernelOp::kGemm, h100, "sglang", kBf16).microseconds(kCall) ==
+        rel(std::cbrt(start_time(h100, 2) * start_time(h100, 1.5) * start_time(h100, 3)), 1e-9));
+}
+
+TEST_CASE("kernel library: intervals hold the estimate and widen with the reach") {
+  const Gpu& a100 = find_gpu("A100-80GB-SXM");
+  const KernelLibrary all = library({entry("A100-80GB-SXM", "aic-vllm-0.14.0")});
+  const auto width = [&](const char* stack, const KernelCall& call) {
+    const KernelEstimate e = all.choose(KernelOp::kGemm, a100, stack, kBf16).estimate(call);
+    CHECK(e.low <= e.us);
+    CHECK(e.us <= e.high);
+    return std::log(e.high / e.low);
+  };
+  CHECK(width("aic-vllm-0.14.0", kCall) == rel(0.3, 1e-9));
+  CHECK(width("aic-vllm-0.9", kCall) > width("aic-vllm-0.14.0", kCall));
+  CHECK(width("other", kCall) >= width("aic-vllm-0.9", kCall));
+  const KernelCall far = GemmCall{.m = 1e6, .n = 4096, .k = 4096};
+  CHECK(width("aic-vllm-0.14.0", far) > width("aic-vllm-0.14.0", kCall));
+  CHECK(all.choose(KernelOp::kGemm, a100, "aic-vllm-0.14.0", kBf16).estimate(far).extrapolated);
+  CHECK_FALSE(
+      all.choose(KernelOp::kGemm, a100, "aic-vllm-0.14.0", kBf16).estimate(kCall).extrapolated);
+}
+
+TEST_CASE("kernel library: kept choices are the same object and the same answer") {
+  const KernelLibrary& all = KernelLibrary::builtin();
+  const Gpu& gpu = find_gpu("H100-80GB-SXM");
+  const KernelChoice& a = all.kept_choice(KernelOp::kGemm, gpu, "vllm", kBf16);
+  CHECK(&a == &all.kept_choice(KernelOp::kGemm, gpu, "vllm", kBf16));
+  CHECK(a.microseconds(kCall) ==
+        all.choose(KernelOp::kGemm, gpu, "vllm", kBf16).microseconds(kCall));
+}
+
+TEST_CASE("calibration files: what is written reads back, what is broken is refused") {
+  KernelCalibrationFile file{.gpu = "A100-80GB-SXM",
+                             .provenance = "made up",
+                             .date = "2026-01-01",
+                             .split = "none"};
+  file.entries.push_back(entry("A100-80GB-SXM", "s"));
+  file.entries[0].held_out = {.n = 3, .mape = 0.1, .median_ape = 0.1, .p90_ape = 0.2,
+                              .worst_ape = 0.3, .bias = -0.05};
+  const std::string text = write_calibration(file);
+  const KernelCalibrationFile back = read_calibration(Field::parse(text, "c.json"));
+  CHECK(write_calibration(back) == text);
+  CHECK(back.entries[0].coefficients == file.entries[0].coefficients);
+  CHECK(back.entries[0].held_out.bias == -0.05);
+
+  const auto broken = [&](std::string_view what, std::string_view with) {
+    std::string copy = text;
+    const auto at = copy.find(what);
+    REQUIRE(at != std::string::npos);
+    copy.replace(at, what.size(), with);
+    try {
+      (void)read_calibration(Field::parse(copy, "c.json"));
+      return std::string{};
+    } catch (const InputError& e) {
+      return std::string{e.what()};
+    }
+  };
+  CHECK(broken("\"gemm\"", "\"gem\"").find("c.json: /entries/0/op") != std::string::npos);
+  CHECK(broken("kvsim.calibration/1", "kvsim.calibration/9").find("/schema") != std::string::npos);
+  CHECK(broken("A100-80GB-SXM", "A1000").find("A100") != std::string::npos);
+  CHECK(broken("\"bf16\"", "\"bf17\"").find("bf16") != std::string::npos);
+  CHECK(broken(fmt::format("\"{}\"", gemm_form().coefficients[0].name), "\"nonsense\"") != "");
+}
+
+TEST_CASE("shipped calibrations: every one is of a known form, finite and grows with the call") {
+  for (const KernelCalibrationFile& file : builtin_calibrations()) {
+    CHECK_FALSE(file.provenance.empty());
+    for (const KernelCalibration& e : file.entries) {
+      const KernelForm& form = form_of(e.op);
+      const KernelGpu gpu = kernel_gpu(find_gpu(e.gpu));
+      const KernelFormat format = parse_kernel_format(e.format);
+      const auto time = [&](const KernelCall& call) {
+        return form.microseconds(call, format, gpu, e.coefficients.data());
+      };
+      const auto rises = [&](const KernelCall& call) {
+        const double small = time(with_length(call, 300)), large = time(with_length(call, 30000));
+        CHECK_MESSAGE(small > 0, e.stack);
+        CHECK_MESSAGE(std::isfinite(large), e.stack);
+        CHECK_MESSAGE(large > small, name_of(e.op), " ", e.gpu, " ", e.stack, " ", e.format);
+      };
+      switch (e.op) {
+        case KernelOp::kDecodeAttention:
+          rises(DecodeAttentionCall{.batch = 8, .q_heads = 32, .kv_heads = 8});
+          break;
+        case KernelOp::kPrefillAttention:
+          rises(PrefillAttentionCall{.batch = 2, .q_heads = 32, .kv_heads = 8});
+          break;
+        case KernelOp::kMla: rises(MlaCall{.batch = 8, .heads = 16}); break;
+        case KernelOp::kGemm: rises(GemmCall{.m = 1, .n = 4096, .k = 4096}); break;
+        default: break;
+      }
+    }
+  }
+}

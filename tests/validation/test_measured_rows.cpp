@@ -1,0 +1,112 @@
+#include <set>
+
+#include <doctest/doctest.h>
+
+#include "models/cost/kernels/form.hpp"
+#include "models/cost/kernels/work.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+#include "validation/measured_rows.hpp"
+
+using namespace kvsim;
+
+namespace {
+
+MeasuredFile read(std::string_view text) { return read_measured(CsvTable::parse(text, "t.csv")); }
+
+}  // namespace
+
+TEST_CASE("measured rows: each layout is known by its columns") {
+  const auto decode = read(
+      "gpu,source,kernel,num_q_heads,num_kv_heads,head_dim,dtype,kv_dtype,batch_size,kv_len,"
+      "time_us\nA100-SXM-80G,aic-vllm-0.14.0,fa,32,8,128,bf16,fp8,4,1000,12.5\n");
+  REQUIRE(decode.op == KernelOp::kDecodeAttention);
+  REQUIRE(decode.rows.size() == 1);
+  const MeasuredRow& row = decode.rows[0];
+  CHECK(row.gpu->name == "A100-80GB-SXM");
+  CHECK(row.format.name == "bf16/fp8");
+  CHECK(row.format.stored_bytes == 1);
+  CHECK(row.us == 12.5);
+  const KernelWork w = work_of(row.call, row.format);
+  CHECK(w.flops == 4.0 * 4 * 1000 * 32 * 128);
+  CHECK(w.bytes == 2.0 * 4 * 1000 * 8 * 128 + 2.0 * 4 * 32 * 128 * 2);
+
+  const auto prefill = read(
+      "gpu,source,kernel,num_q_heads,num_kv_heads,head_dim,dtype,kv_dtype,batch_size,seq_len,"
+      "kv_prefix_len,time_us\nH100-SXM-80G,x,fa,32,8,128,bf16,bf16,1,3,2,1\n");
+  REQUIRE(prefill.op == KernelOp::kPrefillAttention);
+  // Three queries over 2 cached tokens: 3 + 4 + 5 keys.
+  CHECK(work_of(prefill.rows[0].call, prefill.rows[0].format).flops == 4.0 * 12 * 32 * 128);
+
+  CHECK(read("gpu,source,model,op,dtype,m,n,k,tensor_parallel,time_us\n"
+             "A40,vidur,M,up,fp16,8,4096,11008,1,9\n")
+            .op == KernelOp::kGemm);
+  CHECK(read("gpu,source,impl,op,dtype,num_gpus,gpus_per_node,size_bytes,time_us\n"
+             "A100-SXM-80G,n,nccl,all_reduce,fp16,8,8,1024,20\n")
+            .op == KernelOp::kCollective);
+  const auto grouped = read(
+      "gpu,source,phase,num_local_experts,tokens_per_expert,hidden_size,intermediate_size,"
+      "up_proj_us,down_proj_us\nH20-96G,infersim,prefill,4,64,2048,512,30,20\n");
+  REQUIRE(grouped.rows.size() == 2);  // both projections
+  CHECK(grouped.rows[0].us == 30);
+  CHECK(std::get<GroupedGemmCall>(grouped.rows[0].call).n == 1024);  // gate and up
+  CHECK(std::get<GroupedGemmCall>(grouped.rows[1].call).k == 512);
+}
+
+TEST_CASE("measured rows: what can't be expressed is counted with its reason, not an error") {
+  CHECK(read("a,b\n1,2\n").skipped == "no kernel's columns");
+  const auto gemm = read(
+      "gpu,source,dtype,m,n,k,time_us\n"
+      "A100-SXM-80G,x,bf16,1,2,3,4\nTPUv5,x,bf16,1,2,3,4\nA100-SXM-80G,x,fp3,1,2,3,4\n");
+  CHECK(gemm.rows.size() == 1);
+  CHECK(gemm.left_out ==
+        std::map<std::string, std::int64_t>{{"GPU TPUv5", 1}, {"format fp3", 1}});
+}
+
+TEST_CASE("measured rows: malformed cells are errors with their line") {
+  for (const char* cells : {"x,2,3,4", "1,-2,3,4", "1,2,3,0", "1,2,3,nan", "1,2,,4"}) {
+    try {
+      (void)read(std::string{"gpu,source,dtype,m,n,k,time_us\nA40,x,bf16,"} + cells + "\n");
+      FAIL("accepted: " << cells);
+    } catch (const InputError& e) {
+      CHECK(std::string{e.what()}.find("t.csv:2") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("measured rows: a split keeps a shape whole and about a fifth of the shapes") {
+  std::int64_t held = 0;
+  for (int n = 1; n <= 2000; ++n) {
+    MeasuredRow row;
+    row.shape = fmt::format("{}x{}", 64 * n, 128);
+    held += is_held_out(row);
+    row.us = 7;  // nothing but the shape counts
+    row.stack = "other";
+    CHECK(is_held_out(row) == is_held_out(row));
+  }
+  CHECK(held > 320);
+  CHECK(held < 480);
+}
+
+TEST_CASE("measured rows: the data at hand is read whole") {
+  const auto data = test::data_dir();
+  if (!data) return;
+  std::set<std::string> skipped;
+  std::int64_t rows = 0;
+  for (const MeasuredFile& file : read_all_measured(*data / "measured")) {
+    if (!file.skipped.empty()) {
+      skipped.insert(std::filesystem::path{file.path}.filename().string());
+      continue;
+    }
+    rows += static_cast<std::int64_t>(file.rows.size());
+    CHECK_MESSAGE(file.left_out.empty(), file.path);
+    for (const MeasuredRow& row : file.rows) {
+      const double ideal = ideal_microseconds(row.call, row.format, kernel_gpu(*row.gpu));
+      CHECK(ideal > 0);
+    }
+  }
+  CHECK(rows > 100'000);
+  CHECK(skipped == std::set<std::string>{"bandwidth_micro.csv", "e2e_points.csv",
+                                         "e2e_splitwise.csv", "e2e_vllm_h100.csv",
+                                         "gpu_specs.csv"});
+}
