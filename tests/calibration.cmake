@@ -3,3 +3,6 @@ kvsim_test(calibration
   SOURCES validation/test_csv_table.cpp validation/test_measured_rows.cpp validation/test_fit.cpp
           validation/test_kernel_library.cpp validation/test_kernel_accuracy.cpp
   LINK kvsim::validation kvsim::json)
+kvsim_test(kernel_products
+  SOURCES models/test_kernel_products.cpp
+  LINK kvsim::validation kvsim::json)

@@ -168,6 +168,8 @@ constexpr double kLeastSplitDepth = 256;  // elements of k that a split keeps
 // The rate of an H100 SM that `throttle` refers to: 989.4 TFLOP/s in 16 bit over 132.
 constexpr double kThrottleFlops = 7.5e12;
 
+bool is_fp8(Dtype dtype) { return dtype == Dtype::kFp8E4m3 || dtype == Dtype::kFp8E5m2; }
+
 Tile dispatched(double m) {
   return m <= 64 ? Tile{64, 64} : m <= 128 ? Tile{64, 128} : Tile{128, 128};
 }
@@ -244,7 +246,10 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
       (call.n * call.k * product.stored + call.m * call.k * product.operand + 2 * call.m * call.n) /
       (bandwidth * c[kMemory]);
   // Kernels with block scales try every shape and never split k (DeepGEMM).
-  const double dispatch = format.block_scaled ? 0 : c[kDispatch];
+  // Up to 4 rows of integer weights go to kernels outside the tensor cores, which do
+  // (TensorRT-LLM).
+  const bool vector = call.m <= 4 && !is_fp8(format.compute);
+  const double dispatch = format.block_scaled || vector ? 0 : c[kDispatch];
   double us = dispatch < 1 ? (1 - dispatch) * product.adaptive() : 0;
   if (dispatch > 0.002) us += dispatch * product.by_rows();
   const double ideal = 2 * call.m * call.n * call.k / (product.gpu.flops * gpu.sms);
