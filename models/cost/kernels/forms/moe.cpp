@@ -170,7 +170,7 @@ Loads loads_of(const MoeCall& call, double imbalance) {
 /// Tiles of height `height` that an expert takes, in the mean.
 double tiles_high(const Loads& loads, double height) {
   if (loads.even) {
-    return loads.mean < 1 ? loads.mean : std::ceil(loads.mean / height);
+    return loads.mean < 1 ? loads.mean : tiles::whole(loads.mean / height);
   }
   double sum = 0;
   for (std::size_t i = 0; i < kParts; ++i) {
@@ -205,11 +205,11 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   const auto product = [&](double n, double k) {
     const double bytes = local * (loads.mean_visited * n * k * format.stored_bytes +
                                   loads.mean * (k * operand + 2 * n));
-    const double steps = std::ceil(k / kStep);
+    const double steps = tiles::whole(k / kStep);
     double best = 0;
     for (std::size_t i = 0; i < kTiles.size(); ++i) {
       const double us =
-          tiles::waves(high[i] * std::ceil(n / kTiles[i].n), machine.sms, c[kWaveOverlap]) *
+          tiles::waves(high[i] * tiles::whole(n / kTiles[i].n), machine.sms, c[kWaveOverlap]) *
           (steps * step[i] + c[kTileLatency]);
       if (i == 0 || us < best) best = us;
     }
