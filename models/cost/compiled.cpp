@@ -84,6 +84,7 @@ void CompiledLayer::reduce_ops(std::span<const OpGraph> samples) {
         .choice = roofline_.kernel(op)};
     if (varying.choice != nullptr) {
       varying.call = op.kernel->call;
+      varying.times = op.kernel->times;
       varying.length = fit([i](const OpGraph& g) { return length_of(g.op(i).kernel->call); });
       for (const OpGraph& sample : samples) {
         linear_ = linear_ && with_length(sample.op(i).kernel->call, 1) == with_length(varying.call, 1);
@@ -164,11 +165,10 @@ GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
   for (const VaryingOp& op : ops_) {
     if (op.choice != nullptr) {
       constexpr double kMicro = 1e-6;
-      time += kMicro * op.choice->microseconds(with_length(op.call, op.length.at(moment)));
+      time += kMicro * op.times * op.choice->microseconds(with_length(op.call, op.length.at(moment)));
       continue;
     }
-    time += op.terms.fixed + std::max(op.flops.at(moment) * op.terms.per_flop,
-                                      op.bytes.at(moment) * op.terms.per_byte);
+    time += op.terms.at(op.flops.at(moment), op.bytes.at(moment));
   }
   return {.time = Seconds{time}, .flops = flops_.at(moment), .bytes = bytes_.at(moment)};
 }

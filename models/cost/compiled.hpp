@@ -43,6 +43,7 @@ class CompiledLayer {
     Roofline::Terms terms{};
     const KernelChoice* choice = nullptr;  // not null: `call` at `length` is what is timed
     KernelCall call{};
+    double times = 1;
     Linear<double> length{};
   };
   enum class Size : std::uint8_t { kLinear, kSideBefore, kSideAfter };

@@ -7,40 +7,39 @@ namespace {
 
 constexpr bool is_16_bit(Dtype dtype) { return bits_of(dtype) == 16; }
 
-/// Formats of weights as measurements name them.
-std::string_view weight_word(Dtype weights) {
-  switch (weights) {
-    case Dtype::kFp32: return "fp32";
-    case Dtype::kFp16:
-    case Dtype::kBf16: return "bf16";
-    case Dtype::kFp8E4m3:
-    case Dtype::kFp8E5m2: return "fp8";
-    case Dtype::kInt8: return "int8_wo";
-    case Dtype::kInt4:
-    case Dtype::kInt2: return "int4_wo";
-    case Dtype::kFp4: break;
-  }
-  return "nvfp4";
-}
-
-const KernelFormat* weight_format(Dtype weights) {
-  static const std::array<const KernelFormat*, kDtypes.size()> all = [] {
-    std::array<const KernelFormat*, kDtypes.size()> out{};
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] = &shared_format(parse_kernel_format(weight_word(kDtypes[i].dtype)));
-    }
-    return out;
-  }();
-  return all[static_cast<std::size_t>(weights)];
+/// Formats of weights as measurements name them: by what a weight takes, and whether the product is
+/// in it or unpacks it first.
+const KernelFormat* weight_format(double bits, Dtype compute) {
+  static const auto known = [](std::string_view word) {
+    return &shared_format(parse_kernel_format(word));
+  };
+  static const std::array all{known("bf16"),    known("fp32"), known("fp8"),  known("sq"),
+                              known("int8_wo"), known("nvfp4"), known("int4_wo")};
+  const bool packed = bits_of(compute) < 16;
+  if (bits > 24) return all[1];
+  if (bits > 10) return all[0];
+  if (bits > 6.5) return !packed ? all[4] : compute == Dtype::kInt8 ? all[3] : all[2];
+  return packed && compute == Dtype::kFp4 ? all[5] : all[6];
 }
 
 }  // namespace
 
-KernelUse gemm_use(std::int64_t rows, std::int64_t out, std::int64_t in, Dtype weights) {
-  return {.call = GemmCall{.m = static_cast<double>(rows),
+KernelUse gemm_use(std::int64_t rows, std::int64_t out, std::int64_t in, double weight_bytes,
+                   Dtype compute, std::int32_t passes) {
+  const auto values = static_cast<double>(out) * static_cast<double>(in);
+  return {.call = GemmCall{.m = static_cast<double>(rows) / passes,
                            .n = static_cast<double>(out),
                            .k = static_cast<double>(in)},
-          .format = weight_format(weights)};
+          .format = weight_format(8 * weight_bytes / values, compute),
+          .times = static_cast<double>(passes)};
+}
+
+KernelUse all_reduce_use(double bytes, std::int32_t gpus, std::int32_t passes) {
+  return {.call = CollectiveCall{.kind = CollectiveKind::kAllReduce,
+                                 .bytes = bytes / passes,
+                                 .gpus = static_cast<double>(gpus)},
+          .format = weight_format(16, Dtype::kBf16),
+          .times = static_cast<double>(passes)};
 }
 
 const KernelFormat* shared_attention_format(Dtype compute, Dtype kv) {
@@ -59,7 +58,7 @@ const KernelFormat* shared_attention_format(Dtype compute, Dtype kv) {
 }
 
 std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double read, double written,
-                                    std::int32_t launches, Dtype dtype) {
+                                    std::int32_t launches, Dtype dtype, std::int32_t passes) {
   if (launches != 1) return std::nullopt;
   ElementwiseKind kind = ElementwiseKind::kOther;
   switch (family) {
@@ -70,10 +69,11 @@ std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double r
     default: return std::nullopt;
   }
   return KernelUse{.call = ElementwiseCall{.kind = kind,
-                                           .rows = static_cast<double>(rows),
-                                           .bytes_read = read,
-                                           .bytes_written = written},
-                   .format = weight_format(dtype)};
+                                           .rows = static_cast<double>(rows) / passes,
+                                           .bytes_read = read / passes,
+                                           .bytes_written = written / passes},
+                   .format = weight_format(bits_of(dtype), dtype),
+                   .times = static_cast<double>(passes)};
 }
 
 }  // namespace kvsim

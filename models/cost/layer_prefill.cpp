@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
@@ -25,19 +26,27 @@ std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   const KernelFormat* format = shared_attention_format(dtype_, dtype_);
   const auto batch = static_cast<double>(in_.batch);
   const auto tokens = static_cast<double>(prompt);
+  // A pass takes whole prompts, as many as fit, or a piece of one.
+  const auto held = static_cast<double>(held_);
+  const double chunk = std::min(tokens, held);
+  const double together = std::clamp(std::floor(held / tokens), 1.0, batch);
+  const double times = batch * tokens / (together * chunk);
   if (a.is_latent()) {
     return KernelUse{
         .call = MlaCall{.decode = false, .batch = batch, .seq_len = tokens, .heads = a.n_heads},
         .format = format};
   }
+  // Chunks attend to what earlier ones cached; on the mean, to half of what is not theirs.
   return KernelUse{
       .call = PrefillAttentionCall{
-          .batch = batch,
-          .new_tokens = tokens,
+          .batch = together,
+          .new_tokens = chunk,
+          .prefix = (tokens - chunk) / 2,
           .q_heads = a.n_heads,
           .kv_heads = in_.stack->expands_kv_heads ? a.n_heads : a.n_kv_heads,
           .head_dim = a.head_dim},
-      .format = format};
+      .format = format,
+      .times = times};
 }
 
 OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
@@ -64,8 +73,10 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                      .family = OpFamily::kPrefillAttention,
                      .flops = FlopCount{2 * batch * heads * pairs *
                                         static_cast<double>(a.head_dim + a.v_head_dim)},
-                     .bytes_read = size(q + kv_read, dtype_),
+                     // Each pass reads what earlier ones cached.
+                     .bytes_read = size(q, dtype_) + size(kv_read, dtype_) * (passes_ + 1) / 2,
                      .bytes_written = size(out, dtype_),
+                     .launches = passes_,
                      .dtype = dtype_,
                      .kernel = prefill_use(prompt)},
                     {at});
@@ -107,7 +118,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                     {at});
     for (std::int32_t i = 1; i < needs.score_copies; ++i) {
       graph_.release(graph_.hold("copy of the attention scores", Owner::kScores,
-                                 charged_bytes(*in_.stack, bytes_of(n, dtype_)), at),
+                                 charged_bytes(*in_.stack, bytes_of(n / m_ * held_, dtype_)), at),
                      at);
     }
   }
@@ -220,7 +231,7 @@ std::int64_t LayerBuilder::kv_elements() const {
 }
 
 OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
-  const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
+  const bool is_static = is_preallocated(*in_.stack);
   Projected qkv = open();
   // What was projected is the cache itself, unless it is stored in another form.
   const bool direct = !is_static && rows_.plain() && bits_of(rows_.dtype()) == bits_of(dtype_) &&

@@ -54,6 +54,7 @@ inline constexpr std::size_t kOwners = 11;
 struct KernelUse {
   KernelCall call{};
   const KernelFormat* format = nullptr;  // shared_format
+  double times = 1;                      // calls like it, one after another
 
   friend bool operator==(const KernelUse&, const KernelUse&) = default;
 };

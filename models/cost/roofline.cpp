@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
+
+#include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
@@ -23,7 +26,23 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       processors_{static_cast<double>(gpu.sms)},
       launch_overhead_{stack.launch_overhead.count()},
       gpu_{&gpu},
+      collective_latency_{stack.collective_latency.count()},
+      adds_{stack.overlap == Overlap::kAdd},
+      copies_by_element_{stack.copies_by_element},
       calibration_{calibration} {
+  // NVLink's figure is of both directions together.
+  peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
+  // Fitted kernels leave the other operators to the stack's profile.
+  const bool nominal = calibration.id == Calibration{}.id || calibration.kernels != nullptr;
+  std::size_t known = 0;
+  for (std::size_t i = 0; nominal && i < kOpFamilies; ++i) {
+    const auto found = stack.reached.find(std::string{name_of(static_cast<OpFamily>(i))});
+    if (found == stack.reached.end()) continue;
+    reached_[i] = found->second;
+    ++known;
+  }
+  KVSIM_CHECK(!nominal || known == stack.reached.size(),
+              "stack {} gives a rate of an unknown operator family", stack.name);
   for (std::size_t i = 0; i < kDtypes.size(); ++i) {
     flop_rate_[i] = peak_flops(gpu, kDtypes[i].dtype).count();
   }
@@ -36,19 +55,25 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
 
 Roofline::Rates Roofline::rates(const Op& op) const {
   const Efficiency& efficiency = calibration_.of(op.family);
+  const ReachedRates& reached = reached_[static_cast<std::size_t>(op.family)];
+  const bool copies = op.family == OpFamily::kConcatCopy || op.family == OpFamily::kExpandCopy;
+  const double width = copies_by_element_ && copies ? bits_of(op.dtype) / 16.0 : 1.0;
+  const bool peers = op.family == OpFamily::kCollective;
+  const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? peer_link_ : bandwidth_;
   return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
-          .bandwidth = BytesPerSecond{op.family == OpFamily::kHostCopy ? link_ : bandwidth_},
-          .flops_reached = efficiency.flops,
-          .bandwidth_reached = efficiency.bandwidth,
+          .bandwidth = BytesPerSecond{link},
+          .flops_reached = efficiency.flops * reached.flops,
+          .bandwidth_reached = std::min(1.0, efficiency.bandwidth * reached.bandwidth * width),
           .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
-          .overhead = Seconds{launch_overhead_}};
+          .overhead = Seconds{peers ? collective_latency_ : launch_overhead_}};
 }
 
 Roofline::Terms Roofline::terms(const Op& op) const {
   const Rates r = rates(op);
-  return {.fixed = static_cast<double>(op.launches) * launch_overhead_,
+  return {.fixed = static_cast<double>(op.launches) * r.overhead.count(),
           .per_flop = 1.0 / (r.flops.count() * r.flops_reached * r.fill),
-          .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill)};
+          .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill),
+          .adds = adds_};
 }
 
 const KernelChoice* Roofline::kernel(const Op& op) const {
@@ -69,11 +94,9 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
 Seconds Roofline::time(const Op& op) const {
   constexpr double kMicro = 1e-6;
   if (const KernelChoice* choice = kernel(op)) {
-    return Seconds{choice->microseconds(op.kernel->call) * kMicro};
+    return Seconds{choice->microseconds(op.kernel->call) * op.kernel->times * kMicro};
   }
-  const Terms t = terms(op);
-  return Seconds{t.fixed + std::max(op.flops.count() * t.per_flop,
-                                    (op.bytes_read + op.bytes_written) * t.per_byte)};
+  return Seconds{terms(op).at(op.flops.count(), op.bytes_read + op.bytes_written)};
 }
 
 Bound Roofline::bound(const Op& op) const {
@@ -110,7 +133,8 @@ StepCost evaluate(const Step& step, const Roofline& roofline) {
   cost.flops *= step.passes;
   cost.bytes *= step.passes;
   cost.host = step.host;
-  cost.time = std::max(cost.device, cost.host);
+  cost.between = step.between;
+  cost.time = std::max(cost.device, cost.host) + cost.between;
   return cost;
 }
 

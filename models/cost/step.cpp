@@ -52,6 +52,43 @@ Dtype activation_dtype(Dtype weight_dtype) {
   return bits_of(weight_dtype) >= 16 ? weight_dtype : Dtype::kBf16;
 }
 
+Bytes weights_held(const CostInput& in) {
+  return in.measured_weights.value_or(loaded_weight_bytes(*in.llm, in.weights()));
+}
+
+std::vector<OutsideBytes> outside_bytes(const CostInput& in) {
+  std::vector<OutsideBytes> out;
+  const auto add = [&](std::string_view name, std::string_view key, Bytes n) {
+    if (n > Bytes{}) out.push_back({name, key, n});
+  };
+  add("CUDA context", "context", in.stack->context);
+  if (in.tensor_parallel > 1) {
+    add("buffers of collectives", "communication", in.stack->communication);
+  }
+  add("CUDA graphs", "graphs", in.stack->graphs);
+  return out;
+}
+
+Bytes full_mask_bytes(const CostInput& in, std::int64_t tokens) {
+  return charged_bytes(*in.stack, Bytes{tokens * tokens});
+}
+
+std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
+  const std::int64_t rows = in.batch * tokens;
+  const std::int64_t chunk = in.stack->prefill_chunk;
+  return tokens > 1 && chunk > 0 ? std::min(rows, chunk) : rows;
+}
+
+LayerCache left_behind(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
+  if (in.stack->growth != CacheGrowth::kConcatAll || !in.method->plain_rows() ||
+      moment.change == CacheChange::kOverwrite) {
+    return {};
+  }
+  LayerCache old = layer_cache(in, layer, moment.before);
+  old.side = Bytes{};
+  return old;
+}
+
 std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
   for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
@@ -86,6 +123,9 @@ DecodeMoment decode_moment(const CostInput& in, std::int32_t layer, std::int64_t
           attention, entries(in.method->entries_attended(layer, prompt, tokens), *in.method)),
       .before = before,
       .after = within_window(attention, law)};
+  if (in.stack->attends_allocated) {
+    moment.attended = std::max(moment.attended, within_window(attention, in.allocated));
+  }
   KVSIM_CHECK(moment.after <= before + 1, "layer {} grows from {} to {} entries in one step", layer,
               before, moment.after);
   if (moment.after == before + 1) return moment;
@@ -118,22 +158,24 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
   const std::int64_t elements = in.batch * tokens * in.llm->d_model;
   const double bytes = static_cast<double>(bytes_of(elements, dtype).count());
   OpGraph graph;
-  const OpIndex op =
-      graph.add({.name = "embedding",
-                 .family = OpFamily::kEmbedding,
-                 .bytes_read = static_cast<double>(
-                     bytes_of(elements, dense_weight_dtype(*in.llm, in.weight_dtype)).count()),
-                 .bytes_written = bytes,
-                 .dtype = dtype});
+  const OpIndex op = graph.add(
+      {.name = "embedding",
+       .family = OpFamily::kEmbedding,
+       .bytes_read = static_cast<double>(matrix_bytes(*in.llm, in.weights(), WeightPart::kEmbedding,
+                                                      in.batch * tokens, in.llm->d_model)
+                                             .count()),
+       .bytes_written = bytes,
+       .dtype = dtype});
   graph.hold("input embeddings", Owner::kActivations,
-             charged_bytes(*in.stack, bytes_of(elements, dtype)), op);
+             charged_bytes(*in.stack, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype)),
+             op);
   return graph;
 }
 
 OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const Llm& llm = *in.llm;
   const Dtype dtype = activation_dtype(in.weight_dtype);
-  const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
+  const Dtype dense = product_dtype(llm, in.weights(), WeightPart::kHead);
   const auto charged = [&](std::int64_t n, Dtype d) {
     return charged_bytes(*in.stack, bytes_of(n, d));
   };
@@ -142,11 +184,17 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   };
   const std::int64_t rows = in.batch * tokens;
   const std::int64_t hidden = rows * llm.d_model;
-  const std::int64_t logit_rows = in.stack->logits == LogitPositions::kAll ? rows : in.batch;
+  const std::int64_t hidden_held = rows_at_once(in, tokens) * llm.d_model;
+  const bool all = in.stack->logits == LogitPositions::kAll;
+  const std::int64_t logit_rows = all ? rows : in.batch;
   const std::int64_t logits = logit_rows * llm.vocab_size;
+  const std::int64_t whole_vocab = in.vocab_size > 0 ? in.vocab_size : llm.vocab_size;
+  const std::int64_t rows_held = all ? rows_at_once(in, tokens) : in.batch;
+  const std::int64_t logits_held = rows_held * llm.vocab_size;
 
   OpGraph graph;
-  const std::size_t x = graph.hold("hidden states", Owner::kActivations, charged(hidden, dtype), 0);
+  const std::size_t x =
+      graph.hold("hidden states", Owner::kActivations, charged(hidden_held, dtype), 0);
   const OpIndex norm = graph.add({.name = "final norm",
                                   .family = OpFamily::kNorm,
                                   .bytes_read = size(hidden, dtype),
@@ -154,32 +202,48 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
                                   .launches = in.stack->norm_launches,
                                   .dtype = dtype});
   const std::size_t normed =
-      graph.hold("final norm output", Owner::kActivations, charged(hidden, dtype), norm);
+      graph.hold("final norm output", Owner::kActivations, charged(hidden_held, dtype), norm);
   if (!in.stack->keeps_inputs) graph.release(x, norm);
   const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
   OpIndex last = graph.add(
       {.name = "logits",
        .family = OpFamily::kLogits,
        .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
-       .bytes_read = size(weights, dense) + size(logit_rows * llm.d_model, dtype),
+       .bytes_read = static_cast<double>(matrix_bytes(llm, in.weights(), WeightPart::kHead,
+                                                      llm.d_model, llm.vocab_size)
+                                             .count()) +
+                     size(logit_rows * llm.d_model, dtype),
        .bytes_written = size(logits, dtype),
        .dtype = dense,
-       .kernel = gemm_use(logit_rows, llm.vocab_size, llm.d_model, dense)},
+       .kernel = gemm_use(logit_rows, llm.vocab_size, llm.d_model,
+                          static_cast<double>(matrix_bytes(llm, in.weights(), WeightPart::kHead,
+                                                           llm.d_model, llm.vocab_size)
+                                                  .count()),
+                          dense)},
       {norm});
-  graph.hold("logits", Owner::kLogits, charged(logits, dtype), last);
+  graph.hold("logits", Owner::kLogits, charged(logits_held, dtype), last);
+  if (in.tensor_parallel > 1) {
+    const double ranks = in.tensor_parallel;
+    last = graph.add({.name = "all-gather of logits",
+                      .family = OpFamily::kCollective,
+                      .bytes_read = size(logit_rows * whole_vocab, dtype) * (ranks - 1) / ranks,
+                      .dtype = dtype},
+                     {last});
+    graph.hold("gathered logits", Owner::kLogits, charged(rows_held * whole_vocab, dtype), last);
+  }
   if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {
     last = graph.add({.name = "logits to fp32",
                       .family = OpFamily::kElementwise,
-                      .bytes_read = size(logits, dtype),
-                      .bytes_written = size(logits, Dtype::kFp32),
+                      .bytes_read = size(logit_rows * whole_vocab, dtype),
+                      .bytes_written = size(logit_rows * whole_vocab, Dtype::kFp32),
                       .dtype = Dtype::kFp32},
                      {last});
-    graph.hold("fp32 logits", Owner::kLogits, charged(logits, Dtype::kFp32), last);
+    graph.hold("fp32 logits", Owner::kLogits, charged(rows_held * whole_vocab, Dtype::kFp32), last);
   }
   graph.release(normed, last);
   graph.add({.name = "sampling",
              .family = OpFamily::kElementwise,
-             .bytes_read = size(in.batch * llm.vocab_size, dtype),
+             .bytes_read = size(in.batch * whole_vocab, dtype),
              .bytes_written = static_cast<double>(in.batch) * 8,
              .dtype = Dtype::kFp32},
             {last});
@@ -190,15 +254,16 @@ std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   std::vector<Tensor> out;
   const Dtype dtype = activation_dtype(in.weight_dtype);
   if (in.stack->keeps_inputs) {
-    out.push_back(
-        {.name = "input embeddings",
-         .owner = Owner::kActivations,
-         .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * in.llm->d_model, dtype))});
+    out.push_back({.name = "input embeddings",
+                   .owner = Owner::kActivations,
+                   .bytes = charged_bytes(
+                       *in.stack, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype))});
   }
   if (in.stack->attention == AttentionExec::kEager && tokens > 1) {
-    out.push_back({.name = "causal mask",
-                   .owner = Owner::kMask,
-                   .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * tokens, dtype))});
+    out.push_back(
+        {.name = "causal mask",
+         .owner = Owner::kMask,
+         .bytes = charged_bytes(*in.stack, bytes_of(rows_at_once(in, tokens) * tokens, dtype))});
   }
   return out;
 }
@@ -225,7 +290,9 @@ double prefill_passes(const CostInput& in, std::int64_t prompt) {
 Step prefill_step(const CostInput& in, std::int64_t prompt,
                   const std::vector<std::int64_t>& score_rows) {
   KVSIM_CHECK(!score_rows.empty(), "a prefill without score rows");
-  Step step{.host = host_time(in, false), .passes = prefill_passes(in, prompt)};
+  Step step{.host = host_time(in, false),
+            .between = in.stack->between_steps,
+            .passes = prefill_passes(in, prompt)};
   step.segments.push_back(segment(embed_tokens(in, prompt)));
   const auto rows_of = [&](std::int32_t layer) {
     return score_rows[std::min(static_cast<std::size_t>(layer), score_rows.size() - 1)];
@@ -256,7 +323,7 @@ Step prefill_step(const CostInput& in, std::int64_t prompt,
 }
 
 Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
-  Step step{.host = host_time(in, true)};
+  Step step{.host = host_time(in, true), .between = in.stack->between_steps};
   step.segments.push_back(segment(embed_tokens(in, 1)));
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
     DecodeMoment previous;

@@ -1,36 +1,47 @@
+// kvsim calibrate: measurements that stand in for what the models give. Each source of
+// measurements has a file of its own.
+
 #include "sim/cli/command_calibrate.hpp"
 
-#include <fmt/format.h>
-
 #include "models/units/error.hpp"
+#include "sim/cli/calibrate_log.hpp"
 #include "sim/cli/command.hpp"
 
 namespace kvsim {
 namespace {
 
 int run_calibrate(const Arguments& arguments) {
+  if (arguments.has("measured") && arguments.has("from-log")) {
+    throw InputError{"calibrate", "one of --measured and --from-log", "both"};
+  }
   if (arguments.has("measured")) return calibrate_measured(arguments);
-  throw InputError{"calibrate", "--measured PATH, what to fit to", "none"};
+  if (arguments.has("from-log")) return calibrate_from_log(arguments);
+  throw InputError{"calibrate", "a source of measurements: --measured PATH or --from-log FILE",
+                   "none"};
 }
 
 }  // namespace
 
 Command calibrate_command() {
   return {.name = "calibrate",
-          .summary = "fit the cost model's coefficients to measurements",
-          .usage = "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]",
-          .examples =
-              "kvsim calibrate --measured timings/ -o calibration/\n"
-              "  kvsim validate measured timings/ --calibration calibration/",
+          .summary = "take measurements for what the models give: kernel timings, start-up logs",
+          .usage = "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]\n"
+                   "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]",
+          .examples = "kvsim calibrate --measured timings/ -o calibration/\n"
+                      "  kvsim validate measured timings/ --calibration calibration/\n"
+                      "  kvsim calibrate --from-log vllm.log scenario.json -o measured.json",
           .options = {{"measured", 0, "PATH", false,
                        "kernel timings: a CSV file, or a folder of them (docs/measured-data.md)"},
-                      {"out", 'o', "DIR", false,
-                       "folder for the calibration files, one a GPU and operator family"},
-                      {"op", 0, "OP", true, "only this operator family"},
-                      {"provenance", 0, "TEXT", false, "where the timings come from"},
-                      {"date", 0, "DATE", false, "date of the fit, YYYY-MM-DD (today)"},
+                      {"from-log", 0, "FILE", false, "a vLLM start-up log (V0 or V1)"},
+                      {"out", 'o', "PATH", false,
+                       "folder for calibration files, one a GPU and operator family; of a log: "
+                       "overrides to write, for a scenario's extends"},
+                      {"op", 0, "OP", true, "of timings: only this operator family"},
+                      {"provenance", 0, "TEXT", false, "of timings: where they come from"},
+                      {"date", 0, "DATE", false, "of the fit, YYYY-MM-DD (today)"},
                       {"quiet", 'q', "", false, "no table, no progress"},
-                      {"json", 0, "", false, "print the calibrations as JSON"}},
+                      {"json", 0, "", false,
+                       "print JSON (schema kvsim.calibrate/1, kvsim.calibrate-log/1)"}},
           .run = run_calibrate};
 }
 

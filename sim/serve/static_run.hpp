@@ -9,11 +9,13 @@
 #include "models/cost/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/llm.hpp"
+#include "models/llm/weight_format.hpp"
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 #include "sim/memory/hbm.hpp"
+#include "sim/memory/vllm_startup.hpp"
 #include "sim/serve/peak_terms.hpp"
 #include "sim/serve/time_terms.hpp"
 
@@ -31,9 +33,13 @@ struct StaticSpec {
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   std::int64_t batch = 1;
-  std::int64_t prompt_tokens = 1;            // per sequence
-  std::int64_t output_tokens = 1;            // per sequence; decode steps
-  const Calibration* calibration = nullptr;  // null: the data sheet's rates, uncalibrated
+  std::int64_t prompt_tokens = 1;               // per sequence
+  std::int64_t output_tokens = 1;               // per sequence; decode steps
+  const Calibration* calibration = nullptr;     // null: the data sheet's rates, uncalibrated
+  const WeightFormat* weight_format = nullptr;  // packs part of the weights; weight_dtype is then
+                                                // that of the rest and of activations
+  std::int32_t tensor_parallel = 1;  // GPUs; every figure of the result but tokens/s is of one
+  StackOptions options{};            // what the run sets of its stack
 };
 
 struct OomEvent {
@@ -77,9 +83,10 @@ struct StaticResult {
   std::optional<double> decode_tok_s;
   // Where asked for: prefill, the first decode step and the last, as far as they were run.
   std::vector<ExplainedStep> explained;
-  double flops = 0, bytes_moved = 0;   // whole run, up to the OOM
-  std::vector<StaticSample> timeline;  // thinned to at most `max_samples`, first and last kept
-  std::vector<std::string> notes;      // "prefill scores were chunked to 1250 query rows", …
+  double flops = 0, bytes_moved = 0;     // whole run, up to the OOM
+  std::optional<EngineStartup> startup;  // of a stack with a paged cache
+  std::vector<StaticSample> timeline;    // thinned to at most `max_samples`, first and last kept
+  std::vector<std::string> notes;        // "prefill scores were chunked to 1250 query rows", …
 };
 
 /// What is written down of a run; changes nothing of what is simulated.

@@ -104,7 +104,11 @@ class Explainer {
                                                      micros_text(rates.overhead)));
     }
     if (op.flops.count() > 0 && bytes > 0) {
-      parts.push_back(fmt::format("max({}, {})", arithmetic, traffic));
+      if (in_.cost->stack->overlap == Overlap::kMax) {
+        parts.push_back(fmt::format("max({}, {})", arithmetic, traffic));
+      } else {
+        parts.insert(parts.end(), {arithmetic, traffic});
+      }
     } else if (op.flops.count() > 0) {
       parts.push_back(arithmetic);
     } else if (bytes > 0) {
@@ -147,11 +151,24 @@ class Explainer {
     }
     std::vector<std::string> gpu;
     if (op.flops.count() > 0) gpu.push_back(peak_key(op.dtype));
-    if (op.bytes_read + op.bytes_written > 0) gpu.emplace_back("hbm_bandwidth");
+    if (op.bytes_read + op.bytes_written > 0) {
+      if (op.family == OpFamily::kCollective) {
+        gpu.emplace_back(in_.gpu->nvlink ? "nvlink" : "pcie");
+      } else {
+        gpu.emplace_back("hbm_bandwidth");
+      }
+    }
     const bool fills = in_.roofline->rates(op).fill == 1;
     if (!fills) gpu.emplace_back("sms");
     std::vector<std::string_view> stack;
-    if (has_launches(op)) stack.emplace_back("launch_overhead");
+    if (has_launches(op)) {
+      stack.emplace_back(op.family == OpFamily::kCollective ? "collective_latency"
+                                                            : "launch_overhead");
+    }
+    if (in_.cost->stack->reached.contains(std::string{name_of(op.family)})) {
+      stack.emplace_back("reached");
+    }
+    if (in_.cost->stack->overlap != Overlap::kMax) stack.emplace_back("overlap");
     if (!fills) stack.emplace_back("splits_keys");
     std::vector<std::string> parts;
     if (!gpu.empty()) {
@@ -195,6 +212,14 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
                          .formula = fmt::format("{} x {} us of the first", step.passes - 1,
                                                 cost.device.count() / step.passes * 1e6),
                          .source = fmt::format("method {}", in.cost->method->name())});
+  }
+  if (cost.between > Seconds{}) {
+    out.terms.push_back({.what = "scheduling and sampling",
+                         .family = "host",
+                         .bound = "host",
+                         .time = cost.between,
+                         .formula = micros_text(cost.between),
+                         .source = fmt::format("stack {}: between_steps", in.cost->stack->name)});
   }
   if (cost.host > cost.device) out.terms.push_back(explainer.host(cost, number > 0));
   Seconds sum;
