@@ -4,3 +4,6 @@ kvsim_test(calibration
           validation/test_kernel_library.cpp validation/test_kernel_accuracy.cpp
           validation/test_attention_accuracy.cpp
   LINK kvsim::validation kvsim::json)
+kvsim_test(kernel_products
+  SOURCES models/test_kernel_products.cpp
+  LINK kvsim::validation kvsim::json)

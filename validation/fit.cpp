@@ -1,6 +1,7 @@
 #include "validation/fit.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -85,13 +86,13 @@ VectorXd weights_of(const VectorXd& residuals, double soft) {
   return residuals.unaryExpr([soft](double r) { return 1.0 / std::sqrt(r * r + soft * soft); });
 }
 
-/// One start, to the nearest minimum.
-FitResult descend(const KernelForm& form, const Problem& problem, std::span<const double> start,
-                  const FitOptions& options) {
+/// One start, to the nearest minimum. `home` is where the prior holds the coefficients.
+FitResult descend(const KernelForm& form, const Problem& problem, std::span<const double> home,
+                  std::span<const double> start, const FitOptions& options) {
   const Parameters parameters{form};
   const auto n = static_cast<Eigen::Index>(form.coefficients.size());
-  const VectorXd origin = parameters.inner(start);
-  VectorXd x = origin;
+  const VectorXd origin = parameters.inner(home);
+  VectorXd x = parameters.inner(start);
   VectorXd r = problem.residuals(parameters.outer(x));
   // Of few rows the typical values keep the weight that enough rows would have given them.
   const double prior = options.prior * static_cast<double>(std::max(
@@ -150,6 +151,32 @@ FitResult descend(const KernelForm& form, const Problem& problem, std::span<cons
   return {.coefficients = parameters.outer(x), .mean_absolute = r.cwiseAbs().mean()};
 }
 
+/// Moves single coefficients far, where that alone lowers the error. A coefficient that a maximum
+/// hides, a latency shorter than the transfer it stands beside, has no slope to follow.
+bool leap(const KernelForm& form, const Problem& problem, FitResult& fit) {
+  constexpr std::array<double, 4> kFactors{0.2, 0.5, 2, 5};
+  constexpr double kGain = 1e-4;  // of the mean absolute error, to be worth it
+  bool moved = false;
+  for (std::size_t i = 0; i < form.coefficients.size(); ++i) {
+    const Coefficient& c = form.coefficients[i];
+    if (c.low <= 0) continue;
+    const double here = fit.coefficients[i];
+    double best = here;
+    for (const double factor : kFactors) {
+      std::vector<double> other = fit.coefficients;
+      other[i] = std::clamp(here * factor, c.low, c.high);
+      const double error = problem.residuals(other).cwiseAbs().mean();
+      if (error >= fit.mean_absolute - kGain) continue;
+      fit.mean_absolute = error;
+      best = other[i];
+    }
+    if (best == here) continue;
+    fit.coefficients[i] = best;
+    moved = true;
+  }
+  return moved;
+}
+
 }  // namespace
 
 FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> rows,
@@ -158,16 +185,29 @@ FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> r
   const Problem problem{form, rows};
   std::vector<double> own;
   for (const Coefficient& c : form.coefficients) own.push_back(c.start);
-  FitResult best = descend(form, problem, own, options);
+  constexpr int kLeaps = 3;
+  const auto from = [&](std::span<const double> home, std::span<const double> start) {
+    FitResult found = descend(form, problem, home, start, options);
+    for (int i = 0; i < kLeaps; ++i) {
+      FitResult next = found;
+      if (!leap(form, problem, next)) break;
+      next = descend(form, problem, home, next.coefficients, options);
+      if (next.mean_absolute >= found.mean_absolute) break;
+      found = std::move(next);
+    }
+    return found;
+  };
+  FitResult best = from(own, own);
   KVSIM_CHECK(form.starts.size() % own.size() == 0, "starts of {} are not whole", form.id);
   const bool many = static_cast<double>(rows.size()) >=
                     form.rows_per_start * static_cast<double>(own.size());
   for (std::size_t i = 0; many && i < form.starts.size(); i += own.size()) {
-    FitResult other = descend(form, problem, form.starts.subspan(i, own.size()), options);
+    const auto start = form.starts.subspan(i, own.size());
+    FitResult other = from(start, start);
     if (other.mean_absolute < best.mean_absolute) best = std::move(other);
   }
   for (const std::vector<double>& start : starts) {
-    FitResult other = descend(form, problem, start, options);
+    FitResult other = from(own, start);
     if (other.mean_absolute < best.mean_absolute) best = std::move(other);
   }
   return best;

@@ -167,7 +167,8 @@ void read_moe(const Cells& c, MeasuredRow row, Rows& out) {
                      .ep = c.number("ep", 1),
                      .skew = skew};
   row.format = format_of(c.text("dtype"));
-  row.shape = fmt::format("{}x{}x{}", call.hidden, call.inter, call.experts);
+  // As one GPU sees it: width of its slice of an expert, and how many it holds.
+  row.shape = fmt::format("{}x{}x{}", call.hidden, call.inter / call.tp, call.experts / call.ep);
   row.call = call;
   row.us = c.microseconds("time_us");
   out.push_back(std::move(row));
@@ -209,7 +210,9 @@ void read_elementwise(const Cells& c, MeasuredRow row, Rows& out) {
   } else {
     throw LeftOut{fmt::format("operator {}", op)};
   }
-  row.shape = fmt::format("{} {}", c.text("model"), op);
+  // Models of one width have the same kernel.
+  row.shape = fmt::format("{} {}", static_cast<int>(call.kind),
+                          (call.bytes_read + call.bytes_written) / tokens);
   row.call = call;
   row.us = c.microseconds("time_us");
   out.push_back(std::move(row));

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <variant>
 
 #include "models/cost/kernels/form.hpp"
@@ -72,7 +73,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
     {.name = "step_latency",
      .unit = "us",
      .help = "least time of 64 elements of k",
-     .start = 0.15,
+     .start = 0.1,
      .low = 0.005,
      .high = 2},
     {.name = "memory",
@@ -168,39 +169,42 @@ constexpr double kLeastSplitDepth = 256;  // elements of k that a split keeps
 // The rate of an H100 SM that `throttle` refers to: 989.4 TFLOP/s in 16 bit over 132.
 constexpr double kThrottleFlops = 7.5e12;
 
+bool is_fp8(Dtype dtype) { return dtype == Dtype::kFp8E4m3 || dtype == Dtype::kFp8E5m2; }
+
 Tile dispatched(double m) {
   return m <= 64 ? Tile{64, 64} : m <= 128 ? Tile{64, 128} : Tile{128, 128};
 }
 
-/// Everything about a call that no tile changes.
+/// Everything about a call that no tile changes. Rates are kept as times, since dividing is slow.
 struct Product {
   double m, n, k;
-  double operand, stored;  // bytes an element
-  tiles::Machine gpu;
+  double sms;
   const double* c;
   bool block_scaled;
-  double even = 0;    // bytes/µs: an SM's even share of the HBM bandwidth
-  double memory = 0;  // µs: every operand once
+  double element_us;      // arithmetic of one step, for an element of the tile
+  double row_us;          // taking one row or column of it in, once a step
+  double row_load_us;     // loading a row of activations of one step
+  double column_load_us;  // loading a column of weights of one step
+  double write_us;        // writing an element
+  double memory_us;       // every operand once
+  double partial_sum_us;  // reducing an element, for each part of k
+  double depth;           // whole turns of kDepth in k, where it is not split
 
-  /// Time of the tiles, their number `grid`, with k in `splits` parts.
-  [[nodiscard]] double tiles_us(Tile tile, double grid, double splits) const {
+  /// Time of the tiles, their number `grid`, that walk `turns` of k in `splits` parts.
+  [[nodiscard]] double tiles_us(Tile tile, double grid, double splits, double turns) const {
     const double area = tile.m * tile.n;
-    double step = 2 * kStep * area / (gpu.flops * c[kArithmetic]) +
-                  kStep * (tile.m + tile.n) * operand / (gpu.fp32 * c[kTileBandwidth]);
-    if (block_scaled) step += c[kPromotion] * area / gpu.fp32;  // an addition each 128 of k
     const double m_used = std::min(tile.m, m);
     const double n_used = std::min(tile.n, n);
-    const double load = kStep * (m_used * operand + n_used * stored) / (even * c[kSmBandwidth]);
-    step = std::max({step, c[kStepLatency], load});
-    return tiles::waves(grid * splits, gpu.sms, c[kWaveOverlap]) *
-           (std::ceil(k / (splits * kDepth)) * (kDepth / kStep) * step + c[kTileLatency] +
-            c[kEpilogue] * 2 * m_used * n_used / even);
+    const double step = std::max({area * element_us + (tile.m + tile.n) * row_us, c[kStepLatency],
+                                  m_used * row_load_us + n_used * column_load_us});
+    return tiles::waves(grid * splits, sms, c[kWaveOverlap]) *
+           (turns * (kDepth / kStep) * step + c[kTileLatency] + m_used * n_used * write_us);
   }
   [[nodiscard]] double adaptive() const;
   [[nodiscard]] double by_rows() const {
     const Tile tile = dispatched(m);
-    return tiles::overlap(tiles_us(tile, std::ceil(m / tile.m) * std::ceil(n / tile.n), 1), memory,
-                          c[kOverlap]);
+    const double grid = tiles::whole(m / tile.m) * tiles::whole(n / tile.n);
+    return tiles::overlap(tiles_us(tile, grid, 1, depth), memory_us, c[kOverlap]);
   }
 };
 
@@ -208,7 +212,7 @@ double Product::adaptive() const {
   double best = 0, best_tiles = 0, best_extra = 0;
   bool first = true;
   const auto offer = [&](double tiles, double extra) {
-    const double cost = std::max(tiles, memory) + extra;
+    const double cost = std::max(tiles, memory_us) + extra;
     if (first || cost < best || (cost == best && tiles < best_tiles)) {
       first = false;
       best = cost;
@@ -217,37 +221,51 @@ double Product::adaptive() const {
     }
   };
   for (const Tile& tile : kTiles) {
-    const double grid = std::ceil(m / tile.m) * std::ceil(n / tile.n);
-    offer(tiles_us(tile, grid, 1), 0);
-    if (block_scaled || 2 * grid > gpu.sms || k < 2 * kLeastSplitDepth) continue;
-    const double splits = std::floor(std::min({gpu.sms / grid, kMostSplits, k / kLeastSplitDepth}));
-    offer(tiles_us(tile, grid, splits),
-          c[kSplitLatency] + m * n * (4 * splits + 2) / (gpu.bandwidth * c[kSplitBandwidth]));
+    const double grid = tiles::whole(m / tile.m) * tiles::whole(n / tile.n);
+    offer(tiles_us(tile, grid, 1, depth), 0);
+    if (block_scaled || 2 * grid > sms || k < 2 * kLeastSplitDepth) continue;
+    const double most = std::min({sms / grid, kMostSplits, k / kLeastSplitDepth});
+    const auto splits = static_cast<double>(static_cast<std::int64_t>(most));
+    offer(tiles_us(tile, grid, splits, tiles::whole(k / (splits * kDepth))),
+          c[kSplitLatency] + m * n * (4 * splits + 2) * partial_sum_us);
   }
-  return tiles::overlap(best_tiles, memory, c[kOverlap]) + best_extra;
+  return tiles::overlap(best_tiles, memory_us, c[kOverlap]) + best_extra;
 }
 
 double microseconds(const KernelCall& any, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<GemmCall>(any);
-  Product product{.m = call.m,
-                  .n = call.n,
-                  .k = call.k,
-                  .operand = tiles::operand_bytes(format),
-                  .stored = format.stored_bytes,
-                  .gpu = tiles::machine_of(gpu, format),
-                  .c = c,
-                  .block_scaled = format.block_scaled};
-  const double bandwidth = product.gpu.bandwidth;
-  product.even = bandwidth / gpu.sms;
-  product.memory =
-      (call.n * call.k * product.stored + call.m * call.k * product.operand + 2 * call.m * call.n) /
-      (bandwidth * c[kMemory]);
+  const tiles::Machine machine = tiles::machine_of(gpu, format);
+  const double bandwidth = machine.bandwidth;
+  const double even = bandwidth / machine.sms;
+  const double operand = tiles::operand_bytes(format);
+  // The promotion of block-scaled sums is an addition for each 128 of k.
+  const double promotion = format.block_scaled ? c[kPromotion] / machine.fp32 : 0;
+  const double load = kStep / (even * c[kSmBandwidth]);
+  const double bytes =
+      call.n * call.k * format.stored_bytes + call.m * call.k * operand + 2 * call.m * call.n;
+  const Product product{.m = call.m,
+                        .n = call.n,
+                        .k = call.k,
+                        .sms = machine.sms,
+                        .c = c,
+                        .block_scaled = format.block_scaled,
+                        .element_us = 2 * kStep / (machine.flops * c[kArithmetic]) + promotion,
+                        .row_us = kStep * operand / (machine.fp32 * c[kTileBandwidth]),
+                        .row_load_us = operand * load,
+                        .column_load_us = format.stored_bytes * load,
+                        .write_us = 2 * c[kEpilogue] / even,
+                        .memory_us = bytes / (bandwidth * c[kMemory]),
+                        .partial_sum_us = 1 / (bandwidth * c[kSplitBandwidth]),
+                        .depth = tiles::whole(call.k / kDepth)};
   // Kernels with block scales try every shape and never split k (DeepGEMM).
-  const double dispatch = format.block_scaled ? 0 : c[kDispatch];
+  // Up to 4 rows of integer weights go to kernels outside the tensor cores, which do
+  // (TensorRT-LLM).
+  const bool vector = call.m <= 4 && !is_fp8(format.compute);
+  const double dispatch = format.block_scaled || vector ? 0 : c[kDispatch];
   double us = dispatch < 1 ? (1 - dispatch) * product.adaptive() : 0;
   if (dispatch > 0.002) us += dispatch * product.by_rows();
-  const double ideal = 2 * call.m * call.n * call.k / (product.gpu.flops * gpu.sms);
+  const double ideal = 2 * call.m * call.n * call.k / (machine.flops * gpu.sms);
   const double density = gpu.peak(Dtype::kBf16) / (gpu.sms * kThrottleFlops);
   us += c[kThrottle] * density * ideal * us / (us + c[kThrottleTime]);
   us += c[kLaunch];

@@ -110,7 +110,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   const double memory = (visited * call.n * call.k * format.stored_bytes +
                          call.rows * (call.k * operand + 2 * call.n)) /
                         (machine.bandwidth * c[kMemory]);
-  const double steps = std::ceil(call.k / kStep);
+  const double steps = tiles::whole(call.k / kStep);
   double best = 0;
   for (std::size_t i = 0; i < kTiles.size(); ++i) {
     const Tile tile = kTiles[i];
@@ -123,7 +123,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
         (even * c[kSmBandwidth]);
     step = std::max({step, c[kStepLatency], load});
     const double grid =
-        visited * std::ceil(std::max(1.0, rows) / tile.m) * std::ceil(call.n / tile.n);
+        visited * tiles::whole(std::max(1.0, rows) / tile.m) * tiles::whole(call.n / tile.n);
     const double us =
         tiles::waves(grid, machine.sms, c[kWaveOverlap]) * (steps * step + c[kTileLatency]);
     if (i == 0 || us < best) best = us;

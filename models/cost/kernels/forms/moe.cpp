@@ -30,6 +30,7 @@ enum C : std::size_t {
   kWaveOverlap,
   kRemote,
   kToken,
+  kImbalance,
   kCount
 };
 
@@ -105,7 +106,13 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
      .help = "routing and reordering of a token",
      .start = 0.003,
      .low = 1e-5,
-     .high = 0.05}};
+     .high = 0.05},
+    {.name = "imbalance",
+     .unit = "1",
+     .help = "excess of the busiest GPU's rows, in deviations of their number",
+     .start = 1.4,
+     .low = 0.05,
+     .high = 8}};
 
 constexpr std::array<Tile, 6> kTiles{
     {{16, 128}, {32, 128}, {64, 128}, {128, 128}, {64, 64}, {128, 256}}};
@@ -122,7 +129,7 @@ struct Loads {
 
 // Loads follow a density x^-skew between 1 and 0.8 tokens, as serving benchmarks draw them
 // (aiconfigurator, power_law_1.2); skew 0 spreads rows evenly.
-Loads loads_of(const MoeCall& call) {
+Loads loads_of(const MoeCall& call, double imbalance) {
   Loads out;
   const double mean = call.tokens * call.top_k / call.experts;
   if (call.skew <= 0) {
@@ -146,10 +153,10 @@ Loads loads_of(const MoeCall& call) {
   }
   double scale = mean * kParts / sum;
   if (call.ep > 1) {
-    // Busiest of `ep` sums of independent loads, its excess as of the largest of normal ones.
+    // Busiest of `ep` sums of independent loads; that of 8 normal ones is 1.4 deviations above.
     const double variance = squares * kParts / (sum * sum) - 1 + 1 / mean;
     const double local = call.experts / call.ep;
-    scale *= std::min(call.ep, 1 + 0.7 * std::sqrt(2 * std::log(call.ep) * variance / local));
+    scale *= std::min(call.ep, 1 + imbalance * std::sqrt(variance * (1 - 1 / call.ep) / local));
   }
   for (std::size_t i = 0; i < kParts; ++i) {
     out.rows[i] *= scale;
@@ -163,7 +170,7 @@ Loads loads_of(const MoeCall& call) {
 /// Tiles of height `height` that an expert takes, in the mean.
 double tiles_high(const Loads& loads, double height) {
   if (loads.even) {
-    return loads.mean < 1 ? loads.mean : std::ceil(loads.mean / height);
+    return loads.mean < 1 ? loads.mean : tiles::whole(loads.mean / height);
   }
   double sum = 0;
   for (std::size_t i = 0; i < kParts; ++i) {
@@ -177,7 +184,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
                     const double* c) {
   const auto& call = std::get<MoeCall>(any);
   const tiles::Machine machine = tiles::machine_of(gpu, format);
-  const Loads loads = loads_of(call);
+  const Loads loads = loads_of(call, c[kImbalance]);
   const double local = call.experts / call.ep;
   const double inter = call.inter / call.tp;
   const double rows = call.tokens * call.top_k;
@@ -198,11 +205,11 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
   const auto product = [&](double n, double k) {
     const double bytes = local * (loads.mean_visited * n * k * format.stored_bytes +
                                   loads.mean * (k * operand + 2 * n));
-    const double steps = std::ceil(k / kStep);
+    const double steps = tiles::whole(k / kStep);
     double best = 0;
     for (std::size_t i = 0; i < kTiles.size(); ++i) {
       const double us =
-          tiles::waves(high[i] * std::ceil(n / kTiles[i].n), machine.sms, c[kWaveOverlap]) *
+          tiles::waves(high[i] * tiles::whole(n / kTiles[i].n), machine.sms, c[kWaveOverlap]) *
           (steps * step[i] + c[kTileLatency]);
       if (i == 0 || us < best) best = us;
     }

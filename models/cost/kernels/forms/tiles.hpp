@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 
 #include "models/cost/kernels/call.hpp"
 
@@ -34,6 +35,13 @@ inline double operand_bytes(const KernelFormat& format) {
   return format.quantises ? bits_of(format.compute) / 8.0 : format.operand_bytes;
 }
 
+/// Least whole number not below `x`, 0 <= x < 2^62: without the call that std::ceil is where the
+/// machine's rounding instruction cannot be assumed.
+inline double whole(double x) {
+  const auto down = static_cast<double>(static_cast<std::int64_t>(x));
+  return down < x ? down + 1 : down;
+}
+
 /// Larger of two times that overlap, rounded off where they are near each other: the p-norm.
 inline double overlap(double a, double b, double p) {
   const double high = std::max(a, b);
@@ -46,7 +54,7 @@ inline double overlap(double a, double b, double p) {
 /// blocks of one SM run side by side and the next start early.
 inline double waves(double blocks, double sms, double share) {
   const double even = blocks / sms;
-  return std::max(1.0, std::ceil(even) * (1 - share) + even * share);
+  return std::max(1.0, whole(even) * (1 - share) + even * share);
 }
 
 }  // namespace kvsim::tiles

@@ -1,0 +1,306 @@
+// Forms of matrix products, experts and elementwise kernels: laws, cases by hand, measured rows.
+
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "models/cost/kernels/calibration.hpp"
+#include "models/cost/kernels/forms/tiles.hpp"
+#include "tests/support/check.hpp"
+#include "validation/fit.hpp"
+
+using namespace kvsim;
+using kvsim::test::rel;
+
+namespace {
+
+using Values = std::vector<double>;
+
+struct Set {
+  std::string_view name;
+  double value;
+};
+
+/// Start values of a form with some replaced.
+Values coefficients(const KernelForm& form, std::initializer_list<Set> sets = {}) {
+  Values out;
+  for (const Coefficient& c : form.coefficients) out.push_back(c.start);
+  for (const Set& set : sets) {
+    bool found = false;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (form.coefficients[i].name != set.name) continue;
+      out[i] = set.value;
+      found = true;
+    }
+    REQUIRE_MESSAGE(found, set.name);
+  }
+  return out;
+}
+
+double time(const KernelForm& form, const KernelCall& call, std::string_view format,
+            std::string_view gpu, const Values& c) {
+  return form.microseconds(call, parse_kernel_format(format), kernel_gpu(find_gpu(gpu)), c.data());
+}
+
+/// A GEMM whose only price is what a case is about.
+Values free_gemm(std::initializer_list<Set> sets) {
+  Values c = coefficients(gemm_form(), {{"launch", 0.3},
+                                        {"arithmetic", 1},
+                                        {"tile_bandwidth", 50},
+                                        {"tile_latency", 0.01},
+                                        {"step_latency", 0.005},
+                                        {"memory", 1},
+                                        {"sm_bandwidth", 20},
+                                        {"overlap", 16},
+                                        {"throttle", 0.001},
+                                        {"epilogue", 0.001},
+                                        {"wave_overlap", 1},
+                                        {"dispatch", 0.001}});
+  for (const Set& set : sets) {
+    for (std::size_t i = 0; i < c.size(); ++i) {
+      if (gemm_form().coefficients[i].name == set.name) c[i] = set.value;
+    }
+  }
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("tiles: turns of the multiprocessors and overlapping times") {
+  CHECK(tiles::waves(1, 132, 0) == 1);
+  CHECK(tiles::waves(132, 132, 0) == 1);
+  CHECK(tiles::waves(133, 132, 0) == 2);
+  CHECK(tiles::waves(198, 132, 0) == 2);
+  CHECK(tiles::waves(198, 132, 1) == rel(1.5));
+  CHECK(tiles::waves(198, 132, 0.5) == rel(1.75));
+  CHECK(tiles::waves(3, 132, 1) == 1);
+  for (double x : {0., 0.25, 1., 1.5, 132., 132.0001, 1e15}) CHECK(tiles::whole(x) == std::ceil(x));
+  CHECK(tiles::overlap(3, 4, 2) == rel(5));
+  CHECK(tiles::overlap(4, 3, 2) == rel(5));
+  CHECK(tiles::overlap(10, 0, 1.2) == 10);
+  CHECK(tiles::overlap(10, 9.9, 16) > 10);
+}
+
+TEST_CASE("gemm by hand: weights streamed, arithmetic, one turn more, activations quantised") {
+  // 65536 x 8192 weights of 2 bytes at half of 3.35 TB/s.
+  const double stream = 65536.0 * 8192 * 2 / (3.35e6 * 0.5);
+  CHECK(time(gemm_form(), GemmCall{.m = 1, .n = 65536, .k = 8192}, "bf16", "H100-80GB-SXM",
+             free_gemm({{"launch", 2}, {"memory", 0.5}})) == rel(2 + stream, 2e-3));
+  // int4: a quarter, and scales.
+  CHECK(time(gemm_form(), GemmCall{.m = 1, .n = 65536, .k = 8192}, "int4_wo", "H100-80GB-SXM",
+             free_gemm({{"launch", 2}, {"memory", 0.5}})) == rel(2 + stream * 0.516 / 2, 5e-3));
+  // 2 * 8192^3 operations at half of 989.4 TFLOP/s.
+  const GemmCall cube{.m = 8192, .n = 8192, .k = 8192};
+  const double arithmetic = 2 * std::pow(8192.0, 3) / (989.4e6 * 0.5);
+  CHECK(time(gemm_form(), cube, "bf16", "H100-80GB-SXM", free_gemm({{"arithmetic", 0.5}})) ==
+        rel(arithmetic, 0.02));
+  // The A100 has 108 SMs: 108 tiles of 128 x 128 in one turn take half of what 109 and more do.
+  const Values turns = free_gemm({{"wave_overlap", 0.01}, {"dispatch", 1}});
+  const auto tiles_of = [&](double n) {
+    return time(gemm_form(), GemmCall{.m = 256, .n = 128 * n, .k = 8192}, "bf16", "A100-80GB-SXM",
+                turns);
+  };
+  const double turn = 2 * 128.0 * 128 * 8192 / (312e6 / 108);
+  CHECK(tiles_of(54) == rel(turn, 0.02));
+  CHECK(tiles_of(55) == rel(2 * turn, 0.02));
+  CHECK(tiles_of(40) == rel(tiles_of(54), 0.01));
+  // Quantising 4096 rows of 8192: a launch, the rows, 3 bytes an element.
+  const Values plain =
+      free_gemm({{"quantise_latency", 0.05}, {"quantise_row", 1e-5}, {"quantise_bandwidth", 2}});
+  const Values slow =
+      free_gemm({{"quantise_latency", 3}, {"quantise_row", 0.01}, {"quantise_bandwidth", 0.5}});
+  const GemmCall wide{.m = 4096, .n = 1024, .k = 8192};
+  const double bytes = 3.0 * 4096 * 8192;
+  CHECK(time(gemm_form(), wide, "fp8", "H100-80GB-SXM", slow) -
+            time(gemm_form(), wide, "fp8", "H100-80GB-SXM", plain) ==
+        rel(2.95 + 4096 * (0.01 - 1e-5) + bytes / 3.35e6 * (1 / 0.5 - 1 / 2.0), 1e-9));
+  CHECK(time(gemm_form(), wide, "bf16", "H100-80GB-SXM", slow) ==
+        time(gemm_form(), wide, "bf16", "H100-80GB-SXM", plain));
+}
+
+TEST_CASE("gemm: a split of k fills the GPU where its reduction is cheap") {
+  const GemmCall deep{.m = 16, .n = 256, .k = 65536};
+  const auto with = [&](double latency) {
+    return time(gemm_form(), deep, "bf16", "H100-80GB-SXM",
+                coefficients(gemm_form(), {{"split_latency", latency}, {"dispatch", 0.001}}));
+  };
+  CHECK(with(10) == rel(with(1) + 9, 1e-3));
+  // Block scales: never split, so the latency of 1024 steps stays.
+  const Values c = coefficients(gemm_form());
+  CHECK(time(gemm_form(), deep, "fp8_block", "H100-80GB-SXM", c) > 1024 * c[4]);
+  CHECK(with(1) < 1024 * c[4] / 4);
+}
+
+TEST_CASE("gemm: shipped coefficients keep to the data sheet and grow with every side") {
+  std::vector<std::pair<const KernelCalibration*, KernelGpu>> all;
+  for (const KernelCalibrationFile& file : builtin_calibrations()) {
+    for (const KernelCalibration& e : file.entries) {
+      if (e.op == KernelOp::kGemm) all.emplace_back(&e, kernel_gpu(find_gpu(e.gpu)));
+    }
+  }
+  REQUIRE_FALSE(all.empty());
+  for (const auto& [e, gpu] : all) {
+    const KernelFormat format = parse_kernel_format(e->format);
+    const auto us = [&](double m, double n, double k) {
+      return gemm_form().microseconds(GemmCall{.m = m, .n = n, .k = k}, format, gpu,
+                                      e->coefficients.data());
+    };
+    for (double m : {1., 7., 64., 100., 513., 3000., 40000.}) {
+      for (double n : {96., 1000., 4096., 30000.}) {
+        for (double k : {64., 1500., 8192., 50000.}) {
+          const double t = us(m, n, k);
+          const std::string where =
+              fmt::format("{} {} {} {}x{}x{}", e->gpu, e->stack, e->format, m, n, k);
+          REQUIRE_MESSAGE(std::isfinite(t), where);
+          CHECK_MESSAGE(us(2 * m, n, k) > 0.95 * t, where);
+          CHECK_MESSAGE(us(m, 2 * n, k) > 0.95 * t, where);
+          CHECK_MESSAGE(us(m, n, 2 * k) > 0.95 * t, where);
+          if (format.operand_bytes == 2 && !format.quantises) {
+            CHECK_MESSAGE(t > ideal_microseconds(GemmCall{.m = m, .n = n, .k = k}, format, gpu),
+                          where);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("experts by hand: the weights of those visited, and the arithmetic of every row") {
+  const Values c = coefficients(moe_form(), {{"launch", 5},
+                                             {"arithmetic", 1},
+                                             {"tile_edge", 0.1},
+                                             {"tile_latency", 0.001},
+                                             {"step_latency", 0.005},
+                                             {"memory", 0.5},
+                                             {"sm_bandwidth", 20},
+                                             {"stream", 3},
+                                             {"overlap", 16},
+                                             {"wave_overlap", 1},
+                                             {"remote", 0.001},
+                                             {"token", 1e-5}});
+  MoeCall call{.tokens = 4, .hidden = 4096, .inter = 1536, .top_k = 8, .experts = 128};
+  const double expert = 3.0 * 4096 * 1536 * 2 / (3.35e6 * 0.5);
+  CHECK(time(moe_form(), call, "bf16", "H100-80GB-SXM", c) == rel(5 + 32 * expert, 0.01));
+  call.tokens = 16;
+  CHECK(time(moe_form(), call, "bf16", "H100-80GB-SXM", c) == rel(5 + 128 * expert, 0.01));
+  call.ep = 8;
+  CHECK(time(moe_form(), call, "bf16", "H100-80GB-SXM", c) == rel(5 + 16 * expert, 0.02));
+  call.ep = 1;
+  call.tp = 4;
+  CHECK(time(moe_form(), call, "bf16", "H100-80GB-SXM", c) == rel(5 + 32 * expert, 0.03));
+  call = {.tokens = 65536, .hidden = 4096, .inter = 1536, .top_k = 8, .experts = 128};
+  const double rows = 6.0 * 65536 * 8 * 4096 * 1536 / 989.4e6;
+  CHECK(time(moe_form(), call, "bf16", "H100-80GB-SXM", c) == rel(rows, 0.1));
+}
+
+TEST_CASE("experts: more tokens never cost less; sharing divides; skew weighs on the busiest GPU") {
+  const Values c = coefficients(moe_form());
+  for (std::string_view gpu : {"A100-80GB-SXM", "H200-141GB-SXM"}) {
+    for (double skew : {0.0, 0.6, 1.0, 1.2, 2.0}) {
+      for (double ep : {1., 8.}) {
+        double before = 0;
+        for (double tokens = 1; tokens <= 65536; tokens *= 1.5) {
+          const MoeCall call{.tokens = tokens,
+                             .hidden = 7168,
+                             .inter = 2048,
+                             .top_k = 8,
+                             .experts = 256,
+                             .ep = ep,
+                             .skew = skew};
+          const double us = time(moe_form(), call, "fp8_block", gpu, c);
+          REQUIRE(std::isfinite(us));
+          CHECK_MESSAGE(us > 0.97 * before, gpu, " ", skew, " ", ep, " ", tokens);
+          before = us;
+        }
+      }
+    }
+  }
+  MoeCall call{.tokens = 8192, .hidden = 4096, .inter = 1536, .top_k = 8, .experts = 128};
+  const double whole = time(moe_form(), call, "bf16", "H100-80GB-SXM", c);
+  call.ep = 8;
+  const double even = time(moe_form(), call, "bf16", "H100-80GB-SXM", c);
+  call.skew = 1.2;
+  const double skewed = time(moe_form(), call, "bf16", "H100-80GB-SXM", c);
+  CHECK(even < whole / 3);
+  CHECK(skewed > even);
+  CHECK(skewed < whole);
+}
+
+TEST_CASE("grouped products: an expert's rows cost a tile, then by the row") {
+  const Values c = coefficients(grouped_gemm_form());
+  const auto us = [&](double per_expert, bool masked = true) {
+    return time(grouped_gemm_form(),
+                GroupedGemmCall{.rows = 32 * per_expert,
+                                .experts = 32,
+                                .rows_padded = 32 * per_expert,
+                                .n = 4096,
+                                .k = 7168,
+                                .masked = masked},
+                "fp8_block", "H20", c);
+  };
+  CHECK(us(32) == rel(us(1), 0.1));
+  CHECK(us(64) < 1.2 * us(1));
+  CHECK(us(2048) == rel(2 * us(1024), 0.05));
+  CHECK(us(512, false) == us(512));  // the same until fitted
+}
+
+TEST_CASE("elementwise by hand: launches, one row's time, the stream") {
+  const Values c = coefficients(elementwise_form(), {{"add_launch", 1.5},
+                                                     {"add_row", 0.25},
+                                                     {"add_bandwidth", 0.5},
+                                                     {"cache_share", 0.01},
+                                                     {"cache_rate", 1},
+                                                     {"overlap", 16},
+                                                     {"embedding_launch", 2},
+                                                     {"gather", 0.7}});
+  ElementwiseCall call{
+      .kind = ElementwiseKind::kAdd, .rows = 1, .bytes_read = 16384, .bytes_written = 8192};
+  CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) == rel(1.5 + 24 * 0.25, 1e-3));
+  call.kernels = 3;
+  CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) == rel(4.5 + 24 * 0.25, 1e-3));
+  call = {.kind = ElementwiseKind::kAdd, .rows = 65536, .bytes_read = 2e9, .bytes_written = 1e9};
+  CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) ==
+        rel(1.5 + 3e9 / (3.35e6 * 0.5), 2e-3));
+  call = {.kind = ElementwiseKind::kEmbedding, .rows = 10, .bytes_read = 100, .bytes_written = 100};
+  CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) == rel(2 + 7, 1e-9));
+  call.rows = 17;
+  CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) < 3);
+}
+
+TEST_CASE("gemm: fitted to some shapes of one GPU it holds on others, and on its sibling") {
+  const auto data = test::data_dir();
+  if (!data) return;
+  const MeasuredFile file = read_measured(*data / "measured" / "gemm.csv");
+  std::vector<const MeasuredRow*> fitted, held, sibling;
+  for (const MeasuredRow& row : file.rows) {
+    if (row.stack != "aic-trtllm-1.3.0rc20" || row.format.name != "bf16") continue;
+    if (row.gpu->name == "H200-141GB-SXM") {
+      sibling.push_back(&row);
+    } else if (row.gpu->name == "H100-80GB-SXM") {
+      (is_held_out(row) ? held : fitted).push_back(&row);
+    }
+  }
+  if (fitted.empty() || held.empty() || sibling.empty()) {
+    fmt::print("KVSIM-SKIPPED: the data have no such rows\n");
+    return;
+  }
+  FitOptions options;
+  options.iterations = 15;
+  options.rounds = 3;
+  const FitResult fit = fit_form(gemm_form(), fitted, {}, options);
+  const auto mape = [&](const std::vector<const MeasuredRow*>& rows) {
+    double sum = 0;
+    for (const MeasuredRow* row : rows) {
+      sum += std::abs(gemm_form().microseconds(row->call, row->format, kernel_gpu(*row->gpu),
+                                               fit.coefficients.data()) /
+                          row->us -
+                      1);
+    }
+    return sum / static_cast<double>(rows.size());
+  };
+  CHECK(mape(held) < 0.06);
+  CHECK(mape(sibling) < 0.08);
+}
