@@ -5,6 +5,7 @@ namespace kvsim {
 std::vector<Command> validate_commands() {
   return {
       // One line a subcommand, in the order that help shows them.
+      validate_published_command(),
   };
 }
 

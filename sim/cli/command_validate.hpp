@@ -11,4 +11,6 @@ namespace kvsim {
 /// table of command_validate.cpp.
 [[nodiscard]] std::vector<Command> validate_commands();
 
+[[nodiscard]] Command validate_published_command();
+
 }  // namespace kvsim

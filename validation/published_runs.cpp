@@ -1,0 +1,85 @@
+#include "validation/published_runs.hpp"
+
+#include <algorithm>
+
+#include "models/units/error.hpp"
+#include "sim/scenario/keys.hpp"
+
+namespace kvsim {
+namespace {
+
+MethodSite site_of(const Llm& llm, Dtype kv_dtype) {
+  const AttentionSpec& attention = llm.layers.front().attention;
+  MethodSite site{.recorded = kv_dtype,
+                  .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
+                  .windows = {},
+                  .n_layers = llm.n_layers(),
+                  .d_model = llm.d_model};
+  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  return site;
+}
+
+/// The largest n in [0, most] for which `fits` holds; it holds up to some n and not beyond.
+template <class Fits>
+std::int64_t largest(std::int64_t most, Fits fits) {
+  std::int64_t good = 0;
+  std::int64_t bad = 1;
+  while (bad <= most && fits(bad)) {
+    good = bad;
+    bad *= 2;
+  }
+  bad = std::min(bad, most + 1);
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+}  // namespace
+
+PublishedRuns::PublishedRuns(const PublishedSetup& setup, const Llm& llm, MethodSpec method)
+    : setup_{setup}, llm_{llm}, method_{std::move(method)}, gpu_{setup.gpu} {
+  if (setup.gpu != nullptr && setup.card_memory && *setup.card_memory <= setup.gpu->hbm) {
+    own_gpu_ = *setup.gpu;
+    own_gpu_->hbm_usable = *setup.card_memory;
+    gpu_ = &*own_gpu_;
+  }
+  weight_dtype_ = setup.weights ? setup.weights->weights : llm.compute_dtype;
+  kv_dtype_ = setup.kv_dtype ? *setup.kv_dtype : default_kv_dtype(llm, weight_dtype_);
+}
+
+StaticSpec PublishedRuns::spec(const RunSize& size) {
+  StaticSpec spec;
+  spec.llm = &llm_;
+  spec.gpu = gpu_;
+  spec.stack = setup_.stack;
+  spec.weight_dtype = weight_dtype_;
+  spec.kv_dtype = kv_dtype_;
+  spec.batch = size.batch;
+  spec.prompt_tokens = size.prompt;
+  spec.output_tokens = size.steps;
+  spec.method = make_method(method_, size.prompt, site_of(llm_, kv_dtype_));
+  return spec;
+}
+
+const StaticResult& PublishedRuns::run(const RunSize& size) {
+  const auto found = results_.find(size);
+  if (found != results_.end()) return found->second;
+  if (setup_.gpus > 1) throw InputError{"tensor parallelism is not modelled"};
+  return results_.emplace(size, run_static(spec(size), {.max_samples = 3})).first->second;
+}
+
+std::int64_t PublishedRuns::largest_batch(std::int64_t prompt, std::int64_t steps) {
+  return largest(kMostBatch, [&](std::int64_t batch) {
+    return !run({.batch = batch, .prompt = prompt, .steps = steps}).oom;
+  });
+}
+
+std::int64_t PublishedRuns::longest_prompt(std::int64_t batch, std::int64_t most) {
+  return largest(most, [&](std::int64_t prompt) {
+    return !run({.batch = batch, .prompt = prompt, .steps = 1}).oom;
+  });
+}
+
+}  // namespace kvsim

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "sim/serve/static_run.hpp"
+#include "validation/published_setup.hpp"
+
+namespace kvsim {
+
+/// A run of a published set-up.
+struct RunSize {
+  std::int64_t batch = 1;
+  std::int64_t prompt = 1;
+  std::int64_t steps = 0;  // decode steps
+
+  friend auto operator<=>(const RunSize&, const RunSize&) = default;
+};
+
+/// Static runs of one published set-up and one of its models. Results are kept, since several
+/// figures of a row come from one run.
+class PublishedRuns {
+ public:
+  /// `method`: in place of the row's own where a baseline is run. Errors of the methods below:
+  /// InputError where the set-up cannot be run at all (no closed size law, heads that do not
+  /// divide).
+  PublishedRuns(const PublishedSetup& setup, const Llm& llm, MethodSpec method);
+
+  [[nodiscard]] const StaticResult& run(const RunSize& size);
+  [[nodiscard]] StaticSpec spec(const RunSize& size);
+  /// Largest batch whose run fits; 0: not even one sequence.
+  [[nodiscard]] std::int64_t largest_batch(std::int64_t prompt, std::int64_t steps);
+  /// Longest prompt whose run of one step fits, up to `most`.
+  [[nodiscard]] std::int64_t longest_prompt(std::int64_t batch, std::int64_t most);
+
+  [[nodiscard]] const Llm& llm() const { return llm_; }
+  [[nodiscard]] const Gpu& gpu() const { return *gpu_; }
+  [[nodiscard]] const Stack& stack() const { return *setup_.stack; }
+  [[nodiscard]] Dtype weight_dtype() const { return weight_dtype_; }
+  [[nodiscard]] Dtype kv_dtype() const { return kv_dtype_; }
+
+ private:
+  const PublishedSetup& setup_;
+  const Llm& llm_;
+  MethodSpec method_;
+  std::optional<Gpu> own_gpu_;  // with the memory that the row states
+  const Gpu* gpu_;
+  Dtype weight_dtype_;
+  Dtype kv_dtype_;
+  std::map<RunSize, StaticResult> results_;
+};
+
+}  // namespace kvsim

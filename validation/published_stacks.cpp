@@ -1,0 +1,192 @@
+#include "validation/published_stacks.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "validation/published_text.hpp"
+
+namespace kvsim {
+namespace {
+
+/// A framework's name holds all words of `all`, or of a row's framework and note together.
+struct Pattern {
+  std::vector<std::string_view> all;
+  std::string_view stack;  // empty: known, and no profile
+  std::string_view why{};  // of an empty one
+};
+
+/// First that fits; the more particular stand before the general.
+const std::vector<Pattern>& patterns() {
+  static const std::vector<Pattern> table{
+      {{"tensorrt-llm"}, "trtllm"},
+      {{"trt-llm"}, "trtllm"},
+      {{"nim"}, "trtllm"},
+      {{"vllm/"}, "", "two systems under one name"},
+      {{"vllm"}, "vllm"},
+      {{"aphrodite"}, "vllm"},
+      {{"sglang"}, "sglang"},
+      {{"lmdeploy"}, "lmdeploy"},
+      {{"turbomind"}, "lmdeploy"},
+      {{"gpt-fast", "eager"}, "torch-static"},
+      {{"gpt-fast"}, "gpt-fast"},
+      {{"zero-inference"}, "", "weights stream from host memory or disk: no profile does that"},
+      {{"accelerate"}, "", "weights stream from host memory or disk: no profile does that"},
+      {{"flexgen"}, "flexgen"},
+      {{"flexllmgen"}, "flexgen"},
+      {{"legacy", "cache"}, "hf-legacy"},
+      {{"static", "torch.compile"}, "gpt-fast"},
+      {{"staticcache"}, "torch-static"},
+      {{"pre-allocated"}, "torch-static"},
+      {{"static kv"}, "torch-static"},
+      {{"eager"}, "hf-eager"},
+      {{"hf", "sdpa"}, "hf-sdpa"},
+      {{"hf", "flash"}, "hf-flash"},
+      {{"hf", "fa2"}, "hf-flash"},
+      {{"hf", "fa 2"}, "hf-flash"},
+      {{"hf", "fa3"}, "hf-flash"},
+      {{"transformers", "sdpa"}, "hf-sdpa"},
+      {{"transformers", "flash"}, "hf-flash"},
+      {{"kvpress"}, "hf-flash"},
+      {{"hf"}, "hf-sdpa"},
+      {{"huggingface"}, "hf-sdpa"},
+      {{"hugging face"}, "hf-sdpa"},
+      {{"transformers"}, "hf-sdpa"},
+      {{"pytorch", "flash"}, "torch-static"},
+  };
+  return table;
+}
+
+/// The version "0.6.3" as 0.006003 after `name`; nullopt if none stands there.
+std::optional<double> version_after(std::string_view text, std::string_view name) {
+  const std::string all = plain_text(text);
+  auto at = all.find(name);
+  for (; at != std::string::npos; at = all.find(name, at + 1)) {
+    std::size_t end = at + name.size();
+    while (end < all.size() && (all[end] == ' ' || all[end] == '=' || all[end] == 'v')) ++end;
+    double version = 0;
+    double weight = 1;
+    std::size_t digits = 0;
+    int parts = 0;
+    while (end < all.size() && parts < 3) {
+      double part = 0;
+      std::size_t of_part = 0;
+      while (end < all.size() && all[end] >= '0' && all[end] <= '9') {
+        part = part * 10 + (all[end++] - '0');
+        ++of_part;
+      }
+      if (of_part == 0) break;
+      version += part * weight;
+      weight /= 1000;
+      digits += of_part;
+      ++parts;
+      if (end >= all.size() || all[end] != '.') break;
+      ++end;
+    }
+    if (digits > 0 && parts >= 2) return version;
+  }
+  return std::nullopt;
+}
+
+const Stack* stack_of(std::string_view name) {
+  for (const Stack& stack : builtin_stacks()) {
+    if (stack.name == name) return &stack;
+  }
+  return nullptr;
+}
+
+/// vLLM's engines: V1 became the default with 0.8 (March 2025, about pull request 13,700).
+std::string_view vllm_engine(const PublishedRow& row, std::string& assumed) {
+  constexpr double kV1 = 0.008;
+  constexpr double kV1Thread = 13700;
+  if (has_word(row.framework, "v0")) return "vllm-v0";
+  if (has_word(row.framework, "v1")) return "vllm";
+  for (const std::string* text : {&row.framework, &row.note}) {
+    if (const auto version = version_after(*text, "vllm")) {
+      return *version < kV1 ? "vllm-v0" : "vllm";
+    }
+    if (const auto year = number_at(without_brackets(*text), "vllm"); year && *year > 2000) {
+      return *year < 2025 ? "vllm-v0" : "vllm";
+    }
+  }
+  for (const TextPart& part : parts_of(row.framework)) {
+    if (part.number && *part.number > 2000 && *part.number < 2100) {
+      return *part.number < 2025 ? "vllm-v0" : "vllm";
+    }
+  }
+  if (has_text(row.source, "vllm-project/vllm")) {
+    for (const std::string_view kind : {"pr", "issue"}) {
+      if (const auto thread = number_at(row.source, kind)) {
+        return *thread < kV1Thread ? "vllm-v0" : "vllm";
+      }
+    }
+  }
+  assumed = "vLLM without a version: its engine before 0.8";
+  return "vllm-v0";
+}
+
+}  // namespace
+
+StackMatch match_stack(const PublishedRow& row, bool wants_scores) {
+  const std::string name = plain_text(row.framework);
+  if (name.empty()) {
+    return {.stack = nullptr, .reason = "no framework is stated"};
+  }
+  for (const Pattern& pattern : patterns()) {
+    const bool fits = std::all_of(pattern.all.begin(), pattern.all.end(), [&](std::string_view w) {
+      return name.find(w) != std::string::npos;
+    });
+    if (!fits) continue;
+    if (pattern.stack.empty()) return {.stack = nullptr, .reason = std::string{pattern.why}};
+    StackMatch match;
+    std::string_view wanted = pattern.stack;
+    if (wanted == "vllm") wanted = vllm_engine(row, match.assumed);
+    // DynamicCache came with transformers 4.36; before it the cache was a tuple grown by torch.cat.
+    constexpr double kDynamicCache = 4.036;
+    if (wanted.starts_with("hf-") && wanted != "hf-legacy") {
+      const auto version = version_after(name, "transformers");
+      if (version && *version < kDynamicCache) wanted = "hf-legacy";
+      if (wants_scores && wanted == "hf-sdpa") {
+        wanted = "hf-eager";
+        match.assumed = "attention scores are read: eager attention";
+      } else if (wanted == "hf-sdpa" && name.find("sdpa") == std::string::npos) {
+        match.assumed = "attention not stated: PyTorch's scaled_dot_product_attention";
+      }
+    }
+    match.stack = stack_of(wanted);
+    if (match.stack == nullptr) {
+      match.reason = fmt::format("no profile of the stack {} yet", wanted);
+    }
+    return match;
+  }
+  return {.stack = nullptr,
+          .reason = fmt::format("no profile of the framework \"{}\"", row.framework)};
+}
+
+bool fitted_on(const Stack& stack, const std::string& source) {
+  // "github NVIDIA/kvpress notebooks/…" is known by its repository, a paper by its first word, or
+  // the whole of it where that word is common.
+  const std::string plain = plain_text(source);
+  std::string token;
+  if (plain.starts_with("github ")) {
+    const auto end = plain.find(' ', 7);
+    token = plain.substr(7, end == std::string::npos ? std::string::npos : end - 7);
+  } else {
+    const auto end = plain.find(' ');
+    token = plain.substr(0, end);
+  }
+  if (token.size() < 3) return false;
+  return std::any_of(stack.sources.begin(), stack.sources.end(), [&](const auto& entry) {
+    const std::string text = plain_text(entry.second);
+    if (text.find(token) != std::string::npos) return true;
+    // "Qwen2.5 speed benchmark" is QwenLM/Qwen2.5.
+    const auto slash = token.find('/');
+    return slash != std::string::npos && token.size() - slash > 5 &&
+           has_word(text, std::string_view{token}.substr(slash + 1));
+  });
+}
+
+}  // namespace kvsim
