@@ -183,7 +183,8 @@ MethodMatch match_method(const std::string& method, const std::string& params,
       spec.params["token_budget"] =
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::llround(entries)));
     }
-  } else if (takes_budget(spec.name) && !spec.params.contains("ratio")) {
+  } else if (takes_budget(spec.name) && !spec.params.contains("ratio") &&
+             !spec.params.contains("total")) {
     if (const auto share = number_at(params, "ratio");
         share && !has_text(params, "cache ratio") && *share < 1) {
       spec.budget = Budget{.fraction = 1 - *share, .entries = 0};  // share removed, as kvpress

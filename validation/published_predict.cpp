@@ -54,6 +54,7 @@ class RowPrediction {
   // Sizes of the run that the row describes.
   std::int64_t prompt();
   std::int64_t steps();
+  std::int64_t steps_before();
   bool is_steady() const;
   std::int64_t batch(PublishedRuns& runs);
   const StaticResult& fitting(PublishedRuns& runs, const RunSize& size);
@@ -87,8 +88,13 @@ class RowPrediction {
 std::int64_t RowPrediction::prompt() {
   if (setup_.cache_tokens) return *setup_.cache_tokens;
   need("prompt");
-  if (setup_.output && setup_.output->context) return *setup_.output->context;
   return setup_.prompt->tokens;
+}
+
+/// Decode steps between the prompt and a context that the row names for its step.
+std::int64_t RowPrediction::steps_before() {
+  if (!setup_.output || !setup_.output->context) return 0;
+  return std::max<std::int64_t>(0, *setup_.output->context - prompt());
 }
 
 /// A decode step at a context: said so, or nothing said of an output.
@@ -98,10 +104,10 @@ bool RowPrediction::is_steady() const {
 }
 
 std::int64_t RowPrediction::steps() {
-  if (is_steady()) return 1;
+  if (is_steady()) return steps_before() + 1;
   need("output");
   const OutputText& output = *setup_.output;
-  if (output.by_context) return output.tokens;
+  if (output.by_context) return steps_before() + output.tokens;
   return std::max<std::int64_t>(0, output.tokens - 1);
 }
 
@@ -133,8 +139,8 @@ const StaticResult& RowPrediction::fitting(PublishedRuns& runs, const RunSize& s
 }
 
 double RowPrediction::step_time(PublishedRuns& runs) {
-  const RunSize size{.batch = batch(runs), .prompt = prompt(), .steps = 1};
-  return fitting(runs, size).decode_time->count();
+  const RunSize size{.batch = batch(runs), .prompt = prompt(), .steps = steps()};
+  return fitting(runs, size).timeline.back().time.count();
 }
 
 double RowPrediction::prefill_time(PublishedRuns& runs, std::int64_t n) {
@@ -303,7 +309,6 @@ double RowPrediction::relative_figure(std::string_view name) {
   if (name == "compression_ratio" || name == "removed_fraction") {
     constexpr std::int64_t kLong = 4096;
     const bool stated = setup_.prompt.has_value();
-    if (!stated && !row_.prompt_len.empty()) need("prompt");
     if (!stated) assumed_.push_back(fmt::format("no length is stated: {} tokens", kLong));
     const RunSize size{.batch = 1, .prompt = stated ? prompt() : kLong, .steps = 0};
     PublishedRuns own = own_runs();
@@ -335,6 +340,16 @@ double RowPrediction::relative_figure(std::string_view name) {
   const auto [spec, peak] = baseline();
   PublishedRuns base{plain, llm_, spec};
   if (name == "relative_memory" || name == "mem_saving_pct") {
+    // Where both fill the card, the comparison is at the batch that the larger cache allows.
+    if (setup_.batch && setup_.batch->as_many_as_fit) {
+      plain.batch = BatchText{
+          .sequences = std::max<std::int64_t>(1, std::min(mine.largest_batch(prompt(), steps()),
+                                                          base.largest_batch(prompt(), steps())))};
+      RowPrediction at{row_, plain, llm_, assumed_};
+      const double fixed = peak ? at.peak_bytes(mine) / at.peak_bytes(base)
+                                : at.cache_bytes(mine) / at.cache_bytes(base);
+      return name == "relative_memory" ? fixed : 100 * (1 - fixed);
+    }
     const double ratio =
         peak ? peak_bytes(mine) / peak_bytes(base) : cache_bytes(mine) / cache_bytes(base);
     return name == "relative_memory" ? ratio : 100 * (1 - ratio);

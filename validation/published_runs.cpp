@@ -39,7 +39,13 @@ std::int64_t largest(std::int64_t most, Fits fits) {
 }  // namespace
 
 PublishedRuns::PublishedRuns(const PublishedSetup& setup, const Llm& llm, MethodSpec method)
-    : setup_{setup}, llm_{llm}, method_{std::move(method)}, gpu_{setup.gpu} {
+    : setup_{setup}, llm_{llm}, method_{std::move(method)}, gpu_{setup.gpu}, stack_{setup.stack} {
+  if (setup.stack != nullptr && setup.all_logits) {
+    own_stack_ = *setup.stack;
+    own_stack_->logits = LogitPositions::kAll;
+    own_stack_->logits_fp32 = true;
+    stack_ = &*own_stack_;
+  }
   if (setup.gpu != nullptr && setup.card_memory && *setup.card_memory <= setup.gpu->hbm) {
     own_gpu_ = *setup.gpu;
     own_gpu_->hbm_usable = *setup.card_memory;
@@ -53,7 +59,7 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
   StaticSpec spec;
   spec.llm = &llm_;
   spec.gpu = gpu_;
-  spec.stack = setup_.stack;
+  spec.stack = stack_;
   spec.weight_dtype = weight_dtype_;
   spec.kv_dtype = kv_dtype_;
   spec.batch = size.batch;

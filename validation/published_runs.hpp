@@ -38,7 +38,7 @@ class PublishedRuns {
 
   [[nodiscard]] const Llm& llm() const { return llm_; }
   [[nodiscard]] const Gpu& gpu() const { return *gpu_; }
-  [[nodiscard]] const Stack& stack() const { return *setup_.stack; }
+  [[nodiscard]] const Stack& stack() const { return *stack_; }
   [[nodiscard]] Dtype weight_dtype() const { return weight_dtype_; }
   [[nodiscard]] Dtype kv_dtype() const { return kv_dtype_; }
 
@@ -48,6 +48,8 @@ class PublishedRuns {
   MethodSpec method_;
   std::optional<Gpu> own_gpu_;  // with the memory that the row states
   const Gpu* gpu_;
+  std::optional<Stack> own_stack_;  // as the row's version has it
+  const Stack* stack_;
   Dtype weight_dtype_;
   Dtype kv_dtype_;
   std::map<RunSize, StaticResult> results_;

@@ -11,6 +11,7 @@
 #include "models/units/error.hpp"
 #include "models/units/units_parse.hpp"
 #include "validation/published_methods.hpp"
+#include "validation/published_metrics.hpp"
 #include "validation/published_stacks.hpp"
 
 namespace kvsim {
@@ -50,7 +51,7 @@ const Llm& model_named(const std::string& cell, std::string& assumed) {
   for (const std::string& name : {bare, without_endings(bare)}) {
     if (const Llm* found = find_or_null(name)) return *found;
   }
-  // A family without its version ("Mistral-7B", "Llama3"): the first of those that begin so.
+  // A family without its version ("Mistral-7B", "Llama3"): the smallest of those that begin so.
   const auto squeezed = [](std::string_view text) {
     std::string out;
     for (const char c : plain_text(text)) {
@@ -63,7 +64,8 @@ const Llm& model_named(const std::string& cell, std::string& assumed) {
   for (const Llm& llm : builtin_llms()) {
     if (key.size() < 3) break;
     if (squeezed(llm.name) == key) return llm;
-    if (first == nullptr && squeezed(llm.name).starts_with(key)) first = &llm;
+    const bool nearer = first == nullptr || parameters(llm) < parameters(*first);
+    if (nearer && squeezed(llm.name).starts_with(key)) first = &llm;
   }
   if (first != nullptr) {
     assumed = fmt::format("\"{}\" is taken as {}", cell, first->name);
@@ -277,7 +279,9 @@ PublishedSetup read_setup(const PublishedRow& row) {
     try {
       const MethodNeeds needs =
           make_method(*out.method, out.prompt->tokens, {.n_layers = 32, .d_model = 4096})->needs();
-      wants_scores = needs.prompt_scores == PromptScoreClass::kColumnSums;
+      // A method that computes them itself, in pieces where need be, runs beside fused attention.
+      wants_scores =
+          needs.prompt_scores == PromptScoreClass::kColumnSums && !needs.retries_smaller_chunks;
     } catch (const InputError& error) {
       out.method.reset();
       lacks("method", error.what());
@@ -289,7 +293,13 @@ PublishedSetup read_setup(const PublishedRow& row) {
     lacks("stack", stack.reason);
   } else {
     assume(stack.assumed);
-    out.fitted = fitted_on(*out.stack, row.source);
+    if (stack.all_logits && out.stack->logits == LogitPositions::kLast) {
+      out.all_logits = true;
+      assume("transformers before 4.45: logits of all positions, in fp32");
+    }
+    const PublishedMetricInfo* metric = find_metric_rule(row.metric);
+    out.fitted =
+        fitted_on(*out.stack, row.source, metric != nullptr && metric->kind == MetricKind::kTime);
   }
   judge_scope(row, out);
   return out;

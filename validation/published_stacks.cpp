@@ -91,6 +91,24 @@ std::optional<double> version_after(std::string_view text, std::string_view name
   return std::nullopt;
 }
 
+}  // namespace
+
+std::optional<int> arxiv_month(const std::string& source) {
+  const std::string text = plain_text(source);
+  const auto at = text.find("arxiv");
+  if (at == std::string::npos) return std::nullopt;
+  for (const TextPart& part : parts_of(std::string_view{text}.substr(at + 5))) {
+    if (!part.number) continue;
+    const int month = static_cast<int>(*part.number);
+    return month > 700 && month < 9913 && month % 100 >= 1 && month % 100 <= 12
+               ? std::optional{month}
+               : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
 const Stack* stack_of(std::string_view name) {
   for (const Stack& stack : builtin_stacks()) {
     if (stack.name == name) return &stack;
@@ -146,9 +164,17 @@ StackMatch match_stack(const PublishedRow& row, bool wants_scores) {
     if (wanted == "vllm") wanted = vllm_engine(row, match.assumed);
     // DynamicCache came with transformers 4.36; before it the cache was a tuple grown by torch.cat.
     constexpr double kDynamicCache = 4.036;
+    constexpr int kDynamicCacheMonth = 2312;  // December 2023
+    constexpr double kLastLogits = 4.045;     // num_logits_to_keep
     if (wanted.starts_with("hf-") && wanted != "hf-legacy") {
       const auto version = version_after(name, "transformers");
-      if (version && *version < kDynamicCache) wanted = "hf-legacy";
+      const auto month = arxiv_month(row.source);
+      const bool old_paper = !version && month && *month < kDynamicCacheMonth;
+      if ((version && *version < kDynamicCache) || (old_paper && wanted == "hf-sdpa")) {
+        wanted = "hf-legacy";
+        if (old_paper) match.assumed = "a paper of before transformers 4.36: its tuple caches";
+      }
+      match.all_logits = version && *version < kLastLogits;
       if (wants_scores && wanted == "hf-sdpa") {
         wanted = "hf-eager";
         match.assumed = "attention scores are read: eager attention";
@@ -166,7 +192,12 @@ StackMatch match_stack(const PublishedRow& row, bool wants_scores) {
           .reason = fmt::format("no profile of the framework \"{}\"", row.framework)};
 }
 
-bool fitted_on(const Stack& stack, const std::string& source) {
+bool fitted_on(const Stack& stack, const std::string& source, bool of_time) {
+  // What bears on bytes; all else is of time.
+  constexpr std::array<std::string_view, 14> kOfBytes{
+      "growth",       "rounds_allocations", "keeps_inputs",  "context",         "usable_fraction",
+      "logits",       "logits_fp32",        "sampler_bytes", "graphs",          "communication",
+      "block_tokens", "prefill_chunk",      "max_num_seqs",  "full_causal_mask"};
   // "github NVIDIA/kvpress notebooks/…" is known by its repository, a paper by its first word, or
   // the whole of it where that word is common.
   const std::string plain = plain_text(source);
@@ -180,6 +211,9 @@ bool fitted_on(const Stack& stack, const std::string& source) {
   }
   if (token.size() < 3) return false;
   return std::any_of(stack.sources.begin(), stack.sources.end(), [&](const auto& entry) {
+    const bool of_bytes =
+        std::find(kOfBytes.begin(), kOfBytes.end(), entry.first) != kOfBytes.end();
+    if (of_bytes == of_time) return false;
     const std::string text = plain_text(entry.second);
     if (text.find(token) != std::string::npos) return true;
     // "Qwen2.5 speed benchmark" is QwenLM/Qwen2.5.
