@@ -116,12 +116,12 @@ void set_intervals(std::vector<ScoredRow>& rows) {
   for (const ScoredRow& row : rows) {
     if (!row.error() || row.inconsistent || *row.prediction.value == 0) continue;
     const double ratio = *row.value / *row.prediction.value;
-    by_stack[{*row.kind, row.stack}][document_of(row.row.source)].push_back(ratio);
-    by_kind[*row.kind][document_of(row.row.source)].push_back(ratio);
+    by_stack[{*row.kind, row.stack}][row.document].push_back(ratio);
+    by_kind[*row.kind][row.document].push_back(ratio);
   }
   for (ScoredRow& row : rows) {
     if (!row.prediction.value || !row.kind || *row.kind == MetricKind::kOom) continue;
-    const std::string document = document_of(row.row.source);
+    const std::string document = row.document;
     auto spread = spread_elsewhere(by_stack[{*row.kind, row.stack}], document);
     if (!spread) spread = spread_elsewhere(by_kind[*row.kind], document);
     if (!spread) continue;
@@ -150,6 +150,7 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     scored.dtype = without_brackets(row.dtype);
     if (const auto* rule = find_metric_rule(row.metric)) scored.kind = rule->kind;
     scored.value = setup.value;
+    scored.document = document_of(row.source);
     scored.prediction = predict_published(row, setup);
     scored.in_scope = setup.in_scope;
     scored.out_of_scope = setup.out_of_scope;

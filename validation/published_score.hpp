@@ -19,6 +19,7 @@ namespace kvsim {
 struct ScoredRow {
   PublishedRow row;
   std::string gpu, stack, dtype;  // names of the catalogue, or as the file has them
+  std::string document;           // the source without the place in it
   std::optional<MetricKind> kind{};
   std::optional<double> value{};
   PublishedPrediction prediction{};
