@@ -71,7 +71,7 @@ constexpr std::array kRules{
 };
 
 constexpr std::array<std::string_view, 8> kKindNames{
-    "peak memory", "cache size", "engine memory", "capacity", "oom", "time", "kernel", "relative"};
+    "peak memory", "cache size", "start-up", "capacity", "oom", "time", "kernel", "relative"};
 
 }  // namespace
 

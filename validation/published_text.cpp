@@ -166,7 +166,9 @@ std::optional<PromptText> parse_prompt(std::string_view text, std::string_view n
     if (const auto room = as_count(number_at(text, "allocated for"))) out.allocated = room;
     return out;
   }
-  if (has_text(text, "<") || has_text(text, "up to")) return std::nullopt;
+  if (outside.starts_with('-') || has_text(text, "<") || has_text(text, "up to")) {
+    return std::nullopt;  // negative, or an upper bound
+  }
   std::vector<double> numbers = numbers_in(outside);
   if (numbers.empty()) {
     // "LongBench avg (about 6K)": the mean stands in the brackets.
@@ -185,6 +187,7 @@ std::optional<PromptText> parse_prompt(std::string_view text, std::string_view n
 std::optional<OutputText> parse_output(std::string_view text, std::int64_t prompt) {
   const std::string outside = without_brackets(text);
   OutputText out;
+  if (outside.starts_with('-')) return std::nullopt;
   std::vector<std::int64_t> counts;
   std::string spaced = outside;  // "20K-54K" is two numbers
   std::replace(spaced.begin(), spaced.end(), '-', ' ');
@@ -232,7 +235,7 @@ std::optional<BatchText> parse_batch(std::string_view text, std::string_view not
     return out;
   }
   const std::vector<double> numbers = numbers_in(outside);
-  if (numbers.size() != 1) return std::nullopt;
+  if (outside.starts_with('-') || numbers.size() != 1) return std::nullopt;
   const auto count = as_count(numbers.front());
   if (!count || *count < 1) return std::nullopt;
   out.sequences = *count;
