@@ -40,8 +40,8 @@ class RowPrediction {
   void need(std::string_view what) const {
     if (const std::string* why = setup_.why_missing(what)) throw NotExpressible{*why};
   }
-  [[nodiscard]] double in_unit(double bytes, bool printed) const {
-    const auto unit = bytes_in(row_.unit, row_.note, printed);
+  [[nodiscard]] double in_unit(double bytes) const {
+    const auto unit = bytes_in(row_.unit, row_.note, setup_.binary_document);
     if (!unit) throw NotExpressible{fmt::format("no unit of bytes in \"{}\"", row_.unit)};
     return bytes / *unit;
   }
@@ -335,7 +335,7 @@ double RowPrediction::relative_figure(std::string_view name) {
   need("method");
   if (name == "mem_saving_gb") {
     PublishedRuns full{plain, llm_, {.name = "full", .params = {}, .budget = {}}};
-    return in_unit(peak_bytes(full) - peak_bytes(mine), true);
+    return in_unit(peak_bytes(full) - peak_bytes(mine));
   }
   const auto [spec, peak] = baseline();
   PublishedRuns base{plain, llm_, spec};
@@ -371,23 +371,23 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
       need("weights");
       need("stack");
       PublishedRuns runs = own_runs();
-      return in_unit(peak_bytes(runs), true);
+      return in_unit(peak_bytes(runs));
     }
     case MetricKind::kCacheSize: {
       if (metric.name == "kv_bytes_per_token") {
         PublishedRuns runs = own_runs();
-        return in_unit(count(full_cache_bytes(llm_, 1, runs.kv_dtype())), false);
+        return in_unit(count(full_cache_bytes(llm_, 1, runs.kv_dtype())));
       }
       if (setup_.memory_fraction || metric.name == "kv_capacity_tokens") {
         throw NotExpressible{"no model of an engine's start-up yet"};
       }
       PublishedRuns runs = own_runs();
-      return in_unit(cache_bytes(runs), false);
+      return in_unit(cache_bytes(runs));
     }
     case MetricKind::kEngineMemory:
       if (metric.name == "weights_gb") {
         need("weights");
-        return in_unit(count(loaded_weight_bytes(llm_, setup_.weights->weights)), true);
+        return in_unit(count(loaded_weight_bytes(llm_, setup_.weights->weights)));
       }
       throw NotExpressible{"no model of an engine's start-up yet"};
     case MetricKind::kCapacity:

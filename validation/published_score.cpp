@@ -140,8 +140,13 @@ std::optional<double> ScoredRow::error() const {
 PublishedScore score_published(std::vector<PublishedRow> rows,
                                const std::function<void(double)>& done) {
   PublishedScore score;
+  std::set<std::string> binary;  // documents that give some figure in GiB
+  for (const PublishedRow& row : rows) {
+    if (has_text(row.unit, "gib")) binary.insert(document_of(row.source));
+  }
   for (PublishedRow& row : rows) {
-    const PublishedSetup setup = read_setup(row);
+    PublishedSetup setup = read_setup(row);
+    setup.binary_document = binary.contains(document_of(row.source));
     ScoredRow scored;
     scored.gpu = setup.gpu != nullptr ? setup.gpu->name : row.gpu;
     if (scored.gpu.empty()) scored.gpu = "not stated";

@@ -38,6 +38,7 @@ struct PublishedSetup {
   bool all_logits = false;                     // of every prompt position, upcast to fp32
   std::optional<Bytes> card_memory{};          // "total_gpu_memory 79.22 GiB"
 
+  bool binary_document = false;   // other rows of the document are in GiB
   std::optional<double> value{};  // the published figure
   bool in_scope = false;          // GPU known, numbers parse, inference
   std::string out_of_scope{};     // why not

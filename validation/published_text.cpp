@@ -294,14 +294,14 @@ std::optional<FormatText> parse_format(std::string_view text) {
   return out;
 }
 
-std::optional<double> bytes_in(std::string_view unit, std::string_view note, bool printed) {
+std::optional<double> bytes_in(std::string_view unit, std::string_view note, bool binary_document) {
   constexpr double kGi = 1024.0 * 1024.0 * 1024.0;
   const bool decimal = has_text(unit, "1e9") || has_text(note, "1e9");
   if (has_text(unit, "gib")) return kGi;
   if (has_text(unit, "mib")) return 1024.0 * 1024.0;
   if (has_word(unit, "gb")) {
     if (decimal || has_text(note, "decimal gb")) return 1e9;
-    return printed || has_text(note, "unit is gib") ? kGi : 1e9;
+    return binary_document || (has_text(note, "unit is gib")) ? kGi : 1e9;
   }
   if (has_word(unit, "mb")) return 1024.0 * 1024.0;
   return std::nullopt;

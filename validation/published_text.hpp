@@ -79,9 +79,9 @@ struct FormatText {
 [[nodiscard]] std::optional<FormatText> parse_format(std::string_view text);
 
 /// Bytes in one of `unit`: "GiB", "GB (GiB)" and "GiB (labelled GB)" are 2^30, "GB (1e9, …)" 1e9;
-/// "MB/token" is 2^20 where nothing says otherwise. A bare "GB" is 1e9, but 2^30 where `printed`:
-/// what programs print of a GPU's memory as GB is MiB / 1024 (nvidia-smi) or bytes / 1024^3.
+/// "MB/token" is 2^20. A bare "GB" is 1e9, unless the note says otherwise or `binary_document`:
+/// other figures of the same document are known to be in GiB.
 [[nodiscard]] std::optional<double> bytes_in(std::string_view unit, std::string_view note,
-                                             bool printed);
+                                             bool binary_document);
 
 }  // namespace kvsim

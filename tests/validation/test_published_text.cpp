@@ -158,8 +158,9 @@ TEST_CASE("units of memory") {
   CHECK(bytes_in("GiB (labelled GB)", "", true) == kGi);
   CHECK(bytes_in("GB (1e9, torch max reserved so far)", "", true) == 1e9);
   CHECK(bytes_in("GB", "max_memory_reserved, 1e9", true) == 1e9);
-  CHECK(bytes_in("GB", "", true) == kGi);   // what programs print
-  CHECK(bytes_in("GB", "", false) == 1e9);  // arithmetic of a text
+  CHECK(bytes_in("GB", "", true) == kGi);  // as the rest of its document
+  CHECK(bytes_in("GB", "", false) == 1e9);
+  CHECK(bytes_in("GB", "so the unit is GiB", false) == kGi);
   CHECK_FALSE(bytes_in("tokens", "", true));
 }
 
