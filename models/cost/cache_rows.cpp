@@ -44,9 +44,14 @@ Bytes CacheRows::values(std::int64_t entries) const {
 Bytes CacheRows::side(std::int64_t entries) const { return stored(entries).side * in_.batch; }
 
 LayerCache CacheRows::cache(std::int64_t entries) const {
-  return {.keys = charged_bytes(*in_.stack, keys(entries)),
-          .values = charged_bytes(*in_.stack, values(entries)),
-          .side = charged_bytes(*in_.stack, side(entries))};
+  std::int64_t n = entries;
+  if (in_.stack->growth == CacheGrowth::kPaged) {
+    const std::int64_t block = in_.stack->block_tokens;
+    n = (entries + block - 1) / block * block;
+  }
+  return {.keys = charged_bytes(*in_.stack, keys(n)),
+          .values = charged_bytes(*in_.stack, values(n)),
+          .side = charged_bytes(*in_.stack, side(n))};
 }
 
 }  // namespace kvsim

@@ -153,8 +153,7 @@ GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
   if (!linear_) return evaluate(decode_layer(in_, layer_, moment), roofline_);
   double time = constant_time_;
   for (const VaryingOp& op : ops_) {
-    time += op.terms.fixed + std::max(op.flops.at(moment) * op.terms.per_flop,
-                                      op.bytes.at(moment) * op.terms.per_byte);
+    time += op.terms.at(op.flops.at(moment), op.bytes.at(moment));
   }
   return {.time = Seconds{time}, .flops = flops_.at(moment), .bytes = bytes_.at(moment)};
 }

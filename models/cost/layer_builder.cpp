@@ -15,18 +15,20 @@ LayerBuilder::LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t
       layer_{layer},
       tokens_{tokens},
       m_{in.batch * tokens},
-      dtype_{activation_dtype(in.weight_dtype)},
-      dense_dtype_{dense_weight_dtype(*in.llm, in.weight_dtype)} {}
+      held_{rows_at_once(in, tokens)},
+      passes_{static_cast<std::int32_t>((m_ + held_ - 1) / held_)},
+      dtype_{activation_dtype(in.weight_dtype)} {}
 
 std::size_t LayerBuilder::activation(std::string_view name, std::int64_t elements, OpIndex first) {
   return graph_.hold(name, Owner::kActivations,
-                     charged_bytes(*in_.stack, bytes_of(elements, dtype_)), first);
+                     charged_bytes(*in_.stack, bytes_of(elements / m_ * held_, dtype_)), first);
 }
 
 OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, OpIndex after,
                                     std::size_t& weights) {
   const auto matrix = [&](std::string_view name, Dtype dtype, OpIndex first) {
-    return graph_.hold(name, Owner::kScores, charged_bytes(*in_.stack, bytes_of(n, dtype)), first);
+    return graph_.hold(name, Owner::kScores,
+                       charged_bytes(*in_.stack, bytes_of(n / m_ * held_, dtype)), first);
   };
   const std::size_t logits = matrix("attention scores", dtype_, after);
   OpIndex at = graph_.add({.name = "softmax",
@@ -57,6 +59,7 @@ const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
               .name = "keys",
               .concat = "concat keys",
               .concatenated = "longer copy of the keys",
+              .older = "old keys",
               .gather = "gather keys",
               .gathered = "gathered keys",
               .compact = "compact keys",
@@ -66,6 +69,7 @@ const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
               .name = "values",
               .concat = "concat values",
               .concatenated = "longer copy of the values",
+              .older = "old values",
               .gather = "gather values",
               .gathered = "gathered values",
               .compact = "compact values",
@@ -98,18 +102,30 @@ void LayerBuilder::replace(CacheTensors& cache, const CachePart& part, std::stri
 }
 
 OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_t in,
-                           std::int64_t out, OpIndex after, std::optional<double> experts) {
+                           std::int64_t out, OpIndex after, WeightPart part, double copies) {
   const double weights =
-      experts ? static_cast<double>(expert_weight_bytes(llm_, in * out, in_.weight_dtype).count()) *
-                    *experts
-              : size(in * out, dense_dtype_);
+      static_cast<double>(matrix_bytes(llm_, in_.weights(), part, in, out).count()) * copies *
+      passes_;
   return graph_.add({.name = name,
                      .family = OpFamily::kGemm,
                      .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
                                         static_cast<double>(out)},
                      .bytes_read = weights + size(rows * in, dtype_),
                      .bytes_written = size(rows * out, dtype_),
-                     .dtype = experts ? in_.weight_dtype : dense_dtype_},
+                     .launches = passes_,
+                     .dtype = product_dtype(llm_, in_.weights(), part)},
+                    {after});
+}
+
+OpIndex LayerBuilder::all_reduce(std::int64_t elements, OpIndex after) {
+  if (in_.tensor_parallel == 1) return after;
+  // Each GPU sends and receives its share of the others' sums twice: reduce-scatter, all-gather.
+  const double ranks = in_.tensor_parallel;
+  return graph_.add({.name = "all-reduce",
+                     .family = OpFamily::kCollective,
+                     .bytes_read = size(elements, dtype_) * 2 * (ranks - 1) / ranks,
+                     .launches = passes_,
+                     .dtype = dtype_},
                     {after});
 }
 
@@ -119,7 +135,7 @@ OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_
                      .family = family,
                      .bytes_read = size(read, dtype_),
                      .bytes_written = size(written, dtype_),
-                     .launches = launches,
+                     .launches = launches * passes_,
                      .dtype = dtype_},
                     {after});
 }
@@ -133,14 +149,15 @@ OpIndex LayerBuilder::norm(std::string_view name, OpIndex after) {
               .family = OpFamily::kNorm,
               .bytes_read = size(n, dtype_) + between,
               .bytes_written = size(n, dtype_) + between,
-              .launches = launches,
+              .launches = launches * passes_,
               .dtype = Dtype::kFp32};
   const OpIndex at = after < 0 ? graph_.add(op) : graph_.add(op, {after});
   if (launches > 1) {
     for (int i = 0; i < 2; ++i) {
-      graph_.release(graph_.hold("norm intermediate", Owner::kActivations,
-                                 charged_bytes(*in_.stack, bytes_of(n, Dtype::kFp32)), at),
-                     at);
+      graph_.release(
+          graph_.hold("norm intermediate", Owner::kActivations,
+                      charged_bytes(*in_.stack, bytes_of(n / m_ * held_, Dtype::kFp32)), at),
+          at);
     }
   }
   return at;
@@ -160,7 +177,12 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
   Projected out;
 
   OpIndex at = after;
-  if (a.q_lora_rank > 0) {
+  const bool fused = in_.stack->fused_projections && !a.is_latent();
+  const std::int64_t v_width = static_cast<std::int64_t>(a.n_kv_heads) * a.v_head_dim;
+  if (fused) {
+    at = gemm("query, key and value projection", m_, d,
+              q_width + static_cast<std::int64_t>(a.n_kv_heads) * a.head_dim + v_width, at);
+  } else if (a.q_lora_rank > 0) {
     at = gemm("query down projection", m_, d, a.q_lora_rank, at);
     const std::size_t low = activation("low-rank queries", m_ * a.q_lora_rank, at);
     at = gemm("query up projection", m_, a.q_lora_rank, q_width, at);
@@ -182,10 +204,9 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
     at = gemm("latent expansion", m_, a.kv_lora_rank, wide, at);
     out.v = activation("expanded keys and values", m_ * wide, at);
   } else {
-    const std::int64_t v_width = static_cast<std::int64_t>(a.n_kv_heads) * a.v_head_dim;
-    at = gemm("key projection", m_, d, k_width, at);
+    if (!fused) at = gemm("key projection", m_, d, k_width, at);
     out.k = activation("keys", m_ * k_width, at);
-    at = gemm("value projection", m_, d, v_width, at);
+    if (!fused) at = gemm("value projection", m_, d, v_width, at);
     out.v = activation("values", m_ * v_width, at);
   }
   if (!in_.stack->keeps_inputs) drop(normed_, at);
@@ -215,12 +236,13 @@ void LayerBuilder::release_inputs(const Projected& qkv, OpIndex last) {
 
 OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
   const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
-  const OpIndex at = gemm("output projection", m_, width, llm_.d_model, after);
+  OpIndex at = gemm("output projection", m_, width, llm_.d_model, after);
   if (in_.stack->keeps_inputs) {
     for (const auto& tensor : {qkv.q, qkv.k, qkv.v, normed_}) drop(tensor, at);
   }
   drop(attended_, at);
   attended_ = activation("attention block output", m_ * llm_.d_model, at);
+  at = all_reduce(m_ * llm_.d_model, at);
   return at;
 }
 
@@ -234,7 +256,7 @@ OpIndex LayerBuilder::close(OpIndex after) {
   const std::size_t residual = activation("residual", n, at);
   at = norm("feed-forward norm", at);
   const std::size_t normed = activation("feed-forward norm output", n, at);
-  at = feed_forward(at);
+  at = all_reduce(n, feed_forward(at));
   graph_.release(normed, at);
   at = stream("residual add", OpFamily::kElementwise, 2 * n, n, at);
   drop(block_out_, at);

@@ -37,7 +37,7 @@ class LayerBuilder {
     std::optional<std::size_t> CacheTensors::*tensor;
     Bytes (CacheRows::*payload)(std::int64_t entries) const;
     std::string_view name;
-    std::string_view concat, concatenated;
+    std::string_view concat, concatenated, older;
     std::string_view gather, gathered;
     std::string_view compact, compacted;
   };
@@ -60,8 +60,11 @@ class LayerBuilder {
   /// The old tensor and its copy live together at operator `at`; after it only the copy does.
   void replace(CacheTensors& cache, const CachePart& part, std::string_view copy,
                Owner while_copied, std::int64_t entries, OpIndex at);
+  /// A product with `copies` matrices of `in` x `out`, of which each row meets one.
   OpIndex gemm(std::string_view name, std::int64_t rows, std::int64_t in, std::int64_t out,
-               OpIndex after, std::optional<double> experts = std::nullopt);
+               OpIndex after, WeightPart part = WeightPart::kLinear, double copies = 1);
+  /// Partial sums of `elements` over all GPUs, where there are several.
+  OpIndex all_reduce(std::int64_t elements, OpIndex after);
   OpIndex stream(std::string_view name, OpFamily family, std::int64_t read, std::int64_t written,
                  OpIndex after, std::int32_t launches = 1);
   OpIndex norm(std::string_view name, OpIndex after);
@@ -104,8 +107,9 @@ class LayerBuilder {
   std::int32_t layer_;
   std::int64_t tokens_;  // of a sequence in this step
   std::int64_t m_;       // tokens of the batch
+  std::int64_t held_;    // of these, alive at once
+  std::int32_t passes_;  // that take them
   Dtype dtype_;          // of activations
-  Dtype dense_dtype_;    // of weights outside the routed experts
   OpGraph graph_;
   std::optional<std::size_t> input_;      // the layer's hidden states
   std::optional<std::size_t> normed_;     // input of the attention block

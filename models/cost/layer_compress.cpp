@@ -17,7 +17,7 @@ OpIndex LayerBuilder::compact(CacheTensors& cache, std::int64_t from, std::int64
                 .launches = 2,
                 .dtype = dtype_};
     at = at < 0 ? graph_.add(op) : graph_.add(op, {at});
-    if (in_.stack->growth != CacheGrowth::kStatic) {
+    if (!is_preallocated(*in_.stack)) {
       replace(cache, part, part.compacted, Owner::kCompaction, to, at);
     }
     ranked = 0;
@@ -28,7 +28,7 @@ OpIndex LayerBuilder::compact(CacheTensors& cache, std::int64_t from, std::int64
 OpGraph LayerBuilder::compress(std::int64_t prompt, std::int64_t kept) {
   KVSIM_CHECK(kept < prompt, "compression from {} entries to {}", prompt, kept);
   CacheTensors cache;
-  if (in_.stack->growth != CacheGrowth::kStatic) {
+  if (!is_preallocated(*in_.stack)) {
     for (const CachePart& part : parts()) hold_cache(cache, part, prompt, 0);
     const Bytes side = charged_bytes(*in_.stack, rows_.side(prompt));
     if (side > Bytes{}) graph_.hold("side data", Owner::kSideData, side, 0);

@@ -88,7 +88,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
 }
 
 OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
-  const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
+  const bool is_static = is_preallocated(*in_.stack);
   const auto batch = static_cast<double>(in_.batch);
   const StepTraffic traffic = in_.method->decode_traffic(
       rows_.shape(), in_.kv_dtype, static_cast<double>(moment.attended), moment.evicts);
@@ -108,7 +108,8 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   // The new entry joins the cache.
   const bool grows = moment.change != CacheChange::kOverwrite;
   // Formats of their own are written in place: no released one concatenates packed rows.
-  if (grows && rows_.plain() && in_.stack->growth == CacheGrowth::kConcatLayer) {
+  const bool holds_old = in_.stack->growth == CacheGrowth::kConcatAll;
+  if (grows && rows_.plain() && (holds_old || in_.stack->growth == CacheGrowth::kConcatLayer)) {
     for (const CachePart& part : parts()) {
       const Bytes longer = payload(part, moment.before + 1);
       KVSIM_CHECK(longer > payload(part, moment.before), "a longer copy of {} is not longer",
@@ -120,6 +121,10 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                        .dtype = dtype_},
                       {at});
       replace(cache, part, part.concatenated, Owner::kConcatCopy, moment.before + 1, at);
+      if (holds_old) {
+        graph_.hold(part.older, Owner::kConcatCopy,
+                    charged_bytes(*in_.stack, payload(part, moment.before)), at + 1);
+      }
     }
   } else {
     at = graph_.add({.name = "cache append",

@@ -41,8 +41,10 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                      .family = OpFamily::kPrefillAttention,
                      .flops = FlopCount{2 * batch * heads * pairs *
                                         static_cast<double>(a.head_dim + a.v_head_dim)},
-                     .bytes_read = size(q + kv_read, dtype_),
+                     // Each pass reads what earlier ones cached.
+                     .bytes_read = size(q, dtype_) + size(kv_read, dtype_) * (passes_ + 1) / 2,
                      .bytes_written = size(out, dtype_),
+                     .launches = passes_,
                      .dtype = dtype_},
                     {at});
     attended_ = activation("attention output", out, at);
@@ -83,7 +85,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                     {at});
     for (std::int32_t i = 1; i < needs.score_copies; ++i) {
       graph_.release(graph_.hold("copy of the attention scores", Owner::kScores,
-                                 charged_bytes(*in_.stack, bytes_of(n, dtype_)), at),
+                                 charged_bytes(*in_.stack, bytes_of(n / m_ * held_, dtype_)), at),
                      at);
     }
   }
@@ -196,7 +198,7 @@ std::int64_t LayerBuilder::kv_elements() const {
 }
 
 OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
-  const bool is_static = in_.stack->growth == CacheGrowth::kStatic;
+  const bool is_static = is_preallocated(*in_.stack);
   Projected qkv = open();
   // What was projected is the cache itself, unless it is stored in another form.
   const bool direct = !is_static && rows_.plain() && bits_of(rows_.dtype()) == bits_of(dtype_) &&

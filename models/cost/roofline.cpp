@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+
+#include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
@@ -21,7 +24,21 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       link_{gpu.c2c.value_or(gpu.pcie).count()},
       processors_{static_cast<double>(gpu.sms)},
       launch_overhead_{stack.launch_overhead.count()},
+      collective_latency_{stack.collective_latency.count()},
+      adds_{stack.overlap == Overlap::kAdd},
       calibration_{calibration} {
+  // NVLink's figure is of both directions together.
+  peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
+  const bool nominal = calibration.id == Calibration{}.id;
+  std::size_t known = 0;
+  for (std::size_t i = 0; nominal && i < kOpFamilies; ++i) {
+    const auto found = stack.reached.find(std::string{name_of(static_cast<OpFamily>(i))});
+    if (found == stack.reached.end()) continue;
+    reached_[i] = found->second;
+    ++known;
+  }
+  KVSIM_CHECK(!nominal || known == stack.reached.size(),
+              "stack {} gives a rate of an unknown operator family", stack.name);
   for (std::size_t i = 0; i < kDtypes.size(); ++i) {
     flop_rate_[i] = peak_flops(gpu, kDtypes[i].dtype).count();
   }
@@ -29,25 +46,27 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
 
 Roofline::Rates Roofline::rates(const Op& op) const {
   const Efficiency& efficiency = calibration_.of(op.family);
+  const ReachedRates& reached = reached_[static_cast<std::size_t>(op.family)];
+  const bool peers = op.family == OpFamily::kCollective;
+  const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? peer_link_ : bandwidth_;
   return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
-          .bandwidth = BytesPerSecond{op.family == OpFamily::kHostCopy ? link_ : bandwidth_},
-          .flops_reached = efficiency.flops,
-          .bandwidth_reached = efficiency.bandwidth,
+          .bandwidth = BytesPerSecond{link},
+          .flops_reached = efficiency.flops * reached.flops,
+          .bandwidth_reached = efficiency.bandwidth * reached.bandwidth,
           .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
-          .overhead = Seconds{launch_overhead_}};
+          .overhead = Seconds{peers ? collective_latency_ : launch_overhead_}};
 }
 
 Roofline::Terms Roofline::terms(const Op& op) const {
   const Rates r = rates(op);
-  return {.fixed = static_cast<double>(op.launches) * launch_overhead_,
+  return {.fixed = static_cast<double>(op.launches) * r.overhead.count(),
           .per_flop = 1.0 / (r.flops.count() * r.flops_reached * r.fill),
-          .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill)};
+          .per_byte = 1.0 / (r.bandwidth.count() * r.bandwidth_reached * r.fill),
+          .adds = adds_};
 }
 
 Seconds Roofline::time(const Op& op) const {
-  const Terms t = terms(op);
-  return Seconds{t.fixed + std::max(op.flops.count() * t.per_flop,
-                                    (op.bytes_read + op.bytes_written) * t.per_byte)};
+  return Seconds{terms(op).at(op.flops.count(), op.bytes_read + op.bytes_written)};
 }
 
 Bound Roofline::bound(const Op& op) const {

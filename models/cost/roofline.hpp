@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -24,8 +25,11 @@ enum class Bound : std::uint8_t { kCompute, kMemory, kLaunch };
 ///
 ///   time = launches * overhead + max(flops / (peak * e_f), bytes / (bandwidth * e_b)) / fill
 ///
-/// with fill = min(1, blocks / processors) where the operator has few independent blocks. Left out:
-/// dependence of the efficiencies on the operator's size, caches, clocks under load.
+/// or, on a stack that does not overlap them, the sum of arithmetic and traffic; with fill = min(1,
+/// blocks / processors) where the operator has few independent blocks. Left out: dependence of the
+/// efficiencies on the operator's size, caches, clocks under load. A calibration gives the
+/// efficiencies; without one they are those of the stack's profile. Collectives take the stack's
+/// latency and the link between GPUs: NVLink, or PCIe where there is none.
 class Roofline {
  public:
   Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibration);
@@ -46,6 +50,12 @@ class Roofline {
     double fixed = 0;
     double per_flop = 0;
     double per_byte = 0;
+    bool adds = false;  // arithmetic and traffic one after the other
+    [[nodiscard]] double at(double flops, double bytes) const {
+      const double arithmetic = flops * per_flop;
+      const double traffic = bytes * per_byte;
+      return fixed + (adds ? arithmetic + traffic : std::max(arithmetic, traffic));
+    }
   };
   [[nodiscard]] Terms terms(const Op& op) const;
   [[nodiscard]] Bound bound(const Op& op) const;
@@ -54,9 +64,13 @@ class Roofline {
  private:
   std::array<double, kDtypes.size()> flop_rate_{};
   double bandwidth_ = 0;
-  double link_ = 0;  // to host memory
+  double link_ = 0;       // to host memory
+  double peer_link_ = 0;  // to another GPU, one direction
   double processors_ = 0;
   double launch_overhead_ = 0;
+  double collective_latency_ = 0;
+  bool adds_ = false;
+  std::array<ReachedRates, kOpFamilies> reached_{};  // where the calibration is nominal
   Calibration calibration_;
 };
 

@@ -51,6 +51,43 @@ Dtype activation_dtype(Dtype weight_dtype) {
   return bits_of(weight_dtype) >= 16 ? weight_dtype : Dtype::kBf16;
 }
 
+Bytes weights_held(const CostInput& in) {
+  return in.measured_weights.value_or(loaded_weight_bytes(*in.llm, in.weights()));
+}
+
+std::vector<OutsideBytes> outside_bytes(const CostInput& in) {
+  std::vector<OutsideBytes> out;
+  const auto add = [&](std::string_view name, std::string_view key, Bytes n) {
+    if (n > Bytes{}) out.push_back({name, key, n});
+  };
+  add("CUDA context", "context", in.stack->context);
+  if (in.tensor_parallel > 1) {
+    add("buffers of collectives", "communication", in.stack->communication);
+  }
+  add("CUDA graphs", "graphs", in.stack->graphs);
+  return out;
+}
+
+Bytes full_mask_bytes(const CostInput& in, std::int64_t tokens) {
+  return charged_bytes(*in.stack, Bytes{tokens * tokens});
+}
+
+std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
+  const std::int64_t rows = in.batch * tokens;
+  const std::int64_t chunk = in.stack->prefill_chunk;
+  return tokens > 1 && chunk > 0 ? std::min(rows, chunk) : rows;
+}
+
+LayerCache left_behind(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
+  if (in.stack->growth != CacheGrowth::kConcatAll || !in.method->plain_rows() ||
+      moment.change == CacheChange::kOverwrite) {
+    return {};
+  }
+  LayerCache old = layer_cache(in, layer, moment.before);
+  old.side = Bytes{};
+  return old;
+}
+
 std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
   for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
@@ -117,22 +154,24 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
   const std::int64_t elements = in.batch * tokens * in.llm->d_model;
   const double bytes = static_cast<double>(bytes_of(elements, dtype).count());
   OpGraph graph;
-  const OpIndex op =
-      graph.add({.name = "embedding",
-                 .family = OpFamily::kEmbedding,
-                 .bytes_read = static_cast<double>(
-                     bytes_of(elements, dense_weight_dtype(*in.llm, in.weight_dtype)).count()),
-                 .bytes_written = bytes,
-                 .dtype = dtype});
+  const OpIndex op = graph.add(
+      {.name = "embedding",
+       .family = OpFamily::kEmbedding,
+       .bytes_read = static_cast<double>(matrix_bytes(*in.llm, in.weights(), WeightPart::kEmbedding,
+                                                      in.batch * tokens, in.llm->d_model)
+                                             .count()),
+       .bytes_written = bytes,
+       .dtype = dtype});
   graph.hold("input embeddings", Owner::kActivations,
-             charged_bytes(*in.stack, bytes_of(elements, dtype)), op);
+             charged_bytes(*in.stack, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype)),
+             op);
   return graph;
 }
 
 OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const Llm& llm = *in.llm;
   const Dtype dtype = activation_dtype(in.weight_dtype);
-  const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
+  const Dtype dense = product_dtype(llm, in.weights(), WeightPart::kHead);
   const auto charged = [&](std::int64_t n, Dtype d) {
     return charged_bytes(*in.stack, bytes_of(n, d));
   };
@@ -141,11 +180,17 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   };
   const std::int64_t rows = in.batch * tokens;
   const std::int64_t hidden = rows * llm.d_model;
-  const std::int64_t logit_rows = in.stack->logits == LogitPositions::kAll ? rows : in.batch;
+  const std::int64_t hidden_held = rows_at_once(in, tokens) * llm.d_model;
+  const bool all = in.stack->logits == LogitPositions::kAll;
+  const std::int64_t logit_rows = all ? rows : in.batch;
   const std::int64_t logits = logit_rows * llm.vocab_size;
+  const std::int64_t whole_vocab = in.vocab_size > 0 ? in.vocab_size : llm.vocab_size;
+  const std::int64_t rows_held = all ? rows_at_once(in, tokens) : in.batch;
+  const std::int64_t logits_held = rows_held * llm.vocab_size;
 
   OpGraph graph;
-  const std::size_t x = graph.hold("hidden states", Owner::kActivations, charged(hidden, dtype), 0);
+  const std::size_t x =
+      graph.hold("hidden states", Owner::kActivations, charged(hidden_held, dtype), 0);
   const OpIndex norm = graph.add({.name = "final norm",
                                   .family = OpFamily::kNorm,
                                   .bytes_read = size(hidden, dtype),
@@ -153,31 +198,43 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
                                   .launches = in.stack->norm_launches,
                                   .dtype = dtype});
   const std::size_t normed =
-      graph.hold("final norm output", Owner::kActivations, charged(hidden, dtype), norm);
+      graph.hold("final norm output", Owner::kActivations, charged(hidden_held, dtype), norm);
   if (!in.stack->keeps_inputs) graph.release(x, norm);
   const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
   OpIndex last = graph.add(
       {.name = "logits",
        .family = OpFamily::kLogits,
        .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
-       .bytes_read = size(weights, dense) + size(logit_rows * llm.d_model, dtype),
+       .bytes_read = static_cast<double>(matrix_bytes(llm, in.weights(), WeightPart::kHead,
+                                                      llm.d_model, llm.vocab_size)
+                                             .count()) +
+                     size(logit_rows * llm.d_model, dtype),
        .bytes_written = size(logits, dtype),
        .dtype = dense},
       {norm});
-  graph.hold("logits", Owner::kLogits, charged(logits, dtype), last);
+  graph.hold("logits", Owner::kLogits, charged(logits_held, dtype), last);
+  if (in.tensor_parallel > 1) {
+    const double ranks = in.tensor_parallel;
+    last = graph.add({.name = "all-gather of logits",
+                      .family = OpFamily::kCollective,
+                      .bytes_read = size(logit_rows * whole_vocab, dtype) * (ranks - 1) / ranks,
+                      .dtype = dtype},
+                     {last});
+    graph.hold("gathered logits", Owner::kLogits, charged(rows_held * whole_vocab, dtype), last);
+  }
   if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {
     last = graph.add({.name = "logits to fp32",
                       .family = OpFamily::kElementwise,
-                      .bytes_read = size(logits, dtype),
-                      .bytes_written = size(logits, Dtype::kFp32),
+                      .bytes_read = size(logit_rows * whole_vocab, dtype),
+                      .bytes_written = size(logit_rows * whole_vocab, Dtype::kFp32),
                       .dtype = Dtype::kFp32},
                      {last});
-    graph.hold("fp32 logits", Owner::kLogits, charged(logits, Dtype::kFp32), last);
+    graph.hold("fp32 logits", Owner::kLogits, charged(rows_held * whole_vocab, Dtype::kFp32), last);
   }
   graph.release(normed, last);
   graph.add({.name = "sampling",
              .family = OpFamily::kElementwise,
-             .bytes_read = size(in.batch * llm.vocab_size, dtype),
+             .bytes_read = size(in.batch * whole_vocab, dtype),
              .bytes_written = static_cast<double>(in.batch) * 8,
              .dtype = Dtype::kFp32},
             {last});
@@ -188,15 +245,16 @@ std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   std::vector<Tensor> out;
   const Dtype dtype = activation_dtype(in.weight_dtype);
   if (in.stack->keeps_inputs) {
-    out.push_back(
-        {.name = "input embeddings",
-         .owner = Owner::kActivations,
-         .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * in.llm->d_model, dtype))});
+    out.push_back({.name = "input embeddings",
+                   .owner = Owner::kActivations,
+                   .bytes = charged_bytes(
+                       *in.stack, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype))});
   }
   if (in.stack->attention == AttentionExec::kEager && tokens > 1) {
-    out.push_back({.name = "causal mask",
-                   .owner = Owner::kMask,
-                   .bytes = charged_bytes(*in.stack, bytes_of(in.batch * tokens * tokens, dtype))});
+    out.push_back(
+        {.name = "causal mask",
+         .owner = Owner::kMask,
+         .bytes = charged_bytes(*in.stack, bytes_of(rows_at_once(in, tokens) * tokens, dtype))});
   }
   return out;
 }

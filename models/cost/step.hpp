@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "models/cost/graph.hpp"
 #include "models/llm/llm.hpp"
+#include "models/llm/weight_format.hpp"
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/dtype.hpp"
@@ -23,10 +26,32 @@ struct CostInput {
   Dtype kv_dtype = Dtype::kFp16;
   std::int64_t batch = 1;
   std::int64_t prompt = 0;  // of a sequence, for formats that treat its entries apart; 0: unknown
+  const WeightFormat* weight_format = nullptr;  // packs part of the weights; null: all weight_dtype
+  // Where the model is spread over several GPUs, `llm` is the part of one of them (tensor_shard).
+  std::int32_t tensor_parallel = 1;
+  std::int32_t vocab_size = 0;              // of the whole model; 0: of `llm`
+  std::optional<Bytes> measured_weights{};  // stands in for what the format gives
+
+  [[nodiscard]] WeightStore weights() const { return {weight_dtype, weight_format}; }
 };
 
 /// Format of activations: fp32 and 16-bit weights compute in their own, narrower ones in bf16.
 [[nodiscard]] Dtype activation_dtype(Dtype weight_dtype);
+
+/// Bytes of weights on the GPU.
+[[nodiscard]] Bytes weights_held(const CostInput& in);
+/// What a process holds on the GPU outside its framework's tensors, by name.
+struct OutsideBytes {
+  std::string_view name;  // a literal
+  std::string_view key;   // of the stack's profile
+  Bytes bytes;
+};
+[[nodiscard]] std::vector<OutsideBytes> outside_bytes(const CostInput& in);
+/// A boolean mask over all pairs of `tokens` positions, which serves every sequence.
+[[nodiscard]] Bytes full_mask_bytes(const CostInput& in, std::int64_t tokens);
+/// Token rows that are alive at once in a step of `tokens` tokens a sequence: all of the batch, or
+/// one chunk of a prefill.
+[[nodiscard]] std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens);
 
 /// Layers alike: the same specification and the same kind to the method, one after another.
 struct LayerGroup {
@@ -71,6 +96,11 @@ struct DecodeMoment {
 [[nodiscard]] DecodeMoment decode_moment(const CostInput& in, std::int32_t layer,
                                          std::int64_t prompt, std::int64_t tokens,
                                          std::int64_t before);
+
+/// Keys and values that a layer's step leaves behind beside its cache until the step's end, where
+/// the caller holds all old caches (CacheGrowth::kConcatAll).
+[[nodiscard]] LayerCache left_behind(const CostInput& in, std::int32_t layer,
+                                     const DecodeMoment& moment);
 
 /// Graph of one layer's prefill. `score_rows` bounds the query rows of a method's own score
 /// matrices (prompt for all of them at once). Keys and values stand in the graph from where they

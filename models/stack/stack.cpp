@@ -15,6 +15,7 @@ namespace kvsim {
 namespace {
 
 constexpr Bytes kPyTorchBlock = 512_B;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
 /// The enumerator whose word stands in `field`; words are in the order of the enumeration.
 template <class Enum, std::size_t N>
@@ -48,12 +49,37 @@ Bytes charged_bytes(const Stack& stack, Bytes n) {
   return stack.rounds_allocations ? round_up(n, kPyTorchBlock) : n;
 }
 
+bool StackOptions::empty() const {
+  return !max_model_len && !max_num_seqs && !prefill_chunk && !block_tokens && !memory_fraction &&
+         !cuda_graphs && !weights && !non_torch && !activation && !graphs;
+}
+
+Stack with_options(const Stack& stack, const StackOptions& options) {
+  Stack out = stack;
+  if (options.max_model_len) out.max_model_len = *options.max_model_len;
+  if (options.max_num_seqs) out.max_num_seqs = *options.max_num_seqs;
+  if (options.prefill_chunk) out.prefill_chunk = *options.prefill_chunk;
+  if (options.block_tokens) out.block_tokens = *options.block_tokens;
+  if (options.memory_fraction) out.usable_fraction = *options.memory_fraction;
+  if (options.cuda_graphs && !*options.cuda_graphs) out.graphs = Bytes{};
+  if (options.non_torch) {
+    out.context = *options.non_torch;
+    out.communication = Bytes{};
+  }
+  if (options.graphs) out.graphs = *options.graphs;
+  return out;
+}
+
 Stack read_stack(const Field& profile, std::string name, std::span<const Stack> known) {
   constexpr std::array kKeys{
-      "summary",         "growth",           "attention",          "logits",      "logits_fp32",
-      "keeps_inputs",    "expands_kv_heads", "rounds_allocations", "splits_keys", "norm_launches",
-      "rope_launches",   "context",          "host_per_step",      "sources",     "usable_fraction",
-      "launch_overhead", "host_per_layer",   "host_per_launch",    "extends"};
+      "summary",        "growth",          "attention",         "logits",
+      "logits_fp32",    "keeps_inputs",    "expands_kv_heads",  "rounds_allocations",
+      "splits_keys",    "norm_launches",   "rope_launches",     "context",
+      "host_per_step",  "sources",         "usable_fraction",   "launch_overhead",
+      "host_per_layer", "host_per_launch", "extends",           "block_tokens",
+      "prefill_chunk",  "max_num_seqs",    "fused_projections", "full_causal_mask",
+      "sampler_bytes",  "graphs",          "communication",     "collective_latency",
+      "overlap",        "reached"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
   profile.allow_only(keys);
 
@@ -78,7 +104,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   };
   stack.summary = profile.at("summary").string();
   read("growth", [&](const Field& f) {
-    stack.growth = read_enum<CacheGrowth>(f, std::array{"static", "exact", "concat_layer"});
+    stack.growth = read_enum<CacheGrowth>(
+        f, std::array{"static", "exact", "concat_layer", "concat_all", "paged"});
   });
   read("attention", [&](const Field& f) {
     stack.attention = read_enum<AttentionExec>(f, std::array{"fused", "eager"});
@@ -99,6 +126,42 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_duration("host_per_layer", stack.host_per_layer);
   read_duration("host_per_step", stack.host_per_step);
   read_duration("host_per_launch", stack.host_per_launch);
+  // Keys that came later: a profile that says nothing has none of them.
+  const auto read_later = [&](std::string_view key, auto&& take) {
+    const auto field = profile.find(key);
+    if (!field) return;
+    stack.sources.erase(std::string{key});
+    take(*field);
+  };
+  const auto read_tokens = [&](std::string_view key, std::int64_t least, std::int64_t& tokens) {
+    read_later(key, [&](const Field& f) { tokens = f.integer(least, kMostTokens); });
+  };
+  const auto read_later_flag = [&](std::string_view key, bool& flag) {
+    read_later(key, [&](const Field& f) { flag = f.boolean(); });
+  };
+  read_tokens("block_tokens", 1, stack.block_tokens);
+  read_tokens("prefill_chunk", 0, stack.prefill_chunk);
+  read_tokens("max_num_seqs", 0, stack.max_num_seqs);
+  read_later_flag("fused_projections", stack.fused_projections);
+  read_later_flag("full_causal_mask", stack.full_causal_mask);
+  read_later("sampler_bytes", [&](const Field& f) { stack.sampler_bytes = f.number(0, 1000); });
+  read_later("graphs", [&](const Field& f) { stack.graphs = f.bytes(); });
+  read_later("communication", [&](const Field& f) { stack.communication = f.bytes(); });
+  read_later("collective_latency",
+             [&](const Field& f) { stack.collective_latency = f.duration(); });
+  read_later("overlap", [&](const Field& f) {
+    stack.overlap = read_enum<Overlap>(f, std::array{"max", "add"});
+  });
+  read_later("reached", [&](const Field& f) {
+    stack.reached.clear();
+    for (const auto& [family, rates] : f.members()) {
+      rates.allow_only({"flops", "bandwidth"});
+      ReachedRates reached;
+      if (const auto share = rates.find("flops")) reached.flops = share->number(1e-3, 1);
+      if (const auto share = rates.find("bandwidth")) reached.bandwidth = share->number(1e-3, 1);
+      stack.reached[family] = reached;
+    }
+  });
   for (const auto& [key, source] : profile.at("sources").members()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       source.fail(unknown_name("key", key, keys));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,12 +15,25 @@ namespace kvsim {
 
 /// How a stack's cache takes a new token.
 enum class CacheGrowth : std::uint8_t {
-  kStatic,      // allocated for its final length at the start
-  kExact,       // grows in place by what is stored (ideal)
-  kConcatLayer  // each layer's K, then its V, is copied into a longer tensor; both live meanwhile
+  kStatic,       // allocated for its final length at the start
+  kExact,        // grows in place by what is stored (ideal)
+  kConcatLayer,  // each layer's K, then its V, is copied into a longer tensor; both live meanwhile
+  kConcatAll,    // as kConcatLayer, but the caller holds every layer's old cache to the step's end
+  kPaged         // blocks of a pool set aside at the start
 };
 enum class AttentionExec : std::uint8_t { kFused, kEager };
 enum class LogitPositions : std::uint8_t { kLast, kAll };
+/// How an operator's arithmetic and traffic share its time.
+enum class Overlap : std::uint8_t {
+  kMax,  // the longer of both: each hides behind the other
+  kAdd   // one after the other
+};
+
+/// Shares of the data sheet's rates that a stack's kernels reach where no calibration says better.
+struct ReachedRates {
+  double flops = 1;
+  double bandwidth = 1;
+};
 
 /// A software stack: what stands between the roofline and a real run. A profile is data
 /// (models/stack/data), each constant with its source.
@@ -42,8 +56,46 @@ struct Stack {
   Seconds host_per_layer;  // host time per layer and step; the step takes the larger of both
   Seconds host_per_step;
   Seconds host_per_launch;  // host time of each operator a method's own code adds
+
+  std::int64_t block_tokens = 1;    // of a paged cache's block
+  std::int64_t prefill_chunk = 0;   // tokens of the whole batch one prefill pass takes; 0: all
+  std::int64_t max_num_seqs = 0;    // sequences served at once; 0: no bound
+  std::int64_t max_model_len = 0;   // tokens of the longest sequence it is set up for; 0: the run's
+  bool fused_projections = false;   // Q, K and V are one GEMM; so are gate and up
+  bool full_causal_mask = false;    // a boolean mask of the full length squared stands throughout
+  double sampler_bytes = 0;         // that a start-up's dummy sampling takes per logit
+  Bytes graphs;                     // CUDA graph pools
+  Bytes communication;              // buffers of collectives, per GPU where there are several
+  Seconds collective_latency;       // of one collective
+  Overlap overlap = Overlap::kMax;  // of arithmetic and traffic
+  std::map<std::string, ReachedRates> reached;  // by operator family ("gemm", …)
+
   std::map<std::string, std::string> sources;
 };
+
+/// What a run may set of its stack; what is absent is as the profile has it.
+struct StackOptions {
+  std::optional<std::int64_t> max_model_len{};
+  std::optional<std::int64_t> max_num_seqs{};
+  std::optional<std::int64_t> prefill_chunk{};  // vLLM: max_num_batched_tokens
+  std::optional<std::int64_t> block_tokens{};
+  std::optional<double> memory_fraction{};  // vLLM: gpu_memory_utilization
+  std::optional<bool> cuda_graphs{};        // false: none are captured (enforce_eager)
+  // Measured bytes that stand in for what the models give, per GPU.
+  std::optional<Bytes> weights{};
+  std::optional<Bytes> non_torch{};   // CUDA context, libraries and collectives' buffers
+  std::optional<Bytes> activation{};  // peak of the start-up's profiling run
+  std::optional<Bytes> graphs{};
+
+  [[nodiscard]] bool empty() const;
+};
+/// `stack` as `options` sets it.
+[[nodiscard]] Stack with_options(const Stack& stack, const StackOptions& options);
+
+/// Whether the cache's memory is set aside at the start, whatever it grows to.
+[[nodiscard]] inline bool is_preallocated(const Stack& stack) {
+  return stack.growth == CacheGrowth::kStatic || stack.growth == CacheGrowth::kPaged;
+}
 
 /// What the stack's allocator takes for a tensor of `n` bytes: PyTorch rounds to blocks of 512 B
 /// (kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp). Segments are the allocator's own matter.

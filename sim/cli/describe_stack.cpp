@@ -17,6 +17,10 @@ std::string_view word_of(CacheGrowth growth) {
       return "exact";
     case CacheGrowth::kConcatLayer:
       return "concat_layer";
+    case CacheGrowth::kConcatAll:
+      return "concat_all";
+    case CacheGrowth::kPaged:
+      return "paged";
   }
   return "unknown";
 }
@@ -28,10 +32,24 @@ std::string_view sentence_of(CacheGrowth growth) {
       return "grows in place by what is stored";
     case CacheGrowth::kConcatLayer:
       return "each layer's keys, then its values, are copied into a longer tensor";
+    case CacheGrowth::kConcatAll:
+      return "each layer's keys and values are copied into longer tensors; the caller holds all "
+             "old "
+             "ones to the step's end";
+    case CacheGrowth::kPaged:
+      return "blocks of a pool set aside at the start";
   }
   return "unknown";
 }
 std::string_view yes_no(bool value) { return value ? "yes" : "no"; }
+
+ordered_json reached_json(const Stack& stack) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [family, rates] : stack.reached) {
+    out[family] = {{"flops", rates.flops}, {"bandwidth", rates.bandwidth}};
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -54,6 +72,17 @@ ordered_json stack_json(const Stack& stack) {
           {"host_per_layer_s", stack.host_per_layer.count()},
           {"host_per_step_s", stack.host_per_step.count()},
           {"host_per_launch_s", stack.host_per_launch.count()},
+          {"block_tokens", stack.block_tokens},
+          {"prefill_chunk", stack.prefill_chunk},
+          {"max_num_seqs", stack.max_num_seqs},
+          {"fused_projections", stack.fused_projections},
+          {"full_causal_mask", stack.full_causal_mask},
+          {"sampler_bytes", stack.sampler_bytes},
+          {"graphs_bytes", stack.graphs.count()},
+          {"communication_bytes", stack.communication.count()},
+          {"collective_latency_s", stack.collective_latency.count()},
+          {"overlap", stack.overlap == Overlap::kMax ? "max" : "add"},
+          {"reached", reached_json(stack)},
           {"sources", stack.sources}};
 }
 
@@ -76,7 +105,35 @@ std::string stack_text(const Stack& stack, std::size_t width) {
                                        yes_no(stack.splits_keys)));
   facts.add("launches", fmt::format("{} a norm, {} a rotation of Q and K", stack.norm_launches,
                                     stack.rope_launches));
+  if (stack.growth == CacheGrowth::kPaged) {
+    facts.add("blocks", fmt::format("of {} tokens", stack.block_tokens));
+  }
+  if (stack.prefill_chunk > 0) {
+    facts.add("prefill", fmt::format("in passes of at most {} tokens", stack.prefill_chunk));
+  }
+  if (stack.max_num_seqs > 0) {
+    facts.add("sequences", fmt::format("at most {} at once", stack.max_num_seqs));
+  }
+  facts.add("projections", stack.fused_projections ? "Q, K and V in one product, gate and up in one"
+                                                   : "one product each");
+  if (stack.full_causal_mask) facts.add("mask", "boolean, of the full length squared");
   facts.add("context", fmt::format("{}", stack.context));
+  if (stack.graphs > Bytes{}) facts.add("CUDA graphs", fmt::format("{}", stack.graphs));
+  if (stack.communication > Bytes{}) {
+    facts.add("collectives",
+              fmt::format("{} of buffers, {} each", stack.communication, stack.collective_latency));
+  }
+  if (stack.sampler_bytes > 0) {
+    facts.add("dummy sampling", fmt::format("{:g} B a logit at start-up", stack.sampler_bytes));
+  }
+  if (stack.overlap == Overlap::kAdd) {
+    facts.add("overlap", "an operator's arithmetic and traffic add up");
+  }
+  for (const auto& [family, rates] : stack.reached) {
+    facts.add("reached, " + family,
+              fmt::format("{:g} of the arithmetic rate, {:g} of the bandwidth", rates.flops,
+                          rates.bandwidth));
+  }
   facts.add("usable", fmt::format("{:g} of what the driver reports", stack.usable_fraction));
   facts.add("time a launch", fmt::format("{}", stack.launch_overhead));
   facts.add("host time",

@@ -11,12 +11,12 @@ constexpr std::array kPointKeys{
     ScenarioKey{"model", "name, or {config, name}; or list", "", "required",
                 "the LLM: a name of `kvsim list models`, or a Hugging Face config.json"},
     ScenarioKey{"gpu", "name; or list", "", "required", "a name of `kvsim list gpus`"},
-    ScenarioKey{"gpu_count", "integer", "1", "1",
-                "GPUs the model is spread over; tensor parallelism is not modelled yet"},
+    ScenarioKey{"gpu_count", "integer; or list", "1 to 65536", "1",
+                "GPUs that share the model by tensor parallelism; results are of one GPU"},
     ScenarioKey{"stack", "name; or list", "", "ideal",
                 "the software that serves, a name of `kvsim list stacks`"},
     ScenarioKey{"dtype", "format; or list", "", "as published",
-                "element format of weights and activations"},
+                "element format of weights and activations, or a quantisation of the weights"},
     ScenarioKey{"kv_dtype", "format; or list", "", "dtype; 16-bit where that is quantised",
                 "element format of the cache"},
     ScenarioKey{"batch", "integer; or list", "1 to 1048576", "1", "sequences served together"},
@@ -27,6 +27,7 @@ constexpr std::array kPointKeys{
     ScenarioKey{"method", "name, or {name, budget, …}; or list", "", "full",
                 "the cache compression, a name of `kvsim list methods`"},
     ScenarioKey{"memory", "object", "", "", "corrections to the GPU's memory"},
+    ScenarioKey{"engine", "object", "", "the stack's own", "what the run sets of its stack"},
 };
 
 constexpr std::array kScenarioKeys{
@@ -49,6 +50,7 @@ constexpr std::array kScenarioKeys{
     kPointKeys[8],
     kPointKeys[9],
     kPointKeys[10],
+    kPointKeys[11],
     ScenarioKey{"points", "list of objects", "", "one, of the keys above",
                 "groups of points: each takes the keys above and overrides some"},
     ScenarioKey{"replay", "object", "", "none", "an attention trace to run through methods"},
@@ -80,6 +82,26 @@ constexpr std::array kMemoryKeys{
     ScenarioKey{"usable_hbm", "size", "", "the catalogue's",
                 "HBM the driver reports to a process, instead of the catalogue's"},
 };
+constexpr std::array kEngineKeys{
+    ScenarioKey{"max_model_len", "integer", "1 to 16777216", "the run's length",
+                "tokens of the longest sequence the engine is set up for"},
+    ScenarioKey{"max_num_seqs", "integer", "1 to 16777216", "the stack's",
+                "sequences served at once"},
+    ScenarioKey{"prefill_chunk", "integer", "1 to 16777216", "the stack's",
+                "prompt tokens of the whole batch that one pass takes (max_num_batched_tokens)"},
+    ScenarioKey{"block_tokens", "integer", "1 to 16777216", "the stack's",
+                "tokens of a block of a paged cache"},
+    ScenarioKey{"memory_fraction", "number", "0.01 to 1", "the stack's",
+                "share of the GPU's memory the engine may use (gpu_memory_utilization)"},
+    ScenarioKey{"cuda_graphs", "boolean", "", "the stack's",
+                "false: none are captured (enforce_eager)"},
+    ScenarioKey{"weights", "size", "", "from the model", "measured bytes of weights on a GPU"},
+    ScenarioKey{"non_torch", "size", "", "the stack's",
+                "measured bytes outside the framework's allocator on a GPU"},
+    ScenarioKey{"activation", "size", "", "from the model",
+                "measured peak of the start-up's profiling run"},
+    ScenarioKey{"graphs", "size", "", "the stack's", "measured bytes of CUDA graphs on a GPU"},
+};
 constexpr std::array kReplayKeys{
     ScenarioKey{"trace", "path", "", "required",
                 "an attention trace (safetensors), relative to the scenario file"},
@@ -110,10 +132,11 @@ constexpr std::array kWhereKeys{
 };
 
 constexpr std::array kObjects{
-    ScenarioObject{"scenario", kScenarioKeys},   ScenarioObject{"point", kPointKeys},
-    ScenarioObject{"model", kModelKeys},         ScenarioObject{"method", kMethodKeys},
-    ScenarioObject{"memory", kMemoryKeys},       ScenarioObject{"replay", kReplayKeys},
-    ScenarioObject{"published", kPublishedKeys}, ScenarioObject{"where", kWhereKeys},
+    ScenarioObject{"scenario", kScenarioKeys}, ScenarioObject{"point", kPointKeys},
+    ScenarioObject{"model", kModelKeys},       ScenarioObject{"method", kMethodKeys},
+    ScenarioObject{"memory", kMemoryKeys},     ScenarioObject{"engine", kEngineKeys},
+    ScenarioObject{"replay", kReplayKeys},     ScenarioObject{"published", kPublishedKeys},
+    ScenarioObject{"where", kWhereKeys},
 };
 
 constexpr std::array kMetrics{

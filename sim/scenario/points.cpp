@@ -14,6 +14,7 @@
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/scenario/engine_field.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/labels.hpp"
 #include "sim/scenario/method_field.hpp"
@@ -124,6 +125,31 @@ Choices<Dtype> read_dtypes(const Field& field) {
   return out;
 }
 
+/// A format of the weights: one for all, or a named quantisation.
+struct AskedWeights {
+  std::optional<Dtype> dtype;
+  const WeightFormat* format = nullptr;
+};
+
+Choices<AskedWeights> read_weights(const Field& field) {
+  Choices<AskedWeights> out;
+  for (const Field& item : field.one_or_more()) {
+    if (!item.is_string()) (void)item.dtype();  // complains
+    const std::string word = item.string();
+    const auto dtype = parse_dtype(word);
+    const WeightFormat* format = nullptr;
+    std::vector<std::string> known;
+    for (const auto& entry : kDtypes) known.emplace_back(entry.name);
+    for (const WeightFormat& candidate : builtin_weight_formats()) {
+      known.emplace_back(candidate.name);
+      if (candidate.name == word) format = &candidate;
+    }
+    if (!dtype && format == nullptr) item.fail(unknown_name("format of weights", word, known));
+    out.push_back({{.dtype = dtype, .format = format}, item});
+  }
+  return out;
+}
+
 Choices<std::int64_t> read_counts(const Field& field, std::int64_t least, std::int64_t most) {
   Choices<std::int64_t> out;
   for (const Field& item : field.one_or_more()) out.push_back({item.integer(least, most), item});
@@ -158,12 +184,6 @@ Choices<AskedMethod> read_method_choices(const Field& field, const fs::path& fol
   return out;
 }
 
-void check_gpu_count(const Field& field) {
-  if (const auto count = field.integer(1, kMostGpus); count > 1) {
-    field.fail(fmt::format("tensor parallelism is not modelled yet: expected 1, got {}", count));
-  }
-}
-
 std::optional<Bytes> read_size(const Field& memory, std::string_view key) {
   memory.allow_only(scenario_key_names("memory"));
   const auto field = memory.find(key);
@@ -194,15 +214,19 @@ struct Axes {
   Choices<const Llm*> models;
   Choices<const Gpu*> gpus;
   Choices<const Stack*> stacks;
-  std::optional<Choices<Dtype>> dtypes;     // absent: as the model is published
-  std::optional<Choices<Dtype>> kv_dtypes;  // absent: that of the activations
+  Choices<std::int64_t> gpu_counts;
+  std::optional<Choices<AskedWeights>> dtypes;  // absent: as the model is published
+  std::optional<Choices<Dtype>> kv_dtypes;      // absent: that of the activations
   Choices<std::int64_t> batches, prompts, outputs;
   Choices<AskedMethod> methods;
   ordered_json memory;  // as given; null: not
+  ordered_json engine;  // as given; null: not
+  StackOptions options;
 
-  [[nodiscard]] std::array<std::size_t, 9> sizes() const {
+  [[nodiscard]] std::array<std::size_t, 10> sizes() const {
     return {models.size(),
             gpus.size(),
+            gpu_counts.size(),
             stacks.size(),
             dtypes ? dtypes->size() : 1,
             kv_dtypes ? kv_dtypes->size() : 1,
@@ -217,7 +241,15 @@ Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
   Axes axes;
   axes.models = read_models(group.required("model"), folder, own);
   axes.gpus = read_gpus(group.required("gpu"));
-  if (const auto count = group.find("gpu_count")) check_gpu_count(*count);
+  if (const auto counts = group.find("gpu_count")) {
+    axes.gpu_counts = read_counts(*counts, 1, kMostGpus);
+  } else {
+    axes.gpu_counts = {{1, group.place()}};
+  }
+  if (const auto engine = group.find("engine")) {
+    axes.options = read_engine(*engine);
+    axes.engine = engine->raw();
+  }
   if (const auto memory = group.find("memory")) {
     for (auto& gpu : axes.gpus) gpu.value = corrected(gpu.value, *memory, own);
     axes.memory = memory->raw();
@@ -227,7 +259,7 @@ Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
   } else {
     axes.stacks = {{&find_stack("ideal"), group.place()}};
   }
-  if (const auto dtypes = group.find("dtype")) axes.dtypes = read_dtypes(*dtypes);
+  if (const auto dtypes = group.find("dtype")) axes.dtypes = read_weights(*dtypes);
   if (const auto dtypes = group.find("kv_dtype")) axes.kv_dtypes = read_dtypes(*dtypes);
   if (const auto batches = group.find("batch")) {
     axes.batches = read_counts(*batches, 1, kMostBatch);
@@ -286,13 +318,14 @@ ordered_json point_keys(const StaticSpec& spec, const MethodSpec& method) {
   ordered_json keys;
   keys["model"] = spec.llm->name;
   keys["gpu"] = spec.gpu->name;
-  keys["gpu_count"] = 1;
+  keys["gpu_count"] = spec.tensor_parallel;
   keys["stack"] = spec.stack->name;
   keys["method"] = method.name;
   keys["budget"] = method.budget ? ordered_json(budget_number(*method.budget)) : nullptr;
   if (method.budget && method.budget->fraction == 0) keys["budget"] = method.budget->entries;
   keys["method_params"] = params_json(method.params);
-  keys["dtype"] = name_of(spec.weight_dtype);
+  keys["dtype"] =
+      spec.weight_format != nullptr ? spec.weight_format->name : name_of(spec.weight_dtype);
   keys["kv_dtype"] = name_of(spec.kv_dtype);
   keys["batch"] = spec.batch;
   keys["prompt_tokens"] = spec.prompt_tokens;
@@ -352,21 +385,37 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
   // A method settled for a prompt, cache format and model serves all points that share them.
   std::map<std::array<std::size_t, 4>, std::shared_ptr<const Method>> settled;
   std::vector<std::string> laws(axes.methods.size());  // names of traces that were looked into
-  std::array<std::size_t, 9> at{};
+  std::array<std::size_t, 10> at{};
   for (auto left = static_cast<std::size_t>(product); left > 0; --left) {
-    const auto& method = axes.methods[at[8]];
+    const auto& method = axes.methods[at[9]];
     StaticSpec spec;
     spec.llm = axes.models[at[0]].value;
     spec.gpu = axes.gpus[at[1]].value;
-    spec.stack = axes.stacks[at[2]].value;
-    spec.weight_dtype = axes.dtypes ? (*axes.dtypes)[at[3]].value : spec.llm->published_dtype;
-    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[4]].value
+    spec.tensor_parallel = static_cast<std::int32_t>(axes.gpu_counts[at[2]].value);
+    spec.stack = axes.stacks[at[3]].value;
+    spec.weight_dtype = spec.llm->published_dtype;
+    if (axes.dtypes) {
+      const AskedWeights& asked = (*axes.dtypes)[at[4]].value;
+      spec.weight_format = asked.format;
+      // What a quantisation leaves alone is in the format the model computes in.
+      spec.weight_dtype = asked.dtype
+                              ? *asked.dtype
+                              : default_kv_dtype(*spec.llm, bits_of(spec.llm->published_dtype) < 16
+                                                                ? spec.llm->published_dtype
+                                                                : spec.llm->compute_dtype);
+    }
+    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[5]].value
                                    : default_kv_dtype(*spec.llm, spec.weight_dtype);
-    spec.batch = axes.batches[at[5]].value;
-    spec.prompt_tokens = axes.prompts[at[6]].value;
-    spec.output_tokens = axes.outputs[at[7]].value;
-    check_sizes(spec, axes.prompts[at[6]].field);
-    auto& slot = settled[{at[8], at[6], static_cast<std::size_t>(spec.kv_dtype), at[0]}];
+    spec.batch = axes.batches[at[6]].value;
+    spec.prompt_tokens = axes.prompts[at[7]].value;
+    spec.output_tokens = axes.outputs[at[8]].value;
+    spec.options = axes.options;
+    if (spec.tensor_parallel > 1) {
+      placed(axes.gpu_counts[at[2]].field,
+             [&] { return tensor_shard(*spec.llm, spec.tensor_parallel); });
+    }
+    check_sizes(spec, axes.prompts[at[7]].field);
+    auto& slot = settled[{at[9], at[7], static_cast<std::size_t>(spec.kv_dtype), at[0]}];
     if (!slot) {
       slot = placed(method.field, [&] {
         return make_method(method.value.spec, spec.prompt_tokens,
@@ -376,10 +425,11 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
     spec.method = slot;
     ordered_json keys = point_keys(spec, method.value.spec);
     if (!axes.memory.is_null()) keys["memory"] = axes.memory;
+    if (!axes.engine.is_null()) keys["engine"] = axes.engine;
     if (!method.value.measured_on.empty()) keys["measured_on"] = method.value.measured_on;
     ScenarioPoint point{.spec = spec, .method = method.value.spec, .keys = std::move(keys)};
     point.kv_bytes_wanted = kv_bytes_wanted(spec);
-    settle_law(method.value, method.field, laws[at[8]], point);
+    settle_law(method.value, method.field, laws[at[9]], point);
     points.push_back(std::move(point));
     for (std::size_t axis = at.size(); axis-- > 0;) {
       if (++at[axis] < sizes[axis]) break;
@@ -394,14 +444,15 @@ void check_point_keys(const Field& keys, const fs::path& folder) {
   OwnParts own;
   if (const auto field = keys.find("model")) (void)read_models(*field, folder, own);
   if (const auto field = keys.find("gpu")) (void)read_gpus(*field);
-  if (const auto field = keys.find("gpu_count")) check_gpu_count(*field);
+  if (const auto field = keys.find("gpu_count")) (void)read_counts(*field, 1, kMostGpus);
   if (const auto field = keys.find("stack")) (void)read_stacks(*field);
-  if (const auto field = keys.find("dtype")) (void)read_dtypes(*field);
+  if (const auto field = keys.find("dtype")) (void)read_weights(*field);
   if (const auto field = keys.find("kv_dtype")) (void)read_dtypes(*field);
   if (const auto field = keys.find("batch")) (void)read_counts(*field, 1, kMostBatch);
   if (const auto field = keys.find("prompt_tokens")) (void)read_counts(*field, 1, kMostTokens);
   if (const auto field = keys.find("output_tokens")) (void)read_counts(*field, 0, kMostTokens);
   if (const auto field = keys.find("method")) (void)read_method_choices(*field, folder);
+  if (const auto field = keys.find("engine")) (void)read_engine(*field);
   if (const auto field = keys.find("memory")) {
     (void)read_size(*field, "hbm");
     (void)read_size(*field, "usable_hbm");
@@ -441,7 +492,8 @@ bool has_closed_law(const StaticSpec& spec) {
 
 std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec) {
   const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
-  const CostInput in{.llm = spec.llm,
+  const Llm shard = tensor_shard(*spec.llm, spec.tensor_parallel);
+  const CostInput in{.llm = &shard,
                      .method = spec.method.get(),
                      .stack = &find_stack("ideal"),  // the one that rounds nothing
                      .weight_dtype = spec.weight_dtype,

@@ -21,9 +21,9 @@ struct OwnParts {
 void check_point_keys(const Field& keys, const std::filesystem::path& folder);
 
 /// All points of `scenario`: for each of its `points` (or once) the product of the keys given as
-/// lists, in the order model, gpu, stack, dtype, kv_dtype, batch, prompt_tokens, output_tokens,
-/// method, the last changing fastest. Empty where only a replay is asked for. Labels are set.
-/// Errors: InputError.
+/// lists, in the order model, gpu, gpu_count, stack, dtype, kv_dtype, batch, prompt_tokens,
+/// output_tokens, method, the last changing fastest. Empty where only a replay is asked for. Labels
+/// are set. Errors: InputError.
 [[nodiscard]] std::vector<ScenarioPoint> read_points(const Field& scenario,
                                                      const std::filesystem::path& folder,
                                                      OwnParts& own);
@@ -33,7 +33,8 @@ void check_point_keys(const Field& keys, const std::filesystem::path& folder);
 [[nodiscard]] bool has_closed_law(const StaticSpec& spec);
 
 /// Bytes of K, V and side data that the whole batch holds at the end, by the size law and without
-/// an allocator's rounding, whether or not they fit; nullopt where the size depends on data.
+/// an allocator's rounding, on each of its GPUs, whether or not they fit; nullopt where the size
+/// depends on data.
 [[nodiscard]] std::optional<Bytes> kv_bytes_wanted(const StaticSpec& spec);
 
 }  // namespace kvsim

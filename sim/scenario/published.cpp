@@ -72,6 +72,8 @@ bool holds(std::string_view key, const Field& wanted, const nlohmann::ordered_js
     return value.is_number() && value.get<double>() == number;
   }
   if (key == "dtype" || key == "kv_dtype") {
+    // A quantisation's name is no element format.
+    if (wanted.is_string() && wanted.string() == value.get<std::string>()) return true;
     return name_of(wanted.dtype()) == value.get<std::string>();
   }
   const std::string name = wanted.string();

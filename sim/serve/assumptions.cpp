@@ -34,7 +34,14 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
     notes.push_back(
         fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec.gpu->name));
   }
-  const bool grows_by_copy = spec.stack->growth == CacheGrowth::kConcatLayer;
+  const bool grows_by_copy = spec.stack->growth == CacheGrowth::kConcatLayer ||
+                             spec.stack->growth == CacheGrowth::kConcatAll;
+  if (spec.tensor_parallel > 1) {
+    notes.push_back(
+        fmt::format("tensor parallelism over {} GPUs: memory, work and traffic are of one of them, "
+                    "tokens per second of all",
+                    spec.tensor_parallel));
+  }
   if (!spec.method->plain_rows() && grows_by_copy) {
     notes.push_back(
         fmt::format("method {} keeps rows in a form of its own: they are assumed to be written in "

@@ -121,7 +121,11 @@ class Shapes {
   [[nodiscard]] Product sequence(std::int64_t n, std::string_view unit) const {
     return Product{}.times(in_.batch, "batch").times(n, unit);
   }
-  [[nodiscard]] Product rows() const { return sequence(tokens_, "tokens"); }
+  [[nodiscard]] Product rows() const {
+    const std::int64_t held = rows_at_once(in_, tokens_);
+    if (held < in_.batch * tokens_) return Product{}.times(held, "tokens at once");
+    return sequence(tokens_, "tokens");
+  }
 
   [[nodiscard]] std::vector<Product> scores(std::string_view name) const {
     if (name == "method's scratch") {
@@ -265,8 +269,9 @@ std::string source_of(const CostInput& in, Owner owner, std::string_view tensor)
   const bool eager = in.stack->attention == AttentionExec::kEager;
   switch (owner) {
     case Owner::kContext:
-      return stack("context");
+      return stack(tensor);
     case Owner::kWeights:
+      if (in.measured_weights) return "engine: weights";
       return in.llm->source.empty() ? fmt::format("model {}", in.llm->name) : in.llm->source;
     case Owner::kKvCache: {
       for (const MethodInfo& info : builtin_methods()) {
@@ -283,7 +288,7 @@ std::string source_of(const CostInput& in, Owner owner, std::string_view tensor)
     case Owner::kKvExpansion:
       return stack("expands_kv_heads");
     case Owner::kMask:
-      return stack("attention");
+      return stack(tensor == "full_causal_mask" ? tensor : "attention");
     case Owner::kScores:
       return eager && !tensor.starts_with("copy") ? stack("attention") : method("scores it needs");
     case Owner::kLogits:
@@ -350,6 +355,25 @@ class Terms {
 std::string weights_formula(const CostInput& in) {
   const Llm& llm = *in.llm;
   const auto all = parameters(llm);
+  if (in.measured_weights) return fmt::format("{} B", with_commas(in.measured_weights->count()));
+  if (in.weight_format != nullptr) {
+    std::int64_t packed = 0;
+    const WeightStore plain{in.weight_dtype, nullptr};
+    Bytes packed_bytes;
+    const auto add = [&](WeightPart part, std::int64_t rows, std::int64_t columns,
+                         std::int64_t count) {
+      const Bytes n = matrix_bytes(llm, in.weights(), part, rows, columns, count);
+      if (n == matrix_bytes(llm, plain, part, rows, columns, count)) return;
+      packed += rows * columns * count;
+      packed_bytes += n;
+    };
+    visit_outer_matrices(llm, add);
+    for (const LayerSpec& layer : llm.layers) visit_layer_matrices(llm, layer, add);
+    return fmt::format(
+        "{} B of {} {} parameters with their scales + {}", with_commas(packed_bytes.count()),
+        with_commas(packed), in.weight_format->name,
+        Product{}.times(all - packed, "other parameters").in(in.weight_dtype).text());
+  }
   const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
   if (dense == in.weight_dtype) {
     return Product{}.times(all, "parameters").in(in.weight_dtype).text();
@@ -465,6 +489,26 @@ void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
   }
 }
 
+/// Old caches that the caller holds to the end of a decode step.
+void add_old_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
+  const CostInput& cost = *in.cost;
+  const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
+  if (cost.stack->growth != CacheGrowth::kConcatAll || !decodes) return;
+  const std::int32_t end = place.part == RunPart::kDecodeLayer ? place.layer : cost.llm->n_layers();
+  std::map<std::pair<std::int64_t, Bytes>, std::int64_t> layers;  // by entries and bytes
+  for (std::int32_t l = 0; l < end; ++l) {
+    const DecodeMoment moment = decode_moment(cost, l, in.prompt, place.tokens,
+                                              held_entries(cost, l, in.prompt, place.tokens - 1));
+    ++layers[{moment.before, left_behind(cost, l, moment).total()}];
+  }
+  for (const auto& [old, n] : layers) {
+    const auto& [entries, bytes] = old;
+    terms.add(Owner::kConcatCopy,
+              fmt::format("old keys and values of {} layers x {} entries", n, with_commas(entries)),
+              bytes * n, fmt::format("{} layers x {} B", n, with_commas(bytes.count())));
+  }
+}
+
 /// Tensors that outlive graphs: embeddings from the second layer on, the mask.
 void add_residents(const PeakInput& in, const PeakPlace& place, const Shapes& shapes,
                    Terms& terms) {
@@ -513,15 +557,22 @@ std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakPlace& place,
   Terms terms{in};
   const auto holds = [&](Owner owner) { return owners.contains(std::string{name_of(owner)}); };
   if (holds(Owner::kContext)) {
-    const Bytes context = cost.stack->context;
-    terms.add(Owner::kContext, "CUDA context", context,
-              fmt::format("{} B", with_commas(context.count())));
+    for (const OutsideBytes& part : outside_bytes(cost)) {
+      terms.add(Owner::kContext, std::string{part.name}, part.bytes,
+                fmt::format("{} B", with_commas(part.bytes.count())), part.key);
+    }
   }
   if (holds(Owner::kWeights)) {
-    terms.add(Owner::kWeights, "weights", loaded_weight_bytes(*cost.llm, cost.weight_dtype),
-              weights_formula(cost));
+    terms.add(Owner::kWeights, "weights", weights_held(cost), weights_formula(cost));
+  }
+  if (cost.stack->full_causal_mask && holds(Owner::kMask)) {
+    terms.add(
+        Owner::kMask, "full causal mask", full_mask_bytes(cost, in.static_end),
+        fmt::format("{} x {} tokens x 1 B", with_commas(in.static_end), with_commas(in.static_end)),
+        "full_causal_mask");
   }
   add_caches(in, place, terms);
+  add_old_caches(in, place, terms);
   if (place.part != RunPart::kLoad) {
     const Shapes shapes{in, place};
     add_residents(in, place, shapes, terms);

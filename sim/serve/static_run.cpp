@@ -77,6 +77,8 @@ class StaticRun {
   void explain_times();
   void finish();
 
+  Llm llm_;      // of one GPU
+  Stack stack_;  // as the run sets it
   StaticSpec spec_;
   bool explains_;
   Calibration calibration_;
@@ -85,6 +87,7 @@ class StaticRun {
   StaticResult result_;
   std::int32_t n_layers_;
   bool is_static_;
+  std::int64_t static_end_;         // tokens a sequence that a static cache has room for
   Holdings holdings_;               // context, weights, caches, residents
   std::vector<LayerCache> caches_;  // per layer; all of a static cache stands from the start
   std::vector<std::int64_t> held_;  // entries per layer
@@ -105,28 +108,38 @@ class StaticRun {
 };
 
 StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
-    : spec_{spec},
+    : llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
+      stack_{with_options(*spec.stack, spec.options)},
+      spec_{spec},
       explains_{options.time_terms},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
-      in_{.llm = spec.llm,
+      in_{.llm = &llm_,
           .method = spec.method.get(),
-          .stack = spec.stack,
+          .stack = &stack_,
           .weight_dtype = spec.weight_dtype,
           .kv_dtype = spec.kv_dtype,
           .batch = spec.batch,
-          .prompt = spec.prompt_tokens},
-      roofline_{*spec.gpu, *spec.stack, calibration_},
+          .prompt = spec.prompt_tokens,
+          .weight_format = spec.weight_format,
+          .tensor_parallel = spec.tensor_parallel,
+          .vocab_size = spec.llm->vocab_size,
+          .measured_weights = spec.options.weights},
+      roofline_{*spec.gpu, stack_, calibration_},
       n_layers_{spec.llm->n_layers()},
-      is_static_{spec.stack->growth == CacheGrowth::kStatic},
+      is_static_{is_preallocated(stack_)},
+      static_end_{std::max(spec.prompt_tokens + spec.output_tokens,
+                           stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0)},
       caches_(static_cast<std::size_t>(n_layers_)),
       held_(static_cast<std::size_t>(n_layers_)),
       score_rows_{spec.prompt_tokens} {
+  spec_.llm = &llm_;
+  spec_.stack = &stack_;
   const auto points = static_cast<std::int64_t>(options.max_samples) - 2;
   stride_ = std::max<std::int64_t>(1, (spec.output_tokens + points - 1) / points);
   result_.usable_hbm = Bytes{static_cast<std::int64_t>(
-      std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * spec.stack->usable_fraction))};
+      std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * stack_.usable_fraction))};
   result_.calibration = calibration_.provenance;
-  result_.notes = assumptions(spec, in_);
+  result_.notes = assumptions(spec_, in_);
 }
 
 StaticResult StaticRun::run() {
@@ -148,7 +161,7 @@ void StaticRun::finish() {
   const PeakInput peak_input{.cost = &in_,
                              .prompt = spec_.prompt_tokens,
                              .static_caches = is_static_ ? &caches_ : nullptr,
-                             .static_end = spec_.prompt_tokens + spec_.output_tokens};
+                             .static_end = static_end_};
   if (peak_base_) {
     Holdings owners = *peak_base_;
     owners[Owner::kActivations] += resident_;
@@ -293,17 +306,22 @@ bool StaticRun::load() {
                            .owners = got.error().owners};
     return false;
   };
-  if (!place(Owner::kContext, spec_.stack->context, "CUDA context")) return false;
-  if (!place(Owner::kWeights, loaded_weight_bytes(*spec_.llm, spec_.weight_dtype), "weights")) {
+  Bytes outside;
+  for (const OutsideBytes& part : outside_bytes(in_)) outside += part.bytes;
+  if (!place(Owner::kContext, outside, "CUDA context")) return false;
+  if (!place(Owner::kWeights, weights_held(in_), "weights")) {
+    return false;
+  }
+  if (stack_.full_causal_mask &&
+      !place(Owner::kMask, full_mask_bytes(in_, static_end_), "full causal mask")) {
     return false;
   }
   for (std::int32_t l = 0; is_static_ && l < n_layers_; ++l) {
     // Room for the longest the layer will be: laws grow to their end, or to a budget reached
     // before.
-    const std::int64_t end = spec_.prompt_tokens + spec_.output_tokens;
     const LayerCache cache =
         stored(l, std::max(held_entries(in_, l, spec_.prompt_tokens, spec_.prompt_tokens),
-                           held_entries(in_, l, spec_.prompt_tokens, end)));
+                           held_entries(in_, l, spec_.prompt_tokens, static_end_)));
     LayerCache& placed = caches_[static_cast<std::size_t>(l)];
     if (!place(Owner::kKvCache, cache.keys + cache.values, "static cache")) return false;
     placed = {.keys = cache.keys, .values = cache.values};
@@ -423,7 +441,7 @@ bool StaticRun::prefill() {
   if (!around(RunPart::kPromptLogits, output_logits(in_, spec_.prompt_tokens))) return false;
   // Activations and mask of the prompt are gone; caches stay.
   holdings_[Owner::kActivations] = loaded.by_owner[static_cast<std::size_t>(Owner::kActivations)];
-  holdings_[Owner::kMask] = Bytes{};
+  holdings_[Owner::kMask] = loaded.by_owner[static_cast<std::size_t>(Owner::kMask)];
   if (!compress_all_layers()) return false;
   if (const double passes = prefill_passes(in_, spec_.prompt_tokens); passes > 1) {
     prefill_device_ = prefill_device_ * passes;
@@ -486,7 +504,8 @@ bool StaticRun::decode_one(std::int64_t step) {
       const LayerCache before =
           is_static_ ? LayerCache{} : caches_[static_cast<std::size_t>(first)];
       const LayerCache after = is_static_ ? LayerCache{} : stored(first, moment.after);
-      const Bytes growth = after.total() - before.total();
+      const LayerCache old = left_behind(in_, first, moment);
+      const Bytes growth = after.total() + old.total() - before.total();
       const std::int64_t last = next - 1 - first;
       // Where the caches grow, the last layer stands highest, else the first.
       const std::int64_t highest = growth > Bytes{} ? last : 0;
@@ -496,6 +515,7 @@ bool StaticRun::decode_one(std::int64_t step) {
         for (; standing - before.total() + alive <= result_.usable_hbm; ++l) {
           take_cache(l);
           put_cache(l, after);
+          holdings_[Owner::kConcatCopy] += old.total();
           standing += growth;
         }
         if (!is_static_) take_cache(l);
@@ -516,6 +536,7 @@ bool StaticRun::decode_one(std::int64_t step) {
         (*peak_base_)[Owner::kKvCache] +=
             (after.keys + after.values) * highest - (before.keys + before.values) * (highest + 1);
         (*peak_base_)[Owner::kSideData] += after.side * highest - before.side * (highest + 1);
+        (*peak_base_)[Owner::kConcatCopy] += old.total() * highest;
       }
       const std::int64_t n = last + 1;
       total.time += cost.time * static_cast<double>(n);
@@ -527,6 +548,7 @@ bool StaticRun::decode_one(std::int64_t step) {
       }
       holdings_[Owner::kKvCache] += (after.keys + after.values - before.keys - before.values) * n;
       holdings_[Owner::kSideData] += (after.side - before.side) * n;
+      holdings_[Owner::kConcatCopy] += old.total() * n;
       standing += growth * n;
       first = next;
     }
@@ -542,6 +564,7 @@ bool StaticRun::decode_one(std::int64_t step) {
     peak_place_ = place_of(RunPart::kDecodeLogits, -1, step);
     peak_base_ = holdings_;
   }
+  holdings_[Owner::kConcatCopy] = Bytes{};  // the caller lets go of the old caches
   peak = std::max(peak, head_peak);
   result_.decode_peak = std::max(result_.decode_peak, peak);
 

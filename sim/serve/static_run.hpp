@@ -9,6 +9,7 @@
 #include "models/cost/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/llm.hpp"
+#include "models/llm/weight_format.hpp"
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/dtype.hpp"
@@ -31,9 +32,13 @@ struct StaticSpec {
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   std::int64_t batch = 1;
-  std::int64_t prompt_tokens = 1;            // per sequence
-  std::int64_t output_tokens = 1;            // per sequence; decode steps
-  const Calibration* calibration = nullptr;  // null: the data sheet's rates, uncalibrated
+  std::int64_t prompt_tokens = 1;               // per sequence
+  std::int64_t output_tokens = 1;               // per sequence; decode steps
+  const Calibration* calibration = nullptr;     // null: the data sheet's rates, uncalibrated
+  const WeightFormat* weight_format = nullptr;  // packs part of the weights; weight_dtype is then
+                                                // that of the rest and of activations
+  std::int32_t tensor_parallel = 1;  // GPUs; every figure of the result but tokens/s is of one
+  StackOptions options{};            // what the run sets of its stack
 };
 
 struct OomEvent {

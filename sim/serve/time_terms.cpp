@@ -103,7 +103,11 @@ class Explainer {
                                                      micros_text(rates.overhead)));
     }
     if (op.flops.count() > 0 && bytes > 0) {
-      parts.push_back(fmt::format("max({}, {})", arithmetic, traffic));
+      if (in_.cost->stack->overlap == Overlap::kMax) {
+        parts.push_back(fmt::format("max({}, {})", arithmetic, traffic));
+      } else {
+        parts.insert(parts.end(), {arithmetic, traffic});
+      }
     } else if (op.flops.count() > 0) {
       parts.push_back(arithmetic);
     } else if (bytes > 0) {
@@ -124,11 +128,24 @@ class Explainer {
   [[nodiscard]] std::string source(const Op& op) const {
     std::vector<std::string> gpu;
     if (op.flops.count() > 0) gpu.push_back(peak_key(op.dtype));
-    if (op.bytes_read + op.bytes_written > 0) gpu.emplace_back("hbm_bandwidth");
+    if (op.bytes_read + op.bytes_written > 0) {
+      if (op.family == OpFamily::kCollective) {
+        gpu.emplace_back(in_.gpu->nvlink ? "nvlink" : "pcie");
+      } else {
+        gpu.emplace_back("hbm_bandwidth");
+      }
+    }
     const bool fills = in_.roofline->rates(op).fill == 1;
     if (!fills) gpu.emplace_back("sms");
     std::vector<std::string_view> stack;
-    if (has_launches(op)) stack.emplace_back("launch_overhead");
+    if (has_launches(op)) {
+      stack.emplace_back(op.family == OpFamily::kCollective ? "collective_latency"
+                                                            : "launch_overhead");
+    }
+    if (in_.cost->stack->reached.contains(std::string{name_of(op.family)})) {
+      stack.emplace_back("reached");
+    }
+    if (in_.cost->stack->overlap != Overlap::kMax) stack.emplace_back("overlap");
     if (!fills) stack.emplace_back("splits_keys");
     std::vector<std::string> parts;
     if (!gpu.empty()) {

@@ -271,8 +271,11 @@ TEST_CASE("bad input: one line that says where and what") {
   // A GPU that does not exist may have any memory, and its usable part is held to that.
   CHECK(bad(small(R"(, "memory": {"hbm": "8 TiB", "usable_hbm": "9 TiB"})"))
             .find("at most the 8 TiB of") != std::string::npos);
-  CHECK(bad(small(R"(, "gpu_count": 8)")) ==
-        "/gpu_count: tensor parallelism is not modelled yet: expected 1, got 8");
+  CHECK(bad(small(R"(, "gpu_count": 3)")) ==
+        "/gpu_count: llama-2-7b has 32 query heads, which 3 GPUs cannot share evenly");
+  CHECK(bad(small(R"(, "dtype": "awq-int44")"))
+            .starts_with("/dtype: unknown format of weights \"awq-int44\"; did you mean \"awq-int4\"?"));
+  CHECK(bad(small(R"(, "engine": {"max_seqs": 8})")).starts_with("/engine/max_seqs: unknown key"));
   CHECK(bad(small(R"(, "method": "h20")")).starts_with("/method: unknown method \"h20\""));
   CHECK(bad(small(R"(, "method": {"name": "h2o", "budget": 1.5})")) ==
         "/method/budget: expected a fraction in (0, 1] or a whole number of entries above 1, got "

@@ -1,0 +1,273 @@
+#include "models/llm/weight_format.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::array kFormats{
+    WeightFormat{.name = "awq-int4",
+                 .summary = "AWQ: 4-bit values, groups of 128 with a 16-bit scale and a 4-bit zero",
+                 .source =
+                     "mit-han-lab/llm-awq and casper-hansen/AutoAWQ WQLinear_GEMM: qweight int32 "
+                     "[in, out/8], qzeros int32 [in/128, out/8], scales fp16 [in/128, out]; "
+                     "embeddings, norms and lm_head are left alone",
+                 .packed = Dtype::kInt4,
+                 .group = 128,
+                 .group_bits = 20},
+    WeightFormat{
+        .name = "gptq-int4",
+        .summary = "GPTQ: 4-bit values, groups of 128 with a 16-bit scale and a 4-bit zero",
+        .source = "AutoGPTQ QuantLinear: qweight, qzeros, scales fp16 and g_idx int32 [in]; "
+                  "embeddings, norms and lm_head are left alone",
+        .packed = Dtype::kInt4,
+        .group = 128,
+        .group_bits = 20,
+        .input_bits = 32},
+    WeightFormat{
+        .name = "gptq-int8",
+        .summary = "GPTQ: 8-bit values, groups of 128 with a 16-bit scale and an 8-bit zero",
+        .source = "AutoGPTQ QuantLinear with bits = 8: qweight, qzeros, scales fp16, g_idx int32",
+        .packed = Dtype::kInt8,
+        .group = 128,
+        .group_bits = 24,
+        .input_bits = 32},
+    WeightFormat{
+        .name = "int8-channel",
+        .summary = "weight-only 8 bit with a 16-bit scale per output channel, lm_head too",
+        .source = "meta-pytorch/gpt-fast quantize.py, WeightOnlyInt8Linear: weight int8 [out, in], "
+                  "scales bf16 [out]; replaces every nn.Linear, the output among them",
+        .packed = Dtype::kInt8,
+        .column_bits = 16,
+        .head = true},
+    WeightFormat{
+        .name = "int4-g32",
+        .summary = "weight-only 4 bit, groups of 32 with 16-bit scale and zero, lm_head too",
+        .source = "meta-pytorch/gpt-fast quantize.py, WeightOnlyInt4Linear: scales_and_zeros bf16 "
+                  "[in/group, out, 2]; replaces every nn.Linear, the output among them",
+        .packed = Dtype::kInt4,
+        .group = 32,
+        .group_bits = 32,
+        .head = true},
+    WeightFormat{
+        .name = "int4-g64",
+        .summary = "weight-only 4 bit, groups of 64 with 16-bit scale and zero, lm_head too",
+        .source = "pytorch/ao int4_weight_only(group_size=64): scale and zero bf16 of a group",
+        .packed = Dtype::kInt4,
+        .group = 64,
+        .group_bits = 32,
+        .head = true},
+    WeightFormat{.name = "w8a8-int8",
+                 .summary = "8-bit weights and activations, an fp32 scale per output channel",
+                 .source = "vllm-project/llm-compressor, W8A8 (SmoothQuant and GPTQ): weight int8, "
+                           "weight_scale per channel; lm_head is ignored",
+                 .packed = Dtype::kInt8,
+                 .column_bits = 32,
+                 .weight_only = false},
+    WeightFormat{
+        .name = "fp8-tensor",
+        .summary = "fp8 weights and activations, one fp32 scale a matrix",
+        .source = "NVIDIA TensorRT-Model-Optimizer and vLLM Fp8LinearMethod: weight float8_e4m3fn, "
+                  "weight_scale and input_scale fp32 a tensor; lm_head and embeddings 16 bit",
+        .packed = Dtype::kFp8E4m3,
+        .matrix_bits = 64,
+        .weight_only = false},
+    WeightFormat{
+        .name = "fp8-block",
+        .summary = "fp8 weights and activations, an fp32 scale for each block of 128 x 128",
+        .source = "DeepSeek-V3 and Qwen3-FP8 config.json: weight_block_size [128, 128], "
+                  "weight_scale_inv fp32; lm_head and embeddings 16 bit",
+        .packed = Dtype::kFp8E4m3,
+        .group = 128 * 128,
+        .group_bits = 32,
+        .weight_only = false},
+    WeightFormat{
+        .name = "mxfp4",
+        .summary = "MXFP4 of the routed experts: 4-bit values, an 8-bit scale for each 32",
+        .source = "OCP Microscaling Formats 1.0, section 5.2; openai/gpt-oss model card: the rest "
+                  "is bf16",
+        .packed = Dtype::kFp4,
+        .group = 32,
+        .group_bits = 8,
+        .experts_only = true},
+    WeightFormat{.name = "nf4",
+                 .summary = "bitsandbytes NF4: 4-bit values, an fp32 absmax for each 64",
+                 .source =
+                     "bitsandbytes functional.quantize_4bit, blocksize 64 (QLoRA, Dettmers et al. "
+                     "2023, section 3, without double quantisation)",
+                 .packed = Dtype::kInt4,
+                 .group = 64,
+                 .group_bits = 32},
+    WeightFormat{
+        .name = "nf4-double",
+        .summary = "bitsandbytes NF4 with its scales quantised: 8 bits for each 64 and an fp32 for "
+                   "each 256 of those",
+        .source = "QLoRA, Dettmers et al. 2023, section 3: 0.127 bits a parameter",
+        .packed = Dtype::kInt4,
+        .group = 64 * 256,
+        .group_bits = 8 * 256 + 32},
+    WeightFormat{
+        .name = "flexgen-int4",
+        .summary = "FlexGen group-wise 4 bit: groups of 64 with a 16-bit minimum and scale",
+        .source = "FlexGen, Sheng et al. 2023, section 5 (group size 64); FMInference/FlexLLMGen "
+                  "compression.py: all weights, embeddings among them",
+        .packed = Dtype::kInt4,
+        .group = 64,
+        .group_bits = 32,
+        .head = true,
+        .embeddings = true},
+};
+
+bool covers(const WeightFormat& format, WeightPart part) {
+  switch (part) {
+    case WeightPart::kEmbedding:
+      return format.embeddings;
+    case WeightPart::kHead:
+      return format.head;
+    case WeightPart::kLinear:
+      return !format.experts_only;
+    case WeightPart::kExperts:
+      return true;
+    case WeightPart::kPlain:
+      return false;
+  }
+  return false;
+}
+
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+/// `n` shared out among `ranks`. Errors: InputError if it does not divide.
+std::int32_t shared(std::int32_t n, std::int32_t ranks, std::string_view what, const Llm& llm) {
+  if (n % ranks != 0) {
+    throw InputError{
+        fmt::format("{} has {} {}, which {} GPUs cannot share evenly", llm.name, n, what, ranks)};
+  }
+  return n / ranks;
+}
+
+}  // namespace
+
+Bytes matrix_bytes(const Llm& llm, const WeightStore& store, WeightPart part, std::int64_t in,
+                   std::int64_t out, std::int64_t count) {
+  const std::int64_t values = in * out;
+  if (store.format == nullptr) {
+    if (part == WeightPart::kExperts) return expert_weight_bytes(llm, values * count, store.base);
+    return bytes_of(values * count, dense_weight_dtype(llm, store.base));
+  }
+  const WeightFormat& f = *store.format;
+  if (!covers(f, part)) return bytes_of(values * count, store.base);
+  std::int64_t bits = values * bits_of(f.packed) + in * f.input_bits + out * f.column_bits +
+                      std::int64_t{f.matrix_bits};
+  if (f.group > 0) bits += divide_up(values, f.group) * f.group_bits;
+  return Bytes{divide_up(bits, 8) * count};
+}
+
+Dtype product_dtype(const Llm& llm, const WeightStore& store, WeightPart part) {
+  if (store.format == nullptr) {
+    return part == WeightPart::kExperts ? store.base : dense_weight_dtype(llm, store.base);
+  }
+  const bool narrow = covers(*store.format, part) && !store.format->weight_only;
+  return narrow ? store.format->packed : store.base;
+}
+
+void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVisit& visit) {
+  const std::int64_t d = llm.d_model;
+  const AttentionSpec& a = layer.attention;
+  const std::int64_t heads = a.n_heads;
+  const std::int64_t q_width = heads * a.head_dim;
+  if (a.is_latent()) {
+    if (a.q_lora_rank > 0) {
+      visit(WeightPart::kLinear, d, a.q_lora_rank, 1);
+      visit(WeightPart::kLinear, a.q_lora_rank, q_width, 1);
+    } else {
+      visit(WeightPart::kLinear, d, q_width, 1);
+    }
+    visit(WeightPart::kLinear, d, a.kv_lora_rank + a.rope_head_dim, 1);
+    visit(WeightPart::kLinear, a.kv_lora_rank,
+          heads * (a.head_dim - a.rope_head_dim + a.v_head_dim), 1);
+  } else {
+    visit(WeightPart::kLinear, d, q_width, 1);
+    visit(WeightPart::kLinear, d, std::int64_t{a.n_kv_heads} * a.head_dim, 1);
+    visit(WeightPart::kLinear, d, std::int64_t{a.n_kv_heads} * a.v_head_dim, 1);
+  }
+  visit(WeightPart::kLinear, heads * a.v_head_dim, d, 1);
+  const MlpSpec& mlp = layer.mlp;
+  const auto block = [&](WeightPart part, std::int64_t width, std::int64_t count) {
+    if (width == 0) return;
+    visit(part, d, width, count * (mlp.gated ? 2 : 1));
+    visit(part, width, d, count);
+  };
+  if (mlp.n_experts == 0) {
+    block(WeightPart::kLinear, mlp.d_ff, 1);
+    return;
+  }
+  visit(WeightPart::kPlain, d, mlp.n_experts, 1);
+  block(WeightPart::kLinear, mlp.shared_d_ff, 1);
+  block(WeightPart::kExperts, mlp.d_ff, mlp.n_experts);
+}
+
+void visit_outer_matrices(const Llm& llm, const MatrixVisit& visit) {
+  visit(WeightPart::kEmbedding, llm.vocab_size, llm.d_model, 1);
+  if (!llm.tied_embeddings) visit(WeightPart::kHead, llm.d_model, llm.vocab_size, 1);
+}
+
+Bytes loaded_weight_bytes(const Llm& llm, const WeightStore& store) {
+  if (store.format == nullptr) return loaded_weight_bytes(llm, store.base);
+  Bytes total;
+  std::int64_t matrices = 0;
+  const auto add = [&](WeightPart part, std::int64_t in, std::int64_t out, std::int64_t count) {
+    total += matrix_bytes(llm, store, part, in, out, count);
+    matrices += in * out * count;
+  };
+  visit_outer_matrices(llm, add);
+  for (const LayerSpec& layer : llm.layers) visit_layer_matrices(llm, layer, add);
+  return total + bytes_of(parameters(llm) - matrices, store.base);
+}
+
+std::span<const WeightFormat> builtin_weight_formats() { return kFormats; }
+
+const WeightFormat& find_weight_format(std::string_view name) {
+  std::vector<std::string> known;
+  for (const WeightFormat& format : kFormats) {
+    if (format.name == name) return format;
+    known.emplace_back(format.name);
+  }
+  throw InputError{unknown_name("weight format", name, known)};
+}
+
+Llm tensor_shard(const Llm& llm, std::int32_t ranks) {
+  Llm shard = llm;
+  if (ranks == 1) return shard;
+  shard.vocab_size = (llm.vocab_size + ranks - 1) / ranks;
+  for (LayerSpec& layer : shard.layers) {
+    AttentionSpec& a = layer.attention;
+    a.n_heads = shared(a.n_heads, ranks, "query heads", llm);
+    if (!a.is_latent()) {
+      if (a.n_kv_heads >= ranks) {
+        a.n_kv_heads = shared(a.n_kv_heads, ranks, "KV heads", llm);
+      } else {
+        if (ranks % a.n_kv_heads != 0) {
+          throw InputError{
+              fmt::format("{} has {} KV heads, which {} GPUs cannot hold in equal copies", llm.name,
+                          a.n_kv_heads, ranks)};
+        }
+        a.n_kv_heads = 1;
+      }
+    } else {
+      a.n_kv_heads = a.n_heads;
+    }
+    MlpSpec& mlp = layer.mlp;
+    mlp.d_ff = shared(mlp.d_ff, ranks, "columns of a feed-forward block", llm);
+    mlp.shared_d_ff = shared(mlp.shared_d_ff, ranks, "columns of its shared experts", llm);
+  }
+  return shard;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "models/llm/llm.hpp"
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// Where in a model a matrix stands: formats quantise some parts and leave others alone.
+enum class WeightPart : std::uint8_t {
+  kEmbedding,
+  kHead,     // the output projection
+  kLinear,   // attention and dense feed-forward
+  kExperts,  // routed experts
+  kPlain     // routers, norms, biases, position tables: never quantised
+};
+
+/// How a released quantisation stores a matrix: packed values with scales (and zeros) of a group of
+/// inputs, of an output column, or of the whole matrix. Bits stand for all that is stored beside
+/// the values at that grain.
+struct WeightFormat {
+  std::string_view name;  // the word of scenario files
+  std::string_view summary;
+  std::string_view source;
+  Dtype packed = Dtype::kInt4;
+  std::int32_t group = 0;        // inputs that share a scale; 0: none
+  std::int32_t group_bits = 0;   // of a group of one output column
+  std::int32_t column_bits = 0;  // of an output column
+  std::int32_t input_bits = 0;   // of an input row (GPTQ's group indices)
+  std::int32_t matrix_bits = 0;  // of a matrix
+  bool weight_only = true;       // unpacked to 16 bit before the product; else computes in `packed`
+  bool experts_only = false;
+  bool head = false;        // the output projection is quantised too
+  bool embeddings = false;  // and the embeddings
+};
+
+/// What a run's weights are stored in: everything in `base` (or as published, for the format the
+/// model is published in), unless `format` packs the parts it covers; then `base` is that of the
+/// rest and of activations. The format is not owned.
+struct WeightStore {
+  Dtype base = Dtype::kFp16;
+  const WeightFormat* format = nullptr;
+};
+
+/// Bytes of `count` matrices of `in` x `out`, scales and zeros included, each rounded up to whole
+/// bytes.
+[[nodiscard]] Bytes matrix_bytes(const Llm& llm, const WeightStore& store, WeightPart part,
+                                 std::int64_t in, std::int64_t out, std::int64_t count = 1);
+/// Format a product with that part computes in.
+[[nodiscard]] Dtype product_dtype(const Llm& llm, const WeightStore& store, WeightPart part);
+
+/// Calls `visit(part, in, out, count)` for every matrix of a layer, and of the embedding
+/// (vocabulary x d_model) and the head unless it is tied.
+using MatrixVisit = std::function<void(WeightPart, std::int64_t, std::int64_t, std::int64_t)>;
+void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVisit& visit);
+void visit_outer_matrices(const Llm& llm, const MatrixVisit& visit);
+
+/// What all weights take.
+[[nodiscard]] Bytes loaded_weight_bytes(const Llm& llm, const WeightStore& store);
+
+/// The format named `name`. Errors: InputError naming the nearest known one.
+[[nodiscard]] const WeightFormat& find_weight_format(std::string_view name);
+[[nodiscard]] std::span<const WeightFormat> builtin_weight_formats();
+
+/// The part of a model that one of `ranks` GPUs holds under tensor parallelism: heads, feed-forward
+/// widths and vocabulary divided, KV heads repeated where there are fewer than ranks; norms,
+/// routers and latent caches are whole on each. Biases are counted whole, which is a little too
+/// much. Errors: InputError where heads or widths do not divide.
+[[nodiscard]] Llm tensor_shard(const Llm& llm, std::int32_t ranks);
+
+}  // namespace kvsim

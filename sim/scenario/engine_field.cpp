@@ -1,0 +1,34 @@
+#include "sim/scenario/engine_field.hpp"
+
+#include "sim/scenario/keys.hpp"
+
+namespace kvsim {
+
+StackOptions read_engine(const Field& field) {
+  field.allow_only(scenario_key_names("engine"));
+  StackOptions options;
+  const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
+    if (const auto given = field.find(key)) value = given->integer(1, kMostTokens);
+  };
+  const auto size = [&](std::string_view key, std::optional<Bytes>& value) {
+    const auto given = field.find(key);
+    if (!given) return;
+    value = given->bytes();
+    if (*value < Bytes{}) given->expected("a size of at least 0");
+  };
+  count("max_model_len", options.max_model_len);
+  count("max_num_seqs", options.max_num_seqs);
+  count("prefill_chunk", options.prefill_chunk);
+  count("block_tokens", options.block_tokens);
+  if (const auto given = field.find("memory_fraction")) {
+    options.memory_fraction = given->number(0.01, 1);
+  }
+  if (const auto given = field.find("cuda_graphs")) options.cuda_graphs = given->boolean();
+  size("weights", options.weights);
+  size("non_torch", options.non_torch);
+  size("activation", options.activation);
+  size("graphs", options.graphs);
+  return options;
+}
+
+}  // namespace kvsim
