@@ -45,7 +45,7 @@ class RowPrediction {
     if (!unit) throw NotExpressible{fmt::format("no unit of bytes in \"{}\"", row_.unit)};
     return bytes / *unit;
   }
-  PublishedRuns runs_of(MethodSpec method) { return {setup_, llm_, std::move(method)}; }
+  PublishedRuns runs_of(MethodSpec method) { return {row_, setup_, llm_, std::move(method)}; }
   PublishedRuns own_runs() {
     need("method");
     return runs_of(*setup_.method);
@@ -206,9 +206,8 @@ double RowPrediction::time_figure(std::string_view name) {
     return throughput(runs) / (has_text(row_.unit, "per gpu") ? gpus : 1);
   }
   if (name == "mem_bandwidth_gb_s") {
-    const StaticSpec spec = runs.spec({.batch = 1, .prompt = prompt(), .steps = steps()});
-    const double weights = count(loaded_weight_bytes(*spec.llm, spec.weight_dtype));
-    return weights * throughput(runs) / static_cast<double>(batch(runs)) / gpus / 1e9;
+    const double weights = count(loaded_weight_bytes(runs.shard(), runs.weights()));
+    return weights * throughput(runs) / static_cast<double>(batch(runs)) / 1e9;
   }
   if (name == "latency_ms_per_token") {
     if (is_steady()) return step_time(runs) * 1e3;
@@ -317,8 +316,8 @@ double RowPrediction::relative_figure(std::string_view name) {
     spec.kv_dtype = default_kv_dtype(llm_, Dtype::kFp16);
     PublishedSetup plain = setup_;
     plain.kv_dtype = spec.kv_dtype;
-    PublishedRuns mine{plain, llm_, *setup_.method};
-    PublishedRuns full{plain, llm_, {.name = "full", .params = {}, .budget = {}}};
+    PublishedRuns mine{row_, plain, llm_, *setup_.method};
+    PublishedRuns full{row_, plain, llm_, {.name = "full", .params = {}, .budget = {}}};
     const auto kept = kv_bytes_wanted(mine.spec(size));
     const auto all = kv_bytes_wanted(full.spec(size));
     if (!kept || !all) throw NotExpressible{"what the method keeps depends on the data"};
@@ -331,14 +330,14 @@ double RowPrediction::relative_figure(std::string_view name) {
   need("prompt");
   PublishedSetup plain = setup_;
   plain.kv_dtype = default_kv_dtype(llm_, setup_.weights->weights);
-  PublishedRuns mine{plain, llm_, setup_.method ? *setup_.method : MethodSpec{}};
+  PublishedRuns mine{row_, plain, llm_, setup_.method ? *setup_.method : MethodSpec{}};
   need("method");
   if (name == "mem_saving_gb") {
-    PublishedRuns full{plain, llm_, {.name = "full", .params = {}, .budget = {}}};
+    PublishedRuns full{row_, plain, llm_, {.name = "full", .params = {}, .budget = {}}};
     return in_unit(peak_bytes(full) - peak_bytes(mine));
   }
   const auto [spec, peak] = baseline();
-  PublishedRuns base{plain, llm_, spec};
+  PublishedRuns base{row_, plain, llm_, spec};
   if (name == "relative_memory" || name == "mem_saving_pct") {
     // Where both fill the card, the comparison is at the batch that the larger cache allows.
     if (setup_.batch && setup_.batch->as_many_as_fit) {
@@ -387,7 +386,8 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
     case MetricKind::kEngineMemory:
       if (metric.name == "weights_gb") {
         need("weights");
-        return in_unit(count(loaded_weight_bytes(llm_, setup_.weights->weights)));
+        PublishedRuns runs = runs_of({.name = "full", .params = {}, .budget = {}});
+        return in_unit(count(loaded_weight_bytes(runs.shard(), runs.weights())));
       }
       throw NotExpressible{"no model of an engine's start-up yet"};
     case MetricKind::kCapacity:

@@ -38,7 +38,8 @@ std::int64_t largest(std::int64_t most, Fits fits) {
 
 }  // namespace
 
-PublishedRuns::PublishedRuns(const PublishedSetup& setup, const Llm& llm, MethodSpec method)
+PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setup, const Llm& llm,
+                             MethodSpec method)
     : setup_{setup}, llm_{llm}, method_{std::move(method)}, gpu_{setup.gpu}, stack_{setup.stack} {
   if (setup.stack != nullptr && setup.all_logits) {
     own_stack_ = *setup.stack;
@@ -46,13 +47,20 @@ PublishedRuns::PublishedRuns(const PublishedSetup& setup, const Llm& llm, Method
     own_stack_->logits_fp32 = true;
     stack_ = &*own_stack_;
   }
+  options_.max_model_len = setup.cache_tokens ? setup.cache_tokens : setup.max_model_len;
+  options_.max_num_seqs = setup.max_num_seqs;
+  options_.prefill_chunk = setup.prefill_chunk;
+  options_.block_tokens = setup.block_tokens;
+  options_.memory_fraction = setup.memory_fraction;
+  if (setup.eager_execution) options_.cuda_graphs = false;
   if (setup.gpu != nullptr && setup.card_memory && *setup.card_memory <= setup.gpu->hbm) {
     own_gpu_ = *setup.gpu;
     own_gpu_->hbm_usable = *setup.card_memory;
     gpu_ = &*own_gpu_;
   }
-  weight_dtype_ = setup.weights ? setup.weights->weights : llm.compute_dtype;
-  kv_dtype_ = setup.kv_dtype ? *setup.kv_dtype : default_kv_dtype(llm, weight_dtype_);
+  weights_ = {.base = llm.compute_dtype, .format = nullptr};
+  if (setup.weights) weights_ = match_weights(row, *setup.weights, llm);
+  kv_dtype_ = setup.kv_dtype ? *setup.kv_dtype : default_kv_dtype(llm, weights_.base);
 }
 
 StaticSpec PublishedRuns::spec(const RunSize& size) {
@@ -60,7 +68,10 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
   spec.llm = &llm_;
   spec.gpu = gpu_;
   spec.stack = stack_;
-  spec.weight_dtype = weight_dtype_;
+  spec.weight_dtype = weights_.base;
+  spec.weight_format = weights_.format;
+  spec.tensor_parallel = setup_.gpus;
+  spec.options = options_;
   spec.kv_dtype = kv_dtype_;
   spec.batch = size.batch;
   spec.prompt_tokens = size.prompt;
@@ -72,7 +83,6 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
 const StaticResult& PublishedRuns::run(const RunSize& size) {
   const auto found = results_.find(size);
   if (found != results_.end()) return found->second;
-  if (setup_.gpus > 1) throw InputError{"tensor parallelism is not modelled"};
   return results_.emplace(size, run_static(spec(size), {.max_samples = 3})).first->second;
 }
 

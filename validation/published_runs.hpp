@@ -8,6 +8,7 @@
 
 #include "sim/serve/static_run.hpp"
 #include "validation/published_setup.hpp"
+#include "validation/published_weights.hpp"
 
 namespace kvsim {
 
@@ -27,7 +28,8 @@ class PublishedRuns {
   /// `method`: in place of the row's own where a baseline is run. Errors of the methods below:
   /// InputError where the set-up cannot be run at all (no closed size law, heads that do not
   /// divide).
-  PublishedRuns(const PublishedSetup& setup, const Llm& llm, MethodSpec method);
+  PublishedRuns(const PublishedRow& row, const PublishedSetup& setup, const Llm& llm,
+                MethodSpec method);
 
   [[nodiscard]] const StaticResult& run(const RunSize& size);
   [[nodiscard]] StaticSpec spec(const RunSize& size);
@@ -39,7 +41,9 @@ class PublishedRuns {
   [[nodiscard]] const Llm& llm() const { return llm_; }
   [[nodiscard]] const Gpu& gpu() const { return *gpu_; }
   [[nodiscard]] const Stack& stack() const { return *stack_; }
-  [[nodiscard]] Dtype weight_dtype() const { return weight_dtype_; }
+  [[nodiscard]] const WeightStore& weights() const { return weights_; }
+  /// The part of the model on one GPU.
+  [[nodiscard]] Llm shard() const { return tensor_shard(llm_, setup_.gpus); }
   [[nodiscard]] Dtype kv_dtype() const { return kv_dtype_; }
 
  private:
@@ -50,7 +54,8 @@ class PublishedRuns {
   const Gpu* gpu_;
   std::optional<Stack> own_stack_;  // as the row's version has it
   const Stack* stack_;
-  Dtype weight_dtype_;
+  StackOptions options_;
+  WeightStore weights_;
   Dtype kv_dtype_;
   std::map<RunSize, StaticResult> results_;
 };
