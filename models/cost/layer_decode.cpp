@@ -118,7 +118,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                        .family = OpFamily::kConcatCopy,
                        .bytes_read = static_cast<double>(longer.count()),
                        .bytes_written = static_cast<double>(longer.count()),
-                       .dtype = dtype_},
+                       .dtype = rows_.dtype()},
                       {at});
       replace(cache, part, part.concatenated, Owner::kConcatCopy, moment.before + 1, at);
       if (holds_old) {

@@ -26,6 +26,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       launch_overhead_{stack.launch_overhead.count()},
       collective_latency_{stack.collective_latency.count()},
       adds_{stack.overlap == Overlap::kAdd},
+      copies_by_element_{stack.copies_by_element},
       calibration_{calibration} {
   // NVLink's figure is of both directions together.
   peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
@@ -47,12 +48,14 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
 Roofline::Rates Roofline::rates(const Op& op) const {
   const Efficiency& efficiency = calibration_.of(op.family);
   const ReachedRates& reached = reached_[static_cast<std::size_t>(op.family)];
+  const bool copies = op.family == OpFamily::kConcatCopy || op.family == OpFamily::kExpandCopy;
+  const double width = copies_by_element_ && copies ? bits_of(op.dtype) / 16.0 : 1.0;
   const bool peers = op.family == OpFamily::kCollective;
   const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? peer_link_ : bandwidth_;
   return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
           .bandwidth = BytesPerSecond{link},
           .flops_reached = efficiency.flops * reached.flops,
-          .bandwidth_reached = efficiency.bandwidth * reached.bandwidth,
+          .bandwidth_reached = std::min(1.0, efficiency.bandwidth * reached.bandwidth * width),
           .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
           .overhead = Seconds{peers ? collective_latency_ : launch_overhead_}};
 }
@@ -100,7 +103,8 @@ StepCost evaluate(const Step& step, const Roofline& roofline) {
   cost.flops *= step.passes;
   cost.bytes *= step.passes;
   cost.host = step.host;
-  cost.time = std::max(cost.device, cost.host);
+  cost.between = step.between;
+  cost.time = std::max(cost.device, cost.host) + cost.between;
   return cost;
 }
 

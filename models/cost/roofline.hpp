@@ -70,6 +70,7 @@ class Roofline {
   double launch_overhead_ = 0;
   double collective_latency_ = 0;
   bool adds_ = false;
+  bool copies_by_element_ = false;
   std::array<ReachedRates, kOpFamilies> reached_{};  // where the calibration is nominal
   Calibration calibration_;
 };
@@ -86,7 +87,8 @@ struct GraphCost {
 struct StepCost {
   Seconds device;
   Seconds host;
-  Seconds time;  // the larger of both
+  Seconds between;
+  Seconds time;  // the larger of device and host, and what stands between steps
   double flops = 0;
   double bytes = 0;
 };

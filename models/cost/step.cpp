@@ -122,6 +122,9 @@ DecodeMoment decode_moment(const CostInput& in, std::int32_t layer, std::int64_t
           attention, entries(in.method->entries_attended(layer, prompt, tokens), *in.method)),
       .before = before,
       .after = within_window(attention, law)};
+  if (in.stack->attends_allocated) {
+    moment.attended = std::max(moment.attended, within_window(attention, in.allocated));
+  }
   KVSIM_CHECK(moment.after <= before + 1, "layer {} grows from {} to {} entries in one step", layer,
               before, moment.after);
   if (moment.after == before + 1) return moment;
@@ -281,7 +284,9 @@ double prefill_passes(const CostInput& in, std::int64_t prompt) {
 Step prefill_step(const CostInput& in, std::int64_t prompt,
                   const std::vector<std::int64_t>& score_rows) {
   KVSIM_CHECK(!score_rows.empty(), "a prefill without score rows");
-  Step step{.host = host_time(in, false), .passes = prefill_passes(in, prompt)};
+  Step step{.host = host_time(in, false),
+            .between = in.stack->between_steps,
+            .passes = prefill_passes(in, prompt)};
   step.segments.push_back(segment(embed_tokens(in, prompt)));
   const auto rows_of = [&](std::int32_t layer) {
     return score_rows[std::min(static_cast<std::size_t>(layer), score_rows.size() - 1)];
@@ -312,7 +317,7 @@ Step prefill_step(const CostInput& in, std::int64_t prompt,
 }
 
 Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
-  Step step{.host = host_time(in, true)};
+  Step step{.host = host_time(in, true), .between = in.stack->between_steps};
   step.segments.push_back(segment(embed_tokens(in, 1)));
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
     DecodeMoment previous;

@@ -30,6 +30,7 @@ struct CostInput {
   // Where the model is spread over several GPUs, `llm` is the part of one of them (tensor_shard).
   std::int32_t tensor_parallel = 1;
   std::int32_t vocab_size = 0;              // of the whole model; 0: of `llm`
+  std::int64_t allocated = 0;  // tokens a static cache has room for; attended where a stack does so
   std::optional<Bytes> measured_weights{};  // stands in for what the format gives
 
   [[nodiscard]] WeightStore weights() const { return {weight_dtype, weight_format}; }
@@ -136,6 +137,7 @@ struct Segment {
 struct Step {
   std::vector<Segment> segments{};
   Seconds host{};     // the host's own time for the whole step
+  Seconds between{};  // scheduling and sampling that neither device nor host hides
   double passes = 1;  // times the segments run: more where a method passes over the prompt again
 };
 /// Passes over the prompt: the first, and those that the method adds.

@@ -78,7 +78,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
       "host_per_step",  "sources",         "usable_fraction",   "launch_overhead",
       "host_per_layer", "host_per_launch", "extends",           "block_tokens",
       "prefill_chunk",  "max_num_seqs",    "fused_projections", "full_causal_mask",
-      "sampler_bytes",  "graphs",          "communication",     "collective_latency",
+      "sampler_bytes",  "graphs",          "communication",     "collective_latency", "attends_allocated", "copies_by_element", "between_steps",
       "overlap",        "reached"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
   profile.allow_only(keys);
@@ -144,10 +144,13 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_tokens("max_num_seqs", 0, stack.max_num_seqs);
   read_later_flag("fused_projections", stack.fused_projections);
   read_later_flag("full_causal_mask", stack.full_causal_mask);
+  read_later_flag("attends_allocated", stack.attends_allocated);
+  read_later_flag("copies_by_element", stack.copies_by_element);
+  read_later("between_steps", [&](const Field& f) { stack.between_steps = f.duration(); });
   read_later("sampler_bytes", [&](const Field& f) { stack.sampler_bytes = f.number(0, 1000); });
   read_later("graphs", [&](const Field& f) { stack.graphs = f.bytes(); });
   read_later("communication", [&](const Field& f) { stack.communication = f.bytes(); });
-  read_later("collective_latency",
+  read_later("collective_latency", "attends_allocated", "copies_by_element", "between_steps",
              [&](const Field& f) { stack.collective_latency = f.duration(); });
   read_later("overlap", [&](const Field& f) {
     stack.overlap = read_enum<Overlap>(f, std::array{"max", "add"});

@@ -77,6 +77,9 @@ ordered_json stack_json(const Stack& stack) {
           {"max_num_seqs", stack.max_num_seqs},
           {"fused_projections", stack.fused_projections},
           {"full_causal_mask", stack.full_causal_mask},
+          {"attends_allocated", stack.attends_allocated},
+          {"copies_by_element", stack.copies_by_element},
+          {"between_steps_s", stack.between_steps.count()},
           {"sampler_bytes", stack.sampler_bytes},
           {"graphs_bytes", stack.graphs.count()},
           {"communication_bytes", stack.communication.count()},
@@ -116,6 +119,13 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   }
   facts.add("projections", stack.fused_projections ? "Q, K and V in one product, gate and up in one"
                                                    : "one product each");
+  if (stack.attends_allocated) facts.add("attends", "to all of the cache's room, masked");
+  if (stack.copies_by_element) {
+    facts.add("copies", "one element a thread: their bandwidth is for 16 bit and grows with width");
+  }
+  if (stack.between_steps > Seconds{}) {
+    facts.add("between steps", fmt::format("{}", stack.between_steps));
+  }
   if (stack.full_causal_mask) facts.add("mask", "boolean, of the full length squared");
   facts.add("context", fmt::format("{}", stack.context));
   if (stack.graphs > Bytes{}) facts.add("CUDA graphs", fmt::format("{}", stack.graphs));

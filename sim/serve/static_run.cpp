@@ -132,6 +132,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
       caches_(static_cast<std::size_t>(n_layers_)),
       held_(static_cast<std::size_t>(n_layers_)),
       score_rows_{spec.prompt_tokens} {
+  in_.allocated = stack_.growth == CacheGrowth::kStatic ? static_end_ : 0;
   spec_.llm = &llm_;
   spec_.stack = &stack_;
   const auto points = static_cast<std::int64_t>(options.max_samples) - 2;
@@ -451,7 +452,8 @@ bool StaticRun::prefill() {
         "the method makes {} passes over the prompt; each is charged the time of the first",
         passes));
   }
-  prefill_time_ = std::max(prefill_device_, host_time(in_, false)).count();
+  prefill_time_ =
+      (std::max(prefill_device_, host_time(in_, false)) + stack_.between_steps).count();
   sample(0, result_.prefill_peak, Seconds{prefill_time_});
   return true;
 }
@@ -568,7 +570,7 @@ bool StaticRun::decode_one(std::int64_t step) {
   peak = std::max(peak, head_peak);
   result_.decode_peak = std::max(result_.decode_peak, peak);
 
-  const Seconds time = std::max(total.time, compiled_->host());
+  const Seconds time = std::max(total.time, compiled_->host()) + stack_.between_steps;
   decode_time_ += time.count();
   result_.flops += total.flops;
   result_.bytes_moved += total.bytes;

@@ -190,6 +190,14 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
                                                 cost.device.count() / step.passes * 1e6),
                          .source = fmt::format("method {}", in.cost->method->name())});
   }
+  if (cost.between > Seconds{}) {
+    out.terms.push_back({.what = "scheduling and sampling",
+                         .family = "host",
+                         .bound = "host",
+                         .time = cost.between,
+                         .formula = micros_text(cost.between),
+                         .source = fmt::format("stack {}: between_steps", in.cost->stack->name)});
+  }
   if (cost.host > cost.device) out.terms.push_back(explainer.host(cost, number > 0));
   Seconds sum;
   for (const TimeTerm& term : out.terms) sum += term.time;
