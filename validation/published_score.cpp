@@ -146,7 +146,9 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
   }
   for (PublishedRow& row : rows) {
     PublishedSetup setup = read_setup(row);
-    setup.binary_document = binary.contains(document_of(row.source));
+    // What is worked out in a text, on no framework, is not what programs print.
+    setup.binary_document =
+        !plain_text(row.framework).empty() && binary.contains(document_of(row.source));
     ScoredRow scored;
     scored.gpu = setup.gpu != nullptr ? setup.gpu->name : row.gpu;
     if (scored.gpu.empty()) scored.gpu = "not stated";

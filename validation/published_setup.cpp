@@ -287,7 +287,9 @@ PublishedSetup read_setup(const PublishedRow& row) {
       lacks("method", error.what());
     }
   }
-  const StackMatch stack = match_stack(row, wants_scores);
+  const StackMatch stack = match_stack(
+      row, wants_scores,
+      out.llms.empty() ? std::string_view{} : std::string_view{out.llms.front()->model_type});
   out.stack = stack.stack;
   if (out.stack == nullptr) {
     lacks("stack", stack.reason);
@@ -298,8 +300,7 @@ PublishedSetup read_setup(const PublishedRow& row) {
       assume("transformers before 4.45: logits of all positions, in fp32");
     }
     const PublishedMetricInfo* metric = find_metric_rule(row.metric);
-    out.fitted =
-        fitted_on(*out.stack, row.source, metric != nullptr && metric->kind == MetricKind::kTime);
+    out.fitted = fitted_on(*out.stack, row, metric != nullptr && metric->kind == MetricKind::kTime);
   }
   judge_scope(row, out);
   return out;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -31,7 +32,8 @@ const std::vector<Pattern>& patterns() {
       {{"sglang"}, "sglang"},
       {{"lmdeploy"}, "lmdeploy"},
       {{"turbomind"}, "lmdeploy"},
-      {{"gpt-fast", "eager"}, "torch-static"},
+      {{"eager", "static"}, "gpt-fast-eager"},
+      {{"gpt-fast", "eager"}, "gpt-fast-eager"},
       {{"gpt-fast"}, "gpt-fast"},
       {{"zero-inference"}, "", "weights stream from host memory or disk: no profile does that"},
       {{"accelerate"}, "", "weights stream from host memory or disk: no profile does that"},
@@ -148,7 +150,7 @@ std::string_view vllm_engine(const PublishedRow& row, std::string& assumed) {
 
 }  // namespace
 
-StackMatch match_stack(const PublishedRow& row, bool wants_scores) {
+StackMatch match_stack(const PublishedRow& row, bool wants_scores, std::string_view model_type) {
   const std::string name = plain_text(row.framework);
   if (name.empty()) {
     return {.stack = nullptr, .reason = "no framework is stated"};
@@ -175,6 +177,11 @@ StackMatch match_stack(const PublishedRow& row, bool wants_scores) {
         if (old_paper) match.assumed = "a paper of before transformers 4.36: its tuple caches";
       }
       match.all_logits = version && *version < kLastLogits;
+      // Qwen2's code repeated KV heads before flash attention up to 4.47.
+      constexpr double kGroupedQwen2 = 4.048;
+      if (wanted == "hf-flash" && model_type == "qwen2" && (!version || *version < kGroupedQwen2)) {
+        wanted = "hf-flash-repeat";
+      }
       if (wants_scores && wanted == "hf-sdpa") {
         wanted = "hf-eager";
         match.assumed = "attention scores are read: eager attention";
@@ -192,7 +199,44 @@ StackMatch match_stack(const PublishedRow& row, bool wants_scores) {
           .reason = fmt::format("no profile of the framework \"{}\"", row.framework)};
 }
 
-bool fitted_on(const Stack& stack, const std::string& source, bool of_time) {
+bool names_row(std::string_view text, std::string_view id) {
+  /// "qw-115" is "qw-" and 115.
+  const auto split = [](std::string_view name) -> std::pair<std::string_view, double> {
+    const auto digits = name.find_last_not_of("0123456789");
+    if (digits == std::string_view::npos || digits + 1 == name.size()) return {name, -1};
+    return {name.substr(0, digits + 1), *number_of(name.substr(digits + 1))};
+  };
+  const std::string all = plain_text(text);
+  const std::string wanted = plain_text(id);
+  const auto [prefix, number] = split(wanted);
+  constexpr std::string_view kMark = "published:";
+  for (auto at = all.find(kMark); at != std::string::npos; at = all.find(kMark, at + 1)) {
+    const std::size_t begin = at + kMark.size();
+    const std::size_t end = std::min(all.find(')', begin), all.size());
+    // Ids hold hyphens: words are what stands between blanks and commas.
+    std::vector<std::string> words(1);
+    for (const char c : std::string_view{all}.substr(begin, end - begin)) {
+      if (c != ' ' && c != ',' && c != ';') {
+        words.back() += c;
+      } else if (!words.back().empty()) {
+        words.emplace_back();
+      }
+    }
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (words[i] == wanted) return true;
+      if (i + 2 >= words.size() || words[i + 1] != "to") continue;
+      const auto low = split(words[i]);
+      const auto high = split(words[i + 2]);
+      if (low.first == prefix && high.first == prefix && number >= low.second &&
+          number <= high.second) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool fitted_on(const Stack& stack, const PublishedRow& row, bool of_time) {
   // What bears on bytes; all else is of time.
   constexpr std::array<std::string_view, 14> kOfBytes{
       "growth",       "rounds_allocations", "keeps_inputs",  "context",         "usable_fraction",
@@ -200,7 +244,7 @@ bool fitted_on(const Stack& stack, const std::string& source, bool of_time) {
       "block_tokens", "prefill_chunk",      "max_num_seqs",  "full_causal_mask"};
   // "github NVIDIA/kvpress notebooks/…" is known by its repository, a paper by its first word, or
   // the whole of it where that word is common.
-  const std::string plain = plain_text(source);
+  const std::string plain = plain_text(row.source);
   std::string token;
   if (plain.starts_with("github ")) {
     const auto end = plain.find(' ', 7);
@@ -209,12 +253,13 @@ bool fitted_on(const Stack& stack, const std::string& source, bool of_time) {
     const auto end = plain.find(' ');
     token = plain.substr(0, end);
   }
-  if (token.size() < 3) return false;
+  if (token.size() < 3) token = plain;
   return std::any_of(stack.sources.begin(), stack.sources.end(), [&](const auto& entry) {
     const bool of_bytes =
         std::find(kOfBytes.begin(), kOfBytes.end(), entry.first) != kOfBytes.end();
     if (of_bytes == of_time) return false;
     const std::string text = plain_text(entry.second);
+    if (text.find("published:") != std::string::npos) return names_row(text, row.id);
     if (text.find(token) != std::string::npos) return true;
     // "Qwen2.5 speed benchmark" is QwenLM/Qwen2.5.
     const auto slash = token.find('/');

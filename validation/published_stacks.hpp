@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "models/stack/stack.hpp"
 #include "validation/published_csv.hpp"
@@ -18,11 +19,16 @@ struct StackMatch {
 
 /// By patterns of the name, versions and what the row's note says of the code. `wants_scores`: the
 /// method reads attention matrices, which Hugging Face gives in eager attention alone.
-[[nodiscard]] StackMatch match_stack(const PublishedRow& row, bool wants_scores);
+/// `model_type`: Hugging Face's word for the model's family, whose code may differ; empty: unknown.
+[[nodiscard]] StackMatch match_stack(const PublishedRow& row, bool wants_scores,
+                                     std::string_view model_type = {});
 
-/// Whether constants of the profile that bear on the figure were taken from the row's document: its
-/// name stands among their sources. `of_time`: the figure is a time, not bytes.
-[[nodiscard]] bool fitted_on(const Stack& stack, const std::string& source, bool of_time);
+/// Whether constants of the profile that bear on the figure were taken from the row: its id stands
+/// in a list "published: to A-007" among their sources, or, where a source gives no
+/// such list, the name of the row's document. `of_time`: the figure is a time, not bytes.
+[[nodiscard]] bool fitted_on(const Stack& stack, const PublishedRow& row, bool of_time);
+/// Whether `id` stands in such a list of `text`.
+[[nodiscard]] bool names_row(std::string_view text, std::string_view id);
 
 /// The year and month (as 2309) that an arXiv number in `source` names; nullopt without one.
 [[nodiscard]] std::optional<int> arxiv_month(const std::string& source);

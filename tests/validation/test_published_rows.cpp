@@ -207,6 +207,20 @@ TEST_CASE("frameworks by patterns, versions and dates") {
   CHECK_FALSE(match_stack(old, false).all_logits);
 }
 
+TEST_CASE("rows that a source names as fitted on") {
+  const char* text =
+      "fitted on X (published: QW-115 to QW-127, KP-059, KP-085), and Y (published: GF-001)";
+  for (const char* id : {"QW-115", "QW-120", "QW-127", "KP-059", "KP-085", "GF-001"}) {
+    INFO(std::string{id});
+    CHECK(names_row(text, id));
+  }
+  for (const char* id : {"QW-114", "QW-128", "KP-060", "GF-002", "ZZ-120", "QW"}) {
+    INFO(std::string{id});
+    CHECK_FALSE(names_row(text, id));
+  }
+  CHECK_FALSE(names_row("QW-115 without the mark", "QW-115"));
+}
+
 TEST_CASE("models by aliases, endings, families and lists") {
   std::string assumed;
   CHECK(models_named("Meta-Llama-3-8B", assumed).front()->name == "llama-3-8b");
