@@ -1,4 +1,4 @@
-kvsim_test(serve SOURCES sim/test_static_hbm.cpp sim/test_static_run.cpp sim/test_static_anchors.cpp
+kvsim_test(serve SOURCES sim/test_static_hbm.cpp sim/test_static_run.cpp sim/test_static_anchors.cpp sim/test_startup.cpp sim/test_stack_runs.cpp
                          sim/test_time_terms.cpp
            LINK kvsim::serve)
 

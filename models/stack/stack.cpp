@@ -71,15 +71,39 @@ Stack with_options(const Stack& stack, const StackOptions& options) {
 }
 
 Stack read_stack(const Field& profile, std::string name, std::span<const Stack> known) {
-  constexpr std::array kKeys{
-      "summary",        "growth",          "attention",         "logits",
-      "logits_fp32",    "keeps_inputs",    "expands_kv_heads",  "rounds_allocations",
-      "splits_keys",    "norm_launches",   "rope_launches",     "context",
-      "host_per_step",  "sources",         "usable_fraction",   "launch_overhead",
-      "host_per_layer", "host_per_launch", "extends",           "block_tokens",
-      "prefill_chunk",  "max_num_seqs",    "fused_projections", "full_causal_mask",
-      "sampler_bytes",  "graphs",          "communication",     "collective_latency", "attends_allocated", "copies_by_element", "between_steps",
-      "overlap",        "reached"};
+  constexpr std::array kKeys{"summary",
+                             "growth",
+                             "attention",
+                             "logits",
+                             "logits_fp32",
+                             "keeps_inputs",
+                             "expands_kv_heads",
+                             "rounds_allocations",
+                             "splits_keys",
+                             "norm_launches",
+                             "rope_launches",
+                             "context",
+                             "host_per_step",
+                             "sources",
+                             "usable_fraction",
+                             "launch_overhead",
+                             "host_per_layer",
+                             "host_per_launch",
+                             "extends",
+                             "block_tokens",
+                             "prefill_chunk",
+                             "max_num_seqs",
+                             "fused_projections",
+                             "full_causal_mask",
+                             "sampler_bytes",
+                             "graphs",
+                             "communication",
+                             "collective_latency",
+                             "attends_allocated",
+                             "copies_by_element",
+                             "between_steps",
+                             "overlap",
+                             "reached"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
   profile.allow_only(keys);
 
@@ -150,7 +174,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later("sampler_bytes", [&](const Field& f) { stack.sampler_bytes = f.number(0, 1000); });
   read_later("graphs", [&](const Field& f) { stack.graphs = f.bytes(); });
   read_later("communication", [&](const Field& f) { stack.communication = f.bytes(); });
-  read_later("collective_latency", "attends_allocated", "copies_by_element", "between_steps",
+  read_later("collective_latency",
              [&](const Field& f) { stack.collective_latency = f.duration(); });
   read_later("overlap", [&](const Field& f) {
     stack.overlap = read_enum<Overlap>(f, std::array{"max", "add"});

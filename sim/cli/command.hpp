@@ -43,6 +43,7 @@ struct Command {
 [[nodiscard]] Command trace_generate_command();
 [[nodiscard]] Command trace_convert_command();
 [[nodiscard]] Command fit_surrogate_command();
+[[nodiscard]] Command calibrate_command();
 [[nodiscard]] Command list_command();
 [[nodiscard]] Command show_command();
 [[nodiscard]] Command help_command();

@@ -39,7 +39,8 @@ const std::vector<Command>& commands() {
                               sweep_command(),         trace_info_command(),
                               trace_check_command(),   trace_generate_command(),
                               trace_convert_command(), fit_surrogate_command(),
-                              list_command(),          show_command()};
+                              calibrate_command(),     list_command(),
+                              show_command()};
     for (Command& command : validate_commands()) list.push_back(std::move(command));
     list.push_back(help_command());
     return list;

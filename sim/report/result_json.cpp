@@ -5,6 +5,7 @@
 
 #include "models/units/check.hpp"
 #include "sim/report/replay_aggregate.hpp"
+#include "sim/report/startup_report.hpp"
 
 namespace kvsim {
 namespace {
@@ -124,6 +125,7 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   for (const Bytes bytes : result.kv_bytes_per_layer) {
     out["kv_bytes_per_layer"].push_back(bytes.count());
   }
+  if (result.startup) out["startup"] = startup_json(*result.startup);
   out["notes"] = result.notes;
   return out;
 }

@@ -10,6 +10,7 @@
 #include "sim/report/point_names.hpp"
 #include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/startup_report.hpp"
 #include "sim/report/table.hpp"
 
 namespace kvsim {
@@ -314,6 +315,34 @@ std::string oom_sentence(std::string_view label, const OomEvent& oom) {
                      fmt::join(held, ", "));
 }
 
+/// The engine's start of each point that has one, said once where points share it.
+std::string startups_block(const RunReport& report, const std::vector<std::string>& labels,
+                           std::size_t width) {
+  constexpr std::size_t kMostBlocks = 3;
+  std::vector<std::pair<std::string, std::vector<std::string>>> blocks;
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    if (!report.results[i].startup) continue;
+    std::string text = startup_text(*report.results[i].startup, width);
+    const auto found = std::find_if(blocks.begin(), blocks.end(),
+                                    [&](const auto& block) { return block.first == text; });
+    if (found == blocks.end()) {
+      blocks.push_back({std::move(text), {labels[i]}});
+    } else {
+      found->second.push_back(labels[i]);
+    }
+  }
+  std::string out;
+  for (std::size_t i = 0; i < std::min(blocks.size(), kMostBlocks); ++i) {
+    const auto& [text, points] = blocks[i];
+    if (blocks.size() > 1) out += paragraph(fmt::format("\n{}:", fmt::join(points, ", ")), width);
+    out += text;
+  }
+  if (blocks.size() > kMostBlocks) {
+    out += fmt::format("and {} more starts: see result.json\n", blocks.size() - kMostBlocks);
+  }
+  return out;
+}
+
 std::string run_summary(const RunReport& report, const ResultsFolder* written, std::size_t width) {
   const Scenario& scenario = *report.scenario;
   std::vector<std::size_t> all(scenario.points.size());
@@ -326,6 +355,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
     if (common != clean_text(scenario.title)) out += paragraph(common, width);
     out += "\n" + points_table(report, width) + "\n" + verdict(report, labels, width);
     out += bounds_block(report, width);
+    out += startups_block(report, labels, width);
     // The same note of many points is said once.
     std::vector<std::pair<std::string, std::vector<std::string>>> notes;
     for (std::size_t i = 0; i < report.results.size(); ++i) {

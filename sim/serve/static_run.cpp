@@ -52,6 +52,7 @@ class StaticRun {
  private:
   /// What the run takes for granted that the real stack or GPU does otherwise.
   [[nodiscard]] bool load();
+  [[nodiscard]] bool blocks_suffice();
   [[nodiscard]] bool prefill();
   [[nodiscard]] bool prefill_layers();
   [[nodiscard]] bool compress_all_layers();
@@ -139,6 +140,10 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
   stride_ = std::max<std::int64_t>(1, (spec.output_tokens + points - 1) / points);
   result_.usable_hbm = Bytes{static_cast<std::int64_t>(
       std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * stack_.usable_fraction))};
+  if (stack_.growth == CacheGrowth::kPaged) {
+    result_.startup = engine_startup(in_, spec.gpu->hbm_usable,
+                                     spec.prompt_tokens + spec.output_tokens, spec.options);
+  }
   result_.calibration = calibration_.provenance;
   result_.notes = assumptions(spec_, in_);
 }
@@ -289,6 +294,42 @@ OomEvent StaticRun::event(const OpGraph& graph, const PeakPlace& place) {
           .owners = refused->refusal.owners};
 }
 
+/// Whether the pool holds the run's blocks; where not, the token at which it is exhausted.
+bool StaticRun::blocks_suffice() {
+  const Bytes pool = result_.startup->kv_cache;
+  const auto needed = [&](std::int64_t tokens) {
+    const std::int64_t prompt = std::min(spec_.prompt_tokens, tokens);
+    Bytes sum;
+    for (std::int32_t l = 0; l < n_layers_; ++l) {
+      sum += stored(l, std::max(held_entries(in_, l, prompt, prompt),
+                                held_entries(in_, l, prompt, tokens)))
+                 .total();
+    }
+    return sum;
+  };
+  if (needed(static_end_) <= pool) return true;
+  std::int64_t fits = 0;  // tokens of each sequence
+  for (std::int64_t end = static_end_; end - fits > 1;) {
+    const std::int64_t middle = fits + (end - fits) / 2;
+    (needed(middle) <= pool ? fits : end) = middle;
+  }
+  const bool decodes = fits >= spec_.prompt_tokens;
+  const Bytes held = fits > 0 ? needed(fits) : Bytes{};
+  Owners owners = holdings_.named();
+  result_.oom = OomEvent{.step = decodes ? fits + 1 - spec_.prompt_tokens : 0,
+                         .tokens = fits + 1,
+                         .phase = "load",
+                         .what = fmt::format("cache blocks beyond token {} of each sequence", fits),
+                         .requested = needed(fits + 1),
+                         .free = pool,
+                         .owners = std::move(owners)};
+  result_.notes.push_back(fmt::format(
+      "the pool of {} B holds {} B of cache, {} tokens of each sequence; an engine would serve "
+      "fewer sequences at once",
+      pool.count(), held.count(), fits));
+  return false;
+}
+
 bool StaticRun::load() {
   Hbm hbm{result_.usable_hbm};
   const auto place = [&](Owner owner, Bytes n, const char* what) {
@@ -313,6 +354,7 @@ bool StaticRun::load() {
   if (!place(Owner::kWeights, weights_held(in_), "weights")) {
     return false;
   }
+  if (result_.startup && !blocks_suffice()) return false;
   if (stack_.full_causal_mask &&
       !place(Owner::kMask, full_mask_bytes(in_, static_end_), "full causal mask")) {
     return false;
@@ -452,8 +494,7 @@ bool StaticRun::prefill() {
         "the method makes {} passes over the prompt; each is charged the time of the first",
         passes));
   }
-  prefill_time_ =
-      (std::max(prefill_device_, host_time(in_, false)) + stack_.between_steps).count();
+  prefill_time_ = (std::max(prefill_device_, host_time(in_, false)) + stack_.between_steps).count();
   sample(0, result_.prefill_peak, Seconds{prefill_time_});
   return true;
 }

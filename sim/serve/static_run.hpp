@@ -15,6 +15,7 @@
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 #include "sim/memory/hbm.hpp"
+#include "sim/memory/vllm_startup.hpp"
 #include "sim/serve/peak_terms.hpp"
 #include "sim/serve/time_terms.hpp"
 
@@ -82,9 +83,10 @@ struct StaticResult {
   std::optional<double> decode_tok_s;
   // Where asked for: prefill, the first decode step and the last, as far as they were run.
   std::vector<ExplainedStep> explained;
-  double flops = 0, bytes_moved = 0;   // whole run, up to the OOM
-  std::vector<StaticSample> timeline;  // thinned to at most `max_samples`, first and last kept
-  std::vector<std::string> notes;      // "prefill scores were chunked to 1250 query rows", …
+  double flops = 0, bytes_moved = 0;     // whole run, up to the OOM
+  std::optional<EngineStartup> startup;  // of a stack with a paged cache
+  std::vector<StaticSample> timeline;    // thinned to at most `max_samples`, first and last kept
+  std::vector<std::string> notes;        // "prefill scores were chunked to 1250 query rows", …
 };
 
 /// What is written down of a run; changes nothing of what is simulated.

@@ -52,6 +52,20 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("host_per_layer", s.host_per_layer != ideal.host_per_layer);
     sourced("host_per_step", s.host_per_step != ideal.host_per_step);
     sourced("host_per_launch", s.host_per_launch != ideal.host_per_launch);
+    sourced("block_tokens", s.block_tokens != ideal.block_tokens);
+    sourced("prefill_chunk", s.prefill_chunk != ideal.prefill_chunk);
+    sourced("max_num_seqs", s.max_num_seqs != ideal.max_num_seqs);
+    sourced("fused_projections", s.fused_projections != ideal.fused_projections);
+    sourced("full_causal_mask", s.full_causal_mask != ideal.full_causal_mask);
+    sourced("attends_allocated", s.attends_allocated != ideal.attends_allocated);
+    sourced("copies_by_element", s.copies_by_element != ideal.copies_by_element);
+    sourced("between_steps", s.between_steps != ideal.between_steps);
+    sourced("sampler_bytes", s.sampler_bytes != ideal.sampler_bytes);
+    sourced("graphs", s.graphs != ideal.graphs);
+    sourced("communication", s.communication != ideal.communication);
+    sourced("collective_latency", s.collective_latency != ideal.collective_latency);
+    sourced("overlap", s.overlap != ideal.overlap);
+    sourced("reached", !s.reached.empty());
   }
 }
 

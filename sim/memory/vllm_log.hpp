@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// What a vLLM start-up log says of one GPU's memory. Wordings of V0 (0.2 to 0.8) and V1 are known;
+/// figures come as GiB or GB with two decimals or more, and vLLM means 2^30 bytes by both.
+struct VllmLog {
+  std::optional<Bytes> total{}, weights{}, non_torch{}, activation{}, graphs{}, kv_cache{};
+  std::optional<double> memory_fraction;
+  std::optional<std::int64_t> blocks, tokens, max_model_len;
+  std::optional<double> max_concurrency;
+  std::vector<std::string> notes;  // what was derived, and how
+};
+
+/// Reads it line by line; where a figure comes twice (ranks, restarts) the last one holds. A
+/// missing activation is worked out where the others are there. Errors: InputError where `text`
+/// holds none of the figures, or one that cannot be read; `place` is what messages call the file.
+[[nodiscard]] VllmLog read_vllm_log(std::string_view text, const std::string& place);
+
+}  // namespace kvsim

@@ -1,0 +1,95 @@
+#include "sim/memory/vllm_startup.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/methods/method.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::int64_t kLeastBatchedTokens = 2048;  // vllm config.py: SchedulerConfig
+
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+/// Keys and values of one block of a layer, unrounded by an allocator: blocks are rows of a pool.
+Bytes block_bytes(const CostInput& in, std::int32_t layer) {
+  const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(layer)].attention;
+  return bytes_of(in.stack->block_tokens * kv_elements_per_token(a), in.kv_dtype);
+}
+
+/// Peak of one layer's pass over `tokens` tokens, its cache aside.
+Bytes layer_peak(const CostInput& in, std::int64_t tokens) {
+  CostInput one = in;
+  one.batch = 1;
+  one.prompt = 0;
+  Stack whole = *in.stack;
+  whole.prefill_chunk = 0;
+  one.stack = &whole;
+  Bytes peak;
+  for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
+    const OpGraph graph =
+        prefill_layer(one, group.first, {.prompt = tokens, .kept = tokens, .score_rows = tokens});
+    peak = std::max(peak, graph.alive_peak().bytes);
+  }
+  return peak;
+}
+
+}  // namespace
+
+EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_tokens,
+                             const StackOptions& measured) {
+  const Stack& stack = *in.stack;
+  KVSIM_CHECK(stack.growth == CacheGrowth::kPaged, "the start-up of stack {}, which has no pool",
+              stack.name);
+  EngineStartup out{.total = total};
+  out.usable = Bytes{static_cast<std::int64_t>(
+      std::floor(static_cast<double>(total.count()) * stack.usable_fraction))};
+  out.weights = weights_held(in);
+  for (const OutsideBytes& part : outside_bytes(in)) {
+    if (part.key == "graphs") {
+      out.graphs += part.bytes;
+    } else {
+      out.non_torch += part.bytes;
+    }
+  }
+  out.max_model_len = stack.max_model_len > 0 ? stack.max_model_len : run_tokens;
+  const std::int64_t batched = stack.prefill_chunk > 0
+                                   ? stack.prefill_chunk
+                                   : std::max(out.max_model_len, kLeastBatchedTokens);
+  const Dtype dtype = activation_dtype(in.weight_dtype);
+  const Bytes hidden = bytes_of(batched * in.llm->d_model, dtype);
+  const std::int64_t vocab = in.vocab_size > 0 ? in.vocab_size : in.llm->vocab_size;
+  const double logits = static_cast<double>(stack.max_num_seqs) * static_cast<double>(vocab);
+  out.sampling_activation =
+      hidden + Bytes{static_cast<std::int64_t>(std::ceil(logits * stack.sampler_bytes))};
+  out.layer_activation = layer_peak(in, batched);
+  out.activation =
+      measured.activation.value_or(std::max(out.layer_activation, out.sampling_activation));
+
+  const Bytes left = out.usable - out.weights - out.non_torch - out.activation;
+  Bytes block;
+  Bytes sequence;  // blocks of one sequence of max_model_len
+  for (std::int32_t layer = 0; layer < in.llm->n_layers(); ++layer) {
+    const Bytes one = block_bytes(in, layer);
+    block += one;
+    const std::int32_t window = in.llm->layers[static_cast<std::size_t>(layer)].attention.window;
+    std::int64_t blocks = divide_up(out.max_model_len, stack.block_tokens);
+    if (window > 0) {
+      // A pass may add a chunk before the window lets go; the window may start within a block.
+      blocks = std::min(blocks, divide_up(window - 1 + batched, stack.block_tokens) + 1);
+    }
+    sequence += one * blocks;
+  }
+  out.missing = std::max(Bytes{}, Bytes{} - left);
+  out.kv_cache = std::max(Bytes{}, left);
+  out.blocks = out.kv_cache.count() / block.count();
+  out.tokens = out.blocks * stack.block_tokens;
+  out.max_concurrency =
+      static_cast<double>((block * out.blocks).count()) / static_cast<double>(sequence.count());
+  return out;
+}
+
+}  // namespace kvsim

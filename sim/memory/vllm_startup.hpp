@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/cost/step.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// What a paged engine finds at its start, on one GPU: the profiling run's figures and the cache
+/// blocks that are left.
+///
+///   cache = memory fraction x memory - weights - non-torch - activation peak
+///
+/// The activation peak is the larger of the profiling run's layers over all the tokens of a pass,
+/// and of its dummy sampling: sampler_bytes x sequences x vocabulary beside the hidden states. CUDA
+/// graphs are captured later and not subtracted, as vLLM does it.
+/// Source: vllm v1/worker/gpu_worker.py, determine_available_memory; published logs agree to
+/// 0.01 GiB. Left out: padding of packed weights, buffers of LoRA and of vision encoders.
+struct EngineStartup {
+  Bytes total{};   // memory of the GPU
+  Bytes usable{};  // the fraction that the engine takes
+  Bytes weights{};
+  Bytes non_torch{};
+  Bytes layer_activation{};     // peak of the profiling run's layers
+  Bytes sampling_activation{};  // peak of its dummy sampling
+  Bytes activation{};           // the larger of both, or as measured
+  Bytes graphs{};
+  Bytes kv_cache{};  // 0 where nothing is left
+  Bytes missing{};   // what lacks for an empty cache; 0 where something is left
+  std::int64_t blocks = 0;
+  std::int64_t tokens = 0;  // "GPU KV cache size"
+  std::int64_t max_model_len = 0;
+  double max_concurrency = 0;  // sequences of max_model_len that fit at once
+  [[nodiscard]] bool serves() const { return tokens >= max_model_len; }
+};
+
+/// The start of `in`'s stack on a GPU of `total` bytes. `in` is of one GPU, its stack as the run
+/// sets it; `run_tokens` is taken for the longest sequence where the stack names none.
+/// Errors: ContractError if the stack's cache is not paged.
+[[nodiscard]] EngineStartup engine_startup(const CostInput& in, Bytes total,
+                                           std::int64_t run_tokens,
+                                           const StackOptions& measured = {});
+
+}  // namespace kvsim

@@ -1,0 +1,61 @@
+#include "sim/report/startup_report.hpp"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "models/units/units_format.hpp"
+#include "sim/report/table.hpp"
+
+namespace kvsim {
+namespace {
+
+std::string gib(Bytes bytes) {
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  return fmt::format("{:.2f}", static_cast<double>(bytes.count()) / kGiB);
+}
+
+}  // namespace
+
+nlohmann::ordered_json startup_json(const EngineStartup& s) {
+  return {{"total_bytes", s.total.count()},
+          {"usable_bytes", s.usable.count()},
+          {"weights_bytes", s.weights.count()},
+          {"non_torch_bytes", s.non_torch.count()},
+          {"activation_bytes", s.activation.count()},
+          {"layer_activation_bytes", s.layer_activation.count()},
+          {"sampling_activation_bytes", s.sampling_activation.count()},
+          {"graphs_bytes", s.graphs.count()},
+          {"kv_cache_bytes", s.kv_cache.count()},
+          {"missing_bytes", s.missing.count()},
+          {"blocks", s.blocks},
+          {"tokens", s.tokens},
+          {"max_model_len", s.max_model_len},
+          {"max_concurrency", s.max_concurrency},
+          {"serves", s.serves()}};
+}
+
+std::string startup_text(const EngineStartup& s, std::size_t width) {
+  Table table{{{"engine start, one GPU", Table::Align::kLeft}, {"GiB"}}};
+  table.add_row({"memory fraction of the GPU", gib(s.usable)});
+  table.add_row({"weights", gib(s.weights)});
+  table.add_row({"non-torch", gib(s.non_torch)});
+  table.add_row({"activation peak", gib(s.activation)});
+  table.add_row({"KV cache", gib(s.kv_cache)});
+  table.add_row({"CUDA graphs, beyond these", gib(s.graphs)});
+  std::string out = "\n" + table.str(width);
+  out += fmt::format("GPU KV cache size: {} tokens ({} blocks)\n", with_commas(s.tokens),
+                     with_commas(s.blocks));
+  if (s.missing > Bytes{}) {
+    out += fmt::format("It does not start: {} GiB are missing before any cache.\n", gib(s.missing));
+  } else if (!s.serves()) {
+    out += fmt::format("It does not start: a sequence of {} tokens does not fit the cache.\n",
+                       with_commas(s.max_model_len));
+  } else {
+    out += fmt::format("Maximum concurrency for {} tokens a request: {:.2f}x\n",
+                       with_commas(s.max_model_len), s.max_concurrency);
+  }
+  return out;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <string>
+
+#include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/methods/method.hpp"
+#include "sim/serve/static_run.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+double gib(Bytes n) { return static_cast<double>(n.count()) / kGiB; }
+
+StaticSpec asked(const char* model, const char* stack, std::int64_t prompt, std::int64_t output) {
+  return {.llm = &find_llm(model),
+          .gpu = &find_gpu("A100-80GB-SXM"),
+          .stack = &find_stack(stack),
+          .method = make_method({"full", {}, {}}, prompt, {}),
+          .weight_dtype = Dtype::kBf16,
+          .kv_dtype = Dtype::kBf16,
+          .batch = 1,
+          .prompt_tokens = prompt,
+          .output_tokens = output};
+}
+
+TEST_CASE("tuple caches hold two copies of the whole cache at a step's end") {
+  const StaticResult legacy = run_static(asked("llama-2-7b", "hf-legacy", 8000, 4));
+  const StaticResult dynamic = run_static(asked("llama-2-7b", "hf-sdpa", 8000, 4));
+  REQUIRE_FALSE(legacy.oom);
+  // 2 x 32 layers x 4096 x 2 B a token: the old cache of 8003 tokens stands beside the new one.
+  const Bytes old{std::int64_t{2} * 32 * 4096 * 2 * 8003};
+  CHECK(legacy.kv_bytes == dynamic.kv_bytes);
+  const double more = gib(legacy.decode_peak) - gib(dynamic.decode_peak);
+  // DynamicCache's peak holds a longer copy of one layer's keys.
+  CHECK(more == doctest::Approx(gib(old)).epsilon(0.04));
+  Bytes copies;
+  for (const PeakTerm& term : legacy.peak_terms) {
+    if (term.owner == "concat_copy") copies += term.bytes;
+  }
+  CHECK(copies >= old - Bytes{std::int64_t{2} * 4096 * 2 * 8003});
+}
+
+TEST_CASE("a prefill in chunks holds one chunk's activations") {
+  StaticSpec spec = asked("llama-2-7b", "torch-static", 100'000, 0);
+  const StaticResult whole = run_static(spec);
+  double last = gib(whole.prefill_peak);
+  for (const std::int64_t chunk : {50'000, 20'000, 10'000}) {
+    spec.options.prefill_chunk = chunk;
+    const StaticResult r = run_static(spec);
+    CHECK(gib(r.prefill_peak) < last);
+    last = gib(r.prefill_peak);
+    // Weights, cache and context stay: what falls is proportional to the chunk.
+    const double fixed = gib(r.peak_owners.at("weights")) + gib(r.peak_owners.at("kv_cache")) +
+                         gib(r.peak_owners.at("context"));
+    const double whole_rest = gib(whole.peak_owners.at("activations"));
+    CHECK(gib(r.prefill_peak) - fixed ==
+          doctest::Approx(whole_rest * static_cast<double>(chunk) / 100'000).epsilon(1e-3));
+    CHECK(r.flops == doctest::Approx(whole.flops).epsilon(1e-12));
+    CHECK(r.prefill_time->count() >= whole.prefill_time->count());
+  }
+}
+
+TEST_CASE("tensor parallelism shares work and memory, and pays collectives") {
+  StaticSpec spec = asked("llama-3.1-70b", "vllm", 4000, 4);
+  spec.gpu = &find_gpu("H200-141GB-SXM");
+  spec.batch = 4;
+  spec.tensor_parallel = 2;
+  const StaticResult two = run_static(spec);
+  spec.tensor_parallel = 8;
+  const StaticResult eight = run_static(spec);
+  REQUIRE_FALSE(two.oom);
+  REQUIRE_FALSE(eight.oom);
+  CHECK(eight.flops == doctest::Approx(two.flops / 4).epsilon(0.01));
+  CHECK(eight.kv_bytes * 4 == two.kv_bytes);
+  CHECK(gib(eight.peak_owners.at("weights")) ==
+        doctest::Approx(gib(two.peak_owners.at("weights")) / 4).epsilon(0.01));
+  CHECK(*eight.decode_tok_s > *two.decode_tok_s);
+  CHECK(*eight.decode_tok_s < 4 * *two.decode_tok_s);
+  const StaticResult told = run_static(spec, {.time_terms = true});
+  double collectives = 0;
+  for (const TimeTerm& term : told.explained.back().terms) {
+    if (term.family == "collective") collectives += static_cast<double>(term.layers * term.calls);
+  }
+  CHECK(collectives == 2 * 80);  // two all-reduces a layer; the gather stands outside
+}
+
+TEST_CASE("a static cache that is attended whole costs its room, not its tokens") {
+  StaticSpec spec = asked("llama-3.1-8b", "gpt-fast-eager", 100, 8);
+  spec.options.max_model_len = 16384;
+  const StaticResult small = run_static(spec);
+  spec.options.max_model_len = 65536;
+  const StaticResult large = run_static(spec);
+  CHECK(*small.decode_tok_s > 2 * *large.decode_tok_s);
+  // The boolean mask of the full length squared, a byte a pair.
+  CHECK(large.peak_owners.at("mask").count() == std::int64_t{65536} * 65536);
+  CHECK(small.peak_owners.at("mask").count() == std::int64_t{16384} * 16384);
+}
+
+TEST_CASE("paged caches are charged whole blocks") {
+  StaticSpec spec = asked("llama-3.1-8b", "vllm", 1001, 1);
+  spec.batch = 3;
+  const StaticResult r = run_static(spec);
+  // 1002 tokens are 63 blocks of 16; 131072 B a token.
+  CHECK(r.kv_bytes.count() == std::int64_t{3} * 63 * 16 * 131072);
+}
+
+TEST_CASE("weights read packed make decode faster, prefill not") {
+  StaticSpec spec = asked("llama-2-7b", "gpt-fast", 2000, 8);
+  const StaticResult full = run_static(spec);
+  spec.weight_format = &find_weight_format("int8-channel");
+  const StaticResult packed = run_static(spec);
+  CHECK(*packed.decode_tok_s > 1.4 * *full.decode_tok_s);
+  CHECK(packed.prefill_time->count() == doctest::Approx(full.prefill_time->count()).epsilon(0.05));
+  CHECK(packed.flops == full.flops);
+}
+
+TEST_CASE("every stack runs, and its terms sum") {
+  for (const Stack& stack : builtin_stacks()) {
+    for (const std::int32_t gpus : {1, 2}) {
+      INFO(stack.name, " on ", gpus);
+      StaticSpec spec = asked("llama-3.1-8b", stack.name.c_str(), 777, 3);
+      spec.tensor_parallel = gpus;
+      spec.batch = 2;
+      const StaticResult r = run_static(spec, {.time_terms = true});  // checks that terms sum
+      CHECK_FALSE(r.oom);
+      CHECK(r.startup.has_value() == (stack.growth == CacheGrowth::kPaged));
+      for (const PeakTerm& term : r.peak_terms) CHECK_FALSE(term.source.empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
