@@ -74,6 +74,7 @@ class RowPrediction {
   double peak_bytes(PublishedRuns& runs);
   double cache_bytes(PublishedRuns& runs);
   double capacity_figure(std::string_view name);
+  double startup_figure(std::string_view name);
   double runs_out();
   double relative_figure(std::string_view name);
   std::pair<MethodSpec, bool> baseline() const;
@@ -153,22 +154,33 @@ RowPrediction::Generation RowPrediction::generation(PublishedRuns& runs) {
   Generation out;
   out.batch = batch(runs);
   out.steps = steps();
-  if (setup_.batch && setup_.batch->in_flight && out.batch > 1) {
-    // Sequences come and go: each waits for the prefills of all others once in its life, and a
-    // step finds the batch at its mean length.
-    const std::int64_t half = prompt() + out.steps / 2;
-    const StaticResult& step = fitting(runs, {.batch = out.batch, .prompt = half, .steps = 1});
-    out.decode_s = step.decode_time->count() * static_cast<double>(out.steps);
-    const std::int64_t together =
-        std::clamp<std::int64_t>(8192 / std::max<std::int64_t>(1, prompt()), 1, out.batch);
-    out.prefill_s = prefill_time(runs, together) * static_cast<double>(out.batch) /
-                    static_cast<double>(together);
-    return out;
+  const bool flows = setup_.batch && setup_.batch->in_flight && out.batch > 1;
+  if (!flows) {
+    const StaticResult& result =
+        runs.run({.batch = out.batch, .prompt = prompt(), .steps = out.steps});
+    if (!result.oom) {
+      out.prefill_s = result.prefill_time->count();
+      out.decode_s = result.decode_time ? result.decode_time->count() : 0;
+      return out;
+    }
+    if (!runs.is_paged()) throw RanOut{};
   }
-  const StaticResult& result =
-      fitting(runs, {.batch = out.batch, .prompt = prompt(), .steps = out.steps});
-  out.prefill_s = result.prefill_time->count();
-  out.decode_s = result.decode_time ? result.decode_time->count() : 0;
+  // Sequences come and go, also where an engine's pool cannot hold them all at once: each waits for
+  // the prefills of all others once, and a step finds those that are served at their mean length.
+  std::int64_t served = out.batch;
+  if (runs.is_paged()) served = std::min(served, runs.largest_batch(prompt(), out.steps / 2));
+  if (served < 1) throw RanOut{};
+  if (served < out.batch) {
+    assumed_.push_back(fmt::format("{} of {} sequences served at once", served, out.batch));
+  }
+  const StaticResult& step =
+      fitting(runs, {.batch = served, .prompt = prompt() + out.steps / 2, .steps = 1});
+  const double turns = static_cast<double>(out.batch) / static_cast<double>(served);
+  out.decode_s = step.decode_time->count() * static_cast<double>(out.steps) * turns;
+  const std::int64_t together =
+      std::clamp<std::int64_t>(8192 / std::max<std::int64_t>(1, prompt()), 1, served);
+  out.prefill_s =
+      prefill_time(runs, together) * static_cast<double>(out.batch) / static_cast<double>(together);
   return out;
 }
 
@@ -248,11 +260,33 @@ double RowPrediction::cache_bytes(PublishedRuns& runs) {
   return count(*bytes);
 }
 
+double RowPrediction::startup_figure(std::string_view name) {
+  need("gpu");
+  need("weights");
+  need("stack");
+  PublishedRuns runs = runs_of({.name = "full", .params = {}, .budget = {}});
+  if (!runs.is_paged()) throw NotExpressible{"the stack sets no pool aside at its start"};
+  const EngineStartup start = runs.startup();
+  if (name == "kv_capacity_tokens") return static_cast<double>(start.tokens);
+  if (name == "kv_cache_gb") return in_unit(count(start.kv_cache));
+  if (name == "non_torch_gb") return in_unit(count(start.non_torch));
+  if (name == "activation_gb") return in_unit(count(start.activation));
+  if (name == "cuda_graph_gb") return in_unit(count(start.graphs));
+  throw NotExpressible{fmt::format("no rule for the metric \"{}\"", name)};
+}
+
 double RowPrediction::runs_out() {
   need("gpu");
   need("weights");
   need("stack");
   PublishedRuns runs = own_runs();
+  if (runs.is_paged()) {
+    // An engine is out of memory where its pool cannot hold one sequence.
+    const EngineStartup start = runs.startup();
+    if (setup_.max_model_len) return start.serves() ? 0 : 1;
+    if (!setup_.prompt) return start.tokens < 1 ? 1 : 0;
+    return runs.run({.batch = 1, .prompt = prompt(), .steps = steps()}).oom ? 1 : 0;
+  }
   std::int64_t n = 1;
   if (!setup_.batch || !setup_.batch->as_many_as_fit) n = batch(runs);
   return runs.run({.batch = n, .prompt = prompt(), .steps = steps()}).oom ? 1 : 0;
@@ -378,7 +412,7 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
         return in_unit(count(full_cache_bytes(llm_, 1, runs.kv_dtype())));
       }
       if (setup_.memory_fraction || metric.name == "kv_capacity_tokens") {
-        throw NotExpressible{"no model of an engine's start-up yet"};
+        return startup_figure(metric.name);
       }
       PublishedRuns runs = own_runs();
       return in_unit(cache_bytes(runs));
@@ -389,7 +423,7 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
         PublishedRuns runs = runs_of({.name = "full", .params = {}, .budget = {}});
         return in_unit(count(loaded_weight_bytes(runs.shard(), runs.weights())));
       }
-      throw NotExpressible{"no model of an engine's start-up yet"};
+      return startup_figure(metric.name);
     case MetricKind::kCapacity:
       return capacity_figure(metric.name);
     case MetricKind::kOom:

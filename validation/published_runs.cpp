@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "models/units/error.hpp"
+#include "models/methods/measured.hpp"
+#include "models/units/check.hpp"
 #include "sim/scenario/keys.hpp"
 
 namespace kvsim {
@@ -77,6 +78,10 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
   spec.prompt_tokens = size.prompt;
   spec.output_tokens = size.steps;
   spec.method = make_method(method_, size.prompt, site_of(llm_, kv_dtype_));
+  if (!spec.method->entries_held(0, size.prompt, size.prompt)) {
+    const auto law = expected_law(*spec.method, size.prompt, llm_.n_layers());
+    if (law) spec.method = with_measured_law(spec.method, *law, llm_.n_layers());
+  }
   return spec;
 }
 
@@ -84,6 +89,17 @@ const StaticResult& PublishedRuns::run(const RunSize& size) {
   const auto found = results_.find(size);
   if (found != results_.end()) return found->second;
   return results_.emplace(size, run_static(spec(size), {.max_samples = 3})).first->second;
+}
+
+EngineStartup PublishedRuns::startup() {
+  StaticSpec run = spec({.batch = 1, .prompt = 1, .steps = 0});
+  // An engine is set up for the longest sequence that the model takes, where it is not told.
+  if (!run.options.max_model_len && llm_.max_positions > 0) {
+    run.options.max_model_len = llm_.max_positions;
+  }
+  const auto found = run_static(run, {.max_samples = 3}).startup;
+  KVSIM_CHECK(found.has_value(), "the start of stack {}, which has no pool", stack_->name);
+  return *found;
 }
 
 std::int64_t PublishedRuns::largest_batch(std::int64_t prompt, std::int64_t steps) {

@@ -38,6 +38,10 @@ class PublishedRuns {
   /// Longest prompt whose run of one step fits, up to `most`.
   [[nodiscard]] std::int64_t longest_prompt(std::int64_t batch, std::int64_t most);
 
+  /// What an engine finds at its start. Errors: ContractError unless its cache is paged.
+  [[nodiscard]] EngineStartup startup();
+  [[nodiscard]] bool is_paged() const { return stack_->growth == CacheGrowth::kPaged; }
+
   [[nodiscard]] const Llm& llm() const { return llm_; }
   [[nodiscard]] const Gpu& gpu() const { return *gpu_; }
   [[nodiscard]] const Stack& stack() const { return *stack_; }
