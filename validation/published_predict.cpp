@@ -146,8 +146,12 @@ double RowPrediction::step_time(PublishedRuns& runs) {
 
 double RowPrediction::prefill_time(PublishedRuns& runs, std::int64_t n) {
   const StaticResult& result = runs.run({.batch = n, .prompt = prompt(), .steps = 0});
-  if (!result.prefill_time) throw RanOut{};
-  return result.prefill_time->count();
+  if (result.prefill_time) return result.prefill_time->count();
+  if (!runs.is_paged() || n < 2) throw RanOut{};
+  // An engine prefills what a pass takes, whatever waits behind it.
+  const std::int64_t together =
+      std::clamp<std::int64_t>(8192 / std::max<std::int64_t>(1, prompt()), 1, n - 1);
+  return prefill_time(runs, together) * static_cast<double>(n) / static_cast<double>(together);
 }
 
 RowPrediction::Generation RowPrediction::generation(PublishedRuns& runs) {
@@ -212,7 +216,16 @@ double RowPrediction::time_figure(std::string_view name) {
   }
   if (name == "ttft_s" || name == "ttft_ms") {
     const std::int64_t n = setup_.batch && setup_.batch->in_flight ? 1 : batch(runs);
-    return prefill_time(runs, n) * (name == "ttft_ms" ? 1e3 : 1);
+    double wait = prefill_time(runs, n);
+    if (n > 1 && runs.is_paged() && setup_.output && setup_.output->tokens > 1) {
+      // Those that the pool cannot hold wait for the turns before theirs.
+      const Generation run = generation(runs);
+      const std::int64_t served = std::min(n, runs.largest_batch(prompt(), steps()));
+      const double turns =
+          static_cast<double>(n) / static_cast<double>(std::max<std::int64_t>(1, served));
+      if (turns > 1) wait += (run.prefill_s + run.decode_s) / turns * (turns - 1) / 2;
+    }
+    return wait * (name == "ttft_ms" ? 1e3 : 1);
   }
   if (name == "throughput_tok_s") {
     return throughput(runs) / (has_text(row_.unit, "per gpu") ? gpus : 1);

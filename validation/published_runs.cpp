@@ -64,6 +64,22 @@ PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setu
   kv_dtype_ = setup.kv_dtype ? *setup.kv_dtype : default_kv_dtype(llm, weights_.base);
 }
 
+std::optional<std::int64_t> PublishedRuns::pass_tokens(const RunSize& size) const {
+  constexpr std::int64_t kPieces = 8192;
+  constexpr std::int64_t kLeastPass = 2048;   // max_num_batched_tokens of vLLM's V0 engine
+  constexpr std::int64_t kLongModel = 32768;  // beyond, that engine cuts prompts
+  constexpr std::int64_t kCutPrompts = 512;
+  if (stack_ == nullptr) return std::nullopt;
+  if (is_paged() && stack_->prefill_chunk == 0) {
+    const std::int64_t longest = options_.max_model_len.value_or(size.prompt + size.steps);
+    if (longest > kLongModel) return kCutPrompts;
+    return std::max(kLeastPass, size.prompt);  // whole prompts, as many as a pass takes
+  }
+  // How the prompt came into the cache is not part of a row about one decode step.
+  if (setup_.output && setup_.output->steady && stack_->prefill_chunk == 0) return kPieces;
+  return std::nullopt;
+}
+
 StaticSpec PublishedRuns::spec(const RunSize& size) {
   StaticSpec spec;
   spec.llm = &llm_;
@@ -73,6 +89,7 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
   spec.weight_format = weights_.format;
   spec.tensor_parallel = setup_.gpus;
   spec.options = options_;
+  if (!options_.prefill_chunk) spec.options.prefill_chunk = pass_tokens(size);
   spec.kv_dtype = kv_dtype_;
   spec.batch = size.batch;
   spec.prompt_tokens = size.prompt;
@@ -96,6 +113,10 @@ EngineStartup PublishedRuns::startup() {
   // An engine is set up for the longest sequence that the model takes, where it is not told.
   if (!run.options.max_model_len && llm_.max_positions > 0) {
     run.options.max_model_len = llm_.max_positions;
+  }
+  run.options.prefill_chunk = options_.prefill_chunk;
+  if (stack_->prefill_chunk == 0 && !options_.prefill_chunk && run.options.max_model_len) {
+    run.options.prefill_chunk = pass_tokens({.batch = 1, .prompt = *run.options.max_model_len});
   }
   const auto found = run_static(run, {.max_samples = 3}).startup;
   KVSIM_CHECK(found.has_value(), "the start of stack {}, which has no pool", stack_->name);

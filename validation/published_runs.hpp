@@ -40,7 +40,9 @@ class PublishedRuns {
 
   /// What an engine finds at its start. Errors: ContractError unless its cache is paged.
   [[nodiscard]] EngineStartup startup();
-  [[nodiscard]] bool is_paged() const { return stack_->growth == CacheGrowth::kPaged; }
+  [[nodiscard]] bool is_paged() const {
+    return stack_ != nullptr && stack_->growth == CacheGrowth::kPaged;
+  }
 
   [[nodiscard]] const Llm& llm() const { return llm_; }
   [[nodiscard]] const Gpu& gpu() const { return *gpu_; }
@@ -51,6 +53,9 @@ class PublishedRuns {
   [[nodiscard]] Dtype kv_dtype() const { return kv_dtype_; }
 
  private:
+  /// Tokens of one prefill pass where the row does not say; nullopt: as the stack's profile.
+  [[nodiscard]] std::optional<std::int64_t> pass_tokens(const RunSize& size) const;
+
   const PublishedSetup& setup_;
   const Llm& llm_;
   MethodSpec method_;

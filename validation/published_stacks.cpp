@@ -17,7 +17,7 @@ namespace {
 struct Pattern {
   std::vector<std::string_view> all;
   std::string_view stack;  // empty: known, and no profile
-  std::string_view why{};  // of an empty one
+  std::string_view why{};  // of an empty one; else what is assumed
 };
 
 /// First that fits; the more particular stand before the general.
@@ -35,6 +35,13 @@ const std::vector<Pattern>& patterns() {
       {{"eager", "static"}, "gpt-fast-eager"},
       {{"gpt-fast", "eager"}, "gpt-fast-eager"},
       {{"gpt-fast"}, "gpt-fast"},
+      {{"tgi"}, "vllm-v0", "TGI has no profile: as vLLM, whose kernels it has"},
+      {{"text-generation-inference"},
+       "vllm-v0",
+       "TGI has no profile: as vLLM, whose kernels it has"},
+      {{"qserve"}, "trtllm", "QServe has no profile: as TensorRT-LLM"},
+      {{"atom"}, "trtllm", "Atom has no profile: as TensorRT-LLM"},
+      {{"quarot"}, "trtllm", "QuaRot has no profile: as TensorRT-LLM"},
       {{"zero-inference"}, "", "weights stream from host memory or disk: no profile does that"},
       {{"accelerate"}, "", "weights stream from host memory or disk: no profile does that"},
       {{"flexgen"}, "flexgen"},
@@ -155,6 +162,10 @@ StackMatch match_stack(const PublishedRow& row, bool wants_scores, std::string_v
   if (name.empty()) {
     return {.stack = nullptr, .reason = "no framework is stated"};
   }
+  if (has_text(row.note, "offload level cpu") || has_text(row.note, "offload level disk")) {
+    return {.stack = nullptr,
+            .reason = "weights stream from host memory or disk: no profile does that"};
+  }
   for (const Pattern& pattern : patterns()) {
     const bool fits = std::all_of(pattern.all.begin(), pattern.all.end(), [&](std::string_view w) {
       return name.find(w) != std::string::npos;
@@ -162,6 +173,7 @@ StackMatch match_stack(const PublishedRow& row, bool wants_scores, std::string_v
     if (!fits) continue;
     if (pattern.stack.empty()) return {.stack = nullptr, .reason = std::string{pattern.why}};
     StackMatch match;
+    match.assumed = std::string{pattern.why};
     std::string_view wanted = pattern.stack;
     if (wanted == "vllm") wanted = vllm_engine(row, match.assumed);
     // DynamicCache came with transformers 4.36; before it the cache was a tuple grown by torch.cat.
