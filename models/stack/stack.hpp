@@ -65,7 +65,8 @@ struct Stack {
   bool attends_allocated = false;   // decode attention reads all of a static cache, masked
   bool copies_by_element = false;   // cat and repeat kernels take an element a thread: their
                                     // bandwidth, given for 16 bit, grows with the element
-  Seconds between_steps;            // scheduling and sampling that nothing hides
+  Seconds between_steps;            // scheduling and sampling that nothing hides,
+  Seconds between_per_sequence;     // and what it takes more for each sequence
   bool full_causal_mask = false;    // a boolean mask of the full length squared stands throughout
   double sampler_bytes = 0;         // that a start-up's dummy sampling takes per logit
   Bytes graphs;                     // CUDA graph pools
