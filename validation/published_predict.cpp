@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
 #include "sim/scenario/points.hpp"
 #include "validation/published_methods.hpp"
 #include "validation/published_metrics.hpp"
@@ -22,7 +23,14 @@ struct NotExpressible {
   std::string why;
 };
 /// A run that a published figure presupposes, and that is out of memory.
-struct RanOut {};
+struct RanOut {
+  std::string what{};  // for people
+};
+
+RanOut ran_out(const OomEvent& oom) {
+  return {fmt::format("out of memory in {}: {} wants {}, {} free", oom.phase, oom.what,
+                      oom.requested, oom.free)};
+}
 
 double count(Bytes bytes) { return static_cast<double>(bytes.count()); }
 
@@ -123,7 +131,7 @@ std::int64_t RowPrediction::batch(PublishedRuns& runs) {
   // Sequences that come and go stand half-way through their output on the average.
   const std::int64_t length = text.in_flight ? steps() / 2 : steps();
   std::int64_t largest = runs.largest_batch(prompt(), length);
-  if (largest < 1) throw RanOut{};
+  if (largest < 1) throw RanOut{"not one sequence fits"};
   if (text.power_of_two) {
     std::int64_t power = 1;
     while (power * 2 <= largest) power *= 2;
@@ -135,7 +143,7 @@ std::int64_t RowPrediction::batch(PublishedRuns& runs) {
 
 const StaticResult& RowPrediction::fitting(PublishedRuns& runs, const RunSize& size) {
   const StaticResult& result = runs.run(size);
-  if (result.oom) throw RanOut{};
+  if (result.oom) throw ran_out(*result.oom);
   return result;
 }
 
@@ -147,7 +155,7 @@ double RowPrediction::step_time(PublishedRuns& runs) {
 double RowPrediction::prefill_time(PublishedRuns& runs, std::int64_t n) {
   const StaticResult& result = runs.run({.batch = n, .prompt = prompt(), .steps = 0});
   if (result.prefill_time) return result.prefill_time->count();
-  if (!runs.is_paged() || n < 2) throw RanOut{};
+  if (!runs.is_paged() || n < 2) throw ran_out(*result.oom);
   // An engine prefills what a pass takes, whatever waits behind it.
   const std::int64_t together =
       std::clamp<std::int64_t>(8192 / std::max<std::int64_t>(1, prompt()), 1, n - 1);
@@ -167,13 +175,13 @@ RowPrediction::Generation RowPrediction::generation(PublishedRuns& runs) {
       out.decode_s = result.decode_time ? result.decode_time->count() : 0;
       return out;
     }
-    if (!runs.is_paged()) throw RanOut{};
+    if (!runs.is_paged()) throw ran_out(*result.oom);
   }
   // Sequences come and go, also where an engine's pool cannot hold them all at once: each waits for
   // the prefills of all others once, and a step finds those that are served at their mean length.
   std::int64_t served = out.batch;
   if (runs.is_paged()) served = std::min(served, runs.largest_batch(prompt(), out.steps / 2));
-  if (served < 1) throw RanOut{};
+  if (served < 1) throw RanOut{"the pool holds not one sequence"};
   if (served < out.batch) {
     assumed_.push_back(fmt::format("{} of {} sequences served at once", served, out.batch));
   }
@@ -296,8 +304,7 @@ double RowPrediction::runs_out() {
   if (runs.is_paged()) {
     // An engine is out of memory where its pool cannot hold one sequence.
     const EngineStartup start = runs.startup();
-    if (setup_.max_model_len) return start.serves() ? 0 : 1;
-    if (!setup_.prompt) return start.tokens < 1 ? 1 : 0;
+    if (setup_.max_model_len || !setup_.prompt) return start.serves() ? 0 : 1;
     return runs.run({.batch = 1, .prompt = prompt(), .steps = steps()}).oom ? 1 : 0;
   }
   std::int64_t n = 1;
@@ -481,8 +488,9 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
     if (setup.llms.empty()) throw NotExpressible{"no time model of single kernels yet"};
   } catch (const NotExpressible& refusal) {
     return refuse(refusal.why);
-  } catch (const RanOut&) {
+  } catch (const RanOut& refusal) {
     out.runs_out = true;
+    if (!refusal.what.empty()) out.assumed.push_back(refusal.what);
     return out;
   } catch (const InputError& error) {
     return refuse(error.what());

@@ -1,6 +1,8 @@
 #include "validation/published_runs.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "models/methods/measured.hpp"
 #include "models/units/check.hpp"
@@ -46,6 +48,14 @@ PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setu
     own_stack_ = *setup.stack;
     own_stack_->logits = LogitPositions::kAll;
     own_stack_->logits_fp32 = true;
+    stack_ = &*own_stack_;
+  }
+  if (setup.stack != nullptr && setup.eager_execution && setup.stack->host_per_layer.count() == 0) {
+    // The host launches what a graph would replay: about 20 operators a layer (two norms, four
+    // products, rotation, cache write, attention, activation, two sums over GPUs, and views).
+    constexpr double kOperators = 20;
+    own_stack_ = *stack_;
+    own_stack_->host_per_layer = setup.stack->host_per_launch * kOperators;
     stack_ = &*own_stack_;
   }
   options_.max_model_len = setup.cache_tokens ? setup.cache_tokens : setup.max_model_len;
@@ -105,7 +115,32 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
 const StaticResult& PublishedRuns::run(const RunSize& size) {
   const auto found = results_.find(size);
   if (found != results_.end()) return found->second;
-  return results_.emplace(size, run_static(spec(size), {.max_samples = 3})).first->second;
+  StaticSpec one = spec(size);
+  // How the prompt came into the cache is not part of a row about one decode step: whether that
+  // fits is asked of the step alone.
+  const bool step_alone = setup_.output && setup_.output->steady && !is_paged() && size.steps > 0;
+  Gpu roomy = *gpu_;
+  if (step_alone) {
+    constexpr std::int64_t kRoom = 8;
+    roomy.hbm = roomy.hbm * kRoom;
+    roomy.hbm_usable = roomy.hbm_usable * kRoom;
+    one.gpu = &roomy;
+  }
+  StaticResult result = run_static(one, {.max_samples = 3});
+  if (step_alone && !result.oom) {
+    result.usable_hbm = Bytes{static_cast<std::int64_t>(
+        std::floor(static_cast<double>(gpu_->hbm_usable.count()) * stack_->usable_fraction))};
+    if (result.decode_peak > result.usable_hbm) {
+      result.oom = OomEvent{.step = size.steps,
+                            .tokens = size.prompt + size.steps,
+                            .phase = "decode",
+                            .what = "the step's peak",
+                            .requested = result.decode_peak,
+                            .free = result.usable_hbm,
+                            .owners = result.peak_owners};
+    }
+  }
+  return results_.emplace(size, std::move(result)).first->second;
 }
 
 EngineStartup PublishedRuns::startup() {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/llm/llm.hpp"
+#include "validation/published_stacks.hpp"
 
 namespace kvsim {
 namespace {
@@ -140,15 +141,14 @@ std::optional<double> ScoredRow::error() const {
 PublishedScore score_published(std::vector<PublishedRow> rows,
                                const std::function<void(double)>& done) {
   PublishedScore score;
-  std::set<std::string> binary;  // documents that give some figure in GiB
+  std::map<std::string, DocumentContext> documents;
   for (const PublishedRow& row : rows) {
-    if (has_text(row.unit, "gib")) binary.insert(document_of(row.source));
+    DocumentContext& document = documents[document_of(row.source)];
+    document.binary = document.binary || has_text(row.unit, "gib");
+    if (document.version.empty() && names_version(row.note)) document.version = row.note;
   }
   for (PublishedRow& row : rows) {
-    PublishedSetup setup = read_setup(row);
-    // What is worked out in a text, on no framework, is not what programs print.
-    setup.binary_document =
-        !plain_text(row.framework).empty() && binary.contains(document_of(row.source));
+    const PublishedSetup setup = read_setup(row, documents.at(document_of(row.source)));
     ScoredRow scored;
     scored.gpu = setup.gpu != nullptr ? setup.gpu->name : row.gpu;
     if (scored.gpu.empty()) scored.gpu = "not stated";

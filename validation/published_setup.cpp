@@ -209,7 +209,7 @@ std::vector<const Llm*> models_named(const std::string& cell, std::string& assum
   }
 }
 
-PublishedSetup read_setup(const PublishedRow& row) {
+PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& document) {
   PublishedSetup out;
   const auto lacks = [&](const char* what, std::string why) {
     out.missing.push_back({what, std::move(why)});
@@ -218,6 +218,8 @@ PublishedSetup read_setup(const PublishedRow& row) {
     if (!text.empty()) out.assumed.push_back(std::move(text));
   };
   out.value = number_of(row.value);
+  // What is worked out in a text, on no framework, is not what programs print.
+  out.binary_document = document.binary && !plain_text(row.framework).empty();
   out.inconsistent = row.note.find("INCONSISTENT") != std::string::npos;
   out.gpus = gpus_of(row);
 
@@ -288,13 +290,17 @@ PublishedSetup read_setup(const PublishedRow& row) {
     }
   }
   const StackMatch stack = match_stack(
-      row, wants_scores,
+      row, wants_scores, document.version,
       out.llms.empty() ? std::string_view{} : std::string_view{out.llms.front()->model_type});
   out.stack = stack.stack;
   if (out.stack == nullptr) {
     lacks("stack", stack.reason);
   } else {
     assume(stack.assumed);
+    if (stack.eager) {
+      out.eager_execution = true;
+      assume("a vLLM without CUDA graphs");
+    }
     if (stack.all_logits && out.stack->logits == LogitPositions::kLast) {
       out.all_logits = true;
       assume("transformers before 4.45: logits of all positions, in fp32");

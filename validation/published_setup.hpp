@@ -56,7 +56,13 @@ struct PublishedSetup {
   [[nodiscard]] const std::string* why_missing(std::string_view what) const;
 };
 
-[[nodiscard]] PublishedSetup read_setup(const PublishedRow& row);
+/// What other rows of a document say of all of them.
+struct DocumentContext {
+  bool binary = false;    // some figure is in GiB
+  std::string version{};  // a note that names a framework's version: "vLLM 0.11, …"
+};
+[[nodiscard]] PublishedSetup read_setup(const PublishedRow& row,
+                                        const DocumentContext& document = {});
 
 /// The catalogue's models that a cell names: one, several ("A / B", "avg of A, B"), or for "any" a
 /// representative. Errors: InputError naming the nearest known one.

@@ -126,7 +126,8 @@ const Stack* stack_of(std::string_view name) {
 }
 
 /// vLLM's engines: V1 became the default with 0.8 (March 2025, about pull request 13,700).
-std::string_view vllm_engine(const PublishedRow& row, std::string& assumed) {
+std::string_view vllm_engine(const PublishedRow& row, std::string_view elsewhere,
+                             std::string& assumed) {
   constexpr double kV1 = 0.008;
   constexpr double kV1Thread = 13700;
   if (has_word(row.framework, "v0")) return "vllm-v0";
@@ -151,13 +152,19 @@ std::string_view vllm_engine(const PublishedRow& row, std::string& assumed) {
       }
     }
   }
+  if (const auto version = version_after(elsewhere, "vllm")) {
+    return *version < kV1 ? "vllm-v0" : "vllm";
+  }
   assumed = "vLLM without a version: its engine before 0.8";
   return "vllm-v0";
 }
 
 }  // namespace
 
-StackMatch match_stack(const PublishedRow& row, bool wants_scores, std::string_view model_type) {
+bool names_version(std::string_view text) { return version_after(text, "vllm").has_value(); }
+
+StackMatch match_stack(const PublishedRow& row, bool wants_scores, std::string_view elsewhere,
+                       std::string_view model_type) {
   const std::string name = plain_text(row.framework);
   if (name.empty()) {
     return {.stack = nullptr, .reason = "no framework is stated"};
@@ -175,7 +182,13 @@ StackMatch match_stack(const PublishedRow& row, bool wants_scores, std::string_v
     StackMatch match;
     match.assumed = std::string{pattern.why};
     std::string_view wanted = pattern.stack;
-    if (wanted == "vllm") wanted = vllm_engine(row, match.assumed);
+    if (wanted == "vllm") {
+      // CUDA graphs came with 0.2.6 (December 2023).
+      constexpr double kGraphs = 0.002006;
+      const auto version = version_after(name, "vllm");
+      match.eager = (version && *version < kGraphs) || has_text(name, "2023");
+    }
+    if (wanted == "vllm") wanted = vllm_engine(row, elsewhere, match.assumed);
     // DynamicCache came with transformers 4.36; before it the cache was a tuple grown by torch.cat.
     constexpr double kDynamicCache = 4.036;
     constexpr int kDynamicCacheMonth = 2312;  // December 2023

@@ -14,6 +14,7 @@ struct StackMatch {
   const Stack* stack = nullptr;  // null: none, and `reason` says why
   std::string reason{};
   std::string assumed{};    // what had to be taken for granted, for people; empty: nothing
+  bool eager = false;       // a version without CUDA graphs
   bool all_logits = false;  // a version that computes logits of all positions, upcast to fp32
 };
 
@@ -21,7 +22,10 @@ struct StackMatch {
 /// method reads attention matrices, which Hugging Face gives in eager attention alone.
 /// `model_type`: Hugging Face's word for the model's family, whose code may differ; empty: unknown.
 [[nodiscard]] StackMatch match_stack(const PublishedRow& row, bool wants_scores,
+                                     std::string_view elsewhere = {},
                                      std::string_view model_type = {});
+/// Whether `text` names a version of an engine: "vLLM 0.11".
+[[nodiscard]] bool names_version(std::string_view text);
 
 /// Whether constants of the profile that bear on the figure were taken from the row: its id stands
 /// in a list "published: to A-007" among their sources, or, where a source gives no

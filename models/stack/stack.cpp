@@ -85,7 +85,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "fused_projections", "full_causal_mask",
                              "sampler_bytes",     "graphs",
                              "communication",     "collective_latency",
-                             "attends_allocated", "copies_by_element",
+                             "attends_allocated", "copies_by_element", "softmax_fp32",
                              "between_steps",     "between_per_sequence",
                              "overlap",           "reached"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
@@ -154,6 +154,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later_flag("full_causal_mask", stack.full_causal_mask);
   read_later_flag("attends_allocated", stack.attends_allocated);
   read_later_flag("copies_by_element", stack.copies_by_element);
+  read_later_flag("softmax_fp32", stack.softmax_fp32);
   read_later("between_per_sequence",
              [&](const Field& f) { stack.between_per_sequence = f.duration(); });
   read_later("between_steps", [&](const Field& f) { stack.between_steps = f.duration(); });
