@@ -226,12 +226,14 @@ double RowPrediction::time_figure(std::string_view name) {
     const std::int64_t n = setup_.batch && setup_.batch->in_flight ? 1 : batch(runs);
     double wait = prefill_time(runs, n);
     if (n > 1 && runs.is_paged() && setup_.output && setup_.output->tokens > 1) {
-      // Those that the pool cannot hold wait for the turns before theirs.
-      const Generation run = generation(runs);
-      const std::int64_t served = std::min(n, runs.largest_batch(prompt(), steps()));
-      const double turns =
-          static_cast<double>(n) / static_cast<double>(std::max<std::int64_t>(1, served));
-      if (turns > 1) wait += (run.prefill_s + run.decode_s) / turns * (turns - 1) / 2;
+      // Prompts that the pool cannot hold beside the others wait until one of these is through.
+      const std::int64_t admitted = std::max<std::int64_t>(1, runs.largest_batch(prompt(), 1));
+      if (admitted < n) {
+        const Generation run = generation(runs);
+        const double turn =
+            (run.prefill_s + run.decode_s) * static_cast<double>(admitted) / static_cast<double>(n);
+        wait += turn * static_cast<double>(n - admitted) / static_cast<double>(n);
+      }
     }
     return wait * (name == "ttft_ms" ? 1e3 : 1);
   }
