@@ -6,3 +6,7 @@ find_package(Python3 COMPONENTS Interpreter QUIET)
 target_compile_definitions(test_validate_allocator PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>"
                            KVSIM_PYTHON="${Python3_EXECUTABLE}")
 add_dependencies(test_validate_allocator kvsim)
+kvsim_test(published
+  SOURCES validation/test_published_text.cpp validation/test_published_rows.cpp
+          validation/test_published_accuracy.cpp
+  LINK kvsim::validation)

@@ -37,7 +37,12 @@ ErrorSummary errors_of(const KernelForm& form, const std::vector<double>& c, con
   return summarise(std::move(errors));
 }
 
-/// The form's start with its floor, if it has one, at the shortest time: far from that a floor
+bool has_floor(const KernelForm& form) {
+  return std::any_of(form.coefficients.begin(), form.coefficients.end(),
+                     [](const Coefficient& c) { return c.name == "least_us"; });
+}
+
+/// The form's start with its floor at the shortest time: far from that a floor
 /// leaves no trace in any time, and a descent does not find it.
 std::vector<double> floored_start(const KernelForm& form, const Pointers& rows) {
   const auto shortest =
@@ -77,7 +82,7 @@ KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<do
   }
   if (fitted.size() < kLeastRows / 2) std::swap(fitted, held);  // one shape alone, and held out
   std::vector<std::vector<double>> all_starts(starts.begin(), starts.end());
-  all_starts.push_back(floored_start(form, fitted));
+  if (has_floor(form)) all_starts.push_back(floored_start(form, fitted));
   out.coefficients = fit_form(form, fitted, all_starts).coefficients;
   std::vector<double> fitted_logs, held_logs;
   out.fitted = errors_of(form, out.coefficients, fitted, fitted_logs);

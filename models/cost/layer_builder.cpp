@@ -33,6 +33,18 @@ OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, OpIndex after,
                        charged_bytes(*in_.stack, bytes_of(n / m_ * held_, dtype)), first);
   };
   const std::size_t logits = matrix("attention scores", dtype_, after);
+  if (!in_.stack->softmax_fp32) {
+    const OpIndex softmax = graph_.add({.name = "softmax",
+                                        .family = OpFamily::kElementwise,
+                                        .bytes_read = size(n, dtype_) + mask,
+                                        .bytes_written = size(n, dtype_),
+                                        .launches = 2,
+                                        .dtype = Dtype::kFp32},
+                                       {after});
+    weights = matrix("attention probabilities", dtype_, softmax);
+    graph_.release(logits, softmax);
+    return softmax;
+  }
   OpIndex at = graph_.add({.name = "softmax",
                            .family = OpFamily::kElementwise,
                            .bytes_read = size(n, dtype_) + mask,

@@ -268,6 +268,10 @@ std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   return out;
 }
 
+Seconds between_steps(const CostInput& in) {
+  return in.stack->between_steps + in.stack->between_per_sequence * static_cast<double>(in.batch);
+}
+
 Seconds host_time(const CostInput& in, bool decode) {
   const double layers = in.llm->n_layers();
   const Seconds method =
@@ -291,7 +295,7 @@ Step prefill_step(const CostInput& in, std::int64_t prompt,
                   const std::vector<std::int64_t>& score_rows) {
   KVSIM_CHECK(!score_rows.empty(), "a prefill without score rows");
   Step step{.host = host_time(in, false),
-            .between = in.stack->between_steps,
+            .between = between_steps(in),
             .passes = prefill_passes(in, prompt)};
   step.segments.push_back(segment(embed_tokens(in, prompt)));
   const auto rows_of = [&](std::int32_t layer) {
@@ -323,7 +327,7 @@ Step prefill_step(const CostInput& in, std::int64_t prompt,
 }
 
 Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
-  Step step{.host = host_time(in, true), .between = in.stack->between_steps};
+  Step step{.host = host_time(in, true), .between = between_steps(in)};
   step.segments.push_back(segment(embed_tokens(in, 1)));
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
     DecodeMoment previous;

@@ -29,7 +29,7 @@ struct CostInput {
   const WeightFormat* weight_format = nullptr;  // packs part of the weights; null: all weight_dtype
   // Where the model is spread over several GPUs, `llm` is the part of one of them (tensor_shard).
   std::int32_t tensor_parallel = 1;
-  std::int32_t vocab_size = 0;              // of the whole model; 0: of `llm`
+  std::int32_t vocab_size = 0;  // of the whole model; 0: of `llm`
   std::int64_t allocated = 0;  // tokens a static cache has room for; attended where a stack does so
   std::optional<Bytes> measured_weights{};  // stands in for what the format gives
 
@@ -143,6 +143,8 @@ struct Step {
 /// Passes over the prompt: the first, and those that the method adds.
 [[nodiscard]] double prefill_passes(const CostInput& in, std::int64_t prompt);
 
+/// Scheduling and sampling of a step, which neither device nor host hides.
+[[nodiscard]] Seconds between_steps(const CostInput& in);
 /// Host time of a step: the stack's per layer and step, and the method's own operators.
 [[nodiscard]] Seconds host_time(const CostInput& in, bool decode);
 

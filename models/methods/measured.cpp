@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/methods/params.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -89,6 +90,23 @@ class MeasuredMethod final : public Method {
 std::shared_ptr<const Method> with_measured_law(std::shared_ptr<const Method> method,
                                                 MeasuredLaw law, std::int32_t n_layers) {
   return std::make_shared<MeasuredMethod>(std::move(method), std::move(law), n_layers);
+}
+
+std::optional<MeasuredLaw> expected_law(const Method& method, std::int64_t prompt,
+                                        std::int32_t n_layers) {
+  const Params& params = method.params();
+  for (const char* name : {"streaming_fraction", "n_sink", "n_recent"}) {
+    if (!params.contains(name)) return std::nullopt;
+  }
+  const double streaming = param_number(params, "streaming_fraction");
+  const auto window =
+      static_cast<double>(param_integer(params, "n_sink") + param_integer(params, "n_recent"));
+  const double kept =
+      std::min(1.0, window / static_cast<double>(std::max<std::int64_t>(1, prompt)));
+  const auto layers = static_cast<std::size_t>(n_layers);
+  return MeasuredLaw{.trace = "means over retrieval and streaming heads",
+                     .kept = std::vector<double>(layers, 1 - streaming + streaming * kept),
+                     .growth = std::vector<double>(layers, 1 - streaming)};
 }
 
 }  // namespace kvsim

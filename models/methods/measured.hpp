@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,5 +27,10 @@ struct MeasuredLaw {
 [[nodiscard]] std::shared_ptr<const Method> with_measured_law(std::shared_ptr<const Method> method,
                                                               MeasuredLaw law,
                                                               std::int32_t n_layers);
+
+/// Means over heads for a method whose streaming heads are chosen by data while their share is a
+/// parameter (DuoAttention): however they lie, the model holds as much. nullopt for others.
+[[nodiscard]] std::optional<MeasuredLaw> expected_law(const Method& method, std::int64_t prompt,
+                                                      std::int32_t n_layers);
 
 }  // namespace kvsim

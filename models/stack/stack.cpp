@@ -71,40 +71,23 @@ Stack with_options(const Stack& stack, const StackOptions& options) {
 }
 
 Stack read_stack(const Field& profile, std::string name, std::span<const Stack> known) {
-  constexpr std::array kKeys{"summary",
-                             "growth",
-                             "attention",
-                             "logits",
-                             "logits_fp32",
-                             "keeps_inputs",
-                             "expands_kv_heads",
-                             "rounds_allocations",
-                             "splits_keys",
-                             "norm_launches",
-                             "rope_launches",
-                             "context",
-                             "host_per_step",
-                             "sources",
-                             "usable_fraction",
-                             "launch_overhead",
-                             "host_per_layer",
-                             "host_per_launch",
-                             "extends",
-                             "block_tokens",
-                             "prefill_chunk",
-                             "max_num_seqs",
-                             "fused_projections",
-                             "full_causal_mask",
-                             "sampler_bytes",
-                             "graphs",
-                             "communication",
-                             "collective_latency",
-                             "attends_allocated",
-                             "copies_by_element",
-                             "between_steps",
-                             "overlap",
-                             "reached",
-                             "kernels"};
+  constexpr std::array kKeys{"summary",           "growth",
+                             "attention",         "logits",
+                             "logits_fp32",       "keeps_inputs",
+                             "expands_kv_heads",  "rounds_allocations",
+                             "splits_keys",       "norm_launches",
+                             "rope_launches",     "context",
+                             "host_per_step",     "sources",
+                             "usable_fraction",   "launch_overhead",
+                             "host_per_layer",    "host_per_launch",
+                             "extends",           "block_tokens",
+                             "prefill_chunk",     "max_num_seqs",
+                             "fused_projections", "full_causal_mask",
+                             "sampler_bytes",     "graphs",
+                             "communication",     "collective_latency",
+                             "attends_allocated", "copies_by_element", "softmax_fp32",
+                             "between_steps",     "between_per_sequence",
+                             "overlap",           "reached", "kernels"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
   profile.allow_only(keys);
 
@@ -176,6 +159,9 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later_flag("full_causal_mask", stack.full_causal_mask);
   read_later_flag("attends_allocated", stack.attends_allocated);
   read_later_flag("copies_by_element", stack.copies_by_element);
+  read_later_flag("softmax_fp32", stack.softmax_fp32);
+  read_later("between_per_sequence",
+             [&](const Field& f) { stack.between_per_sequence = f.duration(); });
   read_later("between_steps", [&](const Field& f) { stack.between_steps = f.duration(); });
   read_later("sampler_bytes", [&](const Field& f) { stack.sampler_bytes = f.number(0, 1000); });
   read_later("graphs", [&](const Field& f) { stack.graphs = f.bytes(); });

@@ -66,9 +66,11 @@ struct Stack {
   std::int64_t max_model_len = 0;   // tokens of the longest sequence it is set up for; 0: the run's
   bool fused_projections = false;   // Q, K and V are one GEMM; so are gate and up
   bool attends_allocated = false;   // decode attention reads all of a static cache, masked
+  bool softmax_fp32 = true;  // eager attention computes its softmax in fp32, beside the scores
   bool copies_by_element = false;   // cat and repeat kernels take an element a thread: their
                                     // bandwidth, given for 16 bit, grows with the element
-  Seconds between_steps;            // scheduling and sampling that nothing hides
+  Seconds between_steps;            // scheduling and sampling that nothing hides,
+  Seconds between_per_sequence;     // and what it takes more for each sequence
   bool full_causal_mask = false;    // a boolean mask of the full length squared stands throughout
   double sampler_bytes = 0;         // that a start-up's dummy sampling takes per logit
   Bytes graphs;                     // CUDA graph pools

@@ -7,6 +7,7 @@ std::vector<Command> validate_commands() {
       // One line a subcommand, in the order that help shows them.
       validate_allocator_command(),
       validate_measured_command(),
+      validate_published_command(),
   };
 }
 

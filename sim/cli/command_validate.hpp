@@ -13,5 +13,6 @@ namespace kvsim {
 
 [[nodiscard]] Command validate_allocator_command();
 [[nodiscard]] Command validate_measured_command();
+[[nodiscard]] Command validate_published_command();
 
 }  // namespace kvsim

@@ -80,6 +80,7 @@ ordered_json stack_json(const Stack& stack) {
           {"attends_allocated", stack.attends_allocated},
           {"copies_by_element", stack.copies_by_element},
           {"between_steps_s", stack.between_steps.count()},
+          {"between_per_sequence_s", stack.between_per_sequence.count()},
           {"sampler_bytes", stack.sampler_bytes},
           {"graphs_bytes", stack.graphs.count()},
           {"communication_bytes", stack.communication.count()},
@@ -124,7 +125,8 @@ std::string stack_text(const Stack& stack, std::size_t width) {
     facts.add("copies", "one element a thread: their bandwidth is for 16 bit and grows with width");
   }
   if (stack.between_steps > Seconds{}) {
-    facts.add("between steps", fmt::format("{}", stack.between_steps));
+    facts.add("between steps", fmt::format("{}, and {} a sequence", stack.between_steps,
+                                           stack.between_per_sequence));
   }
   if (stack.full_causal_mask) facts.add("mask", "boolean, of the full length squared");
   facts.add("context", fmt::format("{}", stack.context));

@@ -78,6 +78,18 @@ struct ScatterChart {
 [[nodiscard]] std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups);
 [[nodiscard]] Figure draw(const ScatterChart& chart);
 
+/// Predicted against measured on logarithmic axes of one range, the line where both agree and a band
+/// about it.
+struct ParityChart {
+  std::string name{}, title{};
+  std::string x_label{}, y_label{};    // measured, predicted
+  std::string x_column{}, y_column{};  // of the CSV
+  double band = 0;                     // half the band's width, as a share of the measured
+  std::string band_label{};
+  std::vector<MarkGroup> groups{};  // x, y > 0; `reference` and joining lines do not matter
+};
+[[nodiscard]] Figure draw(const ParityChart& chart);
+
 /// How a part of a bar is filled.
 struct Fill {
   std::string_view colour;

@@ -568,7 +568,8 @@ std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakPlace& place,
   if (cost.stack->full_causal_mask && holds(Owner::kMask)) {
     terms.add(
         Owner::kMask, "full causal mask", full_mask_bytes(cost, in.static_end),
-        fmt::format("{} x {} tokens x 1 B", with_commas(in.static_end), with_commas(in.static_end)),
+        with_rounding(fmt::format("{0} x {0} tokens x 1 B", with_commas(in.static_end)),
+                      Bytes{in.static_end * in.static_end}, full_mask_bytes(cost, in.static_end)),
         "full_causal_mask");
   }
   add_caches(in, place, terms);

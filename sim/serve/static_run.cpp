@@ -510,7 +510,7 @@ bool StaticRun::prefill() {
         "the method makes {} passes over the prompt; each is charged the time of the first",
         passes));
   }
-  prefill_time_ = (std::max(prefill_device_, host_time(in_, false)) + stack_.between_steps).count();
+  prefill_time_ = (std::max(prefill_device_, host_time(in_, false)) + between_steps(in_)).count();
   sample(0, result_.prefill_peak, Seconds{prefill_time_});
   return true;
 }
@@ -627,7 +627,7 @@ bool StaticRun::decode_one(std::int64_t step) {
   peak = std::max(peak, head_peak);
   result_.decode_peak = std::max(result_.decode_peak, peak);
 
-  const Seconds time = std::max(total.time, compiled_->host()) + stack_.between_steps;
+  const Seconds time = std::max(total.time, compiled_->host()) + between_steps(in_);
   decode_time_ += time.count();
   result_.flops += total.flops;
   result_.bytes_moved += total.bytes;

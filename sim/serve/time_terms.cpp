@@ -214,12 +214,15 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
                          .source = fmt::format("method {}", in.cost->method->name())});
   }
   if (cost.between > Seconds{}) {
-    out.terms.push_back({.what = "scheduling and sampling",
-                         .family = "host",
-                         .bound = "host",
-                         .time = cost.between,
-                         .formula = micros_text(cost.between),
-                         .source = fmt::format("stack {}: between_steps", in.cost->stack->name)});
+    out.terms.push_back(
+        {.what = "scheduling and sampling",
+         .family = "host",
+         .bound = "host",
+         .time = cost.between,
+         .formula = fmt::format("{} + batch {} x {}", micros_text(in.cost->stack->between_steps),
+                                in.cost->batch, micros_text(in.cost->stack->between_per_sequence)),
+         .source =
+             fmt::format("stack {}: between_steps, between_per_sequence", in.cost->stack->name)});
   }
   if (cost.host > cost.device) out.terms.push_back(explainer.host(cost, number > 0));
   Seconds sum;

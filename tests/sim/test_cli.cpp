@@ -73,6 +73,42 @@ json json_of(const Words& words, const fs::path& folder) {
   return json::parse(outcome.out);
 }
 
+TEST_CASE("calibrate: a start-up log becomes a scenario's engine") {
+  const fs::path folder = fresh("calibrate");
+  write(
+      folder / "v.log",
+      "INFO [gpu_model_runner.py:2653] Model loading took 14.9889 GiB and 3.1 seconds\n"
+      "DEBUG [gpu_worker.py:283] Total non KV cache memory: 19.88GiB; torch peak memory increase: "
+      "4.76GiB; non-torch forward increase memory: 0.13GiB; weights memory: 14.99GiB.\n"
+      "INFO [gpu_worker.py:298] Available KV cache memory: 51.38 GiB\n"
+      "INFO [kv_cache_utils.py:1087] GPU KV cache size: 420,864 tokens\n");
+  write(folder / "v.json", R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm",
+    "prompt_tokens": 1000, "output_tokens": 2, "figures": false})");
+  const json told =
+      json_of({"calibrate", "--from-log", "v.log", "v.json", "-o", "o.json", "--json"}, folder);
+  CHECK(told.at("schema") == "kvsim.calibrate-log/1");
+  const json& after = told.at("with_overrides");
+  // 4.76 GiB = 5,111,011,082 B, to the nearest.
+  CHECK(after.at("activation_bytes") == 5111011082);
+  CHECK(after.at("usable_bytes").get<std::int64_t>() ==
+        after.at("weights_bytes").get<std::int64_t>() +
+            after.at("non_torch_bytes").get<std::int64_t>() +
+            after.at("activation_bytes").get<std::int64_t>() +
+            after.at("kv_cache_bytes").get<std::int64_t>());
+  CHECK(std::abs(after.at("tokens").get<double>() / 420864 - 1) < 0.002);
+  // A scenario that extends the overrides finds the same start.
+  write(folder / "w.json", R"({"extends": ["v.json", "o.json"]})");
+  const json run = json_of({"run", "w.json", "--json", "-q", "-o", "r"}, folder);
+  CHECK(run.at("points").at(0).at("startup") == after);
+  CHECK(has(run_kvsim({"run", "w.json", "-o", "r"}, folder).out, "GPU KV cache size: "));
+  CHECK(has(complaint({"calibrate"}, folder), "--from-log FILE"));
+  write(folder / "empty.log", "nothing\n");
+  CHECK(has(complaint({"calibrate", "--from-log", "empty.log"}, folder),
+            "empty.log: expected a vLLM start-up log"));
+  write(folder / "hf.json", kTiny);
+  CHECK(has(complaint({"calibrate", "--from-log", "v.log", "hf.json"}, folder), "paged cache"));
+}
+
 TEST_CASE("version and help") {
   const fs::path folder = fresh("help");
   CHECK(run_kvsim({"--version"}, folder).out == "kvsim 0.1.0\n");

@@ -273,8 +273,10 @@ TEST_CASE("bad input: one line that says where and what") {
             .find("at most the 8 TiB of") != std::string::npos);
   CHECK(bad(small(R"(, "gpu_count": 3)")) ==
         "/gpu_count: llama-2-7b has 32 query heads, which 3 GPUs cannot share evenly");
-  CHECK(bad(small(R"(, "dtype": "awq-int44")"))
-            .starts_with("/dtype: unknown format of weights \"awq-int44\"; did you mean \"awq-int4\"?"));
+  CHECK(bad(R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "prompt_tokens": 1,
+                "output_tokens": 1, "dtype": "awq-int44"})")
+            .starts_with(
+                "/dtype: unknown format of weights \"awq-int44\"; did you mean \"awq-int4\"?"));
   CHECK(bad(small(R"(, "engine": {"max_seqs": 8})")).starts_with("/engine/max_seqs: unknown key"));
   CHECK(bad(small(R"(, "method": "h20")")).starts_with("/method: unknown method \"h20\""));
   CHECK(bad(small(R"(, "method": {"name": "h2o", "budget": 1.5})")) ==

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
@@ -104,6 +105,38 @@ TEST_CASE("paged caches are charged whole blocks") {
   const StaticResult r = run_static(spec);
   // 1002 tokens are 63 blocks of 16; 131072 B a token.
   CHECK(r.kv_bytes.count() == std::int64_t{3} * 63 * 16 * 131072);
+}
+
+/// Seconds of a decode step per byte of cache, between two lengths.
+double slope(const char* model, const char* stack, Dtype dtype, std::int64_t from,
+             std::int64_t to) {
+  const auto step = [&](std::int64_t prompt) {
+    StaticSpec spec = asked(model, stack, prompt, 1);
+    spec.weight_dtype = spec.kv_dtype = dtype;
+    const StaticResult r = run_static(spec);
+    REQUIRE_FALSE(r.oom);
+    return std::pair{r.decode_time->count(), static_cast<double>(r.kv_bytes.count())};
+  };
+  const auto [short_time, short_bytes] = step(from);
+  const auto [long_time, long_bytes] = step(to);
+  return (long_time - short_time) / (long_bytes - short_bytes);
+}
+
+TEST_CASE("the cache's price per byte: copies, expansion, occupancy, and none of them") {
+  // Concatenating caches on A100: 4.0 to 4.8 ms/GB in published runs (KP-059 to KP-085, ZM-032).
+  const double flash = slope("llama-3.1-8b", "hf-flash", Dtype::kBf16, 64000, 128000);
+  CHECK(flash > 4.0e-12);
+  CHECK(flash < 4.9e-12);
+  // fp32 elements: half as many a byte to copy, but one sequence leaves processors idle (4.1).
+  const double wide = slope("llama-2-7b", "hf-sdpa", Dtype::kFp32, 10000, 20000);
+  CHECK(wide > 3.2e-12);
+  CHECK(wide < 4.6e-12);
+  // KV heads repeated 7 times: 2.6 + 2.6 x 7 = 20.8 ms/GB in published runs of Qwen2.5-7B.
+  const double repeated = slope("qwen2.5-7b", "hf-flash-repeat", Dtype::kBf16, 14000, 30000);
+  CHECK(repeated == doctest::Approx(20.8e-12).epsilon(0.1));
+  // A cache that stands: 0.567 to 0.59 ms/GB (DU-001 to DU-021, SH-001 to SH-014).
+  const double fixed = slope("llama-2-7b", "torch-static", Dtype::kFp16, 20000, 40000);
+  CHECK(fixed == doctest::Approx(0.59e-12).epsilon(0.04));
 }
 
 TEST_CASE("weights read packed make decode faster, prefill not") {

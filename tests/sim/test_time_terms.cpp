@@ -291,10 +291,11 @@ TEST_CASE("terms by hand: Llama-2-7B, 100 tokens, one sequence on an A800") {
   // 4096 x 4096 x 2 B of weights, a row of 4096 in and one out: 33,570,816 B; 2 x 4096^2 FLOP.
   const TimeTerm query = term(1, "query projection of 32 layers");
   CHECK(query.formula ==
-        "32 layers x (4 us + max(33,554,432 FLOP / 312 TFLOP/s, 33,570,816 B / 2.039 TB/s))");
+        "32 layers x (4 us + max(33,554,432 FLOP / (312 TFLOP/s x 0.68), 33,570,816 B / (2.039 "
+        "TB/s x 0.7)))");
   CHECK(query.source ==
-        "gpu A800-80GB-SXM: peak fp16, hbm_bandwidth; stack hf-sdpa: launch_overhead; nominal "
-        "roofline, uncalibrated");
+        "gpu A800-80GB-SXM: peak fp16, hbm_bandwidth; stack hf-sdpa: launch_overhead, reached; "
+        "nominal roofline, uncalibrated");
   CHECK(query.bound == "memory");
   CHECK(query.launches == 32);
   CHECK(query.bytes_read == 32.0 * (4096 * 4096 + 4096) * 2);

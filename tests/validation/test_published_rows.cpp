@@ -1,0 +1,238 @@
+// A table of published figures small enough to be checked by hand, and tables that are broken.
+
+#include <algorithm>
+#include <string>
+
+#include "models/llm/catalogue.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+#include "validation/published_csv.hpp"
+#include "validation/published_methods.hpp"
+#include "validation/published_score.hpp"
+#include "validation/published_stacks.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::rel;
+
+const std::string kHeader =
+    "id,source,gpu,gpu_count,model,dtype,kv_dtype,framework,method,method_params,batch,prompt_len,"
+    "output_len,metric,value,unit,note\n";
+
+PublishedScore score_of(const std::string& lines) {
+  return score_published(parse_published_csv(kHeader + lines, "small.csv"));
+}
+
+const PublishedGroup& pooled(const PublishedScore& score, const std::string& name) {
+  const auto found =
+      std::find_if(score.pooled.begin(), score.pooled.end(),
+                   [&](const PublishedGroup& g) { return g.metric == name && !g.inconsistent; });
+  REQUIRE(found != score.pooled.end());
+  return *found;
+}
+
+TEST_CASE("known answers: weights, cache, an attention kernel's out-of-scope row") {
+  // Llama-2-7B: 6,738,415,616 parameters; 2 x 32 layers x 32 heads x 128 elements a token, so 1 MiB
+  // in fp32. 1000 tokens: 1000 / 1024 GiB.
+  const PublishedScore score = score_of(
+      "a,paper,A800-80GB,1,Llama-2-7B,fp32,fp32,HF transformers,full,,1,,,weights_gb,25,GiB,\n"
+      "b,paper,A800-80GB,1,Llama-2-7B,fp32,fp32,HF transformers,full,,1,1000,0,kv_cache_gb,1,GiB,\n"
+      "c,paper,A800-80GB,1,Llama-2-7B,fp32,fp32,HF transformers,full,,1,,,kv_bytes_per_token,1,"
+      "MB/token,\n"
+      "d,paper,A100-80GB,1,attention kernel,fp16,fp16,x,attention fwd+bwd,,,512,,attention_tflops,"
+      "99,TFLOP/s,\n");
+  REQUIRE(score.rows.size() == 4);
+  CHECK(*score.rows[0].prediction.value == rel(6738415616.0 * 4 / 1073741824.0));
+  CHECK(*score.rows[1].prediction.value == rel(1000.0 / 1024.0));
+  CHECK(*score.rows[2].prediction.value == rel(1.0));
+  CHECK_FALSE(score.rows[3].prediction.expressed());
+  CHECK(score.rows[3].out_of_scope == "training, not inference");
+  CHECK(score.n_in_scope == 3);
+  CHECK(score.n_in_scope_expressed == 3);
+  const PublishedGroup& cache = pooled(score, "all cache size");
+  CHECK(cache.n == 2);
+  CHECK(*cache.mape == rel((24.0 / 1024.0 + 0) / 2));
+  CHECK(*cache.bias == rel(-(24.0 / 1024.0) / 2));
+}
+
+TEST_CASE("verdicts: a run that fits, one that does not, and a figure of one predicted not to") {
+  const std::string setup = ",A800-80GB,1,Llama-2-7B,fp16,fp16,HF transformers SDPA,full,,";
+  // fp16: 12.6 GiB of weights and 0.5 MiB a token: 80,000 tokens are 39 GiB, 200,000 are 98 GiB.
+  const PublishedScore score =
+      score_of("a,paper" + setup + "1,80K,decode,oom,0,bool,\n" + "b,paper" + setup +
+               "1,200K,decode,oom,1,bool,\n" + "c,paper" + setup + "1,200K,decode,oom,0,bool,\n" +
+               "d,paper" + setup + "1,200K,decode,latency_ms_per_token,50,ms,\n");
+  CHECK(score.rows[0].prediction.runs_out == false);
+  CHECK(score.rows[1].prediction.runs_out == true);
+  CHECK(score.rows[3].prediction.runs_out == true);
+  CHECK_FALSE(score.rows[3].prediction.value);
+  const PublishedGroup& all = pooled(score, "all");
+  CHECK(all.oom_right == 2);
+  CHECK(all.oom_total == 4);
+  CHECK(all.n_expressed == 4);
+  CHECK(all.n == 0);
+}
+
+TEST_CASE("pooled figures pool rows, and rows that contradict themselves stand apart") {
+  const std::string setup = ",A800-80GB,1,Llama-2-7B,fp32,fp32,HF transformers,full,,1,1024,0,";
+  const PublishedScore score = score_of("a,p" + setup + "kv_cache_gb,2,GiB,\n" +    // -50 %
+                                        "b,p" + setup + "kv_cache_gb,0.8,GiB,\n" +  // +25 %
+                                        "c,p" + setup + "kv_cache_gb,1,GiB,\n" + "d,p" + setup +
+                                        "kv_cache_gb,9,GiB,INCONSISTENT: ninefold\n");
+  const PublishedGroup& group = pooled(score, "kv_cache_gb");
+  CHECK(group.n == 3);
+  CHECK(*group.mape == rel(0.25));
+  CHECK(*group.median_ape == rel(0.25));
+  CHECK(*group.p90_ape == rel(0.45));  // 0.8 of the way from 25 to 50 %
+  CHECK(*group.bias == rel(-0.25 / 3));
+  CHECK(score.pooled.back().inconsistent);
+  CHECK(score.pooled.back().n_total == 1);
+  std::size_t rows = 0;
+  for (const PublishedGroup& g : score.groups) rows += g.n_total;
+  CHECK(rows == score.rows.size());
+}
+
+TEST_CASE("rows that cannot be expressed have a reason, and none is a crash") {
+  const std::string tail = ",fp16,fp16,HF transformers,full,,1,1000,10,";
+  const PublishedScore score = score_of(
+      "a,p,X9000,1,Llama-2-7B" + tail + "latency_s,1,s,\n" + "b,p,A100-80GB,1,Nonsense-3T" + tail +
+      "latency_s,1,s,\n" + "c,p,A100-80GB,1,Llama-2-7B" + tail + "latency_s,fast,s,\n" +
+      "d,p,A100-80GB,some,Llama-2-7B" + tail + "latency_s,1,s,\n" + "e,p,A100-80GB,1,Llama-2-7B" +
+      tail + "joy_per_token,1,x,\n" +
+      "f,p,A100-80GB,1,Llama-2-7B,fp16,fp16,Unheard Of,full,,1,1000,10,latency_s,1,s,\n" +
+      "g,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers,Unheard,,1,1000,10,latency_s,1,s,\n" +
+      "h,p,A100-80GB,1,Llama-2-7B,odd,odd,HF transformers,full,,1,1000,10,latency_s,1,s,\n" +
+      "i,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers,full,,many,1000,10,latency_s,1,s,\n" +
+      "j,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers,full,,1,LongBench,10,latency_s,1,s,\n" +
+      "k,p,A100-80GB,1,Llama-2-7B" + tail + "peak_mem_gb,1,furlongs,\n" +
+      "l,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers,H2O,5% of nothing 99999999999,1,1000,"
+      "10,latency_s,-0,s,\n");
+  for (const ScoredRow& row : score.rows) {
+    INFO(row.row.id, ": ", row.prediction.reason);
+    if (row.row.id == "l") continue;
+    CHECK_FALSE(row.prediction.expressed());
+    CHECK_FALSE(row.prediction.reason.empty());
+  }
+  CHECK(score.rows[0].prediction.reason.find("X9000") != std::string::npos);
+  CHECK_FALSE(score.rows[0].in_scope);
+  CHECK_FALSE(score.rows[2].in_scope);
+  CHECK_FALSE(score.rows[3].in_scope);
+  CHECK(score.rows[5].in_scope);  // an unknown framework is our lack, not the row's
+}
+
+TEST_CASE("a broken table is refused at its place") {
+  const auto message = [](const std::string& text) -> std::string {
+    try {
+      (void)parse_published_csv(text, "t.csv");
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return {};
+  };
+  CHECK(message("").starts_with("t.csv: "));
+  CHECK(message("id,source\n").find("a column \"gpu\"") != std::string::npos);
+  CHECK(message(kHeader + "a,b\n").starts_with("t.csv:2: expected 17 cells"));
+  CHECK(message(kHeader + "\"a\nb").starts_with("t.csv:2: expected a closing quote"));
+  CHECK(message(kHeader + "\"a\"b,").starts_with("t.csv:2: expected a comma"));
+  CHECK(message("id," + kHeader).find("several") != std::string::npos);
+  CHECK_THROWS_AS((void)read_published_csv("/no/such/file.csv"), InputError);
+}
+
+TEST_CASE("quotes, line ends and columns in another order") {
+  std::string text = "\xEF\xBB\xBFnote,extra," + kHeader.substr(0, kHeader.size() - 6) + "\r\n";
+  text += "\"one, \"\"two\"\"\nthree\",-,i,s,g,1,m,d,k,f,me,mp,b,p,o,oom,1,bool\r\n\r\n";
+  const auto rows = parse_published_csv(text, "t.csv");
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].note == "one, \"two\"\nthree");
+  CHECK(rows[0].id == "i");
+  CHECK(rows[0].unit == "bool");
+  CHECK(rows[0].line == 2);
+}
+
+TEST_CASE("methods by their published names and words") {
+  const auto spec = [](const char* name, const char* params, std::int64_t prompt = 1000) {
+    const MethodMatch match = match_method(name, params, "", prompt);
+    REQUIRE(match.spec);
+    return *match.spec;
+  };
+  CHECK(spec("full (paged)", "").name == "full");
+  CHECK(spec("MQA", "").name == "full");
+  const MethodSpec rkv = spec("R-KV", "budget 1024, buffer 128");
+  CHECK(rkv.name == "r-kv");
+  CHECK(rkv.budget->entries == 1024);
+  CHECK(std::get<std::int64_t>(rkv.params.at("divide_length")) == 128);
+  CHECK(spec("R-KV", "10% (819), buffer 128").budget->entries == 819);
+  CHECK(spec("H2O", "20% heavy hitters").budget->fraction == rel(0.2));
+  CHECK(spec("ZeroMerge", "cache ratio 5% of prompt (repo: x), alpha=0.6 lambda=0.98")
+            .budget->fraction == rel(0.05));
+  CHECK(std::get<double>(spec("ZeroMerge", "alpha=0.6 lambda=0.9").params.at("decay")) == rel(0.9));
+  CHECK(std::get<double>(spec("KnormPress", "compression_ratio 0.3").params.at("ratio")) ==
+        rel(0.3));
+  CHECK(std::get<double>(
+            spec("DuoAttention", "25% retrieval heads").params.at("streaming_fraction")) ==
+        rel(0.75));
+  CHECK(std::get<std::int64_t>(
+            spec("ShadowKV", "sparse budget 1.56%, rank 160", 100'000).params.at("token_budget")) ==
+        1560);
+  CHECK(spec("StreamingLLM", "cache 256 (4 sinks)").budget->entries == 256);
+  CHECK(spec("MiniCache-4bit", "gamma=0.05").name == "minicache+kivi-4");
+  CHECK(match_method("sliding window re-computation", "window 256", "", 256).recomputes_window);
+  CHECK_FALSE(match_method("Unheard Of", "", "", 1).spec);
+}
+
+TEST_CASE("frameworks by patterns, versions and dates") {
+  const auto stack = [](const char* framework, const char* source = "", const char* note = "",
+                        bool scores = false) -> std::string {
+    PublishedRow row;
+    row.framework = framework;
+    row.source = source;
+    row.note = note;
+    const StackMatch match = match_stack(row, scores);
+    return match.stack != nullptr ? match.stack->name : match.reason;
+  };
+  CHECK(stack("HF transformers 4.46.0 + FA 2.5.8") == "hf-flash");
+  CHECK(stack("HF transformers + flash_attention_2 + kvpress") == "hf-flash");
+  CHECK(stack("HF transformers, PyTorch 2.0 SDPA") == "hf-sdpa");
+  CHECK(stack("HF transformers (2024-05) eager, DynamicCache") == "hf-eager");
+  CHECK(stack("HF transformers", "", "", true) == "hf-eager");
+  CHECK(stack("").find("no framework") != std::string::npos);
+  CHECK(stack("Unheard Of").find("Unheard Of") != std::string::npos);
+  CHECK(arxiv_month("StreamingLLM paper arXiv 2309.17453 Fig. 10") == 2309);
+  CHECK_FALSE(arxiv_month("some paper"));
+  PublishedRow old;
+  old.framework = "HF transformers 4.37 (flash-attn)";
+  CHECK(match_stack(old, false).all_logits);
+  old.framework = "HF transformers 4.46 (flash-attn)";
+  CHECK_FALSE(match_stack(old, false).all_logits);
+}
+
+TEST_CASE("rows that a source names as fitted on") {
+  const char* text =
+      "fitted on X (published: QW-115 to QW-127, KP-059, KP-085), and Y (published: GF-001)";
+  for (const char* id : {"QW-115", "QW-120", "QW-127", "KP-059", "KP-085", "GF-001"}) {
+    INFO(std::string{id});
+    CHECK(names_row(text, id));
+  }
+  for (const char* id : {"QW-114", "QW-128", "KP-060", "GF-002", "ZZ-120", "QW"}) {
+    INFO(std::string{id});
+    CHECK_FALSE(names_row(text, id));
+  }
+  CHECK_FALSE(names_row("QW-115 without the mark", "QW-115"));
+}
+
+TEST_CASE("models by aliases, endings, families and lists") {
+  std::string assumed;
+  CHECK(models_named("Meta-Llama-3-8B", assumed).front()->name == "llama-3-8b");
+  CHECK(models_named("Yi-6B-Chat", assumed).front()->name == "yi-6b");
+  CHECK(assumed.empty());
+  CHECK(models_named("Mistral-7B", assumed).front()->name.starts_with("mistral-7b"));
+  CHECK_FALSE(assumed.empty());
+  const auto several = models_named("avg of Llama3.1-8B, Mistral-7B, Qwen2.5-7B", assumed);
+  REQUIRE(several.size() == 3);
+  CHECK(several[2]->name == "qwen2.5-7b");
+  CHECK_THROWS_AS((void)models_named("Nonsense-3T", assumed), InputError);
+}
+
+}  // namespace
+}  // namespace kvsim

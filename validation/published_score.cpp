@@ -1,0 +1,220 @@
+#include "validation/published_score.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "models/llm/llm.hpp"
+#include "validation/published_stacks.hpp"
+
+namespace kvsim {
+namespace {
+
+/// The share `q` of sorted values, between neighbours in proportion.
+double quantile(const std::vector<double>& sorted, double q) {
+  const double place = q * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (place - std::floor(place)) * (sorted[above] - sorted[below]);
+}
+
+std::optional<double> mean(const std::vector<double>& values) {
+  if (values.empty()) return std::nullopt;
+  double sum = 0;
+  for (const double v : values) sum += v;
+  return sum / static_cast<double>(values.size());
+}
+
+/// The document of a row, without the place in it: "github OWNER/NAME", or all before a table,
+/// figure or section.
+std::string document_of(const std::string& source) {
+  if (source.starts_with("github ")) {
+    const auto end = source.find(' ', 7);
+    return source.substr(0, end);
+  }
+  std::size_t end = source.size();
+  for (const char* place : {" Table", " Fig", " Section", " section", " Abstract", " Appendix"}) {
+    end = std::min(end, source.find(place));
+  }
+  return source.substr(0, end);
+}
+
+/// Whether the run holds 1 GiB of cache or more.
+bool is_large(const PublishedSetup& setup) {
+  if (setup.llms.empty() || !setup.prompt) return false;
+  const std::int64_t tokens = setup.prompt->tokens + (setup.output ? setup.output->tokens : 0);
+  const Dtype dtype = setup.kv_dtype.value_or(Dtype::kFp16);
+  const double one =
+      static_cast<double>(full_cache_bytes(*setup.llms.front(), tokens, dtype).count());
+  const double sequences = setup.batch ? static_cast<double>(setup.batch->sequences) : 1.0;
+  return one * sequences >= 1024.0 * 1024.0 * 1024.0;
+}
+
+PublishedGroup summed(const std::vector<const ScoredRow*>& rows) {
+  PublishedGroup out;
+  std::vector<double> errors, absolute, large, held_out;
+  for (const ScoredRow* row : rows) {
+    ++out.n_total;
+    const PublishedPrediction& prediction = row->prediction;
+    if (!prediction.expressed()) {
+      ++out.reasons[prediction.reason];
+      continue;
+    }
+    ++out.n_expressed;
+    if (row->kind == MetricKind::kOom) {
+      ++out.oom_total;
+      const bool published = row->value && *row->value >= 0.5;
+      if (prediction.runs_out == published) ++out.oom_right;
+      continue;
+    }
+    if (!prediction.value) ++out.oom_total;  // it ran, and was predicted not to
+    const auto error = row->error();
+    if (!error) continue;
+    errors.push_back(*error);
+    absolute.push_back(std::abs(*error));
+    if (row->large) large.push_back(std::abs(*error));
+    if (!row->fitted) held_out.push_back(std::abs(*error));
+  }
+  out.n = absolute.size();
+  std::sort(absolute.begin(), absolute.end());
+  std::sort(held_out.begin(), held_out.end());
+  out.mape = mean(absolute);
+  out.bias = mean(errors);
+  if (!absolute.empty()) {
+    out.median_ape = quantile(absolute, 0.5);
+    out.p90_ape = quantile(absolute, 0.9);
+  }
+  out.n_large = large.size();
+  out.mape_large = mean(large);
+  out.n_held_out = held_out.size();
+  out.mape_held_out = mean(held_out);
+  if (!held_out.empty()) out.median_ape_held_out = quantile(held_out, 0.5);
+  return out;
+}
+
+/// Ratios of published to predicted, by document.
+using Ratios = std::map<std::string, std::vector<double>>;
+
+std::optional<std::pair<double, double>> spread_elsewhere(const Ratios& ratios,
+                                                          const std::string& document) {
+  constexpr std::size_t kFewest = 5;
+  std::vector<double> others;
+  for (const auto& [name, values] : ratios) {
+    if (name != document) others.insert(others.end(), values.begin(), values.end());
+  }
+  if (others.size() < kFewest) return std::nullopt;
+  std::sort(others.begin(), others.end());
+  return std::pair{quantile(others, 0.1), quantile(others, 0.9)};
+}
+
+void set_intervals(std::vector<ScoredRow>& rows) {
+  std::map<std::pair<MetricKind, std::string>, Ratios> by_stack;
+  std::map<MetricKind, Ratios> by_kind;
+  for (const ScoredRow& row : rows) {
+    if (!row.error() || row.inconsistent || *row.prediction.value == 0) continue;
+    const double ratio = *row.value / *row.prediction.value;
+    by_stack[{*row.kind, row.stack}][row.document].push_back(ratio);
+    by_kind[*row.kind][row.document].push_back(ratio);
+  }
+  for (ScoredRow& row : rows) {
+    if (!row.prediction.value || !row.kind || *row.kind == MetricKind::kOom) continue;
+    const std::string document = row.document;
+    auto spread = spread_elsewhere(by_stack[{*row.kind, row.stack}], document);
+    if (!spread) spread = spread_elsewhere(by_kind[*row.kind], document);
+    if (!spread) continue;
+    const double value = *row.prediction.value;
+    row.interval = std::minmax(value * spread->first, value * spread->second);
+  }
+}
+
+}  // namespace
+
+std::optional<double> ScoredRow::error() const {
+  if (kind == MetricKind::kOom || !value || !prediction.value || *value == 0) return std::nullopt;
+  return (*prediction.value - *value) / std::abs(*value);
+}
+
+PublishedScore score_published(std::vector<PublishedRow> rows,
+                               const std::function<void(double)>& done) {
+  PublishedScore score;
+  std::map<std::string, DocumentContext> documents;
+  for (const PublishedRow& row : rows) {
+    DocumentContext& document = documents[document_of(row.source)];
+    document.binary = document.binary || has_text(row.unit, "gib");
+    if (document.version.empty() && names_version(row.note)) document.version = row.note;
+  }
+  for (PublishedRow& row : rows) {
+    const PublishedSetup setup = read_setup(row, documents.at(document_of(row.source)));
+    ScoredRow scored;
+    scored.gpu = setup.gpu != nullptr ? setup.gpu->name : row.gpu;
+    if (scored.gpu.empty()) scored.gpu = "not stated";
+    scored.stack = setup.stack != nullptr ? setup.stack->name : row.framework;
+    if (scored.stack.empty()) scored.stack = "none";
+    scored.dtype = without_brackets(row.dtype);
+    if (const auto* rule = find_metric_rule(row.metric)) scored.kind = rule->kind;
+    scored.value = setup.value;
+    scored.document = document_of(row.source);
+    scored.prediction = predict_published(row, setup);
+    scored.in_scope = setup.in_scope;
+    scored.out_of_scope = setup.out_of_scope;
+    scored.fitted = setup.fitted;
+    scored.inconsistent = setup.inconsistent;
+    scored.large = is_large(setup);
+    scored.row = std::move(row);
+    if (scored.in_scope) {
+      ++score.n_in_scope;
+      if (scored.prediction.expressed()) ++score.n_in_scope_expressed;
+    } else {
+      ++score.out_of_scope[scored.out_of_scope];
+    }
+    score.rows.push_back(std::move(scored));
+    if (done) done(static_cast<double>(score.rows.size()) / static_cast<double>(rows.size()));
+  }
+  set_intervals(score.rows);
+
+  using Key = std::tuple<bool, std::string, std::string, std::string, std::string>;
+  std::map<Key, std::vector<const ScoredRow*>> groups;
+  for (const ScoredRow& row : score.rows) {
+    groups[{row.inconsistent, row.row.metric, row.gpu, row.stack, row.dtype}].push_back(&row);
+  }
+  for (const auto& [key, members] : groups) {
+    PublishedGroup group = summed(members);
+    std::tie(group.inconsistent, group.metric, group.gpu, group.stack, group.dtype) = key;
+    score.groups.push_back(std::move(group));
+  }
+  // Rows whose source contradicts itself stay out of what is pooled.
+  const auto pool = [&](const std::string& name, bool inconsistent, const auto& belongs) {
+    std::vector<const ScoredRow*> members;
+    for (const ScoredRow& row : score.rows) {
+      if (row.inconsistent == inconsistent && belongs(row)) members.push_back(&row);
+    }
+    if (members.empty()) return;
+    PublishedGroup group = summed(members);
+    group.inconsistent = inconsistent;
+    group.metric = name;
+    group.gpu = group.stack = group.dtype = "all";
+    score.pooled.push_back(std::move(group));
+  };
+  std::set<std::string> metrics;
+  std::set<MetricKind> kinds;
+  for (const ScoredRow& row : score.rows) {
+    metrics.insert(row.row.metric);
+    if (row.kind) kinds.insert(*row.kind);
+  }
+  for (const std::string& metric : metrics) {
+    pool(metric, false, [&](const ScoredRow& row) { return row.row.metric == metric; });
+  }
+  for (const MetricKind kind : kinds) {
+    pool(fmt::format("all {}", name_of(kind)), false,
+         [&](const ScoredRow& row) { return row.kind == kind; });
+  }
+  pool("all", false, [](const ScoredRow&) { return true; });
+  pool("all", true, [](const ScoredRow&) { return true; });
+  return score;
+}
+
+}  // namespace kvsim

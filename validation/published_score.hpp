@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "validation/published_csv.hpp"
+#include "validation/published_metrics.hpp"
+#include "validation/published_predict.hpp"
+#include "validation/published_setup.hpp"
+
+namespace kvsim {
+
+/// One row and what became of it.
+struct ScoredRow {
+  PublishedRow row;
+  std::string gpu, stack, dtype;  // names of the catalogue, or as the file has them
+  std::string document;           // the source without the place in it
+  std::optional<MetricKind> kind{};
+  std::optional<double> value{};
+  PublishedPrediction prediction{};
+  bool in_scope = false;
+  std::string out_of_scope{};
+  bool fitted = false;
+  bool inconsistent = false;
+  bool large = false;  // 1 GiB of cache or more
+  /// Where figures of this kind on this stack lie in 8 of 10 rows of other documents.
+  std::optional<std::pair<double, double>> interval{};
+
+  /// (predicted - published) / published; nullopt unless both are there and it is no verdict.
+  [[nodiscard]] std::optional<double> error() const;
+};
+
+/// Errors of some rows, as fractions of the published value.
+struct PublishedGroup {
+  std::string metric, gpu, stack, dtype;  // "all" where rows of several are pooled
+  bool inconsistent = false;
+  std::size_t n_total = 0, n_expressed = 0;
+  std::size_t n = 0;                                // with an error
+  std::optional<double> mape, median_ape, p90_ape;  // of absolute errors
+  std::optional<double> bias;                       // mean error, positive: predicted too high
+  std::size_t n_large = 0;
+  std::optional<double> mape_large;
+  std::size_t n_held_out = 0;  // rows of documents that no constant of the stack was taken from
+  std::optional<double> mape_held_out, median_ape_held_out;
+  std::size_t oom_right = 0, oom_total = 0;    // verdicts, and figures of runs predicted not to fit
+  std::map<std::string, std::size_t> reasons;  // of rows without a prediction
+};
+
+struct PublishedScore {
+  std::vector<ScoredRow> rows;
+  std::vector<PublishedGroup> groups;  // by metric, GPU, stack, dtype; sorted
+  std::vector<PublishedGroup> pooled;  // by metric; by kind of metric; all
+  std::size_t n_in_scope = 0, n_in_scope_expressed = 0;
+  std::map<std::string, std::size_t> out_of_scope;  // reasons
+};
+
+/// Predicts every row and sums up. `done`: called after each row, may be empty.
+[[nodiscard]] PublishedScore score_published(std::vector<PublishedRow> rows,
+                                             const std::function<void(double)>& done = {});
+
+}  // namespace kvsim
