@@ -109,12 +109,8 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   cell.cosine_mean = cosine * share;
   if (method_.has_retained_mass()) cell.retained_mass_mean = mass * share;
   result_.layers.push_back(cell);
-<<<<<<< HEAD
   measure_law(layer, heads);
-=======
-  measure_law(heads);
   if (!options_.block_sizes.empty()) paged_.add_layer(heads);
->>>>>>> allocator
   for (std::size_t i = 0; i < steps.size(); ++i) add(steps_[i], steps[i]);
   if (options_.per_step) {
     for (ReplayStep& step : steps) scale_means(step, 1.0 / trace_.n_heads);
