@@ -13,8 +13,8 @@ namespace kvsim {
 /// Everything `kvsim validate measured` has found.
 struct MeasuredScore {
   std::vector<MeasuredFile> files;
-  std::vector<PredictedRow> rows;  // of all files, in their order
-  std::vector<AccuracyGroup> groups;
+  std::vector<PredictedRow> rows{};  // of all files, in their order
+  std::vector<AccuracyGroup> groups{};
   std::string unseen = "nothing";  // what was hidden
 };
 
