@@ -286,6 +286,7 @@ double RowPrediction::peak_bytes(PublishedRuns& runs) {
 
 double RowPrediction::cache_bytes(PublishedRuns& runs) {
   const RunSize size{.batch = batch(runs), .prompt = prompt(), .steps = 0};
+  runs.check(size);
   const auto bytes = kv_bytes_wanted(runs.spec(size));
   if (!bytes) throw NotExpressible{"what the method keeps depends on the data"};
   return count(*bytes);
@@ -334,7 +335,7 @@ double RowPrediction::capacity_figure(std::string_view name) {
   if (setup_.value && static_cast<double>(start) == *setup_.value) {
     return static_cast<double>(runs.longest_prompt(n, std::int64_t{1} << 23));
   }
-  for (std::int64_t steps = 1 << 14; steps <= 1 << 22; steps *= 4) {
+  for (std::int64_t steps = 1 << 14; steps <= 1 << 20; steps *= 4) {
     const StaticResult& result = runs.run({.batch = n, .prompt = start, .steps = steps});
     if (result.oom) return static_cast<double>(result.oom->tokens - 1);
   }
@@ -382,6 +383,7 @@ double RowPrediction::relative_figure(std::string_view name) {
     plain.kv_dtype = spec.kv_dtype;
     PublishedRuns mine{row_, plain, llm_, *setup_.method};
     PublishedRuns full{row_, plain, llm_, {.name = "full", .params = {}, .budget = {}}};
+    mine.check(size);
     const auto kept = kv_bytes_wanted(mine.spec(size));
     const auto all = kv_bytes_wanted(full.spec(size));
     if (!kept || !all) throw NotExpressible{"what the method keeps depends on the data"};
