@@ -115,6 +115,7 @@ std::optional<std::int64_t> PublishedRuns::pass_tokens(const RunSize& size) cons
 
 StaticSpec PublishedRuns::spec(const RunSize& size) {
   StaticSpec spec;
+  spec.calibration = &builtin_calibration();
   spec.llm = &llm_;
   spec.gpu = gpu_;
   spec.stack = stack_;
