@@ -116,7 +116,7 @@ struct CompiledPoint::Impl {
   Bytes usable_;
   Bytes outside_;  // of load: context and weights
   bool is_static_;
-  std::map<std::pair<std::string, Params>, std::unique_ptr<Law>> laws_;
+  std::unordered_map<const Method*, std::unique_ptr<Law>> laws_;  // looked up, never walked
   std::unordered_map<std::int64_t, Law*> law_of_prompt_;
   Run run_;
   struct {
@@ -158,7 +158,7 @@ Law& CompiledPoint::Impl::law_of(std::int64_t prompt) {
   }
   std::shared_ptr<const Method> method = spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
-  std::unique_ptr<Law>& law = laws_[{method->name(), method->params()}];
+  std::unique_ptr<Law>& law = laws_[method.get()];
   if (!law) {
     law = std::make_unique<Law>();
     law->groups = layer_groups(llm_, *method);

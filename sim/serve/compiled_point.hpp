@@ -18,8 +18,8 @@ struct PointSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
-  /// The method as settled for a prompt of that many tokens; what a point asks for first. Methods of
-  /// the same name and parameters are taken to be the same.
+  /// The method as settled for a prompt of that many tokens, asked for once a prompt. One object
+  /// given for several prompts shares among them what is worked out for it.
   std::function<std::shared_ptr<const Method>(std::int64_t prompt)> method;
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
