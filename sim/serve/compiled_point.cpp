@@ -264,9 +264,8 @@ void CompiledPoint::Impl::prefill(Run& run, bool times) const {
     return d;
   };
   bool compresses = false;
-  for (std::size_t c = 0; c < law.columns.size(); ++c) {
-    const LayerColumn& column = law.columns[c];
-    const std::int64_t kept = run.trajectory->prompt_entries(c);
+  for (const LayerColumn& column : law.columns) {
+    const std::int64_t kept = run.trajectory->prompt_entries(column);
     compresses = compresses || (!per_layer && kept != prompt);
     const Done& d = layer_at(column, kept);
     for (std::int32_t l = column.first; l < column.first + column.count; ++l) {
@@ -280,10 +279,9 @@ void CompiledPoint::Impl::prefill(Run& run, bool times) const {
   around(output_logits(in, prompt));
   standing = standing - mask - (llm_.n_layers() > 1 ? embeddings : Bytes{});
 
-  for (std::size_t c = 0; compresses && c < law.columns.size(); ++c) {
-    const LayerColumn& column = law.columns[c];
-    const std::int64_t kept = run.trajectory->prompt_entries(c);
-    if (kept == prompt) continue;
+  for (const LayerColumn& column : law.columns) {
+    const std::int64_t kept = run.trajectory->prompt_entries(column);
+    if (!compresses || kept == prompt) continue;
     const GraphFigures once = figures(compress_layer(in, column.first, prompt, kept), times);
     const CacheRows& rows = run.rows[static_cast<std::size_t>(column.group)];
     const Bytes before = is_static_ ? Bytes{} : rows.cache(prompt).total();
@@ -306,11 +304,11 @@ void CompiledPoint::Impl::visit_runs(const Run& run, std::size_t segment, std::i
                                      Visit&& visit) const {
   const std::vector<LayerColumn>& columns = run.law->columns;
   for (std::size_t c = 0; c < columns.size();) {
-    const DecodeMoment moment = run.trajectory->moment(segment, c, step);
+    const DecodeMoment moment = run.trajectory->moment(segment, columns[c], step);
     std::int64_t layers = columns[c].count;
     std::size_t next = c + 1;
     for (; next < columns.size() && columns[next].group == columns[c].group &&
-           run.trajectory->moment(segment, next, step) == moment;
+           run.trajectory->moment(segment, columns[next], step) == moment;
          ++next) {
       layers += columns[next].count;
     }
@@ -443,11 +441,10 @@ Bytes CompiledPoint::Impl::cache_at(const Run& run, std::int64_t step) const {
   Bytes sum;
   const std::vector<LayerColumn>& columns = run.law->columns;
   const std::size_t segment = step > 0 ? run.trajectory->segment_of(step) : 0;
-  for (std::size_t c = 0; c < columns.size(); ++c) {
-    const std::int64_t entries = step > 0 ? run.trajectory->moment(segment, c, step).after
-                                          : run.trajectory->prompt_entries(c);
-    sum += run.rows[static_cast<std::size_t>(columns[c].group)].cache(entries).total() *
-           columns[c].count;
+  for (const LayerColumn& column : columns) {
+    const std::int64_t entries = step > 0 ? run.trajectory->moment(segment, column, step).after
+                                          : run.trajectory->prompt_entries(column);
+    sum += run.rows[static_cast<std::size_t>(column.group)].cache(entries).total() * column.count;
   }
   return sum;
 }
@@ -455,13 +452,10 @@ Bytes CompiledPoint::Impl::cache_at(const Run& run, std::int64_t step) const {
 /// Room for the longest each layer will be: laws grow to their end, or to a budget reached before.
 Bytes CompiledPoint::Impl::static_caches(const Run& run, std::int64_t end) const {
   Bytes sum;
-  const std::vector<LayerColumn>& columns = run.law->columns;
-  for (std::size_t c = 0; c < columns.size(); ++c) {
-    const std::int64_t most =
-        std::max(run.trajectory->prompt_entries(c),
-                 held_entries(run.in, columns[c].first, run.prompt, end));
-    sum += run.rows[static_cast<std::size_t>(columns[c].group)].cache(most).total() *
-           columns[c].count;
+  for (const LayerColumn& column : run.law->columns) {
+    const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
+                                       held_entries(run.in, column.first, run.prompt, end));
+    sum += run.rows[static_cast<std::size_t>(column.group)].cache(most).total() * column.count;
   }
   return sum;
 }

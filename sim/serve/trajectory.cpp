@@ -8,14 +8,19 @@ namespace kvsim {
 
 std::vector<LayerColumn> layer_columns(const std::vector<LayerGroup>& groups, bool layers_alike) {
   std::vector<LayerColumn> columns;
+  std::int32_t laws = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const LayerGroup& group = groups[g];
     const std::int32_t width = layers_alike ? group.count : 1;
     for (std::int32_t l = group.first; l < group.first + group.count; l += width) {
+      const auto same = std::find_if(columns.begin(), columns.end(), [&](const LayerColumn& other) {
+        return layers_alike && other.like == group.like;
+      });
       columns.push_back({.first = l,
                          .count = width,
                          .group = static_cast<std::int32_t>(g),
-                         .like = group.like});
+                         .like = group.like,
+                         .law = same == columns.end() ? laws++ : same->law});
     }
   }
   return columns;
@@ -23,21 +28,22 @@ std::vector<LayerColumn> layer_columns(const std::vector<LayerGroup>& groups, bo
 
 Trajectory::Trajectory(const CostInput& in, const std::vector<LayerColumn>& columns,
                        std::int64_t prompt, bool joins)
-    : columns_{&columns}, prompt_{prompt}, joins_{joins} {
+    : prompt_{prompt}, joins_{joins} {
   for (const LayerColumn& column : columns) {
+    if (static_cast<std::size_t>(column.law) < first_layers_.size()) continue;
+    first_layers_.push_back(column.first);
     kept_.push_back(held_entries(in, column.first, prompt, prompt));
   }
   held_ = kept_;
 }
 
 void Trajectory::extend(const CostInput& in, std::int64_t step) {
-  const std::size_t n = columns_->size();
+  const std::size_t n = first_layers_.size();
   for (; reached_ < step; ++reached_) {
     const std::int64_t at = reached_ + 1;
     now_.clear();
     for (std::size_t c = 0; c < n; ++c) {
-      now_.push_back(
-          decode_moment(in, (*columns_)[c].first, prompt_, prompt_ + at, held_[c]));
+      now_.push_back(decode_moment(in, first_layers_[c], prompt_, prompt_ + at, held_[c]));
     }
     const auto rises = [](std::int64_t from, std::int64_t to) { return to == from || to == from + 1; };
     bool joins = joins_ && !segments_.empty();
@@ -46,7 +52,7 @@ void Trajectory::extend(const CostInput& in, std::int64_t step) {
       Line& line = lines_[lines_.size() - n + c];
       const DecodeMoment& m = now_[c];
       if (!second) {
-        joins = moment(segments_.size() - 1, c, at) == m;
+        joins = line.at(at - segments_.back().first) == m;
         continue;
       }
       const DecodeMoment& s = line.start;

@@ -13,6 +13,7 @@ struct LayerColumn {
   std::int32_t count = 1;
   std::int32_t group = 0;  // index into layer_groups
   std::int32_t like = 0;   // of the first group of layers alike
+  std::int32_t law = 0;    // columns of one law hold and attend alike; from 0 without gaps
 };
 [[nodiscard]] std::vector<LayerColumn> layer_columns(const std::vector<LayerGroup>& groups,
                                                      bool layers_alike);
@@ -26,8 +27,8 @@ class Trajectory {
     std::int64_t last = 1;
   };
 
-  /// `columns` outlives it; of `in` the model, method, stack and `allocated` matter. Unless `joins`,
-  /// every step is a segment of its own.
+  /// Of `in` the model, method, stack and `allocated` matter. Unless `joins`, every step is a segment
+  /// of its own.
   Trajectory(const CostInput& in, const std::vector<LayerColumn>& columns, std::int64_t prompt,
              bool joins);
 
@@ -36,32 +37,37 @@ class Trajectory {
   [[nodiscard]] const std::vector<Segment>& segments() const { return segments_; }
   /// Index of the segment of `step`, which was reached.
   [[nodiscard]] std::size_t segment_of(std::int64_t step) const;
-  [[nodiscard]] DecodeMoment moment(std::size_t segment, std::size_t column,
+  [[nodiscard]] DecodeMoment moment(std::size_t segment, const LayerColumn& column,
                                     std::int64_t step) const {
-    const Line& line = lines_[segment * columns_->size() + column];
-    const std::int64_t n = step - segments_[segment].first;
-    DecodeMoment m = line.start;
-    m.attended += n * line.attended;
-    m.before += n * line.before;
-    m.after += n * line.after;
-    return m;
+    const Line& line = lines_[segment * first_layers_.size() + static_cast<std::size_t>(column.law)];
+    return line.at(step - segments_[segment].first);
   }
-  [[nodiscard]] std::int64_t prompt_entries(std::size_t column) const { return kept_[column]; }
+  /// Entries after prefill.
+  [[nodiscard]] std::int64_t prompt_entries(const LayerColumn& column) const {
+    return kept_[static_cast<std::size_t>(column.law)];
+  }
 
  private:
   struct Line {
     DecodeMoment start{};
     std::int8_t attended = 0, before = 0, after = 0;  // rise a step: 0 or 1
+    [[nodiscard]] DecodeMoment at(std::int64_t steps) const {
+      DecodeMoment m = start;
+      m.attended += steps * attended;
+      m.before += steps * before;
+      m.after += steps * after;
+      return m;
+    }
   };
 
-  const std::vector<LayerColumn>* columns_;
+  std::vector<std::int32_t> first_layers_;  // by law, as all below
   std::int64_t prompt_;
   bool joins_;
   std::int64_t reached_ = 0;
-  std::vector<std::int64_t> kept_;  // by column: entries after prefill
-  std::vector<std::int64_t> held_;  // by column: after the step reached
+  std::vector<std::int64_t> kept_;  // entries after prefill
+  std::vector<std::int64_t> held_;  // after the step reached
   std::vector<Segment> segments_;
-  std::vector<Line> lines_;  // [segments][columns]
+  std::vector<Line> lines_;  // [segments][laws]
   std::vector<DecodeMoment> now_;
 };
 

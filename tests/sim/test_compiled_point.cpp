@@ -96,8 +96,14 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
     for (int combination = 0; combination < 4; ++combination) {
       const Llm& llm = pick(builtin_llms(), random);
       const Gpu& gpu = pick(builtin_gpus(), random);
-      const Stack& stack = pick(builtin_stacks(), random);
+      Stack stack = pick(builtin_stacks(), random);
       const bool calibrated = random() % 2 == 0;
+      if (calibrated) {
+        for (const KernelOp op : {KernelOp::kDecodeAttention, KernelOp::kPrefillAttention,
+                                  KernelOp::kMla, KernelOp::kGemm, KernelOp::kElementwise}) {
+          stack.kernels[std::string{name_of(op)}] = "*";
+        }
+      }
       const Budget budget = random() % 2 == 0 ? Budget{.fraction = 0.3} : Budget{.entries = 300};
       const MethodSpec method{name, {}, takes_budget(name) ? std::optional{budget} : std::nullopt};
       const MethodSite site = site_of(llm, Dtype::kFp16);
