@@ -81,6 +81,7 @@ class StaticRun {
   std::optional<StaticSample> last_;
   Seconds first_decode_;  // time of the first decode step
   PeakPlace peak_place_;
+  Holdings peak_holdings_;             // what stood then
   std::optional<Holdings> peak_base_;  // set while the run's peak is a decode step's: everything
                                        // but that graph's own tensors
   PeakPlace refusal_place_;
@@ -152,10 +153,11 @@ void StaticRun::finish() {
     owners.add(graph_at(peak_input, peak_place_).alive_peak().by_owner);
     KVSIM_CHECK(owners.total() == result_.peak_hbm, "owners sum to {} B, the peak is {} B",
                 owners.total().count(), result_.peak_hbm.count());
-    result_.peak_owners = owners.named();
+    peak_holdings_ = owners;
     result_.peak_phase = "decode";
   }
   if (result_.oom) note_refusal(*result_.oom);
+  result_.peak_owners = peak_holdings_.named();
   result_.peak_terms = peak_terms(peak_input, peak_place_, result_.peak_owners);
   if (last_ && (result_.timeline.empty() || result_.timeline.back().step != last_->step)) {
     result_.timeline.push_back(*last_);
@@ -250,7 +252,7 @@ void StaticRun::note_peak(const Holdings& holdings, const PeakPlace& place) {
   of_phase = std::max(of_phase, total);
   if (total > result_.peak_hbm) {
     result_.peak_hbm = total;
-    result_.peak_owners = holdings.named();
+    peak_holdings_ = holdings;
     result_.peak_phase = decodes ? "decode" : "prefill";
     peak_place_ = place;
     peak_base_.reset();
