@@ -47,6 +47,8 @@ std::vector<AxisChoice> all_choices() {
       select_last_window(),
       select_critical(),
       select_chunked(),
+      select_within_chunks(),
+      select_block_wise(),
       select_periodic(),
       select_r_kv(),
       select_lazy_layers(),

@@ -149,6 +149,30 @@ TEST_CASE("smoothing scales by hand, and zeros guarded") {
   CHECK(scales == std::vector<float>{2, 1.5, 1, 1});
 }
 
+TEST_CASE("smoothing without rounding leaves logits as they were") {
+  test::Normal normal{12};
+  for (const std::size_t d : {1U, 31U, 257U}) {
+    std::vector<float> key_most(d), query_most(d), q(d), k(d), scales(d);
+    for (std::size_t j = 0; j < d; ++j) {
+      q[j] = static_cast<float>(normal());
+      k[j] = j % 5 == 3 ? 0.0F : static_cast<float>(9 * normal());
+      key_most[j] = std::abs(k[j]);
+      query_most[j] = std::abs(q[j]);
+    }
+    smoothing_scales(key_most, query_most, 0.5, scales);
+    double plain = 0, smoothed = 0, size = 0;
+    for (std::size_t j = 0; j < d; ++j) {
+      const auto s = static_cast<double>(scales[j]);
+      const auto x = static_cast<double>(q[j]), y = static_cast<double>(k[j]);
+      CHECK((s > 0 && std::isfinite(s)));
+      plain += x * y;
+      smoothed += (x * s) * (y / s);
+      size += std::abs(x * y);
+    }
+    CHECK(std::abs(plain - smoothed) <= 1e-12 * (1 + size));
+  }
+}
+
 TEST_CASE("power iteration: orthonormal, never worse than nothing, exact at full rank") {
   for (const auto& [n, d] : {std::pair{1, 1}, {31, 8}, {8, 31}, {64, 16}}) {
     const auto flat = numbers(static_cast<std::size_t>(n * d), 9);

@@ -322,6 +322,15 @@ TEST_CASE("the published size: br(s+n)(3.1h + 2), 1.29 times, and Table D's rati
     CHECK(bytes(0, "minicache", kPrompt) / bytes(gamma, "minicache", kPrompt) ==
           rel(3.0 / (3.0 + 2.0 * gamma), 1e-3));
   }
+  // As printed, 3.893 of a 4.11 bit store times 4 / (3 + 2 gamma), without norms.
+  for (const auto& [gamma, printed] : {std::pair{0.0, 5.191},
+                                       {0.01, 5.156},
+                                       {0.02, 5.122},
+                                       {0.05, 5.023},
+                                       {0.1, 4.866},
+                                       {1.0, 3.115}}) {
+    CHECK(3.893 * full / bytes(gamma, "minicache", kPrompt) == rel(printed, 1e-3));
+  }
   // With 4 bits: 5 an element in the long run, so 3.2 times the 3.1 / 4; the norms stay in fp16.
   CHECK(full / kPrompt * 128000 / bytes(0.05, "minicache+kivi-4", 128000) ==
         rel(4.0 * 3.2 / 3.1, 5e-3));

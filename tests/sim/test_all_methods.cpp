@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "models/methods/composed.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
@@ -328,7 +330,79 @@ TEST_CASE("I10: threads and a second run change no digit of any method") {
   }
 }
 
-TEST_CASE("no decode step, and prompts smaller than any budget") {
+/// The trace with all its tokens in the prompt: no decode step is left.
+fs::path all_prompt(const fs::path& path, std::int64_t tokens) {
+  const fs::path out = fs::path{KVSIM_TEST_SCRATCH} / "all-prompt.safetensors";
+  const Safetensors file = Safetensors::open(path);
+  std::vector<TensorPlan> plan;
+  for (const auto& [name, entry] : file.tensors()) plan.push_back({name, entry.type, entry.shape});
+  auto metadata = file.metadata();
+  metadata["prompt_len"] = fmt::format("{}", tokens);
+  SafetensorsWriter writer{out, plan, metadata};
+  for (const TensorPlan& tensor : plan) {
+    const TensorEntry& entry = *file.find(tensor.name);
+    if (entry.type == TensorType::kI32) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(entry.elements()));
+      std::memcpy(ids.data(), file.bytes(entry).data(), file.bytes(entry).size());
+      writer.write(std::span<const std::int32_t>{ids});
+      continue;
+    }
+    std::vector<float> values(static_cast<std::size_t>(entry.elements()));
+    file.read_floats(tensor.name, 0, values);
+    writer.write(std::span<const float>{values});
+  }
+  writer.finish();
+  return out;
+}
+
+TEST_CASE("MHA, GQA and MQA at odd sizes, with and without decode steps: laws are the counts") {
+  struct Shape {
+    std::int32_t heads, kv_heads;
+  };
+  for (const Shape shape : {Shape{3, 3}, Shape{6, 2}, Shape{4, 1}}) {
+    for (const std::int64_t prompt : {1, 31, 257}) {
+      for (const std::int64_t steps : {0, 31}) {
+        if (prompt + steps < 2) continue;  // no trace is that short
+        GenerateOptions options;
+        options.layers = 3;
+        options.heads = shape.heads;
+        options.kv_heads = shape.kv_heads;
+        options.head_dim = 8;
+        options.prompt_tokens = steps > 0 ? prompt : prompt - 1;
+        options.tokens = prompt + steps;
+        options.with_hidden = true;
+        options.with_output_projection = true;
+        options.with_scores = true;
+        options.with_decisions = true;
+        const fs::path path = fs::path{KVSIM_TEST_SCRATCH} / "odd.safetensors";
+        generate_trace(options, path);
+        const Trace trace = Trace::open(steps > 0 ? path : all_prompt(path, prompt));
+        const auto specs = able(trace.info(), Budget{0, 30});
+        CHECK(specs.size() > 20);
+        for (const ReplayMethod& m : replay(trace, specs, detailed(1)).methods) {
+          INFO(m.name, " heads ", shape.heads, "/", shape.kv_heads, " prompt ", prompt, " steps ",
+               steps);
+          if (steps > 0) {
+            check_totals(trace.info(), m);
+          } else {
+            CHECK(m.steps == 0);
+            CHECK(m.series.empty());
+            CHECK(m.bytes_read_total == 0);
+            CHECK(m.bytes_written_total == 0);
+          }
+          if (m.closed_form_bytes_final) CHECK(m.bytes_held_final == *m.closed_form_bytes_final);
+          std::int64_t recount = 0;
+          for (const auto& layer : m.kept) {
+            for (const auto& head : layer) recount += std::ssize(head);
+          }
+          CHECK(recount == m.entries_held_final);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("few decode steps, and prompts smaller than any budget") {
   for (const std::int64_t prompt : {1, 2, 31}) {
     GenerateOptions options;
     options.layers = 2;

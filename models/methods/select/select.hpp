@@ -31,6 +31,8 @@ AxisChoice select_random();
 AxisChoice select_last_window();
 AxisChoice select_critical();
 AxisChoice select_chunked();
+AxisChoice select_within_chunks();
+AxisChoice select_block_wise();
 AxisChoice select_periodic();
 AxisChoice select_r_kv();
 AxisChoice select_lazy_layers();

@@ -1,0 +1,261 @@
+// A scorer that never sees the whole prompt at once (kvpress, ChunkPress and BlockPress).
+//
+//   within-chunks  the ratio harness inside each run of `chunk_tokens` tokens: of a run of m its
+//                  max(1, int(m (1 - ratio))) highest, scored among themselves
+//   block-wise     a streaming top-k: the first n_kept tokens, then `block` more at a time; all at
+//                  hand are scored among themselves and the n_kept highest go on
+// Scorers are those of keys and values alone: queries of a part say little of the whole.
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "models/methods/select/scored.hpp"
+#include "models/methods/select/select.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+std::shared_ptr<const Scorer> content_scorer(Settling& settling) {
+  const std::string& name = settling.word("scorer");
+  if (name == "knorm") return make_knorm(settling);
+  if (name == "lagkv") return make_lagkv(settling);
+  if (name == "random") return make_random(settling);
+  KVSIM_CHECK(name == "keydiff", "no scorer {} of keys and values", name);
+  return make_keydiff(settling);
+}
+
+std::vector<ParamInfo> content_scorer_params() {
+  std::vector<ParamInfo> params = lagkv_params();
+  params.insert(params.begin(), word_param("scorer", {"keydiff", "knorm", "lagkv", "random"},
+                                           "what tokens are scored by",
+                                           "kvpress, any ScorerPress without queries"));
+  return params;
+}
+
+/// Scores of these tokens among themselves, `ids` ascending.
+std::vector<double> score_part(const Scorer& scorer, const HeadVectors& head, std::int32_t kv_head,
+                               std::span<const std::int32_t> ids, const SessionPlace& place) {
+  std::vector<float> keys;
+  std::vector<float> values;
+  for (const std::int32_t id : ids) {
+    const auto key = head.key(id);
+    const auto value = head.value(id);
+    keys.insert(keys.end(), key.begin(), key.end());
+    values.insert(values.end(), value.begin(), value.end());
+  }
+  std::vector<double> all = scorer.score({.head = head,
+                                          .positions = ids,
+                                          .keys = keys,
+                                          .values = values,
+                                          .first_query = ids.front(),
+                                          .tokens = ids.back() + 1,
+                                          .kv_head = kv_head},
+                                         place);
+  KVSIM_CHECK(all.size() == ids.size(), "{} scores of {} tokens", all.size(), ids.size());
+  return all;
+}
+
+/// How many entries each run of the prompt keeps.
+struct Quotas {
+  std::int64_t chunk = 1;
+  std::optional<double> share{};  // of a run, where a ratio was given
+  std::int64_t asked = 0;         // entries that the budget buys
+  std::int64_t entries = 0;       // what the runs keep of these
+
+  [[nodiscard]] std::int64_t of(std::int64_t run, std::int64_t budget, std::int64_t prompt) const {
+    std::int64_t count = 0;
+    if (budget == entries && share) {
+      count = static_cast<std::int64_t>(static_cast<double>(run) * *share);
+    } else {
+      // In integers: one run of the whole prompt keeps the budget and not an entry less.
+      count = run * std::min(budget == entries ? asked : budget, prompt) / prompt;
+    }
+    return std::clamp<std::int64_t>(count, 1, run);
+  }
+  [[nodiscard]] std::int64_t total(std::int64_t budget, std::int64_t prompt) const {
+    std::int64_t sum = 0;
+    for (std::int64_t first = 0; first < prompt; first += chunk) {
+      sum += of(std::min(chunk, prompt - first), budget, prompt);
+    }
+    return sum;
+  }
+};
+
+class ChunksSelector final : public ScoredSelector {
+ public:
+  ChunksSelector(std::shared_ptr<const Scorer> scorer, const SessionPlace& place,
+                 const Quotas& quotas)
+      : ScoredSelector{std::move(scorer), place}, quotas_{quotas} {}
+
+  void learn_prompt(PromptScores& scores) override {
+    const HeadVectors& head = scores.heads()[0];
+    score_.clear();
+    for (std::int64_t first = 0; first < head.prompt; first += quotas_.chunk) {
+      std::vector<std::int32_t> ids(
+          static_cast<std::size_t>(std::min(quotas_.chunk, head.prompt - first)));
+      std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(first));
+      const auto part = score_part(scorer(), head, scores.first_head(), ids, place());
+      score_.insert(score_.end(), part.begin(), part.end());
+    }
+  }
+  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+    KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
+    std::vector<std::int32_t> kept;
+    for (std::int64_t first = 0; first < prompt; first += quotas_.chunk) {
+      const std::int64_t run = std::min(quotas_.chunk, prompt - first);
+      const auto of_run =
+          std::span{score_}.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(run));
+      for (const std::int32_t i : highest(of_run, quotas_.of(run, allotted.entries, prompt))) {
+        kept.push_back(static_cast<std::int32_t>(first) + i);
+      }
+    }
+    return kept;
+  }
+
+ private:
+  const Quotas& quotas_;
+};
+
+class ChunksRule final : public ScoredRule {
+ public:
+  ChunksRule(std::shared_ptr<const Scorer> scorer, const Quotas& quotas)
+      : ScoredRule{std::move(scorer)}, quotas_{quotas} {}
+  std::unique_ptr<Selector> start(const SessionPlace& place) const override {
+    return std::make_unique<ChunksSelector>(scorer(), place, quotas_);
+  }
+  std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
+                                   std::int64_t tokens) const override {
+    return quotas_.total(budget, prompt) + std::max<std::int64_t>(tokens - prompt, 0);
+  }
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
+                             std::int64_t prompt) const override {
+    // Scores of a run look at the run alone; each run has its two launches.
+    PrefillExtra extra = ScoredRule::prefill_extra(shape, recorded, prompt);
+    extra.launches *= static_cast<std::int32_t>((prompt + quotas_.chunk - 1) / quotas_.chunk);
+    return extra;
+  }
+
+ private:
+  Quotas quotas_;
+};
+
+class BlocksSelector final : public ScoredSelector {
+ public:
+  BlocksSelector(std::shared_ptr<const Scorer> scorer, const SessionPlace& place,
+                 std::int64_t block)
+      : ScoredSelector{std::move(scorer), place}, block_{block} {}
+
+  void learn_prompt(PromptScores& scores) override {
+    ScoredSelector::learn_prompt(scores);  // for budgets that compare heads
+    head_ = scores.heads()[0];
+    kv_head_ = scores.first_head();
+  }
+  std::vector<std::int32_t> plan(std::int32_t prompt, const Allotment& allotted) const override {
+    KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
+    std::vector<std::int32_t> kept(
+        static_cast<std::size_t>(std::min<std::int64_t>(allotted.entries, prompt)));
+    std::iota(kept.begin(), kept.end(), 0);
+    for (std::int64_t next = std::ssize(kept); next < prompt; next += block_) {
+      for (std::int64_t id = next; id < std::min<std::int64_t>(next + block_, prompt); ++id) {
+        kept.push_back(static_cast<std::int32_t>(id));
+      }
+      const auto scores = score_part(scorer(), head_, kv_head_, kept, place());
+      std::vector<std::int32_t> best;
+      for (const std::int32_t i : highest(scores, allotted.entries)) {
+        best.push_back(kept[static_cast<std::size_t>(i)]);
+      }
+      kept = std::move(best);
+    }
+    return kept;
+  }
+
+ private:
+  std::int64_t block_;
+  HeadVectors head_{};
+  std::int32_t kv_head_ = 0;
+};
+
+class BlocksRule final : public ScoredRule {
+ public:
+  BlocksRule(std::shared_ptr<const Scorer> scorer, std::int64_t block, std::int64_t entries)
+      : ScoredRule{std::move(scorer)}, block_{block}, entries_{entries} {}
+  std::unique_ptr<Selector> start(const SessionPlace& place) const override {
+    return std::make_unique<BlocksSelector>(scorer(), place, block_);
+  }
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
+                             std::int64_t prompt) const override {
+    if (entries_ >= prompt) return {};
+    // A block: what was kept and the block are gathered, scored and ranked.
+    const std::int64_t at_hand = std::min(entries_ + block_, prompt);
+    const std::int64_t n_blocks = (prompt - entries_ + block_ - 1) / block_;
+    const auto blocks = static_cast<double>(n_blocks);
+    PrefillExtra one = ScoredRule::prefill_extra(shape, recorded, at_hand);
+    const Bytes rows = bytes_of(2 * at_hand * shape.n_kv_heads * shape.head_dim, recorded);
+    const auto gathered = static_cast<double>(rows.count());
+    return {.flops = one.flops * blocks,
+            .read = (one.read + gathered) * blocks,
+            .written = (one.written + gathered) * blocks,
+            .transient = one.transient + rows,
+            .launches = 3 * static_cast<std::int32_t>(n_blocks),
+            .prefill_repeats = 0};
+  }
+
+ private:
+  std::int64_t block_, entries_;
+};
+
+void refuse_slots(Settling& settling) {
+  if (settling.slots() > 0) {
+    settling.refuse(
+        "parts are cut before the whole is known, which leaves no room for merged "
+        "entries: expected merge=drop");
+  }
+}
+
+std::shared_ptr<const SelectRule> make_chunks(Settling& settling) {
+  const std::int64_t prompt = settling.prompt();
+  const std::int64_t entries = settle_ratio(settling);
+  refuse_slots(settling);
+  Quotas quotas{.chunk = settling.integer("chunk_tokens"), .asked = entries, .entries = entries};
+  if (!settling.budget()) quotas.share = 1.0 - settling.number("ratio");
+  const std::int64_t total = quotas.total(entries, prompt);
+  if (total > entries && settling.budget()) {
+    settling.refuse(
+        fmt::format("a budget of {} entries is less than one for each run of {} tokens "
+                    "(ChunkPress keeps {} of {})",
+                    entries, quotas.chunk, total, prompt));
+  }
+  quotas.entries = total;
+  settling.set_entries(total);
+  return std::make_shared<ChunksRule>(content_scorer(settling), quotas);
+}
+
+std::shared_ptr<const SelectRule> make_blocks(Settling& settling) {
+  const std::int64_t entries = settle_ratio(settling);
+  refuse_slots(settling);
+  return std::make_shared<BlocksRule>(content_scorer(settling), settling.integer("block"), entries);
+}
+
+}  // namespace
+
+AxisChoice select_within_chunks() {
+  std::vector<ParamInfo> params = content_scorer_params();
+  params.push_back(integer_param("chunk_tokens", "", 1024, 1, kManyEntries, "an integer >= 1",
+                                 "tokens of a run that is scored and cut by itself",
+                                 "kvpress, ChunkPress chunk_length"));
+  return scored_choice("within-chunks", std::move(params), &make_chunks);
+}
+
+AxisChoice select_block_wise() {
+  std::vector<ParamInfo> params = content_scorer_params();
+  params.push_back(integer_param("block", "", 128, 1, kManyEntries, "an integer >= 1",
+                                 "tokens that join what is kept at a time",
+                                 "kvpress, BlockPress block_size"));
+  return scored_choice("block-wise", std::move(params), &make_blocks);
+}
+
+}  // namespace kvsim
