@@ -28,6 +28,9 @@ constexpr std::string_view kRetries =
 // Of what is kept for prompts and batch sizes asked for before; beyond it all of a kind goes.
 constexpr std::size_t kMostKept = 4096;
 
+// Steps that are evaluated on their graphs: fewer than a compiled form is built from.
+constexpr std::int64_t kFewSteps = 2;
+
 /// Times of one graph, and the most its tensors take.
 struct GraphFigures {
   Seconds time;
@@ -37,7 +40,7 @@ struct GraphFigures {
 /// All decode steps of one batch size.
 struct Decode {
   Decode(const CostInput& input, const Roofline& roofline)
-      : in{input}, compiled{in, roofline} {
+      : in{input}, compiled{in, roofline}, roofline_{roofline} {
     for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
     for (const LayerGroup& group : compiled.groups()) rows.emplace_back(in, group.first);
     between = between_steps(in);
@@ -45,11 +48,44 @@ struct Decode {
   Decode(const Decode&) = delete;
   Decode& operator=(const Decode&) = delete;
 
+  /// One layer's step, by its compiled form or by its graph.
+  [[nodiscard]] Seconds time(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
+    if (by_graph) return on_graph(column, moment).time;
+    return compiled.layer(static_cast<std::size_t>(column.group), moment).cost(moment).time;
+  }
+  [[nodiscard]] Bytes alive(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
+    if (by_graph) return on_graph(column, moment).alive;
+    return compiled.layer(static_cast<std::size_t>(column.group), moment).alive_peak(moment);
+  }
+
   CostInput in;
   CompiledDecode compiled;
   Bytes resident;
   std::vector<CacheRows> rows;  // by group
   Seconds between;
+
+ private:
+  struct Known {
+    std::int32_t like = -1;
+    DecodeMoment moment{};
+    GraphFigures figures;
+  };
+  const GraphFigures& on_graph(const LayerColumn& column, const DecodeMoment& moment) {
+    for (const Known& k : known_) {
+      if (k.like == column.like && k.moment == moment) return k.figures;
+    }
+    const OpGraph graph = decode_layer(in, column.first, moment);
+    Known& k = known_[std::exchange(oldest_, 1 - oldest_)];
+    k = {.like = column.like,
+         .moment = moment,
+         .figures = {.time = kvsim::evaluate(graph, roofline_).time,
+                     .alive = graph.alive_peak().bytes}};
+    return k.figures;
+  }
+
+  const Roofline& roofline_;
+  std::array<Known, 2> known_;  // kinds of layers often alternate
+  std::size_t oldest_ = 0;
 };
 
 /// A method settled for some prompts, and what was worked out for it.
@@ -57,10 +93,10 @@ struct Law {
   std::shared_ptr<const Method> method;
   std::vector<LayerGroup> groups;
   std::vector<LayerColumn> columns;
+  std::int32_t laws = 0;                                                     // of the columns
   std::map<std::pair<std::int64_t, std::int64_t>, Trajectory> trajectories;  // (prompt, allocated)
   std::map<std::pair<std::int64_t, std::int64_t>, Decode> decodes;           // (batch, prompt or 0)
 };
-
 
 /// One (batch, prompt), without its output.
 struct Run {
@@ -70,7 +106,8 @@ struct Run {
   std::int64_t allocated = 0;
   CostInput in;
   std::vector<CacheRows> rows;  // by group
-  Bytes prefill_peak;           // less what load put there
+  bool prefilled = false;
+  Bytes prefill_peak;  // less what load put there
   std::optional<Seconds> prefill_time;
   Trajectory* trajectory = nullptr;
   Decode* decode = nullptr;
@@ -89,13 +126,17 @@ struct CompiledPoint::Impl {
 
  private:
   Law& law_of(std::int64_t prompt);
+  /// Whether few steps are cheaper on their graphs: where compiled forms serve one prompt alone.
+  [[nodiscard]] bool by_graphs(const Law& law) const { return !spec_.one_method && law.laws <= 2; }
   Run& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
   /// Makes the run's decode side ready up to `step`.
   void reach(Run& run, std::int64_t step);
   void prefill(Run& run, bool times) const;
   [[nodiscard]] GraphFigures figures(const OpGraph& graph, bool times) const;
-  [[nodiscard]] Seconds step_time(const Run& run, std::size_t segment, std::int64_t step) const;
-  [[nodiscard]] Bytes step_peak(const Run& run, std::size_t segment, std::int64_t step) const;
+  [[nodiscard]] Seconds step_time(const Run& run, std::size_t segment, std::int64_t step,
+                                  bool by_graph) const;
+  [[nodiscard]] Bytes step_peak(const Run& run, std::size_t segment, std::int64_t step,
+                                bool by_graph) const;
   [[nodiscard]] StepSum sum(const Run& run, std::size_t segment, std::int64_t last) const;
   /// Over steps 1 to `last`, which stands in `segment`.
   [[nodiscard]] Bytes peak_to(Run& run, std::size_t segment, std::int64_t last) const;
@@ -140,8 +181,8 @@ CompiledPoint::Impl::Impl(PointSpec asked)
             .tensor_parallel = spec_.tensor_parallel,
             .vocab_size = spec_.llm->vocab_size,
             .measured_weights = spec_.options.weights},
-      usable_{static_cast<std::int64_t>(std::floor(
-          static_cast<double>(spec_.gpu->hbm_usable.count()) * stack_.usable_fraction))},
+      usable_{static_cast<std::int64_t>(
+          std::floor(static_cast<double>(spec_.gpu->hbm_usable.count()) * stack_.usable_fraction))},
       outside_{weights_held(base_)},
       is_static_{is_preallocated(stack_)} {
   for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
@@ -156,21 +197,22 @@ Law& CompiledPoint::Impl::law_of(std::int64_t prompt) {
     run_ = {};
     pool_ = {};
   }
-  std::shared_ptr<const Method> method = spec_.method(prompt);
+  std::shared_ptr<const Method> method =
+      spec_.one_method && !laws_.empty() ? laws_.begin()->second->method : spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
   std::unique_ptr<Law>& law = laws_[method.get()];
   if (!law) {
     law = std::make_unique<Law>();
     law->groups = layer_groups(llm_, *method);
     law->columns = layer_columns(law->groups, method->layers_alike());
+    for (const LayerColumn& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
     law->method = std::move(method);
   }
   law_of_prompt_[prompt] = law.get();
   return *law;
 }
 
-Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
-                                 std::int64_t allocated) {
+Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated) {
   if (run_.law != nullptr && run_.batch == batch && run_.prompt == prompt &&
       run_.allocated == allocated) {
     return run_;
@@ -187,6 +229,7 @@ Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   run_.in.allocated = allocated;
   run_.rows.clear();
   for (const LayerGroup& group : law.groups) run_.rows.emplace_back(run_.in, group.first);
+  run_.prefilled = false;
   run_.prefill_time.reset();
   run_.decode = nullptr;
   run_.peaks.clear();
@@ -194,11 +237,10 @@ Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
 
   if (law.trajectories.size() > kMostKept) law.trajectories.clear();
   const std::int64_t attended = stack_.attends_allocated ? allocated : 0;
-  run_.trajectory = &law.trajectories
-                         .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
-                                      law.method->plain_rows())
-                         .first->second;
-  prefill(run_, false);
+  run_.trajectory =
+      &law.trajectories
+           .try_emplace({prompt, attended}, run_.in, law.columns, prompt, law.method->plain_rows())
+           .first->second;
   return run_;
 }
 
@@ -209,8 +251,7 @@ void CompiledPoint::Impl::reach(Run& run, std::int64_t step) {
   if (decodes.size() > kMostKept) decodes.clear();
   // Formats of their own treat a prompt's entries apart.
   const std::int64_t prompt = run.law->method->plain_rows() ? 0 : run.prompt;
-  run.decode =
-      &decodes.try_emplace({run.batch, prompt}, run.in, roofline_).first->second;
+  run.decode = &decodes.try_emplace({run.batch, prompt}, run.in, roofline_).first->second;
 }
 
 GraphFigures CompiledPoint::Impl::figures(const OpGraph& graph, bool times) const {
@@ -293,8 +334,9 @@ void CompiledPoint::Impl::prefill(Run& run, bool times) const {
     device += once.time * static_cast<double>(column.count);
   }
   run.prefill_peak = peak;
+  run.prefilled = true;
   if (times) {
-    device = device * prefill_passes(in, prompt);
+    device = device * prefill_passes(in, prompt, law.groups);
     run.prefill_time = std::max(device, host_time(in, false)) + between_steps(in);
   }
 }
@@ -317,8 +359,8 @@ void CompiledPoint::Impl::visit_runs(const Run& run, std::size_t segment, std::i
   }
 }
 
-Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment,
-                                       std::int64_t step) const {
+Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment, std::int64_t step,
+                                       bool by_graph) const {
   Decode& decode = *run.decode;
   Seconds device = decode.compiled.around().time;
   struct Done {
@@ -338,9 +380,7 @@ Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment,
                  Done& d = done[std::exchange(oldest, 1 - oldest)];
                  d = {.like = column.like,
                       .moment = moment,
-                      .time = decode.compiled.layer(static_cast<std::size_t>(column.group), moment)
-                                  .cost(moment)
-                                  .time};
+                      .time = decode.time(column, moment, by_graph)};
                  found = &d;
                }
                device += found->time * static_cast<double>(layers);
@@ -349,8 +389,8 @@ Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment,
 }
 
 /// As StaticRun's decode_one: the highest that stands within a step, less what load put there.
-Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment,
-                                     std::int64_t step) const {
+Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment, std::int64_t step,
+                                     bool by_graph) const {
   Decode& decode = *run.decode;
   Bytes standing = decode.resident;
   Bytes peak;
@@ -369,7 +409,7 @@ Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment,
     Done& d = done[std::exchange(oldest, 1 - oldest)];
     d = {.like = column.like,
          .moment = moment,
-         .alive = decode.compiled.layer(group, moment).alive_peak(moment),
+         .alive = decode.alive(column, moment, by_graph),
          .before = {},
          .growth = left_behind(decode.in, column.first, moment).total()};
     if (!is_static_) {
@@ -410,7 +450,7 @@ StepSum CompiledPoint::Impl::sum(const Run& run, std::size_t segment, std::int64
                }
              });
   return sum_steps(first, last, shape,
-                   [&](std::int64_t step) { return step_time(run, segment, step).count(); });
+                   [&](std::int64_t step) { return step_time(run, segment, step, false).count(); });
 }
 
 Bytes CompiledPoint::Impl::peak_to(Run& run, std::size_t segment, std::int64_t last) const {
@@ -419,9 +459,9 @@ Bytes CompiledPoint::Impl::peak_to(Run& run, std::size_t segment, std::int64_t l
   while (run.peaks.size() <= segment) {
     const std::size_t next = run.peaks.size() - 1;
     run.peaks.push_back(std::max(
-        run.peaks.back(), step_peak(run, next, run.trajectory->segments()[next].last)));
+        run.peaks.back(), step_peak(run, next, run.trajectory->segments()[next].last, false)));
   }
-  return std::max(run.peaks[segment], step_peak(run, segment, last));
+  return std::max(run.peaks[segment], step_peak(run, segment, last, false));
 }
 
 StepSum CompiledPoint::Impl::sum_to(Run& run, std::size_t segment, std::int64_t last) const {
@@ -463,10 +503,10 @@ Bytes CompiledPoint::Impl::static_caches(const Run& run, std::int64_t end) const
 Bytes CompiledPoint::Impl::pool(const Run& run, std::int64_t run_tokens) {
   const std::int64_t tokens = stack_.prefill_chunk > 0 || stack_.max_model_len > 0 ? 0 : run_tokens;
   if (pool_.law != run.law || pool_.tokens != tokens) {
-    pool_ = {.law = run.law,
-             .tokens = tokens,
-             .bytes = engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options)
-                          .kv_cache};
+    pool_ = {
+        .law = run.law,
+        .tokens = tokens,
+        .bytes = engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options).kv_cache};
   }
   return pool_.bytes;
 }
@@ -494,11 +534,11 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const Run& run) co
                   .inexact = {},
                   .simulated = kRetries};
   if (out.fits) {
-    out.times = PointTimes{.prefill = *full.prefill_time,
-                           .last_step = point.output_tokens > 0 ? full.timeline.back().time
-                                                                : Seconds{},
-                           .decode = *full.decode_time,
-                           .tok_s = full.throughput_tok_s.value_or(0)};
+    out.times =
+        PointTimes{.prefill = *full.prefill_time,
+                   .last_step = point.output_tokens > 0 ? full.timeline.back().time : Seconds{},
+                   .decode = *full.decode_time,
+                   .tok_s = full.throughput_tok_s.value_or(0)};
   }
   return out;
 }
@@ -507,10 +547,12 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   const auto& [batch, prompt, output] = point;
   KVSIM_CHECK(batch >= 1 && prompt >= 1 && output >= 0,
               "batch {} and prompt {} at least 1, output {} at least 0", batch, prompt, output);
-  const std::int64_t end = std::max(
-      prompt + output, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
+  const std::int64_t end =
+      std::max(prompt + output, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
   Run& run = run_of(batch, prompt, by_end ? end : 0);
+
+  if (!run.prefilled || (times && !run.prefill_time)) prefill(run, times);
 
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
@@ -527,46 +569,58 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
                   .simulated = {}};
   if (stack_.growth == CacheGrowth::kPaged) out.fits = placed <= pool(run, prompt + output);
   if (out.fits && out.prefill_peak > usable_ && run.law->method->needs().retries_smaller_chunks) {
-    return simulate(point, run);
+    PointResult simulated = simulate(point, run);
+    if (!times) simulated.times.reset();
+    return simulated;
   }
   std::size_t segment = 0;
+  const bool few = output <= kFewSteps && by_graphs(*run.law);
+  Bytes decode_peak;
   if (output > 0) {
     reach(run, output);
     segment = run.trajectory->segment_of(output);
-    out.decode_peak = load + peak_to(run, segment, output);
+    if (!few) decode_peak = peak_to(run, segment, output);
+    for (std::int64_t step = 1; few && step <= output; ++step) {
+      decode_peak =
+          std::max(decode_peak, step_peak(run, run.trajectory->segment_of(step), step, true));
+    }
+    out.decode_peak = load + decode_peak;
   }
   out.kv_bytes = is_static_ ? placed : cache_at(run, output);
   out.fits = out.fits && out.peak() <= usable_;
   if (!times || !out.fits) return out;
 
-  if (!run.prefill_time) prefill(run, true);
   PointTimes& t = out.times.emplace();
   t.prefill = *run.prefill_time;
   if (output == 0) return out;
-  const StepSum steps = sum_to(run, segment, output);
+  StepSum steps;
+  if (!few) steps = sum_to(run, segment, output);
+  for (std::int64_t step = 1; few && step <= output; ++step) {
+    steps.sum += step_time(run, run.trajectory->segment_of(step), step, true).count();
+  }
   t.decode = Seconds{steps.sum};
-  t.last_step = step_time(run, segment, output);
-  t.tok_s = static_cast<double>(batch) * static_cast<double>(output) /
-            (t.prefill + t.decode).count();
+  t.last_step = step_time(run, segment, output, few);
+  t.tok_s =
+      static_cast<double>(batch) * static_cast<double>(output) / (t.prefill + t.decode).count();
   if (!steps.exact) out.inexact = kKernels;
   return out;
 }
 
-PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt,
-                                       std::int64_t step) {
+PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step) {
   KVSIM_CHECK(batch >= 1 && prompt >= 1 && step >= 1, "batch {}, prompt {} and step {} at least 1",
               batch, prompt, step);
-  const std::int64_t end = std::max(
-      prompt + step, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
+  const std::int64_t end =
+      std::max(prompt + step, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
   Run& run = run_of(batch, prompt, by_end ? end : 0);
   reach(run, step);
   const std::size_t segment = run.trajectory->segment_of(step);
+  const bool few = step <= kFewSteps && by_graphs(*run.law);
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
   const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
-  return {.time = step_time(run, segment, step),
-          .peak = load + placed + step_peak(run, segment, step),
+  return {.time = step_time(run, segment, step, few),
+          .peak = load + placed + step_peak(run, segment, step, few),
           .kv = is_static_ ? placed : cache_at(run, step)};
 }
 
