@@ -8,12 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "models/cost/cache_rows.hpp"
-#include "models/cost/compiled.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/units/check.hpp"
 #include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/point_parts.hpp"
 #include "sim/serve/step_sum.hpp"
 #include "sim/serve/trajectory.hpp"
 
@@ -31,91 +30,6 @@ constexpr std::size_t kMostKept = 4096;
 // Steps that are evaluated on their graphs: fewer than a compiled form is built from.
 constexpr std::int64_t kFewSteps = 2;
 
-/// Times of one graph, and the most its tensors take.
-struct GraphFigures {
-  Seconds time;
-  Bytes alive;
-};
-
-/// All decode steps of one batch size.
-struct Decode {
-  Decode(const CostInput& input, const Roofline& roofline)
-      : in{input}, compiled{in, roofline}, roofline_{roofline} {
-    for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
-    for (const LayerGroup& group : compiled.groups()) rows.emplace_back(in, group.first);
-    between = between_steps(in);
-  }
-  Decode(const Decode&) = delete;
-  Decode& operator=(const Decode&) = delete;
-
-  /// One layer's step, by its compiled form or by its graph.
-  [[nodiscard]] Seconds time(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    if (by_graph) return on_graph(column, moment).time;
-    return compiled.layer(static_cast<std::size_t>(column.group), moment).cost(moment).time;
-  }
-  [[nodiscard]] Bytes alive(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    if (by_graph) return on_graph(column, moment).alive;
-    return compiled.layer(static_cast<std::size_t>(column.group), moment).alive_peak(moment);
-  }
-
-  CostInput in;
-  CompiledDecode compiled;
-  Bytes resident;
-  std::vector<CacheRows> rows;  // by group
-  Seconds between;
-
- private:
-  struct Known {
-    std::int32_t like = -1;
-    DecodeMoment moment{};
-    GraphFigures figures;
-  };
-  const GraphFigures& on_graph(const LayerColumn& column, const DecodeMoment& moment) {
-    for (const Known& k : known_) {
-      if (k.like == column.like && k.moment == moment) return k.figures;
-    }
-    const OpGraph graph = decode_layer(in, column.first, moment);
-    Known& k = known_[std::exchange(oldest_, 1 - oldest_)];
-    k = {.like = column.like,
-         .moment = moment,
-         .figures = {.time = kvsim::evaluate(graph, roofline_).time,
-                     .alive = graph.alive_peak().bytes}};
-    return k.figures;
-  }
-
-  const Roofline& roofline_;
-  std::array<Known, 2> known_;  // kinds of layers often alternate
-  std::size_t oldest_ = 0;
-};
-
-/// A method settled for some prompts, and what was worked out for it.
-struct Law {
-  std::shared_ptr<const Method> method;
-  std::vector<LayerGroup> groups;
-  std::vector<LayerColumn> columns;
-  std::int32_t laws = 0;                                                     // of the columns
-  std::map<std::pair<std::int64_t, std::int64_t>, Trajectory> trajectories;  // (prompt, allocated)
-  std::map<std::pair<std::int64_t, std::int64_t>, Decode> decodes;           // (batch, prompt or 0)
-};
-
-/// One (batch, prompt), without its output.
-struct Run {
-  Law* law = nullptr;
-  std::int64_t batch = 0;
-  std::int64_t prompt = 0;
-  std::int64_t allocated = 0;
-  CostInput in;
-  std::vector<CacheRows> rows;  // by group
-  bool prefilled = false;
-  Bytes prefill_peak;  // less what load put there
-  std::optional<Seconds> prefill_time;
-  Trajectory* trajectory = nullptr;
-  Decode* decode = nullptr;
-  // Of all steps before the trajectory's n-th segment, as far as they were asked for.
-  std::vector<Bytes> peaks;  // less what load put there
-  std::vector<StepSum> sums;
-};
-
 }  // namespace
 
 struct CompiledPoint::Impl {
@@ -125,28 +39,28 @@ struct CompiledPoint::Impl {
   PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
  private:
-  Law& law_of(std::int64_t prompt);
+  PointLaw& law_of(std::int64_t prompt);
   /// Whether few steps are cheaper on their graphs: where compiled forms serve one prompt alone.
-  [[nodiscard]] bool by_graphs(const Law& law) const { return !spec_.one_method && law.laws <= 2; }
-  Run& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
+  [[nodiscard]] bool by_graphs(const PointLaw& law) const {
+    return !spec_.one_method && law.laws <= 2;
+  }
+  PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
   /// Makes the run's decode side ready up to `step`.
-  void reach(Run& run, std::int64_t step);
-  void prefill(Run& run, bool times) const;
-  [[nodiscard]] GraphFigures figures(const OpGraph& graph, bool times) const;
-  [[nodiscard]] Seconds step_time(const Run& run, std::size_t segment, std::int64_t step,
+  void reach(PointRun& run, std::int64_t step);
+  [[nodiscard]] Seconds step_time(const PointRun& run, std::size_t segment, std::int64_t step,
                                   bool by_graph) const;
-  [[nodiscard]] Bytes step_peak(const Run& run, std::size_t segment, std::int64_t step,
+  [[nodiscard]] Bytes step_peak(const PointRun& run, std::size_t segment, std::int64_t step,
                                 bool by_graph) const;
-  [[nodiscard]] StepSum sum(const Run& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] StepSum sum(const PointRun& run, std::size_t segment, std::int64_t last) const;
   /// Over steps 1 to `last`, which stands in `segment`.
-  [[nodiscard]] Bytes peak_to(Run& run, std::size_t segment, std::int64_t last) const;
-  [[nodiscard]] StepSum sum_to(Run& run, std::size_t segment, std::int64_t last) const;
-  [[nodiscard]] Bytes cache_at(const Run& run, std::int64_t step) const;
-  [[nodiscard]] Bytes static_caches(const Run& run, std::int64_t end) const;
-  [[nodiscard]] Bytes pool(const Run& run, std::int64_t run_tokens);
-  [[nodiscard]] PointResult simulate(const Point& point, const Run& run) const;
+  [[nodiscard]] Bytes peak_to(PointRun& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] StepSum sum_to(PointRun& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] Bytes cache_at(const PointRun& run, std::int64_t step) const;
+  [[nodiscard]] Bytes static_caches(const PointRun& run, std::int64_t end) const;
+  [[nodiscard]] Bytes pool(const PointRun& run, std::int64_t run_tokens);
+  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run) const;
   template <class Visit>  // visit(column's index of the first, number of layers, moment)
-  void visit_runs(const Run& run, std::size_t segment, std::int64_t step, Visit&& visit) const;
+  void visit_runs(const PointRun& run, std::size_t segment, std::int64_t step, Visit&& visit) const;
 
   PointSpec spec_;
   Llm llm_;      // of one GPU
@@ -157,11 +71,11 @@ struct CompiledPoint::Impl {
   Bytes usable_;
   Bytes outside_;  // of load: context and weights
   bool is_static_;
-  std::unordered_map<const Method*, std::unique_ptr<Law>> laws_;  // looked up, never walked
-  std::unordered_map<std::int64_t, Law*> law_of_prompt_;
-  Run run_;
+  std::unordered_map<const Method*, std::unique_ptr<PointLaw>> laws_;  // looked up, never walked
+  std::unordered_map<std::int64_t, PointLaw*> law_of_prompt_;
+  PointRun run_;
   struct {
-    const Law* law = nullptr;
+    const PointLaw* law = nullptr;
     std::int64_t tokens = -1;
     Bytes bytes;
   } pool_;
@@ -188,7 +102,7 @@ CompiledPoint::Impl::Impl(PointSpec asked)
   for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
 }
 
-Law& CompiledPoint::Impl::law_of(std::int64_t prompt) {
+PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
   const auto known = law_of_prompt_.find(prompt);
   if (known != law_of_prompt_.end()) return *known->second;
   if (laws_.size() > kMostKept || law_of_prompt_.size() > kMostKept) {
@@ -200,9 +114,9 @@ Law& CompiledPoint::Impl::law_of(std::int64_t prompt) {
   std::shared_ptr<const Method> method =
       spec_.one_method && !laws_.empty() ? laws_.begin()->second->method : spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
-  std::unique_ptr<Law>& law = laws_[method.get()];
+  std::unique_ptr<PointLaw>& law = laws_[method.get()];
   if (!law) {
-    law = std::make_unique<Law>();
+    law = std::make_unique<PointLaw>();
     law->groups = layer_groups(llm_, *method);
     law->columns = layer_columns(law->groups, method->layers_alike());
     for (const LayerColumn& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
@@ -212,12 +126,13 @@ Law& CompiledPoint::Impl::law_of(std::int64_t prompt) {
   return *law;
 }
 
-Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated) {
+PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
+                                      std::int64_t allocated) {
   if (run_.law != nullptr && run_.batch == batch && run_.prompt == prompt &&
       run_.allocated == allocated) {
     return run_;
   }
-  Law& law = law_of(prompt);
+  PointLaw& law = law_of(prompt);
   run_.law = &law;
   run_.batch = batch;
   run_.prompt = prompt;
@@ -244,7 +159,7 @@ Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt, std::i
   return run_;
 }
 
-void CompiledPoint::Impl::reach(Run& run, std::int64_t step) {
+void CompiledPoint::Impl::reach(PointRun& run, std::int64_t step) {
   run.trajectory->extend(run.in, step);
   if (run.decode != nullptr) return;
   auto& decodes = run.law->decodes;
@@ -254,95 +169,8 @@ void CompiledPoint::Impl::reach(Run& run, std::int64_t step) {
   run.decode = &decodes.try_emplace({run.batch, prompt}, run.in, roofline_).first->second;
 }
 
-GraphFigures CompiledPoint::Impl::figures(const OpGraph& graph, bool times) const {
-  GraphFigures out{.time = {}, .alive = graph.alive_peak().bytes};
-  if (times) out.time = kvsim::evaluate(graph, roofline_).time;
-  return out;
-}
-
-/// As StaticRun's prefill, without what is told of it.
-void CompiledPoint::Impl::prefill(Run& run, bool times) const {
-  const CostInput& in = run.in;
-  const Law& law = *run.law;
-  const std::int64_t prompt = run.prompt;
-  const bool per_layer = law.method->prefill_peak() == PrefillPeak::kPerLayer;
-  Bytes standing;
-  Bytes peak;
-  Seconds device;
-  const auto around = [&](const OpGraph& graph) {
-    const GraphFigures once = figures(graph, times);
-    peak = std::max(peak, standing + once.alive);
-    device += once.time;
-  };
-  around(embed_tokens(in, prompt));
-
-  Bytes mask, embeddings;
-  for (const Tensor& t : resident_tensors(in, prompt)) {
-    (t.owner == Owner::kMask ? mask : embeddings) += t.bytes;
-  }
-  standing += mask;
-  struct Done {
-    std::int32_t like = -1;
-    std::int64_t kept = 0;
-    GraphFigures once;
-    Bytes cache;  // left after the layer
-  };
-  std::array<Done, 2> done;  // kinds of layers often alternate
-  std::size_t oldest = 0;
-  const auto layer_at = [&](const LayerColumn& column, std::int64_t kept) -> const Done& {
-    for (const Done& d : done) {
-      if (d.like == column.like && d.kept == kept) return d;
-    }
-    Done& d = done[std::exchange(oldest, 1 - oldest)];
-    const PrefillMoment moment{.prompt = prompt, .kept = kept, .score_rows = prompt};
-    d = {.like = column.like,
-         .kept = kept,
-         .once = figures(prefill_layer(in, column.first, moment), times),
-         .cache = is_static_ ? Bytes{}
-                             : run.rows[static_cast<std::size_t>(column.group)]
-                                   .cache(per_layer ? kept : prompt)
-                                   .total()};
-    return d;
-  };
-  bool compresses = false;
-  for (const LayerColumn& column : law.columns) {
-    const std::int64_t kept = run.trajectory->prompt_entries(column);
-    compresses = compresses || (!per_layer && kept != prompt);
-    const Done& d = layer_at(column, kept);
-    for (std::int32_t l = column.first; l < column.first + column.count; ++l) {
-      // In the first layer the embeddings are the layer's own input.
-      if (l == 1) standing += embeddings;
-      peak = std::max(peak, standing + d.once.alive);
-      standing += d.cache;
-    }
-    device += d.once.time * static_cast<double>(column.count);
-  }
-  around(output_logits(in, prompt));
-  standing = standing - mask - (llm_.n_layers() > 1 ? embeddings : Bytes{});
-
-  for (const LayerColumn& column : law.columns) {
-    const std::int64_t kept = run.trajectory->prompt_entries(column);
-    if (!compresses || kept == prompt) continue;
-    const GraphFigures once = figures(compress_layer(in, column.first, prompt, kept), times);
-    const CacheRows& rows = run.rows[static_cast<std::size_t>(column.group)];
-    const Bytes before = is_static_ ? Bytes{} : rows.cache(prompt).total();
-    const Bytes after = is_static_ ? Bytes{} : rows.cache(kept).total();
-    for (std::int32_t l = 0; l < column.count; ++l) {
-      peak = std::max(peak, standing - before + once.alive);
-      standing += after - before;
-    }
-    device += once.time * static_cast<double>(column.count);
-  }
-  run.prefill_peak = peak;
-  run.prefilled = true;
-  if (times) {
-    device = device * prefill_passes(in, prompt, law.groups);
-    run.prefill_time = std::max(device, host_time(in, false)) + between_steps(in);
-  }
-}
-
 template <class Visit>
-void CompiledPoint::Impl::visit_runs(const Run& run, std::size_t segment, std::int64_t step,
+void CompiledPoint::Impl::visit_runs(const PointRun& run, std::size_t segment, std::int64_t step,
                                      Visit&& visit) const {
   const std::vector<LayerColumn>& columns = run.law->columns;
   for (std::size_t c = 0; c < columns.size();) {
@@ -359,9 +187,9 @@ void CompiledPoint::Impl::visit_runs(const Run& run, std::size_t segment, std::i
   }
 }
 
-Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment, std::int64_t step,
+Seconds CompiledPoint::Impl::step_time(const PointRun& run, std::size_t segment, std::int64_t step,
                                        bool by_graph) const {
-  Decode& decode = *run.decode;
+  DecodeForms& decode = *run.decode;
   Seconds device = decode.compiled.around().time;
   struct Done {
     std::int32_t like = -1;
@@ -389,9 +217,9 @@ Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment, std:
 }
 
 /// As StaticRun's decode_one: the highest that stands within a step, less what load put there.
-Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment, std::int64_t step,
+Bytes CompiledPoint::Impl::step_peak(const PointRun& run, std::size_t segment, std::int64_t step,
                                      bool by_graph) const {
-  Decode& decode = *run.decode;
+  DecodeForms& decode = *run.decode;
   Bytes standing = decode.resident;
   Bytes peak;
   struct Done {
@@ -437,7 +265,8 @@ Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment, std::i
   return std::max(peak, standing + decode.compiled.around_peak());
 }
 
-StepSum CompiledPoint::Impl::sum(const Run& run, std::size_t segment, std::int64_t last) const {
+StepSum CompiledPoint::Impl::sum(const PointRun& run, std::size_t segment,
+                                 std::int64_t last) const {
   const std::int64_t first = run.trajectory->segments()[segment].first;
   StepShape shape = StepShape::kConvex;
   visit_runs(run, segment, first,
@@ -453,7 +282,7 @@ StepSum CompiledPoint::Impl::sum(const Run& run, std::size_t segment, std::int64
                    [&](std::int64_t step) { return step_time(run, segment, step, false).count(); });
 }
 
-Bytes CompiledPoint::Impl::peak_to(Run& run, std::size_t segment, std::int64_t last) const {
+Bytes CompiledPoint::Impl::peak_to(PointRun& run, std::size_t segment, std::int64_t last) const {
   // Along a segment no tensor shrinks.
   if (run.peaks.empty()) run.peaks.emplace_back();
   while (run.peaks.size() <= segment) {
@@ -464,7 +293,7 @@ Bytes CompiledPoint::Impl::peak_to(Run& run, std::size_t segment, std::int64_t l
   return std::max(run.peaks[segment], step_peak(run, segment, last, false));
 }
 
-StepSum CompiledPoint::Impl::sum_to(Run& run, std::size_t segment, std::int64_t last) const {
+StepSum CompiledPoint::Impl::sum_to(PointRun& run, std::size_t segment, std::int64_t last) const {
   const auto both = [](const StepSum& a, const StepSum& b) {
     return StepSum{.sum = a.sum + b.sum, .exact = a.exact && b.exact};
   };
@@ -477,7 +306,7 @@ StepSum CompiledPoint::Impl::sum_to(Run& run, std::size_t segment, std::int64_t 
   return both(run.sums[segment], sum(run, segment, last));
 }
 
-Bytes CompiledPoint::Impl::cache_at(const Run& run, std::int64_t step) const {
+Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) const {
   Bytes sum;
   const std::vector<LayerColumn>& columns = run.law->columns;
   const std::size_t segment = step > 0 ? run.trajectory->segment_of(step) : 0;
@@ -490,7 +319,7 @@ Bytes CompiledPoint::Impl::cache_at(const Run& run, std::int64_t step) const {
 }
 
 /// Room for the longest each layer will be: laws grow to their end, or to a budget reached before.
-Bytes CompiledPoint::Impl::static_caches(const Run& run, std::int64_t end) const {
+Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) const {
   Bytes sum;
   for (const LayerColumn& column : run.law->columns) {
     const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
@@ -500,7 +329,7 @@ Bytes CompiledPoint::Impl::static_caches(const Run& run, std::int64_t end) const
   return sum;
 }
 
-Bytes CompiledPoint::Impl::pool(const Run& run, std::int64_t run_tokens) {
+Bytes CompiledPoint::Impl::pool(const PointRun& run, std::int64_t run_tokens) {
   const std::int64_t tokens = stack_.prefill_chunk > 0 || stack_.max_model_len > 0 ? 0 : run_tokens;
   if (pool_.law != run.law || pool_.tokens != tokens) {
     pool_ = {
@@ -511,7 +340,7 @@ Bytes CompiledPoint::Impl::pool(const Run& run, std::int64_t run_tokens) {
   return pool_.bytes;
 }
 
-PointResult CompiledPoint::Impl::simulate(const Point& point, const Run& run) const {
+PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run) const {
   const StaticResult full = run_static({.llm = spec_.llm,
                                         .gpu = spec_.gpu,
                                         .stack = spec_.stack,
@@ -550,9 +379,9 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   const std::int64_t end =
       std::max(prompt + output, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
-  Run& run = run_of(batch, prompt, by_end ? end : 0);
+  PointRun& run = run_of(batch, prompt, by_end ? end : 0);
 
-  if (!run.prefilled || (times && !run.prefill_time)) prefill(run, times);
+  if (!run.prefilled || (times && !run.prefill_time)) evaluate_prefill(run, roofline_, times);
 
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
@@ -612,7 +441,7 @@ PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, 
   const std::int64_t end =
       std::max(prompt + step, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
-  Run& run = run_of(batch, prompt, by_end ? end : 0);
+  PointRun& run = run_of(batch, prompt, by_end ? end : 0);
   reach(run, step);
   const std::size_t segment = run.trajectory->segment_of(step);
   const bool few = step <= kFewSteps && by_graphs(*run.law);
