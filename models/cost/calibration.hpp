@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -26,6 +28,8 @@ struct Calibration {
   std::array<Efficiency, kOpFamilies> families{};
   /// Forms fitted to measurements, for operators that say which kernel they are; null: none.
   const KernelLibrary* kernels = nullptr;
+  /// Of what the stack's profile says of the host: one standard deviation, relative; none: exact.
+  std::optional<double> host_residual{};
 
   [[nodiscard]] const Efficiency& of(OpFamily family) const {
     return families[static_cast<std::size_t>(family)];
@@ -35,5 +39,11 @@ struct Calibration {
 /// The calibrations shipped with the program: fitted kernels, and for operators that have no form
 /// of their own the shares of the data sheet's rates that streaming kernels reach.
 [[nodiscard]] const Calibration& builtin_calibration();
+
+/// Calibrations of one's own, as `kvsim calibrate --measured` writes them: a file, or a folder's
+/// *.json. They stand in for those shipped, none of which is used beside them. `id` is what results
+/// call it. Errors: InputError as read_calibrations.
+[[nodiscard]] std::shared_ptr<const Calibration> own_calibration(const std::filesystem::path& path,
+                                                                 std::string id);
 
 }  // namespace kvsim

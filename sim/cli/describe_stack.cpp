@@ -51,6 +51,12 @@ ordered_json reached_json(const Stack& stack) {
   return out;
 }
 
+ordered_json kernels_json(const Stack& stack) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [family, whose] : stack.kernels) out[family] = whose;
+  return out;
+}
+
 }  // namespace
 
 ordered_json stack_json(const Stack& stack) {
@@ -87,6 +93,7 @@ ordered_json stack_json(const Stack& stack) {
           {"collective_latency_s", stack.collective_latency.count()},
           {"overlap", stack.overlap == Overlap::kMax ? "max" : "add"},
           {"reached", reached_json(stack)},
+          {"kernels", kernels_json(stack)},
           {"sources", stack.sources}};
 }
 
@@ -145,6 +152,9 @@ std::string stack_text(const Stack& stack, std::size_t width) {
     facts.add("reached, " + family,
               fmt::format("{:g} of the arithmetic rate, {:g} of the bandwidth", rates.flops,
                           rates.bandwidth));
+  }
+  for (const auto& [family, whose] : stack.kernels) {
+    facts.add("kernels, " + family, whose == "*" ? "of whichever stack is known best" : whose);
   }
   facts.add("usable", fmt::format("{:g} of what the driver reports", stack.usable_fraction));
   facts.add("time a launch", fmt::format("{}", stack.launch_overhead));

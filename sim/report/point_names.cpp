@@ -55,9 +55,11 @@ std::string key_text(const std::string& key, const ordered_json& value) {
   return is_bare(key) ? value_text(value) : word_for(key) + " " + value_text(value);
 }
 
-/// One GPU, and a cache in the dtype of the weights, are what anyone expects.
+/// One GPU, the calibrations shipped and a cache in the dtype of the weights are what anyone
+/// expects.
 bool says_nothing(const std::string& key, const ordered_json& value, const ordered_json& keys) {
   if (key == "gpu_count") return value == 1;
+  if (key == "calibration") return value == "builtin";
   return key == "kv_dtype" && keys.contains("dtype") && value == keys.at("dtype");
 }
 
@@ -72,8 +74,9 @@ std::vector<ordered_json> keys_of(const Scenario& scenario,
 }  // namespace
 
 const std::vector<std::string>& surrounding_keys_but_lengths() {
-  static const std::vector<std::string> keys{"model", "gpu",          "gpu_count", "stack",
-                                             "dtype", "weight_dtype", "kv_dtype",  "batch"};
+  static const std::vector<std::string> keys{"model",        "gpu",         "gpu_count",
+                                             "stack",        "calibration", "dtype",
+                                             "weight_dtype", "kv_dtype",    "batch"};
   return keys;
 }
 

@@ -34,6 +34,14 @@ void rebase_model(json& value, const fs::path& folder) {
   }
 }
 
+void rebase_calibration(json& value, const fs::path& folder) {
+  if (value.is_array()) {
+    for (json& item : value) rebase_calibration(item, folder);
+  } else if (value.is_string() && !is_calibration_word(value.get<std::string>())) {
+    rebase_path(value, folder);
+  }
+}
+
 void rebase_method(json& value, const fs::path& folder) {
   if (value.is_array()) {
     for (json& item : value) rebase_method(item, folder);
@@ -42,16 +50,20 @@ void rebase_method(json& value, const fs::path& folder) {
   }
 }
 
+/// Paths of a scenario, or of one of its groups of points.
+void rebase_keys(json& keys, const fs::path& folder) {
+  if (!keys.is_object()) return;
+  if (keys.contains("model")) rebase_model(keys["model"], folder);
+  if (keys.contains("method")) rebase_method(keys["method"], folder);
+  if (keys.contains("calibration")) rebase_calibration(keys["calibration"], folder);
+}
+
 /// Paths in `document`, which start at `folder`, as seen from where `folder` starts.
 void rebase(json& document, const fs::path& folder) {
   if (folder.empty()) return;
-  if (document.contains("model")) rebase_model(document["model"], folder);
-  if (document.contains("method")) rebase_method(document["method"], folder);
+  rebase_keys(document, folder);
   if (document.contains("points") && document["points"].is_array()) {
-    for (json& point : document["points"]) {
-      if (point.is_object() && point.contains("model")) rebase_model(point["model"], folder);
-      if (point.is_object() && point.contains("method")) rebase_method(point["method"], folder);
-    }
+    for (json& point : document["points"]) rebase_keys(point, folder);
   }
   if (document.contains("replay") && document["replay"].is_object() &&
       document["replay"].contains("trace")) {

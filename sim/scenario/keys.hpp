@@ -38,6 +38,14 @@ struct PublishedMetric {
 };
 [[nodiscard]] std::span<const PublishedMetric> published_metrics();
 
+/// Words that `calibration` takes besides paths: the data sheet and the stack's profile alone, and
+/// the calibrations shipped with the program.
+inline constexpr std::string_view kNominalCalibration = "nominal";
+inline constexpr std::string_view kBuiltinCalibration = "builtin";
+[[nodiscard]] constexpr bool is_calibration_word(std::string_view text) {
+  return text == kNominalCalibration || text == kBuiltinCalibration;
+}
+
 /// Figures that `figures` may name.
 [[nodiscard]] std::span<const std::string_view> figure_names();
 

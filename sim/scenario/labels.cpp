@@ -23,6 +23,7 @@ struct LabelKey {
 constexpr std::array kLabelKeys{LabelKey{"model", ""},
                                 LabelKey{"gpu", ""},
                                 LabelKey{"stack", ""},
+                                LabelKey{"calibration", "calibration "},
                                 LabelKey{"dtype", ""},
                                 LabelKey{"kv_dtype", "cache "},
                                 LabelKey{"batch", "batch "},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/calibration.hpp"
 #include "models/cost/step.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
@@ -115,6 +117,43 @@ Choices<const Stack*> read_stacks(const Field& field) {
   Choices<const Stack*> out;
   for (const Field& item : field.one_or_more()) {
     out.push_back({placed(item, [&] { return &find_stack(item.string()); }), item});
+  }
+  return out;
+}
+
+/// A calibration and what the file calls it; null: none is used.
+struct AskedCalibration {
+  std::string name{kBuiltinCalibration};
+  const Calibration* calibration = nullptr;
+};
+
+Choices<AskedCalibration> read_calibrations_of(const Field& field, const fs::path& folder,
+                                               OwnParts& own) {
+  Choices<AskedCalibration> out;
+  for (const Field& item : field.one_or_more()) {
+    const std::string name = item.string();
+    if (name == kNominalCalibration) {
+      out.push_back({AskedCalibration{.name = name}, item});
+      continue;
+    }
+    if (name == kBuiltinCalibration) {
+      out.push_back({AskedCalibration{.name = name, .calibration = &builtin_calibration()}, item});
+      continue;
+    }
+    const fs::path path = (folder / name).lexically_normal();
+    if (std::error_code status; name.empty() || !fs::exists(path, status)) {
+      const std::vector<std::string> words{std::string{kNominalCalibration},
+                                           std::string{kBuiltinCalibration}};
+      item.fail(fmt::format("{}, and no file or folder {}",
+                            unknown_name("calibration", name, words), path.string()));
+    }
+    const auto same = [&](const auto& known) { return known->id == name; };
+    auto found = std::find_if(own.calibrations.begin(), own.calibrations.end(), same);
+    if (found == own.calibrations.end()) {
+      own.calibrations.push_back(placed(item, [&] { return own_calibration(path, name); }));
+      found = std::prev(own.calibrations.end());
+    }
+    out.push_back({AskedCalibration{.name = name, .calibration = found->get()}, item});
   }
   return out;
 }
@@ -226,6 +265,7 @@ struct Axes {
   Choices<const Llm*> models;
   Choices<const Gpu*> gpus;
   Choices<const Stack*> stacks;
+  Choices<AskedCalibration> calibrations;
   Choices<std::int64_t> gpu_counts;
   std::optional<Choices<AskedWeights>> dtypes;  // absent: as the model is published
   std::optional<Choices<Dtype>> kv_dtypes;      // absent: that of the activations
@@ -236,11 +276,12 @@ struct Axes {
   ordered_json engine;  // as given; null: not
   StackOptions options;
 
-  [[nodiscard]] std::array<std::size_t, 10> sizes() const {
+  [[nodiscard]] std::array<std::size_t, 11> sizes() const {
     return {models.size(),
             gpus.size(),
             gpu_counts.size(),
             stacks.size(),
+            calibrations.size(),
             dtypes ? dtypes->size() : 1,
             kv_dtypes ? kv_dtypes->size() : 1,
             batches.size(),
@@ -272,6 +313,11 @@ Axes read_axes(const Group& group, const fs::path& folder, OwnParts& own) {
     axes.stacks = read_stacks(*stacks);
   } else {
     axes.stacks = {{&find_stack("ideal"), group.place()}};
+  }
+  if (const auto calibrations = group.find("calibration")) {
+    axes.calibrations = read_calibrations_of(*calibrations, folder, own);
+  } else {
+    axes.calibrations = {{AskedCalibration{.calibration = &builtin_calibration()}, group.place()}};
   }
   for (const auto& stack : axes.stacks) {
     if (!axes.allocator || stack.value->rounds_allocations) continue;
@@ -335,12 +381,14 @@ ordered_json params_json(const Params& params) {
   return out;
 }
 
-ordered_json point_keys(const StaticSpec& spec, const MethodSpec& method) {
+ordered_json point_keys(const StaticSpec& spec, const std::string& calibration,
+                        const MethodSpec& method) {
   ordered_json keys;
   keys["model"] = spec.llm->name;
   keys["gpu"] = spec.gpu->name;
   keys["gpu_count"] = spec.tensor_parallel;
   keys["stack"] = spec.stack->name;
+  keys["calibration"] = calibration;
   keys["method"] = method.name;
   keys["budget"] = method.budget ? ordered_json(budget_number(*method.budget)) : nullptr;
   if (method.budget && method.budget->fraction == 0) keys["budget"] = method.budget->entries;
@@ -409,17 +457,18 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
   // A method settled for a prompt, cache format and model serves all points that share them.
   std::map<std::array<std::size_t, 4>, std::shared_ptr<const Method>> settled;
   std::vector<std::string> laws(axes.methods.size());  // names of traces that were looked into
-  std::array<std::size_t, 10> at{};
+  std::array<std::size_t, 11> at{};
   for (auto left = static_cast<std::size_t>(product); left > 0; --left) {
-    const auto& method = axes.methods[at[9]];
+    const auto& method = axes.methods[at[10]];
     StaticSpec spec;
     spec.llm = axes.models[at[0]].value;
     spec.gpu = axes.gpus[at[1]].value;
     spec.tensor_parallel = static_cast<std::int32_t>(axes.gpu_counts[at[2]].value);
     spec.stack = axes.stacks[at[3]].value;
+    spec.calibration = axes.calibrations[at[4]].value.calibration;
     spec.weight_dtype = spec.llm->published_dtype;
     if (axes.dtypes) {
-      const AskedWeights& asked = (*axes.dtypes)[at[4]].value;
+      const AskedWeights& asked = (*axes.dtypes)[at[5]].value;
       spec.weight_format = asked.format;
       // What a quantisation leaves alone is in the format the model computes in.
       spec.weight_dtype = asked.dtype
@@ -428,19 +477,19 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
                                                                 ? spec.llm->published_dtype
                                                                 : spec.llm->compute_dtype);
     }
-    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[5]].value
+    spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[6]].value
                                    : default_kv_dtype(*spec.llm, spec.weight_dtype);
-    spec.batch = axes.batches[at[6]].value;
-    spec.prompt_tokens = axes.prompts[at[7]].value;
-    spec.output_tokens = axes.outputs[at[8]].value;
+    spec.batch = axes.batches[at[7]].value;
+    spec.prompt_tokens = axes.prompts[at[8]].value;
+    spec.output_tokens = axes.outputs[at[9]].value;
     spec.options = axes.options;
     spec.allocator = axes.allocator;
     if (spec.tensor_parallel > 1) {
       placed(axes.gpu_counts[at[2]].field,
              [&] { return tensor_shard(*spec.llm, spec.tensor_parallel); });
     }
-    check_sizes(spec, axes.prompts[at[7]].field);
-    auto& slot = settled[{at[9], at[7], static_cast<std::size_t>(spec.kv_dtype), at[0]}];
+    check_sizes(spec, axes.prompts[at[8]].field);
+    auto& slot = settled[{at[10], at[8], static_cast<std::size_t>(spec.kv_dtype), at[0]}];
     if (!slot) {
       slot = placed(method.field, [&] {
         return make_method(method.value.spec, spec.prompt_tokens,
@@ -448,13 +497,13 @@ void add_product(const Axes& axes, std::vector<ScenarioPoint>& points) {
       });
     }
     spec.method = slot;
-    ordered_json keys = point_keys(spec, method.value.spec);
+    ordered_json keys = point_keys(spec, axes.calibrations[at[4]].value.name, method.value.spec);
     if (!axes.memory.is_null()) keys["memory"] = axes.memory;
     if (!axes.engine.is_null()) keys["engine"] = axes.engine;
     if (!method.value.measured_on.empty()) keys["measured_on"] = method.value.measured_on;
     ScenarioPoint point{.spec = spec, .method = method.value.spec, .keys = std::move(keys)};
     point.kv_bytes_wanted = kv_bytes_wanted(spec);
-    settle_law(method.value, method.field, laws[at[9]], point);
+    settle_law(method.value, method.field, laws[at[10]], point);
     points.push_back(std::move(point));
     for (std::size_t axis = at.size(); axis-- > 0;) {
       if (++at[axis] < sizes[axis]) break;
@@ -471,6 +520,9 @@ void check_point_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("gpu")) (void)read_gpus(*field);
   if (const auto field = keys.find("gpu_count")) (void)read_counts(*field, 1, kMostGpus);
   if (const auto field = keys.find("stack")) (void)read_stacks(*field);
+  if (const auto field = keys.find("calibration")) {
+    (void)read_calibrations_of(*field, folder, own);
+  }
   if (const auto field = keys.find("dtype")) (void)read_weights(*field);
   if (const auto field = keys.find("kv_dtype")) (void)read_dtypes(*field);
   if (const auto field = keys.find("batch")) (void)read_counts(*field, 1, kMostBatch);

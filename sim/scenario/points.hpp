@@ -10,10 +10,11 @@
 
 namespace kvsim {
 
-/// Models and GPUs that a scenario makes for itself; its points refer to them.
+/// Models, GPUs and calibrations that a scenario brings along; its points refer to them.
 struct OwnParts {
   std::vector<std::shared_ptr<const Llm>> models;
   std::vector<std::shared_ptr<const Gpu>> gpus;
+  std::vector<std::shared_ptr<const Calibration>> calibrations;
 };
 
 /// Checks the form of the keys of points that `keys` holds (a scenario, or one of its `points`),
@@ -21,8 +22,8 @@ struct OwnParts {
 void check_point_keys(const Field& keys, const std::filesystem::path& folder);
 
 /// All points of `scenario`: for each of its `points` (or once) the product of the keys given as
-/// lists, in the order model, gpu, gpu_count, stack, dtype, kv_dtype, batch, prompt_tokens,
-/// output_tokens, method, the last changing fastest. Empty where only a replay is asked for. Labels
+/// lists, in the order model, gpu, gpu_count, stack, calibration, dtype, kv_dtype, batch,
+/// prompt_tokens, output_tokens, method, the last changing fastest. Empty where only a replay is asked for. Labels
 /// are set. Errors: InputError.
 [[nodiscard]] std::vector<ScenarioPoint> read_points(const Field& scenario,
                                                      const std::filesystem::path& folder,

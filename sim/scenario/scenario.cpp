@@ -165,6 +165,7 @@ Scenario read_scenario(const fs::path& file, const std::vector<Override>& overri
   scenario.points = read_points(root, folder, own);
   scenario.own_models = std::move(own.models);
   scenario.own_gpus = std::move(own.gpus);
+  scenario.own_calibrations = std::move(own.calibrations);
   if (const auto replay = root.find("replay")) {
     scenario.replay = read_replay(*replay, folder, scenario.points);
   }

@@ -68,6 +68,7 @@ struct Scenario {
   std::vector<std::string> notes;  // published figures that no point is left for, …
   std::vector<std::shared_ptr<const Llm>> own_models;  // those read from config.json files
   std::vector<std::shared_ptr<const Gpu>> own_gpus;    // those with corrected memory
+  std::vector<std::shared_ptr<const Calibration>> own_calibrations;  // those read from files
 };
 
 /// An override from the command line: "/batch=8".

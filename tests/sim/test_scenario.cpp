@@ -565,10 +565,14 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
   // null is the same as leaving a key out, where it may be left out; it is no value of a list.
   for (const char* key :
        {"schema", "title", "description", "extends", "kind", "seed", "gpu_count", "stack",
-        "kv_dtype", "batch", "method", "memory", "points", "replay", "published", "figures"}) {
+        "calibration", "kv_dtype", "batch", "method", "memory", "points", "replay", "published", "figures"}) {
     agree(fmt::format(R"(, "{}": null)", key), true);
   }
   agree(R"(, "batch": [null])", false);
+  agree(R"(, "calibration": ["nominal", "builtin"])", true);
+  agree(R"(, "calibration": [])", false);
+  agree(R"(, "calibration": "")", false);
+  agree(R"(, "calibration": true)", false);
   agree(R"(, "method": [null])", false);
   agree(R"(, "method": {"name": null})", false);
   agree(R"(, "method": {"name": "h2o", "budget": null, "recent": null})", true);

@@ -44,6 +44,16 @@ ErrorSummary read_summary(const Field& f) {
           .bias = f.at("bias").number(-1, kHuge)};
 }
 
+/// `read`, its complaint (which knows no place) put behind the place of `f`.
+template <class Read>
+decltype(auto) placed(const Field& f, Read read) {
+  try {
+    return read();
+  } catch (const InputError& error) {
+    f.fail(error.what());
+  }
+}
+
 KernelOp read_op(const Field& f) {
   const std::string word = f.string();
   std::vector<std::string> known;
@@ -73,7 +83,7 @@ KernelCalibration read_entry(const Field& f, const std::string& gpu) {
   entry.op = read_op(f.at("op"));
   entry.stack = f.at("stack").string();
   entry.format = f.at("format").string();
-  (void)parse_kernel_format(entry.format);
+  placed(f.at("format"), [&] { return parse_kernel_format(entry.format); });
   entry.form = f.at("form").string();
   const KernelForm& form = form_of(entry.op);
   if (entry.form != form.id) f.at("form").expected(fmt::format("\"{}\"", form.id));
@@ -187,7 +197,8 @@ KernelCalibrationFile read_calibration(const Field& document) {
   if (document.at("schema").string() != kSchema) {
     document.at("schema").expected(fmt::format("\"{}\"", kSchema));
   }
-  KernelCalibrationFile file{.gpu = find_gpu(document.at("gpu").string()).name,
+  const Field gpu = document.at("gpu");
+  KernelCalibrationFile file{.gpu = placed(gpu, [&] { return find_gpu(gpu.string()).name; }),
                              .provenance = document.at("provenance").string(),
                              .date = document.at("date").string(),
                              .split = document.at("split").string()};
@@ -206,8 +217,11 @@ std::string write_calibration(const KernelCalibrationFile& file) {
 
 std::vector<KernelCalibrationFile> read_calibrations(const std::filesystem::path& path) {
   std::vector<std::filesystem::path> paths;
-  if (std::filesystem::is_directory(path)) {
-    for (const auto& entry : std::filesystem::directory_iterator{path}) {
+  std::error_code status;
+  if (std::filesystem::is_directory(path, status)) {
+    const std::filesystem::directory_iterator folder{path, status};
+    if (status) throw InputError{fmt::format("{}: cannot be read", path.string())};
+    for (const auto& entry : folder) {
       if (entry.path().extension() == ".json") paths.push_back(entry.path());
     }
     std::sort(paths.begin(), paths.end());
