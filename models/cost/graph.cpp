@@ -20,10 +20,43 @@ constexpr std::size_t kUsualTensors = 40;
 
 }  // namespace
 
+/// Memory of graphs that are gone, for those that come: steps build them by the million.
+struct OpGraph::Storage {
+  std::vector<Op> ops;
+  std::vector<std::pair<OpIndex, OpIndex>> edges;
+  std::vector<Tensor> tensors;
+
+  static std::vector<Storage>& spare() {
+    thread_local std::vector<Storage> all;
+    return all;
+  }
+};
+
 OpGraph::OpGraph() {
-  ops_.reserve(kUsualOps);
-  edges_.reserve(kUsualOps);
-  tensors_.reserve(kUsualTensors);
+  std::vector<Storage>& spare = Storage::spare();
+  if (spare.empty()) {
+    ops_.reserve(kUsualOps);
+    edges_.reserve(kUsualOps);
+    tensors_.reserve(kUsualTensors);
+    return;
+  }
+  ops_ = std::move(spare.back().ops);
+  edges_ = std::move(spare.back().edges);
+  tensors_ = std::move(spare.back().tensors);
+  spare.pop_back();
+}
+
+OpGraph::OpGraph(OpGraph&&) noexcept = default;
+OpGraph& OpGraph::operator=(OpGraph&&) noexcept = default;
+
+OpGraph::~OpGraph() {
+  constexpr std::size_t kMostSpare = 8;
+  std::vector<Storage>& spare = Storage::spare();
+  if (ops_.capacity() == 0 || spare.size() >= kMostSpare) return;
+  ops_.clear();
+  edges_.clear();
+  tensors_.clear();
+  spare.push_back({std::move(ops_), std::move(edges_), std::move(tensors_)});
 }
 
 OpIndex OpGraph::add(const Op& op, std::initializer_list<OpIndex> after) {

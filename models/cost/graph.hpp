@@ -25,8 +25,9 @@ struct AlivePeak {
 class OpGraph {
  public:
   OpGraph();
-  OpGraph(OpGraph&&) noexcept = default;
-  OpGraph& operator=(OpGraph&&) noexcept = default;
+  OpGraph(OpGraph&&) noexcept;
+  OpGraph& operator=(OpGraph&&) noexcept;
+  ~OpGraph();
 
   /// Appends `op`, which waits for `after`. Errors: ContractError if one of those comes later.
   OpIndex add(const Op& op, std::initializer_list<OpIndex> after = {});
@@ -53,6 +54,7 @@ class OpGraph {
   [[nodiscard]] AlivePeak alive_peak() const;
 
  private:
+  struct Storage;
   std::vector<Op> ops_;
   std::vector<std::pair<OpIndex, OpIndex>> edges_;
   bool one_stream_ = true;

@@ -287,8 +287,13 @@ Seconds host_time(const CostInput& in, bool decode) {
 }
 
 double prefill_passes(const CostInput& in, std::int64_t prompt) {
+  return prefill_passes(in, prompt, layer_groups(*in.llm, *in.method));
+}
+
+double prefill_passes(const CostInput& in, std::int64_t prompt,
+                      std::span<const LayerGroup> groups) {
   double repeats = 0;
-  for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
+  for (const LayerGroup& group : groups) {
     const CacheRows rows{in, group.first};
     repeats = std::max(
         repeats,

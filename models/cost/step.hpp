@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -144,6 +145,9 @@ struct Step {
 };
 /// Passes over the prompt: the first, and those that the method adds.
 [[nodiscard]] double prefill_passes(const CostInput& in, std::int64_t prompt);
+/// The same, where the model's layer_groups are at hand.
+[[nodiscard]] double prefill_passes(const CostInput& in, std::int64_t prompt,
+                                    std::span<const LayerGroup> groups);
 
 /// Scheduling and sampling of a step, which neither device nor host hides.
 [[nodiscard]] Seconds between_steps(const CostInput& in);

@@ -8,12 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "models/cost/cache_rows.hpp"
-#include "models/cost/compiled.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/units/check.hpp"
 #include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/point_parts.hpp"
 #include "sim/serve/step_sum.hpp"
 #include "sim/serve/trajectory.hpp"
 
@@ -28,56 +27,8 @@ constexpr std::string_view kRetries =
 // Of what is kept for prompts and batch sizes asked for before; beyond it all of a kind goes.
 constexpr std::size_t kMostKept = 4096;
 
-/// Times of one graph, and the most its tensors take.
-struct GraphFigures {
-  Seconds time;
-  Bytes alive;
-};
-
-/// All decode steps of one batch size.
-struct Decode {
-  Decode(const CostInput& input, const Roofline& roofline)
-      : in{input}, compiled{in, roofline} {
-    for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
-    for (const LayerGroup& group : compiled.groups()) rows.emplace_back(in, group.first);
-    between = between_steps(in);
-  }
-  Decode(const Decode&) = delete;
-  Decode& operator=(const Decode&) = delete;
-
-  CostInput in;
-  CompiledDecode compiled;
-  Bytes resident;
-  std::vector<CacheRows> rows;  // by group
-  Seconds between;
-};
-
-/// A method settled for some prompts, and what was worked out for it.
-struct Law {
-  std::shared_ptr<const Method> method;
-  std::vector<LayerGroup> groups;
-  std::vector<LayerColumn> columns;
-  std::map<std::pair<std::int64_t, std::int64_t>, Trajectory> trajectories;  // (prompt, allocated)
-  std::map<std::pair<std::int64_t, std::int64_t>, Decode> decodes;           // (batch, prompt or 0)
-};
-
-
-/// One (batch, prompt), without its output.
-struct Run {
-  Law* law = nullptr;
-  std::int64_t batch = 0;
-  std::int64_t prompt = 0;
-  std::int64_t allocated = 0;
-  CostInput in;
-  std::vector<CacheRows> rows;  // by group
-  Bytes prefill_peak;           // less what load put there
-  std::optional<Seconds> prefill_time;
-  Trajectory* trajectory = nullptr;
-  Decode* decode = nullptr;
-  // Of all steps before the trajectory's n-th segment, as far as they were asked for.
-  std::vector<Bytes> peaks;  // less what load put there
-  std::vector<StepSum> sums;
-};
+// Steps that are evaluated on their graphs: fewer than a compiled form is built from.
+constexpr std::int64_t kFewSteps = 2;
 
 }  // namespace
 
@@ -88,24 +39,28 @@ struct CompiledPoint::Impl {
   PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
  private:
-  Law& law_of(std::int64_t prompt);
-  Run& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
+  PointLaw& law_of(std::int64_t prompt);
+  /// Whether few steps are cheaper on their graphs: where compiled forms serve one prompt alone.
+  [[nodiscard]] bool by_graphs(const PointLaw& law) const {
+    return !spec_.one_method && law.laws <= 2;
+  }
+  PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
   /// Makes the run's decode side ready up to `step`.
-  void reach(Run& run, std::int64_t step);
-  void prefill(Run& run, bool times) const;
-  [[nodiscard]] GraphFigures figures(const OpGraph& graph, bool times) const;
-  [[nodiscard]] Seconds step_time(const Run& run, std::size_t segment, std::int64_t step) const;
-  [[nodiscard]] Bytes step_peak(const Run& run, std::size_t segment, std::int64_t step) const;
-  [[nodiscard]] StepSum sum(const Run& run, std::size_t segment, std::int64_t last) const;
+  void reach(PointRun& run, std::int64_t step);
+  [[nodiscard]] Seconds step_time(const PointRun& run, std::size_t segment, std::int64_t step,
+                                  bool by_graph) const;
+  [[nodiscard]] Bytes step_peak(const PointRun& run, std::size_t segment, std::int64_t step,
+                                bool by_graph) const;
+  [[nodiscard]] StepSum sum(const PointRun& run, std::size_t segment, std::int64_t last) const;
   /// Over steps 1 to `last`, which stands in `segment`.
-  [[nodiscard]] Bytes peak_to(Run& run, std::size_t segment, std::int64_t last) const;
-  [[nodiscard]] StepSum sum_to(Run& run, std::size_t segment, std::int64_t last) const;
-  [[nodiscard]] Bytes cache_at(const Run& run, std::int64_t step) const;
-  [[nodiscard]] Bytes static_caches(const Run& run, std::int64_t end) const;
-  [[nodiscard]] Bytes pool(const Run& run, std::int64_t run_tokens);
-  [[nodiscard]] PointResult simulate(const Point& point, const Run& run) const;
+  [[nodiscard]] Bytes peak_to(PointRun& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] StepSum sum_to(PointRun& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] Bytes cache_at(const PointRun& run, std::int64_t step) const;
+  [[nodiscard]] Bytes static_caches(const PointRun& run, std::int64_t end) const;
+  [[nodiscard]] Bytes pool(const PointRun& run, std::int64_t run_tokens);
+  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run) const;
   template <class Visit>  // visit(column's index of the first, number of layers, moment)
-  void visit_runs(const Run& run, std::size_t segment, std::int64_t step, Visit&& visit) const;
+  void visit_runs(const PointRun& run, std::size_t segment, std::int64_t step, Visit&& visit) const;
 
   PointSpec spec_;
   Llm llm_;      // of one GPU
@@ -116,11 +71,11 @@ struct CompiledPoint::Impl {
   Bytes usable_;
   Bytes outside_;  // of load: context and weights
   bool is_static_;
-  std::unordered_map<const Method*, std::unique_ptr<Law>> laws_;  // looked up, never walked
-  std::unordered_map<std::int64_t, Law*> law_of_prompt_;
-  Run run_;
+  std::unordered_map<const Method*, std::unique_ptr<PointLaw>> laws_;  // looked up, never walked
+  std::unordered_map<std::int64_t, PointLaw*> law_of_prompt_;
+  PointRun run_;
   struct {
-    const Law* law = nullptr;
+    const PointLaw* law = nullptr;
     std::int64_t tokens = -1;
     Bytes bytes;
   } pool_;
@@ -140,14 +95,14 @@ CompiledPoint::Impl::Impl(PointSpec asked)
             .tensor_parallel = spec_.tensor_parallel,
             .vocab_size = spec_.llm->vocab_size,
             .measured_weights = spec_.options.weights},
-      usable_{static_cast<std::int64_t>(std::floor(
-          static_cast<double>(spec_.gpu->hbm_usable.count()) * stack_.usable_fraction))},
+      usable_{static_cast<std::int64_t>(
+          std::floor(static_cast<double>(spec_.gpu->hbm_usable.count()) * stack_.usable_fraction))},
       outside_{weights_held(base_)},
       is_static_{is_preallocated(stack_)} {
   for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
 }
 
-Law& CompiledPoint::Impl::law_of(std::int64_t prompt) {
+PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
   const auto known = law_of_prompt_.find(prompt);
   if (known != law_of_prompt_.end()) return *known->second;
   if (laws_.size() > kMostKept || law_of_prompt_.size() > kMostKept) {
@@ -156,26 +111,28 @@ Law& CompiledPoint::Impl::law_of(std::int64_t prompt) {
     run_ = {};
     pool_ = {};
   }
-  std::shared_ptr<const Method> method = spec_.method(prompt);
+  std::shared_ptr<const Method> method =
+      spec_.one_method && !laws_.empty() ? laws_.begin()->second->method : spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
-  std::unique_ptr<Law>& law = laws_[method.get()];
+  std::unique_ptr<PointLaw>& law = laws_[method.get()];
   if (!law) {
-    law = std::make_unique<Law>();
+    law = std::make_unique<PointLaw>();
     law->groups = layer_groups(llm_, *method);
     law->columns = layer_columns(law->groups, method->layers_alike());
+    for (const LayerColumn& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
     law->method = std::move(method);
   }
   law_of_prompt_[prompt] = law.get();
   return *law;
 }
 
-Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
-                                 std::int64_t allocated) {
+PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
+                                      std::int64_t allocated) {
   if (run_.law != nullptr && run_.batch == batch && run_.prompt == prompt &&
       run_.allocated == allocated) {
     return run_;
   }
-  Law& law = law_of(prompt);
+  PointLaw& law = law_of(prompt);
   run_.law = &law;
   run_.batch = batch;
   run_.prompt = prompt;
@@ -187,6 +144,7 @@ Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   run_.in.allocated = allocated;
   run_.rows.clear();
   for (const LayerGroup& group : law.groups) run_.rows.emplace_back(run_.in, group.first);
+  run_.prefilled = false;
   run_.prefill_time.reset();
   run_.decode = nullptr;
   run_.peaks.clear();
@@ -194,113 +152,25 @@ Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
 
   if (law.trajectories.size() > kMostKept) law.trajectories.clear();
   const std::int64_t attended = stack_.attends_allocated ? allocated : 0;
-  run_.trajectory = &law.trajectories
-                         .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
-                                      law.method->plain_rows())
-                         .first->second;
-  prefill(run_, false);
+  run_.trajectory =
+      &law.trajectories
+           .try_emplace({prompt, attended}, run_.in, law.columns, prompt, law.method->plain_rows())
+           .first->second;
   return run_;
 }
 
-void CompiledPoint::Impl::reach(Run& run, std::int64_t step) {
+void CompiledPoint::Impl::reach(PointRun& run, std::int64_t step) {
   run.trajectory->extend(run.in, step);
   if (run.decode != nullptr) return;
   auto& decodes = run.law->decodes;
   if (decodes.size() > kMostKept) decodes.clear();
   // Formats of their own treat a prompt's entries apart.
   const std::int64_t prompt = run.law->method->plain_rows() ? 0 : run.prompt;
-  run.decode =
-      &decodes.try_emplace({run.batch, prompt}, run.in, roofline_).first->second;
-}
-
-GraphFigures CompiledPoint::Impl::figures(const OpGraph& graph, bool times) const {
-  GraphFigures out{.time = {}, .alive = graph.alive_peak().bytes};
-  if (times) out.time = kvsim::evaluate(graph, roofline_).time;
-  return out;
-}
-
-/// As StaticRun's prefill, without what is told of it.
-void CompiledPoint::Impl::prefill(Run& run, bool times) const {
-  const CostInput& in = run.in;
-  const Law& law = *run.law;
-  const std::int64_t prompt = run.prompt;
-  const bool per_layer = law.method->prefill_peak() == PrefillPeak::kPerLayer;
-  Bytes standing;
-  Bytes peak;
-  Seconds device;
-  const auto around = [&](const OpGraph& graph) {
-    const GraphFigures once = figures(graph, times);
-    peak = std::max(peak, standing + once.alive);
-    device += once.time;
-  };
-  around(embed_tokens(in, prompt));
-
-  Bytes mask, embeddings;
-  for (const Tensor& t : resident_tensors(in, prompt)) {
-    (t.owner == Owner::kMask ? mask : embeddings) += t.bytes;
-  }
-  standing += mask;
-  struct Done {
-    std::int32_t like = -1;
-    std::int64_t kept = 0;
-    GraphFigures once;
-    Bytes cache;  // left after the layer
-  };
-  std::array<Done, 2> done;  // kinds of layers often alternate
-  std::size_t oldest = 0;
-  const auto layer_at = [&](const LayerColumn& column, std::int64_t kept) -> const Done& {
-    for (const Done& d : done) {
-      if (d.like == column.like && d.kept == kept) return d;
-    }
-    Done& d = done[std::exchange(oldest, 1 - oldest)];
-    const PrefillMoment moment{.prompt = prompt, .kept = kept, .score_rows = prompt};
-    d = {.like = column.like,
-         .kept = kept,
-         .once = figures(prefill_layer(in, column.first, moment), times),
-         .cache = is_static_ ? Bytes{}
-                             : run.rows[static_cast<std::size_t>(column.group)]
-                                   .cache(per_layer ? kept : prompt)
-                                   .total()};
-    return d;
-  };
-  bool compresses = false;
-  for (const LayerColumn& column : law.columns) {
-    const std::int64_t kept = run.trajectory->prompt_entries(column);
-    compresses = compresses || (!per_layer && kept != prompt);
-    const Done& d = layer_at(column, kept);
-    for (std::int32_t l = column.first; l < column.first + column.count; ++l) {
-      // In the first layer the embeddings are the layer's own input.
-      if (l == 1) standing += embeddings;
-      peak = std::max(peak, standing + d.once.alive);
-      standing += d.cache;
-    }
-    device += d.once.time * static_cast<double>(column.count);
-  }
-  around(output_logits(in, prompt));
-  standing = standing - mask - (llm_.n_layers() > 1 ? embeddings : Bytes{});
-
-  for (const LayerColumn& column : law.columns) {
-    const std::int64_t kept = run.trajectory->prompt_entries(column);
-    if (!compresses || kept == prompt) continue;
-    const GraphFigures once = figures(compress_layer(in, column.first, prompt, kept), times);
-    const CacheRows& rows = run.rows[static_cast<std::size_t>(column.group)];
-    const Bytes before = is_static_ ? Bytes{} : rows.cache(prompt).total();
-    const Bytes after = is_static_ ? Bytes{} : rows.cache(kept).total();
-    for (std::int32_t l = 0; l < column.count; ++l) {
-      peak = std::max(peak, standing - before + once.alive);
-      standing += after - before;
-    }
-    device += once.time * static_cast<double>(column.count);
-  }
-  run.prefill_peak = peak;
-  if (times) {
-    device = device * prefill_passes(in, prompt);
-    run.prefill_time = std::max(device, host_time(in, false)) + between_steps(in);
-  }
+  run.decode = &decodes.try_emplace({run.batch, prompt}, run.in, roofline_).first->second;
 }
 
 template <class Visit>
-void CompiledPoint::Impl::visit_runs(const Run& run, std::size_t segment, std::int64_t step,
+void CompiledPoint::Impl::visit_runs(const PointRun& run, std::size_t segment, std::int64_t step,
                                      Visit&& visit) const {
   const std::vector<LayerColumn>& columns = run.law->columns;
   for (std::size_t c = 0; c < columns.size();) {
@@ -317,9 +187,9 @@ void CompiledPoint::Impl::visit_runs(const Run& run, std::size_t segment, std::i
   }
 }
 
-Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment,
-                                       std::int64_t step) const {
-  Decode& decode = *run.decode;
+Seconds CompiledPoint::Impl::step_time(const PointRun& run, std::size_t segment, std::int64_t step,
+                                       bool by_graph) const {
+  DecodeForms& decode = *run.decode;
   Seconds device = decode.compiled.around().time;
   struct Done {
     std::int32_t like = -1;
@@ -338,9 +208,7 @@ Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment,
                  Done& d = done[std::exchange(oldest, 1 - oldest)];
                  d = {.like = column.like,
                       .moment = moment,
-                      .time = decode.compiled.layer(static_cast<std::size_t>(column.group), moment)
-                                  .cost(moment)
-                                  .time};
+                      .time = decode.time(column, moment, by_graph)};
                  found = &d;
                }
                device += found->time * static_cast<double>(layers);
@@ -349,9 +217,9 @@ Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment,
 }
 
 /// As StaticRun's decode_one: the highest that stands within a step, less what load put there.
-Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment,
-                                     std::int64_t step) const {
-  Decode& decode = *run.decode;
+Bytes CompiledPoint::Impl::step_peak(const PointRun& run, std::size_t segment, std::int64_t step,
+                                     bool by_graph) const {
+  DecodeForms& decode = *run.decode;
   Bytes standing = decode.resident;
   Bytes peak;
   struct Done {
@@ -369,7 +237,7 @@ Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment,
     Done& d = done[std::exchange(oldest, 1 - oldest)];
     d = {.like = column.like,
          .moment = moment,
-         .alive = decode.compiled.layer(group, moment).alive_peak(moment),
+         .alive = decode.alive(column, moment, by_graph),
          .before = {},
          .growth = left_behind(decode.in, column.first, moment).total()};
     if (!is_static_) {
@@ -397,7 +265,8 @@ Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment,
   return std::max(peak, standing + decode.compiled.around_peak());
 }
 
-StepSum CompiledPoint::Impl::sum(const Run& run, std::size_t segment, std::int64_t last) const {
+StepSum CompiledPoint::Impl::sum(const PointRun& run, std::size_t segment,
+                                 std::int64_t last) const {
   const std::int64_t first = run.trajectory->segments()[segment].first;
   StepShape shape = StepShape::kConvex;
   visit_runs(run, segment, first,
@@ -410,21 +279,21 @@ StepSum CompiledPoint::Impl::sum(const Run& run, std::size_t segment, std::int64
                }
              });
   return sum_steps(first, last, shape,
-                   [&](std::int64_t step) { return step_time(run, segment, step).count(); });
+                   [&](std::int64_t step) { return step_time(run, segment, step, false).count(); });
 }
 
-Bytes CompiledPoint::Impl::peak_to(Run& run, std::size_t segment, std::int64_t last) const {
+Bytes CompiledPoint::Impl::peak_to(PointRun& run, std::size_t segment, std::int64_t last) const {
   // Along a segment no tensor shrinks.
   if (run.peaks.empty()) run.peaks.emplace_back();
   while (run.peaks.size() <= segment) {
     const std::size_t next = run.peaks.size() - 1;
     run.peaks.push_back(std::max(
-        run.peaks.back(), step_peak(run, next, run.trajectory->segments()[next].last)));
+        run.peaks.back(), step_peak(run, next, run.trajectory->segments()[next].last, false)));
   }
-  return std::max(run.peaks[segment], step_peak(run, segment, last));
+  return std::max(run.peaks[segment], step_peak(run, segment, last, false));
 }
 
-StepSum CompiledPoint::Impl::sum_to(Run& run, std::size_t segment, std::int64_t last) const {
+StepSum CompiledPoint::Impl::sum_to(PointRun& run, std::size_t segment, std::int64_t last) const {
   const auto both = [](const StepSum& a, const StepSum& b) {
     return StepSum{.sum = a.sum + b.sum, .exact = a.exact && b.exact};
   };
@@ -437,7 +306,7 @@ StepSum CompiledPoint::Impl::sum_to(Run& run, std::size_t segment, std::int64_t 
   return both(run.sums[segment], sum(run, segment, last));
 }
 
-Bytes CompiledPoint::Impl::cache_at(const Run& run, std::int64_t step) const {
+Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) const {
   Bytes sum;
   const std::vector<LayerColumn>& columns = run.law->columns;
   const std::size_t segment = step > 0 ? run.trajectory->segment_of(step) : 0;
@@ -450,7 +319,7 @@ Bytes CompiledPoint::Impl::cache_at(const Run& run, std::int64_t step) const {
 }
 
 /// Room for the longest each layer will be: laws grow to their end, or to a budget reached before.
-Bytes CompiledPoint::Impl::static_caches(const Run& run, std::int64_t end) const {
+Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) const {
   Bytes sum;
   for (const LayerColumn& column : run.law->columns) {
     const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
@@ -460,18 +329,18 @@ Bytes CompiledPoint::Impl::static_caches(const Run& run, std::int64_t end) const
   return sum;
 }
 
-Bytes CompiledPoint::Impl::pool(const Run& run, std::int64_t run_tokens) {
+Bytes CompiledPoint::Impl::pool(const PointRun& run, std::int64_t run_tokens) {
   const std::int64_t tokens = stack_.prefill_chunk > 0 || stack_.max_model_len > 0 ? 0 : run_tokens;
   if (pool_.law != run.law || pool_.tokens != tokens) {
-    pool_ = {.law = run.law,
-             .tokens = tokens,
-             .bytes = engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options)
-                          .kv_cache};
+    pool_ = {
+        .law = run.law,
+        .tokens = tokens,
+        .bytes = engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options).kv_cache};
   }
   return pool_.bytes;
 }
 
-PointResult CompiledPoint::Impl::simulate(const Point& point, const Run& run) const {
+PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run) const {
   const StaticResult full = run_static({.llm = spec_.llm,
                                         .gpu = spec_.gpu,
                                         .stack = spec_.stack,
@@ -494,11 +363,11 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const Run& run) co
                   .inexact = {},
                   .simulated = kRetries};
   if (out.fits) {
-    out.times = PointTimes{.prefill = *full.prefill_time,
-                           .last_step = point.output_tokens > 0 ? full.timeline.back().time
-                                                                : Seconds{},
-                           .decode = *full.decode_time,
-                           .tok_s = full.throughput_tok_s.value_or(0)};
+    out.times =
+        PointTimes{.prefill = *full.prefill_time,
+                   .last_step = point.output_tokens > 0 ? full.timeline.back().time : Seconds{},
+                   .decode = *full.decode_time,
+                   .tok_s = full.throughput_tok_s.value_or(0)};
   }
   return out;
 }
@@ -507,10 +376,12 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   const auto& [batch, prompt, output] = point;
   KVSIM_CHECK(batch >= 1 && prompt >= 1 && output >= 0,
               "batch {} and prompt {} at least 1, output {} at least 0", batch, prompt, output);
-  const std::int64_t end = std::max(
-      prompt + output, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
+  const std::int64_t end =
+      std::max(prompt + output, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
-  Run& run = run_of(batch, prompt, by_end ? end : 0);
+  PointRun& run = run_of(batch, prompt, by_end ? end : 0);
+
+  if (!run.prefilled || (times && !run.prefill_time)) evaluate_prefill(run, roofline_, times);
 
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
@@ -527,46 +398,58 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
                   .simulated = {}};
   if (stack_.growth == CacheGrowth::kPaged) out.fits = placed <= pool(run, prompt + output);
   if (out.fits && out.prefill_peak > usable_ && run.law->method->needs().retries_smaller_chunks) {
-    return simulate(point, run);
+    PointResult simulated = simulate(point, run);
+    if (!times) simulated.times.reset();
+    return simulated;
   }
   std::size_t segment = 0;
+  const bool few = output <= kFewSteps && by_graphs(*run.law);
+  Bytes decode_peak;
   if (output > 0) {
     reach(run, output);
     segment = run.trajectory->segment_of(output);
-    out.decode_peak = load + peak_to(run, segment, output);
+    if (!few) decode_peak = peak_to(run, segment, output);
+    for (std::int64_t step = 1; few && step <= output; ++step) {
+      decode_peak =
+          std::max(decode_peak, step_peak(run, run.trajectory->segment_of(step), step, true));
+    }
+    out.decode_peak = load + decode_peak;
   }
   out.kv_bytes = is_static_ ? placed : cache_at(run, output);
   out.fits = out.fits && out.peak() <= usable_;
   if (!times || !out.fits) return out;
 
-  if (!run.prefill_time) prefill(run, true);
   PointTimes& t = out.times.emplace();
   t.prefill = *run.prefill_time;
   if (output == 0) return out;
-  const StepSum steps = sum_to(run, segment, output);
+  StepSum steps;
+  if (!few) steps = sum_to(run, segment, output);
+  for (std::int64_t step = 1; few && step <= output; ++step) {
+    steps.sum += step_time(run, run.trajectory->segment_of(step), step, true).count();
+  }
   t.decode = Seconds{steps.sum};
-  t.last_step = step_time(run, segment, output);
-  t.tok_s = static_cast<double>(batch) * static_cast<double>(output) /
-            (t.prefill + t.decode).count();
+  t.last_step = step_time(run, segment, output, few);
+  t.tok_s =
+      static_cast<double>(batch) * static_cast<double>(output) / (t.prefill + t.decode).count();
   if (!steps.exact) out.inexact = kKernels;
   return out;
 }
 
-PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt,
-                                       std::int64_t step) {
+PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step) {
   KVSIM_CHECK(batch >= 1 && prompt >= 1 && step >= 1, "batch {}, prompt {} and step {} at least 1",
               batch, prompt, step);
-  const std::int64_t end = std::max(
-      prompt + step, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
+  const std::int64_t end =
+      std::max(prompt + step, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
-  Run& run = run_of(batch, prompt, by_end ? end : 0);
+  PointRun& run = run_of(batch, prompt, by_end ? end : 0);
   reach(run, step);
   const std::size_t segment = run.trajectory->segment_of(step);
+  const bool few = step <= kFewSteps && by_graphs(*run.law);
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
   const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
-  return {.time = step_time(run, segment, step),
-          .peak = load + placed + step_peak(run, segment, step),
+  return {.time = step_time(run, segment, step, few),
+          .peak = load + placed + step_peak(run, segment, step, few),
           .kv = is_static_ ? placed : cache_at(run, step)};
 }
 

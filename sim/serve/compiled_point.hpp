@@ -18,9 +18,10 @@ struct PointSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
-  /// The method as settled for a prompt of that many tokens, asked for once a prompt. One object
-  /// given for several prompts shares among them what is worked out for it.
+  /// The method as settled for a prompt of that many tokens, asked for once a prompt.
   std::function<std::shared_ptr<const Method>(std::int64_t prompt)> method;
+  /// True: it gives one object for all prompts, among which what is worked out for it is shared.
+  bool one_method = false;
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   const Calibration* calibration = nullptr;
@@ -44,15 +45,15 @@ struct PointTimes {
 
 struct PointResult {
   bool fits = false;
-  Bytes usable;        // what the stack may use
-  Bytes prefill_peak;  // what the run takes, whether or not there is so much
-  Bytes decode_peak;   // 0 without decode steps
-  Bytes kv_bytes;      // cache and side data at the end, whole batch
+  Bytes usable;                     // what the stack may use
+  Bytes prefill_peak;               // what the run takes, whether or not there is so much
+  Bytes decode_peak;                // 0 without decode steps
+  Bytes kv_bytes;                   // cache and side data at the end, whole batch
   std::optional<PointTimes> times;  // nullopt where it does not fit
   /// Where not empty, `decode` and `tok_s` are a quadrature, within 1e-3, and this says why.
   std::string_view inexact;
-  /// Where not empty, run_static itself gave the figures, and this says why; those of a run that does
-  /// not fit are then up to its refusal.
+  /// Where not empty, run_static itself gave the figures, and this says why; those of a run that
+  /// does not fit are then up to its refusal.
   std::string_view simulated;
 
   [[nodiscard]] Bytes peak() const { return std::max(prefill_peak, decode_peak); }
@@ -69,9 +70,10 @@ struct PointStep {
 /// run_static for many sizes of one (model, GPU, stack, method, formats, calibration): the same
 /// operators and laws, less what is told of a run. What depends on the combination alone is worked
 /// out once; decode steps of a batch size are reduced to coefficients (CompiledDecode); where the
-/// method's law rises by whole entries from step to step, memory stands highest at the last of them,
-/// and times that are sums of maxima of lines are summed as the lines that they are. Bytes are
-/// run_static's to the byte, times its to rounding, but for sums that say that they are inexact.
+/// method's law rises by whole entries from step to step, memory stands highest at the last of
+/// them, and times that are sums of maxima of lines are summed as the lines that they are. Bytes
+/// are run_static's to the byte, times its to rounding, but for sums that say that they are
+/// inexact.
 ///
 /// The last (batch, prompt) is kept, so that points whose outputs differ are cheapest one after
 /// another. Results do not depend on the order of the questions. Not for several threads at once.

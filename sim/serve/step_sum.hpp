@@ -19,9 +19,10 @@ struct StepSum {
 };
 
 /// Sum of f(first) … f(last), both included, f > 0. Convex shapes are halved until each part is a
-/// line. Of others a part is taken for one where its middle and its quarters stray from it by no more
-/// than 3e-4, or by what is worth 1e-4 of the sum: staircases of a kernel's waves and pages average
-/// out. Against the sum step by step, fitted kernels were within 2.4e-4 (81 runs of three models).
+/// line. Of others a part is taken for one where its middle and its quarters stray from it by no
+/// more than 3e-4, or by what is worth 1e-4 of the sum: staircases of a kernel's waves and pages
+/// average out. Against the sum step by step, fitted kernels were within 2.4e-4 (81 runs of three
+/// models).
 template <class F>
 [[nodiscard]] StepSum sum_steps(std::int64_t first, std::int64_t last, StepShape shape, F&& f) {
   constexpr double kRounding = 1e-12;
@@ -61,7 +62,8 @@ template <class F>
       const double fr = f(r);
       if (std::abs(fq - mean(fa, fm)) <= bend && std::abs(fr - mean(fm, fb)) <= bend) {
         out.exact = false;
-        out.sum += line(a, fa, q, fq) + line(q, fq, m, fm) + line(m, fm, r, fr) + line(r, fr, b, fb);
+        out.sum +=
+            line(a, fa, q, fq) + line(q, fq, m, fm) + line(m, fm, r, fr) + line(r, fr, b, fb);
         return;
       }
     }

@@ -45,7 +45,9 @@ void Trajectory::extend(const CostInput& in, std::int64_t step) {
     for (std::size_t c = 0; c < n; ++c) {
       now_.push_back(decode_moment(in, first_layers_[c], prompt_, prompt_ + at, held_[c]));
     }
-    const auto rises = [](std::int64_t from, std::int64_t to) { return to == from || to == from + 1; };
+    const auto rises = [](std::int64_t from, std::int64_t to) {
+      return to == from || to == from + 1;
+    };
     bool joins = joins_ && !segments_.empty();
     const bool second = joins && segments_.back().first == segments_.back().last;
     for (std::size_t c = 0; joins && c < n; ++c) {

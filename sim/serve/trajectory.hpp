@@ -27,8 +27,8 @@ class Trajectory {
     std::int64_t last = 1;
   };
 
-  /// Of `in` the model, method, stack and `allocated` matter. Unless `joins`, every step is a segment
-  /// of its own.
+  /// Of `in` the model, method, stack and `allocated` matter. Unless `joins`, every step is a
+  /// segment of its own.
   Trajectory(const CostInput& in, const std::vector<LayerColumn>& columns, std::int64_t prompt,
              bool joins);
 
@@ -39,7 +39,8 @@ class Trajectory {
   [[nodiscard]] std::size_t segment_of(std::int64_t step) const;
   [[nodiscard]] DecodeMoment moment(std::size_t segment, const LayerColumn& column,
                                     std::int64_t step) const {
-    const Line& line = lines_[segment * first_layers_.size() + static_cast<std::size_t>(column.law)];
+    const Line& line =
+        lines_[segment * first_layers_.size() + static_cast<std::size_t>(column.law)];
     return line.at(step - segments_[segment].first);
   }
   /// Entries after prefill.

@@ -1,0 +1,110 @@
+#pragma once
+
+// What compiled_point.cpp keeps of methods, batch sizes and the run asked for last.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/cost/compiled.hpp"
+#include "models/cost/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "sim/serve/step_sum.hpp"
+#include "sim/serve/trajectory.hpp"
+
+namespace kvsim {
+
+/// Times of one graph, and the most its tensors take.
+struct GraphFigures {
+  Seconds time;
+  Bytes alive;
+};
+
+/// All decode steps of one batch size.
+struct DecodeForms {
+  DecodeForms(const CostInput& input, const Roofline& roofline)
+      : in{input}, compiled{in, roofline}, roofline_{roofline} {
+    for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
+    for (const LayerGroup& group : compiled.groups()) rows.emplace_back(in, group.first);
+    between = between_steps(in);
+  }
+  DecodeForms(const DecodeForms&) = delete;
+  DecodeForms& operator=(const DecodeForms&) = delete;
+
+  /// One layer's step, by its compiled form or by its graph.
+  [[nodiscard]] Seconds time(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
+    if (by_graph) return on_graph(column, moment).time;
+    return compiled.layer(static_cast<std::size_t>(column.group), moment).cost(moment).time;
+  }
+  [[nodiscard]] Bytes alive(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
+    if (by_graph) return on_graph(column, moment).alive;
+    return compiled.layer(static_cast<std::size_t>(column.group), moment).alive_peak(moment);
+  }
+
+  CostInput in;
+  CompiledDecode compiled;
+  Bytes resident;
+  std::vector<CacheRows> rows;  // by group
+  Seconds between;
+
+ private:
+  struct Known {
+    std::int32_t like = -1;
+    DecodeMoment moment{};
+    GraphFigures figures;
+  };
+  const GraphFigures& on_graph(const LayerColumn& column, const DecodeMoment& moment) {
+    for (const Known& k : known_) {
+      if (k.like == column.like && k.moment == moment) return k.figures;
+    }
+    const OpGraph graph = decode_layer(in, column.first, moment);
+    Known& k = known_[std::exchange(oldest_, 1 - oldest_)];
+    k = {.like = column.like,
+         .moment = moment,
+         .figures = {.time = evaluate(graph, roofline_).time, .alive = graph.alive_peak().bytes}};
+    return k.figures;
+  }
+
+  const Roofline& roofline_;
+  std::array<Known, 2> known_;  // kinds of layers often alternate
+  std::size_t oldest_ = 0;
+};
+
+/// A method settled for some prompts, and what was worked out for it.
+struct PointLaw {
+  std::shared_ptr<const Method> method;
+  std::vector<LayerGroup> groups;
+  std::vector<LayerColumn> columns;
+  std::int32_t laws = 0;                                                     // of the columns
+  std::map<std::pair<std::int64_t, std::int64_t>, Trajectory> trajectories;  // (prompt, allocated)
+  std::map<std::pair<std::int64_t, std::int64_t>, DecodeForms> decodes;      // (batch, prompt or 0)
+};
+
+/// One (batch, prompt), without its output.
+struct PointRun {
+  PointLaw* law = nullptr;
+  std::int64_t batch = 0;
+  std::int64_t prompt = 0;
+  std::int64_t allocated = 0;
+  CostInput in;
+  std::vector<CacheRows> rows;  // by group
+  bool prefilled = false;
+  Bytes prefill_peak;  // less what load put there
+  std::optional<Seconds> prefill_time;
+  Trajectory* trajectory = nullptr;
+  DecodeForms* decode = nullptr;
+  // Of all steps before the trajectory's n-th segment, as far as they were asked for.
+  std::vector<Bytes> peaks;  // less what load put there
+  std::vector<StepSum> sums;
+};
+
+/// Fills in the run's prefill: its peak and, if asked for, its time. As StaticRun's, without what
+/// is told of it; score matrices are taken whole.
+void evaluate_prefill(PointRun& run, const Roofline& roofline, bool times);
+
+}  // namespace kvsim
