@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -51,6 +53,7 @@ class StaticRun {
 
  private:
   /// What the run takes for granted that the real stack or GPU does otherwise.
+  [[nodiscard]] std::string provenance() const;
   [[nodiscard]] bool load();
   [[nodiscard]] bool blocks_suffice();
   [[nodiscard]] bool prefill();
@@ -76,6 +79,7 @@ class StaticRun {
   [[nodiscard]] LayerCache stored(std::int32_t layer, std::int64_t entries) const;
   void sample(std::int64_t step, Bytes peak, Seconds time);
   void explain_times();
+  void find_intervals();
   void simulate_allocator();
   void finish();
 
@@ -83,6 +87,7 @@ class StaticRun {
   Stack stack_;  // as the run sets it
   StaticSpec spec_;
   bool explains_;
+  bool finds_intervals_;
   Calibration calibration_;
   CostInput in_;
   Roofline roofline_;
@@ -114,6 +119,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
       stack_{with_options(*spec.stack, spec.options)},
       spec_{spec},
       explains_{options.time_terms},
+      finds_intervals_{options.intervals},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
       in_{.llm = &llm_,
           .method = spec.method.get(),
@@ -145,8 +151,18 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     result_.startup = engine_startup(in_, spec.gpu->hbm_usable,
                                      spec.prompt_tokens + spec.output_tokens, spec.options);
   }
-  result_.calibration = calibration_.provenance;
+  result_.calibration_id = calibration_.id;
+  result_.calibration = provenance();
   result_.notes = assumptions(spec_, in_);
+}
+
+/// Where this run's rates come from: a calibration of kernels says nothing of a stack that names
+/// none.
+std::string StaticRun::provenance() const {
+  if (calibration_.kernels == nullptr || !stack_.kernels.empty()) return calibration_.provenance;
+  return fmt::format("no fitted kernels, stack {} names none: {}", stack_.name,
+                     roofline_.is_bound() ? "rates of the data sheet"
+                                          : "shares of the data sheet by its profile");
 }
 
 StaticResult StaticRun::run() {
@@ -184,6 +200,7 @@ void StaticRun::finish() {
     result_.timeline.push_back(*last_);
   }
   if (explains_) explain_times();
+  if (finds_intervals_) find_intervals();
   if (spec_.allocator && result_.usable_hbm >= spec_.stack->context) simulate_allocator();
   result_.kv_bytes = cache_total();
   for (const LayerCache& cache : caches_) result_.kv_bytes_per_layer.push_back(cache.total());
@@ -202,6 +219,41 @@ void StaticRun::explain_times() {
   add(0, *result_.prefill_time);
   if (last_->step >= 1) add(1, first_decode_);
   if (last_->step > 1) add(last_->step, last_->time);
+}
+
+void StaticRun::find_intervals() {
+  RunIntervals out;
+  const std::int64_t prompt = spec_.prompt_tokens;
+  std::vector<Step> prefill, decode;
+  if (result_.prefill_time) {
+    prefill.push_back(prefill_step(in_, prompt, layer_score_rows_));
+    out.prefill = sum_interval(*result_.prefill_time, prefill, roofline_);
+  }
+  if (result_.decode_time && spec_.output_tokens > 0) {
+    // The first, the middle and the last: in between, errors change as the cache grows.
+    const std::int64_t n = spec_.output_tokens;
+    const std::set<std::int64_t> numbers{1, (n + 1) / 2, n};
+    for (const std::int64_t number : numbers) {
+      decode.push_back(decode_step(in_, prompt, prompt + number));
+    }
+    out.decode = sum_interval(*result_.decode_time, decode, roofline_);
+  }
+  prefill.insert(prefill.end(), decode.begin(), decode.end());
+  out.time_basis = time_basis(prefill, roofline_, stack_);
+  if (const auto residual = memory_residual(stack_); residual && result_.oom) {
+    out.memory_basis = residual->basis;  // how high it stood before the refusal is the GPU's doing
+  } else if (residual) {
+    Bytes cache;
+    for (const Owner owner : {Owner::kKvCache, Owner::kSideData}) {
+      const auto found = result_.peak_owners.find(std::string{name_of(owner)});
+      if (found != result_.peak_owners.end()) cache += found->second;
+    }
+    out.peak = peak_interval(*residual, result_.peak_hbm, cache);
+    out.memory_basis = residual->basis;
+  } else {
+    out.memory_basis = fmt::format("none: stack {} holds tensors alone, a bound", stack_.name);
+  }
+  result_.intervals = std::move(out);
 }
 
 void StaticRun::simulate_allocator() {
@@ -648,6 +700,38 @@ void StaticRun::sample(std::int64_t step, Bytes peak, Seconds time) {
   last_ = now;
 }
 
+/// Tokens at the OOM of the same run with `factor` times the memory use; nullopt: it fits.
+std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryResidual& residual,
+                                          double factor, Bytes not_cache) {
+  const Stack stack = with_options(*spec.stack, spec.options);
+  const Gpu gpu = with_memory_for(*spec.gpu, stack, residual, factor, not_cache);
+  StaticSpec other = spec;
+  other.gpu = &gpu;
+  other.allocator.reset();
+  constexpr std::size_t kFewest = 3;
+  const StaticResult result = StaticRun{other, {.max_samples = kFewest}}.run();
+  if (!result.oom) return std::nullopt;
+  return result.oom->tokens;
+}
+
+void find_oom_range(const StaticSpec& spec, StaticResult& result) {
+  const auto residual = memory_residual(*spec.stack);
+  if (!residual) return;
+  RunIntervals& intervals = *result.intervals;
+  Bytes not_cache = result.peak_hbm;
+  if (result.startup) {
+    const EngineStartup& start = *result.startup;
+    not_cache = start.weights + start.non_torch + start.activation;
+  }
+  // What fits with room for the whole interval needs no second run.
+  const bool roomy =
+      intervals.peak && !residual->without_cache && intervals.peak->high <= result.usable_hbm;
+  if (!roomy) intervals.oom_low = oom_tokens_at(spec, *residual, residual->high, not_cache);
+  if (result.oom) {
+    intervals.oom_high = oom_tokens_at(spec, *residual, residual->low, not_cache);
+  }
+}
+
 }  // namespace
 
 StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
@@ -658,7 +742,9 @@ StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
               "batch {} and prompt {} at least 1, output {} at least 0", spec.batch,
               spec.prompt_tokens, spec.output_tokens);
   KVSIM_CHECK(options.max_samples >= 3, "a timeline of {} samples", options.max_samples);
-  return StaticRun{spec, options}.run();
+  StaticResult result = StaticRun{spec, options}.run();
+  if (options.intervals) find_oom_range(spec, result);
+  return result;
 }
 
 }  // namespace kvsim
