@@ -5,11 +5,13 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <tuple>
 
 #include <fmt/format.h>
 
 #include "models/cost/kernels/work.hpp"
+#include "sim/engine/parallel.hpp"
 #include "validation/fit.hpp"
 #include "validation/kernel_accuracy.hpp"
 
@@ -113,7 +115,7 @@ std::string calibration_file_name(const KernelCalibrationFile& file) {
 
 std::vector<KernelCalibrationFile> calibrate_kernels(
     const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
-    const std::function<void(const std::string&)>& progress) {
+    const std::function<void(double)>& progress) {
   using Key = std::tuple<std::string, int, std::string, std::string>;  // GPU, op, stack, format
   std::map<Key, Pointers> groups;
   for (const MeasuredFile& file : files) {
@@ -122,13 +124,22 @@ std::vector<KernelCalibrationFile> calibrate_kernels(
           .push_back(&row);
     }
   }
+  std::vector<std::pair<Key, Pointers>> tasks;
+  for (auto& [key, rows] : groups) {
+    if (rows.size() >= kLeastRows) tasks.emplace_back(key, std::move(rows));
+  }
+  std::vector<KernelCalibration> fits(tasks.size());
+  std::mutex mutex;
+  std::size_t done = 0;
+  parallel_for(tasks.size(), 0, [&](std::size_t i) {
+    fits[i] = calibrate(tasks[i].second, {});
+    const std::scoped_lock lock{mutex};
+    ++done;
+    if (progress) progress(static_cast<double>(done) / static_cast<double>(tasks.size()));
+  });
   std::map<std::pair<std::string, int>, KernelCalibrationFile> out;
-  for (const auto& [key, rows] : groups) {
-    if (rows.size() < kLeastRows) continue;
-    const auto& [gpu, op, stack, format] = key;
-    if (progress) {
-      progress(fmt::format("{} {} {} {}", name_of(static_cast<KernelOp>(op)), gpu, stack, format));
-    }
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const auto& [gpu, op, stack, format] = tasks[i].first;
     KernelCalibrationFile& file = out[{gpu, op}];
     file.gpu = gpu;
     file.provenance = provenance;
@@ -136,7 +147,7 @@ std::vector<KernelCalibrationFile> calibrate_kernels(
     file.split =
         "a fifth of the shapes, by a hash of the shape's name, was kept from the fit; so were rows "
         "faster than the data sheet allows";
-    file.entries.push_back(calibrate(rows, {}));
+    file.entries.push_back(std::move(fits[i]));
   }
   std::vector<KernelCalibrationFile> list;
   for (auto& [key, file] : out) list.push_back(std::move(file));

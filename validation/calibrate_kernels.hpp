@@ -11,10 +11,11 @@ namespace kvsim {
 
 /// Fits every (op, GPU, stack, format) that has at least `least_rows` rows, with the held-out
 /// shapes kept from it, and says how well each holds on both parts. One file a GPU and family, in
-/// the order of their names. `progress` is called before each fit with its name.
+/// the order of their names. Fits run side by side;
+/// `progress` is called after each with the share that is done.
 [[nodiscard]] std::vector<KernelCalibrationFile> calibrate_kernels(
     const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
-    const std::function<void(const std::string&)>& progress = {});
+    const std::function<void(double)>& progress = {});
 
 inline constexpr std::size_t kLeastRows = 16;
 

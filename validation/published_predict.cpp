@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/roofline.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/scenario/points.hpp"
@@ -66,6 +67,9 @@ class RowPrediction {
   bool is_steady() const;
   std::int64_t batch(PublishedRuns& runs);
   const StaticResult& fitting(PublishedRuns& runs, const RunSize& size);
+  void note_rates(const StaticResult& result) {
+    extrapolated_ = extrapolated_ || (of_time_ && result.calibration == Calibration{}.provenance);
+  }
 
   // Times, s.
   double step_time(PublishedRuns& runs);
@@ -91,7 +95,8 @@ class RowPrediction {
   const PublishedSetup& setup_;
   const Llm& llm_;
   std::vector<std::string>& assumed_;
-  bool extrapolated_ = false;
+  bool of_time_ = false;
+  bool extrapolated_ = false;  // a time that no calibration of kernels stands behind
 };
 
 std::int64_t RowPrediction::prompt() {
@@ -143,6 +148,7 @@ std::int64_t RowPrediction::batch(PublishedRuns& runs) {
 
 const StaticResult& RowPrediction::fitting(PublishedRuns& runs, const RunSize& size) {
   const StaticResult& result = runs.run(size);
+  note_rates(result);
   if (result.oom) throw ran_out(*result.oom);
   return result;
 }
@@ -154,6 +160,7 @@ double RowPrediction::step_time(PublishedRuns& runs) {
 
 double RowPrediction::prefill_time(PublishedRuns& runs, std::int64_t n) {
   const StaticResult& result = runs.run({.batch = n, .prompt = prompt(), .steps = 0});
+  note_rates(result);
   if (result.prefill_time) return result.prefill_time->count();
   if (!runs.is_paged() || n < 2) throw ran_out(*result.oom);
   // An engine prefills what a pass takes, whatever waits behind it.
@@ -170,6 +177,7 @@ RowPrediction::Generation RowPrediction::generation(PublishedRuns& runs) {
   if (!flows) {
     const StaticResult& result =
         runs.run({.batch = out.batch, .prompt = prompt(), .steps = out.steps});
+    note_rates(result);
     if (!result.oom) {
       out.prefill_s = result.prefill_time->count();
       out.decode_s = result.decode_time ? result.decode_time->count() : 0;
@@ -212,7 +220,7 @@ double RowPrediction::time_figure(std::string_view name) {
   need("weights");
   need("stack");
   PublishedRuns runs = own_runs();
-  extrapolated_ = true;  // until a calibration covers it
+  of_time_ = true;
   const bool decode_only = has_text(row_.note, "minus a separate prefill");
   const double gpus = setup_.gpus;
   if (setup_.recomputes_window) {
@@ -278,6 +286,7 @@ double RowPrediction::peak_bytes(PublishedRuns& runs) {
 
 double RowPrediction::cache_bytes(PublishedRuns& runs) {
   const RunSize size{.batch = batch(runs), .prompt = prompt(), .steps = 0};
+  runs.check(size);
   const auto bytes = kv_bytes_wanted(runs.spec(size));
   if (!bytes) throw NotExpressible{"what the method keeps depends on the data"};
   return count(*bytes);
@@ -326,7 +335,7 @@ double RowPrediction::capacity_figure(std::string_view name) {
   if (setup_.value && static_cast<double>(start) == *setup_.value) {
     return static_cast<double>(runs.longest_prompt(n, std::int64_t{1} << 23));
   }
-  for (std::int64_t steps = 1 << 14; steps <= 1 << 22; steps *= 4) {
+  for (std::int64_t steps = 1 << 14; steps <= 1 << 20; steps *= 4) {
     const StaticResult& result = runs.run({.batch = n, .prompt = start, .steps = steps});
     if (result.oom) return static_cast<double>(result.oom->tokens - 1);
   }
@@ -374,6 +383,7 @@ double RowPrediction::relative_figure(std::string_view name) {
     plain.kv_dtype = spec.kv_dtype;
     PublishedRuns mine{row_, plain, llm_, *setup_.method};
     PublishedRuns full{row_, plain, llm_, {.name = "full", .params = {}, .budget = {}}};
+    mine.check(size);
     const auto kept = kv_bytes_wanted(mine.spec(size));
     const auto all = kv_bytes_wanted(full.spec(size));
     if (!kept || !all) throw NotExpressible{"what the method keeps depends on the data"};
@@ -409,7 +419,7 @@ double RowPrediction::relative_figure(std::string_view name) {
         peak ? peak_bytes(mine) / peak_bytes(base) : cache_bytes(mine) / cache_bytes(base);
     return name == "relative_memory" ? ratio : 100 * (1 - ratio);
   }
-  extrapolated_ = true;
+  of_time_ = true;
   if (name == "relative_throughput") return throughput(mine) / throughput(base);
   if (name == "relative_latency") return throughput(base) / throughput(mine);
   if (name == "relative_max_batch") {
@@ -453,11 +463,66 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
     case MetricKind::kTime:
       return time_figure(metric.name);
     case MetricKind::kKernel:
-      throw NotExpressible{"no time model of single kernels yet"};
+      break;
     case MetricKind::kRelative:
       return relative_figure(metric.name);
   }
   throw NotExpressible{"no rule"};
+}
+
+/// Arithmetic rate of causal or full attention as a kernel of its own, FLOP/s. Rows give the head
+/// dimension, the hidden width (heads times that), and all tokens; the batch fills them up.
+double attention_rate(const PublishedRow& row, const PublishedSetup& setup) {
+  if (setup.gpu == nullptr) throw NotExpressible{*setup.why_missing("gpu")};
+  if (setup.stack == nullptr) throw NotExpressible{*setup.why_missing("stack")};
+  if (!setup.prompt) throw NotExpressible{*setup.why_missing("prompt")};
+  if (!setup.weights) throw NotExpressible{*setup.why_missing("weights")};
+  const auto head_dim = number_at(row.method_params, "head dim");
+  const auto hidden = number_at(row.method_params, "hidden");
+  const auto total = number_at(row.method_params, "total");
+  if (!head_dim || !hidden || !total || *head_dim < 1) {
+    throw NotExpressible{"an attention kernel without head dimension, width and tokens"};
+  }
+  const auto tokens = static_cast<double>(setup.prompt->tokens);
+  const double heads = *hidden / *head_dim;
+  const double batch = std::max(1.0, std::round(*total / tokens));
+  const double share =
+      has_text(row.method_params, "causal true") || has_text(row.method_params, "causal=true")
+          ? 0.5
+          : 1.0;
+  const double flops = 4 * batch * heads * tokens * tokens * *head_dim * share;
+  const double element = bits_of(setup.weights->weights) / 8.0;
+  const double vectors = 4 * batch * heads * tokens * *head_dim * element;  // Q, K, V, output
+  const Roofline roofline{*setup.gpu, *setup.stack, Calibration{}};
+  Op op{.name = "attention",
+        .family = OpFamily::kPrefillAttention,
+        .flops = FlopCount{flops},
+        .bytes_read = vectors * 0.75,
+        .bytes_written = vectors * 0.25,
+        .dtype = setup.weights->weights};
+  double seconds = roofline.time(op).count();
+  if (setup.stack->attention == AttentionExec::kEager) {
+    // Scores written; read and written by the mask's sum, the softmax and the dropout; read by the
+    // second product. No half is spared by the mask. Source: Dao-AILab/flash-attention
+    // benchmarks/benchmark_flash_attention.py, attention_pytorch.
+    const double scores = batch * heads * tokens * tokens * element;
+    op.flops = FlopCount{flops / share};
+    seconds = roofline.time(op).count() + roofline
+                                              .time({.name = "score matrices",
+                                                     .family = OpFamily::kElementwise,
+                                                     .bytes_read = 4 * scores,
+                                                     .bytes_written = 4 * scores,
+                                                     .launches = 3,
+                                                     .dtype = setup.weights->weights})
+                                              .count();
+  }
+  // FlashAttention-2 has Ampere's instructions alone: 35 % of an H100's rate where FlashAttention-3
+  // has 75 % (Shah et al. 2024, abstract).
+  constexpr double kAmpereCode = 35.0 / 75.0;
+  if (has_text(row.framework, "flashattention-2") && setup.gpu->generation == "hopper") {
+    seconds /= kAmpereCode;
+  }
+  return flops / seconds;
 }
 
 }  // namespace
@@ -482,12 +547,16 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
   }
   double sum = 0;
   try {
+    if (metric->kind == MetricKind::kKernel) {
+      out.value = attention_rate(row, setup) / 1e12;
+      out.extrapolated = true;
+      return out;
+    }
     for (const Llm* llm : setup.llms) {
       RowPrediction prediction{row, setup, *llm, out.assumed};
       sum += prediction.predict(*metric);
       out.extrapolated = out.extrapolated || prediction.extrapolated();
     }
-    if (setup.llms.empty()) throw NotExpressible{"no time model of single kernels yet"};
   } catch (const NotExpressible& refusal) {
     return refuse(refusal.why);
   } catch (const RanOut& refusal) {

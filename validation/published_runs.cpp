@@ -4,8 +4,11 @@
 #include <cmath>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "models/methods/measured.hpp"
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
 #include "sim/scenario/keys.hpp"
 
 namespace kvsim {
@@ -37,6 +40,26 @@ std::int64_t largest(std::int64_t most, Fits fits) {
     (fits(middle) ? good : bad) = middle;
   }
   return good;
+}
+
+}  // namespace
+
+namespace {
+
+/// Whether the run's bytes can be counted exactly.
+bool is_countable(const Llm& llm, const RunSize& size) {
+  constexpr double kMostBytes = 0x1p58;
+  const auto batch = static_cast<double>(size.batch);
+  const auto prompt = static_cast<double>(size.prompt);
+  const double tokens = prompt + static_cast<double>(size.steps);
+  double cache = 0;
+  double scores = 0;
+  for (const LayerSpec& layer : llm.layers) {
+    const AttentionSpec& a = layer.attention;
+    cache += batch * tokens * 4 * a.n_heads * (a.head_dim + a.v_head_dim);
+    scores = std::max(scores, batch * prompt * prompt * 16 * a.n_heads);
+  }
+  return std::max(cache, scores) < kMostBytes && size.prompt <= kMostTokens;
 }
 
 }  // namespace
@@ -92,6 +115,7 @@ std::optional<std::int64_t> PublishedRuns::pass_tokens(const RunSize& size) cons
 
 StaticSpec PublishedRuns::spec(const RunSize& size) {
   StaticSpec spec;
+  spec.calibration = &builtin_calibration();
   spec.llm = &llm_;
   spec.gpu = gpu_;
   spec.stack = stack_;
@@ -112,9 +136,23 @@ StaticSpec PublishedRuns::spec(const RunSize& size) {
   return spec;
 }
 
+void PublishedRuns::check(const RunSize& size) const {
+  constexpr std::int64_t kMostSteps = std::int64_t{1} << 20;
+  if (size.steps > kMostSteps) {
+    throw InputError{fmt::format("an output of {} tokens: more than {} are not run step by step",
+                                 size.steps, kMostSteps)};
+  }
+  if (!is_countable(llm_, size)) {
+    throw InputError{
+        fmt::format("batch {} of {} + {} tokens is beyond what can be counted in bytes", size.batch,
+                    size.prompt, size.steps)};
+  }
+}
+
 const StaticResult& PublishedRuns::run(const RunSize& size) {
   const auto found = results_.find(size);
   if (found != results_.end()) return found->second;
+  check(size);
   StaticSpec one = spec(size);
   // How the prompt came into the cache is not part of a row about one decode step: whether that
   // fits is asked of the step alone.
@@ -159,14 +197,20 @@ EngineStartup PublishedRuns::startup() {
 }
 
 std::int64_t PublishedRuns::largest_batch(std::int64_t prompt, std::int64_t steps) {
+  constexpr std::int64_t kMostSearched = std::int64_t{1} << 17;  // a search makes some forty runs
+  if (steps > kMostSearched) {
+    throw InputError{fmt::format("no search for a batch over an output of {} tokens", steps)};
+  }
   return largest(kMostBatch, [&](std::int64_t batch) {
-    return !run({.batch = batch, .prompt = prompt, .steps = steps}).oom;
+    const RunSize size{.batch = batch, .prompt = prompt, .steps = steps};
+    return is_countable(llm_, size) && !run(size).oom;
   });
 }
 
 std::int64_t PublishedRuns::longest_prompt(std::int64_t batch, std::int64_t most) {
   return largest(most, [&](std::int64_t prompt) {
-    return !run({.batch = batch, .prompt = prompt, .steps = 1}).oom;
+    const RunSize size{.batch = batch, .prompt = prompt, .steps = 1};
+    return is_countable(llm_, size) && !run(size).oom;
   });
 }
 

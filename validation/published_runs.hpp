@@ -31,6 +31,9 @@ class PublishedRuns {
   PublishedRuns(const PublishedRow& row, const PublishedSetup& setup, const Llm& llm,
                 MethodSpec method);
 
+  /// Errors: InputError if the run is longer than is stepped through, or larger than can be
+  /// counted.
+  void check(const RunSize& size) const;
   [[nodiscard]] const StaticResult& run(const RunSize& size);
   [[nodiscard]] StaticSpec spec(const RunSize& size);
   /// Largest batch whose run fits; 0: not even one sequence.

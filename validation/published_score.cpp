@@ -101,12 +101,16 @@ using Ratios = std::map<std::string, std::vector<double>>;
 
 std::optional<std::pair<double, double>> spread_elsewhere(const Ratios& ratios,
                                                           const std::string& document) {
-  constexpr std::size_t kFewest = 5;
+  constexpr std::size_t kFewestRows = 10;
+  constexpr std::size_t kFewestDocuments = 3;  // rows of one document err together
   std::vector<double> others;
+  std::size_t documents = 0;
   for (const auto& [name, values] : ratios) {
-    if (name != document) others.insert(others.end(), values.begin(), values.end());
+    if (name == document) continue;
+    others.insert(others.end(), values.begin(), values.end());
+    ++documents;
   }
-  if (others.size() < kFewest) return std::nullopt;
+  if (others.size() < kFewestRows || documents < kFewestDocuments) return std::nullopt;
   std::sort(others.begin(), others.end());
   return std::pair{quantile(others, 0.1), quantile(others, 0.9)};
 }

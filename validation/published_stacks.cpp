@@ -23,6 +23,9 @@ struct Pattern {
 /// First that fits; the more particular stand before the general.
 const std::vector<Pattern>& patterns() {
   static const std::vector<Pattern> table{
+      {{"standard attention"}, "torch-standard"},
+      {{"cudnn"}, "torch-static"},
+      {{"flashattention-"}, "torch-static"},
       {{"tensorrt-llm"}, "trtllm"},
       {{"trt-llm"}, "trtllm"},
       {{"nim"}, "trtllm"},

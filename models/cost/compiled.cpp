@@ -173,6 +173,11 @@ GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
   return {.time = Seconds{time}, .flops = flops_.at(moment), .bytes = bytes_.at(moment)};
 }
 
+bool CompiledLayer::is_convex() const {
+  return linear_ && std::none_of(ops_.begin(), ops_.end(),
+                                 [](const VaryingOp& op) { return op.choice != nullptr; });
+}
+
 Bytes CompiledLayer::alive_peak(const DecodeMoment& moment) const {
   if (!linear_) return decode_layer(in_, layer_, moment).alive_peak().bytes;
   std::array<std::int64_t, 32> size{};
@@ -213,9 +218,10 @@ CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline)
 
 const CompiledLayer& CompiledDecode::layer(std::size_t group, const DecodeMoment& moment) {
   const std::size_t form = static_cast<std::size_t>(moment.change) * 2 + (moment.evicts ? 1 : 0);
-  auto& slot = forms_[group][form];
+  const auto like = static_cast<std::size_t>(groups_[group].like);
+  auto& slot = forms_[like][form];
   if (!slot) {
-    slot = std::make_unique<CompiledLayer>(in_, groups_[group].first, moment.change, moment.evicts,
+    slot = std::make_unique<CompiledLayer>(in_, groups_[like].first, moment.change, moment.evicts,
                                            roofline_);
   }
   return *slot;

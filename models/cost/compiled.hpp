@@ -25,6 +25,8 @@ class CompiledLayer {
   /// Largest set of the graph's tensors alive at once, the layer's own cache among them.
   [[nodiscard]] Bytes alive_peak(const DecodeMoment& moment) const;
   [[nodiscard]] bool is_linear() const { return linear_; }
+  /// cost() is a sum of maxima of terms linear in the moment: no fitted kernel's time varies.
+  [[nodiscard]] bool is_convex() const;
 
  private:
   /// c[0] + c[1] * attended + c[2] * before + c[3] * after
@@ -79,7 +81,8 @@ class CompiledDecode {
  public:
   CompiledDecode(const CostInput& in, const Roofline& roofline);
 
-  /// The compiled form of the layers of `groups()[group]` for a step that changes their cache so.
+  /// The compiled form of the layers of `groups()[group]` for a step that changes their cache so;
+  /// groups of layers alike share it.
   [[nodiscard]] const CompiledLayer& layer(std::size_t group, const DecodeMoment& moment);
   [[nodiscard]] const std::vector<LayerGroup>& groups() const { return groups_; }
   [[nodiscard]] const GraphCost& around() const { return around_; }  // embedding and logits

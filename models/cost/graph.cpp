@@ -1,6 +1,7 @@
 #include "models/cost/graph.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <limits>
 
@@ -11,28 +12,30 @@
 
 namespace kvsim {
 
-using BoostGraph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, Op>;
+namespace {
 
-struct OpGraph::Impl {
-  BoostGraph graph;
-};
+// What a layer of the largest models takes, so that a graph is written without growing.
+constexpr std::size_t kUsualOps = 32;
+constexpr std::size_t kUsualTensors = 40;
 
-OpGraph::OpGraph() : impl_{std::make_unique<Impl>()} {
-  impl_->graph.m_vertices.reserve(40);
-  tensors_.reserve(40);
+}  // namespace
+
+OpGraph::OpGraph() {
+  ops_.reserve(kUsualOps);
+  edges_.reserve(kUsualOps);
+  tensors_.reserve(kUsualTensors);
 }
-OpGraph::OpGraph(OpGraph&&) noexcept = default;
-OpGraph& OpGraph::operator=(OpGraph&&) noexcept = default;
-OpGraph::~OpGraph() = default;
 
 OpIndex OpGraph::add(const Op& op, std::initializer_list<OpIndex> after) {
-  const auto vertex = boost::add_vertex(op, impl_->graph);
+  const OpIndex index = size();
   for (const OpIndex before : after) {
-    KVSIM_CHECK(before >= 0 && static_cast<std::size_t>(before) < vertex,
-                "operator {} waits for one that is not before it", op.name);
-    boost::add_edge(static_cast<std::size_t>(before), vertex, impl_->graph);
+    KVSIM_CHECK(before >= 0 && before < index, "operator {} waits for one that is not before it",
+                op.name);
+    edges_.emplace_back(before, index);
   }
-  return static_cast<OpIndex>(vertex);
+  ops_.push_back(op);
+  one_stream_ = one_stream_ && op.stream == ops_.front().stream;
+  return index;
 }
 
 std::size_t OpGraph::hold(std::string_view name, Owner owner, Bytes bytes, OpIndex first) {
@@ -46,28 +49,15 @@ void OpGraph::release(std::size_t tensor, OpIndex last) {
   tensors_[tensor].last = last;
 }
 
-std::int32_t OpGraph::size() const {
-  return static_cast<std::int32_t>(boost::num_vertices(impl_->graph));
-}
-
-const Op& OpGraph::op(OpIndex index) const {
-  KVSIM_CHECK(index >= 0 && index < size(), "no operator {}", index);
-  return impl_->graph[static_cast<std::size_t>(index)];
-}
-
-std::vector<std::pair<OpIndex, OpIndex>> OpGraph::edges() const {
-  std::vector<std::pair<OpIndex, OpIndex>> out;
-  for (OpIndex u = 0; u < size(); ++u) {
-    const auto [begin, end] = boost::adjacent_vertices(static_cast<std::size_t>(u), impl_->graph);
-    for (auto v = begin; v != end; ++v) out.emplace_back(u, static_cast<OpIndex>(*v));
-  }
-  return out;
-}
-
 bool OpGraph::is_acyclic() const {
+  using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS>;
+  Graph graph(ops_.size());
+  for (const auto& [from, to] : edges_) {
+    boost::add_edge(static_cast<std::size_t>(from), static_cast<std::size_t>(to), graph);
+  }
   std::vector<std::size_t> order;
   try {
-    boost::topological_sort(impl_->graph, std::back_inserter(order));
+    boost::topological_sort(graph, std::back_inserter(order));
   } catch (const boost::not_a_dag&) {
     return false;
   }
@@ -75,19 +65,26 @@ bool OpGraph::is_acyclic() const {
 }
 
 Seconds OpGraph::critical_path(std::span<const Seconds> durations) const {
-  const std::size_t n = boost::num_vertices(impl_->graph);
+  const std::size_t n = ops_.size();
   KVSIM_CHECK(durations.size() == n, "{} durations for {} operators", durations.size(), n);
-  std::vector<Seconds> ready(n);
-  std::vector<Seconds> stream_free;
   Seconds end;
+  if (one_stream_) {
+    for (const Seconds duration : durations) end += duration;
+    return end;
+  }
+  std::vector<Seconds> finish(n);
+  std::vector<Seconds> stream_free;
+  auto edge = edges_.begin();  // in the order of the operators that wait
   for (std::size_t u = 0; u < n; ++u) {
-    const auto stream = static_cast<std::size_t>(impl_->graph[u].stream);
+    const auto stream = static_cast<std::size_t>(ops_[u].stream);
     if (stream >= stream_free.size()) stream_free.resize(stream + 1);
-    const Seconds finish = std::max(ready[u], stream_free[stream]) + durations[u];
-    stream_free[stream] = finish;
-    end = std::max(end, finish);
-    const auto [begin, stop] = boost::adjacent_vertices(u, impl_->graph);
-    for (auto v = begin; v != stop; ++v) ready[*v] = std::max(ready[*v], finish);
+    Seconds ready = stream_free[stream];
+    for (; edge != edges_.end() && static_cast<std::size_t>(edge->second) == u; ++edge) {
+      ready = std::max(ready, finish[static_cast<std::size_t>(edge->first)]);
+    }
+    finish[u] = ready + durations[u];
+    stream_free[stream] = finish[u];
+    end = std::max(end, finish[u]);
   }
   return end;
 }
@@ -95,7 +92,14 @@ Seconds OpGraph::critical_path(std::span<const Seconds> durations) const {
 AlivePeak OpGraph::alive_peak() const {
   const OpIndex n = size();
   // Sum of what begins minus what ended, one operator after the other.
-  std::vector<std::int64_t> change(static_cast<std::size_t>(n) + 1);
+  constexpr std::size_t kMostOnStack = 96;
+  std::array<std::int64_t, kMostOnStack + 1> small{};
+  std::vector<std::int64_t> large;
+  std::span<std::int64_t> change{small};
+  if (ops_.size() > kMostOnStack) {
+    large.resize(ops_.size() + 1);
+    change = large;
+  }
   for (const Tensor& t : tensors_) {
     if (t.last < t.first || t.first >= n) continue;
     change[static_cast<std::size_t>(t.first)] += t.bytes.count();

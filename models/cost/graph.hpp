@@ -2,12 +2,12 @@
 
 #include <array>
 #include <initializer_list>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "models/cost/op.hpp"
+#include "models/units/check.hpp"
 #include "models/units/units.hpp"
 
 namespace kvsim {
@@ -25,9 +25,8 @@ struct AlivePeak {
 class OpGraph {
  public:
   OpGraph();
-  OpGraph(OpGraph&&) noexcept;
-  OpGraph& operator=(OpGraph&&) noexcept;
-  ~OpGraph();
+  OpGraph(OpGraph&&) noexcept = default;
+  OpGraph& operator=(OpGraph&&) noexcept = default;
 
   /// Appends `op`, which waits for `after`. Errors: ContractError if one of those comes later.
   OpIndex add(const Op& op, std::initializer_list<OpIndex> after = {});
@@ -37,10 +36,14 @@ class OpGraph {
   std::size_t hold(std::string_view name, Owner owner, Bytes bytes, OpIndex first);
   void release(std::size_t tensor, OpIndex last);
 
-  [[nodiscard]] std::int32_t size() const;
-  [[nodiscard]] const Op& op(OpIndex index) const;
+  [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(ops_.size()); }
+  [[nodiscard]] const Op& op(OpIndex index) const {
+    KVSIM_CHECK(index >= 0 && index < size(), "no operator {}", index);
+    return ops_[static_cast<std::size_t>(index)];
+  }
   [[nodiscard]] std::span<const Tensor> tensors() const { return tensors_; }
-  [[nodiscard]] std::vector<std::pair<OpIndex, OpIndex>> edges() const;
+  /// (operator, one that waits for it), in the order of those that wait.
+  [[nodiscard]] std::span<const std::pair<OpIndex, OpIndex>> edges() const { return edges_; }
 
   /// By Boost's topological sort: an independent check of what `add` enforces.
   [[nodiscard]] bool is_acyclic() const;
@@ -50,8 +53,9 @@ class OpGraph {
   [[nodiscard]] AlivePeak alive_peak() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::vector<Op> ops_;
+  std::vector<std::pair<OpIndex, OpIndex>> edges_;
+  bool one_stream_ = true;
   std::vector<Tensor> tensors_;
 };
 

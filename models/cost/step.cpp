@@ -98,7 +98,13 @@ std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
         method.layer_kind(l - 1) == method.layer_kind(l)) {
       ++groups.back().count;
     } else {
-      groups.push_back({.first = l, .count = 1});
+      const auto like = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& g) {
+        return alike(layers[static_cast<std::size_t>(g.first)], layers[i]) &&
+               method.layer_kind(g.first) == method.layer_kind(l);
+      });
+      groups.push_back({.first = l,
+                        .count = 1,
+                        .like = static_cast<std::int32_t>(like - groups.begin())});
     }
   }
   return groups;

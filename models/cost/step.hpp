@@ -58,6 +58,8 @@ struct OutsideBytes {
 struct LayerGroup {
   std::int32_t first = 0;
   std::int32_t count = 0;
+  std::int32_t like = 0;  // index of the first group whose layers are alike to these: its own, or
+                          // that of an earlier one
 };
 [[nodiscard]] std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method);
 

@@ -79,12 +79,9 @@ int calibrate_measured(const Arguments& arguments) {
   }
   const bool quiet = arguments.has("quiet");
   Progress progress{"fitting"};
-  double done = 0;
   const std::vector<KernelCalibrationFile> fitted = calibrate_kernels(
       files, arguments.value("provenance").value_or("timings given on the command line"),
-      arguments.value("date").value_or(today()), [&](const std::string&) {
-        // The number of fits is not known beforehand: half of what is left, each time.
-        done += (1 - done) * 0.02;
+      arguments.value("date").value_or(today()), [&](double done) {
         if (!quiet) progress.update(done);
       });
   progress.finish();

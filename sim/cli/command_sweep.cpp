@@ -190,7 +190,7 @@ int run_sweep(const Arguments& arguments) {
 Command sweep_command() {
   return {
       .name = "sweep",
-      .summary = "a grid over a method's parameters, each combination replayed on a trace",
+      .summary = "a grid over a method's parameters, each combination replayed on traces",
       .usage = "kvsim sweep --trace FILE --method NAME[,NAME…] --vary PARAM=V,V… [options]",
       .examples =
           "kvsim sweep --trace traces/samples/books-treasure-512.safetensors \\\n"
@@ -198,7 +198,8 @@ Command sweep_command() {
           "      --budget 0.1,0.2\n"
           "kvsim sweep --trace T.safetensors --method full,snapkv --vary window=8,32 \\\n"
           "      --param kernel=5 --budget 0.2 --json",
-      .options = {{"trace", 't', "FILE", true, "attention trace (safetensors)"},
+      .options = {{"trace", 't', "FILE", true,
+                   "attention trace (safetensors); repeatable, means over all are added"},
                   {"method", 'm', "NAMES", true,
                    "methods, joined by commas, or all (those that have a varied parameter)"},
                   {"vary", 'v', "NAME=V,V", true,
@@ -208,7 +209,8 @@ Command sweep_command() {
                    "each combination"},
                   {"param", 'p', "NAME=VALUE", true, "a parameter that stays"},
                   {"json", 0, "", false, "print JSON (schema kvsim.sweep/1)"},
-                  {"out", 'o', "DIR", false, "write a results folder: result.json, sweep.csv"},
+                  {"out", 'o', "DIR", false,
+                   "write a results folder: result.json, sweep.csv, sweep_means.csv, figures"},
                   {"seed", 0, "N", false, "seed of random methods (0)"},
                   {"threads", 'j', "N", false,
                    "threads; 0: the machine's; no result depends on it"},

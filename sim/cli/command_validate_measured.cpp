@@ -1,104 +1,24 @@
 // kvsim validate measured: the kernels' cost model against timings of others.
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command_validate.hpp"
+#include "sim/cli/measured_report.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/report/atomic_file.hpp"
+#include "sim/report/gnuplot.hpp"
 #include "sim/report/result_json.hpp"
-#include "sim/report/table.hpp"
-#include "validation/kernel_accuracy.hpp"
 
 namespace kvsim {
 namespace {
 
-using nlohmann::ordered_json;
-
-ordered_json group_json(const AccuracyGroup& g) {
-  ordered_json out{{"op", g.op}};
-  if (!g.gpu.empty()) {
-    out["gpu"] = g.gpu;
-    out["stack"] = g.stack;
-    out["dtype"] = g.dtype;
-  }
-  out.update({{"n", g.all.n},
-              {"mape", g.all.mape},
-              {"median_ape", g.all.median_ape},
-              {"p90_ape", g.all.p90_ape},
-              {"worst_ape", g.all.worst_ape},
-              {"bias", g.all.bias},
-              {"n_large", g.large.n},
-              {"mape_large", g.large.n > 0 ? ordered_json(g.large.mape) : ordered_json()},
-              {"n_held_out", g.held_out.n},
-              {"mape_held_out", g.held_out.n > 0 ? ordered_json(g.held_out.mape) : ordered_json()},
-              {"coverage", g.covered},
-              {"n_extrapolated", g.extrapolated},
-              {"basis", g.bases}});
-  return out;
-}
-
-ordered_json row_json(const PredictedRow& p, const std::string& file) {
-  ordered_json call = ordered_json::object();
-  const auto names = dimension_names(op_of(p.row->call));
-  const auto values = dimensions_of(p.row->call);
-  for (std::size_t i = 0; i < kDimensions; ++i) {
-    if (!names[i].empty()) call[std::string{names[i]}] = values[i];
-  }
-  return {{"file", file},
-          {"line", p.row->line},
-          {"op", name_of(op_of(p.row->call))},
-          {"gpu", p.row->gpu_label},
-          {"stack", p.row->stack},
-          {"dtype", p.row->format.name},
-          {"call", std::move(call)},
-          {"measured_us", p.row->us},
-          {"predicted_us", p.estimate.us},
-          {"low_us", p.estimate.low},
-          {"high_us", p.estimate.high},
-          {"ideal_us", p.ideal_us},
-          {"error", p.error()},
-          {"basis", name_of(p.basis)},
-          {"held_out", p.held_out},
-          {"extrapolated", p.estimate.extrapolated}};
-}
-
-std::string percent(const ErrorSummary& s, double ErrorSummary::*part) {
-  return s.n > 0 ? fmt::format("{:.1f}", 100 * (s.*part)) : "-";
-}
-
-std::string table_of(const std::vector<AccuracyGroup>& groups, std::size_t width) {
-  using Align = Table::Align;
-  Table table{{{"family", Align::kLeft},
-               {"GPU", Align::kLeft},
-               {"kernels", Align::kLeft},
-               {"format", Align::kLeft},
-               {"rows"},
-               {"MAPE", Align::kRight, "%"},
-               {"median", Align::kRight, "%"},
-               {"p90", Align::kRight, "%"},
-               {"worst", Align::kRight, "%"},
-               {"bias", Align::kRight, "%"},
-               {">=30 µs", Align::kRight, "MAPE %"},
-               {"held out", Align::kRight, "MAPE %"},
-               {"in 90 %", Align::kRight, "%"}}};
-  bool pooled = false;
-  for (const AccuracyGroup& g : groups) {
-    if (g.gpu.empty() && !pooled) {
-      table.add_section("all rows of a family");
-      pooled = true;
-    }
-    table.add_row({g.op, g.gpu, g.stack, g.dtype, fmt::format("{}", g.all.n),
-                   percent(g.all, &ErrorSummary::mape), percent(g.all, &ErrorSummary::median_ape),
-                   percent(g.all, &ErrorSummary::p90_ape), percent(g.all, &ErrorSummary::worst_ape),
-                   percent(g.all, &ErrorSummary::bias), percent(g.large, &ErrorSummary::mape),
-                   percent(g.held_out, &ErrorSummary::mape),
-                   fmt::format("{:.0f}", 100 * g.covered)});
-  }
-  return table.str(width);
-}
+namespace fs = std::filesystem;
 
 Unseen unseen_of(const Arguments& arguments) {
   const auto word = arguments.value("unseen");
@@ -106,6 +26,33 @@ Unseen unseen_of(const Arguments& arguments) {
   if (*word == "pair") return Unseen::kPair;
   if (*word == "gpu") return Unseen::kGpu;
   throw InputError{"--unseen", "pair or gpu", fmt::format("\"{}\"", *word)};
+}
+
+MeasuredScore score_measured(std::vector<MeasuredFile> files, const KernelLibrary& library,
+                             Unseen unseen) {
+  constexpr std::array<std::string_view, 3> kWords{"nothing", "pair", "gpu"};
+  MeasuredScore score{.files = std::move(files),
+                      .unseen = std::string{kWords[static_cast<std::size_t>(unseen)]}};
+  score.rows = predict(score.files, library, unseen);
+  score.groups = group_rows(score.rows);
+  return score;
+}
+
+/// The tables of docs/accuracy.md: rows that no fit has seen, and all rows with what they rest on
+/// hidden.
+std::string accuracy_sections(std::vector<MeasuredFile> files, const KernelLibrary& library) {
+  std::string out;
+  std::vector<MeasuredFile> held = files;
+  for (MeasuredFile& file : held) {
+    std::erase_if(file.rows, [](const MeasuredRow& row) { return !is_held_out(row); });
+  }
+  out += measured_markdown(score_measured(std::move(held), library, Unseen::kNothing),
+                           "Shapes that no fit has seen");
+  out += measured_markdown(score_measured(files, library, Unseen::kPair),
+                           "The pair of GPU and stack hidden");
+  out += measured_markdown(score_measured(std::move(files), library, Unseen::kGpu),
+                           "The GPU hidden");
+  return out;
 }
 
 int run_validate_measured(const Arguments& arguments) {
@@ -119,49 +66,30 @@ int run_validate_measured(const Arguments& arguments) {
       std::erase_if(file.rows, [](const MeasuredRow& row) { return !is_held_out(row); });
     }
   }
+  std::optional<AtomicFolder> folder;
+  if (const auto out = arguments.value("out")) folder.emplace(fs::path{*out});
   const KernelLibrary& library = own ? *own : KernelLibrary::builtin();
-  const std::vector<PredictedRow> rows = predict(files, library, unseen);
-  const std::vector<AccuracyGroup> groups = group_rows(rows);
-  if (!arguments.has("json")) {
-    std::string text = rows.empty() ? std::string{} : table_of(groups, terminal_width());
-    for (const MeasuredFile& file : files) {
-      if (!file.skipped.empty()) text += fmt::format("skipped {}: {}\n", file.path, file.skipped);
-      for (const auto& [reason, n] : file.left_out) {
-        text += fmt::format("{}: {} rows left out: {}\n", file.path, n, reason);
-      }
-    }
-    write_out(text);
+  if (arguments.has("markdown")) {
+    write_out(accuracy_sections(std::move(files), library));
     return kDone;
   }
-  ordered_json out{{"schema", "kvsim.validate-measured/1"},
-                   {"unseen", arguments.value("unseen").value_or("nothing")},
-                   {"files", ordered_json::array()},
-                   {"skipped", ordered_json::array()},
-                   {"groups", ordered_json::array()},
-                   {"pooled", ordered_json::array()}};
-  for (const MeasuredFile& file : files) {
-    if (!file.skipped.empty()) {
-      out["skipped"].push_back({{"file", file.path}, {"reason", file.skipped}});
-    } else {
-      out["files"].push_back({{"file", file.path},
-                              {"op", name_of(file.op)},
-                              {"rows", file.rows.size()},
-                              {"left_out", file.left_out}});
-    }
+  const MeasuredScore score = score_measured(std::move(files), library, unseen);
+  std::string written;
+  if (folder) {
+    folder->write("result.json", to_file_text(measured_json(score, false)));
+    folder->write("rows.csv", measured_csv(score));
+    fs::create_directories(folder->partial() / "figures");
+    const DrawnFigures drawn = draw_figures(measured_figures(score), folder->partial() / "figures");
+    for (const std::string& note : drawn.notes) written += fmt::format("note: {}\n", note);
+    folder->commit();
+    written += fmt::format("wrote {}: result.json, rows.csv, {} files of figures\n",
+                           *arguments.value("out"), drawn.files.size());
   }
-  for (const AccuracyGroup& g : groups) {
-    out[g.gpu.empty() ? "pooled" : "groups"].push_back(group_json(g));
+  if (arguments.has("json")) {
+    write_out(to_file_text(measured_json(score, arguments.has("rows"))));
+  } else {
+    write_out(measured_text(score, terminal_width()) + written);
   }
-  if (arguments.has("rows")) {
-    out["rows"] = ordered_json::array();
-    auto row = rows.begin();
-    for (const MeasuredFile& file : files) {
-      for (std::size_t i = 0; i < file.rows.size(); ++i) {
-        out["rows"].push_back(row_json(*row++, file.path));
-      }
-    }
-  }
-  write_out(to_file_text(out));
   return kDone;
 }
 
@@ -180,6 +108,8 @@ Command validate_measured_command() {
                        "hide the calibrations of each row's (GPU, stack) pair, or of its gpu"},
                       {"held-out", 0, "", false, "only rows whose shapes no fit has seen"},
                       {"rows", 0, "", false, "with --json: every row with its prediction"},
+                      {"out", 'o', "DIR", false, "folder for result.json, rows.csv and figures"},
+                      {"markdown", 0, "", false, "print the tables of docs/accuracy.md"},
                       {"json", 0, "", false, "print JSON (schema kvsim.validate-measured/1)"}},
           .run = run_validate_measured};
 }

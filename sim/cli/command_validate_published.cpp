@@ -47,7 +47,11 @@ int run_validate_published(const Arguments& arguments) {
     written += fmt::format("wrote {}: result.json, rows.csv, {} files of figures\n",
                            *arguments.value("out"), drawn.files.size());
   }
-  if (arguments.has("json")) {
+  if (arguments.has("markdown")) {
+    // A fixed width: the page is the same on every terminal.
+    constexpr std::size_t kPage = 110;
+    write_out(fmt::format("```text\n{}```\n", published_text(score, false, kPage)));
+  } else if (arguments.has("json")) {
     write_out(
         to_file_text(with_rows ? json : published_json(score, file.filename().string(), false)));
   } else {
@@ -65,6 +69,7 @@ Command validate_published_command() {
           .examples = "kvsim validate published results.csv -o published/",
           .options = {{"out", 'o', "DIR", false, "folder for result.json, rows.csv and figures"},
                       {"rows", 0, "", false, "every row with its prediction"},
+                      {"markdown", 0, "", false, "print the tables of docs/accuracy.md"},
                       {"json", 0, "", false,
                        "print JSON (schema kvsim.validate-published/1); errors are fractions"}},
           .run = run_validate_published};

@@ -1,6 +1,7 @@
 #include "sim/cli/published_report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -95,6 +96,42 @@ std::string reasons_text(const std::map<std::string, std::size_t>& reasons) {
   return out;
 }
 
+/// Where predictions miss most: documents and stacks with three rows or more and a median error
+/// above 30 %.
+std::string furthest_off(const PublishedScore& score, std::size_t width) {
+  constexpr double kFar = 0.3;
+  constexpr std::size_t kFewest = 3;
+  struct Errors {
+    std::vector<double> absolute;
+    double sum = 0;
+  };
+  std::map<std::array<std::string, 3>, Errors> groups;
+  for (const ScoredRow& row : score.rows) {
+    const auto error = row.error();
+    if (!error || row.inconsistent) continue;
+    Errors& group = groups[{row.document, row.row.metric, row.stack}];
+    group.absolute.push_back(std::abs(*error));
+    group.sum += *error;
+  }
+  Table table{{{"furthest off", Table::Align::kLeft},
+               {"figure", Table::Align::kLeft},
+               {"stack", Table::Align::kLeft},
+               {"rows"},
+               {"median", Table::Align::kRight, "%"},
+               {"bias", Table::Align::kRight, "%"}}};
+  bool any = false;
+  for (auto& [key, group] : groups) {
+    if (group.absolute.size() < kFewest) continue;
+    std::sort(group.absolute.begin(), group.absolute.end());
+    const double median = group.absolute[group.absolute.size() / 2];
+    if (median < kFar) continue;
+    any = true;
+    table.add_row({key[0], key[1], key[2], whole(group.absolute.size()), percent(median),
+                   signed_percent(group.sum / static_cast<double>(group.absolute.size()))});
+  }
+  return any ? "\n" + table.str(width) : std::string{};
+}
+
 ordered_json group_json(const PublishedGroup& group) {
   ordered_json out{{"metric", group.metric},
                    {"gpu", group.gpu},
@@ -166,6 +203,7 @@ std::string published_text(const PublishedScore& score, bool rows, std::size_t w
       "           {} of those in scope (GPU known, numbers parse, inference)\n",
       share_of(expressed, score.rows.size()),
       share_of(score.n_in_scope_expressed, score.n_in_scope));
+  out += furthest_off(score, width);
   const auto reasons = reasons_of(score);
   if (!reasons.empty()) out += "\nnot expressed\n" + reasons_text(reasons);
   return out;

@@ -19,9 +19,15 @@ struct ChartPoint {
   double x = 0, y = 0;
 };
 
+/// From `low` to `high` at x: how far values spread about a point.
+struct ChartSpread {
+  double x = 0, low = 0, high = 0;
+};
+
 struct ChartLine {
   std::string label{};
   std::vector<ChartPoint> points{};
+  std::vector<ChartSpread> spreads{};     // bars through points
   std::optional<ChartPoint> lone_mark{};  // a value off the line, such as the prefill's peak
   std::optional<ChartPoint> end{};        // a cross: where it ran out of memory
 };
@@ -78,8 +84,8 @@ struct ScatterChart {
 [[nodiscard]] std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups);
 [[nodiscard]] Figure draw(const ScatterChart& chart);
 
-/// Predicted against measured on logarithmic axes of one range, the line where both agree and a band
-/// about it.
+/// Predicted against measured on logarithmic axes of one range, the line where both agree and a
+/// band about it.
 struct ParityChart {
   std::string name{}, title{};
   std::string x_label{}, y_label{};    // measured, predicted

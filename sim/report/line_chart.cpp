@@ -25,7 +25,7 @@ constexpr double kRoomAbove = 1.15;  // of the highest level that a line may ris
 constexpr double kFarLevel = 4;
 
 /// Kinds of a CSV line.
-enum class Kind : int { kLine = 0, kLoneMark = 1, kEnd = 2 };
+enum class Kind : int { kLine = 0, kLoneMark = 1, kEnd = 2, kSpreadLow = 3, kSpreadHigh = 4 };
 
 /// The rectangle the lines fill, in the axis's units, and where its points stand on paper.
 struct Box {
@@ -56,6 +56,7 @@ double highest(const LineChart& chart) {
   double high = 0;
   for (const ChartLine& line : chart.lines) {
     for (const ChartPoint p : line.points) high = std::max(high, p.y);
+    for (const ChartSpread& s : line.spreads) high = std::max(high, s.high);
     if (line.lone_mark) high = std::max(high, line.lone_mark->y);
     if (line.end) high = std::max(high, line.end->y);
   }
@@ -99,6 +100,11 @@ Box extent(const LineChart& chart) {
     for (const ChartPoint p : line.points) see(p);
     if (line.lone_mark) see(*line.lone_mark);
     if (line.end) see(*line.end);
+    // A bar that reaches below zero ends at the axis: it does not bring errors below zero.
+    for (const ChartSpread& s : line.spreads) see({s.x, s.high});
+    for (const ChartSpread& s : line.spreads) {
+      if (s.low > 0) see({s.x, s.low});
+    }
   }
   if (!(box.x_high >= box.x_low)) return {};
   double level = 0;
@@ -231,6 +237,10 @@ std::string data_csv(const LineChart& chart) {
     const ChartLine& line = chart.lines[i];
     if (line.lone_mark) put(i, Kind::kLoneMark, *line.lone_mark, line.label);
     for (const ChartPoint p : line.points) put(i, Kind::kLine, p, line.label);
+    for (const ChartSpread& s : line.spreads) {
+      put(i, Kind::kSpreadLow, {s.x, s.low}, line.label);
+      put(i, Kind::kSpreadHigh, {s.x, s.high}, line.label);
+    }
     if (line.end) put(i, Kind::kEnd, *line.end, line.label);
   }
   return out;
@@ -427,6 +437,23 @@ std::string block(const std::string& name, const std::vector<std::vector<ChartPo
   return out + "EOD\n";
 }
 
+/// Rows series, x, low, height in the axis's units, each bar within the plot; those of several
+/// lines side by side, all through the marks.
+std::string spread_block(const LineChart& chart, const Box& box) {
+  constexpr double kApart = 3;  // pixels
+  std::string out = "$spreads << EOD\n";
+  const auto middle = static_cast<double>(chart.lines.size() - 1) / 2;
+  for (std::size_t i = 0; i < chart.lines.size(); ++i) {
+    const double aside = (static_cast<double>(i) - middle) * kApart;
+    for (const ChartSpread& s : chart.lines[i].spreads) {
+      const double low = std::max(s.low / chart.y_unit, box.y_low);
+      out += fmt::format("{},{},{},{}\n", i, number(box.x_at(box.pixel_x(s.x) + aside)),
+                         number(low), number(s.high / chart.y_unit - low));
+    }
+  }
+  return out + "EOD\n";
+}
+
 }  // namespace
 
 Figure draw(const LineChart& chart) {
@@ -489,6 +516,10 @@ Figure draw(const LineChart& chart) {
   settings +=
       stripes + block("marks", marks) + block("lone_marks", lone_marks) + block("ends", ends);
 
+  const bool spread = std::any_of(chart.lines.begin(), chart.lines.end(),
+                                  [](const ChartLine& line) { return !line.spreads.empty(); });
+  if (spread) settings += spread_block(chart, lines_box);
+
   std::vector<std::string> entries;
   std::vector<std::string> clauses;
   const std::string file = gnuplot_quote(chart.name + ".csv");
@@ -506,6 +537,12 @@ Figure draw(const LineChart& chart) {
         "{} skip 1 using ($1=={}&&$2=={}?$3:NaN):($4/{}) with lines lw 2.6 dt {} lc rgb '{}' "
         "notitle",
         file, i, static_cast<int>(Kind::kLine), number(chart.y_unit), style.dash, style.colour));
+  }
+  for (std::size_t i = 0; i < chart.lines.size(); ++i) {
+    if (chart.lines[i].spreads.empty()) continue;
+    clauses.push_back(fmt::format(
+        "$spreads using ($1=={}?$2:NaN):3:(0):4 with vectors nohead lw 1.4 lc rgb '{}' notitle", i,
+        line_style(i).colour));
   }
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
     // Blank rows part the pieces.

@@ -73,9 +73,14 @@ Figure draw(const ParityChart& chart) {
       gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label), number(low), number(high),
       number(low), number(high), labels, labels);
   settings += "$line << EOD\n";
-  for (const double x : {low, high}) {
-    settings += fmt::format("{},{},{},{}\n", number(x), number(x), number(x * (1 - chart.band)),
-                            number(x * (1 + chart.band)));
+  // Many points, each within the axes: a corner outside would be moved along the border, and the
+  // band with it.
+  constexpr int kPieces = 64;
+  for (int i = 0; i <= kPieces; ++i) {
+    const double x = low * std::pow(high / low, static_cast<double>(i) / kPieces);
+    settings += fmt::format("{},{},{},{}\n", number(x), number(x),
+                            number(std::max(low, x * (1 - chart.band))),
+                            number(std::min(high, x * (1 + chart.band))));
   }
   settings += "EOD\n";
 
@@ -110,7 +115,7 @@ Figure draw(const ParityChart& chart) {
           chart.groups[i].label);
   }
   if (any_faint) title(fmt::format("points pt 7 ps mark lc rgb '{}'", kFaint), "others");
-  title("lines lw 1 lc rgb '#555555'", "predicted = published");
+  title("lines lw 1 lc rgb '#555555'", "predicted = " + chart.x_column.substr(0, chart.x_column.find('_')));
   if (chart.band > 0) title("lines lw 10 lc rgb '#e8e8e8'", chart.band_label);
   return {chart.name, clean_text(chart.title), data_csv(chart),
           script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,

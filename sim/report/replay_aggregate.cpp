@@ -68,12 +68,6 @@ Spread spread_of(const std::vector<double>& values) {
 
 namespace {
 
-/// Values of one (method, budget), a trace each.
-struct Gathered {
-  AggregateRow row;
-  std::vector<double> error, cosine, bytes, read, mass, gap, ratio;
-};
-
 std::optional<Spread> spread_if_all(const std::vector<double>& values, std::size_t traces) {
   if (values.size() != traces) return std::nullopt;
   return spread_of(values);
@@ -92,92 +86,108 @@ ordered_json spread_json(const std::optional<Spread>& spread) {
 
 }  // namespace
 
+AggregateRow aggregate_row(const std::vector<AggregateSource>& sources) {
+  KVSIM_CHECK(!sources.empty(), "the mean of no trace");
+  AggregateRow row;
+  row.name = sources.front().method->name;
+  row.budget = sources.front().method->budget;
+  std::vector<double> error, cosine, bytes, read, mass, gap, ratio;  // a trace each
+  for (const auto& [replay, method] : sources) {
+    KVSIM_CHECK(method->steps > 0, "{} on {} has no decode step", method->name, replay->trace);
+    row.traces.push_back(replay->trace);
+    error.push_back(method->rel_error_mean);
+    cosine.push_back(method->cosine_mean);
+    bytes.push_back(static_cast<double>(method->bytes_held_final) /
+                    static_cast<double>(method->bytes_full_final));
+    read.push_back(method->bytes_read_total / method->bytes_full_read_total);
+    row.reads_part = row.reads_part || method->entries_read_share < 1;
+    if (method->retained_mass_mean) mass.push_back(*method->retained_mass_mean);
+    const OracleGap to_oracle = oracle_gap(*replay, *method);
+    if (to_oracle.mass) gap.push_back(*to_oracle.mass);
+    if (to_oracle.error_ratio) ratio.push_back(*to_oracle.error_ratio);
+  }
+  row.rel_error = spread_of(error);
+  row.cosine = spread_of(cosine);
+  row.bytes_share = spread_of(bytes);
+  row.read_share = spread_of(read);
+  row.retained_mass = spread_if_all(mass, sources.size());
+  row.oracle_mass_gap = spread_if_all(gap, sources.size());
+  row.oracle_error_ratio = spread_if_all(ratio, sources.size());
+  return row;
+}
+
 std::vector<AggregateRow> aggregate(const std::vector<ReplayResult>& replays) {
-  std::vector<Gathered> all;
+  std::vector<std::vector<AggregateSource>> all;  // of one (method, budget) each
   for (const ReplayResult& replay : replays) {
     for (const ReplayMethod& method : replay.methods) {
       if (method.steps == 0) continue;
-      auto found = std::find_if(all.begin(), all.end(), [&](const Gathered& each) {
-        return each.row.name == method.name && each.row.budget == method.budget;
+      auto found = std::find_if(all.begin(), all.end(), [&](const auto& sources) {
+        const ReplayMethod& first = *sources.front().method;
+        return first.name == method.name && first.budget == method.budget;
       });
-      if (found == all.end()) {
-        Gathered fresh;
-        fresh.row.name = method.name;
-        fresh.row.budget = method.budget;
-        found = all.insert(all.end(), std::move(fresh));
-      }
-      found->row.traces.push_back(replay.trace);
-      found->error.push_back(method.rel_error_mean);
-      found->cosine.push_back(method.cosine_mean);
-      found->bytes.push_back(static_cast<double>(method.bytes_held_final) /
-                             static_cast<double>(method.bytes_full_final));
-      found->read.push_back(method.bytes_read_total / method.bytes_full_read_total);
-      found->row.reads_part = found->row.reads_part || method.entries_read_share < 1;
-      if (method.retained_mass_mean) found->mass.push_back(*method.retained_mass_mean);
-      const OracleGap gap = oracle_gap(replay, method);
-      if (gap.mass) found->gap.push_back(*gap.mass);
-      if (gap.error_ratio) found->ratio.push_back(*gap.error_ratio);
+      if (found == all.end()) found = all.insert(all.end(), std::vector<AggregateSource>{});
+      found->push_back({&replay, &method});
     }
   }
   std::vector<AggregateRow> rows;
-  for (Gathered& each : all) {
-    const std::size_t traces = each.row.traces.size();
-    each.row.rel_error = spread_of(each.error);
-    each.row.cosine = spread_of(each.cosine);
-    each.row.bytes_share = spread_of(each.bytes);
-    each.row.read_share = spread_of(each.read);
-    each.row.retained_mass = spread_if_all(each.mass, traces);
-    each.row.oracle_mass_gap = spread_if_all(each.gap, traces);
-    each.row.oracle_error_ratio = spread_if_all(each.ratio, traces);
-    rows.push_back(std::move(each.row));
-  }
+  for (const auto& sources : all) rows.push_back(aggregate_row(sources));
   return rows;
+}
+
+ordered_json aggregate_json(const AggregateRow& row) {
+  ordered_json one{{"name", row.name}, {"budget", nullptr}, {"traces", row.traces}};
+  if (row.budget && *row.budget > 1) {
+    one["budget"] = static_cast<std::int64_t>(*row.budget);
+  } else if (row.budget) {
+    one["budget"] = *row.budget;
+  }
+  one["rel_error"] = spread_json(row.rel_error);
+  one["cosine"] = spread_json(row.cosine);
+  one["retained_mass"] = spread_json(row.retained_mass);
+  one["bytes_share"] = spread_json(row.bytes_share);
+  one["read_share"] = spread_json(row.read_share);
+  one["oracle_mass_gap"] = spread_json(row.oracle_mass_gap);
+  one["oracle_error_ratio"] = spread_json(row.oracle_error_ratio);
+  return one;
 }
 
 ordered_json aggregate_json(const std::vector<AggregateRow>& rows) {
   ordered_json out = ordered_json::array();
-  for (const AggregateRow& row : rows) {
-    ordered_json one{{"name", row.name}, {"budget", nullptr}, {"traces", row.traces}};
-    if (row.budget && *row.budget > 1) {
-      one["budget"] = static_cast<std::int64_t>(*row.budget);
-    } else if (row.budget) {
-      one["budget"] = *row.budget;
-    }
-    one["rel_error"] = spread_json(row.rel_error);
-    one["cosine"] = spread_json(row.cosine);
-    one["retained_mass"] = spread_json(row.retained_mass);
-    one["bytes_share"] = spread_json(row.bytes_share);
-    one["read_share"] = spread_json(row.read_share);
-    one["oracle_mass_gap"] = spread_json(row.oracle_mass_gap);
-    one["oracle_error_ratio"] = spread_json(row.oracle_error_ratio);
-    out.push_back(std::move(one));
+  for (const AggregateRow& row : rows) out.push_back(aggregate_json(row));
+  return out;
+}
+
+std::string aggregate_columns() {
+  std::string out = ",traces";
+  for (const char* what : {"rel_error", "cosine", "retained_mass", "bytes_share", "read_share",
+                           "oracle_mass_gap", "oracle_error_ratio"}) {
+    out += fmt::format(",{0}_mean,{0}_sd,{0}_ci95_low,{0}_ci95_high", what);
+  }
+  return out;
+}
+
+std::string aggregate_fields(const AggregateRow& row) {
+  std::string out = fmt::format(",{}", row.traces.size());
+  const auto put = [&out](const std::optional<double>& x) {
+    out += "," + (x ? csv_number(*x) : std::string{});
+  };
+  for (const std::optional<Spread>& each :
+       {std::optional{row.rel_error}, std::optional{row.cosine}, row.retained_mass,
+        std::optional{row.bytes_share}, std::optional{row.read_share}, row.oracle_mass_gap,
+        row.oracle_error_ratio}) {
+    put(each ? std::optional{each->mean} : std::nullopt);
+    put(each ? each->sd : std::nullopt);
+    put(each ? each->low : std::nullopt);
+    put(each ? each->high : std::nullopt);
   }
   return out;
 }
 
 std::string aggregate_csv(const std::vector<AggregateRow>& rows) {
-  std::string out = "method,budget,traces";
-  for (const char* what : {"rel_error", "cosine", "retained_mass", "bytes_share", "read_share",
-                           "oracle_mass_gap", "oracle_error_ratio"}) {
-    out += fmt::format(",{0}_mean,{0}_sd,{0}_ci95_low,{0}_ci95_high", what);
-  }
-  out += "\n";
+  std::string out = fmt::format("method,budget{}\n", aggregate_columns());
   for (const AggregateRow& row : rows) {
-    out += fmt::format("{},{},{}", csv_field(row.name), row.budget ? csv_number(*row.budget) : "",
-                       row.traces.size());
-    for (const std::optional<Spread>& each :
-         {std::optional{row.rel_error}, std::optional{row.cosine}, row.retained_mass,
-          std::optional{row.bytes_share}, std::optional{row.read_share}, row.oracle_mass_gap,
-          row.oracle_error_ratio}) {
-      const auto put = [&out](const std::optional<double>& x) {
-        out += "," + (x ? csv_number(*x) : std::string{});
-      };
-      put(each ? std::optional{each->mean} : std::nullopt);
-      put(each ? each->sd : std::nullopt);
-      put(each ? each->low : std::nullopt);
-      put(each ? each->high : std::nullopt);
-    }
-    out += "\n";
+    out += fmt::format("{},{}{}\n", csv_field(row.name), row.budget ? csv_number(*row.budget) : "",
+                       aggregate_fields(row));
   }
   return out;
 }

@@ -47,11 +47,24 @@ struct AggregateRow {
   std::optional<Spread> retained_mass;                // null unless every trace has it
   std::optional<Spread> oracle_mass_gap, oracle_error_ratio;
 };
+/// What one trace says of a method.
+struct AggregateSource {
+  const ReplayResult* replay = nullptr;  // not owned
+  const ReplayMethod* method = nullptr;  // one of its methods
+};
+/// The row of these, a trace each: the first's name and budget. Errors: ContractError of none, or
+/// where one has no decode step.
+[[nodiscard]] AggregateRow aggregate_row(const std::vector<AggregateSource>& sources);
 /// In the order in which they first appear. Traces without decode steps have no errors and are left
 /// out.
 [[nodiscard]] std::vector<AggregateRow> aggregate(const std::vector<ReplayResult>& replays);
 
 [[nodiscard]] nlohmann::ordered_json aggregate_json(const std::vector<AggregateRow>& rows);
+[[nodiscard]] nlohmann::ordered_json aggregate_json(const AggregateRow& row);
+/// The columns after "method,budget" that CSV files of means share, and a row's fields for them:
+/// ",traces,rel_error_mean,…".
+[[nodiscard]] std::string aggregate_columns();
+[[nodiscard]] std::string aggregate_fields(const AggregateRow& row);
 [[nodiscard]] std::string aggregate_csv(const std::vector<AggregateRow>& rows);
 /// For the terminal, at most `width` columns.
 [[nodiscard]] std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t width);

@@ -12,6 +12,8 @@
 #include "sim/report/csv.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/sweep_figures.hpp"
+#include "sim/report/sweep_means.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
 #include "sim/scenario/method_field.hpp"
@@ -39,14 +41,6 @@ constexpr std::array kMetrics{
 ordered_json value_json(const std::optional<ParamValue>& value) {
   if (!value) return nullptr;
   return std::visit([](const auto& v) { return ordered_json(v); }, *value);
-}
-
-ordered_json values_json(const ReplaySweep& sweep, const SweepCell& cell) {
-  ordered_json out = ordered_json::object();
-  for (std::size_t a = 0; a < sweep.axes.size(); ++a) {
-    out[sweep.axes[a].name] = value_json(cell.values[a]);
-  }
-  return out;
 }
 
 ordered_json budget_json(const Budget& budget) {
@@ -100,16 +94,6 @@ ordered_json best_json(const ordered_json& points) {
 
 std::string value_text(const std::optional<ParamValue>& value) {
   return value ? to_text(*value) : "-";
-}
-
-/// "zeromerge, alpha 0.6, residual_slots 4".
-std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell) {
-  std::vector<std::string> words;
-  if (sweep.methods.size() > 1) words.push_back(cell.spec.name);
-  for (std::size_t a = 0; a < sweep.axes.size(); ++a) {
-    if (cell.values[a]) words.push_back(sweep.axes[a].name + " " + to_text(*cell.values[a]));
-  }
-  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 std::string number(double value) { return fmt::format("{:.4g}", value); }
@@ -195,7 +179,43 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
   return out;
 }
 
+/// The mean over traces where there are several: a table, and the least error of each budget.
+std::string means_text(const ReplaySweep& sweep, const std::vector<SweepMean>& means,
+                       std::size_t width) {
+  if (sweep.jobs.size() < 2 || means.empty()) return "";
+  std::string out =
+      "\n" + lines(fmt::format("Means over the {} traces.", sweep.jobs.size()), width);
+  out += sweep_means_table(sweep, means, width);
+  for (const std::size_t m : best_means(sweep, means)) {
+    const AggregateRow& row = means[m].over;
+    const std::string where = row.budget ? " at budget " + budget_text(*row.budget) : "";
+    out += lines(fmt::format("best mean error{}: {}, {}", where, number(row.rel_error.mean),
+                             cell_words(sweep, sweep.cells[means[m].cell])),
+                 width);
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell,
+                       std::optional<std::size_t> without) {
+  std::vector<std::string> words;
+  if (sweep.methods.size() > 1) words.push_back(cell.spec.name);
+  for (std::size_t a = 0; a < sweep.axes.size(); ++a) {
+    if (a == without || !cell.values[a]) continue;
+    words.push_back(sweep.axes[a].name + " " + to_text(*cell.values[a]));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+ordered_json values_json(const ReplaySweep& sweep, const SweepCell& cell) {
+  ordered_json out = ordered_json::object();
+  for (std::size_t a = 0; a < sweep.axes.size(); ++a) {
+    out[sweep.axes[a].name] = value_json(cell.values[a]);
+  }
+  return out;
+}
 
 ordered_json sweep_document(const ReplaySweep& sweep) {
   ordered_json out = {{"schema", "kvsim.sweep/1"}};
@@ -235,6 +255,17 @@ ordered_json sweep_document(const ReplaySweep& sweep) {
     }
   }
   out["best"] = best_json(out["points"]);
+  out["means"] = ordered_json::array();
+  out["best_means"] = ordered_json::array();
+  if (sweep.jobs.size() > 1) {
+    const std::vector<SweepMean> means = sweep_means(sweep);
+    out["means"] = sweep_means_json(sweep, means);
+    for (const std::size_t m : best_means(sweep, means)) {
+      out["best_means"].push_back({{"budget", out["means"][m].at("budget")},
+                                   {"mean", m},
+                                   {"rel_error", means[m].over.rel_error.mean}});
+    }
+  }
   out["notes"] = ordered_json::array();
   return out;
 }
@@ -293,18 +324,29 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
   }
   const ordered_json document = sweep_document(sweep);
   if (!document.at("best").empty()) out += "\n" + best_lines(sweep, document, width);
+  out += means_text(sweep, sweep_means(sweep), width);
   if (written != nullptr) {
     out += fmt::format("\nresults  {}/result.json\n", clean_text(written->folder.string()));
+    for (const std::string& figure : written->figures) {
+      if (!figure.ends_with(".png")) continue;
+      out += fmt::format("figure   {}/{}\n", clean_text(written->folder.string()), figure);
+    }
+    for (const std::string& note : written->notes) out += lines("note: " + clean_text(note), width);
   }
   return out;
 }
 
-ResultsFolder write_sweep_results(const ReplaySweep& sweep, const std::filesystem::path& folder) {
+ResultsFolder write_sweep_results(const ReplaySweep& sweep, const std::filesystem::path& folder,
+                                  const FolderOptions& options) {
   AtomicFolder building{folder};
-  building.write("result.json", to_file_text(sweep_document(sweep)));
+  ResultsFolder out = draw_into(building, sweep_figures(sweep), folder, options);
+  ordered_json document = sweep_document(sweep);
+  for (const std::string& note : out.notes) document["notes"].push_back(note);
+  building.write("result.json", to_file_text(document));
   building.write("sweep.csv", sweep_csv(sweep));
+  if (sweep.jobs.size() > 1) building.write("sweep_means.csv", sweep_means_csv(sweep));
   building.commit();
-  return {folder, {}, {}};
+  return out;
 }
 
 }  // namespace kvsim

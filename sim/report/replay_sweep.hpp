@@ -38,15 +38,26 @@ struct ReplaySweep {
   std::vector<ReplayJob> jobs;   // a trace each, its methods asked for being those of `cells`
 };
 
+/// "zeromerge, alpha 0.6, residual_slots 4": the method where there are several, then the varied
+/// parameters that it has, but for axis `without`.
+[[nodiscard]] std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell,
+                                     std::optional<std::size_t> without = {});
+
+/// Of each varied parameter its value; null where the method does not have it.
+[[nodiscard]] nlohmann::ordered_json values_json(const ReplaySweep& sweep, const SweepCell& cell);
+
 /// "kvsim.sweep/1".
 [[nodiscard]] nlohmann::ordered_json sweep_document(const ReplaySweep& sweep);
 /// A line a point.
 [[nodiscard]] std::string sweep_csv(const ReplaySweep& sweep);
-/// For the terminal, at most `width` columns: a table of each trace, what was skipped, the best
-/// points, and where files are (`written` null: nothing was).
+/// For the terminal, at most `width` columns: a table of each trace, what was skipped, the means
+/// over the traces where there are several, the best points, and where files are (`written` null:
+/// nothing was).
 [[nodiscard]] std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written,
                                         std::size_t width = 80);
-/// The results folder: result.json and sweep.csv. Errors: as write_run_results.
-ResultsFolder write_sweep_results(const ReplaySweep& sweep, const std::filesystem::path& folder);
+/// The results folder: result.json, sweep.csv, sweep_means.csv (of several traces) and figures/.
+/// Errors: as write_run_results.
+ResultsFolder write_sweep_results(const ReplaySweep& sweep, const std::filesystem::path& folder,
+                                  const FolderOptions& options = {});
 
 }  // namespace kvsim

@@ -10,7 +10,18 @@
 namespace kvsim {
 namespace {
 
-/// Draws into figures/ of the folder under construction; names come back relative to the folder.
+void write_replay_tables(const AtomicFolder& building, const ReplayResult& replay) {
+  building.write("replay_methods.csv", replay_methods_csv(replay));
+  building.write("replay_steps.csv", replay_steps_csv(replay));
+  building.write("replay_layer_steps.csv", replay_layer_steps_csv(replay));
+  building.write("replay_layers.csv", replay_layers_csv(replay));
+  const bool paged = std::any_of(replay.methods.begin(), replay.methods.end(),
+                                 [](const ReplayMethod& m) { return !m.paged.empty(); });
+  if (paged) building.write("replay_paged.csv", replay_paged_csv(replay));
+}
+
+}  // namespace
+
 ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
                         const std::filesystem::path& folder, const FolderOptions& options) {
   ResultsFolder out{folder, {}, set.notes};
@@ -23,18 +34,6 @@ ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
   out.notes.insert(out.notes.end(), drawn.notes.begin(), drawn.notes.end());
   return out;
 }
-
-void write_replay_tables(const AtomicFolder& building, const ReplayResult& replay) {
-  building.write("replay_methods.csv", replay_methods_csv(replay));
-  building.write("replay_steps.csv", replay_steps_csv(replay));
-  building.write("replay_layer_steps.csv", replay_layer_steps_csv(replay));
-  building.write("replay_layers.csv", replay_layers_csv(replay));
-  const bool paged = std::any_of(replay.methods.begin(), replay.methods.end(),
-                                 [](const ReplayMethod& m) { return !m.paged.empty(); });
-  if (paged) building.write("replay_paged.csv", replay_paged_csv(replay));
-}
-
-}  // namespace
 
 void check_results_folder(const std::filesystem::path& folder) { const AtomicFolder trial{folder}; }
 

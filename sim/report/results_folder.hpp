@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/report/atomic_file.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/run_report.hpp"
 
@@ -20,6 +21,12 @@ struct ResultsFolder {
   std::vector<std::string> figures;  // "figures/memory_vs_length.svg", …, relative to the folder
   std::vector<std::string> notes;    // what could not be drawn and why; stands in result.json too
 };
+
+/// Draws into figures/ of the folder under construction, which will be `folder`; names come back
+/// relative to it. Nothing is drawn where `options` want none.
+[[nodiscard]] ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
+                                      const std::filesystem::path& folder,
+                                      const FolderOptions& options);
 
 /// Checks that write_run_results could write to `folder`, so that a run does not compute for an
 /// hour to be refused. Errors: as write_run_results.

@@ -14,36 +14,14 @@
 #include "models/cost/step.hpp"
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"
+#include "sim/serve/holdings.hpp"
+#include "sim/serve/pool.hpp"
 #include "sim/serve/walk.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr std::int64_t kChunkDivisor = 4;  // ZeroMerge's code quarters its query chunk on an OOM
-
-/// Bytes by owner as a plain array, until somebody wants to read them.
-struct Holdings {
-  std::array<Bytes, kOwners> by_owner{};
-
-  Bytes& operator[](Owner owner) { return by_owner[static_cast<std::size_t>(owner)]; }
-  [[nodiscard]] Bytes total() const {
-    Bytes sum;
-    for (const Bytes n : by_owner) sum += n;
-    return sum;
-  }
-  void add(const std::array<Bytes, kOwners>& other) {
-    for (std::size_t i = 0; i < kOwners; ++i) by_owner[i] += other[i];
-  }
-  [[nodiscard]] Owners named() const {
-    Owners owners;
-    for (std::size_t i = 0; i < kOwners; ++i) {
-      if (by_owner[i] > Bytes{}) {
-        owners[std::string{name_of(static_cast<Owner>(i))}] = by_owner[i];
-      }
-    }
-    return owners;
-  }
-};
 
 /// The run of one spec: what stands in memory between two graphs, and what has been learnt so far.
 class StaticRun {
@@ -75,7 +53,6 @@ class StaticRun {
   [[nodiscard]] PeakPlace place_of(RunPart part, std::int32_t layer, std::int64_t step = 0) const;
   void put_cache(std::int32_t layer, const LayerCache& cache);
   void take_cache(std::int32_t layer);
-  [[nodiscard]] Bytes cache_total() const;
   [[nodiscard]] LayerCache stored(std::int32_t layer, std::int64_t entries) const;
   void sample(std::int64_t step, Bytes peak, Seconds time);
   void explain_times();
@@ -109,6 +86,7 @@ class StaticRun {
   std::optional<StaticSample> last_;
   Seconds first_decode_;  // time of the first decode step
   PeakPlace peak_place_;
+  Holdings peak_holdings_;             // what stood then
   std::optional<Holdings> peak_base_;  // set while the run's peak is a decode step's: everything
                                        // but that graph's own tensors
   PeakPlace refusal_place_;
@@ -191,10 +169,11 @@ void StaticRun::finish() {
     owners.add(graph_at(peak_input, peak_place_).alive_peak().by_owner);
     KVSIM_CHECK(owners.total() == result_.peak_hbm, "owners sum to {} B, the peak is {} B",
                 owners.total().count(), result_.peak_hbm.count());
-    result_.peak_owners = owners.named();
+    peak_holdings_ = owners;
     result_.peak_phase = "decode";
   }
   if (result_.oom) note_refusal(*result_.oom);
+  result_.peak_owners = peak_holdings_.named();
   result_.peak_terms = peak_terms(peak_input, peak_place_, result_.peak_owners);
   if (last_ && (result_.timeline.empty() || result_.timeline.back().step != last_->step)) {
     result_.timeline.push_back(*last_);
@@ -202,8 +181,10 @@ void StaticRun::finish() {
   if (explains_) explain_times();
   if (finds_intervals_) find_intervals();
   if (spec_.allocator && result_.usable_hbm >= spec_.stack->context) simulate_allocator();
-  result_.kv_bytes = cache_total();
-  for (const LayerCache& cache : caches_) result_.kv_bytes_per_layer.push_back(cache.total());
+  for (const LayerCache& cache : caches_) {
+    result_.kv_bytes += cache.total();
+    result_.kv_bytes_per_layer.push_back(cache.total());
+  }
   if (result_.oom && result_.oom->phase == "prefill") count_refused_cache(result_.oom->owners);
 }
 
@@ -312,12 +293,6 @@ void StaticRun::take_cache(std::int32_t layer) {
   cache = {};
 }
 
-Bytes StaticRun::cache_total() const {
-  Bytes sum;
-  for (const LayerCache& cache : caches_) sum += cache.total();
-  return sum;
-}
-
 LayerCache StaticRun::stored(std::int32_t layer, std::int64_t entries) const {
   return layer_cache(in_, layer, entries);
 }
@@ -329,7 +304,7 @@ void StaticRun::note_peak(const Holdings& holdings, const PeakPlace& place) {
   of_phase = std::max(of_phase, total);
   if (total > result_.peak_hbm) {
     result_.peak_hbm = total;
-    result_.peak_owners = holdings.named();
+    peak_holdings_ = holdings;
     result_.peak_phase = decodes ? "decode" : "prefill";
     peak_place_ = place;
     peak_base_.reset();
@@ -362,39 +337,18 @@ OomEvent StaticRun::event(const OpGraph& graph, const PeakPlace& place) {
           .owners = refused->refusal.owners};
 }
 
-/// Whether the pool holds the run's blocks; where not, the token at which it is exhausted.
 bool StaticRun::blocks_suffice() {
-  const Bytes pool = result_.startup->kv_cache;
-  const auto needed = [&](std::int64_t tokens) {
-    const std::int64_t prompt = std::min(spec_.prompt_tokens, tokens);
-    Bytes sum;
-    for (std::int32_t l = 0; l < n_layers_; ++l) {
-      sum += stored(l, std::max(held_entries(in_, l, prompt, prompt),
-                                held_entries(in_, l, prompt, tokens)))
-                 .total();
-    }
-    return sum;
-  };
-  if (needed(static_end_) <= pool) return true;
-  std::int64_t fits = 0;  // tokens of each sequence
-  for (std::int64_t end = static_end_; end - fits > 1;) {
-    const std::int64_t middle = fits + (end - fits) / 2;
-    (needed(middle) <= pool ? fits : end) = middle;
-  }
-  const bool decodes = fits >= spec_.prompt_tokens;
-  const Bytes held = fits > 0 ? needed(fits) : Bytes{};
-  Owners owners = holdings_.named();
-  result_.oom = OomEvent{.step = decodes ? fits + 1 - spec_.prompt_tokens : 0,
-                         .tokens = fits + 1,
-                         .phase = "load",
-                         .what = fmt::format("cache blocks beyond token {} of each sequence", fits),
-                         .requested = needed(fits + 1),
-                         .free = pool,
-                         .owners = std::move(owners)};
-  result_.notes.push_back(fmt::format(
-      "the pool of {} B holds {} B of cache, {} tokens of each sequence; an engine would serve "
-      "fewer sequences at once",
-      pool.count(), held.count(), fits));
+  const auto lack = pool_shortage(in_, static_end_, result_.startup->kv_cache);
+  if (!lack) return true;
+  const bool decodes = lack->fitting >= spec_.prompt_tokens;
+  result_.oom =
+      OomEvent{.step = decodes ? lack->fitting + 1 - spec_.prompt_tokens : 0,
+               .tokens = lack->fitting + 1,
+               .phase = "load",
+               .what = fmt::format("cache blocks beyond token {} of each sequence", lack->fitting),
+               .requested = lack->requested,
+               .free = result_.startup->kv_cache,
+               .owners = holdings_.named()};
   return false;
 }
 

@@ -1,11 +1,13 @@
 // How near replay comes to what the machine can do: the reference against Eigen's own matrix
 // product, each method's step loop against streaming reads; and every method of the catalogue, its
-// prompt and its steps, against the full cache (`--catalogue`: that table alone). One core. Not a
-// timed test.
+// prompt and its steps, against the full cache's in the same run with what it may take
+// (`--catalogue [REPEATS]`: that table alone). One core. Not a timed test.
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -70,6 +72,20 @@ double peak_resident() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+/// Seconds that this thread has computed for: what other programs take of the core is not in it.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// The middle of an odd number of values, else the mean of the middle two.
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 double seconds_since(Clock::time_point start) {
@@ -149,9 +165,64 @@ double allowed(const std::string& name) {
   return 2;
 }
 
+/// The sessions of a method over a whole trace, their prompts learned and compressed.
+struct Sessions {
+  Sessions(const LayerBlock& block, const ComposedMethod& method, std::int64_t prompt) {
+    for (const DecisionUnit& unit : block.units(method)) {
+      // What a method learns from is its own to compute: replay() shares it between methods.
+      scores.emplace_back(new PromptScores(block.fresh_scores(unit)));  // it does not move
+      all.push_back(
+          std::make_unique<CacheSession>(method, block.place(unit, 0), block.vectors(unit)));
+      all.back()->learn(*scores.back());
+      // Where an allotment wants the whole layer or model seen, an even one stands for it: the
+      // step loop does not know where it came from.
+      const auto entries = method.parts().budget->scope() == BudgetScope::kHead
+                               ? method.parts().budget->entries(unit.layer)
+                               : std::nullopt;
+      all.back()->prefill(*scores.back(), {.entries = entries.value_or(prompt / 5)});
+    }
+  }
+  /// CPU seconds of `n` steps of every session.
+  double steps(std::int64_t n) {
+    const double start = cpu_seconds();
+    for (const auto& session : all) {
+      for (std::int64_t i = 0; i < n; ++i) session->step();
+    }
+    return cpu_seconds() - start;
+  }
+
+  std::vector<std::unique_ptr<PromptScores>> scores;
+  std::vector<std::unique_ptr<CacheSession>> all;
+};
+
+/// What a repeat measured, CPU seconds over all heads.
+struct Measured {
+  double prompt = 0, steps = 0, full_steps = 0;
+};
+
+/// A method's steps and the full cache's by turns, a few at a time, so that a machine whose pace
+/// changes between them changes both.
+Measured measure(const LayerBlock& block, const ComposedMethod& method, const ComposedMethod& full,
+                 const TraceInfo& info) {
+  constexpr std::int64_t kTurn = 16;  // steps
+  Measured out;
+  const double start = cpu_seconds();
+  Sessions mine{block, method, info.prompt_tokens};
+  out.prompt = cpu_seconds() - start;
+  Sessions other{block, full, info.prompt_tokens};
+  for (std::int64_t left = info.tokens - info.prompt_tokens; left > 0; left -= kTurn) {
+    const std::int64_t n = std::min(left, kTurn);
+    out.steps += mine.steps(n);
+    out.full_steps += other.steps(n);
+  }
+  return out;
+}
+
 /// Every method of the catalogue the way replay() runs it: sessions of the heads it decides upon
-/// together, prompts learned and compressed first and apart, then the steps alone. Best of three.
-void bench_catalogue(const Trace& trace) {
+/// together, prompts learned and compressed first and apart, then the steps. The median of
+/// `repeats` ratios to the full cache's steps beside them, and whether it is within what the method
+/// may take.
+void bench_catalogue(const Trace& trace, int repeats) {
   const TraceInfo& info = trace.info();
   const Rope rope{info.head_dim, *info.rope_theta, *info.rope_style == RopeStyle::kInterleaved};
   TraceInputs inputs{.hidden = info.has_hidden,
@@ -162,10 +233,13 @@ void bench_catalogue(const Trace& trace) {
                      .predicted = {}};
   for (const std::string& name : info.scores) inputs.per_head.push_back("score." + name);
   for (const std::string& name : info.decisions) inputs.per_head.push_back("decision." + name);
-  LayerBlock block{trace, 0, info.n_layers, inputs, &rope};
+  const LayerBlock block{trace, 0, info.n_layers, inputs, &rope};
   const auto steps = info.tokens - info.prompt_tokens;
-  std::printf("\n%-42s %10s %10s %8s\n", "method", "prompt ms", "us a step", "x full");
-  double full = 0;
+  std::printf("\nstep loops over the full cache's in the same run, median of %d interleaved runs\n",
+              repeats);
+  std::printf("%-42s %10s %10s %7s %17s %6s\n", "method", "prompt ms", "us a step", "x full",
+              "least..most", "limit");
+  const auto full = settle_for_trace({"full", {}, {}}, info);
   std::vector<MethodSpec> specs;
   for (const MethodInfo& info_of : builtin_methods()) specs.push_back({info_of.name, {}, {}});
   const auto word = [](const char* text) { return ParamValue{std::string{text}}; };
@@ -179,6 +253,8 @@ void bench_catalogue(const Trace& trace) {
                     {"evict_timing", word("before_attend")}},
                    {}});
   specs.push_back({"d2o", {{"gate", word("rank_mean")}}, {}});
+  std::size_t within = 0, measured = 0;
+  std::string slow;
   for (MethodSpec& spec : specs) {
     std::string name = spec.name;
     for (const auto& [key, value] : spec.params) name += " " + to_text(value);
@@ -190,38 +266,29 @@ void bench_catalogue(const Trace& trace) {
       std::printf("%-42s %s\n", name.c_str(), error.what());
       continue;
     }
-    const ComposedMethod& composed = as_composed(*method);
-    double prompt_time = 1e300;
-    double step_time = 1e300;
-    for (int run = 0; run < 3; ++run) {
-      double prompt_sum = 0;
-      double step_sum = 0;
-      for (const DecisionUnit& unit : block.units(composed)) {
-        const auto start = Clock::now();
-        // What a method learns from is its own to compute: replay() shares it between methods.
-        PromptScores scores = block.fresh_scores(unit);
-        CacheSession session{composed, block.place(unit, 0), block.vectors(unit)};
-        session.learn(scores);
-        // Where an allotment wants the whole layer or model seen, an even one stands for it: the
-        // step loop does not know where it came from.
-        const auto entries = composed.parts().budget->scope() == BudgetScope::kHead
-                                 ? composed.parts().budget->entries(unit.layer)
-                                 : std::nullopt;
-        session.prefill(scores, {.entries = entries.value_or(info.prompt_tokens / 5)});
-        prompt_sum += seconds_since(start);
-        const auto first_step = Clock::now();
-        for (std::int64_t t = 0; t < steps; ++t) session.step();
-        step_sum += seconds_since(first_step);
-      }
-      prompt_time = std::min(prompt_time, prompt_sum);
-      step_time = std::min(step_time, step_sum);
+    std::vector<double> prompt, step, ratio;
+    for (int run = 0; run < repeats; ++run) {
+      const Measured one = measure(block, as_composed(*method), as_composed(*full), info);
+      prompt.push_back(one.prompt);
+      step.push_back(one.steps);
+      ratio.push_back(one.steps / one.full_steps);
     }
-    if (name == "full") full = step_time;
-    const double times = full > 0 ? step_time / full : 0;
-    std::printf("%-42s %10.1f %10.1f %8.2f%s\n", name.c_str(), prompt_time * 1e3,
-                step_time * 1e6 / static_cast<double>(steps), times,
-                times > allowed(name) ? "  TOO SLOW" : "");
+    const double times = median(ratio);
+    const double limit = allowed(spec.name);
+    ++measured;
+    if (times <= limit) {
+      ++within;
+    } else {
+      slow += (slow.empty() ? "" : ", ") + name;
+    }
+    const auto [least, most] = std::minmax_element(ratio.begin(), ratio.end());
+    std::printf("%-42s %10.1f %10.1f %7.2f %8.2f..%-7.2f %6.0f  %s\n", name.c_str(),
+                median(prompt) * 1e3, median(step) * 1e6 / static_cast<double>(steps), times,
+                *least, *most, limit, times <= limit ? "ok" : "TOO SLOW");
+    std::fflush(stdout);
   }
+  std::printf("%zu of %zu within their limit%s%s\n", within, measured,
+              slow.empty() ? "" : "; too slow: ", slow.c_str());
 }
 
 }  // namespace
@@ -241,9 +308,10 @@ int main(int argc, char** argv) {
   recorded.with_scores = true;
   recorded.with_decisions = true;
   generate_trace(recorded, path);
-  bench_catalogue(Trace::open(path));
+  const bool alone = argc > 1 && std::string{argv[1]} == "--catalogue";
+  bench_catalogue(Trace::open(path), alone && argc > 2 ? std::max(1, std::atoi(argv[2])) : 3);
   std::filesystem::remove(path);
-  if (argc > 1 && std::string{argv[1]} == "--catalogue") return 0;
+  if (alone) return 0;
   // 8 layers are generated, 2 replayed: the rest says nothing new and takes minutes.
   const double bandwidth = read_bandwidth();
   const double gemm = sgemm_flops();

@@ -1,28 +1,42 @@
-// Prints what a static point and a long static run cost on this machine. Not a test.
+// Prints what a static point and a long static run cost on this machine, and what points of one
+// combination cost once it is compiled. Exits 1 where a compiled point with fitted kernels takes more
+// processor time than the gate. Not a test.
 
-#include <chrono>
+#include <ctime>
+#include <string>
 
 #include <fmt/format.h>
 
-#include "models/cost/compiled.hpp"
+#include "models/cost/calibration.hpp"
+#include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
+#include "sim/serve/compiled_point.hpp"
 #include "sim/serve/static_run.hpp"
 #include "tests/support/machines.hpp"
 
 namespace {
 
+using namespace kvsim;  // NOLINT
+
+constexpr double kPointGateMicros = 10;
+constexpr double kGridGateSeconds = 10;
+
+/// Processor time of this process: other programs on the machine do not count.
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 template <class F>
 double micros_per_call(int calls, F&& f) {
   f();
-  const auto start = std::chrono::steady_clock::now();
+  const double start = cpu_seconds();
   for (int i = 0; i < calls; ++i) f();
-  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
-  return took.count() / calls;
+  return (cpu_seconds() - start) * 1e6 / calls;
 }
 
-}  // namespace
-
-int main() {
-  using namespace kvsim;  // NOLINT
+void bench_runs() {
   const Llm llm = test::llama2_7b();
   const Gpu gpu = test::a800();
   const auto full = std::make_shared<test::FullMethod>();
@@ -50,5 +64,101 @@ int main() {
         "34,000 steps {:7.0f} us (full) {:7.0f} us (ring){}\n",
         stack, one, bounded, told, run, ring_run, sink > 0 ? "" : "!");
   }
-  return 0;
+}
+
+/// Points of one combination; true if they keep to the gates.
+bool bench_points(const Llm& llm, const std::string& stack_name, const std::string& method_name) {
+  Stack stack = find_stack(stack_name);
+  for (const KernelOp op : {KernelOp::kDecodeAttention, KernelOp::kPrefillAttention, KernelOp::kMla,
+                            KernelOp::kGemm, KernelOp::kElementwise}) {
+    stack.kernels[std::string{name_of(op)}] = "*";
+  }
+  const AttentionSpec& a = llm.layers.front().attention;
+  MethodSite site{.recorded = Dtype::kFp16,
+                  .shape = {a.n_heads, a.n_kv_heads, a.head_dim},
+                  .windows = {},
+                  .n_layers = llm.n_layers(),
+                  .d_model = llm.d_model,
+                  .recorded_inputs = {}};
+  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  const MethodSpec method{
+      method_name, {}, takes_budget(method_name) ? std::optional{Budget{.entries = 1000}}
+                                                 : std::nullopt};
+  const auto any_prompt = make_method({"full", {}, {}}, 1, site);
+  const Calibration& calibration = builtin_calibration();
+  const PointSpec spec{.llm = &llm,
+                       .gpu = &find_gpu("H200-141GB-SXM"),
+                       .stack = &stack,
+                       .method =
+                           [&](std::int64_t prompt) {
+                             return method_name == "full" ? any_prompt
+                                                          : make_method(method, prompt, site);
+                           },
+                       .calibration = &calibration};
+  double sink = 0;
+  const auto ask = [&](CompiledPoint& compiled, const Point& point) {
+    const PointResult got = compiled.at(point);
+    sink += got.times ? got.times->tok_s : 1;
+  };
+  {
+    CompiledPoint warm{spec};  // chooses kernels, once a process
+    ask(warm, {});
+  }
+  const double compile = micros_per_call(20, [&] {
+    CompiledPoint compiled{spec};
+    ask(compiled, {.batch = 1, .prompt_tokens = 1000, .output_tokens = 1});
+  });
+  CompiledPoint compiled{spec};
+  std::uint64_t state = 1;
+  const auto draw = [&](std::uint64_t n) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<std::int64_t>((state >> 33U) % n);
+  };
+  const int asked = method_name == "full" ? 20000 : 2000;
+  // Batch and prompt drawn anew each time: nothing of the last point is left but decode forms.
+  const double point = micros_per_call(asked, [&] {
+    ask(compiled, {.batch = 1 + draw(32), .prompt_tokens = 1000 + draw(4096), .output_tokens = 1});
+  });
+  const double run = micros_per_call(asked, [&] {
+    ask(compiled,
+        {.batch = 1 + draw(32), .prompt_tokens = 1000 + draw(256), .output_tokens = 1 + draw(1024)});
+  });
+  fmt::print(
+      "{:14} {:8} {:9} compiled with its first point in {:6.1f} us; a random point {:5.2f} us, a "
+      "random run of up to 1024 steps {:7.2f} us\n",
+      llm.name, stack_name, method_name, compile, point, run);
+  if (method_name != "full") return sink > 0;
+
+  // 20 batches x 500 prompts x 100 outputs.
+  CompiledPoint fresh{spec};
+  std::int64_t fit = 0;
+  const double start = cpu_seconds();
+  for (std::int64_t batch = 1; batch <= 20; ++batch) {
+    for (std::int64_t prompt = 64; prompt <= 64 * 500; prompt += 64) {
+      for (std::int64_t output = 10; output <= 1000; output += 10) {
+        fit += fresh.at({batch, prompt, output}).fits ? 1 : 0;
+      }
+    }
+  }
+  const double took = cpu_seconds() - start;
+  fmt::print("{:14} {:8} {:9} grid of 1,000,000 points in {:.2f} s: {:.0f} points/s, {} fit\n",
+             llm.name, stack_name, method_name, took, 1e6 / took, fit);
+  return sink > 0 && point <= kPointGateMicros && took <= kGridGateSeconds;
+}
+
+}  // namespace
+
+int main() {
+  bench_runs();
+  bool good = true;
+  for (const char* stack : {"ideal", "hf-sdpa", "hf-eager", "vllm"}) {
+    good = bench_points(find_llm("llama-3.1-8b"), stack, "full") && good;
+  }
+  for (const char* method : {"streaming-llm", "h2o", "zeromerge", "snapkv", "kivi-4"}) {
+    good = bench_points(find_llm("llama-3.1-8b"), "hf-sdpa", method) && good;
+  }
+  if (!good) {
+    fmt::print("above {} us a point or {} s a million\n", kPointGateMicros, kGridGateSeconds);
+  }
+  return good ? 0 : 1;
 }

@@ -96,7 +96,8 @@ TEST_CASE("a graph takes only dependencies on what came before, so it has no cyc
   OpGraph graph;
   const OpIndex a = graph.add(timed(0));
   const OpIndex b = graph.add(timed(0), {a});
-  CHECK(graph.edges() == std::vector<std::pair<OpIndex, OpIndex>>{{a, b}});
+  REQUIRE(graph.edges().size() == 1);
+  CHECK(graph.edges()[0] == std::pair{a, b});
   CHECK_THROWS_AS(graph.add(timed(0), {5}), ContractError);
   CHECK(graph.is_acyclic());
 }

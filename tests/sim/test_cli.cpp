@@ -652,6 +652,40 @@ TEST_CASE("sweep: combinations that cannot be are skipped, with the reason, whil
   const std::string csv = text_of(folder / "out/sweep.csv");
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 2);
   CHECK(csv.starts_with("trace,method,budget,alpha,"));
+  CHECK_FALSE(fs::exists(folder / "out/sweep_means.csv"));
+}
+
+TEST_CASE("sweep: several traces give the means of their single sweeps") {
+  const fs::path folder = fresh("sweep-means");
+  const Words make{
+      "trace",           "generate", "made.safetensors", "--layers", "2",        "--heads", "2",
+      "--kv-heads",      "1",        "--head-dim",       "16",       "--tokens", "96",      "-q",
+      "--prompt-tokens", "64"};
+  REQUIRE(run_kvsim(make, folder).status == 0);
+  const Words grid{"-m", "h2o,full", "--vary", "recent=4,8", "--budget", "0.3"};
+  const auto with = [&](Words words) {
+    words.insert(words.begin(), "sweep");
+    words.insert(words.end(), grid.begin(), grid.end());
+    return words;
+  };
+  Words to_folder = with({"-t", kSample, "-t", "made.safetensors", "-o", "out"});
+  const Outcome text = run_kvsim(to_folder, folder);
+  CHECK(text.status == 0);
+  CHECK(has(text.out, "Means over the 2 traces."));
+  const json both = json::parse(text_of(folder / "out/result.json"));
+  REQUIRE(both.at("means").size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    double sum = 0;
+    for (const std::size_t point : {i, i + 3}) {
+      sum += both.at("points").at(point).at("method").at("rel_error_mean").get<double>();
+    }
+    CHECK(both.at("means").at(i).at("rel_error").at("mean").get<double>() ==
+          doctest::Approx(sum / 2).epsilon(1e-12));
+  }
+  const std::string csv = text_of(folder / "out/sweep_means.csv");
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 4);
+  CHECK(fs::exists(folder / "out/figures/error_vs_bytes.gp"));
+  CHECK(fs::exists(folder / "out/figures/error_vs_recent_h2o.csv"));
 }
 
 TEST_CASE("sweep: what cannot be is refused in one line") {

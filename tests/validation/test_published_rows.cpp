@@ -107,7 +107,13 @@ TEST_CASE("rows that cannot be expressed have a reason, and none is a crash") {
       "j,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers,full,,1,LongBench,10,latency_s,1,s,\n" +
       "k,p,A100-80GB,1,Llama-2-7B" + tail + "peak_mem_gb,1,furlongs,\n" +
       "l,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers,H2O,5% of nothing 99999999999,1,1000,"
-      "10,latency_s,-0,s,\n");
+      "10,latency_s,-0,s,\n" +
+      "m,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF "
+      "transformers,full,,999999999,10M,10,latency_s,1,s,\n" +
+      "n,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers,full,,1,10,100M,latency_s,1,s,\n" +
+      "o,p,A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers,full,,max that "
+      "fits,10,900K,latency_s,1,"
+      "s,\n");
   for (const ScoredRow& row : score.rows) {
     INFO(row.row.id, ": ", row.prediction.reason);
     if (row.row.id == "l") continue;

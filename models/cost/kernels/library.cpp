@@ -64,8 +64,11 @@ constexpr std::int64_t kFewRows = 40;
 
 /// Families whose time the kernel's algorithm sets more than the chip does. Prefill attention is
 /// bound by arithmetic: fits of one stack hold on another chip to 4 to 16 %, of another stack on
-/// the same chip to 12 to 40 % (leave-one-out over the published timings).
-bool stack_before_chip(KernelOp op) { return op == KernelOp::kPrefillAttention; }
+/// the same chip to 12 to 40 % (leave-one-out over the published timings). Streaming kernels are bound
+/// by bandwidth, but fused or not by their stack.
+bool stack_before_chip(KernelOp op) {
+  return op == KernelOp::kPrefillAttention || op == KernelOp::kElementwise;
+}
 
 /// How far a measured GPU is from the one asked for.
 enum class Nearness : std::uint8_t { kSame, kSilicon, kGeneration, kOther };

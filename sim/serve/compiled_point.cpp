@@ -1,0 +1,621 @@
+#include "sim/serve/compiled_point.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/cost/compiled.hpp"
+#include "models/cost/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "models/units/check.hpp"
+#include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/step_sum.hpp"
+#include "sim/serve/trajectory.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::string_view kKernels =
+    "fitted kernel times bend with the cache's length: decode steps are summed by quadrature";
+constexpr std::string_view kRetries =
+    "the method prefills in smaller score chunks where memory is short";
+
+// Of what is kept for prompts and batch sizes asked for before; beyond it all of a kind goes.
+constexpr std::size_t kMostKept = 4096;
+
+/// Times of one graph, and the most its tensors take.
+struct GraphFigures {
+  Seconds time;
+  Bytes alive;
+};
+
+/// All decode steps of one batch size.
+struct Decode {
+  Decode(const CostInput& input, const Roofline& roofline)
+      : in{input}, compiled{in, roofline} {
+    for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
+    for (const LayerGroup& group : compiled.groups()) rows.emplace_back(in, group.first);
+    between = between_steps(in);
+  }
+  Decode(const Decode&) = delete;
+  Decode& operator=(const Decode&) = delete;
+
+  CostInput in;
+  CompiledDecode compiled;
+  Bytes resident;
+  std::vector<CacheRows> rows;  // by group
+  Seconds between;
+};
+
+/// A method settled for some prompts, and what was worked out for it.
+struct Law {
+  std::shared_ptr<const Method> method;
+  std::vector<LayerGroup> groups;
+  std::vector<LayerColumn> columns;
+  std::map<std::pair<std::int64_t, std::int64_t>, Trajectory> trajectories;  // (prompt, allocated)
+  std::map<std::pair<std::int64_t, std::int64_t>, Decode> decodes;           // (batch, prompt or 0)
+};
+
+
+/// One (batch, prompt), without its output.
+struct Run {
+  Law* law = nullptr;
+  std::int64_t batch = 0;
+  std::int64_t prompt = 0;
+  std::int64_t allocated = 0;
+  CostInput in;
+  std::vector<CacheRows> rows;  // by group
+  Bytes prefill_peak;           // less what load put there
+  std::optional<Seconds> prefill_time;
+  Trajectory* trajectory = nullptr;
+  Decode* decode = nullptr;
+  // Of all steps before the trajectory's n-th segment, as far as they were asked for.
+  std::vector<Bytes> peaks;  // less what load put there
+  std::vector<StepSum> sums;
+};
+
+}  // namespace
+
+struct CompiledPoint::Impl {
+  explicit Impl(PointSpec asked);
+
+  PointResult evaluate(const Point& point, bool times);
+  PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
+
+ private:
+  Law& law_of(std::int64_t prompt);
+  Run& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
+  /// Makes the run's decode side ready up to `step`.
+  void reach(Run& run, std::int64_t step);
+  void prefill(Run& run, bool times) const;
+  [[nodiscard]] GraphFigures figures(const OpGraph& graph, bool times) const;
+  [[nodiscard]] Seconds step_time(const Run& run, std::size_t segment, std::int64_t step) const;
+  [[nodiscard]] Bytes step_peak(const Run& run, std::size_t segment, std::int64_t step) const;
+  [[nodiscard]] StepSum sum(const Run& run, std::size_t segment, std::int64_t last) const;
+  /// Over steps 1 to `last`, which stands in `segment`.
+  [[nodiscard]] Bytes peak_to(Run& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] StepSum sum_to(Run& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] Bytes cache_at(const Run& run, std::int64_t step) const;
+  [[nodiscard]] Bytes static_caches(const Run& run, std::int64_t end) const;
+  [[nodiscard]] Bytes pool(const Run& run, std::int64_t run_tokens);
+  [[nodiscard]] PointResult simulate(const Point& point, const Run& run) const;
+  template <class Visit>  // visit(column's index of the first, number of layers, moment)
+  void visit_runs(const Run& run, std::size_t segment, std::int64_t step, Visit&& visit) const;
+
+  PointSpec spec_;
+  Llm llm_;      // of one GPU
+  Stack stack_;  // as the spec sets it
+  Calibration calibration_;
+  Roofline roofline_;
+  CostInput base_;
+  Bytes usable_;
+  Bytes outside_;  // of load: context and weights
+  bool is_static_;
+  std::unordered_map<const Method*, std::unique_ptr<Law>> laws_;  // looked up, never walked
+  std::unordered_map<std::int64_t, Law*> law_of_prompt_;
+  Run run_;
+  struct {
+    const Law* law = nullptr;
+    std::int64_t tokens = -1;
+    Bytes bytes;
+  } pool_;
+};
+
+CompiledPoint::Impl::Impl(PointSpec asked)
+    : spec_{std::move(asked)},
+      llm_{tensor_shard(*spec_.llm, spec_.tensor_parallel)},
+      stack_{with_options(*spec_.stack, spec_.options)},
+      calibration_{spec_.calibration != nullptr ? *spec_.calibration : Calibration{}},
+      roofline_{*spec_.gpu, stack_, calibration_},
+      base_{.llm = &llm_,
+            .stack = &stack_,
+            .weight_dtype = spec_.weight_dtype,
+            .kv_dtype = spec_.kv_dtype,
+            .weight_format = spec_.weight_format,
+            .tensor_parallel = spec_.tensor_parallel,
+            .vocab_size = spec_.llm->vocab_size,
+            .measured_weights = spec_.options.weights},
+      usable_{static_cast<std::int64_t>(std::floor(
+          static_cast<double>(spec_.gpu->hbm_usable.count()) * stack_.usable_fraction))},
+      outside_{weights_held(base_)},
+      is_static_{is_preallocated(stack_)} {
+  for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
+}
+
+Law& CompiledPoint::Impl::law_of(std::int64_t prompt) {
+  const auto known = law_of_prompt_.find(prompt);
+  if (known != law_of_prompt_.end()) return *known->second;
+  if (laws_.size() > kMostKept || law_of_prompt_.size() > kMostKept) {
+    law_of_prompt_.clear();
+    laws_.clear();
+    run_ = {};
+    pool_ = {};
+  }
+  std::shared_ptr<const Method> method = spec_.method(prompt);
+  KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
+  std::unique_ptr<Law>& law = laws_[method.get()];
+  if (!law) {
+    law = std::make_unique<Law>();
+    law->groups = layer_groups(llm_, *method);
+    law->columns = layer_columns(law->groups, method->layers_alike());
+    law->method = std::move(method);
+  }
+  law_of_prompt_[prompt] = law.get();
+  return *law;
+}
+
+Run& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
+                                 std::int64_t allocated) {
+  if (run_.law != nullptr && run_.batch == batch && run_.prompt == prompt &&
+      run_.allocated == allocated) {
+    return run_;
+  }
+  Law& law = law_of(prompt);
+  run_.law = &law;
+  run_.batch = batch;
+  run_.prompt = prompt;
+  run_.allocated = allocated;
+  run_.in = base_;
+  run_.in.method = law.method.get();
+  run_.in.batch = batch;
+  run_.in.prompt = prompt;
+  run_.in.allocated = allocated;
+  run_.rows.clear();
+  for (const LayerGroup& group : law.groups) run_.rows.emplace_back(run_.in, group.first);
+  run_.prefill_time.reset();
+  run_.decode = nullptr;
+  run_.peaks.clear();
+  run_.sums.clear();
+
+  if (law.trajectories.size() > kMostKept) law.trajectories.clear();
+  const std::int64_t attended = stack_.attends_allocated ? allocated : 0;
+  run_.trajectory = &law.trajectories
+                         .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
+                                      law.method->plain_rows())
+                         .first->second;
+  prefill(run_, false);
+  return run_;
+}
+
+void CompiledPoint::Impl::reach(Run& run, std::int64_t step) {
+  run.trajectory->extend(run.in, step);
+  if (run.decode != nullptr) return;
+  auto& decodes = run.law->decodes;
+  if (decodes.size() > kMostKept) decodes.clear();
+  // Formats of their own treat a prompt's entries apart.
+  const std::int64_t prompt = run.law->method->plain_rows() ? 0 : run.prompt;
+  run.decode =
+      &decodes.try_emplace({run.batch, prompt}, run.in, roofline_).first->second;
+}
+
+GraphFigures CompiledPoint::Impl::figures(const OpGraph& graph, bool times) const {
+  GraphFigures out{.time = {}, .alive = graph.alive_peak().bytes};
+  if (times) out.time = kvsim::evaluate(graph, roofline_).time;
+  return out;
+}
+
+/// As StaticRun's prefill, without what is told of it.
+void CompiledPoint::Impl::prefill(Run& run, bool times) const {
+  const CostInput& in = run.in;
+  const Law& law = *run.law;
+  const std::int64_t prompt = run.prompt;
+  const bool per_layer = law.method->prefill_peak() == PrefillPeak::kPerLayer;
+  Bytes standing;
+  Bytes peak;
+  Seconds device;
+  const auto around = [&](const OpGraph& graph) {
+    const GraphFigures once = figures(graph, times);
+    peak = std::max(peak, standing + once.alive);
+    device += once.time;
+  };
+  around(embed_tokens(in, prompt));
+
+  Bytes mask, embeddings;
+  for (const Tensor& t : resident_tensors(in, prompt)) {
+    (t.owner == Owner::kMask ? mask : embeddings) += t.bytes;
+  }
+  standing += mask;
+  struct Done {
+    std::int32_t like = -1;
+    std::int64_t kept = 0;
+    GraphFigures once;
+    Bytes cache;  // left after the layer
+  };
+  std::array<Done, 2> done;  // kinds of layers often alternate
+  std::size_t oldest = 0;
+  const auto layer_at = [&](const LayerColumn& column, std::int64_t kept) -> const Done& {
+    for (const Done& d : done) {
+      if (d.like == column.like && d.kept == kept) return d;
+    }
+    Done& d = done[std::exchange(oldest, 1 - oldest)];
+    const PrefillMoment moment{.prompt = prompt, .kept = kept, .score_rows = prompt};
+    d = {.like = column.like,
+         .kept = kept,
+         .once = figures(prefill_layer(in, column.first, moment), times),
+         .cache = is_static_ ? Bytes{}
+                             : run.rows[static_cast<std::size_t>(column.group)]
+                                   .cache(per_layer ? kept : prompt)
+                                   .total()};
+    return d;
+  };
+  bool compresses = false;
+  for (const LayerColumn& column : law.columns) {
+    const std::int64_t kept = run.trajectory->prompt_entries(column);
+    compresses = compresses || (!per_layer && kept != prompt);
+    const Done& d = layer_at(column, kept);
+    for (std::int32_t l = column.first; l < column.first + column.count; ++l) {
+      // In the first layer the embeddings are the layer's own input.
+      if (l == 1) standing += embeddings;
+      peak = std::max(peak, standing + d.once.alive);
+      standing += d.cache;
+    }
+    device += d.once.time * static_cast<double>(column.count);
+  }
+  around(output_logits(in, prompt));
+  standing = standing - mask - (llm_.n_layers() > 1 ? embeddings : Bytes{});
+
+  for (const LayerColumn& column : law.columns) {
+    const std::int64_t kept = run.trajectory->prompt_entries(column);
+    if (!compresses || kept == prompt) continue;
+    const GraphFigures once = figures(compress_layer(in, column.first, prompt, kept), times);
+    const CacheRows& rows = run.rows[static_cast<std::size_t>(column.group)];
+    const Bytes before = is_static_ ? Bytes{} : rows.cache(prompt).total();
+    const Bytes after = is_static_ ? Bytes{} : rows.cache(kept).total();
+    for (std::int32_t l = 0; l < column.count; ++l) {
+      peak = std::max(peak, standing - before + once.alive);
+      standing += after - before;
+    }
+    device += once.time * static_cast<double>(column.count);
+  }
+  run.prefill_peak = peak;
+  if (times) {
+    device = device * prefill_passes(in, prompt);
+    run.prefill_time = std::max(device, host_time(in, false)) + between_steps(in);
+  }
+}
+
+template <class Visit>
+void CompiledPoint::Impl::visit_runs(const Run& run, std::size_t segment, std::int64_t step,
+                                     Visit&& visit) const {
+  const std::vector<LayerColumn>& columns = run.law->columns;
+  for (std::size_t c = 0; c < columns.size();) {
+    const DecodeMoment moment = run.trajectory->moment(segment, columns[c], step);
+    std::int64_t layers = columns[c].count;
+    std::size_t next = c + 1;
+    for (; next < columns.size() && columns[next].group == columns[c].group &&
+           run.trajectory->moment(segment, columns[next], step) == moment;
+         ++next) {
+      layers += columns[next].count;
+    }
+    visit(columns[c], layers, moment);
+    c = next;
+  }
+}
+
+Seconds CompiledPoint::Impl::step_time(const Run& run, std::size_t segment,
+                                       std::int64_t step) const {
+  Decode& decode = *run.decode;
+  Seconds device = decode.compiled.around().time;
+  struct Done {
+    std::int32_t like = -1;
+    DecodeMoment moment{};
+    Seconds time;
+  };
+  std::array<Done, 2> done;
+  std::size_t oldest = 0;
+  visit_runs(run, segment, step,
+             [&](const LayerColumn& column, std::int64_t layers, const DecodeMoment& moment) {
+               const Done* found = nullptr;
+               for (const Done& d : done) {
+                 if (d.like == column.like && d.moment == moment) found = &d;
+               }
+               if (found == nullptr) {
+                 Done& d = done[std::exchange(oldest, 1 - oldest)];
+                 d = {.like = column.like,
+                      .moment = moment,
+                      .time = decode.compiled.layer(static_cast<std::size_t>(column.group), moment)
+                                  .cost(moment)
+                                  .time};
+                 found = &d;
+               }
+               device += found->time * static_cast<double>(layers);
+             });
+  return std::max(device, decode.compiled.host()) + decode.between;
+}
+
+/// As StaticRun's decode_one: the highest that stands within a step, less what load put there.
+Bytes CompiledPoint::Impl::step_peak(const Run& run, std::size_t segment,
+                                     std::int64_t step) const {
+  Decode& decode = *run.decode;
+  Bytes standing = decode.resident;
+  Bytes peak;
+  struct Done {
+    std::int32_t like = -1;
+    DecodeMoment moment{};
+    Bytes alive, before, growth;
+  };
+  std::array<Done, 2> done;
+  std::size_t oldest = 0;
+  const auto at = [&](const LayerColumn& column, const DecodeMoment& moment) -> const Done& {
+    for (const Done& d : done) {
+      if (d.like == column.like && d.moment == moment) return d;
+    }
+    const auto group = static_cast<std::size_t>(column.group);
+    Done& d = done[std::exchange(oldest, 1 - oldest)];
+    d = {.like = column.like,
+         .moment = moment,
+         .alive = decode.compiled.layer(group, moment).alive_peak(moment),
+         .before = {},
+         .growth = left_behind(decode.in, column.first, moment).total()};
+    if (!is_static_) {
+      d.before = decode.rows[group].cache(moment.before).total();
+      d.growth += decode.rows[group].cache(moment.after).total() - d.before;
+    }
+    return d;
+  };
+  const std::vector<LayerColumn>& columns = run.law->columns;
+  if (!is_static_) {
+    visit_runs(run, segment, step,
+               [&](const LayerColumn& column, std::int64_t layers, const DecodeMoment& moment) {
+                 standing += at(column, moment).before * layers;
+               });
+  }
+  KVSIM_CHECK(!columns.empty(), "a model without layers");
+  visit_runs(run, segment, step,
+             [&](const LayerColumn& column, std::int64_t layers, const DecodeMoment& moment) {
+               const Done& d = at(column, moment);
+               // Where the caches grow, the last layer stands highest, else the first.
+               const std::int64_t highest = d.growth > Bytes{} ? layers - 1 : 0;
+               peak = std::max(peak, standing - d.before + d.growth * highest + d.alive);
+               standing += d.growth * layers;
+             });
+  return std::max(peak, standing + decode.compiled.around_peak());
+}
+
+StepSum CompiledPoint::Impl::sum(const Run& run, std::size_t segment, std::int64_t last) const {
+  const std::int64_t first = run.trajectory->segments()[segment].first;
+  StepShape shape = StepShape::kConvex;
+  visit_runs(run, segment, first,
+             [&](const LayerColumn& column, std::int64_t, const DecodeMoment& moment) {
+               const CompiledLayer& layer =
+                   run.decode->compiled.layer(static_cast<std::size_t>(column.group), moment);
+               if (!layer.is_linear()) shape = StepShape::kAny;
+               if (layer.is_linear() && !layer.is_convex() && shape == StepShape::kConvex) {
+                 shape = StepShape::kSmooth;
+               }
+             });
+  return sum_steps(first, last, shape,
+                   [&](std::int64_t step) { return step_time(run, segment, step).count(); });
+}
+
+Bytes CompiledPoint::Impl::peak_to(Run& run, std::size_t segment, std::int64_t last) const {
+  // Along a segment no tensor shrinks.
+  if (run.peaks.empty()) run.peaks.emplace_back();
+  while (run.peaks.size() <= segment) {
+    const std::size_t next = run.peaks.size() - 1;
+    run.peaks.push_back(std::max(
+        run.peaks.back(), step_peak(run, next, run.trajectory->segments()[next].last)));
+  }
+  return std::max(run.peaks[segment], step_peak(run, segment, last));
+}
+
+StepSum CompiledPoint::Impl::sum_to(Run& run, std::size_t segment, std::int64_t last) const {
+  const auto both = [](const StepSum& a, const StepSum& b) {
+    return StepSum{.sum = a.sum + b.sum, .exact = a.exact && b.exact};
+  };
+  if (run.sums.empty()) run.sums.emplace_back();
+  while (run.sums.size() <= segment) {
+    const std::size_t next = run.sums.size() - 1;
+    run.sums.push_back(
+        both(run.sums.back(), sum(run, next, run.trajectory->segments()[next].last)));
+  }
+  return both(run.sums[segment], sum(run, segment, last));
+}
+
+Bytes CompiledPoint::Impl::cache_at(const Run& run, std::int64_t step) const {
+  Bytes sum;
+  const std::vector<LayerColumn>& columns = run.law->columns;
+  const std::size_t segment = step > 0 ? run.trajectory->segment_of(step) : 0;
+  for (const LayerColumn& column : columns) {
+    const std::int64_t entries = step > 0 ? run.trajectory->moment(segment, column, step).after
+                                          : run.trajectory->prompt_entries(column);
+    sum += run.rows[static_cast<std::size_t>(column.group)].cache(entries).total() * column.count;
+  }
+  return sum;
+}
+
+/// Room for the longest each layer will be: laws grow to their end, or to a budget reached before.
+Bytes CompiledPoint::Impl::static_caches(const Run& run, std::int64_t end) const {
+  Bytes sum;
+  for (const LayerColumn& column : run.law->columns) {
+    const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
+                                       held_entries(run.in, column.first, run.prompt, end));
+    sum += run.rows[static_cast<std::size_t>(column.group)].cache(most).total() * column.count;
+  }
+  return sum;
+}
+
+Bytes CompiledPoint::Impl::pool(const Run& run, std::int64_t run_tokens) {
+  const std::int64_t tokens = stack_.prefill_chunk > 0 || stack_.max_model_len > 0 ? 0 : run_tokens;
+  if (pool_.law != run.law || pool_.tokens != tokens) {
+    pool_ = {.law = run.law,
+             .tokens = tokens,
+             .bytes = engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options)
+                          .kv_cache};
+  }
+  return pool_.bytes;
+}
+
+PointResult CompiledPoint::Impl::simulate(const Point& point, const Run& run) const {
+  const StaticResult full = run_static({.llm = spec_.llm,
+                                        .gpu = spec_.gpu,
+                                        .stack = spec_.stack,
+                                        .method = run.law->method,
+                                        .weight_dtype = spec_.weight_dtype,
+                                        .kv_dtype = spec_.kv_dtype,
+                                        .batch = point.batch,
+                                        .prompt_tokens = point.prompt_tokens,
+                                        .output_tokens = point.output_tokens,
+                                        .calibration = spec_.calibration,
+                                        .weight_format = spec_.weight_format,
+                                        .tensor_parallel = spec_.tensor_parallel,
+                                        .options = spec_.options});
+  PointResult out{.fits = !full.oom,
+                  .usable = full.usable_hbm,
+                  .prefill_peak = full.prefill_peak,
+                  .decode_peak = full.decode_peak,
+                  .kv_bytes = full.kv_bytes,
+                  .times = std::nullopt,
+                  .inexact = {},
+                  .simulated = kRetries};
+  if (out.fits) {
+    out.times = PointTimes{.prefill = *full.prefill_time,
+                           .last_step = point.output_tokens > 0 ? full.timeline.back().time
+                                                                : Seconds{},
+                           .decode = *full.decode_time,
+                           .tok_s = full.throughput_tok_s.value_or(0)};
+  }
+  return out;
+}
+
+PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
+  const auto& [batch, prompt, output] = point;
+  KVSIM_CHECK(batch >= 1 && prompt >= 1 && output >= 0,
+              "batch {} and prompt {} at least 1, output {} at least 0", batch, prompt, output);
+  const std::int64_t end = std::max(
+      prompt + output, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
+  const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
+  Run& run = run_of(batch, prompt, by_end ? end : 0);
+
+  Bytes load = outside_;
+  if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
+  const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
+  load += placed;
+
+  PointResult out{.fits = true,
+                  .usable = usable_,
+                  .prefill_peak = load + run.prefill_peak,
+                  .decode_peak = {},
+                  .kv_bytes = {},
+                  .times = std::nullopt,
+                  .inexact = {},
+                  .simulated = {}};
+  if (stack_.growth == CacheGrowth::kPaged) out.fits = placed <= pool(run, prompt + output);
+  if (out.fits && out.prefill_peak > usable_ && run.law->method->needs().retries_smaller_chunks) {
+    return simulate(point, run);
+  }
+  std::size_t segment = 0;
+  if (output > 0) {
+    reach(run, output);
+    segment = run.trajectory->segment_of(output);
+    out.decode_peak = load + peak_to(run, segment, output);
+  }
+  out.kv_bytes = is_static_ ? placed : cache_at(run, output);
+  out.fits = out.fits && out.peak() <= usable_;
+  if (!times || !out.fits) return out;
+
+  if (!run.prefill_time) prefill(run, true);
+  PointTimes& t = out.times.emplace();
+  t.prefill = *run.prefill_time;
+  if (output == 0) return out;
+  const StepSum steps = sum_to(run, segment, output);
+  t.decode = Seconds{steps.sum};
+  t.last_step = step_time(run, segment, output);
+  t.tok_s = static_cast<double>(batch) * static_cast<double>(output) /
+            (t.prefill + t.decode).count();
+  if (!steps.exact) out.inexact = kKernels;
+  return out;
+}
+
+PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt,
+                                       std::int64_t step) {
+  KVSIM_CHECK(batch >= 1 && prompt >= 1 && step >= 1, "batch {}, prompt {} and step {} at least 1",
+              batch, prompt, step);
+  const std::int64_t end = std::max(
+      prompt + step, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
+  const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
+  Run& run = run_of(batch, prompt, by_end ? end : 0);
+  reach(run, step);
+  const std::size_t segment = run.trajectory->segment_of(step);
+  Bytes load = outside_;
+  if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
+  const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
+  return {.time = step_time(run, segment, step),
+          .peak = load + placed + step_peak(run, segment, step),
+          .kv = is_static_ ? placed : cache_at(run, step)};
+}
+
+CompiledPoint::CompiledPoint(PointSpec spec) {
+  KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method,
+              "a point lacks its model, GPU, stack or method");
+  impl_ = std::make_unique<Impl>(std::move(spec));
+}
+CompiledPoint::CompiledPoint(CompiledPoint&&) noexcept = default;
+CompiledPoint& CompiledPoint::operator=(CompiledPoint&&) noexcept = default;
+CompiledPoint::~CompiledPoint() = default;
+
+PointResult CompiledPoint::at(const Point& point) { return impl_->evaluate(point, true); }
+PointResult CompiledPoint::memory_at(const Point& point) { return impl_->evaluate(point, false); }
+PointStep CompiledPoint::decode_step(std::int64_t batch, std::int64_t prompt, std::int64_t step) {
+  return impl_->step_at(batch, prompt, step);
+}
+
+namespace {
+
+template <class Fits>
+std::optional<std::int64_t> largest(std::int64_t most, Fits&& fits) {
+  KVSIM_CHECK(most >= 1, "the largest of at most {}", most);
+  if (!fits(1)) return std::nullopt;
+  std::int64_t good = 1;
+  std::int64_t bad = 2;
+  for (; bad <= most && fits(bad); bad *= 2) good = bad;
+  bad = std::min(bad, most + 1);
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> CompiledPoint::largest_batch(std::int64_t prompt, std::int64_t output,
+                                                         std::int64_t most) {
+  return largest(most, [&](std::int64_t batch) {
+    return memory_at({.batch = batch, .prompt_tokens = prompt, .output_tokens = output}).fits;
+  });
+}
+
+std::optional<std::int64_t> CompiledPoint::longest_prompt(std::int64_t batch, std::int64_t output,
+                                                          std::int64_t most) {
+  return largest(most, [&](std::int64_t prompt) {
+    return memory_at({.batch = batch, .prompt_tokens = prompt, .output_tokens = output}).fits;
+  });
+}
+
+}  // namespace kvsim
