@@ -2,6 +2,9 @@
 kvsim_test(cli SOURCES sim/test_cli.cpp sim/test_golden.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_cli kvsim)
+kvsim_test(explain SOURCES sim/test_explain.cpp sim/program.cpp LINK kvsim::json)
+target_compile_definitions(test_explain PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(test_explain kvsim)
 
 # A processor that lacks what the build needs: the check alone, its questions answered with "no".
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

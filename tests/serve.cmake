@@ -1,4 +1,5 @@
 kvsim_test(serve SOURCES sim/test_static_hbm.cpp sim/test_static_run.cpp sim/test_static_anchors.cpp sim/test_startup.cpp sim/test_stack_runs.cpp
+                         sim/test_time_terms.cpp sim/test_intervals.cpp
                          sim/test_time_terms.cpp sim/test_compiled_point.cpp
            LINK kvsim::serve)
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
+#include <utility>
 
 #include "models/units/check.hpp"
 
@@ -17,6 +17,8 @@ std::vector<Seconds> durations_of(const OpGraph& graph, const Roofline& roofline
   }
   return durations;
 }
+
+constexpr double kDeviations = 1.645;  // standard deviations of a 90 % interval
 
 }  // namespace
 
@@ -47,6 +49,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
     flop_rate_[i] = peak_flops(gpu, kDtypes[i].dtype).count();
   }
   if (calibration_.kernels == nullptr) return;
+  is_bound_ = stack.kernels.empty() && stack.reached.empty();
   for (std::size_t i = 0; i < kKernelOps; ++i) {
     const auto whose = stack.kernels.find(name_of(static_cast<KernelOp>(i)));
     if (whose != stack.kernels.end()) stacks_[i] = &whose->second;
@@ -83,7 +86,8 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
   Last& last = last_[family];
   if (last.format != op.kernel->format) {
     // "*": whoever's kernels are known best.
-    const std::string_view whose = *stacks_[family] == "*" ? "" : std::string_view{*stacks_[family]};
+    const std::string_view whose =
+        *stacks_[family] == "*" ? "" : std::string_view{*stacks_[family]};
     last = {.format = op.kernel->format,
             .choice = &calibration_.kernels->kept_choice(static_cast<KernelOp>(family), *gpu_,
                                                          whose, *op.kernel->format)};
@@ -177,41 +181,61 @@ std::vector<OpCost> explain(const Step& step, const Roofline& roofline) {
   return lines;
 }
 
+std::optional<Interval> time_interval(const OpCost& line, const Roofline& roofline) {
+  if (roofline.is_bound()) return std::nullopt;
+  const double time = line.time.count();
+  if (const KernelChoice* choice = roofline.kernel(line.op)) {
+    const KernelEstimate estimate = choice->estimate(line.op.kernel->call);
+    return Interval{.low = Seconds{time * std::min(1.0, estimate.low / estimate.us)},
+                    .high = Seconds{time * std::max(1.0, estimate.high / estimate.us)}};
+  }
+  const auto& residual = roofline.calibration().of(line.op.family).relative_residual;
+  if (!residual) return std::nullopt;
+  const double part = std::min(1.0, kDeviations * *residual);
+  return Interval{.low = Seconds{time * (1 - part)},
+                  .high = Seconds{time * (1 + kDeviations * *residual)}};
+}
+
 std::optional<Interval> time_interval(const Step& step, const Roofline& roofline) {
+  if (roofline.is_bound()) return std::nullopt;
   struct Spread {
     double low = 0, high = 0;
-  };
-  std::map<const KernelChoice*, Spread> kernels;
-  std::array<double, kOpFamilies> by_family{};
-  for (const OpCost& line : explain(step, roofline)) {
-    if (const KernelChoice* choice = roofline.kernel(line.op)) {
-      const KernelEstimate estimate = choice->estimate(line.op.kernel->call);
-      const double share = line.time.count() / estimate.us;
-      kernels[choice].low += (estimate.us - estimate.low) * share;
-      kernels[choice].high += (estimate.high - estimate.us) * share;
-    } else {
-      by_family[static_cast<std::size_t>(line.op.family)] += line.time.count();
+    void add(const OpCost& line, const Interval& interval) {
+      low += (line.time - interval.low).count();
+      high += (interval.high - line.time).count();
     }
+  };
+  std::vector<std::pair<const KernelChoice*, Spread>> kernels;  // in the order they are met
+  std::array<Spread, kOpFamilies> families{};
+  const auto of_kernel = [&](const KernelChoice* choice) -> Spread& {
+    const auto found = std::find_if(kernels.begin(), kernels.end(),
+                                    [&](const auto& known) { return known.first == choice; });
+    return found != kernels.end() ? found->second : kernels.emplace_back(choice, Spread{}).second;
+  };
+  for (const OpCost& line : explain(step, roofline)) {
+    if (line.time == Seconds{}) continue;
+    const auto interval = time_interval(line, roofline);
+    if (!interval) return std::nullopt;
+    const KernelChoice* choice = roofline.kernel(line.op);
+    Spread& spread =
+        choice != nullptr ? of_kernel(choice) : families[static_cast<std::size_t>(line.op.family)];
+    spread.add(line, *interval);
   }
   double below = 0, above = 0;
-  for (const auto& [choice, spread] : kernels) {
+  const auto join = [&](const Spread& spread) {
     below += spread.low * spread.low;
     above += spread.high * spread.high;
-  }
-  constexpr double kDeviations = 1.645;  // of 90 %
-  for (std::size_t i = 0; i < kOpFamilies; ++i) {
-    if (by_family[i] == 0) continue;
-    const auto& residual = roofline.calibration().families[i].relative_residual;
-    if (!residual) return std::nullopt;
-    const double part = kDeviations * by_family[i] * *residual;
-    below += part * part;
-    above += part * part;
-  }
+  };
+  for (const auto& [choice, spread] : kernels) join(spread);
+  for (const Spread& spread : families) join(spread);
   const StepCost cost = evaluate(step, roofline);
   const double low = std::max(0.0, cost.device.count() - std::sqrt(below) * step.passes);
   const double high = cost.device.count() + std::sqrt(above) * step.passes;
-  return Interval{.low = Seconds{std::max(cost.host.count(), low)},
-                  .high = Seconds{std::max(cost.host.count(), high)}};
+  const double host = kDeviations * roofline.calibration().host_residual.value_or(0);
+  const double between = cost.between.count();
+  return Interval{
+      .low = Seconds{std::max(cost.host.count() * (1 - host), low) + between * (1 - host)},
+      .high = Seconds{std::max(cost.host.count() * (1 + host), high) + between * (1 + host)}};
 }
 
 }  // namespace kvsim

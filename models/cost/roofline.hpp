@@ -31,8 +31,8 @@ enum class Bound : std::uint8_t { kCompute, kMemory, kLaunch };
 /// efficiencies; without one they are those of the stack's profile. Collectives take the stack's
 /// latency and the link between GPUs: NVLink, or PCIe where there is none.
 ///
-/// An operator that says which kernel it is takes that kernel's fitted form instead, launch included,
-/// where the calibration has kernels and the stack names whose they are.
+/// An operator that says which kernel it is takes that kernel's fitted form instead, launch
+/// included, where the calibration has kernels and the stack names whose they are.
 class Roofline {
  public:
   /// GPU and stack outlive it. Not for several threads at once.
@@ -66,6 +66,9 @@ class Roofline {
   /// The fitted kernel that times `op`; null: the roofline does.
   [[nodiscard]] const KernelChoice* kernel(const Op& op) const;
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
+  /// The stack names neither kernels nor shares of the data sheet: times are a bound that no
+  /// measurement was held against, and have no interval.
+  [[nodiscard]] bool is_bound() const { return is_bound_; }
 
  private:
   std::array<double, kDtypes.size()> flop_rate_{};
@@ -85,6 +88,7 @@ class Roofline {
   double collective_latency_ = 0;
   bool adds_ = false;
   bool copies_by_element_ = false;
+  bool is_bound_ = false;
   std::array<ReachedRates, kOpFamilies> reached_{};  // where the calibration is nominal
   Calibration calibration_;
 };
@@ -121,13 +125,17 @@ struct OpCost {
 /// device's: every operator runs on one stream.
 [[nodiscard]] std::vector<OpCost> explain(const Step& step, const Roofline& roofline);
 
-/// 90 % of what the step's time may be, from the residuals behind each operator's time: errors of one
-/// kernel or family are taken as the same in all its calls, those of different ones as independent.
-/// nullopt where a family that has time carries no residual. The host's own time is taken as exact.
+/// 90 % of what the step's time may be, from the residuals behind each operator's time: errors of
+/// one kernel or family are taken as the same in all its calls, those of different ones as
+/// independent. nullopt where a family that has time carries no residual, or the stack promises a
+/// bound alone. The host's own time, and what stands between steps, have the calibration's residual
+/// of the host.
 struct Interval {
   Seconds low;
   Seconds high;
 };
 [[nodiscard]] std::optional<Interval> time_interval(const Step& step, const Roofline& roofline);
+/// The same of one line alone.
+[[nodiscard]] std::optional<Interval> time_interval(const OpCost& line, const Roofline& roofline);
 
 }  // namespace kvsim

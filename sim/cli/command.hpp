@@ -36,6 +36,7 @@ struct Command {
 
 // One file each: command_NAME.cpp.
 [[nodiscard]] Command run_command();
+[[nodiscard]] Command explain_command();
 [[nodiscard]] Command replay_command();
 [[nodiscard]] Command sweep_command();
 [[nodiscard]] Command trace_info_command();

@@ -35,7 +35,7 @@ int run_help(const Arguments& arguments) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = [] {
-    std::vector<Command> list{run_command(),           replay_command(),
+    std::vector<Command> list{run_command(),           explain_command(),     replay_command(),
                               sweep_command(),         trace_info_command(),
                               trace_check_command(),   trace_generate_command(),
                               trace_convert_command(), fit_surrogate_command(),

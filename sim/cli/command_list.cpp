@@ -86,6 +86,9 @@ ordered_json list_document(CatalogueKind kind) {
     case CatalogueKind::kStack:
       out["entries"] = described(builtin_stacks(), stack_json);
       break;
+    case CatalogueKind::kCalibration:
+      out["entries"] = described(named_calibrations(), calibration_json);
+      break;
     case CatalogueKind::kDevice:
       out.update(devices_json(list_devices()));
       break;
@@ -103,6 +106,8 @@ std::string list_text(CatalogueKind kind, std::size_t width) {
       return methods_text(width);
     case CatalogueKind::kStack:
       return stacks_text(width);
+    case CatalogueKind::kCalibration:
+      return calibrations_text(width);
     case CatalogueKind::kDevice:
       return devices_text(list_devices(), width);
   }
@@ -128,8 +133,8 @@ int run_list(const Arguments& arguments) {
 
 Command list_command() {
   return {.name = "list",
-          .summary = "what the catalogues hold: models, GPUs, methods, stacks; CUDA devices here",
-          .usage = "kvsim list models|gpus|methods|stacks|devices [--json | --markdown]",
+          .summary = "what the catalogues hold: models, GPUs, methods, stacks, calibrations; devices here",
+          .usage = "kvsim list models|gpus|methods|stacks|calibrations|devices [--json | --markdown]",
           .examples =
               "kvsim list gpus\n"
               "kvsim list models --json",

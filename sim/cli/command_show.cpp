@@ -42,7 +42,7 @@ Llm model_of(const std::string& name) {
 }
 
 int run_show(const Arguments& arguments) {
-  arguments.expect_words(2, 2, "model, gpu, method or stack, and a name");
+  arguments.expect_words(2, 2, "model, gpu, method, stack or calibration, and a name");
   const CatalogueKind kind = parse_kind(arguments.words()[0]);
   const std::string& name = arguments.words()[1];
   const std::size_t width = terminal_width();
@@ -67,6 +67,10 @@ int run_show(const Arguments& arguments) {
       text = stack_text(find_stack(name), width);
       document["entry"] = stack_json(find_stack(name));
       break;
+    case CatalogueKind::kCalibration:
+      text = calibration_text(find_calibration(name), width);
+      document["entry"] = calibration_json(find_calibration(name));
+      break;
     case CatalogueKind::kDevice:
       throw InputError{"show: devices are no catalogue; `kvsim list devices` says all of them"};
   }
@@ -80,7 +84,7 @@ Command show_command() {
   return {.name = "show",
           .summary = "one entry of a catalogue, every figure with its source",
           .usage =
-              "kvsim show model|gpu|method|stack NAME [--json]\n"
+              "kvsim show model|gpu|method|stack|calibration NAME [--json]\n"
               "kvsim show model PATH/config.json [--json]",
           .examples =
               "kvsim show gpu A800-80GB-SXM\n"

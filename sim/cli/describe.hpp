@@ -5,10 +5,13 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "kernels/device_info.hpp"
+#include "models/cost/kernels/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/llm.hpp"
 #include "models/methods/method.hpp"
@@ -27,6 +30,21 @@ namespace kvsim {
 
 [[nodiscard]] nlohmann::ordered_json method_json(const MethodInfo& method);
 [[nodiscard]] std::string method_text(const MethodInfo& method, std::size_t width);
+
+/// A calibration shipped with the program, under the name that `kvsim show calibration` takes:
+/// "OP:GPU:KERNELS:FORMAT".
+struct NamedCalibration {
+  std::string name;
+  const KernelCalibrationFile* file = nullptr;
+  const KernelCalibration* entry = nullptr;
+};
+[[nodiscard]] std::vector<NamedCalibration> named_calibrations();
+/// Errors: InputError naming the nearest.
+[[nodiscard]] NamedCalibration find_calibration(std::string_view name);
+[[nodiscard]] nlohmann::ordered_json calibration_json(const NamedCalibration& named);
+[[nodiscard]] std::string calibration_text(const NamedCalibration& named, std::size_t width);
+/// The table of all of them.
+[[nodiscard]] std::string calibrations_text(std::size_t width);
 
 /// The entries of `kvsim list devices`: of this machine, where the others are of catalogues.
 [[nodiscard]] nlohmann::ordered_json devices_json(const DeviceList& list);

@@ -17,6 +17,7 @@ constexpr std::array kKinds{KindWords{CatalogueKind::kModel, "model", "models"},
                             KindWords{CatalogueKind::kGpu, "gpu", "gpus"},
                             KindWords{CatalogueKind::kMethod, "method", "methods"},
                             KindWords{CatalogueKind::kStack, "stack", "stacks"},
+                            KindWords{CatalogueKind::kCalibration, "calibration", "calibrations"},
                             KindWords{CatalogueKind::kDevice, "device", "devices"}};
 
 }  // namespace

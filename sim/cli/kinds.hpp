@@ -5,7 +5,7 @@
 
 namespace kvsim {
 
-enum class CatalogueKind : std::uint8_t { kModel, kGpu, kMethod, kStack, kDevice };
+enum class CatalogueKind : std::uint8_t { kModel, kGpu, kMethod, kStack, kCalibration, kDevice };
 
 /// "model" or "models", …. Errors: InputError naming the nearest.
 [[nodiscard]] CatalogueKind parse_kind(std::string_view word);

@@ -54,7 +54,7 @@ std::string points_csv(const RunReport& report) {
     for (const auto& item : point.items()) {
       if (item.key() == "oom" || item.key() == "kv_bytes_per_layer" || item.key() == "notes" ||
           item.key() == "allocator" || item.key() == "peak_owners" || item.key() == "peak_terms" ||
-          item.key() == "time_terms") {
+          item.key() == "time_terms" || item.key() == "interval_basis") {
         continue;
       }
       if (std::find(columns.begin(), columns.end(), item.key()) == columns.end()) {

@@ -58,10 +58,10 @@ ordered_json terms_json(const std::vector<PeakTerm>& terms) {
   return out;
 }
 
-/// A predicted figure and the interval beside it, which there is none of before costs are
-/// calibrated.
+/// A predicted figure and the interval beside it, null where nothing says one.
+template <class Ends>
 void put_predicted(ordered_json& point, const std::string& name, ordered_json value,
-                   const std::optional<Interval>& interval = std::nullopt) {
+                   const std::optional<Ends>& interval) {
   point[name] = std::move(value);
   point[name + "_low"] = interval ? ordered_json(interval->low.count()) : ordered_json(nullptr);
   point[name + "_high"] = interval ? ordered_json(interval->high.count()) : ordered_json(nullptr);
@@ -83,9 +83,13 @@ ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
                               {"bytes_written", whole(term.bytes_written)},
                               {"launches", term.launches},
                               {"bound", term.bound},
-                              {"seconds", term.time.count()},
-                              {"formula", term.formula},
-                              {"source", term.source}});
+                              {"seconds", term.time.count()}});
+      ordered_json& last = one["terms"].back();
+      last["seconds_low"] = term.interval ? ordered_json(term.interval->low.count()) : nullptr;
+      last["seconds_high"] = term.interval ? ordered_json(term.interval->high.count()) : nullptr;
+      last["formula"] = term.formula;
+      last["basis"] = term.basis;
+      last["source"] = term.source;
     }
     out.push_back(std::move(one));
   }
@@ -123,13 +127,37 @@ ordered_json allocator_json(const AllocationReport& report) {
   return out;
 }
 
+/// Ends of an interval of tokens per second, as put_predicted takes them.
+struct Rate {
+  struct End {
+    double value;
+    [[nodiscard]] double count() const { return value; }
+  };
+  End low, high;
+};
+
 ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) {
   ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
   out["label"] = point.label;
-  put_predicted(out, "peak_hbm_bytes", result.peak_hbm.count());
-  put_predicted(out, "kv_bytes", result.kv_bytes.count());
-  put_predicted(out, "throughput_tok_s", number_or_null(result.throughput_tok_s));
-  put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s));
+  const auto& at = result.intervals;
+  // Rates are highest where times are lowest.
+  const auto rate = [&](const std::optional<Interval>& time) -> std::optional<Rate> {
+    if (!time) return std::nullopt;
+    const double tokens =
+        static_cast<double>(point.spec.batch) * static_cast<double>(point.spec.output_tokens);
+    return Rate{{tokens / time->high.count()}, {tokens / time->low.count()}};
+  };
+  std::optional<Interval> whole_run;
+  if (at && at->prefill && at->decode) {
+    whole_run = Interval{.low = at->prefill->low + at->decode->low,
+                         .high = at->prefill->high + at->decode->high};
+  }
+  const std::optional<Interval> decode = at ? at->decode : std::nullopt;
+  put_predicted(out, "peak_hbm_bytes", result.peak_hbm.count(), at ? at->peak : std::nullopt);
+  // By the size law, which is exact.
+  put_predicted(out, "kv_bytes", result.kv_bytes.count(), std::optional<BytesInterval>{});
+  put_predicted(out, "throughput_tok_s", number_or_null(result.throughput_tok_s), rate(whole_run));
+  put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s), rate(decode));
   out["kv_bytes_wanted"] =
       point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
   out["size_law"] = point.size_law;
@@ -137,9 +165,14 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   if (result.prefill_time && result.decode_time) {
     latency = result.prefill_time->count() + result.decode_time->count();
   }
-  put_predicted(out, "latency_s", number_or_null(latency));
+  put_predicted(out, "latency_s", number_or_null(latency), whole_run);
   put_predicted(out, "prefill_s", seconds_or_null(result.prefill_time),
-                result.explained.empty() ? std::nullopt : result.explained.front().interval);
+                at ? at->prefill : std::nullopt);
+  put_predicted(out, "decode_s", seconds_or_null(result.decode_time), decode);
+  out["oom_tokens_low"] = at && at->oom_low ? ordered_json(*at->oom_low) : ordered_json(nullptr);
+  out["oom_tokens_high"] = at && at->oom_high ? ordered_json(*at->oom_high) : ordered_json(nullptr);
+  out["interval_basis"] = nullptr;
+  if (at) out["interval_basis"] = {{"time", at->time_basis}, {"memory", at->memory_basis}};
   out["oom"] = oom_json(result.oom);
   out["peak_phase"] = result.peak_phase;
   out["peak_owners"] = owners_json(result.peak_owners);
@@ -180,18 +213,24 @@ std::optional<double> predicted(const ordered_json& point, const std::string& me
   return found->get<double>();
 }
 
+/// Each text of `texts` once: null for none, the text alone for one, else a list.
+ordered_json each_once(const std::vector<std::string>& texts) {
+  std::vector<std::string> seen;
+  for (const std::string& text : texts) {
+    if (std::find(seen.begin(), seen.end(), text) == seen.end()) seen.push_back(text);
+  }
+  if (seen.empty()) return nullptr;
+  return seen.size() == 1 ? ordered_json(seen.front()) : ordered_json(seen);
+}
+
 /// Where the rates behind every time come from; one text where all points share it.
 ordered_json calibration_json(const std::vector<StaticResult>& results) {
-  std::vector<std::string> sources;
+  std::vector<std::string> names, sources;
   for (const StaticResult& result : results) {
-    if (std::find(sources.begin(), sources.end(), result.calibration) == sources.end()) {
-      sources.push_back(result.calibration);
-    }
+    names.push_back(result.calibration_id);
+    sources.push_back(result.calibration);
   }
-  ordered_json out = {{"provenance", nullptr}};
-  if (sources.size() == 1) out["provenance"] = sources.front();
-  if (sources.size() > 1) out["provenance"] = sources;
-  return out;
+  return {{"name", each_once(names)}, {"provenance", each_once(sources)}};
 }
 
 ordered_json published_json(const PublishedFigure& figure, const ordered_json& point) {

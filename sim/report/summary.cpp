@@ -224,6 +224,68 @@ std::string bounds_block(const RunReport& report, std::size_t width) {
          table.str(width);
 }
 
+/// "0.41 to 0.62"; "-" without one.
+template <class Ends>
+std::string range(const std::optional<Ends>& ends, double scale = 1) {
+  if (!ends) return "-";
+  return fmt::format("{} to {}", amount(static_cast<double>(ends->low.count()) * scale),
+                     amount(static_cast<double>(ends->high.count()) * scale));
+}
+
+/// Tokens per sequence at which memory runs out, at the most and the least that a run may take.
+std::string oom_range(const StaticResult& r) {
+  const RunIntervals& at = *r.intervals;
+  if (!at.oom_low) return "-";
+  return fmt::format("{} to {}", with_commas(*at.oom_low),
+                     at.oom_high ? with_commas(*at.oom_high) : "none");
+}
+
+/// Where 90 % of cases lie about the figures, and what says so; empty where no point has one or
+/// there are too many points to read.
+std::string intervals_block(const RunReport& report, std::size_t width) {
+  constexpr std::size_t kMostPoints = 20;
+  const auto has_one = [](const StaticResult& r) {
+    return r.intervals && (r.intervals->prefill || r.intervals->peak || r.intervals->oom_low);
+  };
+  if (report.results.size() > kMostPoints ||
+      std::none_of(report.results.begin(), report.results.end(), has_one)) {
+    return "";
+  }
+  constexpr Align kRight = Align::kRight;
+  Table table{{{"90 % of cases", Align::kLeft},
+               {"peak", kRight, "GiB"},
+               {"TTFT", kRight, "s"},
+               {"step", kRight, "ms"},
+               {"OOM at", kRight, "tokens"}}};
+  std::vector<std::string> bases;
+  for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
+    table.add_section(group.heading);
+    const std::string indent = group.heading.empty() ? "" : "  ";
+    for (std::size_t k = 0; k < group.points.size(); ++k) {
+      const StaticResult& r = report.results[group.points[k]];
+      if (!r.intervals) continue;
+      const double steps =
+          static_cast<double>(report.scenario->points[group.points[k]].spec.output_tokens);
+      table.add_row({indent + group.labels[k], range(r.intervals->peak, 1 / kGiB),
+                     range(r.intervals->prefill), range(r.intervals->decode, 1e3 / steps),
+                     oom_range(r)});
+      for (const std::string& basis :
+           {"times: " + r.intervals->time_basis, "memory: " + r.intervals->memory_basis}) {
+        if (std::find(bases.begin(), bases.end(), basis) == bases.end()) bases.push_back(basis);
+      }
+    }
+  }
+  std::string out = "\n" + table.str(width);
+  constexpr std::size_t kMostBases = 4;
+  for (std::size_t i = 0; i < std::min(bases.size(), kMostBases); ++i) {
+    out += paragraph("- " + bases[i], width, 2);
+  }
+  if (bases.size() > kMostBases) {
+    out += fmt::format("- and {} more: interval_basis in result.json\n", bases.size() - kMostBases);
+  }
+  return out;
+}
+
 std::string notes_block(const std::vector<std::string>& notes, std::size_t width) {
   std::string out;
   for (const std::string& note : notes) out += paragraph("note: " + note, width, 6);
@@ -385,6 +447,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
     if (common != clean_text(scenario.title)) out += paragraph(common, width);
     out += "\n" + points_table(report, width) + "\n" + verdict(report, labels, width);
     out += bounds_block(report, width);
+    out += intervals_block(report, width);
     out += allocator_block(report, labels, width);
     out += startups_block(report, labels, width);
     // The same note of many points is said once.

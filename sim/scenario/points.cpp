@@ -16,6 +16,7 @@
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/scenario/calibration_field.hpp"
 #include "sim/scenario/engine_field.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/labels.hpp"
@@ -121,39 +122,11 @@ Choices<const Stack*> read_stacks(const Field& field) {
   return out;
 }
 
-/// A calibration and what the file calls it; null: none is used.
-struct AskedCalibration {
-  std::string name{kBuiltinCalibration};
-  const Calibration* calibration = nullptr;
-};
-
 Choices<AskedCalibration> read_calibrations_of(const Field& field, const fs::path& folder,
                                                OwnParts& own) {
   Choices<AskedCalibration> out;
   for (const Field& item : field.one_or_more()) {
-    const std::string name = item.string();
-    if (name == kNominalCalibration) {
-      out.push_back({AskedCalibration{.name = name}, item});
-      continue;
-    }
-    if (name == kBuiltinCalibration) {
-      out.push_back({AskedCalibration{.name = name, .calibration = &builtin_calibration()}, item});
-      continue;
-    }
-    const fs::path path = (folder / name).lexically_normal();
-    if (std::error_code status; name.empty() || !fs::exists(path, status)) {
-      const std::vector<std::string> words{std::string{kNominalCalibration},
-                                           std::string{kBuiltinCalibration}};
-      item.fail(fmt::format("{}, and no file or folder {}",
-                            unknown_name("calibration", name, words), path.string()));
-    }
-    const auto same = [&](const auto& known) { return known->id == name; };
-    auto found = std::find_if(own.calibrations.begin(), own.calibrations.end(), same);
-    if (found == own.calibrations.end()) {
-      own.calibrations.push_back(placed(item, [&] { return own_calibration(path, name); }));
-      found = std::prev(own.calibrations.end());
-    }
-    out.push_back({AskedCalibration{.name = name, .calibration = found->get()}, item});
+    out.push_back({read_calibration_field(item, folder, own.calibrations), item});
   }
   return out;
 }

@@ -1,19 +1,16 @@
-#include "sim/serve/static_run.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
-#include "models/cost/compiled.hpp"
-#include "models/cost/roofline.hpp"
-#include "models/cost/step.hpp"
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"
-#include "sim/serve/holdings.hpp"
 #include "sim/serve/pool.hpp"
+#include "sim/serve/static_state.hpp"
 #include "sim/serve/walk.hpp"
 
 namespace kvsim {
@@ -21,77 +18,14 @@ namespace {
 
 constexpr std::int64_t kChunkDivisor = 4;  // ZeroMerge's code quarters its query chunk on an OOM
 
-/// The run of one spec: what stands in memory between two graphs, and what has been learnt so far.
-class StaticRun {
- public:
-  StaticRun(const StaticSpec& spec, const StaticOptions& options);
-  StaticResult run();
-
- private:
-  /// What the run takes for granted that the real stack or GPU does otherwise.
-  [[nodiscard]] bool load();
-  [[nodiscard]] bool blocks_suffice();
-  [[nodiscard]] bool prefill();
-  [[nodiscard]] bool prefill_layers();
-  [[nodiscard]] bool compress_all_layers();
-  [[nodiscard]] bool decode();
-  [[nodiscard]] bool decode_one(std::int64_t step);
-
-  /// A graph's peak while everything in `holdings_` stands.
-  [[nodiscard]] bool fits(const AlivePeak& alive);
-  void note_peak(const Holdings& holdings, const PeakPlace& place);
-  /// What stood when an allocation was refused is a peak too: parts of a step that fitted.
-  void note_refusal(const OomEvent& event);
-  /// A prefill that was refused leaves the cache that stood then, the running layer's part
-  /// included.
-  void count_refused_cache(const Owners& owners);
-  /// The first allocation of `graph`, which runs at `place`, that is refused, as an event.
-  [[nodiscard]] OomEvent event(const OpGraph& graph, const PeakPlace& place);
-  [[nodiscard]] PeakPlace place_of(RunPart part, std::int32_t layer, std::int64_t step = 0) const;
-  void put_cache(std::int32_t layer, const LayerCache& cache);
-  void take_cache(std::int32_t layer);
-  [[nodiscard]] LayerCache stored(std::int32_t layer, std::int64_t entries) const;
-  void sample(std::int64_t step, Bytes peak, Seconds time);
-  void explain_times();
-  void simulate_allocator();
-  void finish();
-
-  Llm llm_;      // of one GPU
-  Stack stack_;  // as the run sets it
-  StaticSpec spec_;
-  bool explains_;
-  Calibration calibration_;
-  CostInput in_;
-  Roofline roofline_;
-  StaticResult result_;
-  std::int32_t n_layers_;
-  bool is_static_;
-  std::int64_t static_end_;         // tokens a sequence that a static cache has room for
-  Holdings holdings_;               // context, weights, caches, residents
-  std::vector<LayerCache> caches_;  // per layer; all of a static cache stands from the start
-  std::vector<std::int64_t> held_;  // entries per layer
-  std::int64_t score_rows_;
-  std::vector<std::int64_t> layer_score_rows_;  // of the layers prefilled
-  Seconds prefill_device_;
-  double prefill_time_ = 0;
-  double decode_time_ = 0;
-  std::optional<CompiledDecode> compiled_;
-  Bytes resident_;  // of a decode step
-  std::int64_t stride_;
-  std::optional<StaticSample> last_;
-  Seconds first_decode_;  // time of the first decode step
-  PeakPlace peak_place_;
-  Holdings peak_holdings_;             // what stood then
-  std::optional<Holdings> peak_base_;  // set while the run's peak is a decode step's: everything
-                                       // but that graph's own tensors
-  PeakPlace refusal_place_;
-};
+}  // namespace
 
 StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     : llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
       stack_{with_options(*spec.stack, spec.options)},
       spec_{spec},
       explains_{options.time_terms},
+      finds_intervals_{options.intervals},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
       in_{.llm = &llm_,
           .method = spec.method.get(),
@@ -123,10 +57,13 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     result_.startup = engine_startup(in_, spec.gpu->hbm_usable,
                                      spec.prompt_tokens + spec.output_tokens, spec.options);
   }
-  result_.calibration = calibration_.provenance;
+  result_.calibration_id = calibration_.id;
+  result_.calibration = provenance();
   result_.notes = assumptions(spec_, in_);
 }
 
+/// Where this run's rates come from: a calibration of kernels says nothing of a stack that names
+/// none.
 StaticResult StaticRun::run() {
   if (load() && prefill()) result_.prefill_time = Seconds{prefill_time_};
   if (result_.prefill_time && decode()) {
@@ -140,85 +77,6 @@ StaticResult StaticRun::run() {
   }
   finish();
   return std::move(result_);
-}
-
-void StaticRun::finish() {
-  const PeakInput peak_input{.cost = &in_,
-                             .prompt = spec_.prompt_tokens,
-                             .static_caches = is_static_ ? &caches_ : nullptr,
-                             .static_end = static_end_};
-  if (peak_base_) {
-    Holdings owners = *peak_base_;
-    owners[Owner::kActivations] += resident_;
-    owners.add(graph_at(peak_input, peak_place_).alive_peak().by_owner);
-    KVSIM_CHECK(owners.total() == result_.peak_hbm, "owners sum to {} B, the peak is {} B",
-                owners.total().count(), result_.peak_hbm.count());
-    peak_holdings_ = owners;
-    result_.peak_phase = "decode";
-  }
-  if (result_.oom) note_refusal(*result_.oom);
-  result_.peak_owners = peak_holdings_.named();
-  result_.peak_terms = peak_terms(peak_input, peak_place_, result_.peak_owners);
-  if (last_ && (result_.timeline.empty() || result_.timeline.back().step != last_->step)) {
-    result_.timeline.push_back(*last_);
-  }
-  if (explains_) explain_times();
-  if (spec_.allocator && result_.usable_hbm >= spec_.stack->context) simulate_allocator();
-  for (const LayerCache& cache : caches_) {
-    result_.kv_bytes += cache.total();
-    result_.kv_bytes_per_layer.push_back(cache.total());
-  }
-  if (result_.oom && result_.oom->phase == "prefill") count_refused_cache(result_.oom->owners);
-}
-
-void StaticRun::explain_times() {
-  if (!result_.prefill_time) return;
-  const std::int64_t prompt = spec_.prompt_tokens;
-  const auto add = [&](std::int64_t step, Seconds time) {
-    result_.explained.push_back(explain_step(
-        {.cost = &in_, .gpu = spec_.gpu, .roofline = &roofline_}, step, prompt + step, time,
-        step == 0 ? prefill_step(in_, prompt, layer_score_rows_)
-                  : decode_step(in_, prompt, prompt + step)));
-  };
-  add(0, *result_.prefill_time);
-  if (last_->step >= 1) add(1, first_decode_);
-  if (last_->step > 1) add(last_->step, last_->time);
-}
-
-void StaticRun::simulate_allocator() {
-  AllocationRun run{.cost = &in_,
-                    .prompt = spec_.prompt_tokens,
-                    .output = spec_.output_tokens,
-                    .score_rows = layer_score_rows_,
-                    .device = {.total = result_.usable_hbm, .outside = spec_.stack->context},
-                    .config = *spec_.allocator};
-  // The layer that the prefill stopped at has rows too.
-  if (static_cast<std::int32_t>(run.score_rows.size()) < n_layers_) {
-    run.score_rows.push_back(score_rows_);
-  }
-  result_.allocator = run_allocations(run);
-}
-
-void StaticRun::note_refusal(const OomEvent& event) {
-  Holdings held;
-  for (std::size_t i = 0; i < kOwners; ++i) {
-    const auto found = event.owners.find(std::string{name_of(static_cast<Owner>(i))});
-    if (found != event.owners.end()) held.by_owner[i] = found->second;
-  }
-  note_peak(held, refusal_place_);
-}
-
-void StaticRun::count_refused_cache(const Owners& owners) {
-  Bytes stood;
-  for (const Owner owner : {Owner::kKvCache, Owner::kSideData}) {
-    const auto found = owners.find(std::string{name_of(owner)});
-    if (found != owners.end()) stood += found->second;
-  }
-  const std::int32_t layer = refusal_place_.layer;
-  if (layer >= 0) {
-    result_.kv_bytes_per_layer[static_cast<std::size_t>(layer)] += stood - result_.kv_bytes;
-  }
-  result_.kv_bytes = stood;
 }
 
 PeakPlace StaticRun::place_of(RunPart part, std::int32_t layer, std::int64_t step) const {
@@ -261,28 +119,6 @@ void StaticRun::note_peak(const Holdings& holdings, const PeakPlace& place) {
 
 bool StaticRun::fits(const AlivePeak& alive) {
   return holdings_.total() + alive.bytes <= result_.usable_hbm;
-}
-
-OomEvent StaticRun::event(const OpGraph& graph, const PeakPlace& place) {
-  Hbm hbm{result_.usable_hbm};
-  for (std::size_t i = 0; i < kOwners; ++i) {
-    KVSIM_CHECK(hbm.allocate(name_of(static_cast<Owner>(i)), holdings_.by_owner[i]).has_value(),
-                "what stands between two steps does not fit");
-  }
-  const auto refused = walk(hbm, graph);
-  KVSIM_CHECK(refused.has_value(), "a graph whose peak does not fit was walked without refusal");
-  refusal_place_ = place;
-  refusal_place_.refused_at = refused->op;
-  refusal_place_.refused_tensor = refused->tensor;
-  const std::int64_t step = place.tokens - spec_.prompt_tokens;
-  return {.step = step,
-          .tokens = place.tokens,
-          .phase = step == 0 ? "prefill" : "decode",
-          .what = place.layer < 0 ? refused->what
-                                  : fmt::format("{} of layer {}", refused->what, place.layer),
-          .requested = refused->refusal.requested,
-          .free = refused->refusal.free,
-          .owners = refused->refusal.owners};
 }
 
 bool StaticRun::blocks_suffice() {
@@ -589,17 +425,38 @@ bool StaticRun::decode_one(std::int64_t step) {
   return true;
 }
 
-void StaticRun::sample(std::int64_t step, Bytes peak, Seconds time) {
-  StaticSample now{.step = step,
-                   .tokens = spec_.prompt_tokens + step,
-                   .peak = peak,
-                   .held = holdings_.total(),
-                   .kv = holdings_[Owner::kKvCache] + holdings_[Owner::kSideData],
-                   .time = time,
-                   .tok_s = step == 0 ? 0 : static_cast<double>(spec_.batch) / time.count()};
-  if (step % stride_ == 0 || step == spec_.output_tokens) result_.timeline.push_back(now);
-  if (step == 1) first_decode_ = time;
-  last_ = now;
+/// Tokens at the OOM of the same run with `factor` times the memory use; nullopt: it fits.
+std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryResidual& residual,
+                                          double factor, Bytes not_cache) {
+  const Stack stack = with_options(*spec.stack, spec.options);
+  const Gpu gpu = with_memory_for(*spec.gpu, stack, residual, factor, not_cache);
+  StaticSpec other = spec;
+  other.gpu = &gpu;
+  other.allocator.reset();
+  constexpr std::size_t kFewest = 3;
+  const StaticResult result = StaticRun{other, {.max_samples = kFewest}}.run();
+  if (!result.oom) return std::nullopt;
+  return result.oom->tokens;
+}
+
+namespace {
+
+void find_oom_range(const StaticSpec& spec, StaticResult& result) {
+  const auto residual = memory_residual(*spec.stack);
+  if (!residual) return;
+  RunIntervals& intervals = *result.intervals;
+  Bytes not_cache = result.peak_hbm;
+  if (result.startup) {
+    const EngineStartup& start = *result.startup;
+    not_cache = start.weights + start.non_torch + start.activation;
+  }
+  // What fits with room for the whole interval needs no second run.
+  const bool roomy =
+      intervals.peak && !residual->without_cache && intervals.peak->high <= result.usable_hbm;
+  if (!roomy) intervals.oom_low = oom_tokens_at(spec, *residual, residual->high, not_cache);
+  if (result.oom) {
+    intervals.oom_high = oom_tokens_at(spec, *residual, residual->low, not_cache);
+  }
 }
 
 }  // namespace
@@ -612,7 +469,9 @@ StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
               "batch {} and prompt {} at least 1, output {} at least 0", spec.batch,
               spec.prompt_tokens, spec.output_tokens);
   KVSIM_CHECK(options.max_samples >= 3, "a timeline of {} samples", options.max_samples);
-  return StaticRun{spec, options}.run();
+  StaticResult result = StaticRun{spec, options}.run();
+  if (options.intervals) find_oom_range(spec, result);
+  return result;
 }
 
 }  // namespace kvsim

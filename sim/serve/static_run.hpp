@@ -17,6 +17,7 @@
 #include "sim/memory/hbm.hpp"
 #include "sim/memory/step_allocations.hpp"
 #include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/intervals.hpp"
 #include "sim/serve/peak_terms.hpp"
 #include "sim/serve/time_terms.hpp"
 
@@ -70,6 +71,7 @@ struct StaticSample {
 
 struct StaticResult {
   std::optional<OomEvent> oom;
+  std::string calibration_id;        // "nominal", "builtin", or of one's own
   std::string calibration;           // where the rates behind every time come from
   Bytes peak_hbm;                    // up to the OOM where there is one
   Owners peak_owners;                // at that moment
@@ -88,6 +90,7 @@ struct StaticResult {
   // Where asked for: prefill, the first decode step and the last, as far as they were run.
   std::vector<ExplainedStep> explained;
   double flops = 0, bytes_moved = 0;  // whole run, up to the OOM
+  std::optional<RunIntervals> intervals;  // where asked for
   // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is
   // above knows of neither.
   std::optional<AllocationReport> allocator;
@@ -100,6 +103,7 @@ struct StaticResult {
 struct StaticOptions {
   std::size_t max_samples = 512;  // of the timeline; at least 3
   bool time_terms = false;        // costs more than the run of a short point itself
+  bool intervals = false;         // likewise; of a run near the end of memory, as two more runs
 };
 
 /// Runs it. Pure: same spec, same result. Errors: ContractError on sizes below 1; InputError where

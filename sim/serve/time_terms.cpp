@@ -51,7 +51,9 @@ class Explainer {
             .launches = line.op.launches * line.times(),
             .bound = std::string{name_of(line.bound)},
             .time = line.time,
+            .interval = time_interval(line, *in_.roofline),
             .formula = formula(line),
+            .basis = basis(line.op),
             .source = source(line.op)};
   }
 
@@ -78,6 +80,7 @@ class Explainer {
             .time = cost.host - cost.device,
             .formula = fmt::format("{} - {} us of the device", fmt::join(parts, " + "),
                                    cost.device.count() * 1e6),
+            .basis = "stack",
             .source = fmt::format("stack {}: {}", stack.name, fmt::join(keys, ", "))};
   }
 
@@ -144,10 +147,20 @@ class Explainer {
     return op.launches > 0 && in_.roofline->rates(op).overhead > Seconds{};
   }
 
+  [[nodiscard]] std::string basis(const Op& op) const {
+    if (const KernelChoice* choice = in_.roofline->kernel(op)) {
+      return std::string{name_of(choice->basis())};
+    }
+    const Calibration& calibration = in_.roofline->calibration();
+    if (calibration.kernels == nullptr && calibration.id != Calibration{}.id) return "calibration";
+    const auto& reached = in_.cost->stack->reached;
+    return reached.contains(std::string{name_of(op.family)}) ? "stack" : "data_sheet";
+  }
+
   /// Keys of `kvsim show gpu` and `kvsim show stack`, and the calibration.
   [[nodiscard]] std::string source(const Op& op) const {
     if (const KernelChoice* choice = in_.roofline->kernel(op)) {
-      return fmt::format("{}: {}", name_of(choice->basis()), choice->provenance());
+      return choice->provenance();
     }
     std::vector<std::string> gpu;
     if (op.flops.count() > 0) gpu.push_back(peak_key(op.dtype));
@@ -177,7 +190,10 @@ class Explainer {
     if (!stack.empty()) {
       parts.push_back(fmt::format("stack {}: {}", in_.cost->stack->name, fmt::join(stack, ", ")));
     }
-    parts.push_back(in_.roofline->calibration().provenance);
+    // A calibration of kernels says nothing of operators that are none.
+    if (in_.roofline->calibration().kernels == nullptr) {
+      parts.push_back(in_.roofline->calibration().provenance);
+    }
     return fmt::format("{}", fmt::join(parts, "; "));
   }
 
@@ -211,6 +227,7 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
                          .time = cost.device * ((step.passes - 1) / step.passes),
                          .formula = fmt::format("{} x {} us of the first", step.passes - 1,
                                                 cost.device.count() / step.passes * 1e6),
+                         .basis = "stack",
                          .source = fmt::format("method {}", in.cost->method->name())});
   }
   if (cost.between > Seconds{}) {
@@ -219,8 +236,10 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
          .family = "host",
          .bound = "host",
          .time = cost.between,
-         .formula = fmt::format("{} + batch {} x {}", micros_text(in.cost->stack->between_steps),
-                                in.cost->batch, micros_text(in.cost->stack->between_per_sequence)),
+         .formula = fmt::format("{} + {} x {}", micros_text(in.cost->stack->between_steps),
+                                many(in.cost->batch, "sequence"),
+                                micros_text(in.cost->stack->between_per_sequence)),
+         .basis = "stack",
          .source =
              fmt::format("stack {}: between_steps, between_per_sequence", in.cost->stack->name)});
   }

@@ -25,7 +25,10 @@ struct TimeTerm {
   std::int64_t launches = 0;
   std::string bound;  // "compute", "memory", "launch" or "host"
   Seconds time;
+  std::optional<Interval> interval{};  // 90 % of `time`, by itself
   std::string formula;  // with the numbers filled in: "32 layers x (4 us + 8,192 B / 2.039 TB/s)"
+  std::string basis;    // of its seconds: a KernelBasis ("measured", "sibling", …) where a fitted
+                        // kernel times it, else "calibration", "stack" or "data_sheet"
   std::string source;   // of its rates: "gpu A800-80GB-SXM: hbm_bandwidth; stack hf-sdpa: …"
 };
 
@@ -34,7 +37,7 @@ struct ExplainedStep {
   std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
   std::int64_t tokens = 0;  // per sequence after it
   Seconds time;
-  std::optional<Interval> interval;  // two standard deviations; none without calibration
+  std::optional<Interval> interval;  // 90 %; none without calibration
   std::vector<TimeTerm> terms;
 };
 

@@ -181,6 +181,7 @@ inline TimeTerm sample_term(const std::string& what, const std::string& bound, d
           .bound = bound,
           .time = Seconds{seconds},
           .formula = "32 layers x (4 us + 1 B / 2 TB/s)",
+          .basis = "stack",
           .source = "gpu A800-80GB-SXM: hbm_bandwidth"};
 }
 

@@ -119,7 +119,7 @@ TEST_CASE("version and help") {
     CHECK(help.err.empty());
   }
   for (const Words& command :
-       {Words{"run"}, Words{"replay"}, Words{"sweep"}, Words{"trace", "info"},
+       {Words{"run"}, Words{"explain"}, Words{"replay"}, Words{"sweep"}, Words{"trace", "info"},
         Words{"trace", "check"}, Words{"trace", "generate"}, Words{"trace", "convert"},
         Words{"list"}, Words{"show"}}) {
     Words asked{"help"};
@@ -155,7 +155,7 @@ TEST_CASE("slips on the command line are answered with the nearest word") {
 TEST_CASE("with --json stdout holds one JSON document with its schema, and nothing else") {
   const fs::path folder = fresh("json");
   const std::string scenario = write(folder / "tiny.json", kTiny);
-  for (const char* kind : {"models", "gpus", "methods", "stacks"}) {
+  for (const char* kind : {"models", "gpus", "methods", "stacks", "calibrations"}) {
     const json list = json_of({"list", kind, "--json"}, folder);
     CHECK(list.at("schema") == "kvsim.list/1");
     REQUIRE_FALSE(list.at("entries").empty());

@@ -76,7 +76,8 @@ TEST_CASE("a point explains the time of its steps term by term") {
         ordered_json::parse(R"x({"what": "attention of 32 layers", "family": "gemm", "layers": 32,
                                  "calls": 1, "flops": 1e12, "bytes_read": 2000000000,
                                  "bytes_written": 1000000, "launches": 32, "bound": "memory",
-                                 "seconds": 0.01, "formula": "32 layers x (4 us + 1 B / 2 TB/s)",
+                                 "seconds": 0.01, "seconds_low": null, "seconds_high": null,
+                                 "formula": "32 layers x (4 us + 1 B / 2 TB/s)", "basis": "stack",
                                  "source": "gpu A800-80GB-SXM: hbm_bandwidth"})x"));
 }
 

@@ -1,0 +1,380 @@
+#include "sim/cli/explain_result.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <functional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kMost = 1e300;
+constexpr double kRounding = 1e-9;  // of sums of seconds; bytes are whole
+constexpr double kMilli = 1e3;
+
+double number(const Field& field) { return field.number(-kMost, kMost); }
+std::optional<double> maybe(const Field& object, std::string_view key) {
+  const auto field = object.find(key);
+  if (!field) return std::nullopt;
+  return number(*field);
+}
+std::string text_or_none(const Field& object, std::string_view key) {
+  const auto field = object.find(key);
+  return field ? field->string() : std::string{};
+}
+
+/// The figure `key` of `point` with its interval; terms and what they sum to come later.
+Explanation figure(const Field& point, std::string_view key, std::string_view unit,
+                   std::string_view basis = {}) {
+  Explanation out{.key = std::string{key},
+                  .point = point.at("label").string(),
+                  .unit = std::string{unit},
+                  .value = maybe(point, key),
+                  .low = maybe(point, fmt::format("{}_low", key)),
+                  .high = maybe(point, fmt::format("{}_high", key))};
+  if (const auto bases = point.find("interval_basis"); bases && !basis.empty()) {
+    out.basis = text_or_none(*bases, basis);
+  }
+  return out;
+}
+
+/// Says what the terms sum to. Errors: InputError where they do not.
+void settle(Explanation& out, const Field& place, std::string_view of, std::string_view unit,
+            double total) {
+  double sum = 0;
+  for (const ExplainedTerm& term : out.terms) sum += term.value;
+  if (std::abs(sum - total) > kRounding * std::abs(total)) {
+    place.fail(fmt::format("terms that sum to {:.12g} {}, {} is {:.12g}", sum, unit, of, total));
+  }
+  out.terms_of = of;
+  out.terms_unit = unit;
+  out.total = total;
+}
+
+[[noreturn]] void fail_without(const Field& point, std::string_view key, std::string_view why) {
+  point.fail(fmt::format("there is no {}: {}", key, why));
+}
+
+Explanation peak(const Field& point) {
+  Explanation out = figure(point, "peak_hbm_bytes", "B", "memory");
+  const Field terms = point.at("peak_terms");
+  for (const Field& term : terms.items()) {
+    out.terms.push_back(
+        {.what = fmt::format("{}: {}", term.at("owner").string(), term.at("what").string()),
+         .value = number(term.at("bytes")),
+         .formula = text_or_none(term, "formula"),
+         .source = text_or_none(term, "source")});
+  }
+  settle(out, terms, "peak_hbm_bytes", "B", number(point.at("peak_hbm_bytes")));
+  out.notes.push_back(fmt::format("the peak is in {}", point.at("peak_phase").string()));
+  return out;
+}
+
+/// A phase's peak: the document holds the terms of the higher one alone.
+Explanation phase_peak(const Field& point, std::string_view key) {
+  const std::string phase{key.substr(0, key.find('_'))};
+  if (point.at("peak_phase").string() != phase) {
+    const auto value = maybe(point, key);
+    fail_without(
+        point, fmt::format("list of the terms of {}", key),
+        fmt::format("it is {} B, and the document holds the terms of the run's peak, which "
+                    "is in {} (peak_hbm_bytes)",
+                    value ? fmt::format("{:.0f}", *value) : std::string{"no figure,"},
+                    point.at("peak_phase").string()));
+  }
+  Explanation out = peak(point);
+  out.key = key;
+  return out;
+}
+
+Explanation cache(const Field& point) {
+  Explanation out = figure(point, "kv_bytes", "B", "memory");
+  const Field layers = point.at("kv_bytes_per_layer");
+  const std::vector<Field> items = layers.items();
+  const std::string source = fmt::format("size law: {}", point.at("size_law").string());
+  for (std::size_t first = 0; first < items.size();) {
+    std::size_t end = first + 1;
+    while (end < items.size() && items[end].raw() == items[first].raw()) ++end;
+    const double each = number(items[first]);
+    const auto n = static_cast<double>(end - first);
+    out.terms.push_back({.what = end - first == 1 ? fmt::format("layer {}", first)
+                                                  : fmt::format("layers {} to {}", first, end - 1),
+                         .value = n * each,
+                         .formula = fmt::format("{} x {:.0f} B", end - first, each),
+                         .source = source});
+    first = end;
+  }
+  settle(out, layers, "kv_bytes", "B", number(point.at("kv_bytes")));
+  return out;
+}
+
+/// Entries of time_terms; says what to do where there are none.
+std::vector<Field> time_steps(const Field& point) {
+  const Field steps = point.at("time_terms");
+  std::vector<Field> items = steps.items();
+  if (!items.empty()) return items;
+  if (!point.has("prefill_s")) {
+    const auto oom = point.find("oom");
+    fail_without(point, "time",
+                 oom ? fmt::format("memory runs out in {}", oom->at("phase").string())
+                     : std::string{"no prefill was through"});
+  }
+  steps.fail(
+      "no time terms: a run of more than 1,000 points explains no times; run the scenario again "
+      "with this point's keys alone (kvsim run SCENARIO --set /KEY=VALUE …)");
+}
+
+Explanation step(const Field& point, const Field& step, std::string_view key) {
+  Explanation out{.key = std::string{key},
+                  .point = point.at("label").string(),
+                  .unit = "s",
+                  .value = number(step.at("step_s")),
+                  .low = maybe(step, "step_s_low"),
+                  .high = maybe(step, "step_s_high")};
+  if (const auto bases = point.find("interval_basis")) out.basis = text_or_none(*bases, "time");
+  const Field terms = step.at("terms");
+  for (const Field& term : terms.items()) {
+    out.terms.push_back({.what = term.at("what").string(),
+                         .value = number(term.at("seconds")),
+                         .low = maybe(term, "seconds_low"),
+                         .high = maybe(term, "seconds_high"),
+                         .formula = text_or_none(term, "formula"),
+                         .basis = text_or_none(term, "basis"),
+                         .source = text_or_none(term, "source")});
+  }
+  settle(out, terms, key, "s", *out.value);
+  const double at = number(step.at("step"));
+  out.notes.push_back(
+      at == 0 ? fmt::format("prefill of {} tokens a sequence", number(step.at("tokens")))
+              : fmt::format("decode step {}, which brings each sequence to {} "
+                            "tokens",
+                            at, number(step.at("tokens"))));
+  return out;
+}
+
+Explanation decode_step(const Field& point, std::string_view key, bool first) {
+  const std::vector<Field> steps = time_steps(point);
+  std::optional<Field> found;
+  for (const Field& one : steps) {
+    if (number(one.at("step")) > 0 && (!found || !first)) found = one;
+  }
+  if (!found) fail_without(point, key, "no decode step was run");
+  return step(point, *found, key);
+}
+
+Explanation prefill(const Field& point) {
+  Explanation out = step(point, time_steps(point).front(), "prefill_s");
+  return out;
+}
+
+/// Terms of prefill, where the figure has it, and of decode.
+void add_times(Explanation& out, const Field& point, bool prefills) {
+  for (const char* key : {"prefill_s", "decode_s"}) {
+    if (!prefills && std::string_view{key} == "prefill_s") continue;
+    const double steps = number(point.at("output_tokens"));
+    if (steps == 0 && std::string_view{key} == "decode_s") continue;
+    const Explanation part = figure(point, key, "s");
+    ExplainedTerm term{.what = key, .value = *part.value, .low = part.low, .high = part.high};
+    if (std::string_view{key} == "decode_s") {
+      term.what = "decode";
+      term.formula =
+          fmt::format("{} steps x {:.6g} ms on average", steps, *part.value / steps * kMilli);
+      term.source = "kvsim explain RESULT step_s: the terms of the last step";
+    } else {
+      term.what = "prefill";
+      term.source = "kvsim explain RESULT prefill_s: its terms";
+    }
+    out.terms.push_back(std::move(term));
+  }
+}
+
+Explanation run_time(const Field& point, std::string_view key, std::string_view of,
+                     std::string_view unit) {
+  Explanation out = figure(point, key, unit, "time");
+  if (!out.value) {
+    fail_without(
+        point, key,
+        point.has("oom") ? "the point runs out of memory" : "the point generates no tokens");
+  }
+  if (number(point.at("output_tokens")) == 0 && key != "latency_s") {
+    fail_without(point, key, "no tokens are generated");
+  }
+  add_times(out, point, of == "latency_s");
+  if (unit == "tok/s") {
+    out.formula = fmt::format("batch {} x {} tokens / {}", number(point.at("batch")),
+                              number(point.at("output_tokens")), of);
+  }
+  settle(out, point, of, "s", number(point.at(of)));
+  return out;
+}
+
+Explanation reserved(const Field& point) {
+  Explanation out = figure(point, "reserved_hbm_bytes", "B");
+  const auto allocator = point.find("allocator");
+  if (!out.value || !allocator) {
+    fail_without(point, "reserved_hbm_bytes",
+                 "the allocator was not simulated; \"memory\": {\"allocator\": \"simulate\"} in "
+                 "the scenario has it run");
+  }
+  const double segments = number(allocator->at("reserved_peak_bytes"));
+  double held = 0;
+  for (const auto& [owner, bytes] : allocator->at("owners").members()) {
+    out.terms.push_back({.what = fmt::format("{}: allocated", owner),
+                         .value = number(bytes),
+                         .source = "simulated allocator, when most was reserved"});
+    held += out.terms.back().value;
+  }
+  out.terms.push_back(
+      {.what = "cached and split off: reserved, not allocated",
+       .value = segments - held,
+       .formula = fmt::format("{:.0f} B of segments - {:.0f} B allocated", segments, held),
+       .source = "simulated allocator"});
+  out.terms.push_back(
+      {.what = "CUDA context", .value = *out.value - segments, .source = "stack profile: context"});
+  settle(out, *allocator, "reserved_hbm_bytes", "B", *out.value);
+  return out;
+}
+
+/// What a paged engine's pool is left of.
+Explanation pool(const Field& point) {
+  const auto start = point.find("startup");
+  if (!start) fail_without(point, "kv_cache_bytes", "the stack has no paged cache");
+  Explanation out{.key = "kv_cache_bytes",
+                  .point = point.at("label").string(),
+                  .unit = "B",
+                  .value = number(start->at("kv_cache_bytes"))};
+  struct Part {
+    const char* key;
+    const char* what;
+    double sign;
+  };
+  constexpr std::array<Part, 5> kParts{{{"usable_bytes", "memory the engine may take", 1},
+                                        {"weights_bytes", "weights", -1},
+                                        {"non_torch_bytes", "context, libraries, collectives", -1},
+                                        {"activation_bytes", "peak of the profiling run", -1},
+                                        {"missing_bytes", "missing: it does not start", 1}}};
+  for (const Part& part : kParts) {
+    const double bytes = number(start->at(part.key));
+    if (bytes == 0) continue;
+    out.terms.push_back({.what = part.what,
+                         .value = part.sign * bytes,
+                         .source = fmt::format("startup: {}", part.key)});
+  }
+  settle(out, *start, "kv_cache_bytes", "B", *out.value);
+  return out;
+}
+
+Explanation running_out(const Field& point) {
+  Explanation out{.key = "oom",
+                  .point = point.at("label").string(),
+                  .unit = "tokens",
+                  .low = maybe(point, "oom_tokens_low"),
+                  .high = maybe(point, "oom_tokens_high")};
+  if (const auto bases = point.find("interval_basis")) out.basis = text_or_none(*bases, "memory");
+  const double usable = number(point.at("usable_hbm_bytes"));
+  const auto oom = point.find("oom");
+  if (!oom) {
+    const double peak = number(point.at("peak_hbm_bytes"));
+    out.notes.push_back(out.low ? "it fits, but may run out of memory: see the interval"
+                                : "it fits");
+    out.terms = {{.what = "peak_hbm_bytes",
+                  .value = peak,
+                  .source = "kvsim explain RESULT "
+                            "peak_hbm_bytes"},
+                 {.what = "free at the peak", .value = usable - peak}};
+    settle(out, point, "usable_hbm_bytes", "B", usable);
+    return out;
+  }
+  out.value = number(oom->at("tokens"));
+  out.notes.push_back(fmt::format("in {}, step {}: {:.0f} B for {}, {:.0f} B free",
+                                  oom->at("phase").string(), number(oom->at("step")),
+                                  number(oom->at("requested")), oom->at("what").string(),
+                                  number(oom->at("free"))));
+  double held = 0;
+  for (const auto& [owner, bytes] : oom->at("owners").members()) {
+    out.terms.push_back({.what = owner, .value = number(bytes), .source = "oom: owners"});
+    held += out.terms.back().value;
+  }
+  if (point.has("startup")) {
+    // What is free there is a part of the pool, which is set aside.
+    settle(out, *oom, "bytes held", "B", held);
+    return out;
+  }
+  out.terms.push_back({.what = "free", .value = number(oom->at("free")), .source = "oom: free"});
+  settle(out, *oom, "usable_hbm_bytes", "B", usable);
+  return out;
+}
+
+struct Entry {
+  std::string_view key;
+  std::function<Explanation(const Field& point)> explain;
+};
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> all{
+      {"peak_hbm_bytes", peak},
+      {"prefill_peak_bytes", [](const Field& p) { return phase_peak(p, "prefill_peak_bytes"); }},
+      {"decode_peak_bytes", [](const Field& p) { return phase_peak(p, "decode_peak_bytes"); }},
+      {"reserved_hbm_bytes", reserved},
+      {"kv_bytes", cache},
+      {"kv_cache_bytes", pool},
+      {"prefill_s", prefill},
+      {"step_s", [](const Field& p) { return decode_step(p, "step_s", false); }},
+      {"first_step_s", [](const Field& p) { return decode_step(p, "first_step_s", true); }},
+      {"decode_s", [](const Field& p) { return run_time(p, "decode_s", "decode_s", "s"); }},
+      {"latency_s", [](const Field& p) { return run_time(p, "latency_s", "latency_s", "s"); }},
+      {"decode_tok_s",
+       [](const Field& p) { return run_time(p, "decode_tok_s", "decode_s", "tok/s"); }},
+      {"throughput_tok_s",
+       [](const Field& p) { return run_time(p, "throughput_tok_s", "latency_s", "tok/s"); }},
+      {"oom", running_out}};
+  return all;
+}
+
+/// By number or by label.
+Field find_point(const Field& result, std::string_view which) {
+  const Field points = result.at("points");
+  const std::vector<Field> all = points.items();
+  std::vector<std::string> labels;
+  for (const Field& point : all) {
+    labels.push_back(point.at("label").string());
+    if (!which.empty() && labels.back() == which) return point;
+  }
+  if (all.empty()) points.fail("a result without points: a replay's errors have no terms");
+  if (which.empty()) {
+    if (all.size() == 1) return all.front();
+    points.fail(fmt::format("{} points: --point takes a number from 0 to {} or a label (\"{}\", …)",
+                            all.size(), all.size() - 1, labels.front()));
+  }
+  std::size_t number = 0;
+  const auto [end, status] = std::from_chars(which.data(), which.data() + which.size(), number);
+  if (status == std::errc{} && end == which.data() + which.size() && number < all.size()) {
+    return all[number];
+  }
+  points.fail(unknown_name("point", which, labels));
+}
+
+}  // namespace
+
+std::vector<std::string> explained_keys() {
+  std::vector<std::string> keys;
+  for (const Entry& entry : entries()) keys.emplace_back(entry.key);
+  return keys;
+}
+
+Explanation explain_result(const Field& result, std::string_view key, std::string_view which) {
+  const Field schema = result.at("schema");
+  if (schema.raw() != "kvsim.run/1") schema.expected("\"kvsim.run/1\", the result of kvsim run");
+  const auto found = std::find_if(entries().begin(), entries().end(),
+                                  [&](const Entry& entry) { return entry.key == key; });
+  if (found == entries().end()) throw InputError{unknown_name("figure", key, explained_keys())};
+  return found->explain(find_point(result, which));
+}
+
+}  // namespace kvsim

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/json/field.hpp"
+
+namespace kvsim {
+
+/// One part of a figure.
+struct ExplainedTerm {
+  std::string what;
+  double value = 0;  // in the unit of the terms
+  std::optional<double> low{}, high{};
+  std::string formula{};  // with the numbers filled in; empty: none
+  std::string basis{};    // of a time: "measured", "stack", …
+  std::string source{};
+};
+
+/// A figure of a point of a result, and what it is made of.
+struct Explanation {
+  std::string key;
+  std::string point;  // its label
+  std::string unit;   // "B", "s", "tok/s", "tokens"
+  std::optional<double> value{};
+  std::optional<double> low{}, high{};  // 90 %
+  std::string basis{};                  // of the interval
+  std::string formula{};   // of the figure from what the terms sum to; empty: their sum
+  std::string terms_of{};  // the figure that the terms sum to
+  std::string terms_unit{};
+  double total = 0;  // that they sum to
+  std::vector<ExplainedTerm> terms{};
+  std::vector<std::string> notes{};
+};
+
+/// Figures that can be explained, as `kvsim explain` names them.
+[[nodiscard]] std::vector<std::string> explained_keys();
+
+/// Explains `key` of one point of a run's result.json. `which`: number or label of the point; may
+/// be empty where there is but one. Errors: InputError with file and place: another document than a
+/// run's, an unknown key or point, a figure whose terms the document does not hold (what to run
+/// again then), terms that do not sum to their figure.
+[[nodiscard]] Explanation explain_result(const Field& result, std::string_view key,
+                                         std::string_view which);
+
+}  // namespace kvsim

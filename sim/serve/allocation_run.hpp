@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/cost/step.hpp"
+#include "models/units/units.hpp"
+#include "sim/serve/static_run.hpp"
+
+namespace kvsim {
+
+/// The allocations of a static run once more, one by one, through PyTorch's caching allocator with
+/// `spec.allocator`'s settings, on a device of `usable` bytes. `prefilled` are the score rows of
+/// the layers that were prefilled, `score_rows` those of the layer where it stopped.
+[[nodiscard]] AllocationReport simulate_allocations(const StaticSpec& spec, const CostInput& in,
+                                                    Bytes usable,
+                                                    std::vector<std::int64_t> prefilled,
+                                                    std::int64_t score_rows);
+
+}  // namespace kvsim

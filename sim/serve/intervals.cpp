@@ -1,0 +1,119 @@
+#include "sim/serve/intervals.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace kvsim {
+
+std::optional<MemoryResidual> memory_residual(const Stack& stack) {
+  // Quantiles of published over predicted figures, by `kvsim validate published` on the table that
+  // docs/published-data.md describes. Rows that a profile's constants are from are left out, but
+  // for the starts of engines, of which there are few.
+  if (stack.growth == CacheGrowth::kPaged) {
+    return MemoryResidual{
+        .low = 0.83,
+        .high = 1.13,
+        .without_cache = true,
+        .basis =
+            "weights, activations and what is not torch's at 8 published starts of vLLM took "
+            "0.83 to 1.13 times what is predicted (validate published)"};
+  }
+  if (!stack.rounds_allocations) return std::nullopt;
+  if (stack.growth == CacheGrowth::kStatic) {
+    return MemoryResidual{
+        .low = 0.99,
+        .high = 1.21,
+        .basis =
+            "90 % of 14 published peaks with a static cache in PyTorch, of one document, are "
+            "0.99 to 1.21 times the predicted (validate published)"};
+  }
+  return MemoryResidual{
+      .low = 0.93,
+      .high = 1.13,
+      .basis =
+          "90 % of 85 published peaks with a growing cache in PyTorch, of five documents, are "
+          "0.93 to 1.13 times the predicted (validate published)"};
+}
+
+BytesInterval peak_interval(const MemoryResidual& residual, Bytes peak, Bytes cache) {
+  const Bytes counted = residual.without_cache ? std::min(cache, peak) : Bytes{};
+  const auto part = static_cast<double>((peak - counted).count());
+  return {.low = counted + Bytes{std::llround(part * residual.low)},
+          .high = counted + Bytes{std::llround(part * residual.high)}};
+}
+
+Gpu with_memory_for(const Gpu& gpu, const Stack& stack, const MemoryResidual& residual,
+                    double factor, Bytes not_cache) {
+  Gpu out = gpu;
+  const auto usable = static_cast<double>(gpu.hbm_usable.count());
+  // An engine's pool shrinks by what the rest takes more; the fraction stands before both.
+  const double scaled =
+      residual.without_cache
+          ? usable - (factor - 1) * static_cast<double>(not_cache.count()) / stack.usable_fraction
+          : usable / factor;
+  out.hbm_usable = Bytes{std::llround(std::max(0.0, scaled))};
+  out.hbm = std::max(out.hbm, out.hbm_usable);
+  return out;
+}
+
+std::optional<Interval> sum_interval(Seconds sum, std::span<const Step> some,
+                                     const Roofline& roofline) {
+  if (some.empty()) return std::nullopt;
+  double time = 0, low = 0, high = 0;
+  for (const Step& step : some) {
+    const auto interval = time_interval(step, roofline);
+    if (!interval) return std::nullopt;
+    time += evaluate(step, roofline).time.count();
+    low += interval->low.count();
+    high += interval->high.count();
+  }
+  if (time <= 0) return std::nullopt;
+  return Interval{.low = sum * (low / time), .high = sum * (high / time)};
+}
+
+std::string time_basis(std::span<const Step> some, const Roofline& roofline, const Stack& stack) {
+  if (roofline.is_bound()) {
+    return fmt::format("none: stack {} gives the data sheet's rates, a bound", stack.name);
+  }
+  const Calibration& calibration = roofline.calibration();
+  if (calibration.kernels == nullptr) {
+    const bool residuals =
+        std::any_of(calibration.families.begin(), calibration.families.end(),
+                    [](const Efficiency& e) { return e.relative_residual.has_value(); });
+    return residuals ? fmt::format("residuals of calibration {}", calibration.id)
+                     : fmt::format("none: calibration {}", calibration.id);
+  }
+  // Families by how near their measurements are, nearest first.
+  std::map<KernelBasis, std::set<std::string_view>> kernels;
+  bool others = false;
+  for (const Step& step : some) {
+    for (const OpCost& line : explain(step, roofline)) {
+      if (const KernelChoice* choice = roofline.kernel(line.op)) {
+        kernels[choice->basis()].insert(name_of(op_of(line.op.kernel->call)));
+      } else {
+        others = others || line.time > Seconds{};
+      }
+    }
+  }
+  std::vector<std::string> parts;
+  for (const auto& [basis, families] : kernels) {
+    parts.push_back(fmt::format("{}: {} kernels", fmt::join(families, ", "), name_of(basis)));
+  }
+  if (others) {
+    constexpr double kPercent = 100;
+    parts.push_back(fmt::format(
+        "{}operators about the shares of stack {}: {:.0f} % a standard deviation, a judgement",
+        kernels.empty() ? "" : "other ", stack.name,
+        kPercent * calibration.families.front().relative_residual.value_or(0)));
+  }
+  parts.emplace_back("the host likewise");
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+}  // namespace kvsim

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "models/cost/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "models/gpu/gpu.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+struct BytesInterval {
+  Bytes low;
+  Bytes high;
+};
+
+/// Where 90 % of cases lie about a run's figures, and what says so. An interval that nothing says
+/// is absent; of those there are, low <= figure <= high.
+struct RunIntervals {
+  std::optional<Interval> prefill;  // of the times, where the run has them
+  std::optional<Interval> decode;
+  std::string time_basis;
+  std::optional<BytesInterval> peak;  // of runs that fit
+  /// Tokens per sequence when memory runs out, where the run takes as much of it as is likely at
+  /// most, and as little; absent: it does not run out then.
+  std::optional<std::int64_t> oom_low;
+  std::optional<std::int64_t> oom_high;
+  std::string memory_basis;
+};
+
+/// Real memory over predicted: 90 % of cases in [low, high], low <= 1 <= high.
+struct MemoryResidual {
+  double low = 1;
+  double high = 1;
+  bool without_cache = false;  // of all but the cache, whose blocks are counted
+  std::string basis;
+};
+/// By how the stack allocates; nullopt: its memory is a bound that nothing was held against.
+[[nodiscard]] std::optional<MemoryResidual> memory_residual(const Stack& stack);
+
+/// The peak of a run that holds `cache` bytes of cache then.
+[[nodiscard]] BytesInterval peak_interval(const MemoryResidual& residual, Bytes peak, Bytes cache);
+
+/// `gpu` with the memory in which a run as predicted fits where on `gpu` one fits that takes
+/// `factor` times the predicted: more for factors below 1, less above. `not_cache`: what is
+/// predicted without the cache, for a residual of that alone.
+[[nodiscard]] Gpu with_memory_for(const Gpu& gpu, const Stack& stack,
+                                  const MemoryResidual& residual, double factor, Bytes not_cache);
+
+/// The interval of `sum`, the time of steps of which `some` are known: as theirs, relative to their
+/// time. nullopt where one of them has none, or there are none.
+[[nodiscard]] std::optional<Interval> sum_interval(Seconds sum, std::span<const Step> some,
+                                                   const Roofline& roofline);
+/// What the intervals of such steps rest on, or why there are none, for people.
+[[nodiscard]] std::string time_basis(std::span<const Step> some, const Roofline& roofline,
+                                     const Stack& stack);
+
+}  // namespace kvsim

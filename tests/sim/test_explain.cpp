@@ -1,0 +1,176 @@
+// kvsim explain: terms that sum to their figure, and what is said where there are none. Through the
+// program, as users meet it.
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/program.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using test::Outcome;
+using test::rel;
+using test::run_kvsim;
+namespace fs = std::filesystem;
+
+fs::path fresh(const std::string& name) {
+  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
+}
+void write(const fs::path& path, std::string_view text) { std::ofstream{path} << text; }
+bool has(const std::string& text, std::string_view part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+/// Runs `scenario` (JSON) into `folder`/out.
+void run(const fs::path& folder, std::string_view scenario) {
+  write(folder / "s.json", scenario);
+  const Outcome outcome = run_kvsim({"run", "s.json", "-o", "out", "--no-figures", "-q"}, folder);
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+}
+json explain(const fs::path& folder, const std::string& key, const std::string& point = "") {
+  std::vector<std::string> words{"explain", "out", key, "--json"};
+  if (!point.empty()) words.insert(words.end(), {"--point", point});
+  const Outcome outcome = run_kvsim(words, folder);
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+  return json::parse(outcome.out);
+}
+std::string complaint(const std::vector<std::string>& words, const fs::path& folder) {
+  const Outcome outcome = run_kvsim(words, folder);
+  CHECK(outcome.status == 2);
+  CHECK(outcome.out.empty());
+  return outcome.err;
+}
+
+constexpr std::string_view kFits = R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM",
+  "stack": "hf-sdpa", "dtype": "fp16", "batch": 2, "prompt_tokens": 1000, "output_tokens": 20,
+  "memory": {"allocator": "simulate"}})";
+
+TEST_CASE("explain: the terms of every figure sum to it") {
+  const fs::path folder = fresh("sums");
+  run(folder, kFits);
+  const json result = json::parse(std::ifstream{folder / "out/result.json"});
+  const json& point = result.at("points").at(0);
+  for (const std::string key :
+       {"peak_hbm_bytes", "reserved_hbm_bytes", "kv_bytes", "prefill_s", "step_s", "first_step_s",
+        "decode_s", "latency_s", "decode_tok_s", "throughput_tok_s", "oom"}) {
+    INFO(key);
+    const json out = explain(folder, key);
+    CHECK(out.at("schema") == "kvsim.explain/1");
+    CHECK(out.at("key") == key);
+    CHECK(out.at("point") == point.at("label"));
+    REQUIRE_FALSE(out.at("terms").empty());
+    double sum = 0;
+    for (const json& term : out.at("terms")) {
+      sum += term.at("value").get<double>();
+      CHECK_FALSE(term.at("what").get<std::string>().empty());
+      if (!term.at("low").is_null()) {
+        CHECK(term.at("low") <= term.at("value"));
+        CHECK(term.at("value") <= term.at("high"));
+      }
+    }
+    CHECK(sum == rel(out.at("total").get<double>()));
+    if (point.contains(key) && key != "oom") CHECK(out.at("value") == point.at(key));
+    if (!out.at("low").is_null()) {
+      CHECK(out.at("low") <= out.at("value"));
+      CHECK(out.at("value") <= out.at("high"));
+      CHECK_FALSE(out.at("interval_basis").is_null());
+    }
+    const Outcome text = run_kvsim({"explain", "out/result.json", key}, folder);
+    CHECK(text.status == 0);
+    CHECK(has(text.out, key + " of "));
+    CHECK(has(text.out, "100 %"));
+  }
+  // By hand: 2 x 20 tokens over the whole run; 32 layers x 2 x 2 x 1,020 x 4,096 x 2 B of cache.
+  const json rate = explain(folder, "throughput_tok_s");
+  CHECK(rate.at("value").get<double>() == rel(40 / point.at("latency_s").get<double>()));
+  CHECK(rate.at("terms_of") == "latency_s");
+  const json cache = explain(folder, "kv_bytes");
+  CHECK(cache.at("value") == 32LL * 2 * 2 * 1020 * 4096 * 2);
+  CHECK(cache.at("terms").size() == 1);
+  // Times of a calibrated stack have intervals, and say what they rest on.
+  CHECK_FALSE(explain(folder, "prefill_s").at("low").is_null());
+  for (const json& term : explain(folder, "prefill_s").at("terms")) {
+    CHECK_FALSE(term.at("basis").is_null());
+    CHECK_FALSE(term.at("formula").is_null());
+    CHECK_FALSE(term.at("source").is_null());
+  }
+}
+
+TEST_CASE("explain: points by number or label; what has no terms says why") {
+  const fs::path folder = fresh("points");
+  run(folder, R"({"model": "llama-2-7b", "gpu": "RTX-4090", "stack": "hf-sdpa", "dtype": "fp16",
+    "prompt_tokens": [1000, 30000], "output_tokens": 5000})");
+  CHECK(has(complaint({"explain", "out", "kv_bytes"}, folder), "2 points: --point takes"));
+  const json first = explain(folder, "kv_bytes", "0");
+  CHECK(explain(folder, "kv_bytes", first.at("point").get<std::string>()) == first);
+  CHECK(has(complaint({"explain", "out", "kv_bytes", "--point", "2"}, folder), "point \"2\""));
+  CHECK(has(complaint({"explain", "out", "kv_byte", "--point", "0"}, folder),
+            "did you mean \"kv_bytes\"?"));
+  // The second runs out of memory in prefill.
+  CHECK(has(complaint({"explain", "out", "prefill_s", "--point", "1"}, folder),
+            "memory runs out in prefill"));
+  CHECK(has(complaint({"explain", "out", "throughput_tok_s", "--point", "1"}, folder),
+            "runs out of memory"));
+  CHECK(has(complaint({"explain", "out", "reserved_hbm_bytes", "--point", "0"}, folder),
+            "allocator was not simulated"));
+  CHECK(has(complaint({"explain", "out", "kv_cache_bytes", "--point", "0"}, folder),
+            "no paged cache"));
+  const json oom = explain(folder, "oom", "1");
+  CHECK(oom.at("terms_of") == "usable_hbm_bytes");
+  CHECK(oom.at("value") == 30000);
+  CHECK(oom.at("low") <= oom.at("value"));
+  CHECK(has(run_kvsim({"explain", "out", "oom", "--point", "1"}, folder).out, "B free"));
+}
+
+TEST_CASE("explain: the pool of a paged stack is what the start leaves") {
+  const fs::path folder = fresh("pool");
+  run(folder, R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm",
+    "batch": 4, "prompt_tokens": 1000, "output_tokens": 20})");
+  const json pool = explain(folder, "kv_cache_bytes");
+  double sum = 0;
+  for (const json& term : pool.at("terms")) sum += term.at("value").get<double>();
+  CHECK(sum == pool.at("value").get<double>());
+}
+
+TEST_CASE("explain: other documents, and those that were changed, are refused with their place") {
+  const fs::path folder = fresh("broken");
+  run(folder, kFits);
+  CHECK(has(complaint({"explain", "nowhere", "kv_bytes"}, folder), "nowhere"));
+  CHECK(has(complaint({"explain", ".", "kv_bytes"}, folder), "no result.json"));
+  CHECK(has(complaint({"explain", "s.json", "kv_bytes"}, folder), "schema"));
+  CHECK(has(complaint({"explain", "out"}, folder), "explain: expected"));
+  json result = json::parse(std::ifstream{folder / "out/result.json"});
+  const auto changed = [&](const auto& change) {
+    json copy = result;
+    change(copy);
+    write(folder / "c.json", copy.dump());
+    return complaint({"explain", "c.json", "peak_hbm_bytes"}, folder);
+  };
+  CHECK(has(changed([](json& r) { r["schema"] = "kvsim.replay/1"; }), "c.json: /schema"));
+  CHECK(has(changed([](json& r) { r["points"][0]["peak_terms"][0]["bytes"] = 1; }),
+            "/points/0/peak_terms: terms that sum to"));
+  CHECK(has(changed([](json& r) { r["points"][0].erase("peak_terms"); }), "peak_terms"));
+  CHECK(has(changed([](json& r) { r["points"] = json::array(); }), "without points"));
+  json copy = result;
+  copy["points"][0]["time_terms"] = json::array();
+  write(folder / "c.json", copy.dump());
+  const std::string again = complaint({"explain", "c.json", "prefill_s"}, folder);
+  CHECK(has(again, "/points/0/time_terms: no time terms"));
+  CHECK(has(again, "run the scenario again"));
+}
+
+}  // namespace
+}  // namespace kvsim
