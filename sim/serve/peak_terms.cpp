@@ -224,6 +224,11 @@ class Shapes {
     if (name == "attention output") {
       return {rows().times(a.n_heads, "query heads").times(a.v_head_dim).in(dtype_)};
     }
+    if (name == "gate and up") {
+      if (mlp.n_experts == 0) return {rows().times(2).times(mlp.d_ff).in(dtype_)};
+      return {rows().times(mlp.top_k, "experts").times(2).times(mlp.d_ff).in(dtype_),
+              rows().times(2).times(mlp.shared_d_ff).in(dtype_)};
+    }
     if (name == "gate" || name == "up" || name == "activated" || name == "gate times up") {
       if (mlp.n_experts == 0) return {rows().times(mlp.d_ff).in(dtype_)};
       return {rows().times(mlp.top_k, "experts").times(mlp.d_ff).in(dtype_),
