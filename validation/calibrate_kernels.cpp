@@ -113,9 +113,10 @@ std::string calibration_file_name(const KernelCalibrationFile& file) {
   return name;
 }
 
-std::vector<KernelCalibrationFile> calibrate_kernels(
-    const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
-    const std::function<void(double)>& progress) {
+std::vector<KernelCalibrationFile> calibrate_kernels(const std::vector<MeasuredFile>& files,
+                                                     const std::string& provenance,
+                                                     const std::string& date,
+                                                     const std::function<void(double)>& progress) {
   using Key = std::tuple<std::string, int, std::string, std::string>;  // GPU, op, stack, format
   std::map<Key, Pointers> groups;
   for (const MeasuredFile& file : files) {

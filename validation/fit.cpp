@@ -199,8 +199,8 @@ FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> r
   };
   FitResult best = from(own, own);
   KVSIM_CHECK(form.starts.size() % own.size() == 0, "starts of {} are not whole", form.id);
-  const bool many = static_cast<double>(rows.size()) >=
-                    form.rows_per_start * static_cast<double>(own.size());
+  const bool many =
+      static_cast<double>(rows.size()) >= form.rows_per_start * static_cast<double>(own.size());
   for (std::size_t i = 0; many && i < form.starts.size(); i += own.size()) {
     const auto start = form.starts.subspan(i, own.size());
     FitResult other = from(start, start);

@@ -87,7 +87,8 @@ void CompiledLayer::reduce_ops(std::span<const OpGraph> samples) {
       varying.times = op.kernel->times;
       varying.length = fit([i](const OpGraph& g) { return length_of(g.op(i).kernel->call); });
       for (const OpGraph& sample : samples) {
-        linear_ = linear_ && with_length(sample.op(i).kernel->call, 1) == with_length(varying.call, 1);
+        linear_ =
+            linear_ && with_length(sample.op(i).kernel->call, 1) == with_length(varying.call, 1);
       }
     }
     accumulate(flops_, varying.flops);
@@ -165,7 +166,8 @@ GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
   for (const VaryingOp& op : ops_) {
     if (op.choice != nullptr) {
       constexpr double kMicro = 1e-6;
-      time += kMicro * op.times * op.choice->microseconds(with_length(op.call, op.length.at(moment)));
+      time +=
+          kMicro * op.times * op.choice->microseconds(with_length(op.call, op.length.at(moment)));
       continue;
     }
     time += op.terms.at(op.flops.at(moment), op.bytes.at(moment));

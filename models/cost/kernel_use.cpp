@@ -13,7 +13,7 @@ const KernelFormat* weight_format(double bits, Dtype compute) {
   static const auto known = [](std::string_view word) {
     return &shared_format(parse_kernel_format(word));
   };
-  static const std::array all{known("bf16"),    known("fp32"), known("fp8"),  known("sq"),
+  static const std::array all{known("bf16"),    known("fp32"),  known("fp8"),    known("sq"),
                               known("int8_wo"), known("nvfp4"), known("int4_wo")};
   const bool packed = bits_of(compute) < 16;
   if (bits > 24) return all[1];
@@ -62,11 +62,20 @@ std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double r
   if (launches != 1) return std::nullopt;
   ElementwiseKind kind = ElementwiseKind::kOther;
   switch (family) {
-    case OpFamily::kNorm: kind = ElementwiseKind::kNorm; break;
-    case OpFamily::kRope: kind = ElementwiseKind::kRope; break;
-    case OpFamily::kEmbedding: kind = ElementwiseKind::kEmbedding; break;
-    case OpFamily::kElementwise: kind = ElementwiseKind::kActivation; break;
-    default: return std::nullopt;
+    case OpFamily::kNorm:
+      kind = ElementwiseKind::kNorm;
+      break;
+    case OpFamily::kRope:
+      kind = ElementwiseKind::kRope;
+      break;
+    case OpFamily::kEmbedding:
+      kind = ElementwiseKind::kEmbedding;
+      break;
+    case OpFamily::kElementwise:
+      kind = ElementwiseKind::kActivation;
+      break;
+    default:
+      return std::nullopt;
   }
   return KernelUse{.call = ElementwiseCall{.kind = kind,
                                            .rows = static_cast<double>(rows) / passes,

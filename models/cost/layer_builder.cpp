@@ -120,33 +120,34 @@ OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_
   const double weights =
       static_cast<double>(matrix_bytes(llm_, in_.weights(), part, in, out).count()) * copies *
       passes_;
-  return graph_.add({.name = name,
-                     .family = OpFamily::kGemm,
-                     .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
-                                        static_cast<double>(out)},
-                     .bytes_read = weights + size(rows * in, dtype_),
-                     .bytes_written = size(rows * out, dtype_),
-                     .launches = passes_,
-                     .dtype = product_dtype(llm_, in_.weights(), part),
-                     .kernel = part == WeightPart::kExperts
-                                   ? std::nullopt
-                                   : std::optional{gemm_use(rows, out, in, weights / passes_,
-                                                            product_dtype(llm_, in_.weights(), part),
-                                                            passes_)}},
-                    {after});
+  return graph_.add(
+      {.name = name,
+       .family = OpFamily::kGemm,
+       .flops = FlopCount{2.0 * static_cast<double>(rows) * static_cast<double>(in) *
+                          static_cast<double>(out)},
+       .bytes_read = weights + size(rows * in, dtype_),
+       .bytes_written = size(rows * out, dtype_),
+       .launches = passes_,
+       .dtype = product_dtype(llm_, in_.weights(), part),
+       .kernel = part == WeightPart::kExperts
+                     ? std::nullopt
+                     : std::optional{gemm_use(rows, out, in, weights / passes_,
+                                              product_dtype(llm_, in_.weights(), part), passes_)}},
+      {after});
 }
 
 OpIndex LayerBuilder::all_reduce(std::int64_t elements, OpIndex after) {
   if (in_.tensor_parallel == 1) return after;
   // Each GPU sends and receives its share of the others' sums twice: reduce-scatter, all-gather.
   const double ranks = in_.tensor_parallel;
-  return graph_.add({.name = "all-reduce",
-                     .family = OpFamily::kCollective,
-                     .bytes_read = size(elements, dtype_) * 2 * (ranks - 1) / ranks,
-                     .launches = passes_,
-                     .dtype = dtype_,
-                     .kernel = all_reduce_use(size(elements, dtype_), in_.tensor_parallel, passes_)},
-                    {after});
+  return graph_.add(
+      {.name = "all-reduce",
+       .family = OpFamily::kCollective,
+       .bytes_read = size(elements, dtype_) * 2 * (ranks - 1) / ranks,
+       .launches = passes_,
+       .dtype = dtype_,
+       .kernel = all_reduce_use(size(elements, dtype_), in_.tensor_parallel, passes_)},
+      {after});
 }
 
 OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_t read,

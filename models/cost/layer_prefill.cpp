@@ -38,13 +38,13 @@ std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   }
   // Chunks attend to what earlier ones cached; on the mean, to half of what is not theirs.
   return KernelUse{
-      .call = PrefillAttentionCall{
-          .batch = together,
-          .new_tokens = chunk,
-          .prefix = (tokens - chunk) / 2,
-          .q_heads = a.n_heads,
-          .kv_heads = in_.stack->expands_kv_heads ? a.n_heads : a.n_kv_heads,
-          .head_dim = a.head_dim},
+      .call =
+          PrefillAttentionCall{.batch = together,
+                               .new_tokens = chunk,
+                               .prefix = (tokens - chunk) / 2,
+                               .q_heads = a.n_heads,
+                               .kv_heads = in_.stack->expands_kv_heads ? a.n_heads : a.n_kv_heads,
+                               .head_dim = a.head_dim},
       .format = format,
       .times = times};
 }

@@ -102,9 +102,8 @@ std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
         return alike(layers[static_cast<std::size_t>(g.first)], layers[i]) &&
                method.layer_kind(g.first) == method.layer_kind(l);
       });
-      groups.push_back({.first = l,
-                        .count = 1,
-                        .like = static_cast<std::int32_t>(like - groups.begin())});
+      groups.push_back(
+          {.first = l, .count = 1, .like = static_cast<std::int32_t>(like - groups.begin())});
     }
   }
   return groups;

@@ -60,12 +60,12 @@ struct Stack {
   /// without an entry are timed by the roofline.
   std::map<std::string, std::string, std::less<>> kernels;
 
-  std::int64_t block_tokens = 1;    // of a paged cache's block
-  std::int64_t prefill_chunk = 0;   // tokens of the whole batch one prefill pass takes; 0: all
-  std::int64_t max_num_seqs = 0;    // sequences served at once; 0: no bound
-  std::int64_t max_model_len = 0;   // tokens of the longest sequence it is set up for; 0: the run's
-  bool fused_projections = false;   // Q, K and V are one GEMM; so are gate and up
-  bool attends_allocated = false;   // decode attention reads all of a static cache, masked
+  std::int64_t block_tokens = 1;   // of a paged cache's block
+  std::int64_t prefill_chunk = 0;  // tokens of the whole batch one prefill pass takes; 0: all
+  std::int64_t max_num_seqs = 0;   // sequences served at once; 0: no bound
+  std::int64_t max_model_len = 0;  // tokens of the longest sequence it is set up for; 0: the run's
+  bool fused_projections = false;  // Q, K and V are one GEMM; so are gate and up
+  bool attends_allocated = false;  // decode attention reads all of a static cache, masked
   bool softmax_fp32 = true;  // eager attention computes its softmax in fp32, beside the scores
   bool copies_by_element = false;   // cat and repeat kernels take an element a thread: their
                                     // bandwidth, given for 16 bit, grows with the element

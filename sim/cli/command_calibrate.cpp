@@ -25,11 +25,13 @@ int run_calibrate(const Arguments& arguments) {
 Command calibrate_command() {
   return {.name = "calibrate",
           .summary = "take measurements for what the models give: kernel timings, start-up logs",
-          .usage = "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]\n"
-                   "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]",
-          .examples = "kvsim calibrate --measured timings/ -o calibration/\n"
-                      "  kvsim validate measured timings/ --calibration calibration/\n"
-                      "  kvsim calibrate --from-log vllm.log scenario.json -o measured.json",
+          .usage =
+              "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]\n"
+              "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]",
+          .examples =
+              "kvsim calibrate --measured timings/ -o calibration/\n"
+              "  kvsim validate measured timings/ --calibration calibration/\n"
+              "  kvsim calibrate --from-log vllm.log scenario.json -o measured.json",
           .options = {{"measured", 0, "PATH", false,
                        "kernel timings: a CSV file, or a folder of them (docs/measured-data.md)"},
                       {"from-log", 0, "FILE", false, "a vLLM start-up log (V0 or V1)"},

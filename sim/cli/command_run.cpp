@@ -55,7 +55,8 @@ std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool
   parallel_for(n, threads, [&](std::size_t i) {
     const ScenarioPoint& point = scenario.points[i];
     try {
-      results[i] = run_static(point.spec, {.max_samples = samples, .time_terms = explains, .intervals = explains});
+      results[i] = run_static(
+          point.spec, {.max_samples = samples, .time_terms = explains, .intervals = explains});
     } catch (const InputError& error) {
       throw InputError{
           fmt::format("{}: point \"{}\": {}", scenario.name, point.label, error.what())};
@@ -101,7 +102,8 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
   report.results = run_points(scenario, threads, quiet);
   if (scenario.points.size() > kMostExplained) {
     report.notes.push_back(
-        fmt::format("times are not explained term by term and no figure has an interval: {} points, more than {}",
+        fmt::format("times are not explained term by term and no figure has an interval: {} "
+                    "points, more than {}",
                     scenario.points.size(), kMostExplained));
   }
   if (scenario.replay) {

@@ -50,8 +50,8 @@ std::string accuracy_sections(std::vector<MeasuredFile> files, const KernelLibra
                            "Shapes that no fit has seen");
   out += measured_markdown(score_measured(files, library, Unseen::kPair),
                            "The pair of GPU and stack hidden");
-  out += measured_markdown(score_measured(std::move(files), library, Unseen::kGpu),
-                           "The GPU hidden");
+  out +=
+      measured_markdown(score_measured(std::move(files), library, Unseen::kGpu), "The GPU hidden");
   return out;
 }
 

@@ -114,20 +114,17 @@ std::string markdown_row(const AccuracyGroup& g, bool pooled) {
       pooled ? g.op : fmt::format("{} | {} | {} | {}", g.op, g.gpu, g.stack, g.dtype);
   return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {:.0f} | {} |\n", names, g.all.n,
                      percent(g.all, &ErrorSummary::mape), percent(g.all, &ErrorSummary::median_ape),
-                     percent(g.all, &ErrorSummary::p90_ape), percent(g.all, &ErrorSummary::worst_ape),
-                     percent(g.all, &ErrorSummary::bias), percent(g.large, &ErrorSummary::mape),
-                     100 * g.covered, basis_text(g));
+                     percent(g.all, &ErrorSummary::p90_ape),
+                     percent(g.all, &ErrorSummary::worst_ape), percent(g.all, &ErrorSummary::bias),
+                     percent(g.large, &ErrorSummary::mape), 100 * g.covered, basis_text(g));
 }
 
 }  // namespace
 
 ordered_json measured_json(const MeasuredScore& score, bool with_rows) {
-  ordered_json out{{"schema", "kvsim.validate-measured/1"},
-                   {"unseen", score.unseen},
-                   {"files", ordered_json::array()},
-                   {"skipped", ordered_json::array()},
-                   {"groups", ordered_json::array()},
-                   {"pooled", ordered_json::array()}};
+  ordered_json out{{"schema", "kvsim.validate-measured/1"}, {"unseen", score.unseen},
+                   {"files", ordered_json::array()},        {"skipped", ordered_json::array()},
+                   {"groups", ordered_json::array()},       {"pooled", ordered_json::array()}};
   for (const MeasuredFile& file : score.files) {
     if (!file.skipped.empty()) {
       out["skipped"].push_back({{"file", file.path}, {"reason", file.skipped}});
@@ -160,8 +157,8 @@ std::string measured_csv(const MeasuredScore& score) {
   for (const PredictedRow& p : score.rows) {
     out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", name_of(op_of(p.row->call)),
                        p.row->gpu_label, p.row->stack, p.row->format.name, p.row->line, p.row->us,
-                       p.estimate.us, p.estimate.low, p.estimate.high, p.ideal_us,
-                       name_of(p.basis), p.held_out, p.estimate.extrapolated);
+                       p.estimate.us, p.estimate.low, p.estimate.high, p.ideal_us, name_of(p.basis),
+                       p.held_out, p.estimate.extrapolated);
   }
   return out;
 }

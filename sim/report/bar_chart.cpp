@@ -241,7 +241,7 @@ Figure draw(const BarChart& chart) {
     widest_label = std::max({widest_label, display_width(bar.label), display_width(bar.detail)});
   }
   widest_label = std::min(widest_label, kLongestBarLabel);
-  const double left = 20 + kTickCharWidth * static_cast<double>(widest_label);
+  const double left = 28 + kTickCharWidth * static_cast<double>(widest_label);
   const bool with_limits = limit_fits(chart);
   const double x_high = axis_end(chart, plot_width(left), with_limits);
   const Drawn drawn = lay_out(chart, x_high, plot_width(left));

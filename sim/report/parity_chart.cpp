@@ -115,7 +115,8 @@ Figure draw(const ParityChart& chart) {
           chart.groups[i].label);
   }
   if (any_faint) title(fmt::format("points pt 7 ps mark lc rgb '{}'", kFaint), "others");
-  title("lines lw 1 lc rgb '#555555'", "predicted = " + chart.x_column.substr(0, chart.x_column.find('_')));
+  title("lines lw 1 lc rgb '#555555'",
+        "predicted = " + chart.x_column.substr(0, chart.x_column.find('_')));
   if (chart.band > 0) title("lines lw 10 lc rgb '#e8e8e8'", chart.band_label);
   return {chart.name, clean_text(chart.title), data_csv(chart),
           script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,

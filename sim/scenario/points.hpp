@@ -23,8 +23,8 @@ void check_point_keys(const Field& keys, const std::filesystem::path& folder);
 
 /// All points of `scenario`: for each of its `points` (or once) the product of the keys given as
 /// lists, in the order model, gpu, gpu_count, stack, calibration, dtype, kv_dtype, batch,
-/// prompt_tokens, output_tokens, method, the last changing fastest. Empty where only a replay is asked for. Labels
-/// are set. Errors: InputError.
+/// prompt_tokens, output_tokens, method, the last changing fastest. Empty where only a replay is
+/// asked for. Labels are set. Errors: InputError.
 [[nodiscard]] std::vector<ScenarioPoint> read_points(const Field& scenario,
                                                      const std::filesystem::path& folder,
                                                      OwnParts& own);

@@ -89,7 +89,7 @@ struct StaticResult {
   std::optional<double> decode_tok_s;
   // Where asked for: prefill, the first decode step and the last, as far as they were run.
   std::vector<ExplainedStep> explained;
-  double flops = 0, bytes_moved = 0;  // whole run, up to the OOM
+  double flops = 0, bytes_moved = 0;      // whole run, up to the OOM
   std::optional<RunIntervals> intervals;  // where asked for
   // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is
   // above knows of neither.

@@ -1,7 +1,7 @@
 // Prints what a static point and a long static run cost on this machine, and what points of one
 // combination cost once it is compiled. Exits 1 where points of the full cache with fitted kernels
-// take more processor time than the gates; those of methods settled anew for each prompt are printed
-// without a gate. Not a test.
+// take more processor time than the gates; those of methods settled anew for each prompt are
+// printed without a gate. Not a test.
 
 #include <ctime>
 #include <string>

@@ -563,9 +563,9 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
     CHECK(schema.accepts(nlohmann::json::parse(text)) == good);
   };
   // null is the same as leaving a key out, where it may be left out; it is no value of a list.
-  for (const char* key :
-       {"schema", "title", "description", "extends", "kind", "seed", "gpu_count", "stack",
-        "calibration", "kv_dtype", "batch", "method", "memory", "points", "replay", "published", "figures"}) {
+  for (const char* key : {"schema", "title", "description", "extends", "kind", "seed", "gpu_count",
+                          "stack", "calibration", "kv_dtype", "batch", "method", "memory", "points",
+                          "replay", "published", "figures"}) {
     agree(fmt::format(R"(, "{}": null)", key), true);
   }
   agree(R"(, "batch": [null])", false);

@@ -19,8 +19,10 @@ std::string complaint(std::string_view text) {
 }  // namespace
 
 TEST_CASE("CSV: quotes, line ends, blank lines") {
-  const CsvTable t =
-      CsvTable::parse("\xEF\xBB\xBF" "a,b\r\n1,\"x, \"\"y\"\"\nz\"\r\n\r\n,2", "t.csv");
+  const CsvTable t = CsvTable::parse(
+      "\xEF\xBB\xBF"
+      "a,b\r\n1,\"x, \"\"y\"\"\nz\"\r\n\r\n,2",
+      "t.csv");
   CHECK(t.columns() == std::vector<std::string>{"a", "b"});
   REQUIRE(t.rows() == 2);
   CHECK(t.text(0, 1) == "x, \"y\"\nz");

@@ -53,11 +53,10 @@ TEST_CASE("kernel library: how far it has to reach, nearest first") {
   const Gpu& a800 = find_gpu("A800-80GB-SXM");
   const Gpu& h100 = find_gpu("H100-80GB-SXM");
   const Gpu& h200 = find_gpu("H200-141GB-SXM");
-  const KernelLibrary all = library({entry("A100-80GB-SXM", "aic-vllm-0.14.0"),
-                                     entry("H100-80GB-SXM", "aic-vllm-0.14.0", 2),
-                                     entry("H100-80GB-SXM", "aic-vllm-0.24.0", 1.5),
-                                     entry("H100-80GB-SXM", "aic-trtllm-1.0", 3),
-                                     entry("H200-141GB-SXM", "aic-trtllm-1.0", 1.2)});
+  const KernelLibrary all = library(
+      {entry("A100-80GB-SXM", "aic-vllm-0.14.0"), entry("H100-80GB-SXM", "aic-vllm-0.14.0", 2),
+       entry("H100-80GB-SXM", "aic-vllm-0.24.0", 1.5), entry("H100-80GB-SXM", "aic-trtllm-1.0", 3),
+       entry("H200-141GB-SXM", "aic-trtllm-1.0", 1.2)});
   const auto basis = [&](const Gpu& gpu, const char* stack) {
     return all.choose(KernelOp::kGemm, gpu, stack, kBf16).basis();
   };
@@ -106,13 +105,11 @@ TEST_CASE("kernel library: kept choices are the same object and the same answer"
 }
 
 TEST_CASE("calibration files: what is written reads back, what is broken is refused") {
-  KernelCalibrationFile file{.gpu = "A100-80GB-SXM",
-                             .provenance = "made up",
-                             .date = "2026-01-01",
-                             .split = "none"};
+  KernelCalibrationFile file{
+      .gpu = "A100-80GB-SXM", .provenance = "made up", .date = "2026-01-01", .split = "none"};
   file.entries.push_back(entry("A100-80GB-SXM", "s"));
-  file.entries[0].held_out = {.n = 3, .mape = 0.1, .median_ape = 0.1, .p90_ape = 0.2,
-                              .worst_ape = 0.3, .bias = -0.05};
+  file.entries[0].held_out = {
+      .n = 3, .mape = 0.1, .median_ape = 0.1, .p90_ape = 0.2, .worst_ape = 0.3, .bias = -0.05};
   const std::string text = write_calibration(file);
   const KernelCalibrationFile back = read_calibration(Field::parse(text, "c.json"));
   CHECK(write_calibration(back) == text);
@@ -161,9 +158,14 @@ TEST_CASE("shipped calibrations: every one is of a known form, finite and grows 
         case KernelOp::kPrefillAttention:
           rises(PrefillAttentionCall{.batch = 2, .q_heads = 32, .kv_heads = 8});
           break;
-        case KernelOp::kMla: rises(MlaCall{.batch = 8, .heads = 16}); break;
-        case KernelOp::kGemm: rises(GemmCall{.m = 1, .n = 4096, .k = 4096}); break;
-        default: break;
+        case KernelOp::kMla:
+          rises(MlaCall{.batch = 8, .heads = 16});
+          break;
+        case KernelOp::kGemm:
+          rises(GemmCall{.m = 1, .n = 4096, .k = 4096});
+          break;
+        default:
+          break;
       }
     }
   }

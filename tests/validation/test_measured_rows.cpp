@@ -59,8 +59,7 @@ TEST_CASE("measured rows: what can't be expressed is counted with its reason, no
       "gpu,source,dtype,m,n,k,time_us\n"
       "A100-SXM-80G,x,bf16,1,2,3,4\nTPUv5,x,bf16,1,2,3,4\nA100-SXM-80G,x,fp3,1,2,3,4\n");
   CHECK(gemm.rows.size() == 1);
-  CHECK(gemm.left_out ==
-        std::map<std::string, std::int64_t>{{"GPU TPUv5", 1}, {"format fp3", 1}});
+  CHECK(gemm.left_out == std::map<std::string, std::int64_t>{{"GPU TPUv5", 1}, {"format fp3", 1}});
 }
 
 TEST_CASE("measured rows: malformed cells are errors with their line") {

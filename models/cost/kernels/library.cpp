@@ -64,8 +64,8 @@ constexpr std::int64_t kFewRows = 40;
 
 /// Families whose time the kernel's algorithm sets more than the chip does. Prefill attention is
 /// bound by arithmetic: fits of one stack hold on another chip to 4 to 16 %, of another stack on
-/// the same chip to 12 to 40 % (leave-one-out over the published timings). Streaming kernels are bound
-/// by bandwidth, but fused or not by their stack.
+/// the same chip to 12 to 40 % (leave-one-out over the published timings). Streaming kernels are
+/// bound by bandwidth, but fused or not by their stack.
 bool stack_before_chip(KernelOp op) {
   return op == KernelOp::kPrefillAttention || op == KernelOp::kElementwise;
 }
@@ -365,8 +365,8 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   }
   const auto near = [](const Candidate& c) { return c.gpu != Nearness::kOther; };
   for (const bool exact : {true, false}) {
-    if (const Candidate* c = best(
-            [&](const Candidate& x) { return near(x) && (exact ? x.exact : x.family); })) {
+    if (const Candidate* c =
+            best([&](const Candidate& x) { return near(x) && (exact ? x.exact : x.family); })) {
       return use(*c, KernelBasis::kSibling);
     }
   }
