@@ -31,7 +31,9 @@ target_compile_options(kvsim_flags INTERFACE
 if(KVSIM_ARCH)
   target_compile_options(kvsim_flags INTERFACE -march=${KVSIM_ARCH})
 endif()
+set(kvsim_sanitizers "")
 if(KVSIM_SANITIZE)
+  set(kvsim_sanitizers -fsanitize=address,undefined)
   target_compile_options(kvsim_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
                          -fno-sanitize-recover=undefined)
   target_link_options(kvsim_flags INTERFACE -fsanitize=address,undefined)

@@ -1,6 +1,7 @@
 # kvsim_library(NAME DIR folder SOURCES … HEADERS … DEPENDS … PRIVATE_DEPENDS …)
 #
 # One library a folder: target kvsim_NAME, alias kvsim::NAME. Includes are written from the root.
+# Installed, they are what find_package(kvsim) gives, under the same names.
 function(kvsim_library NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(kvsim_${NAME} STATIC ${ARG_SOURCES})
@@ -10,5 +11,8 @@ function(kvsim_library NAME)
   target_compile_features(kvsim_${NAME} PUBLIC cxx_std_20)
   target_link_libraries(kvsim_${NAME} PUBLIC ${ARG_DEPENDS}
                         PRIVATE $<BUILD_INTERFACE:kvsim_flags> ${ARG_PRIVATE_DEPENDS})
-  set_target_properties(kvsim_${NAME} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  set_target_properties(kvsim_${NAME} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON EXPORT_NAME ${NAME})
+  install(TARGETS kvsim_${NAME} EXPORT kvsimTargets
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvsim)
 endfunction()
