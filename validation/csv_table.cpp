@@ -41,6 +41,10 @@ class Records {
       const char c = text_[at_++];
       if (c == '"' && fields.back().empty()) {
         quoted(fields.back());
+        if (at_ < text_.size() && std::string_view{",\r\n"}.find(text_[at_]) == std::string::npos) {
+          throw InputError{fmt::format("{}:{}", place_, line_), "a comma after a closing quote",
+                           fmt::format("\"{}\"", text_[at_])};
+        }
       } else if (c == ',') {
         fields.emplace_back();
       } else if (c == '\n') {
@@ -63,7 +67,8 @@ class Records {
         return;
       }
     }
-    throw InputError{fmt::format("{}:{}: a quoted field has no end", place_, begin_)};
+    throw InputError{fmt::format("{}:{}", place_, begin_), "a closing quote",
+                     "the end of the file"};
   }
 
   std::string_view text_;
@@ -98,15 +103,15 @@ CsvTable CsvTable::parse(std::string_view text, std::string place) {
   std::set<std::string> seen;
   for (const std::string& column : table.columns_) {
     if (!seen.insert(column).second) {
-      throw InputError{
-          fmt::format("{}:{}: column \"{}\" stands twice", table.place_, records.line(), column)};
+      throw InputError{fmt::format("{}:{}", table.place_, records.line()),
+                       fmt::format("one column \"{}\"", column), "several"};
     }
   }
   std::vector<std::string> fields;
   while (records.next(fields)) {
     if (fields.size() != table.columns_.size()) {
       throw InputError{fmt::format("{}:{}", table.place_, records.line()),
-                       fmt::format("{} fields", table.columns_.size()),
+                       fmt::format("{} cells", table.columns_.size()),
                        fmt::format("{}", fields.size())};
     }
     table.lines_.push_back(records.line());

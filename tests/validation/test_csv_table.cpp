@@ -36,9 +36,11 @@ TEST_CASE("CSV: quotes, line ends, blank lines") {
 
 TEST_CASE("CSV: what is broken is said with its place") {
   CHECK(complaint("") == "t.csv: expected a header line, got an empty file");
-  CHECK(complaint("a,b,a\n1,2,3\n").find("\"a\" stands twice") != std::string::npos);
-  CHECK(complaint("a,b\n1,2\n1,2,3\n") == "t.csv:3: expected 2 fields, got 3");
+  CHECK(complaint("a,b,a\n1,2,3\n").find("expected one column \"a\", got several") !=
+        std::string::npos);
+  CHECK(complaint("a,b\n1,2\n1,2,3\n") == "t.csv:3: expected 2 cells, got 3");
   CHECK(complaint("a,b\n1,\"2\n").find("t.csv:2") != std::string::npos);
+  CHECK(complaint("a,b\n1,\"2\"3\n").find("a comma after a closing quote") != std::string::npos);
   const CsvTable t = CsvTable::parse("count,b\n1e3,x\n1.5,inf\n", "t.csv");
   CHECK(t.integer(0, 0, 0, 5000) == 1000);
   CHECK_THROWS_AS((void)t.integer(1, 0, 0, 10), InputError);
