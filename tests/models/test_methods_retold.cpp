@@ -347,6 +347,38 @@ TEST_CASE("dmc accumulates a real trace by its own channels") {
   CHECK(longest >= 3);
 }
 
+TEST_CASE("r-kv and decoding hold what a plain re-telling holds after every step of a real trace") {
+  int stretches = 0;
+  for (const Where& w : kStretches) {
+    if (w.prompt == w.tokens) continue;  // nothing is compressed after the last step
+    const auto part = stretch(w.layer, w.kv_head, w.first, w.tokens, w.prompt);
+    const auto compare = [&](const std::shared_ptr<const Method>& method,
+                             const test::PlainScorer& scorer, std::int64_t interval,
+                             std::int64_t target, bool prompt_too) {
+      bool clear = true;
+      std::map<std::int64_t, std::set<std::int32_t>> want;
+      std::int64_t clear_until = w.tokens;
+      test::plain_periodic(part.view, scorer, interval, target, prompt_too, clear,
+                           [&](std::int64_t t, const test::Ids& ids) {
+                             want[t] = {ids.begin(), ids.end()};
+                             if (!clear) clear_until = std::min(clear_until, t);
+                           });
+      test::SessionRun run{method, part.view};
+      at_every_step(run, [&](std::int64_t newest, const CacheSession& session) {
+        if (newest < w.prompt || newest >= clear_until) return;
+        REQUIRE(held(session) == want.at(newest));
+      });
+      stretches += clear_until > w.prompt ? 1 : 0;
+    };
+    compare(settled("r-kv", part.view, {{"divide_length", std::int64_t{13}}}, Budget{0, 40}),
+            test::plain_r_kv(8, 7, 0.07), 13, 40, true);
+    compare(settled("decoding", part.view, {{"interval", std::int64_t{11}}, {"target", 29.0}},
+                    std::nullopt),
+            test::plain_knorm, 11, 29, false);
+  }
+  CHECK(stretches >= 6);  // of 8
+}
+
 TEST_CASE("pyramidinfer thins generated tokens of a real trace as a plain telling does") {
   const test::WholeTrace& whole = sample();
   const TraceInfo& info = whole.info;
