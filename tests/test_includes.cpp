@@ -32,7 +32,7 @@ const std::vector<Folder>& floors() {
     };
     const Names basics{"models/units", "models/json", "models/math"};
     const Names described = join({basics, {"models/llm", "models/gpu"}});
-    const Names floor1 = join({described, {"traces"}});
+    const Names floor1 = join({described, {"traces", "traces/requests"}});
     const Names floor2 = join({floor1, {"models/methods", "models/stack", "models/cost"}});
     const Names floor3 = join({floor2, {"sim/engine", "sim/memory"}});
     const Names all3 = join({floor3, {"sim/replay", "sim/serve", "sim/scenario"}});
@@ -45,6 +45,7 @@ const std::vector<Folder>& floors() {
         {"models/llm", join({basics, {"models/gpu"}})},
         {"models/gpu", join({basics, {"models/llm"}})},
         {"traces", described},
+        {"traces/requests", basics},
         // 2: methods never see a trace: views of the vectors are passed in
         {"models/methods", described},
         {"models/stack", floor1},

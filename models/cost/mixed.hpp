@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/cost/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// A part of one prompt that an iteration computes.
+struct PrefillChunk {
+  std::int64_t tokens = 0;  // new ones
+  std::int64_t before = 0;  // tokens of the same prompt that are cached and attended to
+  bool last = false;        // the prompt ends here: a token is sampled, the method compresses
+};
+
+/// Sequences that decode one token each, as the layers of one law see them (LayerColumn::law).
+struct DecodeLoad {
+  double attended =
+      0;            // entries per stored head attended, the new ones included; a sum over sequences
+  double held = 0;  // entries held after the step; likewise
+  std::int64_t evicting = 0;   // sequences whose method compresses in this step
+  std::int64_t rewriting = 0;  // of these, those whose survivors are all written anew
+};
+
+/// One iteration of an engine with continuous batching.
+struct MixedStep {
+  std::int64_t decodes = 0;           // sequences that decode
+  std::span<const DecodeLoad> loads;  // [laws]; ignored where decodes is 0
+  std::span<const PrefillChunk> chunks;
+};
+
+/// Work of an iteration, for MFU and MBU.
+struct MixedCost {
+  Seconds time;  // device and host, and what stands between steps
+  double flops = 0;
+  double bytes = 0;  // read and written in HBM
+};
+
+/// An engine iteration costed as what it is: all tokens of decodes and chunks go through one set of
+/// projections; decode attention is over a ragged batch; each chunk attends to its own prefix; the
+/// output projection takes sampled positions alone. Parts that depend on the number of rows alone
+/// are worked out once a number; attention is asked of its kernel's form (or of the roofline) with
+/// the mean length of the ragged batch.
+///
+/// `in` is of one GPU (tensor_shard) and its batch is ignored; its method is one settled for a
+/// typical prompt: its coefficients stand for all. Not for several threads at once.
+class MixedStepCost {
+ public:
+  MixedStepCost(const CostInput& in, const Roofline& roofline);
+  MixedStepCost(MixedStepCost&&) noexcept;
+  MixedStepCost& operator=(MixedStepCost&&) noexcept;
+  ~MixedStepCost();
+
+  [[nodiscard]] MixedCost cost(const MixedStep& step);
+  /// Laws that `loads` is to have: 1 where the method's layers are alike and no layer has a window
+  /// of its own.
+  [[nodiscard]] std::int32_t laws() const;
+  /// First layer of each law, and layers that follow it.
+  struct Law {
+    std::int32_t layer = 0;
+    std::int32_t layers = 0;
+  };
+  [[nodiscard]] std::span<const Law> law_layers() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The same iteration as graphs, one after another: what MixedStepCost reduces, for tests and
+/// explanations.
+[[nodiscard]] Step mixed_step(const CostInput& in, const MixedStep& step);
+
+}  // namespace kvsim

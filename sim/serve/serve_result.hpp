@@ -1,0 +1,113 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/units/units.hpp"
+#include "sim/memory/hbm.hpp"
+#include "sim/memory/vllm_startup.hpp"
+
+namespace kvsim {
+
+enum class RequestStatus : std::uint8_t {
+  kCompleted,
+  kRejected,   // it can never be served: longer than the engine's longest sequence, or its cache
+  kUnfinished  // the run ended before it did
+};
+
+/// What became of one request, by its index in the workload. Times are absolute; -1: never.
+struct RequestOutcome {
+  SimTime arrival{-1};    // of one that waits for another: when it really came
+  SimTime scheduled{-1};  // first time in a batch
+  SimTime first_token{-1};
+  SimTime finish{-1};
+  std::int32_t prompt_tokens = 0;
+  std::int32_t output_tokens = 0;  // generated
+  std::int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache when first scheduled
+  std::int16_t preemptions = 0;
+  std::int16_t replica = 0;  // that decoded it
+  RequestStatus status = RequestStatus::kUnfinished;
+};
+
+/// Inter-token gaps are kept as spans of iterations: iteration i of a replica ended at ends[i].
+/// A request's tokens were made at the ends of the iterations its spans name.
+struct TokenSpan {
+  std::int32_t request = 0;
+  std::int32_t replica = 0;
+  std::int32_t first = 0;  // iteration of the span's first token
+  std::int32_t count = 0;  // tokens, one an iteration from there on
+};
+
+/// Mean and order statistics of a sample. Quantiles: the smallest value with at least that share of
+/// the sample at or below it.
+struct Distribution {
+  std::int64_t n = 0;
+  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0;
+};
+
+/// A moment of one replica, after an iteration. Thinned; first, last and extremes of memory kept.
+struct ServeSample {
+  SimTime at{};
+  std::int32_t running = 0;
+  std::int32_t waiting = 0;
+  std::int64_t tokens = 0;         // output tokens since the sample before
+  std::int64_t prompt_tokens = 0;  // computed since the sample before
+  Bytes held{};                    // HBM, of one GPU
+  Bytes kv_logical{};              // entries that sequences hold, by the size law
+  Bytes kv_blocks{};  // blocks that are taken for them: logical + slack + what cannot be reclaimed
+  Bytes kv_cached{};  // blocks that nobody refers to, kept for their prefix
+};
+
+struct ServeIteration {  // thinned like the samples, for timelines
+  SimTime start{}, end{};
+  std::int32_t replica = 0;
+  std::int32_t decodes = 0;
+  std::int32_t prefill_tokens = 0;
+};
+
+struct ServeOom {
+  SimTime at{};
+  std::int32_t request = -1;  // -1: load or start-up
+  std::string what;
+  Bytes requested{}, free{};
+  Owners owners;
+};
+
+struct ServeResult {
+  std::vector<RequestOutcome> outcomes;              // [requests], in the workload's order
+  std::vector<std::vector<SimTime>> iteration_ends;  // [replicas][iterations]
+  std::vector<TokenSpan> spans;
+
+  std::int64_t completed = 0, rejected = 0, unfinished = 0;
+  std::int64_t preemptions = 0, oom_events = 0;
+  std::int64_t iterations = 0;
+  std::int64_t output_tokens = 0, prompt_tokens = 0;  // of completed requests
+  std::int64_t recomputed_tokens = 0;                 // prefilled again after preemption
+  std::int64_t prefix_hit_tokens = 0, prefix_query_tokens = 0;
+  SimTime makespan{};  // from the first arrival to the last finish
+
+  Distribution ttft, tpot, itl, e2e, queue;                 // seconds, of completed requests
+  double request_s = 0, output_tok_s = 0, total_tok_s = 0;  // over the makespan
+  /// Requests a second that kept all bounds, and their share; nullopt without bounds.
+  std::optional<double> goodput, slo_attained;
+  double mfu = 0, mbu = 0;  // over the makespan; of the data sheet's peak and bandwidth
+  double busy = 0;          // share of the makespan in which an iteration ran
+
+  std::int64_t kv_capacity_tokens = 0;  // of one replica, in tokens of the full cache
+  Bytes peak_hbm{}, usable_hbm{};       // of one GPU
+  Owners peak_owners;
+  Bytes kv_pool{};
+  std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
+  std::optional<EngineStartup> startup;
+  std::vector<ServeOom> ooms;                      // the first 16
+  std::vector<std::vector<ServeSample>> timeline;  // [replicas]
+  std::vector<ServeIteration> iteration_samples;
+  std::string scheduler;  // with its settings, as run
+  std::string calibration_id, calibration;
+  std::vector<std::string> notes;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "models/cost/calibration.hpp"
+#include "models/gpu/gpu.hpp"
+#include "models/llm/llm.hpp"
+#include "models/llm/weight_format.hpp"
+#include "models/methods/measured.hpp"
+#include "models/methods/method.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+#include "traces/requests/request.hpp"
+
+namespace kvsim {
+
+/// Which waiting request comes first.
+enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortestDeclared };
+
+/// How an engine forms its batches. What is absent is as the scheduler's own program has it.
+struct SchedulerSpec {
+  std::string name;  // "static", "vllm-v1", "vllm-v0", "sglang", "trtllm"; empty: the stack's own
+  QueueOrder order = QueueOrder::kFcfs;
+  std::optional<std::int64_t> max_num_batched_tokens{};        // of one iteration
+  std::optional<std::int64_t> max_num_seqs{};                  // running at once
+  std::optional<std::int64_t> long_prefill_token_threshold{};  // most of one prompt in an iteration
+  std::optional<bool> chunked_prefill{};
+  std::optional<bool> prefix_caching{};
+  std::optional<std::int64_t> batch{};  // static: sequences of a batch
+  std::optional<double> watermark{};    // share of blocks kept free when requests are admitted
+  std::optional<bool> swap{};           // vllm-v0: preempted caches go to host memory
+};
+
+/// Bounds that a request has to keep to count as good.
+struct SloSpec {
+  std::optional<Seconds> ttft{}, tpot{}, e2e{};
+  [[nodiscard]] bool empty() const { return !ttft && !tpot && !e2e; }
+};
+
+/// Which replica a request goes to.
+enum class RouterPolicy : std::uint8_t { kRoundRobin, kLeastLoaded, kPrefixAware };
+
+/// Several engines behind one door.
+struct ClusterSpec {
+  std::int32_t replicas = 1;
+  RouterPolicy router = RouterPolicy::kRoundRobin;
+  std::int32_t prefill_replicas = 0;  // above 0: these prefill, `replicas` decode, the cache moves
+  /// One replica's link to the others, one direction; 0: the GPU's own NVLink or PCIe.
+  BytesPerSecond link{0.0};
+  bool compress_before_transfer = true;  // the method's survivors move, not the prompt's cache
+};
+
+/// A draft model that proposes tokens, verified together.
+struct SpeculationSpec {
+  const Llm* draft = nullptr;  // null: none
+  std::int32_t tokens = 4;     // proposed a step
+  double acceptance = 0.7;     // of each proposed token, given that those before it were accepted
+};
+
+/// One service: an engine, or several, under a workload. Pointers are not owned and outlive it.
+struct ServeSpec {
+  const Llm* llm = nullptr;
+  const Gpu* gpu = nullptr;
+  const Stack* stack = nullptr;
+  MethodSpec method{"full", {}, {}};              // settled anew for each prompt length
+  std::shared_ptr<const MeasuredLaw> measured{};  // the size law of a method that has no closed one
+  Dtype weight_dtype = Dtype::kFp16;
+  Dtype kv_dtype = Dtype::kFp16;
+  const Calibration* calibration = nullptr;
+  const WeightFormat* weight_format = nullptr;
+  std::int32_t tensor_parallel = 1;
+  std::int32_t pipeline_parallel = 1;
+  StackOptions options{};
+  std::shared_ptr<const RequestTrace> requests;
+  SchedulerSpec scheduler{};
+  SloSpec slo{};
+  ClusterSpec cluster{};
+  SpeculationSpec speculation{};
+  Bytes host_memory{0};  // for swapped and offloaded caches; 0: none
+  std::uint64_t seed = 0;
+};
+
+}  // namespace kvsim

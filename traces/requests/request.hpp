@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// One request of a workload: when it comes and how long it is. No text.
+struct Request {
+  SimTime arrival{};  // since the workload's start; of one that waits (`after`): the pause
+                      // between that request's end and this one's arrival
+  std::int32_t prompt_tokens = 1;    // at least 1
+  std::int32_t output_tokens = 0;    // what it will generate; engines know it, policies never do
+  std::int32_t declared_tokens = 0;  // max_tokens, which policies may know; 0: none was declared
+  std::int32_t priority = 0;         // lower is served earlier, where the scheduler asks
+  std::int32_t session = -1;         // its conversation or user; -1: none
+  std::int32_t after = -1;           // index of an earlier request that has to end first; -1: none
+  std::int32_t prefix_first = 0;     // its ids in RequestTrace::prefix_ids
+  std::int32_t prefix_count = 0;
+};
+
+/// A workload. Requests without `after` stand in order of arrival, ties in the file's order; one
+/// with `after` stands behind the request it waits for.
+struct RequestTrace {
+  std::string name;    // the file's, without folder, or the generator's
+  std::string format;  // "azure", "mooncake", …, "generated"
+  std::vector<Request> requests;
+  /// Equal ids: the same tokens after the same prefix. An id stands for `prefix_block` tokens, the
+  /// last of a request for the rest of its prompt.
+  std::vector<std::uint64_t> prefix_ids;
+  std::int32_t prefix_block = 0;   // 0: nothing is known of prefixes
+  std::int64_t skipped = 0;        // malformed records that the caller allowed to be passed over
+  std::vector<std::string> notes;  // what a reader should know: "arrivals are quantised to 3 s", …
+};
+
+/// Errors: ContractError if lengths, order, `after` or prefix ids break what is said above.
+void check_requests(const RequestTrace& trace);
+
+}  // namespace kvsim
