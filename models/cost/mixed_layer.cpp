@@ -53,8 +53,13 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
       const auto known = std::find(keys.begin(), keys.end(), key);
       const auto column = static_cast<std::int32_t>(known - keys.begin());
       if (known == keys.end()) {
+        const auto like = std::find_if(keys.begin(), keys.end(),
+                                       [&](const Key& other) { return other.like == key.like; });
+        out.columns.push_back({.first = l,
+                               .law = law,
+                               .layers = 0,
+                               .like = static_cast<std::int32_t>(like - keys.begin())});
         keys.push_back(key);
-        out.columns.push_back({.first = l, .law = law, .layers = 0});
       }
       ++out.columns[static_cast<std::size_t>(column)].layers;
       out.of_layer.push_back(column);

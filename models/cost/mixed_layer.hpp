@@ -18,6 +18,7 @@ struct MixedColumn {
   std::int32_t first = 0;  // layer
   std::int32_t law = 0;
   std::int32_t layers = 0;
+  std::int32_t like = 0;  // first column of layers alike, whose law may be another
 };
 struct MixedColumns {
   std::vector<MixedColumn> columns;

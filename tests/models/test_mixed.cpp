@@ -269,18 +269,33 @@ struct Plain {
   }
 };
 
+/// Models of each kind on GPUs with and without room to spare.
+struct Case {
+  Llm llm;
+  const char* gpu;
+};
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* gpu : {"H100-80GB-SXM", "A100-80GB-SXM"}) {
+    for (const char* llm : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"}) {
+      all.push_back({find_llm(llm), gpu});
+    }
+  }
+  return all;
+}
+
 TEST_CASE("mixed: time rises with decodes, entries attended, chunk tokens and what is before") {
-  const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const FullMethod full;
-  for (const Llm& llm : {llama31_8b(), find_llm("deepseek-v2-lite")}) {
+  for (const auto& [llm, gpu_name] : cases()) {
+    const Gpu& gpu = find_gpu(gpu_name);
     const std::vector<std::int64_t> sizes{1, 7, 64, 300, 1000, 4000, 16000};
     for (const bool fitted : {false, true}) {
       const Stack& stack = find_stack("vllm");
       const Roofline roofline{gpu, stack, fitted ? builtin_calibration() : Calibration{}};
       Plain plain{llm, full, stack, roofline};
-      // Fitted kernels choose between ways of working, so that a larger call can be a little
-      // cheaper.
-      const double slack = fitted ? 0.02 : 1e-12;
+      // Fitted GEMMs choose between tile shapes, so that a larger one can be a little cheaper: at
+      // most 0.4 % of an A100's iteration was seen.
+      const double slack = fitted ? 0.005 : 1e-12;
       for (const std::int64_t decodes : {0, 1, 30, 200}) {
         for (std::size_t i = 0; i < sizes.size(); ++i) {
           for (std::size_t j = 0; j < sizes.size(); ++j) {
@@ -310,14 +325,16 @@ TEST_CASE("mixed: time rises with decodes, entries attended, chunk tokens and wh
 }
 
 TEST_CASE("mixed: no more than decodes and chunk one after the other, no less than the larger") {
-  const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const FullMethod full;
   const Stack& stack = find_stack("vllm");
-  for (const Llm& llm : {llama31_8b(), find_llm("mixtral-8x7b"), find_llm("deepseek-v2-lite")}) {
+  for (const auto& [llm, gpu_name] : cases()) {
+    const Gpu& gpu = find_gpu(gpu_name);
     for (const bool fitted : {false, true}) {
       const Roofline roofline{gpu, stack, fitted ? builtin_calibration() : Calibration{}};
       Plain plain{llm, full, stack, roofline};
-      const double slack = fitted ? 0.02 : 1e-12;
+      // One row more than whole turns of tiles over the SMs takes another turn: at most 2.9 % of an
+      // A100's iteration was seen.
+      const double slack = fitted ? 0.03 : 1e-12;
       for (const std::int64_t decodes : {1, 16, 200}) {
         for (const std::int64_t tokens : {1, 100, 512, 3000}) {
           for (const std::int64_t before : {0, 5000}) {
