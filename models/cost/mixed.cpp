@@ -122,7 +122,7 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
     const MixedLayer layer{one, l};
     DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
     if (step.decodes > 0) decodes.load = step.loads[static_cast<std::size_t>(column.law)];
-    layer.write(decodes, step.chunks, add);
+    layer.write(decodes, layer.chunk_writes(step.chunks), add);
     layer.decode(decodes, add);
     for (const PrefillChunk& chunk : step.chunks) {
       layer.chunk(chunk, add);

@@ -59,6 +59,8 @@ struct MixedStepCost::Impl {
     double layers;  // of the range
     double alike;   // of the range, with those of further columns alike to this first of them; else
                     // 0: what does not ask for the law is worked out once for all
+    std::size_t leader;                // the first of them
+    MixedLayer::ChunkWrites writes{};  // of the step at hand, where this is the first
   };
 
   Impl(const CostInput& in, const Roofline& rates, const LayerRange& layers)
@@ -72,7 +74,7 @@ struct MixedStepCost::Impl {
         layers.first >= 0 && layers.first < layers.last && layers.last <= in.llm->n_layers(),
         "layers {} to {} of {}", layers.first, layers.last, in.llm->n_layers());
     std::vector<double> counts(all.columns.size()), alike(all.columns.size());
-    std::vector<bool> met(all.columns.size());
+    std::vector<std::optional<std::size_t>> leader(all.columns.size());
     for (std::int32_t l = layers.first; l < layers.last; ++l) {
       const auto c = static_cast<std::size_t>(all.of_layer[static_cast<std::size_t>(l)]);
       counts[c] += 1;
@@ -86,8 +88,9 @@ struct MixedStepCost::Impl {
                          .first = column.first,
                          .law = static_cast<std::size_t>(column.law),
                          .layers = counts[c],
-                         .alike = met[like] ? 0 : alike[like]});
-      met[like] = true;
+                         .alike = leader[like] ? 0 : alike[like],
+                         .leader = leader[like].value_or(columns.size())});
+      leader[like] = columns.back().leader;
     }
     for (std::size_t family = 0; family < kOpFamilies; ++family) {
       for (const DtypeName& d : kDtypes) {
@@ -181,10 +184,11 @@ struct MixedStepCost::Impl {
       of.flops += op.flops.count();
       of.bytes += op.bytes_read + op.bytes_written;
     };
-    for (const Column& column : columns) {
+    for (Column& column : columns) {
+      if (column.alike > 0) column.writes = column.layer.chunk_writes(step.chunks);
       of = {};
       if (step.decodes > 0) decodes.load = step.loads[column.law];
-      column.layer.write(decodes, step.chunks, add);
+      column.layer.write(decodes, columns[column.leader].writes, add);
       column.layer.decode(decodes, add);
       sum += of * column.layers;
       if (column.alike == 0) continue;

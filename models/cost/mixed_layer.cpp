@@ -226,6 +226,21 @@ std::optional<KernelUse> MixedLayer::chunk_use(const PrefillChunk& chunk) const 
       .format = chunk_format_};
 }
 
+MixedLayer::ChunkWrites MixedLayer::chunk_writes(std::span<const PrefillChunk> chunks) const {
+  ChunkWrites out;
+  for (const PrefillChunk& chunk : chunks) {
+    if (writes_chunks_) {
+      out.read += size(static_cast<double>(chunk.tokens) * kv_elements_);
+      out.written += stored(chunk);
+      out.any = true;
+    }
+    if (concats_ && chunk.before > 0) {
+      out.copied += static_cast<double>(chunk.before + chunk.tokens);
+    }
+  }
+  return out;
+}
+
 double MixedLayer::stored(const PrefillChunk& chunk) const {
   if (rows_.plain()) {
     return static_cast<double>(chunk.tokens) * (entry_bytes_[0] + entry_bytes_[1]);

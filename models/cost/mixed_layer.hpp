@@ -41,9 +41,17 @@ class MixedLayer {
  public:
   MixedLayer(const CostInput& in, std::int32_t layer);
 
+  /// What chunks bring into the cache.
+  struct ChunkWrites {
+    double read = 0;  // bytes
+    double written = 0;
+    double copied = 0;  // entries of caches made longer by copying them
+    bool any = false;
+  };
+  [[nodiscard]] ChunkWrites chunk_writes(std::span<const PrefillChunk> chunks) const;
   /// Calls `add(op)` for every operator of the new entries' way into the cache.
   template <class Add>
-  void write(const DecodeBatch& decodes, std::span<const PrefillChunk> chunks, Add&& add) const;
+  void write(const DecodeBatch& decodes, const ChunkWrites& chunks, Add&& add) const;
   /// Of the decoding sequences' attention and of what the method does beside it.
   template <class Add>
   void decode(const DecodeBatch& decodes, Add&& add) const;
@@ -119,21 +127,17 @@ class MixedLayer {
 };
 
 template <class Add>
-void MixedLayer::write(const DecodeBatch& decodes, std::span<const PrefillChunk> chunks,
-                       Add&& add) const {
+void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Add&& add) const {
   std::int64_t appends = decodes.sequences;
-  double copied = 0;  // entries of caches made longer
+  double copied = chunks.copied;
   if (concats_) {
     const DecodeLoad& load = decodes.load;
     appends = decodes.sequences > 0 ? load.evicting - load.rewriting + load.sliding : 0;
     if (decodes.sequences > 0) {
       const auto all = static_cast<double>(decodes.sequences);
       // One entry of each rewriting sequence has left again.
-      copied = load.held * (static_cast<double>(decodes.sequences - appends) / all) +
-               static_cast<double>(load.rewriting);
-    }
-    for (const PrefillChunk& chunk : chunks) {
-      if (chunk.before > 0) copied += static_cast<double>(chunk.before + chunk.tokens);
+      copied += load.held * (static_cast<double>(decodes.sequences - appends) / all) +
+                static_cast<double>(load.rewriting);
     }
   }
   for (std::int32_t part = 0; copied > 0 && part < parts_; ++part) {
@@ -144,27 +148,19 @@ void MixedLayer::write(const DecodeBatch& decodes, std::span<const PrefillChunk>
            .bytes_written = bytes,
            .dtype = rows_.dtype()});
   }
-  double read = 0, written = 0;
+  double appended = 0;
   if (appends > 0) {
     const double mean = attended(decodes) / static_cast<double>(decodes.sequences);
     const bool evicts = decodes.load.evicting == decodes.sequences;
-    read = traffic(mean, evicts).append_write * static_cast<double>(appends) *
-           static_cast<double>(decodes.tokens);
-    written = read;
+    appended = traffic(mean, evicts).append_write * static_cast<double>(appends) *
+               static_cast<double>(decodes.tokens);
   }
-  bool of_chunks = false;
-  for (const PrefillChunk& chunk : chunks) {
-    if (!writes_chunks_) break;
-    read += size(static_cast<double>(chunk.tokens) * kv_elements_);
-    written += stored(chunk);
-    of_chunks = true;
-  }
-  if (appends == 0 && !of_chunks) return;
-  add(Op{.name = of_chunks ? "cache write" : "cache append",
+  if (appends == 0 && !chunks.any) return;
+  add(Op{.name = chunks.any ? "cache write" : "cache append",
          .family = OpFamily::kCacheWrite,
-         .bytes_read = read,
-         .bytes_written = written,
-         .launches = of_chunks ? 2 : 1,
+         .bytes_read = appended + chunks.read,
+         .bytes_written = appended + chunks.written,
+         .launches = chunks.any ? 2 : 1,
          .dtype = dtype_});
 }
 
