@@ -193,7 +193,7 @@ struct MixedStepCost::Impl {
       sum += of * column.layers;
       if (column.alike == 0) continue;
       of = {};
-      for (const PrefillChunk& chunk : step.chunks) column.layer.chunk(chunk, add);
+      column.layer.prefill(step.chunks, add);
       sum += of * column.alike;
     }
     return sum;

@@ -55,9 +55,9 @@ class MixedLayer {
   /// Of the decoding sequences' attention and of what the method does beside it.
   template <class Add>
   void decode(const DecodeBatch& decodes, Add&& add) const;
-  /// Of one chunk's attention.
+  /// Of the chunks' attention: one kernel takes them all, each with its own prefix.
   template <class Add>
-  void chunk(const PrefillChunk& chunk, Add&& add) const;
+  void prefill(std::span<const PrefillChunk> chunks, Add&& add) const;
 
  private:
   /// Traffic of a sequence's token: base + slope * attended where that holds.
@@ -86,7 +86,7 @@ class MixedLayer {
   [[nodiscard]] double size(double elements) const { return elements * element_bytes_; }
   [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeBatch& decodes, double attended,
                                                     double attention_read) const;
-  [[nodiscard]] std::optional<KernelUse> chunk_use(const PrefillChunk& chunk) const;
+  [[nodiscard]] std::optional<KernelUse> prefill_use(std::span<const PrefillChunk> chunks) const;
   [[nodiscard]] double pairs(const PrefillChunk& chunk) const;
   /// Entries of an earlier part of the prompt that a chunk attends to.
   [[nodiscard]] std::int64_t prefix(const PrefillChunk& chunk) const {
@@ -119,7 +119,7 @@ class MixedLayer {
   double kv_attended_;                   // of these, as prefill attention takes them
   double prefix_entry_bytes_;            // of a cached token, as prefill attention takes it
   const KernelFormat* decode_format_;
-  const KernelFormat* chunk_format_;
+  const KernelFormat* prefill_format_;
   std::int32_t extra_launches_;
   bool column_sums_;  // of eager attention, for the method
   double score_copies_;
@@ -274,11 +274,18 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
 }
 
 template <class Add>
-void MixedLayer::chunk(const PrefillChunk& chunk, Add&& add) const {
-  const auto tokens = static_cast<double>(chunk.tokens);
-  const std::int64_t cached = prefix(chunk);
-  const auto before = static_cast<double>(cached);
+void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const {
+  if (chunks.empty()) return;
   const double heads = a_.n_heads;
+  std::int64_t cached = 0;
+  double tokens = 0, causal = 0, whole = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    cached += prefix(chunk);
+    tokens += static_cast<double>(chunk.tokens);
+    causal += pairs(chunk);
+    whole += static_cast<double>(chunk.tokens * (chunk.before + chunk.tokens));
+  }
+  const auto before = static_cast<double>(cached);
   const double q = tokens * heads * a_.head_dim;
   const double out = tokens * heads * a_.v_head_dim;
   if (latent_ && cached > 0) add(expansion(cached));
@@ -296,22 +303,22 @@ void MixedLayer::chunk(const PrefillChunk& chunk, Add&& add) const {
   if (fused_) {
     add(Op{.name = "prompt attention",
            .family = OpFamily::kPrefillAttention,
-           .flops = FlopCount{2 * heads * pairs(chunk) * (a_.head_dim + a_.v_head_dim)},
+           .flops = FlopCount{2 * heads * causal * (a_.head_dim + a_.v_head_dim)},
            .bytes_read = size(q) + kv_read,
            .bytes_written = size(out),
            .dtype = dtype_,
-           .kernel = chunk_use(chunk)});
+           .kernel = prefill_use(chunks)});
     return;
   }
   // Every matrix whole, whatever the mask.
-  const double n = heads * tokens * static_cast<double>(chunk.before + chunk.tokens);
+  const double n = heads * whole;
   add(Op{.name = "prompt attention scores",
          .family = OpFamily::kPrefillAttention,
          .flops = FlopCount{2 * n * a_.head_dim},
          .bytes_read = size(q) + kv_read / 2,
          .bytes_written = size(n),
          .dtype = dtype_});
-  softmax(n, size(n / heads), add);
+  softmax(n, size(whole), add);
   add(Op{.name = "prompt attention values",
          .family = OpFamily::kPrefillAttention,
          .flops = FlopCount{2 * n * a_.v_head_dim},
