@@ -35,7 +35,8 @@ struct MixedStep {
   std::span<const DecodeLoad> loads;  // [laws]; ignored where decodes is 0
   std::span<const PrefillChunk> chunks;
   /// New tokens of each decoding sequence: more than one where a draft's proposals are verified.
-  /// Each is a row of the projections and of the logits; a sequence's cache is read once for all.
+  /// Each is a row of the projections and of the logits; a sequence's cache is read once for all,
+  /// and what the method does beside that it does for each.
   std::int64_t decode_tokens = 1;
 
   [[nodiscard]] std::int64_t rows() const;     // tokens that go through the layers
