@@ -188,6 +188,13 @@ bool KvMemory::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   }
   if (units > h.units && !take(h, units - h.units)) return false;
   set_room(h, s);
+  if (h.law != nullptr && to > s.target && h.shared_blocks == 0) {
+    // Until a block is full, or the law bends, nothing changes hands.
+    const SequenceLaw::Step step = h.law->units(to - s.target);
+    if (step.during == step.after && step.after == h.units) {
+      s.room = static_cast<std::int32_t>(s.target + step.until);
+    }
+  }
   return true;
 }
 
@@ -235,6 +242,7 @@ void KvMemory::drop_shared(RequestId id) {
 }
 
 void KvMemory::settle(RequestId id, Sequence& s) {
+  if (s.computed > s.target && s.computed <= s.room) return;
   Holding& h = holding(id);
   if (h.law == nullptr) {
     if (h.publishes && s.computed <= s.target) publish(id, s);

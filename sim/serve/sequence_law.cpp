@@ -115,31 +115,36 @@ std::int64_t SequenceLaw::units_of(std::size_t l, std::int64_t entries, bool str
   return known[at];
 }
 
-DecodeMoment SequenceLaw::moment(std::size_t law, std::int64_t step) {
+void SequenceLaw::seek(std::int64_t step) {
   if (step > reached_) {
     reached_ = step + kStepsAhead;
     trajectory_.extend(in_, reached_);
-    segment_ = trajectory_.segment_of(step);
   }
-  const auto& segments = trajectory_.segments();
-  if (step < segments[segment_].first || step > segments[segment_].last) {
-    segment_ = trajectory_.segment_of(step);
-  }
-  return trajectory_.moment(segment_, columns_[law], step);
+  segment_ = trajectory_.segment_of(step);
 }
 
 SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
   Step out;
+  (void)moment(0, step);
+  const std::int64_t last = trajectory_.segments()[segment_].last;
+  const std::int64_t block = sizes_->block_tokens();
+  out.until = last;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
     const DecodeMoment m = moment(l, step);
     const bool windowed = sizes_->law(l).window > 0;
     // A window's blocks start anywhere within one; methods that drop entries write survivors from a
     // block's start.
     const bool straddles = windowed && m.after < m.before + 1 && !m.evicts;
-    const std::int64_t during = m.change == CacheChange::kOverwrite ? m.after : m.before + 1;
+    const std::int64_t within = m.change == CacheChange::kOverwrite ? m.after : m.before + 1;
+    const std::int64_t during = std::max(within, m.after);
     out.after += units_of(l, m.after, straddles);
-    out.during += units_of(l, std::max(during, m.after), straddles);
+    out.during += units_of(l, during, straddles);
     out.evicts = out.evicts || m.evicts;
+    if (moment(l, last).after == m.after) continue;
+    // It grows by an entry a step: up to the end of the block that it stands in.
+    for (const std::int64_t entries : {m.after, during}) {
+      out.until = std::min(out.until, step + divide_up(entries, block) * block - entries);
+    }
   }
   return out;
 }

@@ -73,11 +73,19 @@ class SequenceLaw {
     std::int64_t during = 0;  // units
     std::int64_t after = 0;
     bool evicts = false;
+    std::int64_t until = 0;  // last step of which the same is known to hold
   };
   /// Units within and after decode step `step` >= 1.
   [[nodiscard]] Step units(std::int64_t step);
   /// The moment of one law.
-  [[nodiscard]] DecodeMoment moment(std::size_t law, std::int64_t step);
+  [[nodiscard]] DecodeMoment moment(std::size_t law, std::int64_t step) {
+    const auto& segments = trajectory_.segments();
+    if (segment_ >= segments.size() || step < segments[segment_].first ||
+        step > segments[segment_].last) {
+      seek(step);
+    }
+    return trajectory_.moment(segment_, columns_[law], step);
+  }
   /// Bytes of the entries held after `step` steps (0: the prompt), whole model.
   [[nodiscard]] Bytes logical(std::int64_t step);
   /// Most units at any time up to `steps` decode steps.
@@ -86,6 +94,7 @@ class SequenceLaw {
   std::int32_t users = 0;  // sequences that follow it now
 
  private:
+  void seek(std::int64_t step);
   [[nodiscard]] std::int64_t units_of(std::size_t law, std::int64_t entries, bool straddles);
 
   std::shared_ptr<const Method> method_;
@@ -100,7 +109,7 @@ class SequenceLaw {
   std::int64_t kept_units_ = 0;
   std::vector<std::vector<std::int64_t>> known_units_;  // [laws][blocks]; -1: not asked for yet
   std::int64_t reached_ = 0;
-  std::size_t segment_ = 0;  // of the step asked for last
+  std::size_t segment_ = 0;     // of the step asked for last
 };
 
 /// The laws of one method by prompt length, made when asked for; those that no sequence follows are
