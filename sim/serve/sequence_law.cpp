@@ -9,7 +9,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kMostLaws = 4096;   // kept though nobody follows them
-constexpr std::int64_t kStepsAhead = 64;  // a law is asked for so many steps at once
+constexpr std::int64_t kStepsAhead = 16;  // a law is asked for so many steps at once
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
@@ -124,6 +124,7 @@ void SequenceLaw::seek(std::int64_t step) {
 }
 
 SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
+  if (step == asked_) return answer_;
   Step out;
   (void)moment(0, step);
   const std::int64_t last = trajectory_.segments()[segment_].last;
@@ -146,6 +147,8 @@ SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
       out.until = std::min(out.until, step + divide_up(entries, block) * block - entries);
     }
   }
+  asked_ = step;
+  answer_ = out;
   return out;
 }
 

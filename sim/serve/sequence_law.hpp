@@ -109,7 +109,9 @@ class SequenceLaw {
   std::int64_t kept_units_ = 0;
   std::vector<std::vector<std::int64_t>> known_units_;  // [laws][blocks]; -1: not asked for yet
   std::int64_t reached_ = 0;
-  std::size_t segment_ = 0;     // of the step asked for last
+  std::int64_t asked_ = -1;  // step of `answer_`
+  Step answer_{};
+  std::size_t segment_ = 0;  // of the step asked for last
 };
 
 /// The laws of one method by prompt length, made when asked for; those that no sequence follows are
