@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -193,6 +194,18 @@ std::shared_ptr<const Method> SequenceLaws::settle(std::int64_t prompt) const {
   return method;
 }
 
+std::shared_ptr<const Method> SequenceLaws::settle_or_full(std::int64_t prompt) {
+  try {
+    return settle(prompt);
+  } catch (const InputError& e) {
+    if (unsettled_.lengths == 0) unsettled_ = {0, prompt, prompt, e.what()};
+    if (unsettled_lengths_.insert(prompt).second) ++unsettled_.lengths;
+    unsettled_.shortest = std::min(unsettled_.shortest, prompt);
+    unsettled_.longest = std::max(unsettled_.longest, prompt);
+    return make_method({"full", {}, {}}, prompt, site_);
+  }
+}
+
 SequenceLaw& SequenceLaws::at(std::int64_t prompt, const BlockSizes& sizes) {
   std::unique_ptr<SequenceLaw>& law = laws_[prompt];
   if (!law) {
@@ -201,7 +214,7 @@ SequenceLaw& SequenceLaws::at(std::int64_t prompt, const BlockSizes& sizes) {
         return known.first != prompt && known.second->users == 0;
       });
     }
-    laws_[prompt] = std::make_unique<SequenceLaw>(settle(prompt), base_, sizes, prompt);
+    laws_[prompt] = std::make_unique<SequenceLaw>(settle_or_full(prompt), base_, sizes, prompt);
   }
   return *laws_.at(prompt);
 }

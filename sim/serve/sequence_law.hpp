@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -121,7 +122,17 @@ class SequenceLaws {
   SequenceLaws(MethodSpec method, MethodSite site, std::shared_ptr<const MeasuredLaw> measured,
                CostInput base);
 
+  /// Errors: InputError where the method's parameters cannot be kept for such a prompt.
   [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const;
+  /// The same, or the full cache where they cannot, which is counted.
+  [[nodiscard]] std::shared_ptr<const Method> settle_or_full(std::int64_t prompt);
+  /// Prompt lengths that hold every token because the method cannot be kept for them.
+  struct Unsettled {
+    std::int64_t lengths = 0;
+    std::int64_t shortest = 0, longest = 0;
+    std::string why;  // of the first
+  };
+  [[nodiscard]] const Unsettled& unsettled() const { return unsettled_; }
   [[nodiscard]] SequenceLaw& at(std::int64_t prompt, const BlockSizes& sizes);
 
  private:
@@ -130,6 +141,8 @@ class SequenceLaws {
   std::shared_ptr<const MeasuredLaw> measured_;
   CostInput base_;
   std::map<std::int64_t, std::unique_ptr<SequenceLaw>> laws_;
+  std::set<std::int64_t> unsettled_lengths_;
+  Unsettled unsettled_;
 };
 
 /// What a method's parameters may depend on in a model.
