@@ -125,7 +125,7 @@ void ContinuousEngine::refuse(RequestId id, SimTime now) {
   state_->end(id, RequestStatus::kRejected, now);
 }
 
-std::int32_t ContinuousEngine::preempt(RequestId id) {
+std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
   Sequence& s = at(id);
   KVSIM_CHECK(s.state == SequenceState::kRunning, "request {} does not run", id);
   const std::int32_t planned = unplan(id);
@@ -136,11 +136,11 @@ std::int32_t ContinuousEngine::preempt(RequestId id) {
   leave_running(id);
   auto& once = state_->computed_once[static_cast<std::size_t>(id)];
   once = std::max(once, s.computed);
-  kv_.release(id, s);
+  kv_.release(id, s, how.keeps_generated ? s.computed : s.target);
   s.computed = 0;
   s.target = s.known;
   s.state = SequenceState::kWaiting;
-  queue_.push_front(id);
+  how.to_back ? queue_.push(id) : queue_.push_front(id);
   RequestOutcome& out = state_->outcomes[static_cast<std::size_t>(id)];
   ++out.preemptions;
   ++state_->preemptions;
@@ -165,12 +165,12 @@ bool ContinuousEngine::swap_out(RequestId id) {
   return true;
 }
 
-bool ContinuousEngine::swap_in(RequestId id) {
+bool ContinuousEngine::swap_in(RequestId id, std::int64_t keep_free) {
   const auto place = std::find(swapped_.begin(), swapped_.end(), id) - swapped_.begin();
   KVSIM_CHECK(place < std::ssize(swapped_), "request {} is not swapped out", id);
   const std::int64_t units = swapped_units_[static_cast<std::size_t>(place)];
   Sequence& s = at(id);
-  if (!kv_.swap_in(id, s, units)) return false;
+  if (units + keep_free > kv_.available() || !kv_.swap_in(id, s, units)) return false;
   const Bytes bytes = parts_.sizes->unit() * units;
   swapped_.erase(swapped_.begin() + place);
   swapped_units_.erase(swapped_units_.begin() + place);

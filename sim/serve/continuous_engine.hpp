@@ -83,9 +83,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int64_t units_held(RequestId id) const override { return kv_.held(id); }
   std::int32_t cached_tokens(RequestId id) override { return kv_.cached_tokens(id, sequence(id)); }
   bool admit(RequestId id, std::int32_t tokens, std::int64_t keep_free) override;
-  std::int32_t preempt(RequestId id) override;
+  using BatchBuilder::preempt;
+  std::int32_t preempt(RequestId id, Preemption how) override;
   bool swap_out(RequestId id) override;
-  bool swap_in(RequestId id) override;
+  bool swap_in(RequestId id, std::int64_t keep_free) override;
   bool make_room(RequestId id, std::int32_t tokens) override;
 
   [[nodiscard]] Sequence& at(RequestId id) {

@@ -276,9 +276,9 @@ void KvMemory::settle(RequestId id, Sequence& s) {
   s.room = s.computed;
 }
 
-void KvMemory::release(RequestId id, Sequence& s) {
+void KvMemory::release(RequestId id, Sequence& s, std::int32_t keep) {
   Holding& h = holding(id);
-  const std::int64_t whole = s.computed / block_ - h.shared_blocks;
+  const std::int64_t whole = std::min(s.computed, keep) / block_ - h.shared_blocks;
   if (caches_ && h.law == nullptr && whole > 0) {
     h.left_from = h.shared_blocks;
     h.left = prefixes_.leave(whole);

@@ -53,8 +53,9 @@ class KvMemory {
   /// After an iteration computed s.planned tokens (s.computed has them): compresses, lets go,
   /// publishes full prompt blocks.
   void settle(RequestId id, Sequence& s);
-  /// A sequence ends or is preempted; its full blocks stay to be found.
-  void release(RequestId id, Sequence& s);
+  /// A sequence ends or is preempted; full blocks of its first `keep` tokens stay to be found.
+  void release(RequestId id, Sequence& s, std::int32_t keep);
+  void release(RequestId id, Sequence& s) { release(id, s, s.computed); }
   /// Of a swapped-out sequence: its units leave the pool, or come back.
   std::int64_t swap_out(RequestId id, Sequence& s);
   [[nodiscard]] bool swap_in(RequestId id, Sequence& s, std::int64_t units);

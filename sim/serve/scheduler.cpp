@@ -7,13 +7,63 @@
 
 namespace kvsim {
 
+namespace {
+
+using Name = std::string_view;
+constexpr std::array kVllmV1Options{Name{"max_num_batched_tokens"},
+                                    Name{"max_num_seqs"},
+                                    Name{"long_prefill_token_threshold"},
+                                    Name{"chunked_prefill"},
+                                    Name{"prefix_caching"},
+                                    Name{"watermark"}};
+constexpr std::array kVllmV0Options{Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},
+                                    Name{"chunked_prefill"},        Name{"prefix_caching"},
+                                    Name{"watermark"},              Name{"swap"}};
+constexpr std::array kSglangOptions{Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},
+                                    Name{"chunked_prefill"},        Name{"prefix_caching"},
+                                    Name{"policy"},                 Name{"conservativeness"}};
+constexpr std::array kTrtllmOptions{Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},
+                                    Name{"chunked_prefill"}, Name{"prefix_caching"},
+                                    Name{"policy"}};
+constexpr std::array kSglangPolicies{Name{"fcfs"}, Name{"lpm"}};
+constexpr std::array kTrtllmPolicies{Name{"guaranteed-no-evict"}, Name{"max-utilization"}};
+constexpr std::array kAnyOrder{QueueOrder::kFcfs, QueueOrder::kPriority,
+                               QueueOrder::kShortestDeclared};
+constexpr std::array kFcfsOrPriority{QueueOrder::kFcfs, QueueOrder::kPriority};
+
+}  // namespace
+
 std::span<const SchedulerInfo> builtin_schedulers() {
   static const std::array table{
       SchedulerInfo{.name = "vllm-v1",
                     .summary = "token budget shared by decodes and prompt chunks; preempted "
                                "sequences are computed anew",
                     .make = &make_vllm_v1,
-                    .prefix_caching = true},
+                    .prefix_caching = true,
+                    .options = kVllmV1Options,
+                    .orders = kAnyOrder},
+      SchedulerInfo{.name = "vllm-v0",
+                    .summary = "prompts whole and before decodes; preempted sequences are computed "
+                               "anew or swapped to host memory",
+                    .make = &make_vllm_v0,
+                    .options = kVllmV0Options,
+                    .orders = kFcfsOrPriority},
+      SchedulerInfo{.name = "sglang",
+                    .summary = "prompts before decodes, admitted by an estimate of outputs to "
+                               "come; decodes are retracted where it was too low",
+                    .make = &make_sglang,
+                    .prefix_caching = true,
+                    .options = kSglangOptions,
+                    .orders = kFcfsOrPriority,
+                    .policies = kSglangPolicies},
+      SchedulerInfo{.name = "trtllm",
+                    .summary = "in-flight batches of sequences whose declared length is reserved, "
+                               "or as many as fit",
+                    .make = &make_trtllm,
+                    .prefix_caching = true,
+                    .options = kTrtllmOptions,
+                    .orders = kFcfsOrPriority,
+                    .policies = kTrtllmPolicies},
   };
   return table;
 }

@@ -19,6 +19,14 @@ struct Planned {
   std::int32_t tokens = 0;
 };
 
+/// How a sequence leaves, to be computed anew.
+struct Preemption {
+  bool to_back = false;  // of a queue that serves who came first; else to its front
+  /// Its full blocks stay to be found, where prefixes are cached; else those that its last prefill
+  /// computed alone.
+  bool keeps_generated = true;
+};
+
 /// What a scheduler may ask while it forms an iteration, and what it may do. Every act checks
 /// first: one that is refused changes nothing. Indices into running() hold until the next act that
 /// removes (preempt, swap_out) or adds (admit, swap_in).
@@ -69,14 +77,15 @@ class BatchBuilder {
   /// less than `keep_free` units would be left of it.
   [[nodiscard]] virtual bool admit(RequestId id, std::int32_t tokens,
                                    std::int64_t keep_free = 0) = 0;
-  /// Recompute preemption: its memory is freed and it waits again, in front. Returns the tokens
-  /// that had been planned for it.
-  virtual std::int32_t preempt(RequestId id) = 0;
+  /// Recompute preemption: its memory is freed and it waits again. Returns the tokens that had been
+  /// planned for it.
+  virtual std::int32_t preempt(RequestId id, Preemption how) = 0;
+  std::int32_t preempt(RequestId id) { return preempt(id, {}); }
   /// Moves its cache to host memory; false: there is no room, or none of it was computed yet, or it
   /// is planned already. The iteration waits for the link.
   [[nodiscard]] virtual bool swap_out(RequestId id) = 0;
-  /// Back again; false: the memory is not there.
-  [[nodiscard]] virtual bool swap_in(RequestId id) = 0;
+  /// Back again; false: the memory is not there, or less than `keep_free` units would be left.
+  [[nodiscard]] virtual bool swap_in(RequestId id, std::int64_t keep_free = 0) = 0;
 
  protected:
   explicit BatchBuilder(std::vector<Sequence>& sequences) : sequences_{&sequences} {}
@@ -105,6 +114,8 @@ struct SchedulerSite {
   const Stack* stack = nullptr;    // as the run sets it
   std::int64_t max_model_len = 0;  // tokens of the longest sequence
   std::int64_t pool_units = 0;
+  std::int64_t block_tokens = 1;
+  Bytes host_memory{};  // for swapped caches
 };
 
 struct SchedulerInfo {
@@ -112,6 +123,10 @@ struct SchedulerInfo {
   std::string_view summary;
   std::unique_ptr<Scheduler> (*make)(const SchedulerSpec&, const SchedulerSite&);
   bool prefix_caching = false;  // where the spec does not say
+  /// What of SchedulerSpec it has, by the names of its members.
+  std::span<const std::string_view> options{};
+  std::span<const QueueOrder> orders{};
+  std::span<const std::string_view> policies{};  // words of SchedulerSpec::policy; its own first
 };
 /// Those of continuous batching.
 [[nodiscard]] std::span<const SchedulerInfo> builtin_schedulers();
@@ -122,8 +137,22 @@ struct SchedulerInfo {
 /// The scheduler that a stack's own program has: "static" for stacks without a paged cache.
 [[nodiscard]] std::string default_scheduler(const Stack& stack);
 
+/// Errors: InputError where `spec` sets what the scheduler `name` does not have, with what it has.
+void check_scheduler_options(const SchedulerSpec& spec, std::string_view name);
+/// Errors: InputError "scheduler NAME: OPTION: expected at least LOW, got VALUE".
+void expect_at_least(std::string_view scheduler, std::string_view option, std::int64_t value,
+                     std::int64_t low);
+/// "first come first served", …
+[[nodiscard]] std::string_view words_of(QueueOrder order);
+
 // One line a scheduler; each in a file of its own under schedulers/.
 [[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec,
                                                       const SchedulerSite& site);
+[[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec,
+                                                      const SchedulerSite& site);
+[[nodiscard]] std::unique_ptr<Scheduler> make_sglang(const SchedulerSpec& spec,
+                                                     const SchedulerSite& site);
+[[nodiscard]] std::unique_ptr<Scheduler> make_trtllm(const SchedulerSpec& spec,
+                                                     const SchedulerSite& site);
 
 }  // namespace kvsim

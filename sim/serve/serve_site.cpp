@@ -78,8 +78,8 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
       std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * stack_.usable_fraction))};
   for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
+  check_scheduler_options(spec.scheduler, scheduler_);
   if (scheduler_ == "static") return;
-  (void)find_scheduler(scheduler_);
   if (stack_.growth != CacheGrowth::kPaged) {
     throw InputError{fmt::format(
         "scheduler {}: stack {} has no paged cache to batch continuously; it runs \"static\"",
@@ -143,8 +143,11 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                                           spec_.scheduler.order, batch);
   }
   const std::int64_t units = sizes_->pool_units(startup_->kv_cache);
-  const SchedulerSite site{
-      .stack = &stack_, .max_model_len = startup_->max_model_len, .pool_units = units};
+  const SchedulerSite site{.stack = &stack_,
+                           .max_model_len = startup_->max_model_len,
+                           .pool_units = units,
+                           .block_tokens = sizes_->block_tokens(),
+                           .host_memory = spec_.host_memory};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
   EngineParts parts{.sizes = &*sizes_,

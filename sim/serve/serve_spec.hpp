@@ -33,6 +33,9 @@ struct SchedulerSpec {
   std::optional<std::int64_t> batch{};  // static: sequences of a batch
   std::optional<double> watermark{};    // share of blocks kept free when requests are admitted
   std::optional<bool> swap{};           // vllm-v0: preempted caches go to host memory
+  /// sglang: "fcfs", "lpm"; trtllm: "guaranteed-no-evict", "max-utilization".
+  std::optional<std::string> policy{};
+  std::optional<double> conservativeness{};  // sglang: of its estimate of outputs to come
 };
 
 /// Bounds that a request has to keep to count as good.

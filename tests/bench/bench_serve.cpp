@@ -1,7 +1,7 @@
 // Prints what the serving simulator costs on this machine: a 20,000-request Poisson trace (6 a
 // second, about 1000 prompt and 200 output tokens) through vLLM's V1 scheduler with Llama-2-7B on
 // A100-80GB, every inter-token gap kept; then how the cost of an iteration and of a token goes from
-// 1,000 requests on. Exits 1 where the trace takes more processor time or memory than the gates.
+// 1,000 requests on, and what each scheduler costs. Exits 1 where the trace takes more processor time or memory than the gates.
 // Not a test. `bench_serve N` adds a run of N requests.
 
 #include <cmath>
@@ -15,6 +15,7 @@
 #include "models/cost/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
+#include "sim/serve/scheduler.hpp"
 #include "sim/serve/serve_run.hpp"
 
 namespace {
@@ -103,6 +104,22 @@ int main(int argc, char** argv) {
     other.method = {method, {}, Budget{.entries = 256}};
     (void)bench(other, 2000, method);
   }
+  for (const SchedulerInfo& info : builtin_schedulers()) {
+    ServeSpec other = spec;
+    other.scheduler.name = info.name;
+    (void)bench(other, 20000, info.name.data());
+  }
+  ServeSpec swapping = spec;
+  swapping.scheduler = {.name = "vllm-v0", .swap = true};
+  swapping.host_memory = 64_GiB;
+  (void)bench(swapping, 20000, "v0 swap");
+  ServeSpec packed = spec;
+  packed.scheduler = {.name = "trtllm", .policy = "max-utilization"};
+  (void)bench(packed, 20000, "trt max");
+  ServeSpec pages = spec;
+  pages.stack = &find_stack("sglang");
+  pages.scheduler.name = "sglang";
+  (void)bench(pages, 20000, "page 1");
   if (argc > 1) (void)bench(spec, std::atoll(argv[1]), "full");
   if (!good) {
     fmt::print("above {} s or {} MB for 20,000 requests\n", kGateSeconds, kGateMegabytes);

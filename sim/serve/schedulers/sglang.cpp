@@ -1,0 +1,299 @@
+// SGLang's scheduler. Source: sglang 0.5.9, python/sglang/srt/managers/scheduler.py
+// (Scheduler.get_next_batch_to_run, get_new_batch_prefill, update_running_batch),
+// schedule_policy.py (SchedulePolicy, PrefillAdder) and schedule_batch.py
+// (ScheduleBatch.retract_decode), environ.py for the constants; without speculation, mixed chunks,
+// overlap, hierarchical caches, LoRA, and the check for prefixes shared within the queue.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/scheduler.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::string_view kName = "sglang";
+constexpr std::int64_t kChunkedPrefillSize = 8192;     // server_args.py, GPUs of 60 GiB or more
+constexpr std::int64_t kMaxPrefillTokens = 16384;      // server_args.py
+constexpr std::int64_t kMaxRunningRequests = 2048;     // model_runner.py, the least it derives
+constexpr std::int64_t kClipMaxNewTokens = 4096;       // SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
+constexpr double kInitNewTokenRatio = 0.7;             // SGLANG_INIT_NEW_TOKEN_RATIO
+constexpr double kMinNewTokenRatioFactor = 0.14;       // SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
+constexpr double kDecaySteps = 600;                    // SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS
+constexpr std::int64_t kRetractDecodeSteps = 20;       // SGLANG_RETRACT_DECODE_STEPS
+constexpr std::size_t kLongestQueueToSort = 128;       // SchedulePolicy._determine_active_policy
+constexpr RequestId kNobody = -1;
+
+/// Prompts before decodes: whenever the queue's head may be admitted, an iteration takes prompts
+/// alone, up to chunked_prefill_size tokens; the last of them may be cut, and goes on first in the
+/// next iteration. A prompt is admitted if it and all it may generate fit beside new_token_ratio of
+/// what the running ones may still generate, each of these at most 4096 tokens. After a refusal
+/// nobody is admitted until one of the running ends or is retracted, as the decode after it finds.
+///
+/// Where decodes find no memory the one with the fewest generated tokens is retracted (then the
+/// longest prompt, then the last), to the queue's end: what it generated is not kept as a prefix.
+/// The ratio falls with each decode and is set anew by a retraction.
+///
+/// Units stand for tokens: the same at page size 1, rounded up to pages of each sequence else.
+/// With policy "lpm" a queue of at most 128 is served by longest cached prefix.
+class Sglang : public Scheduler {
+ public:
+  Sglang(const SchedulerSpec& spec, const SchedulerSite& site)
+      : order_{spec.order},
+        longest_prefix_{spec.policy.value_or("fcfs") == "lpm" &&
+                        spec.prefix_caching.value_or(true)},
+        max_model_len_{site.max_model_len},
+        page_{site.block_tokens} {
+    const Stack& stack = *site.stack;
+    max_seqs_ = spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs
+                                                                  : kMaxRunningRequests);
+    const std::int64_t tokens = stack.prefill_chunk > 0 ? stack.prefill_chunk : kChunkedPrefillSize;
+    chunk_ = spec.max_num_batched_tokens.value_or(tokens);
+    expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
+    expect_at_least(kName, "max_num_batched_tokens", chunk_, page_);
+    if (!spec.chunked_prefill.value_or(true)) chunk_ = kNoChunks;
+    if (spec.policy == "lpm" && order_ != QueueOrder::kFcfs) {
+      throw InputError{
+          "scheduler sglang: policy: \"lpm\" knows no priorities, expected \"fcfs\" by priority"};
+    }
+    conservativeness_ = spec.conservativeness.value_or(1.0);
+    if (!(conservativeness_ >= 0) || !std::isfinite(conservativeness_)) {
+      throw InputError{fmt::format(
+          "scheduler sglang: conservativeness: expected at least 0, got {}", conservativeness_)};
+    }
+    init_ratio_ = std::min(kInitNewTokenRatio * conservativeness_, 1.0);
+    min_ratio_ = std::min(init_ratio_ * kMinNewTokenRatioFactor, 1.0);
+    ratio_ = init_ratio_;
+  }
+
+  void schedule(BatchBuilder& batch) override {
+    if (batch.running().empty()) {
+      // An idle server starts anew.
+      ratio_ = init_ratio_;
+      full_ = false;
+    }
+    if (chunked_ != kNobody && batch.sequence(chunked_).state != SequenceState::kRunning) {
+      chunked_ = kNobody;
+    }
+    // Who ends with its prompt leaves before the next batch is formed.
+    if (prefilled_ && batch.running().size() < planned_) full_ = false;
+    prefilled_ = prefill(batch);
+    if (!prefilled_) decode(batch);
+    planned_ = batch.running().size();
+  }
+
+  [[nodiscard]] std::string describe() const override {
+    std::string text = fmt::format("sglang, {}, max_running_requests {}",
+                                   longest_prefix_ ? "longest cached prefix first"
+                                                   : words_of(order_),
+                                   max_seqs_);
+    text += chunk_ == kNoChunks ? std::string{", prompts whole"}
+                                : fmt::format(", chunked_prefill_size {}", chunk_);
+    if (conservativeness_ != 1) text += fmt::format(", conservativeness {}", conservativeness_);
+    return text;
+  }
+
+ private:
+  static constexpr std::int64_t kNoChunks = std::numeric_limits<std::int32_t>::max();
+
+  /// max_new_tokens as the server clips it: the longest sequence less two tokens.
+  [[nodiscard]] std::int64_t max_new(const Sequence& s) const {
+    const std::int64_t room = std::max<std::int64_t>(0, max_model_len_ - 2 - s.prompt);
+    return s.declared > 0 ? std::min<std::int64_t>(s.declared, room) : room;
+  }
+  [[nodiscard]] std::int64_t to_come(const Sequence& s) const {
+    return std::clamp<std::int64_t>(max_new(s) - s.generated(), 0, kClipMaxNewTokens);
+  }
+  [[nodiscard]] std::int64_t paged(std::int64_t tokens) const {
+    return (tokens + page_ - 1) / page_ * page_;
+  }
+
+  /// Units that what runs is taken to need.
+  [[nodiscard]] double reserved(BatchBuilder& batch) const {
+    double sum = 0;
+    for (const RequestId id : batch.running()) {
+      if (id == chunked_) continue;
+      const Sequence& s = batch.sequence(id);
+      const std::int64_t more =
+          batch.units_for(s.target, s.computed + to_come(s)) - batch.units_held(id);
+      if (more > 0) sum += static_cast<double>(more) * ratio_;
+    }
+    return sum;
+  }
+
+  /// The queue as it is served, into line_; false: as it stands.
+  [[nodiscard]] bool sort_queue(BatchBuilder& batch) {
+    if (!longest_prefix_ || batch.waiting() > kLongestQueueToSort) return false;
+    by_prefix_.clear();
+    std::int32_t place = 0;
+    for (const RequestId id : batch.first_waiting(batch.waiting())) {
+      by_prefix_.push_back({.cached = 0, .place = place++, .id = id});
+    }
+    for (Match& m : by_prefix_) m.cached = batch.cached_tokens(m.id);
+    std::sort(by_prefix_.begin(), by_prefix_.end(), [](const Match& a, const Match& b) {
+      return a.cached != b.cached ? a.cached > b.cached : a.place < b.place;
+    });
+    return true;
+  }
+
+  bool prefill(BatchBuilder& batch) {
+    if ((full_ || batch.waiting() == 0) && chunked_ == kNobody) return false;
+    const std::int64_t decoding =
+        std::ssize(batch.running()) - (chunked_ == kNobody ? 0 : 1);
+    if (decoding >= max_seqs_ && chunked_ == kNobody) {
+      full_ = true;
+      return false;
+    }
+    double reserve = reserved(batch);
+    std::int64_t tokens_left = kMaxPrefillTokens;
+    std::int64_t chunk_left = chunk_;
+    std::int64_t taken = 0;
+    if (chunked_ != kNobody) {
+      const RequestId id = chunked_;
+      const Sequence& s = batch.sequence(id);
+      const auto tokens = static_cast<std::int32_t>(
+          std::min<std::int64_t>(s.to_compute(), chunk_left));
+      if (!batch.schedule(id, tokens)) {
+        // Of a method whose prompts take more on their way than in the end: decodes go on first.
+        batch.preempt(id, {.to_back = false, .keeps_generated = false});
+        chunked_ = kNobody;
+        full_ = true;
+        return false;
+      }
+      tokens_left -= paged(tokens);
+      chunk_left -= paged(tokens);
+      ++taken;
+      if (tokens == s.to_compute()) {
+        chunked_ = kNobody;
+        reserve += static_cast<double>(future(batch, s));
+      }
+    }
+    const bool sorted = sort_queue(batch);
+    for (std::size_t i = 0; batch.waiting() > 0; ++i) {
+      if (taken >= max_seqs_ - decoding) {
+        full_ = true;
+        break;
+      }
+      // A prompt may leave nothing of either to those behind it.
+      if (taken > 0 && (tokens_left <= 0 || chunk_left <= 0)) break;
+      const RequestId id = sorted ? by_prefix_[i].id : batch.next_waiting();
+      const Sequence& s = batch.sequence(id);
+      const std::int32_t cached = batch.cached_tokens(id);
+      const std::int64_t wanted = s.known - cached;
+      // The pool holds what is alone, whatever it may generate.
+      const bool alone = batch.running().empty();
+      const std::int64_t more = future(batch, s);
+      const double whole = static_cast<double>(batch.units_for(s.known, s.known));
+      const auto share = [&](std::int64_t tokens) {
+        return whole * static_cast<double>(tokens) / static_cast<double>(s.known);
+      };
+      const double needed = share(wanted) + static_cast<double>(more) + reserve;
+      if (!alone && needed >= static_cast<double>(batch.free_units())) {
+        full_ = true;
+        break;
+      }
+      if (paged(wanted) >= tokens_left && taken > 0) break;
+      const bool cut = paged(wanted) > chunk_left;
+      const std::int64_t tokens = cut ? chunk_left / page_ * page_ : wanted;
+      if (tokens <= 0) break;
+      // What it shares with nobody yet is taken from what may be evicted: asked again with it.
+      const auto keep = static_cast<std::int64_t>(
+          std::floor(reserve + static_cast<double>(more) + share(wanted - tokens)));
+      if (!batch.admit(id, static_cast<std::int32_t>(tokens), alone ? 0 : keep + 1)) {
+        full_ = true;
+        break;
+      }
+      ++taken;
+      tokens_left -= paged(tokens);
+      chunk_left -= paged(tokens);
+      if (cut) {
+        chunked_ = id;
+        break;
+      }
+      reserve += static_cast<double>(more);
+      if (static_cast<double>(batch.free_units()) <= reserve) {
+        full_ = true;
+        break;
+      }
+    }
+    return taken > 0;
+  }
+  /// Units that a sequence takes beside its prompt, if it generates all it may.
+  [[nodiscard]] std::int64_t future(BatchBuilder& batch, const Sequence& s) const {
+    return batch.units_for(s.known, s.known + to_come(s)) - batch.units_for(s.known, s.known);
+  }
+
+  void decode(BatchBuilder& batch) {
+    if (batch.running().size() < planned_) full_ = false;
+    line_.assign(batch.running().begin(), batch.running().end());
+    bool retracted = false;
+    for (const RequestId id : line_) {
+      if (batch.sequence(id).state != SequenceState::kRunning) continue;
+      while (!batch.schedule(id, 1)) {
+        retracted = true;
+        if (retract(batch) == id) break;
+      }
+    }
+    if (!retracted) {
+      ratio_ = std::max(ratio_ - (init_ratio_ - min_ratio_) / kDecaySteps, min_ratio_);
+      return;
+    }
+    full_ = false;
+    std::int64_t generated = 0, most = 0;
+    for (const RequestId id : batch.running()) {
+      generated += batch.sequence(id).generated() + kRetractDecodeSteps;
+      most += max_new(batch.sequence(id));
+    }
+    ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(most + 1));
+  }
+
+  /// Puts the cheapest to compute anew back to the queue; who that was.
+  RequestId retract(BatchBuilder& batch) {
+    RequestId victim = batch.running().front();
+    for (const RequestId id : batch.running()) {
+      const Sequence& a = batch.sequence(id);
+      const Sequence& b = batch.sequence(victim);
+      if (std::pair{a.generated(), -a.prompt} <= std::pair{b.generated(), -b.prompt}) victim = id;
+    }
+    batch.preempt(victim, {.to_back = true, .keeps_generated = false});
+    return victim;
+  }
+
+  struct Match {
+    std::int32_t cached = 0;  // tokens
+    std::int32_t place = 0;
+    RequestId id = 0;
+  };
+
+  QueueOrder order_;
+  bool longest_prefix_;
+  std::int64_t max_model_len_, page_;
+  std::int64_t max_seqs_ = 0, chunk_ = 0;
+  double conservativeness_ = 1;
+  double init_ratio_ = 0, min_ratio_ = 0, ratio_ = 0;  // new_token_ratio
+  bool full_ = false;                                  // batch_is_full
+  bool prefilled_ = false;                             // the batch before
+  std::size_t planned_ = 0;                            // that ran in it
+  RequestId chunked_ = kNobody;                        // whose prompt is cut
+  std::vector<RequestId> line_;
+  std::vector<Match> by_prefix_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_sglang(const SchedulerSpec& spec, const SchedulerSite& site) {
+  return std::make_unique<Sglang>(spec, site);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,222 @@
+// TensorRT-LLM's in-flight batching. Source: TensorRT-LLM 1.0, cpp/tensorrt_llm/batch_manager/
+// capacityScheduler.cpp (GuaranteedNoEvictScheduler, MaxUtilizationScheduler),
+// microBatchScheduler.cpp (MicroBatchScheduler), scheduledBlocksManager.h and
+// kvCacheManager.cpp (getRemainingBlocksToCompletion, getNeededBlocksOneStep), without beams,
+// drafts, LoRA, encoders, several micro batches, and the delay of prompts whose blocks another one
+// is about to compute (beneficialToSkip).
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/scheduler.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::string_view kName = "trtllm";
+constexpr std::int64_t kMaxBatchSize = 2048;  // trtllm-build
+constexpr std::int64_t kMaxNumTokens = 8192;  // likewise
+
+/// Two questions an iteration: whose blocks fit (capacity), and whose tokens do (micro batch).
+///
+/// Capacity, GUARANTEED_NO_EVICT: a waiting request starts if the blocks of its prompt and of all
+/// it may generate are free beside those that the running ones may still take; nobody is ever
+/// evicted. Who declares no length may go to the engine's longest sequence. MAX_UTILIZATION: it
+/// starts if its prompt's blocks are free; where a running one finds no block the last one started
+/// is paused, to be computed anew, and nobody starts in that iteration.
+///
+/// Micro batch: generations take a token each of max_num_tokens, then contexts in order; a context
+/// that does not fit whole takes a chunk of whole blocks, or waits where contexts are not chunked.
+/// The first that gets nothing ends the batch. What the prefix cache holds is not counted.
+///
+/// Other than there: what outgrows the length it declared waits until others end.
+class Trtllm : public Scheduler {
+ public:
+  Trtllm(const SchedulerSpec& spec, const SchedulerSite& site)
+      : order_{spec.order},
+        evicts_{spec.policy.value_or("guaranteed-no-evict") == "max-utilization"},
+        chunked_{spec.chunked_prefill.value_or(true)},
+        max_model_len_{site.max_model_len},
+        block_{site.block_tokens} {
+    const Stack& stack = *site.stack;
+    max_seqs_ = spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs
+                                                                  : kMaxBatchSize);
+    const std::int64_t tokens = stack.prefill_chunk > 0 ? stack.prefill_chunk : kMaxNumTokens;
+    budget_ = spec.max_num_batched_tokens.value_or(
+        chunked_ ? tokens : std::max(tokens, max_model_len_));
+    expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
+    expect_at_least(kName, "max_num_batched_tokens", budget_, chunked_ ? block_ : 1);
+    if (!chunked_ && budget_ < max_model_len_) {
+      throw InputError{fmt::format(
+          "scheduler trtllm: max_num_batched_tokens: expected at least the longest sequence's {} "
+          "tokens without chunked contexts, got {}",
+          max_model_len_, budget_)};
+    }
+  }
+
+  void schedule(BatchBuilder& batch) override {
+    left_ = budget_;
+    owed_ = 0;
+    line_.assign(batch.running().begin(), batch.running().end());
+    if (order_ == QueueOrder::kPriority) {
+      std::sort(line_.begin(), line_.end(), [&](RequestId a, RequestId b) {
+        return key(batch.sequence(a)) < key(batch.sequence(b));
+      });
+    }
+    bool contexts = false;
+    for (const RequestId id : line_) contexts = contexts || batch.sequence(id).prefills();
+    if (contexts && evicts_) owed_ = owed(batch);
+    const bool paused = generate(batch);
+    if (contexts && !go_on(batch)) return;
+    if (!paused) start(batch);
+  }
+
+  [[nodiscard]] std::string describe() const override {
+    return fmt::format("trtllm, {}, {}, max_batch_size {}, max_num_tokens {}, contexts {}",
+                       evicts_ ? "max-utilization" : "guaranteed-no-evict", words_of(order_),
+                       max_seqs_, budget_, chunked_ ? "in chunks" : "whole");
+  }
+
+ private:
+  [[nodiscard]] static std::tuple<std::int32_t, std::int32_t> key(const Sequence& s) {
+    return {s.priority, s.rank};
+  }
+  /// Units of contexts that run and are not computed yet: the program took their blocks at once.
+  [[nodiscard]] static std::int64_t owed(BatchBuilder& batch) {
+    std::int64_t sum = 0;
+    for (const RequestId id : batch.running()) {
+      const Sequence& s = batch.sequence(id);
+      if (!s.prefills()) continue;
+      sum += std::max<std::int64_t>(0, batch.units_for(s.target, s.target) - batch.units_held(id));
+    }
+    return sum;
+  }
+  /// Units of a request that generates all it may.
+  [[nodiscard]] std::int64_t completion(BatchBuilder& batch, const Sequence& s) const {
+    const std::int64_t room = std::max<std::int64_t>(0, max_model_len_ - s.prompt);
+    const std::int64_t most = s.declared > 0 ? std::min<std::int64_t>(s.declared, room) : room;
+    return batch.units_for(s.prompt, s.prompt + most);
+  }
+  /// Tokens of a context that the budget has room for.
+  [[nodiscard]] std::int32_t chunk(std::int32_t wanted) const {
+    if (wanted <= left_) return wanted;
+    return chunked_ ? static_cast<std::int32_t>(left_ / block_ * block_) : 0;
+  }
+
+  /// A token for each that generates. True: somebody was paused.
+  bool generate(BatchBuilder& batch) {
+    bool paused = false;
+    for (const RequestId id : line_) {
+      const Sequence& s = batch.sequence(id);
+      if (s.state != SequenceState::kRunning || s.prefills()) continue;
+      if (left_ == 0) break;
+      bool scheduled = generate(batch, id);
+      while (!scheduled && evicts_) {
+        paused = true;
+        const RequestId last = batch.last_in_order();
+        left_ += batch.preempt(last);
+        if (owed_ > 0) owed_ = owed(batch);
+        if (last == id) break;
+        scheduled = generate(batch, id);
+      }
+      if (scheduled) --left_;
+    }
+    return paused;
+  }
+  [[nodiscard]] bool generate(BatchBuilder& batch, RequestId id) const {
+    const Sequence& s = batch.sequence(id);
+    // The next block may be promised to a context.
+    if (owed_ > 0 && s.computed + 1 > s.room && batch.free_units() - owed_ < 1) return false;
+    return batch.schedule(id, 1);
+  }
+
+  /// Contexts in progress; false: the batch is full.
+  bool go_on(BatchBuilder& batch) {
+    for (const RequestId id : line_) {
+      const Sequence& s = batch.sequence(id);
+      if (s.state != SequenceState::kRunning || !s.prefills()) continue;
+      const std::int32_t tokens = chunk(s.to_compute());
+      if (tokens == 0) return false;
+      if (!batch.schedule(id, tokens)) {
+        if (evicts_) batch.preempt(id);
+        return false;
+      }
+      left_ -= tokens;
+    }
+    if (evicts_) owed_ = owed(batch);
+    return true;
+  }
+
+  void start(BatchBuilder& batch) {
+    while (batch.waiting() > 0 && left_ > 0) {
+      const RequestId id = batch.next_waiting();
+      const Sequence& s = batch.sequence(id);
+      // What is planned already stays: a request that comes before it takes its place next time.
+      if (!has_room(batch, id)) {
+        const RequestId last = batch.running().empty() ? id : batch.last_in_order();
+        if (!evicts_ || order_ != QueueOrder::kPriority || !(key(s) < key(batch.sequence(last)))) {
+          return;
+        }
+        left_ += batch.preempt(last);
+        owed_ = owed(batch);
+        continue;
+      }
+      const std::int32_t wanted = s.known - batch.cached_tokens(id);
+      const std::int32_t tokens = chunk(wanted);
+      if (tokens == 0 || !batch.admit(id, tokens)) return;
+      left_ -= tokens;
+      if (evicts_ && tokens < wanted) {
+        owed_ +=
+            std::max<std::int64_t>(0, batch.units_for(s.known, s.known) - batch.units_held(id));
+      }
+      running_then_ = kUnknown;
+    }
+  }
+  [[nodiscard]] bool has_room(BatchBuilder& batch, RequestId id) {
+    const std::vector<RequestId>& running = batch.running();
+    if (std::ssize(running) >= max_seqs_) return false;
+    const Sequence& s = batch.sequence(id);
+    if (evicts_) return batch.units_for(s.known, s.known) + owed_ <= batch.free_units();
+    // The pool holds what is alone, whatever it declares.
+    if (running.empty()) return true;
+    // While nobody starts or ends, what is taken was reserved: the rest stays as it is.
+    if (std::ssize(running) != running_then_) {
+      running_then_ = std::ssize(running);
+      uncommitted_ = batch.free_units();
+      for (const RequestId one : running) {
+        uncommitted_ -= std::max<std::int64_t>(
+            0, completion(batch, batch.sequence(one)) - batch.units_held(one));
+      }
+    }
+    return completion(batch, s) <= uncommitted_;
+  }
+
+  static constexpr std::int64_t kUnknown = -1;
+
+  QueueOrder order_;
+  bool evicts_, chunked_;
+  std::int64_t max_model_len_, block_;
+  std::int64_t max_seqs_ = 0, budget_ = 0;
+  std::vector<RequestId> line_;
+  std::int64_t left_ = 0;                 // tokens
+  std::int64_t owed_ = 0;                 // units
+  std::int64_t running_then_ = kUnknown;  // when uncommitted_ was counted
+  std::int64_t uncommitted_ = 0;          // units that nobody may come to take
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_trtllm(const SchedulerSpec& spec, const SchedulerSite& site) {
+  return std::make_unique<Trtllm>(spec, site);
+}
+
+}  // namespace kvsim

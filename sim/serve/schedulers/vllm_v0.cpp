@@ -1,0 +1,277 @@
+// vLLM's V0 scheduler. Source: vllm 0.7.3, core/scheduler.py (Scheduler._schedule_default,
+// _schedule_chunked_prefill, _schedule_running, _schedule_swapped, _schedule_prefills,
+// _schedule_priority_preemption) and core/block_manager.py (can_allocate, can_append_slots,
+// can_swap_in), without speculation, LoRA, encoders, several sequences a request and delay_factor.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/scheduler.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::string_view kName = "vllm-v0";
+constexpr std::int64_t kMaxNumSeqs = 256;            // vllm config.py
+constexpr std::int64_t kMaxNumBatchedTokens = 2048;  // likewise; at least max_model_len if whole
+constexpr double kWatermark = 0.01;                  // core/block_manager.py
+
+/// Prompts are computed whole and alone: while nobody is swapped out, an iteration takes as many
+/// waiting ones as tokens, sequences and blocks (above a watermark) allow; only where it finds none
+/// do running sequences decode. Where a block is wanting the last of them that has not been planned
+/// leaves, to be computed anew or to host memory; if nobody left, swapped ones come back.
+///
+/// A running sequence asks for one free block even where its last one has room (can_append_slots
+/// counts the block that is touched). In chunked mode decodes come first, then the chunks of
+/// prompts that run, then swapped ones, then new prompts, whose blocks are set aside at once.
+///
+/// Other than there: a swap that host memory has no room for is a recomputation (the program
+/// aborts), and one that can never be admitted is refused when it is first in the queue and
+/// nothing else runs, not as soon as it is looked at.
+class VllmV0 : public Scheduler {
+ public:
+  VllmV0(const SchedulerSpec& spec, const SchedulerSite& site)
+      : order_{spec.order},
+        chunked_{spec.chunked_prefill.value_or(false)},
+        caches_{spec.prefix_caching.value_or(false)},
+        swaps_{spec.swap.value_or(false)},
+        block_{site.block_tokens} {
+    const Stack& stack = *site.stack;
+    max_seqs_ = spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs
+                                                                  : kMaxNumSeqs);
+    const std::int64_t tokens =
+        stack.prefill_chunk > 0 ? stack.prefill_chunk : kMaxNumBatchedTokens;
+    budget_ = spec.max_num_batched_tokens.value_or(
+        chunked_ ? tokens : std::max({tokens, kMaxNumBatchedTokens, site.max_model_len}));
+    watermark_ = spec.watermark.value_or(kWatermark);
+    expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
+    expect_at_least(kName, "max_num_batched_tokens", budget_, 1);
+    if (!chunked_ && budget_ < site.max_model_len) {
+      throw InputError{fmt::format(
+          "scheduler vllm-v0: max_num_batched_tokens: expected at least the longest sequence's {} "
+          "tokens without chunked prefill, got {}",
+          site.max_model_len, budget_)};
+    }
+    if (chunked_ && caches_ && budget_ % block_ != 0) {
+      throw InputError{fmt::format(
+          "scheduler vllm-v0: max_num_batched_tokens: expected a multiple of the block's {} tokens "
+          "with chunked prefill and prefix caching, got {}",
+          block_, budget_)};
+    }
+    if (chunked_ && order_ == QueueOrder::kPriority) {
+      throw InputError{
+          "scheduler vllm-v0: order: with chunked prefill it serves first come first served alone"};
+    }
+    if (!(watermark_ >= 0 && watermark_ < 1)) {
+      throw InputError{fmt::format(
+          "scheduler vllm-v0: watermark: expected a share in [0, 1), got {}", watermark_)};
+    }
+    if (swaps_ && site.host_memory <= Bytes{}) {
+      throw InputError{
+          "scheduler vllm-v0: swap: expected host memory to swap to, the service has none"};
+    }
+    keep_free_ =
+        static_cast<std::int64_t>(std::floor(watermark_ * static_cast<double>(site.pool_units)));
+  }
+
+  void schedule(BatchBuilder& batch) override {
+    left_ = budget_;
+    put_out_ = recomputed_ = owed_ = 0;
+    if (chunked_) {
+      owed_ = owed(batch);
+      run(batch);
+      if (put_out_ == 0) bring_back(batch);
+      admit_chunks(batch);
+      return;
+    }
+    if (batch.swapped().empty()) {
+      admit_whole(batch);
+      if (!batch.plan().empty()) return;
+      if (order_ == QueueOrder::kPriority) make_way(batch);
+    }
+    run(batch);
+    if (put_out_ == 0) bring_back(batch);
+  }
+
+  [[nodiscard]] std::string describe() const override {
+    std::string text = fmt::format("vllm-v0, {}, max_num_seqs {}, max_num_batched_tokens {}",
+                                   words_of(order_), max_seqs_, budget_);
+    text += chunked_ ? ", prompts in chunks" : ", prompts whole";
+    text += swaps_ ? ", preemption by swap" : ", preemption by recomputation";
+    text += fmt::format(", watermark {}", watermark_);
+    return text;
+  }
+
+ private:
+  [[nodiscard]] std::int32_t take(std::int32_t wanted) const {
+    return static_cast<std::int32_t>(std::min(std::int64_t{wanted}, left_));
+  }
+  /// Units of prompts that run and are not computed yet: the program took their blocks at once.
+  [[nodiscard]] static std::int64_t owed(BatchBuilder& batch) {
+    std::int64_t sum = 0;
+    for (const RequestId id : batch.running()) {
+      const Sequence& s = batch.sequence(id);
+      if (!s.prefills()) continue;
+      sum += std::max<std::int64_t>(0, batch.units_for(s.target, s.target) - batch.units_held(id));
+    }
+    return sum;
+  }
+
+  void put_out(BatchBuilder& batch, RequestId id) {
+    const bool half_done = batch.sequence(id).prefills();
+    ++put_out_;
+    if (!swaps_ || !batch.swap_out(id)) {
+      left_ += batch.preempt(id);
+      ++recomputed_;
+    }
+    if (half_done) owed_ = owed(batch);
+  }
+
+  /// Running sequences, by their order; who leaves leaves from the end.
+  void run(BatchBuilder& batch) {
+    line_.clear();
+    bool prefills = false;
+    for (const RequestId id : batch.running()) {
+      if (batch.sequence(id).prefills()) {
+        prefills = true;
+      } else {
+        line_.push_back(id);
+      }
+    }
+    if (prefills) {
+      for (const RequestId id : batch.running()) {
+        if (batch.sequence(id).prefills()) line_.push_back(id);
+      }
+    }
+    if (order_ == QueueOrder::kPriority) {
+      std::sort(line_.begin(), line_.end(), [&](RequestId a, RequestId b) {
+        return key(batch.sequence(a)) < key(batch.sequence(b));
+      });
+    }
+    std::size_t end = line_.size();
+    // Each takes one block at most: with as many to spare none has to ask.
+    const bool roomy = batch.free_units() - owed_ > static_cast<std::int64_t>(end);
+    for (std::size_t i = 0; i < end && left_ > 0; ++i) {
+      const RequestId id = line_[i];
+      const std::int32_t tokens = take(batch.sequence(id).to_compute());
+      bool scheduled = append(batch, id, tokens, roomy);
+      while (!scheduled) {
+        const RequestId victim = i + 1 < end ? line_[--end] : id;
+        put_out(batch, victim);
+        if (victim == id) break;
+        scheduled = append(batch, id, tokens, roomy);
+      }
+      if (!scheduled) break;
+      left_ -= tokens;
+    }
+    if (prefills) owed_ = owed(batch);
+  }
+  [[nodiscard]] bool append(BatchBuilder& batch, RequestId id, std::int32_t tokens,
+                            bool roomy) const {
+    const bool touches = roomy || batch.sequence(id).prefills() || batch.free_units() - owed_ >= 1;
+    return touches && batch.schedule(id, tokens);
+  }
+
+  void bring_back(BatchBuilder& batch) {
+    while (!batch.swapped().empty() && left_ > 0 &&
+           static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+      const RequestId id = batch.swapped().front();
+      // A block is touched by what it computes next.
+      if (!batch.swap_in(id, keep_free_ + owed_ + 1)) return;
+      const std::int32_t tokens = take(batch.sequence(id).to_compute());
+      if (!batch.schedule(id, tokens)) return;
+      left_ -= tokens;
+      if (batch.sequence(id).prefills()) owed_ = owed(batch);
+    }
+  }
+
+  /// Its whole prompt above the watermark, whatever of it is cached.
+  [[nodiscard]] bool can_allocate(BatchBuilder& batch, RequestId id) const {
+    const std::int32_t known = batch.sequence(id).known;
+    return batch.units_for(known, known) + keep_free_ + owed_ <= batch.free_units();
+  }
+
+  void admit_whole(BatchBuilder& batch) {
+    while (batch.waiting() > 0 && static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+      const RequestId id = batch.next_waiting();
+      const std::int32_t cached = batch.cached_tokens(id);
+      const std::int32_t tokens = batch.sequence(id).known - cached;
+      if (tokens > left_ || (cached > 0 && !can_allocate(batch, id)) ||
+          !batch.admit(id, tokens, keep_free_)) {
+        return;
+      }
+      left_ -= tokens;
+    }
+  }
+
+  void admit_chunks(BatchBuilder& batch) {
+    // Who was preempted in this iteration is not in the queue before the next one.
+    const auto skip = static_cast<std::size_t>(recomputed_);
+    while (left_ > 0 && batch.waiting() > skip &&
+           static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+      const RequestId id = skip == 0 ? batch.next_waiting() : batch.first_waiting(skip + 1)[skip];
+      if (!can_allocate(batch, id)) return;
+      const Sequence& s = batch.sequence(id);
+      const std::int32_t wanted = s.known - batch.cached_tokens(id);
+      std::int32_t tokens = take(wanted);
+      // So that a chunk ends with its last block.
+      if (caches_ && tokens < wanted) tokens = static_cast<std::int32_t>(tokens / block_ * block_);
+      if (tokens == 0 || !batch.admit(id, tokens, keep_free_ + owed_)) return;
+      left_ -= tokens;
+      if (tokens < wanted) {
+        owed_ +=
+            std::max<std::int64_t>(0, batch.units_for(s.known, s.known) - batch.units_held(id));
+      }
+    }
+  }
+
+  /// The first in the queue takes memory and places of those that come after it, though they run.
+  void make_way(BatchBuilder& batch) {
+    if (batch.waiting() == 0) return;
+    const RequestId id = batch.next_waiting();
+    while (!batch.running().empty()) {
+      const RequestId last = batch.last_in_order();
+      if (key(batch.sequence(last)) < key(batch.sequence(id))) return;
+      if (can_allocate(batch, id) &&
+          static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+        return;
+      }
+      // The program puts them into its waiting queue whatever the mode.
+      batch.preempt(last);
+      ++put_out_;
+    }
+  }
+
+  [[nodiscard]] static std::tuple<std::int32_t, std::int32_t> key(const Sequence& s) {
+    return {s.priority, s.rank};
+  }
+
+  QueueOrder order_;
+  bool chunked_, caches_, swaps_;
+  std::int64_t block_;
+  std::int64_t max_seqs_ = 0, budget_ = 0;
+  double watermark_ = 0;
+  std::int64_t keep_free_ = 0;
+  std::vector<RequestId> line_;  // of this iteration
+  std::int64_t left_ = 0;        // tokens
+  std::int64_t put_out_ = 0, recomputed_ = 0;
+  std::int64_t owed_ = 0;  // units
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec, const SchedulerSite& site) {
+  return std::make_unique<VllmV0>(spec, site);
+}
+
+}  // namespace kvsim
