@@ -81,8 +81,8 @@ void check_scheduler_options(const SchedulerSpec& spec, std::string_view name) {
   }
   if (spec.policy && !contains(policies, std::string_view{*spec.policy})) {
     const std::vector<std::string> known{policies.begin(), policies.end()};
-    throw InputError{fmt::format("scheduler {}: policy: {}", name,
-                                 unknown_name("policy", *spec.policy, known))};
+    throw InputError{
+        fmt::format("scheduler {}: policy: {}", name, unknown_name("policy", *spec.policy, known))};
   }
 }
 

@@ -24,15 +24,15 @@ namespace kvsim {
 namespace {
 
 constexpr std::string_view kName = "sglang";
-constexpr std::int64_t kChunkedPrefillSize = 8192;     // server_args.py, GPUs of 60 GiB or more
-constexpr std::int64_t kMaxPrefillTokens = 16384;      // server_args.py
-constexpr std::int64_t kMaxRunningRequests = 2048;     // model_runner.py, the least it derives
-constexpr std::int64_t kClipMaxNewTokens = 4096;       // SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
-constexpr double kInitNewTokenRatio = 0.7;             // SGLANG_INIT_NEW_TOKEN_RATIO
-constexpr double kMinNewTokenRatioFactor = 0.14;       // SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
-constexpr double kDecaySteps = 600;                    // SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS
-constexpr std::int64_t kRetractDecodeSteps = 20;       // SGLANG_RETRACT_DECODE_STEPS
-constexpr std::size_t kLongestQueueToSort = 128;       // SchedulePolicy._determine_active_policy
+constexpr std::int64_t kChunkedPrefillSize = 8192;  // server_args.py, GPUs of 60 GiB or more
+constexpr std::int64_t kMaxPrefillTokens = 16384;   // server_args.py
+constexpr std::int64_t kMaxRunningRequests = 2048;  // model_runner.py, the least it derives
+constexpr std::int64_t kClipMaxNewTokens = 4096;    // SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
+constexpr double kInitNewTokenRatio = 0.7;          // SGLANG_INIT_NEW_TOKEN_RATIO
+constexpr double kMinNewTokenRatioFactor = 0.14;    // SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
+constexpr double kDecaySteps = 600;                 // SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS
+constexpr std::int64_t kRetractDecodeSteps = 20;    // SGLANG_RETRACT_DECODE_STEPS
+constexpr std::size_t kLongestQueueToSort = 128;    // SchedulePolicy._determine_active_policy
 constexpr RequestId kNobody = -1;
 
 /// Prompts before decodes: whenever the queue's head may be admitted, an iteration takes prompts
@@ -94,10 +94,9 @@ class Sglang : public Scheduler {
   }
 
   [[nodiscard]] std::string describe() const override {
-    std::string text = fmt::format("sglang, {}, max_running_requests {}",
-                                   longest_prefix_ ? "longest cached prefix first"
-                                                   : words_of(order_),
-                                   max_seqs_);
+    std::string text =
+        fmt::format("sglang, {}, max_running_requests {}",
+                    longest_prefix_ ? "longest cached prefix first" : words_of(order_), max_seqs_);
     text += chunk_ == kNoChunks ? std::string{", prompts whole"}
                                 : fmt::format(", chunked_prefill_size {}", chunk_);
     if (conservativeness_ != 1) text += fmt::format(", conservativeness {}", conservativeness_);
@@ -149,8 +148,7 @@ class Sglang : public Scheduler {
 
   bool prefill(BatchBuilder& batch) {
     if ((full_ || batch.waiting() == 0) && chunked_ == kNobody) return false;
-    const std::int64_t decoding =
-        std::ssize(batch.running()) - (chunked_ == kNobody ? 0 : 1);
+    const std::int64_t decoding = std::ssize(batch.running()) - (chunked_ == kNobody ? 0 : 1);
     if (decoding >= max_seqs_ && chunked_ == kNobody) {
       full_ = true;
       return false;
@@ -162,8 +160,8 @@ class Sglang : public Scheduler {
     if (chunked_ != kNobody) {
       const RequestId id = chunked_;
       const Sequence& s = batch.sequence(id);
-      const auto tokens = static_cast<std::int32_t>(
-          std::min<std::int64_t>(s.to_compute(), chunk_left));
+      const auto tokens =
+          static_cast<std::int32_t>(std::min<std::int64_t>(s.to_compute(), chunk_left));
       if (!batch.schedule(id, tokens)) {
         // Of a method whose prompts take more on their way than in the end: decodes go on first.
         batch.preempt(id, {.to_back = false, .keeps_generated = false});

@@ -48,11 +48,11 @@ class Trtllm : public Scheduler {
         max_model_len_{site.max_model_len},
         block_{site.block_tokens} {
     const Stack& stack = *site.stack;
-    max_seqs_ = spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs
-                                                                  : kMaxBatchSize);
+    max_seqs_ =
+        spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs : kMaxBatchSize);
     const std::int64_t tokens = stack.prefill_chunk > 0 ? stack.prefill_chunk : kMaxNumTokens;
-    budget_ = spec.max_num_batched_tokens.value_or(
-        chunked_ ? tokens : std::max(tokens, max_model_len_));
+    budget_ =
+        spec.max_num_batched_tokens.value_or(chunked_ ? tokens : std::max(tokens, max_model_len_));
     expect_at_least(kName, "max_num_seqs", max_seqs_, 1);
     expect_at_least(kName, "max_num_batched_tokens", budget_, chunked_ ? block_ : 1);
     if (!chunked_ && budget_ < max_model_len_) {

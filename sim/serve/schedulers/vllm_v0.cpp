@@ -47,8 +47,8 @@ class VllmV0 : public Scheduler {
         swaps_{spec.swap.value_or(false)},
         block_{site.block_tokens} {
     const Stack& stack = *site.stack;
-    max_seqs_ = spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs
-                                                                  : kMaxNumSeqs);
+    max_seqs_ =
+        spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs : kMaxNumSeqs);
     const std::int64_t tokens =
         stack.prefill_chunk > 0 ? stack.prefill_chunk : kMaxNumBatchedTokens;
     budget_ = spec.max_num_batched_tokens.value_or(
@@ -139,18 +139,15 @@ class VllmV0 : public Scheduler {
 
   /// Running sequences, by their order; who leaves leaves from the end.
   void run(BatchBuilder& batch) {
-    line_.clear();
+    line_.assign(batch.running().begin(), batch.running().end());
     bool prefills = false;
-    for (const RequestId id : batch.running()) {
-      if (batch.sequence(id).prefills()) {
-        prefills = true;
-      } else {
-        line_.push_back(id);
-      }
-    }
-    if (prefills) {
-      for (const RequestId id : batch.running()) {
-        if (batch.sequence(id).prefills()) line_.push_back(id);
+    if (chunked_) {
+      line_.clear();
+      for (const bool half_done : {false, true}) {
+        for (const RequestId id : batch.running()) {
+          if (batch.sequence(id).prefills() == half_done) line_.push_back(id);
+        }
+        if (!half_done) prefills = line_.size() < batch.running().size();
       }
     }
     if (order_ == QueueOrder::kPriority) {

@@ -1,0 +1,251 @@
+// Three requests and a tiny pool for each scheduler, iteration by iteration, solved by hand.
+
+#include <string>
+#include <vector>
+
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/scheduling.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::PlanObserver;
+using test::request;
+using test::SmallService;
+
+using Plans = std::vector<std::string>;
+
+Request declares(Request r, std::int32_t tokens) {
+  r.declared_tokens = tokens;
+  return r;
+}
+
+struct Run {
+  Plans plans;
+  ServeResult result;
+};
+
+Run run(SmallService service) {
+  PlanObserver observer{service.block_tokens};
+  service.observer = &observer;
+  service.scheduler.prefix_caching = service.scheduler.prefix_caching.value_or(false);
+  Run out{.plans = {}, .result = service.run()};
+  out.plans = observer.plans;
+  return out;
+}
+
+SmallService tiny(std::int64_t blocks, std::int64_t block_tokens, SchedulerSpec scheduler) {
+  return {.blocks = blocks,
+          .block_tokens = block_tokens,
+          .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
+          .scheduler = std::move(scheduler)};
+}
+
+TEST_CASE("vllm-v0: prompts first and alone, the last to run leaves for a block") {
+  // Six blocks of four tokens.
+  SmallService service = tiny(6, 4, {.name = "vllm-v0"});
+  service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
+  // 1: two, two and one blocks. 2: C takes the sixth for its fifth token. 3: A's eighth token has
+  // room in its own block, yet one has to be free: C leaves with six tokens known. 4: they take two
+  // blocks, a prompt's batch; C's third token ends it. 5: A takes a block, B ends. 6: A ends.
+  const Run anew = run(service);
+  CHECK(anew.plans == Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "2:6", "0:1 1:1", "0:1"});
+  CHECK(anew.result.preemptions == 1);
+  CHECK(anew.result.recomputed_tokens == 5);
+
+  // To host memory. 4: A takes a block, one is left; C needs its two and one to go on. 5: B has
+  // ended and left two more: C comes back and decodes beside A.
+  service.scheduler.swap = true;
+  service.host_memory = 1_MiB;
+  const Run swapped = run(service);
+  CHECK(swapped.plans == Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "0:1 1:1", "0:1 2:1"});
+  CHECK(swapped.result.recomputed_tokens == 0);
+  // Two blocks of 4 KiB over 25 GB/s, out in the third and back in the fifth iteration.
+  const auto& ends = swapped.result.iteration_ends[0];
+  const double moved = 2 * 4096 / 25e9;
+  CHECK(to_seconds(ends[2] - ends[1]).count() == test::rel(1e-3 + moved));
+  CHECK(to_seconds(ends[3] - ends[2]).count() == test::rel(1e-3));
+  CHECK(to_seconds(ends[4] - ends[3]).count() == test::rel(1e-3 + moved));
+}
+
+TEST_CASE("vllm-v0 in chunks: decodes, then chunks, then new prompts") {
+  SmallService service =
+      tiny(10, 4, {.name = "vllm-v0", .max_num_batched_tokens = 8, .chunked_prefill = true});
+  service.trace.requests = {request(0, 6, 2), request(0, 7, 2), request(0, 3, 1)};
+  const Run r = run(service);
+  CHECK(r.plans == Plans{"0:6 1:2", "0:1 1:5 2:2", "1:1 2:1"});
+  // Of three blocks A has two: B's prompt wants two, though its first chunk has room in one. Beside
+  // B a token of C is computed in the third block, and thrown away as B wants one to touch.
+  service.blocks = 3;
+  const Run tight = run(service);
+  CHECK(tight.plans == Plans{"0:6", "0:1", "1:7 2:1", "1:1", "2:3"});
+  CHECK(tight.result.recomputed_tokens == 1);
+}
+
+TEST_CASE("vllm-v0 keeps a watermark of whole blocks free of new prompts") {
+  // floor(0.2 * 9) = 1: A and B leave one of nine, C has to wait until they have ended.
+  SmallService service = tiny(9, 4, {.name = "vllm-v0", .watermark = 0.2});
+  service.trace.requests = {request(0, 15, 2), request(0, 15, 2), request(0, 4, 1)};
+  CHECK(run(service).plans == Plans{"0:15 1:15", "0:1 1:1", "2:4"});
+  service.scheduler.watermark = 0.0;
+  CHECK(run(service).plans == Plans{"0:15 1:15 2:4", "0:1 1:1"});
+}
+
+TEST_CASE("vllm-v0 asks for a free block even where the last has room") {
+  // 33 + 64 - 1 tokens: six blocks of 16 each, 24 in all, and one to touch.
+  SmallService service{.blocks = 24, .scheduler = {.name = "vllm-v0"}};
+  for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 33, 64));
+  CHECK(run(service).result.preemptions > 0);
+  service.blocks = 25;
+  const Run one_more = run(service);
+  CHECK(one_more.result.preemptions == 0);
+  CHECK(one_more.result.peak_blocks == 24);
+}
+
+TEST_CASE("vllm-v0 by priority: the first in the queue takes the place of who comes after it") {
+  SmallService service =
+      tiny(100, 4, {.name = "vllm-v0", .order = QueueOrder::kPriority, .max_num_seqs = 1});
+  service.trace.requests = {request(0, 6, 3), request(1.5e-3, 5, 2)};
+  service.trace.requests[0].priority = 1;
+  CHECK(run(service).plans == Plans{"0:6", "0:1", "1:5", "1:1", "0:8"});
+  service.trace.requests[0].priority = 0;
+  CHECK(run(service).plans == Plans{"0:6", "0:1", "0:1", "1:5", "1:1"});
+}
+
+TEST_CASE("sglang: prompts first, by an estimate of what is to come") {
+  SmallService service = tiny(40, 1, {.name = "sglang", .max_num_batched_tokens = 12});
+  service.max_model_len = 30;
+  service.trace.requests = {declares(request(0, 10, 6), 8), declares(request(0, 10, 8), 8),
+                            declares(request(0, 8, 3), 4)};
+  // 1: A, and two tokens of B: 10 + 8 fit in 30 beside A's 8. 2: the rest of B; C's 8 + 4 do not
+  // fit in 20 beside B's 8 and 0.7 of A's 7. 3 to 7: decodes; A ends. 8: the decode finds that
+  // somebody has left. 9: C's 12 beside B's last token. 10: B ends, 11: C ends.
+  CHECK(run(service).plans == Plans{"0:10 1:2", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
+                                    "0:1 1:1", "1:1", "2:8", "1:1 2:1", "2:1"});
+  // Whole prompts: A, then B's 18 beside A's 8 in 30; C's 12 beside 16 in 20 not.
+  service.scheduler = {.name = "sglang", .chunked_prefill = false};
+  CHECK(run(service).plans.front() == "0:10 1:10");
+}
+
+TEST_CASE("sglang retracts who generated least, to the end of the queue") {
+  SmallService service = tiny(26, 1, {.name = "sglang", .conservativeness = 0.0});
+  service.max_model_len = 26;
+  service.trace.requests = {declares(request(0, 8, 8), 8), declares(request(1.5e-3, 8, 8), 8)};
+  // B's 8 + 8 tokens fit into the 17 that A's nine leave, nothing being kept for A. Two tokens an
+  // iteration: after four, one of the nine is left, and A takes it; B has generated less than A.
+  // It comes back when A has ended.
+  const Run r = run(service);
+  CHECK(r.plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1",
+                         "0:1", "1:13", "1:1", "1:1"});
+  CHECK(r.result.preemptions == 1);
+  CHECK(r.result.recomputed_tokens == 12);
+  // Its prompt stays in the radix tree, what it generated does not.
+  service.scheduler.prefix_caching = true;
+  CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
+                                    "0:1", "0:1", "1:5", "1:1", "1:1"});
+}
+
+TEST_CASE("sglang with lpm serves the longest cached prefix first") {
+  SmallService service =
+      tiny(100, 1, {.name = "sglang", .max_num_seqs = 1, .prefix_caching = true, .policy = "lpm"});
+  service.trace.prefix_block = 4;
+  service.trace.prefix_ids = {1, 2, 3, 4, 1, 5, 1, 2};
+  service.trace.requests = {request(0, 8, 2), request(0.5e-3, 8, 1), request(0.5e-3, 8, 1),
+                            request(0.5e-3, 8, 1)};
+  for (int i = 0; i < 4; ++i) {
+    service.trace.requests[static_cast<std::size_t>(i)].prefix_first = 2 * i;
+    service.trace.requests[static_cast<std::size_t>(i)].prefix_count = 2;
+  }
+  // The last shares seven tokens with the first, the one before it four, the second none.
+  CHECK(run(service).plans == Plans{"0:8", "0:1", "3:1", "2:4", "1:8"});
+  service.scheduler.policy = "fcfs";
+  CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "2:4", "3:1"});
+}
+
+TEST_CASE("trtllm reserves what is declared before a request starts") {
+  SmallService service = tiny(8, 4, {.name = "trtllm", .max_num_batched_tokens = 16});
+  service.max_model_len = 16;
+  service.trace.requests = {declares(request(0, 6, 3), 6), declares(request(0, 6, 5), 10),
+                            declares(request(0, 3, 2), 2)};
+  // Reserved are three, four and two of eight blocks: C starts when A has ended.
+  const Run r = run(service);
+  CHECK(r.plans == Plans{"0:6 1:6", "0:1 1:1", "0:1 1:1", "1:1 2:3", "1:1 2:1"});
+  CHECK(r.result.preemptions == 0);
+  // Who declares nothing may go to the longest sequence: 16 tokens, four blocks.
+  service.trace.requests[1].declared_tokens = 0;
+  service.trace.requests[2].declared_tokens = 0;
+  CHECK(run(service).plans == Plans{"0:6 1:6", "0:1 1:1", "0:1 1:1", "1:1 2:3", "1:1 2:1"});
+  service.blocks = 10;
+  CHECK(run(service).plans.front() == "0:6 1:6");
+  service.blocks = 11;
+  CHECK(run(service).plans.front() == "0:6 1:6 2:3");
+}
+
+TEST_CASE("trtllm cuts contexts at whole blocks") {
+  SmallService service = tiny(20, 4, {.name = "trtllm", .max_num_batched_tokens = 8});
+  service.trace.requests = {request(0, 5, 2), request(0, 10, 1)};
+  // Three tokens are less than a block; seven are one.
+  CHECK(run(service).plans == Plans{"0:5", "0:1 1:4", "1:6"});
+  service.scheduler = {.name = "trtllm", .max_num_batched_tokens = 11, .chunked_prefill = false};
+  CHECK(run(service).plans == Plans{"0:5", "0:1 1:10"});
+}
+
+TEST_CASE("trtllm at most utilization pauses the last one started") {
+  SmallService service = tiny(5, 4, {.name = "trtllm", .policy = "max-utilization"});
+  service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
+  // 1: all five blocks. 2: C's fifth token has none: paused. 3: its five tokens want two, one is
+  // free. 4: A takes it, B ends. 5: C starts anew beside A's last token.
+  const Run r = run(service);
+  CHECK(r.plans == Plans{"0:6 1:5 2:4", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 2:5", "2:1"});
+  CHECK(r.result.preemptions == 1);
+  CHECK(r.result.recomputed_tokens == 4);
+}
+
+TEST_CASE("what a scheduler does not have is refused with what it has") {
+  const auto refuses = [](SchedulerSpec spec, const char* message) {
+    SmallService service{.scheduler = std::move(spec)};
+    service.trace.requests = {request(0, 600, 5)};
+    CHECK_THROWS_WITH_AS((void)service.run(), doctest::Contains(message), InputError);
+  };
+  refuses({.name = "vllm-v1", .swap = true},
+          "scheduler vllm-v1: swap: not an option of it (it has "
+          "max_num_batched_tokens, max_num_seqs, ");
+  refuses({.name = "vllm-v0", .long_prefill_token_threshold = 4}, "watermark, swap");
+  refuses({.name = "sglang", .watermark = 0.1}, "policy, conservativeness");
+  refuses({.name = "trtllm", .batch = 3}, "scheduler trtllm: batch");
+  refuses({.name = "trtllm", .policy = "max-utilisation"}, "did you mean \"max-utilization\"");
+  refuses({.name = "sglang", .policy = "lof"}, "fcfs");
+  refuses({.name = "sglang", .order = QueueOrder::kShortestDeclared},
+          "it serves first come first served, by priority");
+  refuses({.name = "vllm-v0", .order = QueueOrder::kPriority, .chunked_prefill = true}, "order");
+  refuses({.name = "sglang", .order = QueueOrder::kPriority, .policy = "lpm"}, "lpm");
+  refuses({.name = "vllm-v0", .swap = true}, "host memory");
+  refuses({.name = "vllm-v0", .max_num_batched_tokens = 500}, "longest sequence's 605");
+  refuses({.name = "vllm-v0",
+           .max_num_batched_tokens = 100,
+           .chunked_prefill = true,
+           .prefix_caching = true},
+          "multiple of the block's 16");
+  refuses({.name = "vllm-v0", .watermark = 1.0}, "share in [0, 1)");
+  refuses({.name = "vllm-v0", .max_num_seqs = 0}, "at least 1, got 0");
+  refuses({.name = "sglang", .conservativeness = -1.0}, "at least 0, got -1");
+  refuses({.name = "trtllm", .max_num_batched_tokens = 8}, "at least 16, got 8");
+  refuses({.name = "trtllm", .max_num_batched_tokens = 500, .chunked_prefill = false}, "605");
+  SmallService service{.scheduler = {.name = "static", .max_num_seqs = 4}, .stack = "hf-sdpa"};
+  CHECK_THROWS_WITH_AS((void)service.run(), doctest::Contains("it has batch"), InputError);
+}
+
+TEST_CASE("stacks run their own program's scheduler") {
+  for (const char* stack : {"vllm", "vllm-v0", "sglang", "trtllm"}) {
+    SmallService service{.stack = stack};
+    service.trace.requests = {request(0, 60, 5)};
+    const ServeResult r = service.run();
+    CHECK(r.completed == 1);
+    CHECK(r.scheduler.starts_with(std::string{stack} == "vllm" ? "vllm-v1" : stack));
+    CHECK(r.scheduler.ends_with(std::string{stack} == "vllm-v0" ? "off" : "on"));
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
