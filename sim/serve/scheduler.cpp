@@ -10,18 +10,15 @@ namespace kvsim {
 namespace {
 
 using Name = std::string_view;
-constexpr std::array kVllmV1Options{Name{"max_num_batched_tokens"},
-                                    Name{"max_num_seqs"},
-                                    Name{"long_prefill_token_threshold"},
-                                    Name{"chunked_prefill"},
-                                    Name{"prefix_caching"},
-                                    Name{"watermark"}};
-constexpr std::array kVllmV0Options{Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},
-                                    Name{"chunked_prefill"},        Name{"prefix_caching"},
-                                    Name{"watermark"},              Name{"swap"}};
-constexpr std::array kSglangOptions{Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},
-                                    Name{"chunked_prefill"},        Name{"prefix_caching"},
-                                    Name{"policy"},                 Name{"conservativeness"}};
+constexpr std::array kVllmV1Options{
+    Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},   Name{"long_prefill_token_threshold"},
+    Name{"chunked_prefill"},        Name{"prefix_caching"}, Name{"watermark"}};
+constexpr std::array kVllmV0Options{
+    Name{"max_num_batched_tokens"}, Name{"max_num_seqs"}, Name{"chunked_prefill"},
+    Name{"prefix_caching"},         Name{"watermark"},    Name{"swap"}};
+constexpr std::array kSglangOptions{
+    Name{"max_num_batched_tokens"}, Name{"max_num_seqs"}, Name{"chunked_prefill"},
+    Name{"prefix_caching"},         Name{"policy"},       Name{"conservativeness"}};
 constexpr std::array kTrtllmOptions{Name{"max_num_batched_tokens"}, Name{"max_num_seqs"},
                                     Name{"chunked_prefill"}, Name{"prefix_caching"},
                                     Name{"policy"}};

@@ -12,7 +12,8 @@
 namespace kvsim {
 namespace {
 
-/// Members of the spec that are set, by name.
+/// Members of the spec that ask for something, by name: who wants no swap and no prefix cache asks
+/// for nothing.
 std::vector<std::string_view> set_options(const SchedulerSpec& spec) {
   std::vector<std::string_view> names;
   const auto add = [&](std::string_view name, bool set) {
@@ -22,10 +23,10 @@ std::vector<std::string_view> set_options(const SchedulerSpec& spec) {
   add("max_num_seqs", spec.max_num_seqs.has_value());
   add("long_prefill_token_threshold", spec.long_prefill_token_threshold.has_value());
   add("chunked_prefill", spec.chunked_prefill.has_value());
-  add("prefix_caching", spec.prefix_caching.has_value());
+  add("prefix_caching", spec.prefix_caching.value_or(false));
   add("batch", spec.batch.has_value());
   add("watermark", spec.watermark.has_value());
-  add("swap", spec.swap.has_value());
+  add("swap", spec.swap.value_or(false));
   add("policy", spec.policy.has_value());
   add("conservativeness", spec.conservativeness.has_value());
   return names;

@@ -1,8 +1,8 @@
 // Prints what the serving simulator costs on this machine: a 20,000-request Poisson trace (6 a
 // second, about 1000 prompt and 200 output tokens) through vLLM's V1 scheduler with Llama-2-7B on
 // A100-80GB, every inter-token gap kept; then how the cost of an iteration and of a token goes from
-// 1,000 requests on, and what each scheduler costs. Exits 1 where the trace takes more processor time or memory than the gates.
-// Not a test. `bench_serve N` adds a run of N requests.
+// 1,000 requests on, and what each scheduler costs. Exits 1 where the trace takes more processor
+// time or memory than the gates. Not a test. `bench_serve N` adds a run of N requests.
 
 #include <cmath>
 #include <cstdlib>

@@ -36,7 +36,7 @@ constexpr std::int64_t kMaxNumTokens = 8192;  // likewise
 ///
 /// Micro batch: generations take a token each of max_num_tokens, then contexts in order; a context
 /// that does not fit whole takes a chunk of whole blocks, or waits where contexts are not chunked.
-/// The first that gets nothing ends the batch. What the prefix cache holds is not counted.
+/// The first that gets nothing ends the batch. Tokens that the prefix cache holds are not counted.
 ///
 /// Other than there: what outgrows the length it declared waits until others end.
 class Trtllm : public Scheduler {
