@@ -67,6 +67,11 @@ TEST_CASE("vllm-v0: prompts first and alone, the last to run leaves for a block"
   CHECK(to_seconds(ends[2] - ends[1]).count() == test::rel(1e-3 + moved));
   CHECK(to_seconds(ends[3] - ends[2]).count() == test::rel(1e-3));
   CHECK(to_seconds(ends[4] - ends[3]).count() == test::rel(1e-3 + moved));
+
+  // A prompt for which there is room waits until the swapped one is back.
+  service.trace.requests.push_back(request(2.5e-3, 2, 1));
+  CHECK(run(service).plans ==
+        Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "0:1 1:1", "0:1 2:1", "3:2"});
 }
 
 TEST_CASE("vllm-v0 in chunks: decodes, then chunks, then new prompts") {
@@ -81,6 +86,16 @@ TEST_CASE("vllm-v0 in chunks: decodes, then chunks, then new prompts") {
   const Run tight = run(service);
   CHECK(tight.plans == Plans{"0:6", "0:1", "1:7 2:1", "1:1", "2:3"});
   CHECK(tight.result.recomputed_tokens == 1);
+}
+
+TEST_CASE("vllm-v0 in chunks: a prompt's blocks are its own from its first chunk on") {
+  SmallService service =
+      tiny(5, 4, {.name = "vllm-v0", .max_num_batched_tokens = 5, .chunked_prefill = true});
+  service.trace.requests = {request(0, 4, 6), request(0, 12, 1)};
+  // B's three of five blocks count from 1 on. 2: A takes the fifth. 3: A has none to touch, and B
+  // leaves; in 4 it begins again, in 5 it leaves again; in 6 A takes a third block. 7: A has ended.
+  CHECK(run(service).plans ==
+        Plans{"0:4 1:1", "0:1 1:4", "0:1", "0:1 1:4", "0:1", "0:1", "1:5", "1:5", "1:2"});
 }
 
 TEST_CASE("vllm-v0 keeps a watermark of whole blocks free of new prompts") {
@@ -146,6 +161,34 @@ TEST_CASE("sglang retracts who generated least, to the end of the queue") {
                                     "0:1", "0:1", "1:5", "1:1", "1:1"});
 }
 
+TEST_CASE("sglang: who is retracted waits behind the queue, and the estimate is set anew") {
+  SmallService service = tiny(26, 1, {.name = "sglang", .conservativeness = 0.0});
+  service.max_model_len = 26;
+  service.trace.requests = {declares(request(0, 8, 8), 8), declares(request(1.5e-3, 8, 8), 8),
+                            declares(request(4.5e-3, 4, 2), 7)};
+  // As above, until B is retracted in the eighth: the ratio is then (6 + 20) / 9, at most 1. C's
+  // 4 + 7 do not fit in 12 beside A's last token. When A has ended C goes first, and B's 13 + 3 do
+  // not fit in 22 beside C's 7.
+  CHECK(run(service).plans == Plans{"0:8", "0:1", "1:8", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 1:1",
+                                    "0:1", "0:1", "2:4", "2:1", "1:13", "1:1", "1:1"});
+}
+
+TEST_CASE("sglang: a prefix that is taken from what may be evicted is memory too") {
+  SmallService service = tiny(40, 1, {.name = "sglang", .prefix_caching = true});
+  service.max_model_len = 40;
+  service.trace.prefix_block = 4;
+  service.trace.prefix_ids = {1, 2, 3, 4, 1, 2, 3, 4, 5};
+  service.trace.requests = {request(0, 16, 1), declares(request(0.5e-3, 10, 10), 10),
+                            declares(request(1.5e-3, 20, 1), 8)};
+  service.trace.requests[0].prefix_count = 4;
+  service.trace.requests[2].prefix_first = 4;
+  service.trace.requests[2].prefix_count = 5;
+  // 30 are free, 16 of them the first one's prompt. Of C's 20 tokens four are to be computed, which
+  // with eight to come and 6.3 of B's nine fit in 30; but not when the 16 may not be evicted.
+  CHECK(run(service).plans == Plans{"0:16", "1:10", "1:1", "1:1", "1:1", "1:1", "1:1", "1:1", "1:1",
+                                    "1:1", "1:1", "2:4"});
+}
+
 TEST_CASE("sglang with lpm serves the longest cached prefix first") {
   SmallService service =
       tiny(100, 1, {.name = "sglang", .max_num_seqs = 1, .prefix_caching = true, .policy = "lpm"});
@@ -182,6 +225,16 @@ TEST_CASE("trtllm reserves what is declared before a request starts") {
   CHECK(run(service).plans.front() == "0:6 1:6 2:3");
 }
 
+TEST_CASE("trtllm counts what is reserved anew when others run") {
+  SmallService service = tiny(8, 4, {.name = "trtllm"});
+  service.max_model_len = 20;
+  service.trace.requests = {declares(request(0, 4, 2), 4), declares(request(0.5e-3, 4, 3), 16),
+                            declares(request(1.5e-3, 4, 1), 12)};
+  // Of eight blocks the first reserves two, the second five beside it. When the first has ended
+  // the third's four do not fit beside those five.
+  CHECK(run(service).plans == Plans{"0:4", "0:1 1:4", "1:1", "1:1", "2:4"});
+}
+
 TEST_CASE("trtllm cuts contexts at whole blocks") {
   SmallService service = tiny(20, 4, {.name = "trtllm", .max_num_batched_tokens = 8});
   service.trace.requests = {request(0, 5, 2), request(0, 10, 1)};
@@ -200,6 +253,16 @@ TEST_CASE("trtllm at most utilization pauses the last one started") {
   CHECK(r.plans == Plans{"0:6 1:5 2:4", "0:1 1:1", "0:1 1:1", "0:1 1:1", "0:1 2:5", "2:1"});
   CHECK(r.result.preemptions == 1);
   CHECK(r.result.recomputed_tokens == 4);
+}
+
+TEST_CASE("trtllm at most utilization: a context's blocks are its own from its first chunk on") {
+  SmallService service =
+      tiny(5, 4, {.name = "trtllm", .max_num_batched_tokens = 10, .policy = "max-utilization"});
+  service.trace.requests = {request(0, 19, 1), request(0, 2, 1)};
+  // Two of ten tokens are left, and three of five blocks, which the first one will want.
+  CHECK(run(service).plans == Plans{"0:8", "0:8", "0:3", "1:2"});
+  service.blocks = 6;
+  CHECK(run(service).plans == Plans{"0:8 1:2", "0:8", "0:3"});
 }
 
 TEST_CASE("what a scheduler does not have is refused with what it has") {
