@@ -173,6 +173,50 @@ TEST_CASE("sglang: who is retracted waits behind the queue, and the estimate is 
                                     "0:1", "0:1", "2:4", "2:1", "1:13", "1:1", "1:1"});
 }
 
+TEST_CASE("sglang: who ends with its prompt makes room before the next batch") {
+  SmallService service = tiny(40, 1, {.name = "sglang"});
+  service.max_model_len = 30;
+  service.trace.requests = {declares(request(0, 10, 1), 8), declares(request(0, 10, 5), 8),
+                            declares(request(0, 8, 3), 4)};
+  // C's 12 do not fit in 20 beside the 16 of A and B; in 30 beside 4.9 of B they do, at once.
+  CHECK(run(service).plans == Plans{"0:10 1:10", "2:8", "1:1 2:1", "1:1 2:1", "1:1", "1:1"});
+}
+
+TEST_CASE("sglang: the estimate falls with every decode, and starts anew on an idle server") {
+  SmallService service = tiny(660, 1, {.name = "sglang"});
+  service.max_model_len = 660;
+  // After 300 decodes 0.399 of the 339 tokens to come are kept beside 310 of 660: 214.7 are left
+  // for a prompt of ten and what it declares.
+  for (const std::int32_t more : {204, 205}) {
+    service.trace.requests = {declares(request(0, 10, 400), 640),
+                              declares(request(300.5e-3, 10, 2), more)};
+    CHECK(run(service).plans[301] == (more == 204 ? "1:10" : "0:1"));
+  }
+  // 0.7 of 639 once more: 202.7 of 650.
+  for (const std::int32_t more : {192, 193}) {
+    service.trace.requests = {request(0, 10, 310), declares(request(10, 10, 400), 640),
+                              declares(request(10.0005, 10, 2), more)};
+    const Plans plans = run(service).plans;
+    CHECK(plans[310] == "1:10");
+    CHECK(plans[311] == (more == 192 ? "2:10" : "1:1"));
+  }
+}
+
+TEST_CASE("sglang: a batch of prompts, and what a request is taken to generate, are bounded") {
+  SmallService service = tiny(30000, 1, {.name = "sglang", .chunked_prefill = false});
+  service.max_model_len = 30000;
+  // 16384 tokens a batch, but for one alone.
+  for (int i = 0; i < 3; ++i) {
+    service.trace.requests.push_back(declares(request(0, 8000, 1), 1));
+  }
+  service.trace.requests.push_back(declares(request(0, 20000, 1), 1));
+  CHECK(run(service).plans == Plans{"0:8000 1:8000", "2:8000", "3:20000"});
+  // 17000 and 4096 of its 12998 fit beside 0.7 of 4096 of the other's 20000.
+  service.trace.requests = {declares(request(0, 10, 2), 20000),
+                            declares(request(0.5e-3, 17000, 1), 20000)};
+  CHECK(run(service).plans == Plans{"0:10", "1:17000", "0:1"});
+}
+
 TEST_CASE("sglang: a prefix that is taken from what may be evicted is memory too") {
   SmallService service = tiny(40, 1, {.name = "sglang", .prefix_caching = true});
   service.max_model_len = 40;
@@ -263,6 +307,14 @@ TEST_CASE("trtllm at most utilization: a context's blocks are its own from its f
   CHECK(run(service).plans == Plans{"0:8", "0:8", "0:3", "1:2"});
   service.blocks = 6;
   CHECK(run(service).plans == Plans{"0:8 1:2", "0:8", "0:3"});
+}
+
+TEST_CASE("trtllm at most utilization: a decode takes no block that a context will want") {
+  SmallService service =
+      tiny(5, 4, {.name = "trtllm", .max_num_batched_tokens = 8, .policy = "max-utilization"});
+  service.trace.requests = {request(0, 7, 4), request(0, 12, 1)};
+  // 3: A's ninth token wants a block; the two that are free are B's, which is paused.
+  CHECK(run(service).plans == Plans{"0:7", "0:1 1:4", "0:1", "0:1", "1:8", "1:4"});
 }
 
 TEST_CASE("what a scheduler does not have is refused with what it has") {

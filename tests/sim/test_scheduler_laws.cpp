@@ -173,6 +173,39 @@ TEST_CASE("no scheduler stops where the cache holds half to twice what is wanted
   }
 }
 
+/// Nobody waits, and nobody who runs is left out but for a batch of prompts alone.
+class BusyObserver : public CheckingObserver {
+ public:
+  void planned(const IterationView& v) override {
+    CheckingObserver::planned(v);
+    KVSIM_CHECK(v.waiting == 0, "{} wait though there is room for all", v.waiting);
+    if (v.plan.size() == v.running.size()) return;
+    for (const Planned& p : v.plan) {
+      KVSIM_CHECK((*v.sequences)[static_cast<std::size_t>(p.id)].prefills(),
+                  "request {} decodes while others are left out", p.id);
+    }
+    ++prompts_alone;
+  }
+  std::int64_t prompts_alone = 0;
+};
+
+TEST_CASE("where there is room for all nobody waits, and whoever runs is in every iteration") {
+  for (Variant v : variants(1000)) {
+    INFO(v.name);
+    v.spec.max_num_batched_tokens.reset();
+    BusyObserver observer;
+    SmallService service = service_of(v, 4000);
+    service.trace = test::random_trace(13, 150, 60, 60, 40);
+    service.observer = &observer;
+    const ServeResult r = service.run();
+    CHECK(r.completed == 150);
+    CHECK(r.preemptions == 0);
+    const bool prompts_first =
+        v.spec.name == "sglang" || (v.spec.name == "vllm-v0" && !*v.spec.chunked_prefill);
+    CHECK((observer.prompts_alone > 0) == prompts_first);
+  }
+}
+
 TEST_CASE("nobody starves who came first where the first come is served first") {
   for (const Variant& v : variants(6)) {
     if (v.spec.order != QueueOrder::kFcfs) continue;

@@ -220,10 +220,6 @@ class Sglang : public Scheduler {
         break;
       }
       reserve += static_cast<double>(more);
-      if (static_cast<double>(batch.free_units()) <= reserve) {
-        full_ = true;
-        break;
-      }
     }
     return taken > 0;
   }
