@@ -64,16 +64,20 @@ std::string points_csv(const RunReport& report) {
   }
   constexpr std::array kOom{"step", "tokens", "phase", "requested", "free"};
   std::string out = "point";
-  for (const std::string& column : columns) out += "," + csv_field(column);
+  for (const std::string& column : columns) out.append(",").append(csv_field(column));
   out += ",oom_step,oom_tokens,oom_phase,oom_requested_bytes,oom_free_bytes\n";
   for (std::size_t i = 0; i < points.size(); ++i) {
     out += fmt::format("{}", i);
     for (const std::string& column : columns) {
       const auto found = points[i].find(column);
-      out += "," + (found == points[i].end() ? std::string{} : value_field(*found));
+      out += ',';
+      if (found != points[i].end()) out += value_field(*found);
     }
     const ordered_json& oom = points[i].at("oom");
-    for (const char* key : kOom) out += "," + (oom.is_null() ? "" : value_field(oom.at(key)));
+    for (const char* key : kOom) {
+      out += ',';
+      if (!oom.is_null()) out += value_field(oom.at(key));
+    }
     out += "\n";
   }
   return out;
