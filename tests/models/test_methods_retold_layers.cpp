@@ -133,8 +133,7 @@ int compare_pyramid(const WholeTrace& whole, const Params& params,
   return compared;
 }
 
-TEST_CASE(
-    "pyramidinfer's layers hold what a plain telling holds after every step of a real trace") {
+TEST_CASE("pyramidinfer's layers hold what a plain telling holds after every step") {
   CHECK(compare_pyramid(sample(), {}, {}) >= 30);
   const Params total{{"growth", std::string{"total"}}};
   CHECK(compare_pyramid(sample(), total, {.total = true}) >= 80);
