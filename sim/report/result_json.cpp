@@ -352,6 +352,7 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace,
                       {"rel_error_p99", number_or_null(method.rel_error_p99)},
                       {"cosine_mean", number_or_null(method.cosine_mean)},
                       {"retained_mass_mean", number_or_null(method.retained_mass_mean)},
+                      {"best_mass_mean", number_or_null(method.best_mass_mean)},
                       {"oracle_mass_gap", number_or_null(gap.mass)},
                       {"oracle_error_ratio", number_or_null(gap.error_ratio)},
                       {"closed_form_bytes_final", nullptr}};
