@@ -18,13 +18,17 @@ struct PrefillChunk {
   bool last = false;        // the prompt ends here: a token is sampled, the method compresses
 };
 
-/// Sequences that decode one token each, as the layers of one law see them (LayerColumn::law).
+/// Sequences that decode, as the layers of one law see them (MixedStepCost::law_layers).
 struct DecodeLoad {
-  double attended =
-      0;            // entries per stored head attended, the new ones included; a sum over sequences
-  double held = 0;  // entries held after the step; likewise
+  double attended = 0;         // entries per stored head, the new ones included; sum over sequences
+  double held = 0;             // entries held after the step; likewise
   std::int64_t evicting = 0;   // sequences whose method compresses in this step
   std::int64_t rewriting = 0;  // of these, those whose survivors are all written anew
+  /// Of the others, those whose window is full: the new entry takes the slot of the one that
+  /// leaves. Asked for on stacks alone whose caches grow by copying.
+  std::int64_t sliding = 0;
+
+  friend bool operator==(const DecodeLoad&, const DecodeLoad&) = default;
 };
 
 /// One iteration of an engine with continuous batching.
@@ -32,7 +36,25 @@ struct MixedStep {
   std::int64_t decodes = 0;           // sequences that decode
   std::span<const DecodeLoad> loads;  // [laws]; ignored where decodes is 0
   std::span<const PrefillChunk> chunks;
+  /// New tokens of each decoding sequence: more than one where a draft's proposals are verified.
+  /// Each is a row of the projections and of the logits; a sequence's cache is read once for all,
+  /// and what the method does beside that it does for each.
+  std::int64_t decode_tokens = 1;
+
+  [[nodiscard]] std::int64_t rows() const;     // tokens that go through the layers
+  [[nodiscard]] std::int64_t sampled() const;  // tokens drawn: each decoding one, each prompt's end
 };
+
+/// A stage of a pipeline: layers [first, last) of the model, and what stands before and after all.
+struct LayerRange {
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+  bool embedding = true;
+  bool head = true;  // final norm, logits, sampling; with it what stands between steps
+};
+[[nodiscard]] LayerRange all_layers(const Llm& llm);
+/// Hidden states that `rows` tokens hand from one stage of a pipeline to the next.
+[[nodiscard]] Bytes stage_boundary_bytes(const CostInput& in, std::int64_t rows);
 
 /// Work of an iteration, for MFU and MBU.
 struct MixedCost {
@@ -42,20 +64,30 @@ struct MixedCost {
 };
 
 /// An engine iteration costed as what it is: all tokens of decodes and chunks go through one set of
-/// projections; decode attention is over a ragged batch; each chunk attends to its own prefix; the
-/// output projection takes sampled positions alone. Parts that depend on the number of rows alone
-/// are worked out once a number; attention is asked of its kernel's form (or of the roofline) with
-/// the mean length of the ragged batch.
+/// projections; decode attention is over a ragged batch; each chunk attends to its own prefix, all
+/// in one kernel; the output projection takes sampled positions alone. Parts that depend on the
+/// number of rows alone are worked out once a number; attention is asked of its kernel's form (or
+/// of the roofline) with the means of the ragged batch: entries attended of decodes, tokens of
+/// chunks and the prefix that gives as many pairs of query and key.
 ///
 /// `in` is of one GPU (tensor_shard) and its batch is ignored; its method is one settled for a
-/// typical prompt: its coefficients stand for all. Not for several threads at once.
+/// typical prompt: its coefficients stand for all. What a method does at a prompt's end it does for
+/// the whole prompt; further passes over it (prefill_passes) are passes of its own. The roofline is
+/// copied; what `in` and the roofline point at outlives it. Not for several threads at once.
+///
+/// Left out: imbalance within a batch (means stand for all), tensors beside those of the rows.
 class MixedStepCost {
  public:
   MixedStepCost(const CostInput& in, const Roofline& roofline);
+  /// One stage of a pipeline. Laws are those of the whole model, whichever layers are in it; a
+  /// stage has the host's time of a step and of its own layers.
+  MixedStepCost(const CostInput& in, const Roofline& roofline, const LayerRange& layers);
   MixedStepCost(MixedStepCost&&) noexcept;
   MixedStepCost& operator=(MixedStepCost&&) noexcept;
   ~MixedStepCost();
 
+  /// Errors: ContractError for a step without tokens or with fewer loads than laws; InputError
+  /// where a prompt ends whose size the method does not know.
   [[nodiscard]] MixedCost cost(const MixedStep& step);
   /// Laws that `loads` is to have: 1 where the method's layers are alike and no layer has a window
   /// of its own.
@@ -75,5 +107,6 @@ class MixedStepCost {
 /// The same iteration as graphs, one after another: what MixedStepCost reduces, for tests and
 /// explanations.
 [[nodiscard]] Step mixed_step(const CostInput& in, const MixedStep& step);
+[[nodiscard]] Step mixed_step(const CostInput& in, const MixedStep& step, const LayerRange& layers);
 
 }  // namespace kvsim
