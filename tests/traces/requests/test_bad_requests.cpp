@@ -63,7 +63,7 @@ TEST_CASE("what is no text is refused: NUL, broken UTF-8, UTF-16") {
   CHECK(parse_requests(std::string{"\xEF\xBB\xBF"} + kHead + "1,2,3\n", "f").requests.size() == 1);
 }
 
-TEST_CASE("columns that are missing, twice, unknown; no layout at all; nothing") {
+TEST_CASE("columns that are missing, twice, unknown, no layout at all, nothing") {
   CHECK(why("arrival_s,prompt_tokens\n1,2\n") ==
         "f:1: expected a column \"output_tokens\" (layout of plain), got "
         "\"arrival_s,prompt_tokens\"");

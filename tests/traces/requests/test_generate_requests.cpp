@@ -58,7 +58,7 @@ TEST_CASE("open loops: rate and CV of the gaps") {
   }
 }
 
-TEST_CASE("equal seeds, equal bytes; another seed, other requests; arrivals heed no lengths") {
+TEST_CASE("equal seeds, equal bytes, another seed, other requests, arrivals that heed no lengths") {
   const GeneratorSpec spec = open_loop(ArrivalKind::kGamma, 6.0, 2.0, 500);
   CHECK(text_of(generate_requests(spec, 1)) == text_of(generate_requests(spec, 1)));
   CHECK(text_of(generate_requests(spec, 1)) != text_of(generate_requests(spec, 2)));

@@ -67,7 +67,7 @@ TEST_CASE("streams: unit means, deviations, and the standard's first word") {
   }
 }
 
-TEST_CASE("streams: golden first values; name and seed each make another stream") {
+TEST_CASE("streams: golden first values, name and seed each make another stream") {
   // 10000th word of a default-seeded engine, which the standard fixes ([rand.predef]).
   std::mt19937_64 engine;
   engine.discard(9999);

@@ -156,7 +156,7 @@ TEST_CASE("windows, limits, caps") {
   CHECK_THROWS_AS(transform_requests(t, {.from = Seconds{10.0}}, 0), InputError);
 }
 
-TEST_CASE("rates scale arrivals and no pauses; repeats follow at the mean gap") {
+TEST_CASE("rates scale arrivals and no pauses, repeats follow at the mean gap") {
   RequestTrace t = plain("0,10,1,a,\n4,20,2,b,\n2,30,3,a,0\n");
   transform_requests(t, {.repeat = 2, .rate_scale = 2.0}, 0);
   // span 4 s, one gap of 4 s: the copy begins at 8 s; all that at twice the rate
