@@ -450,7 +450,7 @@ TEST_CASE("DMS drops what its bits say, a window later") {
   }
 }
 
-TEST_CASE("DMC accumulates as a plain telling does; without accumulation it is the full cache") {
+TEST_CASE("DMC accumulates as a plain telling does, without accumulation it is the full cache") {
   for (const std::int64_t tokens : {1, 31, 257}) {
     for (const std::int64_t prompt : {std::int64_t{1}, (tokens + 1) / 2, tokens}) {
       for (const double share : {0.0, 0.4, 1.0}) {

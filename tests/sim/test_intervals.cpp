@@ -77,7 +77,7 @@ TEST_CASE("intervals: every stack's hold the figures, the ideal one's promise no
   }
 }
 
-TEST_CASE("intervals: asked for, they change nothing else; nominal times have none") {
+TEST_CASE("intervals: asked for, they change nothing else, nominal times have none") {
   Case c{"hf-sdpa"};
   const StaticResult with = c.run();
   const StaticResult without = run_static(c.spec);

@@ -378,7 +378,7 @@ TEST_CASE("published figures find their point") {
       "/published/0/value: expected a size such as \"80 GiB\", got 335"));
 }
 
-TEST_CASE("a replay alone needs no points; its methods default to the points'") {
+TEST_CASE("a replay alone needs no points, its methods default to the points'") {
   const Files files{"replay"};
   files.write("t.safetensors", "");
   const Scenario alone = read_scenario(
