@@ -171,7 +171,7 @@ int run_sweep(const Arguments& arguments) {
                    "is of replays; keys of a scenario are varied by --vary /key=value,value");
     return run_scenario_sweep(arguments);
   }
-  if (!arguments.has("trace")) {
+  if (!arguments.has("trace") && !arguments.has("method")) {
     throw InputError{
         "sweep: expected a scenario file, or --trace FILE; `kvsim help sweep` shows how"};
   }
