@@ -1,0 +1,96 @@
+// Prints how many thread-steps a second the simulator runs on this machine. Not a test.
+
+#include <chrono>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "kernels/cuda_sim/kernel.hpp"
+
+namespace kvsim::on_sim {
+namespace {
+
+using cuda_sim::Buffer;
+using cuda_sim::Device;
+
+constexpr std::uint32_t kAll = 0xFFFFFFFFU;
+
+KVSIM_KERNEL copy(Span<const float> in, Span<float> out) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x * 4;
+  for (std::int64_t i = (blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x) * 4;
+       i < in.size; i += stride) {
+    kv::store16(out, i, kv::load16(in, i));
+  }
+}
+
+KVSIM_KERNEL scalar_copy(Span<const float> in, Span<float> out) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+       i < in.size; i += stride) {
+    kv::store(out, i, kv::load(in, i));
+  }
+}
+
+KVSIM_KERNEL shuffle_sum(Span<const float> in, Span<float> out) {
+  const std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+  float x = kv::load(in, i);
+  for (int round = 0; round < 8; ++round) {
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(kAll, x, d);
+  }
+  kv::store(out, i, x);
+}
+
+struct Tile {
+  SharedArray<float, 256> values;
+};
+
+KVSIM_KERNEL barriers(Span<const float> in, Span<float> out) {
+  auto& tile = kv::shared<Tile>();
+  const std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+  kv::store(tile.values, threadIdx.x, kv::load(in, i));
+  for (unsigned d = 128; d > 0; d /= 2) {
+    __syncthreads();
+    if (threadIdx.x < d) {
+      kv::store(tile.values, threadIdx.x,
+                kv::load(tile.values, threadIdx.x) + kv::load(tile.values, threadIdx.x + d));
+    }
+  }
+  __syncthreads();
+  kv::store(out, i, kv::load(tile.values, 0));
+}
+
+template <class Kernel>
+void measure(const char* name, Kernel kernel) {
+  constexpr std::int64_t kElements = 1 << 18;
+  Device device;
+  Buffer<float> in{device, "in", std::vector<float>(kElements, 1)};
+  Buffer<float> out{device, "out", kElements};
+  const auto once = [&] {
+    launch({&device}, name, {kElements / 256}, {256}, 0, kernel, span_of(std::as_const(in)),
+           span_of(out));
+  };
+  once();
+  const std::int64_t before = device.counters().steps;
+  double best = 1e9;
+  constexpr int kSamples = 7;
+  for (int i = 0; i < kSamples; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    once();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    best = took.count() < best ? took.count() : best;
+  }
+  const auto steps = static_cast<double>(device.counters().steps - before) / kSamples;
+  fmt::print("{:<28} {:8.1f} million thread-steps/s  ({:.1f} ns each)\n", name,
+             steps / best / 1e6, best / steps * 1e9);
+}
+
+}  // namespace
+}  // namespace kvsim::on_sim
+
+int main() {
+  using namespace kvsim::on_sim;  // NOLINT
+  measure("copy, 16 bytes", copy);
+  measure("copy, 4 bytes", scalar_copy);
+  measure("shuffles", shuffle_sum);
+  measure("shared tree with barriers", barriers);
+}
