@@ -1,4 +1,5 @@
-// Accesses: sites, cells and sectors. Every load and store of a simulated kernel comes through here.
+// Accesses: sites, cells and sectors. Every load and store of a simulated kernel comes through
+// here.
 
 #include <bit>
 
@@ -88,7 +89,8 @@ void Executor::access(Memory& memory, std::int64_t offset, std::uint32_t bytes, 
   const std::uint32_t site_id = site_of(where);
   threads_[thread_].site = static_cast<std::uint16_t>(site_id);
   ++counters_.steps;
-  if ((offset & (bytes - 1)) != 0) [[unlikely]] misaligned(memory, offset, bytes, where);
+  if ((offset & (bytes - 1)) != 0) [[unlikely]]
+    misaligned(memory, offset, bytes, where);
   if (kind == Cell::kAtomic) {
     ++(memory.shared ? counters_.shared_atomics : counters_.atomics);
   } else if (memory.shared) {
@@ -151,17 +153,15 @@ void Executor::conflict(Memory& memory, std::uint64_t& cell, std::uint64_t fresh
     return;
   }
   if (kind == before && kind != Cell::kWrite) {  // readers among themselves, atomics likewise
-    const Cell::Scope wider =
-        same_warp && scope != Cell::kBlock ? Cell::kWarp : Cell::kBlock;
+    const Cell::Scope wider = same_warp && scope != Cell::kBlock ? Cell::kWarp : Cell::kBlock;
     cell = Cell::pack(tick_, Cell::site(old), other, wider, kind);
     return;
   }
-  const std::string owner = scope == Cell::kThread ? thread_name(other)
-                            : scope == Cell::kWarp ? fmt::format("threads of warp {}, {} among them,",
-                                                                 other / kWarpSize,
-                                                                 thread_name(other))
-                                                   : fmt::format("several threads, {} among them,",
-                                                                 thread_name(other));
+  const std::string owner =
+      scope == Cell::kThread ? thread_name(other)
+      : scope == Cell::kWarp
+          ? fmt::format("threads of warp {}, {} among them,", other / kWarpSize, thread_name(other))
+          : fmt::format("several threads, {} among them,", thread_name(other));
   fault(FaultKind::kRace,
         fmt::format("a race on {}: {} by {} at {}, and {} by {} at {}, with no barrier between",
                     element(memory, offset), verb(before), owner, place(Cell::site(old)),
@@ -175,8 +175,8 @@ void Executor::out_of_bounds(const Memory* memory, std::int64_t index, std::int6
       count == 1 ? fmt::format("{}", index) : fmt::format("{} to {}", index, index + count - 1);
   fault(FaultKind::kOutOfBounds,
         fmt::format("element {} of \"{}\", which has {} of {} bytes, is {} by {} at {}", range,
-                    memory == nullptr ? "no memory" : memory->name, size, element_bytes,
-                    verb(kind), thread_name(thread_), place(site_of(where))));
+                    memory == nullptr ? "no memory" : memory->name, size, element_bytes, verb(kind),
+                    thread_name(thread_), place(site_of(where))));
 }
 
 void Executor::misaligned(const Memory& memory, std::int64_t offset, std::uint32_t bytes,

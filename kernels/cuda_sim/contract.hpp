@@ -10,9 +10,9 @@ namespace kvsim::cuda_sim {
 
 }  // namespace kvsim::cuda_sim
 
-#define KVSIM_LAUNCH_CHECK(condition, what)                                        \
-  do {                                                                             \
-    if (!(condition)) [[unlikely]] {                                               \
-      ::kvsim::cuda_sim::broken_promise(__FILE__, __LINE__, #condition, what);     \
-    }                                                                              \
+#define KVSIM_LAUNCH_CHECK(condition, what)                                    \
+  do {                                                                         \
+    if (!(condition)) [[unlikely]] {                                           \
+      ::kvsim::cuda_sim::broken_promise(__FILE__, __LINE__, #condition, what); \
+    }                                                                          \
   } while (false)

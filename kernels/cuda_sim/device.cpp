@@ -18,8 +18,8 @@ Storage::Storage(std::string name, std::int64_t bytes, std::int64_t element_byte
   const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
   const std::uintptr_t aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
   // The largest power of two that divides an element's size, four bytes at most.
-  const auto granule = static_cast<std::uint64_t>(
-      std::min<std::int64_t>(element_bytes & -element_bytes, 4));
+  const auto granule =
+      static_cast<std::uint64_t>(std::min<std::int64_t>(element_bytes & -element_bytes, 4));
   memory_.name = std::move(name);
   memory_.data = storage_.data() + (aligned - address);
   memory_.bytes = bytes;

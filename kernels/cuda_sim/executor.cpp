@@ -36,6 +36,91 @@ const char* name_of(WarpOp op) {
 
 }  // namespace
 
+// --- threads and fibers --------------------------------------------------------------------------
+
+inline void Executor::enter(std::uint32_t thread) {
+  thread_ = thread;
+  const Thread& t = threads_[thread];
+  running.thread = {t.x, t.y, t.z};
+  ++turn_;
+}
+
+inline std::uint32_t Executor::pick_next() {
+  Warp& warp = warps_[warp_];
+  if (warp.runnable == 0) return pick_from_next_pass();
+  const auto lane = static_cast<std::uint32_t>(std::countr_zero(warp.runnable));
+  warp.runnable &= warp.runnable - 1;
+  return warp_ * kWarpSize + lane;
+}
+
+inline void Executor::resume(std::uint32_t thread) {
+  enter(thread);
+  Thread& t = threads_[thread];
+  fibers_.switch_to(t.state == State::kUnstarted ? fibers_.take() : t.fiber);
+}
+
+inline void Executor::suspend() {
+  const std::uint32_t me = thread_;
+  threads_[me].fiber = fibers_.running();
+  const std::uint32_t next = pick_next();
+  if (next == me) {
+    enter(me);
+  } else {
+    resume(next);
+  }
+  threads_[me].state = State::kRunning;
+}
+
+std::uint32_t Executor::pick_from_next_pass() {
+  for (;;) {
+    ++segment_;
+    Warp& warp = warps_[warp_];
+    if (warp.waiting != 0) {
+      resolve(warp);
+    } else if (warp_ + 1 < warps_.size()) {
+      ++warp_;
+    } else if (at_barrier_ == 0) {
+      return kNone;
+    } else {
+      release_barrier();
+      warp_ = 0;
+    }
+    if (warps_[warp_].runnable != 0) return pick_next();
+  }
+}
+
+void Executor::work(void* self) { static_cast<Executor*>(self)->work_forever(); }
+
+void Executor::work_forever() {
+  for (;;) {
+    threads_[thread_].state = State::kRunning;
+    std::uint32_t next = kNone;
+    try {
+      kernel_(context_);
+      threads_[thread_].state = State::kDone;
+      Warp& warp = warps_[warp_];
+      warp.done |= lane_bit(thread_ % kWarpSize);
+      next = pick_next();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    // Outside the handler: a fiber that is left inside one would take its exception with it.
+    if (failure_ != nullptr) fibers_.switch_to(fibers_.home());
+    if (next != kNone && threads_[next].state == State::kUnstarted) {
+      enter(next);
+      continue;
+    }
+    fibers_.park(fibers_.running());
+    if (next == kNone) {
+      fibers_.switch_to(fibers_.home());
+    } else {
+      resume(next);
+    }
+  }
+}
+
+// --- launches ------------------------------------------------------------------------------------
+
 Executor::Executor() : fibers_{&Executor::work, this}, slots_(kSlots) {
   sites_.push_back({.where = {}, .accesses = {}, .more = {}});  // 0: a thread not seen anywhere yet
 }
@@ -90,7 +175,10 @@ void Executor::run(const LaunchShape& shape, void (*thread)(const void*), const 
   kernel_ = thread;
   context_ = context;
   ++counters_.launches;
-  running = {.executor = this, .thread = {}, .block = {}, .block_dim = shape.block,
+  running = {.executor = this,
+             .thread = {},
+             .block = {},
+             .block_dim = shape.block,
              .grid_dim = shape.grid};
   const std::uint64_t blocks = shape.grid.count();
   for (std::uint64_t block = 0; block < blocks && failure_ == nullptr; ++block) run_block(block);
@@ -127,86 +215,6 @@ void Executor::run_block(std::uint64_t block) {
   counters_.threads += n_threads_;
   ++counters_.blocks;
   resume(pick_next());
-}
-
-// --- threads and fibers --------------------------------------------------------------------------
-
-void Executor::enter(std::uint32_t thread) {
-  thread_ = thread;
-  const Thread& t = threads_[thread];
-  running.thread = {t.x, t.y, t.z};
-  ++turn_;
-}
-
-void Executor::work(void* self) { static_cast<Executor*>(self)->work_forever(); }
-
-void Executor::work_forever() {
-  for (;;) {
-    threads_[thread_].state = State::kRunning;
-    std::uint32_t next = kNone;
-    try {
-      kernel_(context_);
-      threads_[thread_].state = State::kDone;
-      Warp& warp = warps_[warp_];
-      warp.done |= lane_bit(thread_ % kWarpSize);
-      next = pick_next();
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-    // Outside the handler: a fiber that is left inside one would take its exception with it.
-    if (failure_ != nullptr) fibers_.switch_to(fibers_.home());
-    if (next != kNone && threads_[next].state == State::kUnstarted) {
-      enter(next);
-      continue;
-    }
-    fibers_.park(fibers_.running());
-    if (next == kNone) {
-      fibers_.switch_to(fibers_.home());
-    } else {
-      resume(next);
-    }
-  }
-}
-
-void Executor::resume(std::uint32_t thread) {
-  enter(thread);
-  Thread& t = threads_[thread];
-  fibers_.switch_to(t.state == State::kUnstarted ? fibers_.take() : t.fiber);
-}
-
-void Executor::suspend() {
-  const std::uint32_t me = thread_;
-  threads_[me].fiber = fibers_.running();
-  const std::uint32_t next = pick_next();
-  if (next == me) {
-    enter(me);
-  } else {
-    resume(next);
-  }
-  threads_[me].state = State::kRunning;
-}
-
-std::uint32_t Executor::pick_next() {
-  for (;;) {
-    Warp& warp = warps_[warp_];
-    if (warp.runnable != 0) {
-      const auto lane = static_cast<std::uint32_t>(std::countr_zero(warp.runnable));
-      warp.runnable &= warp.runnable - 1;
-      return warp_ * kWarpSize + lane;
-    }
-    ++segment_;
-    if (warp.waiting != 0) {
-      resolve(warp);
-      continue;
-    }
-    if (warp_ + 1 < warps_.size()) {
-      ++warp_;
-      continue;
-    }
-    if (at_barrier_ == 0) return kNone;
-    release_barrier();
-    warp_ = 0;
-  }
 }
 
 // --- barriers ------------------------------------------------------------------------------------
@@ -271,8 +279,8 @@ std::uint64_t Executor::warp_op(WarpOp op, std::uint32_t mask, std::uint64_t val
     warp.alike = true;
   } else {
     const auto first = static_cast<std::uint32_t>(std::countr_zero(warp.waiting));
-    warp.alike = warp.alike && warp.op[first] == op && warp.mask[first] == mask &&
-                 warp.site[first] == site;
+    warp.alike =
+        warp.alike && warp.op[first] == op && warp.mask[first] == mask && warp.site[first] == site;
   }
   warp.waiting |= lane_bit(lane);
   warp.op[lane] = op;
@@ -420,9 +428,8 @@ void Executor::fault_divergent(const Warp& warp) {
         warp.site[l] == warp.site[lane]) {
       continue;
     }
-    fault(FaultKind::kDivergentWarp,
-          fmt::format("{}, but lane {}, {}, {}", asks, l, thread_name(base + l),
-                      whereabouts(base + l)));
+    fault(FaultKind::kDivergentWarp, fmt::format("{}, but lane {}, {}, {}", asks, l,
+                                                 thread_name(base + l), whereabouts(base + l)));
   }
   fault(FaultKind::kDivergentWarp, asks);
 }

@@ -25,15 +25,29 @@ struct Dim3 {
 };
 
 inline constexpr std::uint32_t kWarpSize = 32;
-inline constexpr std::uint32_t kMaxThreads = 1024;                  // of a block
-inline constexpr std::int64_t kMaxStaticShared = 48 * 1024;         // of a block
-inline constexpr std::int64_t kMaxSharedBytes = 227 * 1024;         // sm_90; static and dynamic
+inline constexpr std::uint32_t kMaxThreads = 1024;           // of a block
+inline constexpr std::int64_t kMaxStaticShared = 48 * 1024;  // of a block
+inline constexpr std::int64_t kMaxSharedBytes = 227 * 1024;  // sm_90; static and dynamic
 inline constexpr std::uint32_t kAllLanes = 0xFFFFFFFFU;
 
 enum class WarpOp : std::uint8_t {
-  kShuffle, kShuffleUp, kShuffleDown, kShuffleXor,
-  kBallot, kAny, kAll, kSync,
-  kAddSigned, kAddUnsigned, kMinSigned, kMinUnsigned, kMaxSigned, kMaxUnsigned, kAnd, kOr, kXor
+  kShuffle,
+  kShuffleUp,
+  kShuffleDown,
+  kShuffleXor,
+  kBallot,
+  kAny,
+  kAll,
+  kSync,
+  kAddSigned,
+  kAddUnsigned,
+  kMinSigned,
+  kMinUnsigned,
+  kMaxSigned,
+  kMaxUnsigned,
+  kAnd,
+  kOr,
+  kXor
 };
 
 struct LaunchShape {
@@ -125,11 +139,13 @@ class Executor {
   static void work(void* self);
   void work_forever();
   void run_block(std::uint64_t block);
-  void enter(std::uint32_t thread);
-  void resume(std::uint32_t thread);
-  void suspend();
+  // Inline: see FiberPool::switch_to.
+  [[gnu::always_inline]] void enter(std::uint32_t thread);
+  [[gnu::always_inline]] void resume(std::uint32_t thread);
+  [[gnu::always_inline]] void suspend();
   /// The next thread to run; kNone when the block is done.
-  std::uint32_t pick_next();
+  [[gnu::always_inline]] std::uint32_t pick_next();
+  std::uint32_t pick_from_next_pass();
   void resolve(Warp& warp);
   void complete(Warp& warp, std::uint32_t lanes);
   void release_barrier();

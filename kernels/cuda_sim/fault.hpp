@@ -8,13 +8,13 @@ namespace kvsim::cuda_sim {
 
 /// What a kernel did wrong.
 enum class FaultKind : std::uint8_t {
-  kBarrier,         // a barrier that not every thread of the block reaches
-  kOutOfBounds,     // an access outside its span
-  kMisaligned,      // an access not aligned to its own size
-  kUninitialised,   // a read of memory that nothing wrote
-  kRace,            // two threads, one address, a write, no barrier between
-  kDivergentWarp,   // a lane of the mask does not take part in a warp operation
-  kLaunch,          // a launch that no device would take
+  kBarrier,        // a barrier that not every thread of the block reaches
+  kOutOfBounds,    // an access outside its span
+  kMisaligned,     // an access not aligned to its own size
+  kUninitialised,  // a read of memory that nothing wrote
+  kRace,           // two threads, one address, a write, no barrier between
+  kDivergentWarp,  // a lane of the mask does not take part in a warp operation
+  kLaunch,         // a launch that no device would take
 };
 
 /// The kernel is wrong. The message names kernel, block, thread and line, and for faults between

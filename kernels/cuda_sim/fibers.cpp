@@ -21,16 +21,15 @@ constexpr std::size_t kStackBytes = 128 * 1024;  // committed page by page, as t
 constexpr std::size_t kColours = 32;
 constexpr std::size_t kColourBytes = 128;
 
-/// One pool runs at a time on a thread; the entry of a new fiber learns from this whose it is.
-thread_local FiberPool* entering = nullptr;
-
 boost::context::protected_fixedsize_stack stacks() {
   return boost::context::protected_fixedsize_stack{kStackBytes};
 }
 
 }  // namespace
 
-FiberPool::FiberPool(Body body, void* context) : body_{body}, context_{context} {}
+FiberPool::FiberPool(Body body, void* context) : body_{body}, context_{context} {
+  home_.pool = this;
+}
 
 FiberPool::~FiberPool() {
   auto allocator = stacks();
@@ -56,6 +55,7 @@ Fiber* FiberPool::take() {
   }
   all_.push_back(std::make_unique<Fiber>());
   Fiber& fiber = *all_.back();
+  fiber.pool = this;
   fiber.colour = (all_.size() - 1) % kColours * kColourBytes;
   auto allocator = stacks();
   fiber.stack = allocator.allocate();
@@ -79,10 +79,20 @@ void FiberPool::abandon() {
   }
 }
 
-void FiberPool::arrived(boost::context::detail::transfer_t from) {
-  auto* left = static_cast<Fiber*>(from.data);
-  left->at = from.fctx;
+void FiberPool::enter(boost::context::detail::transfer_t from) {
+  // Who switched here belongs to the same pool.
+  FiberPool* pool = static_cast<Fiber*>(from.data)->pool;
+  pool->arrived(from);
+  pool->body_(pool->context_);
+}
+
 #if defined(__SANITIZE_ADDRESS__)
+
+void FiberPool::leaving(Fiber* from, Fiber* to) {
+  __sanitizer_start_switch_fiber(&from->fake_stack, to->bottom, to->usable);
+}
+
+void FiberPool::entered(Fiber* left) {
   const void* bottom = nullptr;
   std::size_t usable = 0;
   __sanitizer_finish_switch_fiber(running_->fake_stack, &bottom, &usable);
@@ -90,23 +100,13 @@ void FiberPool::arrived(boost::context::detail::transfer_t from) {
     home_.bottom = bottom;
     home_.usable = usable;
   }
-#endif
 }
 
-void FiberPool::enter(boost::context::detail::transfer_t from) {
-  FiberPool* pool = entering;
-  pool->arrived(from);
-  pool->body_(pool->context_);
-}
+#else
 
-void FiberPool::switch_to(Fiber* to) {
-  Fiber* from = running_;
-  running_ = to;
-  entering = this;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&from->fake_stack, to->bottom, to->usable);
+void FiberPool::leaving(Fiber*, Fiber*) {}
+void FiberPool::entered(Fiber*) {}
+
 #endif
-  arrived(boost::context::detail::jump_fcontext(to->at, from));
-}
 
 }  // namespace kvsim::cuda_sim

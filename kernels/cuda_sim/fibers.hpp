@@ -9,12 +9,21 @@
 
 namespace kvsim::cuda_sim {
 
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kTellSanitizer = true;  // AddressSanitizer has to be told of each switch
+#else
+inline constexpr bool kTellSanitizer = false;
+#endif
+
+class FiberPool;
+
 /// A stack and where it stands. Switching is boost::context's jump_fcontext, which
-/// boost::context::fiber wraps: with the wrapper a switch from fiber to fiber takes twice as long,
-/// and a kernel with shuffles is little else than switches.
+/// boost::context::fiber wraps: a fiber of the wrapper can only be resumed by moving it, and a
+/// kernel with shuffles is little else than switches.
 struct Fiber {
   boost::context::detail::fcontext_t at = nullptr;
   boost::context::stack_context stack;
+  FiberPool* pool = nullptr;
   std::size_t colour = 0;  // bytes by which the first frame stands lower
   // What AddressSanitizer has to be told of a switch.
   const void* bottom = nullptr;
@@ -43,13 +52,16 @@ class FiberPool {
   /// The thread's own stack.
   [[nodiscard]] Fiber* home() { return &home_; }
   [[nodiscard]] Fiber* running() { return running_; }
-  /// Goes on where `to` stands; returns when something switches back.
-  void switch_to(Fiber* to);
+  /// Goes on where `to` stands; returns when something switches back. Inline, as all on the way to
+  /// it: after a switch the processor foretells no return rightly, so each call costs a stall.
+  [[gnu::always_inline]] void switch_to(Fiber* to);
 
  private:
   static void enter(boost::context::detail::transfer_t from);
   void start(Fiber& fiber);
-  void arrived(boost::context::detail::transfer_t from);
+  [[gnu::always_inline]] void arrived(boost::context::detail::transfer_t from);
+  void leaving(Fiber* from, Fiber* to);
+  void entered(Fiber* left);
 
   Body body_;
   void* context_;
@@ -58,5 +70,18 @@ class FiberPool {
   std::vector<std::unique_ptr<Fiber>> all_;
   std::vector<Fiber*> idle_;
 };
+
+inline void FiberPool::arrived(boost::context::detail::transfer_t from) {
+  auto* left = static_cast<Fiber*>(from.data);
+  left->at = from.fctx;
+  if constexpr (kTellSanitizer) entered(left);
+}
+
+inline void FiberPool::switch_to(Fiber* to) {
+  Fiber* from = running_;
+  running_ = to;
+  if constexpr (kTellSanitizer) leaving(from, to);
+  arrived(boost::context::detail::jump_fcontext(to->at, from));
+}
 
 }  // namespace kvsim::cuda_sim

@@ -2,15 +2,15 @@
 
 // kernels/cuda_sim/kernel.hpp for nvcc: the same names over CUDA's own. Nothing is checked.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 #include "kernels/cuda_sim/contract.hpp"
 
@@ -31,9 +31,7 @@ struct Span {
   T* data = nullptr;
   std::int64_t size = 0;
 
-  __host__ __device__ operator Span<const T>() const
-    requires(!std::is_const_v<T>)
-  {
+  __host__ __device__ operator Span<const T>() const requires(!std::is_const_v<T>) {
     return {data, size};
   }
 };

@@ -2,13 +2,13 @@
 
 // kernels/cuda_sim/kernel.hpp for the simulator: CUDA's names as functions that call the executor.
 
-#include <math.h>  // NOLINT: CUDA has expf in the global namespace
-
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <source_location>
 #include <type_traits>
+
+#include <math.h>  // NOLINT: CUDA has expf in the global namespace
 
 #include "kernels/cuda_sim/contract.hpp"
 #include "kernels/cuda_sim/device.hpp"
@@ -68,8 +68,7 @@ inline std::uint64_t warp_op(cuda_sim::WarpOp op, std::uint32_t mask, std::uint6
 template <class T>
 T shuffle(cuda_sim::WarpOp op, std::uint32_t mask, T value, std::uint32_t operand, int width,
           std::source_location where) {
-  const std::uint32_t parameter =
-      (static_cast<std::uint32_t>(width) << 16U) | (operand & 0xFFFFU);
+  const std::uint32_t parameter = (static_cast<std::uint32_t>(width) << 16U) | (operand & 0xFFFFU);
   return from_bits<T>(warp_op(op, mask, to_bits(value), parameter, where));
 }
 
@@ -219,8 +218,8 @@ template <class T>
 Vec16<std::remove_const_t<T>> load16(Span<T> from, std::int64_t i, KVSIM_SITE) {
   using Vector = Vec16<std::remove_const_t<T>>;
   Vector value;
-  std::memcpy(&value,
-              detail::checked(from, i, Vector::kSize, cuda_sim::Cell::kRead, where), sizeof value);
+  std::memcpy(&value, detail::checked(from, i, Vector::kSize, cuda_sim::Cell::kRead, where),
+              sizeof value);
   return value;
 }
 template <class T>
@@ -277,8 +276,8 @@ S& shared() {
 template <class T>
 Span<T> dynamic_shared() {
   constexpr std::size_t kGranule = sizeof(T) < 4 ? sizeof(T) : 4;
-  auto& memory = cuda_sim::running.executor->dynamic_shared(
-      static_cast<unsigned>(std::countr_zero(kGranule)));
+  auto& memory =
+      cuda_sim::running.executor->dynamic_shared(static_cast<unsigned>(std::countr_zero(kGranule)));
   return {reinterpret_cast<T*>(memory.data), memory.bytes / static_cast<std::int64_t>(sizeof(T)),
           &memory};
 }

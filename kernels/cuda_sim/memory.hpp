@@ -39,7 +39,9 @@ struct Cell {
   static constexpr std::uint32_t thread(std::uint64_t c) {
     return static_cast<std::uint32_t>(c >> kThreadShift) & 0x3FFU;
   }
-  static constexpr Scope scope(std::uint64_t c) { return static_cast<Scope>(c >> kScopeShift & 3U); }
+  static constexpr Scope scope(std::uint64_t c) {
+    return static_cast<Scope>(c >> kScopeShift & 3U);
+  }
   static constexpr Kind kind(std::uint64_t c) { return static_cast<Kind>(c >> kKindShift & 3U); }
   static constexpr bool written(std::uint64_t c) { return (c & kWritten) != 0; }
 };

@@ -61,11 +61,8 @@ TEST_CASE("sectors: a warp's 128 bytes are 4 of them, strided they are one a lan
   const auto in = ramp(32 * 64);
   // 32 floats together are 4 sectors of 32 bytes; every second float touches 8, every eighth a
   // sector of its own; beyond that it stays at 32.
-  for (const auto& [stride, sectors] : {std::pair<std::int64_t, std::int64_t>{1, 4},
-                                        {2, 8},
-                                        {8, 32},
-                                        {64, 32},
-                                        {0, 1}}) {
+  for (const auto& [stride, sectors] :
+       {std::pair<std::int64_t, std::int64_t>{1, 4}, {2, 8}, {8, 32}, {64, 32}, {0, 1}}) {
     Device device;
     Buffer<float> from{device, "in", in};
     Buffer<float> to{device, "out", 32};
@@ -133,7 +130,8 @@ KVSIM_KERNEL shuffles(Span<std::int32_t> out) {
   kv::store(out, 192 + threadIdx.x, static_cast<std::int32_t>(__ballot_sync(kAll, lane % 3 == 0)));
   kv::store(out, 224 + threadIdx.x, __any_sync(kAll, lane == 7) ? 1 : 0);
   kv::store(out, 256 + threadIdx.x, __all_sync(kAll, lane != 7) ? 1 : 0);
-  kv::store(out, 288 + threadIdx.x, static_cast<std::int32_t>(__reduce_max_sync(kAll, 7U * threadIdx.x)));
+  kv::store(out, 288 + threadIdx.x,
+            static_cast<std::int32_t>(__reduce_max_sync(kAll, 7U * threadIdx.x)));
 }
 
 TEST_CASE("shuffles, votes and reductions give what CUDA's definition says") {
@@ -176,8 +174,8 @@ TEST_CASE("parts of a warp may diverge, each within its mask, and meet again") {
   Buffer<std::int32_t> out{device, "out", 32};
   launch({&device}, "halves", {1}, {32}, 0, halves_apart, span_of(out));
   const auto v = out.download();
-  CHECK(v[0] == 3 * 120 + 32);   // 0 + … + 15 = 120
-  CHECK(v[31] == 376 + 32);      // 16 + … + 31 = 376
+  CHECK(v[0] == 3 * 120 + 32);  // 0 + … + 15 = 120
+  CHECK(v[31] == 376 + 32);     // 16 + … + 31 = 376
 }
 
 // --- shared memory, barriers, atomics ------------------------------------------------------------
@@ -252,8 +250,8 @@ TEST_CASE("atomics: sums, extremes, exchange, and no race among themselves") {
   Buffer<std::uint32_t> bins{device, "bins", std::vector<std::uint32_t>(8, 0)};
   Buffer<float> sum{device, "sum", std::vector<float>(1, 0)};
   Buffer<std::uint32_t> extremes{device, "extremes", std::vector<std::uint32_t>{999, 0, 77, 5}};
-  launch({&device}, "histogram", {3}, {96}, 0, histogram, span_of(std::as_const(in)),
-         span_of(bins), span_of(sum), span_of(extremes));
+  launch({&device}, "histogram", {3}, {96}, 0, histogram, span_of(std::as_const(in)), span_of(bins),
+         span_of(sum), span_of(extremes));
   std::vector<std::uint32_t> expected(8, 0);
   for (const std::uint32_t x : values) ++expected[x % 8];
   CHECK(bins.download() == expected);
@@ -307,8 +305,8 @@ TEST_CASE("half and bfloat16 convert as models/math does, every pattern there an
       FAIL_CHECK("bfloat16 ", bits);
     }
   }
-  CHECK(kv::from_float<kv::Half>(1.0F + 0x1p-11F).bits == 0x3C00);      // ties to even: down
-  CHECK(kv::from_float<kv::Half>(1.0F + 0x3p-11F).bits == 0x3C02);      // and up
+  CHECK(kv::from_float<kv::Half>(1.0F + 0x1p-11F).bits == 0x3C00);  // ties to even: down
+  CHECK(kv::from_float<kv::Half>(1.0F + 0x3p-11F).bits == 0x3C02);  // and up
   CHECK(kv::from_float<kv::BFloat16>(1.0F + 0x1p-8F).bits == 0x3F80);
 }
 
@@ -343,9 +341,9 @@ TEST_CASE("a run is like another: counts and bits, on new memory and after a fau
   CHECK(run(one, 100'000).first == first.first);
   CHECK(run(one, 3).second == first.second);
   Buffer<float> small{one, "small", std::vector<float>(3, 0)};
-  CHECK_THROWS_AS(launch({&one}, "mixed", {1}, {256}, 0, mixed, span_of(std::as_const(small)),
-                         span_of(small)),
-                  cuda_sim::KernelFault);
+  CHECK_THROWS_AS(
+      launch({&one}, "mixed", {1}, {256}, 0, mixed, span_of(std::as_const(small)), span_of(small)),
+      cuda_sim::KernelFault);
   CHECK(run(one, 7).second == first.second);
   CHECK(run(one, 7).first == first.first);
   Device two;
@@ -355,13 +353,12 @@ TEST_CASE("a run is like another: counts and bits, on new memory and after a fau
 TEST_CASE("a launch that no device takes is refused") {
   Device device;
   Buffer<std::int64_t> out{device, "out", 1};
-  for (const auto& [grid, block, shared] :
-       {std::tuple<Dim3, Dim3, std::int64_t>{{1}, {1025}, 0},
-        {{1}, {0}, 0},
-        {{1}, {1, 1, 65}, 0},
-        {{1, 65536}, {1}, 0},
-        {{0}, {1}, 0},
-        {{1}, {1}, 300'000}}) {
+  for (const auto& [grid, block, shared] : {std::tuple<Dim3, Dim3, std::int64_t>{{1}, {1025}, 0},
+                                            {{1}, {0}, 0},
+                                            {{1}, {1, 1, 65}, 0},
+                                            {{1, 65536}, {1}, 0},
+                                            {{0}, {1}, 0},
+                                            {{1}, {1}, 300'000}}) {
     CHECK_THROWS_AS(launch({&device}, "x", grid, block, shared, write_linear_index, span_of(out)),
                     cuda_sim::KernelFault);
   }

@@ -141,8 +141,7 @@ TEST_CASE("what is no race is not called one") {
   Device device;
   Buffer<float> out{device, "out", std::vector<float>(65, 0)};
   Buffer<float> other{device, "other", 64};
-  CHECK_NOTHROW(
-      launch({&device}, "fine", {4}, {64}, 0, no_races, span_of(out), span_of(other)));
+  CHECK_NOTHROW(launch({&device}, "fine", {4}, {64}, 0, no_races, span_of(out), span_of(other)));
 }
 
 KVSIM_KERNEL off_by_one(Span<const float> in, Span<float> out) {
@@ -267,8 +266,7 @@ TEST_CASE("a barrier that one thread never reaches: who waits where, who left wh
   CHECK(fault.kind() == FaultKind::kBarrier);
   INFO(fault.what());
   CHECK(contains(fault.what(), "thread (0,0,0) waits at the barrier of " + at(kBarrierLine)));
-  CHECK(contains(fault.what(),
-                 "thread (50,0,0) left the kernel, last seen at " + at(kLeftLine)));
+  CHECK(contains(fault.what(), "thread (50,0,0) left the kernel, last seen at " + at(kLeftLine)));
   const auto apart =
       fault_of([&] { launch({&device}, "apart", {1}, {64}, 0, two_barriers, span_of(out)); });
   CHECK(apart.kind() == FaultKind::kBarrier);
@@ -311,12 +309,11 @@ TEST_CASE("divergent shuffles: who asks, and what the missing lane does instead"
       fault_of([&] { launch({&device}, "half", {1}, {64}, 0, half_a_warp, span_of(out)); });
   INFO(fault.what());
   CHECK(contains(fault.what(), "thread (0,0,0) waits at " + at(kShuffleLine)));
-  CHECK(contains(fault.what(), "lane 16, thread (16,0,0), left the kernel, last seen at " +
-                                   at(kAfterLine)));
+  CHECK(contains(fault.what(),
+                 "lane 16, thread (16,0,0), left the kernel, last seen at " + at(kAfterLine)));
   // A block of 48 threads has half a second warp.
-  const auto short_warp =
-      fault_of([&] { launch({&device}, "short", {1}, {48}, 0, shuffle_orders_nothing,
-                            span_of(out)); });
+  const auto short_warp = fault_of(
+      [&] { launch({&device}, "short", {1}, {48}, 0, shuffle_orders_nothing, span_of(out)); });
   INFO(short_warp.what());
   CHECK(short_warp.kind() != FaultKind::kLaunch);
 }
