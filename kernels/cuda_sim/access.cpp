@@ -139,8 +139,9 @@ void Executor::conflict(Memory& memory, std::uint64_t& cell, std::uint64_t fresh
     if (kind == before) {
       cell = fresh;
     } else if (kind == Cell::kRead) {
-      // The write stays on record. After an atomic, so that atomics of others now conflict.
-      cell = Cell::pack(tick_, Cell::site(old), thread_, Cell::kThread, Cell::kWrite);
+      // The write stays on record, with its time: a __syncwarp may lie between. So does an atomic,
+      // as a write, since atomics of others conflict with this read.
+      cell = Cell::pack(Cell::tick(old), Cell::site(old), thread_, Cell::kThread, Cell::kWrite);
     } else {
       cell = Cell::pack(tick_, Cell::site(fresh), thread_, Cell::kThread, Cell::kWrite);
     }

@@ -37,7 +37,7 @@ struct Span {
 };
 
 template <class T, int N>
-struct SharedArray {
+struct alignas(16) SharedArray {
   T elements[N];
 
   __device__ operator Span<T>() { return {elements, N}; }

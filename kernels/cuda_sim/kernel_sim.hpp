@@ -148,9 +148,9 @@ struct Span {
   }
 };
 
-/// Storage of an element in shared memory: members of a struct that kv::shared gives.
+/// N elements in shared memory: a member of a struct that kv::shared gives. Aligned for load16.
 template <class T, int N>
-struct SharedArray {
+struct alignas(16) SharedArray {
   T elements[static_cast<std::size_t>(N)];  // NOLINT: what CUDA lays out
 
   operator Span<T>() {  // NOLINT: an array is a span of itself
