@@ -31,7 +31,10 @@ struct Span {
   T* data = nullptr;
   std::int64_t size = 0;
 
-  __host__ __device__ operator Span<const T>() const requires(!std::is_const_v<T>) {
+  template <class U>  // a plain operator Span<const T> is said never to be called where T is const
+  __host__ __device__ operator Span<U>() const
+    requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
+  {
     return {data, size};
   }
 };
@@ -128,7 +131,7 @@ template <class T>
 KVSIM_DEVICE Span<T> dynamic_shared() {
   std::uint32_t bytes = 0;
   asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-  return {reinterpret_cast<T*>(kvsim_dynamic_shared), bytes / sizeof(T)};
+  return {reinterpret_cast<T*>(kvsim_dynamic_shared), static_cast<std::int64_t>(bytes / sizeof(T))};
 }
 
 KVSIM_DEVICE void flops(std::int64_t) {}
