@@ -73,8 +73,8 @@ void measure(const char* name, const Device& device, Once once) {
     best = took < best ? took : best;
   }
   const auto steps = static_cast<double>(device.counters().steps - before) / kSamples;
-  fmt::print("{:<28} {:8.1f} million thread-steps/s  ({:.1f} ns each)\n", name, steps / best / 1e6,
-             best / steps * 1e9);
+  fmt::print("{:<28} {:8.1f} million thread-steps/s  ({:.1f} ns each, {:.2f} ms a run)\n", name,
+             steps / best / 1e6, best / steps * 1e9, best * 1e3);
 }
 
 template <class Kernel>
