@@ -1,8 +1,10 @@
 // The simulator itself: what its operations give, what it counts, and that a run is like another.
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "kernels/cuda_sim/kernel.hpp"
@@ -349,6 +351,18 @@ TEST_CASE("a run is like another: counts and bits, on new memory and after a fau
   CHECK(run(one, 7).first == first.first);
   Device two;
   CHECK(run(two, 5000) == first);
+  // Devices of their own run side by side.
+  std::array<std::pair<Counters, std::vector<float>>, 3> results;
+  {
+    std::vector<std::jthread> threads;
+    for (auto& result : results) {
+      threads.emplace_back([&result, &run] {
+        Device mine;
+        for (int i = 0; i < 20; ++i) result = run(mine, 64);
+      });
+    }
+  }
+  for (const auto& result : results) CHECK(result == first);
 }
 
 TEST_CASE("a launch that no device takes is refused") {
