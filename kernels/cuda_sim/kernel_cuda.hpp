@@ -33,8 +33,7 @@ struct Span {
 
   template <class U>  // a plain operator Span<const T> is said never to be called where T is const
   __host__ __device__ operator Span<U>() const
-    requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
-  {
+      requires(std::is_same_v<U, const T> && !std::is_const_v<T>) {
     return {data, size};
   }
 };
