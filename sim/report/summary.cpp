@@ -149,9 +149,7 @@ std::string points_table(const RunReport& report, std::size_t width) {
                {"TTFT", kRight, "s"},
                {"decode", kRight, "tok/s"},
                {"all", kRight, "tok/s"},
-               {"OOM at", kRight, "tokens"},
-               {"most", kRight, "batch"},
-               {"fewest", kRight, "GPUs"}}};
+               {"OOM at", kRight, "tokens"}}};
   for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
     table.add_section(group.heading);
     const std::string indent = group.heading.empty() ? "" : "  ";
@@ -279,7 +277,9 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
                {"peak", kRight, "GiB"},
                {"TTFT", kRight, "s"},
                {"step", kRight, "ms"},
-               {"OOM at", kRight, "tokens"}}};
+               {"OOM at", kRight, "tokens"},
+               {"most", kRight, "batch"},
+               {"fewest", kRight, "GPUs"}}};
   std::vector<std::string> bases;
   for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
     table.add_section(group.heading);
