@@ -33,6 +33,8 @@ constexpr std::size_t kFewestSamples = 3;
 constexpr std::size_t kAllSamples = 1U << 20U;
 /// Points beyond which time is not explained term by term: some 30 KB of a result each.
 constexpr std::size_t kMostExplained = 1000;
+/// Points beyond which the largest batch and the fewest GPUs are not searched for.
+constexpr std::size_t kMostFitted = 100;
 
 std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool quiet) {
   const std::size_t n = scenario.points.size();
@@ -45,8 +47,10 @@ std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool
   parallel_for(n, threads, [&](std::size_t i) {
     const ScenarioPoint& point = scenario.points[i];
     try {
-      results[i] = run_static(
-          point.spec, {.max_samples = samples, .time_terms = explains, .intervals = explains});
+      results[i] = run_static(point.spec, {.max_samples = samples,
+                                           .time_terms = explains,
+                                           .intervals = explains,
+                                           .fit_range = n <= kMostFitted});
     } catch (const InputError& error) {
       throw InputError{
           fmt::format("{}: point \"{}\": {}", scenario.name, point.label, error.what())};
