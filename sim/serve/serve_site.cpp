@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kStaticBatch = 8;  // where the spec names none
+constexpr std::int64_t kStaticBatch = 8;      // where the spec names none
 constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are settled for without requests
 
 StackOptions options_of(const ServeSpec& spec) {
