@@ -50,12 +50,26 @@ void rebase_method(json& value, const fs::path& folder) {
   }
 }
 
+void rebase_requests(json& value, const fs::path& folder) {
+  if (value.is_array()) {
+    for (json& item : value) rebase_requests(item, folder);
+  } else if (value.is_object() && value.contains("file")) {
+    json& file = value["file"];
+    if (file.is_array()) {
+      for (json& item : file) rebase_path(item, folder);
+    } else {
+      rebase_path(file, folder);
+    }
+  }
+}
+
 /// Paths of a scenario, or of one of its groups of points.
 void rebase_keys(json& keys, const fs::path& folder) {
   if (!keys.is_object()) return;
   if (keys.contains("model")) rebase_model(keys["model"], folder);
   if (keys.contains("method")) rebase_method(keys["method"], folder);
   if (keys.contains("calibration")) rebase_calibration(keys["calibration"], folder);
+  if (keys.contains("requests")) rebase_requests(keys["requests"], folder);
 }
 
 /// Paths in `document`, which start at `folder`, as seen from where `folder` starts.

@@ -31,6 +31,9 @@ struct ScenarioObject {
 /// Names of the keys of the object called `object`. Errors: ContractError for an unknown one.
 [[nodiscard]] std::vector<std::string> scenario_key_names(std::string_view object);
 
+/// Keys of points that only scenarios of kind "serve" have, or only those of kind "static".
+[[nodiscard]] std::span<const std::string_view> keys_of_kind(bool serves);
+
 /// What `published` figures may be of. A metric is a key of a result's point.
 struct PublishedMetric {
   std::string_view name;
