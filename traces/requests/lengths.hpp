@@ -5,11 +5,9 @@
 #include <vector>
 
 #include "traces/requests/random_stream.hpp"
+#include "traces/requests/request.hpp"
 
 namespace kvsim {
-
-/// No request is longer than this, prompt or output; more is taken for a broken record.
-inline constexpr std::int32_t kMostTokens = 1 << 24;
 
 enum class LengthKind : std::uint8_t { kFixed, kUniform, kLognormal, kZipf, kEmpirical };
 
@@ -37,8 +35,8 @@ struct LognormalShape {
 /// The largest p99 / mean that a lognormal can have.
 [[nodiscard]] double most_p99_per_mean();
 
-/// Draws lengths by inverting the distribution function: one uniform number a draw, so that the
-/// n-th length of a stream is a function of n and the seed.
+/// Draws lengths by inverting the distribution function, one uniform number a draw; a Zipf of more
+/// than 65,536 lengths by rejection-inversion (Hörmann and Derflinger 1996).
 class LengthSampler {
  public:
   /// Errors: ContractError if the spec's numbers are not ones that read_workload lets pass.

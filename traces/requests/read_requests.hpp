@@ -40,8 +40,10 @@ struct ReadOptions {
   bool sort = false;                      // put records in order of time instead of refusing them
   /// ShareGPT without token counts: tokens are estimated from the text, one of these.
   std::optional<double> chars_per_token{}, tokens_per_word{};
-  std::int32_t prefix_block = 64;  // ShareGPT: tokens an id of the growing context stands for
-  std::uint64_t seed = 0;          // ServeGen: its requests are drawn
+  /// Tokens that an id of a prefix stands for; absent: 512 for Mooncake, 64 for ShareGPT's growing
+  /// contexts. No other format knows of prefixes.
+  std::optional<std::int32_t> prefix_block{};
+  std::uint64_t seed = 0;  // ServeGen: its requests are drawn
 };
 
 /// Reads a trace: a file, or for ServeGen one of a client's two files or a folder of clients.
