@@ -390,7 +390,7 @@ void check_sizes(const StaticSpec& spec, const Field& place) {
 }
 
 ordered_json engine_keys(const StaticSpec& spec, const std::string& calibration,
-                        const MethodSpec& method) {
+                         const MethodSpec& method) {
   ordered_json keys;
   keys["model"] = spec.llm->name;
   keys["gpu"] = spec.gpu->name;

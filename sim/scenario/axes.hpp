@@ -102,7 +102,8 @@ void check_engine_keys(const Field& keys, const std::filesystem::path& folder);
 /// Counts through a product of choices, the last changing fastest.
 class Odometer {
  public:
-  explicit Odometer(std::vector<std::size_t> sizes) : sizes_{std::move(sizes)}, at_(sizes_.size()) {}
+  explicit Odometer(std::vector<std::size_t> sizes)
+      : sizes_{std::move(sizes)}, at_(sizes_.size()) {}
   [[nodiscard]] std::size_t operator[](std::size_t axis) const { return at_[axis]; }
   [[nodiscard]] const std::vector<std::size_t>& at() const { return at_; }
   void advance();
@@ -123,8 +124,7 @@ void check_number_of_points(std::size_t before, const Odometer& product, const F
 /// traces that were looked into.
 class SettledMethods {
  public:
-  explicit SettledMethods(const EngineAxes& axes)
-      : axes_{&axes}, traces_(axes.methods.size()) {}
+  explicit SettledMethods(const EngineAxes& axes) : axes_{&axes}, traces_(axes.methods.size()) {}
   /// Of the `method`-th choice, for the model that is choice `model`.
   [[nodiscard]] std::shared_ptr<const Method> settle(std::size_t method, std::size_t model,
                                                      std::int64_t prompt, Dtype kv_dtype);
@@ -133,8 +133,7 @@ class SettledMethods {
 
  private:
   const EngineAxes* axes_;
-  std::map<std::tuple<std::size_t, std::size_t, std::int64_t, Dtype>,
-           std::shared_ptr<const Method>>
+  std::map<std::tuple<std::size_t, std::size_t, std::int64_t, Dtype>, std::shared_ptr<const Method>>
       settled_;
   std::vector<std::string> traces_;
 };

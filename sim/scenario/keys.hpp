@@ -53,7 +53,7 @@ inline constexpr std::string_view kBuiltinCalibration = "builtin";
 [[nodiscard]] std::span<const std::string_view> figure_names();
 
 /// Bounds of the sizes a scenario may ask for.
-inline constexpr std::int64_t kMostTokens = 1 << 24;
+inline constexpr std::int64_t kMostPointTokens = 1 << 24;
 inline constexpr std::int64_t kMostBatch = 1 << 20;
 inline constexpr std::int64_t kMostGpus = 1 << 16;
 inline constexpr std::size_t kMostPoints = 100'000;

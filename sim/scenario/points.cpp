@@ -26,7 +26,8 @@ struct StaticAxes {
 };
 
 StaticAxes read_static_axes(const Group& group, const fs::path& folder, OwnParts& own) {
-  StaticAxes axes{.engine = read_engine_axes(group, folder, own)};
+  StaticAxes axes;
+  axes.engine = read_engine_axes(group, folder, own);
   if (const auto memory = group.find("memory")) axes.allocator = read_allocator(*memory);
   for (const auto& stack : axes.engine.stacks) {
     if (!axes.allocator || stack.value->rounds_allocations) continue;
@@ -40,8 +41,8 @@ StaticAxes read_static_axes(const Group& group, const fs::path& folder, OwnParts
   } else {
     axes.batches = {{1, group.place()}};
   }
-  axes.prompts = read_counts(group.required("prompt_tokens"), 1, kMostTokens);
-  axes.outputs = read_counts(group.required("output_tokens"), 0, kMostTokens);
+  axes.prompts = read_counts(group.required("prompt_tokens"), 1, kMostPointTokens);
+  axes.outputs = read_counts(group.required("output_tokens"), 0, kMostPointTokens);
   return axes;
 }
 
@@ -81,8 +82,8 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
 void check_point_keys(const Field& keys, const fs::path& folder) {
   check_engine_keys(keys, folder);
   if (const auto field = keys.find("batch")) (void)read_counts(*field, 1, kMostBatch);
-  if (const auto field = keys.find("prompt_tokens")) (void)read_counts(*field, 1, kMostTokens);
-  if (const auto field = keys.find("output_tokens")) (void)read_counts(*field, 0, kMostTokens);
+  if (const auto field = keys.find("prompt_tokens")) (void)read_counts(*field, 1, kMostPointTokens);
+  if (const auto field = keys.find("output_tokens")) (void)read_counts(*field, 0, kMostPointTokens);
   check_serve_keys(keys, folder);
 }
 

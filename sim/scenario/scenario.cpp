@@ -68,7 +68,8 @@ void check_form(const Field& file, const fs::path& folder) {
     schema->expected("\"kvsim.scenario/1\"");
   }
   for (const char* key : {"title", "description"}) (void)text_or(file, key, "");
-  if (const auto kind = file.find("kind")) (void)kind->choice(std::vector<std::string>{"static", "serve"});
+  if (const auto kind = file.find("kind"))
+    (void)kind->choice(std::vector<std::string>{"static", "serve"});
   if (const auto seed = file.find("seed")) (void)seed->integer(0, kLargestSeed);
   check_point_keys(file, folder);
   if (const auto points = file.find("points")) {

@@ -77,11 +77,11 @@ SchedulerSpec read_scheduler(const Members& members) {
     if (key == "name") spec.name = value.choice(kSchedulers);
     if (key == "order") spec.order = read_word<QueueOrder>(value, kOrders);
     if (key == "max_num_batched_tokens") {
-      spec.max_num_batched_tokens = value.integer(1, kMostTokens);
+      spec.max_num_batched_tokens = value.integer(1, kMostPointTokens);
     }
-    if (key == "max_num_seqs") spec.max_num_seqs = value.integer(1, kMostTokens);
+    if (key == "max_num_seqs") spec.max_num_seqs = value.integer(1, kMostPointTokens);
     if (key == "long_prefill_token_threshold") {
-      spec.long_prefill_token_threshold = value.integer(1, kMostTokens);
+      spec.long_prefill_token_threshold = value.integer(1, kMostPointTokens);
     }
     if (key == "chunked_prefill") spec.chunked_prefill = value.boolean();
     if (key == "prefix_caching") spec.prefix_caching = value.boolean();
