@@ -31,7 +31,8 @@ struct Layout {
 
 constexpr std::array kPlain{Column{"arrival_s"},         Column{"prompt_tokens"},
                             Column{"output_tokens"},     Column{"priority", false},
-                            Column{"max_tokens", false}, Column{"session", false}};
+                            Column{"max_tokens", false}, Column{"session", false},
+                            Column{"after", false}};
 constexpr std::array kAzure{Column{"TIMESTAMP"}, Column{"ContextTokens"},
                             Column{"GeneratedTokens"}};
 constexpr std::array kBurst{Column{"Timestamp"},           Column{"Model", false},
@@ -226,8 +227,12 @@ class Sessions {
 };
 
 struct ReadState {
+  /// Records that one can wait for: those in front of it.
+  [[nodiscard]] std::int64_t most_after() const { return std::ssize(request_of) - 1; }
+
   Since since;
   Sessions sessions;
+  std::vector<std::int32_t> request_of;  // by record, where the file has "after"; -1: a bad one
   std::int64_t without_prompt = 0;
   std::int64_t without_output = 0;
 };
@@ -251,6 +256,11 @@ std::optional<Request> read_record(const Table& table, RequestFormat format, Rea
         }
       }
       if (table.has(5)) r.session = state.sessions(table.text(5));
+      if (table.has(6) && !table.text(6).empty()) {
+        const auto row = static_cast<std::size_t>(table.integer(6, 0, state.most_after()));
+        r.after = state.request_of[row];
+        if (r.after < 0) table.fail(6, "a record that is not a bad one");
+      }
       return r;
     case RequestFormat::kAzure: {
       const auto time = parse_timestamp(table.text(0));
@@ -427,14 +437,20 @@ RequestTrace read_csv_requests(LineReader& lines, const std::string& header, Req
   Table table{lines, header, layout_of(format)};
   RequestSink sink{lines.name(), format, options};
   ReadState state;
+  const bool links = format == RequestFormat::kPlain && table.has(6);
   const auto place = [&] { return lines.place(); };
   std::string_view line;
   while (lines.next(line)) {
     if (trimmed(line).empty()) continue;
+    const std::size_t before = sink.trace().requests.size();
     sink.record([&] {
       table.take(line);
       if (const auto request = read_record(table, format, state)) sink.add(*request, place);
     });
+    if (links) {
+      const bool added = sink.trace().requests.size() > before;
+      state.request_of.push_back(added ? static_cast<std::int32_t>(before) : -1);
+    }
   }
   if (state.without_prompt > 0) {
     sink.trace().notes.push_back(fmt::format("{} failed requests of no tokens at all were left out",

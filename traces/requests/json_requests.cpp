@@ -12,6 +12,7 @@
 
 #include "models/json/field.hpp"
 #include "models/units/units_format.hpp"
+#include "traces/requests/context_ids.hpp"
 
 namespace kvsim {
 namespace {
@@ -213,25 +214,6 @@ std::vector<Turn> turns_of(const Field& conversation, const ReadOptions& options
 
 }  // namespace
 
-void check_prefix_room(const RequestTrace& trace, std::size_t count) {
-  constexpr auto kMost = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
-  if (trace.prefix_ids.size() + count > kMost) {
-    throw InputError{trace.name, fmt::format("at most {} prefix ids", kMost), "more"};
-  }
-}
-
-void ContextIds::turn(Request& request) {
-  const auto full = static_cast<std::size_t>(request.prompt_tokens / block_);
-  while (full_.size() < full) full_.push_back(fresh());
-  const bool partial = request.prompt_tokens % block_ != 0;
-  check_prefix_room(trace_, full + 1);
-  request.prefix_first = static_cast<std::int32_t>(trace_.prefix_ids.size());
-  request.prefix_count = static_cast<std::int32_t>(full) + (partial ? 1 : 0);
-  trace_.prefix_ids.insert(trace_.prefix_ids.end(), full_.begin(),
-                           full_.begin() + static_cast<std::ptrdiff_t>(full));
-  if (partial) trace_.prefix_ids.push_back(fresh());
-}
-
 RequestTrace read_mooncake(LineReader& lines, std::string first, const ReadOptions& options) {
   RequestSink sink{lines.name(), RequestFormat::kMooncake, options};
   const std::int32_t block = options.prefix_block.value_or(kMooncakeBlock);
@@ -283,7 +265,7 @@ RequestTrace read_sharegpt(LineReader& lines, std::string first, const ReadOptio
       ++empty;
       continue;
     }
-    ids.begin();
+    std::vector<std::uint64_t> blocks;
     std::int32_t before = -1;
     for (const Turn& turn : turns) {
       Request r;
@@ -291,7 +273,7 @@ RequestTrace read_sharegpt(LineReader& lines, std::string first, const ReadOptio
       r.output_tokens = turn.output;
       r.session = session;
       r.after = before;
-      ids.turn(r);
+      ids.turn(r, blocks);
       before = static_cast<std::int32_t>(sink.trace().requests.size());
       sink.add(r, [&] { return place; });
     }

@@ -265,6 +265,11 @@ RequestTrace RequestSink::finish(bool rebase) {
                                        file_, trace_.skipped)};
   }
   if (!sorted_) {
+    if (std::any_of(requests.begin(), requests.end(),
+                    [](const Request& r) { return r.after >= 0; })) {
+      throw InputError{file_, "records in order of time, as some wait for others by number",
+                       "records out of order"};
+    }
     std::stable_sort(requests.begin(), requests.end(),
                      [](const Request& a, const Request& b) { return a.arrival < b.arrival; });
     trace_.notes.emplace_back("records were not in order of time and have been sorted");

@@ -26,9 +26,9 @@ struct ServeGenLengths {
 };
 struct ServeGenClient {
   std::string name;
-  std::vector<ServeGenWindow> windows;  // by start; each lasts to the next, the last as long as the
-                                        // one before it (alone: 600 s)
-  std::vector<ServeGenLengths> lengths;  // by start; each holds to the next
+  std::vector<ServeGenWindow> windows{};   // by start; each lasts to the next, the last as long as
+                                           // the one before it (alone: 600 s)
+  std::vector<ServeGenLengths> lengths{};  // by start; each holds to the next
 };
 
 /// Whether `path` is a folder, or called like one of a client's two files.

@@ -60,7 +60,7 @@ struct GeneratorSpec {
 
 /// What is done to a workload, in this order.
 struct TransformSpec {
-  std::optional<Seconds> spread{};  // arrivals of equal time are spread evenly-random over this
+  std::optional<Seconds> spread{};         // each arrival moves by a uniform share of this
   std::optional<Seconds> from{}, until{};  // arrivals in [from, until) stay, from becoming 0
   std::optional<std::int64_t> limit{};     // the first N requests
   std::int32_t repeat = 1;                 // so many times behind each other, prefixes not shared
