@@ -11,6 +11,9 @@
 
 namespace kvsim {
 
+/// (query, key) pairs one head of a causal prompt attends over: half the square, cut by a window.
+[[nodiscard]] double causal_pairs(std::int64_t prompt, std::int32_t window);
+
 /// Writes down the operators and tensors of one layer. Tensors follow Hugging Face's decoder layer
 /// where the stack keeps its inputs; other stacks free each tensor after its last use.
 ///
@@ -23,6 +26,11 @@ class LayerBuilder {
   [[nodiscard]] OpGraph prefill(const PrefillMoment& moment);
   [[nodiscard]] OpGraph decode(const DecodeMoment& moment);
   [[nodiscard]] OpGraph compress(std::int64_t prompt, std::int64_t kept);
+  /// All rows of the layer in one pass, `middle` between the projections in place of attention. Of
+  /// tensors the rows' alone.
+  [[nodiscard]] OpGraph around(std::span<const Op> middle);
+  /// What a method does once the prompt is there: scores, its own work, compression layer by layer.
+  [[nodiscard]] OpGraph finish(const PrefillMoment& moment);
 
  private:
   struct Projected {  // Q, K, V of the step, as attention takes them
@@ -87,6 +95,7 @@ class LayerBuilder {
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::int64_t prompt) const;
   OpIndex score_prompt(OpIndex after, const PrefillMoment& moment);
   OpIndex prepare_method(OpIndex after, std::int64_t prompt);
+  OpIndex add_after(OpIndex after, const Op& op);  // below 0: nothing before it
   [[nodiscard]] std::int64_t kv_elements() const;  // made per token, before the method stores them
 
   // layer_decode.cpp, beside decode

@@ -10,14 +10,13 @@ namespace {
 // Query rows of ScoreExec::kEagerChunked where no memory pressure asks for fewer.
 constexpr std::int64_t kScoreChunk = 1024;
 
-/// (query, key) pairs one head of a causal prompt attends over: half the square, cut by a window.
+}  // namespace
+
 double causal_pairs(std::int64_t prompt, std::int32_t window) {
   const auto s = static_cast<double>(prompt);
   const auto w = static_cast<double>(window);
   return window == 0 || prompt <= window ? s * s / 2 : w * s - w * w / 2;
 }
-
-}  // namespace
 
 /// Which kernel a fused causal attention is. Of windows shorter than the prompt none was measured.
 std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
@@ -126,6 +125,10 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   return at;
 }
 
+OpIndex LayerBuilder::add_after(OpIndex after, const Op& op) {
+  return after < 0 ? graph_.add(op) : graph_.add(op, {after});
+}
+
 /// What a method pays at prefill for scores that fused attention does not return.
 OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
   const MethodNeeds needs = in_.method->needs();
@@ -147,14 +150,14 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
     const std::int64_t rows = std::min<std::int64_t>(needs.prompt_window, s);
     const std::int64_t n = in_.batch * a.n_heads * rows * s;
     const double matrix = size(n, Dtype::kFp32);
-    const OpIndex at = graph_.add({.name = "window scores",
-                                   .family = OpFamily::kScorePass,
-                                   .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
-                                   .bytes_read = keys + matrix,
-                                   .bytes_written = matrix + sums,
-                                   .launches = 3,
-                                   .dtype = dtype_},
-                                  {after});
+    const OpIndex at =
+        add_after(after, {.name = "window scores",
+                          .family = OpFamily::kScorePass,
+                          .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
+                          .bytes_read = keys + matrix,
+                          .bytes_written = matrix + sums,
+                          .launches = 3,
+                          .dtype = dtype_});
     hold_once("window scores", bytes_of(n, Dtype::kFp32), at);
     return at;
   }
@@ -162,14 +165,13 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
   if (needs.score_exec == ScoreExec::kFusedTwoPass) {
     const std::int64_t row_sums = in_.batch * a.n_heads * s;
     const OpIndex at =
-        graph_.add({.name = "column sums",
-                    .family = OpFamily::kScorePass,
-                    .flops = FlopCount{2.0 * static_cast<double>(in_.batch) * a.n_heads *
-                                       causal_pairs(s, a.window) * a.head_dim},
-                    .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
-                    .bytes_written = sums,
-                    .dtype = dtype_},
-                   {after});
+        add_after(after, {.name = "column sums",
+                          .family = OpFamily::kScorePass,
+                          .flops = FlopCount{2.0 * static_cast<double>(in_.batch) * a.n_heads *
+                                             causal_pairs(s, a.window) * a.head_dim},
+                          .bytes_read = queries + keys + size(row_sums, Dtype::kFp32),
+                          .bytes_written = sums,
+                          .dtype = dtype_});
     hold_once("row sums", bytes_of(row_sums, Dtype::kFp32), at);
     return at;
   }
@@ -187,14 +189,13 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
   const double traffic =
       size(n, dtype_) * copies + (needs.fp32_softmax ? size(n, Dtype::kFp32) : 0.0);
   const OpIndex at =
-      graph_.add({.name = "attention scores",
-                  .family = OpFamily::kScorePass,
-                  .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
-                  .bytes_read = queries + keys * static_cast<double>(chunks) + traffic,
-                  .bytes_written = traffic + sums,
-                  .launches = static_cast<std::int32_t>(4 * chunks),
-                  .dtype = dtype_},
-                 {after});
+      add_after(after, {.name = "attention scores",
+                        .family = OpFamily::kScorePass,
+                        .flops = FlopCount{2.0 * static_cast<double>(n) * a.head_dim},
+                        .bytes_read = queries + keys * static_cast<double>(chunks) + traffic,
+                        .bytes_written = traffic + sums,
+                        .launches = static_cast<std::int32_t>(4 * chunks),
+                        .dtype = dtype_});
   for (std::int32_t i = 0; i < copies; ++i) {
     hold_once(i == 0 ? "attention scores" : "copy of the attention scores",
               bytes_of(n_chunk, dtype_), at);
@@ -208,14 +209,13 @@ OpIndex LayerBuilder::prepare_method(OpIndex after, std::int64_t prompt) {
   const PrefillExtra extra = in_.method->prefill_extra(layer_, rows_.shape(), in_.kv_dtype, prompt);
   if (extra.launches == 0 && extra.flops == 0 && extra.read + extra.written == 0) return after;
   const auto batch = static_cast<double>(in_.batch);
-  const OpIndex at = graph_.add({.name = "method on the prompt",
-                                 .family = OpFamily::kMethod,
-                                 .flops = FlopCount{extra.flops * batch},
-                                 .bytes_read = extra.read * batch,
-                                 .bytes_written = extra.written * batch,
-                                 .launches = std::max(extra.launches, 1),
-                                 .dtype = dtype_},
-                                {after});
+  const OpIndex at = add_after(after, {.name = "method on the prompt",
+                                       .family = OpFamily::kMethod,
+                                       .flops = FlopCount{extra.flops * batch},
+                                       .bytes_read = extra.read * batch,
+                                       .bytes_written = extra.written * batch,
+                                       .launches = std::max(extra.launches, 1),
+                                       .dtype = dtype_});
   if (extra.transient > Bytes{}) {
     graph_.release(graph_.hold("method's scratch", Owner::kScores,
                                charged_bytes(*in_.stack, extra.transient * in_.batch), at),
@@ -275,6 +275,27 @@ OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
     graph_.hold("side data", Owner::kSideData, side, at + 1);
   }
   close(at);
+  return std::move(graph_);
+}
+
+OpGraph LayerBuilder::around(std::span<const Op> middle) {
+  held_ = m_;
+  passes_ = 1;
+  const Projected qkv = open();
+  OpIndex at = qkv.op;
+  for (const Op& op : middle) at = graph_.add(op, {at});
+  attended_ = activation("attention output", m_ * attention_.n_heads * attention_.v_head_dim, at);
+  release_inputs(qkv, at);
+  close(project_out(qkv, at));
+  return std::move(graph_);
+}
+
+OpGraph LayerBuilder::finish(const PrefillMoment& moment) {
+  const OpIndex at = prepare_method(score_prompt(-1, moment), moment.prompt);
+  CacheTensors none;
+  if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && moment.kept < moment.prompt) {
+    compact(none, moment.prompt, moment.kept, at);
+  }
   return std::move(graph_);
 }
 

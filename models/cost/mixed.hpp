@@ -25,6 +25,9 @@ struct DecodeLoad {
   double held = 0;  // entries held after the step; likewise
   std::int64_t evicting = 0;   // sequences whose method compresses in this step
   std::int64_t rewriting = 0;  // of these, those whose survivors are all written anew
+  /// Of the others, those whose window is full: the new entry takes the slot of the one that
+  /// leaves. Asked for on stacks alone whose caches grow by copying.
+  std::int64_t sliding = 0;
 };
 
 /// One iteration of an engine with continuous batching.
@@ -32,7 +35,24 @@ struct MixedStep {
   std::int64_t decodes = 0;           // sequences that decode
   std::span<const DecodeLoad> loads;  // [laws]; ignored where decodes is 0
   std::span<const PrefillChunk> chunks;
+  /// New tokens of each decoding sequence: more than one where a draft's proposals are verified.
+  /// Each is a row of the projections and of the logits; a sequence's cache is read once for all.
+  std::int64_t decode_tokens = 1;
+
+  [[nodiscard]] std::int64_t rows() const;     // tokens that go through the layers
+  [[nodiscard]] std::int64_t sampled() const;  // tokens drawn: each decoding one, each prompt's end
 };
+
+/// A stage of a pipeline: layers [first, last) of the model, and what stands before and after all.
+struct LayerRange {
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+  bool embedding = true;
+  bool head = true;  // final norm, logits, sampling; with it what stands between steps
+};
+[[nodiscard]] LayerRange all_layers(const Llm& llm);
+/// Hidden states that `rows` tokens hand from one stage of a pipeline to the next.
+[[nodiscard]] Bytes stage_boundary_bytes(const CostInput& in, std::int64_t rows);
 
 /// Work of an iteration, for MFU and MBU.
 struct MixedCost {
@@ -48,14 +68,23 @@ struct MixedCost {
 /// the mean length of the ragged batch.
 ///
 /// `in` is of one GPU (tensor_shard) and its batch is ignored; its method is one settled for a
-/// typical prompt: its coefficients stand for all. Not for several threads at once.
+/// typical prompt: its coefficients stand for all. What a method does at a prompt's end it does for
+/// the whole prompt; further passes over it (prefill_passes) are passes of its own. The roofline is
+/// copied; what `in` and the roofline point at outlives it. Not for several threads at once.
+///
+/// Left out: imbalance within a batch (means stand for all), tensors beside those of the rows.
 class MixedStepCost {
  public:
   MixedStepCost(const CostInput& in, const Roofline& roofline);
+  /// One stage of a pipeline. Laws are those of the whole model, whichever layers are in it; a
+  /// stage has the host's time of a step and of its own layers.
+  MixedStepCost(const CostInput& in, const Roofline& roofline, const LayerRange& layers);
   MixedStepCost(MixedStepCost&&) noexcept;
   MixedStepCost& operator=(MixedStepCost&&) noexcept;
   ~MixedStepCost();
 
+  /// Errors: ContractError for a step without tokens or with fewer loads than laws; InputError
+  /// where a prompt ends whose size the method does not know.
   [[nodiscard]] MixedCost cost(const MixedStep& step);
   /// Laws that `loads` is to have: 1 where the method's layers are alike and no layer has a window
   /// of its own.
@@ -75,5 +104,6 @@ class MixedStepCost {
 /// The same iteration as graphs, one after another: what MixedStepCost reduces, for tests and
 /// explanations.
 [[nodiscard]] Step mixed_step(const CostInput& in, const MixedStep& step);
+[[nodiscard]] Step mixed_step(const CostInput& in, const MixedStep& step, const LayerRange& layers);
 
 }  // namespace kvsim

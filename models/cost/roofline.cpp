@@ -129,9 +129,10 @@ StepCost evaluate(const Step& step, const Roofline& roofline) {
   StepCost cost;
   for (const Segment& segment : step.segments) {
     const GraphCost once = evaluate(*segment.graph, roofline);
-    cost.device += once.time * static_cast<double>(segment.repeat);
-    cost.flops += once.flops * segment.repeat;
-    cost.bytes += once.bytes * segment.repeat;
+    const double times = segment.repeat * segment.passes;
+    cost.device += once.time * times;
+    cost.flops += once.flops * times;
+    cost.bytes += once.bytes * times;
   }
   cost.device = cost.device * step.passes;
   cost.flops *= step.passes;

@@ -177,7 +177,10 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
   return graph;
 }
 
-OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
+namespace {
+
+/// `held` of the rows are alive at once.
+OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& held) {
   const Llm& llm = *in.llm;
   const Dtype dtype = activation_dtype(in.weight_dtype);
   const Dtype dense = product_dtype(llm, in.weights(), WeightPart::kHead);
@@ -187,14 +190,12 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const auto size = [](std::int64_t n, Dtype d) {
     return static_cast<double>(bytes_of(n, d).count());
   };
-  const std::int64_t rows = in.batch * tokens;
-  const std::int64_t hidden = rows * llm.d_model;
-  const std::int64_t hidden_held = rows_at_once(in, tokens) * llm.d_model;
-  const bool all = in.stack->logits == LogitPositions::kAll;
-  const std::int64_t logit_rows = all ? rows : in.batch;
+  const std::int64_t hidden = of.normed * llm.d_model;
+  const std::int64_t hidden_held = held.normed * llm.d_model;
+  const std::int64_t logit_rows = of.logits;
   const std::int64_t logits = logit_rows * llm.vocab_size;
   const std::int64_t whole_vocab = in.vocab_size > 0 ? in.vocab_size : llm.vocab_size;
-  const std::int64_t rows_held = all ? rows_at_once(in, tokens) : in.batch;
+  const std::int64_t rows_held = held.logits;
   const std::int64_t logits_held = rows_held * llm.vocab_size;
 
   OpGraph graph;
@@ -209,6 +210,7 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
   const std::size_t normed =
       graph.hold("final norm output", Owner::kActivations, charged(hidden_held, dtype), norm);
   if (!in.stack->keeps_inputs) graph.release(x, norm);
+  if (of.logits == 0 && of.sampled == 0) return graph;
   const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
   OpIndex last = graph.add(
       {.name = "logits",
@@ -246,13 +248,29 @@ OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
     graph.hold("fp32 logits", Owner::kLogits, charged(rows_held * whole_vocab, Dtype::kFp32), last);
   }
   graph.release(normed, last);
+  if (of.sampled == 0) return graph;
   graph.add({.name = "sampling",
              .family = OpFamily::kElementwise,
-             .bytes_read = size(in.batch * whole_vocab, dtype),
-             .bytes_written = static_cast<double>(in.batch) * 8,
+             .bytes_read = size(of.sampled * whole_vocab, dtype),
+             .bytes_written = static_cast<double>(of.sampled) * 8,
              .dtype = Dtype::kFp32},
             {last});
   return graph;
+}
+
+}  // namespace
+
+OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
+  const bool all = in.stack->logits == LogitPositions::kAll;
+  const std::int64_t rows = in.batch * tokens;
+  const std::int64_t at_once = rows_at_once(in, tokens);
+  return output_logits(
+      in, {.normed = rows, .logits = all ? rows : in.batch, .sampled = in.batch},
+      {.normed = at_once, .logits = all ? at_once : in.batch, .sampled = in.batch});
+}
+
+OpGraph output_logits(const CostInput& in, const HeadRows& rows) {
+  return output_logits(in, rows, rows);
 }
 
 std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {

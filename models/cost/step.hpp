@@ -126,6 +126,13 @@ struct PrefillMoment {
 /// Token embedding, and final norm with output projection, of `tokens` tokens a sequence.
 [[nodiscard]] OpGraph embed_tokens(const CostInput& in, std::int64_t tokens);
 [[nodiscard]] OpGraph output_logits(const CostInput& in, std::int64_t tokens);
+/// The rows that the end of a step works on.
+struct HeadRows {
+  std::int64_t normed = 0;   // of the final norm
+  std::int64_t logits = 0;   // that meet the output projection
+  std::int64_t sampled = 0;  // tokens drawn; 0 of both: the norm alone
+};
+[[nodiscard]] OpGraph output_logits(const CostInput& in, const HeadRows& rows);
 
 /// Tensors that live through all layers of a step from the second on: the embeddings the caller
 /// holds (in the first layer they are its input) and the causal mask of eager attention.
@@ -136,6 +143,7 @@ struct Segment {
   std::shared_ptr<const OpGraph> graph{};
   std::int32_t repeat = 1;
   std::int32_t first_layer = -1;  // -1: no layer
+  double passes = 1;              // times it runs, beside `repeat`; explain() tells one of them
 };
 struct Step {
   std::vector<Segment> segments{};

@@ -56,6 +56,7 @@ struct MlaCall {
   double batch = 1;
   double seq_len = 1;  // decode: entries read; prefill: new tokens
   std::int32_t heads = 1;
+  double prefix = 0;  // prefill: cached tokens of the sequence, expanded to heads beforehand
   friend bool operator==(const MlaCall&, const MlaCall&) = default;
 };
 

@@ -32,9 +32,11 @@ KernelWork work(const MlaCall& c, const KernelFormat& f) {
     return {.flops = 2 * rows * c.heads * (2 * kRank + kRope),
             .bytes = rows * (kRank + kRope) * f.stored_bytes + q * f.operand_bytes};
   }
-  const double pairs = rows * (c.seq_len + 1) / 2;
+  const double pairs = rows * (c.prefix + (c.seq_len + 1) / 2);
+  const double prefix = c.batch * c.prefix;
   return {.flops = 2 * pairs * c.heads * (2 * kHead + kRope),
-          .bytes = rows * c.heads * (2 * (kHead + kRope) + 2 * kHead) * f.operand_bytes};
+          .bytes = (rows * (2 * (kHead + kRope) + 2 * kHead) + prefix * (2 * kHead + kRope)) *
+                   c.heads * f.operand_bytes};
 }
 
 KernelWork work(const GemmCall& c, const KernelFormat& f) {

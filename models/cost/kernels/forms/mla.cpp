@@ -209,17 +209,21 @@ double prefill(const MlaCall& a, const KernelFormat& format, const KernelGpu& gp
   const double batch = std::max(1.0, a.batch);
   const double seq_len = std::max(1.0, a.seq_len);
   const double tokens = batch * seq_len;
-  const double flops = tokens * (seq_len + 1) * a.heads * (2 * kHead + kRope);
+  // Keys and values of a prefix are half of what a new token brings: it has no query, no output.
+  const double prefix = batch * a.prefix;
+  const double flops = tokens * (2 * a.prefix + seq_len + 1) * a.heads * (2 * kHead + kRope);
   const double compute = 1e6 * flops / (c[kPrefillCompute] * gpu.peak(format.compute));
   const double shorter = c[kShortPasses] / (1 + square(fourth(seq_len / c[kShortBelow])));
   const double wide = a.heads * (2 * (kHead + kRope) + 2 * kHead) * (c[kPasses] + shorter);
   const double latent = (kRank + kRope) * c[kLatentPasses];
-  const double stream = 1e6 * tokens * format.operand_bytes * (wide + latent) / gpu.bandwidth;
+  const double moved = tokens * (wide + latent) + prefix * (wide / 2 + latent);
+  const double stream = 1e6 * moved * format.operand_bytes / gpu.bandwidth;
   return c[kPrefillFixed] + compute + stream;
 }
 
 /// time = ⁴√(host⁴ + kernels⁴): a host that launches slowly is a floor. Left out: the projections
-/// around the core, and a cached prefix at prefill.
+/// around the core. No cached prefix at prefill was measured: it counts as its share of
+/// arithmetic and traffic.
 double microseconds(const KernelCall& call, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& a = std::get<MlaCall>(call);

@@ -1,0 +1,171 @@
+#include "models/cost/mixed.hpp"
+
+#include <utility>
+
+#include "models/cost/layer_builder.hpp"
+#include "models/cost/mixed_layer.hpp"
+#include "models/cost/mixed_parts.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+
+std::int64_t MixedStep::rows() const {
+  std::int64_t rows = decodes * decode_tokens;
+  for (const PrefillChunk& chunk : chunks) rows += chunk.tokens;
+  return rows;
+}
+
+std::int64_t MixedStep::sampled() const {
+  std::int64_t tokens = decodes * decode_tokens;
+  for (const PrefillChunk& chunk : chunks) tokens += chunk.last ? 1 : 0;
+  return tokens;
+}
+
+LayerRange all_layers(const Llm& llm) { return {.first = 0, .last = llm.n_layers()}; }
+
+Bytes stage_boundary_bytes(const CostInput& in, std::int64_t rows) {
+  return bytes_of(rows * in.llm->d_model, activation_dtype(in.weight_dtype));
+}
+
+CostInput of_one_sequence(const CostInput& in) {
+  CostInput one = in;
+  one.batch = 1;
+  return one;
+}
+
+HeadRows head_rows(const CostInput& in, const MixedStep& step) {
+  const std::int64_t rows = step.rows();
+  const std::int64_t sampled = step.sampled();
+  const bool all = in.stack->logits == LogitPositions::kAll;
+  return {.normed = rows, .logits = all ? rows : sampled, .sampled = sampled};
+}
+
+Seconds mixed_host_time(const CostInput& in, bool decodes, std::int32_t layers) {
+  const Stack& stack = *in.stack;
+  const double launches = decodes ? in.method->extra_launches() : 0;
+  return stack.host_per_step +
+         (stack.host_per_layer + stack.host_per_launch * launches) * static_cast<double>(layers);
+}
+
+Seconds mixed_between(const CostInput& in, const MixedStep& step) {
+  CostInput of_all = in;
+  of_all.batch = step.decodes + std::ssize(step.chunks);
+  return between_steps(of_all);
+}
+
+void check_step(const CostInput& in, const MixedStep& step, const LayerRange& layers,
+                std::size_t laws) {
+  KVSIM_CHECK(layers.first >= 0 && layers.first < layers.last && layers.last <= in.llm->n_layers(),
+              "layers {} to {} of {}", layers.first, layers.last, in.llm->n_layers());
+  KVSIM_CHECK(step.decodes >= 0 && step.rows() >= 1, "a step of {} tokens", step.rows());
+  KVSIM_CHECK(step.decodes == 0 || step.loads.size() == laws, "{} loads for {} laws",
+              step.loads.size(), laws);
+  for (const PrefillChunk& chunk : step.chunks) {
+    KVSIM_CHECK(chunk.tokens >= 1 && chunk.before >= 0, "a chunk of {} tokens after {}",
+                chunk.tokens, chunk.before);
+  }
+}
+
+namespace {
+
+std::shared_ptr<const OpGraph> shared(OpGraph graph) {
+  return std::make_shared<const OpGraph>(std::move(graph));
+}
+
+/// Appends `add`'s graph for each layer of the range; layers of one column that follow each other
+/// share it.
+template <class Make>
+void add_layers(Step& step, const MixedColumns& columns, const LayerRange& range, Make&& make) {
+  std::int32_t previous = -1;
+  for (std::int32_t l = range.first; l < range.last; ++l) {
+    const std::int32_t column = columns.of_layer[static_cast<std::size_t>(l)];
+    if (column == previous) {
+      ++step.segments.back().repeat;
+      continue;
+    }
+    OpGraph graph = make(l, columns.columns[static_cast<std::size_t>(column)]);
+    previous = graph.size() > 0 ? column : -1;
+    if (graph.size() > 0)
+      step.segments.push_back({.graph = shared(std::move(graph)), .first_layer = l});
+  }
+}
+
+}  // namespace
+
+OpGraph prompt_end(const CostInput& one, std::int32_t layer, std::int64_t prompt) {
+  return LayerBuilder{one, layer, prompt}.finish(
+      {.prompt = prompt, .kept = held_entries(one, layer, prompt, prompt), .score_rows = prompt});
+}
+
+std::optional<OpGraph> late_compression(const CostInput& one, std::int32_t layer,
+                                        std::int64_t prompt) {
+  if (one.method->prefill_peak() != PrefillPeak::kAllLayers) return std::nullopt;
+  const std::int64_t kept = held_entries(one, layer, prompt, prompt);
+  if (kept == prompt) return std::nullopt;
+  return compress_layer(one, layer, prompt, kept);
+}
+
+namespace {
+
+/// The iteration without further passes over its prompts.
+Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& range) {
+  const CostInput one = of_one_sequence(in);
+  const MixedColumns columns = mixed_columns(*in.llm, *in.method);
+  check_step(in, step, range, columns.laws.size());
+  const std::int64_t rows = step.rows();
+  Step out{.host = mixed_host_time(in, step.decodes > 0, range.last - range.first),
+           .between = range.head ? mixed_between(in, step) : Seconds{}};
+  if (range.embedding) out.segments.push_back({.graph = shared(embed_tokens(one, rows))});
+  add_layers(out, columns, range, [&](std::int32_t l, const MixedColumn& column) {
+    std::vector<Op> middle;
+    const auto add = [&](const Op& op) { middle.push_back(op); };
+    const MixedLayer layer{one, l};
+    DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
+    if (step.decodes > 0) decodes.load = step.loads[static_cast<std::size_t>(column.law)];
+    layer.write(decodes, step.chunks, add);
+    layer.decode(decodes, add);
+    for (const PrefillChunk& chunk : step.chunks) {
+      layer.chunk(chunk, add);
+      if (!chunk.last) continue;
+      const OpGraph end = prompt_end(one, l, chunk.before + chunk.tokens);
+      for (OpIndex i = 0; i < end.size(); ++i) add(end.op(i));
+    }
+    return LayerBuilder{one, l, rows}.around(middle);
+  });
+  if (range.head) {
+    out.segments.push_back({.graph = shared(output_logits(one, head_rows(in, step)))});
+  }
+  for (const PrefillChunk& chunk : step.chunks) {
+    if (!chunk.last) continue;
+    const std::int64_t prompt = chunk.before + chunk.tokens;
+    add_layers(out, columns, range, [&](std::int32_t l, const MixedColumn&) {
+      return late_compression(one, l, prompt).value_or(OpGraph{});
+    });
+  }
+  return out;
+}
+
+}  // namespace
+
+Step mixed_step(const CostInput& in, const MixedStep& step) {
+  return mixed_step(in, step, all_layers(*in.llm));
+}
+
+Step mixed_step(const CostInput& in, const MixedStep& step, const LayerRange& range) {
+  Step out = mixed_pass(in, step, range);
+  const CostInput one = of_one_sequence(in);
+  for (const PrefillChunk& chunk : step.chunks) {
+    const std::int64_t prompt = chunk.before + chunk.tokens;
+    const double repeats = chunk.last ? prefill_passes(one, prompt) - 1 : 0;
+    if (repeats == 0) continue;
+    const PrefillChunk whole{.tokens = prompt, .before = 0, .last = true};
+    Step again = mixed_pass(in, {.loads = {}, .chunks = {&whole, 1}}, range);
+    for (Segment& segment : again.segments) {
+      segment.passes = repeats;
+      out.segments.push_back(std::move(segment));
+    }
+  }
+  return out;
+}
+
+}  // namespace kvsim

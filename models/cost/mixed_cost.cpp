@@ -1,0 +1,226 @@
+#include <array>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "models/cost/layer_builder.hpp"
+#include "models/cost/mixed.hpp"
+#include "models/cost/mixed_layer.hpp"
+#include "models/cost/mixed_parts.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+/// A sum of operators: s, flops, bytes.
+struct Sum {
+  double time = 0;
+  double flops = 0;
+  double bytes = 0;
+
+  Sum& operator+=(const Sum& other) {
+    time += other.time;
+    flops += other.flops;
+    bytes += other.bytes;
+    return *this;
+  }
+  friend Sum operator*(const Sum& a, double times) {
+    return {.time = a.time * times, .flops = a.flops * times, .bytes = a.bytes * times};
+  }
+};
+
+Sum sum_of(const GraphCost& cost) {
+  return {.time = cost.time.count(), .flops = cost.flops, .bytes = cost.bytes};
+}
+
+/// What depends on one whole number alone, worked out once for each.
+class Table {
+ public:
+  template <class Make>
+  const Sum& at(std::int64_t n, Make&& make) {
+    const auto i = static_cast<std::size_t>(n);
+    if (i >= sums_.size()) sums_.resize(std::max(i + 1, 2 * sums_.size()), unknown());
+    if (sums_[i].time < 0) sums_[i] = make();
+    return sums_[i];
+  }
+
+ private:
+  [[nodiscard]] static Sum unknown() { return {.time = -1}; }
+  std::vector<Sum> sums_ = std::vector<Sum>(1024, unknown());
+};
+
+}  // namespace
+
+struct MixedStepCost::Impl {
+  struct Column {
+    MixedLayer layer;
+    std::int32_t first;  // a layer of it
+    std::size_t law;
+    double layers;  // of the range
+    Table expansions{};
+  };
+
+  Impl(const CostInput& in, const Roofline& rates, const LayerRange& layers)
+      : one{of_one_sequence(in)},
+        roofline{rates},
+        range{layers},
+        all{mixed_columns(*in.llm, *in.method)},
+        host_prefill{mixed_host_time(in, false, layers.last - layers.first).count()},
+        host_decode{mixed_host_time(in, true, layers.last - layers.first).count()} {
+    KVSIM_CHECK(
+        layers.first >= 0 && layers.first < layers.last && layers.last <= in.llm->n_layers(),
+        "layers {} to {} of {}", layers.first, layers.last, in.llm->n_layers());
+    std::vector<double> counts(all.columns.size());
+    for (std::int32_t l = layers.first; l < layers.last; ++l) {
+      counts[static_cast<std::size_t>(all.of_layer[static_cast<std::size_t>(l)])] += 1;
+    }
+    for (std::size_t c = 0; c < counts.size(); ++c) {
+      if (counts[c] == 0) continue;
+      const MixedColumn& column = all.columns[c];
+      columns.push_back({.layer = MixedLayer{one, column.first},
+                         .first = column.first,
+                         .law = static_cast<std::size_t>(column.law),
+                         .layers = counts[c]});
+    }
+    for (std::size_t family = 0; family < kOpFamilies; ++family) {
+      for (const DtypeName& d : kDtypes) {
+        terms[family][static_cast<std::size_t>(d.dtype)] =
+            roofline.terms({.name = {}, .family = static_cast<OpFamily>(family), .dtype = d.dtype});
+      }
+    }
+  }
+
+  [[nodiscard]] double time(const Op& op) const {
+    if (op.kernel) {
+      if (const KernelChoice* choice = roofline.kernel(op)) {
+        constexpr double kMicro = 1e-6;
+        return kMicro * op.kernel->times * choice->microseconds(op.kernel->call);
+      }
+    }
+    const double bytes = op.bytes_read + op.bytes_written;
+    if (op.blocks > 0) return roofline.terms(op).at(op.flops.count(), bytes);
+    Roofline::Terms t =
+        terms[static_cast<std::size_t>(op.family)][static_cast<std::size_t>(op.dtype)];
+    t.fixed *= op.launches;
+    return t.at(op.flops.count(), bytes);
+  }
+
+  [[nodiscard]] Sum evaluated(const OpGraph& graph) const {
+    return sum_of(evaluate(graph, roofline));
+  }
+
+  /// Everything but attention, cache and logits.
+  const Sum& dense(std::int64_t rows) {
+    return dense_.at(rows, [&] {
+      Sum sum;
+      if (range.embedding) sum += evaluated(embed_tokens(one, rows));
+      if (range.head) sum += evaluated(output_logits(one, HeadRows{.normed = rows}));
+      for (const Column& column : columns) {
+        sum += evaluated(LayerBuilder{one, column.first, rows}.around({})) * column.layers;
+      }
+      return sum;
+    });
+  }
+
+  /// Logits of `rows` rows, and sampling of so many.
+  const Sum& head(std::int64_t rows, bool samples) {
+    return (samples ? samples_ : logits_).at(rows, [&] {
+      const OpGraph graph =
+          output_logits(one, HeadRows{.normed = rows, .logits = rows, .sampled = rows});
+      Sum sum;
+      const OpIndex last = graph.size() - 1;  // samples; the first is the norm
+      for (OpIndex i = samples ? last : 1; i <= (samples ? last : last - 1); ++i) {
+        const Op& op = graph.op(i);
+        sum += {
+            .time = time(op), .flops = op.flops.count(), .bytes = op.bytes_read + op.bytes_written};
+      }
+      return sum;
+    });
+  }
+
+  /// What comes with the end of a prompt, further passes over it included.
+  const Sum& end(std::int64_t prompt) {
+    const auto known = ends_.find(prompt);
+    if (known != ends_.end()) return known->second;
+    Sum sum;
+    for (const Column& column : columns) {
+      sum += evaluated(prompt_end(one, column.first, prompt)) * column.layers;
+      if (const auto late = late_compression(one, column.first, prompt)) {
+        sum += evaluated(*late) * column.layers;
+      }
+    }
+    if (const double repeats = prefill_passes(one, prompt) - 1; repeats > 0) {
+      const PrefillChunk whole{.tokens = prompt, .before = 0, .last = true};
+      Sum pass = sum;
+      pass += body({.loads = {}, .chunks = {&whole, 1}});
+      sum += pass * repeats;
+    }
+    return ends_.emplace(prompt, sum).first->second;
+  }
+
+  /// Of the device, ends of prompts apart.
+  Sum body(const MixedStep& step) {
+    Sum sum = dense(step.rows());
+    if (range.head) {
+      const HeadRows rows = head_rows(one, step);
+      if (rows.logits > 0) sum += head(rows.logits, false);
+      if (rows.sampled > 0) sum += head(rows.sampled, true);
+    }
+    DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
+    for (const Column& column : columns) {
+      Sum of;
+      const auto add = [&](const Op& op) {
+        of.time += time(op);
+        of.flops += op.flops.count();
+        of.bytes += op.bytes_read + op.bytes_written;
+      };
+      if (step.decodes > 0) decodes.load = step.loads[column.law];
+      column.layer.write(decodes, step.chunks, add);
+      column.layer.decode(decodes, add);
+      for (const PrefillChunk& chunk : step.chunks) column.layer.chunk(chunk, add);
+      sum += of * column.layers;
+    }
+    return sum;
+  }
+
+  MixedCost cost(const MixedStep& step) {
+    check_step(one, step, range, all.laws.size());
+    Sum sum = body(step);
+    for (const PrefillChunk& chunk : step.chunks) {
+      if (chunk.last) sum += end(chunk.before + chunk.tokens);
+    }
+    const double host = step.decodes > 0 ? host_decode : host_prefill;
+    const Seconds between = range.head ? mixed_between(one, step) : Seconds{};
+    return {.time = Seconds{std::max(sum.time, host)} + between,
+            .flops = sum.flops,
+            .bytes = sum.bytes};
+  }
+
+  CostInput one;
+  Roofline roofline;
+  LayerRange range;
+  MixedColumns all;
+  std::vector<Column> columns;  // with layers in the range
+  double host_prefill;
+  double host_decode;
+  std::array<std::array<Roofline::Terms, kDtypes.size()>, kOpFamilies> terms{};
+  Table dense_, logits_, samples_;
+  std::unordered_map<std::int64_t, Sum> ends_;  // by prompt; looked up alone
+};
+
+MixedStepCost::MixedStepCost(const CostInput& in, const Roofline& roofline)
+    : MixedStepCost{in, roofline, all_layers(*in.llm)} {}
+MixedStepCost::MixedStepCost(const CostInput& in, const Roofline& roofline,
+                             const LayerRange& layers)
+    : impl_{std::make_unique<Impl>(in, roofline, layers)} {}
+MixedStepCost::MixedStepCost(MixedStepCost&&) noexcept = default;
+MixedStepCost& MixedStepCost::operator=(MixedStepCost&&) noexcept = default;
+MixedStepCost::~MixedStepCost() = default;
+
+MixedCost MixedStepCost::cost(const MixedStep& step) { return impl_->cost(step); }
+std::int32_t MixedStepCost::laws() const {
+  return static_cast<std::int32_t>(impl_->all.laws.size());
+}
+std::span<const MixedStepCost::Law> MixedStepCost::law_layers() const { return impl_->all.laws; }
+
+}  // namespace kvsim

@@ -1,0 +1,249 @@
+#include "models/cost/mixed_layer.hpp"
+
+#include <cmath>
+
+#include "models/cost/kernel_use.hpp"
+#include "models/cost/layer_builder.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using Figure = double StepTraffic::*;
+constexpr std::array<Figure, 11> kFigures{
+    &StepTraffic::attention_read,  &StepTraffic::append_write, &StepTraffic::score_row_read,
+    &StepTraffic::score_row_write, &StepTraffic::side_read,    &StepTraffic::side_write,
+    &StepTraffic::move_read,       &StepTraffic::move_write,   &StepTraffic::link_read,
+    &StepTraffic::link_write,      &StepTraffic::extra_flops};
+
+// Where traffic is asked for its line and where the line is held against it: few entries and many,
+// no round numbers, so that what moves in pages or groups, or stands still above a budget, shows.
+constexpr double kBase = 1000;
+constexpr double kFar = 1777;
+constexpr std::array<double, 14> kChecks{1,       2,    17,    129,   513.5,  1025,   2999,
+                                         4097.25, 8191, 16411, 65537, 131101, 300007, 1000003};
+
+bool near(double a, double b) {
+  return std::abs(a - b) <= 1e-11 * std::max(std::abs(a), std::abs(b));
+}
+
+}  // namespace
+
+MixedColumns mixed_columns(const Llm& llm, const Method& method) {
+  MixedColumns out;
+  const std::vector<LayerGroup> groups = layer_groups(llm, method);
+  const bool alike = method.layers_alike();
+  struct Key {
+    std::int32_t like, law;
+    bool operator==(const Key&) const = default;
+  };
+  std::vector<Key> keys;              // of columns
+  std::vector<std::int32_t> windows;  // of laws, where the method's layers are alike
+  for (const LayerGroup& group : groups) {
+    for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
+      const std::int32_t window = llm.layers[static_cast<std::size_t>(l)].attention.window;
+      const auto same = alike ? std::find(windows.begin(), windows.end(), window) : windows.end();
+      const auto law = static_cast<std::int32_t>(same - windows.begin());
+      if (same == windows.end()) {
+        windows.push_back(window);
+        out.laws.push_back({.layer = l, .layers = 0});
+      }
+      ++out.laws[static_cast<std::size_t>(law)].layers;
+      const Key key{.like = group.like, .law = law};
+      const auto known = std::find(keys.begin(), keys.end(), key);
+      const auto column = static_cast<std::int32_t>(known - keys.begin());
+      if (known == keys.end()) {
+        keys.push_back(key);
+        out.columns.push_back({.first = l, .law = law, .layers = 0});
+      }
+      ++out.columns[static_cast<std::size_t>(column)].layers;
+      out.of_layer.push_back(column);
+    }
+  }
+  return out;
+}
+
+MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
+    : in_{in},
+      stack_{*in.stack},
+      a_{in.llm->layers[static_cast<std::size_t>(layer)].attention},
+      rows_{in, layer},
+      layer_{layer},
+      window_{a_.window},
+      dtype_{activation_dtype(in.weight_dtype)},
+      element_bytes_{bits_of(dtype_) / 8.0},
+      fused_{stack_.attention == AttentionExec::kFused},
+      latent_{a_.is_latent()},
+      parts_{latent_ ? 1 : 2},
+      decode_format_{shared_attention_format(dtype_, in.kv_dtype)},
+      chunk_format_{shared_attention_format(dtype_, dtype_)},
+      extra_launches_{in.method->extra_launches()} {
+  KVSIM_CHECK(in.batch == 1, "a mixed layer of a batch of {}", in.batch);
+  const bool plain = rows_.plain();
+  const bool grows_by_copy =
+      stack_.growth == CacheGrowth::kConcatLayer || stack_.growth == CacheGrowth::kConcatAll;
+  concats_ = plain && grows_by_copy;
+  expands_ = stack_.expands_kv_heads && !latent_;
+  // As LayerBuilder::prefill: what was projected is the cache itself, unless it is stored
+  // elsewhere or in another form.
+  writes_chunks_ = is_preallocated(stack_) || !plain || bits_of(rows_.dtype()) != bits_of(dtype_) ||
+                   rows_.stored_heads() != rows_.shape().n_kv_heads;
+  if (plain) {
+    // Of eight entries, so that formats narrower than a byte come out even.
+    entry_bytes_ = {static_cast<double>(rows_.keys(8).count()) / 8,
+                    static_cast<double>(rows_.values(8).count()) / 8};
+  }
+  const double per_head = a_.head_dim + a_.v_head_dim;
+  kv_elements_ = latent_ ? a_.kv_lora_rank + a_.rope_head_dim : a_.n_kv_heads * per_head;
+  kv_attended_ = latent_ ? a_.n_heads * (per_head - a_.rope_head_dim) : a_.n_kv_heads * per_head;
+  // Latents are expanded to activations first. What a prompt caches is compressed at its end, so
+  // that until then its earlier parts are read as they were recorded.
+  const Dtype cached = plain ? rows_.dtype() : in.kv_dtype;
+  prefix_entry_bytes_ = kv_attended_ * (latent_ ? element_bytes_ : bits_of(cached) / 8.0);
+  const MethodNeeds needs = in.method->needs();
+  column_sums_ = needs.prompt_scores == PromptScoreClass::kColumnSums;
+  score_copies_ = std::max(0, needs.score_copies - 1);
+  lines_ = {line(false), line(true)};
+}
+
+StepTraffic MixedLayer::asked(double attended, bool evicts) const {
+  return in_.method->decode_traffic(layer_, rows_.shape(), in_.kv_dtype, attended, evicts);
+}
+
+MixedLayer::Line MixedLayer::line(bool evicts) const {
+  Line line{.base = asked(kBase, evicts), .slope = asked(kFar, evicts), .holds = true};
+  for (const Figure f : kFigures) {
+    line.slope.*f = (line.slope.*f - line.base.*f) / (kFar - kBase);
+    line.base.*f -= line.slope.*f * kBase;
+  }
+  for (const double n : kChecks) {
+    const StepTraffic exact = asked(n, evicts);
+    for (const Figure f : kFigures) {
+      line.holds = line.holds && near(exact.*f, line.base.*f + line.slope.*f * n);
+    }
+  }
+  return line;
+}
+
+double MixedLayer::attended(const DecodeBatch& decodes) const {
+  if (!stack_.attends_allocated) return decodes.load.attended;
+  const std::int64_t all =
+      window_ > 0 ? std::min<std::int64_t>(in_.allocated, window_) : in_.allocated;
+  return std::max(decodes.load.attended, static_cast<double>(decodes.sequences * all));
+}
+
+void MixedLayer::check(const DecodeBatch& decodes) const {
+  const DecodeLoad& load = decodes.load;
+  KVSIM_CHECK(load.rewriting >= 0 && load.rewriting <= load.evicting && load.sliding >= 0 &&
+                  load.evicting + load.sliding <= decodes.sequences,
+              "of {} sequences {} evict, {} rewrite and {} slide", decodes.sequences, load.evicting,
+              load.rewriting, load.sliding);
+  KVSIM_CHECK(decodes.tokens >= 1 &&
+                  load.attended >= static_cast<double>(decodes.sequences * decodes.tokens),
+              "{} sequences attend {} entries with {} new tokens each", decodes.sequences,
+              load.attended, decodes.tokens);
+}
+
+MixedLayer::Sums MixedLayer::sums(const DecodeBatch& decodes, double attended) const {
+  const auto n = static_cast<double>(decodes.sequences);
+  const auto tokens = static_cast<double>(decodes.tokens);
+  const auto evicting = static_cast<double>(decodes.load.evicting);
+  const auto rewriting = static_cast<double>(decodes.load.rewriting);
+  Sums out;
+  if (n > evicting) {
+    out.all = traffic(attended / n, false) * (n - evicting);
+    out.moved.move_read = out.all.move_read * tokens;
+    out.moved.move_write = out.all.move_write * tokens;
+  }
+  if (evicting > 0) {
+    const StepTraffic one = traffic(attended / n, true);
+    out.all += one * evicting;
+    out.moved.move_read += one.move_read * (evicting - rewriting) * tokens;
+    out.moved.move_write += one.move_write * (evicting - rewriting) * tokens;
+    out.gathered.move_read = one.move_read * rewriting * tokens;
+    out.gathered.move_write = one.move_write * rewriting * tokens;
+  }
+  if (decodes.tokens > 1) {
+    // The cache is read once for all tokens of a sequence; the rest is done for each.
+    const double read = out.all.attention_read;
+    out.all = out.all * tokens;
+    out.all.attention_read = read;
+  }
+  return out;
+}
+
+std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, double attended,
+                                                double attention_read) const {
+  if (!rows_.plain() || stack_.expands_kv_heads) return std::nullopt;
+  const auto batch = static_cast<double>(decodes.sequences);
+  // The tokens of a sequence share its cache as the query heads of a group do.
+  const auto heads = static_cast<std::int32_t>(a_.n_heads * decodes.tokens);
+  if (latent_) {
+    return KernelUse{
+        .call =
+            MlaCall{.decode = true, .batch = batch, .seq_len = attended / batch, .heads = heads},
+        .format = decode_format_};
+  }
+  const double whole = attended * (entry_bytes_[0] + entry_bytes_[1]);
+  const double share = whole > 0 ? attention_read / whole : 1;
+  return KernelUse{.call = DecodeAttentionCall{.batch = batch,
+                                               .kv_len = attended / batch * share,
+                                               .q_heads = heads,
+                                               .kv_heads = rows_.stored_heads(),
+                                               .head_dim = a_.head_dim},
+                   .format = decode_format_};
+}
+
+double MixedLayer::pairs(const PrefillChunk& chunk) const {
+  return causal_pairs(chunk.before + chunk.tokens, window_) - causal_pairs(chunk.before, window_);
+}
+
+std::optional<KernelUse> MixedLayer::chunk_use(const PrefillChunk& chunk) const {
+  // Of windows shorter than the prompt none was measured.
+  if (window_ > 0 && chunk.before + chunk.tokens > window_) return std::nullopt;
+  const auto tokens = static_cast<double>(chunk.tokens);
+  const auto before = static_cast<double>(chunk.before);
+  if (latent_) {
+    return KernelUse{.call = MlaCall{.decode = false,
+                                     .batch = 1,
+                                     .seq_len = tokens,
+                                     .heads = a_.n_heads,
+                                     .prefix = before},
+                     .format = chunk_format_};
+  }
+  return KernelUse{
+      .call = PrefillAttentionCall{.batch = 1,
+                                   .new_tokens = tokens,
+                                   .prefix = before,
+                                   .q_heads = a_.n_heads,
+                                   .kv_heads = stack_.expands_kv_heads ? a_.n_heads : a_.n_kv_heads,
+                                   .head_dim = a_.head_dim},
+      .format = chunk_format_};
+}
+
+double MixedLayer::stored(const PrefillChunk& chunk) const {
+  if (rows_.plain()) {
+    return static_cast<double>(chunk.tokens) * (entry_bytes_[0] + entry_bytes_[1]);
+  }
+  const auto at = [&](std::int64_t n) { return n > 0 ? rows_.keys(n) + rows_.values(n) : Bytes{}; };
+  return static_cast<double>((at(chunk.before + chunk.tokens) - at(chunk.before)).count());
+}
+
+Op MixedLayer::expansion(std::int64_t rows) const {
+  const Llm& llm = *in_.llm;
+  const auto n = static_cast<double>(rows);
+  const std::int64_t wide =
+      static_cast<std::int64_t>(a_.n_heads) * (a_.head_dim - a_.rope_head_dim + a_.v_head_dim);
+  const auto weights = static_cast<double>(
+      matrix_bytes(llm, in_.weights(), WeightPart::kLinear, a_.kv_lora_rank, wide).count());
+  const Dtype product = product_dtype(llm, in_.weights(), WeightPart::kLinear);
+  return {.name = "latent expansion of the prefix",
+          .family = OpFamily::kGemm,
+          .flops = FlopCount{2 * n * a_.kv_lora_rank * static_cast<double>(wide)},
+          .bytes_read = weights + n * kv_elements_ * bits_of(in_.kv_dtype) / 8.0,
+          .bytes_written = size(n * static_cast<double>(wide)),
+          .dtype = product,
+          .kernel = gemm_use(rows, wide, a_.kv_lora_rank, weights, product)};
+}
+
+}  // namespace kvsim

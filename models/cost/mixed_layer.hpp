@@ -1,0 +1,334 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/cost/mixed.hpp"
+#include "models/cost/op.hpp"
+#include "models/cost/step.hpp"
+
+namespace kvsim {
+
+/// Layers that an iteration costs alike: one specification, one kind to the method, one law.
+struct MixedColumn {
+  std::int32_t first = 0;  // layer
+  std::int32_t law = 0;
+  std::int32_t layers = 0;
+};
+struct MixedColumns {
+  std::vector<MixedColumn> columns;
+  std::vector<std::int32_t> of_layer;    // column of each layer
+  std::vector<MixedStepCost::Law> laws;  // in the order of their first layers
+};
+[[nodiscard]] MixedColumns mixed_columns(const Llm& llm, const Method& method);
+
+/// Decoding sequences as one layer sees them.
+struct DecodeBatch {
+  std::int64_t sequences = 0;
+  std::int64_t tokens = 1;  // of each
+  DecodeLoad load{};
+};
+
+/// What one layer does between its projections in an iteration: the one place that says which
+/// operators that are, for graphs and for costs alike. `in` is of one sequence (batch 1) and
+/// outlives it.
+class MixedLayer {
+ public:
+  MixedLayer(const CostInput& in, std::int32_t layer);
+
+  /// Calls `add(op)` for every operator of the new entries' way into the cache.
+  template <class Add>
+  void write(const DecodeBatch& decodes, std::span<const PrefillChunk> chunks, Add&& add) const;
+  /// Of the decoding sequences' attention and of what the method does beside it.
+  template <class Add>
+  void decode(const DecodeBatch& decodes, Add&& add) const;
+  /// Of one chunk's attention.
+  template <class Add>
+  void chunk(const PrefillChunk& chunk, Add&& add) const;
+
+ private:
+  /// Traffic of a sequence's token: base + slope * attended where that holds.
+  struct Line {
+    StepTraffic base{};
+    StepTraffic slope{};
+    bool holds = false;
+  };
+  struct Sums {
+    StepTraffic all{};    // of all sequences, moves apart
+    StepTraffic moved{};  // moves of those that do not rewrite all
+    StepTraffic gathered{};
+  };
+  [[nodiscard]] Line line(bool evicts) const;
+  [[nodiscard]] StepTraffic traffic(double attended, bool evicts) const {
+    const Line& known = lines_[evicts ? 1 : 0];
+    if (!known.holds) return asked(attended, evicts);
+    StepTraffic out = known.slope * attended;
+    out += known.base;
+    return out;
+  }
+  [[nodiscard]] StepTraffic asked(double attended, bool evicts) const;
+  /// Entries that all sequences together attend.
+  [[nodiscard]] double attended(const DecodeBatch& decodes) const;
+  [[nodiscard]] Sums sums(const DecodeBatch& decodes, double attended) const;
+  [[nodiscard]] double size(double elements) const { return elements * element_bytes_; }
+  [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeBatch& decodes, double attended,
+                                                    double attention_read) const;
+  [[nodiscard]] std::optional<KernelUse> chunk_use(const PrefillChunk& chunk) const;
+  [[nodiscard]] double pairs(const PrefillChunk& chunk) const;
+  /// Entries of an earlier part of the prompt that a chunk attends to.
+  [[nodiscard]] std::int64_t prefix(const PrefillChunk& chunk) const {
+    return window_ > 0 ? std::min<std::int64_t>(chunk.before, window_) : chunk.before;
+  }
+  /// Bytes that storing a chunk writes.
+  [[nodiscard]] double stored(const PrefillChunk& chunk) const;
+  /// A product of the prefix' latents with the weights that expand them.
+  [[nodiscard]] Op expansion(std::int64_t rows) const;
+  template <class Add>
+  void softmax(double n, double mask, Add&& add) const;
+  void check(const DecodeBatch& decodes) const;
+
+  const CostInput& in_;
+  const Stack& stack_;
+  const AttentionSpec& a_;
+  CacheRows rows_;
+  std::int32_t layer_;
+  std::int32_t window_;
+  Dtype dtype_;  // of activations
+  double element_bytes_;
+  bool fused_;
+  bool latent_;
+  bool concats_;                         // the stack copies a layer's cache into a longer one
+  bool expands_;                         // keys and values are repeated to the query heads
+  bool writes_chunks_;                   // a prompt's keys and values are copied into the cache
+  std::int32_t parts_;                   // tensors of the cache
+  std::array<double, 2> entry_bytes_{};  // plain rows: an entry's keys and values
+  double kv_elements_;                   // made per token
+  double kv_attended_;                   // of these, as prefill attention takes them
+  double prefix_entry_bytes_;            // of a cached token, as prefill attention takes it
+  const KernelFormat* decode_format_;
+  const KernelFormat* chunk_format_;
+  std::int32_t extra_launches_;
+  bool column_sums_;  // of eager attention, for the method
+  double score_copies_;
+  std::array<Line, 2> lines_;  // not evicting, evicting
+};
+
+template <class Add>
+void MixedLayer::write(const DecodeBatch& decodes, std::span<const PrefillChunk> chunks,
+                       Add&& add) const {
+  std::int64_t appends = decodes.sequences;
+  double copied = 0;  // entries of caches made longer
+  if (concats_) {
+    const DecodeLoad& load = decodes.load;
+    appends = decodes.sequences > 0 ? load.evicting - load.rewriting + load.sliding : 0;
+    if (decodes.sequences > 0) {
+      const auto all = static_cast<double>(decodes.sequences);
+      // One entry of each rewriting sequence has left again.
+      copied = load.held * (static_cast<double>(decodes.sequences - appends) / all) +
+               static_cast<double>(load.rewriting);
+    }
+    for (const PrefillChunk& chunk : chunks) {
+      if (chunk.before > 0) copied += static_cast<double>(chunk.before + chunk.tokens);
+    }
+  }
+  for (std::int32_t part = 0; copied > 0 && part < parts_; ++part) {
+    const double bytes = copied * entry_bytes_[static_cast<std::size_t>(part)];
+    add(Op{.name = part == 0 ? "concat keys" : "concat values",
+           .family = OpFamily::kConcatCopy,
+           .bytes_read = bytes,
+           .bytes_written = bytes,
+           .dtype = rows_.dtype()});
+  }
+  double read = 0, written = 0;
+  if (appends > 0) {
+    const double mean = attended(decodes) / static_cast<double>(decodes.sequences);
+    const bool evicts = decodes.load.evicting == decodes.sequences;
+    read = traffic(mean, evicts).append_write * static_cast<double>(appends) *
+           static_cast<double>(decodes.tokens);
+    written = read;
+  }
+  bool of_chunks = false;
+  for (const PrefillChunk& chunk : chunks) {
+    if (!writes_chunks_) break;
+    read += size(static_cast<double>(chunk.tokens) * kv_elements_);
+    written += stored(chunk);
+    of_chunks = true;
+  }
+  if (appends == 0 && !of_chunks) return;
+  add(Op{.name = of_chunks ? "cache write" : "cache append",
+         .family = OpFamily::kCacheWrite,
+         .bytes_read = read,
+         .bytes_written = written,
+         .launches = of_chunks ? 2 : 1,
+         .dtype = dtype_});
+}
+
+template <class Add>
+void MixedLayer::softmax(double n, double mask, Add&& add) const {
+  const double wide = n * 4;
+  add(Op{.name = "softmax",
+         .family = OpFamily::kElementwise,
+         .bytes_read = size(n) + mask,
+         .bytes_written = stack_.softmax_fp32 ? wide : size(n),
+         .launches = 2,
+         .dtype = Dtype::kFp32});
+  if (!stack_.softmax_fp32 || dtype_ == Dtype::kFp32) return;
+  add(Op{.name = "softmax cast",
+         .family = OpFamily::kElementwise,
+         .bytes_read = wide,
+         .bytes_written = size(n),
+         .dtype = Dtype::kFp32});
+}
+
+template <class Add>
+void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
+  if (decodes.sequences == 0) return;
+  check(decodes);
+  const double heads = a_.n_heads;
+  const auto batch = static_cast<double>(decodes.sequences);
+  const auto tokens = static_cast<double>(decodes.tokens);
+  const double entries = attended(decodes);
+  const Sums of = sums(decodes, entries);
+  const double q = batch * tokens * heads * a_.head_dim;
+  const double out = batch * tokens * heads * a_.v_head_dim;
+  // Absorbed latent attention: every head scores and sums latent rows. Of a sequence's new tokens
+  // the last attends to all of the others, the first to none.
+  const double score_width = latent_ ? a_.kv_lora_rank + a_.rope_head_dim : a_.head_dim;
+  const double value_width = latent_ ? a_.kv_lora_rank : a_.v_head_dim;
+  const double pairs = heads * (tokens * entries - batch * tokens * (tokens - 1) / 2);
+  double cache_read = of.all.attention_read;
+  if (expands_ && a_.n_heads > rows_.stored_heads()) {
+    const double n = entries * heads * (a_.head_dim + a_.v_head_dim);
+    add(Op{.name = "repeat keys and values",
+           .family = OpFamily::kExpandCopy,
+           .bytes_read = cache_read,
+           .bytes_written = size(n),
+           .launches = 2,
+           .dtype = dtype_});
+    cache_read = size(n);
+  }
+  if (fused_) {
+    add(Op{.name = "attention",
+           .family = OpFamily::kDecodeAttention,
+           .flops = FlopCount{2 * pairs * (score_width + value_width)},
+           .bytes_read = cache_read + size(q),
+           .bytes_written = size(out),
+           .dtype = dtype_,
+           .blocks = stack_.splits_keys ? 0.0 : batch * heads,
+           .kernel = decode_use(decodes, entries, of.all.attention_read)});
+    if (of.all.score_row_read + of.all.score_row_write > 0) {
+      add(Op{.name = "score row",
+             .family = OpFamily::kScorePass,
+             .bytes_read = of.all.score_row_read,
+             .bytes_written = of.all.score_row_write,
+             .dtype = Dtype::kFp32});
+    }
+  } else {
+    const double share = score_width / (score_width + value_width);
+    add(Op{.name = "attention scores",
+           .family = OpFamily::kDecodeAttention,
+           .flops = FlopCount{2 * pairs * score_width},
+           .bytes_read = cache_read * share + size(q),
+           .bytes_written = size(pairs),
+           .dtype = dtype_});
+    softmax(pairs, 0, add);
+    add(Op{.name = "attention values",
+           .family = OpFamily::kDecodeAttention,
+           .flops = FlopCount{2 * pairs * value_width},
+           .bytes_read = cache_read * (1 - share) + size(pairs),
+           .bytes_written = size(out),
+           .dtype = dtype_});
+  }
+  if (extra_launches_ > 0 || of.all.side_read + of.all.side_write + of.all.extra_flops > 0) {
+    add(Op{.name = "method",
+           .family = OpFamily::kMethod,
+           .flops = FlopCount{of.all.extra_flops},
+           .bytes_read = of.all.side_read,
+           .bytes_written = of.all.side_write,
+           .launches = extra_launches_,
+           .dtype = Dtype::kFp32});
+  }
+  if (of.all.link_read + of.all.link_write > 0) {
+    add(Op{.name = "host copy",
+           .family = OpFamily::kHostCopy,
+           .bytes_read = of.all.link_read,
+           .bytes_written = of.all.link_write,
+           .dtype = dtype_});
+  }
+  for (std::int32_t part = 0; decodes.load.rewriting > 0 && part < parts_; ++part) {
+    const double share = 1.0 / parts_;
+    add(Op{.name = part == 0 ? "gather keys" : "gather values",
+           .family = OpFamily::kCompaction,
+           .bytes_read = of.gathered.move_read * share,
+           .bytes_written = of.gathered.move_write * share,
+           .dtype = dtype_});
+  }
+  if (of.moved.move_read + of.moved.move_write > 0) {
+    add(Op{.name = "evict and merge",
+           .family = OpFamily::kCompaction,
+           .bytes_read = of.moved.move_read,
+           .bytes_written = of.moved.move_write,
+           .dtype = dtype_});
+  }
+}
+
+template <class Add>
+void MixedLayer::chunk(const PrefillChunk& chunk, Add&& add) const {
+  const auto tokens = static_cast<double>(chunk.tokens);
+  const std::int64_t cached = prefix(chunk);
+  const auto before = static_cast<double>(cached);
+  const double heads = a_.n_heads;
+  const double q = tokens * heads * a_.head_dim;
+  const double out = tokens * heads * a_.v_head_dim;
+  if (latent_ && cached > 0) add(expansion(cached));
+  double kv_read = size(tokens * kv_attended_) + before * prefix_entry_bytes_;
+  if (expands_ && a_.n_heads > a_.n_kv_heads) {
+    const double repeated = (tokens + before) * kv_attended_ / a_.n_kv_heads * heads;
+    add(Op{.name = "repeat keys and values",
+           .family = OpFamily::kExpandCopy,
+           .bytes_read = kv_read,
+           .bytes_written = size(repeated),
+           .launches = 2,
+           .dtype = dtype_});
+    kv_read = size(repeated);
+  }
+  if (fused_) {
+    add(Op{.name = "prompt attention",
+           .family = OpFamily::kPrefillAttention,
+           .flops = FlopCount{2 * heads * pairs(chunk) * (a_.head_dim + a_.v_head_dim)},
+           .bytes_read = size(q) + kv_read,
+           .bytes_written = size(out),
+           .dtype = dtype_,
+           .kernel = chunk_use(chunk)});
+    return;
+  }
+  // Every matrix whole, whatever the mask.
+  const double n = heads * tokens * static_cast<double>(chunk.before + chunk.tokens);
+  add(Op{.name = "prompt attention scores",
+         .family = OpFamily::kPrefillAttention,
+         .flops = FlopCount{2 * n * a_.head_dim},
+         .bytes_read = size(q) + kv_read / 2,
+         .bytes_written = size(n),
+         .dtype = dtype_});
+  softmax(n, size(n / heads), add);
+  add(Op{.name = "prompt attention values",
+         .family = OpFamily::kPrefillAttention,
+         .flops = FlopCount{2 * n * a_.v_head_dim},
+         .bytes_read = size(n) + kv_read / 2,
+         .bytes_written = size(out),
+         .dtype = dtype_});
+  if (column_sums_) {
+    add(Op{.name = "column sums",
+           .family = OpFamily::kScorePass,
+           .flops = FlopCount{n},
+           .bytes_read = size(n) * (1 + score_copies_),
+           .bytes_written = size(n) * score_copies_,
+           .dtype = dtype_});
+  }
+}
+
+}  // namespace kvsim

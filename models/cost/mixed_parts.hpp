@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "models/cost/mixed.hpp"
+#include "models/cost/step.hpp"
+
+namespace kvsim {
+
+// What the graphs of an iteration and their compiled form are both made of.
+
+[[nodiscard]] CostInput of_one_sequence(const CostInput& in);
+[[nodiscard]] HeadRows head_rows(const CostInput& in, const MixedStep& step);
+/// host_time of `layers` layers; `decodes`: a method's own launches are among it.
+[[nodiscard]] Seconds mixed_host_time(const CostInput& in, bool decodes, std::int32_t layers);
+[[nodiscard]] Seconds mixed_between(const CostInput& in, const MixedStep& step);
+/// Errors: ContractError where `step` is not one of `layers` and `laws` laws.
+void check_step(const CostInput& in, const MixedStep& step, const LayerRange& layers,
+                std::size_t laws);
+/// What a layer does once a prompt is there, and after all layers where it compresses then. `one`
+/// is of one sequence.
+[[nodiscard]] OpGraph prompt_end(const CostInput& one, std::int32_t layer, std::int64_t prompt);
+[[nodiscard]] std::optional<OpGraph> late_compression(const CostInput& one, std::int32_t layer,
+                                                      std::int64_t prompt);
+
+}  // namespace kvsim
