@@ -4,3 +4,4 @@ kvsim_test(serve SOURCES sim/test_static_hbm.cpp sim/test_static_run.cpp sim/tes
            LINK kvsim::serve)
 
 kvsim_bench(static SOURCES bench/bench_static.cpp LINK kvsim::serve)
+kvsim_bench(serve SOURCES bench/bench_serve.cpp LINK kvsim::serve)

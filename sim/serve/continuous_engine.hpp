@@ -26,9 +26,9 @@ struct EngineParts {
   std::int64_t pool_units = 0;
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
-  Owners standing;         // beside the pool: context, weights, …
-  Bytes host_memory{};     // for swapped caches
-  BytesPerSecond link{0};  // to host memory
+  Owners standing;           // beside the pool: context, weights, …
+  Bytes host_memory{};       // for swapped caches
+  BytesPerSecond link{0.0};  // to host memory
   QueueOrder order = QueueOrder::kFcfs;
 };
 
@@ -88,13 +88,14 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   bool swap_in(RequestId id) override;
   bool make_room(RequestId id, std::int32_t tokens) override;
 
-  [[nodiscard]] Sequence& at(RequestId id) { return state_->sequences[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] Sequence& at(RequestId id) {
+    return state_->sequences[static_cast<std::size_t>(id)];
+  }
   void leave_running(RequestId id);
   std::int32_t unplan(RequestId id);
   void refuse(RequestId id, SimTime now);
-  [[nodiscard]] bool resolve_dead_end(SimTime now);
+  void resolve_dead_end(SimTime now);
   [[nodiscard]] MixedCost iteration_cost();
-  void sample(SimTime now);
   [[nodiscard]] IterationView view(SimTime start, SimTime end) const;
   [[nodiscard]] ServeSample sample_now(SimTime now);
 
@@ -105,15 +106,14 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   WaitingQueue queue_;
   std::vector<RequestId> swapped_;
   std::vector<std::int64_t> swapped_units_;
-  std::vector<std::int32_t> computed_before_;  // of a preempted request
-  std::vector<RequestId> window_;              // of first_waiting
+  std::vector<RequestId> window_;  // of first_waiting
   std::vector<DecodeLoad> loads_;
   std::vector<PrefillChunk> chunks_;
   std::int64_t decodes_ = 0;
-  std::int64_t prefilled_ = 0;    // tokens of the iteration
-  SimTime now_{};                 // when the iteration was formed
-  RequestId refused_ = -1;        // whose room was asked for last, in vain
-  Bytes moved_{};                 // over the link, for this iteration
+  std::int64_t prefilled_ = 0;  // tokens of the iteration
+  SimTime now_{};               // when the iteration was formed
+  RequestId refused_ = -1;      // whose room was asked for last, in vain
+  Bytes moved_{};               // over the link, for this iteration
   Bytes host_used_{};
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;

@@ -174,7 +174,18 @@ bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t
 
 bool KvMemory::grow(RequestId id, Sequence& s, std::int32_t tokens) {
   Holding& h = holding(id);
-  const std::int64_t units = wanted(h, s, s.computed + tokens, h.shared_blocks);
+  const std::int32_t to = s.computed + tokens;
+  std::int64_t units = wanted(h, s, to, h.shared_blocks);
+  if (h.publishes && h.shared_blocks == 0 && units - h.units > available()) {
+    // Better to keep nothing for others than to wait for room for a copy.
+    Holding alone = h;
+    alone.publishes = false;
+    const std::int64_t fewer = wanted(alone, s, to, 0);
+    if (fewer - h.units <= available()) {
+      h.publishes = false;
+      units = fewer;
+    }
+  }
   if (units > h.units && !take(h, units - h.units)) return false;
   set_room(h, s);
   return true;

@@ -14,7 +14,8 @@ ServeState::ServeState(const RequestTrace& of)
       sequences(of.requests.size()),
       output(of.requests.size()),
       outcomes(of.requests.size()),
-      open(of.requests.size()) {
+      open(of.requests.size()),
+      computed_once(of.requests.size()) {
   spans.reserve(of.requests.size());
   for (std::size_t i = 0; i < of.requests.size(); ++i) {
     const Request& r = of.requests[i];

@@ -34,10 +34,11 @@ struct ServeState {
   std::vector<Sequence> sequences;
   std::vector<std::int32_t> output;  // tokens each will generate: no scheduler asks
   std::vector<RequestOutcome> outcomes;
-  std::vector<TokenSpan> open;   // of each request; count 0: none
-  std::vector<TokenSpan> spans;  // closed
-  std::vector<RequestId> ended;  // since the run looked last
-  std::vector<ServeOom> ooms;    // the first 16
+  std::vector<TokenSpan> open;              // of each request; count 0: none
+  std::vector<TokenSpan> spans;             // closed
+  std::vector<std::int32_t> computed_once;  // tokens computed before a preemption
+  std::vector<RequestId> ended;             // since the run looked last
+  std::vector<ServeOom> ooms;               // the first 16
   std::int64_t oom_events = 0, preemptions = 0, recomputed = 0;
   std::int64_t prefix_hits = 0, prefix_queries = 0;  // tokens
   std::int32_t arrived = 0;
