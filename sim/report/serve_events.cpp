@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include <fmt/compile.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -20,58 +19,56 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 std::string quoted(const std::string& text) { return nlohmann::json(clean_text(text)).dump(); }
 
-/// Microseconds with all digits of the clock's picoseconds.
-void put_us(fmt::memory_buffer& out, SimTime t) {
+/// With all digits of the clock's picoseconds.
+std::string microseconds(SimTime t) {
   constexpr std::int64_t kPerMicrosecond = 1'000'000;
-  fmt::format_to(std::back_inserter(out), FMT_COMPILE("{}.{:06}"), t.count() / kPerMicrosecond,
-                 t.count() % kPerMicrosecond);
+  return fmt::format("{}.{:06}", t.count() / kPerMicrosecond, t.count() % kPerMicrosecond);
 }
+
+constexpr const char* kProcess =
+    R"({{"ph": "M", "pid": {}, "name": "process_name", "args": {{"name": {}}}}})";
+constexpr const char* kThread =
+    R"({{"ph": "M", "pid": {}, "tid": 1, "name": "thread_name", "args": {{"name": "iterations"}}}})";
+constexpr const char* kSlice =
+    R"({{"ph": "X", "pid": {}, "tid": 1, "name": "{}", "ts": {}, "dur": {}, "args": )"
+    R"({{"decodes": {}, "prefill_tokens": {}}}}})";
+constexpr const char* kRequests =
+    R"({{"ph": "C", "pid": {}, "name": "requests", "ts": {}, "args": )"
+    R"({{"running": {}, "waiting": {}}}}})";
+constexpr const char* kPart = R"({}"{}": {:.6g})";
+constexpr const char *kHbm = R"({{"ph": "C", "pid": {}, "name": "HBM by owner (GiB)", "ts" : {},
+                     "args" : {
+  {
+    {}
+  }
+}
+}
+})";
 
 class Events {
  public:
   Events() { put("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"); }
 
   void name_process(std::size_t pid, const std::string& name) {
-    fmt::format_to(begin(),
-                   R"({{"ph": "M", "pid": {}, "name": "process_name", "args": {{"name": {}}}}})",
-                   pid, quoted(name));
-    fmt::format_to(
-        begin(),
-        R"({{"ph": "M", "pid": {}, "tid": 1, "name": "thread_name", "args": {{"name": "iterations"}}}})",
-        pid);
+    fmt::format_to(begin(), kProcess, pid, quoted(name));
+    fmt::format_to(begin(), kThread, pid);
   }
   void slice(std::size_t pid, const ServeIteration& it) {
     const char* name = it.prefill_tokens == 0 ? "decode" : it.decodes == 0 ? "prefill" : "mixed";
-    fmt::format_to(begin(),
-                   FMT_COMPILE(R"({{"ph": "X", "pid": {}, "tid": 1, "name": "{}", "ts": )"), pid,
-                   name);
-    put_us(out_, it.start);
-    put(", \"dur\": ");
-    put_us(out_, it.end - it.start);
-    fmt::format_to(std::back_inserter(out_),
-                   FMT_COMPILE(R"(, "args": {{"decodes": {}, "prefill_tokens": {}}}}})"),
-                   it.decodes, it.prefill_tokens);
+    fmt::format_to(begin(), kSlice, pid, name, microseconds(it.start),
+                   microseconds(it.end - it.start), it.decodes, it.prefill_tokens);
   }
   void counters(std::size_t pid, const ServeResult& result, const ServeSample& s) {
-    fmt::format_to(begin(), FMT_COMPILE(R"({{"ph": "C", "pid": {}, "name": "requests", "ts": )"),
-                   pid);
-    put_us(out_, s.at);
-    fmt::format_to(std::back_inserter(out_),
-                   FMT_COMPILE(R"(, "args": {{"running": {}, "waiting": {}}}}})"), s.running,
-                   s.waiting);
-    fmt::format_to(begin(),
-                   FMT_COMPILE(R"({{"ph": "C", "pid": {}, "name": "HBM by owner (GiB)", "ts"
-                               :) "),
-                   pid);
-    put_us(out_, s.at);
-    put(", \"args\": {");
-    const auto parts = hbm_parts(result, s);
+    const std::string at = microseconds(s.at);
+    fmt::format_to(begin(), kRequests, pid, at, s.running, s.waiting);
+    std::string parts;
+    const auto bytes = hbm_parts(result, s);
     for (std::size_t part = 0; part < kHbmParts; ++part) {
-      fmt::format_to(std::back_inserter(out_), FMT_COMPILE(R"({}"{}": {:.6g})"),
-                     part > 0 ? ", " : "", name_of(static_cast<HbmPart>(part)),
-                     static_cast<double>(parts[part].count()) / kGiB);
+      fmt::format_to(std::back_inserter(parts), kPart, part > 0 ? ", " : "",
+                     name_of(static_cast<HbmPart>(part)),
+                     static_cast<double>(bytes[part].count()) / kGiB);
     }
-    put("}}");
+    fmt::format_to(begin(), kHbm, pid, at, parts);
   }
   std::string take() {
     put("\n]}\n");

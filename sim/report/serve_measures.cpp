@@ -227,24 +227,26 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
   }
   if (std::max(r.mfu, r.mbu) <= 0) return {"host", "bound by what is neither compute nor memory"};
   return r.mfu >= r.mbu
-             ? ServeBound{"compute", fmt::format("bound by compute: {} of the data sheet's peak, {} of "
-                                            "its memory bandwidth",
-                                            percent(r.mfu), percent(r.mbu))}
-             : ServeBound{"memory_bandwidth",
-                     fmt::format("bound by memory bandwidth: {} of the data sheet's, {} of its "
-                                 "compute peak",
-                                 percent(r.mbu), percent(r.mfu))};
+             ? ServeBound{"compute",
+                          fmt::format("bound by compute: {} of the data sheet's peak, {} of "
+                                      "its memory bandwidth",
+                                      percent(r.mfu), percent(r.mbu))}
+             : ServeBound{
+                   "memory_bandwidth",
+                   fmt::format("bound by memory bandwidth: {} of the data sheet's, {} of its "
+                               "compute peak",
+                               percent(r.mbu), percent(r.mfu))};
 }
 
 std::vector<LoadSample> load_samples(const ServeResult& result) {
   // Steps of each replica's tokens in service: (time, tokens more from then on, tokens a second
   // more). A span's tokens come one an iteration, here evenly over its time.
-  struct Step {
+  struct Change {
     SimTime at;
     double tokens = 0;
     double rate = 0;
   };
-  std::vector<std::vector<Step>> steps(result.timeline.size());
+  std::vector<std::vector<Change>> steps(result.timeline.size());
   std::vector<std::vector<const TokenSpan*>> spans(result.outcomes.size());
   for (const TokenSpan& span : result.spans) {
     spans[static_cast<std::size_t>(span.request)].push_back(&span);
@@ -254,7 +256,7 @@ std::vector<LoadSample> load_samples(const ServeResult& result) {
     const auto replica = static_cast<std::size_t>(o.replica);
     if (o.scheduled < SimTime{} || replica >= steps.size()) continue;
     double tokens = o.prompt_tokens;
-    std::vector<Step>& of = steps[replica];
+    std::vector<Change>& of = steps[replica];
     SimTime from = o.scheduled;
     for (const TokenSpan* span : spans[i]) {
       const auto& ends = result.iteration_ends[static_cast<std::size_t>(span->replica)];
@@ -279,7 +281,7 @@ std::vector<LoadSample> load_samples(const ServeResult& result) {
   std::vector<LoadSample> out;
   for (std::size_t r = 0; r < steps.size(); ++r) {
     std::stable_sort(steps[r].begin(), steps[r].end(),
-                     [](const Step& a, const Step& b) { return a.at < b.at; });
+                     [](const Change& a, const Change& b) { return a.at < b.at; });
     double tokens = 0, rate = 0;
     SimTime now{};
     std::size_t next = 0;

@@ -53,7 +53,14 @@ void rebase_method(json& value, const fs::path& folder) {
 void rebase_requests(json& value, const fs::path& folder) {
   if (value.is_array()) {
     for (json& item : value) rebase_requests(item, folder);
-  } else if (value.is_object() && value.contains("file")) {
+    return;
+  }
+  if (!value.is_object()) return;
+  // Lengths may be drawn from another trace.
+  for (const char* key : {"prompt_tokens", "output_tokens"}) {
+    if (value.contains(key)) rebase_requests(value[key], folder);
+  }
+  if (value.contains("file")) {
     json& file = value["file"];
     if (file.is_array()) {
       for (json& item : file) rebase_path(item, folder);
