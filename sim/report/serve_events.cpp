@@ -36,14 +36,9 @@ constexpr const char* kRequests =
     R"({{"ph": "C", "pid": {}, "name": "requests", "ts": {}, "args": )"
     R"({{"running": {}, "waiting": {}}}}})";
 constexpr const char* kPart = R"({}"{}": {:.6g})";
-constexpr const char *kHbm = R"({{"ph": "C", "pid": {}, "name": "HBM by owner (GiB)", "ts" : {},
-                     "args" : {
-  {
-    {}
-  }
-}
-}
-})";
+constexpr const char* kHbm =
+    "{{\"ph\": \"C\", \"pid\": {}, \"name\": \"HBM by owner (GiB)\", \"ts\": {}, \"args\": "
+    "{{{}}}}}";
 
 class Events {
  public:
