@@ -261,10 +261,10 @@ int run_info(const Arguments& arguments) {
   return kDone;
 }
 
-/// Writes `trace` in the layout that --to, or the file's ending, asks for, and says so.
+/// Writes `trace` in the layout that --layout, or the file's ending, asks for, and says so.
 void write_trace(const Arguments& arguments, const RequestTrace& trace, const fs::path& file) {
-  const auto word = arguments.value("to");
-  const RequestFormat format = word                           ? parse_request_format(*word, "--to")
+  const auto word = arguments.value("layout");
+  const RequestFormat format = word ? parse_request_format(*word, "--layout")
                                : file.extension() == ".jsonl" ? RequestFormat::kMooncake
                                                               : RequestFormat::kPlain;
   write_file_atomically(file, requests_text(trace, format));
@@ -323,7 +323,7 @@ std::vector<Option> file_options() {
 }
 
 void add_writing(std::vector<Option>& options) {
-  options.push_back({"to", 0, "NAME", false,
+  options.push_back({"layout", 0, "NAME", false,
                      "layout to write: plain, azure or mooncake (by the ending: .jsonl mooncake, "
                      "else plain)"});
   options.push_back({"quiet", 'q', "", false, "say nothing"});

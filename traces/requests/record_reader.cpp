@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -237,20 +236,23 @@ void RequestSink::out_of_order(const std::string& place, SimTime arrival) const 
 }
 
 void RequestSink::note_quantum() {
-  std::int64_t quantum = 0;
+  // The smallest time between two that differ; published quanta jitter by a millisecond.
+  constexpr std::int64_t kNoted = kPicosecondsPerSecond * 9 / 10;
+  std::int64_t quantum = std::numeric_limits<std::int64_t>::max();
   std::size_t distinct = 0;
   const Request* last = nullptr;
   for (const Request& r : trace_.requests) {
     if (r.after >= 0) continue;
-    quantum = std::gcd(quantum, r.arrival.count());
-    if (last == nullptr || last->arrival != r.arrival) ++distinct;
+    const std::int64_t gap = last == nullptr ? 0 : (r.arrival - last->arrival).count();
+    if (gap > 0) quantum = std::min(quantum, gap);
+    if (last == nullptr || gap > 0) ++distinct;
     last = &r;
   }
-  if (quantum >= kPicosecondsPerSecond && distinct * 2 < trace_.requests.size()) {
+  if (distinct >= 2 && quantum >= kNoted && distinct * 2 < trace_.requests.size()) {
     trace_.notes.push_back(fmt::format(
-        "arrivals are quantised to {} ({} distinct times of {} requests); \"spread\" "
-        "spreads them",
-        to_text(to_seconds(SimTime{quantum})), with_commas(static_cast<std::int64_t>(distinct)),
+        "arrivals are quantised to {:.2g} s ({} distinct times of {} requests); "
+        "\"spread\" spreads them",
+        to_seconds(SimTime{quantum}).count(), with_commas(static_cast<std::int64_t>(distinct)),
         with_commas(std::ssize(trace_.requests))));
   }
 }
