@@ -122,10 +122,10 @@ Step mixed_pass(const CostInput& in, const MixedStep& step, const LayerRange& ra
     const MixedLayer layer{one, l};
     DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
     if (step.decodes > 0) decodes.load = step.loads[static_cast<std::size_t>(column.law)];
-    layer.write(decodes, step.chunks, add);
+    layer.write(decodes, layer.chunk_writes(step.chunks), add);
     layer.decode(decodes, add);
+    layer.prefill(step.chunks, add);
     for (const PrefillChunk& chunk : step.chunks) {
-      layer.chunk(chunk, add);
       if (!chunk.last) continue;
       const OpGraph end = prompt_end(one, l, chunk.before + chunk.tokens);
       for (OpIndex i = 0; i < end.size(); ++i) add(end.op(i));

@@ -18,11 +18,10 @@ struct PrefillChunk {
   bool last = false;        // the prompt ends here: a token is sampled, the method compresses
 };
 
-/// Sequences that decode one token each, as the layers of one law see them (LayerColumn::law).
+/// Sequences that decode, as the layers of one law see them (MixedStepCost::law_layers).
 struct DecodeLoad {
-  double attended =
-      0;            // entries per stored head attended, the new ones included; a sum over sequences
-  double held = 0;  // entries held after the step; likewise
+  double attended = 0;         // entries per stored head, the new ones included; sum over sequences
+  double held = 0;             // entries held after the step; likewise
   std::int64_t evicting = 0;   // sequences whose method compresses in this step
   std::int64_t rewriting = 0;  // of these, those whose survivors are all written anew
   /// Of the others, those whose window is full: the new entry takes the slot of the one that
@@ -36,7 +35,8 @@ struct MixedStep {
   std::span<const DecodeLoad> loads;  // [laws]; ignored where decodes is 0
   std::span<const PrefillChunk> chunks;
   /// New tokens of each decoding sequence: more than one where a draft's proposals are verified.
-  /// Each is a row of the projections and of the logits; a sequence's cache is read once for all.
+  /// Each is a row of the projections and of the logits; a sequence's cache is read once for all,
+  /// and what the method does beside that it does for each.
   std::int64_t decode_tokens = 1;
 
   [[nodiscard]] std::int64_t rows() const;     // tokens that go through the layers
@@ -62,10 +62,11 @@ struct MixedCost {
 };
 
 /// An engine iteration costed as what it is: all tokens of decodes and chunks go through one set of
-/// projections; decode attention is over a ragged batch; each chunk attends to its own prefix; the
-/// output projection takes sampled positions alone. Parts that depend on the number of rows alone
-/// are worked out once a number; attention is asked of its kernel's form (or of the roofline) with
-/// the mean length of the ragged batch.
+/// projections; decode attention is over a ragged batch; each chunk attends to its own prefix, all
+/// in one kernel; the output projection takes sampled positions alone. Parts that depend on the
+/// number of rows alone are worked out once a number; attention is asked of its kernel's form (or
+/// of the roofline) with the means of the ragged batch: entries attended of decodes, tokens of
+/// chunks and the prefix that gives as many pairs of query and key.
 ///
 /// `in` is of one GPU (tensor_shard) and its batch is ignored; its method is one settled for a
 /// typical prompt: its coefficients stand for all. What a method does at a prompt's end it does for

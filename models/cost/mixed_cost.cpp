@@ -57,7 +57,10 @@ struct MixedStepCost::Impl {
     std::int32_t first;  // a layer of it
     std::size_t law;
     double layers;  // of the range
-    Table expansions{};
+    double alike;   // of the range, with those of further columns alike to this first of them; else
+                    // 0: what does not ask for the law is worked out once for all
+    std::size_t leader;                // the first of them
+    MixedLayer::ChunkWrites writes{};  // of the step at hand, where this is the first
   };
 
   Impl(const CostInput& in, const Roofline& rates, const LayerRange& layers)
@@ -70,17 +73,24 @@ struct MixedStepCost::Impl {
     KVSIM_CHECK(
         layers.first >= 0 && layers.first < layers.last && layers.last <= in.llm->n_layers(),
         "layers {} to {} of {}", layers.first, layers.last, in.llm->n_layers());
-    std::vector<double> counts(all.columns.size());
+    std::vector<double> counts(all.columns.size()), alike(all.columns.size());
+    std::vector<std::optional<std::size_t>> leader(all.columns.size());
     for (std::int32_t l = layers.first; l < layers.last; ++l) {
-      counts[static_cast<std::size_t>(all.of_layer[static_cast<std::size_t>(l)])] += 1;
+      const auto c = static_cast<std::size_t>(all.of_layer[static_cast<std::size_t>(l)]);
+      counts[c] += 1;
+      alike[static_cast<std::size_t>(all.columns[c].like)] += 1;
     }
     for (std::size_t c = 0; c < counts.size(); ++c) {
       if (counts[c] == 0) continue;
       const MixedColumn& column = all.columns[c];
+      const auto like = static_cast<std::size_t>(column.like);
       columns.push_back({.layer = MixedLayer{one, column.first},
                          .first = column.first,
                          .law = static_cast<std::size_t>(column.law),
-                         .layers = counts[c]});
+                         .layers = counts[c],
+                         .alike = leader[like] ? 0 : alike[like],
+                         .leader = leader[like].value_or(columns.size())});
+      leader[like] = columns.back().leader;
     }
     for (std::size_t family = 0; family < kOpFamilies; ++family) {
       for (const DtypeName& d : kDtypes) {
@@ -116,7 +126,8 @@ struct MixedStepCost::Impl {
       if (range.embedding) sum += evaluated(embed_tokens(one, rows));
       if (range.head) sum += evaluated(output_logits(one, HeadRows{.normed = rows}));
       for (const Column& column : columns) {
-        sum += evaluated(LayerBuilder{one, column.first, rows}.around({})) * column.layers;
+        if (column.alike == 0) continue;
+        sum += evaluated(LayerBuilder{one, column.first, rows}.around({})) * column.alike;
       }
       return sum;
     });
@@ -167,18 +178,23 @@ struct MixedStepCost::Impl {
       if (rows.sampled > 0) sum += head(rows.sampled, true);
     }
     DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
-    for (const Column& column : columns) {
-      Sum of;
-      const auto add = [&](const Op& op) {
-        of.time += time(op);
-        of.flops += op.flops.count();
-        of.bytes += op.bytes_read + op.bytes_written;
-      };
+    Sum of;
+    const auto add = [&](const Op& op) {
+      of.time += time(op);
+      of.flops += op.flops.count();
+      of.bytes += op.bytes_read + op.bytes_written;
+    };
+    for (Column& column : columns) {
+      if (column.alike > 0) column.writes = column.layer.chunk_writes(step.chunks);
+      of = {};
       if (step.decodes > 0) decodes.load = step.loads[column.law];
-      column.layer.write(decodes, step.chunks, add);
+      column.layer.write(decodes, columns[column.leader].writes, add);
       column.layer.decode(decodes, add);
-      for (const PrefillChunk& chunk : step.chunks) column.layer.chunk(chunk, add);
       sum += of * column.layers;
+      if (column.alike == 0) continue;
+      of = {};
+      column.layer.prefill(step.chunks, add);
+      sum += of * column.alike;
     }
     return sum;
   }

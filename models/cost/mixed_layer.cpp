@@ -53,8 +53,13 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
       const auto known = std::find(keys.begin(), keys.end(), key);
       const auto column = static_cast<std::int32_t>(known - keys.begin());
       if (known == keys.end()) {
+        const auto like = std::find_if(keys.begin(), keys.end(),
+                                       [&](const Key& other) { return other.like == key.like; });
+        out.columns.push_back({.first = l,
+                               .law = law,
+                               .layers = 0,
+                               .like = static_cast<std::int32_t>(like - keys.begin())});
         keys.push_back(key);
-        out.columns.push_back({.first = l, .law = law, .layers = 0});
       }
       ++out.columns[static_cast<std::size_t>(column)].layers;
       out.of_layer.push_back(column);
@@ -76,7 +81,7 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
       latent_{a_.is_latent()},
       parts_{latent_ ? 1 : 2},
       decode_format_{shared_attention_format(dtype_, in.kv_dtype)},
-      chunk_format_{shared_attention_format(dtype_, dtype_)},
+      prefill_format_{shared_attention_format(dtype_, dtype_)},
       extra_launches_{in.method->extra_launches()} {
   KVSIM_CHECK(in.batch == 1, "a mixed layer of a batch of {}", in.batch);
   const bool plain = rows_.plain();
@@ -198,27 +203,50 @@ double MixedLayer::pairs(const PrefillChunk& chunk) const {
   return causal_pairs(chunk.before + chunk.tokens, window_) - causal_pairs(chunk.before, window_);
 }
 
-std::optional<KernelUse> MixedLayer::chunk_use(const PrefillChunk& chunk) const {
-  // Of windows shorter than the prompt none was measured.
-  if (window_ > 0 && chunk.before + chunk.tokens > window_) return std::nullopt;
-  const auto tokens = static_cast<double>(chunk.tokens);
-  const auto before = static_cast<double>(chunk.before);
+/// A ragged batch as one of equal chunks: as many, of as many tokens, with as many pairs of query
+/// and key. Of windows shorter than a prompt none was measured.
+std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> chunks) const {
+  double tokens = 0, causal = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    if (window_ > 0 && chunk.before + chunk.tokens > window_) return std::nullopt;
+    const auto n = static_cast<double>(chunk.tokens);
+    tokens += n;
+    causal += n * (static_cast<double>(chunk.before) + n / 2);
+  }
+  const auto batch = static_cast<double>(chunks.size());
+  const double mean = tokens / batch;
+  const double before = std::max(0.0, causal / tokens - mean / 2);
   if (latent_) {
     return KernelUse{.call = MlaCall{.decode = false,
-                                     .batch = 1,
-                                     .seq_len = tokens,
+                                     .batch = batch,
+                                     .seq_len = mean,
                                      .heads = a_.n_heads,
                                      .prefix = before},
-                     .format = chunk_format_};
+                     .format = prefill_format_};
   }
   return KernelUse{
-      .call = PrefillAttentionCall{.batch = 1,
-                                   .new_tokens = tokens,
+      .call = PrefillAttentionCall{.batch = batch,
+                                   .new_tokens = mean,
                                    .prefix = before,
                                    .q_heads = a_.n_heads,
                                    .kv_heads = stack_.expands_kv_heads ? a_.n_heads : a_.n_kv_heads,
                                    .head_dim = a_.head_dim},
-      .format = chunk_format_};
+      .format = prefill_format_};
+}
+
+MixedLayer::ChunkWrites MixedLayer::chunk_writes(std::span<const PrefillChunk> chunks) const {
+  ChunkWrites out;
+  for (const PrefillChunk& chunk : chunks) {
+    if (writes_chunks_) {
+      out.read += size(static_cast<double>(chunk.tokens) * kv_elements_);
+      out.written += stored(chunk);
+      out.any = true;
+    }
+    if (concats_ && chunk.before > 0) {
+      out.copied += static_cast<double>(chunk.before + chunk.tokens);
+    }
+  }
+  return out;
 }
 
 double MixedLayer::stored(const PrefillChunk& chunk) const {

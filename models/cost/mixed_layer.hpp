@@ -18,6 +18,7 @@ struct MixedColumn {
   std::int32_t first = 0;  // layer
   std::int32_t law = 0;
   std::int32_t layers = 0;
+  std::int32_t like = 0;  // first column of layers alike, whose law may be another
 };
 struct MixedColumns {
   std::vector<MixedColumn> columns;
@@ -40,15 +41,23 @@ class MixedLayer {
  public:
   MixedLayer(const CostInput& in, std::int32_t layer);
 
+  /// What chunks bring into the cache.
+  struct ChunkWrites {
+    double read = 0;  // bytes
+    double written = 0;
+    double copied = 0;  // entries of caches made longer by copying them
+    bool any = false;
+  };
+  [[nodiscard]] ChunkWrites chunk_writes(std::span<const PrefillChunk> chunks) const;
   /// Calls `add(op)` for every operator of the new entries' way into the cache.
   template <class Add>
-  void write(const DecodeBatch& decodes, std::span<const PrefillChunk> chunks, Add&& add) const;
+  void write(const DecodeBatch& decodes, const ChunkWrites& chunks, Add&& add) const;
   /// Of the decoding sequences' attention and of what the method does beside it.
   template <class Add>
   void decode(const DecodeBatch& decodes, Add&& add) const;
-  /// Of one chunk's attention.
+  /// Of the chunks' attention: one kernel takes them all, each with its own prefix.
   template <class Add>
-  void chunk(const PrefillChunk& chunk, Add&& add) const;
+  void prefill(std::span<const PrefillChunk> chunks, Add&& add) const;
 
  private:
   /// Traffic of a sequence's token: base + slope * attended where that holds.
@@ -77,7 +86,7 @@ class MixedLayer {
   [[nodiscard]] double size(double elements) const { return elements * element_bytes_; }
   [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeBatch& decodes, double attended,
                                                     double attention_read) const;
-  [[nodiscard]] std::optional<KernelUse> chunk_use(const PrefillChunk& chunk) const;
+  [[nodiscard]] std::optional<KernelUse> prefill_use(std::span<const PrefillChunk> chunks) const;
   [[nodiscard]] double pairs(const PrefillChunk& chunk) const;
   /// Entries of an earlier part of the prompt that a chunk attends to.
   [[nodiscard]] std::int64_t prefix(const PrefillChunk& chunk) const {
@@ -110,7 +119,7 @@ class MixedLayer {
   double kv_attended_;                   // of these, as prefill attention takes them
   double prefix_entry_bytes_;            // of a cached token, as prefill attention takes it
   const KernelFormat* decode_format_;
-  const KernelFormat* chunk_format_;
+  const KernelFormat* prefill_format_;
   std::int32_t extra_launches_;
   bool column_sums_;  // of eager attention, for the method
   double score_copies_;
@@ -118,21 +127,17 @@ class MixedLayer {
 };
 
 template <class Add>
-void MixedLayer::write(const DecodeBatch& decodes, std::span<const PrefillChunk> chunks,
-                       Add&& add) const {
+void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Add&& add) const {
   std::int64_t appends = decodes.sequences;
-  double copied = 0;  // entries of caches made longer
+  double copied = chunks.copied;
   if (concats_) {
     const DecodeLoad& load = decodes.load;
     appends = decodes.sequences > 0 ? load.evicting - load.rewriting + load.sliding : 0;
     if (decodes.sequences > 0) {
       const auto all = static_cast<double>(decodes.sequences);
       // One entry of each rewriting sequence has left again.
-      copied = load.held * (static_cast<double>(decodes.sequences - appends) / all) +
-               static_cast<double>(load.rewriting);
-    }
-    for (const PrefillChunk& chunk : chunks) {
-      if (chunk.before > 0) copied += static_cast<double>(chunk.before + chunk.tokens);
+      copied += load.held * (static_cast<double>(decodes.sequences - appends) / all) +
+                static_cast<double>(load.rewriting);
     }
   }
   for (std::int32_t part = 0; copied > 0 && part < parts_; ++part) {
@@ -143,27 +148,19 @@ void MixedLayer::write(const DecodeBatch& decodes, std::span<const PrefillChunk>
            .bytes_written = bytes,
            .dtype = rows_.dtype()});
   }
-  double read = 0, written = 0;
+  double appended = 0;
   if (appends > 0) {
     const double mean = attended(decodes) / static_cast<double>(decodes.sequences);
     const bool evicts = decodes.load.evicting == decodes.sequences;
-    read = traffic(mean, evicts).append_write * static_cast<double>(appends) *
-           static_cast<double>(decodes.tokens);
-    written = read;
+    appended = traffic(mean, evicts).append_write * static_cast<double>(appends) *
+               static_cast<double>(decodes.tokens);
   }
-  bool of_chunks = false;
-  for (const PrefillChunk& chunk : chunks) {
-    if (!writes_chunks_) break;
-    read += size(static_cast<double>(chunk.tokens) * kv_elements_);
-    written += stored(chunk);
-    of_chunks = true;
-  }
-  if (appends == 0 && !of_chunks) return;
-  add(Op{.name = of_chunks ? "cache write" : "cache append",
+  if (appends == 0 && !chunks.any) return;
+  add(Op{.name = chunks.any ? "cache write" : "cache append",
          .family = OpFamily::kCacheWrite,
-         .bytes_read = read,
-         .bytes_written = written,
-         .launches = of_chunks ? 2 : 1,
+         .bytes_read = appended + chunks.read,
+         .bytes_written = appended + chunks.written,
+         .launches = chunks.any ? 2 : 1,
          .dtype = dtype_});
 }
 
@@ -277,11 +274,18 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
 }
 
 template <class Add>
-void MixedLayer::chunk(const PrefillChunk& chunk, Add&& add) const {
-  const auto tokens = static_cast<double>(chunk.tokens);
-  const std::int64_t cached = prefix(chunk);
-  const auto before = static_cast<double>(cached);
+void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const {
+  if (chunks.empty()) return;
   const double heads = a_.n_heads;
+  std::int64_t cached = 0;
+  double tokens = 0, causal = 0, whole = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    cached += prefix(chunk);
+    tokens += static_cast<double>(chunk.tokens);
+    causal += pairs(chunk);
+    whole += static_cast<double>(chunk.tokens * (chunk.before + chunk.tokens));
+  }
+  const auto before = static_cast<double>(cached);
   const double q = tokens * heads * a_.head_dim;
   const double out = tokens * heads * a_.v_head_dim;
   if (latent_ && cached > 0) add(expansion(cached));
@@ -299,22 +303,22 @@ void MixedLayer::chunk(const PrefillChunk& chunk, Add&& add) const {
   if (fused_) {
     add(Op{.name = "prompt attention",
            .family = OpFamily::kPrefillAttention,
-           .flops = FlopCount{2 * heads * pairs(chunk) * (a_.head_dim + a_.v_head_dim)},
+           .flops = FlopCount{2 * heads * causal * (a_.head_dim + a_.v_head_dim)},
            .bytes_read = size(q) + kv_read,
            .bytes_written = size(out),
            .dtype = dtype_,
-           .kernel = chunk_use(chunk)});
+           .kernel = prefill_use(chunks)});
     return;
   }
   // Every matrix whole, whatever the mask.
-  const double n = heads * tokens * static_cast<double>(chunk.before + chunk.tokens);
+  const double n = heads * whole;
   add(Op{.name = "prompt attention scores",
          .family = OpFamily::kPrefillAttention,
          .flops = FlopCount{2 * n * a_.head_dim},
          .bytes_read = size(q) + kv_read / 2,
          .bytes_written = size(n),
          .dtype = dtype_});
-  softmax(n, size(n / heads), add);
+  softmax(n, size(whole), add);
   add(Op{.name = "prompt attention values",
          .family = OpFamily::kPrefillAttention,
          .flops = FlopCount{2 * n * a_.v_head_dim},

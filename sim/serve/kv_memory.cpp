@@ -227,8 +227,9 @@ void KvMemory::drop_shared(RequestId id) {
   Holding& h = holding(id);
   // The last first, so that the head of the prefix stays longest.
   for (std::int32_t i = h.shared_ids; i-- > 0;) {
-    if (covered(id, i + 1) == covered(id, i)) continue;
-    prefixes_.release(prefixes_.find(prefix_id(id, i)));
+    const std::int64_t start = covered(id, i);
+    const std::int64_t use = std::min(covered(id, i + 1), std::int64_t{h.shared_blocks}) - start;
+    if (use > 0) prefixes_.release(prefixes_.find(prefix_id(id, i)), use);
   }
   h.shared_ids = h.shared_blocks = 0;
 }

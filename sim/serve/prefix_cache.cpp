@@ -45,24 +45,43 @@ void PrefixCache::unlist(Index at) {
 std::int64_t PrefixCache::acquire(Index at, std::int64_t blocks) {
   Node& n = node(at);
   KVSIM_CHECK(blocks >= 1 && blocks <= n.blocks, "{} of {} cached blocks", blocks, n.blocks);
-  ++n.references;
-  const std::int64_t more = std::max<std::int64_t>(0, blocks - n.pinned);
-  n.pinned += more;
+  if (blocks < n.pinned) {
+    n.lesser.push_back(blocks);
+    return 0;
+  }
+  const std::int64_t more = blocks - n.pinned;
+  if (more > 0) n.lesser.insert(n.lesser.end(), static_cast<std::size_t>(n.references), n.pinned);
+  n.references = more > 0 ? 1 : n.references + 1;
+  n.pinned = blocks;
   evictable_ -= more;
   pinned_ += more;
   if (n.listed && n.pinned == n.blocks) unlist(at);
   return more;
 }
 
-void PrefixCache::release(Index at) {
+void PrefixCache::let_go(Index at, std::int64_t blocks) {
   Node& n = node(at);
-  KVSIM_CHECK(n.references > 0, "a prefix that nobody refers to is released");
-  if (--n.references > 0) return;
-  evictable_ += n.pinned;
-  pinned_ -= n.pinned;
-  n.pinned = 0;
+  evictable_ += n.pinned - blocks;
+  pinned_ -= n.pinned - blocks;
+  n.pinned = blocks;
   if (n.listed) unlist(at);
   list(at);
+}
+
+void PrefixCache::release(Index at, std::int64_t blocks) {
+  Node& n = node(at);
+  KVSIM_CHECK(n.references > 0 && blocks <= n.pinned, "a prefix that nobody refers to is released");
+  if (blocks < n.pinned) {
+    const auto one = std::find(n.lesser.begin(), n.lesser.end(), blocks);
+    KVSIM_CHECK(one != n.lesser.end(), "nobody refers to {} blocks of a prefix", blocks);
+    n.lesser.erase(one);
+    return;
+  }
+  if (--n.references > 0) return;
+  std::int64_t most = 0;
+  for (const std::int64_t use : n.lesser) most = std::max(most, use);
+  n.references = static_cast<std::int32_t>(std::erase(n.lesser, most));
+  let_go(at, most);
 }
 
 PrefixCache::Index PrefixCache::publish(std::uint64_t id, std::int64_t blocks) {
@@ -82,6 +101,8 @@ void PrefixCache::extend(Index at, std::int64_t blocks) {
   Node& n = node(at);
   KVSIM_CHECK(n.references > 0 && n.pinned == n.blocks && blocks >= 1,
               "a prefix that ends elsewhere is extended");
+  n.lesser.insert(n.lesser.end(), static_cast<std::size_t>(n.references - 1), n.pinned);
+  n.references = 1;
   n.blocks += blocks;
   n.pinned += blocks;
   pinned_ += blocks;

@@ -29,11 +29,11 @@ class PrefixCache {
   /// One more refers to the first `blocks` of a stretch; returns how many of these nobody referred
   /// to before. Errors: ContractError if it has fewer.
   std::int64_t acquire(Index at, std::int64_t blocks);
-  /// One fewer; what nobody refers to then may be taken away.
-  void release(Index at);
+  /// One that referred to the first `blocks` fewer; what nobody refers to then may be taken away.
+  void release(Index at, std::int64_t blocks);
   /// A new stretch of `blocks` blocks with one reference. Errors: ContractError if the id is here.
   Index publish(std::uint64_t id, std::int64_t blocks);
-  /// A referenced stretch whose blocks are all referred to grows.
+  /// A stretch grows by the hand of one who refers to all of it.
   void extend(Index at, std::int64_t blocks);
   /// Blocks of a sequence that leaves them, at most one stretch each: a handle for find_left.
   struct Left {
@@ -56,8 +56,9 @@ class PrefixCache {
   struct Node {
     std::uint64_t id = 0;
     std::int64_t blocks = 0;
-    std::int64_t pinned = 0;  // leading blocks that somebody refers to
-    std::int32_t references = 0;
+    std::int64_t pinned = 0;             // leading blocks that somebody refers to
+    std::int32_t references = 0;         // to all that is pinned
+    std::vector<std::int64_t> lesser{};  // references to fewer blocks; seldom any
     std::uint32_t generation = 0;
     Index before = -1, after = -1;  // in the order of release; of listed ones
     bool listed = false;
@@ -69,6 +70,8 @@ class PrefixCache {
   void remove(Index at);
   void list(Index at);
   void unlist(Index at);
+  /// Only the first `blocks` stay pinned.
+  void let_go(Index at, std::int64_t blocks);
 
   std::unordered_map<std::uint64_t, Index> by_id_;  // looked up, never walked
   std::vector<Node> nodes_;

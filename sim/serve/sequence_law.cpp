@@ -89,6 +89,10 @@ SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& 
     compresses_prompt_ = compresses_prompt_ || (kept < prompt && !windowed);
     kept_units_ += units_of(static_cast<std::size_t>(column.law), kept, windowed && kept < prompt);
   }
+  // Rows that are packed once the prompt is through take less than those that were computed.
+  if (!sizes.windowed() && kept_units_ < sizes.prompt_units(prompt, prompt)) {
+    compresses_prompt_ = true;
+  }
 }
 
 std::int64_t SequenceLaw::units_of(std::size_t l, std::int64_t entries, bool straddles) {
@@ -100,7 +104,13 @@ std::int64_t SequenceLaw::units_of(std::size_t l, std::int64_t entries, bool str
   const auto at = static_cast<std::size_t>(blocks);
   if (at >= known.size()) known.resize(at + 1, -1);
   if (known[at] < 0) {
-    known[at] = (rows_of(*rows_[l], blocks * block) * law.layers.layers).count();
+    // Formats that pack rows by the group take most just before a group is full.
+    Bytes most;
+    for (std::int64_t e = std::max<std::int64_t>(0, (blocks - 1) * block + 1); e <= blocks * block;
+         ++e) {
+      most = std::max(most, rows_of(*rows_[l], e));
+    }
+    known[at] = (most * law.layers.layers).count();
   }
   return known[at];
 }

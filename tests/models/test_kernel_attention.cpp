@@ -179,6 +179,9 @@ TEST_CASE("MLA: calls grow with batch, length and heads, and never beat HBM or t
           MlaCall more = call;
           more.heads = 2 * heads;
           CHECK(c.time(more) >= time - 5);
+          MlaCall later = call;
+          later.prefix = 1000;
+          CHECK((decode ? c.time(later) == time : c.time(later) > time));
           const double bytes = decode ? batch * seq_len * 576 * 2 : 0;
           if (bytes > 2 * h100().l2) CHECK(time > 1e6 * bytes / h100().bandwidth);
           if (time > 100) CHECK(time > 0.99 * ideal_microseconds(call, bf16(), h100()));
@@ -202,6 +205,12 @@ TEST_CASE("MLA: decode from HBM, causal prefill, and a slow host, by hand") {
   c.set("short_passes", 0.001).set("prefill_fixed", 16);
   const MlaCall prefill{.decode = false, .batch = 1, .seq_len = 32768, .heads = 128};
   CHECK(c.time(prefill) == doctest::Approx(88910 + 1614 + 16).epsilon(0.002));
+  // Its second half after its first: pairs 16384 x (16384 + 8192.5), three quarters of the
+  // arithmetic; keys and values of the prefix, 320 of 640 wide, and its latents beside the streams.
+  const MlaCall half{.decode = false, .batch = 1, .seq_len = 16384, .heads = 128, .prefix = 16384};
+  CHECK(c.time(half) == doctest::Approx(88910 * 0.75 + 1614 * 0.75 + 16).epsilon(0.002));
+  const MlaCall first{.decode = false, .batch = 1, .seq_len = 16384, .heads = 128};
+  CHECK(c.time(first) + c.time(half) > c.time(prefill));
   // What takes a tenth of the host's time hides behind it.
   c.set("host", 200);
   const MlaCall small{.decode = true, .batch = 1, .seq_len = 64, .heads = 8};

@@ -1,0 +1,217 @@
+// Memory in the loop: exact blocks, prefixes, methods that keep less than every token.
+
+#include <set>
+
+#include "sim/serve/prefix_cache.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::CheckingObserver;
+using test::request;
+using test::SmallService;
+
+TEST_CASE("a pool that holds its sequences to the last block preempts nobody") {
+  for (const bool caching : {false, true}) {
+    CheckingObserver observer;
+    SmallService service{.blocks = 24,
+                         .scheduler = {.name = "vllm-v1", .prefix_caching = caching},
+                         .observer = &observer};
+    // 33 + 64 - 1 = 96 tokens: six blocks, exactly.
+    for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 33, 64));
+    const ServeResult exact = service.run();
+    CHECK(exact.preemptions == 0);
+    CHECK(observer.most_running == 4);
+    CHECK(exact.peak_blocks == 24);
+    service.observer = nullptr;
+    service.blocks = 23;
+    const ServeResult short_of_one = service.run();
+    CHECK(short_of_one.preemptions > 0);
+    CHECK(short_of_one.completed == 4);
+    service.blocks = 24;
+    for (Request& r : service.trace.requests) r.output_tokens = 65;
+    CHECK(service.run().preemptions > 0);
+  }
+}
+
+TEST_CASE(
+    "preempted sequences are computed anew, and cached blocks of their own do not make output") {
+  SmallService service{.blocks = 20, .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
+  for (int i = 0; i < 12; ++i) service.trace.requests.push_back(request(0, 64, 48));
+  const ServeResult plain = service.run();
+  REQUIRE(plain.preemptions > 0);
+  CHECK(plain.recomputed_tokens >= 64);
+  service.scheduler.prefix_caching = true;
+  CheckingObserver observer;
+  service.observer = &observer;
+  const ServeResult cached = service.run();
+  for (const ServeResult* r : {&plain, &cached}) {
+    CHECK(r->output_tokens == 12 * 48);
+    CHECK(r->prompt_tokens == 12 * 64);
+    CHECK(r->total_tok_s == test::rel(12 * 112 / to_seconds(r->makespan).count()));
+  }
+  CHECK(cached.recomputed_tokens <= plain.recomputed_tokens);
+  // No prompt is like another: nothing is found at a first admission.
+  CHECK(cached.prefix_hit_tokens == 0);
+  CHECK(observer.planned_tokens == 12 * 111 + cached.recomputed_tokens);
+}
+
+TEST_CASE("a shared prefix is computed once, held once, and its last token always anew") {
+  CheckingObserver observer;
+  SmallService service{.blocks = 100, .observer = &observer};
+  service.trace.prefix_block = 32;
+  service.trace.prefix_ids = {1, 2, 3, 1, 2, 4, 1, 2, 3};
+  service.trace.requests = {request(0, 96, 1), request(1, 96, 40), request(1, 96, 40)};
+  for (int i = 0; i < 3; ++i) {
+    service.trace.requests[static_cast<std::size_t>(i)].prefix_first = 3 * i;
+    service.trace.requests[static_cast<std::size_t>(i)].prefix_count = 3;
+  }
+  const ServeResult r = service.run();
+  CHECK(r.outcomes[0].cached_tokens == 0);
+  CHECK(r.outcomes[1].cached_tokens == 64);
+  CHECK(r.outcomes[2].cached_tokens == 80);  // of 96 one token has to be computed: a block is
+  CHECK(r.prefix_hit_tokens == 144);
+  CHECK(r.prefix_query_tokens == 288);
+  CHECK(observer.planned_tokens == 96 + (32 + 39) + (16 + 39));
+  // 96 + 39 tokens: 9 blocks each, of which 4 are shared by both; a fifth of the third's stood
+  // cached.
+  CHECK(r.peak_blocks == 9 + 9 - 4);
+  service.scheduler.prefix_caching = false;
+  service.observer = nullptr;
+  const ServeResult off = service.run();
+  CHECK(off.prefix_hit_tokens == 0);
+  CHECK(off.peak_blocks == 18);
+}
+
+TEST_CASE("trace blocks that are not the engine's") {
+  for (const std::int32_t ids : {7, 16, 24, 50, 512}) {
+    for (const std::int64_t block : {1, 16, 64}) {
+      INFO(ids, " tokens an id, blocks of ", block);
+      CheckingObserver observer{block};
+      SmallService service{.blocks = 4096 / block, .block_tokens = block, .observer = &observer};
+      service.trace.prefix_block = ids;
+      const std::int32_t prompt = 300;
+      for (int i = 0; i < 2; ++i) {
+        Request r = request(i, prompt, 2);
+        r.prefix_first = static_cast<std::int32_t>(service.trace.prefix_ids.size());
+        r.prefix_count = (prompt + ids - 1) / ids;
+        for (int b = 0; b < r.prefix_count; ++b) {
+          service.trace.prefix_ids.push_back(static_cast<std::uint64_t>(b));
+        }
+        service.trace.requests.push_back(r);
+      }
+      const ServeResult r = service.run();
+      CHECK(r.completed == 2);
+      CHECK(r.outcomes[1].cached_tokens == (prompt - 1) / block * block);
+    }
+  }
+}
+
+TEST_CASE("stretches of blocks are taken away from the tail of who was released first") {
+  PrefixCache cache;
+  const auto a = cache.publish(1, 4);
+  const auto b = cache.publish(2, 2);
+  CHECK(cache.pinned() == 6);
+  CHECK(cache.evictable() == 0);
+  cache.release(b, 2);
+  cache.release(a, 4);
+  const PrefixCache::Left left = cache.leave(3);
+  CHECK(cache.evictable() == 9);
+  cache.evict(3);  // both of b, one of a
+  CHECK(cache.find(2) == -1);
+  CHECK(cache.blocks(a) == 3);
+  CHECK(cache.acquire(a, 2) == 2);
+  CHECK(cache.evictable() == 1 + 3);
+  CHECK(cache.acquire(a, 2) == 0);
+  cache.evict(2);  // the third of a, one of those left
+  CHECK(cache.blocks(a) == 2);
+  CHECK(cache.find_left(left) == 2);
+  cache.take_back(left, 2);
+  CHECK(cache.find_left(left) == 0);
+  CHECK(cache.evictable() == 0);
+  CHECK_THROWS_AS(cache.evict(1), ContractError);
+  cache.extend(a, 5);  // by one of its two readers
+  CHECK(cache.blocks(a) == 7);
+  cache.release(a, 7);
+  CHECK(cache.pinned() == 2);
+  CHECK(cache.evictable() == 5);
+  CHECK(cache.acquire(a, 6) == 4);
+  cache.release(a, 2);
+  CHECK(cache.evictable() == 1);
+  cache.release(a, 6);
+  CHECK(cache.evictable() == 7);
+  CHECK(cache.pinned() == 0);
+  CHECK_THROWS_AS(cache.release(a, 1), ContractError);
+}
+
+TEST_CASE("methods hold what their size law says, and every unit is accounted for") {
+  for (const std::string name :
+       {"streaming-llm", "h2o", "snapkv", "pyramidkv", "kivi-4", "zeromerge"}) {
+    for (const bool caching : {false, true}) {
+      for (const std::int64_t blocks : {30, 100}) {
+        INFO(name, " caching ", caching, " blocks ", blocks);
+        CheckingObserver observer{16, false};
+        SmallService service{.blocks = blocks,
+                             .scheduler = {.name = "vllm-v1",
+                                           .max_num_batched_tokens = 128,
+                                           .max_num_seqs = 8,
+                                           .prefix_caching = caching},
+                             .method = {name, {}, {}},
+                             .trace = test::random_trace(9, 60, 40, 90, 40, caching),
+                             .observer = &observer};
+        if (takes_budget(name)) service.method.budget = Budget{.entries = 64};
+        const ServeResult r = service.run();
+        CHECK(r.completed + r.rejected == 60);
+        CHECK(r.rejected == r.oom_events);
+        if (blocks == 100) CHECK(r.rejected == 0);
+        for (const ServeSample& sample : r.timeline[0]) {
+          CHECK(sample.kv_blocks + sample.kv_cached <= r.kv_pool);
+          if (!caching) CHECK(sample.kv_logical.count() <= sample.kv_blocks.count());
+        }
+        if (caching && name != "kivi-4") CHECK(r.prefix_hit_tokens > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a method that keeps less serves more sequences at once") {
+  SmallService service{.blocks = 64, .scheduler = {.name = "vllm-v1", .max_num_seqs = 100}};
+  for (int i = 0; i < 60; ++i) service.trace.requests.push_back(request(0, 200, 100));
+  CheckingObserver full;
+  service.observer = &full;
+  const ServeResult all = service.run();
+  service.method = {"snapkv", {}, Budget{.entries = 64}};
+  CheckingObserver few{16, false};
+  service.observer = &few;
+  const ServeResult less = service.run();
+  CHECK(less.completed == 60);
+  CHECK(few.most_running > full.most_running);
+  CHECK(less.output_tok_s > all.output_tok_s);
+}
+
+TEST_CASE("what is shared is copied before a method lets go of it") {
+  SmallService service{.blocks = 200, .method = {"snapkv", {}, Budget{.entries = 32}}};
+  service.trace.prefix_block = 16;
+  for (int i = 0; i < 3; ++i) {
+    Request r = request(i, 160, 20);
+    r.prefix_first = 0;
+    r.prefix_count = 10;
+    service.trace.requests.push_back(r);
+  }
+  for (std::uint64_t b = 0; b < 10; ++b) service.trace.prefix_ids.push_back(b);
+  CheckingObserver observer{16, false};
+  service.observer = &observer;
+  const ServeResult r = service.run();
+  CHECK(r.completed == 3);
+  // The whole prompt stays to be found, though each reader keeps 32 entries of it.
+  CHECK(r.outcomes[1].cached_tokens == 144);
+  CHECK(r.outcomes[2].cached_tokens == 144);
+  bool told = false;
+  for (const std::string& note : r.notes) told = told || note.find("copied") != std::string::npos;
+  CHECK(told);
+}
+
+}  // namespace
+}  // namespace kvsim
