@@ -137,6 +137,9 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
   const auto begun = std::chrono::steady_clock::now();
   if (serves) {
     report.serves = run_serve_points(scenario, threads, quiet);
+    for (std::size_t i = 0; i < scenario.points.size() && i < kMostWithGaps; ++i) {
+      report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
+    }
     if (scenario.points.size() > kMostWithGaps) {
       report.notes.push_back(
           fmt::format("no figure shows gaps between tokens or what the cache "

@@ -97,6 +97,17 @@ ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
   return out;
 }
 
+ordered_json mean_iteration_json(const MeanIteration& it) {
+  ordered_json out = {{"iterations", it.iterations},
+                      {"mean_s", it.mean.count()},
+                      {"decodes", it.decodes},
+                      {"prefill_tokens", it.prefill_tokens},
+                      {"prompt", it.prompt}};
+  const ordered_json explained = explained_json({it.step});
+  for (const auto& item : explained[0].items()) out[item.key()] = item.value();
+  return out;
+}
+
 /// What the simulated allocator came to, in PyTorch's terms: without the CUDA context.
 ordered_json allocator_json(const AllocationReport& report) {
   ordered_json out = {{"allocated_peak_bytes", report.end.allocated_peak.count()},
@@ -439,8 +450,15 @@ ordered_json run_document(const RunReport& report) {
   out["points"] = ordered_json::array();
   for (std::size_t i = 0; i < scenario.points.size(); ++i) {
     const ScenarioPoint& point = scenario.points[i];
-    out["points"].push_back(serves ? serve_point_json(point, report.serves[i])
-                                   : point_json(point, report.results[i]));
+    if (!serves) {
+      out["points"].push_back(point_json(point, report.results[i]));
+      continue;
+    }
+    ordered_json one = serve_point_json(point, report.serves[i]);
+    if (i < report.iterations.size() && report.iterations[i]) {
+      one["mean_iteration"] = mean_iteration_json(*report.iterations[i]);
+    }
+    out["points"].push_back(std::move(one));
   }
   out["published"] = ordered_json::array();
   for (const PublishedFigure& figure : scenario.published) {

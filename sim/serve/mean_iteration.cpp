@@ -40,7 +40,8 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
   CostInput in = site.cost_input();
   const Roofline roofline{*spec.gpu, *in.stack, site.calibration()};
   out.prompt = in.prompt;
-  out.context = std::max(in.prompt + 1, tokens > 0 ? std::llround(context / tokens) : 0);
+  out.context =
+      std::max<std::int64_t>(in.prompt + 1, tokens > 0 ? std::llround(context / tokens) : 0);
   const MixedStepCost cost{in, roofline};
   std::vector<DecodeLoad> loads;
   for (const MixedStepCost::Law& law : cost.law_layers()) {
