@@ -92,7 +92,7 @@ inline ScenarioPoint sample_serve_point(const std::string& method, double rate) 
   ServeSpec spec;
   spec.llm = &find_llm("llama-2-7b");
   spec.gpu = &find_gpu("A100-80GB-SXM");
-  spec.stack = &find_stack("vllm-v1");
+  spec.stack = &find_stack("vllm");
   auto trace = std::make_shared<RequestTrace>();
   trace->name = "three";
   trace->requests = {{.arrival = ms(0), .prompt_tokens = 100, .output_tokens = 4},
@@ -101,7 +101,7 @@ inline ScenarioPoint sample_serve_point(const std::string& method, double rate) 
   spec.requests = trace;
   spec.slo.tpot = Seconds{0.015};
   point.serve = spec;
-  point.keys = {{"model", "llama-2-7b"}, {"gpu", "A100-80GB-SXM"}, {"stack", "vllm-v1"},
+  point.keys = {{"model", "llama-2-7b"}, {"gpu", "A100-80GB-SXM"}, {"stack", "vllm"},
                 {"method", method},      {"workload", "three"},    {"rate", rate}};
   point.label = method + " rate " + std::to_string(static_cast<int>(rate));
   return point;

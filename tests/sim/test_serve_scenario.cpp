@@ -34,7 +34,7 @@ constexpr std::string_view kRequests =
 /// A service with other members: `extra` starts with a comma or is empty.
 std::string service(std::string_view extra, std::string_view requests = kRequests) {
   return fmt::format(R"({{"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM",
-    "stack": "vllm-v1", {}{}}})",
+    "stack": "vllm", {}{}}})",
                      requests, extra);
 }
 
@@ -57,7 +57,7 @@ TEST_CASE("a service of one point, its defaults as the scheduler's own program h
   REQUIRE(point.serve.has_value());
   const ServeSpec& spec = *point.serve;
   CHECK(spec.llm->name == "llama-2-7b");
-  CHECK(spec.stack->name == "vllm-v1");
+  CHECK(spec.stack->name == "vllm");
   CHECK(spec.method.name == "full");
   CHECK(spec.requests->requests.size() == 20);
   CHECK(spec.scheduler.name.empty());
