@@ -41,16 +41,19 @@ const std::vector<std::string>& load_keys() {
   return keys;
 }
 
+std::vector<PointGroup> groups_by_load(const Scenario& scenario) {
+  std::vector<std::string> keys = shared_keys();
+  keys.insert(keys.end(), load_keys().begin(), load_keys().end());
+  return point_groups(scenario, keys);
+}
+
 /// Points that share figures: of many, those of one load.
 std::vector<PointGroup> groups_of(const Scenario& scenario) {
   std::vector<PointGroup> groups = point_groups(scenario, shared_keys());
   const bool many = std::any_of(groups.begin(), groups.end(), [](const PointGroup& group) {
     return group.points.size() > kMostLines;
   });
-  if (!many) return groups;
-  std::vector<std::string> keys = shared_keys();
-  keys.insert(keys.end(), load_keys().begin(), load_keys().end());
-  return point_groups(scenario, keys);
+  return many ? groups_by_load(scenario) : groups;
 }
 
 /// Draws one figure a group, as many as there is room for.
@@ -467,7 +470,7 @@ void add_goodput(const RunReport& report, FigureSet& set) {
     if (value) bounds += fmt::format("{}{} {}", bounds.empty() ? "" : ", ", name, to_text(*value));
   };
   bool left_out = false;
-  for (const PointGroup& group : point_groups(*report.scenario, shared_keys())) {
+  for (const PointGroup& group : groups_by_load(*report.scenario)) {
     if (!group.heading.empty()) chart.bars.push_back({.label = group.heading, .heading = true});
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       const ServeResult& r = report.serves[group.points[k]];
@@ -485,8 +488,8 @@ void add_goodput(const RunReport& report, FigureSet& set) {
       const double time = seconds_of(r.makespan);
       ChartBar bar{.label = group.labels[k], .inside_numbers = false};
       bar.parts.emplace_back(kGood, *r.goodput);
-      bar.parts.emplace_back(kLate, std::max(0.0, r.request_s - *r.goodput));
-      if (time > 0) {
+      if (r.request_s > *r.goodput) bar.parts.emplace_back(kLate, r.request_s - *r.goodput);
+      if (time > 0 && r.rejected + r.unfinished > 0) {
         bar.parts.emplace_back(kLost, static_cast<double>(r.rejected + r.unfinished) / time);
       }
       bar.limit = arrival_rate(spec);

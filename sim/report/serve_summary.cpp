@@ -1,7 +1,9 @@
 #include "sim/report/serve_summary.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +21,7 @@ using Align = Table::Align;
 
 constexpr double kPercent = 100;
 constexpr std::size_t kMostSentences = 12;
+constexpr std::size_t kMostInFull = 6;  // points of which numbers are said in sentences
 
 const std::vector<std::string>& heading_keys() {
   static const std::vector<std::string> keys{"model",   "gpu",   "gpu_count", "pipeline_parallel",
@@ -29,8 +32,11 @@ const std::vector<std::string>& heading_keys() {
 
 std::string percent(double share) { return fmt::format("{:.0f}", kPercent * share); }
 
-/// "1,000 requests in 118 s (8.5 a second): prompts of 1,024 tokens (99 % to 4,000), outputs of …".
-std::string workload_sentence(const RequestTrace& trace) {
+/// What is said of a workload; how fast it comes is a part of its own, for scales of one trace.
+struct WorkloadWords {
+  std::string what, rate, lengths;
+};
+WorkloadWords words_of(const RequestTrace& trace) {
   std::vector<std::int32_t> prompts, outputs;
   for (const Request& r : trace.requests) {
     prompts.push_back(r.prompt_tokens);
@@ -47,35 +53,49 @@ std::string workload_sentence(const RequestTrace& trace) {
                        with_commas(std::llround(sum / static_cast<double>(of.size()))),
                        with_commas(at(0.99)));
   };
-  std::string out = fmt::format("Workload {}: {} request{}", trace.name,
-                                with_commas(static_cast<std::int64_t>(trace.requests.size())),
-                                trace.requests.size() == 1 ? "" : "s");
-  if (trace.requests.empty()) return out + ".";
+  WorkloadWords words{.what = fmt::format("Workload {}: {} request{}", trace.name,
+                                          with_commas(std::ssize(trace.requests)),
+                                          trace.requests.size() == 1 ? "" : "s"),
+                      .rate = {},
+                      .lengths = {}};
+  if (trace.requests.empty()) return words;
   const bool waits = std::any_of(trace.requests.begin(), trace.requests.end(),
                                  [](const Request& r) { return r.after >= 0; });
   const double time = seconds_of(trace.requests.back().arrival - trace.requests.front().arrival);
   if (waits) {
-    out += ", of which some wait for others to end";
+    words.what += ", of which some wait for others to end";
   } else if (time > 0) {
-    out += fmt::format(" in {} ({} a second)", to_text(Seconds{time}),
-                       amount(static_cast<double>(trace.requests.size() - 1) / time));
+    words.rate = amount(static_cast<double>(trace.requests.size() - 1) / time);
   }
-  return out +
-         fmt::format("; prompts of {}, outputs of {}, means.", lengths(prompts), lengths(outputs));
+  words.lengths =
+      fmt::format("prompts of {}, outputs of {}, means", lengths(prompts), lengths(outputs));
+  return words;
 }
 
 std::string workloads_block(const RunReport& report, std::size_t width) {
   constexpr std::size_t kMost = 4;
-  std::vector<std::string> said;
+  std::vector<const RequestTrace*> seen;
+  std::vector<std::pair<WorkloadWords, std::vector<std::string>>> said;
   for (const ScenarioPoint& point : report.scenario->points) {
-    std::string sentence = workload_sentence(*point.serve->requests);
-    if (std::find(said.begin(), said.end(), sentence) == said.end()) {
-      said.push_back(std::move(sentence));
+    const RequestTrace* trace = point.serve->requests.get();
+    if (std::find(seen.begin(), seen.end(), trace) != seen.end()) continue;
+    seen.push_back(trace);
+    WorkloadWords words = words_of(*trace);
+    auto found = std::find_if(said.begin(), said.end(), [&](const auto& entry) {
+      return entry.first.what == words.what && entry.first.lengths == words.lengths;
+    });
+    if (found == said.end()) found = said.insert(said.end(), {words, {}});
+    if (!words.rate.empty() && (found->second.empty() || found->second.back() != words.rate)) {
+      found->second.push_back(words.rate);
     }
   }
   std::string out;
   for (std::size_t i = 0; i < std::min(said.size(), kMost); ++i) {
-    out += paragraph(said[i], width, 2);
+    const auto& [words, rates] = said[i];
+    std::string text = words.what;
+    if (!rates.empty()) text += fmt::format(", {} a second", fmt::join(rates, " or "));
+    if (!words.lengths.empty()) text += "; " + words.lengths;
+    out += paragraph(text + ".", width, 2);
   }
   if (said.size() > kMost) out += fmt::format("and {} more workloads\n", said.size() - kMost);
   return out;
@@ -170,7 +190,9 @@ std::string verdicts(const RunReport& report, const std::vector<std::string>& la
   for (std::size_t i = 0; i < n; ++i) {
     const ServeResult& r = report.serves[i];
     if (r.rejected + r.unfinished == 0) ++whole;
-    say(bound_of(*report.scenario->points[i].serve, r).text, labels[i]);
+    // Of many points the numbers are in the tables.
+    const std::string bound = bound_of(*report.scenario->points[i].serve, r).text;
+    say(n > kMostInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
     if (r.rejected > 0) {
       say(fmt::format("{} request{} rejected: no cache or sequence limit takes so many tokens",
                       with_commas(r.rejected), r.rejected == 1 ? "" : "s"),
