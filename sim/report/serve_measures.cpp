@@ -180,6 +180,7 @@ std::vector<Weighted> token_gaps(const ServeResult& result) {
 
 ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
   constexpr double kQueueMatters = 0.05;  // share of time with somebody waiting
+  constexpr double kIsBusy = 0.95;
   constexpr double kMostly = 0.5;
   const auto percent = [](double share) { return fmt::format("{:.0f} %", kPercent * share); };
   if (r.startup && !r.startup->serves() && r.completed == 0) {
@@ -201,13 +202,8 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
                              : "no request completed"};
   }
   const Shares shares = shares_of(r);
-  if (shares.waits < kQueueMatters) {
-    return {"arrival_rate",
-            fmt::format("bound by the arrival rate: requests waited {} of the time; the engine was "
-                        "busy {} of it",
-                        percent(shares.waits), percent(r.busy))};
-  }
-  if (r.preemptions > 0 || shares.tight > kMostly * shares.waits) {
+  const bool queues = shares.waits >= kQueueMatters;
+  if (queues && (r.preemptions > 0 || shares.tight > kMostly * shares.waits)) {
     std::string text =
         fmt::format("bound by KV capacity: the cache was full {} of the time while requests waited",
                     percent(shares.tight));
@@ -216,6 +212,12 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
                           r.preemptions == 1 ? "" : "s");
     }
     return {"kv_capacity", text};
+  }
+  if (!queues || r.busy < kIsBusy) {
+    return {"arrival_rate",
+            fmt::format("bound by the arrival rate: the engine was busy {} of the time; requests "
+                        "waited {} of it",
+                        percent(r.busy), percent(shares.waits))};
   }
   const auto& most =
       spec.scheduler.max_num_seqs ? spec.scheduler.max_num_seqs : spec.options.max_num_seqs;
