@@ -268,8 +268,8 @@ void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
     spec.slo = axes.slo;
     spec.cluster = read_cluster(cluster);
     spec.speculation = read_speculation(speculation);
-    if (!speculation.empty() && spec.speculation.draft == nullptr) {
-      group.find("speculation")->fail("\"draft\" is missing");
+    if (const auto field = group.find("speculation"); field && spec.speculation.draft == nullptr) {
+      field->fail("\"draft\" is missing");
     }
     spec.host_memory = axes.host_memory;
     spec.seed = in.seed;

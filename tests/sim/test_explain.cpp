@@ -145,7 +145,7 @@ TEST_CASE("explain: the pool of a paged stack is what the start leaves") {
   CHECK(sum == pool.at("value").get<double>());
 }
 
-TEST_CASE("explain: a service's capacity, peak and mean iteration; no figure of a static run") {
+TEST_CASE("explain: a service's capacity, peak and mean iteration, and no figure of a static run") {
   const fs::path folder = fresh("service");
   run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
     "stack": "vllm", "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 40,

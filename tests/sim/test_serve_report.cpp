@@ -122,7 +122,8 @@ TEST_CASE("what does not exist is null, and the clock stands where it is asked f
   CHECK(document.at("run").at("wall_s") == 1.5);
 }
 
-TEST_CASE("tables of a service: a line a request, a sample, a point; as many fields as columns") {
+TEST_CASE(
+    "tables of a service: a line a request, a sample, a point, and as many fields as columns") {
   const Scenario scenario = test::sample_serve_scenario();
   const RunReport report = test::sample_serve_report(scenario);
   const auto check = [](const std::string& text, std::size_t rows) {

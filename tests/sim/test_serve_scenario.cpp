@@ -1,5 +1,6 @@
 // Scenarios of kind "serve": their keys, what they refuse, the points they make.
 
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -20,9 +21,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string slug_of(std::string text) {
+  for (char& c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '-';
+  }
+  return text;
+}
+
 fs::path write(const std::string& name, std::string_view text) {
-  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / "serve-scenario";
-  fs::create_directories(folder);
+  // Test cases may run at the same time.
+  const std::string own = slug_of(doctest::getContextOptions()->currentTest->m_name);
+  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / "serve-scenario" / own;
+  fs::create_directories((folder / name).parent_path());
   std::ofstream{folder / name} << text;
   return folder / name;
 }
@@ -115,7 +125,7 @@ TEST_CASE("what the engine says holds for the scheduler that is silent") {
   CHECK(scenario.points.at(0).serve->scheduler.max_num_seqs == 32);
 }
 
-TEST_CASE("lists make points: loads, schedulers, replicas, methods; workloads are shared") {
+TEST_CASE("lists make points: loads, schedulers, replicas, methods, and workloads are shared") {
   const Scenario scenario = read(service(
       R"(, "scheduler": ["vllm-v1", {"name": "vllm-v1", "max_num_seqs": [16, 32]}],
       "cluster": {"replicas": [1, 2]}, "method": ["full", "streaming-llm"])",
@@ -140,7 +150,6 @@ TEST_CASE("lists make points: loads, schedulers, replicas, methods; workloads ar
 }
 
 TEST_CASE("a file of requests: its path starts at the scenario that names it") {
-  fs::create_directories(fs::path{KVSIM_TEST_SCRATCH} / "serve-scenario/deep");
   (void)write("three.csv", "arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,20,6\n2,30,7\n");
   (void)write("base.json", service("", R"("requests": {"file": "three.csv"})"));
   const fs::path deep = write("deep/top.json", R"({"extends": "../base.json"})");
