@@ -303,7 +303,7 @@ Explanation mean_iteration(const Field& point) {
 
 /// The same of both kinds; a service's peak is known by owner alone.
 Explanation any_peak(const Field& point) {
-  if (point.has("peak_terms")) return peak(point);
+  if (!point.has("scheduler_as_run")) return peak(point);
   Explanation out = figure(point, "peak_hbm_bytes", "B");
   const Field owners = point.at("peak_owners");
   for (const auto& [owner, bytes] : owners.members()) {

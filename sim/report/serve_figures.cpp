@@ -30,9 +30,8 @@ double as_double(Bytes bytes) { return static_cast<double>(bytes.count()); }
 /// Keys in which the points of one figure do not differ.
 const std::vector<std::string>& shared_keys() {
   static const std::vector<std::string> keys{
-      "model",    "gpu",         "gpu_count", "pipeline_parallel",
-      "stack",    "calibration", "dtype",     "kv_dtype",
-      "workload", "memory",      "engine"};
+      "model",    "gpu",    "gpu_count", "pipeline_parallel", "stack", "calibration", "dtype",
+      "workload", "memory", "engine"};
   return keys;
 }
 /// Keys that say how much is asked of a service.

@@ -24,9 +24,8 @@ constexpr std::size_t kMostSentences = 12;
 constexpr std::size_t kMostInFull = 6;  // points of which numbers are said in sentences
 
 const std::vector<std::string>& heading_keys() {
-  static const std::vector<std::string> keys{"model",   "gpu",   "gpu_count", "pipeline_parallel",
-                                             "stack",   "dtype", "kv_dtype",  "calibration",
-                                             "workload"};
+  static const std::vector<std::string> keys{"model", "gpu",   "gpu_count",   "pipeline_parallel",
+                                             "stack", "dtype", "calibration", "workload"};
   return keys;
 }
 
