@@ -70,19 +70,6 @@ bool is_drawn(const LineChart& chart, const ChartLevel& level) {
   return level.y <= kFarLevel * highest(chart);
 }
 
-/// Whether values span 8 times in steps of about 2 or less. Over longer steps what is linear would
-/// look bent.
-bool goes_by_doublings(const std::set<double>& values) {
-  constexpr double kWide = 8, kLongestStep = 2.2;
-  if (values.empty() || *values.begin() <= 0) return false;
-  double before = *values.begin();
-  for (const double value : values) {
-    if (value > kLongestStep * before) return false;
-    before = value;
-  }
-  return *values.rbegin() >= kWide * *values.begin();
-}
-
 Box extent(const LineChart& chart) {
   Box box{INFINITY, -INFINITY, INFINITY, -INFINITY};
   box.y_unit = chart.y_unit;
@@ -217,34 +204,6 @@ std::vector<Banner> lay_out(const LineChart& chart, const Box& box) {
     }
   }
   return banners;
-}
-
-/// "20 ms" of 0.02.
-std::string time_word(double seconds) {
-  if (seconds < 0.9995e-3) return fmt::format("{:.3g} us", seconds * 1e6);
-  if (seconds < 0.9995) return fmt::format("{:.3g} ms", seconds * 1e3);
-  return with_commas(std::llround(seconds)) + " s";
-}
-
-/// Powers of ten, and twice and five times them where there is room.
-std::string second_ticks(const Box& box) {
-  constexpr double kRoom = 62;  // pixels that a tick's words take
-  const double decade = kPlotWidth / std::log10(box.x_high / box.x_low);
-  std::vector<double> factors{1};
-  if (decade * std::log10(2.0) > kRoom) {
-    factors = {1, 2, 5};
-  } else if (decade * std::log10(3.0) > kRoom) {
-    factors = {1, 3};
-  }
-  std::string out;
-  for (int power = -9; power < 9; ++power) {
-    for (const double factor : factors) {
-      const double x = factor * std::pow(10.0, power);
-      if (x < box.x_low || x > box.x_high) continue;
-      out += fmt::format("{}'{}' {}", out.empty() ? "" : ", ", time_word(x), number(x));
-    }
-  }
-  return fmt::format("set logscale x 10\nset xtics ({})\n", out);
 }
 
 std::string x_ticks(const Box& box, bool integer) {
@@ -516,7 +475,8 @@ Figure draw(const LineChart& chart) {
       "[{}:{}]\n{}",
       gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label), number(box.x_low),
       number(box.x_high), number(box.y_low), number(box.y_high),
-      chart.log_seconds_x ? second_ticks(box) : x_ticks(box, chart.integer_x));
+      chart.log_seconds_x ? second_ticks(box.x_low, box.x_high, kPlotWidth)
+                          : x_ticks(box, chart.integer_x));
   if (box.log_y) {
     settings += "set logscale y 10\nset format y '%.0e'\n";
   }
