@@ -48,7 +48,8 @@ std::string key_text(const std::string& key, const ordered_json& value) {
   if (value.is_object() && !value.contains("name")) {
     std::string out;
     for (const auto& item : value.items()) {
-      out += (out.empty() ? "" : " ") + key_text(item.key(), item.value());
+      if (!out.empty()) out += ' ';
+      out += key_text(item.key(), item.value());
     }
     return out;
   }
@@ -58,7 +59,7 @@ std::string key_text(const std::string& key, const ordered_json& value) {
 /// One GPU, the calibrations shipped and a cache in the dtype of the weights are what anyone
 /// expects.
 bool says_nothing(const std::string& key, const ordered_json& value, const ordered_json& keys) {
-  if (key == "gpu_count") return value == 1;
+  if (key == "gpu_count" || key == "pipeline_parallel" || key == "replicas") return value == 1;
   if (key == "calibration") return value == "builtin";
   return key == "kv_dtype" && keys.contains("dtype") && value == keys.at("dtype");
 }
@@ -196,7 +197,7 @@ std::vector<PointGroup> point_groups(const Scenario& scenario,
     groups[g].heading = describe(own);
     std::string plain = label_of(identity[g], differing);
     std::erase(plain, ',');
-    groups[g].suffix = "_" + slug(plain);
+    groups[g].suffix = fmt::format("_{}", slug(plain));
     for (int n = 2; !taken.insert(groups[g].suffix).second; ++n) {
       groups[g].suffix = fmt::format("_{}-{}", slug(plain), n);
     }

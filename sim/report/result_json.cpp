@@ -5,6 +5,7 @@
 
 #include "models/units/check.hpp"
 #include "sim/report/replay_aggregate.hpp"
+#include "sim/report/serve_json.hpp"
 #include "sim/report/startup_report.hpp"
 
 namespace kvsim {
@@ -67,6 +68,19 @@ void put_predicted(ordered_json& point, const std::string& name, ordered_json va
   point[name + "_high"] = interval ? ordered_json(interval->high.count()) : ordered_json(nullptr);
 }
 
+void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
+  const auto put = [&](const char* name, const auto& value) {
+    point[name] = value ? ordered_json(*value) : ordered_json(nullptr);
+  };
+  const FitRange fit = range.value_or(FitRange{});
+  put("largest_batch", range ? std::optional{fit.batch} : std::nullopt);
+  put("largest_batch_low", fit.batch_low);
+  put("largest_batch_high", fit.batch_high);
+  put("fewest_gpus", fit.gpus);
+  put("fewest_gpus_low", fit.gpus_low);
+  put("fewest_gpus_high", fit.gpus_high);
+}
+
 ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
   ordered_json out = ordered_json::array();
   for (const ExplainedStep& step : steps) {
@@ -93,6 +107,17 @@ ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
     }
     out.push_back(std::move(one));
   }
+  return out;
+}
+
+ordered_json mean_iteration_json(const MeanIteration& it) {
+  ordered_json out = {{"iterations", it.iterations},
+                      {"mean_s", it.mean.count()},
+                      {"decodes", it.decodes},
+                      {"prefill_tokens", it.prefill_tokens},
+                      {"prompt", it.prompt}};
+  const ordered_json explained = explained_json({it.step});
+  for (const auto& item : explained[0].items()) out[item.key()] = item.value();
   return out;
 }
 
@@ -171,6 +196,7 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   put_predicted(out, "decode_s", seconds_or_null(result.decode_time), decode);
   out["oom_tokens_low"] = at && at->oom_low ? ordered_json(*at->oom_low) : ordered_json(nullptr);
   out["oom_tokens_high"] = at && at->oom_high ? ordered_json(*at->oom_high) : ordered_json(nullptr);
+  put_fit_range(out, result.fit_range);
   out["interval_basis"] = nullptr;
   if (at) out["interval_basis"] = {{"time", at->time_basis}, {"memory", at->memory_basis}};
   out["oom"] = oom_json(result.oom);
@@ -203,6 +229,7 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
 /// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
 /// whether there is one (0 or 1).
 std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
+  if ((metric == "oom_tokens" || metric == "oom") && !point.contains("oom")) return std::nullopt;
   if (metric == "oom_tokens") {
     if (point.at("oom").is_null()) return std::nullopt;
     return point.at("oom").at("tokens").get<double>();
@@ -224,9 +251,10 @@ ordered_json each_once(const std::vector<std::string>& texts) {
 }
 
 /// Where the rates behind every time come from; one text where all points share it.
-ordered_json calibration_json(const std::vector<StaticResult>& results) {
+template <class Result>
+ordered_json calibration_json(const std::vector<Result>& results) {
   std::vector<std::string> names, sources;
-  for (const StaticResult& result : results) {
+  for (const Result& result : results) {
     names.push_back(result.calibration_id);
     sources.push_back(result.calibration);
   }
@@ -352,6 +380,7 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace,
                       {"rel_error_p99", number_or_null(method.rel_error_p99)},
                       {"cosine_mean", number_or_null(method.cosine_mean)},
                       {"retained_mass_mean", number_or_null(method.retained_mass_mean)},
+                      {"best_mass_mean", number_or_null(method.best_mass_mean)},
                       {"oracle_mass_gap", number_or_null(gap.mass)},
                       {"oracle_error_ratio", number_or_null(gap.error_ratio)},
                       {"closed_form_bytes_final", nullptr}};
@@ -422,17 +451,29 @@ std::string_view kvsim_version() { return KVSIM_VERSION; }
 ordered_json run_document(const RunReport& report) {
   KVSIM_CHECK(report.scenario != nullptr, "a report without its scenario");
   const Scenario& scenario = *report.scenario;
-  KVSIM_CHECK(report.results.size() == scenario.points.size(), "{} results of {} points",
-              report.results.size(), scenario.points.size());
+  const bool serves = scenario.kind == "serve";
+  const std::size_t results = serves ? report.serves.size() : report.results.size();
+  KVSIM_CHECK(results == scenario.points.size(), "{} results of {} points", results,
+              scenario.points.size());
   ordered_json out = {{"schema", "kvsim.run/1"}, {"kind", scenario.kind}};
   out["kvsim"] = {{"version", kvsim_version()}};
   out["scenario"] = {
       {"name", scenario.name}, {"title", scenario.title}, {"description", scenario.description},
       {"hash", scenario.hash}, {"seed", scenario.seed},   {"echo", scenario.echo}};
-  out["calibration"] = calibration_json(report.results);
+  out["calibration"] = serves ? calibration_json(report.serves) : calibration_json(report.results);
+  if (serves) out["definitions"] = definitions_json();
   out["points"] = ordered_json::array();
   for (std::size_t i = 0; i < scenario.points.size(); ++i) {
-    out["points"].push_back(point_json(scenario.points[i], report.results[i]));
+    const ScenarioPoint& point = scenario.points[i];
+    if (!serves) {
+      out["points"].push_back(point_json(point, report.results[i]));
+      continue;
+    }
+    ordered_json one = serve_point_json(point, report.serves[i]);
+    if (i < report.iterations.size() && report.iterations[i]) {
+      one["mean_iteration"] = mean_iteration_json(*report.iterations[i]);
+    }
+    out["points"].push_back(std::move(one));
   }
   out["published"] = ordered_json::array();
   for (const PublishedFigure& figure : scenario.published) {

@@ -12,6 +12,7 @@
 #include "sim/scenario/method_field.hpp"
 #include "sim/scenario/points.hpp"
 #include "sim/scenario/published.hpp"
+#include "sim/scenario/sweep_field.hpp"
 
 namespace kvsim {
 namespace {
@@ -19,8 +20,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-constexpr std::int64_t kLargestSeed = (std::int64_t{1} << 53) - 1;  // exact in every JSON reader
 
 std::string text_or(const Field& scenario, std::string_view key, std::string fallback) {
   const auto field = scenario.find(key);
@@ -68,7 +67,8 @@ void check_form(const Field& file, const fs::path& folder) {
     schema->expected("\"kvsim.scenario/1\"");
   }
   for (const char* key : {"title", "description"}) (void)text_or(file, key, "");
-  if (const auto kind = file.find("kind")) (void)kind->choice(std::vector<std::string>{"static"});
+  if (const auto kind = file.find("kind"))
+    (void)kind->choice(std::vector<std::string>{"static", "serve"});
   if (const auto seed = file.find("seed")) (void)seed->integer(0, kLargestSeed);
   check_point_keys(file, folder);
   if (const auto points = file.find("points")) {
@@ -85,10 +85,32 @@ void check_form(const Field& file, const fs::path& folder) {
       if (const auto flag = replay->find(key)) (void)flag->boolean();
     }
   }
+  if (const auto sweep = file.find("sweep")) (void)read_sweep(*sweep);
   if (const auto published = file.find("published")) {
     for (const Field& entry : published->items()) check_published(entry);
   }
   if (const auto figures = file.find("figures")) (void)read_figures(*figures);
+}
+
+/// Keys of the other kind are slips, wherever they come from.
+void check_kind(const Field& root, bool serves) {
+  const auto check = [&](const Field& keys) {
+    for (const std::string_view key : keys_of_kind(!serves)) {
+      const auto field = keys.find(key);
+      if (!field) continue;
+      field->fail(fmt::format("is of \"kind\": \"{}\" alone, and this scenario is \"{}\"",
+                              serves ? "static" : "serve", serves ? "serve" : "static"));
+    }
+    const auto memory = serves ? keys.find("memory") : std::nullopt;
+    if (!memory) return;
+    if (const auto how = memory->find("allocator"); how && how->string() == "simulate") {
+      how->fail("\"simulate\" is of \"kind\": \"static\" alone");
+    }
+  };
+  check(root);
+  if (const auto points = root.find("points")) {
+    for (const Field& point : points->items()) check(point);
+  }
 }
 
 ReplaySection read_replay(const Field& replay, const fs::path& folder,
@@ -143,15 +165,29 @@ ordered_json echo_of(const json& document) {
 
 }  // namespace
 
-Scenario read_scenario(const fs::path& file, const std::vector<Override>& overrides) {
-  const fs::path folder = file.parent_path();
+json scenario_document(const fs::path& file, const std::vector<Override>& overrides) {
   json document = merged_document(
       file, [](const Field& one) { check_form(one, fs::path{one.file()}.parent_path()); });
   for (const Override& change : overrides) apply_override(document, change);
+  return document;
+}
+
+void check_scenario_form(const json& document, const fs::path& file, const std::string& place) {
+  check_form(Field::wrap(document, place), file.parent_path());
+}
+
+Scenario read_scenario(const fs::path& file, const std::vector<Override>& overrides) {
+  const json document = scenario_document(file, overrides);
   const std::string place =
       file.lexically_normal().string() + (overrides.empty() ? "" : " (after --set)");
+  return scenario_of(document, file, place, !overrides.empty());
+}
+
+Scenario scenario_of(const json& document, const fs::path& file, const std::string& place,
+                     bool changed) {
+  const fs::path folder = file.parent_path();
   const Field root = Field::wrap(document, place);
-  if (!overrides.empty()) check_form(root, folder);
+  if (changed) check_form(root, folder);
 
   Scenario scenario;
   scenario.name = file.stem().string();
@@ -162,14 +198,17 @@ Scenario read_scenario(const fs::path& file, const std::vector<Override>& overri
     scenario.seed = static_cast<std::uint64_t>(seed->integer(0, kLargestSeed));
   }
   OwnParts own;
-  scenario.points = read_points(root, folder, own);
+  const bool serves = scenario.kind == "serve";
+  check_kind(root, serves);
+  scenario.points =
+      read_points(root, {.folder = folder, .serves = serves, .seed = scenario.seed}, own);
   scenario.own_models = std::move(own.models);
   scenario.own_gpus = std::move(own.gpus);
   scenario.own_calibrations = std::move(own.calibrations);
   if (const auto replay = root.find("replay")) {
     scenario.replay = read_replay(*replay, folder, scenario.points);
   }
-  read_all_published(root, !overrides.empty(), scenario);
+  read_all_published(root, changed, scenario);
   if (const auto figures = root.find("figures")) scenario.figures = read_figures(*figures);
   scenario.echo = echo_of(document);
   scenario.hash = fingerprint(json(scenario.echo).dump());

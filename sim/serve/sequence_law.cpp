@@ -53,6 +53,12 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws)
     windowed_ = windowed_ || window > 0;
     laws_.push_back({.layers = l, .window = window, .units = (bytes * l.layers).count()});
   }
+  for (Law& l : laws_) {
+    if (plain_) break;
+    // What the method packs, or keeps beside its rows, comes with the end of the prompt.
+    const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(l.layers.layer)].attention;
+    l.units = (bytes_of(block_ * kv_elements_per_token(a), in.kv_dtype) * l.layers.layers).count();
+  }
   counts_blocks_ = laws_.size() == 1 && plain_;
   if (counts_blocks_) {
     unit_ = Bytes{laws_.front().units};

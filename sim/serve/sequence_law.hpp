@@ -44,7 +44,7 @@ class BlockSizes {
   struct Law {
     LawLayers layers;
     std::int64_t window = 0;  // tokens; 0: none
-    std::int64_t units = 1;   // of a block
+    std::int64_t units = 1;   // of a block; of rows that are not plain, one of the prompt's
   };
   [[nodiscard]] const Law& law(std::size_t l) const { return laws_[l]; }
 

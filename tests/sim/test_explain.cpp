@@ -109,7 +109,7 @@ TEST_CASE("explain: the terms of every figure sum to it") {
   }
 }
 
-TEST_CASE("explain: points by number or label; what has no terms says why") {
+TEST_CASE("explain: points by number or label, what has no terms says why") {
   const fs::path folder = fresh("points");
   run(folder, R"({"model": "llama-2-7b", "gpu": "RTX-4090", "stack": "hf-sdpa", "dtype": "fp16",
     "prompt_tokens": [1000, 30000], "output_tokens": 5000})");
@@ -143,6 +143,24 @@ TEST_CASE("explain: the pool of a paged stack is what the start leaves") {
   double sum = 0;
   for (const json& term : pool.at("terms")) sum += term.at("value").get<double>();
   CHECK(sum == pool.at("value").get<double>());
+}
+
+TEST_CASE("explain: a service's capacity, peak and mean iteration, and no figure of a static run") {
+  const fs::path folder = fresh("service");
+  run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
+    "stack": "vllm", "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 40,
+    "prompt_tokens": 500, "output_tokens": 20}})");
+  for (const std::string key : {"kv_cache_bytes", "peak_hbm_bytes", "iteration_s"}) {
+    INFO(key);
+    const json out = explain(folder, key);
+    double sum = 0;
+    for (const json& term : out.at("terms")) sum += term.at("value").get<double>();
+    CHECK(sum == doctest::Approx(out.at("value").get<double>()).epsilon(1e-8));
+  }
+  const json result = json::parse(std::ifstream{folder / "out/result.json"});
+  CHECK(explain(folder, "kv_capacity_tokens").at("value") ==
+        result.at("points").at(0).at("kv_capacity_tokens"));
+  CHECK(has(complaint({"explain", "out", "prefill_s"}, folder), "a service explains"));
 }
 
 TEST_CASE("explain: other documents, and those that were changed, are refused with their place") {

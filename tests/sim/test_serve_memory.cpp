@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/gpu/gpu.hpp"
+#include "models/units/error.hpp"
 #include "sim/serve/prefix_cache.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
@@ -176,6 +177,55 @@ TEST_CASE("methods hold what their size law says, and every unit is accounted fo
       }
     }
   }
+}
+
+TEST_CASE("a prompt's peak is that of its method: all layers at once, or one after another") {
+  const Llm llm = test::small_llm();
+  std::int64_t at_once = 0, by_layer = 0;
+  for (const MethodInfo& info : builtin_methods()) {
+    if (!takes_budget(info.name)) continue;
+    const MethodSpec spec{info.name, {}, Budget{.entries = 128}};
+    std::shared_ptr<const Method> method;
+    try {
+      method = make_method(spec, 400, method_site(llm, Dtype::kFp16));
+    } catch (const InputError&) {
+      continue;
+    }
+    SmallService service;
+    service.scheduler.name = "vllm-v1";
+    service.method = spec;
+    service.trace.requests = {request(0, 400, 1)};
+    INFO(info.name);
+    const auto peak = [&](std::int64_t chunk) {
+      service.scheduler.max_num_batched_tokens = chunk;
+      const ServeResult r = service.run();
+      CHECK(r.iterations == (400 + chunk - 1) / chunk);
+      return r.peak_blocks;
+    };
+    if (method->prefill_peak() == PrefillPeak::kAllLayers && method->plain_rows()) {
+      ++at_once;
+      service.measured =
+          std::make_shared<MeasuredLaw>(MeasuredLaw{.trace = "a trace",
+                                                    .kept = std::vector<double>(4, 0.25),
+                                                    .growth = std::vector<double>(4, 1.0)});
+      CHECK(peak(512) == 25);
+      CHECK(peak(100) == 25);
+      continue;
+    }
+    const auto kept = method->entries_held(0, 400, 400);
+    if (!method->layers_alike() || !method->plain_rows() || !kept || *kept == 400) continue;
+    // Side data that does not go by entries has no blocks of its own.
+    const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 32};
+    const auto side = [&](std::int64_t entries) {
+      return method->rows_bytes(0, shape, Dtype::kFp16, entries, entries).side;
+    };
+    if (side(32) != side(16) * 2) continue;
+    ++by_layer;
+    CHECK(peak(512) == (*kept + 15) / 16);
+    CHECK(peak(100) == 19);  // 300 tokens stand when the last chunk starts
+  }
+  CHECK(at_once > 0);
+  CHECK(by_layer > 3);
 }
 
 TEST_CASE("a method that keeps less serves more sequences at once") {

@@ -71,6 +71,26 @@ TEST_CASE("a watermark keeps blocks free when requests are admitted, but for one
   CHECK(one.most_running == 1);
 }
 
+TEST_CASE("sequences that are preempted in turn for one chunk are not refused") {
+  // Chunks of 512 tokens want many blocks at once: the two that are served last give theirs up one
+  // after another, and come back.
+  SmallService service{.blocks = 70,
+                       .scheduler = {.name = "vllm-v1",
+                                     .order = QueueOrder::kPriority,
+                                     .max_num_batched_tokens = 512,
+                                     .prefix_caching = false}};
+  service.trace.requests = {request(0, 900, 30), request(0.0001, 200, 200),
+                            request(0.0002, 1000, 40), request(0.0003, 1000, 100),
+                            request(0.0004, 64, 300)};
+  for (int i = 0; i < 5; ++i) service.trace.requests[static_cast<std::size_t>(i)].priority = 5 - i;
+  CheckingObserver observer;
+  service.observer = &observer;
+  const ServeResult r = service.run();
+  CHECK(r.preemptions > 2);
+  CHECK(r.completed == 5);
+  CHECK(r.oom_events == 0);
+}
+
 /// Swaps where V1 would recompute; newcomers wait until the swapped are back.
 class Swapping : public Scheduler {
  public:
