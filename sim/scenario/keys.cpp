@@ -151,6 +151,11 @@ constexpr std::array kSchedulerKeys{
                 "share of blocks kept free when requests are admitted"},
     ScenarioKey{"swap", "boolean", "", "false",
                 "vllm-v0: preempted caches go to host memory instead of being computed again"},
+    ScenarioKey{"policy", "name", "fcfs, lpm, guaranteed-no-evict, max-utilization",
+                "the scheduler's",
+                "sglang: fcfs or lpm (longest cached prefix first); trtllm: the other two"},
+    ScenarioKey{"conservativeness", "number", "0 to 1000", "1",
+                "sglang: of its estimate of outputs to come (schedule_conservativeness)"},
 };
 constexpr std::array kSloKeys{
     ScenarioKey{"ttft", "time", "above 0", "none", "to the first token"},

@@ -18,6 +18,7 @@ constexpr std::int64_t kMostProposed = 64;
 
 const std::vector<std::string> kSchedulers{"static", "vllm-v1", "vllm-v0", "sglang", "trtllm"};
 const std::vector<std::string> kOrders{"fcfs", "priority", "shortest-declared"};
+const std::vector<std::string> kPolicies{"fcfs", "lpm", "guaranteed-no-evict", "max-utilization"};
 const std::vector<std::string> kRouters{"round-robin", "least-loaded", "prefix-aware"};
 
 /// The position of a word among `words`, which stand in the order of their enumeration.
@@ -88,6 +89,8 @@ SchedulerSpec read_scheduler(const Members& members) {
     if (key == "batch") spec.batch = value.integer(1, kMostBatch);
     if (key == "watermark") spec.watermark = value.number(0, 0.99);
     if (key == "swap") spec.swap = value.boolean();
+    if (key == "policy") spec.policy = value.choice(kPolicies);
+    if (key == "conservativeness") spec.conservativeness = value.number(0, 1000);
   }
   return spec;
 }

@@ -59,7 +59,8 @@ void expect_at_least(std::string_view scheduler, std::string_view option, std::i
 }
 
 void check_scheduler_options(const SchedulerSpec& spec, std::string_view name) {
-  static constexpr std::array<std::string_view, 1> kStatic{"batch"};
+  // The engine's prefill_chunk is a budget of tokens, whoever forms the batch.
+  static constexpr std::array<std::string_view, 2> kStatic{"batch", "max_num_batched_tokens"};
   std::span<const std::string_view> options{kStatic};
   std::span<const std::string_view> policies;
   std::span<const QueueOrder> orders;  // none: any

@@ -348,7 +348,8 @@ TEST_CASE("what a scheduler does not have is refused with what it has") {
   refuses({.name = "trtllm", .max_num_batched_tokens = 8}, "at least 16, got 8");
   refuses({.name = "trtllm", .max_num_batched_tokens = 500, .chunked_prefill = false}, "605");
   SmallService service{.scheduler = {.name = "static", .max_num_seqs = 4}, .stack = "hf-sdpa"};
-  CHECK_THROWS_WITH_AS((void)service.run(), doctest::Contains("it has batch"), InputError);
+  CHECK_THROWS_WITH_AS((void)service.run(),
+                       doctest::Contains("it has batch, max_num_batched_tokens"), InputError);
 }
 
 TEST_CASE("stacks run their own program's scheduler") {

@@ -84,7 +84,8 @@ TEST_CASE("the keys of a service reach its spec") {
   const Scenario scenario = read(service(R"(, "seed": 7, "pipeline_parallel": 2, "gpu_count": 2,
     "scheduler": {"name": "vllm-v0", "order": "shortest-declared", "max_num_batched_tokens": 4096,
       "max_num_seqs": 64, "long_prefill_token_threshold": 512, "chunked_prefill": true,
-      "prefix_caching": false, "watermark": 0.02, "swap": true},
+      "prefix_caching": false, "watermark": 0.02, "swap": true,
+      "policy": "lpm", "conservativeness": 0.5},
     "slo": {"ttft": "500 ms", "tpot": "50 ms", "e2e": "1 min"},
     "cluster": {"replicas": 3, "router": "least-loaded", "prefill_replicas": 1,
       "link": "50 GB/s", "compress_before_transfer": false},
@@ -103,6 +104,8 @@ TEST_CASE("the keys of a service reach its spec") {
   CHECK(spec.scheduler.prefix_caching == false);
   CHECK(spec.scheduler.watermark == 0.02);
   CHECK(spec.scheduler.swap == true);
+  CHECK(spec.scheduler.policy == "lpm");
+  CHECK(spec.scheduler.conservativeness == 0.5);
   CHECK(spec.slo.ttft == Seconds{0.5});
   CHECK(spec.slo.tpot->count() == test::rel(0.05));
   CHECK(spec.slo.e2e == Seconds{60.0});
