@@ -76,7 +76,15 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
     const auto first = static_cast<std::size_t>(s.first);
     const auto count = static_cast<std::size_t>(s.count);
     KVSIM_CHECK(first + count <= ends.size(), "tokens after the last iteration");
-    if (last[request] >= SimTime{}) gaps.push_back({ends[first] - last[request], 1});
+    if (last[request] >= SimTime{}) {
+      const SimTime gap = ends[first] - last[request];
+      // Sequences that paused together are one entry: fewer to sort.
+      if (!gaps.empty() && gaps.back().time == gap) {
+        ++gaps.back().times;
+      } else {
+        gaps.push_back({gap, 1});
+      }
+    }
     last[request] = ends[first + count - 1];
     auto& change = changes[static_cast<std::size_t>(s.replica)];
     ++change[first + 1];
