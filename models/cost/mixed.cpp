@@ -1,6 +1,9 @@
 #include "models/cost/mixed.hpp"
 
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "models/cost/layer_builder.hpp"
 #include "models/cost/mixed_layer.hpp"

@@ -27,6 +27,8 @@ struct DecodeLoad {
   /// Of the others, those whose window is full: the new entry takes the slot of the one that
   /// leaves. Asked for on stacks alone whose caches grow by copying.
   std::int64_t sliding = 0;
+
+  friend bool operator==(const DecodeLoad&, const DecodeLoad&) = default;
 };
 
 /// One iteration of an engine with continuous batching.

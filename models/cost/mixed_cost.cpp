@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <array>
+#include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -61,6 +64,10 @@ struct MixedStepCost::Impl {
                     // 0: what does not ask for the law is worked out once for all
     std::size_t leader;                // the first of them
     MixedLayer::ChunkWrites writes{};  // of the step at hand, where this is the first
+    // The batch that decoded last, and its cost: under a budget a load stays as it is from step to
+    // step.
+    DecodeBatch decoded{};
+    Sum decode{};
   };
 
   Impl(const CostInput& in, const Roofline& rates, const LayerRange& layers)
@@ -189,8 +196,16 @@ struct MixedStepCost::Impl {
       of = {};
       if (step.decodes > 0) decodes.load = step.loads[column.law];
       column.layer.write(decodes, columns[column.leader].writes, add);
-      column.layer.decode(decodes, add);
       sum += of * column.layers;
+      if (step.decodes > 0) {
+        if (!(column.decoded == decodes)) {
+          of = {};
+          column.layer.decode(decodes, add);
+          column.decode = of;
+          column.decoded = decodes;
+        }
+        sum += column.decode * column.layers;
+      }
       if (column.alike == 0) continue;
       of = {};
       column.layer.prefill(step.chunks, add);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct DecodeBatch {
   std::int64_t sequences = 0;
   std::int64_t tokens = 1;  // of each
   DecodeLoad load{};
+
+  friend bool operator==(const DecodeBatch&, const DecodeBatch&) = default;
 };
 
 /// What one layer does between its projections in an iteration: the one place that says which

@@ -1,8 +1,7 @@
-// An engine's iteration: equal to a decode step and to a prefill where it is one, between the
-// larger and the sum of both where it is both, and compiled to the same figures.
+// An engine's iteration: equal to a decode step and to a prefill where it is one, compiled to the
+// figures of its graphs, and the sum of a pipeline's stages.
 
-#include <algorithm>
-#include <cmath>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -13,41 +12,13 @@
 #include "models/methods/method.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
-#include "tests/support/check.hpp"
 #include "tests/support/heap.hpp"
-#include "tests/support/machines.hpp"
+#include "tests/support/mixed.hpp"
 
 namespace kvsim {
 namespace {
 
 using namespace test;  // NOLINT: test helpers
-
-/// A latent layer, a layer of experts and one with a window, beside a plain one.
-Llm many_kinds() {
-  Llm llm = small_llm();
-  llm.layers[1].attention = {.n_heads = 8,
-                             .n_kv_heads = 8,
-                             .head_dim = 48,
-                             .v_head_dim = 32,
-                             .kv_lora_rank = 64,
-                             .q_lora_rank = 0,
-                             .rope_head_dim = 16};
-  llm.layers[2].mlp.n_experts = 8;
-  llm.layers[2].mlp.top_k = 2;
-  llm.layers[3].attention.window = 100;
-  return llm;
-}
-
-/// Traffic in pages of 64 entries: not linear.
-class PagedMethod : public FullMethod {
- public:
-  [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
-                                           Dtype recorded, double attended,
-                                           bool evicts) const override {
-    return FullMethod::decode_traffic(layer, shape, recorded, std::ceil(attended / 64) * 64,
-                                      evicts);
-  }
-};
 
 /// Half of the prompt is kept, judged by one and a half further passes over it (as KVzip's are).
 class RepeatingMethod : public PromptFractionMethod {
@@ -59,99 +30,7 @@ class RepeatingMethod : public PromptFractionMethod {
   }
 };
 
-MixedCost graphs_cost(const Step& step, const Roofline& roofline) {
-  const StepCost cost = evaluate(step, roofline);
-  return {.time = cost.time, .flops = cost.flops, .bytes = cost.bytes};
-}
-
-void check_equal(const MixedCost& got, const MixedCost& expected, double epsilon = 1e-9) {
-  CHECK(got.time.count() == rel(expected.time.count(), epsilon));
-  CHECK(got.flops == rel(expected.flops, epsilon));
-  CHECK(got.bytes == rel(expected.bytes, epsilon));
-}
-
-/// What each law sees of `in.batch` sequences of one length at their step from `prompt` to
-/// `tokens`.
-std::vector<DecodeLoad> equal_loads(const CostInput& in, const MixedStepCost& cost,
-                                    std::int64_t prompt, std::int64_t tokens) {
-  std::vector<DecodeLoad> loads;
-  for (const MixedStepCost::Law& law : cost.law_layers()) {
-    const DecodeMoment m = decode_moment(in, law.layer, prompt, tokens,
-                                         held_entries(in, law.layer, prompt, tokens - 1));
-    loads.push_back({.attended = static_cast<double>(in.batch * m.attended),
-                     .held = static_cast<double>(in.batch * m.after),
-                     .evicting = m.evicts ? in.batch : 0,
-                     .rewriting = m.change == CacheChange::kRewrite ? in.batch : 0,
-                     .sliding = m.change == CacheChange::kOverwrite && !m.evicts ? in.batch : 0});
-  }
-  return loads;
-}
-
-/// Decodes and chunks drawn at random: no two sequences alike.
-struct Drawn {
-  std::vector<DecodeLoad> loads;
-  std::vector<PrefillChunk> chunks;
-  MixedStep step;
-};
-Drawn draw(std::mt19937_64& dice, std::span<const std::int64_t> windows, std::int64_t most_chunks,
-           std::int64_t tokens = 1) {
-  const auto below = [&](std::int64_t n) {
-    return static_cast<std::int64_t>(dice() % static_cast<std::uint64_t>(n));
-  };
-  Drawn out;
-  const std::int64_t n_chunks = below(most_chunks + 1);
-  for (std::int64_t i = 0; i < n_chunks; ++i) {
-    out.chunks.push_back(
-        {.tokens = 1 + below(700), .before = below(3) * below(900), .last = below(2) == 1});
-  }
-  out.step.decodes = n_chunks == 0 ? 1 + below(40) : below(40);
-  out.step.decode_tokens = tokens;
-  out.loads.resize(windows.size());
-  for (std::int64_t i = 0; i < out.step.decodes; ++i) {
-    const std::int64_t held = tokens + below(5000);
-    const bool evicts = below(4) == 0;
-    const bool rewrites = evicts && below(2) == 0;
-    for (std::size_t law = 0; law < windows.size(); ++law) {
-      const std::int64_t seen = windows[law] > 0 ? std::min(held, windows[law]) : held;
-      DecodeLoad& load = out.loads[law];
-      load.attended += static_cast<double>(seen);
-      load.held += static_cast<double>(seen);
-      load.evicting += evicts ? 1 : 0;
-      load.rewriting += rewrites ? 1 : 0;
-    }
-  }
-  out.step.loads = out.loads;
-  out.step.chunks = out.chunks;
-  return out;
-}
-
-std::vector<std::int64_t> windows_of(const Llm& llm, const MixedStepCost& cost) {
-  std::vector<std::int64_t> windows;
-  for (const MixedStepCost::Law& law : cost.law_layers()) {
-    windows.push_back(llm.layers[static_cast<std::size_t>(law.layer)].attention.window);
-  }
-  return windows;
-}
-
-/// Methods of every compaction, with what needs scores at prefill, sides and budgets by layer.
-struct Methods {
-  FullMethod full;
-  PagedMethod paged;
-  BoundedMethod ring{{.budget = 333, .side_per_entry = 8, .extra_launches = 4}};
-  BoundedMethod gather{
-      {.budget = 333,
-       .compaction = Compaction::kGather,
-       .needs = {.prompt_scores = PromptScoreClass::kLastWindow, .prompt_window = 32},
-       .budget_step = 10}};
-  BoundedMethod late{{.budget = 333,
-                      .needs = {.prompt_scores = PromptScoreClass::kColumnSums,
-                                .score_exec = ScoreExec::kFusedTwoPass},
-                      .prefill_peak = PrefillPeak::kAllLayers,
-                      .layers_alike = true}};
-  std::vector<const Method*> all{&full, &paged, &ring, &gather, &late};
-};
-
-TEST_CASE("mixed: decodes of equal lengths alone are the decode step") {
+TEST_CASE("decodes of equal lengths alone are the decode step") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = many_kinds();
   const Methods methods;
@@ -179,7 +58,7 @@ TEST_CASE("mixed: decodes of equal lengths alone are the decode step") {
   }
 }
 
-TEST_CASE("mixed: one chunk of a whole prompt alone is its prefill") {
+TEST_CASE("one chunk of a whole prompt alone is its prefill") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = many_kinds();
   const Methods methods;
@@ -200,7 +79,7 @@ TEST_CASE("mixed: one chunk of a whole prompt alone is its prefill") {
   }
 }
 
-TEST_CASE("mixed: several whole prompts of one length are the prefill of a batch") {
+TEST_CASE("several whole prompts of one length are the prefill of a batch") {
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const FullMethod full;
   for (const Llm& llm : {llama31_8b(), find_llm("deepseek-v2-lite"), many_kinds()}) {
@@ -218,7 +97,7 @@ TEST_CASE("mixed: several whole prompts of one length are the prefill of a batch
   }
 }
 
-TEST_CASE("mixed: the compiled form is the graphs', whatever the batch") {
+TEST_CASE("the compiled form is the graphs', whatever the batch") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Gpu& h100 = find_gpu("H100-80GB-SXM");
   const Llm llm = many_kinds();
@@ -235,14 +114,16 @@ TEST_CASE("mixed: the compiled form is the graphs', whatever the batch") {
         for (int i = 0; i < 4; ++i) {
           const Drawn d = draw(dice, windows, 3, 1 + i % 2);
           INFO(stack.name, " ", method->name(), " case ", i);
-          check_equal(cost.cost(d.step), graphs_cost(mixed_step(in, d.step), *roofline));
+          const MixedCost got = cost.cost(d.step);
+          check_equal(got, graphs_cost(mixed_step(in, d.step), *roofline));
+          CHECK(cost.cost(d.step).time == got.time);
         }
       }
     }
   }
 }
 
-TEST_CASE("mixed: every method of the catalogue that a model alone settles") {
+TEST_CASE("every method of the catalogue that a model alone settles") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = llama31_8b();
   const MethodSite site{.recorded = Dtype::kBf16,
@@ -285,206 +166,7 @@ TEST_CASE("mixed: every method of the catalogue that a model alone settles") {
   CHECK(with_law >= 35);
 }
 
-/// One law, one length: `decodes` sequences of `held` entries beside chunks.
-struct Plain {
-  CostInput in;
-  MixedStepCost cost;
-  Plain(const Llm& llm, const Method& method, const Stack& stack, const Roofline& roofline)
-      : in{.llm = &llm,
-           .method = &method,
-           .stack = &stack,
-           .weight_dtype = Dtype::kBf16,
-           .kv_dtype = Dtype::kBf16},
-        cost{in, roofline} {}
-
-  MixedCost at(std::int64_t decodes, double attended, std::vector<PrefillChunk> chunks,
-               std::int64_t tokens = 1) {
-    const double all = static_cast<double>(decodes) * attended;
-    const std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.laws()),
-                                        DecodeLoad{.attended = all, .held = all});
-    return cost.cost(
-        {.decodes = decodes, .loads = loads, .chunks = chunks, .decode_tokens = tokens});
-  }
-};
-
-/// Models of each kind on GPUs with and without room to spare.
-struct Case {
-  Llm llm;
-  const char* gpu;
-};
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  for (const char* gpu : {"H100-80GB-SXM", "A100-80GB-SXM"}) {
-    for (const char* llm : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"}) {
-      all.push_back({find_llm(llm), gpu});
-    }
-  }
-  return all;
-}
-
-TEST_CASE("mixed: time rises with decodes, entries attended, chunk tokens and what is before") {
-  const FullMethod full;
-  for (const auto& [llm, gpu_name] : cases()) {
-    const Gpu& gpu = find_gpu(gpu_name);
-    const std::vector<std::int64_t> sizes{1, 7, 64, 300, 1000, 4000, 16000};
-    for (const bool fitted : {false, true}) {
-      const Stack& stack = find_stack("vllm");
-      const Roofline roofline{gpu, stack, fitted ? builtin_calibration() : Calibration{}};
-      Plain plain{llm, full, stack, roofline};
-      // Fitted GEMMs choose between tile shapes, so that a larger one can be a little cheaper: at
-      // most 0.4 % of an A100's iteration was seen.
-      const double slack = fitted ? 0.005 : 1e-12;
-      for (const std::int64_t decodes : {0, 1, 30, 200}) {
-        for (std::size_t i = 0; i < sizes.size(); ++i) {
-          for (std::size_t j = 0; j < sizes.size(); ++j) {
-            const auto at = [&](std::int64_t n, std::int64_t entries, std::int64_t tokens,
-                                std::int64_t before) {
-              return plain
-                  .at(n, static_cast<double>(entries),
-                      {{.tokens = tokens, .before = before, .last = false}})
-                  .time.count();
-            };
-            const double here = at(decodes, sizes[i], sizes[j], sizes[i]);
-            INFO(llm.name, fitted ? " fitted, " : " nominal, ", decodes, " decodes of ", sizes[i],
-                 ", chunk of ", sizes[j]);
-            CHECK(at(decodes + 16, sizes[i], sizes[j], sizes[i]) >= here * (1 - slack));
-            if (i + 1 < sizes.size()) {
-              CHECK(at(decodes, sizes[i + 1], sizes[j], sizes[i]) >= here * (1 - slack));
-              CHECK(at(decodes, sizes[i], sizes[j], sizes[i + 1]) >= here * (1 - slack));
-            }
-            if (j + 1 < sizes.size()) {
-              CHECK(at(decodes, sizes[i], sizes[j + 1], sizes[i]) >= here * (1 - slack));
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("mixed: no more than decodes and chunk one after the other, no less than the larger") {
-  const FullMethod full;
-  const Stack& stack = find_stack("vllm");
-  for (const auto& [llm, gpu_name] : cases()) {
-    const Gpu& gpu = find_gpu(gpu_name);
-    for (const bool fitted : {false, true}) {
-      const Roofline roofline{gpu, stack, fitted ? builtin_calibration() : Calibration{}};
-      Plain plain{llm, full, stack, roofline};
-      // One row more than whole turns of tiles over the SMs takes another turn: at most 2.9 % of an
-      // A100's iteration was seen.
-      const double slack = fitted ? 0.03 : 1e-12;
-      for (const std::int64_t decodes : {1, 16, 200}) {
-        for (const std::int64_t tokens : {1, 100, 512, 3000}) {
-          for (const std::int64_t before : {0, 5000}) {
-            const PrefillChunk chunk{.tokens = tokens, .before = before, .last = true};
-            const MixedCost a = plain.at(decodes, 2000, {});
-            const MixedCost b = plain.at(0, 0, {chunk});
-            const MixedCost both = plain.at(decodes, 2000, {chunk});
-            INFO(llm.name, fitted ? " fitted, " : " nominal, ", decodes, " decodes, ", tokens,
-                 " tokens after ", before);
-            CHECK(both.time.count() <= (a.time + b.time).count() * (1 + slack));
-            CHECK(both.time.count() >= std::max(a.time, b.time).count() * (1 - slack));
-            CHECK(both.flops == rel(a.flops + b.flops));
-            CHECK(both.bytes < a.bytes + b.bytes);
-            CHECK(both.bytes > std::max(a.bytes, b.bytes));
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("mixed: chunks of a prompt have its arithmetic, and read weights and prefix again") {
-  const Gpu& gpu = find_gpu("A800-80GB-SXM");
-  const FullMethod full;
-  Llm windowed = small_llm();
-  for (LayerSpec& layer : windowed.layers) layer.attention.window = 300;
-  const Stack& stack = find_stack("vllm");
-  const Roofline roofline{gpu, stack, {}};
-  for (const Llm& llm : {small_llm(), windowed, llama31_8b()}) {
-    Plain plain{llm, full, stack, roofline};
-    const AttentionSpec& a = llm.layers[0].attention;
-    const std::int64_t prompt = 2000;
-    const MixedCost whole = plain.at(0, 0, {{.tokens = prompt, .before = 0, .last = true}});
-    for (const std::int64_t size : {1999, 1000, 700, 128}) {
-      MixedCost sum;
-      double passes = 0, prefixes = 0;
-      for (std::int64_t before = 0; before < prompt; before += size) {
-        const std::int64_t tokens = std::min(size, prompt - before);
-        const MixedCost part = plain.at(
-            0, 0, {{.tokens = tokens, .before = before, .last = before + tokens == prompt}});
-        sum.time += part.time;
-        sum.flops += part.flops;
-        sum.bytes += part.bytes;
-        ++passes;
-        prefixes +=
-            static_cast<double>(a.window > 0 ? std::min<std::int64_t>(before, a.window) : before);
-      }
-      // Q, K, V, O and the gated block's three matrices; keys and values of the prefix.
-      const double d = llm.d_model;
-      const double heads = static_cast<double>(a.n_heads) * a.head_dim;
-      const double kv = 2.0 * a.n_kv_heads * a.head_dim;
-      const double weights =
-          2 * (d * (2 * heads + kv) + 3 * d * static_cast<double>(llm.layers[0].mlp.d_ff));
-      const double again = llm.n_layers() * ((passes - 1) * weights + 2 * kv * prefixes);
-      INFO("d_model ", llm.d_model, " window ", a.window, ", chunks of ", size);
-      CHECK(sum.flops == rel(whole.flops));
-      CHECK(sum.bytes == rel(whole.bytes + again));
-      CHECK(sum.time >= whole.time);
-    }
-  }
-}
-
-TEST_CASE("mixed: a prompt in chunks takes no less time than at once, by fitted kernels too") {
-  const FullMethod full;
-  const Stack& stack = find_stack("vllm");
-  for (const auto& [llm, gpu_name] : cases()) {
-    const Roofline roofline{find_gpu(gpu_name), stack, builtin_calibration()};
-    Plain plain{llm, full, stack, roofline};
-    for (const std::int64_t prompt : {600, 4000, 30000}) {
-      const Seconds whole = plain.at(0, 0, {{.tokens = prompt, .before = 0, .last = true}}).time;
-      for (const std::int64_t size : {512, 2048, 8192}) {
-        Seconds sum;
-        for (std::int64_t before = 0; before < prompt; before += size) {
-          const std::int64_t tokens = std::min(size, prompt - before);
-          sum += plain
-                     .at(0, 0,
-                         {{.tokens = tokens, .before = before, .last = before + tokens == prompt}})
-                     .time;
-        }
-        // A long kernel's clock sinks, by its form, more than those of shorter ones in a row do: at
-        // most 1.5 % of it was seen.
-        INFO(llm.name, " on ", std::string{gpu_name}, ": ", prompt, " tokens in chunks of ", size);
-        CHECK(sum.count() >= whole.count() * 0.98);
-      }
-    }
-  }
-}
-
-TEST_CASE("mixed: several chunks are one pass over the weights") {
-  const Gpu& gpu = find_gpu("H100-80GB-SXM");
-  const FullMethod full;
-  const Llm llm = llama31_8b();
-  const Stack& stack = find_stack("vllm");
-  const Roofline roofline{gpu, stack, builtin_calibration()};
-  Plain plain{llm, full, stack, roofline};
-  const PrefillChunk one{.tokens = 200, .before = 300, .last = true};
-  const MixedCost single = plain.at(0, 0, {one});
-  const MixedCost both = plain.at(0, 0, {one, one});
-  CHECK(both.flops == rel(2 * single.flops));
-  CHECK(both.time < single.time * 2.0);
-  CHECK(both.time > single.time);
-  // Ragged ones: one after the other is slower, alone each is faster.
-  const PrefillChunk other{.tokens = 900, .before = 0, .last = true};
-  const MixedCost alone = plain.at(0, 0, {other});
-  const MixedCost ragged = plain.at(0, 0, {one, other});
-  CHECK(ragged.flops == rel(single.flops + alone.flops));
-  CHECK(ragged.time < single.time + alone.time);
-  CHECK(ragged.time > std::max(single.time, alone.time));
-  CHECK(ragged.time == plain.at(0, 0, {other, one}).time);
-}
-
-TEST_CASE("mixed: the stages of a pipeline are the whole") {
+TEST_CASE("the stages of a pipeline are the whole") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = many_kinds();
   const Methods methods;
@@ -521,36 +203,7 @@ TEST_CASE("mixed: the stages of a pipeline are the whole") {
   }
 }
 
-TEST_CASE("mixed: verifying a draft costs more than a step and less than as many steps") {
-  const Gpu& gpu = find_gpu("H100-80GB-SXM");
-  const FullMethod full;
-  const Llm llm = llama31_8b();
-  const Stack& stack = find_stack("vllm");
-  for (const bool fitted : {false, true}) {
-    const Roofline roofline{gpu, stack, fitted ? builtin_calibration() : Calibration{}};
-    Plain plain{llm, full, stack, roofline};
-    for (const std::int64_t decodes : {1, 8, 32}) {
-      const MixedCost one = plain.at(decodes, 3000, {});
-      check_equal(plain.at(decodes, 3000, {}, 1), one, 1e-15);
-      MixedCost before = one;
-      for (std::int64_t q = 2; q <= 8; ++q) {
-        const MixedCost many = plain.at(decodes, 3000, {}, q);
-        INFO((fitted ? "fitted, " : "nominal, "), decodes, " sequences, ", q, " tokens each");
-        CHECK(many.time >= before.time);
-        CHECK(many.time.count() < one.time.count() * static_cast<double>(q));
-        CHECK(many.bytes < one.bytes * static_cast<double>(q));
-        // Each of the new tokens attends to one entry fewer than the next one.
-        const double pairs = static_cast<double>(decodes * q * (q - 1)) / 2;
-        const AttentionSpec& a = llm.layers[0].attention;
-        CHECK(many.flops == rel(one.flops * static_cast<double>(q) -
-                                4.0 * llm.n_layers() * a.n_heads * a.head_dim * pairs));
-        before = many;
-      }
-    }
-  }
-}
-
-TEST_CASE("mixed: laws are one unless windows or budgets differ by layer") {
+TEST_CASE("laws are one unless windows or budgets differ by layer") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Stack& stack = find_stack("vllm");
   const Roofline roofline{gpu, stack, {}};
@@ -572,7 +225,7 @@ TEST_CASE("mixed: laws are one unless windows or budgets differ by layer") {
   CHECK(laws(small_llm(), by_layer) == 4);
 }
 
-TEST_CASE("mixed: further passes over a prompt are passes of their own") {
+TEST_CASE("further passes over a prompt are passes of their own") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = llama31_8b();
   const Stack& stack = find_stack("vllm");
@@ -596,7 +249,7 @@ TEST_CASE("mixed: further passes over a prompt are passes of their own") {
   CHECK(cost.cost(with).flops - cost.cost(without).flops > prefill.flops * passes / (passes + 1));
 }
 
-TEST_CASE("mixed: a known step takes no memory from the heap") {
+TEST_CASE("a known step takes no memory from the heap") {
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const FullMethod full;
   const Llm llm = llama31_8b();
@@ -617,7 +270,7 @@ TEST_CASE("mixed: a known step takes no memory from the heap") {
   CHECK(again.time == first.time);
 }
 
-TEST_CASE("mixed: what is no step is a broken promise") {
+TEST_CASE("what is no step is a broken promise") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const FullMethod full;
   const UnknownSizeMethod unknown;

@@ -1,0 +1,138 @@
+#pragma once
+
+// What tests of an engine's iteration share: models of many kinds, methods of every compaction,
+// steps drawn at random.
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "models/cost/mixed.hpp"
+#include "models/cost/roofline.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/machines.hpp"
+
+namespace kvsim::test {
+
+/// A latent layer, a layer of experts and one with a window, beside a plain one.
+inline Llm many_kinds() {
+  Llm llm = small_llm();
+  llm.layers[1].attention = {.n_heads = 8,
+                             .n_kv_heads = 8,
+                             .head_dim = 48,
+                             .v_head_dim = 32,
+                             .kv_lora_rank = 64,
+                             .q_lora_rank = 0,
+                             .rope_head_dim = 16};
+  llm.layers[2].mlp.n_experts = 8;
+  llm.layers[2].mlp.top_k = 2;
+  llm.layers[3].attention.window = 100;
+  return llm;
+}
+
+/// Traffic in pages of 64 entries: not linear.
+class PagedMethod : public FullMethod {
+ public:
+  [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
+                                           Dtype recorded, double attended,
+                                           bool evicts) const override {
+    return FullMethod::decode_traffic(layer, shape, recorded, std::ceil(attended / 64) * 64,
+                                      evicts);
+  }
+};
+
+inline MixedCost graphs_cost(const Step& step, const Roofline& roofline) {
+  const StepCost cost = evaluate(step, roofline);
+  return {.time = cost.time, .flops = cost.flops, .bytes = cost.bytes};
+}
+
+inline void check_equal(const MixedCost& got, const MixedCost& expected, double epsilon = 1e-9) {
+  CHECK(got.time.count() == rel(expected.time.count(), epsilon));
+  CHECK(got.flops == rel(expected.flops, epsilon));
+  CHECK(got.bytes == rel(expected.bytes, epsilon));
+}
+
+/// What each law sees of `in.batch` sequences of one length at their step from `prompt` to
+/// `tokens`.
+inline std::vector<DecodeLoad> equal_loads(const CostInput& in, const MixedStepCost& cost,
+                                           std::int64_t prompt, std::int64_t tokens) {
+  std::vector<DecodeLoad> loads;
+  for (const MixedStepCost::Law& law : cost.law_layers()) {
+    const DecodeMoment m = decode_moment(in, law.layer, prompt, tokens,
+                                         held_entries(in, law.layer, prompt, tokens - 1));
+    loads.push_back({.attended = static_cast<double>(in.batch * m.attended),
+                     .held = static_cast<double>(in.batch * m.after),
+                     .evicting = m.evicts ? in.batch : 0,
+                     .rewriting = m.change == CacheChange::kRewrite ? in.batch : 0,
+                     .sliding = m.change == CacheChange::kOverwrite && !m.evicts ? in.batch : 0});
+  }
+  return loads;
+}
+
+/// Decodes and chunks drawn at random: no two sequences alike.
+struct Drawn {
+  std::vector<DecodeLoad> loads;
+  std::vector<PrefillChunk> chunks;
+  MixedStep step;
+};
+inline Drawn draw(std::mt19937_64& dice, std::span<const std::int64_t> windows,
+                  std::int64_t most_chunks, std::int64_t tokens = 1) {
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(dice() % static_cast<std::uint64_t>(n));
+  };
+  Drawn out;
+  const std::int64_t n_chunks = below(most_chunks + 1);
+  for (std::int64_t i = 0; i < n_chunks; ++i) {
+    out.chunks.push_back(
+        {.tokens = 1 + below(700), .before = below(3) * below(900), .last = below(2) == 1});
+  }
+  out.step.decodes = n_chunks == 0 ? 1 + below(40) : below(40);
+  out.step.decode_tokens = tokens;
+  out.loads.resize(windows.size());
+  for (std::int64_t i = 0; i < out.step.decodes; ++i) {
+    const std::int64_t held = tokens + below(5000);
+    const bool evicts = below(4) == 0;
+    const bool rewrites = evicts && below(2) == 0;
+    for (std::size_t law = 0; law < windows.size(); ++law) {
+      const std::int64_t seen = windows[law] > 0 ? std::min(held, windows[law]) : held;
+      DecodeLoad& load = out.loads[law];
+      load.attended += static_cast<double>(seen);
+      load.held += static_cast<double>(seen);
+      load.evicting += evicts ? 1 : 0;
+      load.rewriting += rewrites ? 1 : 0;
+    }
+  }
+  out.step.loads = out.loads;
+  out.step.chunks = out.chunks;
+  return out;
+}
+
+inline std::vector<std::int64_t> windows_of(const Llm& llm, const MixedStepCost& cost) {
+  std::vector<std::int64_t> windows;
+  for (const MixedStepCost::Law& law : cost.law_layers()) {
+    windows.push_back(llm.layers[static_cast<std::size_t>(law.layer)].attention.window);
+  }
+  return windows;
+}
+
+/// Methods of every compaction, with what needs scores at prefill, sides and budgets by layer.
+struct Methods {
+  FullMethod full;
+  PagedMethod paged;
+  BoundedMethod ring{{.budget = 333, .side_per_entry = 8, .extra_launches = 4}};
+  BoundedMethod gather{
+      {.budget = 333,
+       .compaction = Compaction::kGather,
+       .needs = {.prompt_scores = PromptScoreClass::kLastWindow, .prompt_window = 32},
+       .budget_step = 10}};
+  BoundedMethod late{{.budget = 333,
+                      .needs = {.prompt_scores = PromptScoreClass::kColumnSums,
+                                .score_exec = ScoreExec::kFusedTwoPass},
+                      .prefill_peak = PrefillPeak::kAllLayers,
+                      .layers_alike = true}};
+  std::vector<const Method*> all{&full, &paged, &ring, &gather, &late};
+};
+
+}  // namespace kvsim::test
