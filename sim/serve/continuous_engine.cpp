@@ -29,24 +29,30 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
 }
 
 void ContinuousEngine::arrive(RequestId id, SimTime now) {
-  Sequence& s = at(id);
+  if (!serves(id, now)) return;
+  at(id).state = SequenceState::kWaiting;
+  queue_.push(id);
+}
+
+bool ContinuousEngine::serves(RequestId id, SimTime now) {
+  const Sequence& s = at(id);
   const std::int64_t output = state_->output[static_cast<std::size_t>(id)];
   if (s.prompt + output > parts_.max_model_len) {
     state_->end(id, RequestStatus::kRejected, now);
-    return;
+    return false;
   }
-  // The last token generated is never computed.
-  const std::int64_t cached = s.prompt + std::max<std::int64_t>(output - 1, 0);
+  // The last token generated is never computed; none is where the prompt alone is.
+  const std::int64_t cached =
+      s.prompt + (parts_.role == ReplicaRole::kPrefill ? 0 : std::max<std::int64_t>(output - 1, 0));
   const std::int64_t most = kv_.most_units(s.prompt, cached);
   if (most > kv_.pool()) {
     const Bytes unit = parts_.sizes->unit();
     state_->oom(now, id, fmt::format("cache of {} tokens, more than the whole pool", cached),
                 unit * most, unit * kv_.pool(), parts_.standing);
     state_->end(id, RequestStatus::kRejected, now);
-    return;
+    return false;
   }
-  s.state = SequenceState::kWaiting;
-  queue_.push(id);
+  return true;
 }
 
 std::span<const RequestId> ContinuousEngine::first_waiting(std::size_t most) {
@@ -65,6 +71,7 @@ bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t kee
   Sequence& s = at(id);
   KVSIM_CHECK(s.state == SequenceState::kWaiting && tokens >= 1, "request {} cannot be admitted",
               id);
+  if (s.computed > 0) return admit_received(id, tokens, keep_free);
   const std::int32_t found = kv_.cached_tokens(id, s);
   KVSIM_CHECK(found + tokens <= s.known, "{} tokens of {} are planned", tokens, s.known - found);
   if (!kv_.admit(id, s, found, tokens, keep_free)) return false;
@@ -80,6 +87,8 @@ bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t kee
     if (parts_.prefix_caching) {
       state_->prefix_hits += found;
       state_->prefix_queries += s.known;
+      counts_.prefix_hits += found;
+      counts_.prefix_queries += s.known;
     }
   }
   return true;
@@ -130,8 +139,12 @@ std::int32_t ContinuousEngine::preempt(RequestId id) {
   KVSIM_CHECK(s.state == SequenceState::kRunning, "request {} does not run", id);
   const std::int32_t planned = unplan(id);
   if (running_.size() == 1 && refused_ == id) {
-    refuse(id, now_);
-    return planned;
+    if (!others_hold()) {
+      refuse(id, now_);
+      return planned;
+    }
+    // Else its memory could go round and round between it and those that have come.
+    (void)drop_received();
   }
   leave_running(id);
   auto& once = state_->computed_once[static_cast<std::size_t>(id)];
@@ -144,6 +157,7 @@ std::int32_t ContinuousEngine::preempt(RequestId id) {
   RequestOutcome& out = state_->outcomes[static_cast<std::size_t>(id)];
   ++out.preemptions;
   ++state_->preemptions;
+  ++counts_.preemptions;
   return planned;
 }
 
@@ -162,6 +176,7 @@ bool ContinuousEngine::swap_out(RequestId id) {
   ++swaps_;
   ++state_->outcomes[static_cast<std::size_t>(id)].preemptions;
   ++state_->preemptions;
+  ++counts_.preemptions;
   return true;
 }
 
@@ -237,7 +252,10 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     scheduler_->schedule(*this);
     if (!plan_.empty()) break;
     if (!std::exchange(again, false)) {
-      resolve_dead_end(now);
+      if (!drop_received()) {
+        if (others_hold()) return std::nullopt;  // what leaves or comes wakes it
+        resolve_dead_end(now);
+      }
       again = true;
     }
   }
@@ -266,6 +284,7 @@ void ContinuousEngine::end(SimTime now) {
       const std::int32_t once = state_->computed_once[static_cast<std::size_t>(p.id)];
       state_->recomputed += std::clamp(once - s.computed, 0, p.tokens);
       prompt_tokens_ += p.tokens;
+      counts_.prompt_tokens += p.tokens;
     }
     s.computed += p.tokens;
     if (prefill || !full) kv_.settle(p.id, s);
@@ -277,14 +296,21 @@ void ContinuousEngine::end(SimTime now) {
       ++tokens_;
       state_->token(p.id, replica_, iteration, now);
     }
-    if (s.generated() < output) continue;
+    if (s.generated() < output) {
+      if (parts_.role != ReplicaRole::kPrefill) continue;
+      s.state = SequenceState::kMoving;
+      prefilled_ids_.push_back(p.id);
+      leaving_.push_back(p.id);
+      ++done;
+      continue;
+    }
     kv_.release(p.id, s);
     state_->end(p.id, RequestStatus::kCompleted, now);
     state_->outcomes[static_cast<std::size_t>(p.id)].replica = static_cast<std::int16_t>(replica_);
     ++done;
   }
   if (done > 0) {
-    std::erase_if(running_, [&](RequestId id) { return at(id).state == SequenceState::kEnded; });
+    std::erase_if(running_, [&](RequestId id) { return at(id).state != SequenceState::kRunning; });
   }
   const std::int64_t taken = kv_.taken();
   if (timeline_.wants(taken)) {
@@ -310,6 +336,7 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
                   .kv_blocks = unit * kv_.taken(),
                   .kv_cached = unit * kv_.cached()};
   for (const RequestId id : running_) out.kv_logical += kv_.logical(id, at(id));
+  for (const RequestId id : leaving_) out.kv_logical += kv_.logical(id, at(id));
   return out;
 }
 

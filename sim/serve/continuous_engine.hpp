@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/cost/roofline.hpp"
@@ -30,6 +31,7 @@ struct EngineParts {
   Bytes host_memory{};       // for swapped caches
   BytesPerSecond link{0.0};  // to host memory
   QueueOrder order = QueueOrder::kFcfs;
+  ReplicaRole role = ReplicaRole::kWhole;
 };
 
 /// What an observer is shown of an iteration.
@@ -67,6 +69,28 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::string describe() const override;
   std::vector<std::string> notes() const override;
   const KvMemory& kv() const { return kv_; }
+  std::int32_t prefix_found(RequestId id) const override {
+    return kv_.cached_tokens(id, state_->sequences[static_cast<std::size_t>(id)]);
+  }
+
+  // Caches that move from an engine that prefills to one that decodes. Memory is held on both sides
+  // from reserve() to leave() and receive().
+
+  /// Whether all of a request could be decoded here; one that could not ends, rejected.
+  [[nodiscard]] bool serves(RequestId id, SimTime now);
+  /// Prefilled requests that have more to generate, since the last call.
+  [[nodiscard]] std::vector<RequestId> take_prefilled() {
+    return std::exchange(prefilled_ids_, {});
+  }
+  /// Units of a prefilled request's cache.
+  [[nodiscard]] std::int64_t leaving_units(RequestId id) const { return kv_.held(id); }
+  /// Its cache has left.
+  void leave(RequestId id);
+  /// Takes `units` for a cache that is to come; false: nothing changed, as there is no room or
+  /// somebody preempted waits for it.
+  [[nodiscard]] bool reserve(RequestId id, std::int64_t units);
+  /// The cache has come: its request waits to be admitted.
+  void receive(RequestId id);
 
  private:
   // BatchBuilder
@@ -81,7 +105,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     return kv_.most_units(prompt, tokens);
   }
   std::int64_t units_held(RequestId id) const override { return kv_.held(id); }
-  std::int32_t cached_tokens(RequestId id) override { return kv_.cached_tokens(id, sequence(id)); }
+  std::int32_t cached_tokens(RequestId id) override {
+    const Sequence& s = sequence(id);
+    return s.computed > 0 ? s.computed : kv_.cached_tokens(id, s);  // received: all but the last
+  }
   bool admit(RequestId id, std::int32_t tokens, std::int64_t keep_free) override;
   std::int32_t preempt(RequestId id) override;
   bool swap_out(RequestId id) override;
@@ -95,6 +122,11 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int32_t unplan(RequestId id);
   void refuse(RequestId id, SimTime now);
   void resolve_dead_end(SimTime now);
+  /// Memory is held by others than those that run or are swapped out.
+  [[nodiscard]] bool others_hold() const { return !leaving_.empty() || reserved_ + received_ > 0; }
+  /// The last of those whose cache came and who are not yet admitted loses it; false: nobody.
+  bool drop_received();
+  [[nodiscard]] bool admit_received(RequestId id, std::int32_t tokens, std::int64_t keep_free);
   [[nodiscard]] MixedCost iteration_cost();
   [[nodiscard]] IterationView view(SimTime start, SimTime end) const;
   [[nodiscard]] ServeSample sample_now(SimTime now);
@@ -118,6 +150,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;
   std::int64_t swaps_ = 0;
+  std::vector<RequestId> prefilled_ids_;  // nobody has asked for yet
+  std::vector<RequestId> leaving_;        // prefilled, their caches still here
+  std::int64_t reserved_ = 0;             // caches on their way here
+  std::int64_t received_ = 0;             // of these, those that came and wait to be admitted
   Bytes standing_{};
 };
 

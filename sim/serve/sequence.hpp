@@ -13,6 +13,7 @@ enum class SequenceState : std::uint8_t {
   kWaiting,  // in the queue
   kRunning,  // holds cache
   kSwapped,  // its cache lies in host memory
+  kMoving,   // prefilled; its cache is on its way to the engine that decodes it
   kEnded     // completed or rejected
 };
 

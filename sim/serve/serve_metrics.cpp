@@ -21,6 +21,27 @@ std::array<double*, 4> quantiles(Distribution& d) { return {&d.p50, &d.p90, &d.p
 
 double seconds(SimTime t) { return to_seconds(t).count(); }
 
+/// Durations of completed requests.
+struct Durations {
+  std::vector<SimTime> ttft, tpot, e2e, queue;
+
+  void add(const RequestOutcome& r) {
+    e2e.push_back(r.finish - r.arrival);
+    queue.push_back(r.scheduled - r.arrival);
+    if (r.first_token >= SimTime{}) ttft.push_back(r.first_token - r.arrival);
+    if (r.output_tokens < 2) return;
+    const std::int64_t gaps = r.output_tokens - 1;
+    tpot.push_back(SimTime{((r.finish - r.first_token).count() + gaps / 2) / gaps});
+  }
+  template <class Result>
+  void fill(Result& out) {
+    out.ttft = distribution_of(ttft);
+    out.tpot = distribution_of(tpot);
+    out.e2e = distribution_of(e2e);
+    out.queue = distribution_of(queue);
+  }
+};
+
 }  // namespace
 
 Distribution distribution_of(std::vector<SimTime>& sample) {
@@ -94,7 +115,7 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
 }
 
 void measure(ServeResult& result, const SloSpec& slo) {
-  std::vector<SimTime> ttft, tpot, e2e, queue;
+  Durations durations;
   SimTime first{-1}, last{-1};
   std::int64_t good = 0;
   for (const RequestOutcome& r : result.outcomes) {
@@ -109,25 +130,17 @@ void measure(ServeResult& result, const SloSpec& slo) {
     const SimTime total = r.finish - r.arrival;
     // Who generates nothing has its answer when it ends.
     const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
-    e2e.push_back(total);
-    queue.push_back(r.scheduled - r.arrival);
-    if (r.first_token >= SimTime{}) ttft.push_back(answer);
+    durations.add(r);
     double per_token = 0;
     if (r.output_tokens >= 2) {
-      const std::int64_t gaps = r.output_tokens - 1;
-      const SimTime spent = r.finish - r.first_token;
-      tpot.push_back(SimTime{(spent.count() + gaps / 2) / gaps});
-      per_token = seconds(spent) / static_cast<double>(gaps);
+      per_token = seconds(r.finish - r.first_token) / static_cast<double>(r.output_tokens - 1);
     }
     const bool keeps = (!slo.ttft || seconds(answer) <= slo.ttft->count()) &&
                        (!slo.tpot || per_token <= slo.tpot->count()) &&
                        (!slo.e2e || seconds(total) <= slo.e2e->count());
     good += keeps ? 1 : 0;
   }
-  result.ttft = distribution_of(ttft);
-  result.tpot = distribution_of(tpot);
-  result.e2e = distribution_of(e2e);
-  result.queue = distribution_of(queue);
+  durations.fill(result);
   std::vector<WeightedTime> gaps = token_gaps(result.spans, result.iteration_ends, result.outcomes);
   result.itl = distribution_of(gaps);
   if (last >= SimTime{}) result.makespan = last - first;
@@ -142,6 +155,20 @@ void measure(ServeResult& result, const SloSpec& slo) {
     const auto all = static_cast<double>(result.outcomes.size());
     result.slo_attained = all > 0 ? static_cast<double>(good) / all : 0;
   }
+}
+
+void measure_replicas(ServeResult& result) {
+  std::vector<Durations> durations(result.replicas.size());
+  for (const TokenSpan& s : result.spans) {
+    result.replicas[static_cast<std::size_t>(s.replica)].output_tokens += s.count;
+  }
+  for (const RequestOutcome& r : result.outcomes) {
+    if (r.status != RequestStatus::kCompleted) continue;
+    const auto replica = static_cast<std::size_t>(r.replica);
+    ++result.replicas[replica].completed;
+    durations[replica].add(r);
+  }
+  for (std::size_t i = 0; i < durations.size(); ++i) durations[i].fill(result.replicas[i]);
 }
 
 }  // namespace kvsim

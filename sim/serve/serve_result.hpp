@@ -76,6 +76,23 @@ struct ServeOom {
   Owners owners;
 };
 
+enum class ReplicaRole : std::uint8_t { kWhole, kPrefill, kDecode };
+
+/// One replica's share of a service.
+struct ReplicaResult {
+  ReplicaRole role = ReplicaRole::kWhole;
+  std::int64_t requests = 0;  // sent to it
+  std::int64_t completed = 0;
+  std::int64_t output_tokens = 0;  // made there
+  std::int64_t prompt_tokens = 0;  // computed there, those of preempted sequences again
+  std::int64_t preemptions = 0;
+  std::int64_t prefix_hit_tokens = 0, prefix_query_tokens = 0;
+  std::int64_t iterations = 0;
+  std::int64_t blocks = 0, peak_blocks = 0;
+  double busy = 0;                      // share of the whole service's makespan
+  Distribution ttft, tpot, e2e, queue;  // seconds, of the requests that it completed
+};
+
 struct ServeResult {
   std::vector<RequestOutcome> outcomes;              // [requests], in the workload's order
   std::vector<std::vector<SimTime>> iteration_ends;  // [replicas][iterations]
@@ -95,6 +112,15 @@ struct ServeResult {
   std::optional<double> goodput, slo_attained;
   double mfu = 0, mbu = 0;  // over the makespan; of the data sheet's peak and bandwidth
   double busy = 0;          // share of the makespan in which an iteration ran
+
+  std::vector<ReplicaResult> replicas;  // those that decode, then those that prefill alone
+  std::int32_t gpus = 1;                // of all replicas
+  /// Caches that moved from the replicas that prefill: how many, their bytes on all GPUs of a
+  /// replica, seconds from the first byte sent to the last received, and seconds before that for
+  /// which memory was awaited.
+  std::int64_t transfers = 0;
+  Bytes transferred{};
+  Distribution transfer, transfer_wait;
 
   std::int64_t kv_capacity_tokens = 0;  // of one replica, in tokens of the full cache
   Bytes peak_hbm{}, usable_hbm{};       // of one GPU

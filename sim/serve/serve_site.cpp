@@ -94,6 +94,19 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
               !sizes_->windowed();
   const bool wanted =
       spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
+  moves_whole_ = spec_.cluster.prefill_replicas > 0 && !spec_.cluster.compress_before_transfer &&
+                 spec_.method.name != "full";
+  if (moves_whole_ && sizes_->windowed()) {
+    throw InputError{fmt::format(
+        "cluster: compress_before_transfer: false is for models whose layers all see all; {} has "
+        "windows",
+        spec_.llm->name)};
+  }
+  if (moves_whole_) {
+    notes_.push_back(
+        "the prompt's whole cache moves and is compressed where it arrives; the time that the "
+        "method takes for it is counted where the prompt is computed");
+  }
   prefix_caching_ = wanted && sizes_->plain() && !sizes_->windowed();
   if (wanted && !prefix_caching_) {
     notes_.push_back(
@@ -120,7 +133,7 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
 }
 
 std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t replica,
-                                               std::size_t max_samples) {
+                                               std::size_t max_samples, ReplicaRole role) {
   if (scheduler_ == "static") {
     const std::int64_t batch = spec_.scheduler.batch.value_or(kStaticBatch);
     if (batch < 1) {
@@ -144,8 +157,10 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
       .stack = &stack_, .max_model_len = startup_->max_model_len, .pool_units = units};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
+  // What is to be compressed after it has moved is held whole until then.
+  const bool whole = full_law_ || (role == ReplicaRole::kPrefill && moves_whole_);
   EngineParts parts{.sizes = &*sizes_,
-                    .laws = full_law_ ? nullptr : &laws_,
+                    .laws = whole ? nullptr : &laws_,
                     .cost = cost_.get(),
                     .startup = *startup_,
                     .pool_units = units,
@@ -154,7 +169,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                     .standing = standing_,
                     .host_memory = spec_.host_memory,
                     .link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
-                    .order = spec_.scheduler.order};
+                    .order = spec_.scheduler.order,
+                    .role = role};
   return std::make_unique<ContinuousEngine>(state, replica, max_samples, std::move(parts),
                                             std::move(scheduler), hooks_.observer);
 }

@@ -23,7 +23,10 @@ class ServeSite {
   ServeSite& operator=(const ServeSite&) = delete;
 
   [[nodiscard]] std::unique_ptr<Engine> make_engine(ServeState& state, std::int32_t replica,
-                                                    std::size_t max_samples);
+                                                    std::size_t max_samples,
+                                                    ReplicaRole role = ReplicaRole::kWhole);
+  /// Bytes of a unit of an engine's pool on one GPU; the scheduler is not static.
+  [[nodiscard]] Bytes pool_unit() const { return sizes_->unit(); }
   [[nodiscard]] const std::string& scheduler() const { return scheduler_; }
   /// Why nothing at all can be served; empty: something can.
   [[nodiscard]] const std::string& cannot_start() const { return cannot_start_; }
@@ -62,6 +65,7 @@ class ServeSite {
   std::optional<BlockSizes> sizes_;
   bool full_law_ = false;
   bool prefix_caching_ = false;
+  bool moves_whole_ = false;  // caches are compressed after they have moved
   std::vector<std::string> notes_;
 };
 

@@ -69,6 +69,7 @@ struct SmallService {
   RequestTrace trace{};
   std::string stack = "vllm";
   ServeObserver* observer = nullptr;
+  ClusterSpec cluster{};
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
     const Llm llm = small_llm();
@@ -89,6 +90,7 @@ struct SmallService {
                          .requests = std::make_shared<RequestTrace>(trace),
                          .scheduler = scheduler,
                          .slo = slo,
+                         .cluster = cluster,
                          .host_memory = host_memory};
     return run_serve(
         spec, options,
