@@ -244,20 +244,22 @@ MixedCost ContinuousEngine::iteration_cost() {
 
 std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/) {
   now_ = now;
-  // An empty plan may be the price of a preemption: the next try finds its memory free.
-  for (bool again = true;;) {
+  // An empty plan may be the price of preemptions, or of caches that were moved: the next try finds
+  // their memory. Nobody needs more tries than there are sequences.
+  for (std::int64_t idle = 0, tries = 0;; ++tries) {
     plan_.clear();
     refused_ = -1;
     if (load() == 0) return std::nullopt;
+    const std::size_t before = running_.size();
     scheduler_->schedule(*this);
     if (!plan_.empty()) break;
-    if (!std::exchange(again, false)) {
-      if (!drop_received()) {
-        if (others_hold()) return std::nullopt;  // what leaves or comes wakes it
-        resolve_dead_end(now);
-      }
-      again = true;
+    idle = running_.size() < before && tries <= 2 * load() ? 0 : idle + 1;
+    if (idle < 2) continue;
+    if (!drop_received()) {
+      if (others_hold()) return std::nullopt;  // what leaves or comes wakes it
+      resolve_dead_end(now);
     }
+    idle = tries = 0;
   }
   const MixedCost cost = iteration_cost();
   work_.flops += cost.flops;

@@ -4,12 +4,13 @@
 #include <utility>
 
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr std::size_t kMostLaws = 4096;   // kept though nobody follows them
-constexpr std::int64_t kStepsAhead = 64;  // a law is asked for so many steps at once
+constexpr std::int64_t kStepsAhead = 16;  // a law is asked for so many steps at once
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
@@ -51,6 +52,12 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws)
     const std::int32_t window = in.llm->layers[static_cast<std::size_t>(l.layer)].attention.window;
     windowed_ = windowed_ || window > 0;
     laws_.push_back({.layers = l, .window = window, .units = (bytes * l.layers).count()});
+  }
+  for (Law& l : laws_) {
+    if (plain_) break;
+    // What the method packs, or keeps beside its rows, comes with the end of the prompt.
+    const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(l.layers.layer)].attention;
+    l.units = (bytes_of(block_ * kv_elements_per_token(a), in.kv_dtype) * l.layers.layers).count();
   }
   counts_blocks_ = laws_.size() == 1 && plain_;
   if (counts_blocks_) {
@@ -124,6 +131,7 @@ void SequenceLaw::seek(std::int64_t step) {
 }
 
 SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
+  if (step == asked_) return answer_;
   Step out;
   (void)moment(0, step);
   const std::int64_t last = trajectory_.segments()[segment_].last;
@@ -146,6 +154,8 @@ SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
       out.until = std::min(out.until, step + divide_up(entries, block) * block - entries);
     }
   }
+  asked_ = step;
+  answer_ = out;
   return out;
 }
 
@@ -190,6 +200,18 @@ std::shared_ptr<const Method> SequenceLaws::settle(std::int64_t prompt) const {
   return method;
 }
 
+std::shared_ptr<const Method> SequenceLaws::settle_or_full(std::int64_t prompt) {
+  try {
+    return settle(prompt);
+  } catch (const InputError& e) {
+    if (unsettled_.lengths == 0) unsettled_ = {0, prompt, prompt, e.what()};
+    if (unsettled_lengths_.insert(prompt).second) ++unsettled_.lengths;
+    unsettled_.shortest = std::min(unsettled_.shortest, prompt);
+    unsettled_.longest = std::max(unsettled_.longest, prompt);
+    return make_method({"full", {}, {}}, prompt, site_);
+  }
+}
+
 SequenceLaw& SequenceLaws::at(std::int64_t prompt, const BlockSizes& sizes) {
   std::unique_ptr<SequenceLaw>& law = laws_[prompt];
   if (!law) {
@@ -198,7 +220,7 @@ SequenceLaw& SequenceLaws::at(std::int64_t prompt, const BlockSizes& sizes) {
         return known.first != prompt && known.second->users == 0;
       });
     }
-    laws_[prompt] = std::make_unique<SequenceLaw>(settle(prompt), base_, sizes, prompt);
+    laws_[prompt] = std::make_unique<SequenceLaw>(settle_or_full(prompt), base_, sizes, prompt);
   }
   return *laws_.at(prompt);
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,7 +44,7 @@ class BlockSizes {
   struct Law {
     LawLayers layers;
     std::int64_t window = 0;  // tokens; 0: none
-    std::int64_t units = 1;   // of a block
+    std::int64_t units = 1;   // of a block; of rows that are not plain, one of the prompt's
   };
   [[nodiscard]] const Law& law(std::size_t l) const { return laws_[l]; }
 
@@ -109,7 +110,9 @@ class SequenceLaw {
   std::int64_t kept_units_ = 0;
   std::vector<std::vector<std::int64_t>> known_units_;  // [laws][blocks]; -1: not asked for yet
   std::int64_t reached_ = 0;
-  std::size_t segment_ = 0;     // of the step asked for last
+  std::int64_t asked_ = -1;  // step of `answer_`
+  Step answer_{};
+  std::size_t segment_ = 0;  // of the step asked for last
 };
 
 /// The laws of one method by prompt length, made when asked for; those that no sequence follows are
@@ -119,7 +122,17 @@ class SequenceLaws {
   SequenceLaws(MethodSpec method, MethodSite site, std::shared_ptr<const MeasuredLaw> measured,
                CostInput base);
 
+  /// Errors: InputError where the method's parameters cannot be kept for such a prompt.
   [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const;
+  /// The same, or the full cache where they cannot, which is counted.
+  [[nodiscard]] std::shared_ptr<const Method> settle_or_full(std::int64_t prompt);
+  /// Prompt lengths that hold every token because the method cannot be kept for them.
+  struct Unsettled {
+    std::int64_t lengths = 0;
+    std::int64_t shortest = 0, longest = 0;
+    std::string why;  // of the first
+  };
+  [[nodiscard]] const Unsettled& unsettled() const { return unsettled_; }
   [[nodiscard]] SequenceLaw& at(std::int64_t prompt, const BlockSizes& sizes);
 
  private:
@@ -128,6 +141,8 @@ class SequenceLaws {
   std::shared_ptr<const MeasuredLaw> measured_;
   CostInput base_;
   std::map<std::int64_t, std::unique_ptr<SequenceLaw>> laws_;
+  std::set<std::int64_t> unsettled_lengths_;
+  Unsettled unsettled_;
 };
 
 /// What a method's parameters may depend on in a model.

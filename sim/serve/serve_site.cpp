@@ -15,6 +15,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::int64_t kStaticBatch = 8;  // where the spec names none
+constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are settled for without requests
 
 StackOptions options_of(const ServeSpec& spec) {
   StackOptions options = spec.options;
@@ -30,7 +31,7 @@ std::int64_t median_prompt(const RequestTrace& trace) {
   std::vector<std::int64_t> prompts;
   prompts.reserve(trace.requests.size());
   for (const Request& r : trace.requests) prompts.push_back(r.prompt_tokens);
-  if (prompts.empty()) return 1;
+  if (prompts.empty()) return kEmptyTypical;
   const auto middle = prompts.begin() + static_cast<std::ptrdiff_t>(prompts.size() / 2);
   std::nth_element(prompts.begin(), middle, prompts.end());
   return *middle;
@@ -71,6 +72,8 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
       scheduler_{spec.scheduler.name.empty() ? default_scheduler(*spec.stack)
                                              : spec.scheduler.name} {
   in_.method = typical_.get();
+  // A size that only a replay knows is refused before anything runs.
+  (void)held_entries(in_, 0, typical_prompt_, typical_prompt_);
   usable_ = Bytes{static_cast<std::int64_t>(
       std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * stack_.usable_fraction))};
   for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
@@ -188,6 +191,10 @@ std::vector<std::string> ServeSite::notes() const {
     notes.push_back(
         fmt::format("tensor parallelism over {} GPUs: memory is of one of them, tokens of all",
                     spec_.tensor_parallel));
+  }
+  if (const auto& none = laws_.unsettled(); none.lengths > 0) {
+    notes.push_back(fmt::format("prompts of {} lengths from {} to {} tokens hold every token: {}",
+                                none.lengths, none.shortest, none.longest, none.why));
   }
   if (spec_.measured) {
     notes.push_back(

@@ -10,7 +10,7 @@
 namespace kvsim {
 
 StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples,
-                           StaticSpec spec, const SequenceLaws& laws, QueueOrder order,
+                           StaticSpec spec, SequenceLaws& laws, QueueOrder order,
                            std::int64_t batch)
     : Engine{state, replica, max_samples},
       spec_{std::move(spec)},
@@ -39,7 +39,7 @@ void StaticEngine::form(SimTime now) {
     prompt = std::max<std::int64_t>(prompt, s.prompt);
     output = std::max<std::int64_t>(output, state_->output[static_cast<std::size_t>(id)]);
   }
-  spec_.method = laws_->settle(prompt);
+  spec_.method = laws_->settle_or_full(prompt);
   spec_.batch = std::ssize(batch_);
   spec_.prompt_tokens = prompt;
   // The prompt's end gives the first token; the last is never computed.

@@ -20,7 +20,7 @@ class StaticEngine final : public Engine {
  public:
   /// `spec`: all but method and sizes. `laws` outlives the engine.
   StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples, StaticSpec spec,
-               const SequenceLaws& laws, QueueOrder order, std::int64_t batch);
+               SequenceLaws& laws, QueueOrder order, std::int64_t batch);
 
   void arrive(RequestId id, SimTime now) override;
   std::optional<SimTime> start(SimTime now, bool more_coming) override;
@@ -38,7 +38,7 @@ class StaticEngine final : public Engine {
   [[nodiscard]] ServeSample sample_now(SimTime now, const StaticSample& step) const;
 
   StaticSpec spec_;
-  const SequenceLaws* laws_;
+  SequenceLaws* laws_;
   WaitingQueue queue_;
   std::int64_t most_;
   std::vector<RequestId> batch_;

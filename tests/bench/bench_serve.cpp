@@ -58,6 +58,25 @@ std::shared_ptr<const RequestTrace> poisson(std::int64_t n, double rate) {
   return trace;
 }
 
+/// Long prompts, most of each like one of a few hundred others: ids of 512 tokens.
+std::shared_ptr<const RequestTrace> prefixes(std::int64_t n, double rate) {
+  const auto plain = poisson(n, rate);
+  auto trace = std::make_shared<RequestTrace>(*plain);
+  trace->prefix_block = 512;
+  for (std::size_t i = 0; i < trace->requests.size(); ++i) {
+    Request& r = trace->requests[i];
+    r.prompt_tokens *= 8;
+    r.prefix_first = static_cast<std::int32_t>(trace->prefix_ids.size());
+    r.prefix_count = (r.prompt_tokens + 511) / 512;
+    const std::uint64_t family = i % 300;
+    for (std::uint64_t b = 0; b < static_cast<std::uint64_t>(r.prefix_count); ++b) {
+      const bool common = b + 4 < static_cast<std::uint64_t>(r.prefix_count);
+      trace->prefix_ids.push_back(common ? family << 16U | b : (1U << 30U | i) << 16U | b);
+    }
+  }
+  return trace;
+}
+
 struct Took {
   double seconds = 0;
   ServeResult result;
@@ -65,14 +84,14 @@ struct Took {
 
 Took bench(const ServeSpec& spec, std::int64_t n, const char* label) {
   ServeSpec one = spec;
-  one.requests = poisson(n, 6);
+  if (!one.requests) one.requests = poisson(n, 6);
   const double start = cpu_seconds();
   Took out{.seconds = 0, .result = run_serve(one)};
   out.seconds = cpu_seconds() - start;
   const ServeResult& r = out.result;
   const auto tokens = static_cast<double>(r.output_tokens);
   fmt::print(
-      "{:9} {:8} requests {:6.3f} s: {:6.1f} M output tokens/s, {:5.0f} ns an iteration, {:4.1f} "
+      "{:13} {:8} requests {:6.3f} s: {:6.1f} M output tokens/s, {:5.0f} ns an iteration, {:4.1f} "
       "ns a "
       "token; {} preemptions, batch {:.0f}, busy {:.2f}, TTFT p50 {:.3f} s, TPOT p50 {:.4f} s; "
       "peak "
@@ -103,6 +122,10 @@ int main(int argc, char** argv) {
     other.method = {method, {}, Budget{.entries = 256}};
     (void)bench(other, 2000, method);
   }
+  ServeSpec shared = spec;
+  shared.llm = &find_llm("llama-3.1-8b");
+  shared.requests = prefixes(5000, 4);
+  (void)bench(shared, 5000, "prefixes");
   if (argc > 1) (void)bench(spec, std::atoll(argv[1]), "full");
   if (!good) {
     fmt::print("above {} s or {} MB for 20,000 requests\n", kGateSeconds, kGateMegabytes);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "models/cost/calibration.hpp"
 #include "models/units/error.hpp"
 #include "sim/engine/event_queue.hpp"
 #include "sim/serve/compiled_point.hpp"
@@ -142,6 +143,30 @@ TEST_CASE("equal requests in one static batch take what the static run takes") {
     CHECK(r.peak_hbm == one.peak());
     CHECK(r.preemptions == 0);
     CHECK(r.scheduler == "static, first come first served, batch 4");
+  }
+}
+
+TEST_CASE("equal sequences in lock step decode as a static batch of the paged stack does") {
+  const Llm& llm = find_llm("llama-3.1-8b");
+  const Gpu& gpu = find_gpu("A100-80GB-SXM");
+  for (const Calibration* calibration :
+       {static_cast<const Calibration*>(nullptr), &builtin_calibration()}) {
+    ServeSpec spec = static_spec(llm, gpu, "vllm", 8, 500, 40);
+    spec.scheduler = {.name = "vllm-v1"};
+    spec.calibration = calibration;
+    const ServeResult r = run_serve(spec);
+    CompiledPoint point{
+        {.llm = &llm,
+         .gpu = &gpu,
+         .stack = &find_stack("vllm"),
+         .method = [](std::int64_t) { return std::make_shared<test::FullMethod>(); },
+         .calibration = calibration}};
+    REQUIRE(r.iterations == 40);
+    for (std::int64_t step = 1; step < 40; ++step) {
+      const auto i = static_cast<std::size_t>(step);
+      const double took = s(r.iteration_ends[0][i] - r.iteration_ends[0][i - 1]);
+      CHECK(took == test::rel(point.decode_step(8, 500, step).time.count(), 1e-6));
+    }
   }
 }
 

@@ -1,7 +1,10 @@
 // Memory in the loop: exact blocks, prefixes, methods that keep less than every token.
 
-#include <set>
+#include <algorithm>
+#include <string>
 
+#include "models/gpu/gpu.hpp"
+#include "models/units/error.hpp"
 #include "sim/serve/prefix_cache.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
@@ -176,6 +179,55 @@ TEST_CASE("methods hold what their size law says, and every unit is accounted fo
   }
 }
 
+TEST_CASE("a prompt's peak is that of its method: all layers at once, or one after another") {
+  const Llm llm = test::small_llm();
+  std::int64_t at_once = 0, by_layer = 0;
+  for (const MethodInfo& info : builtin_methods()) {
+    if (!takes_budget(info.name)) continue;
+    const MethodSpec spec{info.name, {}, Budget{.entries = 128}};
+    std::shared_ptr<const Method> method;
+    try {
+      method = make_method(spec, 400, method_site(llm, Dtype::kFp16));
+    } catch (const InputError&) {
+      continue;
+    }
+    SmallService service;
+    service.scheduler.name = "vllm-v1";
+    service.method = spec;
+    service.trace.requests = {request(0, 400, 1)};
+    INFO(info.name);
+    const auto peak = [&](std::int64_t chunk) {
+      service.scheduler.max_num_batched_tokens = chunk;
+      const ServeResult r = service.run();
+      CHECK(r.iterations == (400 + chunk - 1) / chunk);
+      return r.peak_blocks;
+    };
+    if (method->prefill_peak() == PrefillPeak::kAllLayers && method->plain_rows()) {
+      ++at_once;
+      service.measured =
+          std::make_shared<MeasuredLaw>(MeasuredLaw{.trace = "a trace",
+                                                    .kept = std::vector<double>(4, 0.25),
+                                                    .growth = std::vector<double>(4, 1.0)});
+      CHECK(peak(512) == 25);
+      CHECK(peak(100) == 25);
+      continue;
+    }
+    const auto kept = method->entries_held(0, 400, 400);
+    if (!method->layers_alike() || !method->plain_rows() || !kept || *kept == 400) continue;
+    // Side data that does not go by entries has no blocks of its own.
+    const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 32};
+    const auto side = [&](std::int64_t entries) {
+      return method->rows_bytes(0, shape, Dtype::kFp16, entries, entries).side;
+    };
+    if (side(32) != side(16) * 2) continue;
+    ++by_layer;
+    CHECK(peak(512) == (*kept + 15) / 16);
+    CHECK(peak(100) == 19);  // 300 tokens stand when the last chunk starts
+  }
+  CHECK(at_once > 0);
+  CHECK(by_layer > 3);
+}
+
 TEST_CASE("a method that keeps less serves more sequences at once") {
   SmallService service{.blocks = 64, .scheduler = {.name = "vllm-v1", .max_num_seqs = 100}};
   for (int i = 0; i < 60; ++i) service.trace.requests.push_back(request(0, 200, 100));
@@ -211,6 +263,75 @@ TEST_CASE("what is shared is copied before a method lets go of it") {
   bool told = false;
   for (const std::string& note : r.notes) told = told || note.find("copied") != std::string::npos;
   CHECK(told);
+}
+
+/// Real models with their own costs, on a GPU that holds few sequences.
+ServeResult serve_model(const std::string& model, const MethodSpec& method, ServeObserver& observer,
+                        std::int32_t gpus = 1, std::int64_t prompt = 1500) {
+  auto trace = std::make_shared<RequestTrace>(
+      test::random_trace(21, 60, 8, static_cast<std::int32_t>(prompt), 60));
+  const ServeSpec spec{.llm = &find_llm(model),
+                       .gpu = &find_gpu("A100-80GB-SXM"),
+                       .stack = &find_stack("vllm"),
+                       .method = method,
+                       .tensor_parallel = gpus,
+                       .requests = trace,
+                       .scheduler = {.name = "vllm-v1", .max_num_seqs = 32}};
+  return run_serve(spec, {}, {.cost = {}, .scheduler = {}, .observer = &observer});
+}
+
+TEST_CASE("models with windows, latents and several GPUs are served, and their units add up") {
+  for (const std::string model : {"llama-3.1-8b", "gemma-2-2b", "mistral-7b-v0.1",
+                                  "deepseek-v2-lite", "gpt-oss-20b", "llama-3.1-70b"}) {
+    for (const std::string method : {"full", "streaming-llm"}) {
+      INFO(model, " ", method);
+      CheckingObserver observer{16, false};
+      MethodSpec spec{method, {}, {}};
+      if (method != "full") spec.budget = Budget{.entries = 256};
+      const ServeResult r =
+          serve_model(model, spec, observer, model == "llama-3.1-70b" ? 4 : 1, 5000);
+      CHECK(r.completed == 60);
+      CHECK(r.mfu > 0);
+      CHECK(r.mfu < 1);
+      CHECK(r.mbu > 0);
+      CHECK(r.mbu < 1);
+      CHECK(r.busy <= 1);
+      CHECK(r.peak_blocks <= r.blocks);
+      Bytes owners;
+      for (const auto& [name, bytes] : r.peak_owners) owners += bytes;
+      CHECK(owners == r.peak_hbm);
+      // Graphs are captured beside what the engine counts.
+      CHECK(r.peak_hbm.count() <= (r.usable_hbm + r.startup->graphs).count());
+      for (const ServeSample& s : r.timeline[0]) {
+        CHECK(s.kv_logical.count() <= s.kv_blocks.count());
+      }
+    }
+  }
+}
+
+TEST_CASE("layers with a window hold no more than it reaches back") {
+  CheckingObserver observer{16, false};
+  Llm plain = find_llm("gemma-2-2b");
+  const Llm& windowed = find_llm("gemma-2-2b");
+  for (LayerSpec& layer : plain.layers) layer.attention.window = 0;
+  RequestTrace trace;
+  for (int i = 0; i < 8; ++i) trace.requests.push_back(request(0, 12000, 40));
+  ServeSpec spec{.llm = &windowed,
+                 .gpu = &find_gpu("A100-80GB-SXM"),
+                 .stack = &find_stack("vllm"),
+                 .requests = std::make_shared<RequestTrace>(trace)};
+  const ServeResult few = run_serve(spec, {}, {.cost = {}, .scheduler = {}, .observer = &observer});
+  spec.llm = &plain;
+  const ServeResult all = run_serve(spec);
+  const auto most = [](const ServeResult& r) {
+    Bytes bytes;
+    for (const ServeSample& s : r.timeline[0]) bytes = std::max(bytes, s.kv_blocks);
+    return static_cast<double>(bytes.count());
+  };
+  // Half of the layers see 4096 of 12040 tokens; a chunk of 8192 may stand beside one window.
+  CHECK(most(few) < 0.75 * most(all));
+  CHECK(most(few) > 0.6 * most(all));
+  CHECK(few.completed == 8);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 // iteration to what must be true of it.
 
 #include <cmath>
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -69,6 +69,8 @@ struct SmallService {
   RequestTrace trace{};
   std::string stack = "vllm";
   ServeObserver* observer = nullptr;
+  std::shared_ptr<const MeasuredLaw> measured{};
+  std::function<std::unique_ptr<Scheduler>()> make_scheduler{};
   ClusterSpec cluster{};
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
@@ -80,6 +82,7 @@ struct SmallService {
                          .gpu = &gpu,
                          .stack = &find_stack(stack),
                          .method = method,
+                         .measured = measured,
                          .options = {.max_model_len = max_model_len,
                                      .prefill_chunk = 512,
                                      .block_tokens = block_tokens,
@@ -92,12 +95,16 @@ struct SmallService {
                          .slo = slo,
                          .cluster = cluster,
                          .host_memory = host_memory};
-    return run_serve(
-        spec, options,
-        {.cost = [this](const CostInput& in,
-                        const Roofline&) { return std::make_unique<LinearCost>(in, times); },
-         .scheduler = {},
-         .observer = observer});
+    ServeHooks hooks{.observer = observer};
+    hooks.cost = [this](const CostInput& in, const Roofline&) {
+      return std::make_unique<LinearCost>(in, times);
+    };
+    if (make_scheduler) {
+      hooks.scheduler = [this](const SchedulerSpec&, const SchedulerSite&) {
+        return make_scheduler();
+      };
+    }
+    return run_serve(spec, options, hooks);
   }
 };
 
