@@ -25,6 +25,8 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
       queue_{parts_.order, state.sequences},
       loads_(parts_.sizes->laws()) {
   block_tokens_ = parts_.sizes->block_tokens();
+  flights_.resize(parts_.later_stages.size() + 1);
+  stage_free_.resize(flights_.size());
   for (const auto& [owner, bytes] : parts_.standing) standing_ += bytes;
 }
 
@@ -63,8 +65,10 @@ std::span<const RequestId> ContinuousEngine::first_waiting(std::size_t most) {
 RequestId ContinuousEngine::last_in_order() const {
   KVSIM_CHECK(!running_.empty(), "nobody runs");
   if (queue_.order() == QueueOrder::kFcfs) return running_.back();
-  return *std::max_element(running_.begin(), running_.end(),
-                           [&](RequestId a, RequestId b) { return queue_.key(a) < queue_.key(b); });
+  return *std::max_element(running_.begin(), running_.end(), [&](RequestId a, RequestId b) {
+    const bool a_flies = sequence(a).in_flight, b_flies = sequence(b).in_flight;
+    return a_flies != b_flies ? a_flies : queue_.key(a) < queue_.key(b);
+  });
 }
 
 bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t keep_free) {
@@ -211,7 +215,7 @@ void ContinuousEngine::resolve_dead_end(SimTime now) {
   }
 }
 
-MixedCost ContinuousEngine::iteration_cost() {
+MixedStep ContinuousEngine::iteration() {
   chunks_.clear();
   decodes_ = prefilled_ = 0;
   std::int64_t attended = 0;
@@ -239,7 +243,7 @@ MixedCost ContinuousEngine::iteration_cost() {
     loads_.front() = {.attended = static_cast<double>(attended),
                       .held = static_cast<double>(attended)};
   }
-  return parts_.cost->cost({.decodes = decodes_, .loads = loads_, .chunks = chunks_});
+  return {.decodes = decodes_, .loads = loads_, .chunks = chunks_};
 }
 
 std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/) {
@@ -261,36 +265,85 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     }
     idle = tries = 0;
   }
-  const MixedCost cost = iteration_cost();
-  work_.flops += cost.flops;
-  work_.bytes += cost.bytes;
-  Seconds time = cost.time;
-  if (moved_ > Bytes{}) time += std::exchange(moved_, Bytes{}) / parts_.link;
-  // The clock's smallest step: even a cost of nothing lets time go on.
-  const SimTime took = std::max(SimTime{1}, to_sim_time(time));
-  work_.busy += took;
-  if (observer_ != nullptr) observer_->planned(view(now, now + took));
-  return now + took;
+  const SimTime ends = pass(now);
+  Flight& flight = flights_[(next_flight_ + in_flight_) % flights_.size()];
+  ++in_flight_;
+  flight.start = now;
+  flight.decodes = decodes_;
+  flight.prefilled = prefilled_;
+  flight.plan.swap(plan_);
+  if (observer_ != nullptr) observer_->planned(view(flight.plan, now, ends));
+  if (flights_.size() > 1) send(flight);
+  return ends;
+}
+
+void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
+  const auto stages = static_cast<std::int64_t>(flights_.size());
+  work_.flops += cost.flops / static_cast<double>(stages);
+  work_.bytes += cost.bytes / static_cast<double>(stages);
+  work_.busy += SimTime{took.count() / stages};
+}
+
+SimTime ContinuousEngine::pass(SimTime now) {
+  const MixedStep step = iteration();
+  SimTime at = now;
+  const Seconds hop = flights_.size() == 1 ? Seconds{}
+                                           : parts_.stage_row * step.rows() / parts_.stage_link +
+                                                 parts_.stage_latency;
+  for (std::size_t stage = 0; stage < flights_.size(); ++stage) {
+    IterationCost& of_stage = stage == 0 ? *parts_.cost : *parts_.later_stages[stage - 1];
+    const MixedCost cost = of_stage.cost(step);
+    Seconds time = cost.time;
+    if (moved_ > Bytes{}) time += std::exchange(moved_, Bytes{}) / parts_.link;
+    // The clock's smallest step: even a cost of nothing lets time go on.
+    const SimTime took = std::max(SimTime{1}, to_sim_time(time));
+    if (stage > 0) at += to_sim_time(hop);
+    at = std::max(at, stage_free_[stage]) + took;
+    stage_free_[stage] = at;
+    count_work(cost, took);
+  }
+  return at;
+}
+
+void ContinuousEngine::compute(const Planned& p, std::int32_t tokens, bool prefill) {
+  Sequence& s = at(p.id);
+  if (prefill) {
+    const std::int32_t once = state_->computed_once[static_cast<std::size_t>(p.id)];
+    state_->recomputed += std::clamp(once - s.computed, 0, tokens);
+    prompt_tokens_ += tokens;
+    counts_.prompt_tokens += tokens;
+  }
+  s.computed += tokens;
+  if (prefill || !kv_.full_law()) kv_.settle(p.id, s);
+  s.planned = 0;
+}
+
+void ContinuousEngine::send(Flight& flight) {
+  for (Planned& p : flight.plan) {
+    Sequence& s = at(p.id);
+    if (s.computed + p.tokens < s.target) {
+      compute(p, p.tokens, true);
+      p.tokens = 0;
+    } else {
+      s.in_flight = true;
+    }
+  }
+  peak_taken_ = std::max(peak_taken_, kv_.taken());
 }
 
 void ContinuousEngine::end(SimTime now) {
   const auto iteration = static_cast<std::int32_t>(ends_.size());
   ends_.push_back(now);
-  const bool full = kv_.full_law();
+  Flight& flight = flights_[next_flight_];
+  next_flight_ = (next_flight_ + 1) % flights_.size();
+  --in_flight_;
   std::size_t done = 0;
   peak_taken_ = std::max(peak_taken_, kv_.taken());
-  for (const Planned& p : plan_) {
+  for (const Planned& p : flight.plan) {
+    if (p.tokens == 0) continue;
     Sequence& s = at(p.id);
-    const bool prefill = s.prefills();
-    if (prefill) {
-      const std::int32_t once = state_->computed_once[static_cast<std::size_t>(p.id)];
-      state_->recomputed += std::clamp(once - s.computed, 0, p.tokens);
-      prompt_tokens_ += p.tokens;
-      counts_.prompt_tokens += p.tokens;
-    }
-    s.computed += p.tokens;
-    if (prefill || !full) kv_.settle(p.id, s);
-    s.planned = 0;
+    s.in_flight = false;
+    compute(p, p.tokens, s.prefills());
     if (s.computed < s.known) continue;
     const std::int32_t output = state_->output[static_cast<std::size_t>(p.id)];
     if (output > 0) {
@@ -317,18 +370,18 @@ void ContinuousEngine::end(SimTime now) {
   const std::int64_t taken = kv_.taken();
   if (timeline_.wants(taken)) {
     timeline_.add(sample_now(now), taken);
-    timeline_.add_iteration({.start = now_,
+    timeline_.add_iteration({.start = flight.start,
                              .end = now,
                              .replica = replica_,
-                             .decodes = static_cast<std::int32_t>(decodes_),
-                             .prefill_tokens = static_cast<std::int32_t>(prefilled_)});
+                             .decodes = static_cast<std::int32_t>(flight.decodes),
+                             .prefill_tokens = static_cast<std::int32_t>(flight.prefilled)});
   }
-  if (observer_ != nullptr) observer_->ended(view(now_, now));
+  if (observer_ != nullptr) observer_->ended(view(flight.plan, flight.start, now));
   if (load() == 0) timeline_.finish(sample_now(now));
 }
 
 ServeSample ContinuousEngine::sample_now(SimTime now) {
-  const Bytes unit = parts_.sizes->unit();
+  const Bytes unit = parts_.held_unit;
   ServeSample out{.at = now,
                   .running = static_cast<std::int32_t>(running_.size()),
                   .waiting = static_cast<std::int32_t>(queue_.size() + swapped_.size()),
@@ -339,14 +392,21 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
                   .kv_cached = unit * kv_.cached()};
   for (const RequestId id : running_) out.kv_logical += kv_.logical(id, at(id));
   for (const RequestId id : leaving_) out.kv_logical += kv_.logical(id, at(id));
+  // A stage's part, where layers are alike.
+  if (unit != parts_.sizes->unit()) {
+    out.kv_logical = Bytes{static_cast<std::int64_t>(
+        static_cast<double>(out.kv_logical.count()) * static_cast<double>(unit.count()) /
+        static_cast<double>(parts_.sizes->unit().count()))};
+  }
   return out;
 }
 
-IterationView ContinuousEngine::view(SimTime start, SimTime end) const {
+IterationView ContinuousEngine::view(std::span<const Planned> plan, SimTime start,
+                                     SimTime end) const {
   return {.replica = replica_,
           .start = start,
           .end = end,
-          .plan = plan_,
+          .plan = plan,
           .running = running_,
           .waiting = queue_.size(),
           .memory = &kv_,
@@ -355,9 +415,9 @@ IterationView ContinuousEngine::view(SimTime start, SimTime end) const {
 
 EngineMemory ContinuousEngine::memory() const {
   EngineMemory out{
-      .peak = standing_ + parts_.sizes->unit() * kv_.pool(),
+      .peak = standing_ + parts_.held_unit * kv_.pool(),
       .usable = parts_.startup.usable,
-      .pool = parts_.sizes->unit() * kv_.pool(),
+      .pool = parts_.held_unit * kv_.pool(),
       .peak_owners = parts_.standing,
       .blocks = kv_.pool() / parts_.sizes->block_units(),
       .block_tokens = block_tokens_,

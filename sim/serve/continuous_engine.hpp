@@ -21,10 +21,15 @@ namespace kvsim {
 /// What an engine is made of; all of it outlives the engine.
 struct EngineParts {
   const BlockSizes* sizes = nullptr;
-  SequenceLaws* laws = nullptr;  // null: every layer holds every token
-  IterationCost* cost = nullptr;
+  SequenceLaws* laws = nullptr;   // null: every layer holds every token
+  IterationCost* cost = nullptr;  // of the first stage, where there are several
+  std::vector<IterationCost*> later_stages{};
+  Bytes stage_row{};  // that a token hands from one stage to the next
+  BytesPerSecond stage_link{0.0};
+  Seconds stage_latency{};
   EngineStartup startup;
   std::int64_t pool_units = 0;
+  Bytes held_unit{};  // of a unit, on the GPU whose memory is told: the stage with the least room
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
   Owners standing;           // beside the pool: context, weights, …
@@ -68,6 +73,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   EngineMemory memory() const override;
   std::string describe() const override;
   std::vector<std::string> notes() const override;
+  std::size_t most_in_flight() const override { return flights_.size(); }
   const KvMemory& kv() const { return kv_; }
   std::int32_t prefix_found(RequestId id) const override {
     return kv_.cached_tokens(id, state_->sequences[static_cast<std::size_t>(id)]);
@@ -122,13 +128,28 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int32_t unplan(RequestId id);
   void refuse(RequestId id, SimTime now);
   void resolve_dead_end(SimTime now);
-  /// Memory is held by others than those that run or are swapped out.
-  [[nodiscard]] bool others_hold() const { return !leaving_.empty() || reserved_ + received_ > 0; }
+  /// Memory is held by others than those that run or are swapped out, or iterations are under way.
+  [[nodiscard]] bool others_hold() const {
+    return in_flight_ > 0 || !leaving_.empty() || reserved_ + received_ > 0;
+  }
   /// The last of those whose cache came and who are not yet admitted loses it; false: nobody.
   bool drop_received();
   [[nodiscard]] bool admit_received(RequestId id, std::int32_t tokens, std::int64_t keep_free);
-  [[nodiscard]] MixedCost iteration_cost();
-  [[nodiscard]] IterationView view(SimTime start, SimTime end) const;
+  /// An iteration that has not ended.
+  struct Flight {
+    std::vector<Planned> plan;  // 0 tokens: counted when it started
+    SimTime start{};
+    std::int64_t decodes = 0, prefilled = 0;
+  };
+  /// Goes through all stages, each one after another iteration: when it ends.
+  [[nodiscard]] SimTime pass(SimTime now);
+  /// Chunks with more to come of their prompt count as computed: the next may follow them through
+  /// the pipeline. The others are not to be planned until they end.
+  void send(Flight& flight);
+  void compute(const Planned& p, std::int32_t tokens, bool prefill);
+  void count_work(const MixedCost& cost, SimTime took);
+  [[nodiscard]] MixedStep iteration();
+  [[nodiscard]] IterationView view(std::span<const Planned> plan, SimTime start, SimTime end) const;
   [[nodiscard]] ServeSample sample_now(SimTime now);
 
   EngineParts parts_;
@@ -141,6 +162,9 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<RequestId> window_;  // of first_waiting
   std::vector<DecodeLoad> loads_;
   std::vector<PrefillChunk> chunks_;
+  std::vector<Flight> flights_;  // one a stage, in turn
+  std::size_t next_flight_ = 0, in_flight_ = 0;
+  std::vector<SimTime> stage_free_;  // when the stage has done what was sent
   std::int64_t decodes_ = 0;
   std::int64_t prefilled_ = 0;  // tokens of the iteration
   SimTime now_{};               // when the iteration was formed

@@ -48,7 +48,9 @@ class Engine {
   /// Starts an iteration: when it ends; nullopt: there is nothing to do, or what there is waits for
   /// more to come. `more_coming`: requests arrive though nothing ends before.
   [[nodiscard]] virtual std::optional<SimTime> start(SimTime now, bool more_coming) = 0;
-  /// The iteration that was started ends.
+  /// Iterations that may be under way at one time; they end in the order of their start.
+  [[nodiscard]] virtual std::size_t most_in_flight() const { return 1; }
+  /// The iteration that was started first of those under way ends.
   virtual void end(SimTime now) = 0;
   /// Requests that are here: waiting, running, swapped out.
   [[nodiscard]] virtual std::int64_t load() const = 0;

@@ -30,6 +30,7 @@ struct Sequence {
   std::int32_t planned = 0;   // tokens of the iteration that is being formed, or runs
   std::int32_t rank = 0;      // by arrival, from 0
   SequenceState state = SequenceState::kComing;
+  bool in_flight = false;  // in an iteration of a pipeline that has not ended: not to be planned
 
   [[nodiscard]] std::int32_t generated() const { return known - prompt; }
   [[nodiscard]] bool prefills() const { return computed < target; }

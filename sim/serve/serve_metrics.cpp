@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include "models/units/check.hpp"
 
@@ -85,9 +86,9 @@ Distribution distribution_of(std::vector<WeightedTime>& sample) {
 std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
                                      const std::vector<std::vector<SimTime>>& iteration_ends,
                                      std::span<const RequestOutcome> outcomes) {
-  // By replica: how many more sequences make a token in an iteration and in the one before.
-  std::vector<std::vector<std::int32_t>> changes;
-  for (const auto& ends : iteration_ends) changes.emplace_back(ends.size() + 1);
+  // By replica and stride: how many more sequences make a token in an iteration and in the one a
+  // stride before than did so a stride before.
+  std::vector<std::map<std::size_t, std::vector<std::int32_t>>> changes(iteration_ends.size());
   std::vector<WeightedTime> gaps;
   std::vector<SimTime> last(outcomes.size(), SimTime{-1});
   for (const TokenSpan& s : spans) {
@@ -95,20 +96,28 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
     if (outcomes[request].status != RequestStatus::kCompleted) continue;
     const auto& ends = iteration_ends[static_cast<std::size_t>(s.replica)];
     const auto first = static_cast<std::size_t>(s.first);
-    const auto count = static_cast<std::size_t>(s.count);
-    KVSIM_CHECK(first + count <= ends.size(), "tokens after the last iteration");
+    const auto final = static_cast<std::size_t>(s.last());
+    const auto stride = static_cast<std::size_t>(s.stride);
+    KVSIM_CHECK(final < ends.size(), "tokens after the last iteration");
     if (last[request] >= SimTime{}) gaps.push_back({ends[first] - last[request], 1});
-    last[request] = ends[first + count - 1];
-    auto& change = changes[static_cast<std::size_t>(s.replica)];
-    ++change[first + 1];
-    --change[first + count];
+    last[request] = ends[final];
+    if (s.count == 1) continue;
+    if (stride == 0) {
+      gaps.push_back({SimTime{}, s.count - 1});
+      continue;
+    }
+    auto& change = changes[static_cast<std::size_t>(s.replica)][stride];
+    if (change.empty()) change.resize(ends.size() + stride);
+    ++change[first + stride];
+    --change[final + stride];
   }
   for (std::size_t r = 0; r < iteration_ends.size(); ++r) {
     const auto& ends = iteration_ends[r];
-    std::int64_t sequences = 0;
-    for (std::size_t i = 1; i < ends.size(); ++i) {
-      sequences += changes[r][i];
-      if (sequences > 0) gaps.push_back({ends[i] - ends[i - 1], sequences});
+    for (auto& [stride, sequences] : changes[r]) {
+      for (std::size_t i = stride; i < ends.size(); ++i) {
+        sequences[i] += sequences[i - stride];
+        if (sequences[i] > 0) gaps.push_back({ends[i] - ends[i - stride], sequences[i]});
+      }
     }
   }
   return gaps;

@@ -33,12 +33,17 @@ struct RequestOutcome {
 };
 
 /// Inter-token gaps are kept as spans of iterations: iteration i of a replica ended at ends[i].
-/// A request's tokens were made at the ends of the iterations its spans name.
+/// Token k of a span was made at the end of iteration first + k x stride: one in every iteration,
+/// in every second where two batches go through a pipeline by turns, all in one where stride is 0.
 struct TokenSpan {
   std::int32_t request = 0;
   std::int32_t replica = 0;
-  std::int32_t first = 0;  // iteration of the span's first token
-  std::int32_t count = 0;  // tokens, one an iteration from there on
+  std::int32_t first = 0;   // iteration of the span's first token
+  std::int32_t count = 0;   // tokens
+  std::int32_t stride = 1;  // iterations from one to the next
+
+  [[nodiscard]] std::int32_t iteration(std::int32_t token) const { return first + token * stride; }
+  [[nodiscard]] std::int32_t last() const { return iteration(count - 1); }
 };
 
 /// Mean and order statistics of a sample. Quantiles: the smallest value with at least that share of

@@ -69,7 +69,7 @@ class Service {
           spec, engines_, site_.pool_unit() * std::int64_t{spec.tensor_parallel});
     }
     requests_.assign(engines_.size(), 0);
-    busy_.assign(engines_.size(), false);
+    in_flight_.assign(engines_.size(), 0);
     starting_.assign(engines_.size(), false);
     link_followers();
   }
@@ -134,8 +134,8 @@ class Service {
     for (std::size_t k = 0; k < engines_.size() && coming_ == 0; ++k) wake(k, now);
   }
   void handle(const IterationEnd& e, SimTime now) {
-    busy_[static_cast<std::size_t>(e.engine)] = false;
     const auto i = static_cast<std::size_t>(e.engine);
+    --in_flight_[i];
     engines_[i]->end(now);
     follow(now);
     if (handoffs_ != nullptr) {
@@ -165,12 +165,13 @@ class Service {
     const auto ends = engines_[i]->start(now, coming_ > 0);
     follow(now);
     if (!ends) return;  // what comes next wakes it
-    busy_[i] = true;
+    ++in_flight_[i];
     queue_.schedule(*ends, Phase::kRelease, IterationEnd{e.engine});
+    wake(i, now);  // a pipeline takes more than one
   }
   /// All that comes at this moment comes before the iteration is formed.
   void wake(std::size_t i, SimTime now) {
-    if (busy_[i] || starting_[i]) return;
+    if (in_flight_[i] >= engines_[i]->most_in_flight() || starting_[i]) return;
     starting_[i] = true;
     queue_.schedule(now, Phase::kSchedule, IterationStart{static_cast<std::int32_t>(i)});
   }
@@ -310,7 +311,8 @@ class Service {
   std::unique_ptr<Handoffs> handoffs_;  // null: nobody prefills for others
   std::optional<SimTime> awaited_;      // of the next event of a transfer
   std::vector<std::int64_t> requests_;  // that came to each engine
-  std::vector<bool> busy_, starting_;
+  std::vector<std::size_t> in_flight_;  // iterations of each engine
+  std::vector<bool> starting_;
   std::vector<RequestId> first_follower_, next_follower_;  // empty: no request waits for another
   std::size_t next_ = 0;
   std::int64_t coming_ = 0;  // arrivals that are scheduled
@@ -346,8 +348,8 @@ ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options, const 
               "a service lacks its model, GPU, stack or workload");
   check_requests(*spec.requests);
   check_cluster(spec);
-  if (spec.pipeline_parallel != 1 || spec.speculation.draft != nullptr) {
-    throw InputError{"pipelines and draft models are not served"};
+  if (spec.speculation.draft != nullptr) {
+    throw InputError{"draft models are not served"};
   }
   return Service{spec, options, hooks}.run();
 }

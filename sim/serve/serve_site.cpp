@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::int64_t kStaticBatch = 8;  // where the spec names none
+constexpr std::int64_t kStaticBatch = 8;      // where the spec names none
 constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are settled for without requests
 
 StackOptions options_of(const ServeSpec& spec) {
@@ -78,6 +78,10 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
       std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * stack_.usable_fraction))};
   for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
+  if (spec.pipeline_parallel != 1 && scheduler_ != "vllm-v1") {
+    throw InputError{fmt::format(
+        "scheduler {}: a pipeline's batches in flight are formed by vllm-v1 alone", scheduler_)};
+  }
   if (scheduler_ == "static") return;
   (void)find_scheduler(scheduler_);
   if (stack_.growth != CacheGrowth::kPaged) {
@@ -89,9 +93,24 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
 }
 
 void ServeSite::start_paged(const ServeHooks& hooks) {
-  startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
-  cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
-  sizes_.emplace(in_, cost_->laws());
+  if (spec_.pipeline_parallel == 1) {
+    startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
+    cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
+    sizes_.emplace(in_, cost_->laws());
+    pool_units_ = sizes_->pool_units(startup_->kv_cache);
+    held_unit_ = sizes_->unit();
+  } else {
+    pipeline_ = make_pipeline(spec_, in_, roofline_, longest_, options_, hooks);
+    sizes_.emplace(in_, pipeline_->costs.front()->laws());
+    startup_ = pipeline_->startup;
+    pool_units_ = pipeline_->pool_units;
+    held_unit_ = pipeline_->unit;
+    standing_["weights"] = startup_->weights;
+    notes_.push_back(fmt::format(
+        "a pipeline of {} stages with as many batches in flight: memory is of a GPU of the stage "
+        "with the least room, between stages goes {} a token",
+        spec_.pipeline_parallel, pipeline_->row));
+  }
   standing_["activations"] = startup_->activation;
   full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
               !sizes_->windowed();
@@ -116,7 +135,7 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
         "prefix caching is off: the layers' blocks do not hold the same tokens, or the method "
         "keeps rows in a form of its own");
   }
-  if (startup_->kv_cache <= Bytes{} || sizes_->pool_units(startup_->kv_cache) < 1) {
+  if (startup_->kv_cache <= Bytes{} || pool_units_ < 1) {
     cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
   } else if (stack_.max_model_len > 0 && spec_.method.name == "full" && !startup_->serves()) {
     cannot_start_ = fmt::format("a sequence of max_model_len {} tokens, the pool holds {}",
@@ -155,7 +174,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
     return std::make_unique<StaticEngine>(state, replica, max_samples, std::move(one), laws_,
                                           spec_.scheduler.order, batch);
   }
-  const std::int64_t units = sizes_->pool_units(startup_->kv_cache);
+  const std::int64_t units = pool_units_;
+  state.most_stride = spec_.pipeline_parallel;
   const SchedulerSite site{
       .stack = &stack_, .max_model_len = startup_->max_model_len, .pool_units = units};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
@@ -164,9 +184,10 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
   const bool whole = full_law_ || (role == ReplicaRole::kPrefill && moves_whole_);
   EngineParts parts{.sizes = &*sizes_,
                     .laws = whole ? nullptr : &laws_,
-                    .cost = cost_.get(),
+                    .cost = pipeline_ ? pipeline_->costs.front().get() : cost_.get(),
                     .startup = *startup_,
                     .pool_units = units,
+                    .held_unit = held_unit_,
                     .prefix_caching = prefix_caching_,
                     .max_model_len = startup_->max_model_len,
                     .standing = standing_,
@@ -174,6 +195,14 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                     .link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
                     .order = spec_.scheduler.order,
                     .role = role};
+  if (pipeline_) {
+    for (std::size_t i = 1; i < pipeline_->costs.size(); ++i) {
+      parts.later_stages.push_back(pipeline_->costs[i].get());
+    }
+    parts.stage_row = pipeline_->row;
+    parts.stage_link = pipeline_->link;
+    parts.stage_latency = pipeline_->latency;
+  }
   return std::make_unique<ContinuousEngine>(state, replica, max_samples, std::move(parts),
                                             std::move(scheduler), hooks_.observer);
 }

@@ -8,6 +8,7 @@
 
 #include "models/cost/roofline.hpp"
 #include "sim/serve/engine.hpp"
+#include "sim/serve/pipeline.hpp"
 #include "sim/serve/sequence_law.hpp"
 #include "sim/serve/serve_spec.hpp"
 #include "sim/serve/service.hpp"
@@ -61,7 +62,10 @@ class ServeSite {
   std::string scheduler_;
   std::string cannot_start_;
   std::optional<EngineStartup> startup_;
-  std::unique_ptr<IterationCost> cost_;
+  std::unique_ptr<IterationCost> cost_;  // null where there are stages
+  std::optional<Pipeline> pipeline_;
+  std::int64_t pool_units_ = 0;
+  Bytes held_unit_{};
   std::optional<BlockSizes> sizes_;
   bool full_law_ = false;
   bool prefix_caching_ = false;

@@ -19,9 +19,13 @@ struct ServeState {
   /// A token of `id` was made in `iteration` of `replica`, which ended `at`.
   void token(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at) {
     TokenSpan& s = open[static_cast<std::size_t>(id)];
-    if (s.count > 0 && s.replica == replica && s.first + s.count == iteration) {
-      ++s.count;
-      return;
+    if (s.count > 0 && s.replica == replica) {
+      const std::int32_t gap = iteration - s.last();
+      if (s.count == 1 && gap <= most_stride) s.stride = gap;
+      if (gap == s.stride) {
+        ++s.count;
+        return;
+      }
     }
     new_span(id, replica, iteration, at);
   }
@@ -42,6 +46,7 @@ struct ServeState {
   std::int64_t oom_events = 0, preemptions = 0, recomputed = 0;
   std::int64_t prefix_hits = 0, prefix_queries = 0;  // tokens
   std::int32_t arrived = 0;
+  std::int32_t most_stride = 1;  // of spans; batches that go through a pipeline by turns
 
  private:
   void new_span(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at);

@@ -9,7 +9,11 @@
 namespace kvsim {
 namespace {
 constexpr std::int32_t kGpusPerNode = 8;  // DGX and HGX boards
+
+std::int32_t joined(const Gpu& gpu) {
+  return gpu.nvlink ? std::min(gpu.nvlink_gpus.value_or(kGpusPerNode), kGpusPerNode) : kGpusPerNode;
 }
+}  // namespace
 
 std::int32_t gpus_per_replica(const ServeSpec& spec) {
   return spec.tensor_parallel * spec.pipeline_parallel;
@@ -17,6 +21,10 @@ std::int32_t gpus_per_replica(const ServeSpec& spec) {
 
 std::int32_t gpus_of(const ServeSpec& spec) {
   return gpus_per_replica(spec) * (spec.cluster.replicas + spec.cluster.prefill_replicas);
+}
+
+bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus) {
+  return gpus <= joined(*spec.gpu);
 }
 
 ServiceTopology service_topology(const ServeSpec& spec) {
@@ -39,11 +47,10 @@ ServiceTopology service_topology(const ServeSpec& spec) {
     }
     return out;
   }
-  const std::int32_t joined = gpu.nvlink ? gpu.nvlink_gpus.value_or(kGpusPerNode) : kGpusPerNode;
-  if (gpus_of(spec) > std::min(joined, kGpusPerNode)) {
+  if (!stands_in_one_node(spec, gpus_of(spec))) {
     throw InputError{fmt::format(
         "cluster: link: expected a bandwidth, as {} GPUs do not stand in one node of {} {}",
-        gpus_of(spec), std::min(joined, kGpusPerNode), gpu.name)};
+        gpus_of(spec), joined(gpu), gpu.name)};
   }
   const auto middle = t.add(gpu.nvlink ? PlaceKind::kSwitch : PlaceKind::kHost,
                             gpu.nvlink ? "NVLink switch" : "PCIe root");

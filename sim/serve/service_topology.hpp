@@ -19,6 +19,9 @@ struct ServiceTopology {
 [[nodiscard]] std::int32_t gpus_per_replica(const ServeSpec& spec);
 [[nodiscard]] std::int32_t gpus_of(const ServeSpec& spec);
 
+/// Whether one node has so many of the service's GPUs, joined: 8, or as many as an NVLink joins.
+[[nodiscard]] bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus);
+
 /// A place for each replica's GPUs, which all move equal shares at one time, its host memory over
 /// PCIe or C2C, and what joins replicas: a network of the spec's link, one each way for a replica;
 /// without one the NVLinks of their GPUs to a switch, or PCIe through their hosts' memory.

@@ -131,7 +131,7 @@ TEST_CASE("requests and bytes are conserved, whatever the room and the link") {
             const auto i = static_cast<std::size_t>(span.request);
             const auto& ends = r.iteration_ends[static_cast<std::size_t>(span.replica)];
             CHECK(ends[static_cast<std::size_t>(span.first)] > last[i]);
-            last[i] = ends[static_cast<std::size_t>(span.first + span.count - 1)];
+            last[i] = ends[static_cast<std::size_t>(span.last())];
             tokens[i] += span.count;
           }
           for (std::size_t i = 0; i < tokens.size(); ++i) {

@@ -14,7 +14,9 @@ inline auto key(const RequestOutcome& r) {
   return std::tuple{r.arrival,       r.scheduled,     r.first_token, r.finish,  r.prompt_tokens,
                     r.output_tokens, r.cached_tokens, r.preemptions, r.replica, r.status};
 }
-inline auto key(const TokenSpan& s) { return std::tuple{s.request, s.replica, s.first, s.count}; }
+inline auto key(const TokenSpan& s) {
+  return std::tuple{s.request, s.replica, s.first, s.count, s.stride};
+}
 
 template <class T>
 bool same(const std::vector<T>& a, const std::vector<T>& b) {

@@ -72,6 +72,7 @@ struct SmallService {
   std::shared_ptr<const MeasuredLaw> measured{};
   std::function<std::unique_ptr<Scheduler>()> make_scheduler{};
   ClusterSpec cluster{};
+  std::int32_t pipeline = 1;  // stages, each of which takes its layers' share of `times`
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
     const Llm llm = small_llm();
@@ -83,6 +84,7 @@ struct SmallService {
                          .stack = &find_stack(stack),
                          .method = method,
                          .measured = measured,
+                         .pipeline_parallel = pipeline,
                          .options = {.max_model_len = max_model_len,
                                      .prefill_chunk = 512,
                                      .block_tokens = block_tokens,
@@ -98,6 +100,13 @@ struct SmallService {
     ServeHooks hooks{.observer = observer};
     hooks.cost = [this](const CostInput& in, const Roofline&) {
       return std::make_unique<LinearCost>(in, times);
+    };
+    hooks.stage_cost = [this](const CostInput& in, const Roofline&, const LayerRange& range) {
+      const double share =
+          static_cast<double>(range.last - range.first) / static_cast<double>(in.llm->n_layers());
+      return std::make_unique<LinearCost>(in, LinearTimes{.iteration = times.iteration * share,
+                                                          .per_token = times.per_token * share,
+                                                          .per_entry = times.per_entry * share});
     };
     if (make_scheduler) {
       hooks.scheduler = [this](const SchedulerSpec&, const SchedulerSite&) {
