@@ -7,4 +7,5 @@ kvsim_test(methods_merging SOURCES models/test_methods_merging.cpp models/test_k
 kvsim_test(methods_content SOURCES models/test_methods_content.cpp
            models/test_methods_content_layers.cpp LINK kvsim::replay)
 kvsim_test(methods_learned SOURCES models/test_methods_learned.cpp models/test_surrogate.cpp LINK kvsim::replay)
-kvsim_test(methods_retold SOURCES models/test_methods_retold.cpp LINK kvsim::replay)
+kvsim_test(methods_retold SOURCES models/test_methods_retold.cpp
+           models/test_methods_retold_layers.cpp LINK kvsim::replay)

@@ -1,6 +1,7 @@
 #include "validation/calibrate_kernels.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <limits>
@@ -10,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/kernels/spread.hpp"
 #include "models/cost/kernels/work.hpp"
 #include "sim/engine/parallel.hpp"
 #include "validation/fit.hpp"
@@ -20,21 +22,11 @@ namespace {
 
 using Pointers = std::vector<const MeasuredRow*>;
 
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const double place = share * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(place);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (place - static_cast<double>(low)) * (values[high] - values[low]);
-}
-
-ErrorSummary errors_of(const KernelForm& form, const std::vector<double>& c, const Pointers& rows,
-                       std::vector<double>& logs) {
+ErrorSummary errors_of(const KernelForm& form, const std::vector<double>& c, const Pointers& rows) {
   std::vector<double> errors;
   for (const MeasuredRow* row : rows) {
     const double us = form.microseconds(row->call, row->format, kernel_gpu(*row->gpu), c.data());
     errors.push_back(us / row->us - 1);
-    logs.push_back(std::log(row->us / us));
   }
   return summarise(std::move(errors));
 }
@@ -66,7 +58,74 @@ bool is_possible(const MeasuredRow& row) {
          row.us >= kTolerance * ideal_microseconds(row.call, row.format, gpu);
 }
 
-KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<double>> starts) {
+/// log(measured / predicted) by shape, each shape's by a fit that did not see it: of five that
+/// leave out a fifth of the shapes each. Of one shape alone they are the fit's own.
+Clusters cross_validate(const KernelForm& form, const Pointers& rows, const FitResult& fit) {
+  constexpr std::size_t kFolds = 5;
+  constexpr int kRounds = 3;  // of reweighting: the start is near
+  std::map<std::pair<std::uint64_t, std::string>, Pointers> shapes;  // the split's own order
+  for (const MeasuredRow* row : rows) {
+    shapes[{shape_hash(row->shape) / kFolds, row->shape}].push_back(row);
+  }
+  const std::size_t folds = std::min(kFolds, shapes.size());
+  Clusters out;
+  for (std::size_t fold = 0; fold < folds; ++fold) {
+    Pointers kept;
+    std::vector<const Pointers*> left_out;
+    std::size_t i = 0;
+    for (const auto& [name, members] : shapes) {
+      const bool out_of_it = i++ % folds == fold;
+      if (out_of_it) left_out.push_back(&members);
+      if (!out_of_it || folds == 1) kept.insert(kept.end(), members.begin(), members.end());
+    }
+    const std::vector<double> c =
+        folds == 1 ? fit.coefficients
+                   : refit_form(form, kept, fit, {.rounds = kRounds}).coefficients;
+    for (const Pointers* members : left_out) {
+      out.emplace_back();
+      for (const MeasuredRow* row : *members) {
+        out.back().push_back(std::log(
+            row->us / form.microseconds(row->call, row->format, kernel_gpu(*row->gpu), c.data())));
+      }
+    }
+  }
+  return out;
+}
+
+/// The same with every sign changed: what lies low then lies high.
+Clusters negated(Clusters clusters) {
+  for (std::vector<double>& cluster : clusters) {
+    for (double& value : cluster) value = -value;
+  }
+  return clusters;
+}
+
+constexpr double kEnd = 0.95;  // of a 90 % interval, either side
+
+double plain_limit(const Clusters& clusters) {
+  std::vector<double> all;
+  for (const auto& cluster : clusters) all.insert(all.end(), cluster.begin(), cluster.end());
+  return quantile_of(std::move(all), kEnd);
+}
+
+/// Ends of the calibrations' intervals. How much the rows of a shape err together is taken over a
+/// family: one calibration has too few shapes to say.
+void set_intervals(std::vector<KernelCalibration>& fits, const std::vector<Clusters>& errors) {
+  std::map<KernelOp, std::array<ExceedanceCorrelation, 2>> families;
+  for (std::size_t i = 0; i < fits.size(); ++i) {
+    const Clusters low = negated(errors[i]);
+    families[fits[i].op][0].add(low, plain_limit(low));
+    families[fits[i].op][1].add(errors[i], plain_limit(errors[i]));
+  }
+  for (std::size_t i = 0; i < fits.size(); ++i) {
+    const auto& family = families.at(fits[i].op);
+    fits[i].q05 = -upper_limit(negated(errors[i]), kEnd, family[0].value());
+    fits[i].q95 = upper_limit(errors[i], kEnd, family[1].value());
+  }
+}
+
+KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<double>> starts,
+                            Clusters& by_shape) {
   const MeasuredRow& first = *rows.front();
   KernelCalibration out{.op = op_of(first.call),
                         .gpu = first.gpu->name,
@@ -85,13 +144,11 @@ KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<do
   if (fitted.size() < kLeastRows / 2) std::swap(fitted, held);  // one shape alone, and held out
   std::vector<std::vector<double>> all_starts(starts.begin(), starts.end());
   if (has_floor(form)) all_starts.push_back(floored_start(form, fitted));
-  out.coefficients = fit_form(form, fitted, all_starts).coefficients;
-  std::vector<double> fitted_logs, held_logs;
-  out.fitted = errors_of(form, out.coefficients, fitted, fitted_logs);
-  out.held_out = errors_of(form, out.coefficients, held, held_logs);
-  const std::vector<double>& logs = held_logs.size() >= kLeastRows ? held_logs : fitted_logs;
-  out.q05 = quantile(logs, 0.05);
-  out.q95 = quantile(logs, 0.95);
+  const FitResult fit = fit_form(form, fitted, all_starts);
+  out.coefficients = fit.coefficients;
+  by_shape = cross_validate(form, fitted, fit);
+  out.fitted = errors_of(form, out.coefficients, fitted);
+  out.held_out = errors_of(form, out.coefficients, held);
   for (KernelRange& range : out.ranges) {
     range = {.low = std::numeric_limits<double>::infinity(), .high = 0};
   }
@@ -130,14 +187,16 @@ std::vector<KernelCalibrationFile> calibrate_kernels(const std::vector<MeasuredF
     if (rows.size() >= kLeastRows) tasks.emplace_back(key, std::move(rows));
   }
   std::vector<KernelCalibration> fits(tasks.size());
+  std::vector<Clusters> errors(tasks.size());
   std::mutex mutex;
   std::size_t done = 0;
   parallel_for(tasks.size(), 0, [&](std::size_t i) {
-    fits[i] = calibrate(tasks[i].second, {});
+    fits[i] = calibrate(tasks[i].second, {}, errors[i]);
     const std::scoped_lock lock{mutex};
     ++done;
     if (progress) progress(static_cast<double>(done) / static_cast<double>(tasks.size()));
   });
+  set_intervals(fits, errors);
   std::map<std::pair<std::string, int>, KernelCalibrationFile> out;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const auto& [gpu, op, stack, format] = tasks[i].first;
@@ -147,10 +206,17 @@ std::vector<KernelCalibrationFile> calibrate_kernels(const std::vector<MeasuredF
     file.date = date;
     file.split =
         "a fifth of the shapes, by a hash of the shape's name, was kept from the fit; so were rows "
-        "faster than the data sheet allows";
+        "faster than the data sheet allows; ends of intervals are of a cross-validation over the "
+        "shapes fitted";
     file.entries.push_back(std::move(fits[i]));
   }
   std::vector<KernelCalibrationFile> list;
+  for (const auto& [key, file] : out) list.push_back(file);
+  for (KernelTransfer& one : transfers_of(files, KernelLibrary{list})) {
+    const auto file = out.find({one.hidden.gpu, static_cast<int>(one.op)});
+    if (file != out.end()) file->second.transfers.push_back(std::move(one));
+  }
+  list.clear();
   for (auto& [key, file] : out) list.push_back(std::move(file));
   return list;
 }

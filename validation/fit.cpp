@@ -148,7 +148,9 @@ FitResult descend(const KernelForm& form, const Problem& problem, std::span<cons
     }
     lambda = 1e-3;
   }
-  return {.coefficients = parameters.outer(x), .mean_absolute = r.cwiseAbs().mean()};
+  return {.coefficients = parameters.outer(x),
+          .mean_absolute = r.cwiseAbs().mean(),
+          .home = {home.begin(), home.end()}};
 }
 
 /// Moves single coefficients far, where that alone lowers the error. A coefficient that a maximum
@@ -211,6 +213,12 @@ FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> r
     if (other.mean_absolute < best.mean_absolute) best = std::move(other);
   }
   return best;
+}
+
+FitResult refit_form(const KernelForm& form, std::span<const MeasuredRow* const> rows,
+                     const FitResult& near, const FitOptions& options) {
+  KVSIM_CHECK(!rows.empty(), "a fit of {} without rows", form.id);
+  return descend(form, Problem{form, rows}, near.home, near.coefficients, options);
 }
 
 }  // namespace kvsim

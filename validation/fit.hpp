@@ -19,7 +19,8 @@ struct FitOptions {
 
 struct FitResult {
   std::vector<double> coefficients;
-  double mean_absolute = 0;  // of log(predicted / measured)
+  double mean_absolute = 0;    // of log(predicted / measured)
+  std::vector<double> home{};  // typical values that the prior held it near
 };
 
 /// Fits `form` to `rows`. Deterministic. `starts` are tried beside the form's own start values.
@@ -27,5 +28,10 @@ struct FitResult {
 [[nodiscard]] FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> rows,
                                  std::span<const std::vector<double>> starts = {},
                                  const FitOptions& options = {});
+
+/// The same form on other rows of the same kernels: from where `near` ended, to the nearest minimum
+/// alone. What `near` chose between ways of working stands. Errors: ContractError without rows.
+[[nodiscard]] FitResult refit_form(const KernelForm& form, std::span<const MeasuredRow* const> rows,
+                                   const FitResult& near, const FitOptions& options = {});
 
 }  // namespace kvsim

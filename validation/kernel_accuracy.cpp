@@ -2,22 +2,31 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 
-#include "models/units/check.hpp"
+#include "models/cost/kernels/spread.hpp"
 
 namespace kvsim {
 namespace {
 
-/// The library without what `unseen` hides from rows of this GPU and stack.
+/// The library without what `unseen` hides from rows of this GPU and stack, and without cases of
+/// reach that rest on it.
 KernelLibrary without(const KernelLibrary& library, const Gpu& gpu, const std::string& stack,
                       Unseen unseen) {
   KernelCalibrationFile kept;
+  const auto hides = [&](const std::string& its_gpu, const std::string& its_stack) {
+    return times_alike(find_gpu(its_gpu), gpu) && (unseen == Unseen::kGpu || its_stack == stack);
+  };
   for (const KernelCalibration* entry : library.entries()) {
-    const bool same_gpu = times_alike(find_gpu(entry->gpu), gpu);
-    const bool same_stack = entry->stack == stack;
-    if (unseen == Unseen::kGpu ? same_gpu : same_gpu && same_stack) continue;
-    kept.entries.push_back(*entry);
+    if (!hides(entry->gpu, entry->stack)) kept.entries.push_back(*entry);
+  }
+  for (const KernelTransfer* one : library.transfers()) {
+    const bool rests_on_it =
+        hides(one->hidden.gpu, one->hidden.stack) ||
+        std::any_of(one->from.begin(), one->from.end(),
+                    [&](const KernelSource& s) { return hides(s.gpu, s.stack); });
+    if (!rests_on_it) kept.transfers.push_back(*one);
   }
   return KernelLibrary{{std::move(kept)}};
 }
@@ -57,6 +66,50 @@ std::vector<PredictedRow> predict(const std::vector<MeasuredFile>& files,
            .ideal_us = ideal_microseconds(row.call, row.format, gpus.at(row.gpu)),
            .basis = choice->second.basis(),
            .held_out = is_held_out(row) || choice->second.basis() != KernelBasis::kMeasured});
+    }
+  }
+  return out;
+}
+
+std::vector<KernelTransfer> transfers_of(const std::vector<MeasuredFile>& files,
+                                         const KernelLibrary& library) {
+  using Key = std::tuple<std::string, KernelOp, std::string, std::string>;
+  std::map<Key, std::vector<const MeasuredRow*>> groups;
+  for (const MeasuredFile& file : files) {
+    for (const MeasuredRow& row : file.rows) {
+      if (is_held_out(row)) continue;
+      groups[{row.gpu->name, op_of(row.call), row.stack, row.format.name}].push_back(&row);
+    }
+  }
+  std::vector<KernelTransfer> out;
+  for (const auto& [key, rows] : groups) {
+    if (rows.size() < kTransferErrors) continue;
+    const auto& [gpu, op, stack, format] = key;
+    std::optional<KernelBasis> before;
+    for (const Unseen unseen : {Unseen::kPair, Unseen::kGpu}) {
+      const MeasuredRow& first = *rows.front();
+      const KernelLibrary hidden = without(library, *first.gpu, stack, unseen);
+      const KernelChoice choice = hidden.choose(op, *first.gpu, stack, first.format);
+      if (choice.basis() == KernelBasis::kMeasured || choice.basis() == before) continue;
+      before = choice.basis();
+      KernelTransfer one{.op = op,
+                         .hidden = {.gpu = gpu, .stack = stack, .format = format},
+                         .basis = choice.basis()};
+      for (const KernelChoice::Factor& f : choice.factors()) {
+        if (f.calibration == nullptr) continue;
+        one.from.push_back({.gpu = f.calibration->gpu,
+                            .stack = f.calibration->stack,
+                            .format = f.calibration->format});
+      }
+      std::vector<double> errors;
+      for (const MeasuredRow* row : rows) {
+        errors.push_back(std::abs(std::log(row->us / choice.microseconds(row->call))));
+      }
+      for (std::size_t i = 0; i < kTransferErrors; ++i) {
+        const double share = (static_cast<double>(i) + 0.5) / static_cast<double>(kTransferErrors);
+        one.errors.push_back(quantile_of(errors, share));
+      }
+      out.push_back(std::move(one));
     }
   }
   return out;

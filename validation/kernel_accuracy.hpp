@@ -30,6 +30,11 @@ struct PredictedRow {
                                                 const KernelLibrary& library,
                                                 Unseen unseen = Unseen::kNothing);
 
+/// How well the others of `library` stand in for each of its calibrations, with its pair of GPU and
+/// stack hidden and with its GPU: over the rows it was fitted to, none of which is held out.
+[[nodiscard]] std::vector<KernelTransfer> transfers_of(const std::vector<MeasuredFile>& files,
+                                                       const KernelLibrary& library);
+
 /// Errors of some rows together: errors are fractions, large calls those with 30 µs of ideal time.
 struct AccuracyGroup {
   std::string op, gpu, stack, dtype;  // empty: pooled over it

@@ -341,12 +341,13 @@ std::vector<MeasuredFile> read_all_measured(const std::filesystem::path& path) {
   return out;
 }
 
-bool is_held_out(const MeasuredRow& row) {
+std::uint64_t shape_hash(const std::string& shape) {
   // FNV-1a.
   std::uint64_t hash = 1469598103934665603ULL;
-  for (const char c : row.shape) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  hash ^= hash >> 29;
-  return hash % 5 == 0;
+  for (const char c : shape) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return hash ^ (hash >> 29);
 }
+
+bool is_held_out(const MeasuredRow& row) { return shape_hash(row.shape) % 5 == 0; }
 
 }  // namespace kvsim

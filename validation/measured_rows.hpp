@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -44,5 +45,7 @@ struct MeasuredFile {
 /// Whether a split keeps rows of this shape from the fit: a fifth of the shapes, by a hash of the
 /// shape's name, the same on every machine and for every GPU.
 [[nodiscard]] bool is_held_out(const MeasuredRow& row);
+/// What that goes by; held out are multiples of 5.
+[[nodiscard]] std::uint64_t shape_hash(const std::string& shape);
 
 }  // namespace kvsim

@@ -8,19 +8,12 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/kernels/spread.hpp"
 #include "models/llm/llm.hpp"
 #include "validation/published_stacks.hpp"
 
 namespace kvsim {
 namespace {
-
-/// The share `q` of sorted values, between neighbours in proportion.
-double quantile(const std::vector<double>& sorted, double q) {
-  const double place = q * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (place - std::floor(place)) * (sorted[above] - sorted[below]);
-}
 
 std::optional<double> mean(const std::vector<double>& values) {
   if (values.empty()) return std::nullopt;
@@ -80,58 +73,74 @@ PublishedGroup summed(const std::vector<const ScoredRow*>& rows) {
     if (!row->fitted) held_out.push_back(std::abs(*error));
   }
   out.n = absolute.size();
-  std::sort(absolute.begin(), absolute.end());
-  std::sort(held_out.begin(), held_out.end());
   out.mape = mean(absolute);
   out.bias = mean(errors);
   if (!absolute.empty()) {
-    out.median_ape = quantile(absolute, 0.5);
-    out.p90_ape = quantile(absolute, 0.9);
+    out.median_ape = quantile_of(absolute, 0.5);
+    out.p90_ape = quantile_of(absolute, 0.9);
   }
   out.n_large = large.size();
   out.mape_large = mean(large);
   out.n_held_out = held_out.size();
   out.mape_held_out = mean(held_out);
-  if (!held_out.empty()) out.median_ape_held_out = quantile(held_out, 0.5);
+  if (!held_out.empty()) out.median_ape_held_out = quantile_of(held_out, 0.5);
   return out;
 }
 
-/// Ratios of published to predicted, by document.
-using Ratios = std::map<std::string, std::vector<double>>;
+/// log_error of rows, by document.
+using Errors = std::map<std::string, std::vector<double>>;
 
-std::optional<std::pair<double, double>> spread_elsewhere(const Ratios& ratios,
-                                                          const std::string& document) {
-  constexpr std::size_t kFewestRows = 10;
-  constexpr std::size_t kFewestDocuments = 3;  // rows of one document err together
-  std::vector<double> others;
-  std::size_t documents = 0;
-  for (const auto& [name, values] : ratios) {
-    if (name == document) continue;
-    others.insert(others.end(), values.begin(), values.end());
-    ++documents;
+bool is_rate(const ScoredRow& row) {
+  const std::string& metric = row.row.metric;
+  return has_text(metric, "throughput") || has_text(metric, "bandwidth") ||
+         has_text(metric, "tflops");
+}
+
+/// Errors of one document at as many quantiles as any other's: each counts the same, however many
+/// rows it has.
+std::vector<double> as_one(const std::vector<double>& errors) {
+  constexpr std::size_t kPoints = 20;
+  std::vector<double> out;
+  for (std::size_t i = 0; i < kPoints; ++i) {
+    out.push_back(quantile_of(errors, (static_cast<double>(i) + 0.5) / kPoints));
   }
-  if (others.size() < kFewestRows || documents < kFewestDocuments) return std::nullopt;
-  std::sort(others.begin(), others.end());
-  return std::pair{quantile(others, 0.1), quantile(others, 0.9)};
+  return out;
+}
+
+std::optional<std::pair<double, double>> spread_elsewhere(const Errors& errors,
+                                                          const std::string& document) {
+  constexpr std::size_t kFewestDocuments = 3;  // rows of one document err together
+  constexpr double kEnd = 0.9;                 // of 8 in 10, either side
+  Clusters others, negative;
+  for (const auto& [name, values] : errors) {
+    if (name == document) continue;
+    others.push_back(as_one(values));
+    negative.push_back(others.back());
+    for (double& value : negative.back()) value = -value;
+  }
+  if (others.size() < kFewestDocuments) return std::nullopt;
+  return std::pair{-upper_limit(negative, kEnd), upper_limit(others, kEnd)};
 }
 
 void set_intervals(std::vector<ScoredRow>& rows) {
-  std::map<std::pair<MetricKind, std::string>, Ratios> by_stack;
-  std::map<MetricKind, Ratios> by_kind;
+  std::map<std::pair<MetricKind, std::string>, Errors> by_stack;
+  std::map<MetricKind, Errors> by_kind;
   for (const ScoredRow& row : rows) {
-    if (!row.error() || row.inconsistent || *row.prediction.value == 0) continue;
-    const double ratio = *row.value / *row.prediction.value;
-    by_stack[{*row.kind, row.stack}][row.document].push_back(ratio);
-    by_kind[*row.kind][row.document].push_back(ratio);
+    const auto error = row.log_error();
+    if (!error || row.inconsistent) continue;
+    by_stack[{*row.kind, row.stack}][row.document].push_back(*error);
+    by_kind[*row.kind][row.document].push_back(*error);
   }
   for (ScoredRow& row : rows) {
     if (!row.prediction.value || !row.kind || *row.kind == MetricKind::kOom) continue;
-    const std::string document = row.document;
-    auto spread = spread_elsewhere(by_stack[{*row.kind, row.stack}], document);
-    if (!spread) spread = spread_elsewhere(by_kind[*row.kind], document);
+    auto spread = spread_elsewhere(by_stack[{*row.kind, row.stack}], row.document);
+    if (!spread) spread = spread_elsewhere(by_kind[*row.kind], row.document);
     if (!spread) continue;
     const double value = *row.prediction.value;
-    row.interval = std::minmax(value * spread->first, value * spread->second);
+    const double sign = is_rate(row) ? -1 : 1;
+    const double one = value * std::exp(sign * spread->first);
+    const double other = value * std::exp(sign * spread->second);
+    row.interval = std::pair{std::min(one, other), std::max(one, other)};
   }
 }
 
@@ -140,6 +149,11 @@ void set_intervals(std::vector<ScoredRow>& rows) {
 std::optional<double> ScoredRow::error() const {
   if (kind == MetricKind::kOom || !value || !prediction.value || *value == 0) return std::nullopt;
   return (*prediction.value - *value) / std::abs(*value);
+}
+
+std::optional<double> ScoredRow::log_error() const {
+  if (!error() || *prediction.value <= 0 || *value <= 0) return std::nullopt;
+  return std::log(*value / *prediction.value) * (is_rate(*this) ? -1 : 1);
 }
 
 PublishedScore score_published(std::vector<PublishedRow> rows,

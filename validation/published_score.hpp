@@ -28,11 +28,16 @@ struct ScoredRow {
   bool fitted = false;
   bool inconsistent = false;
   bool large = false;  // 1 GiB of cache or more
-  /// Where figures of this kind on this stack lie in 8 of 10 rows of other documents.
+  /// Where a figure of this kind on this stack lies in 8 of 10 cases, by the rows of other
+  /// documents (of any stack where fewer than three have this one), each of which counts the same;
+  /// moved outward for how few documents there are and how much the rows of one err together.
   std::optional<std::pair<double, double>> interval{};
 
   /// (predicted - published) / published; nullopt unless both are there and it is no verdict.
   [[nodiscard]] std::optional<double> error() const;
+  /// log(published / predicted), of rates the reverse, so that more is slower or larger; nullopt
+  /// likewise, and where one of them is not above 0.
+  [[nodiscard]] std::optional<double> log_error() const;
 };
 
 /// Errors of some rows, as fractions of the published value.

@@ -364,6 +364,7 @@ struct ReadOutcome {
   std::vector<double> out;       // [group, d]
   std::vector<double> log_sums;  // [group]: ln of the sum of exponentials over what was read
   double entries_read = 0;       // distinct entries the group's query heads read between them
+  std::int64_t most_read = 0;    // entries that one of them read, at the most
   Bytes from_host{0};
 };
 

@@ -45,6 +45,11 @@ class CacheSession {
     return heads_[h].attention;
   }
   [[nodiscard]] const StepEvents& events(std::size_t h = 0) const { return heads_[h].events; }
+  /// Entries that one query head of head `h` read in the step, at the most.
+  [[nodiscard]] std::int64_t most_read(std::size_t h) const {
+    return heads_[h].reader ? heads_[h].outcome.most_read
+                            : static_cast<std::int64_t>(heads_[h].events.attended);
+  }
   /// Bytes from host memory that the step's read fetched.
   [[nodiscard]] Bytes fetched(std::size_t h) const { return heads_[h].outcome.from_host; }
   /// Whether the last step dropped or merged an entry.

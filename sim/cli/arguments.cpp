@@ -68,7 +68,7 @@ Arguments::Arguments(std::string command, const std::vector<Option>& options,
       }
       const auto option = std::find_if(options.begin(), options.end(), [&](const Option& o) {
         return o.name == one.string_key ||
-               (o.letter != 0 && one.string_key.size() == 2 && one.string_key[1] == o.letter);
+               (o.letter != 0 && one.string_key == std::string{'-', o.letter});
       });
       if (option == options.end()) refuse_unknown(command_, one.original_tokens.front(), options);
       auto& slot = values_[option->name];

@@ -43,6 +43,9 @@ struct Command {
 [[nodiscard]] Command trace_check_command();
 [[nodiscard]] Command trace_generate_command();
 [[nodiscard]] Command trace_convert_command();
+[[nodiscard]] Command requests_info_command();
+[[nodiscard]] Command requests_convert_command();
+[[nodiscard]] Command requests_generate_command();
 [[nodiscard]] Command fit_surrogate_command();
 [[nodiscard]] Command calibrate_command();
 [[nodiscard]] Command list_command();

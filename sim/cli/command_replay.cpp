@@ -163,7 +163,8 @@ int run_replay(const Arguments& arguments) {
       written = write_aggregate_results(results, fs::path{*out} / kAggregateFolder,
                                         {.figures = !arguments.has("no-figures"), .gnuplot = {}});
     }
-    text += "\n" + aggregate_summary(results, written ? &*written : nullptr, terminal_width());
+    text += '\n';
+    text += aggregate_summary(results, written ? &*written : nullptr, terminal_width());
   }
   if (json && !arguments.has("per-step")) {
     for (ReplayJob& job : jobs) {

@@ -7,7 +7,9 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/overrides.hpp"
 #include "sim/cli/replay_job.hpp"
+#include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/progress.hpp"
@@ -31,18 +33,8 @@ constexpr std::size_t kFewestSamples = 3;
 constexpr std::size_t kAllSamples = 1U << 20U;
 /// Points beyond which time is not explained term by term: some 30 KB of a result each.
 constexpr std::size_t kMostExplained = 1000;
-
-std::vector<Override> read_overrides(const Arguments& arguments) {
-  std::vector<Override> overrides;
-  for (const std::string& text : arguments.values("set")) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos) {
-      throw InputError{"--set", "/json/pointer=value", fmt::format("\"{}\"", text)};
-    }
-    overrides.push_back({text.substr(0, equals), text.substr(equals + 1)});
-  }
-  return overrides;
-}
+/// Points beyond which the largest batch and the fewest GPUs are not searched for.
+constexpr std::size_t kMostFitted = 100;
 
 std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool quiet) {
   const std::size_t n = scenario.points.size();
@@ -55,8 +47,10 @@ std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool
   parallel_for(n, threads, [&](std::size_t i) {
     const ScenarioPoint& point = scenario.points[i];
     try {
-      results[i] = run_static(
-          point.spec, {.max_samples = samples, .time_terms = explains, .intervals = explains});
+      results[i] = run_static(point.spec, {.max_samples = samples,
+                                           .time_terms = explains,
+                                           .intervals = explains,
+                                           .fit_range = n <= kMostFitted});
     } catch (const InputError& error) {
       throw InputError{
           fmt::format("{}: point \"{}\": {}", scenario.name, point.label, error.what())};
@@ -132,6 +126,12 @@ int run_run(const Arguments& arguments) {
   arguments.expect_words(1, SIZE_MAX, "one or more scenario files");
   const std::vector<Override> overrides = read_overrides(arguments);
   const bool several = arguments.words().size() > 1;
+  for (const std::string& file : arguments.words()) {
+    const auto document = scenario_document(file, overrides);
+    if (!document.contains("sweep") || document.at("sweep").is_null()) continue;
+    if (!several) return run_scenario_sweep(arguments);
+    throw InputError{fmt::format("{}: has a sweep, and is to be run alone", file)};
+  }
   // All are read before the first is run: a slip in the last one costs no time.
   std::vector<Scenario> scenarios;
   std::vector<std::optional<fs::path>> folders;

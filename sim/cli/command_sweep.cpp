@@ -7,6 +7,7 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/replay_job.hpp"
 #include "sim/cli/replay_request.hpp"
+#include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/replay_sweep.hpp"
@@ -156,8 +157,26 @@ ReplaySweep read_grid(const Arguments& arguments) {
   return sweep;
 }
 
+/// Options of one kind of sweep, given to the other.
+void refuse_options(const Arguments& arguments, const std::vector<std::string>& options,
+                    std::string_view why) {
+  for (const std::string& option : options) {
+    if (arguments.has(option)) throw InputError{fmt::format("sweep: --{} {}", option, why)};
+  }
+}
+
 int run_sweep(const Arguments& arguments) {
-  arguments.expect_words(0, 0, "");
+  if (!arguments.words().empty()) {
+    refuse_options(arguments, {"trace", "method", "budget", "param"},
+                   "is of replays; keys of a scenario are varied by --vary /key=value,value");
+    return run_scenario_sweep(arguments);
+  }
+  if (!arguments.has("trace") && !arguments.has("method")) {
+    throw InputError{
+        "sweep: expected a scenario file, or --trace FILE; `kvsim help sweep` shows how"};
+  }
+  refuse_options(arguments, {"set", "samples", "skip-impossible", "resume", "no-figures"},
+                 "is of scenarios, and a sweep of replays has none");
   const std::vector<std::string> traces = read_traces(arguments, "sweep");
   if (!arguments.has("method")) throw InputError{"sweep: --method NAME is missing"};
   if (!arguments.has("vary")) throw InputError{"sweep: --vary NAME=VALUE,VALUE is missing"};
@@ -190,9 +209,14 @@ int run_sweep(const Arguments& arguments) {
 Command sweep_command() {
   return {
       .name = "sweep",
-      .summary = "a grid over a method's parameters, each combination replayed on traces",
-      .usage = "kvsim sweep --trace FILE --method NAME[,NAME…] --vary PARAM=V,V… [options]",
+      .summary = "many runs over a scenario's keys, or replays over a method's parameters",
+      .usage =
+          "kvsim sweep SCENARIO.json [--vary /KEY=V,V…] [options]\n"
+          "kvsim sweep --trace FILE --method NAME[,NAME…] --vary PARAM=V,V… [options]",
       .examples =
+          "kvsim sweep scenarios/sweep-methods.json -j 0\n"
+          "kvsim sweep my.json --vary /batch=1,2,4,8 --vary '/memory/hbm=80 GiB,141 GiB'\n"
+          "mpirun -n 64 kvsim sweep big.json -o results --resume\n"
           "kvsim sweep --trace traces/samples/books-treasure-512.safetensors \\\n"
           "      --method zeromerge --vary alpha=0.2,0.6,1.0 --vary residual_slots=1,4 \\\n"
           "      --budget 0.1,0.2\n"
@@ -203,15 +227,24 @@ Command sweep_command() {
                   {"method", 'm', "NAMES", true,
                    "methods, joined by commas, or all (those that have a varied parameter)"},
                   {"vary", 'v', "NAME=V,V", true,
-                   "a parameter and its values, for the methods that have it; each with each"},
+                   "a key of the scenario (/JSON/POINTER), or a parameter of the methods that "
+                   "have it, and its values; each with each"},
+                  {"set", 's', "/KEY=VALUE", true, "override a key of the scenario"},
+                  {"samples", 0, "N", false,
+                   "N random combinations of a scenario's values instead of all"},
+                  {"skip-impossible", 0, "", false,
+                   "list a scenario's points that cannot be instead of refusing the sweep"},
+                  {"resume", 0, "", false,
+                   "go on with what the results folder holds of the same sweep"},
+                  {"no-figures", 0, "", false, "leave figures out (scenarios)"},
                   {"budget", 'b', "B", true,
                    "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
                    "each combination"},
                   {"param", 'p', "NAME=VALUE", true, "a parameter that stays"},
-                  {"json", 0, "", false, "print JSON (schema kvsim.sweep/1)"},
+                  {"json", 0, "", false, "print JSON (kvsim.scenario-sweep/1, kvsim.sweep/1)"},
                   {"out", 'o', "DIR", false,
-                   "write a results folder: result.json, sweep.csv, sweep_means.csv, figures"},
-                  {"seed", 0, "N", false, "seed of random methods (0)"},
+                   "results folder (of scenarios kvsim-out/NAME; of replays none)"},
+                  {"seed", 0, "N", false, "seed of the samples, or of replayed random methods"},
                   {"threads", 'j', "N", false,
                    "threads; 0: the machine's; no result depends on it"},
                   {"quiet", 'q', "", false, "no summary, no progress"}},

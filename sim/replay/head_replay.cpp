@@ -92,6 +92,7 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
       series.costs.push_back({.held = session.entries(h).size(),
                               .attended = static_cast<std::int32_t>(attended),
                               .entries_read = events.read >= 0 ? events.read : events.attended,
+                              .most_read = static_cast<std::int32_t>(session.most_read(h)),
                               .bytes = session.bytes(h),
                               .attended_bytes = attended_bytes(method, session, events),
                               .read = traffic.read(),

@@ -19,6 +19,7 @@ struct HeadCost {
   std::int32_t held = 0;  // entries, after compression
   std::int32_t attended = 0;
   double entries_read = 0;          // of those attended over: all, but for readers
+  std::int32_t most_read = 0;       // by one query head
   CacheBytes bytes;                 // after compression
   std::int64_t attended_bytes = 0;  // K and V of the entries attended over
   double read = 0, written = 0, link = 0, extra_flops = 0;
@@ -35,6 +36,7 @@ struct HeadSeries {
   std::vector<float> rel_error;                 // [steps, queries]
   std::vector<float> cosine;                    // [steps, queries]
   std::vector<float> retained_mass;             // [steps, queries], empty where it has no meaning
+  std::vector<float> best_mass;                 // likewise; add_best_mass fills it
   std::vector<std::vector<std::int32_t>> kept;  // at the end: members per entry
   // Where entries stand in the order they were written, where asked for.
   std::vector<std::int32_t> slots_after_prefill, slots;

@@ -10,6 +10,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/engine/parallel.hpp"
+#include "sim/replay/best_mass.hpp"
 #include "sim/replay/head_replay.hpp"
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/summary.hpp"
@@ -284,6 +285,7 @@ class TraceReplay {
                                    !options_.block_sizes.empty());
       task.session.reset();
     });
+    compute_best_mass(block, tasks);
     for (std::int32_t layer = block.first(); layer < block.first() + block.count(); ++layer) {
       for (std::size_t r = 0; r < runners_.size(); ++r) {
         std::vector<HeadSeries> heads;
@@ -296,6 +298,25 @@ class TraceReplay {
         runners_[r].summary.add_layer(layer, heads);
       }
     }
+  }
+
+  /// KV head by KV head, of all methods whose retained mass has a meaning.
+  void compute_best_mass(const LayerBlock& block, std::vector<Task>& tasks) const {
+    const auto heads = static_cast<std::size_t>(info_.n_kv_heads);
+    std::vector<std::vector<HeadSeries*>> series(static_cast<std::size_t>(block.count()) * heads);
+    for (Task& task : tasks) {
+      if (!runners_[task.runner].method.has_retained_mass()) continue;
+      for (std::size_t h = 0; h < task.series.size(); ++h) {
+        const DecisionUnit::StoredHead& at = task.unit.heads[h];
+        series[static_cast<std::size_t>(at.layer - block.first()) * heads +
+               static_cast<std::size_t>(at.kv_head)]
+            .push_back(&task.series[h]);
+      }
+    }
+    parallel_for(series.size(), options_.threads, [&](std::size_t i) {
+      const auto layer = block.first() + static_cast<std::int32_t>(i / heads);
+      add_best_mass(block.layer(layer).heads[i % heads], series[i]);
+    });
   }
 
   const Trace& trace_;

@@ -49,7 +49,7 @@ struct ReplayCell {
   std::int64_t entries_final = 0;
   std::int64_t bytes_final = 0;
   double rel_error_mean = 0, cosine_mean = 0;
-  std::optional<double> retained_mass_mean;
+  std::optional<double> retained_mass_mean, best_mass_mean;
 };
 
 /// A paged cache at one moment of the replay.
@@ -76,6 +76,8 @@ struct ReplayMethod {
   double entries_read_share = 1;     // entries read of those there to read, over the decode steps
   double rel_error_mean = 0, rel_error_p99 = 0, cosine_mean = 0;  // over (layer, query head, step)
   std::optional<double> retained_mass_mean;                       // null for merges
+  // The largest that as many entries as were read could retain, chosen anew at each step.
+  std::optional<double> best_mass_mean;
   std::optional<std::int64_t> closed_form_bytes_final;
   std::optional<MeasuredLaw> measured_law;  // where there is no closed form
   std::vector<ReplayCell> layers;

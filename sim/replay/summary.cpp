@@ -84,6 +84,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   double error = 0;
   double cosine = 0;
   double mass = 0;
+  double best_mass = 0;
   std::int32_t stored = 0;
   std::vector<ReplayStep> steps = blank_steps();
   for (const HeadSeries& head : heads) {
@@ -96,6 +97,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
       error += one.rel_error_mean * static_cast<double>(n);
       cosine += one.cosine_mean * static_cast<double>(n);
       mass += one.retained_mass_mean.value_or(0) * static_cast<double>(n);
+      best_mass += one.best_mass_mean.value_or(0) * static_cast<double>(n);
       samples += n;
     }
     if (options_.per_head) result_.heads.push_back(one);
@@ -107,7 +109,10 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   const double share = samples > 0 ? 1.0 / static_cast<double>(samples) : kNone;
   cell.rel_error_mean = error * share;
   cell.cosine_mean = cosine * share;
-  if (method_.has_retained_mass()) cell.retained_mass_mean = mass * share;
+  if (method_.has_retained_mass()) {
+    cell.retained_mass_mean = mass * share;
+    cell.best_mass_mean = best_mass * share;
+  }
   result_.layers.push_back(cell);
   measure_law(layer, heads);
   if (!options_.block_sizes.empty()) paged_.add_layer(heads);
@@ -119,6 +124,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   error_sum_ += error;
   cosine_sum_ += cosine;
   mass_sum_ += mass;
+  best_mass_sum_ += best_mass;
   samples_ += samples;
 }
 
@@ -182,7 +188,10 @@ void ReplaySummary::add_head(std::vector<ReplayStep>& steps, ReplayCell& cell, s
   cell.bytes_final = (bytes.kv + bytes.side).count();
   cell.rel_error_mean = mean(head.rel_error);
   cell.cosine_mean = mean(head.cosine);
-  if (method_.has_retained_mass()) cell.retained_mass_mean = mean(head.retained_mass);
+  if (method_.has_retained_mass()) {
+    cell.retained_mass_mean = mean(head.retained_mass);
+    cell.best_mass_mean = mean(head.best_mass);
+  }
   result_.entries_held_final += entries;
   result_.bytes_held_final += cell.bytes_final;
   result_.side_bytes_final += bytes.side.count();
@@ -224,7 +233,10 @@ ReplayMethod ReplaySummary::finish() {
   const double share = samples_ > 0 ? 1.0 / static_cast<double>(samples_) : kNone;
   result_.rel_error_mean = error_sum_ * share;
   result_.cosine_mean = cosine_sum_ * share;
-  if (method_.has_retained_mass()) result_.retained_mass_mean = mass_sum_ * share;
+  if (method_.has_retained_mass()) {
+    result_.retained_mass_mean = mass_sum_ * share;
+    result_.best_mass_mean = best_mass_sum_ * share;
+  }
   result_.rel_error_p99 = percentile(std::move(errors_), 0.99);
   const double per_step = 1.0 / (static_cast<double>(trace_.n_layers) * trace_.n_heads);
   double attended = 0;

@@ -36,7 +36,7 @@ class ReplaySummary {
   ReplayMethod result_;
   std::vector<ReplayStep> steps_;
   std::vector<float> errors_;
-  double cosine_sum_ = 0, mass_sum_ = 0, error_sum_ = 0;
+  double cosine_sum_ = 0, mass_sum_ = 0, best_mass_sum_ = 0, error_sum_ = 0;
   std::int64_t samples_ = 0;
   std::int64_t kv_bytes_after_prefill_ = 0;
   MeasuredLaw law_;

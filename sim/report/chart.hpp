@@ -133,4 +133,16 @@ struct BarChart {
 };
 [[nodiscard]] Figure draw(const BarChart& chart);
 
+/// A value for each pair of two keys, as a colour with its number in it. Cells are of one size,
+/// whatever the keys' values.
+struct HeatMap {
+  std::string name{}, title{};
+  std::string x_label{}, y_label{}, z_label{};
+  std::string x_column{}, y_column{}, z_column{};            // of the CSV, with unit
+  double z_unit = 1;                                         // the CSV's unit in one of the scale's
+  std::vector<std::string> x_values{}, y_values{};           // what ticks say, in order
+  std::vector<std::vector<std::optional<double>>> values{};  // [y][x]; absent: a blank cell
+};
+[[nodiscard]] Figure draw(const HeatMap& map);
+
 }  // namespace kvsim

@@ -64,16 +64,20 @@ std::string points_csv(const RunReport& report) {
   }
   constexpr std::array kOom{"step", "tokens", "phase", "requested", "free"};
   std::string out = "point";
-  for (const std::string& column : columns) out += "," + csv_field(column);
+  for (const std::string& column : columns) out.append(",").append(csv_field(column));
   out += ",oom_step,oom_tokens,oom_phase,oom_requested_bytes,oom_free_bytes\n";
   for (std::size_t i = 0; i < points.size(); ++i) {
     out += fmt::format("{}", i);
     for (const std::string& column : columns) {
       const auto found = points[i].find(column);
-      out += "," + (found == points[i].end() ? std::string{} : value_field(*found));
+      out += ',';
+      if (found != points[i].end()) out += value_field(*found);
     }
     const ordered_json& oom = points[i].at("oom");
-    for (const char* key : kOom) out += "," + (oom.is_null() ? "" : value_field(oom.at(key)));
+    for (const char* key : kOom) {
+      out += ',';
+      if (!oom.is_null()) out += value_field(oom.at(key));
+    }
     out += "\n";
   }
   return out;
@@ -196,17 +200,18 @@ std::string replay_methods_csv(const ReplayResult& replay) {
       "method,budget,budget_reached,bytes_held_final,bytes_full_final,side_bytes_final,"
       "host_bytes_final,bytes_read_total,bytes_full_read_total,link_bytes_total,"
       "entries_read_share,rel_error_mean,rel_error_p99,cosine_mean,retained_mass_mean,"
-      "oracle_mass_gap,oracle_error_ratio\n";
+      "best_mass_mean,oracle_mass_gap,oracle_error_ratio\n";
   for (const ReplayMethod& m : replay.methods) {
     const OracleGap gap = oracle_gap(replay, m);
-    out += fmt::format(
-        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_field(m.name),
-        optional_number(m.budget), optional_number(m.budget_reached), m.bytes_held_final,
-        m.bytes_full_final, m.side_bytes_final, m.host_bytes_final, csv_number(m.bytes_read_total),
-        csv_number(m.bytes_full_read_total), csv_number(m.link_bytes_total),
-        csv_number(m.entries_read_share), csv_number(m.rel_error_mean), csv_number(m.rel_error_p99),
-        csv_number(m.cosine_mean), optional_number(m.retained_mass_mean), optional_number(gap.mass),
-        optional_number(gap.error_ratio));
+    out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_field(m.name),
+                       optional_number(m.budget), optional_number(m.budget_reached),
+                       m.bytes_held_final, m.bytes_full_final, m.side_bytes_final,
+                       m.host_bytes_final, csv_number(m.bytes_read_total),
+                       csv_number(m.bytes_full_read_total), csv_number(m.link_bytes_total),
+                       csv_number(m.entries_read_share), csv_number(m.rel_error_mean),
+                       csv_number(m.rel_error_p99), csv_number(m.cosine_mean),
+                       optional_number(m.retained_mass_mean), optional_number(m.best_mass_mean),
+                       optional_number(gap.mass), optional_number(gap.error_ratio));
   }
   return out;
 }

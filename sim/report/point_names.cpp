@@ -48,7 +48,8 @@ std::string key_text(const std::string& key, const ordered_json& value) {
   if (value.is_object() && !value.contains("name")) {
     std::string out;
     for (const auto& item : value.items()) {
-      out += (out.empty() ? "" : " ") + key_text(item.key(), item.value());
+      if (!out.empty()) out += ' ';
+      out += key_text(item.key(), item.value());
     }
     return out;
   }
@@ -196,7 +197,7 @@ std::vector<PointGroup> point_groups(const Scenario& scenario,
     groups[g].heading = describe(own);
     std::string plain = label_of(identity[g], differing);
     std::erase(plain, ',');
-    groups[g].suffix = "_" + slug(plain);
+    groups[g].suffix = fmt::format("_{}", slug(plain));
     for (int n = 2; !taken.insert(groups[g].suffix).second; ++n) {
       groups[g].suffix = fmt::format("_{}-{}", slug(plain), n);
     }

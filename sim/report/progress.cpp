@@ -86,15 +86,15 @@ void Progress::update(double fraction) {
   const double elapsed = std::chrono::duration<double>(now - started_).count();
   // One column stays free, so that no terminal wraps the line.
   const std::size_t width = std::max<std::size_t>(terminal_width(descriptor_), 10) - 1;
-  put(descriptor_,
-      "\r" + progress_line(what_, fraction, elapsed, total_, unit_, width, colour_) + "\x1b[K");
+  put(descriptor_, fmt::format("\r{}\x1b[K", progress_line(what_, fraction, elapsed, total_, unit_,
+                                                           width, colour_)));
 }
 
 void Progress::finish() {
   const std::lock_guard lock{mutex_};
   if (on_ && drawn_) {
     put(descriptor_,
-        plain_ ? "\r" + std::string(terminal_width(descriptor_) - 1, ' ') + "\r" : "\r\x1b[K");
+        plain_ ? fmt::format("\r{:{}}\r", "", terminal_width(descriptor_) - 1) : "\r\x1b[K");
   }
   on_ = false;
 }

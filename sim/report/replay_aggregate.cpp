@@ -169,7 +169,8 @@ std::string aggregate_columns() {
 std::string aggregate_fields(const AggregateRow& row) {
   std::string out = fmt::format(",{}", row.traces.size());
   const auto put = [&out](const std::optional<double>& x) {
-    out += "," + (x ? csv_number(*x) : std::string{});
+    out += ',';
+    if (x) out += csv_number(*x);
   };
   for (const std::optional<Spread>& each :
        {std::optional{row.rel_error}, std::optional{row.cosine}, row.retained_mass,

@@ -183,8 +183,8 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
 std::string means_text(const ReplaySweep& sweep, const std::vector<SweepMean>& means,
                        std::size_t width) {
   if (sweep.jobs.size() < 2 || means.empty()) return "";
-  std::string out =
-      "\n" + lines(fmt::format("Means over the {} traces.", sweep.jobs.size()), width);
+  std::string out = "\n";
+  out += lines(fmt::format("Means over the {} traces.", sweep.jobs.size()), width);
   out += sweep_means_table(sweep, means, width);
   for (const std::size_t m : best_means(sweep, means)) {
     const AggregateRow& row = means[m].over;
@@ -272,7 +272,7 @@ ordered_json sweep_document(const ReplaySweep& sweep) {
 
 std::string sweep_csv(const ReplaySweep& sweep) {
   std::string out = "trace,method,budget";
-  for (const SweepAxis& axis : sweep.axes) out += "," + csv_field(axis.name);
+  for (const SweepAxis& axis : sweep.axes) out.append(",").append(csv_field(axis.name));
   out += ",budget_reached,entries_held_final,bytes_held_final,bytes_full_final";
   out += ",bytes_read_total,rel_error_mean,rel_error_p99,cosine_mean,retained_mass_mean\n";
   const auto or_empty = [](const std::optional<double>& x) {
@@ -284,7 +284,8 @@ std::string sweep_csv(const ReplaySweep& sweep) {
       out += fmt::format("{},{},{}", csv_field(job.result.trace), csv_field(method.name),
                          or_empty(method.budget));
       for (const auto& value : sweep.cells[job.ran[m]].values) {
-        out += "," + (value ? csv_field(to_text(*value)) : std::string{});
+        out += ',';
+        if (value) out += csv_field(to_text(*value));
       }
       out += fmt::format(",{},{},{},{},{},{},{},{},{}\n", or_empty(method.budget_reached),
                          method.entries_held_final, method.bytes_held_final,
@@ -323,7 +324,7 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
     }
   }
   const ordered_json document = sweep_document(sweep);
-  if (!document.at("best").empty()) out += "\n" + best_lines(sweep, document, width);
+  if (!document.at("best").empty()) out.append("\n").append(best_lines(sweep, document, width));
   out += means_text(sweep, sweep_means(sweep), width);
   if (written != nullptr) {
     out += fmt::format("\nresults  {}/result.json\n", clean_text(written->folder.string()));

@@ -67,6 +67,19 @@ void put_predicted(ordered_json& point, const std::string& name, ordered_json va
   point[name + "_high"] = interval ? ordered_json(interval->high.count()) : ordered_json(nullptr);
 }
 
+void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
+  const auto put = [&](const char* name, const auto& value) {
+    point[name] = value ? ordered_json(*value) : ordered_json(nullptr);
+  };
+  const FitRange fit = range.value_or(FitRange{});
+  put("largest_batch", range ? std::optional{fit.batch} : std::nullopt);
+  put("largest_batch_low", fit.batch_low);
+  put("largest_batch_high", fit.batch_high);
+  put("fewest_gpus", fit.gpus);
+  put("fewest_gpus_low", fit.gpus_low);
+  put("fewest_gpus_high", fit.gpus_high);
+}
+
 ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
   ordered_json out = ordered_json::array();
   for (const ExplainedStep& step : steps) {
@@ -171,6 +184,7 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
   put_predicted(out, "decode_s", seconds_or_null(result.decode_time), decode);
   out["oom_tokens_low"] = at && at->oom_low ? ordered_json(*at->oom_low) : ordered_json(nullptr);
   out["oom_tokens_high"] = at && at->oom_high ? ordered_json(*at->oom_high) : ordered_json(nullptr);
+  put_fit_range(out, result.fit_range);
   out["interval_basis"] = nullptr;
   if (at) out["interval_basis"] = {{"time", at->time_basis}, {"memory", at->memory_basis}};
   out["oom"] = oom_json(result.oom);
@@ -352,6 +366,7 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace,
                       {"rel_error_p99", number_or_null(method.rel_error_p99)},
                       {"cosine_mean", number_or_null(method.cosine_mean)},
                       {"retained_mass_mean", number_or_null(method.retained_mass_mean)},
+                      {"best_mass_mean", number_or_null(method.best_mass_mean)},
                       {"oracle_mass_gap", number_or_null(gap.mass)},
                       {"oracle_error_ratio", number_or_null(gap.error_ratio)},
                       {"closed_form_bytes_final", nullptr}};

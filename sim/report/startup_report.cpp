@@ -43,7 +43,7 @@ std::string startup_text(const EngineStartup& s, std::size_t width) {
   table.add_row({"activation peak", gib(s.activation)});
   table.add_row({"KV cache", gib(s.kv_cache)});
   table.add_row({"CUDA graphs, beyond these", gib(s.graphs)});
-  std::string out = "\n" + table.str(width);
+  std::string out = fmt::format("\n{}", table.str(width));
   out += fmt::format("GPU KV cache size: {} tokens ({} blocks)\n", with_commas(s.tokens),
                      with_commas(s.blocks));
   if (s.missing > Bytes{}) {

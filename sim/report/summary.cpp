@@ -240,6 +240,27 @@ std::string oom_range(const StaticResult& r) {
                      at.oom_high ? with_commas(*at.oom_high) : "none");
 }
 
+/// "40 (37 to 44)"; "8 or more" where the search ended there, "-" where nothing was searched.
+std::string batch_range(const std::optional<FitRange>& fit) {
+  if (!fit) return "-";
+  const auto count = [](std::int64_t n) {
+    return fmt::format("{}{}", with_commas(n), n == FitRange::kMostBatch ? "+" : "");
+  };
+  if (!fit->batch_low || !fit->batch_high) return count(fit->batch);
+  return fmt::format("{} ({} to {})", count(fit->batch), count(*fit->batch_low),
+                     count(*fit->batch_high));
+}
+std::string gpu_range(const std::optional<FitRange>& fit) {
+  if (!fit) return "-";
+  const auto count = [](const std::optional<std::int32_t>& n) {
+    return n ? fmt::format("{}", *n) : fmt::format(">{}", FitRange::kMostGpus);
+  };
+  const bool one_answer = fit->gpus == fit->gpus_low && fit->gpus == fit->gpus_high;
+  if (one_answer || !fit->batch_low) return count(fit->gpus);
+  return fmt::format("{} ({} to {})", count(fit->gpus), count(fit->gpus_low),
+                     count(fit->gpus_high));
+}
+
 /// Where 90 % of cases lie about the figures, and what says so; empty where no point has one or
 /// there are too many points to read.
 std::string intervals_block(const RunReport& report, std::size_t width) {
@@ -256,7 +277,9 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
                {"peak", kRight, "GiB"},
                {"TTFT", kRight, "s"},
                {"step", kRight, "ms"},
-               {"OOM at", kRight, "tokens"}}};
+               {"OOM at", kRight, "tokens"},
+               {"most", kRight, "batch"},
+               {"fewest", kRight, "GPUs"}}};
   std::vector<std::string> bases;
   for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
     table.add_section(group.heading);
@@ -268,7 +291,7 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
           static_cast<double>(report.scenario->points[group.points[k]].spec.output_tokens);
       table.add_row({indent + group.labels[k], range(r.intervals->peak, 1 / kGiB),
                      range(r.intervals->prefill), range(r.intervals->decode, 1e3 / steps),
-                     oom_range(r)});
+                     oom_range(r), batch_range(r.fit_range), gpu_range(r.fit_range)});
       for (const std::string& basis :
            {"times: " + r.intervals->time_basis, "memory: " + r.intervals->memory_basis}) {
         if (std::find(bases.begin(), bases.end(), basis) == bases.end()) bases.push_back(basis);

@@ -64,12 +64,13 @@ ordered_json sweep_means_json(const ReplaySweep& sweep, const std::vector<SweepM
 
 std::string sweep_means_csv(const ReplaySweep& sweep) {
   std::string out = "method,budget";
-  for (const SweepAxis& axis : sweep.axes) out += "," + csv_field(axis.name);
+  for (const SweepAxis& axis : sweep.axes) out.append(",").append(csv_field(axis.name));
   out += aggregate_columns() + "\n";
   for (const auto& [cell, row] : sweep_means(sweep)) {
     out += fmt::format("{},{}", csv_field(row.name), row.budget ? csv_number(*row.budget) : "");
     for (const auto& value : sweep.cells[cell].values) {
-      out += "," + (value ? csv_field(to_text(*value)) : std::string{});
+      out += ',';
+      if (value) out += csv_field(to_text(*value));
     }
     out += aggregate_fields(row) + "\n";
   }

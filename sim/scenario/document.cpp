@@ -58,6 +58,21 @@ void rebase_keys(json& keys, const fs::path& folder) {
   if (keys.contains("calibration")) rebase_calibration(keys["calibration"], folder);
 }
 
+/// Paths among the values that a sweep gives to the keys above.
+void rebase_sweep(json& sweep, const fs::path& folder) {
+  if (!sweep.is_object() || !sweep.contains("axes") || !sweep["axes"].is_array()) return;
+  for (json& axis : sweep["axes"]) {
+    if (!axis.is_object() || !axis.contains("key") || !axis.contains("values")) continue;
+    json& values = axis["values"];
+    if (axis["key"] == "/model") rebase_model(values, folder);
+    if (axis["key"] == "/method") rebase_method(values, folder);
+    if (axis["key"] == "/calibration") rebase_calibration(values, folder);
+    if (axis["key"] == "/method/measured_on" && values.is_array()) {
+      for (json& item : values) rebase_path(item, folder);
+    }
+  }
+}
+
 /// Paths in `document`, which start at `folder`, as seen from where `folder` starts.
 void rebase(json& document, const fs::path& folder) {
   if (folder.empty()) return;
@@ -65,6 +80,7 @@ void rebase(json& document, const fs::path& folder) {
   if (document.contains("points") && document["points"].is_array()) {
     for (json& point : document["points"]) rebase_keys(point, folder);
   }
+  if (document.contains("sweep")) rebase_sweep(document["sweep"], folder);
   if (document.contains("replay") && document["replay"].is_object() &&
       document["replay"].contains("trace")) {
     rebase_path(document["replay"]["trace"], folder);
@@ -128,9 +144,17 @@ class Loader {
   std::vector<fs::path> chain_;
 };
 
-std::vector<std::string> pointer_tokens(const std::string& pointer) {
+std::string_view kind_of(const json& value) {
+  if (value.is_string()) return "a string";
+  if (value.is_boolean()) return "true or false";
+  return "a number";
+}
+
+}  // namespace
+
+std::vector<std::string> pointer_tokens(const std::string& pointer, std::string_view place) {
   const auto refuse = [&](std::string_view why) {
-    throw InputError{fmt::format("--set {}: {}", pointer, why)};
+    throw InputError{fmt::format("{}: {}", place, why)};
   };
   if (pointer.empty() || pointer.front() != '/') {
     refuse("expected a JSON pointer that starts with \"/\", such as /batch");
@@ -152,28 +176,18 @@ std::vector<std::string> pointer_tokens(const std::string& pointer) {
   return tokens;
 }
 
-/// The value as JSON, or as the plain word it is.
-json override_value(const Override& change) {
-  const std::string place = "--set " + change.pointer;
-  if (!json::accept(change.value)) {
+json json_or_word(const std::string& text, const std::string& place) {
+  if (!json::accept(text)) {
     // A broken list or object is a slip, not a word.
-    const auto first = change.value.find_first_not_of(" \t");
+    const auto first = text.find_first_not_of(" \t");
     if (first != std::string::npos &&
-        std::string_view{"[{\""}.find(change.value[first]) != std::string_view::npos) {
-      return Field::parse(change.value, place).raw();  // throws with line and column
+        std::string_view{"[{\""}.find(text[first]) != std::string_view::npos) {
+      return Field::parse(text, place).raw();  // throws with line and column
     }
-    return change.value;
+    return text;
   }
-  return Field::parse(change.value, place).raw();
+  return Field::parse(text, place).raw();
 }
-
-std::string_view kind_of(const json& value) {
-  if (value.is_string()) return "a string";
-  if (value.is_boolean()) return "true or false";
-  return "a number";
-}
-
-}  // namespace
 
 json merged(json base, const json& overlay) {
   if (!base.is_object() || !overlay.is_object()) return overlay;
@@ -194,13 +208,18 @@ json merged_document(const fs::path& file, const std::function<void(const Field&
 }
 
 void apply_override(json& document, const Override& change) {
-  const std::vector<std::string> tokens = pointer_tokens(change.pointer);
+  const std::string place = "--set " + change.pointer;
+  set_value(document, change.pointer, json_or_word(change.value, place), place);
+}
+
+void set_value(json& document, const std::string& pointer, json value, std::string_view place) {
+  const std::vector<std::string> tokens = pointer_tokens(pointer, place);
   json* at = &document;
   std::string walked;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const std::string& token = tokens[i];
     const auto refuse = [&](std::string_view why) {
-      throw InputError{fmt::format("--set {}: {}", change.pointer, why)};
+      throw InputError{fmt::format("{}: {}", place, why)};
     };
     if (at->is_null()) *at = json::object();
     if (at->is_object()) {
@@ -228,7 +247,7 @@ void apply_override(json& document, const Override& change) {
     }
     walked += "/" + token;
   }
-  *at = override_value(change);
+  *at = std::move(value);
 }
 
 std::string fingerprint(std::string_view text) {

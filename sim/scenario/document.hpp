@@ -28,6 +28,20 @@ namespace kvsim {
 /// ("-"). Errors: InputError that names the pointer and what stands in its way.
 void apply_override(nlohmann::json& document, const Override& change);
 
+/// Sets what `pointer` (RFC 6901) names to `value`, as apply_override does. `place` begins every
+/// complaint: "--set /batch".
+void set_value(nlohmann::json& document, const std::string& pointer, nlohmann::json value,
+               std::string_view place);
+
+/// The tokens of a JSON pointer. Errors: InputError, beginning with `place`, if it is none, is
+/// empty, or ends in an empty key.
+[[nodiscard]] std::vector<std::string> pointer_tokens(const std::string& pointer,
+                                                      std::string_view place);
+
+/// `text` as JSON, or as the plain word it is. Errors: InputError, beginning with `place`, if it
+/// begins as a list, an object or a quoted text and is none.
+[[nodiscard]] nlohmann::json json_or_word(const std::string& text, const std::string& place);
+
 /// FNV-1a of 64 bits over `text`, 16 hexadecimal digits.
 [[nodiscard]] std::string fingerprint(std::string_view text);
 

@@ -58,6 +58,7 @@ constexpr std::array kScenarioKeys{
     ScenarioKey{"points", "list of objects", "", "one, of the keys above",
                 "groups of points: each takes the keys above and overrides some"},
     ScenarioKey{"replay", "object", "", "none", "an attention trace to run through methods"},
+    ScenarioKey{"sweep", "object", "", "none", "many runs, each with other values of some keys"},
     ScenarioKey{"published", "list of objects", "", "none",
                 "figures from the literature to stand beside the predicted ones"},
     ScenarioKey{"figures", "false, or list of names", "", "all that apply",
@@ -118,6 +119,27 @@ constexpr std::array kReplayKeys{
     ScenarioKey{"per_step", "boolean", "", "true", "keep the series over decode steps"},
     ScenarioKey{"per_head", "boolean", "", "false", "keep the means of every head"},
 };
+constexpr std::array kSweepKeys{
+    ScenarioKey{"mode", "grid or random", "", "grid",
+                "every combination of the axes' values, or samples drawn from them"},
+    ScenarioKey{"samples", "integer", "1 to 250000", "required where random",
+                "how many combinations are drawn"},
+    ScenarioKey{"seed", "integer", "0 to 9007199254740991", "the scenario's", "seed of the draws"},
+    ScenarioKey{"skip_impossible", "boolean", "", "false",
+                "list combinations that cannot be, with the reason, instead of refusing the sweep"},
+    ScenarioKey{"axes", "list of objects", "", "the keys given as lists", "what is varied"},
+};
+constexpr std::array kAxisKeys{
+    ScenarioKey{"key", "JSON pointer", "", "required", "the key that is varied: /method/budget"},
+    ScenarioKey{"values", "list", "", "this or a range", "its values"},
+    ScenarioKey{"low", "number", "", "with high", "the least value of a range"},
+    ScenarioKey{"high", "number", "", "with low", "the greatest"},
+    ScenarioKey{"scale", "linear or log", "", "linear", "how a range is divided or drawn from"},
+    ScenarioKey{"integer", "boolean", "", "false", "whole numbers alone"},
+    ScenarioKey{"steps", "integer", "2 to 100000", "required in a grid",
+                "values of a range, both ends among them"},
+    ScenarioKey{"unit", "text", "", "none", "what stands behind each number of a range: GiB"},
+};
 constexpr std::array kPublishedKeys{
     ScenarioKey{"where", "object", "", "required where there are several points",
                 "keys and values that pick one point"},
@@ -145,6 +167,7 @@ constexpr std::array kObjects{
     ScenarioObject{"model", kModelKeys},       ScenarioObject{"method", kMethodKeys},
     ScenarioObject{"memory", kMemoryKeys},     ScenarioObject{"engine", kEngineKeys},
     ScenarioObject{"replay", kReplayKeys},     ScenarioObject{"published", kPublishedKeys},
+    ScenarioObject{"sweep", kSweepKeys},       ScenarioObject{"axis", kAxisKeys},
     ScenarioObject{"where", kWhereKeys},
 };
 

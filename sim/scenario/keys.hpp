@@ -54,6 +54,11 @@ inline constexpr std::int64_t kMostTokens = 1 << 24;
 inline constexpr std::int64_t kMostBatch = 1 << 20;
 inline constexpr std::int64_t kMostGpus = 1 << 16;
 inline constexpr std::size_t kMostPoints = 100'000;
+inline constexpr std::int64_t kMostSweepPoints = 250'000;
+inline constexpr std::int64_t kMostAxisValues = 100'000;
+inline constexpr std::size_t kMostAxes = 32;
+inline constexpr std::int64_t kLargestSeed =
+    (std::int64_t{1} << 53) - 1;  // exact in every JSON reader
 inline constexpr std::size_t kDeepestExtends = 32;
 
 }  // namespace kvsim

@@ -12,6 +12,7 @@
 #include "sim/scenario/method_field.hpp"
 #include "sim/scenario/points.hpp"
 #include "sim/scenario/published.hpp"
+#include "sim/scenario/sweep_field.hpp"
 
 namespace kvsim {
 namespace {
@@ -19,8 +20,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-constexpr std::int64_t kLargestSeed = (std::int64_t{1} << 53) - 1;  // exact in every JSON reader
 
 std::string text_or(const Field& scenario, std::string_view key, std::string fallback) {
   const auto field = scenario.find(key);
@@ -85,6 +84,7 @@ void check_form(const Field& file, const fs::path& folder) {
       if (const auto flag = replay->find(key)) (void)flag->boolean();
     }
   }
+  if (const auto sweep = file.find("sweep")) (void)read_sweep(*sweep);
   if (const auto published = file.find("published")) {
     for (const Field& entry : published->items()) check_published(entry);
   }
@@ -143,15 +143,29 @@ ordered_json echo_of(const json& document) {
 
 }  // namespace
 
-Scenario read_scenario(const fs::path& file, const std::vector<Override>& overrides) {
-  const fs::path folder = file.parent_path();
+json scenario_document(const fs::path& file, const std::vector<Override>& overrides) {
   json document = merged_document(
       file, [](const Field& one) { check_form(one, fs::path{one.file()}.parent_path()); });
   for (const Override& change : overrides) apply_override(document, change);
+  return document;
+}
+
+void check_scenario_form(const json& document, const fs::path& file, const std::string& place) {
+  check_form(Field::wrap(document, place), file.parent_path());
+}
+
+Scenario read_scenario(const fs::path& file, const std::vector<Override>& overrides) {
+  const json document = scenario_document(file, overrides);
   const std::string place =
       file.lexically_normal().string() + (overrides.empty() ? "" : " (after --set)");
+  return scenario_of(document, file, place, !overrides.empty());
+}
+
+Scenario scenario_of(const json& document, const fs::path& file, const std::string& place,
+                     bool changed) {
+  const fs::path folder = file.parent_path();
   const Field root = Field::wrap(document, place);
-  if (!overrides.empty()) check_form(root, folder);
+  if (changed) check_form(root, folder);
 
   Scenario scenario;
   scenario.name = file.stem().string();
@@ -169,7 +183,7 @@ Scenario read_scenario(const fs::path& file, const std::vector<Override>& overri
   if (const auto replay = root.find("replay")) {
     scenario.replay = read_replay(*replay, folder, scenario.points);
   }
-  read_all_published(root, !overrides.empty(), scenario);
+  read_all_published(root, changed, scenario);
   if (const auto figures = root.find("figures")) scenario.figures = read_figures(*figures);
   scenario.echo = echo_of(document);
   scenario.hash = fingerprint(json(scenario.echo).dump());

@@ -10,6 +10,7 @@
 #include "models/units/check.hpp"
 #include "sim/serve/allocation_run.hpp"
 #include "sim/serve/static_state.hpp"
+#include "sim/serve/time_residual.hpp"
 #include "sim/serve/walk.hpp"
 
 // What a static run says of itself once it has run: peaks by owner, refusals, times term by term.
@@ -74,9 +75,15 @@ void StaticRun::find_intervals() {
   RunIntervals out;
   const std::int64_t prompt = spec_.prompt_tokens;
   std::vector<Step> prefill, decode;
+  const TimeResidual system = time_residual(stack_);
+  const auto whole_run = [&](Seconds time, const std::vector<Step>& some) {
+    auto interval = sum_interval(time, some, roofline_);
+    if (interval) interval = at_least(*interval, time, system);
+    return interval;
+  };
   if (result_.prefill_time) {
     prefill.push_back(prefill_step(in_, prompt, layer_score_rows_));
-    out.prefill = sum_interval(*result_.prefill_time, prefill, roofline_);
+    out.prefill = whole_run(*result_.prefill_time, prefill);
   }
   if (result_.decode_time && spec_.output_tokens > 0) {
     // The first, the middle and the last: in between, errors change as the cache grows.
@@ -85,10 +92,11 @@ void StaticRun::find_intervals() {
     for (const std::int64_t number : numbers) {
       decode.push_back(decode_step(in_, prompt, prompt + number));
     }
-    out.decode = sum_interval(*result_.decode_time, decode, roofline_);
+    out.decode = whole_run(*result_.decode_time, decode);
   }
   prefill.insert(prefill.end(), decode.begin(), decode.end());
   out.time_basis = time_basis(prefill, roofline_, stack_);
+  if (out.prefill) out.time_basis = fmt::format("{}; {}", system.basis, out.time_basis);
   if (const auto residual = memory_residual(stack_); residual && result_.oom) {
     out.memory_basis = residual->basis;  // how high it stood before the refusal is the GPU's doing
   } else if (residual) {

@@ -441,15 +441,17 @@ std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryRe
 
 namespace {
 
+Bytes without_cache(const StaticResult& result) {
+  if (!result.startup) return result.peak_hbm;
+  const EngineStartup& start = *result.startup;
+  return start.weights + start.non_torch + start.activation;
+}
+
 void find_oom_range(const StaticSpec& spec, StaticResult& result) {
   const auto residual = memory_residual(*spec.stack);
   if (!residual) return;
   RunIntervals& intervals = *result.intervals;
-  Bytes not_cache = result.peak_hbm;
-  if (result.startup) {
-    const EngineStartup& start = *result.startup;
-    not_cache = start.weights + start.non_torch + start.activation;
-  }
+  const Bytes not_cache = without_cache(result);
   // What fits with room for the whole interval needs no second run.
   const bool roomy =
       intervals.peak && !residual->without_cache && intervals.peak->high <= result.usable_hbm;
@@ -471,6 +473,9 @@ StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
   KVSIM_CHECK(options.max_samples >= 3, "a timeline of {} samples", options.max_samples);
   StaticResult result = StaticRun{spec, options}.run();
   if (options.intervals) find_oom_range(spec, result);
+  if (options.fit_range) {
+    result.fit_range = fit_range(spec, memory_residual(*spec.stack), without_cache(result));
+  }
   return result;
 }
 

@@ -17,6 +17,7 @@
 #include "sim/memory/hbm.hpp"
 #include "sim/memory/step_allocations.hpp"
 #include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/fit_range.hpp"
 #include "sim/serve/intervals.hpp"
 #include "sim/serve/peak_terms.hpp"
 #include "sim/serve/time_terms.hpp"
@@ -91,6 +92,7 @@ struct StaticResult {
   std::vector<ExplainedStep> explained;
   double flops = 0, bytes_moved = 0;      // whole run, up to the OOM
   std::optional<RunIntervals> intervals;  // where asked for
+  std::optional<FitRange> fit_range;      // where asked for
   // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is
   // above knows of neither.
   std::optional<AllocationReport> allocator;
@@ -104,6 +106,7 @@ struct StaticOptions {
   std::size_t max_samples = 512;  // of the timeline; at least 3
   bool time_terms = false;        // costs more than the run of a short point itself
   bool intervals = false;         // likewise; of a run near the end of memory, as two more runs
+  bool fit_range = false;         // the largest batch and the fewest GPUs: some ms
 };
 
 /// Runs it. Pure: same spec, same result. Errors: ContractError on sizes below 1; InputError where

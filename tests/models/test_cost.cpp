@@ -372,7 +372,7 @@ TEST_CASE("concatenation: one layer's longer keys beside the old ones, then its 
   CHECK(peak.by_owner[static_cast<std::size_t>(Owner::kConcatCopy)] == row * 5001);
 }
 
-TEST_CASE("a full ring neither grows nor copies; a gather writes one layer anew") {
+TEST_CASE("a full ring neither grows nor copies, a gather writes one layer anew") {
   const Setup setup{llama31_8b(), {}};
   const Bytes row{8 * 128 * 2};
   for (const char* stack : {"ideal", "hf-flash"}) {

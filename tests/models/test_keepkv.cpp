@@ -113,7 +113,7 @@ TEST_CASE("K2: merging an entry with its double changes nothing for any later qu
   }
 }
 
-TEST_CASE("K3 K4: numerators in order; without votes a merged entry sags") {
+TEST_CASE("K3 K4: numerators in order, without votes a merged entry sags") {
   test::Normal normal{5};
   for (int trial = 0; trial < 500; ++trial) {
     ZipCase each{normal, 16, 5, 0.0};

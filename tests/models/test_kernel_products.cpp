@@ -196,7 +196,7 @@ TEST_CASE("experts by hand: the weights of those visited, and the arithmetic of 
   CHECK(time(moe_form(), call, "bf16", "H100-80GB-SXM", c) == rel(rows, 0.1));
 }
 
-TEST_CASE("experts: more tokens never cost less; sharing divides; skew weighs on the busiest GPU") {
+TEST_CASE("experts: more tokens never cost less, sharing divides, skew weighs on the busiest GPU") {
   const Values c = coefficients(moe_form());
   for (std::string_view gpu : {"A100-80GB-SXM", "H200-141GB-SXM"}) {
     for (double skew : {0.0, 0.6, 1.0, 1.2, 2.0}) {

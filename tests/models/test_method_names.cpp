@@ -1,6 +1,8 @@
 // Names, compositions, parameters and budgets: what is taken, what is refused and in which words.
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -180,6 +182,39 @@ TEST_CASE("a parameter outside its range says which, the range and the range's s
   CHECK(complaint("h2o", kTen, {{"recent", 4.0}, {"tail", 3.0}}).find("given twice") !=
         std::string::npos);
   CHECK(complaint("zeromerge", kTen, {{"lambda", 0.9}}) == "none");  // the symbol is an alias
+}
+
+TEST_CASE("nonsense for any parameter of any method is refused with the range and its source") {
+  int refused = 0;
+  for (const MethodInfo& method : builtin_methods()) {
+    for (const ParamInfo& param : method.params) {
+      std::vector<ParamValue> nonsense;
+      if (std::holds_alternative<std::int64_t>(param.default_value)) {
+        nonsense = {std::string{"many"}, 0.5, static_cast<std::int64_t>(param.low) - 1,
+                    static_cast<std::int64_t>(param.high) + 1};
+      } else if (std::holds_alternative<double>(param.default_value)) {
+        nonsense = {std::string{"some"}, true, std::numeric_limits<double>::quiet_NaN()};
+        if (std::isfinite(param.low)) nonsense.emplace_back(param.low - 1);
+        if (std::isfinite(param.high)) nonsense.emplace_back(param.high * 2 + 1);
+      } else if (std::holds_alternative<bool>(param.default_value)) {
+        nonsense = {std::string{"perhaps"}, 0.5};
+      } else {
+        nonsense = {0.5, true};
+        if (!param.words.empty()) nonsense.emplace_back(std::string{"no-such-word"});
+      }
+      for (const ParamValue& value : nonsense) {
+        INFO(method.name, " ", param.name, "=", to_text(value));
+        const std::string said = complaint(method.name, std::nullopt, {{param.name, value}});
+        CHECK(said.find("\"" + method.name + "\"") != std::string::npos);
+        CHECK(said.find("parameter " + param.name + ": expected " + param.range) !=
+              std::string::npos);
+        CHECK(said.find(param.source) != std::string::npos);
+        CHECK(said.find("got " + to_text(value)) != std::string::npos);
+        ++refused;
+      }
+    }
+  }
+  CHECK(refused > 1000);
 }
 
 TEST_CASE("budgets that cannot be kept are refused with the numbers") {

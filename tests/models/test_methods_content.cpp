@@ -190,7 +190,7 @@ TEST_CASE("lagkv protects sinks and the last lag, and falls back to recency belo
   CHECK(recent == Ids{0, 1, 2, 3, 94, 95, 96, 97, 98, 99});
 }
 
-TEST_CASE("expected logits are those of a normal variable; sinks stay") {
+TEST_CASE("expected logits are those of a normal variable, sinks stay") {
   // Two queries of +-1 on the first channel before RoPE: mean 0, variance 1. A key of 3 has
   // E[exp(q k)] = exp(9 / 2), so the logit is 4.5; scale 0.5 makes it 9 / 8.
   const Rope rope{2, 10000, true};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <set>
 
@@ -17,6 +18,8 @@
 #include "tests/support/check.hpp"
 #include "tests/support/plain_learned.hpp"
 #include "traces/generate.hpp"
+#include "traces/safetensors.hpp"
+#include "traces/trace_writer.hpp"
 
 namespace kvsim {
 namespace {
@@ -45,9 +48,10 @@ Trace generated(std::int32_t heads, std::int32_t kv_heads, std::int64_t prompt,
   return trace;
 }
 
-Trace sample() {
-  return Trace::open(fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors");
+fs::path sample_path() {
+  return fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors";
 }
+Trace sample() { return Trace::open(sample_path()); }
 
 ReplayMethod run(const Trace& trace, const std::string& name, Params params = {},
                  std::optional<Budget> budget = {}) {
@@ -109,6 +113,67 @@ void check_repeat(const Trace& trace, bool plus, const std::string& level, doubl
         REQUIRE(kept.contains(i) == !cut.gone.contains({l, h, i}));
       }
     }
+    // Decoding drops nothing: after each step the layer has what its prompt left and what came.
+    const auto& series = got.layer_series[static_cast<std::size_t>(l)];
+    REQUIRE(std::ssize(series) == info.tokens - info.prompt_tokens);
+    std::int64_t left = all;
+    for (const auto& who : cut.gone) left -= std::get<0>(who) == l ? 1 : 0;
+    for (const ReplayStep& step : series) {
+      REQUIRE(step.entries_held == left + info.n_kv_heads * (step.tokens - info.prompt_tokens));
+    }
+  }
+}
+
+/// The shipped trace with its later half taken for a repeat of its first, and a made-up W_O:
+/// recorded vectors, whatever they were recorded for.
+Trace sample_as_repeat() {
+  const Safetensors file = Safetensors::open(sample_path());
+  auto metadata = file.metadata();
+  metadata["prompt_len"] = "255";
+  metadata["repeat_start"] = "257";
+  metadata["repeat_len"] = "254";
+  const TraceInfo info = Trace::open(sample_path()).info();
+  const auto columns = static_cast<std::int64_t>(info.n_heads * info.head_dim);
+  std::vector<TensorPlan> plan;
+  for (const auto& [name, entry] : file.tensors()) plan.push_back({name, entry.type, entry.shape});
+  for (std::int32_t l = 0; l < info.n_layers; ++l) {
+    plan.push_back({fmt::format("layers.{}.wo", l), TensorType::kF32, {info.d_model, columns}});
+  }
+  const fs::path path =
+      fs::path{KVSIM_TEST_SCRATCH} / fmt::format("as-repeat-{}.safetensors", ::getpid());
+  SafetensorsWriter writer{path, plan, metadata};
+  test::Normal normal{23};
+  for (const TensorPlan& tensor : plan) {
+    std::int64_t elements = 1;
+    for (const std::int64_t n : tensor.shape) elements *= n;
+    const TensorEntry* entry = file.find(tensor.name);
+    if (tensor.type == TensorType::kI32) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(elements));
+      std::memcpy(ids.data(), file.bytes(*entry).data(), file.bytes(*entry).size());
+      writer.write(std::span<const std::int32_t>{ids});
+      continue;
+    }
+    std::vector<float> values(static_cast<std::size_t>(elements));
+    if (entry != nullptr) {
+      file.read_floats(tensor.name, 0, values);
+    } else {
+      for (float& x : values) x = static_cast<float>(normal());
+    }
+    writer.write(std::span<const float>{values});
+  }
+  writer.finish();
+  Trace trace = Trace::open(path);
+  fs::remove(path);  // stays mapped
+  return trace;
+}
+
+TEST_CASE("KVzip and KVzip+ keep what a plain telling keeps of recorded vectors, at every step") {
+  const Trace trace = sample_as_repeat();
+  for (const bool plus : {false, true}) {
+    INFO("plus ", plus);
+    check_repeat(trace, plus, "pair", 0.7, 2048, 4);
+    check_repeat(trace, plus, "layerwise", 0.5, 100, 4);
+    check_repeat(trace, plus, "pair", 0.9, 31, 0);
   }
 }
 
@@ -385,7 +450,7 @@ TEST_CASE("DMS drops what its bits say, a window later") {
   }
 }
 
-TEST_CASE("DMC accumulates as a plain telling does; without accumulation it is the full cache") {
+TEST_CASE("DMC accumulates as a plain telling does, without accumulation it is the full cache") {
   for (const std::int64_t tokens : {1, 31, 257}) {
     for (const std::int64_t prompt : {std::int64_t{1}, (tokens + 1) / 2, tokens}) {
       for (const double share : {0.0, 0.4, 1.0}) {

@@ -69,8 +69,7 @@ TEST_CASE("d2o's merge is what a plain re-telling is, on made-up and recorded he
 /// D2O's gate over two heads, both sessions' and each head's own.
 struct RankRun {
   RankRun(const std::vector<HeadVectors>& heads, const char* gate)
-      : layer{.layer = 0, .n_layers = 1, .heads = heads},
-        method{make_method({"h2o+merge=cosine_ema", {{"gate", std::string{gate}}}, Budget{0, 24}},
+      : method{make_method({"h2o+merge=cosine_ema", {{"gate", std::string{gate}}}, Budget{0, 24}},
                            heads[0].prompt, {.recorded = Dtype::kFp32})},
         session{as_composed(*method),
                 {.layer = 0,
@@ -80,6 +79,7 @@ struct RankRun {
                  .scale = heads[0].scale},
                 heads},
         scores{heads, 0, layer} {
+    layer.heads = heads;
     session.learn(scores);
     session.prefill(scores, {.entries = 24});
   }

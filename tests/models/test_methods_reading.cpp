@@ -321,7 +321,7 @@ TEST_CASE("budget >= prompt and generated: readers are the full cache") {
   }
 }
 
-TEST_CASE("readers hold everything; what they read is counted") {
+TEST_CASE("readers hold everything, what they read is counted") {
   const Trace trace = Trace::open(kSample);
   const auto result = replay(trace,
                              {{"quest", {{"dense", std::int64_t{0}}}, Budget{0.2, 0}},

@@ -189,67 +189,6 @@ TEST_CASE("random and oracle-future hold what plain re-tellings hold on a real t
   CHECK(compared >= 150);
 }
 
-TEST_CASE("criticalkv weighs the values of a real trace by what they do to an output") {
-  // The recorded heads of a layer behind a made-up W_O: the sample has none.
-  const test::WholeTrace& whole = sample();
-  const std::int32_t d = whole.info.head_dim;
-  const std::int32_t width = whole.info.n_heads * d;
-  constexpr std::int32_t kModel = 12;
-  test::Normal normal{5};
-  std::vector<float> w(static_cast<std::size_t>(kModel * width));
-  for (float& x : w) x = static_cast<float>(normal());
-  int compared = 0;
-  for (const std::int32_t l : {0, 3, 5}) {
-    std::vector<test::OwnedHead> parts;
-    LayerVectors layer;
-    for (std::int32_t h = 0; h < whole.info.n_kv_heads; ++h) {
-      parts.push_back(stretch(l, h, 40, 150, 130));
-    }
-    for (const auto& part : parts) layer.heads.push_back(part.view);
-    layer.d_model = kModel;
-    layer.output_projection = w;
-    for (std::int32_t h = 0; h < whole.info.n_kv_heads; ++h) {
-      const HeadVectors& head = layer.heads[static_cast<std::size_t>(h)];
-      const auto method = settled("criticalkv", head, {{"window", std::int64_t{8}}}, Budget{0, 41});
-      PromptScores scores{{head}, h, layer};
-      CacheSession session{as_composed(*method),
-                           {.layer = l,
-                            .first_head = h,
-                            .group = head.group,
-                            .head_dim = d,
-                            .tokens = 150,
-                            .scale = head.scale},
-                           {head}};
-      session.learn(scores);
-      session.prefill(scores, {.entries = 41});
-      const auto base = test::plain_last_window(8, 7)(head, test::first_ids(130), 130);
-      bool clear = true;
-      const Ids early = test::plain_top(base, 20, clear);  // half of 41, cut off
-      test::Scores second;
-      for (const auto& [id, x] : base) {
-        double norms = 0;
-        for (std::int32_t j = h * head.group; j < (h + 1) * head.group; ++j) {
-          for (std::int32_t r = 0; r < kModel; ++r) {
-            double y = 0;
-            for (std::int32_t c = 0; c < d; ++c) {
-              y += static_cast<double>(w[static_cast<std::size_t>(r * width + j * d + c)]) *
-                   static_cast<double>(head.value(id)[static_cast<std::size_t>(c)]);
-            }
-            norms += std::abs(y);
-          }
-        }
-        second[id] = (x + 1e-4) * norms / head.group;
-      }
-      for (const auto id : early) second[id] = std::numeric_limits<double>::infinity();
-      const Ids want = test::plain_top(second, 41, clear);
-      if (!clear) continue;
-      ++compared;
-      REQUIRE(held(session) == std::set<std::int32_t>(want.begin(), want.end()));
-    }
-  }
-  CHECK(compared >= 4);
-}
-
 /// A session beside numbers of its tokens, the prompt in.
 struct Judged {
   Judged(const std::string& name, const Params& params, const HeadVectors& head,
@@ -377,69 +316,6 @@ TEST_CASE("r-kv and decoding hold what a plain re-telling holds after every step
             test::plain_knorm, 11, 29, false);
   }
   CHECK(stretches >= 6);  // of 8
-}
-
-TEST_CASE("pyramidinfer thins generated tokens of a real trace as a plain telling does") {
-  const test::WholeTrace& whole = sample();
-  const TraceInfo& info = whole.info;
-  ReplayOptions options;
-  options.kept_positions = true;
-  const ReplayMethod got =
-      replay(Trace::open(sample_path()), {{"pyramidinfer", {}, {}}}, options).methods.front();
-  const auto recent = param_integer(got.params, "recent_tokens");
-  const std::int64_t late = recent + 16;
-  REQUIRE(info.tokens - info.prompt_tokens > late + 16);  // thinned more than once
-  int compared = 0;
-  for (std::int32_t l = 0; l < info.n_layers; ++l) {
-    INFO("layer ", l);
-    std::set<std::int32_t> kept;
-    for (const auto& entry : got.kept[static_cast<std::size_t>(l)][0]) kept.insert(entry.front());
-    // What the prompt left is compared elsewhere; it does not change.
-    std::vector<std::int32_t> now;
-    for (const std::int32_t i : kept) {
-      if (i < info.prompt_tokens) now.push_back(i);
-    }
-    // 16 tokens leave 0.9 x 16 in the first layer, falling by a cosine to a tenth of that.
-    const double share = 0.9 * (std::cos(std::numbers::pi * l / info.n_layers) + 1) / 2 + 0.1;
-    const auto stay = std::max<std::int64_t>(static_cast<std::int64_t>(16 * 0.9 * share), 1);
-    std::vector<std::map<std::int32_t, double>> rows;
-    bool clear = true;
-    for (auto t = static_cast<std::int32_t>(info.prompt_tokens); t < info.tokens; ++t) {
-      now.push_back(t);
-      std::map<std::int32_t, double> row;
-      for (std::int32_t h = 0; h < info.n_kv_heads; ++h) {
-        const HeadVectors head = whole.head(l, h);
-        for (std::int32_t g = 0; g < head.group; ++g) {
-          const auto p = test::naive_attention(head, g, t, now);
-          for (std::size_t i = 0; i < now.size(); ++i) row[now[i]] += p[i] / info.n_heads;
-        }
-      }
-      rows.push_back(std::move(row));
-      const std::int64_t grown = t + 1 - info.prompt_tokens;
-      if (grown < late || (grown - late) % 16 != 0) continue;
-      // The 16 just before the recent ones, by the last rows, the youngest weighing 1.2.
-      std::vector<std::pair<double, std::int32_t>> ranked;
-      for (std::int64_t i = t + 1 - late; i < t + 1 - recent; ++i) {
-        double score = 0;
-        for (std::int64_t r = 0; r < recent; ++r) {
-          const auto& of = rows[rows.size() - static_cast<std::size_t>(recent - r)];
-          const auto found = of.find(static_cast<std::int32_t>(i));
-          if (found == of.end()) continue;
-          score +=
-              (1 + 0.2 * static_cast<double>(r) / static_cast<double>(recent - 1)) * found->second;
-        }
-        ranked.emplace_back(-score, static_cast<std::int32_t>(i));
-      }
-      std::sort(ranked.begin(), ranked.end());
-      const auto cut = static_cast<std::size_t>(stay);
-      clear = clear && ranked[cut].first - ranked[cut - 1].first > 1e-6;
-      for (std::size_t i = cut; i < ranked.size(); ++i) std::erase(now, ranked[i].second);
-    }
-    if (!clear) continue;
-    ++compared;
-    CHECK(kept == std::set<std::int32_t>(now.begin(), now.end()));
-  }
-  CHECK(compared >= 4);  // of 6
 }
 
 TEST_CASE("chunkpress and blockpress keep what plain re-tellings keep on a real trace") {
@@ -610,8 +486,9 @@ TEST_CASE("every selector of the catalogue is re-told on recorded attention") {
   const Told periodic{"test_methods_content_layers.cpp",
                       "on a real trace periodic compression and the oracle keep"};
   const Told repeat{"test_methods_learned.cpp",
-                    "KVzip and KVzip+ keep what a plain telling keeps of a trained model's"};
+                    "KVzip and KVzip+ keep what a plain telling keeps of recorded vectors"};
   const char* here = "test_methods_retold.cpp";
+  const char* layers = "test_methods_retold_layers.cpp";
   const Told judged{here, "kvzap and dms judge each token of a real trace once"};
   const Told drawn{here, "random and oracle-future hold what plain re-tellings hold"};
   const std::map<std::string, Told> told{
@@ -634,7 +511,7 @@ TEST_CASE("every selector of the catalogue is re-told on recorded attention") {
       {"lagkv", scorers},
       {"last-window", scorers},
       {"random", drawn},
-      {"critical", {here, "criticalkv weighs the values of a real trace"}},
+      {"critical", {layers, "criticalkv holds what a plain re-telling holds after every step"}},
       {"chunked", {"test_methods_content_layers.cpp", "ChunkKV keeps whole chunks"}},
       {"within-chunks", {here, "chunkpress and blockpress keep what plain re-tellings keep"}},
       {"block-wise", {here, "chunkpress and blockpress keep what plain re-tellings keep"}},
@@ -648,7 +525,8 @@ TEST_CASE("every selector of the catalogue is re-told on recorded attention") {
       {"kvzap", judged},
       {"dms", judged},
       {"dmc", {here, "dmc accumulates a real trace by its own channels"}},
-      {"pyramidinfer", {here, "pyramidinfer thins generated tokens of a real trace"}}};
+      {"pyramidinfer",
+       {layers, "pyramidinfer's layers hold what a plain telling holds after every step"}}};
   for (const AxisChoice& choice : axis_choices()) {
     if (choice.axis != "select") continue;
     INFO(choice.name);

@@ -270,7 +270,7 @@ TEST_CASE("bytes by hand") {
   CHECK(bytes("think", 100, 128) == 2 * 100 * 128 * 2 - 68 * 51 * 2 + 16);
 }
 
-TEST_CASE("KIVI against a plain telling at every step; what waits is exact") {
+TEST_CASE("KIVI against a plain telling at every step, what waits is exact") {
   for (const Size& size : kSizes) {
     for (const auto& [d, g, r] : {std::array{64, 32, 128}, std::array{16, 32, 32},
                                   std::array{8, 4, 12}, std::array{31, 40, 62}}) {

@@ -116,7 +116,7 @@ double distance(const Row& a, const Row& b) {
   return std::sqrt(sum);
 }
 
-TEST_CASE("M1 M2: the direction has norm 1 and stands between; degenerate rows") {
+TEST_CASE("M1 M2: the direction has norm 1 and stands between, degenerate rows") {
   test::Normal normal{3};
   for (const std::size_t h : {2U, 31U, 256U}) {
     for (const double t : {0.0, 0.3, 0.6, 1.0}) {
@@ -225,7 +225,7 @@ TEST_CASE("M3 M5 M6: what is retained is exact, t at its ends keeps one layer") 
   CHECK(run.layer_kv(0) > 40 * 2 * 2 * 16 * 2);
 }
 
-TEST_CASE("M4: identical layers are restored exactly; the attention is the full cache's") {
+TEST_CASE("M4: identical layers are restored exactly, the attention is the full cache's") {
   Pair pair{2, 2, 16, 60, 40};
   for (std::size_t h = 0; h < 2; ++h) {
     pair.owned[2 + h].keys = pair.owned[h].keys;
@@ -336,7 +336,7 @@ TEST_CASE("the published size: br(s+n)(3.1h + 2), 1.29 times, and Table D's rati
         rel(4.0 * 3.2 / 3.1, 5e-3));
 }
 
-TEST_CASE("a store of fewer bits rounds directions; norms stay the layers' own") {
+TEST_CASE("a store of fewer bits rounds directions, norms stay the layers' own") {
   const Pair pair{2, 2, 16, 200, 150};
   PairRun run{method_of("minicache+kivi-4", 150), pair};
   for (int t = 150; t < 200; ++t) run.session.step();

@@ -157,6 +157,7 @@ inline ReplayResult sample_replay() {
                                method.bytes_held_final / 6,
                                error,
                                1 - error * error / 2,
+                               {},
                                {}});
     }
     method.kept = {{{{0}, {1}, {7, 9}}, {{0}, {5}}}};

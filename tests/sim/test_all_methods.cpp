@@ -225,6 +225,29 @@ TEST_CASE("I2: a budget of all there is leaves every method that rounds nothing 
   });
 }
 
+TEST_CASE("no method retains more than the best choice of as many entries, anew at each step") {
+  on_traces([](const Trace& trace) {
+    for (const double budget : {0.1, 0.5}) {
+      const auto specs = able(trace.info(), Budget{budget, 0});
+      const auto result = replay(trace, specs, detailed(2));
+      for (const ReplayMethod& m : result.methods) {
+        INFO(m.name, " at ", budget);
+        REQUIRE(m.best_mass_mean.has_value() == m.retained_mass_mean.has_value());
+        if (!m.best_mass_mean) continue;
+        CHECK(*m.best_mass_mean <= 1.0);
+        CHECK(*m.retained_mass_mean <= *m.best_mass_mean + 1e-6);
+        for (const ReplayCell& head : m.heads) {
+          CHECK(*head.retained_mass_mean <= *head.best_mass_mean + 1e-6);
+        }
+        // The oracle is the best choice itself; whole caches leave nothing to choose.
+        if (m.name == "oracle-step" || m.name == "full") {
+          CHECK(*m.retained_mass_mean == doctest::Approx(*m.best_mass_mean).epsilon(1e-5));
+        }
+      }
+    }
+  });
+}
+
 /// The trace with its two KV heads, and what belongs to each, changed over: in every row of every
 /// tensor but the hidden states one half is one head's.
 fs::path with_heads_swapped(const fs::path& path) {

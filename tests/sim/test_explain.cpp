@@ -109,7 +109,7 @@ TEST_CASE("explain: the terms of every figure sum to it") {
   }
 }
 
-TEST_CASE("explain: points by number or label; what has no terms says why") {
+TEST_CASE("explain: points by number or label, what has no terms says why") {
   const fs::path folder = fresh("points");
   run(folder, R"({"model": "llama-2-7b", "gpu": "RTX-4090", "stack": "hf-sdpa", "dtype": "fp16",
     "prompt_tokens": [1000, 30000], "output_tokens": 5000})");

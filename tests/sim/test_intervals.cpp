@@ -13,6 +13,7 @@
 #include "models/stack/stack.hpp"
 #include "sim/serve/intervals.hpp"
 #include "sim/serve/static_run.hpp"
+#include "sim/serve/time_residual.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 
@@ -77,7 +78,7 @@ TEST_CASE("intervals: every stack's hold the figures, the ideal one's promise no
   }
 }
 
-TEST_CASE("intervals: asked for, they change nothing else; nominal times have none") {
+TEST_CASE("intervals: asked for, they change nothing else, nominal times have none") {
   Case c{"hf-sdpa"};
   const StaticResult with = c.run();
   const StaticResult without = run_static(c.spec);
@@ -137,9 +138,12 @@ TEST_CASE("intervals: a step's is within the sum of its terms', and holds host a
     CHECK(step.interval->low.count() >= low * (1 - 1e-9));
     CHECK(step.interval->high.count() <= high * (1 + 1e-9));
   }
-  // Prefill is one step: the run's interval is its own.
-  CHECK(r.intervals->prefill->low.count() == rel(r.explained[0].interval->low.count()));
-  CHECK(r.intervals->prefill->high.count() == rel(r.explained[0].interval->high.count()));
+  // Prefill is one step: the run's interval holds its own, and what whole runs are off by.
+  const TimeResidual system = time_residual(c.stack);
+  CHECK(r.intervals->prefill->low.count() ==
+        rel(std::min(r.explained[0].interval->low.count(), r.prefill_time->count() * system.low)));
+  CHECK(r.intervals->prefill->high.count() == rel(std::max(r.explained[0].interval->high.count(),
+                                                           r.prefill_time->count() * system.high)));
 }
 
 TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
@@ -203,6 +207,51 @@ TEST_CASE("intervals: where memory runs out lies between its ends, and moves wit
     // A growing cache that fits by a hundredth may not: published peaks are up to 1.13 of ours.
     if (std::string{name} == "hf-sdpa") CHECK(doubtful);
   }
+}
+
+TEST_CASE("intervals: the largest batch and the fewest GPUs hold their own promise") {
+  for (const char* name : {"hf-sdpa", "torch-static", "vllm"}) {
+    INFO(name);
+    Case c{name};
+    c.spec.prompt_tokens = 8000;
+    c.spec.batch = 40;
+    const auto range = [&] { return *run_static(c.spec, {.fit_range = true}).fit_range; };
+    const FitRange at = range();
+    REQUIRE(at.batch_low);
+    REQUIRE(at.batch_high);
+    CHECK(*at.batch_low <= at.batch);
+    CHECK(at.batch <= *at.batch_high);
+    CHECK(*at.batch_low < *at.batch_high);
+    REQUIRE(at.gpus);
+    REQUIRE(at.gpus_low);
+    REQUIRE(at.gpus_high);
+    CHECK(*at.gpus_low <= *at.gpus);
+    CHECK(*at.gpus <= *at.gpus_high);
+    // The run itself agrees: that batch fits and one more does not; so many GPUs do and half of
+    // them do not.
+    const auto fits = [&](std::int64_t batch, std::int32_t gpus) {
+      StaticSpec spec = c.spec;
+      spec.batch = batch;
+      spec.tensor_parallel = gpus;
+      return !run_static(spec).oom;
+    };
+    CHECK(fits(at.batch, 1));
+    CHECK_FALSE(fits(at.batch + 1, 1));
+    CHECK(fits(40, *at.gpus));
+    if (*at.gpus > 1) CHECK_FALSE(fits(40, *at.gpus / 2));
+    // More memory never holds fewer sequences.
+    c.gpu.hbm_usable = c.gpu.hbm_usable - Bytes{std::int64_t{8} << 30};
+    const FitRange less = range();
+    CHECK(less.batch < at.batch);
+    CHECK(*less.batch_high < *at.batch_high);
+    CHECK(*less.gpus >= *at.gpus);
+  }
+  const Case ideal{"ideal"};
+  const FitRange bound = *run_static(ideal.spec, {.fit_range = true}).fit_range;
+  CHECK(bound.batch > 4);
+  CHECK(bound.gpus == 1);
+  CHECK_FALSE(bound.batch_low);  // nothing says how far a bound is from a machine
+  CHECK_FALSE(run_static(ideal.spec).fit_range);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "models/units/error.hpp"
+#include "sim/replay/best_mass.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/summary.hpp"
 #include "tests/support/basic_methods.hpp"
@@ -309,6 +310,44 @@ TEST_CASE("kept sets and laws on the other real traces") {
     for (const ReplayMethod& m : replay(trace, all_methods({0.2}), detailed(2)).methods)
       check_laws(trace, m);
   }
+}
+
+TEST_CASE("the best mass of so many entries by hand, by query head") {
+  // One head of two query heads over five keys of one channel: e^logit is 1, 2, 4, 8, 1 for the
+  // first, even for the second.
+  test::OwnedHead head;
+  for (const double x : {1.0, 2.0, 4.0, 8.0, 1.0}) {
+    head.keys.push_back(static_cast<float>(std::log(x)));
+    head.values.push_back(0);
+  }
+  head.q = {1, 1, 1, 1, 1, 0, 0, 0, 0, 0};
+  head.view = {.q = head.q,
+               .keys = head.keys,
+               .values = head.values,
+               .group = 2,
+               .head_dim = 1,
+               .tokens = 5,
+               .prompt = 3,
+               .scale = 1};
+  HeadSeries both;
+  both.queries = 2;
+  both.costs.resize(2);
+  both.costs[0].most_read = 2;
+  both.costs[1].most_read = 3;
+  HeadSeries second;
+  second.first_query = 1;
+  second.costs.resize(2);
+  second.costs[0].most_read = 1;
+  second.costs[1].most_read = 9;
+  add_best_mass(head.view, {&both, &second});
+  const std::vector<double> want{12.0 / 15, 0.5, 14.0 / 16, 0.6};
+  REQUIRE(both.best_mass.size() == want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    CHECK(static_cast<double>(both.best_mass[i]) == rel(want[i], 1e-6));
+  }
+  REQUIRE(second.best_mass.size() == 2);
+  CHECK(static_cast<double>(second.best_mass[0]) == rel(0.25, 1e-6));
+  CHECK(second.best_mass[1] == 1.0F);
 }
 
 TEST_CASE("percentiles are linear between ranks") {

@@ -127,7 +127,7 @@ TEST_CASE("published yes or no, and what the cache would need") {
   CHECK(run.at("notes").dump() == R"(["of the scenario","of the run"])");
 }
 
-TEST_CASE("a replay has the contract's keys; what does not exist is null") {
+TEST_CASE("a replay has the contract's keys, what does not exist is null") {
   ReplayResult replay = test::sample_replay();
   replay.methods[1].closed_form_bytes_final.reset();
   const ordered_json document = replay_document(replay, {{"kvzap", "no hidden states"}});

@@ -378,7 +378,7 @@ TEST_CASE("published figures find their point") {
       "/published/0/value: expected a size such as \"80 GiB\", got 335"));
 }
 
-TEST_CASE("a replay alone needs no points; its methods default to the points'") {
+TEST_CASE("a replay alone needs no points, its methods default to the points'") {
   const Files files{"replay"};
   files.write("t.safetensors", "");
   const Scenario alone = read_scenario(
@@ -565,7 +565,7 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
   // null is the same as leaving a key out, where it may be left out; it is no value of a list.
   for (const char* key : {"schema", "title", "description", "extends", "kind", "seed", "gpu_count",
                           "stack", "calibration", "kv_dtype", "batch", "method", "memory", "points",
-                          "replay", "published", "figures"}) {
+                          "replay", "published", "figures", "sweep"}) {
     agree(fmt::format(R"(, "{}": null)", key), true);
   }
   agree(R"(, "batch": [null])", false);
@@ -589,6 +589,23 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
   agree(R"(, "points": [{"batch": null}])", true);
   agree(R"(, "points": [null])", false);
   agree(R"(, "memory": {"hbm": null})", true);
+  const auto axis = [&](std::string_view members, bool good) {
+    agree(fmt::format(R"(, "sweep": {{"axes": [{{"key": {}}}]}})", members), good);
+  };
+  axis(R"("/batch", "values": [1, null, "a", {"b": 2}])", true);
+  axis(R"("/batch", "low": 1, "high": 2.5, "steps": 2, "scale": "log", "unit": null)", true);
+  axis(R"("/a~1b/~0", "values": [1])", true);
+  axis(R"("batch", "values": [1])", false);
+  axis(R"("/", "values": [1])", false);
+  axis(R"("/a~2", "values": [1])", false);
+  axis(R"("/batch", "values": [])", false);
+  axis(R"("/batch", "low": 1, "high": 2, "steps": 1)", false);
+  axis(R"("/batch", "low": 1, "high": 2, "steps": 2, "scale": "cubic")", false);
+  axis(R"("/batch", "value": [1])", false);
+  agree(R"(, "sweep": {"mode": "random", "samples": 9, "seed": 1, "skip_impossible": true})", true);
+  agree(R"(, "sweep": {"mode": "random", "samples": 0})", false);
+  agree(R"(, "sweep": {"mode": "all"})", false);
+  agree(R"(, "sweep": {"axes": null})", true);
   const auto published = [&](std::string_view where, std::string_view value, bool good) {
     agree(fmt::format(R"(, "published": [{{"metric": "kv_bytes", "value": {}, "source": "s",
       "where": {}}}])",

@@ -223,7 +223,7 @@ TEST_CASE("the run equals its re-telling tensor by tensor, and runs out at the s
   }
 }
 
-TEST_CASE("peak >= held >= weights + cache; owners sum to the peak") {
+TEST_CASE("peak >= held >= weights + cache, owners sum to the peak") {
   for (const Stack& stack : stacks()) {
     for (const auto& method : methods()) {
       const Case c{stack, method};

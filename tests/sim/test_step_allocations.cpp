@@ -105,7 +105,7 @@ TEST_CASE("methods that compress, at prefill or at each step, leave what the run
 }
 
 TEST_CASE(
-    "a cache that grows by concatenation fragments; expandable segments, static ones do not") {
+    "a cache that grows by concatenation fragments, expandable segments, static ones do not") {
   // Long enough for sizes to step over segments of 2 MiB some times: 200 steps of 8 KiB a tensor.
   const auto gap = [](const Case& c) {
     const StaticResult r = run_static(c.spec());

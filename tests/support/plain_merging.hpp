@@ -291,21 +291,22 @@ class PlainD2o : public PlainMerging {
   PlainD2o(const HeadVectors& head, std::int64_t budget, std::int64_t sinks, bool late, bool code)
       : PlainMerging{head}, budget_{budget}, sinks_{sinks}, code_{code} {
     const auto s = static_cast<std::int32_t>(head.prompt);
-    for (std::int32_t t = 0; t < s; ++t) {
-      add(t);
-      see(t);
-    }
+    for (std::int32_t t = 0; t < s; ++t) take_in(t);
     if (!late) shrink(s - 1);
   }
   void step(std::int32_t t) {
-    add(t);
-    see(t);
+    take_in(t);
     shrink(t);
   }
   std::optional<double> threshold;
 
- private:
-  void see(std::int32_t t) {
+  // The parts of a step, for a gate that looks at several heads.
+  struct Loser {
+    std::int32_t id, into;
+    double cosine;
+  };
+  void take_in(std::int32_t t) {
+    add(t);
     for (std::int32_t g = 0; g < head_.group; ++g) {
       const auto e = exponentials(g, t);
       double sum = 0;
@@ -313,56 +314,123 @@ class PlainD2o : public PlainMerging {
       for (const auto& [id, x] : e) cache[id].score += x / sum;
     }
   }
-  void shrink(std::int32_t newest) {
+  /// What must leave, by position, each with the stayer whose key is most like its own.
+  std::vector<Loser> losers(std::int32_t newest) {
     const std::int64_t recent = budget_ - budget_ / 2;
     const auto leaving = lowest(budget_, [&](std::int32_t id) {
       return id < sinks_ || id > newest - recent ? INFINITY : cache[id].score;
     });
-    if (leaving.empty()) return;
     const std::set<std::int32_t> all(leaving.begin(), leaving.end());
-    std::map<std::int32_t, std::pair<std::int32_t, double>> best;
-    double mean = 0;
+    std::vector<Loser> out;
     for (const std::int32_t id : leaving) {
-      best[id] = partner(id, all);
-      mean += best[id].second / static_cast<double>(leaving.size());
+      const auto [into, cosine] = partner(id, all);
+      out.push_back({id, into, cosine});
     }
-    threshold = threshold ? 0.5 * *threshold + 0.5 * mean : mean;
-    std::map<std::int32_t, std::vector<std::int32_t>> joins;
-    for (const std::int32_t id : leaving) {
-      // A lone entry meets a threshold it has itself set: equal in exact arithmetic at first.
-      if (std::abs(best[id].second - *threshold) < kClear) clear = false;
-      if (best[id].second >= *threshold) joins[best[id].first].push_back(id);
+    return out;
+  }
+  /// The losers leave: those with an open gate into their partners, the others for good.
+  void let_go(const std::vector<Loser>& losers, const std::vector<bool>& open) {
+    std::map<std::int32_t, std::vector<Loser>> joins;
+    for (std::size_t i = 0; i < losers.size(); ++i) {
+      if (open[i]) joins[losers[i].into].push_back(losers[i]);
     }
-    std::set<std::int32_t> gone = all;
     for (const auto& [into, from] : joins) {
       PlainMember& target = cache[into];
       const double e = std::exp(1.0);
       double total = code_ ? 1.0 + static_cast<double>(from.size()) : e;
       if (!code_) {
-        for (const auto id : from) total += std::exp(best[id].second);
+        for (const Loser& each : from) total += std::exp(each.cosine);
       }
       for (std::size_t j = 0; j < target.key.size(); ++j) {
         double k = (code_ ? 1.0 : e) * target.key[j];
         double v = (code_ ? 1.0 : e) * target.value[j];
-        for (const auto id : from) {
-          const double w = code_ ? best[id].second : std::exp(best[id].second);
-          k += w * cache[id].key[j];
-          v += w * cache[id].value[j];
+        for (const Loser& each : from) {
+          const double w = code_ ? each.cosine : std::exp(each.cosine);
+          k += w * cache[each.id].key[j];
+          v += w * cache[each.id].value[j];
         }
         target.key[j] = k / total;
         target.value[j] = v / total;
       }
       target.key = as_stored(target.key);
       target.value = as_stored(target.value);
-      for (const auto id : from) {
-        target.members.insert(cache[id].members.begin(), cache[id].members.end());
+      for (const Loser& each : from) {
+        target.members.insert(cache[each.id].members.begin(), cache[each.id].members.end());
         ++merged;
       }
     }
-    for (const auto id : gone) cache.erase(id);
+    for (const Loser& each : losers) cache.erase(each.id);
+  }
+
+ private:
+  void shrink(std::int32_t newest) {
+    const auto leaving = losers(newest);
+    if (leaving.empty()) return;
+    double mean = 0;
+    for (const Loser& each : leaving) mean += each.cosine / static_cast<double>(leaving.size());
+    threshold = threshold ? 0.5 * *threshold + 0.5 * mean : mean;
+    std::vector<bool> open;
+    for (const Loser& each : leaving) {
+      // A lone entry meets a threshold it has itself set: equal in exact arithmetic at first.
+      if (std::abs(each.cosine - *threshold) < kClear) clear = false;
+      open.push_back(each.cosine >= *threshold);
+    }
+    let_go(leaving, open);
   }
   std::int64_t budget_, sinks_;
   bool code_;
+};
+
+/// D2O's gate=rank_mean over a layer: whether the n-th loser of a head may merge hangs on the mean,
+/// over heads, of the similarities of their n-th losers; one threshold follows these means.
+class PlainD2oRanks {
+ public:
+  PlainD2oRanks(const std::vector<HeadVectors>& of_layer, std::int64_t budget, std::int64_t sinks,
+                bool late, bool code) {
+    // Each head holds its whole prompt, then the layer shrinks.
+    for (const HeadVectors& head : of_layer) heads.emplace_back(head, budget, sinks, true, code);
+    if (!late) shrink(static_cast<std::int32_t>(of_layer.front().prompt) - 1);
+  }
+  void step(std::int32_t t) {
+    for (PlainD2o& head : heads) head.take_in(t);
+    shrink(t);
+  }
+  bool clear() const {
+    return own_clear_ &&
+           std::all_of(heads.begin(), heads.end(), [](const PlainD2o& head) { return head.clear; });
+  }
+  std::vector<PlainD2o> heads;
+  std::int32_t against = 0;  // losers that their own similarity would have sent the other way
+
+ private:
+  void shrink(std::int32_t newest) {
+    std::vector<std::vector<PlainD2o::Loser>> losers;
+    for (PlainD2o& head : heads) losers.push_back(head.losers(newest));
+    const std::size_t ranks = losers.front().size();
+    if (ranks == 0) return;
+    Vec by_rank(ranks, 0.0);
+    double all = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (const auto& of_head : losers) by_rank[rank] += of_head.at(rank).cosine;
+      by_rank[rank] /= static_cast<double>(heads.size());
+      all += by_rank[rank];
+    }
+    const double now = all / static_cast<double>(ranks);
+    threshold_ = threshold_ ? (*threshold_ + now) / 2 : now;
+    std::vector<bool> open;
+    for (const double mean : by_rank) {
+      if (std::abs(mean - *threshold_) < 1e-6) own_clear_ = false;
+      open.push_back(mean >= *threshold_);
+    }
+    for (std::size_t h = 0; h < heads.size(); ++h) {
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        against += (losers[h][rank].cosine >= *threshold_) != open[rank] ? 1 : 0;
+      }
+      heads[h].let_go(losers[h], open);
+    }
+  }
+  std::optional<double> threshold_;
+  bool own_clear_ = true;
 };
 
 /// CaM over first and recent tokens, the prompt fed one by one.

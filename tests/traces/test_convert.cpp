@@ -79,7 +79,7 @@ TEST_CASE("convert: a plain copy has the same tensors and metadata") {
         bytes_of_file(scratch("convert_again.safetensors")));
 }
 
-TEST_CASE("convert: fp16 to fp32 and back loses nothing; bf16 rounds") {
+TEST_CASE("convert: fp16 to fp32 and back loses nothing, bf16 rounds") {
   const auto in = sample_trace();
   ConvertOptions o;
   o.dtype = Dtype::kFp32;

@@ -33,8 +33,22 @@ KernelCalibration entry(const char* gpu, const char* stack, double factor = 1,
   return out;
 }
 
-KernelLibrary library(std::vector<KernelCalibration> entries) {
+/// A case of reach whose errors rise from 0 to `worst` in equal steps.
+KernelTransfer transfer(KernelBasis basis, double worst, const char* hidden = "s") {
+  KernelTransfer out{.op = KernelOp::kGemm,
+                     .hidden = {.gpu = "A100-80GB-SXM", .stack = hidden, .format = "bf16"},
+                     .basis = basis,
+                     .from = {{.gpu = "A100-80GB-SXM", .stack = "other", .format = "bf16"}}};
+  for (std::size_t i = 0; i < kTransferErrors; ++i) {
+    out.errors.push_back(worst * static_cast<double>(i) / (kTransferErrors - 1));
+  }
+  return out;
+}
+
+KernelLibrary library(std::vector<KernelCalibration> entries,
+                      std::vector<KernelTransfer> transfers = {}) {
   KernelCalibrationFile file;
+  file.transfers = std::move(transfers);
   file.entries = std::move(entries);
   return KernelLibrary{{std::move(file)}};
 }
@@ -95,6 +109,32 @@ TEST_CASE("kernel library: intervals hold the estimate and widen with the reach"
       all.choose(KernelOp::kGemm, a100, "aic-vllm-0.14.0", kBf16).estimate(kCall).extrapolated);
 }
 
+TEST_CASE("kernel library: the interval of a reach is of cases that reached as far") {
+  const Gpu& a100 = find_gpu("A100-80GB-SXM");
+  const auto width = [&](double worst, std::size_t cases) {
+    std::vector<KernelTransfer> transfers;
+    for (std::size_t i = 0; i < cases; ++i) {
+      transfers.push_back(transfer(KernelBasis::kOtherStack, worst));
+      transfers.push_back(transfer(KernelBasis::kNominal, 9));  // of no concern
+    }
+    const KernelLibrary all = library({entry("A100-80GB-SXM", "aic-vllm-0.14.0")}, transfers);
+    const KernelEstimate measured =
+        all.choose(KernelOp::kGemm, a100, "aic-vllm-0.14.0", kBf16).estimate(kCall);
+    CHECK(std::log(measured.high / measured.low) == rel(0.3, 1e-9));  // the calibration's own
+    const KernelEstimate e = all.choose(KernelOp::kGemm, a100, "other", kBf16).estimate(kCall);
+    CHECK(std::log(e.high / e.us) == rel(std::log(e.us / e.low), 1e-9));
+    return std::log(e.high / e.us);
+  };
+  // Alike cases: their 80 and more errors count as so many, the level is 0.9 (n + 1) / n.
+  const double n = 4 * kTransferErrors;
+  CHECK(width(0.5, 4) >= 0.5 * 0.9);
+  CHECK(width(0.5, 4) <= 0.5 * (0.9 * (n + 1) / n + 1.0 / kTransferErrors));
+  CHECK(width(1.0, 4) == rel(2 * width(0.5, 4), 1e-9));
+  CHECK(width(0.5, 8) == rel(width(0.5, 4), 0.01));
+  // Too few of that reach: those of another are asked too.
+  CHECK(width(0.5, 2) > 2);
+}
+
 TEST_CASE("kernel library: kept choices are the same object and the same answer") {
   const KernelLibrary& all = KernelLibrary::builtin();
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
@@ -110,11 +150,16 @@ TEST_CASE("calibration files: what is written reads back, what is broken is refu
   file.entries.push_back(entry("A100-80GB-SXM", "s"));
   file.entries[0].held_out = {
       .n = 3, .mape = 0.1, .median_ape = 0.1, .p90_ape = 0.2, .worst_ape = 0.3, .bias = -0.05};
+  file.transfers.push_back(transfer(KernelBasis::kSibling, 0.7531));
   const std::string text = write_calibration(file);
   const KernelCalibrationFile back = read_calibration(Field::parse(text, "c.json"));
   CHECK(write_calibration(back) == text);
   CHECK(back.entries[0].coefficients == file.entries[0].coefficients);
   CHECK(back.entries[0].held_out.bias == -0.05);
+  REQUIRE(back.transfers.size() == 1);
+  CHECK(back.transfers[0].basis == KernelBasis::kSibling);
+  CHECK(back.transfers[0].from[0].stack == "other");
+  CHECK(back.transfers[0].errors.back() == 0.7531);
 
   const auto broken = [&](std::string_view what, std::string_view with) {
     std::string copy = text;
@@ -129,6 +174,8 @@ TEST_CASE("calibration files: what is written reads back, what is broken is refu
     }
   };
   CHECK(broken("\"gemm\"", "\"gem\"").find("c.json: /entries/0/op") != std::string::npos);
+  CHECK(broken("\"sibling\"", "\"siblin\"").find("/transfers/0/basis") != std::string::npos);
+  CHECK(broken("0.7531", "0.7").find("/transfers/0/errors/") != std::string::npos);  // falls
   CHECK(broken("kvsim.calibration/1", "kvsim.calibration/9").find("/schema") != std::string::npos);
   CHECK(broken("A100-80GB-SXM", "A1000").find("A100") != std::string::npos);
   CHECK(broken("\"bf16\"", "\"bf17\"").find("bf16") != std::string::npos);

@@ -8,6 +8,9 @@
 
 namespace kvsim {
 
+/// No prompt and no output is longer than this; more is taken for a broken record.
+inline constexpr std::int32_t kMostTokens = 1 << 24;
+
 /// One request of a workload: when it comes and how long it is. No text.
 struct Request {
   SimTime arrival{};  // since the workload's start; of one that waits (`after`): the pause

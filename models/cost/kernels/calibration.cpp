@@ -20,6 +20,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr std::string_view kSchema = "kvsim.calibration/1";
 constexpr double kHuge = 1e18;
+constexpr std::array<std::string_view, 7> kBasisNames{
+    "measured",         "other_version", "other_stack", "sibling",
+    "other_generation", "other_format",  "nominal"};
 
 double rounded(double value, int digits) {
   return value == 0 ? 0.0 : std::stod(fmt::format("{:.{}g}", value, digits));
@@ -134,7 +137,51 @@ Json entry_json(const KernelCalibration& entry) {
   return out;
 }
 
+KernelSource read_source(const Field& f) {
+  f.allow_only({"gpu", "stack", "format"});
+  const Field gpu = f.at("gpu");
+  return {.gpu = placed(gpu, [&] { return find_gpu(gpu.string()).name; }),
+          .stack = f.at("stack").string(),
+          .format = f.at("format").string()};
+}
+
+KernelTransfer read_transfer(const Field& f, const std::string& gpu) {
+  f.allow_only({"op", "stack", "format", "basis", "from", "errors"});
+  KernelTransfer out{
+      .op = read_op(f.at("op")),
+      .hidden = {.gpu = gpu, .stack = f.at("stack").string(), .format = f.at("format").string()}};
+  const std::string basis = f.at("basis").string();
+  const auto* const found = std::find(kBasisNames.begin(), kBasisNames.end(), basis);
+  if (found == kBasisNames.end()) {
+    const std::vector<std::string> known{kBasisNames.begin(), kBasisNames.end()};
+    f.at("basis").fail(unknown_name("basis", basis, known));
+  }
+  out.basis = static_cast<KernelBasis>(found - kBasisNames.begin());
+  for (const Field& source : f.at("from").items()) out.from.push_back(read_source(source));
+  for (const Field& error : f.at("errors").items()) {
+    out.errors.push_back(error.number(out.errors.empty() ? 0 : out.errors.back(), 100));
+  }
+  if (out.errors.size() != kTransferErrors) {
+    f.at("errors").expected(fmt::format("{} numbers", kTransferErrors));
+  }
+  return out;
+}
+
+Json transfer_json(const KernelTransfer& transfer) {
+  Json from = Json::array();
+  for (const KernelSource& s : transfer.from) {
+    from.push_back({{"gpu", s.gpu}, {"stack", s.stack}, {"format", s.format}});
+  }
+  Json errors = Json::array();
+  for (const double error : transfer.errors) errors.push_back(rounded(error, 4));
+  return {{"op", name_of(transfer.op)},       {"stack", transfer.hidden.stack},
+          {"format", transfer.hidden.format}, {"basis", name_of(transfer.basis)},
+          {"from", std::move(from)},          {"errors", std::move(errors)}};
+}
+
 }  // namespace
+
+std::string_view name_of(KernelBasis basis) { return kBasisNames[static_cast<std::size_t>(basis)]; }
 
 std::array<std::string_view, kDimensions> dimension_names(KernelOp op) {
   switch (op) {
@@ -193,7 +240,7 @@ std::array<double, kDimensions> dimensions_of(const KernelCall& call) {
 }
 
 KernelCalibrationFile read_calibration(const Field& document) {
-  document.allow_only({"schema", "gpu", "provenance", "date", "split", "entries"});
+  document.allow_only({"schema", "gpu", "provenance", "date", "split", "entries", "transfers"});
   if (document.at("schema").string() != kSchema) {
     document.at("schema").expected(fmt::format("\"{}\"", kSchema));
   }
@@ -205,6 +252,11 @@ KernelCalibrationFile read_calibration(const Field& document) {
   for (const Field& entry : document.at("entries").items()) {
     file.entries.push_back(read_entry(entry, file.gpu));
   }
+  if (const auto transfers = document.find("transfers")) {
+    for (const Field& one : transfers->items()) {
+      file.transfers.push_back(read_transfer(one, file.gpu));
+    }
+  }
   return file;
 }
 
@@ -212,6 +264,12 @@ std::string write_calibration(const KernelCalibrationFile& file) {
   Json out{{"schema", kSchema}, {"gpu", file.gpu},     {"provenance", file.provenance},
            {"date", file.date}, {"split", file.split}, {"entries", Json::array()}};
   for (const KernelCalibration& entry : file.entries) out["entries"].push_back(entry_json(entry));
+  if (!file.transfers.empty()) {
+    out["transfers"] = Json::array();
+    for (const KernelTransfer& one : file.transfers) {
+      out["transfers"].push_back(transfer_json(one));
+    }
+  }
   return out.dump(1) + "\n";
 }
 

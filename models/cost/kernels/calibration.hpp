@@ -42,12 +42,45 @@ struct KernelCalibration {
   std::vector<double> coefficients{};
   ErrorSummary fitted{};    // over the rows fitted
   ErrorSummary held_out{};  // over whole shapes kept from the fit; n = 0: none were
-  /// Quantiles of log(measured / predicted), of the held-out rows where there are any: a 90 %
-  /// interval is [e^q05, e^q95] times the prediction.
+  /// Quantiles of log(measured / predicted): a 90 % interval is [e^q05, e^q95] times the
+  /// prediction. They are of a cross-validation over whole shapes of the rows fitted, moved outward
+  /// for how few shapes there are and how much a shape's rows err together; the held-out rows have
+  /// no part in them.
   double q05 = 0;
   double q95 = 0;
   std::array<KernelRange, kDimensions> ranges{};
 };
+
+/// How near the measurements behind a prediction are, best first.
+enum class KernelBasis : std::uint8_t {
+  kMeasured,         // this GPU (or its silicon), this stack, this format
+  kOtherVersion,     // this GPU, another version of this stack's kernels
+  kOtherStack,       // this GPU, other stacks; shifted by how the stacks differ elsewhere
+  kSibling,          // a GPU of the same generation, by data-sheet ratios
+  kOtherGeneration,  // this stack on a GPU of another generation, by data-sheet ratios
+  kOtherFormat,      // this GPU, a format that computes alike
+  kNominal           // no measurement: the form's own start values
+};
+[[nodiscard]] std::string_view name_of(KernelBasis basis);
+
+/// Whose timings: names of the catalogue's GPU, of the stack's kernels and of the format.
+struct KernelSource {
+  std::string gpu;
+  std::string stack;
+  std::string format{};
+};
+
+/// How well other calibrations stood in for one that was hidden, over the rows that it would have
+/// been fitted to: what the interval of a prediction rests on that has to reach as far.
+struct KernelTransfer {
+  KernelOp op = KernelOp::kGemm;
+  KernelSource hidden;
+  KernelBasis basis = KernelBasis::kNominal;
+  std::vector<KernelSource> from{};  // what stood in; none: the form's typical values
+  /// |log(measured / predicted)|, ascending: its quantiles at (i + 0.5) / kTransferErrors.
+  std::vector<double> errors{};
+};
+inline constexpr std::size_t kTransferErrors = 20;
 
 /// One file of calibrations: of one GPU and family, with where its measurements are from.
 struct KernelCalibrationFile {
@@ -56,6 +89,7 @@ struct KernelCalibrationFile {
   std::string date;        // of the fit
   std::string split;       // rule by which rows were held out
   std::vector<KernelCalibration> entries{};
+  std::vector<KernelTransfer> transfers{};  // with rows of this GPU and family hidden
 };
 
 /// Reads a file ("kvsim.calibration/1"). Errors: InputError on an unknown form, op or format, or

@@ -11,13 +11,14 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/kernels/spread.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
 
 /// What leaving the measured pair adds to the 90 % interval of log(measured / predicted), either
-/// side; of the pairs and GPUs left out by `kvsim validate measured --unseen`.
+/// side, where the library has no cases of calibrations that others stood in for: a judgement.
 constexpr std::array<double, 7> kWidening{0.0, 0.12, 0.20, 0.20, 0.20, 0.25, 0.7};
 constexpr double kWorseFit = 1.15;  // times the error of the best stack's fit, still of use
 constexpr double kOutside = 1.5;    // factor by which a call may leave the measured range
@@ -124,13 +125,6 @@ std::array<int, 3> version_of(std::string_view stack) {
 
 }  // namespace
 
-std::string_view name_of(KernelBasis basis) {
-  constexpr std::array<std::string_view, 7> kNames{"measured", "other_version",    "other_stack",
-                                                   "sibling",  "other_generation", "other_format",
-                                                   "nominal"};
-  return kNames[static_cast<std::size_t>(basis)];
-}
-
 double KernelChoice::microseconds(const KernelCall& call) const {
   if (factors_.size() == 1 && factors_[0].power == 1) {
     const Factor& f = factors_[0];
@@ -199,12 +193,32 @@ KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files)
     : files_{std::move(files)}, kept_{std::make_unique<Kept>()} {
   for (const KernelCalibrationFile& file : files_) {
     for (const KernelCalibration& entry : file.entries) entries_.push_back(&entry);
+    for (const KernelTransfer& transfer : file.transfers) transfers_.push_back(&transfer);
   }
 }
 
 const KernelLibrary& KernelLibrary::builtin() {
   static const KernelLibrary library{builtin_calibrations()};
   return library;
+}
+
+/// |log(measured / predicted)| below which 90 % of rows lie where a prediction reaches as far as
+/// `basis`; nullopt: too few cases are known.
+std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis) const {
+  constexpr std::size_t kFewest = 4;  // cases, before others less alike are asked too
+  constexpr double kLevel = 0.9;
+  Clusters cases;
+  const auto take = [&](bool same_op, bool same_basis) {
+    if (cases.size() >= kFewest) return;
+    for (const KernelTransfer* t : transfers_) {
+      if ((t->op == op) == same_op && (t->basis == basis) == same_basis) cases.push_back(t->errors);
+    }
+  };
+  take(true, true);
+  take(true, false);
+  take(false, true);
+  if (cases.size() < kFewest) return std::nullopt;
+  return upper_limit(cases, kLevel);
 }
 
 KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view stack,
@@ -255,6 +269,12 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   const auto settle = [&](KernelBasis basis, std::string provenance) {
     choice.basis_ = basis;
     choice.provenance_ = std::move(provenance);
+    if (const auto reach =
+            basis == KernelBasis::kMeasured ? std::nullopt : reach_error(op, basis)) {
+      choice.q05_ = -*reach;
+      choice.q95_ = *reach;
+      return choice;
+    }
     double low = 0, high = 0;
     for (const KernelChoice::Factor& f : choice.factors_) {
       if (f.calibration == nullptr || f.power < 0) continue;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,18 +12,6 @@
 #include "models/gpu/gpu.hpp"
 
 namespace kvsim {
-
-/// How near the measurements behind a prediction are, best first.
-enum class KernelBasis : std::uint8_t {
-  kMeasured,         // this GPU (or its silicon), this stack, this format
-  kOtherVersion,     // this GPU, another version of this stack's kernels
-  kOtherStack,       // this GPU, other stacks; shifted by how the stacks differ elsewhere
-  kSibling,          // a GPU of the same generation, by data-sheet ratios
-  kOtherGeneration,  // this stack on a GPU of another generation, by data-sheet ratios
-  kOtherFormat,      // this GPU, a format that computes alike
-  kNominal           // no measurement: the form's own start values
-};
-[[nodiscard]] std::string_view name_of(KernelBasis basis);
 
 struct KernelEstimate {
   double us = 0;
@@ -82,13 +71,17 @@ class KernelLibrary {
   [[nodiscard]] const KernelChoice& kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
                                                 const KernelFormat& format) const;
   [[nodiscard]] std::span<const KernelCalibration* const> entries() const { return entries_; }
+  [[nodiscard]] std::span<const KernelTransfer* const> transfers() const { return transfers_; }
 
   /// The library of the calibrations shipped with the program.
   [[nodiscard]] static const KernelLibrary& builtin();
 
  private:
+  [[nodiscard]] std::optional<double> reach_error(KernelOp op, KernelBasis basis) const;
+
   std::vector<KernelCalibrationFile> files_;
   std::vector<const KernelCalibration*> entries_;
+  std::vector<const KernelTransfer*> transfers_;
   struct Kept;
   std::unique_ptr<Kept> kept_;
 };

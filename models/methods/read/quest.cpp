@@ -64,6 +64,7 @@ class QuestReader final : public Reader {
     if (set_.tokens >= entries_ || static_cast<std::size_t>(set_.pages()) >= n_pages) {
       run_whole(q, entries.keys(), entries.values(), outcome);
       outcome.entries_read = entries_;
+      outcome.most_read = entries_;
       return;
     }
     bounds_.resize(group * n_pages);
@@ -76,9 +77,15 @@ class QuestReader final : public Reader {
     read_.assign(n_pages, false);
     const std::size_t choosers = set_.choosing == Choosing::kSum ? 1 : group;
     outcome.out.resize(group * d_);
+    outcome.most_read = 0;
     for (std::size_t g = 0; g < choosers; ++g) {
       choose(g, n_pages);
-      for (const std::size_t page : chosen_) read_[page] = true;
+      std::int64_t own = 0;
+      for (const std::size_t page : chosen_) {
+        read_[page] = true;
+        own += last_of(page) - first_of(page);
+      }
+      outcome.most_read = std::max(outcome.most_read, own);
       if (set_.choosing != Choosing::kEach) continue;
       gather(entries);
       single_.run(q.subspan(g * d_, d_), keys_, values_, {});
@@ -96,6 +103,7 @@ class QuestReader final : public Reader {
     for (std::size_t p = 0; p < n_pages; ++p) {
       if (read_[p]) chosen_.push_back(p);
     }
+    outcome.most_read = distinct;  // every query head reads the union
     gather(entries);
     run_whole(q, keys_, values_, outcome);
   }

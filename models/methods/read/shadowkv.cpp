@@ -85,7 +85,7 @@ class ShadowKeys {
       rebuilt_[h].resize(prompt * d);
       for (std::size_t t = 0; t < prompt; ++t) {
         const std::span<float> row = std::span{rebuilt_[h]}.subspan(t * d, d);
-        std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(t * width + h * d), d, row.begin());
+        std::ranges::copy(std::span{rows}.subspan(t * width + h * d, d), row.begin());
         rope->rotate(row, static_cast<std::int64_t>(t));
       }
     }
@@ -235,6 +235,7 @@ class ShadowReader final : public Reader {
       outcome.log_sums[g] = attention_.log_sum(static_cast<std::int32_t>(g));
     }
     outcome.entries_read = static_cast<double>(keys.size() / d_);
+    outcome.most_read = static_cast<std::int64_t>(keys.size() / d_);
   }
 
   ShadowSettings set_;

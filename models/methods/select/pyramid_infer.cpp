@@ -155,14 +155,18 @@ class PyramidSelector final : public Selector {
     }
     ranked_.clear();
     for (const std::int32_t id : candidates_) {
-      ranked_.push_back({ring_.score(id, settings_.last_weight), id});
+      const bool sink = id < settings_.sinks;  // of a prompt shorter than they
+      ranked_.push_back({sink ? kInfinity : ring_.score(id, settings_.last_weight), id});
     }
+    const auto sinks = std::count_if(ranked_.begin(), ranked_.end(),
+                                     [](const auto& each) { return each.first == kInfinity; });
+    const std::int64_t keep = std::max<std::int64_t>(keep_, sinks);
     std::sort(ranked_.begin(), ranked_.end(), [](const auto& a, const auto& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
     });
     const auto first_new = static_cast<std::ptrdiff_t>(out.size());
-    for (auto i = static_cast<std::size_t>(std::min(keep_, std::ssize(ranked_)));
-         i < ranked_.size(); ++i) {
+    for (auto i = static_cast<std::size_t>(std::min(keep, std::ssize(ranked_))); i < ranked_.size();
+         ++i) {
       out.push_back(ranked_[i].second);
     }
     std::sort(out.begin() + first_new, out.end());
@@ -207,7 +211,13 @@ class PyramidRule final : public SelectRule {
     const std::int64_t gone = settings_.exceed - std::min(settings_.keep(layer), settings_.exceed);
     if (!settings_.total) {
       const std::int64_t times = n < late ? 0 : 1 + (n - late) / settings_.exceed;
-      return budget + n - times * gone;
+      std::int64_t spared = 0;  // sinks that came after the prompt
+      for (std::int64_t i = 0; i < times && prompt + i * settings_.exceed < settings_.sinks; ++i) {
+        const std::int64_t sinks =
+            std::min(settings_.sinks - prompt - i * settings_.exceed, settings_.exceed);
+        spared += std::max<std::int64_t>(sinks - (settings_.exceed - gone), 0);
+      }
+      return budget + n - times * gone + spared;
     }
     // Every step from the first one that has seen `late` tokens more than the layer held.
     const std::int64_t start = std::max<std::int64_t>(late + budget - prompt, 1);

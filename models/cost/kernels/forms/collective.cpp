@@ -76,7 +76,7 @@ double eighth_root(double x) { return std::sqrt(std::sqrt(std::sqrt(x))); }
 /// and the minimum is rounded off.
 class Quickest {
  public:
-  void offer(double us) { us_[n_++] = us; }
+  void offer(double us) { us_[static_cast<std::size_t>(n_++)] = us; }
   [[nodiscard]] double us() const {
     const double least = *std::min_element(us_.begin(), us_.begin() + n_);
     double sum = 0;

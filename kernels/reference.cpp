@@ -1,0 +1,106 @@
+#include "kernels/reference.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "models/math/attend.hpp"
+#include "models/units/check.hpp"
+
+namespace kvsim::kernels {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+void check(const SelectShape& s, std::size_t n_scores) {
+  KVSIM_CHECK(s.rows >= 1 && s.entries >= 1 && s.stride >= s.entries, "{} rows of {}", s.rows,
+              s.entries);
+  KVSIM_CHECK(n_scores == at(s.rows * s.stride), "{} scores, {} rows of {}", n_scores, s.rows,
+              s.stride);
+}
+
+}  // namespace
+
+DecodeReference decode_reference(const DecodeShape& shape, double scale, std::span<const float> q,
+                                 std::span<const float> keys, std::span<const float> values,
+                                 std::span<const float> bias) {
+  const std::int64_t heads = shape.batch * shape.n_heads;
+  const std::int64_t stored = shape.batch * shape.n_kv_heads;
+  const std::int64_t cache = stored * shape.capacity;
+  KVSIM_CHECK(q.size() == at(heads * shape.head_dim), "q has {} elements", q.size());
+  KVSIM_CHECK(keys.size() == at(cache * shape.head_dim) && values.size() == keys.size(),
+              "keys have {} elements, values {}", keys.size(), values.size());
+  KVSIM_CHECK(bias.empty() || bias.size() == at(cache), "{} biases", bias.size());
+  const std::int64_t group = shape.group();
+  GroupAttention attention{static_cast<std::int32_t>(group),
+                           static_cast<std::int32_t>(shape.head_dim), scale};
+  DecodeReference result;
+  for (std::int64_t h = 0; h < stored; ++h) {
+    const std::size_t first = at(h * shape.capacity * shape.head_dim);
+    const std::size_t length = at(shape.entries * shape.head_dim);
+    std::vector<double> entry_bias;
+    if (!bias.empty()) {
+      const auto row = bias.subspan(at(h * shape.capacity), at(shape.entries));
+      entry_bias.assign(row.begin(), row.end());
+    }
+    attention.run(q.subspan(at(h * group * shape.head_dim), at(group * shape.head_dim)),
+                  keys.subspan(first, length), values.subspan(first, length), entry_bias);
+    const auto append = [](std::vector<double>& to, std::span<const double> more) {
+      to.insert(to.end(), more.begin(), more.end());
+    };
+    append(result.out, attention.output());
+    for (std::int32_t g = 0; g < group; ++g) {
+      append(result.logits, attention.logits(g));
+      append(result.probabilities, attention.probabilities(g));
+      result.log_sum.push_back(attention.log_sum(g));
+    }
+  }
+  return result;
+}
+
+std::vector<double> update_scores_reference(const ScoreShape& s, double decay,
+                                            std::span<const float> probabilities,
+                                            std::span<const float> scores) {
+  KVSIM_CHECK(probabilities.size() == at(s.rows * s.group * s.stride), "{} probabilities",
+              probabilities.size());
+  KVSIM_CHECK(scores.size() == at(s.rows * s.stride), "{} scores", scores.size());
+  std::vector<double> result;
+  result.reserve(at(s.rows * s.entries));
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    for (std::int64_t e = 0; e < s.entries; ++e) {
+      double sum = 0;
+      for (std::int64_t g = 0; g < s.group; ++g) {
+        sum += static_cast<double>(probabilities[at((r * s.group + g) * s.stride + e)]);
+      }
+      result.push_back(decay * static_cast<double>(scores[at(r * s.stride + e)]) + sum);
+    }
+  }
+  return result;
+}
+
+std::vector<std::int64_t> argmin_reference(const SelectShape& s, std::span<const float> scores) {
+  check(s, scores.size());
+  std::vector<std::int64_t> result;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto row = scores.subspan(at(r * s.stride), at(s.entries));
+    result.push_back(std::min_element(row.begin(), row.end()) - row.begin());
+  }
+  return result;
+}
+
+std::vector<std::int32_t> top_reference(const SelectShape& s, std::span<const float> scores) {
+  check(s, scores.size());
+  std::vector<std::int32_t> result;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto row = scores.subspan(at(r * s.stride), at(s.entries));
+    std::vector<std::int32_t> order(at(s.entries));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return row[at(a)] > row[at(b)]; });
+    order.resize(at(std::min(s.keep, s.entries)));
+    std::sort(order.begin(), order.end());
+    result.insert(result.end(), order.begin(), order.end());
+  }
+  return result;
+}
+
+}  // namespace kvsim::kernels

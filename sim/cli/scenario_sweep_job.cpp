@@ -1,0 +1,266 @@
+#include "sim/cli/scenario_sweep_job.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/error.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/interrupt.hpp"
+#include "sim/cli/overrides.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/report/progress.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/scenario_sweep.hpp"
+#include "sim/scenario/keys.hpp"
+#include "sim/scenario/scenario.hpp"
+#include "sim/sweep/join_ranks.hpp"
+#include "sim/sweep/points_file.hpp"
+#include "sim/sweep/run_sweep.hpp"
+#include "sim/sweep/runners.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostThreads = 1024;
+
+SweepPlan read_plan(const Arguments& arguments) {
+  SweepChanges changes;
+  for (const std::string& text : arguments.values("vary")) {
+    changes.vary.push_back(axis_of_text(text));
+  }
+  changes.samples = arguments.integer("samples", 1, kMostSweepPoints);
+  if (const auto seed = arguments.integer("seed", 0, kLargestSeed)) {
+    changes.seed = static_cast<std::uint64_t>(*seed);
+  }
+  changes.skip_impossible = arguments.has("skip-impossible");
+  const fs::path file = arguments.words().front();
+  return {scenario_document(file, read_overrides(arguments)), file, changes};
+}
+
+std::string shown(const json& value) {
+  constexpr std::size_t kLongest = 60;
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "…";
+  return text;
+}
+
+/// "/batch: 4 there, 8 here": where what is asked for now is not what was asked for then.
+std::string differences(const json& then, const json& now) {
+  constexpr std::size_t kMostSaid = 3;
+  std::vector<std::string> said;
+  for (const json& change : json::diff(then, now)) {
+    if (said.size() == kMostSaid) {
+      said.emplace_back("…");
+      break;
+    }
+    const std::string path = change.at("path");
+    const std::string op = change.at("op");
+    const std::string before = op == "add" ? "absent" : shown(then.at(json::json_pointer{path}));
+    const std::string after = op == "remove" ? "absent" : shown(change.at("value"));
+    said.push_back(fmt::format("{}: {} there, {} here", path, before, after));
+  }
+  return fmt::format("{}", fmt::join(said, "; "));
+}
+
+/// The sweep's points as far as they are done, and the file that more are added to.
+struct Ledger {
+  std::vector<std::string> objects;  // by point; empty: not yet done
+  std::unique_ptr<PointsWriter> writer;
+
+  [[nodiscard]] std::vector<std::size_t> todo() const {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      if (objects[i].empty()) out.push_back(i);
+    }
+    return out;
+  }
+};
+
+void refuse_other_sweep(const fs::path& file, const json& header, const SweepPlan& plan) {
+  if (header.value("schema", "") != "kvsim.sweep-points/1") {
+    throw InputError{fmt::format("{}: is no points file of a sweep", file.string())};
+  }
+  if (header.at("kvsim") != std::string{kvsim_version()}) {
+    throw InputError{fmt::format(
+        "{}: was begun by kvsim {} and this is kvsim {}, whose figures may differ; remove the "
+        "folder to begin anew",
+        file.string(), header.at("kvsim").get<std::string>(), kvsim_version())};
+  }
+  if (header.at("hash") != plan.hash()) {
+    throw InputError{fmt::format("{}: is of another sweep: {}", file.string(),
+                                 differences(header.at("sweep"), plan.echo()))};
+  }
+}
+
+/// Takes what is there into `ledger`; false where there is nothing to go on with.
+bool take_up(const fs::path& file, const SweepPlan& plan, bool quiet, Ledger& ledger) {
+  std::error_code status;
+  if (!fs::is_regular_file(file, status)) return false;
+  const auto content = read_points_file(file);
+  if (!content) return false;
+  refuse_other_sweep(file, content->header, plan);
+  for (const std::string& object : content->objects) {
+    const json point = json::parse(object).at("point");
+    if (!point.is_number_unsigned() || point.get<std::size_t>() >= plan.size()) {
+      throw InputError{
+          fmt::format("{}: point {} of {} points", file.string(), point.dump(), plan.size())};
+    }
+    ledger.objects[point.get<std::size_t>()] = object;
+  }
+  if (content->torn_bytes > 0 && !quiet) {
+    write_err(fmt::format("kvsim: {}: dropped {} bytes of a line that is not whole\n",
+                          file.string(), content->torn_bytes));
+  }
+  ledger.writer = std::make_unique<PointsWriter>(file, content->good_bytes);
+  return true;
+}
+
+void refuse_unfinished(const fs::path& folder) {
+  const fs::path file = folder / kPointsFile;
+  std::error_code status;
+  if (!fs::is_regular_file(file, status) || fs::exists(folder / "sweep.json", status)) return;
+  const auto content = read_points_file(file);
+  if (!content || content->objects.empty()) return;
+  throw InputError{
+      fmt::format("{}: holds {} of {} points of a sweep that was not finished; --resume goes on "
+                  "with it; to begin anew, choose another folder or remove this one",
+                  folder.string(), content->objects.size(), content->header.value("points", 0))};
+}
+
+Ledger open_ledger(const Arguments& arguments, const SweepPlan& plan,
+                   const std::optional<fs::path>& folder) {
+  Ledger ledger;
+  ledger.objects.resize(plan.size());
+  const bool resume = arguments.has("resume");
+  if (!folder) {
+    if (resume) throw InputError{"sweep: --resume needs the results folder: -o DIR"};
+    return ledger;
+  }
+  // Also puts back what a program that was killed between two renames had put aside.
+  check_results_folder(*folder);
+  const fs::path file = *folder / kPointsFile;
+  if (resume && take_up(file, plan, arguments.has("quiet"), ledger)) return ledger;
+  if (!resume) refuse_unfinished(*folder);
+  AtomicFolder fresh{*folder};
+  const std::string header = summed_line(sweep_header(plan));
+  fresh.write(std::string{kPointsFile}, header);
+  fresh.commit();
+  ledger.writer = std::make_unique<PointsWriter>(file, header.size());
+  return ledger;
+}
+
+std::optional<fs::path> folder_of(const Arguments& arguments, const SweepPlan& plan) {
+  if (const auto out = arguments.value("out")) return fs::path{*out};
+  if (arguments.has("json")) return std::nullopt;
+  return fs::path{"kvsim-out"} / plan.name();
+}
+
+/// Everything before the first point is run. What is wrong is thrown on the first process alone;
+/// on others nullopt says to leave.
+struct Prepared {
+  SweepPlan plan;
+  PointRunner runner;
+  std::optional<fs::path> folder;
+  Ledger ledger;  // of the first process
+};
+std::optional<Prepared> prepare(const Arguments& arguments, Ranks* ranks) {
+  std::optional<Prepared> out;
+  std::string complaint;
+  try {
+    SweepPlan plan = read_plan(arguments);
+    PointRunner runner = runner_of(plan.kind());
+    // A point that cannot be read at all ends it before anything is written.
+    if (!plan.skips_impossible()) (void)plan.scenario(0);
+    const std::optional<fs::path> folder = folder_of(arguments, plan);
+    Ledger ledger;
+    if (ranks == nullptr || ranks->rank() == 0) ledger = open_ledger(arguments, plan, folder);
+    out = Prepared{std::move(plan), std::move(runner), folder, std::move(ledger)};
+  } catch (const InputError& error) {
+    if (ranks == nullptr) throw;
+    complaint = error.what();
+  }
+  if (ranks == nullptr) return out;
+  const std::vector<std::string> complaints = ranks->all_texts(complaint);
+  const std::vector<std::string> hashes = ranks->all_texts(out ? out->plan.hash() : "");
+  for (int r = 0; r < ranks->size(); ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    std::string wrong = complaints[i];
+    if (wrong.empty() && hashes[i] != hashes[0] && !hashes[0].empty()) {
+      wrong = fmt::format("process {} reads another scenario than process 0", r);
+    }
+    if (wrong.empty()) continue;
+    if (ranks->rank() == 0) throw InputError{wrong};
+    return std::nullopt;
+  }
+  return out;
+}
+
+}  // namespace
+
+int run_scenario_sweep(const Arguments& arguments) {
+  arguments.expect_words(1, 1, "one scenario file");
+  const auto threads_asked = arguments.integer("threads", 0, kMostThreads);
+  std::unique_ptr<Ranks> ranks;
+  if (processes_started() > 1) ranks = join_ranks();
+  auto prepared = prepare(arguments, ranks.get());
+  if (!prepared) return kDone;  // the first process says why
+  const SweepPlan& plan = prepared->plan;
+  Ledger& ledger = prepared->ledger;
+  // Processes share the cores already.
+  const auto threads = static_cast<int>(threads_asked.value_or(ranks ? 1 : 0));
+  const SweepExecution execution{.threads = threads, .ranks = ranks.get()};
+  if (ranks && ranks->rank() != 0) {
+    run_sweep_points(plan, {}, prepared->runner, execution, {});
+    return kDone;
+  }
+  const bool quiet = arguments.has("quiet");
+  const std::vector<std::size_t> todo = ledger.todo();
+  {
+    std::optional<OnInterrupt> last_words;
+    if (ledger.writer) {
+      last_words.emplace(fmt::format(
+          "kvsim: interrupted; {} holds the points that are done: the same command with --resume "
+          "goes on",
+          (*prepared->folder / kPointsFile).string()));
+    }
+    Progress progress{"sweeping " + plan.name(), static_cast<double>(todo.size()), "points"};
+    std::size_t done = 0;
+    run_sweep_points(
+        plan, todo, prepared->runner, execution, [&](std::size_t point, const std::string& object) {
+          if (ledger.writer) ledger.writer->add(object);
+          ledger.objects[point] = object;
+          ++done;
+          if (!quiet) {
+            progress.update(static_cast<double>(done) / static_cast<double>(todo.size()));
+          }
+        });
+    progress.finish();
+    if (ledger.writer) ledger.writer->sync();
+  }
+  const ScenarioSweep sweep{plan, std::move(ledger.objects)};
+  std::optional<ResultsFolder> written;
+  if (prepared->folder) {
+    const bool none = plan.echo().contains("figures") && plan.echo().at("figures") == false;
+    written =
+        write_scenario_sweep(sweep, *prepared->folder,
+                             {.figures = !none && !arguments.has("no-figures"), .gnuplot = {}});
+  }
+  if (arguments.has("json")) {
+    write_out(scenario_sweep_text(sweep));
+  } else if (!quiet) {
+    write_out(scenario_sweep_summary(sweep, written ? &*written : nullptr, terminal_width()));
+  }
+  return kDone;
+}
+
+}  // namespace kvsim

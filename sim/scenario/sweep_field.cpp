@@ -1,0 +1,121 @@
+#include "sim/scenario/sweep_field.hpp"
+
+#include <array>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/scenario/document.hpp"
+#include "sim/scenario/keys.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kLargestNumber = 1e300;
+
+AxisRange read_range(const Field& axis) {
+  AxisRange range;
+  const Field low = axis.at("low");
+  const Field high = axis.at("high");
+  range.low = low.number(-kLargestNumber, kLargestNumber);
+  range.high = high.number(-kLargestNumber, kLargestNumber);
+  if (!(range.low < range.high)) {
+    high.expected(fmt::format("a number above low, which is {}", range.low));
+  }
+  if (const auto scale = axis.find("scale")) {
+    range.log = scale->choice(std::array<std::string, 2>{"linear", "log"}) == "log";
+  }
+  if (range.log && range.low <= 0) low.expected("a number above 0, where the scale is log");
+  if (const auto integer = axis.find("integer")) range.integer = integer->boolean();
+  if (range.integer) {
+    for (const Field& end : {low, high}) {
+      (void)end.integer(-kLargestSeed, kLargestSeed);  // exact as a double
+    }
+  }
+  if (const auto steps = axis.find("steps")) range.steps = steps->integer(2, kMostAxisValues);
+  if (const auto unit = axis.find("unit")) range.unit = unit->string();
+  return range;
+}
+
+ScenarioAxis read_axis(const Field& field) {
+  field.allow_only(scenario_key_names("axis"));
+  ScenarioAxis axis{.pointer = field.at("key").string(), .place = field.place()};
+  const auto values = field.find("values");
+  const bool ranged = field.has("low") || field.has("high");
+  if (values && ranged) field.fail("has both \"values\" and a range; give one of them");
+  if (!values && !ranged) field.fail("has neither \"values\" nor \"low\" and \"high\"");
+  if (values) {
+    for (const char* key : {"scale", "integer", "steps", "unit"}) {
+      if (const auto extra = field.find(key)) extra->fail("is of a range, and this axis is a list");
+    }
+    for (const Field& item : values->items()) axis.values.push_back(item.raw());
+  } else {
+    axis.range = read_range(field);
+  }
+  check_axis(axis);
+  return axis;
+}
+
+}  // namespace
+
+void check_axis(const ScenarioAxis& axis) {
+  (void)pointer_tokens(axis.pointer, axis.place);
+  if (axis.range) return;
+  if (axis.values.empty()) throw InputError{axis.place, "at least one value", "none"};
+  if (axis.values.size() > static_cast<std::size_t>(kMostAxisValues)) {
+    throw InputError{axis.place, fmt::format("at most {} values", kMostAxisValues),
+                     fmt::format("{}", axis.values.size())};
+  }
+  // 1 and 1.0 are the same value.
+  std::set<json> seen;
+  for (const json& value : axis.values) {
+    if (!seen.insert(value).second) {
+      throw InputError{fmt::format("{}: {} is given twice", axis.place,
+                                   value.dump(-1, ' ', false, json::error_handler_t::replace))};
+    }
+  }
+}
+
+SweepSection read_sweep(const Field& sweep) {
+  sweep.allow_only(scenario_key_names("sweep"));
+  SweepSection section;
+  if (const auto mode = sweep.find("mode")) {
+    section.random = mode->choice(std::array<std::string, 2>{"grid", "random"}) == "random";
+  }
+  if (const auto samples = sweep.find("samples")) {
+    if (!section.random) samples->fail("is of \"mode\": \"random\"");
+    section.samples = samples->integer(1, kMostSweepPoints);
+  } else if (section.random) {
+    sweep.fail("\"samples\" is missing");
+  }
+  if (const auto seed = sweep.find("seed")) {
+    section.seed = static_cast<std::uint64_t>(seed->integer(0, kLargestSeed));
+  }
+  if (const auto skip = sweep.find("skip_impossible")) section.skip_impossible = skip->boolean();
+  if (const auto axes = sweep.find("axes")) {
+    std::set<std::string> taken;
+    for (const Field& item : axes->items()) {
+      section.axes.push_back(read_axis(item));
+      const ScenarioAxis& axis = section.axes.back();
+      if (!taken.insert(axis.pointer).second) {
+        item.at("key").fail(fmt::format("{} is varied twice", axis.pointer));
+      }
+      if (axis.range && !section.random && !axis.range->steps) {
+        item.fail("a range of a grid needs \"steps\"");
+      }
+      if (axis.range && section.random && axis.range->steps) {
+        item.at("steps").fail("is of a grid: random samples fall anywhere in the range");
+      }
+    }
+    if (section.axes.size() > kMostAxes) {
+      axes->fail(fmt::format("{} axes, more than {}", section.axes.size(), kMostAxes));
+    }
+  }
+  return section;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/scenario/scenario.hpp"
+#include "sim/scenario/sweep_field.hpp"
+
+namespace kvsim {
+
+/// What the command line adds to a scenario's `sweep`.
+struct SweepChanges {
+  std::vector<ScenarioAxis> vary{};  // in place of the file's axis of the same key, else behind all
+  std::optional<std::int64_t> samples{};  // makes it random
+  std::optional<std::uint64_t> seed{};
+  bool skip_impossible = false;
+};
+
+/// An axis of the command line: "/batch=1,2,4". Values are separated by commas outside of brackets
+/// and quotes; each is JSON or a word. Errors: InputError "--vary …".
+[[nodiscard]] ScenarioAxis axis_of_text(const std::string& text);
+
+/// Many scenarios out of one: which keys differ, and what they are at each point.
+///
+/// A grid has the product of its axes' values, the last axis changing fastest; keys that the
+/// scenario gives as lists are axes too, before those of `sweep`. Random sample i of an axis is a
+/// function of (seed, the axis' key, i) alone, so that neither the order of axes, nor their number,
+/// nor how many samples there are changes it; numbers are drawn to six digits.
+class SweepPlan {
+ public:
+  /// `document` as scenario_document gives it, `file` where it came from. The form of every value
+  /// is checked, each with the others at their first. Errors: InputError.
+  SweepPlan(nlohmann::json document, std::filesystem::path file, const SweepChanges& changes);
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] const std::vector<ScenarioAxis>& axes() const { return axes_; }
+  [[nodiscard]] bool is_random() const { return random_; }
+  [[nodiscard]] bool skips_impossible() const { return skip_impossible_; }
+  /// Of each axis its value at the point. Errors: ContractError unless point < size().
+  [[nodiscard]] std::vector<nlohmann::json> values(std::size_t point) const;
+  /// The point's scenario, before and after reading. It has one point. Errors: InputError where the
+  /// values do not go together; where impossible points are skipped the message names no path.
+  [[nodiscard]] nlohmann::json document(std::size_t point) const;
+  [[nodiscard]] Scenario scenario(std::size_t point) const;
+
+  [[nodiscard]] std::string name() const { return file_.stem().string(); }
+  [[nodiscard]] std::string kind() const;
+  /// What was asked for: the keys that do not vary, and `sweep` with every axis. Its hash is the
+  /// sweep's.
+  [[nodiscard]] const nlohmann::json& echo() const { return echo_; }
+  [[nodiscard]] const std::string& hash() const { return hash_; }
+
+ private:
+  void take_lists();
+  void take_section(const SweepChanges& changes);
+  void refuse_too_many();
+  void check_values() const;
+  [[nodiscard]] nlohmann::json with(const std::vector<nlohmann::json>& values) const;
+
+  std::filesystem::path file_;
+  nlohmann::json base_;  // without `sweep` and without the keys of axes
+  std::vector<ScenarioAxis> axes_;
+  std::vector<std::size_t> order_;  // of setting: keys before what lies in them
+  std::size_t size_ = 0;
+  bool random_ = false;
+  bool skip_impossible_ = false;
+  std::uint64_t seed_ = 0;
+  nlohmann::json echo_;
+  std::string hash_;
+};
+
+}  // namespace kvsim

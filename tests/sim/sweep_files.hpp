@@ -1,0 +1,57 @@
+#pragma once
+
+// Scenario files for sweeps, in a folder of their own.
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/sweep/sweep_plan.hpp"
+
+namespace kvsim::test {
+
+inline std::filesystem::path sweep_folder(const std::string& name) {
+  const std::filesystem::path folder = std::filesystem::path{KVSIM_TEST_SCRATCH} / name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+/// A small scenario with `more` members, which start with a comma or are none.
+inline std::filesystem::path sweep_file(const std::filesystem::path& folder,
+                                        std::string_view more) {
+  const std::filesystem::path file = folder / "s.json";
+  std::ofstream{file} << fmt::format(
+      R"({{"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "dtype": "fp16", "prompt_tokens": 1000,
+          "output_tokens": 20{}}})",
+      more);
+  return file;
+}
+
+inline SweepPlan plan_of(const std::filesystem::path& file, const SweepChanges& changes = {}) {
+  return {scenario_document(file, {}), file, changes};
+}
+
+inline std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in{file, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+/// What an action complains of; "" if of nothing.
+template <class Action>
+std::string complaint(Action&& action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace kvsim::test

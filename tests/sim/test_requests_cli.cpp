@@ -1,0 +1,140 @@
+// kvsim requests as users meet it.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/program.hpp"
+
+namespace fs = std::filesystem;
+using kvsim::test::Outcome;
+using kvsim::test::run_kvsim;
+
+namespace {
+
+const fs::path kRoot{KVSIM_SOURCE_DIR};
+
+fs::path fresh(const std::string& name) {
+  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
+}
+std::string text_of(const fs::path& path) {
+  std::ifstream in{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("requests info: text and JSON of the samples") {
+  const fs::path folder = fresh("info");
+  const Outcome text = run_kvsim(
+      {"requests", "info", (kRoot / "scenarios/samples/chat-azure.csv").string()}, folder);
+  CHECK(text.status == 0);
+  CHECK(has(text.out, "azure"));
+  CHECK(has(text.out, "2,000"));
+  const Outcome out = run_kvsim(
+      {"requests", "info", (kRoot / "scenarios/samples/long-mooncake.jsonl").string(), "--json"},
+      folder);
+  const auto document = nlohmann::json::parse(out.out);
+  CHECK(document["schema"] == "kvsim.requests-info/1");
+  CHECK(document["requests"] == 600);
+  CHECK(document["prefix"]["block_tokens"] == 512);
+  const double share = document["prefix"]["reusable_share"];
+  CHECK(share > 0.1);
+  CHECK(share < 0.6);
+  // One user, no span: what does not exist is null.
+  std::ofstream{folder / "one.csv"} << "arrival_s,prompt_tokens,output_tokens\n5,1,0\n";
+  const auto one =
+      nlohmann::json::parse(run_kvsim({"requests", "info", "one.csv", "--json"}, folder).out);
+  CHECK(one["request_s"].is_null());
+  CHECK(one["inter_arrival_cv"].is_null());
+  CHECK(one["prefix"].is_null());
+}
+
+TEST_CASE("the samples are what their page's commands make") {
+  const fs::path folder = fresh("samples");
+  fs::create_directories(folder / "scenarios/samples");
+  std::istringstream page{text_of(kRoot / "scenarios/samples/README.md")};
+  int made = 0;
+  std::string line;
+  while (std::getline(page, line)) {
+    if (!line.starts_with("kvsim requests generate")) continue;
+    while (line.ends_with("\\")) {
+      std::string more;
+      std::getline(page, more);
+      line = line.substr(0, line.size() - 1) + more;
+    }
+    std::istringstream words{line};
+    std::vector<std::string> arguments{std::istream_iterator<std::string>{words}, {}};
+    arguments.erase(arguments.begin());
+    const Outcome out = run_kvsim(arguments, folder);
+    CHECK(out.status == 0);
+    const std::string name = arguments.at(3);
+    CHECK(text_of(folder / name) == text_of(kRoot / name));
+    ++made;
+  }
+  CHECK(made == 4);
+}
+
+TEST_CASE("requests convert: layouts, transformations, what is lost is said") {
+  const fs::path folder = fresh("convert");
+  const std::string sample = (kRoot / "scenarios/samples/long-mooncake.jsonl").string();
+  const Outcome out = run_kvsim({"requests", "convert", sample, "t.csv", "--limit", "10",
+                                 "--rate-scale", "2", "--spread", "3"},
+                                folder);
+  CHECK(out.status == 0);
+  CHECK(has(out.out, "not in this layout: prefix ids"));
+  const std::string text = text_of(folder / "t.csv");
+  CHECK(std::count(text.begin(), text.end(), '\n') == 11);
+  CHECK(run_kvsim({"requests", "convert", sample, "same.jsonl", "-q"}, folder).out.empty());
+  CHECK(text_of(folder / "same.jsonl") == text_of(sample));
+}
+
+TEST_CASE("requests generate: a description and options over it") {
+  const fs::path folder = fresh("generate");
+  std::ofstream{folder / "d.json"}
+      << R"({"requests": {"arrivals": {"kind": "fixed", "rate": 2}, "count": 5,
+             "prompt_tokens": 9, "output_tokens": 1}})";
+  CHECK(
+      run_kvsim({"requests", "generate", "d.json", "-o", "a.csv", "--count", "2"}, folder).status ==
+      0);
+  CHECK(text_of(folder / "a.csv") == "arrival_s,prompt_tokens,output_tokens\n0,9,1\n0.5,9,1\n");
+}
+
+TEST_CASE("mistakes exit with 2, name the place, and write nothing") {
+  const fs::path folder = fresh("mistakes");
+  std::ofstream{folder / "bad.csv"}
+      << "arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,x,1\n2,2,2\n";
+  const auto complaint = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "requests");
+    const Outcome out = run_kvsim(words, folder);
+    CHECK(out.status == 2);
+    CHECK(out.out.empty());
+    return out.err;
+  };
+  CHECK(has(complaint({"info", "bad.csv"}),
+            "bad.csv:3: prompt_tokens: expected an integer in [1, 16777216], got \"x\""));
+  CHECK(has(complaint({"info", "none.csv"}), "none.csv: cannot be read"));
+  CHECK(has(complaint({"info", "bad.csv", "--format", "azuer"}), "did you mean \"azure\"?"));
+  CHECK(has(complaint({"info", "bad.csv", "--skip-bad", "-1"}), "/skip_bad"));
+  CHECK(has(complaint({"convert", "bad.csv", "out.csv", "--skip-bad", "1", "--layout", "vidur"}),
+            "plain, azure or mooncake"));
+  CHECK(has(complaint({"generate", "--count", "5"}), "-o FILE"));
+  CHECK(has(complaint({"generate", "-o", "out.csv", "--arrivals", "poisson:rate"}), "KEY=VALUE"));
+  CHECK_FALSE(fs::exists(folder / "out.csv"));
+  const Outcome skipped =
+      run_kvsim({"requests", "info", "bad.csv", "--skip-bad", "1", "--json"}, folder);
+  CHECK(nlohmann::json::parse(skipped.out)["skipped"] == 1);
+}

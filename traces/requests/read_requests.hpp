@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "traces/requests/request.hpp"
+
+namespace kvsim {
+
+/// Layouts of request traces; docs/requests.md says where each is published.
+enum class RequestFormat : std::uint8_t {
+  kPlain,
+  kAzure,
+  kMooncake,
+  kBurstGpt,
+  kShareGpt,
+  kServeGen,
+  kVidur,
+  kSplitwise
+};
+
+struct RequestFormatName {
+  RequestFormat format;
+  std::string_view name;  // the word of scenario files
+  std::string_view layout;
+};
+/// In the order of RequestFormat.
+[[nodiscard]] std::span<const RequestFormatName> request_formats();
+[[nodiscard]] std::string_view name_of(RequestFormat format);
+/// Errors: InputError "PLACE: unknown format …" with the nearest.
+[[nodiscard]] RequestFormat parse_request_format(std::string_view word, std::string_view place);
+
+struct ReadOptions {
+  std::optional<RequestFormat> format{};  // absent: from the content
+  std::int64_t skip_bad = 0;              // so many malformed records are passed over and counted
+  bool sort = false;                      // put records in order of time instead of refusing them
+  /// ShareGPT without token counts: tokens are estimated from the text, one of these.
+  std::optional<double> chars_per_token{}, tokens_per_word{};
+  /// Tokens that an id of a prefix stands for; absent: 512 for Mooncake, 64 for ShareGPT's growing
+  /// contexts. No other format knows of prefixes.
+  std::optional<std::int32_t> prefix_block{};
+  std::uint64_t seed = 0;  // ServeGen: its requests are drawn
+};
+
+/// Reads a trace: a file, or for ServeGen one of a client's two files or a folder of clients.
+/// Streams: memory is that of the result and about 1 MiB. Errors: InputError "FILE:LINE: COLUMN:
+/// expected …, got …" for the first malformed record beyond `skip_bad`, for a file that cannot be
+/// read, is empty or in no known layout.
+[[nodiscard]] RequestTrace read_requests(const std::filesystem::path& path,
+                                         const ReadOptions& options = {});
+/// As above, of text in memory that messages call `name`; not for ServeGen, which is two files.
+[[nodiscard]] RequestTrace parse_requests(std::string_view text, std::string_view name,
+                                          const ReadOptions& options = {});
+
+}  // namespace kvsim

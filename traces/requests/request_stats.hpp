@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "models/units/units.hpp"
+#include "traces/requests/request.hpp"
+
+namespace kvsim {
+
+/// Of lengths in tokens; quantiles interpolate linearly between the sorted ones.
+struct LengthSummary {
+  std::int64_t total = 0;
+  double mean = 0.0, p50 = 0.0, p90 = 0.0, p99 = 0.0;
+  std::int32_t min = 0, max = 0;
+};
+
+/// Reuse of prefixes by a cache that forgets nothing: blocks of each prompt's leading run that an
+/// earlier request of the trace has brought.
+struct PrefixSummary {
+  std::int32_t block = 0;  // tokens
+  std::int64_t blocks = 0;
+  std::int64_t distinct = 0;
+  std::int64_t reusable = 0;
+};
+
+struct RequestStats {
+  std::int64_t requests = 0;
+  std::int64_t waiting = 0;  // of them behind another one (`after`)
+  Seconds span{0.0};         // first to last arrival of those that wait for none
+  std::int64_t distinct_arrivals = 0;
+  std::optional<double> rate{};  // of the same: their number / span; none without a span
+  std::optional<double> inter_arrival_cv{};  // deviation / mean of the times between them
+  LengthSummary prompt{}, output{};
+  std::int64_t zero_outputs = 0;
+  std::int64_t declared = 0;  // requests with a max_tokens
+  std::int64_t sessions = 0;
+  std::optional<PrefixSummary> prefix{};
+};
+
+[[nodiscard]] RequestStats summarise_requests(const RequestTrace& trace);
+
+}  // namespace kvsim
