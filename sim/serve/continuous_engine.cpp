@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/units/check.hpp"
+#include "sim/serve/speculation.hpp"
 
 namespace kvsim {
 
@@ -43,9 +44,11 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
-  // The last token generated is never computed; none is where the prompt alone is.
-  const std::int64_t cached =
-      s.prompt + (parts_.role == ReplicaRole::kPrefill ? 0 : std::max<std::int64_t>(output - 1, 0));
+  // The last token generated is never computed; none is where the prompt alone is. Proposals are.
+  std::int64_t cached = s.prompt;
+  if (parts_.role != ReplicaRole::kPrefill && output > 1) {
+    cached = std::min(cached + output - 1 + parts_.drafts, parts_.max_model_len);
+  }
   const std::int64_t most = kv_.most_units(s.prompt, cached);
   if (most > kv_.pool()) {
     const Bytes unit = parts_.sizes->unit();
@@ -154,7 +157,7 @@ std::int32_t ContinuousEngine::preempt(RequestId id) {
   auto& once = state_->computed_once[static_cast<std::size_t>(id)];
   once = std::max(once, s.computed);
   kv_.release(id, s);
-  s.computed = 0;
+  s.computed = s.drafts = 0;
   s.target = s.known;
   s.state = SequenceState::kWaiting;
   queue_.push_front(id);
@@ -219,6 +222,7 @@ MixedStep ContinuousEngine::iteration() {
   chunks_.clear();
   decodes_ = prefilled_ = 0;
   std::int64_t attended = 0;
+  std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
   if (!kv_.full_law()) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
   for (const Planned& p : plan_) {
     const Sequence& s = at(p.id);
@@ -229,7 +233,8 @@ MixedStep ContinuousEngine::iteration() {
       continue;
     }
     ++decodes_;
-    attended += s.computed + 1;
+    attended += s.computed;
+    tokens = std::max(tokens, p.tokens);
     SequenceLaw* law = kv_.law(p.id);
     for (std::size_t l = 0; law != nullptr && l < loads_.size(); ++l) {
       const DecodeMoment m = law->moment(l, s.computed + 1 - s.target);
@@ -240,10 +245,11 @@ MixedStep ContinuousEngine::iteration() {
     }
   }
   if (kv_.full_law()) {
+    attended += decodes_ * tokens;
     loads_.front() = {.attended = static_cast<double>(attended),
                       .held = static_cast<double>(attended)};
   }
-  return {.decodes = decodes_, .loads = loads_, .chunks = chunks_};
+  return {.decodes = decodes_, .loads = loads_, .chunks = chunks_, .decode_tokens = tokens};
 }
 
 std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/) {
@@ -318,6 +324,17 @@ void ContinuousEngine::compute(const Planned& p, std::int32_t tokens, bool prefi
   s.planned = 0;
 }
 
+std::int32_t ContinuousEngine::verified(const Planned& p, std::int32_t output) {
+  const Sequence& s = at(p.id);
+  const std::int32_t drafts = p.tokens - 1;
+  const std::int32_t accepted =
+      accepted_drafts(drafts, parts_.acceptance, parts_.seed, p.id, s.generated());
+  ++state_->verifications;
+  state_->drafted += drafts;
+  state_->accepted += accepted;
+  return std::min(accepted + 1, output - s.generated());
+}
+
 void ContinuousEngine::send(Flight& flight) {
   for (Planned& p : flight.plan) {
     Sequence& s = at(p.id);
@@ -343,16 +360,25 @@ void ContinuousEngine::end(SimTime now) {
     if (p.tokens == 0) continue;
     Sequence& s = at(p.id);
     s.in_flight = false;
-    compute(p, p.tokens, s.prefills());
-    if (s.computed < s.known) continue;
+    const bool prefill = s.prefills();
     const std::int32_t output = state_->output[static_cast<std::size_t>(p.id)];
+    const std::int32_t made = p.tokens > 1 && !prefill ? verified(p, output) : 1;
+    compute(p, prefill ? p.tokens : made, prefill);
+    if (s.computed < s.known) continue;
     if (output > 0) {
-      ++s.known;
-      ++tokens_;
-      state_->token(p.id, replica_, iteration, now);
+      s.known += made;
+      tokens_ += made;
+      state_->tokens(p.id, replica_, iteration, made, now);
     }
     if (s.generated() < output) {
-      if (parts_.role != ReplicaRole::kPrefill) continue;
+      if (parts_.role != ReplicaRole::kPrefill) {
+        // No token stands beyond the longest sequence.
+        if (parts_.drafts > 0) {
+          s.drafts = static_cast<std::int32_t>(
+              std::clamp<std::int64_t>(parts_.max_model_len - s.known, 0, parts_.drafts));
+        }
+        continue;
+      }
       s.state = SequenceState::kMoving;
       prefilled_ids_.push_back(p.id);
       leaving_.push_back(p.id);

@@ -37,6 +37,9 @@ struct EngineParts {
   BytesPerSecond link{0.0};  // to host memory
   QueueOrder order = QueueOrder::kFcfs;
   ReplicaRole role = ReplicaRole::kWhole;
+  std::int32_t drafts = 0;  // tokens that a draft model proposes for each that decodes
+  double acceptance = 0;
+  std::uint64_t seed = 0;
 };
 
 /// What an observer is shown of an iteration.
@@ -147,6 +150,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   /// the pipeline. The others are not to be planned until they end.
   void send(Flight& flight);
   void compute(const Planned& p, std::int32_t tokens, bool prefill);
+  /// Tokens that a decoding sequence gets of an iteration.
+  [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
   void count_work(const MixedCost& cost, SimTime took);
   [[nodiscard]] MixedStep iteration();
   [[nodiscard]] IterationView view(std::span<const Planned> plan, SimTime start, SimTime end) const;

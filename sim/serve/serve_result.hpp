@@ -109,6 +109,8 @@ struct ServeResult {
   std::int64_t output_tokens = 0, prompt_tokens = 0;  // of completed requests
   std::int64_t recomputed_tokens = 0;                 // prefilled again after preemption
   std::int64_t prefix_hit_tokens = 0, prefix_query_tokens = 0;
+  /// Of a draft model: tokens proposed and accepted, and sequences' steps that verified some.
+  std::int64_t drafted_tokens = 0, accepted_tokens = 0, verifications = 0;
   SimTime makespan{};  // from the first arrival to the last finish
 
   Distribution ttft, tpot, itl, e2e, queue;                 // seconds, of completed requests

@@ -249,6 +249,9 @@ class Service {
     out.preemptions = state_.preemptions;
     out.oom_events = state_.oom_events;
     out.recomputed_tokens = state_.recomputed;
+    out.drafted_tokens = state_.drafted;
+    out.accepted_tokens = state_.accepted;
+    out.verifications = state_.verifications;
     out.prefix_hit_tokens = state_.prefix_hits;
     out.prefix_query_tokens = state_.prefix_queries;
     out.ooms = std::move(state_.ooms);
@@ -348,9 +351,6 @@ ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options, const 
               "a service lacks its model, GPU, stack or workload");
   check_requests(*spec.requests);
   check_cluster(spec);
-  if (spec.speculation.draft != nullptr) {
-    throw InputError{"draft models are not served"};
-  }
   return Service{spec, options, hooks}.run();
 }
 

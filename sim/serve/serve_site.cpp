@@ -78,6 +78,10 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
       std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * stack_.usable_fraction))};
   for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
+  if (spec.speculation.draft != nullptr && scheduler_ != "vllm-v1") {
+    throw InputError{fmt::format("scheduler {}: a draft's proposals are scheduled by vllm-v1 alone",
+                                 scheduler_)};
+  }
   if (spec.pipeline_parallel != 1 && scheduler_ != "vllm-v1") {
     throw InputError{fmt::format(
         "scheduler {}: a pipeline's batches in flight are formed by vllm-v1 alone", scheduler_)};
@@ -111,6 +115,7 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
         "with the least room, between stages goes {} a token",
         spec_.pipeline_parallel, pipeline_->row));
   }
+  if (spec_.speculation.draft != nullptr) add_draft(hooks);
   standing_["activations"] = startup_->activation;
   full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
               !sizes_->windowed();
@@ -154,6 +159,36 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
       "prompt");
 }
 
+void ServeSite::add_draft(const ServeHooks& hooks) {
+  if (pipeline_) throw InputError{"speculation: a draft beside a pipeline is not served"};
+  if (spec_.method.name != "full" || spec_.measured || !sizes_->counts_blocks() ||
+      sizes_->windowed()) {
+    throw InputError{fmt::format(
+        "speculation: method {} on {}: proposals are verified where every layer keeps every token",
+        spec_.method.name, spec_.llm->name)};
+  }
+  draft_ = make_draft(spec_, in_);
+  CostInput both = in_;
+  // What was measured on a GPU has the draft in it.
+  if (!both.measured_weights) both.measured_weights = weights_held(in_) + draft_->weights;
+  EngineStartup start = engine_startup(both, spec_.gpu->hbm_usable, longest_, options_);
+  held_unit_ = sizes_->unit() + draft_->block;
+  pool_units_ = start.kv_cache.count() / held_unit_.count();
+  start.max_concurrency *=
+      start.blocks > 0 ? static_cast<double>(pool_units_) / static_cast<double>(start.blocks) : 1;
+  start.blocks = pool_units_;
+  start.tokens = pool_units_ * sizes_->block_tokens();
+  startup_ = start;
+  standing_["weights"] = start.weights;
+  auto draft_cost =
+      hooks.cost ? hooks.cost(draft_->in, roofline_) : mixed_iteration_cost(draft_->in, roofline_);
+  cost_ = with_draft(std::move(cost_), std::move(draft_cost), spec_.speculation.tokens);
+  notes_.push_back(fmt::format(
+      "{} proposes {} tokens a step, each accepted with probability {} where those before it were: "
+      "tokens of one step come at one moment, and gaps of 0 stand between them",
+      spec_.speculation.draft->name, spec_.speculation.tokens, spec_.speculation.acceptance));
+}
+
 std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t replica,
                                                std::size_t max_samples, ReplicaRole role) {
   if (scheduler_ == "static") {
@@ -194,7 +229,10 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                     .host_memory = spec_.host_memory,
                     .link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
                     .order = spec_.scheduler.order,
-                    .role = role};
+                    .role = role,
+                    .drafts = draft_ ? spec_.speculation.tokens : 0,
+                    .acceptance = spec_.speculation.acceptance,
+                    .seed = spec_.seed};
   if (pipeline_) {
     for (std::size_t i = 1; i < pipeline_->costs.size(); ++i) {
       parts.later_stages.push_back(pipeline_->costs[i].get());

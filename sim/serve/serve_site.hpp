@@ -12,6 +12,7 @@
 #include "sim/serve/sequence_law.hpp"
 #include "sim/serve/serve_spec.hpp"
 #include "sim/serve/service.hpp"
+#include "sim/serve/speculation.hpp"
 
 namespace kvsim {
 
@@ -26,8 +27,9 @@ class ServeSite {
   [[nodiscard]] std::unique_ptr<Engine> make_engine(ServeState& state, std::int32_t replica,
                                                     std::size_t max_samples,
                                                     ReplicaRole role = ReplicaRole::kWhole);
-  /// Bytes of a unit of an engine's pool on one GPU; the scheduler is not static.
-  [[nodiscard]] Bytes pool_unit() const { return sizes_->unit(); }
+  /// Bytes of a unit of an engine's pool, on the GPUs of one tensor-parallel rank together; the
+  /// scheduler is not static.
+  [[nodiscard]] Bytes pool_unit() const { return pipeline_ ? sizes_->unit() : held_unit_; }
   [[nodiscard]] const std::string& scheduler() const { return scheduler_; }
   /// Why nothing at all can be served; empty: something can.
   [[nodiscard]] const std::string& cannot_start() const { return cannot_start_; }
@@ -43,6 +45,7 @@ class ServeSite {
 
  private:
   void start_paged(const ServeHooks& hooks);
+  void add_draft(const ServeHooks& hooks);
 
   const ServeSpec& spec_;
   const ServeHooks& hooks_;
@@ -64,6 +67,7 @@ class ServeSite {
   std::optional<EngineStartup> startup_;
   std::unique_ptr<IterationCost> cost_;  // null where there are stages
   std::optional<Pipeline> pipeline_;
+  std::unique_ptr<Draft> draft_;  // null: none
   std::int64_t pool_units_ = 0;
   Bytes held_unit_{};
   std::optional<BlockSizes> sizes_;

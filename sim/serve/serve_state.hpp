@@ -29,6 +29,14 @@ struct ServeState {
     }
     new_span(id, replica, iteration, at);
   }
+  /// `count` tokens at once: one is token().
+  void tokens(RequestId id, std::int32_t replica, std::int32_t iteration, std::int32_t count,
+              SimTime at) {
+    if (count == 1) return token(id, replica, iteration, at);
+    new_span(id, replica, iteration, at);
+    open[static_cast<std::size_t>(id)].count = count;
+    open[static_cast<std::size_t>(id)].stride = 0;
+  }
   /// Ends what is known of `id`; it stands in `ended` from then on.
   void end(RequestId id, RequestStatus status, SimTime at);
   void oom(SimTime at, RequestId id, std::string what, Bytes requested, Bytes free,
@@ -44,6 +52,7 @@ struct ServeState {
   std::vector<RequestId> ended;             // since the run looked last
   std::vector<ServeOom> ooms;               // the first 16
   std::int64_t oom_events = 0, preemptions = 0, recomputed = 0;
+  std::int64_t drafted = 0, accepted = 0, verifications = 0;
   std::int64_t prefix_hits = 0, prefix_queries = 0;  // tokens
   std::int32_t arrived = 0;
   std::int32_t most_stride = 1;  // of spans; batches that go through a pipeline by turns

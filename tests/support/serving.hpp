@@ -37,7 +37,7 @@ class LinearCost : public IterationCost {
       laws_.push_back({.layer = l, .layers = 1});
   }
   MixedCost cost(const MixedStep& step) override {
-    double tokens = static_cast<double>(step.decodes);
+    double tokens = static_cast<double>(step.decodes * step.decode_tokens);
     double entries = 0;
     if (step.decodes > 0) {
       for (const DecodeLoad& l : step.loads) entries += l.attended;
@@ -72,6 +72,8 @@ struct SmallService {
   std::shared_ptr<const MeasuredLaw> measured{};
   std::function<std::unique_ptr<Scheduler>()> make_scheduler{};
   ClusterSpec cluster{};
+  SpeculationSpec speculation{};
+  std::uint64_t seed = 0;
   std::int32_t pipeline = 1;  // stages, each of which takes its layers' share of `times`
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
@@ -96,7 +98,9 @@ struct SmallService {
                          .scheduler = scheduler,
                          .slo = slo,
                          .cluster = cluster,
-                         .host_memory = host_memory};
+                         .speculation = speculation,
+                         .host_memory = host_memory,
+                         .seed = seed};
     ServeHooks hooks{.observer = observer};
     hooks.cost = [this](const CostInput& in, const Roofline&) {
       return std::make_unique<LinearCost>(in, times);
