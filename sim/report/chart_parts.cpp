@@ -25,6 +25,48 @@ Ticks ticks_over(double low, double high, int wanted) {
   return {std::floor(low / step) * step, step, std::ceil(high / step) * step};
 }
 
+namespace {
+
+/// "20 ms" of 0.02.
+std::string time_word(double seconds) {
+  if (seconds < 0.9995e-3) return fmt::format("{:.3g} us", seconds * 1e6);
+  if (seconds < 0.9995) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return with_commas(std::llround(seconds)) + " s";
+}
+
+}  // namespace
+
+std::string second_ticks(double low, double high, double pixels) {
+  constexpr double kRoom = 62;  // pixels that a tick's words take
+  const double decade = pixels / std::log10(high / low);
+  std::vector<double> factors{1};
+  if (decade * std::log10(2.0) > kRoom) {
+    factors = {1, 2, 5};
+  } else if (decade * std::log10(3.0) > kRoom) {
+    factors = {1, 3};
+  }
+  std::string out;
+  for (int power = -9; power < 9; ++power) {
+    for (const double factor : factors) {
+      const double x = factor * std::pow(10.0, power);
+      if (x < low || x > high) continue;
+      out += fmt::format("{}'{}' {}", out.empty() ? "" : ", ", time_word(x), number(x));
+    }
+  }
+  return fmt::format("set logscale x 10\nset xtics ({})\n", out);
+}
+
+bool goes_by_doublings(const std::set<double>& values) {
+  constexpr double kWide = 8, kLongestStep = 2.2;
+  if (values.empty() || *values.begin() <= 0) return false;
+  double before = *values.begin();
+  for (const double value : values) {
+    if (value > kLongestStep * before) return false;
+    before = value;
+  }
+  return *values.rbegin() >= kWide * *values.begin();
+}
+
 double text_pixels(std::string_view text) {
   return kCharWidth * static_cast<double>(display_width(text));
 }

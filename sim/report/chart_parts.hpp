@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,14 @@ struct Ticks {
   double first = 0, step = 1, last = 1;
 };
 [[nodiscard]] Ticks ticks_over(double low, double high, int wanted);
+
+/// Settings of a logarithmic x axis of seconds, "10 ms", "20 ms", …: powers of ten, and twice and
+/// five times them where `pixels` have room.
+[[nodiscard]] std::string second_ticks(double low, double high, double pixels);
+
+/// Whether values span 8 times in steps of about 2 or less. Over longer steps what is linear would
+/// look bent.
+[[nodiscard]] bool goes_by_doublings(const std::set<double>& values);
 
 /// Pixels that `text` takes at kFont.
 [[nodiscard]] double text_pixels(std::string_view text);

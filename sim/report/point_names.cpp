@@ -59,7 +59,7 @@ std::string key_text(const std::string& key, const ordered_json& value) {
 /// One GPU, the calibrations shipped and a cache in the dtype of the weights are what anyone
 /// expects.
 bool says_nothing(const std::string& key, const ordered_json& value, const ordered_json& keys) {
-  if (key == "gpu_count") return value == 1;
+  if (key == "gpu_count" || key == "pipeline_parallel" || key == "replicas") return value == 1;
   if (key == "calibration") return value == "builtin";
   return key == "kv_dtype" && keys.contains("dtype") && value == keys.at("dtype");
 }

@@ -218,13 +218,17 @@ FigureSet aggregate_figures(const std::vector<AggregateRow>& rows) {
   FigureSet set;
   std::vector<ErrorMark> marks;
   std::size_t traces = 0;
+  for (const AggregateRow& row : rows) traces = std::max(traces, row.traces.size());
   for (const AggregateRow& row : rows) {
-    traces = std::max(traces, row.traces.size());
-    marks.push_back({.method = row.name,
-                     .error = row.rel_error.mean,
-                     .held = row.bytes_share.mean,
-                     .read = row.read_share.mean,
-                     .reads_part = row.reads_part});
+    const bool everywhere = row.traces.size() == traces;
+    // Other traces, another mean: not to be read beside the others without knowing.
+    marks.push_back(
+        {.method = everywhere ? row.name
+                              : fmt::format("{} ({} of {})", row.name, row.traces.size(), traces),
+         .error = row.rel_error.mean,
+         .held = row.bytes_share.mean,
+         .read = row.read_share.mean,
+         .reads_part = row.reads_part});
   }
   add_error_figures(marks, fmt::format("means over {} traces", traces), set);
   return set;

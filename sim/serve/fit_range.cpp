@@ -94,7 +94,8 @@ class Search {
 FitRange fit_range(const StaticSpec& spec, const std::optional<MemoryResidual>& residual,
                    Bytes not_cache) {
   const Search search{spec, residual};
-  FitRange out{.batch = search.batch(1, not_cache)};
+  FitRange out;
+  out.batch = search.batch(1, not_cache);
   if (residual) {
     out.batch_low = search.batch(residual->high, not_cache);
     out.batch_high = search.batch(residual->low, not_cache);

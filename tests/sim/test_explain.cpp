@@ -145,6 +145,24 @@ TEST_CASE("explain: the pool of a paged stack is what the start leaves") {
   CHECK(sum == pool.at("value").get<double>());
 }
 
+TEST_CASE("explain: a service's capacity, peak and mean iteration, and no figure of a static run") {
+  const fs::path folder = fresh("service");
+  run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
+    "stack": "vllm", "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 40,
+    "prompt_tokens": 500, "output_tokens": 20}})");
+  for (const std::string key : {"kv_cache_bytes", "peak_hbm_bytes", "iteration_s"}) {
+    INFO(key);
+    const json out = explain(folder, key);
+    double sum = 0;
+    for (const json& term : out.at("terms")) sum += term.at("value").get<double>();
+    CHECK(sum == doctest::Approx(out.at("value").get<double>()).epsilon(1e-8));
+  }
+  const json result = json::parse(std::ifstream{folder / "out/result.json"});
+  CHECK(explain(folder, "kv_capacity_tokens").at("value") ==
+        result.at("points").at(0).at("kv_capacity_tokens"));
+  CHECK(has(complaint({"explain", "out", "prefill_s"}, folder), "a service explains"));
+}
+
 TEST_CASE("explain: other documents, and those that were changed, are refused with their place") {
   const fs::path folder = fresh("broken");
   run(folder, kFits);

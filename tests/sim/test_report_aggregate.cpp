@@ -37,6 +37,24 @@ TEST_CASE("a spread by hand") {
   for (std::int64_t v = 1; v < 200; ++v) CHECK(student_t_975(v) > student_t_975(v + 1));
 }
 
+TEST_CASE("a mean over fewer traces than its neighbours' says so in the figure") {
+  const auto row = [](const std::string& name, std::vector<std::string> traces, double error) {
+    AggregateRow out;
+    out.name = name;
+    out.budget = 0.2;
+    out.traces = std::move(traces);
+    out.rel_error = spread_of({error});
+    out.bytes_share = out.read_share = spread_of({0.2});
+    return out;
+  };
+  const FigureSet set =
+      aggregate_figures({row("h2o", {"a", "b", "c"}, 0.1), row("chunkkv", {"a", "c"}, 0.2)});
+  REQUIRE(set.figures.size() == 1);
+  CHECK(set.figures[0].csv.find("chunkkv (2 of 3)") != std::string::npos);
+  CHECK(set.figures[0].csv.find("h2o (") == std::string::npos);
+  CHECK(set.figures[0].title.find("means over 3 traces") != std::string::npos);
+}
+
 ReplayResult with_oracle() {
   ReplayResult replay = test::sample_replay();
   ReplayMethod oracle = replay.methods[2];
