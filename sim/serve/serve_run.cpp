@@ -274,7 +274,7 @@ class Service {
   }
 
   void add_replicas(ServeResult& out) {
-    out.gpus = gpus_of(spec_);
+    out.gpus = service_gpus(spec_);
     const double makespan = to_seconds(out.makespan).count();
     for (std::size_t i = 0; i < engines_.size(); ++i) {
       const Engine& engine = *engines_[i];

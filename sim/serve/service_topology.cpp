@@ -19,7 +19,7 @@ std::int32_t gpus_per_replica(const ServeSpec& spec) {
   return spec.tensor_parallel * spec.pipeline_parallel;
 }
 
-std::int32_t gpus_of(const ServeSpec& spec) {
+std::int32_t service_gpus(const ServeSpec& spec) {
   return gpus_per_replica(spec) * (spec.cluster.replicas + spec.cluster.prefill_replicas);
 }
 
@@ -47,10 +47,10 @@ ServiceTopology service_topology(const ServeSpec& spec) {
     }
     return out;
   }
-  if (!stands_in_one_node(spec, gpus_of(spec))) {
+  if (!stands_in_one_node(spec, service_gpus(spec))) {
     throw InputError{fmt::format(
         "cluster: link: expected a bandwidth, as {} GPUs do not stand in one node of {} {}",
-        gpus_of(spec), joined(gpu), gpu.name)};
+        service_gpus(spec), joined(gpu), gpu.name)};
   }
   const auto middle = t.add(gpu.nvlink ? PlaceKind::kSwitch : PlaceKind::kHost,
                             gpu.nvlink ? "NVLink switch" : "PCIe root");

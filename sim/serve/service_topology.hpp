@@ -17,7 +17,7 @@ struct ServiceTopology {
 
 /// GPUs of one replica, and of all.
 [[nodiscard]] std::int32_t gpus_per_replica(const ServeSpec& spec);
-[[nodiscard]] std::int32_t gpus_of(const ServeSpec& spec);
+[[nodiscard]] std::int32_t service_gpus(const ServeSpec& spec);
 
 /// Whether one node has so many of the service's GPUs, joined: 8, or as many as an NVLink joins.
 [[nodiscard]] bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus);
