@@ -141,7 +141,7 @@ TEST_CASE("tokens and memory are conserved, and a step yields what acceptance pr
   }
 }
 
-TEST_CASE("a draft's weights and cache take room; a good one is faster, a useless one slower") {
+TEST_CASE("a draft's weights and cache take room, a good one is faster, a useless one slower") {
   const Gpu gpu = find_gpu("A100-80GB-SXM");
   const Llm& llm = find_llm("Llama-2-7B");
   Llm draft = llm;
