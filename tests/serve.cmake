@@ -8,3 +8,7 @@ kvsim_test(serving SOURCES sim/test_serve_laws.cpp sim/test_serve_cases.cpp sim/
            LINK kvsim::serve)
 kvsim_bench(serve SOURCES bench/bench_serve.cpp LINK kvsim::serve)
 kvsim_test(schedulers SOURCES sim/test_scheduler_cases.cpp sim/test_scheduler_laws.cpp LINK kvsim::serve)
+kvsim_test(cluster SOURCES sim/test_serve_cluster.cpp sim/test_serve_cluster_apart.cpp
+                          sim/test_serve_cluster_links.cpp sim/test_serve_cluster_pipeline.cpp
+                          sim/test_serve_cluster_drafts.cpp
+           LINK kvsim::serve)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -146,11 +147,10 @@ std::vector<Weighted> ascending(std::vector<double> values) {
 
 std::vector<Weighted> token_gaps(const ServeResult& result) {
   std::vector<Weighted> gaps;
-  // Spans that have a token both at the end of iteration i and of the one before.
-  std::vector<std::vector<std::int64_t>> change(result.iteration_ends.size());
-  for (std::size_t r = 0; r < change.size(); ++r) {
-    change[r].assign(result.iteration_ends[r].size() + 1, 0);
-  }
+  // By replica and stride: spans that have a token both at the end of iteration i and of the one a
+  // stride before, less those that did so a stride before.
+  std::vector<std::map<std::size_t, std::vector<std::int64_t>>> change(
+      result.iteration_ends.size());
   const auto end_of = [&](std::int32_t replica, std::int32_t iteration) {
     return result
         .iteration_ends[static_cast<std::size_t>(replica)][static_cast<std::size_t>(iteration)];
@@ -160,17 +160,28 @@ std::vector<Weighted> token_gaps(const ServeResult& result) {
     const auto request = static_cast<std::size_t>(span.request);
     const SimTime first = end_of(span.replica, span.first);
     if (last[request] >= SimTime{}) gaps.push_back({seconds_of(first - last[request]), 1});
-    last[request] = end_of(span.replica, span.first + span.count - 1);
-    auto& of_replica = change[static_cast<std::size_t>(span.replica)];
-    ++of_replica[static_cast<std::size_t>(span.first) + 1];
-    --of_replica[static_cast<std::size_t>(span.first + span.count)];
+    last[request] = end_of(span.replica, span.last());
+    if (span.count == 1) continue;
+    if (span.stride == 0) {
+      gaps.push_back({0, span.count - 1});
+      continue;
+    }
+    const auto replica = static_cast<std::size_t>(span.replica);
+    auto& of_stride = change[replica][static_cast<std::size_t>(span.stride)];
+    if (of_stride.empty()) {
+      of_stride.resize(result.iteration_ends[replica].size() +
+                       static_cast<std::size_t>(span.stride));
+    }
+    ++of_stride[static_cast<std::size_t>(span.first + span.stride)];
+    --of_stride[static_cast<std::size_t>(span.last() + span.stride)];
   }
   for (std::size_t r = 0; r < change.size(); ++r) {
     const auto& ends = result.iteration_ends[r];
-    std::int64_t running = 0;
-    for (std::size_t i = 0; i < ends.size(); ++i) {
-      running += change[r][i];
-      if (i > 0 && running > 0) gaps.push_back({seconds_of(ends[i] - ends[i - 1]), running});
+    for (auto& [stride, running] : change[r]) {
+      for (std::size_t i = stride; i < ends.size(); ++i) {
+        running[i] += running[i - stride];
+        if (running[i] > 0) gaps.push_back({seconds_of(ends[i] - ends[i - stride]), running[i]});
+      }
     }
   }
   std::sort(gaps.begin(), gaps.end(),
@@ -258,12 +269,12 @@ std::vector<LoadSample> load_samples(const ServeResult& result) {
     const auto replica = static_cast<std::size_t>(o.replica);
     if (o.scheduled < SimTime{} || replica >= steps.size()) continue;
     double tokens = o.prompt_tokens;
-    std::vector<Change>& of = steps[replica];
     SimTime from = o.scheduled;
     for (const TokenSpan* span : spans[i]) {
+      std::vector<Change>& of = steps[static_cast<std::size_t>(span->replica)];
       const auto& ends = result.iteration_ends[static_cast<std::size_t>(span->replica)];
       const SimTime first = ends[static_cast<std::size_t>(span->first)];
-      const SimTime last = ends[static_cast<std::size_t>(span->first + span->count - 1)];
+      const SimTime last = ends[static_cast<std::size_t>(span->last())];
       if (span != spans[i].front()) from = first;
       of.push_back({from, tokens, 0});
       const double made = span->count;
@@ -276,8 +287,8 @@ std::vector<LoadSample> load_samples(const ServeResult& result) {
       of.push_back({last, time > 0 ? -tokens : -(tokens - made), 0});
     }
     if (spans[i].empty() && o.finish >= SimTime{}) {
-      of.push_back({from, tokens, 0});
-      of.push_back({o.finish, -tokens, 0});
+      steps[replica].push_back({from, tokens, 0});
+      steps[replica].push_back({o.finish, -tokens, 0});
     }
   }
   std::vector<LoadSample> out;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/units/check.hpp"
+#include "sim/serve/speculation.hpp"
 
 namespace kvsim {
 
@@ -25,28 +26,38 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
       queue_{parts_.order, state.sequences},
       loads_(parts_.sizes->laws()) {
   block_tokens_ = parts_.sizes->block_tokens();
+  flights_.resize(parts_.later_stages.size() + 1);
+  stage_free_.resize(flights_.size());
   for (const auto& [owner, bytes] : parts_.standing) standing_ += bytes;
 }
 
 void ContinuousEngine::arrive(RequestId id, SimTime now) {
-  Sequence& s = at(id);
+  if (!serves(id, now)) return;
+  at(id).state = SequenceState::kWaiting;
+  queue_.push(id);
+}
+
+bool ContinuousEngine::serves(RequestId id, SimTime now) {
+  const Sequence& s = at(id);
   const std::int64_t output = state_->output[static_cast<std::size_t>(id)];
   if (s.prompt + output > parts_.max_model_len) {
     state_->end(id, RequestStatus::kRejected, now);
-    return;
+    return false;
   }
-  // The last token generated is never computed.
-  const std::int64_t cached = s.prompt + std::max<std::int64_t>(output - 1, 0);
+  // The last token generated is never computed; none is where the prompt alone is. Proposals are.
+  std::int64_t cached = s.prompt;
+  if (parts_.role != ReplicaRole::kPrefill && output > 1) {
+    cached = std::min(cached + output - 1 + parts_.drafts, parts_.max_model_len);
+  }
   const std::int64_t most = kv_.most_units(s.prompt, cached);
   if (most > kv_.pool()) {
     const Bytes unit = parts_.sizes->unit();
     state_->oom(now, id, fmt::format("cache of {} tokens, more than the whole pool", cached),
                 unit * most, unit * kv_.pool(), parts_.standing);
     state_->end(id, RequestStatus::kRejected, now);
-    return;
+    return false;
   }
-  s.state = SequenceState::kWaiting;
-  queue_.push(id);
+  return true;
 }
 
 std::span<const RequestId> ContinuousEngine::first_waiting(std::size_t most) {
@@ -57,14 +68,17 @@ std::span<const RequestId> ContinuousEngine::first_waiting(std::size_t most) {
 RequestId ContinuousEngine::last_in_order() const {
   KVSIM_CHECK(!running_.empty(), "nobody runs");
   if (queue_.order() == QueueOrder::kFcfs) return running_.back();
-  return *std::max_element(running_.begin(), running_.end(),
-                           [&](RequestId a, RequestId b) { return queue_.key(a) < queue_.key(b); });
+  return *std::max_element(running_.begin(), running_.end(), [&](RequestId a, RequestId b) {
+    const bool a_flies = sequence(a).in_flight, b_flies = sequence(b).in_flight;
+    return a_flies != b_flies ? a_flies : queue_.key(a) < queue_.key(b);
+  });
 }
 
 bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t keep_free) {
   Sequence& s = at(id);
   KVSIM_CHECK(s.state == SequenceState::kWaiting && tokens >= 1, "request {} cannot be admitted",
               id);
+  if (s.computed > 0) return admit_received(id, tokens, keep_free);
   const std::int32_t found = kv_.cached_tokens(id, s);
   KVSIM_CHECK(found + tokens <= s.known, "{} tokens of {} are planned", tokens, s.known - found);
   if (!kv_.admit(id, s, found, tokens, keep_free)) return false;
@@ -80,6 +94,8 @@ bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t kee
     if (parts_.prefix_caching) {
       state_->prefix_hits += found;
       state_->prefix_queries += s.known;
+      counts_.prefix_hits += found;
+      counts_.prefix_queries += s.known;
     }
   }
   return true;
@@ -130,20 +146,25 @@ std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
   KVSIM_CHECK(s.state == SequenceState::kRunning, "request {} does not run", id);
   const std::int32_t planned = unplan(id);
   if (running_.size() == 1 && refused_ == id) {
-    refuse(id, now_);
-    return planned;
+    if (!others_hold()) {
+      refuse(id, now_);
+      return planned;
+    }
+    // Else its memory could go round and round between it and those that have come.
+    (void)drop_received();
   }
   leave_running(id);
   auto& once = state_->computed_once[static_cast<std::size_t>(id)];
   once = std::max(once, s.computed);
   kv_.release(id, s, how.keeps_generated ? s.computed : s.target);
-  s.computed = 0;
+  s.computed = s.drafts = 0;
   s.target = s.known;
   s.state = SequenceState::kWaiting;
   how.to_back ? queue_.push(id) : queue_.push_front(id);
   RequestOutcome& out = state_->outcomes[static_cast<std::size_t>(id)];
   ++out.preemptions;
   ++state_->preemptions;
+  ++counts_.preemptions;
   return planned;
 }
 
@@ -162,6 +183,7 @@ bool ContinuousEngine::swap_out(RequestId id) {
   ++swaps_;
   ++state_->outcomes[static_cast<std::size_t>(id)].preemptions;
   ++state_->preemptions;
+  ++counts_.preemptions;
   return true;
 }
 
@@ -196,10 +218,11 @@ void ContinuousEngine::resolve_dead_end(SimTime now) {
   }
 }
 
-MixedCost ContinuousEngine::iteration_cost() {
+MixedStep ContinuousEngine::iteration() {
   chunks_.clear();
   decodes_ = prefilled_ = 0;
   std::int64_t attended = 0;
+  std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
   if (!kv_.full_law()) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
   for (const Planned& p : plan_) {
     const Sequence& s = at(p.id);
@@ -210,7 +233,8 @@ MixedCost ContinuousEngine::iteration_cost() {
       continue;
     }
     ++decodes_;
-    attended += s.computed + 1;
+    attended += s.computed;
+    tokens = std::max(tokens, p.tokens);
     SequenceLaw* law = kv_.law(p.id);
     for (std::size_t l = 0; law != nullptr && l < loads_.size(); ++l) {
       const DecodeMoment m = law->moment(l, s.computed + 1 - s.target);
@@ -221,10 +245,11 @@ MixedCost ContinuousEngine::iteration_cost() {
     }
   }
   if (kv_.full_law()) {
+    attended += decodes_ * tokens;
     loads_.front() = {.attended = static_cast<double>(attended),
                       .held = static_cast<double>(attended)};
   }
-  return parts_.cost->cost({.decodes = decodes_, .loads = loads_, .chunks = chunks_});
+  return {.decodes = decodes_, .loads = loads_, .chunks = chunks_, .decode_tokens = tokens};
 }
 
 std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/) {
@@ -240,69 +265,149 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
     if (!plan_.empty()) break;
     idle = running_.size() < before && tries <= 2 * load() ? 0 : idle + 1;
     if (idle < 2) continue;
-    resolve_dead_end(now);
+    if (!drop_received()) {
+      if (others_hold()) return std::nullopt;  // what leaves or comes wakes it
+      resolve_dead_end(now);
+    }
     idle = tries = 0;
   }
-  const MixedCost cost = iteration_cost();
-  work_.flops += cost.flops;
-  work_.bytes += cost.bytes;
-  Seconds time = cost.time;
-  if (moved_ > Bytes{}) time += std::exchange(moved_, Bytes{}) / parts_.link;
-  // The clock's smallest step: even a cost of nothing lets time go on.
-  const SimTime took = std::max(SimTime{1}, to_sim_time(time));
-  work_.busy += took;
-  if (observer_ != nullptr) observer_->planned(view(now, now + took));
-  return now + took;
+  const SimTime ends = pass(now);
+  Flight& flight = flights_[(next_flight_ + in_flight_) % flights_.size()];
+  ++in_flight_;
+  flight.start = now;
+  flight.decodes = decodes_;
+  flight.prefilled = prefilled_;
+  flight.plan.swap(plan_);
+  if (observer_ != nullptr) observer_->planned(view(flight.plan, now, ends));
+  if (flights_.size() > 1) send(flight);
+  return ends;
+}
+
+void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
+  const auto stages = static_cast<std::int64_t>(flights_.size());
+  work_.flops += cost.flops / static_cast<double>(stages);
+  work_.bytes += cost.bytes / static_cast<double>(stages);
+  work_.busy += SimTime{took.count() / stages};
+}
+
+SimTime ContinuousEngine::pass(SimTime now) {
+  const MixedStep step = iteration();
+  SimTime at = now;
+  const Seconds hop = flights_.size() == 1 ? Seconds{}
+                                           : parts_.stage_row * step.rows() / parts_.stage_link +
+                                                 parts_.stage_latency;
+  for (std::size_t stage = 0; stage < flights_.size(); ++stage) {
+    IterationCost& of_stage = stage == 0 ? *parts_.cost : *parts_.later_stages[stage - 1];
+    const MixedCost cost = of_stage.cost(step);
+    Seconds time = cost.time;
+    if (moved_ > Bytes{}) time += std::exchange(moved_, Bytes{}) / parts_.link;
+    // The clock's smallest step: even a cost of nothing lets time go on.
+    const SimTime took = std::max(SimTime{1}, to_sim_time(time));
+    if (stage > 0) at += to_sim_time(hop);
+    at = std::max(at, stage_free_[stage]) + took;
+    stage_free_[stage] = at;
+    count_work(cost, took);
+  }
+  return at;
+}
+
+void ContinuousEngine::compute(const Planned& p, std::int32_t tokens, bool prefill) {
+  Sequence& s = at(p.id);
+  if (prefill) {
+    const std::int32_t once = state_->computed_once[static_cast<std::size_t>(p.id)];
+    state_->recomputed += std::clamp(once - s.computed, 0, tokens);
+    prompt_tokens_ += tokens;
+    counts_.prompt_tokens += tokens;
+  }
+  s.computed += tokens;
+  if (prefill || !kv_.full_law()) kv_.settle(p.id, s);
+  s.planned = 0;
+}
+
+std::int32_t ContinuousEngine::verified(const Planned& p, std::int32_t output) {
+  const Sequence& s = at(p.id);
+  const std::int32_t drafts = p.tokens - 1;
+  const std::int32_t accepted =
+      accepted_drafts(drafts, parts_.acceptance, parts_.seed, p.id, s.generated());
+  ++state_->verifications;
+  state_->drafted += drafts;
+  state_->accepted += accepted;
+  return std::min(accepted + 1, output - s.generated());
+}
+
+void ContinuousEngine::send(Flight& flight) {
+  for (Planned& p : flight.plan) {
+    Sequence& s = at(p.id);
+    if (s.computed + p.tokens < s.target) {
+      compute(p, p.tokens, true);
+      p.tokens = 0;
+    } else {
+      s.in_flight = true;
+    }
+  }
+  peak_taken_ = std::max(peak_taken_, kv_.taken());
 }
 
 void ContinuousEngine::end(SimTime now) {
   const auto iteration = static_cast<std::int32_t>(ends_.size());
   ends_.push_back(now);
-  const bool full = kv_.full_law();
+  Flight& flight = flights_[next_flight_];
+  next_flight_ = (next_flight_ + 1) % flights_.size();
+  --in_flight_;
   std::size_t done = 0;
   peak_taken_ = std::max(peak_taken_, kv_.taken());
-  for (const Planned& p : plan_) {
+  for (const Planned& p : flight.plan) {
+    if (p.tokens == 0) continue;
     Sequence& s = at(p.id);
+    s.in_flight = false;
     const bool prefill = s.prefills();
-    if (prefill) {
-      const std::int32_t once = state_->computed_once[static_cast<std::size_t>(p.id)];
-      state_->recomputed += std::clamp(once - s.computed, 0, p.tokens);
-      prompt_tokens_ += p.tokens;
-    }
-    s.computed += p.tokens;
-    if (prefill || !full) kv_.settle(p.id, s);
-    s.planned = 0;
-    if (s.computed < s.known) continue;
     const std::int32_t output = state_->output[static_cast<std::size_t>(p.id)];
+    const std::int32_t made = p.tokens > 1 && !prefill ? verified(p, output) : 1;
+    compute(p, prefill ? p.tokens : made, prefill);
+    if (s.computed < s.known) continue;
     if (output > 0) {
-      ++s.known;
-      ++tokens_;
-      state_->token(p.id, replica_, iteration, now);
+      s.known += made;
+      tokens_ += made;
+      state_->tokens(p.id, replica_, iteration, made, now);
     }
-    if (s.generated() < output) continue;
+    if (s.generated() < output) {
+      if (parts_.role != ReplicaRole::kPrefill) {
+        // No token stands beyond the longest sequence.
+        if (parts_.drafts > 0) {
+          s.drafts = static_cast<std::int32_t>(
+              std::clamp<std::int64_t>(parts_.max_model_len - s.known, 0, parts_.drafts));
+        }
+        continue;
+      }
+      s.state = SequenceState::kMoving;
+      prefilled_ids_.push_back(p.id);
+      leaving_.push_back(p.id);
+      ++done;
+      continue;
+    }
     kv_.release(p.id, s);
     state_->end(p.id, RequestStatus::kCompleted, now);
     state_->outcomes[static_cast<std::size_t>(p.id)].replica = static_cast<std::int16_t>(replica_);
     ++done;
   }
   if (done > 0) {
-    std::erase_if(running_, [&](RequestId id) { return at(id).state == SequenceState::kEnded; });
+    std::erase_if(running_, [&](RequestId id) { return at(id).state != SequenceState::kRunning; });
   }
   const std::int64_t taken = kv_.taken();
   if (timeline_.wants(taken)) {
     timeline_.add(sample_now(now), taken);
-    timeline_.add_iteration({.start = now_,
+    timeline_.add_iteration({.start = flight.start,
                              .end = now,
                              .replica = replica_,
-                             .decodes = static_cast<std::int32_t>(decodes_),
-                             .prefill_tokens = static_cast<std::int32_t>(prefilled_)});
+                             .decodes = static_cast<std::int32_t>(flight.decodes),
+                             .prefill_tokens = static_cast<std::int32_t>(flight.prefilled)});
   }
-  if (observer_ != nullptr) observer_->ended(view(now_, now));
+  if (observer_ != nullptr) observer_->ended(view(flight.plan, flight.start, now));
   if (load() == 0) timeline_.finish(sample_now(now));
 }
 
 ServeSample ContinuousEngine::sample_now(SimTime now) {
-  const Bytes unit = parts_.sizes->unit();
+  const Bytes unit = parts_.held_unit;
   ServeSample out{.at = now,
                   .running = static_cast<std::int32_t>(running_.size()),
                   .waiting = static_cast<std::int32_t>(queue_.size() + swapped_.size()),
@@ -312,14 +417,22 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
                   .kv_blocks = unit * kv_.taken(),
                   .kv_cached = unit * kv_.cached()};
   for (const RequestId id : running_) out.kv_logical += kv_.logical(id, at(id));
+  for (const RequestId id : leaving_) out.kv_logical += kv_.logical(id, at(id));
+  // A stage's part, where layers are alike.
+  if (unit != parts_.sizes->unit()) {
+    out.kv_logical = Bytes{static_cast<std::int64_t>(
+        static_cast<double>(out.kv_logical.count()) * static_cast<double>(unit.count()) /
+        static_cast<double>(parts_.sizes->unit().count()))};
+  }
   return out;
 }
 
-IterationView ContinuousEngine::view(SimTime start, SimTime end) const {
+IterationView ContinuousEngine::view(std::span<const Planned> plan, SimTime start,
+                                     SimTime end) const {
   return {.replica = replica_,
           .start = start,
           .end = end,
-          .plan = plan_,
+          .plan = plan,
           .running = running_,
           .waiting = queue_.size(),
           .memory = &kv_,
@@ -328,9 +441,9 @@ IterationView ContinuousEngine::view(SimTime start, SimTime end) const {
 
 EngineMemory ContinuousEngine::memory() const {
   EngineMemory out{
-      .peak = standing_ + parts_.sizes->unit() * kv_.pool(),
+      .peak = standing_ + parts_.held_unit * kv_.pool(),
       .usable = parts_.startup.usable,
-      .pool = parts_.sizes->unit() * kv_.pool(),
+      .pool = parts_.held_unit * kv_.pool(),
       .peak_owners = parts_.standing,
       .blocks = kv_.pool() / parts_.sizes->block_units(),
       .block_tokens = block_tokens_,

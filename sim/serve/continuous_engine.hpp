@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/cost/roofline.hpp"
@@ -20,16 +21,25 @@ namespace kvsim {
 /// What an engine is made of; all of it outlives the engine.
 struct EngineParts {
   const BlockSizes* sizes = nullptr;
-  SequenceLaws* laws = nullptr;  // null: every layer holds every token
-  IterationCost* cost = nullptr;
+  SequenceLaws* laws = nullptr;   // null: every layer holds every token
+  IterationCost* cost = nullptr;  // of the first stage, where there are several
+  std::vector<IterationCost*> later_stages{};
+  Bytes stage_row{};  // that a token hands from one stage to the next
+  BytesPerSecond stage_link{0.0};
+  Seconds stage_latency{};
   EngineStartup startup;
   std::int64_t pool_units = 0;
+  Bytes held_unit{};  // of a unit, on the GPU whose memory is told: the stage with the least room
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
   Owners standing;           // beside the pool: context, weights, …
   Bytes host_memory{};       // for swapped caches
   BytesPerSecond link{0.0};  // to host memory
   QueueOrder order = QueueOrder::kFcfs;
+  ReplicaRole role = ReplicaRole::kWhole;
+  std::int32_t drafts = 0;  // tokens that a draft model proposes for each that decodes
+  double acceptance = 0;
+  std::uint64_t seed = 0;
 };
 
 /// What an observer is shown of an iteration.
@@ -66,7 +76,30 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   EngineMemory memory() const override;
   std::string describe() const override;
   std::vector<std::string> notes() const override;
+  std::size_t most_in_flight() const override { return flights_.size(); }
   const KvMemory& kv() const { return kv_; }
+  std::int32_t prefix_found(RequestId id) const override {
+    return kv_.cached_tokens(id, state_->sequences[static_cast<std::size_t>(id)]);
+  }
+
+  // Caches that move from an engine that prefills to one that decodes. Memory is held on both sides
+  // from reserve() to leave() and receive().
+
+  /// Whether all of a request could be decoded here; one that could not ends, rejected.
+  [[nodiscard]] bool serves(RequestId id, SimTime now);
+  /// Prefilled requests that have more to generate, since the last call.
+  [[nodiscard]] std::vector<RequestId> take_prefilled() {
+    return std::exchange(prefilled_ids_, {});
+  }
+  /// Units of a prefilled request's cache.
+  [[nodiscard]] std::int64_t leaving_units(RequestId id) const { return kv_.held(id); }
+  /// Its cache has left.
+  void leave(RequestId id);
+  /// Takes `units` for a cache that is to come; false: nothing changed, as there is no room or
+  /// somebody preempted waits for it.
+  [[nodiscard]] bool reserve(RequestId id, std::int64_t units);
+  /// The cache has come: its request waits to be admitted.
+  void receive(RequestId id);
 
  private:
   // BatchBuilder
@@ -81,7 +114,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     return kv_.most_units(prompt, tokens);
   }
   std::int64_t units_held(RequestId id) const override { return kv_.held(id); }
-  std::int32_t cached_tokens(RequestId id) override { return kv_.cached_tokens(id, sequence(id)); }
+  std::int32_t cached_tokens(RequestId id) override {
+    const Sequence& s = sequence(id);
+    return s.computed > 0 ? s.computed : kv_.cached_tokens(id, s);  // received: all but the last
+  }
   bool admit(RequestId id, std::int32_t tokens, std::int64_t keep_free) override;
   using BatchBuilder::preempt;
   std::int32_t preempt(RequestId id, Preemption how) override;
@@ -96,8 +132,30 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int32_t unplan(RequestId id);
   void refuse(RequestId id, SimTime now);
   void resolve_dead_end(SimTime now);
-  [[nodiscard]] MixedCost iteration_cost();
-  [[nodiscard]] IterationView view(SimTime start, SimTime end) const;
+  /// Memory is held by others than those that run or are swapped out, or iterations are under way.
+  [[nodiscard]] bool others_hold() const {
+    return in_flight_ > 0 || !leaving_.empty() || reserved_ + received_ > 0;
+  }
+  /// The last of those whose cache came and who are not yet admitted loses it; false: nobody.
+  bool drop_received();
+  [[nodiscard]] bool admit_received(RequestId id, std::int32_t tokens, std::int64_t keep_free);
+  /// An iteration that has not ended.
+  struct Flight {
+    std::vector<Planned> plan;  // 0 tokens: counted when it started
+    SimTime start{};
+    std::int64_t decodes = 0, prefilled = 0;
+  };
+  /// Goes through all stages, each one after another iteration: when it ends.
+  [[nodiscard]] SimTime pass(SimTime now);
+  /// Chunks with more to come of their prompt count as computed: the next may follow them through
+  /// the pipeline. The others are not to be planned until they end.
+  void send(Flight& flight);
+  void compute(const Planned& p, std::int32_t tokens, bool prefill);
+  /// Tokens that a decoding sequence gets of an iteration.
+  [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
+  void count_work(const MixedCost& cost, SimTime took);
+  [[nodiscard]] MixedStep iteration();
+  [[nodiscard]] IterationView view(std::span<const Planned> plan, SimTime start, SimTime end) const;
   [[nodiscard]] ServeSample sample_now(SimTime now);
 
   EngineParts parts_;
@@ -110,6 +168,9 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::vector<RequestId> window_;  // of first_waiting
   std::vector<DecodeLoad> loads_;
   std::vector<PrefillChunk> chunks_;
+  std::vector<Flight> flights_;  // one a stage, in turn
+  std::size_t next_flight_ = 0, in_flight_ = 0;
+  std::vector<SimTime> stage_free_;  // when the stage has done what was sent
   std::int64_t decodes_ = 0;
   std::int64_t prefilled_ = 0;  // tokens of the iteration
   SimTime now_{};               // when the iteration was formed
@@ -119,6 +180,10 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;
   std::int64_t swaps_ = 0;
+  std::vector<RequestId> prefilled_ids_;  // nobody has asked for yet
+  std::vector<RequestId> leaving_;        // prefilled, their caches still here
+  std::int64_t reserved_ = 0;             // caches on their way here
+  std::int64_t received_ = 0;             // of these, those that came and wait to be admitted
   Bytes standing_{};
 };
 

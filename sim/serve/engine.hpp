@@ -27,6 +27,13 @@ struct EngineWork {
   SimTime busy{};
 };
 
+/// What an engine counted for itself; sums over all engines stand in ServeState.
+struct EngineCounts {
+  std::int64_t preemptions = 0;
+  std::int64_t prompt_tokens = 0;  // computed
+  std::int64_t prefix_hits = 0, prefix_queries = 0;
+};
+
 /// One replica: takes requests, runs one iteration after another. The service moves the clock.
 class Engine {
  public:
@@ -41,10 +48,17 @@ class Engine {
   /// Starts an iteration: when it ends; nullopt: there is nothing to do, or what there is waits for
   /// more to come. `more_coming`: requests arrive though nothing ends before.
   [[nodiscard]] virtual std::optional<SimTime> start(SimTime now, bool more_coming) = 0;
-  /// The iteration that was started ends.
+  /// Iterations that may be under way at one time; they end in the order of their start.
+  [[nodiscard]] virtual std::size_t most_in_flight() const { return 1; }
+  /// The iteration that was started first of those under way ends.
   virtual void end(SimTime now) = 0;
   /// Requests that are here: waiting, running, swapped out.
   [[nodiscard]] virtual std::int64_t load() const = 0;
+  /// Requests that are sure to come, beside those that are here.
+  [[nodiscard]] std::int64_t promised() const { return promised_; }
+  void promise(std::int64_t more) { promised_ += more; }
+  /// Tokens of a request's prompt that are cached here.
+  [[nodiscard]] virtual std::int32_t prefix_found(RequestId /*id*/) const { return 0; }
   [[nodiscard]] virtual EngineMemory memory() const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
   [[nodiscard]] virtual std::vector<std::string> notes() const = 0;
@@ -53,6 +67,7 @@ class Engine {
   [[nodiscard]] std::vector<SimTime>&& take_iteration_ends() { return std::move(ends_); }
   [[nodiscard]] const ServeTimeline& timeline() const { return timeline_; }
   [[nodiscard]] const EngineWork& work() const { return work_; }
+  [[nodiscard]] const EngineCounts& counts() const { return counts_; }
 
  protected:
   ServeState* state_;
@@ -60,6 +75,8 @@ class Engine {
   std::vector<SimTime> ends_;
   ServeTimeline timeline_;
   EngineWork work_;
+  EngineCounts counts_;
+  std::int64_t promised_ = 0;
 };
 
 }  // namespace kvsim

@@ -7,7 +7,8 @@ namespace {
 
 class Mixed : public IterationCost {
  public:
-  Mixed(const CostInput& in, const Roofline& roofline) : cost_{in, roofline} {
+  Mixed(const CostInput& in, const Roofline& roofline, const LayerRange& layers)
+      : cost_{in, roofline, layers} {
     for (const MixedStepCost::Law& law : cost_.law_layers()) {
       laws_.push_back({.layer = law.layer, .layers = law.layers});
     }
@@ -23,7 +24,12 @@ class Mixed : public IterationCost {
 }  // namespace
 
 std::unique_ptr<IterationCost> mixed_iteration_cost(const CostInput& in, const Roofline& roofline) {
-  return std::make_unique<Mixed>(in, roofline);
+  return mixed_iteration_cost(in, roofline, all_layers(*in.llm));
+}
+
+std::unique_ptr<IterationCost> mixed_iteration_cost(const CostInput& in, const Roofline& roofline,
+                                                    const LayerRange& layers) {
+  return std::make_unique<Mixed>(in, roofline, layers);
 }
 
 }  // namespace kvsim

@@ -20,5 +20,9 @@ class IterationCost {
 /// MixedStepCost of an engine's GPU. What `in` and `roofline` point to outlives it.
 [[nodiscard]] std::unique_ptr<IterationCost> mixed_iteration_cost(const CostInput& in,
                                                                   const Roofline& roofline);
+/// Likewise, of one stage of a pipeline.
+[[nodiscard]] std::unique_ptr<IterationCost> mixed_iteration_cost(const CostInput& in,
+                                                                  const Roofline& roofline,
+                                                                  const LayerRange& layers);
 
 }  // namespace kvsim

@@ -309,6 +309,23 @@ bool KvMemory::swap_in(RequestId id, Sequence& s, std::int64_t units) {
   return true;
 }
 
+bool KvMemory::reserve(RequestId id, const Sequence& s, std::int64_t units) {
+  Holding& h = holding(id);
+  KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is here already", id);
+  SequenceLaw* law = laws_ != nullptr ? &laws_->at(s.target, *sizes_) : nullptr;
+  if (law != nullptr) units = std::max(units, law->prompt_units());
+  if (!take(h, units)) return false;
+  h.publishes = false;
+  follow(h, law);
+  return true;
+}
+
+void KvMemory::receive(RequestId id, Sequence& s) {
+  Holding& h = holding(id);
+  if (h.law != nullptr && h.units > h.law->prompt_units()) give(h, h.units - h.law->prompt_units());
+  set_room(h, s);
+}
+
 std::int64_t KvMemory::most_units(std::int32_t prompt, std::int64_t tokens) {
   if (laws_ == nullptr) return (tokens + block_ - 1) / block_ * block_units_;
   return laws_->at(prompt, *sizes_).most_units(tokens - prompt);

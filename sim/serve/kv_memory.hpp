@@ -60,6 +60,12 @@ class KvMemory {
   std::int64_t swap_out(RequestId id, Sequence& s);
   [[nodiscard]] bool swap_in(RequestId id, Sequence& s, std::int64_t units);
 
+  /// Of a sequence that is prefilled elsewhere: takes `units` (as held() said there) for its cache,
+  /// and what the method needs beside them once it is here; false: nothing changed.
+  [[nodiscard]] bool reserve(RequestId id, const Sequence& s, std::int64_t units);
+  /// Its cache has come; a method that is still to compress it does so.
+  void receive(RequestId id, Sequence& s);
+
   [[nodiscard]] std::int64_t most_units(std::int32_t prompt, std::int64_t tokens);
   /// What a running sequence's entries take by the size law, whole model.
   [[nodiscard]] Bytes logical(RequestId id, const Sequence& s);

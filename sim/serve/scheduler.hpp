@@ -37,7 +37,8 @@ class BatchBuilder {
   [[nodiscard]] const Sequence& sequence(RequestId id) const {
     return (*sequences_)[static_cast<std::size_t>(id)];
   }
-  /// Sequences that hold cache, in the order of their admission.
+  /// Sequences that hold cache, in the order of their admission. Those in_flight are not planned,
+  /// nor preempted.
   [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
   /// What has been planned for this iteration so far.
   [[nodiscard]] const std::vector<Planned>& plan() const { return plan_; }
@@ -48,8 +49,8 @@ class BatchBuilder {
   [[nodiscard]] virtual std::span<const RequestId> first_waiting(std::size_t most) = 0;
   /// Swapped-out sequences, in the order of their leaving.
   [[nodiscard]] virtual const std::vector<RequestId>& swapped() const = 0;
-  /// The running sequence that the queue's order serves last; first come first served: the one
-  /// admitted last.
+  /// The running sequence, not in flight, that the queue's order serves last; first come first
+  /// served: the one admitted last.
   [[nodiscard]] virtual RequestId last_in_order() const = 0;
 
   /// Memory, in units of the pool: blocks, or bytes where layers hold different numbers of them.

@@ -13,6 +13,7 @@ enum class SequenceState : std::uint8_t {
   kWaiting,  // in the queue
   kRunning,  // holds cache
   kSwapped,  // its cache lies in host memory
+  kMoving,   // prefilled; its cache is on its way to the engine that decodes it
   kEnded     // completed or rejected
 };
 
@@ -28,11 +29,13 @@ struct Sequence {
   std::int32_t room = 0;      // tokens that may be computed before memory is asked again
   std::int32_t planned = 0;   // tokens of the iteration that is being formed, or runs
   std::int32_t rank = 0;      // by arrival, from 0
+  std::int32_t drafts = 0;    // of a decoding one: tokens proposed to follow its next
   SequenceState state = SequenceState::kComing;
+  bool in_flight = false;  // in an iteration of a pipeline that has not ended: not to be planned
 
   [[nodiscard]] std::int32_t generated() const { return known - prompt; }
   [[nodiscard]] bool prefills() const { return computed < target; }
-  [[nodiscard]] std::int32_t to_compute() const { return known - computed; }
+  [[nodiscard]] std::int32_t to_compute() const { return known - computed + drafts; }
 };
 
 }  // namespace kvsim

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include "models/units/check.hpp"
 
@@ -20,6 +21,27 @@ std::int64_t rank_of(double share, std::int64_t n) {
 std::array<double*, 4> quantiles(Distribution& d) { return {&d.p50, &d.p90, &d.p95, &d.p99}; }
 
 double seconds(SimTime t) { return to_seconds(t).count(); }
+
+/// Durations of completed requests.
+struct Durations {
+  std::vector<SimTime> ttft, tpot, e2e, queue;
+
+  void add(const RequestOutcome& r) {
+    e2e.push_back(r.finish - r.arrival);
+    queue.push_back(r.scheduled - r.arrival);
+    if (r.first_token >= SimTime{}) ttft.push_back(r.first_token - r.arrival);
+    if (r.output_tokens < 2) return;
+    const std::int64_t gaps = r.output_tokens - 1;
+    tpot.push_back(SimTime{((r.finish - r.first_token).count() + gaps / 2) / gaps});
+  }
+  template <class Result>
+  void fill(Result& out) {
+    out.ttft = distribution_of(ttft);
+    out.tpot = distribution_of(tpot);
+    out.e2e = distribution_of(e2e);
+    out.queue = distribution_of(queue);
+  }
+};
 
 }  // namespace
 
@@ -64,9 +86,9 @@ Distribution distribution_of(std::vector<WeightedTime>& sample) {
 std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
                                      const std::vector<std::vector<SimTime>>& iteration_ends,
                                      std::span<const RequestOutcome> outcomes) {
-  // By replica: how many more sequences make a token in an iteration and in the one before.
-  std::vector<std::vector<std::int32_t>> changes;
-  for (const auto& ends : iteration_ends) changes.emplace_back(ends.size() + 1);
+  // By replica and stride: how many more sequences make a token in an iteration and in the one a
+  // stride before than did so a stride before.
+  std::vector<std::map<std::size_t, std::vector<std::int32_t>>> changes(iteration_ends.size());
   std::vector<WeightedTime> gaps;
   std::vector<SimTime> last(outcomes.size(), SimTime{-1});
   for (const TokenSpan& s : spans) {
@@ -74,8 +96,9 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
     if (outcomes[request].status != RequestStatus::kCompleted) continue;
     const auto& ends = iteration_ends[static_cast<std::size_t>(s.replica)];
     const auto first = static_cast<std::size_t>(s.first);
-    const auto count = static_cast<std::size_t>(s.count);
-    KVSIM_CHECK(first + count <= ends.size(), "tokens after the last iteration");
+    const auto final = static_cast<std::size_t>(s.last());
+    const auto stride = static_cast<std::size_t>(s.stride);
+    KVSIM_CHECK(final < ends.size(), "tokens after the last iteration");
     if (last[request] >= SimTime{}) {
       const SimTime gap = ends[first] - last[request];
       // Sequences that paused together are one entry: fewer to sort.
@@ -85,24 +108,31 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
         gaps.push_back({gap, 1});
       }
     }
-    last[request] = ends[first + count - 1];
-    auto& change = changes[static_cast<std::size_t>(s.replica)];
-    ++change[first + 1];
-    --change[first + count];
+    last[request] = ends[final];
+    if (s.count == 1) continue;
+    if (stride == 0) {
+      gaps.push_back({SimTime{}, s.count - 1});
+      continue;
+    }
+    auto& change = changes[static_cast<std::size_t>(s.replica)][stride];
+    if (change.empty()) change.resize(ends.size() + stride);
+    ++change[first + stride];
+    --change[final + stride];
   }
   for (std::size_t r = 0; r < iteration_ends.size(); ++r) {
     const auto& ends = iteration_ends[r];
-    std::int64_t sequences = 0;
-    for (std::size_t i = 1; i < ends.size(); ++i) {
-      sequences += changes[r][i];
-      if (sequences > 0) gaps.push_back({ends[i] - ends[i - 1], sequences});
+    for (auto& [stride, sequences] : changes[r]) {
+      for (std::size_t i = stride; i < ends.size(); ++i) {
+        sequences[i] += sequences[i - stride];
+        if (sequences[i] > 0) gaps.push_back({ends[i] - ends[i - stride], sequences[i]});
+      }
     }
   }
   return gaps;
 }
 
 void measure(ServeResult& result, const SloSpec& slo) {
-  std::vector<SimTime> ttft, tpot, e2e, queue;
+  Durations durations;
   SimTime first{-1}, last{-1};
   std::int64_t good = 0;
   for (const RequestOutcome& r : result.outcomes) {
@@ -117,25 +147,17 @@ void measure(ServeResult& result, const SloSpec& slo) {
     const SimTime total = r.finish - r.arrival;
     // Who generates nothing has its answer when it ends.
     const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
-    e2e.push_back(total);
-    queue.push_back(r.scheduled - r.arrival);
-    if (r.first_token >= SimTime{}) ttft.push_back(answer);
+    durations.add(r);
     double per_token = 0;
     if (r.output_tokens >= 2) {
-      const std::int64_t gaps = r.output_tokens - 1;
-      const SimTime spent = r.finish - r.first_token;
-      tpot.push_back(SimTime{(spent.count() + gaps / 2) / gaps});
-      per_token = seconds(spent) / static_cast<double>(gaps);
+      per_token = seconds(r.finish - r.first_token) / static_cast<double>(r.output_tokens - 1);
     }
     const bool keeps = (!slo.ttft || seconds(answer) <= slo.ttft->count()) &&
                        (!slo.tpot || per_token <= slo.tpot->count()) &&
                        (!slo.e2e || seconds(total) <= slo.e2e->count());
     good += keeps ? 1 : 0;
   }
-  result.ttft = distribution_of(ttft);
-  result.tpot = distribution_of(tpot);
-  result.e2e = distribution_of(e2e);
-  result.queue = distribution_of(queue);
+  durations.fill(result);
   std::vector<WeightedTime> gaps = token_gaps(result.spans, result.iteration_ends, result.outcomes);
   result.itl = distribution_of(gaps);
   if (last >= SimTime{}) result.makespan = last - first;
@@ -150,6 +172,20 @@ void measure(ServeResult& result, const SloSpec& slo) {
     const auto all = static_cast<double>(result.outcomes.size());
     result.slo_attained = all > 0 ? static_cast<double>(good) / all : 0;
   }
+}
+
+void measure_replicas(ServeResult& result) {
+  std::vector<Durations> durations(result.replicas.size());
+  for (const TokenSpan& s : result.spans) {
+    result.replicas[static_cast<std::size_t>(s.replica)].output_tokens += s.count;
+  }
+  for (const RequestOutcome& r : result.outcomes) {
+    if (r.status != RequestStatus::kCompleted) continue;
+    const auto replica = static_cast<std::size_t>(r.replica);
+    ++result.replicas[replica].completed;
+    durations[replica].add(r);
+  }
+  for (std::size_t i = 0; i < durations.size(); ++i) durations[i].fill(result.replicas[i]);
 }
 
 }  // namespace kvsim

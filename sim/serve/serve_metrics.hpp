@@ -34,4 +34,8 @@ struct WeightedTime {
 /// least two tokens. The makespan goes from the first arrival to the last finish.
 void measure(ServeResult& result, const SloSpec& slo);
 
+/// Fills of result.replicas[r], which are there, what outcomes and spans tell: those completed,
+/// tokens made, distributions. Spans may name replicas that completed none of their requests.
+void measure_replicas(ServeResult& result);
+
 }  // namespace kvsim

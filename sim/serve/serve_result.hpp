@@ -33,12 +33,17 @@ struct RequestOutcome {
 };
 
 /// Inter-token gaps are kept as spans of iterations: iteration i of a replica ended at ends[i].
-/// A request's tokens were made at the ends of the iterations its spans name.
+/// Token k of a span was made at the end of iteration first + k x stride: one in every iteration,
+/// in every second where two batches go through a pipeline by turns, all in one where stride is 0.
 struct TokenSpan {
   std::int32_t request = 0;
   std::int32_t replica = 0;
-  std::int32_t first = 0;  // iteration of the span's first token
-  std::int32_t count = 0;  // tokens, one an iteration from there on
+  std::int32_t first = 0;   // iteration of the span's first token
+  std::int32_t count = 0;   // tokens
+  std::int32_t stride = 1;  // iterations from one to the next
+
+  [[nodiscard]] std::int32_t iteration(std::int32_t token) const { return first + token * stride; }
+  [[nodiscard]] std::int32_t last() const { return iteration(count - 1); }
 };
 
 /// Mean and order statistics of a sample. Quantiles: the smallest value with at least that share of
@@ -76,6 +81,23 @@ struct ServeOom {
   Owners owners;
 };
 
+enum class ReplicaRole : std::uint8_t { kWhole, kPrefill, kDecode };
+
+/// One replica's share of a service.
+struct ReplicaResult {
+  ReplicaRole role = ReplicaRole::kWhole;
+  std::int64_t requests = 0;  // sent to it
+  std::int64_t completed = 0;
+  std::int64_t output_tokens = 0;  // made there
+  std::int64_t prompt_tokens = 0;  // computed there, those of preempted sequences again
+  std::int64_t preemptions = 0;
+  std::int64_t prefix_hit_tokens = 0, prefix_query_tokens = 0;
+  std::int64_t iterations = 0;
+  std::int64_t blocks = 0, peak_blocks = 0;
+  double busy = 0;                      // share of the whole service's makespan
+  Distribution ttft, tpot, e2e, queue;  // seconds, of the requests that it completed
+};
+
 struct ServeResult {
   std::vector<RequestOutcome> outcomes;              // [requests], in the workload's order
   std::vector<std::vector<SimTime>> iteration_ends;  // [replicas][iterations]
@@ -87,6 +109,8 @@ struct ServeResult {
   std::int64_t output_tokens = 0, prompt_tokens = 0;  // of completed requests
   std::int64_t recomputed_tokens = 0;                 // prefilled again after preemption
   std::int64_t prefix_hit_tokens = 0, prefix_query_tokens = 0;
+  /// Of a draft model: tokens proposed and accepted, and sequences' steps that verified some.
+  std::int64_t drafted_tokens = 0, accepted_tokens = 0, verifications = 0;
   SimTime makespan{};  // from the first arrival to the last finish
 
   Distribution ttft, tpot, itl, e2e, queue;                 // seconds, of completed requests
@@ -95,6 +119,15 @@ struct ServeResult {
   std::optional<double> goodput, slo_attained;
   double mfu = 0, mbu = 0;  // over the makespan; of the data sheet's peak and bandwidth
   double busy = 0;          // share of the makespan in which an iteration ran
+
+  std::vector<ReplicaResult> replicas;  // those that decode, then those that prefill alone
+  std::int32_t gpus = 1;                // of all replicas
+  /// Caches that moved from the replicas that prefill: how many, their bytes on all GPUs of a
+  /// replica, seconds from the first byte sent to the last received, and seconds before that for
+  /// which memory was awaited.
+  std::int64_t transfers = 0;
+  Bytes transferred{};
+  Distribution transfer, transfer_wait;
 
   std::int64_t kv_capacity_tokens = 0;  // of one replica, in tokens of the full cache
   Bytes peak_hbm{}, usable_hbm{};       // of one GPU

@@ -11,10 +11,13 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/engine/event_queue.hpp"
+#include "sim/serve/handoffs.hpp"
+#include "sim/serve/router.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/serve_site.hpp"
 #include "sim/serve/serve_state.hpp"
 #include "sim/serve/service.hpp"
+#include "sim/serve/service_topology.hpp"
 
 namespace kvsim {
 namespace {
@@ -28,11 +31,13 @@ struct IterationEnd {
 struct IterationStart {
   std::int32_t engine = 0;
 };
+struct TransferEnd {};  // something may have arrived
 
-/// One service: engines driven by one queue of events.
+/// One service: engines driven by one queue of events. Those that decode come first, then those
+/// that prefill alone.
 class Service {
  public:
-  using Queue = EventQueue<std::variant<Arrival, IterationEnd, IterationStart>>;
+  using Queue = EventQueue<std::variant<Arrival, IterationEnd, IterationStart, TransferEnd>>;
 
   Service(const ServeSpec& spec, const ServeOptions& options, const ServeHooks& hooks)
       : spec_{spec},
@@ -40,10 +45,31 @@ class Service {
         trace_{*spec.requests},
         site_{spec, hooks},
         state_{trace_},
-        // Each request may come, and be refused, at one moment.
-        queue_{8 * std::ssize(trace_.requests) + 1024} {
-    engines_.push_back(site_.make_engine(state_, 0, options.max_samples));
-    busy_.assign(engines_.size(), false);
+        // Each request may come, wake all engines, and be refused, at one moment.
+        queue_{(8 + spec.cluster.replicas + spec.cluster.prefill_replicas) *
+                   std::ssize(trace_.requests) +
+               1024} {
+    const ClusterSpec& cluster = spec.cluster;
+    const bool apart = cluster.prefill_replicas > 0;
+    if (apart && site_.scheduler() == "static") {
+      throw InputError{
+          "cluster: prefill_replicas: the caches of static batches do not move to other replicas"};
+    }
+    const std::int32_t all = cluster.replicas + cluster.prefill_replicas;
+    for (std::int32_t i = 0; i < all; ++i) {
+      roles_.push_back(!apart                 ? ReplicaRole::kWhole
+                       : i < cluster.replicas ? ReplicaRole::kDecode
+                                              : ReplicaRole::kPrefill);
+      engines_.push_back(site_.make_engine(state_, i, options.max_samples, roles_.back()));
+    }
+    first_door_ = apart ? static_cast<std::size_t>(cluster.replicas) : 0;
+    router_ = make_router(cluster.router, cluster.prefix_margin);
+    if (apart && site_.cannot_start().empty()) {
+      handoffs_ = std::make_unique<Handoffs>(
+          spec, engines_, site_.pool_unit() * std::int64_t{spec.tensor_parallel});
+    }
+    requests_.assign(engines_.size(), 0);
+    in_flight_.assign(engines_.size(), 0);
     starting_.assign(engines_.size(), false);
     link_followers();
   }
@@ -96,16 +122,42 @@ class Service {
     s.arrival = now;
     s.rank = state_.arrived++;
     state_.outcomes[i].arrival = now;
-    constexpr std::int32_t kEngine = 0;
-    engines_[kEngine]->arrive(e.request, now);
+    const std::size_t to = first_door_ + router_->choose(e.request, doors());
+    ++requests_[to];
+    state_.outcomes[i].replica = static_cast<std::int16_t>(to);
+    if (handoffs_ == nullptr || decoder(0).serves(e.request, now)) {
+      engines_[to]->arrive(e.request, now);
+    }
     follow(now);
-    wake(kEngine, now);
+    wake(to, now);
+    // Whoever waits for a batch to fill learns that nothing more comes.
+    for (std::size_t k = 0; k < engines_.size() && coming_ == 0; ++k) wake(k, now);
   }
   void handle(const IterationEnd& e, SimTime now) {
-    busy_[static_cast<std::size_t>(e.engine)] = false;
-    engines_[static_cast<std::size_t>(e.engine)]->end(now);
+    const auto i = static_cast<std::size_t>(e.engine);
+    --in_flight_[i];
+    engines_[i]->end(now);
     follow(now);
-    wake(e.engine, now);
+    if (handoffs_ != nullptr) {
+      roles_[i] == ReplicaRole::kPrefill ? handoffs_->take(i, now) : handoffs_->move(i, now);
+      await_transfers();
+    }
+    wake(i, now);
+  }
+  void handle(const TransferEnd&, SimTime now) {
+    awaited_.reset();
+    for (const std::size_t i : handoffs_->arrivals(now)) {
+      if (roles_[i] == ReplicaRole::kDecode) handoffs_->move(i, now);
+      wake(i, now);
+    }
+    await_transfers();
+  }
+  /// An event stands where something happens next on the links; one that came too early is idle.
+  void await_transfers() {
+    const auto next = handoffs_->next();
+    if (!next || (awaited_ && *awaited_ <= *next)) return;
+    awaited_ = next;
+    queue_.schedule(*next, Phase::kTransfer, TransferEnd{});
   }
   void handle(const IterationStart& e, SimTime now) {
     const auto i = static_cast<std::size_t>(e.engine);
@@ -113,15 +165,22 @@ class Service {
     const auto ends = engines_[i]->start(now, coming_ > 0);
     follow(now);
     if (!ends) return;  // what comes next wakes it
-    busy_[i] = true;
+    ++in_flight_[i];
     queue_.schedule(*ends, Phase::kRelease, IterationEnd{e.engine});
+    wake(i, now);  // a pipeline takes more than one
   }
   /// All that comes at this moment comes before the iteration is formed.
-  void wake(std::int32_t engine, SimTime now) {
-    const auto i = static_cast<std::size_t>(engine);
-    if (busy_[i] || starting_[i]) return;
+  void wake(std::size_t i, SimTime now) {
+    if (in_flight_[i] >= engines_[i]->most_in_flight() || starting_[i]) return;
     starting_[i] = true;
-    queue_.schedule(now, Phase::kSchedule, IterationStart{engine});
+    queue_.schedule(now, Phase::kSchedule, IterationStart{static_cast<std::int32_t>(i)});
+  }
+  /// Engines that requests come to.
+  [[nodiscard]] std::span<const std::unique_ptr<Engine>> doors() const {
+    return std::span{engines_}.subspan(first_door_);
+  }
+  [[nodiscard]] ContinuousEngine& decoder(std::size_t i) {
+    return dynamic_cast<ContinuousEngine&>(*engines_[i]);
   }
   /// Requests that waited for one that has ended.
   void follow(SimTime now) {
@@ -151,7 +210,13 @@ class Service {
     out.outcomes = std::move(state_.outcomes);
     out.spans = std::move(state_.spans);
     double flops = 0, bytes = 0, busy = 0;
-    const EngineMemory memory = engines_.front()->memory();
+    EngineMemory memory = engines_.front()->memory();
+    for (const auto& engine : engines_) {
+      const EngineMemory other = engine->memory();
+      const std::int64_t most = std::max(memory.peak_blocks, other.peak_blocks);
+      if (other.peak > memory.peak) memory = other;
+      memory.peak_blocks = most;
+    }
     for (const auto& engine : engines_) {
       out.timeline.push_back(engine->timeline().samples());
       const auto& iterations = engine->timeline().iterations();
@@ -162,9 +227,14 @@ class Service {
       busy += to_seconds(engine->work().busy).count();
       out.iterations += std::ssize(engine->iteration_ends());
       out.iteration_ends.push_back(engine->take_iteration_ends());
-      out.notes = engine->notes();
+      for (std::string& note : engine->notes()) {
+        if (std::find(out.notes.begin(), out.notes.end(), note) == out.notes.end()) {
+          out.notes.push_back(std::move(note));
+        }
+      }
     }
     measure(out, spec_.slo);
+    add_replicas(out);
     if (!options_.keep_gaps) {
       out.spans = {};
       out.iteration_ends = {};
@@ -179,6 +249,9 @@ class Service {
     out.preemptions = state_.preemptions;
     out.oom_events = state_.oom_events;
     out.recomputed_tokens = state_.recomputed;
+    out.drafted_tokens = state_.drafted;
+    out.accepted_tokens = state_.accepted;
+    out.verifications = state_.verifications;
     out.prefix_hit_tokens = state_.prefix_hits;
     out.prefix_query_tokens = state_.prefix_queries;
     out.ooms = std::move(state_.ooms);
@@ -200,6 +273,34 @@ class Service {
     return out;
   }
 
+  void add_replicas(ServeResult& out) {
+    out.gpus = service_gpus(spec_);
+    const double makespan = to_seconds(out.makespan).count();
+    for (std::size_t i = 0; i < engines_.size(); ++i) {
+      const Engine& engine = *engines_[i];
+      const EngineCounts& counts = engine.counts();
+      const EngineMemory memory = engine.memory();
+      const bool decodes = roles_[i] == ReplicaRole::kDecode;
+      out.replicas.push_back(
+          {.role = roles_[i],
+           .requests = decodes && handoffs_ != nullptr ? handoffs_->given(i) : requests_[i],
+           .prompt_tokens = counts.prompt_tokens,
+           .preemptions = counts.preemptions,
+           .prefix_hit_tokens = counts.prefix_hits,
+           .prefix_query_tokens = counts.prefix_queries,
+           .iterations = std::ssize(out.iteration_ends[i]),
+           .blocks = memory.blocks,
+           .peak_blocks = memory.peak_blocks,
+           .busy = makespan > 0 ? to_seconds(engine.work().busy).count() / makespan : 0,
+           .ttft = {},
+           .tpot = {},
+           .e2e = {},
+           .queue = {}});
+    }
+    measure_replicas(out);
+    if (handoffs_ != nullptr) handoffs_->report(out);
+  }
+
   const ServeSpec& spec_;
   ServeOptions options_;
   const RequestTrace& trace_;
@@ -207,11 +308,41 @@ class Service {
   ServeState state_;
   Queue queue_;
   std::vector<std::unique_ptr<Engine>> engines_;
-  std::vector<bool> busy_, starting_;
+  std::vector<ReplicaRole> roles_;
+  std::size_t first_door_ = 0;  // engine that requests come to, and all after it
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<Handoffs> handoffs_;  // null: nobody prefills for others
+  std::optional<SimTime> awaited_;      // of the next event of a transfer
+  std::vector<std::int64_t> requests_;  // that came to each engine
+  std::vector<std::size_t> in_flight_;  // iterations of each engine
+  std::vector<bool> starting_;
   std::vector<RequestId> first_follower_, next_follower_;  // empty: no request waits for another
   std::size_t next_ = 0;
   std::int64_t coming_ = 0;  // arrivals that are scheduled
 };
+
+constexpr std::int32_t kMostReplicas = 4096;
+
+void check_cluster(const ServeSpec& spec) {
+  const auto within = [](const char* what, std::int64_t value, std::int64_t low) {
+    if (value < low || value > kMostReplicas) {
+      throw InputError{fmt::format("cluster: {}: expected an integer in [{}, {}], got {}", what,
+                                   low, kMostReplicas, value)};
+    }
+  };
+  within("replicas", spec.cluster.replicas, 1);
+  within("prefill_replicas", spec.cluster.prefill_replicas, 0);
+  if (spec.cluster.prefix_margin < 0) {
+    throw InputError{fmt::format("cluster: prefix_margin: expected at least 0, got {}",
+                                 spec.cluster.prefix_margin)};
+  }
+  if (!(spec.cluster.link.count() >= 0) || !(spec.cluster.link_latency.count() >= 0)) {
+    throw InputError{
+        fmt::format("cluster: link: expected a bandwidth and a latency of at least 0, "
+                    "got {} B/s and {} s",
+                    spec.cluster.link.count(), spec.cluster.link_latency.count())};
+  }
+}
 
 }  // namespace
 
@@ -219,11 +350,7 @@ ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options, const 
   KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.requests,
               "a service lacks its model, GPU, stack or workload");
   check_requests(*spec.requests);
-  if (spec.cluster.replicas != 1 || spec.cluster.prefill_replicas != 0 ||
-      spec.pipeline_parallel != 1 || spec.speculation.draft != nullptr) {
-    throw InputError{
-        "one engine is served: replicas, prefill replicas, pipelines and draft models are not"};
-  }
+  check_cluster(spec);
   return Service{spec, options, hooks}.run();
 }
 

@@ -79,6 +79,14 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
   for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
   check_scheduler_options(spec.scheduler, scheduler_);
+  if (spec.speculation.draft != nullptr && scheduler_ != "vllm-v1") {
+    throw InputError{fmt::format("scheduler {}: a draft's proposals are scheduled by vllm-v1 alone",
+                                 scheduler_)};
+  }
+  if (spec.pipeline_parallel != 1 && scheduler_ != "vllm-v1") {
+    throw InputError{fmt::format(
+        "scheduler {}: a pipeline's batches in flight are formed by vllm-v1 alone", scheduler_)};
+  }
   if (scheduler_ == "static") return;
   if (stack_.growth != CacheGrowth::kPaged) {
     throw InputError{fmt::format(
@@ -89,21 +97,50 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
 }
 
 void ServeSite::start_paged(const ServeHooks& hooks) {
-  startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
-  cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
-  sizes_.emplace(in_, cost_->laws());
+  if (spec_.pipeline_parallel == 1) {
+    startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
+    cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
+    sizes_.emplace(in_, cost_->laws());
+    pool_units_ = sizes_->pool_units(startup_->kv_cache);
+    held_unit_ = sizes_->unit();
+  } else {
+    pipeline_ = make_pipeline(spec_, in_, roofline_, longest_, options_, hooks);
+    sizes_.emplace(in_, pipeline_->costs.front()->laws());
+    startup_ = pipeline_->startup;
+    pool_units_ = pipeline_->pool_units;
+    held_unit_ = pipeline_->unit;
+    standing_["weights"] = startup_->weights;
+    notes_.push_back(fmt::format(
+        "a pipeline of {} stages with as many batches in flight: memory is of a GPU of the stage "
+        "with the least room, between stages goes {} a token",
+        spec_.pipeline_parallel, pipeline_->row));
+  }
+  if (spec_.speculation.draft != nullptr) add_draft(hooks);
   standing_["activations"] = startup_->activation;
   full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
               !sizes_->windowed();
   const bool wanted =
       spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
+  moves_whole_ = spec_.cluster.prefill_replicas > 0 && !spec_.cluster.compress_before_transfer &&
+                 spec_.method.name != "full";
+  if (moves_whole_ && sizes_->windowed()) {
+    throw InputError{fmt::format(
+        "cluster: compress_before_transfer: false is for models whose layers all see all; {} has "
+        "windows",
+        spec_.llm->name)};
+  }
+  if (moves_whole_) {
+    notes_.push_back(
+        "the prompt's whole cache moves and is compressed where it arrives; the time that the "
+        "method takes for it is counted where the prompt is computed");
+  }
   prefix_caching_ = wanted && sizes_->plain() && !sizes_->windowed();
   if (wanted && !prefix_caching_) {
     notes_.push_back(
         "prefix caching is off: the layers' blocks do not hold the same tokens, or the method "
         "keeps rows in a form of its own");
   }
-  if (startup_->kv_cache <= Bytes{} || sizes_->pool_units(startup_->kv_cache) < 1) {
+  if (startup_->kv_cache <= Bytes{} || pool_units_ < 1) {
     cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
   } else if (stack_.max_model_len > 0 && spec_.method.name == "full" && !startup_->serves()) {
     cannot_start_ = fmt::format("a sequence of max_model_len {} tokens, the pool holds {}",
@@ -122,8 +159,38 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
       "prompt");
 }
 
+void ServeSite::add_draft(const ServeHooks& hooks) {
+  if (pipeline_) throw InputError{"speculation: a draft beside a pipeline is not served"};
+  if (spec_.method.name != "full" || spec_.measured || !sizes_->counts_blocks() ||
+      sizes_->windowed()) {
+    throw InputError{fmt::format(
+        "speculation: method {} on {}: proposals are verified where every layer keeps every token",
+        spec_.method.name, spec_.llm->name)};
+  }
+  draft_ = make_draft(spec_, in_);
+  CostInput both = in_;
+  // What was measured on a GPU has the draft in it.
+  if (!both.measured_weights) both.measured_weights = weights_held(in_) + draft_->weights;
+  EngineStartup start = engine_startup(both, spec_.gpu->hbm_usable, longest_, options_);
+  held_unit_ = sizes_->unit() + draft_->block;
+  pool_units_ = start.kv_cache.count() / held_unit_.count();
+  start.max_concurrency *=
+      start.blocks > 0 ? static_cast<double>(pool_units_) / static_cast<double>(start.blocks) : 1;
+  start.blocks = pool_units_;
+  start.tokens = pool_units_ * sizes_->block_tokens();
+  startup_ = start;
+  standing_["weights"] = start.weights;
+  auto draft_cost =
+      hooks.cost ? hooks.cost(draft_->in, roofline_) : mixed_iteration_cost(draft_->in, roofline_);
+  cost_ = with_draft(std::move(cost_), std::move(draft_cost), spec_.speculation.tokens);
+  notes_.push_back(fmt::format(
+      "{} proposes {} tokens a step, each accepted with probability {} where those before it were: "
+      "tokens of one step come at one moment, and gaps of 0 stand between them",
+      spec_.speculation.draft->name, spec_.speculation.tokens, spec_.speculation.acceptance));
+}
+
 std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t replica,
-                                               std::size_t max_samples) {
+                                               std::size_t max_samples, ReplicaRole role) {
   if (scheduler_ == "static") {
     const std::int64_t batch = spec_.scheduler.batch.value_or(kStaticBatch);
     if (batch < 1) {
@@ -142,7 +209,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
     return std::make_unique<StaticEngine>(state, replica, max_samples, std::move(one), laws_,
                                           spec_.scheduler.order, batch);
   }
-  const std::int64_t units = sizes_->pool_units(startup_->kv_cache);
+  const std::int64_t units = pool_units_;
+  state.most_stride = spec_.pipeline_parallel;
   const SchedulerSite site{.stack = &stack_,
                            .max_model_len = startup_->max_model_len,
                            .pool_units = units,
@@ -150,17 +218,32 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                            .host_memory = spec_.host_memory};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
+  // What is to be compressed after it has moved is held whole until then.
+  const bool whole = full_law_ || (role == ReplicaRole::kPrefill && moves_whole_);
   EngineParts parts{.sizes = &*sizes_,
-                    .laws = full_law_ ? nullptr : &laws_,
-                    .cost = cost_.get(),
+                    .laws = whole ? nullptr : &laws_,
+                    .cost = pipeline_ ? pipeline_->costs.front().get() : cost_.get(),
                     .startup = *startup_,
                     .pool_units = units,
+                    .held_unit = held_unit_,
                     .prefix_caching = prefix_caching_,
                     .max_model_len = startup_->max_model_len,
                     .standing = standing_,
                     .host_memory = spec_.host_memory,
                     .link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
-                    .order = spec_.scheduler.order};
+                    .order = spec_.scheduler.order,
+                    .role = role,
+                    .drafts = draft_ ? spec_.speculation.tokens : 0,
+                    .acceptance = spec_.speculation.acceptance,
+                    .seed = spec_.seed};
+  if (pipeline_) {
+    for (std::size_t i = 1; i < pipeline_->costs.size(); ++i) {
+      parts.later_stages.push_back(pipeline_->costs[i].get());
+    }
+    parts.stage_row = pipeline_->row;
+    parts.stage_link = pipeline_->link;
+    parts.stage_latency = pipeline_->latency;
+  }
   return std::make_unique<ContinuousEngine>(state, replica, max_samples, std::move(parts),
                                             std::move(scheduler), hooks_.observer);
 }

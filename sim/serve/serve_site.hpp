@@ -8,9 +8,11 @@
 
 #include "models/cost/roofline.hpp"
 #include "sim/serve/engine.hpp"
+#include "sim/serve/pipeline.hpp"
 #include "sim/serve/sequence_law.hpp"
 #include "sim/serve/serve_spec.hpp"
 #include "sim/serve/service.hpp"
+#include "sim/serve/speculation.hpp"
 
 namespace kvsim {
 
@@ -23,7 +25,11 @@ class ServeSite {
   ServeSite& operator=(const ServeSite&) = delete;
 
   [[nodiscard]] std::unique_ptr<Engine> make_engine(ServeState& state, std::int32_t replica,
-                                                    std::size_t max_samples);
+                                                    std::size_t max_samples,
+                                                    ReplicaRole role = ReplicaRole::kWhole);
+  /// Bytes of a unit of an engine's pool, on the GPUs of one tensor-parallel rank together; the
+  /// scheduler is not static.
+  [[nodiscard]] Bytes pool_unit() const { return pipeline_ ? sizes_->unit() : held_unit_; }
   [[nodiscard]] const std::string& scheduler() const { return scheduler_; }
   /// Why nothing at all can be served; empty: something can.
   [[nodiscard]] const std::string& cannot_start() const { return cannot_start_; }
@@ -39,6 +45,7 @@ class ServeSite {
 
  private:
   void start_paged(const ServeHooks& hooks);
+  void add_draft(const ServeHooks& hooks);
 
   const ServeSpec& spec_;
   const ServeHooks& hooks_;
@@ -58,10 +65,15 @@ class ServeSite {
   std::string scheduler_;
   std::string cannot_start_;
   std::optional<EngineStartup> startup_;
-  std::unique_ptr<IterationCost> cost_;
+  std::unique_ptr<IterationCost> cost_;  // null where there are stages
+  std::optional<Pipeline> pipeline_;
+  std::unique_ptr<Draft> draft_;  // null: none
+  std::int64_t pool_units_ = 0;
+  Bytes held_unit_{};
   std::optional<BlockSizes> sizes_;
   bool full_law_ = false;
   bool prefix_caching_ = false;
+  bool moves_whole_ = false;  // caches are compressed after they have moved
   std::vector<std::string> notes_;
 };
 

@@ -51,9 +51,12 @@ enum class RouterPolicy : std::uint8_t { kRoundRobin, kLeastLoaded, kPrefixAware
 struct ClusterSpec {
   std::int32_t replicas = 1;
   RouterPolicy router = RouterPolicy::kRoundRobin;
+  /// Prefix-aware: requests that the engine with the prefix may have more than the least loaded.
+  std::int64_t prefix_margin = 32;    // SGLang's router: balance_abs_threshold
   std::int32_t prefill_replicas = 0;  // above 0: these prefill, `replicas` decode, the cache moves
   /// One replica's link to the others, one direction; 0: the GPU's own NVLink or PCIe.
   BytesPerSecond link{0.0};
+  Seconds link_latency{};                // of one way
   bool compress_before_transfer = true;  // the method's survivors move, not the prompt's cache
 };
 

@@ -37,7 +37,7 @@ class LinearCost : public IterationCost {
       laws_.push_back({.layer = l, .layers = 1});
   }
   MixedCost cost(const MixedStep& step) override {
-    double tokens = static_cast<double>(step.decodes);
+    double tokens = static_cast<double>(step.decodes * step.decode_tokens);
     double entries = 0;
     if (step.decodes > 0) {
       for (const DecodeLoad& l : step.loads) entries += l.attended;
@@ -71,6 +71,10 @@ struct SmallService {
   ServeObserver* observer = nullptr;
   std::shared_ptr<const MeasuredLaw> measured{};
   std::function<std::unique_ptr<Scheduler>()> make_scheduler{};
+  ClusterSpec cluster{};
+  SpeculationSpec speculation{};
+  std::uint64_t seed = 0;
+  std::int32_t pipeline = 1;  // stages, each of which takes its layers' share of `times`
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
     const Llm llm = small_llm();
@@ -82,6 +86,7 @@ struct SmallService {
                          .stack = &find_stack(stack),
                          .method = method,
                          .measured = measured,
+                         .pipeline_parallel = pipeline,
                          .options = {.max_model_len = max_model_len,
                                      .prefill_chunk = 512,
                                      .block_tokens = block_tokens,
@@ -92,10 +97,20 @@ struct SmallService {
                          .requests = std::make_shared<RequestTrace>(trace),
                          .scheduler = scheduler,
                          .slo = slo,
-                         .host_memory = host_memory};
+                         .cluster = cluster,
+                         .speculation = speculation,
+                         .host_memory = host_memory,
+                         .seed = seed};
     ServeHooks hooks{.observer = observer};
     hooks.cost = [this](const CostInput& in, const Roofline&) {
       return std::make_unique<LinearCost>(in, times);
+    };
+    hooks.stage_cost = [this](const CostInput& in, const Roofline&, const LayerRange& range) {
+      const double share =
+          static_cast<double>(range.last - range.first) / static_cast<double>(in.llm->n_layers());
+      return std::make_unique<LinearCost>(in, LinearTimes{.iteration = times.iteration * share,
+                                                          .per_token = times.per_token * share,
+                                                          .per_entry = times.per_entry * share});
     };
     if (make_scheduler) {
       hooks.scheduler = [this](const SchedulerSpec&, const SchedulerSite&) {

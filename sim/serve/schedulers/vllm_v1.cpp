@@ -70,11 +70,15 @@ class VllmV1 : public Scheduler {
     for (std::size_t i = 0; i < batch.running().size() && left > 0;) {
       const RequestId id = batch.running()[i];
       const Sequence& s = batch.sequence(id);
+      if (s.in_flight) {
+        ++i;
+        continue;
+      }
       const std::int32_t tokens = take(s.to_compute(), left);
       bool scheduled = batch.schedule(id, tokens);
       while (!scheduled) {
         const RequestId victim =
-            order_ == QueueOrder::kFcfs ? batch.running().back() : batch.last_in_order();
+            order_ == QueueOrder::kFcfs ? last_admitted(batch) : batch.last_in_order();
         preempted = true;
         left += preempt(batch, victim, i);
         if (victim == id) break;
@@ -115,6 +119,12 @@ class VllmV1 : public Scheduler {
     if (chunked_ && long_prefill_ > 0) tokens = std::min(tokens, long_prefill_);
     if (chunked_ || wanted == 1) tokens = std::min(tokens, left);
     return static_cast<std::int32_t>(std::min(tokens, std::min(left, kUnlimited)));
+  }
+  /// Of those that are not in flight: `id` itself, if nobody else.
+  static RequestId last_admitted(const BatchBuilder& batch) {
+    std::size_t at = batch.running().size() - 1;
+    while (batch.sequence(batch.running()[at]).in_flight) --at;
+    return batch.running()[at];
   }
   /// Tokens that the budget gets back; `at` stays the place of the same sequence.
   static std::int32_t preempt(BatchBuilder& batch, RequestId victim, std::size_t& at) {

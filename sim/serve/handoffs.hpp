@@ -1,0 +1,68 @@
+#pragma once
+
+// Inside of sim/serve: caches on their way from replicas that prefill to replicas that decode.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sim/serve/continuous_engine.hpp"
+#include "sim/serve/router.hpp"
+#include "sim/serve/service_topology.hpp"
+#include "sim/serve/transfer.hpp"
+
+namespace kvsim {
+
+/// A prefilled request is given to a decoding replica at once. Its cache moves as soon as memory is
+/// there, in the order of giving (back-pressure: until then, and until all of it has come, the
+/// prefilling replica holds it). Moves share links.
+class Handoffs {
+ public:
+  /// `engines`: decoding replicas, then those that prefill; all continuous. They outlive this.
+  /// `unit`: bytes of a pool's unit on all GPUs of a replica.
+  Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine>> engines, Bytes unit);
+
+  /// What engine `prefilling` has prefilled is given away.
+  void take(std::size_t prefilling, SimTime now);
+  /// Memory may have become free in engine `decoding`.
+  void move(std::size_t decoding, SimTime now);
+  /// When something happens next.
+  [[nodiscard]] std::optional<SimTime> next() const { return transfers_.next(); }
+  /// Caches that have come by now; the engines they left and came to, in that order.
+  [[nodiscard]] std::vector<std::size_t> arrivals(SimTime now);
+
+  /// Requests that were given to an engine.
+  [[nodiscard]] std::int64_t given(std::size_t decoding) const { return given_[decoding]; }
+  void report(ServeResult& out);
+
+ private:
+  struct Pending {
+    RequestId id = 0;
+    std::size_t from = 0;
+    SimTime since{};
+  };
+  struct Move {
+    RequestId id = 0;
+    std::size_t from = 0, to = 0;
+    SimTime since{};
+    Bytes bytes{};
+  };
+  [[nodiscard]] ContinuousEngine& engine(std::size_t i) { return *continuous_[i]; }
+
+  std::span<const std::unique_ptr<Engine>> decoding_;
+  std::vector<ContinuousEngine*> continuous_;
+  std::unique_ptr<Router> router_;
+  Bytes unit_;
+  ServiceTopology topology_;
+  TransferEngine transfers_;
+  std::vector<std::deque<Pending>> pending_;  // [decoding]
+  std::vector<Move> moves_;                   // under way
+  std::vector<std::int64_t> given_;
+  Bytes moved_{};
+  std::vector<SimTime> took_, waited_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,66 @@
+#include "sim/serve/service_topology.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+constexpr std::int32_t kGpusPerNode = 8;  // DGX and HGX boards
+
+std::int32_t joined(const Gpu& gpu) {
+  return gpu.nvlink ? std::min(gpu.nvlink_gpus.value_or(kGpusPerNode), kGpusPerNode) : kGpusPerNode;
+}
+}  // namespace
+
+std::int32_t gpus_per_replica(const ServeSpec& spec) {
+  return spec.tensor_parallel * spec.pipeline_parallel;
+}
+
+std::int32_t service_gpus(const ServeSpec& spec) {
+  return gpus_per_replica(spec) * (spec.cluster.replicas + spec.cluster.prefill_replicas);
+}
+
+bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus) {
+  return gpus <= joined(*spec.gpu);
+}
+
+ServiceTopology service_topology(const ServeSpec& spec) {
+  const Gpu& gpu = *spec.gpu;
+  const ClusterSpec& cluster = spec.cluster;
+  const auto width = static_cast<double>(gpus_per_replica(spec));
+  ServiceTopology out;
+  Topology& t = out.topology;
+  for (std::int32_t i = 0; i < cluster.replicas + cluster.prefill_replicas; ++i) {
+    out.replicas.push_back(t.add(PlaceKind::kGpu, fmt::format("GPUs of replica {}", i)));
+    out.hosts.push_back(t.add(PlaceKind::kHost, fmt::format("host of replica {}", i)));
+    t.join_both(out.replicas.back(), out.hosts.back(), gpu.c2c.value_or(gpu.pcie) * width,
+                Seconds{}, gpu.c2c ? "C2C" : "PCIe");
+  }
+  if (cluster.link.count() > 0) {
+    const auto network = t.add(PlaceKind::kNetwork, "network");
+    // Half of the latency stands on each side.
+    for (const auto replica : out.replicas) {
+      t.join_both(replica, network, cluster.link, cluster.link_latency * 0.5, "network");
+    }
+    return out;
+  }
+  if (!stands_in_one_node(spec, service_gpus(spec))) {
+    throw InputError{fmt::format(
+        "cluster: link: expected a bandwidth, as {} GPUs do not stand in one node of {} {}",
+        service_gpus(spec), joined(gpu), gpu.name)};
+  }
+  const auto middle = t.add(gpu.nvlink ? PlaceKind::kSwitch : PlaceKind::kHost,
+                            gpu.nvlink ? "NVLink switch" : "PCIe root");
+  // Sheets print NVLink with both directions together.
+  const BytesPerSecond one_way = gpu.nvlink ? *gpu.nvlink * 0.5 : gpu.pcie;
+  for (const auto replica : out.replicas) {
+    t.join_both(replica, middle, one_way * width, cluster.link_latency * 0.5,
+                gpu.nvlink ? "NVLink" : "PCIe");
+  }
+  return out;
+}
+
+}  // namespace kvsim

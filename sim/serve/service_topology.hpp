@@ -1,0 +1,32 @@
+#pragma once
+
+// Inside of sim/serve: what joins the replicas of a service.
+
+#include <vector>
+
+#include "sim/serve/serve_spec.hpp"
+#include "sim/serve/topology.hpp"
+
+namespace kvsim {
+
+struct ServiceTopology {
+  Topology topology;
+  std::vector<Topology::PlaceIndex> replicas;  // decoding ones, then prefilling ones
+  std::vector<Topology::PlaceIndex> hosts;     // the memory beside each replica's GPUs
+};
+
+/// GPUs of one replica, and of all.
+[[nodiscard]] std::int32_t gpus_per_replica(const ServeSpec& spec);
+[[nodiscard]] std::int32_t service_gpus(const ServeSpec& spec);
+
+/// Whether one node has so many of the service's GPUs, joined: 8, or as many as an NVLink joins.
+[[nodiscard]] bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus);
+
+/// A place for each replica's GPUs, which all move equal shares at one time, its host memory over
+/// PCIe or C2C, and what joins replicas: a network of the spec's link, one each way for a replica;
+/// without one the NVLinks of their GPUs to a switch, or PCIe through their hosts' memory.
+/// Errors: InputError where no link is said and the replicas cannot stand in one node of 8 GPUs, or
+/// of as many as an NVLink joins.
+[[nodiscard]] ServiceTopology service_topology(const ServeSpec& spec);
+
+}  // namespace kvsim

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <boost/graph/adjacency_list.hpp>
+
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+enum class PlaceKind : std::uint8_t { kGpu, kSwitch, kHost, kNetwork, kNvme };
+
+struct Place {
+  PlaceKind kind = PlaceKind::kGpu;
+  std::string name;
+};
+
+/// One direction of a connection. Where an engine spreads over several GPUs that all move equal
+/// shares at one time, one place stands for them and its links are as wide as theirs together.
+struct Link {
+  BytesPerSecond bandwidth{0.0};
+  Seconds latency{};
+  std::string name;  // "nvlink gpu0 -> switch"
+};
+
+/// Where caches can be and what joins these places.
+class Topology {
+ public:
+  using PlaceIndex = std::size_t;
+  using LinkIndex = std::size_t;
+
+  PlaceIndex add(PlaceKind kind, std::string name);
+  /// Errors: ContractError unless the bandwidth is above 0 (infinity is), the latency not below.
+  LinkIndex join(PlaceIndex from, PlaceIndex to, BytesPerSecond bandwidth, Seconds latency,
+                 const std::string& name);
+  /// A link each way, each of this bandwidth.
+  void join_both(PlaceIndex a, PlaceIndex b, BytesPerSecond bandwidth, Seconds latency,
+                 const std::string& name);
+
+  [[nodiscard]] std::size_t places() const { return boost::num_vertices(graph_); }
+  [[nodiscard]] const Place& place(PlaceIndex at) const { return graph_[at]; }
+  [[nodiscard]] std::size_t links() const { return links_.size(); }
+  [[nodiscard]] const Link& link(LinkIndex at) const { return links_[at]; }
+
+  /// Links from one place to another: least latency, of equal ones the fewest links, of these the
+  /// way whose places were added first. Empty where both are the same place.
+  /// Errors: InputError that names both where no way leads there.
+  [[nodiscard]] std::vector<LinkIndex> route(PlaceIndex from, PlaceIndex to) const;
+  [[nodiscard]] Seconds latency(const std::vector<LinkIndex>& route) const;
+
+ private:
+  using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, Place, LinkIndex>;
+  Graph graph_;
+  std::vector<Link> links_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,196 @@
+// A draft model that proposes tokens: how many are accepted, what they cost, what is conserved.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "models/gpu/gpu.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/speculation.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/served.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::request;
+using test::SmallService;
+
+double s(SimTime t) { return to_seconds(t).count(); }
+
+/// One layer of the small model's width: a block takes 4 KiB, beside the target's 16.
+Llm small_draft() {
+  Llm draft = test::small_llm();
+  draft.name = "draft";
+  draft.layers.resize(1);
+  return draft;
+}
+
+TEST_CASE("accepted proposals are geometric, and a function of seed, request and step alone") {
+  for (const double a : {0.0, 0.3, 0.7, 0.95, 1.0}) {
+    for (const std::int32_t k : {1, 4, 8}) {
+      INFO("acceptance ", a, " drafts ", k);
+      constexpr std::int32_t kSteps = 40000;
+      double sum = 0, squares = 0;
+      std::int32_t broken = 0;
+      for (std::int32_t i = 0; i < kSteps; ++i) {
+        const std::int32_t n = accepted_drafts(k, a, 5, i / 200, i % 200);
+        broken += n == accepted_drafts(k, a, 5, i / 200, i % 200) ? 0 : 1;
+        // Fewer proposals of the same step: as many of them, in the same order.
+        broken += accepted_drafts(k / 2, a, 5, i / 200, i % 200) == std::min(n, k / 2) ? 0 : 1;
+        sum += n + 1;
+        squares += static_cast<double>((n + 1) * (n + 1));
+      }
+      CHECK(broken == 0);
+      const double mean = sum / kSteps;
+      const double expected = a < 1 ? (1 - std::pow(a, k + 1)) / (1 - a) : k + 1;
+      const double deviation = std::sqrt(std::max(squares / kSteps - mean * mean, 0.0) / kSteps);
+      CHECK(std::abs(mean - expected) <= 4 * deviation + 1e-12);
+    }
+  }
+}
+
+TEST_CASE("nothing accepted: one token a step, at the price of verifying and drafting") {
+  const Llm draft = small_draft();
+  SmallService service{.max_model_len = 64,
+                       .times = {.iteration = 1e-3, .per_token = 1e-5, .per_entry = 0},
+                       .scheduler = {.name = "vllm-v1"},
+                       .speculation = {.draft = &draft, .tokens = 3, .acceptance = 0}};
+  service.trace.requests = {request(0, 20, 5)};
+  const ServeResult r = service.run();
+  // The prompt, by both: 2 x 1.2 ms; then four steps of four tokens, and three of one.
+  CHECK(s(r.outcomes[0].first_token) == test::rel(2.4e-3));
+  CHECK(r.itl.n == 4);
+  CHECK(r.itl.mean == test::rel(1.04e-3 + 3 * 1.01e-3));
+  CHECK(r.iterations == 5);
+  CHECK(r.verifications == 4);
+  CHECK(r.drafted_tokens == 12);
+  CHECK(r.accepted_tokens == 0);
+  SUBCASE("all accepted: four tokens a step, but for the last that are wanted") {
+    service.speculation.acceptance = 1;
+    service.trace.requests = {request(0, 20, 11)};
+    const ServeResult all = service.run();
+    // 1 of the prompt, 4, 4, 2.
+    CHECK(all.iterations == 4);
+    CHECK(all.outcomes[0].output_tokens == 11);
+    CHECK(s(all.outcomes[0].finish) == test::rel(2.4e-3 + 3 * 4.07e-3));
+    CHECK(all.itl.n == 10);
+    CHECK(all.itl.mean == test::rel(3 * 4.07e-3 / 10));
+    CHECK(all.itl.p50 == 0);
+    CHECK(all.tpot.mean == test::rel(3 * 4.07e-3 / 10));
+  }
+  SUBCASE("no proposal stands beyond the longest sequence") {
+    service.max_model_len = 25;
+    CHECK(service.run().drafted_tokens == 3 + 3 + 2 + 1);
+  }
+  SUBCASE("a budget cuts proposals short") {
+    service.speculation.acceptance = 1;
+    service.scheduler.max_num_batched_tokens = 3;
+    service.trace.requests = {request(0, 3, 7)};
+    CHECK(service.run().iterations == 3);  // 1 and two of 3
+  }
+}
+
+TEST_CASE("tokens and memory are conserved, and a step yields what acceptance promises") {
+  const Llm draft = small_draft();
+  for (const std::int64_t blocks : {30, 60, 600}) {
+    for (const double a : {0.0, 0.6, 0.9}) {
+      INFO("blocks ", blocks, " acceptance ", a);
+      SmallService service{.blocks = blocks,
+                           .scheduler = {.name = "vllm-v1", .max_num_seqs = 16},
+                           .trace = test::random_trace(19, 200, 60, 60, 60, true),
+                           .speculation = {.draft = &draft, .tokens = 4, .acceptance = a},
+                           .seed = 3};
+      const ServeResult r = service.run();
+      CHECK(r.completed + r.rejected == 200);
+      // A block takes five layers' rows where four had room.
+      CHECK(r.blocks == blocks * 4 / 5);
+      CHECK(r.kv_pool == Bytes{r.blocks * 20 * 1024});
+      std::vector<std::int64_t> tokens(r.outcomes.size());
+      std::vector<SimTime> last(r.outcomes.size(), SimTime{-1});
+      for (const TokenSpan& span : r.spans) {
+        const auto i = static_cast<std::size_t>(span.request);
+        const auto& ends = r.iteration_ends[0];
+        CHECK(ends[static_cast<std::size_t>(span.first)] > last[i]);
+        last[i] = ends[static_cast<std::size_t>(span.last())];
+        tokens[i] += span.count;
+        CHECK(span.count <= (span.stride == 0 ? 5 : span.count));
+      }
+      std::int64_t gaps = 0;
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        CHECK(tokens[i] == r.outcomes[i].output_tokens);
+        if (r.outcomes[i].status != RequestStatus::kCompleted) continue;
+        CHECK(tokens[i] == service.trace.requests[i].output_tokens);
+        gaps += std::max<std::int64_t>(tokens[i] - 1, 0);
+      }
+      CHECK(r.itl.n == gaps);
+      CHECK(r.accepted_tokens <= r.drafted_tokens);
+      CHECK(test::same(r, service.run()));
+      if (blocks < 600) continue;
+      const double expected = (1 - std::pow(a, 5)) / (1 - a);
+      const double steps = static_cast<double>(r.verifications);
+      const double step = 1 + static_cast<double>(r.accepted_tokens) / steps;
+      // The spread of one step is below 2 tokens.
+      CHECK(std::abs(step - expected) < 4 * 2 / std::sqrt(steps));
+      if (a > 0) {
+        service.seed = 4;
+        CHECK_FALSE(test::same(r, service.run()));
+      }
+    }
+  }
+}
+
+TEST_CASE("a draft's weights and cache take room, a good one is faster, a useless one slower") {
+  const Gpu gpu = find_gpu("A100-80GB-SXM");
+  const Llm& llm = find_llm("Llama-2-7B");
+  Llm draft = llm;
+  draft.name = "two layers";
+  draft.layers.resize(2);
+  draft.extra_parameters = 0;
+  auto trace = std::make_shared<RequestTrace>();
+  trace->requests = {request(0, 500, 200)};
+  const auto serve = [&](double acceptance, bool drafts) {
+    return run_serve(
+        {.llm = &llm,
+         .gpu = &gpu,
+         .stack = &find_stack("vllm"),
+         .options = {.max_model_len = 4096},
+         .requests = trace,
+         .speculation = {
+             .draft = drafts ? &draft : nullptr, .tokens = 4, .acceptance = acceptance}});
+  };
+  const ServeResult without = serve(0, false);
+  const ServeResult good = serve(0.9, true);
+  const ServeResult useless = serve(0, true);
+  CHECK(good.kv_capacity_tokens < without.kv_capacity_tokens);
+  const Bytes more = good.startup->weights - without.startup->weights;
+  CHECK(more == weight_bytes(draft, Dtype::kFp16));
+  CHECK(good.tpot.mean < without.tpot.mean);
+  CHECK(useless.tpot.mean > without.tpot.mean);
+}
+
+TEST_CASE("drafts that are not served are refused") {
+  const Llm draft = small_draft();
+  SmallService service{.trace = test::random_trace(1, 5, 10, 100, 5),
+                       .speculation = {.draft = &draft}};
+  const auto refused = [&](SmallService one) { CHECK_THROWS_AS((void)one.run(), InputError); };
+  CHECK(service.run().completed == 5);
+  SmallService bad = service;
+  bad.speculation.tokens = 0;
+  refused(bad);
+  bad.speculation = {.draft = &draft, .acceptance = 1.5};
+  refused(bad);
+  bad = service;
+  bad.scheduler = {.name = "static", .batch = 2};
+  refused(bad);
+  bad = service;
+  bad.pipeline = 2;
+  refused(bad);
+  bad = service;
+  bad.method = {"snapkv", {}, Budget{.entries = 32}};
+  refused(bad);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,271 @@
+// Links and the transfers that share them.
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "models/units/error.hpp"
+#include "sim/serve/service_topology.hpp"
+#include "sim/serve/transfer.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kGiga = 1e9;
+
+TEST_CASE("a way takes the least latency, then the fewest links") {
+  Topology t;
+  const auto a = t.add(PlaceKind::kGpu, "a");
+  const auto b = t.add(PlaceKind::kGpu, "b");
+  const auto net = t.add(PlaceKind::kSwitch, "switch");
+  const auto host = t.add(PlaceKind::kHost, "host");
+  const auto nvme = t.add(PlaceKind::kNvme, "nvme");
+  t.join_both(a, host, BytesPerSecond{kGiga}, Seconds{1e-6}, "pcie");
+  t.join_both(host, b, BytesPerSecond{kGiga}, Seconds{1e-6}, "pcie");
+  t.join_both(a, net, BytesPerSecond{kGiga}, Seconds{1e-7}, "nvlink");
+  t.join_both(net, b, BytesPerSecond{kGiga}, Seconds{1e-7}, "nvlink");
+  const auto way = t.route(a, b);
+  REQUIRE(way.size() == 2);
+  CHECK(t.link(way[0]).name == "nvlink a -> switch");
+  CHECK(t.link(way[1]).name == "nvlink switch -> b");
+  CHECK(t.latency(way).count() == test::rel(2e-7));
+  CHECK(t.route(a, a).empty());
+  CHECK_THROWS_AS((void)t.route(a, nvme), InputError);
+  // As short but direct.
+  (void)t.join(a, b, BytesPerSecond{kGiga}, Seconds{2e-7}, "direct");
+  CHECK(t.route(a, b).size() == 1);
+  CHECK(t.route(b, a).size() == 2);
+}
+
+TEST_CASE("a transfer alone takes its bytes over the narrowest link, and the latency") {
+  Topology t;
+  const auto a = t.add(PlaceKind::kGpu, "a");
+  const auto m = t.add(PlaceKind::kSwitch, "m");
+  const auto b = t.add(PlaceKind::kGpu, "b");
+  t.join_both(a, m, BytesPerSecond{4e9}, Seconds{3e-6}, "x");
+  t.join_both(m, b, BytesPerSecond{2e9}, Seconds{4e-6}, "y");
+  TransferEngine transfers{t};
+  transfers.start(SimTime{500}, a, b, Bytes{1'000'000}, 1);
+  // 1e6 B at 2e9 B/s: 500 us; then 7 us.
+  REQUIRE(transfers.next());
+  CHECK(*transfers.next() == SimTime{500 + 500'000'000});
+  CHECK(transfers.advance(*transfers.next()).empty());
+  CHECK(*transfers.next() == SimTime{500 + 507'000'000});
+  CHECK(transfers.advance(*transfers.next()) == std::vector<std::int64_t>{1});
+  CHECK_FALSE(transfers.next());
+  CHECK(transfers.moved() == 1'000'000);
+  SUBCASE("nothing takes the latency, the same place nothing at all") {
+    const SimTime now{600'000'000};
+    transfers.start(now, a, b, Bytes{0}, 2);
+    transfers.start(now, a, a, Bytes{1 << 30}, 3);
+    CHECK(transfers.advance(now) == std::vector<std::int64_t>{3});
+    CHECK(transfers.advance(now + SimTime{7'000'000}) == std::vector<std::int64_t>{2});
+  }
+  SUBCASE("tags are not used twice at a time, the clock does not go back") {
+    transfers.start(SimTime{600'000'000}, a, b, Bytes{10}, 2);
+    CHECK_THROWS_AS(transfers.start(SimTime{600'000'000}, b, a, Bytes{10}, 2), ContractError);
+    CHECK_THROWS_AS(transfers.start(SimTime{1}, b, a, Bytes{10}, 3), ContractError);
+  }
+}
+
+TEST_CASE("three transfers by hand") {
+  // Link X of 10 GB/s, link Y of 4 GB/s. A goes over X, B over both, C over Y.
+  Topology t;
+  const auto p = t.add(PlaceKind::kGpu, "p");
+  const auto q = t.add(PlaceKind::kSwitch, "q");
+  const auto r = t.add(PlaceKind::kGpu, "r");
+  const auto x = t.join(p, q, BytesPerSecond{10e9}, Seconds{}, "X");
+  const auto y = t.join(q, r, BytesPerSecond{4e9}, Seconds{}, "Y");
+  TransferEngine transfers{t};
+  transfers.start(SimTime{}, p, q, Bytes{8'000'000'000}, 1);   // A
+  transfers.start(SimTime{}, p, r, Bytes{2'000'000'000}, 2);   // B
+  transfers.start(SimTime{}, q, r, Bytes{10'000'000'000}, 3);  // C
+  // Y is full first: B and C 2 GB/s each; A has the other 8 of X. At 1 s both A and B are done.
+  CHECK(transfers.rate(1) == test::rel(8e9));
+  CHECK(transfers.rate(2) == test::rel(2e9));
+  CHECK(transfers.rate(3) == test::rel(2e9));
+  CHECK(transfers.load(x) == test::rel(10e9));
+  CHECK(transfers.load(y) == test::rel(4e9));
+  CHECK(*transfers.next() == SimTime{1'000'000'000'000});
+  CHECK(transfers.advance(*transfers.next()) == std::vector<std::int64_t>{1, 2});
+  // C has 8 GB left and Y for itself: 2 s more.
+  CHECK(transfers.rate(3) == test::rel(4e9));
+  CHECK(*transfers.next() == SimTime{3'000'000'000'000});
+  // At 2 s another B: both 2 GB/s; C has 4 GB left: until 4 s.
+  transfers.start(SimTime{2'000'000'000'000}, p, r, Bytes{6'000'000'000}, 4);
+  CHECK(*transfers.next() == SimTime{4'000'000'000'000});
+  CHECK(transfers.advance(*transfers.next()) == std::vector<std::int64_t>{3});
+  // B has 2 of 6 GB left at 4 GB/s.
+  CHECK(*transfers.next() == SimTime{4'500'000'000'000});
+}
+
+struct Plan {
+  SimTime at{};
+  std::size_t from = 0, to = 0;
+  std::int64_t bytes = 0, tag = 0;
+};
+
+/// A random network, and transfers over it in order of time.
+struct Case {
+  Topology topology;
+  std::vector<Plan> plans;
+
+  explicit Case(std::uint64_t seed) {
+    test::Dice dice{seed};
+    const auto hub = topology.add(PlaceKind::kSwitch, "hub");
+    for (int i = 0; i < 6; ++i) {
+      const auto gpu = topology.add(PlaceKind::kGpu, std::to_string(i));
+      topology.join_both(hub, gpu, BytesPerSecond{kGiga * dice.between(1, 9)},
+                         Seconds{1e-6 * dice.between(0, 3)}, "link");
+    }
+    std::int64_t at = 0;
+    for (int i = 0; i < 60; ++i) {
+      at += dice.between(0, 2) * 200'000'000LL;
+      const auto from = static_cast<std::size_t>(dice.between(1, 6));
+      auto to = static_cast<std::size_t>(dice.between(1, 6));
+      if (to == from) to = from % 6 + 1;
+      plans.push_back({SimTime{at}, from, to, dice.between(1, 4'000'000), i});
+    }
+  }
+};
+
+void check_max_min(const Case& c, const TransferEngine& transfers,
+                   const std::map<std::int64_t, Plan>& sending) {
+  for (std::size_t l = 0; l < c.topology.links(); ++l) {
+    CHECK(transfers.load(l) <= c.topology.link(l).bandwidth.count() * (1 + 1e-12));
+  }
+  // Each has a full link on which nobody is faster.
+  for (const auto& [tag, plan] : sending) {
+    const double mine = transfers.rate(tag);
+    if (mine == 0) continue;
+    bool bound = false;
+    for (const auto l : c.topology.route(plan.from, plan.to)) {
+      if (transfers.load(l) < c.topology.link(l).bandwidth.count() * (1 - 1e-9)) continue;
+      double fastest = 0;
+      for (const auto& [other, way] : sending) {
+        const auto links = c.topology.route(way.from, way.to);
+        if (std::find(links.begin(), links.end(), l) != links.end()) {
+          fastest = std::max(fastest, transfers.rate(other));
+        }
+      }
+      bound = bound || mine >= fastest * (1 - 1e-9);
+    }
+    CHECK(bound);
+  }
+}
+
+/// When each arrived; checks shares and bytes on the way.
+std::map<std::int64_t, SimTime> run(const Case& c, const std::vector<Plan>& plans, bool check) {
+  TransferEngine transfers{c.topology};
+  std::map<std::int64_t, SimTime> arrived;
+  std::map<std::int64_t, Plan> sending;
+  std::map<std::int64_t, double> sent;  // bytes, by the rates
+  SimTime clock{};
+  const auto until = [&](SimTime now) {
+    for (auto& [tag, plan] : sending) {
+      sent[tag] += transfers.rate(tag) * to_seconds(now - clock).count();
+    }
+    clock = now;
+  };
+  const auto advance = [&](SimTime limit) {
+    while (transfers.next() && *transfers.next() <= limit) {
+      const SimTime now = *transfers.next();
+      until(now);
+      for (const std::int64_t tag : transfers.advance(now)) {
+        arrived[tag] = now;
+        // To within what passes in a picosecond or two.
+        CHECK(std::abs(sent[tag] - static_cast<double>(sending[tag].bytes)) < 0.1);
+        sending.erase(tag);
+      }
+      if (check) check_max_min(c, transfers, sending);
+    }
+  };
+  for (const Plan& p : plans) {
+    advance(p.at - SimTime{1});
+    until(p.at);
+    transfers.start(p.at, p.from, p.to, Bytes{p.bytes}, p.tag);
+    sending[p.tag] = p;
+    if (check) check_max_min(c, transfers, sending);
+  }
+  advance(SimTime{std::numeric_limits<std::int64_t>::max()});
+  std::int64_t bytes = 0;
+  for (const Plan& p : plans) bytes += p.bytes;
+  CHECK(transfers.moved() == bytes);
+  CHECK(transfers.under_way() == 0);
+  return arrived;
+}
+
+TEST_CASE("no link is overfull, everybody has a link that bounds them, all bytes arrive") {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    INFO(seed);
+    const Case c{seed};
+    const auto arrived = run(c, c.plans, true);
+    REQUIRE(arrived.size() == c.plans.size());
+    for (const Plan& p : c.plans) {
+      // Never sooner than alone.
+      TransferEngine alone{c.topology};
+      alone.start(p.at, p.from, p.to, Bytes{p.bytes}, p.tag);
+      (void)alone.advance(*alone.next());
+      const SimTime least = alone.next().value_or(p.at);
+      CHECK(arrived.at(p.tag) >= least - SimTime{1});
+    }
+    // Twice the same, and whatever the order of those that start at one moment.
+    CHECK(arrived == run(c, c.plans, false));
+    std::vector<Plan> turned = c.plans;
+    std::reverse(turned.begin(), turned.end());
+    std::stable_sort(turned.begin(), turned.end(),
+                     [](const Plan& a, const Plan& b) { return a.at < b.at; });
+    CHECK(arrived == run(c, turned, false));
+  }
+}
+
+TEST_CASE("a link without bounds bounds nobody") {
+  Topology t;
+  const auto a = t.add(PlaceKind::kGpu, "a");
+  const auto b = t.add(PlaceKind::kGpu, "b");
+  (void)t.join(a, b, BytesPerSecond{std::numeric_limits<double>::infinity()}, Seconds{1e-6}, "x");
+  TransferEngine transfers{t};
+  transfers.start(SimTime{5}, a, b, Bytes{1'000'000'000'000}, 1);
+  transfers.start(SimTime{5}, a, b, Bytes{7}, 2);
+  CHECK(transfers.advance(SimTime{1'000'005}) == std::vector<std::int64_t>{1, 2});
+}
+
+TEST_CASE("replicas are joined by what their GPUs have, or by the link that is said") {
+  const Llm llm = test::small_llm();
+  Gpu gpu = test::a800();
+  gpu.nvlink = BytesPerSecond{400e9};
+  gpu.pcie = BytesPerSecond{25e9};
+  ServeSpec spec{.llm = &llm, .gpu = &gpu, .requests = nullptr};
+  spec.tensor_parallel = 2;
+  spec.cluster = {.replicas = 2, .prefill_replicas = 1};
+  const auto narrowest = [](const ServiceTopology& s, std::size_t from, std::size_t to) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto l : s.topology.route(from, to)) {
+      least = std::min(least, s.topology.link(l).bandwidth.count());
+    }
+    return least;
+  };
+  const ServiceTopology nvlink = service_topology(spec);
+  // 400 GB/s both ways together, two GPUs.
+  CHECK(narrowest(nvlink, nvlink.replicas[2], nvlink.replicas[0]) == test::rel(400e9));
+  CHECK(narrowest(nvlink, nvlink.replicas[2], nvlink.hosts[2]) == test::rel(50e9));
+  gpu.nvlink.reset();
+  const ServiceTopology pcie = service_topology(spec);
+  CHECK(narrowest(pcie, pcie.replicas[2], pcie.replicas[0]) == test::rel(50e9));
+  spec.cluster.link = BytesPerSecond{12.5e9};
+  spec.cluster.link_latency = Seconds{5e-6};
+  spec.cluster.replicas = 100;
+  const ServiceTopology network = service_topology(spec);
+  CHECK(narrowest(network, network.replicas[100], network.replicas[7]) == test::rel(12.5e9));
+  CHECK(network.topology.latency(network.topology.route(network.replicas[0], network.replicas[1]))
+            .count() == test::rel(5e-6));
+  spec.cluster.link = BytesPerSecond{};
+  CHECK_THROWS_AS((void)service_topology(spec), InputError);
+}
+
+}  // namespace
+}  // namespace kvsim
