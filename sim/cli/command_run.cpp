@@ -133,6 +133,11 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
     for (std::size_t i = 0; i < scenario.points.size() && i < kMostWithGaps; ++i) {
       report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
     }
+    report.serve_intervals.resize(report.iterations.size());
+    parallel_for(report.iterations.size(), threads, [&](std::size_t i) {
+      report.serve_intervals[i] =
+          serve_intervals(*scenario.points[i].serve, report.serves[i], report.iterations[i]);
+    });
     if (scenario.points.size() > kMostWithGaps) {
       report.notes.push_back(
           fmt::format("no figure shows gaps between tokens or what the cache "

@@ -469,7 +469,9 @@ ordered_json run_document(const RunReport& report) {
       out["points"].push_back(point_json(point, report.results[i]));
       continue;
     }
-    ordered_json one = serve_point_json(point, report.serves[i]);
+    ordered_json one = serve_point_json(
+        point, report.serves[i],
+        i < report.serve_intervals.size() ? report.serve_intervals[i] : std::nullopt);
     if (i < report.iterations.size() && report.iterations[i]) {
       one["mean_iteration"] = mean_iteration_json(*report.iterations[i]);
     }

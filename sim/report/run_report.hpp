@@ -8,6 +8,7 @@
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/serve/mean_iteration.hpp"
+#include "sim/serve/serve_intervals.hpp"
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/static_run.hpp"
 
@@ -32,6 +33,7 @@ struct RunReport {
   std::vector<StaticResult> results;   // one a point, in the scenario's order; of kind "static"
   std::vector<ServeResult> serves;     // likewise, of kind "serve"
   std::vector<std::optional<MeanIteration>> iterations;  // one a point, or none
+  std::vector<std::optional<ServeIntervals>> serve_intervals;  // likewise
   std::optional<ReplayResult> replay;                    // where the scenario asks for one
   std::vector<SkippedMethod> skipped;                    // of the replay
   std::vector<std::string> notes;  // of the run as a whole; a point's own stand in its result

@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/startup_report.hpp"
@@ -52,6 +55,38 @@ ordered_json ooms_json(const std::vector<ServeOom>& ooms) {
   return out;
 }
 
+/// `NAME_low` and `NAME_high` of everything that depends on times; null where there is no interval.
+void put_intervals(ordered_json& out, const std::optional<ServeIntervals>& intervals) {
+  const auto put = [&](std::string_view end, const ServeFigures* f) {
+    const auto name = [&](std::string_view key) { return fmt::format("{}_{}", key, end); };
+    const auto latency = [&](std::string_view key, const Distribution ServeFigures::*d) {
+      out[name(key)] = f == nullptr ? ordered_json(nullptr) : distribution_json(f->*d);
+      if (out[name(key)].is_object()) out[name(key)].erase("n");
+    };
+    latency("ttft_s", &ServeFigures::ttft);
+    latency("tpot_s", &ServeFigures::tpot);
+    latency("itl_s", &ServeFigures::itl);
+    latency("e2e_s", &ServeFigures::e2e);
+    latency("queue_s", &ServeFigures::queue);
+    const auto rate = [&](std::string_view key, std::optional<double> value) {
+      out[name(key)] = number(value);
+    };
+    rate("output_tok_s", f == nullptr ? std::nullopt : std::optional{f->output_tok_s});
+    rate("total_tok_s", f == nullptr ? std::nullopt : std::optional{f->total_tok_s});
+    rate("request_s", f == nullptr ? std::nullopt : std::optional{f->request_s});
+    rate("goodput", f == nullptr ? std::nullopt : f->goodput);
+    rate("slo_attained", f == nullptr ? std::nullopt : f->slo_attained);
+  };
+  put("low", intervals ? &intervals->low : nullptr);
+  put("high", intervals ? &intervals->high : nullptr);
+  out["intervals"] = nullptr;
+  if (!intervals) return;
+  out["intervals"] = {{"probability", 0.9},
+                      {"time_factor_low", intervals->faster},
+                      {"time_factor_high", intervals->slower},
+                      {"basis", intervals->basis}};
+}
+
 ordered_json share(std::int64_t part, std::int64_t whole) {
   if (whole <= 0) return nullptr;
   return static_cast<double>(part) / static_cast<double>(whole);
@@ -65,7 +100,8 @@ ordered_json definitions_json() {
   return out;
 }
 
-ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r) {
+ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
+                              const std::optional<ServeIntervals>& intervals) {
   const ServeSpec& spec = *point.serve;
   const auto gpus = static_cast<double>(gpus_of(spec));
   ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
@@ -117,6 +153,7 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r) 
   out["scheduler_as_run"] = r.scheduler;
   if (r.startup) out["startup"] = startup_json(*r.startup);
   out["ooms"] = ooms_json(r.ooms);
+  put_intervals(out, intervals);
   out["notes"] = r.notes;
   return out;
 }

@@ -128,6 +128,48 @@ std::string latency_table(const RunReport& report, std::size_t width) {
   return table.str(width);
 }
 
+/// Where latencies and what is done lie in 90 % of cases; empty where no point says.
+std::string interval_table(const RunReport& report, std::size_t width) {
+  constexpr Align kRight = Align::kRight;
+  constexpr double kMs = 1e3;
+  Table table{{{"90 % of cases", Align::kLeft},
+               {"TTFT p50", kRight, "s"},
+               {"TPOT p50", kRight, "ms"},
+               {"E2E p50", kRight, "s"},
+               {"done", kRight, "req/s"},
+               {"good", kRight, "%"}}};
+  const auto range = [](double low, double high, double scale) {
+    return fmt::format("{} to {}", amount(low * scale), amount(high * scale));
+  };
+  std::string basis;
+  for (const PointGroup& group : point_groups(*report.scenario, heading_keys())) {
+    table.add_section(group.heading);
+    const std::string indent = group.heading.empty() ? "" : "  ";
+    for (std::size_t k = 0; k < group.points.size(); ++k) {
+      const std::size_t i = group.points[k];
+      if (i >= report.serve_intervals.size() || !report.serve_intervals[i]) {
+        table.add_row({indent + group.labels[k], "-", "-", "-", "-", "-"});
+        continue;
+      }
+      const ServeFigures& low = report.serve_intervals[i]->low;
+      const ServeFigures& high = report.serve_intervals[i]->high;
+      basis = report.serve_intervals[i]->basis;
+      table.add_row(
+          {indent + group.labels[k], range(low.ttft.p50, high.ttft.p50, 1),
+           range(low.tpot.p50, high.tpot.p50, kMs), range(low.e2e.p50, high.e2e.p50, 1),
+           range(low.request_s, high.request_s, 1),
+           low.slo_attained && high.slo_attained
+               ? fmt::format("{} to {}", percent(*low.slo_attained), percent(*high.slo_attained))
+               : "-"});
+    }
+  }
+  if (basis.empty()) return {};
+  return table.str(width) +
+         paragraph("served again with every iteration as much faster and slower: " + basis + ".",
+                   width, 2) +
+         "\n";
+}
+
 /// The largest share of the pool that sequences held.
 std::string peak_kv(const ServeResult& r) {
   if (r.blocks > 0) {
@@ -233,6 +275,7 @@ std::string serve_block(const RunReport& report, const std::vector<std::string>&
                         std::size_t width) {
   std::string out = workloads_block(report, width);
   out += "\n" + latency_table(report, width) + "\n" + service_table(report, width) + "\n";
+  out += interval_table(report, width);
   out += verdicts(report, labels, width);
   std::string legend =
       "TTFT: arrival to first token. TPOT: (last - first token) / (output tokens - 1). E2E: "

@@ -302,7 +302,7 @@ SimTime ContinuousEngine::pass(SimTime now) {
     Seconds time = cost.time;
     if (moved_ > Bytes{}) time += std::exchange(moved_, Bytes{}) / parts_.link;
     // The clock's smallest step: even a cost of nothing lets time go on.
-    const SimTime took = std::max(SimTime{1}, to_sim_time(time));
+    const SimTime took = std::max(SimTime{1}, to_sim_time(time * state_->time_scale));
     if (stage > 0) at += to_sim_time(hop);
     at = std::max(at, stage_free_[stage]) + took;
     stage_free_[stage] = at;

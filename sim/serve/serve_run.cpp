@@ -49,6 +49,7 @@ class Service {
         queue_{(8 + spec.cluster.replicas + spec.cluster.prefill_replicas) *
                    std::ssize(trace_.requests) +
                1024} {
+    state_.time_scale = options.time_scale;
     const ClusterSpec& cluster = spec.cluster;
     const bool apart = cluster.prefill_replicas > 0;
     if (apart && site_.scheduler() == "static") {

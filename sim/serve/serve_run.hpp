@@ -8,6 +8,7 @@ namespace kvsim {
 struct ServeOptions {
   std::size_t max_samples = 2048;  // of a replica's timeline
   bool keep_gaps = true;           // iteration ends and token spans
+  double time_scale = 1;           // of every iteration's time: what if all were so much slower?
 };
 
 /// Serves the whole workload, event by event. Pure: same spec, same result, byte for byte. A

@@ -1,0 +1,78 @@
+#include "sim/serve/serve_intervals.hpp"
+
+#include <algorithm>
+
+#include "sim/serve/serve_run.hpp"
+#include "sim/serve/time_residual.hpp"
+
+namespace kvsim {
+namespace {
+
+/// `out` with the lesser (or the larger) of each figure.
+template <class Choose>
+void widen(ServeFigures& out, const ServeFigures& other, Choose choose) {
+  const auto both = [&](double& a, double b) { a = choose(a, b); };
+  const auto each = [&](Distribution& a, const Distribution& b) {
+    if (b.n == 0) return;
+    if (a.n == 0) {
+      a = b;
+      return;
+    }
+    both(a.mean, b.mean);
+    both(a.p50, b.p50);
+    both(a.p90, b.p90);
+    both(a.p95, b.p95);
+    both(a.p99, b.p99);
+  };
+  const auto maybe = [&](std::optional<double>& a, const std::optional<double>& b) {
+    if (a && b) both(*a, *b);
+  };
+  each(out.ttft, other.ttft);
+  each(out.tpot, other.tpot);
+  each(out.itl, other.itl);
+  each(out.e2e, other.e2e);
+  each(out.queue, other.queue);
+  both(out.request_s, other.request_s);
+  both(out.output_tok_s, other.output_tok_s);
+  both(out.total_tok_s, other.total_tok_s);
+  maybe(out.goodput, other.goodput);
+  maybe(out.slo_attained, other.slo_attained);
+}
+
+}  // namespace
+
+ServeFigures figures_of(const ServeResult& r) {
+  return {.ttft = r.ttft,
+          .tpot = r.tpot,
+          .itl = r.itl,
+          .e2e = r.e2e,
+          .queue = r.queue,
+          .request_s = r.request_s,
+          .output_tok_s = r.output_tok_s,
+          .total_tok_s = r.total_tok_s,
+          .goodput = r.goodput,
+          .slo_attained = r.slo_attained};
+}
+
+std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const ServeResult& result,
+                                              const std::optional<MeanIteration>& iteration) {
+  if (!iteration || !iteration->step.interval || iteration->step.time <= Seconds{}) {
+    return std::nullopt;
+  }
+  const TimeResidual whole = time_residual(*spec.stack);
+  const double time = iteration->step.time.count();
+  ServeIntervals out;
+  out.faster = std::min(whole.low, iteration->step.interval->low.count() / time);
+  out.slower = std::max(whole.high, iteration->step.interval->high.count() / time);
+  out.basis = whole.basis;
+  out.low = out.high = figures_of(result);
+  for (const double factor : {out.faster, out.slower}) {
+    const ServeFigures other =
+        figures_of(run_serve(spec, {.max_samples = 2, .keep_gaps = false, .time_scale = factor}));
+    widen(out.low, other, [](double a, double b) { return std::min(a, b); });
+    widen(out.high, other, [](double a, double b) { return std::max(a, b); });
+  }
+  return out;
+}
+
+}  // namespace kvsim

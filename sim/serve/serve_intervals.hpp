@@ -1,0 +1,38 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "sim/serve/mean_iteration.hpp"
+#include "sim/serve/serve_result.hpp"
+#include "sim/serve/serve_spec.hpp"
+
+namespace kvsim {
+
+/// What depends on a service's times.
+struct ServeFigures {
+  Distribution ttft, tpot, itl, e2e, queue;
+  double request_s = 0, output_tok_s = 0, total_tok_s = 0;
+  std::optional<double> goodput, slo_attained;
+};
+[[nodiscard]] ServeFigures figures_of(const ServeResult& result);
+
+/// Where a service's figures lie in 90 % of cases: it is served again with every iteration `faster`
+/// and `slower` times as long, and each figure's ends are its least and its largest of the three
+/// runs. One error is taken for all iterations: they run the same kernels on the same host. Left
+/// out: how far the capacity of the cache may be from what is predicted, and the workload's own
+/// chance.
+struct ServeIntervals {
+  ServeFigures low, high;
+  double faster = 1, slower = 1;  // times a predicted time
+  std::string basis;
+};
+
+/// The factors are those of the mean iteration's kernels, no narrower than published runs of such
+/// stacks lie about predicted ones (time_residual). nullopt where nothing says how far times may be
+/// off: a stack that is a bound, a calibration without kernels, an engine without a mean iteration.
+[[nodiscard]] std::optional<ServeIntervals> serve_intervals(
+    const ServeSpec& spec, const ServeResult& result,
+    const std::optional<MeanIteration>& iteration);
+
+}  // namespace kvsim

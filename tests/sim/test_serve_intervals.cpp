@@ -1,0 +1,84 @@
+// Intervals of a service: it is served again, faster and slower.
+
+#include "models/cost/calibration.hpp"
+#include "sim/serve/serve_intervals.hpp"
+#include "sim/serve/serve_run.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+TEST_CASE("iterations twice as long end twice as late where all requests come at once") {
+  test::SmallService service;
+  for (std::int32_t i = 0; i < 12; ++i) {
+    service.trace.requests.push_back(test::request(0, 20 + i, 5 + i % 3));
+  }
+  const ServeResult once = service.run();
+  const ServeResult twice = service.run({.time_scale = 2});
+  REQUIRE(once.completed == 12);
+  CHECK(twice.iterations == once.iterations);
+  for (std::size_t i = 0; i < once.outcomes.size(); ++i) {
+    CHECK(twice.outcomes[i].finish.count() == 2 * once.outcomes[i].finish.count());
+  }
+}
+
+struct Service {
+  explicit Service(std::string_view stack, const Calibration* calibration) {
+    auto trace = std::make_shared<RequestTrace>();
+    test::Dice dice{7};
+    double at = 0;
+    for (int i = 0; i < 300; ++i) {
+      at -= std::log(dice.uniform()) / 6;
+      trace->requests.push_back(test::request(at, dice.between(200, 1800), dice.between(2, 200)));
+    }
+    spec = {.llm = &find_llm("llama-3.1-8b"),
+            .gpu = &find_gpu("H100-80GB-SXM"),
+            .stack = &find_stack(stack),
+            .weight_dtype = Dtype::kBf16,
+            .kv_dtype = Dtype::kBf16,
+            .calibration = calibration,
+            .requests = trace};
+    spec.slo.ttft = Seconds{0.5};
+    result = run_serve(spec);
+    intervals = serve_intervals(spec, result, mean_iteration(spec, result));
+  }
+  ServeSpec spec;
+  ServeResult result;
+  std::optional<ServeIntervals> intervals;
+};
+
+TEST_CASE("every figure of a service lies between its ends, and slower is never better") {
+  const Service s{"vllm", &builtin_calibration()};
+  REQUIRE(s.intervals);
+  CHECK(s.intervals->faster < 1);
+  CHECK(s.intervals->slower > 1);
+  CHECK_FALSE(s.intervals->basis.empty());
+  const ServeFigures here = figures_of(s.result);
+  const ServeFigures& low = s.intervals->low;
+  const ServeFigures& high = s.intervals->high;
+  for (const Distribution ServeFigures::*d :
+       {&ServeFigures::ttft, &ServeFigures::tpot, &ServeFigures::itl, &ServeFigures::e2e,
+        &ServeFigures::queue}) {
+    for (const double Distribution::*x :
+         {&Distribution::mean, &Distribution::p50, &Distribution::p90, &Distribution::p99}) {
+      CHECK(low.*d.*x <= here.*d.*x);
+      CHECK(here.*d.*x <= high.*d.*x);
+    }
+  }
+  CHECK(low.tpot.mean < here.tpot.mean);
+  CHECK(high.tpot.mean > here.tpot.mean * 1.3);
+  CHECK(low.request_s <= here.request_s);
+  CHECK(here.request_s <= high.request_s);
+  REQUIRE(low.slo_attained);
+  CHECK(*low.slo_attained <= *here.slo_attained);
+  CHECK(*here.slo_attained <= *high.slo_attained);
+}
+
+TEST_CASE("where nothing says how far times may be off a service has no interval") {
+  CHECK_FALSE(Service("vllm", nullptr).intervals);
+  CHECK_FALSE(Service("hf-sdpa", &builtin_calibration()).intervals);  // static batches
+}
+
+}  // namespace
+}  // namespace kvsim
