@@ -158,7 +158,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                     .prefix_caching = prefix_caching_,
                     .max_model_len = startup_->max_model_len,
                     .standing = standing_,
-                    .host_memory = spec_.host_memory,
+                    // Its GPUs share it, as much for each.
+                    .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
                     .link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
                     .order = spec_.scheduler.order};
   return std::make_unique<ContinuousEngine>(state, replica, max_samples, std::move(parts),
