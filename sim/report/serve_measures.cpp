@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
 namespace {
@@ -85,15 +86,6 @@ RequestTimes times_of(const RequestOutcome& o) {
   return times;
 }
 
-bool keeps(const SloSpec& slo, const RequestOutcome& outcome) {
-  if (outcome.status != RequestStatus::kCompleted) return false;
-  const RequestTimes times = times_of(outcome);
-  const auto within = [](const std::optional<Seconds>& bound, const std::optional<double>& time) {
-    return !bound || !time || *time <= bound->count();
-  };
-  return within(slo.ttft, times.ttft) && within(slo.tpot, times.tpot) && within(slo.e2e, times.e2e);
-}
-
 std::int64_t gpus_of(const ServeSpec& spec) {
   return std::int64_t{spec.tensor_parallel} * spec.pipeline_parallel *
          (spec.cluster.replicas + spec.cluster.prefill_replicas);
@@ -146,32 +138,8 @@ std::vector<Weighted> ascending(std::vector<double> values) {
 
 std::vector<Weighted> token_gaps(const ServeResult& result) {
   std::vector<Weighted> gaps;
-  // Spans that have a token both at the end of iteration i and of the one before.
-  std::vector<std::vector<std::int64_t>> change(result.iteration_ends.size());
-  for (std::size_t r = 0; r < change.size(); ++r) {
-    change[r].assign(result.iteration_ends[r].size() + 1, 0);
-  }
-  const auto end_of = [&](std::int32_t replica, std::int32_t iteration) {
-    return result
-        .iteration_ends[static_cast<std::size_t>(replica)][static_cast<std::size_t>(iteration)];
-  };
-  std::vector<SimTime> last(result.outcomes.size(), SimTime{-1});
-  for (const TokenSpan& span : result.spans) {
-    const auto request = static_cast<std::size_t>(span.request);
-    const SimTime first = end_of(span.replica, span.first);
-    if (last[request] >= SimTime{}) gaps.push_back({seconds_of(first - last[request]), 1});
-    last[request] = end_of(span.replica, span.first + span.count - 1);
-    auto& of_replica = change[static_cast<std::size_t>(span.replica)];
-    ++of_replica[static_cast<std::size_t>(span.first) + 1];
-    --of_replica[static_cast<std::size_t>(span.first + span.count)];
-  }
-  for (std::size_t r = 0; r < change.size(); ++r) {
-    const auto& ends = result.iteration_ends[r];
-    std::int64_t running = 0;
-    for (std::size_t i = 0; i < ends.size(); ++i) {
-      running += change[r][i];
-      if (i > 0 && running > 0) gaps.push_back({seconds_of(ends[i] - ends[i - 1]), running});
-    }
+  for (const WeightedTime& gap : token_gaps(result.spans, result.iteration_ends, result.outcomes)) {
+    gaps.push_back({seconds_of(gap.time), gap.times});
   }
   std::sort(gaps.begin(), gaps.end(),
             [](const Weighted& a, const Weighted& b) { return a.value < b.value; });

@@ -101,6 +101,18 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
   return gaps;
 }
 
+bool keeps(const SloSpec& slo, const RequestOutcome& r) {
+  if (r.status != RequestStatus::kCompleted) return false;
+  const SimTime total = r.finish - r.arrival;
+  const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
+  const double per_token = r.output_tokens >= 2 ? seconds(r.finish - r.first_token) /
+                                                      static_cast<double>(r.output_tokens - 1)
+                                                : 0;
+  return (!slo.ttft || seconds(answer) <= slo.ttft->count()) &&
+         (!slo.tpot || per_token <= slo.tpot->count()) &&
+         (!slo.e2e || seconds(total) <= slo.e2e->count());
+}
+
 void measure(ServeResult& result, const SloSpec& slo) {
   std::vector<SimTime> ttft, tpot, e2e, queue;
   SimTime first{-1}, last{-1};
@@ -114,23 +126,15 @@ void measure(ServeResult& result, const SloSpec& slo) {
     result.output_tokens += r.output_tokens;
     result.prompt_tokens += r.prompt_tokens;
     last = std::max(last, r.finish);
-    const SimTime total = r.finish - r.arrival;
-    // Who generates nothing has its answer when it ends.
-    const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
-    e2e.push_back(total);
+    e2e.push_back(r.finish - r.arrival);
     queue.push_back(r.scheduled - r.arrival);
-    if (r.first_token >= SimTime{}) ttft.push_back(answer);
-    double per_token = 0;
+    if (r.first_token >= SimTime{}) ttft.push_back(r.first_token - r.arrival);
     if (r.output_tokens >= 2) {
       const std::int64_t gaps = r.output_tokens - 1;
       const SimTime spent = r.finish - r.first_token;
       tpot.push_back(SimTime{(spent.count() + gaps / 2) / gaps});
-      per_token = seconds(spent) / static_cast<double>(gaps);
     }
-    const bool keeps = (!slo.ttft || seconds(answer) <= slo.ttft->count()) &&
-                       (!slo.tpot || per_token <= slo.tpot->count()) &&
-                       (!slo.e2e || seconds(total) <= slo.e2e->count());
-    good += keeps ? 1 : 0;
+    good += keeps(slo, r) ? 1 : 0;
   }
   result.ttft = distribution_of(ttft);
   result.tpot = distribution_of(tpot);
