@@ -164,10 +164,11 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
                           with_commas(r.startup->tokens), with_commas(r.startup->max_model_len))};
   }
   if (r.completed == 0) {
-    return {"rejection", r.rejected > 0
+    if (r.rejected == 0) return {"rejection", "no request completed"};
+    return {"rejection", r.block_tokens > 0
                              ? "no request can be served: each is longer than the engine "
                                "or its cache takes"
-                             : "no request completed"};
+                             : "no request can be served: every batch runs out of memory"};
   }
   const Shares shares = shares_of(r);
   const bool queues = shares.waits >= kQueueMatters;

@@ -282,6 +282,27 @@ TEST_CASE("the summary of a service fits its width and says what matters") {
   }
 }
 
+TEST_CASE("a static batch that raises is not said to be too long, nor a start to ask for nothing") {
+  Scenario scenario = test::sample_serve_scenario();
+  scenario.points.resize(1);
+  RunReport report = test::sample_serve_report(scenario);
+  ServeResult& r = report.serves[0];
+  r.blocks = r.block_tokens = r.peak_blocks = 0;
+  r.kv_pool = {};
+  const auto says = [&](const std::string& words) {
+    const std::string text = run_summary(report, nullptr, 200);
+    INFO(text);
+    return text.find(words) != std::string::npos;
+  };
+  CHECK(says("1 request rejected: lost with batches that ran out of memory"));
+  CHECK(says("blocks for one more token, asked 16"));
+  r.completed = 0;
+  CHECK(says("every batch runs out of memory"));
+  r.ooms = {{ms(0), -1, "no memory is left for a cache", Bytes{}, Bytes{}, r.peak_owners}};
+  CHECK(says("at the start: no memory is left for a cache"));
+  CHECK_FALSE(says("asked 0"));
+}
+
 TEST_CASE("the results folder of a service holds its tables and its timeline") {
   const Scenario scenario = test::sample_serve_scenario();
   const std::filesystem::path folder = std::filesystem::path{KVSIM_TEST_SCRATCH} / "serve-folder";
