@@ -145,8 +145,14 @@ bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t
   then.computed = found;
   next.publishes = n > 0;
   next.law = laws_ != nullptr ? &laws_->at(s.known, *sizes_) : nullptr;
-  const std::int64_t units = wanted(next, then, found + tokens, shared);
-  if (units + newly_pinned * block_units_ + keep_free > available()) return false;
+  std::int64_t units = wanted(next, then, found + tokens, shared);
+  const std::int64_t beside = newly_pinned * block_units_ + keep_free;
+  if (units + beside > available() && next.publishes && shared == 0) {
+    // As where it grows: better to keep nothing for others than to wait for room for a copy.
+    next.publishes = false;
+    units = wanted(next, then, found + tokens, shared);
+  }
+  if (units + beside > available()) return false;
 
   for (std::int32_t i = 0; i < ids; ++i) {
     const std::int64_t start = covered(id, i);
