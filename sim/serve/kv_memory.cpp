@@ -47,6 +47,13 @@ void KvMemory::follow(Holding& h, SequenceLaw* law) {
 
 std::int32_t KvMemory::cached_tokens(RequestId id, const Sequence& s) const {
   if (!caches_) return 0;
+  if (laws_ != nullptr) {
+    // Survivors are written beside blocks that stay for others: where the pool holds not both, what
+    // is found can never be used.
+    const SequenceLaw& law = laws_->at(s.known, *sizes_);
+    const std::int64_t whole = sizes_->prompt_units(s.known, s.known);
+    if (law.compresses_prompt() && whole + law.prompt_units() > pool_) return 0;
+  }
   // At least one token is computed anew: its logits are wanted.
   const std::int64_t most = (std::int64_t{s.known} - 1) / block_;
   std::int64_t found = 0;

@@ -279,6 +279,15 @@ TEST_CASE("a prompt is not refused for want of room to keep a copy for others") 
   CheckingObserver observer{16, false};
   service.observer = &observer;
   CHECK(service.run().completed == 2);
+  // Nor where part of it is found: six blocks that a shorter prompt has left.
+  service.observer = nullptr;
+  service.trace.requests[0].prompt_tokens = 96;
+  service.trace.requests[0].prefix_count = 6;
+  const ServeResult r = service.run();
+  CHECK(r.completed == 2);
+  CHECK(r.outcomes[1].cached_tokens == 0);
+  service.blocks = 12;
+  CHECK(service.run().outcomes[1].cached_tokens == 96);
 }
 
 /// Real models with their own costs, on a GPU that holds few sequences.
