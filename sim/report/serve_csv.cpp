@@ -13,6 +13,7 @@
 #include "sim/report/csv.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/serve_measures.hpp"
+#include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
 namespace {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
 namespace {
@@ -86,15 +87,6 @@ RequestTimes times_of(const RequestOutcome& o) {
   return times;
 }
 
-bool keeps(const SloSpec& slo, const RequestOutcome& outcome) {
-  if (outcome.status != RequestStatus::kCompleted) return false;
-  const RequestTimes times = times_of(outcome);
-  const auto within = [](const std::optional<Seconds>& bound, const std::optional<double>& time) {
-    return !bound || !time || *time <= bound->count();
-  };
-  return within(slo.ttft, times.ttft) && within(slo.tpot, times.tpot) && within(slo.e2e, times.e2e);
-}
-
 std::int64_t gpus_of(const ServeSpec& spec) {
   return std::int64_t{spec.tensor_parallel} * spec.pipeline_parallel *
          (spec.cluster.replicas + spec.cluster.prefill_replicas);
@@ -147,42 +139,8 @@ std::vector<Weighted> ascending(std::vector<double> values) {
 
 std::vector<Weighted> token_gaps(const ServeResult& result) {
   std::vector<Weighted> gaps;
-  // By replica and stride: spans that have a token both at the end of iteration i and of the one a
-  // stride before, less those that did so a stride before.
-  std::vector<std::map<std::size_t, std::vector<std::int64_t>>> change(
-      result.iteration_ends.size());
-  const auto end_of = [&](std::int32_t replica, std::int32_t iteration) {
-    return result
-        .iteration_ends[static_cast<std::size_t>(replica)][static_cast<std::size_t>(iteration)];
-  };
-  std::vector<SimTime> last(result.outcomes.size(), SimTime{-1});
-  for (const TokenSpan& span : result.spans) {
-    const auto request = static_cast<std::size_t>(span.request);
-    const SimTime first = end_of(span.replica, span.first);
-    if (last[request] >= SimTime{}) gaps.push_back({seconds_of(first - last[request]), 1});
-    last[request] = end_of(span.replica, span.last());
-    if (span.count == 1) continue;
-    if (span.stride == 0) {
-      gaps.push_back({0, span.count - 1});
-      continue;
-    }
-    const auto replica = static_cast<std::size_t>(span.replica);
-    auto& of_stride = change[replica][static_cast<std::size_t>(span.stride)];
-    if (of_stride.empty()) {
-      of_stride.resize(result.iteration_ends[replica].size() +
-                       static_cast<std::size_t>(span.stride));
-    }
-    ++of_stride[static_cast<std::size_t>(span.first + span.stride)];
-    --of_stride[static_cast<std::size_t>(span.last() + span.stride)];
-  }
-  for (std::size_t r = 0; r < change.size(); ++r) {
-    const auto& ends = result.iteration_ends[r];
-    for (auto& [stride, running] : change[r]) {
-      for (std::size_t i = stride; i < ends.size(); ++i) {
-        running[i] += running[i - stride];
-        if (running[i] > 0) gaps.push_back({seconds_of(ends[i] - ends[i - stride]), running[i]});
-      }
-    }
+  for (const WeightedTime& gap : token_gaps(result.spans, result.iteration_ends, result.outcomes)) {
+    gaps.push_back({seconds_of(gap.time), gap.times});
   }
   std::sort(gaps.begin(), gaps.end(),
             [](const Weighted& a, const Weighted& b) { return a.value < b.value; });
@@ -207,10 +165,11 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
                           with_commas(r.startup->tokens), with_commas(r.startup->max_model_len))};
   }
   if (r.completed == 0) {
-    return {"rejection", r.rejected > 0
+    if (r.rejected == 0) return {"rejection", "no request completed"};
+    return {"rejection", r.block_tokens > 0
                              ? "no request can be served: each is longer than the engine "
                                "or its cache takes"
-                             : "no request completed"};
+                             : "no request can be served: every batch runs out of memory"};
   }
   const Shares shares = shares_of(r);
   const bool queues = shares.waits >= kQueueMatters;

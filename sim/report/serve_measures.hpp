@@ -32,9 +32,6 @@ struct RequestTimes {
 };
 [[nodiscard]] RequestTimes times_of(const RequestOutcome& outcome);
 
-/// Whether a request completed within all bounds.
-[[nodiscard]] bool keeps(const SloSpec& slo, const RequestOutcome& outcome);
-
 /// GPUs of a whole service.
 [[nodiscard]] std::int64_t gpus_of(const ServeSpec& spec);
 
@@ -63,7 +60,7 @@ struct Weighted {
   double value = 0;
   std::int64_t count = 0;
 };
-/// Gaps between a request's tokens, seconds. Iterations that many requests decode in are counted,
+/// Gaps between the tokens of completed requests, seconds, as itl_s has them. Iterations that many requests decode in are counted,
 /// not listed: memory is that of iterations and spans.
 [[nodiscard]] std::vector<Weighted> token_gaps(const ServeResult& result);
 [[nodiscard]] std::vector<Weighted> ascending(std::vector<double> values);

@@ -206,11 +206,14 @@ std::string service_table(const RunReport& report, std::size_t width) {
 
 /// "at 12.4 s request 17: blocks for its prompt, asked 1.2 GiB, 0.3 GiB free".
 std::string first_oom(const ServeOom& oom) {
-  return fmt::format(
-      "{}{}: {}, asked {}, {} free",
-      oom.request < 0 ? "at the start" : "at " + to_text(Seconds{seconds_of(oom.at)}),
-      oom.request < 0 ? "" : fmt::format(" request {}", oom.request), oom.what,
-      to_text(oom.requested), to_text(oom.free));
+  std::string text = fmt::format(
+      "{}{}: {}", oom.request < 0 ? "at the start" : "at " + to_text(Seconds{seconds_of(oom.at)}),
+      oom.request < 0 ? "" : fmt::format(" request {}", oom.request), oom.what);
+  // A start that lacks memory asks for no one thing.
+  if (oom.requested > Bytes{}) {
+    text += fmt::format(", asked {}, {} free", to_text(oom.requested), to_text(oom.free));
+  }
+  return text;
 }
 
 std::string verdicts(const RunReport& report, const std::vector<std::string>& labels,
@@ -235,8 +238,11 @@ std::string verdicts(const RunReport& report, const std::vector<std::string>& la
     const std::string bound = bound_of(*report.scenario->points[i].serve, r).text;
     say(n > kMostInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
     if (r.rejected > 0) {
-      say(fmt::format("{} request{} rejected: no cache or sequence limit takes so many tokens",
-                      with_commas(r.rejected), r.rejected == 1 ? "" : "s"),
+      // Without a pool there is nothing to reject by: a batch raised.
+      say(fmt::format("{} request{} rejected: {}", with_commas(r.rejected),
+                      r.rejected == 1 ? "" : "s",
+                      r.block_tokens > 0 ? "no cache or sequence limit takes so many tokens"
+                                         : "lost with batches that ran out of memory"),
           labels[i]);
     }
     if (!r.ooms.empty()) say("first out of memory " + first_oom(r.ooms.front()), labels[i]);

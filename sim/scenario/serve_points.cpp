@@ -282,8 +282,6 @@ void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
     if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
     ScenarioPoint point{.spec = part, .method = method.spec, .keys = std::move(keys)};
     settled.settle_law(at[12], point);
-    point.notes.insert(point.notes.end(), workload.trace->notes.begin(),
-                       workload.trace->notes.end());
     point.serve = std::move(spec);
     points.push_back(std::move(point));
   }

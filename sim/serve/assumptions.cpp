@@ -55,7 +55,7 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
     const CacheRows rows{in, layer};
     const auto bytes =
         spec.method->layer_bytes(layer, rows.shape(), spec.kv_dtype, spec.prompt_tokens, tokens);
-    if (bytes) host += bytes->host * spec.batch;
+    if (bytes) host += bytes->host;
     estimated = estimated || !bytes;
   }
   if (estimated) {
@@ -74,8 +74,9 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                     "counts",
                     spec.method->name()));
   }
-  if (host > Bytes{}) {
-    notes.push_back(fmt::format("{} of cache are kept in host memory at full length", host));
+  if (host > Bytes{} && spec.batch > 0) {
+    notes.push_back(
+        fmt::format("{} of cache are kept in host memory at full length", host * spec.batch));
   }
   return notes;
 }

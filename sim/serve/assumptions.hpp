@@ -8,7 +8,8 @@
 
 namespace kvsim {
 
-/// What a static run takes for granted about this model, stack and method, for its notes.
+/// What a run takes for granted about this model, stack and method, for its notes. With a batch of
+/// 0 how much its batch holds is left out.
 [[nodiscard]] std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in);
 
 }  // namespace kvsim

@@ -33,7 +33,7 @@ struct EngineParts {
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
   Owners standing;           // beside the pool: context, weights, …
-  Bytes host_memory{};       // for swapped caches
+  Bytes host_memory{};       // for swapped caches, of one GPU
   BytesPerSecond link{0.0};  // to host memory
   QueueOrder order = QueueOrder::kFcfs;
   ReplicaRole role = ReplicaRole::kWhole;

@@ -47,6 +47,13 @@ void KvMemory::follow(Holding& h, SequenceLaw* law) {
 
 std::int32_t KvMemory::cached_tokens(RequestId id, const Sequence& s) const {
   if (!caches_) return 0;
+  if (laws_ != nullptr) {
+    // Survivors are written beside blocks that stay for others: where the pool holds not both, what
+    // is found can never be used.
+    const SequenceLaw& law = laws_->at(s.known, *sizes_);
+    const std::int64_t whole = sizes_->prompt_units(s.known, s.known);
+    if (law.compresses_prompt() && whole + law.prompt_units() > pool_) return 0;
+  }
   // At least one token is computed anew: its logits are wanted.
   const std::int64_t most = (std::int64_t{s.known} - 1) / block_;
   std::int64_t found = 0;
@@ -145,8 +152,14 @@ bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t
   then.computed = found;
   next.publishes = n > 0;
   next.law = laws_ != nullptr ? &laws_->at(s.known, *sizes_) : nullptr;
-  const std::int64_t units = wanted(next, then, found + tokens, shared);
-  if (units + newly_pinned * block_units_ + keep_free > available()) return false;
+  std::int64_t units = wanted(next, then, found + tokens, shared);
+  const std::int64_t beside = newly_pinned * block_units_ + keep_free;
+  if (units + beside > available() && next.publishes && shared == 0) {
+    // As where it grows: better to keep nothing for others than to wait for room for a copy.
+    next.publishes = false;
+    units = wanted(next, then, found + tokens, shared);
+  }
+  if (units + beside > available()) return false;
 
   for (std::int32_t i = 0; i < ids; ++i) {
     const std::int64_t start = covered(id, i);

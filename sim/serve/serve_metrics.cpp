@@ -131,6 +131,18 @@ std::vector<WeightedTime> token_gaps(std::span<const TokenSpan> spans,
   return gaps;
 }
 
+bool keeps(const SloSpec& slo, const RequestOutcome& r) {
+  if (r.status != RequestStatus::kCompleted) return false;
+  const SimTime total = r.finish - r.arrival;
+  const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
+  const double per_token = r.output_tokens >= 2 ? seconds(r.finish - r.first_token) /
+                                                      static_cast<double>(r.output_tokens - 1)
+                                                : 0;
+  return (!slo.ttft || seconds(answer) <= slo.ttft->count()) &&
+         (!slo.tpot || per_token <= slo.tpot->count()) &&
+         (!slo.e2e || seconds(total) <= slo.e2e->count());
+}
+
 void measure(ServeResult& result, const SloSpec& slo) {
   Durations durations;
   SimTime first{-1}, last{-1};
@@ -144,18 +156,8 @@ void measure(ServeResult& result, const SloSpec& slo) {
     result.output_tokens += r.output_tokens;
     result.prompt_tokens += r.prompt_tokens;
     last = std::max(last, r.finish);
-    const SimTime total = r.finish - r.arrival;
-    // Who generates nothing has its answer when it ends.
-    const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
     durations.add(r);
-    double per_token = 0;
-    if (r.output_tokens >= 2) {
-      per_token = seconds(r.finish - r.first_token) / static_cast<double>(r.output_tokens - 1);
-    }
-    const bool keeps = (!slo.ttft || seconds(answer) <= slo.ttft->count()) &&
-                       (!slo.tpot || per_token <= slo.tpot->count()) &&
-                       (!slo.e2e || seconds(total) <= slo.e2e->count());
-    good += keeps ? 1 : 0;
+    good += keeps(slo, r) ? 1 : 0;
   }
   durations.fill(result);
   std::vector<WeightedTime> gaps = token_gaps(result.spans, result.iteration_ends, result.outcomes);

@@ -25,6 +25,10 @@ struct WeightedTime {
     std::span<const TokenSpan> spans, const std::vector<std::vector<SimTime>>& iteration_ends,
     std::span<const RequestOutcome> outcomes);
 
+/// Whether a request completed within all bounds. One that generates nothing has its answer when it
+/// ends, and its time per token, as that of one token alone, is 0.
+[[nodiscard]] bool keeps(const SloSpec& slo, const RequestOutcome& outcome);
+
 /// Fills counts, times, rates and goodput of `result` from its outcomes, spans and iteration ends.
 ///
 ///   TTFT = first token - arrival        queue = first in a batch - arrival

@@ -8,8 +8,10 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/serve/assumptions.hpp"
 #include "sim/serve/scheduler.hpp"
 #include "sim/serve/static_engine.hpp"
+#include "sim/serve/time_residual.hpp"
 
 namespace kvsim {
 namespace {
@@ -146,6 +148,7 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
     cannot_start_ = fmt::format("a sequence of max_model_len {} tokens, the pool holds {}",
                                 startup_->max_model_len, startup_->tokens);
   }
+  note_declarations();
   if (full_law_) return;
   notes_.push_back(
       "a method that drops entries frees blocks when its survivors are written anew, as its cost "
@@ -189,6 +192,31 @@ void ServeSite::add_draft(const ServeHooks& hooks) {
       spec_.speculation.draft->name, spec_.speculation.tokens, spec_.speculation.acceptance));
 }
 
+void ServeSite::note_declarations() {
+  const std::vector<Request>& requests = spec_.requests->requests;
+  const bool reserves =
+      scheduler_ == "sglang" ||
+      (scheduler_ == "trtllm" && spec_.scheduler.policy.value_or("") != "max-utilization");
+  const auto silent = std::count_if(requests.begin(), requests.end(),
+                                    [](const Request& r) { return r.declared_tokens == 0; });
+  if (reserves && silent > 0) {
+    notes_.push_back(fmt::format(
+        "{} of {} requests declare no length of output: {} takes each for one that may reach the "
+        "longest sequence, {} tokens{}",
+        silent, requests.size(), scheduler_, startup_->max_model_len,
+        stack_.max_model_len > 0 ? ""
+                                 : ", which is the workload's own as no max_model_len is set"));
+  }
+  const bool turns = std::any_of(requests.begin(), requests.end(), [](const Request& r) {
+    return r.after >= 0 && r.prefix_count > 0;
+  });
+  if (prefix_caching_ && turns) {
+    notes_.push_back(
+        "prefix caching: prompts are found, and what was generated is not: the next turn of a "
+        "conversation computes the tokens of the answer before it");
+  }
+}
+
 std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t replica,
                                                std::size_t max_samples, ReplicaRole role) {
   if (scheduler_ == "static") {
@@ -229,7 +257,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                     .prefix_caching = prefix_caching_,
                     .max_model_len = startup_->max_model_len,
                     .standing = standing_,
-                    .host_memory = spec_.host_memory,
+                    // Its GPUs share it, as much for each.
+                    .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
                     .link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
                     .order = spec_.scheduler.order,
                     .role = role,
@@ -257,11 +286,21 @@ std::string ServeSite::provenance() const {
 
 std::vector<std::string> ServeSite::notes() const {
   std::vector<std::string> notes = notes_;
-  if (spec_.tensor_parallel > 1) {
-    notes.push_back(
-        fmt::format("tensor parallelism over {} GPUs: memory is of one of them, tokens of all",
-                    spec_.tensor_parallel));
-  }
+  notes.push_back(
+      fmt::format("times have no intervals: how far those of a service are from real ones is not "
+                  "known; of static runs, {}",
+                  time_residual(stack_).basis));
+  const StaticSpec typical{.llm = spec_.llm,
+                           .gpu = spec_.gpu,
+                           .stack = spec_.stack,
+                           .method = typical_,
+                           .weight_dtype = spec_.weight_dtype,
+                           .kv_dtype = spec_.kv_dtype,
+                           .batch = 0,
+                           .prompt_tokens = typical_prompt_,
+                           .tensor_parallel = spec_.tensor_parallel};
+  const std::vector<std::string> assumed = assumptions(typical, in_);
+  notes.insert(notes.end(), assumed.begin(), assumed.end());
   if (const auto& none = laws_.unsettled(); none.lengths > 0) {
     notes.push_back(fmt::format("prompts of {} lengths from {} to {} tokens hold every token: {}",
                                 none.lengths, none.shortest, none.longest, none.why));

@@ -46,6 +46,8 @@ class ServeSite {
  private:
   void start_paged(const ServeHooks& hooks);
   void add_draft(const ServeHooks& hooks);
+  /// What schedulers and prefixes make of what requests leave unsaid.
+  void note_declarations();
 
   const ServeSpec& spec_;
   const ServeHooks& hooks_;

@@ -74,6 +74,19 @@ TEST_CASE("vllm-v0: prompts first and alone, the last to run leaves for a block"
         Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "0:1 1:1", "0:1 2:1", "3:2"});
 }
 
+TEST_CASE("host memory is a replica's: its GPUs share it") {
+  // The case above on two GPUs, each with six blocks of half the bytes. C's two blocks are 8 KiB in
+  // all.
+  SmallService service = tiny(3, 4, {.name = "vllm-v0", .swap = true});
+  service.tensor_parallel = 2;
+  service.trace.requests = {request(0, 6, 5), request(0, 5, 4), request(0, 4, 3)};
+  service.host_memory = 8_KiB;
+  CHECK(run(service).plans == Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "0:1 1:1", "0:1 2:1"});
+  service.host_memory = 6_KiB;
+  CHECK(run(service).plans ==
+        Plans{"0:6 1:5 2:4", "0:1 1:1 2:1", "0:1 1:1", "2:6", "0:1 1:1", "0:1"});
+}
+
 TEST_CASE("vllm-v0 in chunks: decodes, then chunks, then new prompts") {
   SmallService service =
       tiny(10, 4, {.name = "vllm-v0", .max_num_batched_tokens = 8, .chunked_prefill = true});

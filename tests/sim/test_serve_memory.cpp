@@ -265,6 +265,31 @@ TEST_CASE("what is shared is copied before a method lets go of it") {
   CHECK(told);
 }
 
+TEST_CASE("a prompt is not refused for want of room to keep a copy for others") {
+  // Ten blocks of the prompt for others and two of survivors are more than the pool: without the
+  // former it runs in two.
+  SmallService service{.blocks = 11, .method = {"snapkv", {}, Budget{.entries = 32}}};
+  service.trace.prefix_block = 16;
+  for (int i = 0; i < 2; ++i) {
+    Request r = request(i, 160, 20);
+    r.prefix_count = 10;
+    service.trace.requests.push_back(r);
+  }
+  for (std::uint64_t b = 0; b < 10; ++b) service.trace.prefix_ids.push_back(b);
+  CheckingObserver observer{16, false};
+  service.observer = &observer;
+  CHECK(service.run().completed == 2);
+  // Nor where part of it is found: six blocks that a shorter prompt has left.
+  service.observer = nullptr;
+  service.trace.requests[0].prompt_tokens = 96;
+  service.trace.requests[0].prefix_count = 6;
+  const ServeResult r = service.run();
+  CHECK(r.completed == 2);
+  CHECK(r.outcomes[1].cached_tokens == 0);
+  service.blocks = 12;
+  CHECK(service.run().outcomes[1].cached_tokens == 96);
+}
+
 /// Real models with their own costs, on a GPU that holds few sequences.
 ServeResult serve_model(const std::string& model, const MethodSpec& method, ServeObserver& observer,
                         std::int32_t gpus = 1, std::int64_t prompt = 1500) {

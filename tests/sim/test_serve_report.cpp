@@ -16,6 +16,7 @@
 #include "sim/report/serve_events.hpp"
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/table.hpp"
+#include "sim/serve/serve_metrics.hpp"
 #include "tests/sim/serve_samples.hpp"
 #include "tests/support/check.hpp"
 
@@ -48,12 +49,43 @@ TEST_CASE("a request's times by hand") {
   CHECK_FALSE(keeps(SloSpec{}, r.outcomes[2]));
 }
 
+TEST_CASE("a request is good in the table of requests where goodput counts it") {
+  Scenario scenario = test::sample_serve_scenario();
+  RunReport report = test::sample_serve_report(scenario);
+  // It generates nothing and ends after 30 ms: its answer is late.
+  ServeResult& r = report.serves[0];
+  r.outcomes[0] = {.arrival = ms(0),
+                   .scheduled = ms(0),
+                   .finish = ms(30),
+                   .prompt_tokens = 100,
+                   .status = RequestStatus::kCompleted};
+  r.spans.erase(r.spans.begin());
+  const SloSpec slo{.ttft = Seconds{0.020}, .tpot = {}, .e2e = {}};
+  scenario.points[0].serve->slo = slo;
+  ServeResult measured;
+  measured.outcomes = r.outcomes;
+  measured.iteration_ends = r.iteration_ends;
+  measured.spans = r.spans;
+  measure(measured, slo);
+  CHECK(measured.slo_attained.value() == rel(1.0 / 3));
+  const auto lines = lines_of(requests_csv(report));
+  CHECK(lines[1].ends_with(",0"));
+  CHECK(lines[2].ends_with(",1"));
+  CHECK(lines[3].ends_with(",0"));
+}
+
 TEST_CASE("gaps between tokens by hand: within spans and over a preemption") {
   // Request 0: 10, 10, 10 ms. Request 1: 30 ms from iteration 1 to 4, then 10 ms.
   const auto gaps = token_gaps(test::sample_service());
   std::map<std::int64_t, std::int64_t> count;
   for (const Weighted& gap : gaps) count[std::llround(gap.value * 1e3)] += gap.count;
   CHECK(count == std::map<std::int64_t, std::int64_t>{{10, 4}, {30, 1}});
+  // Those of a request that was refused on its way are not among itl_s, nor in its figure.
+  ServeResult refused = test::sample_service();
+  refused.outcomes[1].status = RequestStatus::kRejected;
+  std::int64_t gaps_left = 0;
+  for (const Weighted& gap : token_gaps(refused)) gaps_left += gap.count;
+  CHECK(gaps_left == 3);
 }
 
 TEST_CASE("tokens in service by hand") {
@@ -248,6 +280,27 @@ TEST_CASE("the summary of a service fits its width and says what matters") {
     INFO(text);
     CHECK(text.find(said) != std::string::npos);
   }
+}
+
+TEST_CASE("a static batch that raises is not said to be too long, nor a start to ask for nothing") {
+  Scenario scenario = test::sample_serve_scenario();
+  scenario.points.resize(1);
+  RunReport report = test::sample_serve_report(scenario);
+  ServeResult& r = report.serves[0];
+  r.blocks = r.block_tokens = r.peak_blocks = 0;
+  r.kv_pool = {};
+  const auto says = [&](const std::string& words) {
+    const std::string text = run_summary(report, nullptr, 200);
+    INFO(text);
+    return text.find(words) != std::string::npos;
+  };
+  CHECK(says("1 request rejected: lost with batches that ran out of memory"));
+  CHECK(says("blocks for one more token, asked 16"));
+  r.completed = 0;
+  CHECK(says("every batch runs out of memory"));
+  r.ooms = {{ms(0), -1, "no memory is left for a cache", Bytes{}, Bytes{}, r.peak_owners}};
+  CHECK(says("at the start: no memory is left for a cache"));
+  CHECK_FALSE(says("asked 0"));
 }
 
 TEST_CASE("the results folder of a service holds its tables and its timeline") {

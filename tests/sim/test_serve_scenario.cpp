@@ -78,6 +78,12 @@ TEST_CASE("a service of one point, its defaults as the scheduler's own program h
   CHECK(point.keys.at("workload") == "generated");
   CHECK(point.keys.at("rate") == 2);
   CHECK_FALSE(point.keys.contains("batch"));
+  // What a workload has to say its service says: once.
+  const Scenario cut =
+      read(service("", R"("requests": {"arrivals": {"kind": "poisson", "rate": 2}, "count": 20,
+      "prompt_tokens": 100, "output_tokens": 10, "max_prompt_tokens": 50})"));
+  CHECK(cut.points[0].serve->requests->notes.size() == 1);
+  CHECK(cut.points[0].notes.empty());
 }
 
 TEST_CASE("the keys of a service reach its spec") {

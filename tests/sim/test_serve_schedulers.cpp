@@ -212,6 +212,45 @@ TEST_CASE("prompts too short for the method hold every token, and the result say
   CHECK_THROWS_AS((void)service.run(), InputError);
 }
 
+TEST_CASE("a service says what it takes for granted, as a static run does") {
+  const auto says = [](const SmallService& service, const std::string& words) {
+    const ServeResult r = service.run();
+    return std::any_of(r.notes.begin(), r.notes.end(), [&](const std::string& note) {
+      return note.find(words) != std::string::npos;
+    });
+  };
+  SmallService service{.scheduler = {.name = "trtllm"}};
+  service.trace.requests = {request(0, 40, 5), request(0, 60, 5)};
+  service.trace.requests[1].declared_tokens = 5;
+  CHECK(says(service, "times have no intervals"));
+  CHECK(says(service, "1 of 2 requests declare no length of output"));
+  CHECK(says(service, "65 tokens, which is the workload's own"));
+  service.max_model_len = 100;
+  CHECK(says(service, "the longest sequence, 100 tokens"));
+  CHECK_FALSE(says(service, "the workload's own"));
+  CHECK_FALSE(says(service, "memory, work and traffic are of one of them"));
+  service.tensor_parallel = 2;
+  CHECK(says(service, "memory, work and traffic are of one of them"));
+  // Nobody has to guess where all declare, or the scheduler does not ask.
+  service.trace.requests[0].declared_tokens = 5;
+  CHECK_FALSE(says(service, "declare no length"));
+  service.trace.requests[0].declared_tokens = 0;
+  service.scheduler.policy = "max-utilization";
+  CHECK_FALSE(says(service, "declare no length"));
+  // A conversation of two turns.
+  service.scheduler = {.name = "vllm-v1"};
+  service.trace.prefix_block = 16;
+  service.trace.prefix_ids = {1, 2, 3, 1, 2, 4, 5};
+  service.trace.requests[0].prefix_count = 3;
+  service.trace.requests[1].prefix_first = 3;
+  service.trace.requests[1].prefix_count = 4;
+  CHECK_FALSE(says(service, "the answer before it"));
+  service.trace.requests[1].after = 0;
+  CHECK(says(service, "the answer before it"));
+  service.scheduler.prefix_caching = false;
+  CHECK_FALSE(says(service, "the answer before it"));
+}
+
 TEST_CASE("an iteration allocates nothing") {
   SmallService service{.blocks = 64, .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
   const auto allocations = [&](std::int32_t output) {

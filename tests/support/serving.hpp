@@ -68,6 +68,7 @@ struct SmallService {
   Bytes host_memory{};
   RequestTrace trace{};
   std::string stack = "vllm";
+  std::int32_t tensor_parallel = 1;
   ServeObserver* observer = nullptr;
   std::shared_ptr<const MeasuredLaw> measured{};
   std::function<std::unique_ptr<Scheduler>()> make_scheduler{};
@@ -86,6 +87,7 @@ struct SmallService {
                          .stack = &find_stack(stack),
                          .method = method,
                          .measured = measured,
+                         .tensor_parallel = tensor_parallel,
                          .pipeline_parallel = pipeline,
                          .options = {.max_model_len = max_model_len,
                                      .prefill_chunk = 512,
