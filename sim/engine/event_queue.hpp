@@ -1,0 +1,67 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "models/units/check.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// Order of events that share a time: what frees memory runs before what asks for it.
+enum class Phase : std::uint8_t { kRelease, kTransfer, kArrival, kSchedule, kObserve };
+
+/// Events in order of (time, phase, sequence), where sequence is the order they were scheduled in,
+/// and the clock that they move. `Payload` is a variant of small structs.
+template <class Payload>
+class EventQueue {
+ public:
+  struct Event {
+    SimTime at{};
+    Phase phase = Phase::kRelease;
+    std::uint64_t sequence = 0;
+    Payload payload{};
+  };
+
+  /// `most_at_once`: events that may share one time; beyond it the simulation stands still.
+  explicit EventQueue(std::int64_t most_at_once = 1 << 20) : most_at_once_{most_at_once} {}
+
+  /// Errors: ContractError if `at` is in the past.
+  void schedule(SimTime at, Phase phase, Payload payload) {
+    KVSIM_CHECK(at >= now_, "an event at {} ps, scheduled at {} ps", at.count(), now_.count());
+    events_.push_back({at, phase, next_++, std::move(payload)});
+    std::push_heap(events_.begin(), events_.end(), later);
+  }
+  [[nodiscard]] bool empty() const { return events_.empty(); }
+  [[nodiscard]] std::size_t size() const { return events_.size(); }
+  [[nodiscard]] SimTime now() const { return now_; }
+  [[nodiscard]] SimTime next_time() const { return events_.front().at; }
+
+  /// The next event; the clock moves to it. Errors: ContractError if there is none, or where more
+  /// than `most_at_once` share a time.
+  Event pop() {
+    KVSIM_CHECK(!events_.empty(), "no event is left");
+    std::pop_heap(events_.begin(), events_.end(), later);
+    Event event = std::move(events_.back());
+    events_.pop_back();
+    standing_still_ = event.at > now_ ? 0 : standing_still_ + 1;
+    KVSIM_CHECK(standing_still_ < most_at_once_, "no progress at {} ps", now_.count());
+    now_ = event.at;  // the only line that moves the clock
+    return event;
+  }
+
+ private:
+  static auto key(const Event& e) { return std::tuple{e.at, e.phase, e.sequence}; }
+  static bool later(const Event& a, const Event& b) { return key(a) > key(b); }
+
+  std::vector<Event> events_;  // a heap
+  SimTime now_{};
+  std::uint64_t next_ = 0;
+  std::int64_t most_at_once_;
+  std::int64_t standing_still_ = 0;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/serve/serve_result.hpp"
+#include "sim/serve/serve_state.hpp"
+#include "sim/serve/serve_timeline.hpp"
+
+namespace kvsim {
+
+/// Memory of one GPU of an engine, and what limits its requests.
+struct EngineMemory {
+  Bytes peak{}, usable{}, pool{};
+  Owners peak_owners;
+  std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
+  std::int64_t capacity_tokens = 0;  // of the full cache
+  std::optional<EngineStartup> startup;
+};
+
+/// Work done so far.
+struct EngineWork {
+  double flops = 0, bytes = 0;
+  SimTime busy{};
+};
+
+/// One replica: takes requests, runs one iteration after another. The service moves the clock.
+class Engine {
+ public:
+  Engine(ServeState& state, std::int32_t replica, std::size_t max_samples)
+      : state_{&state}, replica_{replica}, timeline_{max_samples} {}
+  virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// A request comes; one that can never be served ends at once.
+  virtual void arrive(RequestId id, SimTime now) = 0;
+  /// Starts an iteration: when it ends; nullopt: there is nothing to do, or what there is waits for
+  /// more to come. `more_coming`: requests arrive though nothing ends before.
+  [[nodiscard]] virtual std::optional<SimTime> start(SimTime now, bool more_coming) = 0;
+  /// The iteration that was started ends.
+  virtual void end(SimTime now) = 0;
+  /// Requests that are here: waiting, running, swapped out.
+  [[nodiscard]] virtual std::int64_t load() const = 0;
+  [[nodiscard]] virtual EngineMemory memory() const = 0;
+  [[nodiscard]] virtual std::string describe() const = 0;
+  [[nodiscard]] virtual std::vector<std::string> notes() const = 0;
+
+  [[nodiscard]] const std::vector<SimTime>& iteration_ends() const { return ends_; }
+  [[nodiscard]] std::vector<SimTime>&& take_iteration_ends() { return std::move(ends_); }
+  [[nodiscard]] const ServeTimeline& timeline() const { return timeline_; }
+  [[nodiscard]] const EngineWork& work() const { return work_; }
+
+ protected:
+  ServeState* state_;
+  std::int32_t replica_;
+  std::vector<SimTime> ends_;
+  ServeTimeline timeline_;
+  EngineWork work_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "models/cost/mixed.hpp"
+#include "sim/serve/sequence_law.hpp"
+
+namespace kvsim {
+
+/// Where an engine's times come from. Not for several threads at once.
+class IterationCost {
+ public:
+  virtual ~IterationCost() = default;
+  [[nodiscard]] virtual MixedCost cost(const MixedStep& step) = 0;
+  /// Of MixedStep::loads.
+  [[nodiscard]] virtual std::span<const LawLayers> laws() const = 0;
+};
+
+/// MixedStepCost of an engine's GPU. What `in` and `roofline` point to outlives it.
+[[nodiscard]] std::unique_ptr<IterationCost> mixed_iteration_cost(const CostInput& in,
+                                                                  const Roofline& roofline);
+
+}  // namespace kvsim

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace kvsim {
+
+/// Full blocks of a paged cache that are kept for who comes next with the same tokens. Blocks are
+/// counted in stretches: those that one prefix id of the workload covers, and those of one
+/// sequence that no id names (found again where that sequence was preempted). A stretch's blocks
+/// that nobody refers to may be taken away, the least recently released stretch first, from its
+/// tail; a sequence releases its last stretch first, so that the head of a prefix stays longest.
+class PrefixCache {
+ public:
+  using Index = std::int32_t;
+
+  /// Stretch of a prefix id; -1: none of its blocks is here.
+  [[nodiscard]] Index find(std::uint64_t id) const {
+    const auto at = by_id_.find(id);
+    return at == by_id_.end() ? -1 : at->second;
+  }
+  [[nodiscard]] std::int64_t blocks(Index at) const { return node(at).blocks; }
+  /// Of these, those that nobody refers to.
+  [[nodiscard]] std::int64_t unreferenced(Index at) const {
+    return node(at).blocks - node(at).pinned;
+  }
+
+  /// One more refers to the first `blocks` of a stretch; returns how many of these nobody referred
+  /// to before. Errors: ContractError if it has fewer.
+  std::int64_t acquire(Index at, std::int64_t blocks);
+  /// One that referred to the first `blocks` fewer; what nobody refers to then may be taken away.
+  void release(Index at, std::int64_t blocks);
+  /// A new stretch of `blocks` blocks with one reference. Errors: ContractError if the id is here.
+  Index publish(std::uint64_t id, std::int64_t blocks);
+  /// A stretch grows by the hand of one who refers to all of it.
+  void extend(Index at, std::int64_t blocks);
+  /// Blocks of a sequence that leaves them, at most one stretch each: a handle for find_left.
+  struct Left {
+    Index at = -1;
+    std::uint32_t generation = 0;
+  };
+  [[nodiscard]] Left leave(std::int64_t blocks);
+  /// How many are still here.
+  [[nodiscard]] std::int64_t find_left(const Left& left) const;
+  /// The first `blocks` of what was left are taken back, the rest stay to be taken away.
+  void take_back(const Left& left, std::int64_t blocks);
+
+  /// Takes `blocks` away. Errors: ContractError if there are fewer unreferenced ones.
+  void evict(std::int64_t blocks);
+  [[nodiscard]] std::int64_t evictable() const { return evictable_; }
+  [[nodiscard]] std::int64_t pinned() const { return pinned_; }
+  [[nodiscard]] std::int64_t evicted() const { return evicted_; }  // ever
+
+ private:
+  struct Node {
+    std::uint64_t id = 0;
+    std::int64_t blocks = 0;
+    std::int64_t pinned = 0;             // leading blocks that somebody refers to
+    std::int32_t references = 0;         // to all that is pinned
+    std::vector<std::int64_t> lesser{};  // references to fewer blocks; seldom any
+    std::uint32_t generation = 0;
+    Index before = -1, after = -1;  // in the order of release; of listed ones
+    bool listed = false;
+    bool named = false;  // by an id
+  };
+  [[nodiscard]] const Node& node(Index at) const { return nodes_[static_cast<std::size_t>(at)]; }
+  [[nodiscard]] Node& node(Index at) { return nodes_[static_cast<std::size_t>(at)]; }
+  Index make();
+  void remove(Index at);
+  void list(Index at);
+  void unlist(Index at);
+  /// Only the first `blocks` stay pinned.
+  void let_go(Index at, std::int64_t blocks);
+
+  std::unordered_map<std::uint64_t, Index> by_id_;  // looked up, never walked
+  std::vector<Node> nodes_;
+  std::vector<Index> unused_;
+  Index oldest_ = -1, newest_ = -1;
+  std::int64_t evictable_ = 0;
+  std::int64_t pinned_ = 0;
+  std::int64_t evicted_ = 0;
+};
+
+}  // namespace kvsim

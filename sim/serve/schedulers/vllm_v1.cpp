@@ -1,0 +1,144 @@
+// vLLM's V1 scheduler. Source: vllm v1/core/sched/scheduler.py, Scheduler.schedule, without
+// speculation, encoders, LoRA and connectors.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/scheduler.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::int64_t kMaxNumSeqs = 256;            // vllm config/scheduler.py
+constexpr std::int64_t kMaxNumBatchedTokens = 2048;  // likewise
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int32_t>::max();
+
+/// Each iteration has a budget of tokens. Running sequences come first, in the order of their
+/// admission, each with all that it has to compute (one token where it decodes) or what the budget
+/// leaves; where a block is wanting the last in order is preempted, to be computed anew. Only where
+/// nobody was preempted, waiting ones are admitted from the queue's head, until the first that
+/// finds no room.
+class VllmV1 : public Scheduler {
+ public:
+  VllmV1(const SchedulerSpec& spec, const SchedulerSite& site) : order_{spec.order} {
+    const Stack& stack = *site.stack;
+    const std::int64_t seqs = stack.max_num_seqs > 0 ? stack.max_num_seqs : kMaxNumSeqs;
+    max_seqs_ = spec.max_num_seqs.value_or(seqs);
+    chunked_ = spec.chunked_prefill.value_or(true);
+    const std::int64_t tokens =
+        stack.prefill_chunk > 0 ? stack.prefill_chunk : kMaxNumBatchedTokens;
+    // Without chunks a pass has to take the longest prompt.
+    budget_ = spec.max_num_batched_tokens.value_or(chunked_ ? tokens
+                                                            : std::max(tokens, site.max_model_len));
+    long_prefill_ = spec.long_prefill_token_threshold.value_or(0);
+    watermark_ = spec.watermark.value_or(0);
+    const auto at_least = [](const char* what, std::int64_t value, std::int64_t low) {
+      if (value < low) {
+        throw InputError{
+            fmt::format("scheduler vllm-v1: {}: expected at least {}, got {}", what, low, value)};
+      }
+    };
+    at_least("max_num_seqs", max_seqs_, 1);
+    at_least("max_num_batched_tokens", budget_, 1);
+    at_least("long_prefill_token_threshold", long_prefill_, 0);
+    if (!chunked_ && budget_ < site.max_model_len) {
+      throw InputError{fmt::format(
+          "scheduler vllm-v1: max_num_batched_tokens: expected at least the longest sequence's {} "
+          "tokens without chunked prefill, got {}",
+          site.max_model_len, budget_)};
+    }
+    if (!(watermark_ >= 0 && watermark_ < 1)) {
+      throw InputError{fmt::format(
+          "scheduler vllm-v1: watermark: expected a share in [0, 1), got {}", watermark_)};
+    }
+    keep_free_ =
+        static_cast<std::int64_t>(std::ceil(watermark_ * static_cast<double>(site.pool_units)));
+  }
+
+  void schedule(BatchBuilder& batch) override {
+    std::int64_t left = budget_;
+    bool preempted = false;
+    // The list shrinks from its end, or in priority order anywhere: places are read anew.
+    for (std::size_t i = 0; i < batch.running().size() && left > 0;) {
+      const RequestId id = batch.running()[i];
+      const Sequence& s = batch.sequence(id);
+      const std::int32_t tokens = take(s.to_compute(), left);
+      bool scheduled = batch.schedule(id, tokens);
+      while (!scheduled) {
+        const RequestId victim =
+            order_ == QueueOrder::kFcfs ? batch.running().back() : batch.last_in_order();
+        preempted = true;
+        left += preempt(batch, victim, i);
+        if (victim == id) break;
+        scheduled = batch.schedule(id, tokens);
+      }
+      if (!scheduled) break;
+      left -= tokens;
+      ++i;
+    }
+    if (preempted) return;
+    while (batch.waiting() > 0 && left > 0 &&
+           static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
+      const RequestId id = batch.next_waiting();
+      const std::int32_t wanted = batch.sequence(id).known - batch.cached_tokens(id);
+      const std::int32_t tokens = take(wanted, left);
+      if (!chunked_ && tokens < wanted) return;
+      // A watermark that nobody else's blocks are behind would never be met.
+      if (!batch.admit(id, tokens, batch.running().empty() ? 0 : keep_free_)) return;
+      left -= tokens;
+    }
+  }
+
+  [[nodiscard]] std::string describe() const override {
+    const char* order = order_ == QueueOrder::kFcfs       ? "first come first served"
+                        : order_ == QueueOrder::kPriority ? "by priority"
+                                                          : "shortest declared output first";
+    std::string text = fmt::format("vllm-v1, {}, max_num_seqs {}, max_num_batched_tokens {}", order,
+                                   max_seqs_, budget_);
+    if (!chunked_) text += ", prompts whole";
+    if (long_prefill_ > 0) text += fmt::format(", long_prefill_token_threshold {}", long_prefill_);
+    if (watermark_ > 0) text += fmt::format(", watermark {}", watermark_);
+    return text;
+  }
+
+ private:
+  [[nodiscard]] std::int32_t take(std::int32_t wanted, std::int64_t left) const {
+    std::int64_t tokens = wanted;
+    if (chunked_ && long_prefill_ > 0) tokens = std::min(tokens, long_prefill_);
+    if (chunked_ || wanted == 1) tokens = std::min(tokens, left);
+    return static_cast<std::int32_t>(std::min(tokens, std::min(left, kUnlimited)));
+  }
+  /// Tokens that the budget gets back; `at` stays the place of the same sequence.
+  static std::int32_t preempt(BatchBuilder& batch, RequestId victim, std::size_t& at) {
+    const auto& running = batch.running();
+    const auto place = static_cast<std::size_t>(std::find(running.begin(), running.end(), victim) -
+                                                running.begin());
+    const std::int32_t back = batch.preempt(victim);
+    if (place < at) --at;
+    return back;
+  }
+
+  QueueOrder order_;
+  std::int64_t max_seqs_ = kMaxNumSeqs;
+  std::int64_t budget_ = kMaxNumBatchedTokens;
+  std::int64_t long_prefill_ = 0;
+  double watermark_ = 0;
+  std::int64_t keep_free_ = 0;
+  bool chunked_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec, const SchedulerSite& site) {
+  return std::make_unique<VllmV1>(spec, site);
+}
+
+}  // namespace kvsim

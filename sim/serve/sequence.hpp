@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+using RequestId = std::int32_t;  // index in the workload
+
+enum class SequenceState : std::uint8_t {
+  kComing,   // has not arrived
+  kWaiting,  // in the queue
+  kRunning,  // holds cache
+  kSwapped,  // its cache lies in host memory
+  kEnded     // completed or rejected
+};
+
+/// One request as schedulers see it: all but how many tokens it will generate.
+struct Sequence {
+  SimTime arrival{};
+  std::int32_t prompt = 1;    // tokens
+  std::int32_t declared = 0;  // most it may generate; 0: not said
+  std::int32_t priority = 0;  // lower is served earlier, where the scheduler asks
+  std::int32_t known = 1;     // tokens of the prompt and of what was generated
+  std::int32_t computed = 0;  // of these, those whose keys and values are cached
+  std::int32_t target = 1;    // its prefill ends when so many are computed: `known` when admitted
+  std::int32_t room = 0;      // tokens that may be computed before memory is asked again
+  std::int32_t planned = 0;   // tokens of the iteration that is being formed, or runs
+  std::int32_t rank = 0;      // by arrival, from 0
+  SequenceState state = SequenceState::kComing;
+
+  [[nodiscard]] std::int32_t generated() const { return known - prompt; }
+  [[nodiscard]] bool prefills() const { return computed < target; }
+  [[nodiscard]] std::int32_t to_compute() const { return known - computed; }
+};
+
+}  // namespace kvsim

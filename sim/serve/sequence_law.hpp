@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/cost/step.hpp"
+#include "models/methods/measured.hpp"
+#include "sim/serve/trajectory.hpp"
+
+namespace kvsim {
+
+/// Layers of one size law: the first of them, and how many there are.
+struct LawLayers {
+  std::int32_t layer = 0;
+  std::int32_t layers = 1;
+};
+
+/// The blocks of one method's sequences. A law's block holds `block_tokens` entries in all of its
+/// layers; where there is one law of plain rows a block is the unit, else a byte is.
+class BlockSizes {
+ public:
+  /// `in` is of one GPU; its method is any that the spec settles to.
+  BlockSizes(const CostInput& in, std::span<const LawLayers> laws);
+
+  [[nodiscard]] std::size_t laws() const { return laws_.size(); }
+  [[nodiscard]] std::int64_t block_tokens() const { return block_; }
+  [[nodiscard]] bool counts_blocks() const { return counts_blocks_; }
+  [[nodiscard]] Bytes unit() const { return unit_; }
+  /// Units of one block of rows in every layer.
+  [[nodiscard]] std::int64_t block_units() const { return block_units_; }
+  [[nodiscard]] bool plain() const { return plain_; }
+  [[nodiscard]] bool windowed() const { return windowed_; }
+  [[nodiscard]] std::int64_t pool_units(Bytes pool) const { return pool.count() / unit_.count(); }
+  /// Units of full rows of `tokens` tokens that stand while a prompt is computed, of which the last
+  /// `chunk` are new: a window's layers keep no more than it reaches back.
+  [[nodiscard]] std::int64_t prompt_units(std::int64_t tokens, std::int64_t chunk) const;
+
+  struct Law {
+    LawLayers layers;
+    std::int64_t window = 0;  // tokens; 0: none
+    std::int64_t units = 1;   // of a block; of rows that are not plain, one of the prompt's
+  };
+  [[nodiscard]] const Law& law(std::size_t l) const { return laws_[l]; }
+
+ private:
+  std::vector<Law> laws_;
+  std::int64_t block_ = 1;
+  std::int64_t block_units_ = 1;
+  Bytes unit_{1};
+  bool counts_blocks_ = true;
+  bool plain_ = true;
+  bool windowed_ = false;
+};
+
+/// How the cache of a sequence goes on after a prompt of known length: the method settled for it.
+class SequenceLaw {
+ public:
+  SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base, const BlockSizes& sizes,
+              std::int64_t prompt);
+
+  [[nodiscard]] std::int64_t prompt() const { return prompt_; }
+  [[nodiscard]] bool all_layers_at_once() const { return all_layers_; }
+  /// Some layer keeps fewer entries than the prompt has.
+  [[nodiscard]] bool compresses_prompt() const { return compresses_prompt_; }
+  /// Units after the prompt and its compression.
+  [[nodiscard]] std::int64_t prompt_units() const { return kept_units_; }
+  struct Step {
+    std::int64_t during = 0;  // units
+    std::int64_t after = 0;
+    bool evicts = false;
+    std::int64_t until = 0;  // last step of which the same is known to hold
+  };
+  /// Units within and after decode step `step` >= 1.
+  [[nodiscard]] Step units(std::int64_t step);
+  /// The moment of one law.
+  [[nodiscard]] DecodeMoment moment(std::size_t law, std::int64_t step) {
+    const auto& segments = trajectory_.segments();
+    if (segment_ >= segments.size() || step < segments[segment_].first ||
+        step > segments[segment_].last) {
+      seek(step);
+    }
+    return trajectory_.moment(segment_, columns_[law], step);
+  }
+  /// Bytes of the entries held after `step` steps (0: the prompt), whole model.
+  [[nodiscard]] Bytes logical(std::int64_t step);
+  /// Most units at any time up to `steps` decode steps.
+  [[nodiscard]] std::int64_t most_units(std::int64_t steps);
+
+  std::int32_t users = 0;  // sequences that follow it now
+
+ private:
+  void seek(std::int64_t step);
+  [[nodiscard]] std::int64_t units_of(std::size_t law, std::int64_t entries, bool straddles);
+
+  std::shared_ptr<const Method> method_;
+  CostInput in_;
+  const BlockSizes* sizes_;
+  std::int64_t prompt_;
+  std::vector<LayerColumn> columns_;  // one a law
+  Trajectory trajectory_;
+  std::vector<std::unique_ptr<CacheRows>> rows_;
+  bool all_layers_ = false;
+  bool compresses_prompt_ = false;
+  std::int64_t kept_units_ = 0;
+  std::vector<std::vector<std::int64_t>> known_units_;  // [laws][blocks]; -1: not asked for yet
+  std::int64_t reached_ = 0;
+  std::int64_t asked_ = -1;  // step of `answer_`
+  Step answer_{};
+  std::size_t segment_ = 0;  // of the step asked for last
+};
+
+/// The laws of one method by prompt length, made when asked for; those that no sequence follows are
+/// dropped where there are many.
+class SequenceLaws {
+ public:
+  SequenceLaws(MethodSpec method, MethodSite site, std::shared_ptr<const MeasuredLaw> measured,
+               CostInput base);
+
+  /// Errors: InputError where the method's parameters cannot be kept for such a prompt.
+  [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const;
+  /// The same, or the full cache where they cannot, which is counted.
+  [[nodiscard]] std::shared_ptr<const Method> settle_or_full(std::int64_t prompt);
+  /// Prompt lengths that hold every token because the method cannot be kept for them.
+  struct Unsettled {
+    std::int64_t lengths = 0;
+    std::int64_t shortest = 0, longest = 0;
+    std::string why;  // of the first
+  };
+  [[nodiscard]] const Unsettled& unsettled() const { return unsettled_; }
+  [[nodiscard]] SequenceLaw& at(std::int64_t prompt, const BlockSizes& sizes);
+
+ private:
+  MethodSpec method_;
+  MethodSite site_;
+  std::shared_ptr<const MeasuredLaw> measured_;
+  CostInput base_;
+  std::map<std::int64_t, std::unique_ptr<SequenceLaw>> laws_;
+  std::set<std::int64_t> unsettled_lengths_;
+  Unsettled unsettled_;
+};
+
+/// What a method's parameters may depend on in a model.
+[[nodiscard]] MethodSite method_site(const Llm& llm, Dtype kv_dtype);
+
+}  // namespace kvsim

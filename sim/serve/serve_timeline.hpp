@@ -1,0 +1,41 @@
+#pragma once
+
+// Inside of sim/serve: a timeline that stays short however long the run.
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/serve/serve_result.hpp"
+
+namespace kvsim {
+
+/// Keeps every n-th sample, n doubling whenever there are more than `most`, and beside them the
+/// first, the last and the one with the most memory taken. Tokens are counted from the start and
+/// told apart at the end.
+class ServeTimeline {
+ public:
+  explicit ServeTimeline(std::size_t most) : most_{most} {}
+
+  /// Whether the sample that comes next is looked at at all; `taken`: units of the pool.
+  [[nodiscard]] bool wants(std::int64_t taken) {
+    const bool keeps = seen_++ % stride_ == 0;
+    return keeps || taken > peak_taken_;
+  }
+  void add(const ServeSample& sample, std::int64_t taken);
+  void add_iteration(const ServeIteration& iteration);
+  /// The last sample of the run.
+  void finish(const ServeSample& last);
+  [[nodiscard]] std::vector<ServeSample> samples() const;
+  [[nodiscard]] const std::vector<ServeIteration>& iterations() const { return iterations_; }
+
+ private:
+  std::size_t most_;
+  std::int64_t seen_ = 0, stride_ = 1;
+  std::int64_t peak_taken_ = -1;
+  ServeSample peak_{}, last_{};
+  bool finished_ = false;
+  std::vector<ServeSample> kept_;
+  std::vector<ServeIteration> iterations_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,151 @@
+#include "sim/serve/static_engine.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+
+StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples,
+                           StaticSpec spec, SequenceLaws& laws, QueueOrder order,
+                           std::int64_t batch)
+    : Engine{state, replica, max_samples},
+      spec_{std::move(spec)},
+      laws_{&laws},
+      queue_{order, state.sequences},
+      most_{batch} {
+  notes_.emplace_back(
+      "static batches: a request ends with its own last token, its memory stays until the longest "
+      "of its batch is done");
+}
+
+void StaticEngine::arrive(RequestId id, SimTime /*now*/) {
+  state_->sequences[static_cast<std::size_t>(id)].state = SequenceState::kWaiting;
+  queue_.push(id);
+}
+
+void StaticEngine::form(SimTime now) {
+  std::int64_t prompt = 1, output = 0;
+  while (!queue_.empty() && std::ssize(batch_) < most_) {
+    const RequestId id = queue_.front();
+    queue_.remove(id);
+    batch_.push_back(id);
+    Sequence& s = state_->sequences[static_cast<std::size_t>(id)];
+    s.state = SequenceState::kRunning;
+    state_->outcomes[static_cast<std::size_t>(id)].scheduled = now;
+    prompt = std::max<std::int64_t>(prompt, s.prompt);
+    output = std::max<std::int64_t>(output, state_->output[static_cast<std::size_t>(id)]);
+  }
+  spec_.method = laws_->settle_or_full(prompt);
+  spec_.batch = std::ssize(batch_);
+  spec_.prompt_tokens = prompt;
+  // The prompt's end gives the first token; the last is never computed.
+  spec_.output_tokens = std::max<std::int64_t>(output - 1, 0);
+  run_ = run_static(spec_, {.max_samples = static_cast<std::size_t>(output) + 3});
+  next_ = 0;
+  work_.flops += run_.flops;
+  work_.bytes += run_.bytes_moved;
+  memory_.usable = run_.usable_hbm;
+  if (run_.startup) memory_.startup = run_.startup;
+  if (run_.peak_hbm > memory_.peak) {
+    memory_.peak = run_.peak_hbm;
+    memory_.peak_owners = run_.peak_owners;
+  }
+}
+
+void StaticEngine::raise(SimTime now) {
+  const OomEvent& oom = *run_.oom;
+  std::string what = fmt::format("{} of a batch of {}", oom.what, spec_.batch);
+  state_->oom(now, batch_.front(), std::move(what), oom.requested, oom.free, oom.owners);
+  for (const RequestId id : batch_) {
+    const Sequence& s = state_->sequences[static_cast<std::size_t>(id)];
+    if (s.state != SequenceState::kEnded) state_->end(id, RequestStatus::kRejected, now);
+  }
+  batch_.clear();
+}
+
+std::optional<SimTime> StaticEngine::start(SimTime now, bool more_coming) {
+  for (;;) {
+    if (batch_.empty()) {
+      if (queue_.empty()) return std::nullopt;
+      if (static_cast<std::int64_t>(queue_.size()) < most_ && more_coming) return std::nullopt;
+      form(now);
+    }
+    // A prefill that was refused leaves no sample of step 0.
+    const bool runs = next_ < run_.timeline.size() &&
+                      run_.timeline[next_].step == static_cast<std::int64_t>(next_) &&
+                      (next_ > 0 || run_.prefill_time);
+    if (runs) break;
+    KVSIM_CHECK(run_.oom, "a batch has no step {}", next_);
+    raise(now);
+  }
+  started_ = now;
+  const SimTime took = std::max(SimTime{1}, to_sim_time(run_.timeline[next_].time));
+  work_.busy += took;
+  return now + took;
+}
+
+void StaticEngine::end(SimTime now) {
+  const auto iteration = static_cast<std::int32_t>(ends_.size());
+  ends_.push_back(now);
+  const StaticSample step = run_.timeline[next_];
+  std::int32_t decodes = 0;
+  for (const RequestId id : batch_) {
+    Sequence& s = state_->sequences[static_cast<std::size_t>(id)];
+    const std::int32_t output = state_->output[static_cast<std::size_t>(id)];
+    if (next_ == 0) {
+      s.computed = s.prompt;
+      prompt_tokens_ += s.prompt;
+    } else {
+      ++decodes;  // those that are done are computed on as padding
+      if (s.state == SequenceState::kEnded) continue;
+      s.computed = s.known;
+    }
+    if (output > 0) {
+      ++s.known;
+      ++tokens_;
+      state_->token(id, replica_, iteration, now);
+    }
+    if (s.generated() < output) continue;
+    state_->end(id, RequestStatus::kCompleted, now);
+    state_->outcomes[static_cast<std::size_t>(id)].replica = static_cast<std::int16_t>(replica_);
+  }
+  const std::int64_t padded = next_ == 0 ? spec_.batch * spec_.prompt_tokens : 0;
+  ++next_;
+  if (timeline_.wants(step.kv.count())) {
+    timeline_.add(sample_now(now, step), step.kv.count());
+    timeline_.add_iteration({.start = started_,
+                             .end = now,
+                             .replica = replica_,
+                             .decodes = decodes,
+                             .prefill_tokens = static_cast<std::int32_t>(padded)});
+  }
+  if (std::cmp_greater(next_, spec_.output_tokens) && !run_.oom) batch_.clear();
+  if (load() == 0) timeline_.finish(sample_now(now, step));
+}
+
+ServeSample StaticEngine::sample_now(SimTime now, const StaticSample& step) const {
+  return {.at = now,
+          .running = static_cast<std::int32_t>(batch_.size()),
+          .waiting = static_cast<std::int32_t>(queue_.size()),
+          .tokens = tokens_,
+          .prompt_tokens = prompt_tokens_,
+          .held = step.held,
+          .kv_logical = step.kv,
+          .kv_blocks = step.kv,
+          .kv_cached = Bytes{}};
+}
+
+EngineMemory StaticEngine::memory() const { return memory_; }
+
+std::string StaticEngine::describe() const {
+  const char* order = queue_.order() == QueueOrder::kFcfs       ? "first come first served"
+                      : queue_.order() == QueueOrder::kPriority ? "by priority"
+                                                                : "shortest declared output first";
+  return fmt::format("static, {}, batch {}", order, most_);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,54 @@
+#pragma once
+
+// Inside of sim/serve: batches one after another, as a script over transformers' generate() does.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/serve/engine.hpp"
+#include "sim/serve/sequence_law.hpp"
+#include "sim/serve/static_run.hpp"
+#include "sim/serve/waiting_queue.hpp"
+
+namespace kvsim {
+
+/// Waits for `batch` requests, or for all that are left; pads their prompts to the longest and
+/// decodes until the longest output is done. Memory and times of each batch are run_static's. A
+/// batch that runs out of memory raises: its requests are lost, the next batch starts.
+class StaticEngine final : public Engine {
+ public:
+  /// `spec`: all but method and sizes. `laws` outlives the engine.
+  StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples, StaticSpec spec,
+               SequenceLaws& laws, QueueOrder order, std::int64_t batch);
+
+  void arrive(RequestId id, SimTime now) override;
+  std::optional<SimTime> start(SimTime now, bool more_coming) override;
+  void end(SimTime now) override;
+  std::int64_t load() const override {
+    return static_cast<std::int64_t>(queue_.size() + batch_.size());
+  }
+  EngineMemory memory() const override;
+  std::string describe() const override;
+  std::vector<std::string> notes() const override { return notes_; }
+
+ private:
+  void form(SimTime now);
+  void raise(SimTime now);
+  [[nodiscard]] ServeSample sample_now(SimTime now, const StaticSample& step) const;
+
+  StaticSpec spec_;
+  SequenceLaws* laws_;
+  WaitingQueue queue_;
+  std::int64_t most_;
+  std::vector<RequestId> batch_;
+  StaticResult run_;
+  std::size_t next_ = 0;  // step of the batch that runs or starts next
+  SimTime started_{};
+  EngineMemory memory_;
+  Bytes held_empty_{};  // between batches
+  std::int64_t tokens_ = 0, prompt_tokens_ = 0;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace kvsim

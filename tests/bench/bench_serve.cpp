@@ -1,0 +1,134 @@
+// Prints what the serving simulator costs on this machine: a 20,000-request Poisson trace (6 a
+// second, about 1000 prompt and 200 output tokens) through vLLM's V1 scheduler with Llama-2-7B on
+// A100-80GB, every inter-token gap kept; then how the cost of an iteration and of a token goes from
+// 1,000 requests on. Exits 1 where the trace takes more processor time or memory than the gates.
+// Not a test. `bench_serve N` adds a run of N requests.
+
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "models/cost/calibration.hpp"
+#include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
+#include "sim/serve/serve_run.hpp"
+
+namespace {
+
+using namespace kvsim;  // NOLINT
+
+constexpr double kGateSeconds = 0.25;
+constexpr double kGateMegabytes = 100;
+
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+/// Highest resident memory of this process so far, megabytes.
+double peak_megabytes() {
+  std::ifstream status{"/proc/self/status"};
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::strtod(line.c_str() + 6, nullptr) / 1024;
+  }
+  return 0;
+}
+
+/// Exponential gaps and lengths spread by a factor of two about their means.
+std::shared_ptr<const RequestTrace> poisson(std::int64_t n, double rate) {
+  auto trace = std::make_shared<RequestTrace>();
+  trace->requests.reserve(static_cast<std::size_t>(n));
+  std::uint64_t state = 1;
+  const auto uniform = [&] {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return (static_cast<double>(state >> 11U) + 0.5) / 9007199254740992.0;
+  };
+  double at = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    at -= std::log(uniform()) / rate;
+    trace->requests.push_back({.arrival = to_sim_time(Seconds{at}),
+                               .prompt_tokens = static_cast<std::int32_t>(500 + 1000 * uniform()),
+                               .output_tokens = static_cast<std::int32_t>(100 + 200 * uniform())});
+  }
+  return trace;
+}
+
+/// Long prompts, most of each like one of a few hundred others: ids of 512 tokens.
+std::shared_ptr<const RequestTrace> prefixes(std::int64_t n, double rate) {
+  const auto plain = poisson(n, rate);
+  auto trace = std::make_shared<RequestTrace>(*plain);
+  trace->prefix_block = 512;
+  for (std::size_t i = 0; i < trace->requests.size(); ++i) {
+    Request& r = trace->requests[i];
+    r.prompt_tokens *= 8;
+    r.prefix_first = static_cast<std::int32_t>(trace->prefix_ids.size());
+    r.prefix_count = (r.prompt_tokens + 511) / 512;
+    const std::uint64_t family = i % 300;
+    for (std::uint64_t b = 0; b < static_cast<std::uint64_t>(r.prefix_count); ++b) {
+      const bool common = b + 4 < static_cast<std::uint64_t>(r.prefix_count);
+      trace->prefix_ids.push_back(common ? family << 16U | b : (1U << 30U | i) << 16U | b);
+    }
+  }
+  return trace;
+}
+
+struct Took {
+  double seconds = 0;
+  ServeResult result;
+};
+
+Took bench(const ServeSpec& spec, std::int64_t n, const char* label) {
+  ServeSpec one = spec;
+  if (!one.requests) one.requests = poisson(n, 6);
+  const double start = cpu_seconds();
+  Took out{.seconds = 0, .result = run_serve(one)};
+  out.seconds = cpu_seconds() - start;
+  const ServeResult& r = out.result;
+  const auto tokens = static_cast<double>(r.output_tokens);
+  fmt::print(
+      "{:13} {:8} requests {:6.3f} s: {:6.1f} M output tokens/s, {:5.0f} ns an iteration, {:4.1f} "
+      "ns a "
+      "token; {} preemptions, batch {:.0f}, busy {:.2f}, TTFT p50 {:.3f} s, TPOT p50 {:.4f} s; "
+      "peak "
+      "{:.0f} MB\n",
+      label, n, out.seconds, tokens / out.seconds / 1e6,
+      out.seconds / static_cast<double>(r.iterations) * 1e9, out.seconds / tokens * 1e9,
+      r.preemptions, tokens / static_cast<double>(r.iterations), r.busy, r.ttft.p50, r.tpot.p50,
+      peak_megabytes());
+  return out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const ServeSpec spec{.llm = &find_llm("llama-2-7b"),
+                       .gpu = &find_gpu("A100-80GB-SXM"),
+                       .stack = &find_stack("vllm"),
+                       .calibration = &builtin_calibration(),
+                       .requests = {},
+                       .scheduler = {.name = "vllm-v1"}};
+  (void)bench(spec, 100, "warm-up");
+  (void)bench(spec, 1000, "full");
+  const Took gate = bench(spec, 20000, "full");
+  const double megabytes = peak_megabytes();
+  const bool good = gate.seconds <= kGateSeconds && megabytes <= kGateMegabytes;
+  for (const char* method : {"streaming-llm", "h2o", "snapkv", "pyramidkv"}) {
+    ServeSpec other = spec;
+    other.method = {method, {}, Budget{.entries = 256}};
+    (void)bench(other, 2000, method);
+  }
+  ServeSpec shared = spec;
+  shared.llm = &find_llm("llama-3.1-8b");
+  shared.requests = prefixes(5000, 4);
+  (void)bench(shared, 5000, "prefixes");
+  if (argc > 1) (void)bench(spec, std::atoll(argv[1]), "full");
+  if (!good) {
+    fmt::print("above {} s or {} MB for 20,000 requests\n", kGateSeconds, kGateMegabytes);
+  }
+  return good ? 0 : 1;
+}

@@ -1,0 +1,231 @@
+// What must hold of every service, whatever its workload: conservation at every step, causality,
+// determinism, no future seen, no cascade where the cache thrashes.
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "sim/serve/serve_metrics.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::CheckingObserver;
+using test::SmallService;
+
+auto key(const RequestOutcome& r) {
+  return std::tuple{r.arrival,       r.scheduled,     r.first_token, r.finish,  r.prompt_tokens,
+                    r.output_tokens, r.cached_tokens, r.preemptions, r.replica, r.status};
+}
+auto key(const TokenSpan& s) { return std::tuple{s.request, s.replica, s.first, s.count}; }
+
+template <class T>
+bool same(const std::vector<T>& a, const std::vector<T>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const T& x, const T& y) { return key(x) == key(y); });
+}
+
+void check_outcomes(const SmallService& service, const ServeResult& r) {
+  const auto n = static_cast<std::int64_t>(service.trace.requests.size());
+  CHECK(r.completed + r.rejected + r.unfinished == n);
+  CHECK(r.unfinished == 0);
+  std::vector<std::int64_t> tokens(r.outcomes.size());
+  std::vector<SimTime> last(r.outcomes.size(), SimTime{-1});
+  for (const TokenSpan& s : r.spans) {
+    const auto i = static_cast<std::size_t>(s.request);
+    tokens[i] += s.count;
+    const auto& ends = r.iteration_ends[static_cast<std::size_t>(s.replica)];
+    REQUIRE(static_cast<std::size_t>(s.first + s.count) <= ends.size());
+    CHECK(ends[static_cast<std::size_t>(s.first)] > last[i]);
+    last[i] = ends[static_cast<std::size_t>(s.first + s.count - 1)];
+  }
+  for (std::size_t i = 0; i < r.outcomes.size(); ++i) {
+    const RequestOutcome& o = r.outcomes[i];
+    const Request& asked = service.trace.requests[i];
+    CHECK(tokens[i] == o.output_tokens);
+    if (o.status != RequestStatus::kCompleted) continue;
+    CHECK(o.output_tokens == asked.output_tokens);
+    CHECK(o.arrival <= o.scheduled);
+    CHECK(o.scheduled < o.finish);
+    if (asked.output_tokens > 0) {
+      CHECK(o.scheduled < o.first_token);
+      CHECK(o.first_token <= o.finish);
+      CHECK(last[i] == o.finish);
+    }
+    if (asked.after >= 0) {
+      const RequestOutcome& before = r.outcomes[static_cast<std::size_t>(asked.after)];
+      if (before.finish >= SimTime{}) CHECK(o.arrival == before.finish + asked.arrival);
+    } else {
+      CHECK(o.arrival == asked.arrival);
+    }
+  }
+}
+
+TEST_CASE("requests, tokens and blocks are conserved at every step, and time goes on") {
+  for (const QueueOrder order :
+       {QueueOrder::kFcfs, QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
+    for (const bool caching : {false, true}) {
+      for (const std::int64_t blocks : {24, 40, 200}) {
+        for (const std::int64_t long_prefill : {0, 40}) {
+          INFO(static_cast<int>(order), " caching ", caching, " blocks ", blocks, " threshold ",
+               long_prefill);
+          CheckingObserver observer;
+          const SmallService service{.blocks = blocks,
+                                     .scheduler = {.name = "vllm-v1",
+                                                   .order = order,
+                                                   .max_num_batched_tokens = 256,
+                                                   .max_num_seqs = 12,
+                                                   .long_prefill_token_threshold = long_prefill,
+                                                   .prefix_caching = caching},
+                                     .trace = test::random_trace(7, 150, 40, 100, 40, caching),
+                                     .observer = &observer};
+          const ServeResult r = service.run();
+          check_outcomes(service, r);
+          // Tokens computed: each once, those that preemption cost again, less those found.
+          std::int64_t once = 0;
+          for (const RequestOutcome& o : r.outcomes) {
+            if (o.status == RequestStatus::kCompleted) {
+              once += o.prompt_tokens + std::max(o.output_tokens - 1, 0);
+            }
+          }
+          if (r.rejected == r.oom_events && r.rejected == 0) {
+            CHECK(observer.planned_tokens == once + r.recomputed_tokens - r.prefix_hit_tokens);
+          }
+          CHECK(observer.most_running <= 12);
+          CHECK(r.peak_blocks <= r.blocks);
+          CHECK(r.blocks == blocks);
+          if (blocks == 200) CHECK(r.preemptions == 0);
+          if (blocks == 24) CHECK(r.preemptions > 0);
+          if (caching) CHECK(r.prefix_hit_tokens > 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the same service gives the same bytes") {
+  const SmallService service{.blocks = 30,
+                             .scheduler = {.name = "vllm-v1", .max_num_seqs = 16},
+                             .trace = test::random_trace(3, 200, 60, 80, 30, true)};
+  const ServeResult a = service.run();
+  const ServeResult b = service.run();
+  CHECK(same(a.outcomes, b.outcomes));
+  CHECK(same(a.spans, b.spans));
+  CHECK(a.iteration_ends == b.iteration_ends);
+  CHECK(a.itl.p99 == b.itl.p99);
+  CHECK(a.preemptions > 0);
+}
+
+TEST_CASE("nobody decides by how long an output will be") {
+  for (const QueueOrder order :
+       {QueueOrder::kFcfs, QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
+    INFO(static_cast<int>(order));
+    CheckingObserver first, second;
+    SmallService service{
+        .blocks = 40,
+        .scheduler = {.name = "vllm-v1", .order = order, .max_num_batched_tokens = 128},
+        .trace = test::random_trace(11, 80, 60, 80, 40),
+        .observer = &first};
+    const ServeResult a = service.run();
+    // Half way: whoever has not ended goes on for longer, or ends sooner than it would have.
+    std::vector<SimTime> finishes;
+    for (const RequestOutcome& o : a.outcomes) finishes.push_back(o.finish);
+    std::sort(finishes.begin(), finishes.end());
+    const SimTime cut = finishes[finishes.size() / 2];
+    std::int64_t changed = 0;
+    for (std::size_t i = 0; i < a.outcomes.size(); ++i) {
+      if (a.outcomes[i].finish <= cut) continue;
+      ++changed;
+      service.trace.requests[i].output_tokens += 50;
+    }
+    REQUIRE(changed > 10);
+    service.observer = &second;
+    const ServeResult b = service.run();
+    for (std::size_t i = 0; i < a.outcomes.size(); ++i) {
+      if (a.outcomes[i].finish <= cut) CHECK(key(a.outcomes[i]) == key(b.outcomes[i]));
+    }
+    const auto up_to = [&](const CheckingObserver& o) {
+      auto kept = o.decisions;
+      std::erase_if(kept, [&](const auto& d) { return std::get<0>(d) > cut; });
+      return kept;
+    };
+    CHECK(up_to(first) == up_to(second));
+    CHECK(first.decisions != second.decisions);
+  }
+}
+
+TEST_CASE("a cache between half and twice what is wanted slows a service down and never stops it") {
+  // 12 sequences of at most 200 + 60 tokens: 17 blocks each.
+  double before = 0;
+  for (const double share : {0.5, 0.6, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0}) {
+    for (const bool caching : {false, true}) {
+      INFO(share, " caching ", caching);
+      CheckingObserver observer;
+      SmallService service{
+          .blocks = static_cast<std::int64_t>(share * 12 * 17),
+          .times = {.iteration = 1e-3, .per_token = 2e-5, .per_entry = 1e-8},
+          .scheduler = {.name = "vllm-v1", .max_num_seqs = 12, .prefix_caching = caching},
+          .observer = &observer};
+      for (int i = 0; i < 200; ++i) {
+        service.trace.requests.push_back(test::request(0, 180 + i % 21, 40 + i % 21));
+      }
+      const ServeResult r = service.run();
+      CHECK(r.completed == 200);
+      // What is thrown away stays a part of what is made.
+      CHECK(r.recomputed_tokens < 200 * 250);
+      if (share >= 1) CHECK(r.preemptions == 0);
+      if (share == 0.5 && !caching) {
+        CHECK(r.preemptions > 0);
+        before = r.output_tok_s;
+      }
+      CHECK(r.output_tok_s >= 0.95 * before);
+    }
+  }
+}
+
+TEST_CASE("gaps kept as spans give the distribution of the gaps themselves") {
+  const SmallService service{.blocks = 30,
+                             .scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 64},
+                             .trace = test::random_trace(5, 120, 50, 70, 30)};
+  const ServeResult r = service.run();
+  REQUIRE(r.preemptions > 0);
+  std::vector<std::vector<SimTime>> tokens(r.outcomes.size());
+  for (const TokenSpan& s : r.spans) {
+    for (std::int32_t i = 0; i < s.count; ++i) {
+      tokens[static_cast<std::size_t>(s.request)].push_back(
+          r.iteration_ends[0][static_cast<std::size_t>(s.first + i)]);
+    }
+  }
+  std::vector<SimTime> gaps;
+  for (const auto& of : tokens) {
+    for (std::size_t i = 1; i < of.size(); ++i) gaps.push_back(of[i] - of[i - 1]);
+  }
+  const Distribution plain = distribution_of(gaps);
+  CHECK(plain.n == r.itl.n);
+  CHECK(plain.mean == test::rel(r.itl.mean));
+  CHECK(plain.p50 == r.itl.p50);
+  CHECK(plain.p90 == r.itl.p90);
+  CHECK(plain.p95 == r.itl.p95);
+  CHECK(plain.p99 == r.itl.p99);
+}
+
+TEST_CASE("quantiles are values of the sample") {
+  std::vector<SimTime> sample;
+  for (std::int64_t i = 100; i >= 1; --i) sample.push_back(SimTime{i * 1'000'000'000'000});
+  const Distribution d = distribution_of(sample);
+  CHECK(d.n == 100);
+  CHECK(d.mean == test::rel(50.5));
+  CHECK(d.p50 == test::rel(50));
+  CHECK(d.p90 == test::rel(90));
+  CHECK(d.p99 == test::rel(99));
+  std::vector<SimTime> one{SimTime{5'000'000'000'000}};
+  CHECK(distribution_of(one).p50 == test::rel(5));
+  CHECK(distribution_of(one).p99 == test::rel(5));
+  std::vector<SimTime> none;
+  CHECK(distribution_of(none).n == 0);
+}
+
+}  // namespace
+}  // namespace kvsim

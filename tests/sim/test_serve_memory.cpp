@@ -1,0 +1,338 @@
+// Memory in the loop: exact blocks, prefixes, methods that keep less than every token.
+
+#include <algorithm>
+#include <string>
+
+#include "models/gpu/gpu.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/prefix_cache.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::CheckingObserver;
+using test::request;
+using test::SmallService;
+
+TEST_CASE("a pool that holds its sequences to the last block preempts nobody") {
+  for (const bool caching : {false, true}) {
+    CheckingObserver observer;
+    SmallService service{.blocks = 24,
+                         .scheduler = {.name = "vllm-v1", .prefix_caching = caching},
+                         .observer = &observer};
+    // 33 + 64 - 1 = 96 tokens: six blocks, exactly.
+    for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 33, 64));
+    const ServeResult exact = service.run();
+    CHECK(exact.preemptions == 0);
+    CHECK(observer.most_running == 4);
+    CHECK(exact.peak_blocks == 24);
+    service.observer = nullptr;
+    service.blocks = 23;
+    const ServeResult short_of_one = service.run();
+    CHECK(short_of_one.preemptions > 0);
+    CHECK(short_of_one.completed == 4);
+    service.blocks = 24;
+    for (Request& r : service.trace.requests) r.output_tokens = 65;
+    CHECK(service.run().preemptions > 0);
+  }
+}
+
+TEST_CASE(
+    "preempted sequences are computed anew, and cached blocks of their own do not make output") {
+  SmallService service{.blocks = 20, .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
+  for (int i = 0; i < 12; ++i) service.trace.requests.push_back(request(0, 64, 48));
+  const ServeResult plain = service.run();
+  REQUIRE(plain.preemptions > 0);
+  CHECK(plain.recomputed_tokens >= 64);
+  service.scheduler.prefix_caching = true;
+  CheckingObserver observer;
+  service.observer = &observer;
+  const ServeResult cached = service.run();
+  for (const ServeResult* r : {&plain, &cached}) {
+    CHECK(r->output_tokens == 12 * 48);
+    CHECK(r->prompt_tokens == 12 * 64);
+    CHECK(r->total_tok_s == test::rel(12 * 112 / to_seconds(r->makespan).count()));
+  }
+  CHECK(cached.recomputed_tokens <= plain.recomputed_tokens);
+  // No prompt is like another: nothing is found at a first admission.
+  CHECK(cached.prefix_hit_tokens == 0);
+  CHECK(observer.planned_tokens == 12 * 111 + cached.recomputed_tokens);
+}
+
+TEST_CASE("a shared prefix is computed once, held once, and its last token always anew") {
+  CheckingObserver observer;
+  SmallService service{.blocks = 100, .observer = &observer};
+  service.trace.prefix_block = 32;
+  service.trace.prefix_ids = {1, 2, 3, 1, 2, 4, 1, 2, 3};
+  service.trace.requests = {request(0, 96, 1), request(1, 96, 40), request(1, 96, 40)};
+  for (int i = 0; i < 3; ++i) {
+    service.trace.requests[static_cast<std::size_t>(i)].prefix_first = 3 * i;
+    service.trace.requests[static_cast<std::size_t>(i)].prefix_count = 3;
+  }
+  const ServeResult r = service.run();
+  CHECK(r.outcomes[0].cached_tokens == 0);
+  CHECK(r.outcomes[1].cached_tokens == 64);
+  CHECK(r.outcomes[2].cached_tokens == 80);  // of 96 one token has to be computed: a block is
+  CHECK(r.prefix_hit_tokens == 144);
+  CHECK(r.prefix_query_tokens == 288);
+  CHECK(observer.planned_tokens == 96 + (32 + 39) + (16 + 39));
+  // 96 + 39 tokens: 9 blocks each, of which 4 are shared by both; a fifth of the third's stood
+  // cached.
+  CHECK(r.peak_blocks == 9 + 9 - 4);
+  service.scheduler.prefix_caching = false;
+  service.observer = nullptr;
+  const ServeResult off = service.run();
+  CHECK(off.prefix_hit_tokens == 0);
+  CHECK(off.peak_blocks == 18);
+}
+
+TEST_CASE("trace blocks that are not the engine's") {
+  for (const std::int32_t ids : {7, 16, 24, 50, 512}) {
+    for (const std::int64_t block : {1, 16, 64}) {
+      INFO(ids, " tokens an id, blocks of ", block);
+      CheckingObserver observer{block};
+      SmallService service{.blocks = 4096 / block, .block_tokens = block, .observer = &observer};
+      service.trace.prefix_block = ids;
+      const std::int32_t prompt = 300;
+      for (int i = 0; i < 2; ++i) {
+        Request r = request(i, prompt, 2);
+        r.prefix_first = static_cast<std::int32_t>(service.trace.prefix_ids.size());
+        r.prefix_count = (prompt + ids - 1) / ids;
+        for (int b = 0; b < r.prefix_count; ++b) {
+          service.trace.prefix_ids.push_back(static_cast<std::uint64_t>(b));
+        }
+        service.trace.requests.push_back(r);
+      }
+      const ServeResult r = service.run();
+      CHECK(r.completed == 2);
+      CHECK(r.outcomes[1].cached_tokens == (prompt - 1) / block * block);
+    }
+  }
+}
+
+TEST_CASE("stretches of blocks are taken away from the tail of who was released first") {
+  PrefixCache cache;
+  const auto a = cache.publish(1, 4);
+  const auto b = cache.publish(2, 2);
+  CHECK(cache.pinned() == 6);
+  CHECK(cache.evictable() == 0);
+  cache.release(b, 2);
+  cache.release(a, 4);
+  const PrefixCache::Left left = cache.leave(3);
+  CHECK(cache.evictable() == 9);
+  cache.evict(3);  // both of b, one of a
+  CHECK(cache.find(2) == -1);
+  CHECK(cache.blocks(a) == 3);
+  CHECK(cache.acquire(a, 2) == 2);
+  CHECK(cache.evictable() == 1 + 3);
+  CHECK(cache.acquire(a, 2) == 0);
+  cache.evict(2);  // the third of a, one of those left
+  CHECK(cache.blocks(a) == 2);
+  CHECK(cache.find_left(left) == 2);
+  cache.take_back(left, 2);
+  CHECK(cache.find_left(left) == 0);
+  CHECK(cache.evictable() == 0);
+  CHECK_THROWS_AS(cache.evict(1), ContractError);
+  cache.extend(a, 5);  // by one of its two readers
+  CHECK(cache.blocks(a) == 7);
+  cache.release(a, 7);
+  CHECK(cache.pinned() == 2);
+  CHECK(cache.evictable() == 5);
+  CHECK(cache.acquire(a, 6) == 4);
+  cache.release(a, 2);
+  CHECK(cache.evictable() == 1);
+  cache.release(a, 6);
+  CHECK(cache.evictable() == 7);
+  CHECK(cache.pinned() == 0);
+  CHECK_THROWS_AS(cache.release(a, 1), ContractError);
+}
+
+TEST_CASE("methods hold what their size law says, and every unit is accounted for") {
+  for (const std::string name :
+       {"streaming-llm", "h2o", "snapkv", "pyramidkv", "kivi-4", "zeromerge"}) {
+    for (const bool caching : {false, true}) {
+      for (const std::int64_t blocks : {30, 100}) {
+        INFO(name, " caching ", caching, " blocks ", blocks);
+        CheckingObserver observer{16, false};
+        SmallService service{.blocks = blocks,
+                             .scheduler = {.name = "vllm-v1",
+                                           .max_num_batched_tokens = 128,
+                                           .max_num_seqs = 8,
+                                           .prefix_caching = caching},
+                             .method = {name, {}, {}},
+                             .trace = test::random_trace(9, 60, 40, 90, 40, caching),
+                             .observer = &observer};
+        if (takes_budget(name)) service.method.budget = Budget{.entries = 64};
+        const ServeResult r = service.run();
+        CHECK(r.completed + r.rejected == 60);
+        CHECK(r.rejected == r.oom_events);
+        if (blocks == 100) CHECK(r.rejected == 0);
+        for (const ServeSample& sample : r.timeline[0]) {
+          CHECK(sample.kv_blocks + sample.kv_cached <= r.kv_pool);
+          if (!caching) CHECK(sample.kv_logical.count() <= sample.kv_blocks.count());
+        }
+        if (caching && name != "kivi-4") CHECK(r.prefix_hit_tokens > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a prompt's peak is that of its method: all layers at once, or one after another") {
+  const Llm llm = test::small_llm();
+  std::int64_t at_once = 0, by_layer = 0;
+  for (const MethodInfo& info : builtin_methods()) {
+    if (!takes_budget(info.name)) continue;
+    const MethodSpec spec{info.name, {}, Budget{.entries = 128}};
+    std::shared_ptr<const Method> method;
+    try {
+      method = make_method(spec, 400, method_site(llm, Dtype::kFp16));
+    } catch (const InputError&) {
+      continue;
+    }
+    SmallService service;
+    service.scheduler.name = "vllm-v1";
+    service.method = spec;
+    service.trace.requests = {request(0, 400, 1)};
+    INFO(info.name);
+    const auto peak = [&](std::int64_t chunk) {
+      service.scheduler.max_num_batched_tokens = chunk;
+      const ServeResult r = service.run();
+      CHECK(r.iterations == (400 + chunk - 1) / chunk);
+      return r.peak_blocks;
+    };
+    if (method->prefill_peak() == PrefillPeak::kAllLayers && method->plain_rows()) {
+      ++at_once;
+      service.measured =
+          std::make_shared<MeasuredLaw>(MeasuredLaw{.trace = "a trace",
+                                                    .kept = std::vector<double>(4, 0.25),
+                                                    .growth = std::vector<double>(4, 1.0)});
+      CHECK(peak(512) == 25);
+      CHECK(peak(100) == 25);
+      continue;
+    }
+    const auto kept = method->entries_held(0, 400, 400);
+    if (!method->layers_alike() || !method->plain_rows() || !kept || *kept == 400) continue;
+    // Side data that does not go by entries has no blocks of its own.
+    const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 32};
+    const auto side = [&](std::int64_t entries) {
+      return method->rows_bytes(0, shape, Dtype::kFp16, entries, entries).side;
+    };
+    if (side(32) != side(16) * 2) continue;
+    ++by_layer;
+    CHECK(peak(512) == (*kept + 15) / 16);
+    CHECK(peak(100) == 19);  // 300 tokens stand when the last chunk starts
+  }
+  CHECK(at_once > 0);
+  CHECK(by_layer > 3);
+}
+
+TEST_CASE("a method that keeps less serves more sequences at once") {
+  SmallService service{.blocks = 64, .scheduler = {.name = "vllm-v1", .max_num_seqs = 100}};
+  for (int i = 0; i < 60; ++i) service.trace.requests.push_back(request(0, 200, 100));
+  CheckingObserver full;
+  service.observer = &full;
+  const ServeResult all = service.run();
+  service.method = {"snapkv", {}, Budget{.entries = 64}};
+  CheckingObserver few{16, false};
+  service.observer = &few;
+  const ServeResult less = service.run();
+  CHECK(less.completed == 60);
+  CHECK(few.most_running > full.most_running);
+  CHECK(less.output_tok_s > all.output_tok_s);
+}
+
+TEST_CASE("what is shared is copied before a method lets go of it") {
+  SmallService service{.blocks = 200, .method = {"snapkv", {}, Budget{.entries = 32}}};
+  service.trace.prefix_block = 16;
+  for (int i = 0; i < 3; ++i) {
+    Request r = request(i, 160, 20);
+    r.prefix_first = 0;
+    r.prefix_count = 10;
+    service.trace.requests.push_back(r);
+  }
+  for (std::uint64_t b = 0; b < 10; ++b) service.trace.prefix_ids.push_back(b);
+  CheckingObserver observer{16, false};
+  service.observer = &observer;
+  const ServeResult r = service.run();
+  CHECK(r.completed == 3);
+  // The whole prompt stays to be found, though each reader keeps 32 entries of it.
+  CHECK(r.outcomes[1].cached_tokens == 144);
+  CHECK(r.outcomes[2].cached_tokens == 144);
+  bool told = false;
+  for (const std::string& note : r.notes) told = told || note.find("copied") != std::string::npos;
+  CHECK(told);
+}
+
+/// Real models with their own costs, on a GPU that holds few sequences.
+ServeResult serve_model(const std::string& model, const MethodSpec& method, ServeObserver& observer,
+                        std::int32_t gpus = 1, std::int64_t prompt = 1500) {
+  auto trace = std::make_shared<RequestTrace>(
+      test::random_trace(21, 60, 8, static_cast<std::int32_t>(prompt), 60));
+  const ServeSpec spec{.llm = &find_llm(model),
+                       .gpu = &find_gpu("A100-80GB-SXM"),
+                       .stack = &find_stack("vllm"),
+                       .method = method,
+                       .tensor_parallel = gpus,
+                       .requests = trace,
+                       .scheduler = {.name = "vllm-v1", .max_num_seqs = 32}};
+  return run_serve(spec, {}, {.cost = {}, .scheduler = {}, .observer = &observer});
+}
+
+TEST_CASE("models with windows, latents and several GPUs are served, and their units add up") {
+  for (const std::string model : {"llama-3.1-8b", "gemma-2-2b", "mistral-7b-v0.1",
+                                  "deepseek-v2-lite", "gpt-oss-20b", "llama-3.1-70b"}) {
+    for (const std::string method : {"full", "streaming-llm"}) {
+      INFO(model, " ", method);
+      CheckingObserver observer{16, false};
+      MethodSpec spec{method, {}, {}};
+      if (method != "full") spec.budget = Budget{.entries = 256};
+      const ServeResult r =
+          serve_model(model, spec, observer, model == "llama-3.1-70b" ? 4 : 1, 5000);
+      CHECK(r.completed == 60);
+      CHECK(r.mfu > 0);
+      CHECK(r.mfu < 1);
+      CHECK(r.mbu > 0);
+      CHECK(r.mbu < 1);
+      CHECK(r.busy <= 1);
+      CHECK(r.peak_blocks <= r.blocks);
+      Bytes owners;
+      for (const auto& [name, bytes] : r.peak_owners) owners += bytes;
+      CHECK(owners == r.peak_hbm);
+      // Graphs are captured beside what the engine counts.
+      CHECK(r.peak_hbm.count() <= (r.usable_hbm + r.startup->graphs).count());
+      for (const ServeSample& s : r.timeline[0]) {
+        CHECK(s.kv_logical.count() <= s.kv_blocks.count());
+      }
+    }
+  }
+}
+
+TEST_CASE("layers with a window hold no more than it reaches back") {
+  CheckingObserver observer{16, false};
+  Llm plain = find_llm("gemma-2-2b");
+  const Llm& windowed = find_llm("gemma-2-2b");
+  for (LayerSpec& layer : plain.layers) layer.attention.window = 0;
+  RequestTrace trace;
+  for (int i = 0; i < 8; ++i) trace.requests.push_back(request(0, 12000, 40));
+  ServeSpec spec{.llm = &windowed,
+                 .gpu = &find_gpu("A100-80GB-SXM"),
+                 .stack = &find_stack("vllm"),
+                 .requests = std::make_shared<RequestTrace>(trace)};
+  const ServeResult few = run_serve(spec, {}, {.cost = {}, .scheduler = {}, .observer = &observer});
+  spec.llm = &plain;
+  const ServeResult all = run_serve(spec);
+  const auto most = [](const ServeResult& r) {
+    Bytes bytes;
+    for (const ServeSample& s : r.timeline[0]) bytes = std::max(bytes, s.kv_blocks);
+    return static_cast<double>(bytes.count());
+  };
+  // Half of the layers see 4096 of 12040 tokens; a chunk of 8192 may stand beside one window.
+  CHECK(most(few) < 0.75 * most(all));
+  CHECK(most(few) > 0.6 * most(all));
+  CHECK(few.completed == 8);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,211 @@
+// The seams that schedulers are written against: order of the queue, swapping, watermarks, odd
+// schedulers; every method of the catalogue through the pool; nothing allocated in the loop.
+
+#include <algorithm>
+#include <string>
+
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/heap.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::CheckingObserver;
+using test::request;
+using test::SmallService;
+
+TEST_CASE("who waits is served by arrival, by priority, or the shortest declared first") {
+  SmallService service{.scheduler = {.name = "vllm-v1", .max_num_seqs = 1}};
+  for (int i = 0; i < 4; ++i) service.trace.requests.push_back(request(0, 10, 3));
+  auto& r = service.trace.requests;
+  r[0].priority = 2, r[1].priority = 1, r[2].priority = 1, r[3].priority = 0;
+  r[0].declared_tokens = 0, r[1].declared_tokens = 9, r[2].declared_tokens = 5;
+  r[3].declared_tokens = 9;
+  const auto order = [&](QueueOrder by) {
+    service.scheduler.order = by;
+    const ServeResult out = service.run();
+    std::vector<int> ids{0, 1, 2, 3};
+    std::sort(ids.begin(), ids.end(), [&](int a, int b) {
+      return out.outcomes[static_cast<std::size_t>(a)].scheduled <
+             out.outcomes[static_cast<std::size_t>(b)].scheduled;
+    });
+    return ids;
+  };
+  CHECK(order(QueueOrder::kFcfs) == std::vector{0, 1, 2, 3});
+  CHECK(order(QueueOrder::kPriority) == std::vector{3, 1, 2, 0});
+  // Who declares nothing may be the longest.
+  CHECK(order(QueueOrder::kShortestDeclared) == std::vector{2, 1, 3, 0});
+}
+
+TEST_CASE("whoever runs last in order is preempted first") {
+  for (const QueueOrder order : {QueueOrder::kFcfs, QueueOrder::kPriority}) {
+    SmallService service{.blocks = 9,
+                         .scheduler = {.name = "vllm-v1", .order = order, .prefix_caching = false}};
+    service.trace.requests = {request(0, 40, 60), request(0, 40, 60)};
+    service.trace.requests[0].priority = 1;
+    const ServeResult r = service.run();
+    CHECK(r.completed == 2);
+    const bool first = order == QueueOrder::kPriority;
+    CHECK((r.outcomes[0].preemptions > 0) == first);
+    CHECK((r.outcomes[1].preemptions > 0) != first);
+    // Both hold 64 tokens in four blocks each; the ninth goes to one, the other's 64 come again.
+    CHECK(r.preemptions == 1);
+    CHECK(r.recomputed_tokens == 64);
+  }
+}
+
+TEST_CASE("a watermark keeps blocks free when requests are admitted, but for one alone") {
+  SmallService service{.blocks = 20, .scheduler = {.name = "vllm-v1", .watermark = 0.5}};
+  for (int i = 0; i < 6; ++i) service.trace.requests.push_back(request(0, 64, 10));
+  CheckingObserver half;
+  service.observer = &half;
+  CHECK(service.run().completed == 6);
+  // 20 blocks, 10 stay free: two prompts of 4, and no third.
+  CHECK(half.most_running == 2);
+  service.scheduler.watermark = 0.95;
+  CheckingObserver one;
+  service.observer = &one;
+  CHECK(service.run().completed == 6);
+  CHECK(one.most_running == 1);
+}
+
+/// Swaps where V1 would recompute; newcomers wait until the swapped are back.
+class Swapping : public Scheduler {
+ public:
+  void schedule(BatchBuilder& batch) override {
+    while (!batch.swapped().empty() && batch.swap_in(batch.swapped().front())) {
+    }
+    for (std::size_t i = 0; i < batch.running().size();) {
+      const RequestId id = batch.running()[i];
+      if (batch.schedule(id, batch.sequence(id).to_compute())) {
+        ++i;
+        continue;
+      }
+      const RequestId last = batch.running().back();
+      if (!batch.swap_out(last)) batch.preempt(last);
+      if (last == id) break;
+    }
+    while (batch.swapped().empty() && batch.waiting() > 0 && batch.running().size() < 16) {
+      const RequestId id = batch.next_waiting();
+      if (!batch.admit(id, batch.sequence(id).known - batch.cached_tokens(id))) return;
+    }
+  }
+  [[nodiscard]] std::string describe() const override { return "swapping"; }
+};
+
+/// Never plans anything.
+class Idle : public Scheduler {
+ public:
+  void schedule(BatchBuilder& /*batch*/) override {}
+  [[nodiscard]] std::string describe() const override { return "idle"; }
+};
+
+TEST_CASE("swapped caches come back as they were, over the link") {
+  SmallService service{.blocks = 24,
+                       .scheduler = {.name = "vllm-v1", .prefix_caching = false},
+                       .host_memory = 1_GiB};
+  for (int i = 0; i < 10; ++i) service.trace.requests.push_back(request(0, 64, 40));
+  service.make_scheduler = [] { return std::make_unique<Swapping>(); };
+  CheckingObserver observer;
+  service.observer = &observer;
+  const ServeResult swapped = service.run();
+  CHECK(swapped.completed == 10);
+  CHECK(swapped.preemptions > 0);
+  CHECK(swapped.recomputed_tokens == 0);
+  CHECK(observer.planned_tokens == 10 * 103);
+  CHECK(swapped.scheduler.starts_with("swapping"));
+  // Without room in host memory they are computed anew.
+  service.host_memory = Bytes{};
+  service.observer = nullptr;
+  const ServeResult anew = service.run();
+  CHECK(anew.completed == 10);
+  CHECK(anew.recomputed_tokens > 0);
+}
+
+TEST_CASE("a scheduler that plans nothing refuses, and does not hang") {
+  SmallService service{};
+  for (int i = 0; i < 5; ++i) service.trace.requests.push_back(request(0, 64, 40));
+  service.make_scheduler = [] { return std::make_unique<Idle>(); };
+  const ServeResult r = service.run();
+  CHECK(r.rejected == 5);
+  CHECK(r.oom_events == 5);
+}
+
+TEST_CASE("every method of the catalogue is served, or says what it lacks") {
+  std::int64_t served = 0, measured = 0;
+  for (const MethodInfo& info : builtin_methods()) {
+    INFO(info.name);
+    CheckingObserver observer{16, false};
+    SmallService service{.blocks = 120,
+                         .scheduler = {.name = "vllm-v1",
+                                       .max_num_batched_tokens = 128,
+                                       .max_num_seqs = 8,
+                                       .prefix_caching = false},
+                         .method = {info.name, {}, {}},
+                         .trace = test::random_trace(9, 30, 40, 120, 40),
+                         .observer = &observer};
+    if (takes_budget(info.name)) service.method.budget = Budget{.entries = 64};
+    ServeResult r;
+    try {
+      r = service.run();
+      ++served;
+    } catch (const InputError&) {
+      // Of a size that depends on data, or of inputs that nobody gave.
+      service.measured =
+          std::make_shared<MeasuredLaw>(MeasuredLaw{.trace = "a trace",
+                                                    .kept = std::vector<double>(4, 0.5),
+                                                    .growth = std::vector<double>(4, 0.25)});
+      CheckingObserver again{16, false};
+      service.observer = &again;
+      try {
+        r = service.run();
+        ++measured;
+      } catch (const InputError&) {
+        continue;
+      }
+    }
+    CHECK(r.completed == 30);
+    for (const ServeSample& sample : r.timeline[0]) {
+      CHECK(sample.kv_logical.count() <= sample.kv_blocks.count());
+    }
+  }
+  CHECK(served > 20);
+  CHECK(measured >= 5);
+}
+
+TEST_CASE("prompts too short for the method hold every token, and the result says so") {
+  SmallService service{.scheduler = {.name = "vllm-v1"},
+                       .method = {"snapkv", {}, Budget{.fraction = 0.1}}};
+  for (const std::int32_t prompt : {400, 3, 400, 500, 5}) {
+    service.trace.requests.push_back(request(0, prompt, 5));
+  }
+  const ServeResult r = service.run();
+  CHECK(r.completed == 5);
+  const auto told = std::find_if(r.notes.begin(), r.notes.end(), [](const std::string& note) {
+    return note.starts_with("prompts of 2 lengths from 3 to 5 tokens hold every token");
+  });
+  CHECK(told != r.notes.end());
+  // Where the typical prompt is such a one, the run is refused.
+  service.trace.requests = {request(0, 3, 5)};
+  CHECK_THROWS_AS((void)service.run(), InputError);
+}
+
+TEST_CASE("an iteration allocates nothing") {
+  SmallService service{.blocks = 64, .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
+  const auto allocations = [&](std::int32_t output) {
+    service.trace.requests.clear();
+    for (int i = 0; i < 8; ++i) service.trace.requests.push_back(request(0, 40, output));
+    const std::int64_t before = test::heap_allocations();
+    const ServeResult r = service.run();
+    CHECK(r.iterations == output);
+    return test::heap_allocations() - before;
+  };
+  (void)allocations(10);
+  // 50 iterations more: the vector of their ends doubles, and samples.
+  CHECK(allocations(60) - allocations(10) < 20);
+}
+
+}  // namespace
+}  // namespace kvsim
