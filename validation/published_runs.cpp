@@ -59,7 +59,7 @@ bool is_countable(const Llm& llm, const RunSize& size) {
     cache += batch * tokens * 4 * a.n_heads * (a.head_dim + a.v_head_dim);
     scores = std::max(scores, batch * prompt * prompt * 16 * a.n_heads);
   }
-  return std::max(cache, scores) < kMostBytes && size.prompt <= kMostTokens;
+  return std::max(cache, scores) < kMostBytes && size.prompt <= kMostPointTokens;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <set>
 
@@ -18,6 +19,7 @@
 #include "sim/report/table.hpp"
 #include "sim/scenario/measured_points.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/serve/serve_run.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
@@ -33,29 +35,61 @@ constexpr std::size_t kFewestSamples = 3;
 constexpr std::size_t kAllSamples = 1U << 20U;
 /// Points beyond which time is not explained term by term: some 30 KB of a result each.
 constexpr std::size_t kMostExplained = 1000;
+/// Of a replica of a service; and points beyond which gaps between tokens are not kept for figures.
+constexpr std::size_t kMostServeSamples = 2048;
+constexpr std::size_t kMostWithGaps = 256;
 
-std::vector<StaticResult> run_points(const Scenario& scenario, int threads, bool quiet) {
+/// `run(i)` of every point on `threads` threads, its complaints told with the point's name.
+template <class Run>
+void for_each_point(const Scenario& scenario, int threads, bool quiet, Run run) {
   const std::size_t n = scenario.points.size();
-  const std::size_t samples =
-      std::clamp(kAllSamples / std::max<std::size_t>(n, 1), kFewestSamples, kMostSamples);
-  const bool explains = n <= kMostExplained;
-  std::vector<StaticResult> results(n);
   std::atomic<std::size_t> done{0};
   Progress progress{"simulating " + scenario.name, static_cast<double>(n), "points"};
   parallel_for(n, threads, [&](std::size_t i) {
-    const ScenarioPoint& point = scenario.points[i];
     try {
-      results[i] = run_static(
-          point.spec, {.max_samples = samples, .time_terms = explains, .intervals = explains});
+      run(i);
     } catch (const InputError& error) {
-      throw InputError{
-          fmt::format("{}: point \"{}\": {}", scenario.name, point.label, error.what())};
+      throw InputError{fmt::format("{}: point \"{}\": {}", scenario.name, scenario.points[i].label,
+                                   error.what())};
     }
-    results[i].notes.insert(results[i].notes.begin(), point.notes.begin(), point.notes.end());
     const auto finished = static_cast<double>(++done);
     if (!quiet) progress.update(finished / static_cast<double>(n));
   });
   progress.finish();
+}
+
+template <class Result>
+void put_notes(const ScenarioPoint& point, Result& result) {
+  result.notes.insert(result.notes.begin(), point.notes.begin(), point.notes.end());
+}
+
+std::size_t samples_of(std::size_t points, std::size_t most) {
+  return std::clamp(kAllSamples / std::max<std::size_t>(points, 1), kFewestSamples, most);
+}
+
+std::vector<StaticResult> run_static_points(const Scenario& scenario, int threads, bool quiet) {
+  const std::size_t n = scenario.points.size();
+  const std::size_t samples = samples_of(n, kMostSamples);
+  const bool explains = n <= kMostExplained;
+  std::vector<StaticResult> results(n);
+  for_each_point(scenario, threads, quiet, [&](std::size_t i) {
+    results[i] =
+        run_static(scenario.points[i].spec,
+                   {.max_samples = samples, .time_terms = explains, .intervals = explains});
+    put_notes(scenario.points[i], results[i]);
+  });
+  return results;
+}
+
+std::vector<ServeResult> run_serve_points(const Scenario& scenario, int threads, bool quiet) {
+  const std::size_t n = scenario.points.size();
+  const ServeOptions options{.max_samples = samples_of(n, kMostServeSamples),
+                             .keep_gaps = n <= kMostWithGaps};
+  std::vector<ServeResult> results(n);
+  for_each_point(scenario, threads, quiet, [&](std::size_t i) {
+    results[i] = run_serve(*scenario.points[i].serve, options);
+    put_notes(scenario.points[i], results[i]);
+  });
   return results;
 }
 
@@ -89,8 +123,24 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
     if (!quiet) options.progress = [&](double done) { progress.update(done); };
     measure_laws(scenario, options);
   }
-  report.results = run_points(scenario, threads, quiet);
-  if (scenario.points.size() > kMostExplained) {
+  const bool serves = scenario.kind == "serve";
+  const auto begun = std::chrono::steady_clock::now();
+  if (serves) {
+    report.serves = run_serve_points(scenario, threads, quiet);
+    for (std::size_t i = 0; i < scenario.points.size() && i < kMostWithGaps; ++i) {
+      report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
+    }
+    if (scenario.points.size() > kMostWithGaps) {
+      report.notes.push_back(
+          fmt::format("no figure shows gaps between tokens or what the cache "
+                      "takes under load: {} points, more than {}",
+                      scenario.points.size(), kMostWithGaps));
+    }
+  } else {
+    report.results = run_static_points(scenario, threads, quiet);
+  }
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
+  if (!serves && scenario.points.size() > kMostExplained) {
     report.notes.push_back(
         fmt::format("times are not explained term by term and no figure has an interval: {} "
                     "points, more than {}",
@@ -114,7 +164,11 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
     written = write_run_results(report, *folder,
                                 {.figures = !none && !arguments.has("no-figures"), .gnuplot = {}});
   }
-  if (arguments.has("json")) return {run_document(report), ""};
+  if (arguments.has("json")) {
+    // The clock is for the reader at hand: files hold none.
+    if (serves) report.wall_s = wall.count();
+    return {run_document(report), ""};
+  }
   return {nullptr, run_summary(report, written ? &*written : nullptr, terminal_width())};
 }
 
@@ -163,7 +217,8 @@ int run_run(const Arguments& arguments) {
 
 Command run_command() {
   return {.name = "run",
-          .summary = "simulate scenarios: memory, time and OOM points, with tables and figures",
+          .summary =
+              "simulate scenarios: static batches and services; memory, time, tables and figures",
           .usage = "kvsim run SCENARIO.json… [options]",
           .examples =
               "kvsim run scenarios/zeromerge-a800.json\n"

@@ -270,6 +270,67 @@ Explanation pool(const Field& point) {
   return out;
 }
 
+/// Tokens of the pool, from the blocks that the start leaves.
+Explanation capacity(const Field& point) {
+  Explanation out = pool(point);
+  out.key = "kv_capacity_tokens";
+  out.unit = "tokens";
+  const Field start = point.at("startup");
+  out.value = number(start.at("tokens"));
+  if (const auto tokens = maybe(point, "kv_capacity_tokens")) out.value = tokens;
+  out.formula = fmt::format("{:.0f} blocks that kv_cache_bytes makes, in tokens of the full cache",
+                            number(start.at("blocks")));
+  return out;
+}
+
+/// An iteration of a service with the numbers that its iterations had on average.
+Explanation mean_iteration(const Field& point) {
+  const auto mean = point.find("mean_iteration");
+  if (!mean) {
+    fail_without(point, "iteration_s", "no iteration ran, or none is of continuous batches");
+  }
+  Explanation out = step(point, *mean, "iteration_s");
+  out.notes = {
+      fmt::format("an iteration of {} decoding sequences of {} tokens and {} prompt tokens: "
+                  "means of {} iterations, which took {:.4g} ms on average",
+                  number(mean->at("decodes")), number(mean->at("tokens")),
+                  number(mean->at("prefill_tokens")), number(mean->at("iterations")),
+                  number(mean->at("mean_s")) * kMilli),
+      "the time of the mean iteration is not the mean of times; ends of prompts, where a "
+      "method compresses, are left out"};
+  return out;
+}
+
+/// The same of both kinds; a service's peak is known by owner alone.
+Explanation any_peak(const Field& point) {
+  if (point.has("peak_terms")) return peak(point);
+  Explanation out = figure(point, "peak_hbm_bytes", "B");
+  const Field owners = point.at("peak_owners");
+  for (const auto& [owner, bytes] : owners.members()) {
+    out.terms.push_back({.what = owner, .value = number(bytes), .source = "peak_owners"});
+  }
+  settle(out, owners, "peak_hbm_bytes", "B", *out.value);
+  return out;
+}
+
+/// Figures of one kind of run are no figures of the other.
+void check_kind(const Field& result, std::string_view key) {
+  constexpr std::array<std::string_view, 4> kServe{"peak_hbm_bytes", "kv_cache_bytes",
+                                                   "kv_capacity_tokens", "iteration_s"};
+  constexpr std::array<std::string_view, 2> kServeOnly{"kv_capacity_tokens", "iteration_s"};
+  const auto among = [&](const auto& keys) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
+  const bool serves = result.has("kind") && result.at("kind").raw() == "serve";
+  if (serves && !among(kServe)) {
+    throw InputError{fmt::format("{}: a service explains {}, not {}", result.file(),
+                                 fmt::join(kServe, ", "), key)};
+  }
+  if (!serves && among(kServeOnly)) {
+    throw InputError{fmt::format("{}: {} is of \"kind\": \"serve\" alone", result.file(), key)};
+  }
+}
+
 Explanation running_out(const Field& point) {
   Explanation out{.key = "oom",
                   .point = point.at("label").string(),
@@ -318,12 +379,14 @@ struct Entry {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
-      {"peak_hbm_bytes", peak},
+      {"peak_hbm_bytes", any_peak},
       {"prefill_peak_bytes", [](const Field& p) { return phase_peak(p, "prefill_peak_bytes"); }},
       {"decode_peak_bytes", [](const Field& p) { return phase_peak(p, "decode_peak_bytes"); }},
       {"reserved_hbm_bytes", reserved},
       {"kv_bytes", cache},
       {"kv_cache_bytes", pool},
+      {"kv_capacity_tokens", capacity},
+      {"iteration_s", mean_iteration},
       {"prefill_s", prefill},
       {"step_s", [](const Field& p) { return decode_step(p, "step_s", false); }},
       {"first_step_s", [](const Field& p) { return decode_step(p, "first_step_s", true); }},
@@ -374,6 +437,7 @@ Explanation explain_result(const Field& result, std::string_view key, std::strin
   const auto found = std::find_if(entries().begin(), entries().end(),
                                   [&](const Entry& entry) { return entry.key == key; });
   if (found == entries().end()) throw InputError{unknown_name("figure", key, explained_keys())};
+  check_kind(result, key);
   return found->explain(find_point(result, which));
 }
 

@@ -38,6 +38,12 @@ struct ChartLevel {
   double y = 0;
 };
 
+/// A vertical line over the whole height: a bound that is to be kept. It stands in the legend.
+struct ChartPlumb {
+  std::string label{};
+  double x = 0;
+};
+
 /// A place on a line that a text calls out.
 struct ChartCallout {
   std::string text;
@@ -55,11 +61,42 @@ struct LineChart {
   bool log_y_where_wide = false;       // logarithmic if all values are positive and span 30 times
   bool log_x_where_wide = false;       // to base 2, if x goes by doublings over 8 times
   bool integer_x = true;               // whole-number ticks ("53,912")
+  bool log_seconds_x = false;          // x > 0 are seconds on a logarithmic axis: "10 ms", "1 s"
   std::vector<ChartLine> lines{};
   std::vector<ChartLevel> levels{};
+  std::vector<ChartPlumb> plumbs{};
   std::vector<ChartCallout> callouts{};
 };
 [[nodiscard]] Figure draw(const LineChart& chart);
+
+/// How a part of a bar or a band is filled.
+struct Fill {
+  std::string_view colour;
+  int pattern = 0;    // 0: solid; else gnuplot's hatching of that number on white
+  bool dark = false;  // white text on it
+  friend constexpr bool operator==(const Fill&, const Fill&) = default;
+};
+struct PartStyle {
+  std::string_view words;  // of the legend
+  Fill fill;
+};
+
+/// What part of a whole is whose, over time: bands on each other, the first at the bottom.
+struct AreaBand {
+  PartStyle style{};
+  std::string column{};          // of the CSV, with unit
+  std::vector<double> values{};  // one each x
+};
+struct AreaChart {
+  std::string name{}, title{};
+  std::string x_label{}, y_label{};
+  std::string x_column{};
+  double y_unit = 1;
+  std::vector<double> x{};  // ascending
+  std::vector<AreaBand> bands{};
+  std::vector<ChartLevel> levels{};
+};
+[[nodiscard]] Figure draw(const AreaChart& chart);
 
 /// Marks of one kind, such as a method at several budgets; joined by a thin line in x's order.
 struct MarkGroup {
@@ -95,18 +132,6 @@ struct ParityChart {
   std::vector<MarkGroup> groups{};  // x, y > 0; `reference` and joining lines do not matter
 };
 [[nodiscard]] Figure draw(const ParityChart& chart);
-
-/// How a part of a bar is filled.
-struct Fill {
-  std::string_view colour;
-  int pattern = 0;    // 0: solid; else gnuplot's hatching of that number on white
-  bool dark = false;  // white text on it
-  friend constexpr bool operator==(const Fill&, const Fill&) = default;
-};
-struct PartStyle {
-  std::string_view words;  // of the legend
-  Fill fill;
-};
 
 /// One horizontal bar of parts from 0, and a tick at a limit.
 struct ChartBar {

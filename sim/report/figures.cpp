@@ -14,6 +14,7 @@
 #include "sim/report/error_figures.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/point_names.hpp"
+#include "sim/report/serve_figures.hpp"
 #include "sim/report/text.hpp"
 
 namespace kvsim {
@@ -445,10 +446,10 @@ FigureSet replay_figures(const ReplayResult& replay) {
   return set;
 }
 
-FigureSet run_figures(const RunReport& report) {
-  FigureSet set;
+namespace {
+
+void add_static_figures(const RunReport& report, FigureSet& set) {
   const Scenario& scenario = *report.scenario;
-  if (scenario.figures && scenario.figures->empty()) return set;
   const auto add_lines = [&](const std::string& kind,
                              LineChart (*make)(const RunReport&, const PointGroup&),
                              const std::vector<PointGroup>& groups) {
@@ -498,6 +499,19 @@ FigureSet run_figures(const RunReport& report) {
   add_lines("throughput_vs_length", throughput_sweep_chart, whole);
   add_bar_figures(report, set);
   add_lines("cache_per_layer", layers_chart, groups);
+}
+
+}  // namespace
+
+FigureSet run_figures(const RunReport& report) {
+  FigureSet set;
+  const Scenario& scenario = *report.scenario;
+  if (scenario.figures && scenario.figures->empty()) return set;
+  if (scenario.kind == "serve") {
+    set = serve_figures(report);
+  } else {
+    add_static_figures(report, set);
+  }
   if (report.replay) {
     FigureSet of_replay = replay_figures(*report.replay);
     for (Figure& figure : of_replay.figures) set.figures.push_back(std::move(figure));

@@ -24,6 +24,9 @@ constexpr double kRoomAbove = 1.15;  // of the highest level that a line may ris
 /// A level this many times what the lines reach would leave them no room.
 constexpr double kFarLevel = 4;
 
+/// The least that an axis of times spans, last over first.
+constexpr double kLeastSpan = 3;
+
 /// Kinds of a CSV line.
 enum class Kind : int { kLine = 0, kLoneMark = 1, kEnd = 2, kSpreadLow = 3, kSpreadHigh = 4 };
 
@@ -96,6 +99,10 @@ Box extent(const LineChart& chart) {
     if (y > 0) smallest_positive = std::min(smallest_positive, y);
     all_positive = all_positive && y > 0;
   };
+  for (const ChartPlumb& plumb : chart.plumbs) {
+    box.x_low = std::min(box.x_low, plumb.x);
+    box.x_high = std::max(box.x_high, plumb.x);
+  }
   for (const ChartLine& line : chart.lines) {
     for (const ChartPoint p : line.points) see(p);
     if (line.lone_mark) see(*line.lone_mark);
@@ -125,7 +132,13 @@ Box extent(const LineChart& chart) {
     box.y_high = box.y_high > box.y_low ? box.y_high * 1.04 : box.y_low + 1;
   }
   constexpr double kPad = 0.025;
-  box.log_x = chart.log_x_where_wide && goes_by_doublings(lengths);
+  box.log_x = chart.log_seconds_x || (chart.log_x_where_wide && goes_by_doublings(lengths));
+  if (chart.log_seconds_x && !(box.x_high > kLeastSpan * box.x_low)) {
+    // Times that are all alike stand in the middle of a short axis.
+    const double middle = std::sqrt(box.x_low * box.x_high);
+    box.x_low = middle / std::sqrt(kLeastSpan);
+    box.x_high = middle * std::sqrt(kLeastSpan);
+  }
   if (box.log_x) {
     const double pad = std::pow(box.x_high / box.x_low, kPad);
     box.x_low /= pad;
@@ -204,6 +217,34 @@ std::vector<Banner> lay_out(const LineChart& chart, const Box& box) {
     }
   }
   return banners;
+}
+
+/// "20 ms" of 0.02.
+std::string time_word(double seconds) {
+  if (seconds < 0.9995e-3) return fmt::format("{:.3g} us", seconds * 1e6);
+  if (seconds < 0.9995) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return with_commas(std::llround(seconds)) + " s";
+}
+
+/// Powers of ten, and twice and five times them where there is room.
+std::string second_ticks(const Box& box) {
+  constexpr double kRoom = 62;  // pixels that a tick's words take
+  const double decade = kPlotWidth / std::log10(box.x_high / box.x_low);
+  std::vector<double> factors{1};
+  if (decade * std::log10(2.0) > kRoom) {
+    factors = {1, 2, 5};
+  } else if (decade * std::log10(3.0) > kRoom) {
+    factors = {1, 3};
+  }
+  std::string out;
+  for (int power = -9; power < 9; ++power) {
+    for (const double factor : factors) {
+      const double x = factor * std::pow(10.0, power);
+      if (x < box.x_low || x > box.x_high) continue;
+      out += fmt::format("{}'{}' {}", out.empty() ? "" : ", ", time_word(x), number(x));
+    }
+  }
+  return fmt::format("set logscale x 10\nset xtics ({})\n", out);
 }
 
 std::string x_ticks(const Box& box, bool integer) {
@@ -474,7 +515,8 @@ Figure draw(const LineChart& chart) {
       "noenhanced\nset xrange [{}:{}]\nset yrange "
       "[{}:{}]\n{}",
       gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label), number(box.x_low),
-      number(box.x_high), number(box.y_low), number(box.y_high), x_ticks(box, chart.integer_x));
+      number(box.x_high), number(box.y_low), number(box.y_high),
+      chart.log_seconds_x ? second_ticks(box) : x_ticks(box, chart.integer_x));
   if (box.log_y) {
     settings += "set logscale y 10\nset format y '%.0e'\n";
   }
@@ -485,6 +527,12 @@ Figure draw(const LineChart& chart) {
         "set arrow from graph 0, first {0} to graph 1, first {0} nohead lw 2 dt (10,4) lc rgb "
         "'#000000' front\n",
         number(y));
+  }
+  for (const ChartPlumb& plumb : chart.plumbs) {
+    settings += fmt::format(
+        "set arrow from first {0}, graph 0 to first {0}, graph 1 nohead lw 2 dt (10,4) lc rgb "
+        "'#000000' front\n",
+        number(plumb.x));
   }
   for (const Banner& banner : banners) {
     const double y = top + (banner.row + 0.45) * kLineHeight * per_pixel;
@@ -571,6 +619,9 @@ Figure draw(const LineChart& chart) {
   };
   if (any(lone_marks)) {
     title("points pt 6 ps sign lw 2.2 lc rgb '#555555'", chart.lone_mark_label);
+  }
+  for (const ChartPlumb& plumb : chart.plumbs) {
+    title("lines lw 2 dt (10,4) lc rgb '#000000'", clean_text(plumb.label));
   }
   if (any(ends)) title("points pt 2 ps sign lw 3 lc rgb '#555555'", chart.end_label);
   const Layout layout{kLeft, height, entries};

@@ -5,6 +5,7 @@
 
 #include "models/units/check.hpp"
 #include "sim/report/replay_aggregate.hpp"
+#include "sim/report/serve_json.hpp"
 #include "sim/report/startup_report.hpp"
 
 namespace kvsim {
@@ -93,6 +94,17 @@ ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
     }
     out.push_back(std::move(one));
   }
+  return out;
+}
+
+ordered_json mean_iteration_json(const MeanIteration& it) {
+  ordered_json out = {{"iterations", it.iterations},
+                      {"mean_s", it.mean.count()},
+                      {"decodes", it.decodes},
+                      {"prefill_tokens", it.prefill_tokens},
+                      {"prompt", it.prompt}};
+  const ordered_json explained = explained_json({it.step});
+  for (const auto& item : explained[0].items()) out[item.key()] = item.value();
   return out;
 }
 
@@ -203,6 +215,7 @@ ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) 
 /// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
 /// whether there is one (0 or 1).
 std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
+  if ((metric == "oom_tokens" || metric == "oom") && !point.contains("oom")) return std::nullopt;
   if (metric == "oom_tokens") {
     if (point.at("oom").is_null()) return std::nullopt;
     return point.at("oom").at("tokens").get<double>();
@@ -224,9 +237,10 @@ ordered_json each_once(const std::vector<std::string>& texts) {
 }
 
 /// Where the rates behind every time come from; one text where all points share it.
-ordered_json calibration_json(const std::vector<StaticResult>& results) {
+template <class Result>
+ordered_json calibration_json(const std::vector<Result>& results) {
   std::vector<std::string> names, sources;
-  for (const StaticResult& result : results) {
+  for (const Result& result : results) {
     names.push_back(result.calibration_id);
     sources.push_back(result.calibration);
   }
@@ -423,17 +437,29 @@ std::string_view kvsim_version() { return KVSIM_VERSION; }
 ordered_json run_document(const RunReport& report) {
   KVSIM_CHECK(report.scenario != nullptr, "a report without its scenario");
   const Scenario& scenario = *report.scenario;
-  KVSIM_CHECK(report.results.size() == scenario.points.size(), "{} results of {} points",
-              report.results.size(), scenario.points.size());
+  const bool serves = scenario.kind == "serve";
+  const std::size_t results = serves ? report.serves.size() : report.results.size();
+  KVSIM_CHECK(results == scenario.points.size(), "{} results of {} points", results,
+              scenario.points.size());
   ordered_json out = {{"schema", "kvsim.run/1"}, {"kind", scenario.kind}};
   out["kvsim"] = {{"version", kvsim_version()}};
   out["scenario"] = {
       {"name", scenario.name}, {"title", scenario.title}, {"description", scenario.description},
       {"hash", scenario.hash}, {"seed", scenario.seed},   {"echo", scenario.echo}};
-  out["calibration"] = calibration_json(report.results);
+  out["calibration"] = serves ? calibration_json(report.serves) : calibration_json(report.results);
+  if (serves) out["definitions"] = definitions_json();
   out["points"] = ordered_json::array();
   for (std::size_t i = 0; i < scenario.points.size(); ++i) {
-    out["points"].push_back(point_json(scenario.points[i], report.results[i]));
+    const ScenarioPoint& point = scenario.points[i];
+    if (!serves) {
+      out["points"].push_back(point_json(point, report.results[i]));
+      continue;
+    }
+    ordered_json one = serve_point_json(point, report.serves[i]);
+    if (i < report.iterations.size() && report.iterations[i]) {
+      one["mean_iteration"] = mean_iteration_json(*report.iterations[i]);
+    }
+    out["points"].push_back(std::move(one));
   }
   out["published"] = ordered_json::array();
   for (const PublishedFigure& figure : scenario.published) {

@@ -6,6 +6,8 @@
 #include "sim/report/csv.hpp"
 #include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/serve_csv.hpp"
+#include "sim/report/serve_events.hpp"
 
 namespace kvsim {
 namespace {
@@ -44,11 +46,18 @@ ResultsFolder write_run_results(const RunReport& report, const std::filesystem::
   auto document = run_document(report);
   for (const std::string& note : out.notes) document["notes"].push_back(note);
   building.write("result.json", to_file_text(document));
-  building.write("points.csv", points_csv(report));
-  building.write("timeline.csv", timeline_csv(report));
-  building.write("owners.csv", owners_csv(report));
-  building.write("time_terms.csv", time_terms_csv(report));
-  building.write("layers.csv", layers_csv(report));
+  if (report.scenario->kind == "serve") {
+    building.write("points.csv", serve_points_csv(report));
+    building.write("requests.csv", requests_csv(report));
+    building.write("timeline.csv", serve_timeline_csv(report));
+    building.write("timeline.json", serve_events_json(report));
+  } else {
+    building.write("points.csv", points_csv(report));
+    building.write("timeline.csv", timeline_csv(report));
+    building.write("owners.csv", owners_csv(report));
+    building.write("time_terms.csv", time_terms_csv(report));
+    building.write("layers.csv", layers_csv(report));
+  }
   if (report.replay) write_replay_tables(building, *report.replay);
   building.commit();
   return out;

@@ -7,6 +7,8 @@
 
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/serve/mean_iteration.hpp"
+#include "sim/serve/serve_result.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
@@ -27,11 +29,13 @@ struct ReplayJob {
 /// All that a report of one run is made of: what was asked and what came out.
 struct RunReport {
   const Scenario* scenario = nullptr;  // not owned
-  std::vector<StaticResult> results;   // one a point, in the scenario's order
-  std::optional<ReplayResult> replay;  // where the scenario asks for one
-  std::vector<SkippedMethod> skipped;  // of the replay
-  std::vector<std::string> notes;      // of the run as a whole; a point's own stand in its result
-  std::optional<double> wall_s;        // goes into the `run` block, which comparisons ignore
+  std::vector<StaticResult> results;   // one a point, in the scenario's order; of kind "static"
+  std::vector<ServeResult> serves;     // likewise, of kind "serve"
+  std::vector<std::optional<MeanIteration>> iterations;  // one a point, or none
+  std::optional<ReplayResult> replay;                    // where the scenario asks for one
+  std::vector<SkippedMethod> skipped;                    // of the replay
+  std::vector<std::string> notes;  // of the run as a whole; a point's own stand in its result
+  std::optional<double> wall_s;    // goes into the `run` block, which comparisons ignore
 };
 
 }  // namespace kvsim

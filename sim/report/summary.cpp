@@ -10,6 +10,7 @@
 #include "sim/report/point_names.hpp"
 #include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/serve_summary.hpp"
 #include "sim/report/startup_report.hpp"
 #include "sim/report/table.hpp"
 
@@ -23,28 +24,6 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 std::string gib(Bytes bytes) {
   return fmt::format("{:.1f}", static_cast<double>(bytes.count()) / kGiB);
 }
-/// Three figures or more, never an exponent a reader has to undo: "12,345", "37.2", "0.042".
-std::string amount(double value) {
-  const double size = std::abs(value);
-  if (!std::isfinite(value)) return "-";
-  if (size >= 1000) return with_commas(std::llround(value));
-  if (size >= 100) return fmt::format("{:.0f}", value);
-  if (size >= 10) return fmt::format("{:.1f}", value);
-  if (size >= 0.0995 || size == 0) return fmt::format("{:.2f}", value);
-  return fmt::format("{:.2g}", value);
-}
-std::string amount(const std::optional<double>& value) { return value ? amount(*value) : "-"; }
-
-std::string paragraph(std::string_view text, std::size_t width, std::size_t indent = 0) {
-  std::string out;
-  // The lines after the first stand under the first word.
-  for (const std::string& line : wrapped(clean_text(text), width - std::min(width / 2, indent))) {
-    if (!out.empty()) out.append(indent, ' ');
-    out += line + "\n";
-  }
-  return out;
-}
-
 /// A figure beside a published one, in the unit the publication uses.
 std::string in_unit_of(const PublishedFigure& figure, double value) {
   const std::string& metric = figure.metric;
@@ -410,9 +389,11 @@ std::string startups_block(const RunReport& report, const std::vector<std::strin
                            std::size_t width) {
   constexpr std::size_t kMostBlocks = 3;
   std::vector<std::pair<std::string, std::vector<std::string>>> blocks;
-  for (std::size_t i = 0; i < report.results.size(); ++i) {
-    if (!report.results[i].startup) continue;
-    std::string text = startup_text(*report.results[i].startup, width);
+  const bool serves = report.scenario->kind == "serve";
+  for (std::size_t i = 0; i < report.scenario->points.size(); ++i) {
+    const auto& startup = serves ? report.serves[i].startup : report.results[i].startup;
+    if (!startup) continue;
+    std::string text = startup_text(*startup, width);
     const auto found = std::find_if(blocks.begin(), blocks.end(),
                                     [&](const auto& block) { return block.first == text; });
     if (found == blocks.end()) {
@@ -445,15 +426,20 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
   if (!all.empty()) {
     const std::string common = common_description(scenario);
     if (common != clean_text(scenario.title)) out += paragraph(common, width);
-    out += "\n" + points_table(report, width) + "\n" + verdict(report, labels, width);
-    out += bounds_block(report, width);
-    out += intervals_block(report, width);
-    out += allocator_block(report, labels, width);
+    const bool serves = scenario.kind == "serve";
+    if (serves) {
+      out += serve_block(report, labels, width);
+    } else {
+      out += "\n" + points_table(report, width) + "\n" + verdict(report, labels, width);
+      out += bounds_block(report, width);
+      out += intervals_block(report, width);
+      out += allocator_block(report, labels, width);
+    }
     out += startups_block(report, labels, width);
     // The same note of many points is said once.
     std::vector<std::pair<std::string, std::vector<std::string>>> notes;
-    for (std::size_t i = 0; i < report.results.size(); ++i) {
-      for (const std::string& note : report.results[i].notes) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      for (const std::string& note : serves ? report.serves[i].notes : report.results[i].notes) {
         const auto found = std::find_if(notes.begin(), notes.end(),
                                         [&](const auto& entry) { return entry.first == note; });
         if (found == notes.end())
@@ -463,7 +449,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
       }
     }
     for (const auto& [note, points] : notes) {
-      const std::string who = points.size() == report.results.size() ? ""
+      const std::string who = points.size() == all.size() ? ""
                               : points.size() > 3 ? fmt::format("{} points: ", points.size())
                                                   : fmt::format("{}: ", fmt::join(points, ", "));
       out += paragraph(fmt::format("note: {}{}", who, note), width, 6);

@@ -135,6 +135,27 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
   return lines;
 }
 
+std::string amount(double value) {
+  const double size = std::abs(value);
+  if (!std::isfinite(value)) return "-";
+  if (size >= 1000) return with_commas(std::llround(value));
+  if (size >= 100) return fmt::format("{:.0f}", value);
+  if (size >= 10) return fmt::format("{:.1f}", value);
+  if (size >= 0.0995 || size == 0) return fmt::format("{:.2f}", value);
+  return fmt::format("{:.2g}", value);
+}
+std::string amount(const std::optional<double>& value) { return value ? amount(*value) : "-"; }
+
+std::string paragraph(std::string_view text, std::size_t width, std::size_t indent) {
+  std::string out;
+  // The lines after the first stand under the first word.
+  for (const std::string& line : wrapped(clean_text(text), width - std::min(width / 2, indent))) {
+    if (!out.empty()) out.append(indent, ' ');
+    out += line + "\n";
+  }
+  return out;
+}
+
 std::string slug(std::string_view text) {
   constexpr std::size_t kLongest = 40;
   std::string out;

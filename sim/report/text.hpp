@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,15 @@ namespace kvsim {
 
 /// Lines of at most `width` columns, broken at blanks where there are any.
 [[nodiscard]] std::vector<std::string> wrapped(std::string_view text, std::size_t width);
+
+/// As lines that end in "\n", cleaned; those after the first stand `indent` columns in.
+[[nodiscard]] std::string paragraph(std::string_view text, std::size_t width,
+                                    std::size_t indent = 0);
+
+/// Three figures or more, never an exponent a reader has to undo: "12,345", "37.2", "0.042"; "-"
+/// where there is no number.
+[[nodiscard]] std::string amount(double value);
+[[nodiscard]] std::string amount(const std::optional<double>& value);
 
 /// A part of a file name: lower-case letters, digits, "-" and ".", everything else "-"; never
 /// empty, at most 40 characters, never starting with "." or "-".

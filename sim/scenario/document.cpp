@@ -50,12 +50,33 @@ void rebase_method(json& value, const fs::path& folder) {
   }
 }
 
+void rebase_requests(json& value, const fs::path& folder) {
+  if (value.is_array()) {
+    for (json& item : value) rebase_requests(item, folder);
+    return;
+  }
+  if (!value.is_object()) return;
+  // Lengths may be drawn from another trace.
+  for (const char* key : {"prompt_tokens", "output_tokens"}) {
+    if (value.contains(key)) rebase_requests(value[key], folder);
+  }
+  if (value.contains("file")) {
+    json& file = value["file"];
+    if (file.is_array()) {
+      for (json& item : file) rebase_path(item, folder);
+    } else {
+      rebase_path(file, folder);
+    }
+  }
+}
+
 /// Paths of a scenario, or of one of its groups of points.
 void rebase_keys(json& keys, const fs::path& folder) {
   if (!keys.is_object()) return;
   if (keys.contains("model")) rebase_model(keys["model"], folder);
   if (keys.contains("method")) rebase_method(keys["method"], folder);
   if (keys.contains("calibration")) rebase_calibration(keys["calibration"], folder);
+  if (keys.contains("requests")) rebase_requests(keys["requests"], folder);
 }
 
 /// Paths among the values that a sweep gives to the keys above.

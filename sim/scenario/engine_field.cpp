@@ -8,7 +8,7 @@ StackOptions read_engine(const Field& field) {
   field.allow_only(scenario_key_names("engine"));
   StackOptions options;
   const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
-    if (const auto given = field.find(key)) value = given->integer(1, kMostTokens);
+    if (const auto given = field.find(key)) value = given->integer(1, kMostPointTokens);
   };
   const auto size = [&](std::string_view key, std::optional<Bytes>& value) {
     const auto given = field.find(key);

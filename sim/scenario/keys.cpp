@@ -31,6 +31,18 @@ constexpr std::array kPointKeys{
     ScenarioKey{"memory", "object", "", "",
                 "corrections to the GPU's memory, and how it is allocated"},
     ScenarioKey{"engine", "object", "", "the stack's own", "what the run sets of its stack"},
+    ScenarioKey{"requests", "object; or list", "", "required of a service",
+                "the workload: a file of requests or a generator"},
+    ScenarioKey{"scheduler", "name, or object; or list", "", "the stack's own",
+                "how the engine forms its batches"},
+    ScenarioKey{"slo", "object", "", "none", "bounds that a request has to keep to count as good"},
+    ScenarioKey{"cluster", "object; or list", "", "one replica", "several engines behind one door"},
+    ScenarioKey{"pipeline_parallel", "integer; or list", "1 to 1024", "1",
+                "stages that the layers are cut into, each of gpu_count GPUs"},
+    ScenarioKey{"speculation", "object; or list", "", "none",
+                "a draft model that proposes tokens, verified together"},
+    ScenarioKey{"host_memory", "size", "", "none",
+                "host memory for swapped and offloaded caches, of one replica"},
 };
 
 constexpr std::array kScenarioKeys{
@@ -39,8 +51,8 @@ constexpr std::array kScenarioKeys{
     ScenarioKey{"description", "text", "", "", "the question that the scenario answers"},
     ScenarioKey{"extends", "path; or list", "", "",
                 "scenario files whose keys hold where this one is silent; later ones win"},
-    ScenarioKey{"kind", "\"static\"", "", "static",
-                "what is simulated: equal sequences in lock step"},
+    ScenarioKey{"kind", "\"static\" or \"serve\"", "", "static",
+                "what is simulated: equal sequences in lock step, or a service under a workload"},
     ScenarioKey{"seed", "integer", "0 to 9007199254740991", "0", "seed of every random choice"},
     kPointKeys[0],
     kPointKeys[1],
@@ -55,6 +67,13 @@ constexpr std::array kScenarioKeys{
     kPointKeys[10],
     kPointKeys[11],
     kPointKeys[12],
+    kPointKeys[13],
+    kPointKeys[14],
+    kPointKeys[15],
+    kPointKeys[16],
+    kPointKeys[17],
+    kPointKeys[18],
+    kPointKeys[19],
     ScenarioKey{"points", "list of objects", "", "one, of the keys above",
                 "groups of points: each takes the keys above and overrides some"},
     ScenarioKey{"replay", "object", "", "none", "an attention trace to run through methods"},
@@ -111,6 +130,51 @@ constexpr std::array kEngineKeys{
                 "measured peak of the start-up's profiling run"},
     ScenarioKey{"graphs", "size", "", "the stack's", "measured bytes of CUDA graphs on a GPU"},
 };
+constexpr std::array kSchedulerKeys{
+    ScenarioKey{"name", "name", "static, vllm-v1, vllm-v0, sglang, trtllm", "the stack's own",
+                "whose rules form the batches"},
+    ScenarioKey{"order", "name", "fcfs, priority, shortest-declared", "fcfs",
+                "which waiting request comes first"},
+    ScenarioKey{"max_num_batched_tokens", "integer", "1 to 16777216", "the stack's",
+                "tokens of one iteration; the same as engine's prefill_chunk"},
+    ScenarioKey{"max_num_seqs", "integer", "1 to 16777216", "the stack's",
+                "sequences running at once; the same as engine's"},
+    ScenarioKey{"long_prefill_token_threshold", "integer", "1 to 16777216", "the scheduler's",
+                "most tokens of one prompt in an iteration"},
+    ScenarioKey{"chunked_prefill", "boolean", "", "the scheduler's",
+                "whether a prompt may be prefilled over several iterations"},
+    ScenarioKey{"prefix_caching", "boolean", "", "the scheduler's",
+                "whether blocks of equal prefixes are shared and kept"},
+    ScenarioKey{"batch", "integer", "1 to 1048576", "the scheduler's",
+                "static: sequences of a batch"},
+    ScenarioKey{"watermark", "number", "0 to 0.99", "the scheduler's",
+                "share of blocks kept free when requests are admitted"},
+    ScenarioKey{"swap", "boolean", "", "false",
+                "vllm-v0: preempted caches go to host memory instead of being computed again"},
+};
+constexpr std::array kSloKeys{
+    ScenarioKey{"ttft", "time", "above 0", "none", "to the first token"},
+    ScenarioKey{"tpot", "time", "above 0", "none", "mean time of a token after the first"},
+    ScenarioKey{"e2e", "time", "above 0", "none", "to the last token"},
+};
+constexpr std::array kClusterKeys{
+    ScenarioKey{"replicas", "integer", "1 to 4096", "1",
+                "engines that serve; with prefill_replicas, those that decode"},
+    ScenarioKey{"router", "name", "round-robin, least-loaded, prefix-aware", "round-robin",
+                "which replica a request goes to"},
+    ScenarioKey{"prefill_replicas", "integer", "0 to 4096", "0",
+                "above 0: engines that only prefill; the cache then moves to one that decodes"},
+    ScenarioKey{"link", "bandwidth", "above 0", "the GPU's NVLink or PCIe",
+                "from one replica to another, one direction"},
+    ScenarioKey{"compress_before_transfer", "boolean", "", "true",
+                "whether the method's survivors move, or the whole prompt's cache"},
+};
+constexpr std::array kSpeculationKeys{
+    ScenarioKey{"draft", "name", "", "required", "the draft model, a name of `kvsim list models`"},
+    ScenarioKey{"tokens", "integer", "1 to 64", "4", "proposed a step"},
+    ScenarioKey{"acceptance", "number", "0 to 1", "0.7",
+                "of each proposed token, given that those before it were accepted"},
+};
 constexpr std::array kReplayKeys{
     ScenarioKey{"trace", "path", "", "required",
                 "an attention trace (safetensors), relative to the scenario file"},
@@ -163,11 +227,13 @@ constexpr std::array kWhereKeys{
 };
 
 constexpr std::array kObjects{
-    ScenarioObject{"scenario", kScenarioKeys}, ScenarioObject{"point", kPointKeys},
-    ScenarioObject{"model", kModelKeys},       ScenarioObject{"method", kMethodKeys},
-    ScenarioObject{"memory", kMemoryKeys},     ScenarioObject{"engine", kEngineKeys},
-    ScenarioObject{"replay", kReplayKeys},     ScenarioObject{"published", kPublishedKeys},
-    ScenarioObject{"sweep", kSweepKeys},       ScenarioObject{"axis", kAxisKeys},
+    ScenarioObject{"scenario", kScenarioKeys},   ScenarioObject{"point", kPointKeys},
+    ScenarioObject{"model", kModelKeys},         ScenarioObject{"method", kMethodKeys},
+    ScenarioObject{"memory", kMemoryKeys},       ScenarioObject{"engine", kEngineKeys},
+    ScenarioObject{"scheduler", kSchedulerKeys}, ScenarioObject{"slo", kSloKeys},
+    ScenarioObject{"cluster", kClusterKeys},     ScenarioObject{"speculation", kSpeculationKeys},
+    ScenarioObject{"sweep", kSweepKeys},         ScenarioObject{"axis", kAxisKeys},
+    ScenarioObject{"replay", kReplayKeys},       ScenarioObject{"published", kPublishedKeys},
     ScenarioObject{"where", kWhereKeys},
 };
 
@@ -184,12 +250,41 @@ constexpr std::array kMetrics{
     PublishedMetric{"prefill_s", "s"},
     PublishedMetric{"oom_tokens", "tokens"},
     PublishedMetric{"oom", ""},
+    PublishedMetric{"output_tok_s", "tok/s"},
+    PublishedMetric{"total_tok_s", "tok/s"},
+    PublishedMetric{"request_s", "req/s"},
+    PublishedMetric{"goodput", "req/s"},
+    PublishedMetric{"kv_capacity_tokens", "tokens"},
 };
 
-constexpr std::array<std::string_view, 11> kFigures{
-    "memory_vs_length",       "throughput_vs_length", "peak_vs_final_length", "cache_size",
-    "hbm_breakdown",          "cache_per_layer",      "error_vs_step",        "bytes_vs_step",
-    "replay_cache_per_layer", "error_vs_bytes",       "error_vs_read",
+constexpr std::array<std::string_view, 3> kStaticOnly{"batch", "prompt_tokens", "output_tokens"};
+constexpr std::array<std::string_view, 7> kServeOnly{
+    "requests", "scheduler", "slo", "cluster", "pipeline_parallel", "speculation", "host_memory"};
+
+constexpr std::array<std::string_view, 23> kFigures{
+    "memory_vs_length",
+    "throughput_vs_length",
+    "peak_vs_final_length",
+    "cache_size",
+    "hbm_breakdown",
+    "cache_per_layer",
+    "error_vs_step",
+    "bytes_vs_step",
+    "replay_cache_per_layer",
+    "error_vs_bytes",
+    "error_vs_read",
+    "ttft_cdf",
+    "tpot_cdf",
+    "itl_cdf",
+    "e2e_cdf",
+    "hbm_timeline",
+    "running_timeline",
+    "waiting_timeline",
+    "throughput_ttft",
+    "throughput_tpot",
+    "throughput_e2e",
+    "memory_vs_load",
+    "goodput",
 };
 
 }  // namespace
@@ -205,6 +300,11 @@ std::vector<std::string> scenario_key_names(std::string_view object) {
   }
   KVSIM_CHECK(false, "no object of scenarios is called {}", object);
   return {};
+}
+
+std::span<const std::string_view> keys_of_kind(bool serves) {
+  if (serves) return kServeOnly;
+  return kStaticOnly;
 }
 
 std::span<const std::string_view> figure_names() { return kFigures; }

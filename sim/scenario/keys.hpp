@@ -31,6 +31,9 @@ struct ScenarioObject {
 /// Names of the keys of the object called `object`. Errors: ContractError for an unknown one.
 [[nodiscard]] std::vector<std::string> scenario_key_names(std::string_view object);
 
+/// Keys of points that only scenarios of kind "serve" have, or only those of kind "static".
+[[nodiscard]] std::span<const std::string_view> keys_of_kind(bool serves);
+
 /// What `published` figures may be of. A metric is a key of a result's point.
 struct PublishedMetric {
   std::string_view name;
@@ -50,7 +53,7 @@ inline constexpr std::string_view kBuiltinCalibration = "builtin";
 [[nodiscard]] std::span<const std::string_view> figure_names();
 
 /// Bounds of the sizes a scenario may ask for.
-inline constexpr std::int64_t kMostTokens = 1 << 24;
+inline constexpr std::int64_t kMostPointTokens = 1 << 24;
 inline constexpr std::int64_t kMostBatch = 1 << 20;
 inline constexpr std::int64_t kMostGpus = 1 << 16;
 inline constexpr std::size_t kMostPoints = 100'000;

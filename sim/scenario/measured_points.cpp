@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,7 +31,11 @@ struct Wanted {
 
 void give(ScenarioPoint& point, const MeasuredLaw& law, const TraceInfo& trace) {
   point.spec.method = with_measured_law(point.spec.method, law, point.spec.llm->n_layers());
-  point.kv_bytes_wanted = kv_bytes_wanted(point.spec);
+  if (point.serve) {
+    point.serve->measured = std::make_shared<const MeasuredLaw>(law);
+  } else {
+    point.kv_bytes_wanted = kv_bytes_wanted(point.spec);
+  }
   double kept = 0;
   double grown = 0;
   for (std::size_t layer = 0; layer < law.kept.size(); ++layer) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -21,12 +22,18 @@ struct OwnParts {
 /// as far as that can be said of them alone. `folder` is where paths start. Errors: InputError.
 void check_point_keys(const Field& keys, const std::filesystem::path& folder);
 
+/// What points are read for.
+struct PointsInput {
+  std::filesystem::path folder{};  // where paths start
+  bool serves = false;             // kind "serve"; else "static"
+  std::uint64_t seed = 0;          // of generated workloads
+};
+
 /// All points of `scenario`: for each of its `points` (or once) the product of the keys given as
-/// lists, in the order model, gpu, gpu_count, stack, calibration, dtype, kv_dtype, batch,
-/// prompt_tokens, output_tokens, method, the last changing fastest. Empty where only a replay is
-/// asked for. Labels are set. Errors: InputError.
-[[nodiscard]] std::vector<ScenarioPoint> read_points(const Field& scenario,
-                                                     const std::filesystem::path& folder,
+/// lists, the last changing fastest. Of static points in the order model, gpu, gpu_count, stack,
+/// calibration, dtype, kv_dtype, batch, prompt_tokens, output_tokens, method; add_serve_points has
+/// that of the others. Empty where only a replay is asked for. Labels are set. Errors: InputError.
+[[nodiscard]] std::vector<ScenarioPoint> read_points(const Field& scenario, const PointsInput& in,
                                                      OwnParts& own);
 
 /// Whether `spec`'s method says of every layer how many entries it holds and attends to, up to the

@@ -30,7 +30,7 @@ Value read_value(const Field& field, const PublishedMetric& metric) {
   }
   if (unit == "s") return {field.duration().count(), field.string()};
   if (unit == "tokens") {
-    const std::int64_t tokens = field.integer(1, kMostTokens * 2);
+    const std::int64_t tokens = field.integer(1, kMostPointTokens * 2);
     return {static_cast<double>(tokens), fmt::format("{} tokens", tokens)};
   }
   if (unit.empty()) {
@@ -65,7 +65,8 @@ std::string catalogue_name(std::string_view key, const std::string& name) {
 
 bool holds(std::string_view key, const Field& wanted, const nlohmann::ordered_json& value) {
   if (key == "batch" || key == "prompt_tokens" || key == "output_tokens") {
-    return wanted.integer(key == "output_tokens" ? 0 : 1, kMostTokens) == value.get<std::int64_t>();
+    return wanted.integer(key == "output_tokens" ? 0 : 1, kMostPointTokens) ==
+           value.get<std::int64_t>();
   }
   if (key == "budget") {
     const double number = budget_number(read_budget(wanted));
@@ -86,7 +87,8 @@ bool picks(const Field& entry, const ScenarioPoint& point) {
   bool all = true;
   for (const auto& [key, wanted] : where->members()) {
     if (wanted.is_null()) continue;
-    all = holds(key, wanted, point.keys.at(key)) && all;
+    // A service has no batch and no length of its own.
+    all = all && point.keys.contains(key) && holds(key, wanted, point.keys.at(key));
   }
   return all;
 }

@@ -67,7 +67,8 @@ void check_form(const Field& file, const fs::path& folder) {
     schema->expected("\"kvsim.scenario/1\"");
   }
   for (const char* key : {"title", "description"}) (void)text_or(file, key, "");
-  if (const auto kind = file.find("kind")) (void)kind->choice(std::vector<std::string>{"static"});
+  if (const auto kind = file.find("kind"))
+    (void)kind->choice(std::vector<std::string>{"static", "serve"});
   if (const auto seed = file.find("seed")) (void)seed->integer(0, kLargestSeed);
   check_point_keys(file, folder);
   if (const auto points = file.find("points")) {
@@ -89,6 +90,27 @@ void check_form(const Field& file, const fs::path& folder) {
     for (const Field& entry : published->items()) check_published(entry);
   }
   if (const auto figures = file.find("figures")) (void)read_figures(*figures);
+}
+
+/// Keys of the other kind are slips, wherever they come from.
+void check_kind(const Field& root, bool serves) {
+  const auto check = [&](const Field& keys) {
+    for (const std::string_view key : keys_of_kind(!serves)) {
+      const auto field = keys.find(key);
+      if (!field) continue;
+      field->fail(fmt::format("is of \"kind\": \"{}\" alone, and this scenario is \"{}\"",
+                              serves ? "static" : "serve", serves ? "serve" : "static"));
+    }
+    const auto memory = serves ? keys.find("memory") : std::nullopt;
+    if (!memory) return;
+    if (const auto how = memory->find("allocator"); how && how->string() == "simulate") {
+      how->fail("\"simulate\" is of \"kind\": \"static\" alone");
+    }
+  };
+  check(root);
+  if (const auto points = root.find("points")) {
+    for (const Field& point : points->items()) check(point);
+  }
 }
 
 ReplaySection read_replay(const Field& replay, const fs::path& folder,
@@ -176,7 +198,10 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
     scenario.seed = static_cast<std::uint64_t>(seed->integer(0, kLargestSeed));
   }
   OwnParts own;
-  scenario.points = read_points(root, folder, own);
+  const bool serves = scenario.kind == "serve";
+  check_kind(root, serves);
+  scenario.points =
+      read_points(root, {.folder = folder, .serves = serves, .seed = scenario.seed}, own);
   scenario.own_models = std::move(own.models);
   scenario.own_gpus = std::move(own.gpus);
   scenario.own_calibrations = std::move(own.calibrations);

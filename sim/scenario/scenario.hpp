@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/replay/replay.hpp"
+#include "sim/serve/serve_spec.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
@@ -19,6 +20,7 @@ inline constexpr std::string_view kClosedForm = "closed form";
 
 /// One run of a scenario: a choice of every key that the file gives as a list.
 struct ScenarioPoint {
+  /// Of a serve point: the engine, and the longest prompt and output of its workload.
   StaticSpec spec;
   MethodSpec method;  // as the file names it; spec.method is the same, settled
   /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method" (its
@@ -34,6 +36,7 @@ struct ScenarioPoint {
   /// The trace that the law is to be measured on, where it has to be (measure_laws does).
   std::filesystem::path measured_on{};
   std::vector<std::string> notes{};  // what a reader should know of the law
+  std::optional<ServeSpec> serve{};  // of kind "serve"; then what is run
 };
 
 /// Replay of an attention trace that a scenario asks for beside its points.
@@ -57,7 +60,7 @@ struct PublishedFigure {
 struct Scenario {
   std::string name;  // file name without extension
   std::string title, description;
-  std::string kind;  // "static"
+  std::string kind;  // "static" or "serve"
   std::vector<ScenarioPoint> points;
   std::optional<ReplaySection> replay;
   std::vector<PublishedFigure> published;

@@ -82,6 +82,18 @@ TEST_CASE("the shipped scenarios give what they gave") {
   }
 }
 
+TEST_CASE("the shipped services give what they gave") {
+  for (const std::string name : {"serve-azure-code", "serve-mooncake"}) {
+    const ordered_json result = run({"run", "scenarios/" + name + ".json", "--json"});
+    CHECK(result.at("kind") == "serve");
+    CHECK(result.at("run").at("wall_s").get<double>() > 0);
+    compare(name, pick(result.at("points"),
+                       {"label", "requests", "completed", "rejected", "preemptions", "oom_events",
+                        "ttft_s", "tpot_s", "e2e_s", "output_tok_s", "request_s", "goodput",
+                        "kv_capacity_tokens", "peak_hbm_bytes", "bound"}));
+  }
+}
+
 TEST_CASE("the shipped trace gives what it gave") {
   // Named, so that a method more in the catalogue moves nothing here.
   const ordered_json result = run(

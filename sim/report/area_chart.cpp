@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/check.hpp"
+#include "sim/report/chart.hpp"
+#include "sim/report/chart_parts.hpp"
+#include "sim/report/csv.hpp"
+#include "sim/report/gnuplot.hpp"
+#include "sim/report/text.hpp"
+
+namespace kvsim {
+namespace {
+
+using namespace chart;  // NOLINT: the parts are ours alone
+
+constexpr double kLeft = 84;  // pixels
+constexpr double kHeight = 340;
+
+std::string data_csv(const AreaChart& chart) {
+  std::string out = chart.x_column;
+  for (const AreaBand& band : chart.bands) out += "," + csv_field(band.column);
+  out += "\n";
+  for (std::size_t i = 0; i < chart.x.size(); ++i) {
+    out += csv_number(chart.x[i]);
+    for (const AreaBand& band : chart.bands) out += "," + csv_number(band.values[i]);
+    out += "\n";
+  }
+  return out;
+}
+
+/// The sum of the first `n` bands as gnuplot reckons it from the CSV.
+std::string sum_of(std::size_t n, double unit) {
+  if (n == 0) return "(0)";
+  std::vector<std::string> columns;
+  for (std::size_t i = 0; i < n; ++i) columns.push_back(fmt::format("${}", i + 2));
+  return fmt::format("(({})/{})", fmt::join(columns, "+"), number(unit));
+}
+
+}  // namespace
+
+Figure draw(const AreaChart& chart) {
+  double high = 0;
+  for (std::size_t i = 0; i < chart.x.size(); ++i) {
+    double sum = 0;
+    for (const AreaBand& band : chart.bands) {
+      KVSIM_CHECK(band.values.size() == chart.x.size(), "a band of {} values over {} places",
+                  band.values.size(), chart.x.size());
+      sum += band.values[i];
+    }
+    high = std::max(high, sum / chart.y_unit);
+  }
+  for (const ChartLevel& level : chart.levels) high = std::max(high, level.y / chart.y_unit);
+  const double low_x = chart.x.empty() ? 0 : chart.x.front();
+  double high_x = chart.x.empty() ? 1 : chart.x.back();
+  if (!(high_x > low_x)) high_x = low_x + 1;
+  std::string settings = fmt::format(
+      "set style textbox opaque noborder margins 0.3,0.3\nset xlabel {} noenhanced\nset ylabel {} "
+      "noenhanced\nset xrange [{}:{}]\nset yrange [0:{}]\nset grid front\n",
+      gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label), number(low_x), number(high_x),
+      number(high > 0 ? 1.04 * high : 1));
+  std::vector<std::string> clauses;
+  std::vector<std::string> entries;
+  const std::string file = gnuplot_quote(chart.name + ".csv");
+  // The legend's first entry is the uppermost band, as the eye meets them.
+  for (std::size_t k = chart.bands.size(); k-- > 0;) {
+    const AreaBand& band = chart.bands[k];
+    const bool any =
+        std::any_of(band.values.begin(), band.values.end(), [](double value) { return value > 0; });
+    if (!any) continue;
+    const Fill& fill = band.style.fill;
+    clauses.push_back(fmt::format(
+        "{} skip 1 using 1:{}:{} with filledcurves fs {} noborder lc rgb '{}' title {} noenhanced",
+        file, sum_of(k, chart.y_unit), sum_of(k + 1, chart.y_unit),
+        fill.pattern > 0 ? fmt::format("pattern {}", fill.pattern) : "solid 1.0", fill.colour,
+        gnuplot_quote(band.style.words)));
+    entries.emplace_back(band.style.words);
+  }
+  for (std::size_t k = 0; k < chart.bands.size(); ++k) {
+    clauses.push_back(
+        fmt::format("{} skip 1 using 1:{} with lines lw 0.8 dt solid lc rgb '#222222' notitle",
+                    file, sum_of(k + 1, chart.y_unit)));
+  }
+  for (const ChartLevel& level : chart.levels) {
+    settings += fmt::format(
+        "set arrow from graph 0, first {0} to graph 1, first {0} nohead lw 2 dt (10,4) lc rgb "
+        "'#000000' front\n",
+        number(level.y / chart.y_unit));
+    entries.push_back(clean_text(level.label));
+    clauses.push_back(
+        fmt::format("NaN with lines lw 2 dt (10,4) lc rgb '#000000' title {} noenhanced",
+                    gnuplot_quote(clean_text(level.label))));
+  }
+  const Layout layout{kLeft, kHeight, entries};
+  return {chart.name, clean_text(chart.title), data_csv(chart),
+          script(chart.name, chart.title, layout, settings,
+                 fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "sim/scenario/scenario.hpp"
+#include "sim/serve/serve_result.hpp"
+
+namespace kvsim {
+
+/// A point of kind "serve", as docs/results.md lists its keys.
+[[nodiscard]] nlohmann::ordered_json serve_point_json(const ScenarioPoint& point,
+                                                      const ServeResult& result);
+/// What the times of a service's requests are, in words, by key.
+[[nodiscard]] nlohmann::ordered_json definitions_json();
+
+}  // namespace kvsim

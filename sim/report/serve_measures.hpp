@@ -1,0 +1,89 @@
+#pragma once
+
+// What tables, documents and figures of a service say beyond its result.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/serve/serve_result.hpp"
+#include "sim/serve/serve_spec.hpp"
+
+namespace kvsim {
+
+/// How the times of a request are defined, for documents and tables.
+struct Definition {
+  std::string_view key;
+  std::string_view text;
+};
+[[nodiscard]] std::array<Definition, 5> latency_definitions();
+
+[[nodiscard]] constexpr double seconds_of(SimTime t) {
+  return static_cast<double>(t.count()) * 1e-12;
+}
+
+/// Seconds of one request; nullopt where it did not come so far, or has no second token (TPOT).
+struct RequestTimes {
+  std::optional<double> queue, ttft, tpot, e2e;
+};
+[[nodiscard]] RequestTimes times_of(const RequestOutcome& outcome);
+
+/// Whether a request completed within all bounds.
+[[nodiscard]] bool keeps(const SloSpec& slo, const RequestOutcome& outcome);
+
+/// GPUs of a whole service.
+[[nodiscard]] std::int64_t gpus_of(const ServeSpec& spec);
+
+/// The HBM of one GPU at a moment, by owner: they sum to the larger of what the stack may use and
+/// what is held.
+enum class HbmPart : std::uint8_t {
+  kContext,      // CUDA context, libraries, communication, graphs
+  kWeights,      // of the draft as well
+  kActivations,  // and whatever else is held beside the cache
+  kLogical,      // entries that sequences hold, by the method's size law
+  kSlack,     // the rest of the blocks they take: ends of blocks, entries that cannot be reclaimed
+  kCached,    // blocks kept for their prefix alone
+  kPoolFree,  // blocks of a pool set aside, taken by nobody
+  kFree
+};
+inline constexpr std::size_t kHbmParts = 8;
+/// "context", "kv_logical", …: columns and counters.
+[[nodiscard]] std::string_view name_of(HbmPart part);
+/// "CUDA context", "KV entries", …: legends.
+[[nodiscard]] std::string_view words_of(HbmPart part);
+[[nodiscard]] std::array<Bytes, kHbmParts> hbm_parts(const ServeResult& result,
+                                                     const ServeSample& sample);
+
+/// Values with how often each occurs, ascending.
+struct Weighted {
+  double value = 0;
+  std::int64_t count = 0;
+};
+/// Gaps between a request's tokens, seconds. Iterations that many requests decode in are counted,
+/// not listed: memory is that of iterations and spans.
+[[nodiscard]] std::vector<Weighted> token_gaps(const ServeResult& result);
+[[nodiscard]] std::vector<Weighted> ascending(std::vector<double> values);
+
+/// What keeps a service from doing more, and how that is seen.
+struct ServeBound {
+  std::string kind;  // "start", "rejection", "arrival_rate", "kv_capacity", "max_num_seqs",
+                     // "compute", "memory_bandwidth", "host"
+  std::string text;  // a clause for people
+};
+[[nodiscard]] ServeBound bound_of(const ServeSpec& spec, const ServeResult& result);
+
+/// Tokens that the requests in service have come to (prompt and output, whether or not the method
+/// still holds them), and what their cache takes of one GPU, at the samples of a replica's
+/// timeline. A request counts from its first batch to its end, but not between a preemption and its
+/// next token.
+struct LoadSample {
+  double tokens = 0;
+  Bytes held;
+};
+[[nodiscard]] std::vector<LoadSample> load_samples(const ServeResult& result);
+
+}  // namespace kvsim

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "sim/report/run_report.hpp"
+
+namespace kvsim {
+
+/// What a run of kind "serve" says on the terminal between its head and its notes: the workload,
+/// what requests see, what the service does, and what keeps each point from doing more.
+[[nodiscard]] std::string serve_block(const RunReport& report,
+                                      const std::vector<std::string>& labels, std::size_t width);
+
+}  // namespace kvsim

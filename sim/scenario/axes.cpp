@@ -1,0 +1,410 @@
+#include "sim/scenario/axes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "models/cost/calibration.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/replay/replay.hpp"
+#include "sim/scenario/engine_field.hpp"
+#include "sim/scenario/keys.hpp"
+#include "sim/scenario/method_field.hpp"
+#include "traces/trace.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+/// Largest byte count that sums and products of a run stay exact with.
+constexpr double kMostBytes = 0x1p58;
+
+Llm read_own_model(const Field& field, const fs::path& folder) {
+  field.allow_only(scenario_key_names("model"));
+  const Field config = field.at("config");
+  const fs::path path = (folder / config.string()).lexically_normal();
+  if (std::error_code status; !fs::is_regular_file(path, status)) {
+    config.fail(fmt::format("no such file: {}", path.string()));
+  }
+  std::string name;
+  if (const auto given = field.find("name")) name = given->string();
+  if (name.empty()) name = fs::absolute(path).parent_path().filename().string();
+  return read_hf_config(Field::read_file(path), name);
+}
+
+void refuse_unless_model(const Field& field) {
+  if (!field.is_string() && !field.is_object()) {
+    field.expected("a model's name, or {\"config\": \"path/config.json\"}");
+  }
+}
+
+Choices<const Llm*> read_models(const Field& field, const fs::path& folder, OwnParts& own) {
+  Choices<const Llm*> out;
+  for (const Field& item : field.one_or_more()) {
+    refuse_unless_model(item);
+    if (item.is_object()) {
+      own.models.push_back(std::make_shared<const Llm>(read_own_model(item, folder)));
+      out.push_back({own.models.back().get(), item});
+    } else {
+      out.push_back({placed(item, [&] { return &find_llm(item.string()); }), item});
+    }
+  }
+  return out;
+}
+
+Choices<const Gpu*> read_gpus(const Field& field) {
+  Choices<const Gpu*> out;
+  for (const Field& item : field.one_or_more()) {
+    out.push_back({placed(item, [&] { return &find_gpu(item.string()); }), item});
+  }
+  return out;
+}
+
+Choices<const Stack*> read_stacks(const Field& field) {
+  Choices<const Stack*> out;
+  for (const Field& item : field.one_or_more()) {
+    out.push_back({placed(item, [&] { return &find_stack(item.string()); }), item});
+  }
+  return out;
+}
+
+Choices<AskedCalibration> read_calibrations_of(const Field& field, const fs::path& folder,
+                                               OwnParts& own) {
+  Choices<AskedCalibration> out;
+  for (const Field& item : field.one_or_more()) {
+    out.push_back({read_calibration_field(item, folder, own.calibrations), item});
+  }
+  return out;
+}
+
+Choices<Dtype> read_dtypes(const Field& field) {
+  Choices<Dtype> out;
+  for (const Field& item : field.one_or_more()) out.push_back({item.dtype(), item});
+  return out;
+}
+
+Choices<AskedWeights> read_weights(const Field& field) {
+  Choices<AskedWeights> out;
+  for (const Field& item : field.one_or_more()) {
+    if (!item.is_string()) (void)item.dtype();  // complains
+    const std::string word = item.string();
+    const auto dtype = parse_dtype(word);
+    const WeightFormat* format = nullptr;
+    std::vector<std::string> known;
+    for (const auto& entry : kDtypes) known.emplace_back(entry.name);
+    for (const WeightFormat& candidate : builtin_weight_formats()) {
+      known.emplace_back(candidate.name);
+      if (candidate.name == word) format = &candidate;
+    }
+    if (!dtype && format == nullptr) item.fail(unknown_name("format of weights", word, known));
+    out.push_back({{.dtype = dtype, .format = format}, item});
+  }
+  return out;
+}
+
+Choices<AskedMethod> read_method_choices(const Field& field, const fs::path& folder) {
+  Choices<AskedMethod> out;
+  for (const Field& item : field.one_or_more()) {
+    std::string named;
+    fs::path trace;
+    if (const auto on = item.is_object() ? item.find("measured_on") : std::nullopt) {
+      named = on->string();
+      trace = (folder / named).lexically_normal();
+      if (std::error_code status; !fs::is_regular_file(trace, status)) {
+        on->fail(fmt::format("no such file: {}", trace.string()));
+      }
+    }
+    for (MethodSpec& spec : read_methods(item)) {
+      placed(item, [&] { return takes_budget(spec.name); });  // an unknown name is refused here
+      out.push_back({{std::move(spec), named, trace}, item});
+    }
+  }
+  return out;
+}
+
+std::optional<Bytes> read_size(const Field& memory, std::string_view key) {
+  memory.allow_only(scenario_key_names("memory"));
+  const auto field = memory.find(key);
+  if (!field) return std::nullopt;
+  const Bytes bytes = field->bytes();
+  if (bytes.count() < 1) field->expected("a size above 0");
+  return bytes;
+}
+
+const Gpu* corrected(const Gpu* gpu, const Field& memory, OwnParts& own) {
+  const auto nominal = read_size(memory, "hbm");
+  const auto usable = read_size(memory, "usable_hbm");
+  if (!nominal && !usable) return gpu;
+  auto copy = std::make_shared<Gpu>(*gpu);
+  if (nominal) copy->hbm = copy->hbm_usable = *nominal;
+  if (usable) {
+    if (*usable > copy->hbm) {
+      memory.at("usable_hbm").expected(fmt::format("at most the {} of {}", copy->hbm, gpu->name));
+    }
+    copy->hbm_usable = *usable;
+  }
+  own.gpus.push_back(copy);
+  return own.gpus.back().get();
+}
+
+MethodSite site_of(const Llm& llm, Dtype kv_dtype) {
+  const AttentionSpec& attention = llm.layers.front().attention;
+  MethodSite site{.recorded = kv_dtype,
+                  .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
+                  .windows = {},
+                  .n_layers = llm.n_layers(),
+                  .d_model = llm.d_model};
+  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  return site;
+}
+
+ordered_json params_json(const Params& params) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [name, value] : params) {
+    std::visit([&out, &key = name](const auto& v) { out[key] = v; }, value);
+  }
+  return out;
+}
+
+/// The name of the trace that `asked` is to be measured on. Errors: InputError if it cannot be
+/// read, lacks what the method needs, or is so short that the method has a closed form there.
+std::string measurable_on(const AskedMethod& asked, const Field& place) {
+  return placed(place.at("measured_on"), [&] {
+    const TraceInfo info = Trace::open(asked.trace).info();
+    const auto method = settle_for_trace(asked.spec, info);
+    const LayerShape shape{
+        .n_heads = info.n_heads, .n_kv_heads = info.n_kv_heads, .head_dim = info.head_dim};
+    bool closed = true;
+    for (std::int32_t layer = 0; layer < info.n_layers; ++layer) {
+      closed =
+          closed && method->layer_bytes(layer, shape, info.dtype, info.prompt_tokens, info.tokens);
+    }
+    if (closed) {
+      throw InputError{fmt::format(
+          "nothing to measure: on trace \"{}\" of {} + {} tokens method \"{}\" has a closed form",
+          info.name, info.prompt_tokens, info.tokens - info.prompt_tokens, asked.spec.name)};
+    }
+    return info.name;
+  });
+}
+
+}  // namespace
+
+std::optional<Field> Group::find(std::string_view key) const {
+  // A null of the group takes the scenario's key away.
+  if (own_ && own_->raw().contains(key)) return own_->find(key);
+  return scenario_.find(key);
+}
+
+Field Group::required(std::string_view key) const {
+  if (const auto field = find(key)) return *field;
+  place().fail(fmt::format("\"{}\" is missing", key));
+}
+
+Choices<std::int64_t> read_counts(const Field& field, std::int64_t least, std::int64_t most) {
+  Choices<std::int64_t> out;
+  for (const Field& item : field.one_or_more()) out.push_back({item.integer(least, most), item});
+  return out;
+}
+
+std::optional<AllocatorConfig> read_allocator(const Field& memory) {
+  memory.allow_only(scenario_key_names("memory"));
+  const auto how = memory.find("allocator");
+  const bool simulates =
+      how && how->choice(std::array<std::string, 2>{"analytic", "simulate"}) == "simulate";
+  const auto conf = memory.find("alloc_conf");
+  if (conf && !simulates) conf->fail("is of \"allocator\": \"simulate\" alone");
+  if (!simulates) return std::nullopt;
+  return conf ? parse_alloc_conf(conf->string(), conf->place()) : AllocatorConfig{};
+}
+
+std::vector<std::size_t> EngineAxes::sizes() const {
+  return {models.size(),
+          gpus.size(),
+          gpu_counts.size(),
+          stacks.size(),
+          calibrations.size(),
+          dtypes ? dtypes->size() : 1,
+          kv_dtypes ? kv_dtypes->size() : 1};
+}
+
+EngineAxes read_engine_axes(const Group& group, const fs::path& folder, OwnParts& own) {
+  EngineAxes axes;
+  axes.models = read_models(group.required("model"), folder, own);
+  axes.gpus = read_gpus(group.required("gpu"));
+  if (const auto counts = group.find("gpu_count")) {
+    axes.gpu_counts = read_counts(*counts, 1, kMostGpus);
+  } else {
+    axes.gpu_counts = {{1, group.place()}};
+  }
+  if (const auto engine = group.find("engine")) {
+    axes.options = read_engine(*engine);
+    axes.engine = engine->raw();
+  }
+  if (const auto memory = group.find("memory")) {
+    for (auto& gpu : axes.gpus) gpu.value = corrected(gpu.value, *memory, own);
+    axes.memory = memory->raw();
+  }
+  if (const auto stacks = group.find("stack")) {
+    axes.stacks = read_stacks(*stacks);
+  } else {
+    axes.stacks = {{&find_stack("ideal"), group.place()}};
+  }
+  if (const auto calibrations = group.find("calibration")) {
+    axes.calibrations = read_calibrations_of(*calibrations, folder, own);
+  } else {
+    axes.calibrations = {{AskedCalibration{.calibration = &builtin_calibration()}, group.place()}};
+  }
+  if (const auto dtypes = group.find("dtype")) axes.dtypes = read_weights(*dtypes);
+  if (const auto dtypes = group.find("kv_dtype")) axes.kv_dtypes = read_dtypes(*dtypes);
+  if (const auto methods = group.find("method")) {
+    axes.methods = read_method_choices(*methods, folder);
+  } else {
+    axes.methods = {{AskedMethod{{"full", {}, {}}, {}, {}}, group.place()}};
+  }
+  return axes;
+}
+
+void check_engine_keys(const Field& keys, const fs::path& folder) {
+  OwnParts own;
+  if (const auto field = keys.find("model")) (void)read_models(*field, folder, own);
+  if (const auto field = keys.find("gpu")) (void)read_gpus(*field);
+  if (const auto field = keys.find("gpu_count")) (void)read_counts(*field, 1, kMostGpus);
+  if (const auto field = keys.find("stack")) (void)read_stacks(*field);
+  if (const auto field = keys.find("calibration")) {
+    (void)read_calibrations_of(*field, folder, own);
+  }
+  if (const auto field = keys.find("dtype")) (void)read_weights(*field);
+  if (const auto field = keys.find("kv_dtype")) (void)read_dtypes(*field);
+  if (const auto field = keys.find("method")) (void)read_method_choices(*field, folder);
+  if (const auto field = keys.find("engine")) (void)read_engine(*field);
+  if (const auto field = keys.find("memory")) {
+    (void)read_size(*field, "hbm");
+    (void)read_size(*field, "usable_hbm");
+    (void)read_allocator(*field);
+  }
+}
+
+void Odometer::advance() {
+  for (std::size_t axis = at_.size(); axis-- > 0;) {
+    if (++at_[axis] < sizes_[axis]) break;
+    at_[axis] = 0;
+  }
+}
+
+double Odometer::product() const {
+  double product = 1;
+  for (const std::size_t size : sizes_) product *= static_cast<double>(size);
+  return product;
+}
+
+void check_number_of_points(std::size_t before, const Odometer& product, const Field& place) {
+  const double total = static_cast<double>(before) + product.product();
+  if (total > static_cast<double>(kMostPoints)) {
+    place.fail(fmt::format("the lists make {} points, more than {}", total, kMostPoints));
+  }
+}
+
+StaticSpec engine_spec(const EngineAxes& axes, const Odometer& at) {
+  StaticSpec spec;
+  spec.llm = axes.models[at[0]].value;
+  spec.gpu = axes.gpus[at[1]].value;
+  spec.tensor_parallel = static_cast<std::int32_t>(axes.gpu_counts[at[2]].value);
+  spec.stack = axes.stacks[at[3]].value;
+  spec.calibration = axes.calibrations[at[4]].value.calibration;
+  spec.weight_dtype = spec.llm->published_dtype;
+  if (axes.dtypes) {
+    const AskedWeights& asked = (*axes.dtypes)[at[5]].value;
+    spec.weight_format = asked.format;
+    // What a quantisation leaves alone is in the format the model computes in.
+    spec.weight_dtype = asked.dtype
+                            ? *asked.dtype
+                            : default_kv_dtype(*spec.llm, bits_of(spec.llm->published_dtype) < 16
+                                                              ? spec.llm->published_dtype
+                                                              : spec.llm->compute_dtype);
+  }
+  spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[6]].value
+                                 : default_kv_dtype(*spec.llm, spec.weight_dtype);
+  spec.options = axes.options;
+  if (spec.tensor_parallel > 1) {
+    placed(axes.gpu_counts[at[2]].field,
+           [&] { return tensor_shard(*spec.llm, spec.tensor_parallel); });
+  }
+  return spec;
+}
+
+std::shared_ptr<const Method> SettledMethods::settle(std::size_t method, std::size_t model,
+                                                     std::int64_t prompt, Dtype kv_dtype) {
+  auto& slot = settled_[{method, model, prompt, kv_dtype}];
+  if (!slot) {
+    const auto& asked = axes_->methods[method];
+    slot = placed(asked.field, [&] {
+      return make_method(asked.value.spec, prompt, site_of(*axes_->models[model].value, kv_dtype));
+    });
+  }
+  return slot;
+}
+
+void SettledMethods::settle_law(std::size_t method, ScenarioPoint& point) {
+  const AskedMethod& asked = axes_->methods[method].value;
+  const Field& place = axes_->methods[method].field;
+  std::string& trace = traces_[method];
+  if (has_closed_law(point.spec) && (asked.measured_on.empty() || has_closed_bytes(point.spec))) {
+    if (!asked.measured_on.empty()) {
+      point.notes.emplace_back("measured_on is not used: the size law is in closed form");
+    }
+    return;
+  }
+  if (asked.measured_on.empty()) {
+    place.fail(fmt::format(
+        "method \"{}\" has no closed size law: what it keeps depends on the data; \"measured_on\": "
+        "\"TRACE.safetensors\" in its object has a replay of that trace measure it",
+        asked.spec.name));
+  }
+  if (trace.empty()) trace = measurable_on(asked, place);
+  point.measured_on = asked.trace;
+  point.size_law = "measured on " + trace;
+}
+
+void check_sizes(const StaticSpec& spec, const Field& place) {
+  const auto batch = static_cast<double>(spec.batch);
+  const auto prompt = static_cast<double>(spec.prompt_tokens);
+  const double tokens = prompt + static_cast<double>(spec.output_tokens);
+  double cache = 0;
+  double scores = 0;
+  for (const LayerSpec& layer : spec.llm->layers) {
+    cache += batch * tokens * 4 * static_cast<double>(layer.attention.n_heads) *
+             static_cast<double>(layer.attention.head_dim + layer.attention.v_head_dim);
+    scores = std::max(scores,
+                      batch * prompt * prompt * 16 * static_cast<double>(layer.attention.n_heads));
+  }
+  if (std::max(cache, scores) > kMostBytes) {
+    place.fail(fmt::format("batch {} of {} + {} tokens is beyond what can be counted in bytes",
+                           spec.batch, spec.prompt_tokens, spec.output_tokens));
+  }
+}
+
+ordered_json engine_keys(const StaticSpec& spec, const std::string& calibration,
+                         const MethodSpec& method) {
+  ordered_json keys;
+  keys["model"] = spec.llm->name;
+  keys["gpu"] = spec.gpu->name;
+  keys["gpu_count"] = spec.tensor_parallel;
+  keys["stack"] = spec.stack->name;
+  keys["calibration"] = calibration;
+  keys["method"] = method.name;
+  keys["budget"] = method.budget ? ordered_json(budget_number(*method.budget)) : nullptr;
+  if (method.budget && method.budget->fraction == 0) keys["budget"] = method.budget->entries;
+  keys["method_params"] = params_json(method.params);
+  keys["dtype"] =
+      spec.weight_format != nullptr ? spec.weight_format->name : name_of(spec.weight_dtype);
+  keys["kv_dtype"] = name_of(spec.kv_dtype);
+  return keys;
+}
+
+}  // namespace kvsim

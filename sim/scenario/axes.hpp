@@ -1,0 +1,149 @@
+#pragma once
+
+// The keys that points of every kind share, each with its choices, and what a choice of each makes.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "models/json/field.hpp"
+#include "models/units/error.hpp"
+#include "sim/scenario/calibration_field.hpp"
+#include "sim/scenario/points.hpp"
+
+namespace kvsim {
+
+/// `read`, its complaint (which knows no place) put behind the place of `field`.
+template <class Read>
+decltype(auto) placed(const Field& field, Read read) {
+  try {
+    return read();
+  } catch (const InputError& error) {
+    field.fail(error.what());
+  }
+}
+
+/// One value of a key and where it stands.
+template <class T>
+struct Choice {
+  T value;
+  Field field;
+};
+template <class T>
+using Choices = std::vector<Choice<T>>;
+
+/// Keys of one group of points: those of its own first, then the scenario's.
+class Group {
+ public:
+  Group(Field scenario, std::optional<Field> own)
+      : scenario_{std::move(scenario)}, own_{std::move(own)} {}
+
+  [[nodiscard]] std::optional<Field> find(std::string_view key) const;
+  [[nodiscard]] Field required(std::string_view key) const;
+  [[nodiscard]] const Field& place() const { return own_ ? *own_ : scenario_; }
+  [[nodiscard]] const Field& scenario() const { return scenario_; }
+
+ private:
+  Field scenario_;
+  std::optional<Field> own_;
+};
+
+/// A format of the weights: one for all, or a named quantisation.
+struct AskedWeights {
+  std::optional<Dtype> dtype;
+  const WeightFormat* format = nullptr;
+};
+
+/// A method, and the trace that its size law is to be measured on: as the file names it, and where
+/// it lies.
+struct AskedMethod {
+  MethodSpec spec;
+  std::string measured_on;
+  std::filesystem::path trace;
+};
+
+[[nodiscard]] Choices<std::int64_t> read_counts(const Field& field, std::int64_t least,
+                                                std::int64_t most);
+/// Settings of the simulated allocator; nullopt: it is not simulated.
+[[nodiscard]] std::optional<AllocatorConfig> read_allocator(const Field& memory);
+
+/// What an engine is, whatever it is asked to do.
+struct EngineAxes {
+  Choices<const Llm*> models;
+  Choices<const Gpu*> gpus;
+  Choices<const Stack*> stacks;
+  Choices<AskedCalibration> calibrations;
+  Choices<std::int64_t> gpu_counts;
+  std::optional<Choices<AskedWeights>> dtypes;  // absent: as the model is published
+  std::optional<Choices<Dtype>> kv_dtypes;      // absent: that of the activations
+  Choices<AskedMethod> methods;
+  nlohmann::ordered_json memory;  // as given; null: not
+  nlohmann::ordered_json engine;  // as given; null: not
+  StackOptions options;
+
+  /// Of model, gpu, gpu_count, stack, calibration, dtype, kv_dtype, in this order.
+  [[nodiscard]] std::vector<std::size_t> sizes() const;
+};
+[[nodiscard]] EngineAxes read_engine_axes(const Group& group, const std::filesystem::path& folder,
+                                          OwnParts& own);
+/// Checks the form of those keys of `keys` that an engine has. Errors: InputError.
+void check_engine_keys(const Field& keys, const std::filesystem::path& folder);
+
+/// Counts through a product of choices, the last changing fastest.
+class Odometer {
+ public:
+  explicit Odometer(std::vector<std::size_t> sizes)
+      : sizes_{std::move(sizes)}, at_(sizes_.size()) {}
+  [[nodiscard]] std::size_t operator[](std::size_t axis) const { return at_[axis]; }
+  [[nodiscard]] const std::vector<std::size_t>& at() const { return at_; }
+  void advance();
+  [[nodiscard]] double product() const;
+
+ private:
+  std::vector<std::size_t> sizes_;
+  std::vector<std::size_t> at_;
+};
+/// Refuses at `place` a product that would bring the points beyond what a scenario may hold.
+void check_number_of_points(std::size_t before, const Odometer& product, const Field& place);
+
+/// What the first seven choices `at` make of a spec; batch, lengths and method are still to be set.
+/// Errors: InputError where the model cannot be shared among so many GPUs.
+[[nodiscard]] StaticSpec engine_spec(const EngineAxes& axes, const Odometer& at);
+
+/// Methods settled once for all points that share prompt, cache format and model, and the names of
+/// traces that were looked into.
+class SettledMethods {
+ public:
+  explicit SettledMethods(const EngineAxes& axes) : axes_{&axes}, traces_(axes.methods.size()) {}
+  /// Of the `method`-th choice, for the model that is choice `model`.
+  [[nodiscard]] std::shared_ptr<const Method> settle(std::size_t method, std::size_t model,
+                                                     std::int64_t prompt, Dtype kv_dtype);
+  /// Says where the point's size law comes from.
+  void settle_law(std::size_t method, ScenarioPoint& point);
+
+ private:
+  const EngineAxes* axes_;
+  std::map<std::tuple<std::size_t, std::size_t, std::int64_t, Dtype>, std::shared_ptr<const Method>>
+      settled_;
+  std::vector<std::string> traces_;
+};
+
+/// Sizes whose byte counts would leave the range in which they are exact are refused.
+void check_sizes(const StaticSpec& spec, const Field& place);
+
+/// The scenario's keys at a point, up to `kv_dtype`.
+[[nodiscard]] nlohmann::ordered_json engine_keys(const StaticSpec& spec,
+                                                 const std::string& calibration,
+                                                 const MethodSpec& method);
+
+}  // namespace kvsim

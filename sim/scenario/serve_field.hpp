@@ -1,0 +1,35 @@
+#pragma once
+
+// The objects of a scenario of kind "serve". Each of their members may be a list, of which every
+// value makes points.
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/json/field.hpp"
+#include "sim/serve/serve_spec.hpp"
+
+namespace kvsim {
+
+/// One choice of an object's members, in the order of the key table: what a member is called and
+/// where its value stands.
+using Members = std::vector<std::pair<std::string, Field>>;
+
+/// Every combination of the members of `field`, an object called `object` in the key table; the
+/// last member changes fastest. `field` may be a list of objects, and for "scheduler" a name stands
+/// for {"name": …}. Errors: InputError.
+[[nodiscard]] std::vector<Members> member_choices(const Field& field, std::string_view object);
+
+/// Errors: InputError, with the place of the member.
+[[nodiscard]] SchedulerSpec read_scheduler(const Members& members);
+[[nodiscard]] ClusterSpec read_cluster(const Members& members);
+[[nodiscard]] SpeculationSpec read_speculation(const Members& members);
+[[nodiscard]] SloSpec read_slo(const Field& field);
+
+/// Words of scenario files.
+[[nodiscard]] std::string_view name_of(QueueOrder order);
+[[nodiscard]] std::string_view name_of(RouterPolicy router);
+
+}  // namespace kvsim

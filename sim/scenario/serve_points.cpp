@@ -1,0 +1,292 @@
+#include "sim/scenario/serve_points.hpp"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/llm/catalogue.hpp"
+#include "sim/scenario/keys.hpp"
+#include "sim/scenario/serve_field.hpp"
+#include "traces/requests/workload.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostStages = 1024;
+
+/// Members of `requests` that may be lists, of which every value makes points, and what points and
+/// labels call them.
+struct RequestList {
+  std::string_view pointer;
+  std::string_view key;
+};
+constexpr std::array kRequestLists{
+    RequestList{"/file", "workload"},
+    RequestList{"/rate_scale", "rate_scale"},
+    RequestList{"/arrivals/rate", "rate"},
+    RequestList{"/arrivals/users", "users"},
+    RequestList{"/arrivals/cv", "cv"},
+    RequestList{"/limit", "limit"},
+    RequestList{"/prompt_scale", "prompt_scale"},
+    RequestList{"/output_scale", "output_scale"},
+};
+
+/// One workload that is asked for.
+struct AskedRequests {
+  Field field;        // with one value of every list
+  ordered_json keys;  // those values, and scalars of the same names
+};
+
+/// `value` as the field it would be at `place` of the same file.
+Field field_at(const Field& place, const json& value) {
+  json document;
+  const json::json_pointer pointer{place.pointer()};
+  document[pointer] = value;
+  Field at = Field::wrap(std::move(document), place.file());
+  std::string token;
+  const std::string path = place.pointer() + "/";
+  for (std::size_t i = 1; i < path.size(); ++i) {
+    if (path[i] != '/') {
+      token += path[i];
+      continue;
+    }
+    at = at.is_array() ? at.items().at(std::stoul(token)) : at.at(token);
+    token.clear();
+  }
+  return at;
+}
+
+std::vector<AskedRequests> request_choices(const Field& field) {
+  std::vector<AskedRequests> all;
+  for (const Field& item : field.one_or_more()) {
+    if (!item.is_object()) item.expected("an object: a file of requests, or a generator");
+    std::vector<std::pair<json, ordered_json>> of_item{{item.raw(), ordered_json::object()}};
+    for (const RequestList& list : kRequestLists) {
+      const json::json_pointer pointer{std::string{list.pointer}};
+      if (!item.raw().contains(pointer) || item.raw().at(pointer).is_null()) continue;
+      const json& given = item.raw().at(pointer);
+      const std::vector<json> values =
+          given.is_array() ? given.get<std::vector<json>>() : std::vector<json>{given};
+      if (values.empty()) {
+        field_at(item, item.raw()).fail(fmt::format("{} is an empty list", list.pointer));
+      }
+      std::vector<std::pair<json, ordered_json>> longer;
+      for (const auto& [value, keys] : of_item) {
+        for (const json& one : values) {
+          longer.emplace_back(value, keys);
+          longer.back().first[pointer] = one;
+          if (list.key != "workload") longer.back().second[std::string{list.key}] = one;
+        }
+      }
+      of_item = std::move(longer);
+      if (of_item.size() > kMostPoints) {
+        item.fail(fmt::format("its lists make more than {} points", kMostPoints));
+      }
+    }
+    for (auto& [value, keys] : of_item) {
+      all.push_back({field_at(item, value), std::move(keys)});
+    }
+  }
+  if (all.empty()) field.expected("at least one workload");
+  return all;
+}
+
+struct Workload {
+  AskedRequests asked;
+  std::shared_ptr<const RequestTrace> trace;
+  std::int32_t prompt = 1;  // longest
+  std::int32_t output = 0;
+};
+
+Workload make(AskedRequests asked, const PointsInput& in) {
+  const WorkloadSpec spec = read_workload(asked.field, in.folder);
+  auto trace = placed(asked.field, [&] {
+    return std::make_shared<const RequestTrace>(make_workload(spec, in.seed));
+  });
+  Workload out{std::move(asked), trace};
+  for (const Request& r : trace->requests) {
+    out.prompt = std::max(out.prompt, r.prompt_tokens);
+    out.output = std::max(out.output, r.output_tokens);
+  }
+  return out;
+}
+
+/// All keys of a group of services, each with its choices.
+struct ServeAxes {
+  EngineAxes engine;
+  Choices<std::int64_t> stages;
+  std::vector<Members> clusters, speculations, schedulers;
+  std::vector<Workload> workloads;
+  SloSpec slo;
+  Bytes host_memory{0};
+};
+
+std::vector<Members> members_or_none(const Group& group, std::string_view key) {
+  if (const auto field = group.find(key)) return member_choices(*field, key);
+  return {Members{}};
+}
+
+Bytes read_host_memory(const Field& field) {
+  const Bytes bytes = field.bytes();
+  if (bytes < Bytes{}) field.expected("a size of at least 0");
+  return bytes;
+}
+
+ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& own) {
+  ServeAxes axes;
+  axes.engine = read_engine_axes(group, in.folder, own);
+  if (const auto stages = group.find("pipeline_parallel")) {
+    axes.stages = read_counts(*stages, 1, kMostStages);
+  } else {
+    axes.stages = {{1, group.place()}};
+  }
+  axes.clusters = members_or_none(group, "cluster");
+  axes.speculations = members_or_none(group, "speculation");
+  axes.schedulers = members_or_none(group, "scheduler");
+  if (const auto slo = group.find("slo")) axes.slo = read_slo(*slo);
+  if (const auto memory = group.find("host_memory")) axes.host_memory = read_host_memory(*memory);
+  for (AskedRequests& asked : request_choices(group.required("requests"))) {
+    axes.workloads.push_back(make(std::move(asked), in));
+  }
+  return axes;
+}
+
+/// A setting that the stack and the scheduler share is said once, or twice alike.
+void unify(std::optional<std::int64_t>& engine, std::optional<std::int64_t>& scheduler,
+           std::string_view engine_key, std::string_view key, const Members& members,
+           const Field& place) {
+  if (engine && scheduler && *engine != *scheduler) {
+    const auto found = std::find_if(members.begin(), members.end(),
+                                    [&](const auto& member) { return member.first == key; });
+    const Field& at = found == members.end() ? place : found->second;
+    at.fail(fmt::format("{}, and /engine/{} is {}: they are one setting", *scheduler, engine_key,
+                        *engine));
+  }
+  if (!engine) engine = scheduler;
+  if (!scheduler) scheduler = engine;
+}
+
+void put_members(ordered_json& keys, const Members& members, std::string_view name_as) {
+  for (const auto& [key, value] : members) {
+    keys[key == "name" || key == "draft" ? std::string{name_as} : key] = value.raw();
+  }
+}
+
+ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload& workload,
+                        const Members& cluster, const Members& scheduler) {
+  keys["pipeline_parallel"] = spec.pipeline_parallel;
+  keys["replicas"] = spec.cluster.replicas;
+  put_members(keys, cluster, "cluster");
+  if (spec.speculation.draft != nullptr) {
+    keys["draft"] = spec.speculation.draft->name;
+    keys["draft_tokens"] = spec.speculation.tokens;
+    keys["acceptance"] = spec.speculation.acceptance;
+  }
+  put_members(keys, scheduler, "scheduler");
+  keys["workload"] = spec.requests->name;
+  for (const auto& item : workload.asked.keys.items()) keys[item.key()] = item.value();
+  if (spec.host_memory > Bytes{0}) keys["host_memory_bytes"] = spec.host_memory.count();
+  return keys;
+}
+
+}  // namespace
+
+void check_serve_keys(const Field& keys, const fs::path& folder) {
+  const auto each = [&](std::string_view key, auto&& read) {
+    if (const auto field = keys.find(key)) {
+      for (const Members& members : member_choices(*field, key)) (void)read(members);
+    }
+  };
+  each("scheduler", read_scheduler);
+  each("cluster", read_cluster);
+  each("speculation", read_speculation);
+  if (const auto field = keys.find("slo")) (void)read_slo(*field);
+  if (const auto field = keys.find("pipeline_parallel")) {
+    (void)read_counts(*field, 1, kMostStages);
+  }
+  if (const auto field = keys.find("host_memory")) (void)read_host_memory(*field);
+  if (const auto field = keys.find("requests")) {
+    for (const AskedRequests& asked : request_choices(*field)) {
+      (void)read_workload(asked.field, folder);
+    }
+  }
+}
+
+void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
+                      std::vector<ScenarioPoint>& points) {
+  const ServeAxes axes = read_serve_axes(group, in, own);
+  const EngineAxes& engine = axes.engine;
+  std::vector<std::size_t> sizes = engine.sizes();
+  sizes.insert(sizes.end(), {axes.stages.size(), axes.clusters.size(), axes.speculations.size(),
+                             axes.schedulers.size(), axes.workloads.size(), engine.methods.size()});
+  Odometer at{std::move(sizes)};
+  check_number_of_points(points.size(), at, engine.models.front().field);
+  SettledMethods settled{engine};
+  for (auto left = static_cast<std::size_t>(at.product()); left > 0; --left, at.advance()) {
+    const Members& cluster = axes.clusters[at[8]];
+    const Members& speculation = axes.speculations[at[9]];
+    const Members& scheduler = axes.schedulers[at[10]];
+    const Workload& workload = axes.workloads[at[11]];
+    const AskedMethod& method = engine.methods[at[12]].value;
+    StaticSpec part = engine_spec(engine, at);
+    part.prompt_tokens = workload.prompt;
+    part.output_tokens = workload.output;
+    check_sizes(part, workload.asked.field);
+    part.method = settled.settle(at[12], at[0], part.prompt_tokens, part.kv_dtype);
+
+    ServeSpec spec;
+    spec.scheduler = read_scheduler(scheduler);
+    unify(part.options.max_num_seqs, spec.scheduler.max_num_seqs, "max_num_seqs", "max_num_seqs",
+          scheduler, group.place());
+    unify(part.options.prefill_chunk, spec.scheduler.max_num_batched_tokens, "prefill_chunk",
+          "max_num_batched_tokens", scheduler, group.place());
+    spec.llm = part.llm;
+    spec.gpu = part.gpu;
+    spec.stack = part.stack;
+    spec.method = method.spec;
+    spec.weight_dtype = part.weight_dtype;
+    spec.kv_dtype = part.kv_dtype;
+    spec.calibration = part.calibration;
+    spec.weight_format = part.weight_format;
+    spec.tensor_parallel = part.tensor_parallel;
+    spec.pipeline_parallel = static_cast<std::int32_t>(axes.stages[at[7]].value);
+    if (spec.pipeline_parallel > spec.llm->n_layers()) {
+      axes.stages[at[7]].field.expected(
+          fmt::format("at most the {} layers of {}", spec.llm->n_layers(), spec.llm->name));
+    }
+    spec.options = part.options;
+    spec.requests = workload.trace;
+    spec.slo = axes.slo;
+    spec.cluster = read_cluster(cluster);
+    spec.speculation = read_speculation(speculation);
+    if (!speculation.empty() && spec.speculation.draft == nullptr) {
+      group.find("speculation")->fail("\"draft\" is missing");
+    }
+    spec.host_memory = axes.host_memory;
+    spec.seed = in.seed;
+
+    ordered_json keys =
+        serve_keys(spec, engine_keys(part, engine.calibrations[at[4]].value.name, method.spec),
+                   workload, cluster, scheduler);
+    if (!engine.memory.is_null()) keys["memory"] = engine.memory;
+    if (!engine.engine.is_null()) keys["engine"] = engine.engine;
+    if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
+    ScenarioPoint point{.spec = part, .method = method.spec, .keys = std::move(keys)};
+    settled.settle_law(at[12], point);
+    point.notes.insert(point.notes.end(), workload.trace->notes.begin(),
+                       workload.trace->notes.end());
+    point.serve = std::move(spec);
+    points.push_back(std::move(point));
+  }
+}
+
+}  // namespace kvsim

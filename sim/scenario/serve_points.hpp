@@ -1,0 +1,22 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "models/json/field.hpp"
+#include "sim/scenario/axes.hpp"
+#include "sim/scenario/points.hpp"
+
+namespace kvsim {
+
+/// Checks the form of the keys of `keys` that only a service has. Errors: InputError.
+void check_serve_keys(const Field& keys, const std::filesystem::path& folder);
+
+/// The points of one group: the product of its lists in the order model, gpu, gpu_count, stack,
+/// calibration, dtype, kv_dtype, pipeline_parallel, cluster, speculation, scheduler, requests,
+/// method, the last changing fastest. Workloads are read or drawn once each and shared. Errors:
+/// InputError.
+void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
+                      std::vector<ScenarioPoint>& points);
+
+}  // namespace kvsim

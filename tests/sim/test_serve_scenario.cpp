@@ -1,0 +1,247 @@
+// Scenarios of kind "serve": their keys, what they refuse, the points they make.
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/json/field.hpp"
+#include "models/units/error.hpp"
+#include "sim/scenario/measured_points.hpp"
+#include "sim/scenario/scenario.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/json_schema.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path write(const std::string& name, std::string_view text) {
+  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / "serve-scenario";
+  fs::create_directories(folder);
+  std::ofstream{folder / name} << text;
+  return folder / name;
+}
+
+constexpr std::string_view kRequests =
+    R"("requests": {"arrivals": {"kind": "poisson", "rate": 2}, "count": 20, "prompt_tokens": 100,
+    "output_tokens": 10})";
+
+/// A service with other members: `extra` starts with a comma or is empty.
+std::string service(std::string_view extra, std::string_view requests = kRequests) {
+  return fmt::format(R"({{"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM",
+    "stack": "vllm", {}{}}})",
+                     requests, extra);
+}
+
+Scenario read(const std::string& text) { return read_scenario(write("s.json", text), {}); }
+
+std::string complaint_of(const std::string& text) {
+  try {
+    (void)read(text);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no complaint";
+}
+
+TEST_CASE("a service of one point, its defaults as the scheduler's own program has them") {
+  const Scenario scenario = read(service(""));
+  CHECK(scenario.kind == "serve");
+  REQUIRE(scenario.points.size() == 1);
+  const ScenarioPoint& point = scenario.points[0];
+  REQUIRE(point.serve.has_value());
+  const ServeSpec& spec = *point.serve;
+  CHECK(spec.llm->name == "llama-2-7b");
+  CHECK(spec.stack->name == "vllm");
+  CHECK(spec.method.name == "full");
+  CHECK(spec.requests->requests.size() == 20);
+  CHECK(spec.scheduler.name.empty());
+  CHECK_FALSE(spec.scheduler.max_num_seqs.has_value());
+  CHECK(spec.slo.empty());
+  CHECK(spec.cluster.replicas == 1);
+  CHECK(spec.speculation.draft == nullptr);
+  CHECK(point.keys.at("workload") == "generated");
+  CHECK(point.keys.at("rate") == 2);
+  CHECK_FALSE(point.keys.contains("batch"));
+}
+
+TEST_CASE("the keys of a service reach its spec") {
+  const Scenario scenario = read(service(R"(, "seed": 7, "pipeline_parallel": 2, "gpu_count": 2,
+    "scheduler": {"name": "vllm-v0", "order": "shortest-declared", "max_num_batched_tokens": 4096,
+      "max_num_seqs": 64, "long_prefill_token_threshold": 512, "chunked_prefill": true,
+      "prefix_caching": false, "watermark": 0.02, "swap": true},
+    "slo": {"ttft": "500 ms", "tpot": "50 ms", "e2e": "1 min"},
+    "cluster": {"replicas": 3, "router": "least-loaded", "prefill_replicas": 1,
+      "link": "50 GB/s", "compress_before_transfer": false},
+    "speculation": {"draft": "llama-3.2-1b", "tokens": 3, "acceptance": 0.6},
+    "host_memory": "64 GiB")"));
+  const ServeSpec& spec = *scenario.points.at(0).serve;
+  CHECK(spec.seed == 7);
+  CHECK(spec.tensor_parallel == 2);
+  CHECK(spec.pipeline_parallel == 2);
+  CHECK(spec.scheduler.name == "vllm-v0");
+  CHECK(spec.scheduler.order == QueueOrder::kShortestDeclared);
+  CHECK(spec.scheduler.max_num_batched_tokens == 4096);
+  CHECK(spec.scheduler.max_num_seqs == 64);
+  CHECK(spec.scheduler.long_prefill_token_threshold == 512);
+  CHECK(spec.scheduler.chunked_prefill == true);
+  CHECK(spec.scheduler.prefix_caching == false);
+  CHECK(spec.scheduler.watermark == 0.02);
+  CHECK(spec.scheduler.swap == true);
+  CHECK(spec.slo.ttft == Seconds{0.5});
+  CHECK(spec.slo.tpot->count() == test::rel(0.05));
+  CHECK(spec.slo.e2e == Seconds{60.0});
+  CHECK(spec.cluster.replicas == 3);
+  CHECK(spec.cluster.router == RouterPolicy::kLeastLoaded);
+  CHECK(spec.cluster.prefill_replicas == 1);
+  CHECK(spec.cluster.link.count() == 50e9);
+  CHECK_FALSE(spec.cluster.compress_before_transfer);
+  CHECK(spec.speculation.draft->name == "llama-3.2-1b");
+  CHECK(spec.speculation.tokens == 3);
+  CHECK(spec.speculation.acceptance == 0.6);
+  CHECK(spec.host_memory == Bytes{64LL << 30});
+  // One setting, two names: the start-up is profiled with what the scheduler runs.
+  CHECK(spec.options.max_num_seqs == 64);
+  CHECK(spec.options.prefill_chunk == 4096);
+}
+
+TEST_CASE("what the engine says holds for the scheduler that is silent") {
+  const Scenario scenario = read(service(R"(, "engine": {"max_num_seqs": 32})"));
+  CHECK(scenario.points.at(0).serve->scheduler.max_num_seqs == 32);
+}
+
+TEST_CASE("lists make points: loads, schedulers, replicas, methods; workloads are shared") {
+  const Scenario scenario = read(service(
+      R"(, "scheduler": ["vllm-v1", {"name": "vllm-v1", "max_num_seqs": [16, 32]}],
+      "cluster": {"replicas": [1, 2]}, "method": ["full", "streaming-llm"])",
+      R"("requests": {"arrivals": {"kind": "poisson", "rate": [1, 2]}, "count": 20,
+      "prompt_tokens": 100, "output_tokens": 10})"));
+  REQUIRE(scenario.points.size() == 2 * 3 * 2 * 2);
+  std::set<const RequestTrace*> traces;
+  std::set<std::string> labels;
+  for (const ScenarioPoint& point : scenario.points) {
+    traces.insert(point.serve->requests.get());
+    labels.insert(point.label);
+  }
+  CHECK(traces.size() == 2);
+  CHECK(labels.size() == scenario.points.size());
+  // The method changes fastest, then the workload.
+  CHECK(scenario.points[0].method.name == "full");
+  CHECK(scenario.points[1].method.name == "streaming-llm");
+  CHECK(scenario.points[0].keys.at("rate") == 1);
+  CHECK(scenario.points[2].keys.at("rate") == 2);
+  CHECK(scenario.points.back().keys.at("replicas") == 2);
+  CHECK(scenario.points.back().keys.at("max_num_seqs") == 32);
+}
+
+TEST_CASE("a file of requests: its path starts at the scenario that names it") {
+  fs::create_directories(fs::path{KVSIM_TEST_SCRATCH} / "serve-scenario/deep");
+  (void)write("three.csv", "arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,20,6\n2,30,7\n");
+  (void)write("base.json", service("", R"("requests": {"file": "three.csv"})"));
+  const fs::path deep = write("deep/top.json", R"({"extends": "../base.json"})");
+  const Scenario scenario = read_scenario(deep, {{"/requests/rate_scale", "[1, 2]"}});
+  REQUIRE(scenario.points.size() == 2);
+  CHECK(scenario.points[0].serve->requests->requests.size() == 3);
+  CHECK(scenario.points[0].spec.prompt_tokens == 30);
+  CHECK(scenario.points[0].spec.output_tokens == 7);
+  CHECK(scenario.points[1].serve->requests->requests[2].arrival.count() == 1'000'000'000'000);
+}
+
+TEST_CASE("every bad key of a service is one line that says where and what") {
+  struct Case {
+    std::string extra, where, what;
+  };
+  const std::vector<Case> cases{
+      {R"(, "batch": 4)", "/batch", "is of \"kind\": \"static\" alone"},
+      {R"(, "prompt_tokens": 4)", "/prompt_tokens", "is of \"kind\": \"static\" alone"},
+      {R"(, "memory": {"allocator": "simulate"})", "/memory/allocator", "\"static\" alone"},
+      {R"(, "scheduler": "vllm-v2")", "/scheduler", "vllm-v1"},
+      {R"(, "scheduler": {"nam": "vllm-v1"})", "/scheduler/nam", "did you mean \"name\""},
+      {R"(, "scheduler": {"order": "lifo"})", "/scheduler/order", "fcfs"},
+      {R"(, "scheduler": {"max_num_seqs": 0})", "/scheduler/max_num_seqs", "got 0"},
+      {R"(, "scheduler": {"max_num_seqs": [1, 0]})", "/scheduler/max_num_seqs/1", "got 0"},
+      {R"(, "scheduler": {"max_num_batched_tokens": 1.5})", "/scheduler/max_num_batched_tokens",
+       "1.5"},
+      {R"(, "scheduler": {"chunked_prefill": "yes"})", "/scheduler/chunked_prefill", "yes"},
+      {R"(, "scheduler": {"watermark": 1})", "/scheduler/watermark", "0.99"},
+      {R"(, "scheduler": {"max_num_seqs": 8}, "engine": {"max_num_seqs": 9})",
+       "/scheduler/max_num_seqs", "they are one setting"},
+      {R"(, "scheduler": [])", "/scheduler", "at least one"},
+      {R"(, "slo": {"ttft": 2})", "/slo/ttft", "2"},
+      {R"(, "slo": {"ttft": "0 s"})", "/slo/ttft", "above 0"},
+      {R"(, "slo": {"itl": "1 s"})", "/slo/itl", "unknown key"},
+      {R"(, "cluster": {"replicas": 0})", "/cluster/replicas", "got 0"},
+      {R"(, "cluster": {"router": "random"})", "/cluster/router", "round-robin"},
+      {R"(, "cluster": {"link": "50 GB"})", "/cluster/link", "50 GB"},
+      {R"(, "cluster": {"prefill_replicas": -1})", "/cluster/prefill_replicas", "-1"},
+      {R"(, "pipeline_parallel": 33)", "/pipeline_parallel", "at most the 32 layers"},
+      {R"(, "speculation": {"draft": "llama-9"})", "/speculation/draft", "llama"},
+      {R"(, "speculation": {"tokens": 3})", "/speculation", "\"draft\" is missing"},
+      {R"(, "speculation": {"draft": "llama-3.2-1b", "acceptance": 2})", "/speculation/acceptance",
+       "got 2"},
+      {R"(, "host_memory": 5)", "/host_memory", "5"}};
+  for (const Case& c : cases) {
+    const std::string said = complaint_of(service(c.extra));
+    INFO(c.extra, ": ", said);
+    CHECK(said.find(": " + c.where + ":") != std::string::npos);
+    CHECK(said.find(c.what) != std::string::npos);
+    CHECK(said.find('\n') == std::string::npos);
+  }
+  CHECK(complaint_of(service("", R"("seed": 1)")).find("\"requests\" is missing") !=
+        std::string::npos);
+  CHECK(complaint_of(service("", R"("requests": {"file": "none.csv"})")).find("none.csv") !=
+        std::string::npos);
+  CHECK(complaint_of(service("", R"("requests": {"arrivals": {"kind": "poisson", "rate": [2, 0]},
+      "count": 2, "prompt_tokens": 1, "output_tokens": 1})"))
+            .find("/requests/arrivals/rate") != std::string::npos);
+}
+
+TEST_CASE("a static scenario refuses what a service alone has") {
+  for (const char* key : {R"("slo": {"ttft": "1 s"})", R"("scheduler": "vllm-v1")",
+                          R"("cluster": {"replicas": 2})", R"("pipeline_parallel": 2)"}) {
+    const std::string said =
+        complaint_of(fmt::format(R"({{"model": "llama-2-7b", "gpu": "H200", "prompt_tokens": 10,
+                        "output_tokens": 1, {}}})",
+                                 key));
+    INFO(said);
+    CHECK(said.find("is of \"kind\": \"serve\" alone, and this scenario is \"static\"") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("the published schema and the reader take and refuse the same services") {
+  const Field field =
+      Field::read_file(fs::path{KVSIM_SOURCE_DIR} / "scenarios/scenario.schema.json");
+  const test::JsonSchema schema{field.raw()};
+  const auto agree = [&](std::string_view more, bool good) {
+    const std::string text = service(more);
+    INFO(text);
+    CHECK((complaint_of(text) == "no complaint") == good);
+    CHECK(schema.accepts(nlohmann::json::parse(text)) == good);
+  };
+  for (const char* key : {"scheduler", "slo", "cluster", "pipeline_parallel", "speculation",
+                          "host_memory", "engine", "memory"}) {
+    agree(fmt::format(R"(, "{}": null)", key), true);
+  }
+  agree(R"(, "scheduler": ["vllm-v1", {"name": null, "swap": false}])", true);
+  agree(R"(, "scheduler": {"max_num_seqs": [1, 2], "watermark": 0})", true);
+  agree(R"(, "scheduler": {"max_num_seqs": [null]})", false);
+  agree(R"(, "scheduler": {"max_num_seqs": []})", false);
+  agree(R"(, "scheduler": true)", false);
+  agree(R"(, "slo": {"ttft": null, "tpot": "5 ms"})", true);
+  agree(R"(, "slo": {"tpot": ["5 ms"]})", false);
+  agree(R"(, "cluster": [{"replicas": 1}, {"replicas": 2}])", true);
+  agree(R"(, "cluster": {"link": "1 GB"})", false);
+  agree(R"(, "speculation": {"draft": "llama-3.2-1b"})", true);
+  agree(R"(, "speculation": {})", false);
+  agree(R"(, "host_memory": "1 GiB")", true);
+  agree(R"(, "figures": ["ttft_cdf", "goodput"])", true);
+}
+
+}  // namespace
+}  // namespace kvsim
