@@ -16,7 +16,7 @@ constexpr std::size_t kMostKnobs = 3;
 constexpr std::size_t kMostReasons = 6;
 
 std::string lines(std::string_view text, std::size_t width, std::size_t indent = 0) {
-  return fmt::format("{:{}}{}", "", indent, paragraph(text, width - indent, indent));
+  return fmt::format("{:{}}{}", "", indent, paragraph(text, width, indent));
 }
 
 std::string answer_text(PlanQuestion question, double value) {
@@ -198,7 +198,7 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
   if (plan.quality) head += fmt::format(", {}", quality_words(scenario, plan));
   std::string out = lines(fmt::format("{}:", head), width);
   for (const PlanGroup& group : plan.groups) {
-    out += fmt::format("- {}", paragraph(answer_sentence(plan, group), width - 2, 2));
+    out += fmt::format("- {}", paragraph(answer_sentence(plan, group), width, 2));
   }
   if (plan.quality) {
     out += "\nQuality\n";
@@ -225,10 +225,10 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
   }
   out += "\n";
   for (const std::string& note : notes) {
-    out += fmt::format("note: {}", paragraph(note, width - 6, 6));
+    out += fmt::format("note: {}", paragraph(note, width, 6));
   }
   if (written != nullptr) {
-    for (const std::string& note : written->notes) out += fmt::format("note: {}", paragraph(note, width - 6, 6));
+    for (const std::string& note : written->notes) out += fmt::format("note: {}", paragraph(note, width, 6));
     out +=
         lines(fmt::format("written: {} (plan.json, plan.csv, front.csv{})",
                           written->folder.string(), written->figures.empty() ? "" : ", figures/"),
