@@ -241,17 +241,23 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
     }
   }
   for (const PlanGroup& group : out.groups) {
-    std::set<std::pair<std::string, std::int64_t>> gpus;
+    std::set<std::string> kinds;
+    std::set<std::int64_t> counts;
     for (const std::size_t c : group.candidates) {
-      gpus.emplace(out.candidates[c].gpu, out.candidates[c].gpus_each);
+      kinds.insert(out.candidates[c].gpu);
+      counts.insert(out.candidates[c].gpus_each);
     }
     for (const std::size_t c : group.candidates) {
       PlanCandidate& candidate = out.candidates[c];
       candidate.label = method_label(candidate.method);
-      if (gpus.size() < 2) continue;
-      candidate.label += candidate.gpus_each > 1
-                             ? fmt::format(" on {} x {}", candidate.gpus_each, candidate.gpu)
-                             : fmt::format(" on {}", candidate.gpu);
+      const std::int64_t each = candidate.gpus_each;
+      if (kinds.size() > 1 && counts.size() > 1) {
+        candidate.label += fmt::format(", {} x {}", each, candidate.gpu);
+      } else if (kinds.size() > 1) {
+        candidate.label += fmt::format(", {}", candidate.gpu);
+      } else if (counts.size() > 1) {
+        candidate.label += fmt::format(", {} GPU{}", each, each == 1 ? "" : "s");
+      }
     }
   }
   return all;

@@ -62,7 +62,8 @@ struct PlanCandidate {
   bool at_most = false;          // the search ended there, not the memory
   bool monotone = true;
   std::size_t probes = 0;
-  std::string pruned;  // why it was not looked into
+  std::int64_t positions = 0;  // that the model is published for, where the answer goes beyond
+  std::string pruned;          // why it was not looked into
   std::optional<Impossible> impossible;
   std::vector<OperatingPoint> points;  // the answer's is the last
   std::optional<ServiceTimes> times;   // at the answer

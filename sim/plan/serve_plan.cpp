@@ -159,9 +159,10 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
                           ? me.lowest_rate()
                           : 1 / static_cast<double>(me.most_replicas());
   const PlanSection& plan = *me.in.plan;
-  const auto need_of = [&](const ServeSpec& spec) -> double {
+  const auto need_of = [&](const ServeSpec& spec,
+                           std::optional<double> factor = std::nullopt) -> double {
     try {
-      return ServeCase{spec, plan.confidence, plan.attainment}.at(rate).need;
+      return ServeCase{spec, plan.confidence, plan.attainment, factor}.at(rate).need;
     } catch (const InputError&) {
       return INFINITY;  // what cannot be at all is no help
     }
@@ -170,12 +171,16 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   const auto gpu_knob = [&](const char* name, auto change) {
     Knob knob{name, {}};
     for (const double ratio : knob_ratios()) {
-      knob.steps.push_back({times_text(ratio), ratio, [&, ratio, change] {
+      knob.steps.push_back({times_text(ratio), ratio, [&, ratio, change, name] {
                               Gpu gpu = *base.gpu;
                               change(gpu, ratio);
+                              // What is known of kernels is kept by the GPU's name. Times are no
+                              // less sure than on the GPU that there is.
+                              gpu.name =
+                                  fmt::format("{}, {} {}", gpu.name, name, times_text(ratio));
                               ServeSpec spec = base;
                               spec.gpu = &gpu;
-                              return need_of(spec);
+                              return need_of(spec, me.service.time_end().factor);
                             }});
     }
     knobs.push_back(std::move(knob));

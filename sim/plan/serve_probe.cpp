@@ -73,7 +73,8 @@ double quantile(std::vector<double> values, double q, std::size_t n) {
 
 }  // namespace
 
-ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment)
+ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
+                     std::optional<double> time_factor)
     : spec_{std::move(spec)}, attainment_{attainment} {
   if (spec_.slo.empty()) {
     throw InputError{
@@ -88,7 +89,9 @@ ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment)
     not_cache = plain.startup->weights + plain.startup->non_torch + plain.startup->activation;
   }
   gpu_ = gpu_at(*spec_.gpu, stack, memory_, not_cache);
-  if (const auto iteration = mean_iteration(spec_, plain)) {
+  if (time_factor) {
+    time_ = {.factor = *time_factor, .basis = "as given"};
+  } else if (const auto iteration = mean_iteration(spec_, plain)) {
     time_ = kvsim::time_end(iteration->step.time, iteration->step.interval, confidence);
     time_.basis = iteration->step.interval
                       ? fmt::format("intervals of an iteration of {} decodes and {} prompt tokens",

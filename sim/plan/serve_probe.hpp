@@ -3,6 +3,7 @@
 // Inside of sim/plan: a service under its workload at other rates, as a plan counts it.
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "models/gpu/gpu.hpp"
@@ -31,7 +32,9 @@ class ServeCase {
  public:
   /// Runs the workload once as it is, for what the start takes and how sure times are. Errors: as
   /// run_serve; InputError without bounds, or where the rate of the workload cannot be scaled.
-  ServeCase(ServeSpec spec, double confidence, double attainment);
+  /// `time_factor`: stands in for that of the workload's mean iteration.
+  ServeCase(ServeSpec spec, double confidence, double attainment,
+            std::optional<double> time_factor = std::nullopt);
   ServeCase(const ServeCase&) = delete;
   ServeCase& operator=(const ServeCase&) = delete;
 

@@ -223,6 +223,7 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   }
   const std::int64_t positions = spec.llm->max_positions;
   if (positions > 0 && prompt + spec.output_tokens > positions) {
+    out.positions = positions;
     out.notes.push_back(fmt::format("{} is published for {} positions; memory alone is counted",
                                     spec.llm->name, with_commas(positions)));
   }

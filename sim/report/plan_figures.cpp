@@ -97,6 +97,15 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
     }
   }
   if (!any) return;
+  double most = 0;
+  for (const ChartBar& bar : chart.bars) {
+    for (const auto& [style, value] : bar.parts) most = std::max(most, value);
+  }
+  constexpr double kThousand = 1000;
+  if (most >= 100 * kThousand) {
+    chart.unit = kThousand;
+    chart.x_label = fmt::format("{}, thousand {}", words, plan_unit(group.question, 2));
+  }
   chart.styles.push_back({"compressed cache", plain.fill});
   if (any_full) chart.styles.push_back(full);
   for (ChartBar& bar : chart.bars) {
@@ -121,6 +130,7 @@ void add_front(const PlanResult& plan, std::size_t g,
                      .x_column = "latency_s",
                      .y_column = "cost"};
   chart.log_x = true;
+  chart.remark = "(of cost and latency alone; errors are in the legend)";
   std::size_t marks = 0;
   std::vector<std::size_t> order = group.candidates;
   // Candidates of the front first: of many the others are grey.
@@ -130,9 +140,10 @@ void add_front(const PlanResult& plan, std::size_t g,
                        [](const OperatingPoint& point) { return point.on_front; });
   };
   std::stable_partition(order.begin(), order.end(), leads);
-  const auto shown = static_cast<std::size_t>(
-      std::count_if(order.begin(), order.end(),
-                    [&](std::size_t c) { return !plan.candidates[c].points.empty(); }));
+  const auto shown =
+      static_cast<std::size_t>(std::count_if(order.begin(), order.end(), [&](std::size_t c) {
+        return !plan.candidates[c].points.empty();
+      }));
   std::size_t coloured = 0;
   std::size_t faint = 0;
   for (const std::size_t c : order) {
@@ -140,7 +151,8 @@ void add_front(const PlanResult& plan, std::size_t g,
     if (one.points.empty()) continue;
     MarkGroup group_of_marks{.label = one.label};
     const auto& error = one.points.back().error;
-    if (error && *error > 0) group_of_marks.label += fmt::format(", error {:.2g} %", 100 * *error);
+    if (error && *error > 1e-5)
+      group_of_marks.label += fmt::format(", error {:.2g} %", 100 * *error);
     for (const OperatingPoint& point : one.points) {
       if (!(point.cost > 0) || !(point.latency_s > 0)) continue;
       group_of_marks.points.push_back({point.latency_s, point.cost});

@@ -41,14 +41,55 @@ std::string gpus_text(const PlanCandidate& one) {
   return text;
 }
 
+/// Of a group without an answer the candidate whose knobs were moved, else the first.
+const PlanCandidate* nearest(const PlanResult& plan, const PlanGroup& group) {
+  const PlanCandidate* out = nullptr;
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (!one.impossible) continue;
+    if (out == nullptr || (out->impossible->knobs.empty() && !one.impossible->knobs.empty())) {
+      out = &one;
+    }
+  }
+  return out;
+}
+
+std::string capital(std::string text) {
+  text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+  return text;
+}
+
+std::string knob_words(const Impossible& why) {
+  std::string text;
+  for (std::size_t k = 0; k < std::min(kMostKnobs, why.knobs.size()); ++k) {
+    const KnobEffect& knob = why.knobs[k];
+    text +=
+        fmt::format("{}{} {} (elasticity {:.2g}; {})", k == 0 ? "What moves it most: " : ", then ",
+                    knob.knob, knob.change, knob.elasticity,
+                    knob.enough.empty()          ? "not enough as far as tried"
+                    : knob.enough == knob.change ? "that is enough"
+                                                 : fmt::format("{} is enough", knob.enough));
+  }
+  return text;
+}
+
 std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
-  if (!group.best)
-    return fmt::format("{} of {}: impossible.", plan_words(group.question), group.of);
+  const std::string asked = capital(fmt::format("{} of {}", plan_words(group.question), group.of));
+  if (!group.best) {
+    const PlanCandidate* near = nearest(plan, group);
+    if (near == nullptr) return fmt::format("{}: impossible.", asked);
+    std::string text =
+        fmt::format("{}: impossible ({}). Nearest is {}: {}.", asked, near->impossible->constraint,
+                    near->label, near->impossible->text);
+    if (!near->impossible->knobs.empty()) {
+      text += fmt::format(" {}.", knob_words(*near->impossible));
+    }
+    return text;
+  }
   const PlanCandidate& best = plan.candidates[*group.best];
-  std::string text =
-      fmt::format("{} of {}: {}{} with {} on {}", plan_words(group.question), group.of,
-                  best.at_most ? "at least " : "", answer_text(group.question, *best.answer),
-                  method_label(best.method), gpus_text(best));
+  std::string text = fmt::format("{}: {}{} with {} on {}", asked, best.at_most ? "at least " : "",
+                                 answer_text(group.question, *best.answer),
+                                 method_label(best.method), gpus_text(best));
   if (const PlanCandidate* full = full_beside(plan, group, best)) {
     if (full->answer) {
       text += fmt::format("; the full cache {} there", plan_amount(group.question, *full->answer));
@@ -56,13 +97,16 @@ std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
       text += fmt::format("; the full cache none there ({})", full->impossible->constraint);
     }
   }
-  text += ".";
-  text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
-  return text;
+  if (best.positions > 0) {
+    text += fmt::format("; the model is published for {} positions", with_commas(best.positions));
+  }
+  return fmt::format("{}.", text);
 }
 
 std::string percent(const std::optional<double>& error) {
-  return error ? fmt::format("{:.3g} %", 100 * *error) : "-";
+  constexpr double kRounding = 1e-5;  // of the replay's arithmetic
+  if (!error) return "-";
+  return *error < kRounding ? "0 %" : fmt::format("{:.3g} %", 100 * *error);
 }
 
 std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
@@ -117,19 +161,6 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
   return table.str(width);
 }
 
-std::string knob_words(const Impossible& why) {
-  std::string text;
-  for (std::size_t k = 0; k < std::min(kMostKnobs, why.knobs.size()); ++k) {
-    const KnobEffect& knob = why.knobs[k];
-    text += fmt::format("{}{} {} (elasticity {:.2g}; {})", k == 0 ? "moved most by " : ", then ",
-                        knob.knob, knob.change, knob.elasticity,
-                        knob.enough.empty()          ? "never enough as far as tried"
-                        : knob.enough == knob.change ? "that is enough"
-                                                     : fmt::format("{} is enough", knob.enough));
-  }
-  return text;
-}
-
 std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   std::string out;
   std::size_t said = 0;
@@ -137,6 +168,7 @@ std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size
   for (const std::size_t c : group.candidates) {
     const PlanCandidate& one = plan.candidates[c];
     if (!one.impossible) continue;
+    if (!group.best && &one == nearest(plan, group)) continue;  // said above
     // Where others have an answer, those that no knob was moved for stay short.
     if (said == kMostReasons && one.impossible->knobs.empty()) {
       ++more;
@@ -144,7 +176,6 @@ std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size
     }
     std::string text =
         fmt::format("{}: {} ({})", one.label, one.impossible->text, one.impossible->constraint);
-    if (!group.best && !one.impossible->knobs.empty()) text += fmt::format("; {}", knob_words(*one.impossible));
     out += lines(fmt::format("{}.", text), width, 2);
     ++said;
   }
@@ -210,8 +241,8 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
     }
   }
   for (const PlanGroup& group : plan.groups) {
-    std::string heading = fmt::format("{} of {}", plan_words(group.question), group.of);
-    heading.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(heading.front())));
+    const std::string heading =
+        capital(fmt::format("{} of {}", plan_words(group.question), group.of));
     out += fmt::format("\n{}{}", lines(heading, width), table_of(plan, group, width));
     out += reasons_of(plan, group, width);
   }
@@ -228,7 +259,8 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
     out += fmt::format("note: {}", paragraph(note, width, 6));
   }
   if (written != nullptr) {
-    for (const std::string& note : written->notes) out += fmt::format("note: {}", paragraph(note, width, 6));
+    for (const std::string& note : written->notes)
+      out += fmt::format("note: {}", paragraph(note, width, 6));
     out +=
         lines(fmt::format("written: {} (plan.json, plan.csv, front.csv{})",
                           written->folder.string(), written->figures.empty() ? "" : ", figures/"),

@@ -55,8 +55,7 @@ inline Scenario serve_plan(std::string_view more, std::string_view plan,
 }
 
 inline std::string sample_trace() {
-  return (std::filesystem::path{KVSIM_SOURCE_DIR} /
-          "traces/samples/books-treasure-512.safetensors")
+  return (std::filesystem::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors")
       .string();
 }
 

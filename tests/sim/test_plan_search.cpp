@@ -46,23 +46,20 @@ TEST_CASE("negative numbers are as good, and nothing may hold") {
 }
 
 TEST_CASE("what holds beyond a gap is found and told of") {
-  // Holds up to 10, not at 11 and 12, and again from 13 to 20.
-  const Boundary found =
-      last_that_holds({.least = 1, .most = 100, .start = 1},
-                      [](std::int64_t n) { return n <= 10 || (n >= 13 && n <= 20); });
-  CHECK(found.last == 20);
+  // Holds up to 8, and at 11 again.
+  const auto holds = [](std::int64_t n) { return n <= 8 || n == 11; };
+  const Boundary found = last_that_holds({.least = 1, .most = 100, .start = 1}, holds);
+  CHECK(found.last == 11);
   CHECK_FALSE(found.monotone);
   // With fewer neighbours it is not looked for; the answer is a boundary all the same.
-  const Boundary blind = last_that_holds(
-      {.least = 1, .most = 100, .start = 1, .stride = 1, .neighbours = 0},
-      [](std::int64_t n) { return n <= 10 || n == 13; });
-  CHECK(blind.last == 10);
+  const Boundary blind =
+      last_that_holds({.least = 1, .most = 100, .start = 1, .stride = 1, .neighbours = 0}, holds);
+  CHECK(blind.last == 8);
 }
 
 TEST_CASE("a search out of its range is a fault") {
   const auto holds = [](std::int64_t) { return true; };
-  CHECK_THROWS_AS((void)last_that_holds({.least = 2, .most = 3, .start = 1}, holds),
-                  ContractError);
+  CHECK_THROWS_AS((void)last_that_holds({.least = 2, .most = 3, .start = 1}, holds), ContractError);
   CHECK_THROWS_AS((void)last_that_holds({.least = 1, .most = 3, .start = 1, .stride = 0}, holds),
                   ContractError);
 }
@@ -90,13 +87,13 @@ TEST_CASE("knobs: the elasticity of power laws is their exponent") {
   const auto knob = [](const char* name, double exponent) {
     Knob out{name, {}};
     for (const double ratio : knob_ratios()) {
-      out.steps.push_back({times_text(ratio), ratio,
-                           [=] { return 2 * std::pow(ratio, -exponent); }});
+      out.steps.push_back(
+          {times_text(ratio), ratio, [=] { return 2 * std::pow(ratio, -exponent); }});
     }
     return out;
   };
-  const auto effects = try_knobs(2, {knob("weak", 0.5), knob("strong", 1), knob("none", 0),
-                                     knob("harmful", -1)});
+  const auto effects =
+      try_knobs(2, {knob("weak", 0.5), knob("strong", 1), knob("none", 0), knob("harmful", -1)});
   REQUIRE(effects.size() == 2);
   CHECK(effects[0].knob == "strong");
   CHECK(effects[0].elasticity == rel(1));
@@ -135,7 +132,8 @@ TEST_CASE("the front holds no beaten point, and the best of each objective") {
     return static_cast<double>(state >> 40);
   };
   for (int i = 0; i < 200; ++i) points.push_back(way(draw(), draw(), draw()));
-  const auto& marked = front_of(points).candidates[0].points;
+  const PlanResult plan = front_of(points);
+  const auto& marked = plan.candidates[0].points;
   std::size_t least[3] = {0, 0, 0};
   for (std::size_t i = 0; i < marked.size(); ++i) {
     bool beaten = false;
@@ -152,10 +150,9 @@ TEST_CASE("the front holds no beaten point, and the best of each objective") {
 }
 
 TEST_CASE("front by hand: ties stay, what is nowhere better goes") {
-  const auto& marked =
-      front_of({way(1, 4, 0), way(2, 2, 0), way(2, 2, 0), way(2, 3, 0), way(3, 3, 0.1)})
-          .candidates[0]
-          .points;
+  const PlanResult plan =
+      front_of({way(1, 4, 0), way(2, 2, 0), way(2, 2, 0), way(2, 3, 0), way(3, 3, 0.1)});
+  const auto& marked = plan.candidates[0].points;
   CHECK(marked[0].on_front);
   CHECK(marked[1].on_front);
   CHECK(marked[2].on_front);
@@ -224,7 +221,7 @@ TEST_CASE("the least budget that meets the floor, given or bisected") {
   const QualityReport given = measure_quality(floor, specs, 0, 1);
   const MethodQuality& full = given.of(specs[0]);
   REQUIRE(full.chosen.has_value());
-  CHECK(*full.tries[*full.chosen].rel_error == 0);
+  CHECK(*full.tries[*full.chosen].rel_error < 1e-5);  // of rounding
   const MethodQuality& snapkv = given.of(specs[1]);
   REQUIRE(snapkv.chosen.has_value());
   for (std::size_t i = 0; i < snapkv.tries.size(); ++i) {

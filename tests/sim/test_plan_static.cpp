@@ -137,8 +137,8 @@ TEST_CASE("a plan agrees with running every candidate") {
 }
 
 TEST_CASE("the same bytes at any number of threads") {
-  const Scenario scenario = static_plan(
-      kMethods, R"("questions": ["largest_batch", "longest_context"])");
+  const Scenario scenario =
+      static_plan(kMethods, R"("questions": ["largest_batch", "longest_context"])");
   const auto text = [&](int threads) {
     const PlanResult plan = run_plan(scenario, {.threads = threads});
     return to_file_text(plan_document(scenario, plan)) + plan_csv(plan) + plan_front_csv(plan) +
@@ -180,14 +180,15 @@ Impossible why(const Scenario& scenario) {
 
 TEST_CASE("impossible: weights, cache, activations and quality are told apart") {
   // 13.5 GB of weights in 8 GiB.
-  const Impossible weights = why(static_plan(
-      R"(, "memory": {"hbm": "8 GiB"})", R"("questions": "largest_batch", "confidence": 0)"));
+  const Impossible weights = why(static_plan(R"(, "memory": {"hbm": "8 GiB"})",
+                                             R"("questions": "largest_batch", "confidence": 0)"));
   CHECK(weights.constraint == "weights");
   REQUIRE_FALSE(weights.knobs.empty());
   CHECK(weights.need > 1);
   // 0.5 MiB a token: 64 Ki tokens take 32 GiB beside them.
-  const Impossible cache = why(static_plan(R"(, "prompt_tokens": 65536, "memory": {"hbm": "30 GiB"})",
-                                           R"("questions": "largest_batch", "confidence": 0)"));
+  const Impossible cache =
+      why(static_plan(R"(, "prompt_tokens": 65536, "memory": {"hbm": "30 GiB"})",
+                      R"("questions": "largest_batch", "confidence": 0)"));
   CHECK(cache.constraint == "kv_capacity");
   bool hbm = false;
   for (const KnobEffect& knob : cache.knobs) {
@@ -198,15 +199,15 @@ TEST_CASE("impossible: weights, cache, activations and quality are told apart") 
   }
   CHECK(hbm);
   // Eager attention: 32 heads of 16 Ki x 16 Ki scores beside 8 GiB of cache and 13.5 GB of weights.
-  const Impossible scores = why(static_plan(
-      R"(, "stack": "hf-eager", "prompt_tokens": 16384, "memory": {"hbm": "26 GiB"})",
-      R"("questions": "largest_batch", "confidence": 0)"));
+  const Impossible scores = why(
+      static_plan(R"(, "stack": "hf-eager", "prompt_tokens": 16384, "memory": {"hbm": "26 GiB"})",
+                  R"("questions": "largest_batch", "confidence": 0)"));
   CHECK(scores.constraint == "activations");
-  const Impossible quality = why(static_plan(
-      R"(, "method": {"name": "streaming-llm", "budget": [0.1, 0.2]})",
-      fmt::format(R"("questions": "largest_batch",
+  const Impossible quality =
+      why(static_plan(R"(, "method": {"name": "streaming-llm", "budget": [0.1, 0.2]})",
+                      fmt::format(R"("questions": "largest_batch",
                      "quality": {{"trace": "{}", "max_rel_error": 0.001}})",
-                  test::sample_trace())));
+                                  test::sample_trace())));
   CHECK(quality.constraint == "quality");
   REQUIRE_FALSE(quality.knobs.empty());
 }
