@@ -243,13 +243,20 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
   for (const PlanGroup& group : out.groups) {
     std::set<std::string> kinds;
     std::set<std::int64_t> counts;
+    std::map<std::string, std::set<std::string>> params;  // by method
     for (const std::size_t c : group.candidates) {
       kinds.insert(out.candidates[c].gpu);
       counts.insert(out.candidates[c].gpus_each);
+      params[out.candidates[c].method.name].insert(
+          method_label({out.candidates[c].method.name, out.candidates[c].method.params, {}}));
     }
     for (const std::size_t c : group.candidates) {
       PlanCandidate& candidate = out.candidates[c];
-      candidate.label = method_label(candidate.method);
+      // Parameters are named where a method stands there with several sets of them.
+      const bool alone = params.at(candidate.method.name).size() == 1;
+      candidate.label =
+          method_label({candidate.method.name, alone ? Params{} : candidate.method.params,
+                        candidate.method.budget});
       const std::int64_t each = candidate.gpus_each;
       if (kinds.size() > 1 && counts.size() > 1) {
         candidate.label += fmt::format(", {} x {}", each, candidate.gpu);

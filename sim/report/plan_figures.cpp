@@ -13,7 +13,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kMostBars = 40;
-constexpr std::size_t kMostGroups = 12;
+constexpr std::size_t kMostGroups = 8;
 
 /// "1": figures of one question are numbered where there are several.
 std::string figure_name(const PlanResult& plan, std::size_t group, const char* what) {

@@ -76,6 +76,7 @@ class JsonSchema {
     if (word == "exclusiveMinimum") return !value.is_number() || value > rule;
     if (word == "minLength") return !value.is_string() || value.get<std::string>().size() >= rule;
     if (word == "minItems") return !value.is_array() || value.size() >= rule;
+    if (word == "maxItems") return !value.is_array() || value.size() <= rule;
     if (word == "items") {
       return !value.is_array() || std::all_of(value.begin(), value.end(),
                                               [&](const json& one) { return holds(rule, one); });
