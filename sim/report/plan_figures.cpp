@@ -79,7 +79,7 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
   for (const auto& [gpus, members] : by_gpus) {
     chart.bars.push_back({.label = gpus, .detail = {}, .heading = true});
     for (const PlanCandidate* one : members) {
-      ChartBar bar{.label = method_label(one->method)};
+      ChartBar bar{.label = one->label.substr(0, one->label.find(", "))};
       const bool is_full = one->method.name == "full";
       any = any || one->answer;
       any_full = any_full || is_full;
