@@ -213,10 +213,10 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
     scenario.plan = read_plan(*plan, folder);
     for (const PlanQuestion question : scenario.plan->questions) {
       if (is_of_services(question) == serves) continue;
-      plan->at("questions").fail(fmt::format("{} is of \"kind\": \"{}\" alone, and this scenario "
-                                             "is \"{}\"",
-                                             name_of(question), serves ? "static" : "serve",
-                                             scenario.kind));
+      plan->at("questions")
+          .fail(fmt::format("{} is of \"kind\": \"{}\" alone, and this scenario "
+                            "is \"{}\"",
+                            name_of(question), serves ? "static" : "serve", scenario.kind));
     }
   }
   read_all_published(root, changed, scenario);

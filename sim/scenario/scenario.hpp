@@ -38,8 +38,8 @@ struct ScenarioPoint {
   /// The trace that the law is to be measured on, where it has to be (measure_laws does).
   std::filesystem::path measured_on{};
   std::shared_ptr<const MeasuredLaw> measured{};  // once it has been
-  std::vector<std::string> notes{};  // what a reader should know of the law
-  std::optional<ServeSpec> serve{};  // of kind "serve"; then what is run
+  std::vector<std::string> notes{};               // what a reader should know of the law
+  std::optional<ServeSpec> serve{};               // of kind "serve"; then what is run
 };
 
 /// Replay of an attention trace that a scenario asks for beside its points.
