@@ -149,7 +149,7 @@ TEST_CASE("the same bytes at any number of threads") {
   CHECK(text(7) == one);
 }
 
-TEST_CASE("methods at the least budget of the floor; those that miss it are listed") {
+TEST_CASE("methods stand at the least budget of the floor, and those that miss it are listed") {
   const Scenario scenario = static_plan(
       R"(, "method": ["full", {"name": "snapkv", "budget": [0.1, 0.5, 0.9]},
                       {"name": "streaming-llm", "budget": [0.05, 0.1]}])",
