@@ -6,18 +6,22 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "sim/plan/plan.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace kvsim::test {
 
-/// A scenario out of its text, read from a file of that name.
+/// A scenario out of its text, read from a file of that name; test cases run side by side.
 inline Scenario plan_scenario(const std::string& text, const std::string& name = "plan.json") {
-  const std::filesystem::path file = std::filesystem::path{KVSIM_TEST_SCRATCH} / name;
+  const std::filesystem::path file =
+      std::filesystem::path{KVSIM_TEST_SCRATCH} / fmt::format("process-{}", getpid()) / name;
   std::filesystem::create_directories(file.parent_path());
   std::ofstream{file} << text;
-  return read_scenario(file, {});
+  Scenario scenario = read_scenario(file, {});
+  std::filesystem::remove_all(file.parent_path());
+  return scenario;
 }
 
 /// `base` with the members of `more` (which start with a comma, or are none) in place of its own.
