@@ -39,6 +39,7 @@ struct Command {
 [[nodiscard]] Command explain_command();
 [[nodiscard]] Command replay_command();
 [[nodiscard]] Command sweep_command();
+[[nodiscard]] Command plan_command();
 [[nodiscard]] Command trace_info_command();
 [[nodiscard]] Command trace_check_command();
 [[nodiscard]] Command trace_generate_command();

@@ -39,6 +39,7 @@ const std::vector<Command>& commands() {
                               explain_command(),
                               replay_command(),
                               sweep_command(),
+                              plan_command(),
                               trace_info_command(),
                               trace_check_command(),
                               trace_generate_command(),

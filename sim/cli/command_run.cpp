@@ -9,6 +9,7 @@
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/overrides.hpp"
+#include "sim/cli/plan_job.hpp"
 #include "sim/cli/replay_job.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
@@ -186,9 +187,19 @@ int run_run(const Arguments& arguments) {
   const bool several = arguments.words().size() > 1;
   for (const std::string& file : arguments.words()) {
     const auto document = scenario_document(file, overrides);
-    if (!document.contains("sweep") || document.at("sweep").is_null()) continue;
-    if (!several) return run_scenario_sweep(arguments);
-    throw InputError{fmt::format("{}: has a sweep, and is to be run alone", file)};
+    const auto has = [&](const char* key) {
+      return document.contains(key) && !document.at(key).is_null();
+    };
+    if (has("sweep") && has("plan")) {
+      throw InputError{
+          fmt::format("{}: has a sweep and a plan; one of them is to be taken away "
+                      "(--set /plan=null)",
+                      file)};
+    }
+    if (!has("sweep") && !has("plan")) continue;
+    if (!several) return has("plan") ? run_plan_job(arguments) : run_scenario_sweep(arguments);
+    throw InputError{
+        fmt::format("{}: has a {}, and is to be run alone", file, has("plan") ? "plan" : "sweep")};
   }
   // All are read before the first is run: a slip in the last one costs no time.
   std::vector<Scenario> scenarios;

@@ -113,6 +113,7 @@ struct ScatterChart {
   std::string x_label{}, y_label{};
   std::string x_column{}, y_column{};  // of the CSV
   double x_scale = 1;                  // the axis shows the CSV's x times this (percent)
+  bool log_x = false;                  // x > 0 on a logarithmic axis
   std::string faint_label{};           // of all faint groups
   std::string remark{};                // a last entry of the legend, without a mark
   std::vector<MarkGroup> groups{};     // y > 0

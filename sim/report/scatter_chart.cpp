@@ -23,7 +23,7 @@ constexpr double kPlotHeight = 360;
 constexpr const char* kFaint = "#b0b0b0";
 
 /// Labels at 1, 2 and 5 of every power of ten, or at 1 alone where there are many powers.
-std::string log_ticks(double low, double high) {
+std::string log_ticks(const char* axis, double low, double high) {
   constexpr double kManyDecades = 3;
   const bool few = std::log10(high / low) <= kManyDecades;
   std::vector<std::string> ticks;
@@ -35,7 +35,7 @@ std::string log_ticks(double low, double high) {
       ticks.push_back(fmt::format("'{:g}' {}", value, number(value)));
     }
   }
-  return fmt::format("set ytics ({})\n", fmt::join(ticks, ", "));
+  return fmt::format("set {}tics ({})\n", axis, fmt::join(ticks, ", "));
 }
 
 std::string data_csv(const ScatterChart& chart, const std::vector<ChartPoint>& front) {
@@ -70,12 +70,15 @@ std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups) {
 
 Figure draw(const ScatterChart& chart) {
   const std::vector<ChartPoint> front = pareto_front(chart.groups);
+  double left = INFINITY;
   double right = 0;
   double low = INFINITY;
   double high = 0;
   for (const MarkGroup& group : chart.groups) {
     for (const ChartPoint p : group.points) {
       KVSIM_CHECK(p.y > 0, "{} on a logarithmic axis", p.y);
+      KVSIM_CHECK(!chart.log_x || p.x > 0, "{} on a logarithmic axis", p.x);
+      left = std::min(left, p.x * chart.x_scale);
       right = std::max(right, p.x * chart.x_scale);
       low = std::min(low, p.y);
       high = std::max(high, p.y);
@@ -84,19 +87,25 @@ Figure draw(const ScatterChart& chart) {
   KVSIM_CHECK(high > 0, "figure {} has no mark", chart.name);
   constexpr double kMargin = 1.25;  // of the values' range, above and below
   constexpr double kBeside = 1.04;
+  const double beside = chart.log_x ? kMargin : kBeside;
   low /= kMargin;
   high *= kMargin;
   std::string settings = fmt::format(
-      "set xlabel {} noenhanced\nset ylabel {} noenhanced\nset xrange [0:{}]\nset logscale y "
+      "set xlabel {} noenhanced\nset ylabel {} noenhanced\nset xrange [{}:{}]\nset logscale y "
       "10\nset yrange [{}:{}]\n{}",
-      gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label), number(right * kBeside),
-      number(low), number(high), log_ticks(low, high));
+      gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label),
+      number(chart.log_x ? left / kMargin : 0), number(right * beside), number(low), number(high),
+      log_ticks("y", low, high));
+  if (chart.log_x) {
+    settings +=
+        fmt::format("set logscale x 10\n{}", log_ticks("x", left / kMargin, right * beside));
+  }
   settings += "$front << EOD\n";
   for (const ChartPoint p : front) settings += fmt::format("{},{}\n", number(p.x), number(p.y));
   // On to the right edge: whoever has more bytes has this one's error at the most.
   if (!front.empty()) {
     settings +=
-        fmt::format("{},{}\n", number(right * kBeside / chart.x_scale), number(front.back().y));
+        fmt::format("{},{}\n", number(right * beside / chart.x_scale), number(front.back().y));
   }
   settings += "EOD\n";
 

@@ -211,6 +211,61 @@ void add_line_figures(const ScenarioSweep& sweep, const SweepMeasure& measure, c
   }
 }
 
+/// Latency against throughput of services as the load, `x`, grows: a line each combination of
+/// `line_axes`, in the order of the load, so that it bends back where throughput falls.
+void add_tradeoffs(const ScenarioSweep& sweep, const Axis& x,
+                   const std::vector<const Axis*>& line_axes, FigureSet& set) {
+  const auto find = [&](std::string_view path) -> const SweepMeasure* {
+    for (const SweepMeasure& measure : sweep.measures()) {
+      if (measure.path == path) return &measure;
+    }
+    return nullptr;
+  };
+  const SweepMeasure* rate = find("output_tok_s");
+  if (rate == nullptr) return;
+  std::vector<std::size_t> points(sweep.size());
+  for (std::size_t i = 0; i < points.size(); ++i) points[i] = i;
+  const auto lines = grouped(sweep, line_axes, points);
+  for (const char* path : {"ttft_s/p90", "tpot_s/p90"}) {
+    const SweepMeasure* latency = find(path);
+    if (latency == nullptr) continue;
+    if (lines.size() > kMostLines) {
+      set.notes.push_back(fmt::format("{} against throughput is not drawn: {} lines are too many",
+                                      latency->words, lines.size()));
+      continue;
+    }
+    LineChart chart{.name = figure_name(*latency, "throughput", ""),
+                    .title = title_of(*latency, "throughput", "", sweep),
+                    .x_label = rate->words,
+                    .y_label = with_unit(*latency),
+                    .x_column = rate->path,
+                    .y_column = latency->path,
+                    .y_unit = latency->divisor,
+                    .log_y_where_wide = true};
+    std::size_t marks = 0;
+    for (const auto& [shared, members] : lines) {
+      std::vector<std::pair<double, ChartPoint>> by_load;
+      for (const std::size_t point : members) {
+        const json load = sweep.value(*x.column, point);
+        const auto at = sweep.measure(*rate, point);
+        const auto y = sweep.measure(*latency, point);
+        if (load.is_null() || !at || !y || sweep.ran_out(point)) continue;
+        by_load.emplace_back(number_of(load)->value, ChartPoint{*at, *y});
+      }
+      std::stable_sort(by_load.begin(), by_load.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+      ChartLine line{.label = shared_words(line_axes, shared)};
+      if (line.label.empty()) line.label = latency->words;
+      for (const auto& [load, at] : by_load) line.points.push_back(at);
+      marks += line.points.size();
+      if (!line.points.empty()) chart.lines.push_back(std::move(line));
+    }
+    if (marks < 2) continue;
+    set.figures.push_back(draw(chart));
+    set.figures.back().kind = "tradeoff";
+  }
+}
+
 void add_heat_maps(const ScenarioSweep& sweep, const SweepMeasure& measure, const Axis& x,
                    const Axis& y, const std::vector<const Axis*>& others, FigureSet& set) {
   std::vector<std::size_t> points(sweep.size());
@@ -317,6 +372,7 @@ FigureSet scenario_sweep_figures(const ScenarioSweep& sweep) {
           "{} is not drawn: random samples of several numbers lie on no line", measure.words));
     }
   }
+  if (numbers.size() == 1) add_tradeoffs(sweep, *numbers.front(), words, set);
   return set;
 }
 

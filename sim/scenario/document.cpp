@@ -102,6 +102,11 @@ void rebase(json& document, const fs::path& folder) {
     for (json& point : document["points"]) rebase_keys(point, folder);
   }
   if (document.contains("sweep")) rebase_sweep(document["sweep"], folder);
+  if (document.contains("plan") && document["plan"].is_object() &&
+      document["plan"].contains("quality") && document["plan"]["quality"].is_object() &&
+      document["plan"]["quality"].contains("trace")) {
+    rebase_path(document["plan"]["quality"]["trace"], folder);
+  }
   if (document.contains("replay") && document["replay"].is_object() &&
       document["replay"].contains("trace")) {
     rebase_path(document["replay"]["trace"], folder);

@@ -78,6 +78,8 @@ constexpr std::array kScenarioKeys{
                 "groups of points: each takes the keys above and overrides some"},
     ScenarioKey{"replay", "object", "", "none", "an attention trace to run through methods"},
     ScenarioKey{"sweep", "object", "", "none", "many runs, each with other values of some keys"},
+    ScenarioKey{"plan", "object", "", "none",
+                "how far methods and GPUs go: the largest batch, the highest rate, …"},
     ScenarioKey{"published", "list of objects", "", "none",
                 "figures from the literature to stand beside the predicted ones"},
     ScenarioKey{"figures", "false, or list of names", "", "all that apply",
@@ -209,6 +211,31 @@ constexpr std::array kAxisKeys{
                 "values of a range, both ends among them"},
     ScenarioKey{"unit", "text", "", "none", "what stands behind each number of a range: GiB"},
 };
+constexpr std::array kPlanKeys{
+    ScenarioKey{"questions", "name, or list", "", "required",
+                "longest_context, largest_batch; of services highest_rate, fewest_gpus"},
+    ScenarioKey{
+        "confidence", "number", "0 to 0.999", "0.9",
+        "share of cases that intervals hold of which the worse end counts; 0: as predicted"},
+    ScenarioKey{"attainment", "number", "0.01 to 1", "0.9",
+                "share of requests that keep all bounds of slo"},
+    ScenarioKey{"quality", "object", "", "none",
+                "how much worse than the full cache a method may be"},
+    ScenarioKey{"prices", "object", "", "none", "what a GPU costs an hour, by its name"},
+    ScenarioKey{"most_gpus", "integer", "1 to 4096", "64", "fewest_gpus: no more are tried"},
+    ScenarioKey{"rate_step", "number", "0.001 to 1", "0.01",
+                "highest_rate: the step between rates, as a share"},
+};
+constexpr std::array kQualityKeys{
+    ScenarioKey{"trace", "path", "", "required",
+                "an attention trace (safetensors), relative to the scenario file"},
+    ScenarioKey{"max_rel_error", "number", "0 to 1000000", "this or min_retained_mass",
+                "most mean relative error of attention outputs"},
+    ScenarioKey{"min_retained_mass", "number", "0 to 1", "this or max_rel_error",
+                "least mean share of attention probability that is kept"},
+    ScenarioKey{"bisect_step", "number", "0.001 to 0.5", "only budgets that are given",
+                "budgets between the least and the greatest given one are tried, so far apart"},
+};
 constexpr std::array kPublishedKeys{
     ScenarioKey{"where", "object", "", "required where there are several points",
                 "keys and values that pick one point"},
@@ -238,6 +265,7 @@ constexpr std::array kObjects{
     ScenarioObject{"scheduler", kSchedulerKeys}, ScenarioObject{"slo", kSloKeys},
     ScenarioObject{"cluster", kClusterKeys},     ScenarioObject{"speculation", kSpeculationKeys},
     ScenarioObject{"sweep", kSweepKeys},         ScenarioObject{"axis", kAxisKeys},
+    ScenarioObject{"plan", kPlanKeys},           ScenarioObject{"quality", kQualityKeys},
     ScenarioObject{"replay", kReplayKeys},       ScenarioObject{"published", kPublishedKeys},
     ScenarioObject{"where", kWhereKeys},
 };

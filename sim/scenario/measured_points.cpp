@@ -31,8 +31,9 @@ struct Wanted {
 
 void give(ScenarioPoint& point, const MeasuredLaw& law, const TraceInfo& trace) {
   point.spec.method = with_measured_law(point.spec.method, law, point.spec.llm->n_layers());
+  point.measured = std::make_shared<const MeasuredLaw>(law);
   if (point.serve) {
-    point.serve->measured = std::make_shared<const MeasuredLaw>(law);
+    point.serve->measured = point.measured;
   } else {
     point.kv_bytes_wanted = kv_bytes_wanted(point.spec);
   }

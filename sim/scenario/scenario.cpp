@@ -86,6 +86,7 @@ void check_form(const Field& file, const fs::path& folder) {
     }
   }
   if (const auto sweep = file.find("sweep")) (void)read_sweep(*sweep);
+  if (const auto plan = file.find("plan")) (void)read_plan(*plan, folder);
   if (const auto published = file.find("published")) {
     for (const Field& entry : published->items()) check_published(entry);
   }
@@ -207,6 +208,16 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
   scenario.own_calibrations = std::move(own.calibrations);
   if (const auto replay = root.find("replay")) {
     scenario.replay = read_replay(*replay, folder, scenario.points);
+  }
+  if (const auto plan = root.find("plan")) {
+    scenario.plan = read_plan(*plan, folder);
+    for (const PlanQuestion question : scenario.plan->questions) {
+      if (is_of_services(question) == serves) continue;
+      plan->at("questions")
+          .fail(fmt::format("{} is of \"kind\": \"{}\" alone, and this scenario "
+                            "is \"{}\"",
+                            name_of(question), serves ? "static" : "serve", scenario.kind));
+    }
   }
   read_all_published(root, changed, scenario);
   if (const auto figures = root.find("figures")) scenario.figures = read_figures(*figures);

@@ -10,7 +10,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/methods/measured.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/scenario/plan_field.hpp"
 #include "sim/serve/serve_spec.hpp"
 #include "sim/serve/static_run.hpp"
 
@@ -35,8 +37,9 @@ struct ScenarioPoint {
   std::string size_law{kClosedForm};
   /// The trace that the law is to be measured on, where it has to be (measure_laws does).
   std::filesystem::path measured_on{};
-  std::vector<std::string> notes{};  // what a reader should know of the law
-  std::optional<ServeSpec> serve{};  // of kind "serve"; then what is run
+  std::shared_ptr<const MeasuredLaw> measured{};  // once it has been
+  std::vector<std::string> notes{};               // what a reader should know of the law
+  std::optional<ServeSpec> serve{};               // of kind "serve"; then what is run
 };
 
 /// Replay of an attention trace that a scenario asks for beside its points.
@@ -63,6 +66,7 @@ struct Scenario {
   std::string kind;  // "static" or "serve"
   std::vector<ScenarioPoint> points;
   std::optional<ReplaySection> replay;
+  std::optional<PlanSection> plan;
   std::vector<PublishedFigure> published;
   std::optional<std::vector<std::string>> figures;  // names of those to draw; absent: all
   nlohmann::ordered_json echo;                      // after `extends` and overrides: what was run

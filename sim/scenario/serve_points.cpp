@@ -151,6 +151,11 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& o
   }
   axes.clusters = members_or_none(group, "cluster");
   axes.speculations = members_or_none(group, "speculation");
+  if (const auto field = group.find("speculation")) {
+    for (const Field& item : field->one_or_more()) {
+      if (!item.has("draft")) item.fail("\"draft\" is missing");
+    }
+  }
   axes.schedulers = members_or_none(group, "scheduler");
   if (const auto slo = group.find("slo")) axes.slo = read_slo(*slo);
   if (const auto memory = group.find("host_memory")) axes.host_memory = read_host_memory(*memory);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "models/units/error.hpp"
+#include "sim/sweep/serve_point.hpp"
 #include "sim/sweep/static_point.hpp"
 
 namespace kvsim {
@@ -11,7 +12,8 @@ namespace {
 
 /// A kind of scenario that can be swept is a line here.
 const std::vector<std::pair<std::string, PointRunner>>& builtin_runners() {
-  static const std::vector<std::pair<std::string, PointRunner>> all{{"static", run_static_point}};
+  static const std::vector<std::pair<std::string, PointRunner>> all{{"static", run_static_point},
+                                                                    {"serve", run_serve_point}};
   return all;
 }
 

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "sim/cli/arguments.hpp"
+
+namespace kvsim {
+
+/// `kvsim plan SCENARIO`, and `kvsim run` of a scenario with a `plan`. Returns the exit status:
+/// kDoesNotFit where a question has no answer. Errors: InputError.
+[[nodiscard]] int run_plan_job(const Arguments& arguments);
+
+}  // namespace kvsim

@@ -1,0 +1,87 @@
+#include "sim/plan/boundary.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+
+Boundary last_that_holds(const Search& search, const std::function<bool(std::int64_t)>& holds) {
+  KVSIM_CHECK(search.least <= search.start && search.start <= search.most && search.stride >= 1,
+              "a search from {} in [{}, {}] by {}", search.start, search.least, search.most,
+              search.stride);
+  Boundary out;
+  std::map<std::int64_t, bool> known;
+  const auto asked = [&](std::int64_t n) {
+    const auto found = known.find(n);
+    if (found != known.end()) return found->second;
+    ++out.probes;
+    return known.emplace(n, holds(n)).first->second;
+  };
+  // Holds at `good`; the first failure above it.
+  const auto climb = [&](std::int64_t good) {
+    std::int64_t step = search.stride;
+    std::int64_t bad = good;
+    for (;; step *= 2) {
+      if (good == search.most) return good;
+      bad = step < search.most - good ? good + step : search.most;
+      if (!asked(bad)) break;
+      good = bad;
+    }
+    while (bad - good > 1) {
+      const std::int64_t middle = good + (bad - good) / 2;
+      (asked(middle) ? good : bad) = middle;
+    }
+    return good;
+  };
+
+  std::int64_t good = search.start;
+  bool any = asked(good);
+  for (std::int64_t step = search.stride; !any && good > search.least; step *= 2) {
+    const std::int64_t bad = good;
+    good = step < good - search.least ? good - step : search.least;
+    any = asked(good);
+    if (!any) continue;
+    std::int64_t above = bad;
+    while (above - good > 1) {
+      const std::int64_t middle = good + (above - good) / 2;
+      (asked(middle) ? good : above) = middle;
+    }
+  }
+  if (!any) {
+    // Something may still hold just above the least.
+    for (const std::int64_t n : {search.least + 1, search.least + 3}) {
+      if (out.probes > 0 && search.neighbours > 0 && n <= search.most && asked(n)) {
+        good = n;
+        any = true;
+        break;
+      }
+    }
+    if (!any) return out;
+  }
+  for (bool again = true; again;) {
+    again = false;
+    good = climb(good);
+    if (good == search.most) break;
+    const std::int64_t span = std::max<std::int64_t>(1, good - search.least);
+    const std::array<std::int64_t, 6> beyond{2, 3, 5, span / 64, span / 8, span};
+    for (std::size_t i = 0; i < std::min(search.neighbours, beyond.size()); ++i) {
+      if (beyond[i] < 2 || beyond[i] > search.most - good || !asked(good + beyond[i])) continue;
+      good += beyond[i];
+      again = true;
+      break;
+    }
+  }
+  bool failed = false;
+  for (const auto& [n, held] : known) {
+    if (held && failed) out.monotone = false;
+    failed = failed || !held;
+  }
+  out.last = good;
+  out.at_most = good == search.most;
+  return out;
+}
+
+}  // namespace kvsim

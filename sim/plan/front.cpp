@@ -1,0 +1,56 @@
+#include <algorithm>
+#include <array>
+
+#include "sim/plan/plan_result.hpp"
+
+namespace kvsim {
+namespace {
+
+/// All to be small.
+std::array<double, 4> objectives(const OperatingPoint& point) {
+  return {point.cost, point.latency_s, point.error.value_or(0), -point.size};
+}
+
+bool beats(const OperatingPoint& a, const OperatingPoint& b) {
+  const auto x = objectives(a);
+  const auto y = objectives(b);
+  bool better = false;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (x[i] > y[i]) return false;
+    better = better || x[i] < y[i];
+  }
+  return better;
+}
+
+}  // namespace
+
+bool PlanResult::impossible() const {
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const PlanGroup& group) { return !group.best; });
+}
+
+void mark_front(PlanResult& result) {
+  for (const PlanGroup& group : result.groups) {
+    // Where nobody measured errors, they do not count; where some are known, only those compete.
+    bool known = false;
+    for (const std::size_t c : group.candidates) {
+      for (const OperatingPoint& point : result.candidates[c].points) {
+        known = known || point.error.has_value();
+      }
+    }
+    std::vector<OperatingPoint*> all;
+    for (const std::size_t c : group.candidates) {
+      for (OperatingPoint& point : result.candidates[c].points) {
+        point.on_front = false;
+        if (point.error.has_value() == known) all.push_back(&point);
+      }
+    }
+    for (OperatingPoint* point : all) {
+      point->on_front = std::none_of(all.begin(), all.end(), [&](const OperatingPoint* other) {
+        return beats(*other, *point);
+      });
+    }
+  }
+}
+
+}  // namespace kvsim

@@ -1,0 +1,204 @@
+#include "sim/plan/plan.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/error.hpp"
+#include "sim/engine/parallel.hpp"
+#include "sim/plan/candidates.hpp"
+
+namespace kvsim {
+namespace {
+
+/// All that one thread does, in an order that no other thread changes.
+class UnitSearch {
+ public:
+  UnitSearch(PlanCandidates& all, const PlanUnit& unit, bool prune)
+      : all_{all}, unit_{unit}, prune_{prune} {}
+
+  void run() {
+    std::vector<std::size_t> order = unit_.candidates;
+    const bool services = is_of_services(candidate(order.front()).question);
+    if (!services) {
+      for (const std::size_t c : order) plan_static(all_.inputs[c], candidate(c));
+      return;
+    }
+    // Rates are asked for of every GPU; numbers of GPUs of the best alone.
+    const bool fewest = std::all_of(order.begin(), order.end(), [&](std::size_t c) {
+      return candidate(c).question == PlanQuestion::kFewestGpus;
+    });
+    if (fewest) {
+      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return ServeCandidate::bound_of(all_.inputs[a]).cost <
+               ServeCandidate::bound_of(all_.inputs[b]).cost;
+      });
+    }
+    std::map<const ScenarioPoint*, std::unique_ptr<ServeCandidate>> engines;
+    for (const std::size_t c : order) {
+      if (fewest && prune_ && cannot_win(c)) continue;
+      auto& engine = engines[all_.inputs[c].point];
+      if (!engine) engine = std::make_unique<ServeCandidate>(all_.inputs[c]);
+      if (candidate(c).question == PlanQuestion::kHighestRate) {
+        engine->highest_rate(candidate(c));
+      } else {
+        engine->fewest_gpus(candidate(c));
+      }
+    }
+  }
+
+ private:
+  PlanCandidate& candidate(std::size_t c) { return all_.result.candidates[c]; }
+
+  /// Whether a candidate before it has a way to run that is as good in all as this one's bounds.
+  bool cannot_win(std::size_t c) {
+    const ServeCandidate::Bound bound = ServeCandidate::bound_of(all_.inputs[c]);
+    for (const std::size_t other : unit_.candidates) {
+      const PlanCandidate& known = candidate(other);
+      if (other == c || !known.answer || known.group != candidate(c).group) continue;
+      if (*known.answer > bound.gpus) continue;
+      for (const OperatingPoint& point : known.points) {
+        const bool strictly = *known.answer < bound.gpus || point.cost < bound.cost ||
+                              point.latency_s < bound.latency_s;
+        if (point.cost > bound.cost || point.latency_s > bound.latency_s || !strictly) continue;
+        candidate(c).pruned = fmt::format(
+            "no fewer than {:g} GPUs, {:.3g} a million tokens and {:.3g} s by the data sheet, and "
+            "{} "
+            "is at least as good",
+            bound.gpus, bound.cost, bound.latency_s, known.label);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  PlanCandidates& all_;
+  const PlanUnit& unit_;
+  bool prune_;
+};
+
+void find_best(PlanResult& result) {
+  for (PlanGroup& group : result.groups) {
+    const bool fewest = group.question == PlanQuestion::kFewestGpus;
+    const auto rank = [&](std::size_t c) {
+      const PlanCandidate& one = result.candidates[c];
+      const double cost = one.points.empty() ? 0 : one.points.back().cost;
+      return std::tuple{fewest ? *one.answer : -*one.answer, cost, c};
+    };
+    for (const std::size_t c : group.candidates) {
+      if (!result.candidates[c].answer) continue;
+      if (!group.best || rank(c) < rank(*group.best)) group.best = c;
+    }
+  }
+}
+
+/// Of groups without an answer the candidate that lacks least, and what would help it.
+void move_knobs(PlanCandidates& all, int threads) {
+  std::vector<std::size_t> nearest;
+  for (const PlanGroup& group : all.result.groups) {
+    if (group.best) continue;
+    const auto rank = [&](std::size_t c) {
+      const PlanCandidate& one = all.result.candidates[c];
+      // One that no knob of the machine helps comes last, with what is not known.
+      const bool quality = one.impossible && one.impossible->constraint == "quality";
+      const double need = one.impossible ? one.impossible->need : 0;
+      return std::tuple{!one.impossible, quality, !(need > 0), need, c};
+    };
+    const auto least =
+        std::min_element(group.candidates.begin(), group.candidates.end(),
+                         [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+    const PlanCandidate& one = all.result.candidates[*least];
+    if (one.impossible && one.impossible->constraint != "quality") nearest.push_back(*least);
+  }
+  parallel_for(nearest.size(), threads, [&](std::size_t i) {
+    const std::size_t c = nearest[i];
+    PlanCandidate& one = all.result.candidates[c];
+    one.impossible->knobs = is_of_services(one.question)
+                                ? ServeCandidate{all.inputs[c]}.knobs(one.question)
+                                : static_knobs(all.inputs[c], one.question);
+  });
+}
+
+void add_notes(const Scenario& scenario, PlanResult& result) {
+  const PlanSection& plan = *scenario.plan;
+  std::vector<std::string>& notes = result.notes;
+  notes.push_back(
+      plan.confidence > 0
+          ? fmt::format("answers count the worse end of the intervals that hold {:g} % of cases: "
+                        "memory for what fits, times for bounds, latency and cost",
+                        100 * plan.confidence)
+          : std::string{"figures are taken as predicted: confidence 0"});
+  if (result.quality) {
+    notes.push_back(fmt::format(
+        "quality is that of a replay of trace {} ({} prompt and {} decode tokens), teacher-forced: "
+        "errors of one step and one layer, budgets as shares of the prompt",
+        result.quality->trace, result.quality->prompt_tokens,
+        result.quality->tokens - result.quality->prompt_tokens));
+    const bool narrow =
+        std::any_of(scenario.points.begin(), scenario.points.end(),
+                    [](const ScenarioPoint& point) { return bits_of(point.spec.kv_dtype) < 16; });
+    if (narrow) {
+      notes.emplace_back("what a kv_dtype below 16 bits loses is not in the quality floor");
+    }
+  } else {
+    notes.emplace_back(
+        "no quality floor: methods are taken at the budgets given, whatever they lose");
+  }
+  if (!result.priced) {
+    notes.emplace_back("no prices are given: cost is GPU hours, of every kind of GPU alike");
+  }
+  const bool services = is_of_services(plan.questions.front());
+  if (services) {
+    notes.push_back(
+        fmt::format("within its bounds is a service where {:g} % of all requests keep all of them",
+                    100 * plan.attainment));
+    notes.emplace_back("latency is p90 from a request's arrival to its last token");
+  } else {
+    notes.emplace_back("latency is that of the whole batch: prefill and all decode steps");
+  }
+  if (std::find(plan.questions.begin(), plan.questions.end(), PlanQuestion::kFewestGpus) !=
+      plan.questions.end()) {
+    notes.emplace_back(
+        "replicas share the workload evenly: each is simulated under all requests at the rate over "
+        "their number, so that bursts are as high, and longer, than a router would leave them");
+  }
+}
+
+}  // namespace
+
+PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
+  if (!scenario.plan) {
+    throw InputError{fmt::format("{}: has no \"plan\": what is to be answered", scenario.name)};
+  }
+  if (scenario.points.empty()) {
+    throw InputError{fmt::format("{}: has nothing to plan for: no model and GPU", scenario.name)};
+  }
+  std::optional<QualityReport> quality;
+  if (scenario.plan->quality) {
+    std::vector<MethodSpec> specs;
+    for (const ScenarioPoint& point : scenario.points) specs.push_back(point.method);
+    quality = measure_quality(*scenario.plan->quality, specs, scenario.seed, options.threads);
+  }
+  PlanCandidates all = plan_candidates(scenario, std::move(quality));
+  std::atomic<std::size_t> done{0};
+  parallel_for(all.units.size(), options.threads, [&](std::size_t u) {
+    UnitSearch{all, all.units[u], options.prune}.run();
+    ++done;
+    if (options.progress) {
+      options.progress(static_cast<double>(done) / static_cast<double>(all.units.size()));
+    }
+  });
+  find_best(all.result);
+  move_knobs(all, options.threads);
+  mark_front(all.result);
+  add_notes(scenario, all.result);
+  return std::move(all.result);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <functional>
+
+#include "sim/plan/plan_result.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace kvsim {
+
+struct PlanOptions {
+  int threads = 0;    // 0: the machine's; no result depends on it
+  bool prune = true;  // leave out what a bound by the data sheet shows cannot win
+  std::function<void(double)> progress{};  // the share of candidates that is through
+};
+
+/// Answers `scenario.plan`: judges methods by the quality floor, searches every method at its least
+/// budget on every GPU and number of GPUs that the scenario lists, and finds the front of cost,
+/// latency and error among all ways to run that were met. Laws that depend on data are measured
+/// (measure_laws). Pure: same scenario, same result, whatever the threads. Errors: InputError where
+/// the scenario has no plan, a price is missing, or a candidate cannot be run at all.
+[[nodiscard]] PlanResult run_plan(const Scenario& scenario, const PlanOptions& options = {});
+
+}  // namespace kvsim

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/plan/quality.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace kvsim {
+
+/// What keeps a plan from being possible: what a knob does to it, as tried.
+struct KnobEffect {
+  std::string knob;    // "hbm", "kv_dtype", …
+  std::string change;  // "x 1.1", "bf16 -> fp8_e4m3"
+  double need = 0;     // after the change; possible at 1 and below
+  /// Percent that the need falls where the knob is moved one percent: of knobs that have no
+  /// percents, of the change as a whole.
+  double elasticity = 0;
+  std::string enough;  // "x 1.5", the least of the steps tried that is; empty: none of them
+};
+
+struct Impossible {
+  std::string constraint;         // "weights", "kv_capacity", "activations", "ttft", "tpot", "e2e",
+                                  // "quality"
+  std::string text;               // a sentence
+  double need = 0;                // what is wanted over what there is; above 1. 0: not known
+  std::vector<KnobEffect> knobs;  // most effective first; of the nearest candidate of its group
+};
+
+/// A way to run: of one candidate, at one load.
+struct OperatingPoint {
+  double load = 0;       // sequences of a batch; requests a second of the whole service
+  double gpus = 1;       // of the whole service
+  double tokens_s = 0;   // output tokens of all its GPUs
+  double latency_s = 0;  // from arrival to last token: of a batch; p90 of a service's requests
+  double cost = 0;       // a million output tokens: in the currency, else in GPU hours
+  std::optional<double> error;  // 0 where nothing is lost; absent: nobody measured it
+  double size = 0;              // context of longest_context, which counts beside the others
+  bool on_front = false;
+};
+
+struct ServiceTimes {  // seconds, the worse end of intervals
+  double ttft_p50 = 0, ttft_p90 = 0, tpot_p50 = 0, tpot_p90 = 0, e2e_p90 = 0;
+};
+
+/// One method on one kind and number of GPUs, and how far it goes.
+struct PlanCandidate {
+  PlanQuestion question{};
+  std::size_t group = 0;
+  std::size_t point = 0;  // of the scenario, which it is made from
+  MethodSpec method;      // with the budget that was chosen
+  std::string label;      // what tells it from the others of its group
+  std::string gpu;
+  std::int64_t gpus_each = 1;  // that share the model
+  std::int64_t replicas = 1;
+  std::optional<double> answer;  // tokens, sequences, requests a second, GPUs
+  bool at_most = false;          // the search ended there, not the memory
+  bool monotone = true;
+  std::size_t probes = 0;
+  std::int64_t positions = 0;  // that the model is published for, where the answer goes beyond
+  std::string pruned;          // why it was not looked into
+  std::optional<Impossible> impossible;
+  std::vector<OperatingPoint> points;  // the answer's is the last
+  std::optional<ServiceTimes> times;   // at the answer
+  double memory_factor = 1, time_factor = 1;
+  std::string memory_basis, time_basis;
+  std::vector<std::string> notes;
+};
+
+/// Candidates that answer one question for one model, stack, batch, context or workload.
+struct PlanGroup {
+  PlanQuestion question{};
+  std::string of;  // "llama-3.1-8b on vllm, 32,768 prompt and 512 output tokens"
+  nlohmann::ordered_json keys;
+  std::vector<std::size_t> candidates;
+  std::optional<std::size_t> best;  // candidate; absent: impossible
+};
+
+struct PlanResult {
+  std::vector<PlanCandidate> candidates;
+  std::vector<PlanGroup> groups;
+  std::optional<QualityReport> quality;
+  bool priced = false;
+  std::string cost_unit;  // "USD", or "GPU h"
+  std::vector<std::string> notes;
+
+  /// Whether some group has no answer.
+  [[nodiscard]] bool impossible() const;
+};
+
+/// Marks the points that no other point of their group beats: as cheap, as quick, as exact and as
+/// long a context, and better in one of them. What has no error does not compete.
+void mark_front(PlanResult& result);
+
+}  // namespace kvsim

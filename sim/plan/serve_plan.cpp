@@ -1,0 +1,312 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/plan/boundary.hpp"
+#include "sim/plan/candidate.hpp"
+#include "sim/plan/confidence.hpp"
+#include "sim/plan/knobs.hpp"
+#include "sim/plan/serve_probe.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kHour = 3600;
+constexpr double kMillion = 1e6;
+constexpr double kLeastRate = 1.0 / 1024;  // of the workload's own
+constexpr double kMostRate = 16384;
+constexpr std::size_t kNeighbours = 2;  // +2 and +3: each is a whole run
+
+std::int64_t steps_of(double ratio, double step) {
+  return static_cast<std::int64_t>(std::floor(std::log(ratio) / std::log1p(step)));
+}
+
+}  // namespace
+
+struct ServeCandidate::Impl {
+  CandidateInput in;
+  ServeCase service;
+
+  explicit Impl(CandidateInput input)
+      : in{std::move(input)}, service{spec_of(in), in.plan->confidence, in.plan->attainment} {}
+
+  static ServeSpec spec_of(const CandidateInput& in) {
+    ServeSpec spec = *in.point->serve;
+    spec.method = in.method;
+    return spec;
+  }
+
+  [[nodiscard]] double rate_of(std::int64_t k) const {
+    return std::pow(1 + in.plan->rate_step, static_cast<double>(k));
+  }
+  [[nodiscard]] double lowest_rate() const {
+    return rate_of(-steps_of(1 / kLeastRate, in.plan->rate_step));
+  }
+  [[nodiscard]] std::int64_t most_replicas() const {
+    return std::max<std::int64_t>(1, in.plan->most_gpus / service.spec().tensor_parallel);
+  }
+
+  [[nodiscard]] OperatingPoint point_at(const ServeProbe& probe, double replicas) const {
+    const double gpus = static_cast<double>(service.spec().tensor_parallel) * replicas;
+    OperatingPoint at;
+    at.load = probe.offered * replicas;
+    at.gpus = gpus;
+    at.tokens_s = probe.output_tok_s * replicas;
+    at.latency_s = probe.times.e2e_p90;
+    at.cost = in.gpu_hour * gpus / kHour / at.tokens_s * kMillion;
+    at.error = in.error;
+    return at;
+  }
+
+  void begin(PlanCandidate& out) const {
+    out.memory_factor = service.memory_end().factor;
+    out.memory_basis = service.memory_end().basis;
+    out.time_factor = service.time_end().factor;
+    out.time_basis = service.time_end().basis;
+  }
+
+  void refuse(PlanCandidate& out, const ServeProbe& probe, std::string_view at) const {
+    Impossible why;
+    why.constraint = probe.constraint;
+    why.need = std::isfinite(probe.need) ? probe.need : 0;
+    why.text = fmt::format("{}: {}", at, probe.text);
+    out.impossible = std::move(why);
+  }
+};
+
+ServeCandidate::ServeCandidate(CandidateInput in) : impl_{std::make_unique<Impl>(std::move(in))} {}
+ServeCandidate::~ServeCandidate() = default;
+
+void ServeCandidate::highest_rate(PlanCandidate& out) {
+  Impl& me = *impl_;
+  me.begin(out);
+  const double step = me.in.plan->rate_step;
+  std::vector<double> held;
+  const Boundary found = last_that_holds({.least = -steps_of(1 / kLeastRate, step),
+                                          .most = steps_of(kMostRate, step),
+                                          .start = 0,
+                                          .stride = std::max<std::int64_t>(1, steps_of(1.17, step)),
+                                          .neighbours = kNeighbours},
+                                         [&](std::int64_t k) {
+                                           const double rate = me.rate_of(k);
+                                           const bool good = me.service.at(rate).need <= 1;
+                                           if (good) held.push_back(rate);
+                                           return good;
+                                         });
+  out.probes = found.probes;
+  out.monotone = found.monotone;
+  out.at_most = found.at_most;
+  if (!found.last) {
+    const double rate = me.lowest_rate();
+    me.refuse(out, me.service.at(rate),
+              fmt::format("even at {:.3g} requests/s", me.service.offered(rate)));
+    return;
+  }
+  const double last = me.rate_of(*found.last);
+  std::sort(held.begin(), held.end());
+  for (const double rate : held) {
+    if (rate <= last) out.points.push_back(me.point_at(me.service.at(rate), 1));
+  }
+  const ServeProbe& at = me.service.at(last);
+  out.answer = at.offered;
+  out.times = at.times;
+  if (found.at_most) out.notes.emplace_back("no higher rate was tried");
+}
+
+void ServeCandidate::fewest_gpus(PlanCandidate& out) {
+  Impl& me = *impl_;
+  me.begin(out);
+  const std::int64_t most = me.most_replicas();
+  const auto probe = [&](std::int64_t replicas) -> const ServeProbe& {
+    return me.service.at(1 / static_cast<double>(replicas));
+  };
+  std::vector<std::int64_t> held;
+  // Replicas fall as the search climbs.
+  const Boundary found = last_that_holds(
+      {.least = -most, .most = -1, .start = -1, .stride = 1, .neighbours = kNeighbours},
+      [&](std::int64_t falling) {
+        const bool good = probe(-falling).need <= 1;
+        if (good) held.push_back(-falling);
+        return good;
+      });
+  out.probes = found.probes;
+  out.monotone = found.monotone;
+  const std::int64_t each = me.service.spec().tensor_parallel;
+  if (!found.last) {
+    me.refuse(out, probe(most), fmt::format("with {} GPUs", most * each));
+    return;
+  }
+  out.replicas = -*found.last;
+  out.answer = static_cast<double>(out.replicas * each);
+  std::sort(held.begin(), held.end(), std::greater<>{});
+  for (const std::int64_t replicas : held) {
+    if (replicas >= out.replicas) {
+      out.points.push_back(me.point_at(probe(replicas), static_cast<double>(replicas)));
+    }
+  }
+  out.times = probe(out.replicas).times;
+}
+
+std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
+  Impl& me = *impl_;
+  const ServeSpec& base = me.service.spec();
+  const double rate = question == PlanQuestion::kHighestRate
+                          ? me.lowest_rate()
+                          : 1 / static_cast<double>(me.most_replicas());
+  const PlanSection& plan = *me.in.plan;
+  const auto need_of = [&](const ServeSpec& spec,
+                           std::optional<double> factor = std::nullopt) -> double {
+    try {
+      return ServeCase{spec, plan.confidence, plan.attainment, factor}.at(rate).need;
+    } catch (const InputError&) {
+      return INFINITY;  // what cannot be at all is no help
+    }
+  };
+  std::vector<Knob> knobs;
+  const auto gpu_knob = [&](const char* name, auto change) {
+    Knob knob{name, {}};
+    for (const double ratio : knob_ratios()) {
+      knob.steps.push_back({times_text(ratio), ratio, [&, ratio, change, name] {
+                              Gpu gpu = *base.gpu;
+                              change(gpu, ratio);
+                              // What is known of kernels is kept by the GPU's name. Times are no
+                              // less sure than on the GPU that there is.
+                              gpu.name =
+                                  fmt::format("{}, {} {}", gpu.name, name, times_text(ratio));
+                              ServeSpec spec = base;
+                              spec.gpu = &gpu;
+                              return need_of(spec, me.service.time_end().factor);
+                            }});
+    }
+    knobs.push_back(std::move(knob));
+  };
+  gpu_knob("hbm", [](Gpu& gpu, double ratio) {
+    gpu.hbm = Bytes{std::llround(static_cast<double>(gpu.hbm.count()) * ratio)};
+    gpu.hbm_usable = Bytes{std::llround(static_cast<double>(gpu.hbm_usable.count()) * ratio)};
+  });
+  gpu_knob("bandwidth",
+           [](Gpu& gpu, double ratio) { gpu.hbm_bandwidth = gpu.hbm_bandwidth * ratio; });
+  gpu_knob("compute", [](Gpu& gpu, double ratio) {
+    for (auto& [dtype, peak] : gpu.peak) peak = peak * ratio;
+    gpu.peak_fp32 = gpu.peak_fp32 * ratio;
+  });
+  const auto spec_knob = [&](const char* name, const std::vector<double>& ratios, auto change) {
+    Knob knob{name, {}};
+    for (const double ratio : ratios) {
+      knob.steps.push_back({times_text(ratio), ratio, [&, ratio, change] {
+                              ServeSpec spec = base;
+                              change(spec, ratio);
+                              return need_of(spec);
+                            }});
+    }
+    knobs.push_back(std::move(knob));
+  };
+  spec_knob("gpu_count", {2, 4, 8, 16}, [](ServeSpec& spec, double ratio) {
+    spec.tensor_parallel *= static_cast<std::int32_t>(ratio);
+  });
+  if (base.method.budget) {
+    spec_knob("budget", {0.5, 0.25, 0.1}, [](ServeSpec& spec, double ratio) {
+      spec.method.budget->fraction *= ratio;
+      spec.method.budget->entries =
+          std::llround(static_cast<double>(spec.method.budget->entries) * ratio);
+    });
+  }
+  const auto bound_knob = [&](const char* name, std::optional<Seconds> SloSpec::*bound) {
+    if (!(base.slo.*bound)) return;
+    spec_knob(name, knob_ratios(), [bound](ServeSpec& spec, double ratio) {
+      *(spec.slo.*bound) = *(spec.slo.*bound) * ratio;
+    });
+  };
+  bound_knob("slo/ttft", &SloSpec::ttft);
+  bound_knob("slo/tpot", &SloSpec::tpot);
+  bound_knob("slo/e2e", &SloSpec::e2e);
+  const std::int64_t chunk = base.scheduler.max_num_batched_tokens.value_or(
+      with_options(*base.stack, base.options).prefill_chunk);
+  if (chunk > 1) {
+    const auto scale = [chunk](ServeSpec& spec, double ratio) {
+      const auto tokens =
+          std::max<std::int64_t>(1, std::llround(static_cast<double>(chunk) * ratio));
+      spec.scheduler.max_num_batched_tokens = tokens;
+      spec.options.prefill_chunk = tokens;
+    };
+    spec_knob("max_num_batched_tokens", {2, 4}, scale);
+    spec_knob("max_num_batched_tokens", {0.5, 0.25}, scale);
+  }
+  if (bits_of(base.kv_dtype) > 8) {
+    knobs.push_back({"kv_dtype", {{fmt::format("{} -> fp8_e4m3", name_of(base.kv_dtype)), 0, [&] {
+                                     ServeSpec spec = base;
+                                     spec.kv_dtype = Dtype::kFp8E4m3;
+                                     return need_of(spec);
+                                   }}}});
+  }
+  if (bits_of(base.weight_dtype) > 8 && base.weight_format == nullptr) {
+    knobs.push_back({"dtype", {{fmt::format("{} -> fp8_e4m3", name_of(base.weight_dtype)), 0, [&] {
+                                  ServeSpec spec = base;
+                                  spec.weight_dtype = Dtype::kFp8E4m3;
+                                  return need_of(spec);
+                                }}}});
+  }
+  return try_knobs(me.service.at(rate).need, knobs);
+}
+
+ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
+  const ServeSpec& spec = *in.point->serve;
+  const RequestTrace& trace = *spec.requests;
+  const double each = spec.tensor_parallel;
+  FlopsPerSecond peak = spec.gpu->peak_fp32;
+  for (const auto& [dtype, rate] : spec.gpu->peak) peak = std::max(peak, rate);
+  const auto active = static_cast<double>(active_parameters(*spec.llm));
+  // A decode step reads the weights that a token needs; formats below 4 bits are not known.
+  constexpr double kLeastWeightBytes = 0.5;
+  const double bytes = spec.weight_format != nullptr
+                           ? kLeastWeightBytes
+                           : static_cast<double>(bits_of(spec.weight_dtype)) / 8;
+  const auto embedding =
+      static_cast<double>(spec.llm->d_model) * static_cast<double>(spec.llm->vocab_size);
+  const double read = std::max(0.0, active - 2 * embedding) * bytes / each;
+  const double step_s = read / spec.gpu->hbm_bandwidth.count();
+
+  std::vector<double> work, least;
+  double tokens = 0;
+  SimTime first{INT64_MAX}, last{};
+  for (const Request& r : trace.requests) {
+    // Prompts may be found in a prefix cache.
+    const double computed = static_cast<double>(r.output_tokens) +
+                            (trace.prefix_block == 0 ? static_cast<double>(r.prompt_tokens) : 0);
+    work.push_back(2 * std::max(0.0, active - 2 * embedding) * computed);
+    least.push_back(step_s * std::max(0, r.output_tokens - 1));
+    tokens += r.output_tokens;
+    if (r.after >= 0) continue;
+    first = std::min(first, r.arrival);
+    last = std::max(last, r.arrival);
+  }
+  Bound bound;
+  bound.gpus = each;
+  if (trace.requests.empty() || last <= first) return bound;
+  std::sort(work.begin(), work.end());
+  std::sort(least.begin(), least.end());
+  const double span = static_cast<double>((last - first).count()) * 1e-12;
+  const auto kept =
+      static_cast<std::size_t>(std::ceil(in.plan->attainment * static_cast<double>(work.size())));
+  double sum = 0;
+  for (std::size_t i = 0; i < kept; ++i) sum += work[i];
+  // Requests that keep their bounds are through so long after the last arrival.
+  if (spec.slo.e2e) {
+    const double busy = sum / (each * peak.count());
+    const double replicas = std::ceil((busy - spec.slo.e2e->count()) / span);
+    bound.gpus = each * std::max(1.0, replicas);
+  }
+  bound.cost = in.gpu_hour * bound.gpus / kHour / (tokens / span) * kMillion * in.plan->attainment;
+  constexpr double kShare = 0.9;
+  const double lost = 1 - in.plan->attainment;  // may be refused, and stand in no quantile
+  const double at = std::max(0.0, (kShare - lost) * static_cast<double>(least.size()) - 1);
+  bound.latency_s = least[static_cast<std::size_t>(at)];
+  return bound;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,191 @@
+#include "sim/plan/serve_probe.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/serve/mean_iteration.hpp"
+#include "sim/serve/serve_run.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr ServeOptions kPlain{.max_samples = 64, .keep_gaps = false};
+
+/// Requests a second of the whole workload, over the time in which they come by themselves.
+double rate_of(const RequestTrace& trace) {
+  SimTime first{INT64_MAX}, last{};
+  for (const Request& r : trace.requests) {
+    if (r.after >= 0) continue;
+    first = std::min(first, r.arrival);
+    last = std::max(last, r.arrival);
+  }
+  if (trace.requests.size() < 2 || last <= first) {
+    throw InputError{fmt::format(
+        "workload {}: its requests all come at once, or one by one as users get their answers: "
+        "there is no rate to plan for; arrivals of a rate (poisson, gamma, fixed) have one",
+        trace.name)};
+  }
+  return static_cast<double>(trace.requests.size()) / to_seconds(last - first).count();
+}
+
+/// Arrivals come `rate` times as fast, pauses of users are `pace` times as short.
+std::shared_ptr<const RequestTrace> hurried(const RequestTrace& trace, double rate, double pace) {
+  auto out = std::make_shared<RequestTrace>(trace);
+  for (Request& r : out->requests) {
+    const double by = r.after < 0 ? rate : pace;
+    r.arrival = SimTime{std::llround(static_cast<double>(r.arrival.count()) / by)};
+  }
+  return out;
+}
+
+constexpr std::array<const char*, 3> kBounds{"ttft", "tpot", "e2e"};
+constexpr std::array<const char*, 3> kBoundWords{"time to first token", "time per output token",
+                                                 "time to the last token"};
+
+/// Of a bound of each kind the share that a request takes; 0 where it has none.
+std::array<double, 3> shares(const SloSpec& slo, const RequestOutcome& r) {
+  const SimTime total = r.finish - r.arrival;
+  const SimTime answer = r.first_token >= SimTime{} ? r.first_token - r.arrival : total;
+  const double token = r.output_tokens >= 2
+                           ? to_seconds(r.finish - r.first_token).count() / (r.output_tokens - 1)
+                           : 0;
+  return {slo.ttft ? to_seconds(answer).count() / slo.ttft->count() : 0,
+          slo.tpot ? token / slo.tpot->count() : 0,
+          slo.e2e ? to_seconds(total).count() / slo.e2e->count() : 0};
+}
+
+/// The value that the share `q` of all `n` is at or below; what is missing is infinite.
+double quantile(std::vector<double> values, double q, std::size_t n) {
+  const auto rank =
+      static_cast<std::size_t>(std::max(1.0, std::ceil(q * static_cast<double>(n) - 1e-9)));
+  if (rank > values.size()) return INFINITY;
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank - 1);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+}  // namespace
+
+ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
+                     std::optional<double> time_factor)
+    : spec_{std::move(spec)}, attainment_{attainment} {
+  if (spec_.slo.empty()) {
+    throw InputError{
+        "plan: highest_rate and fewest_gpus need \"slo\": bounds that requests have to keep"};
+  }
+  rate_ = rate_of(*spec_.requests);
+  const Stack stack = with_options(*spec_.stack, spec_.options);
+  memory_ = kvsim::memory_end(*spec_.stack, confidence);
+  const ServeResult plain = run_serve(spec_, kPlain);
+  Bytes not_cache;
+  if (plain.startup) {
+    not_cache = plain.startup->weights + plain.startup->non_torch + plain.startup->activation;
+  }
+  gpu_ = gpu_at(*spec_.gpu, stack, memory_, not_cache);
+  if (time_factor) {
+    time_ = {.factor = *time_factor, .basis = "as given"};
+  } else if (const auto iteration = mean_iteration(spec_, plain)) {
+    time_ = kvsim::time_end(iteration->step.time, iteration->step.interval, confidence);
+    time_.basis = iteration->step.interval
+                      ? fmt::format("intervals of an iteration of {} decodes and {} prompt tokens",
+                                    iteration->decodes, iteration->prefill_tokens)
+                      : "none: the calibration gives no intervals";
+  } else {
+    time_.basis = plain.startup ? "none: nothing was served" : "none: batches are static";
+  }
+}
+
+const ServeProbe& ServeCase::at(double scale) {
+  const auto found = known_.find(scale);
+  if (found != known_.end()) return found->second;
+  return known_.emplace(scale, run(scale)).first->second;
+}
+
+ServeProbe ServeCase::run(double scale) const {
+  const double slower = time_.factor;
+  ServeSpec one = spec_;
+  one.gpu = &gpu_;
+  one.requests = hurried(*spec_.requests, scale * slower, slower);
+  const ServeResult result = run_serve(one, kPlain);
+
+  ServeProbe out;
+  out.offered = offered(scale);
+  out.output_tok_s = result.output_tok_s / slower;
+  out.times = {.ttft_p50 = result.ttft.p50 * slower,
+               .ttft_p90 = result.ttft.p90 * slower,
+               .tpot_p50 = result.tpot.p50 * slower,
+               .tpot_p90 = result.tpot.p90 * slower,
+               .e2e_p90 = result.e2e.p90 * slower};
+  std::vector<double> most;  // of each request's bounds the fullest
+  std::array<std::vector<double>, 3> each;
+  std::int64_t longest = 0;
+  for (const RequestOutcome& r : result.outcomes) {
+    if (r.status != RequestStatus::kCompleted) continue;
+    auto taken = shares(spec_.slo, r);
+    for (std::size_t b = 0; b < taken.size(); ++b) {
+      taken[b] *= slower;
+      each[b].push_back(taken[b]);
+    }
+    most.push_back(*std::max_element(taken.begin(), taken.end()));
+  }
+  for (const Request& r : spec_.requests->requests) {
+    longest = std::max(longest, std::int64_t{r.prompt_tokens} + r.output_tokens);
+  }
+  const std::size_t n = result.outcomes.size();
+  out.need = quantile(most, attainment_, n);
+  if (out.need <= 1) return out;
+  if (!std::isfinite(out.need)) {
+    const Bytes beside = result.startup ? result.startup->weights + result.startup->non_torch +
+                                              result.startup->activation
+                                        : Bytes{};
+    const double wanted =
+        result.kv_capacity_tokens > 0
+            ? static_cast<double>(longest) / static_cast<double>(result.kv_capacity_tokens)
+            : static_cast<double>(beside.count()) /
+                  static_cast<double>(std::max<std::int64_t>(1, result.usable_hbm.count()));
+    // Above 1, whatever the method makes of the tokens: it was not enough.
+    if (result.kv_capacity_tokens > 0) {
+      out.need = std::max(wanted, std::nextafter(1.0, 2.0));
+      out.constraint = "kv_capacity";
+      out.text =
+          fmt::format("{} of {} requests fit the cache of {} tokens; the longest has {}",
+                      with_commas(result.completed), with_commas(std::ssize(result.outcomes)),
+                      with_commas(result.kv_capacity_tokens), with_commas(longest));
+    } else {
+      out.need = std::max(wanted, std::nextafter(1.0, 2.0));
+      const bool weights = result.startup && result.startup->weights >= result.usable_hbm;
+      out.constraint = weights ? "weights" : "kv_capacity";
+      out.text = result.startup ? fmt::format(
+                                      "of {} the weights take {}, activations and the rest {}: "
+                                      "nothing is left for a cache",
+                                      result.usable_hbm, result.startup->weights,
+                                      result.startup->activation + result.startup->non_torch)
+                                : fmt::format("no request is served in {}", result.usable_hbm);
+    }
+    return out;
+  }
+  std::size_t worst = 0;
+  double worst_share = -1;
+  for (std::size_t b = 0; b < each.size(); ++b) {
+    const double share = quantile(each[b], attainment_, n);
+    if (share > worst_share) {
+      worst_share = share;
+      worst = b;
+    }
+  }
+  const std::array<std::optional<Seconds>, 3> bounds{spec_.slo.ttft, spec_.slo.tpot, spec_.slo.e2e};
+  out.constraint = kBounds[worst];
+  out.text = fmt::format("{} of {:.4g} % of requests is up to {:.3g} s, {:g} s is the bound",
+                         kBoundWords[worst], 100 * attainment_,
+                         worst_share * bounds[worst]->count(), bounds[worst]->count());
+  return out;
+}
+
+}  // namespace kvsim

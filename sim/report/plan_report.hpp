@@ -1,0 +1,42 @@
+#pragma once
+
+// What came of `kvsim plan`. Every document is a function of the scenario and the plan's result.
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/plan/plan_result.hpp"
+#include "sim/report/figures.hpp"
+#include "sim/report/results_folder.hpp"
+
+namespace kvsim {
+
+/// "kvsim.plan/1".
+[[nodiscard]] nlohmann::ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
+                                                   const std::vector<std::string>& notes = {});
+/// A line a candidate: the question, who it is, its answer or what binds it.
+[[nodiscard]] std::string plan_csv(const PlanResult& plan);
+/// A line a way to run: load, cost, latency, error, and whether it is on the front.
+[[nodiscard]] std::string plan_front_csv(const PlanResult& plan);
+/// For the terminal: the answers in words, a table of each group, what binds, notes.
+[[nodiscard]] std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
+                                       const ResultsFolder* written, std::size_t width = 80);
+/// Of each group the answers as bars, and cost against latency of all ways to run.
+[[nodiscard]] FigureSet plan_figures(const PlanResult& plan);
+
+/// Words of a question: "longest context", and its unit: "tokens".
+[[nodiscard]] std::string plan_words(PlanQuestion question);
+[[nodiscard]] std::string plan_unit(PlanQuestion question, double value);
+/// "131,584", "2.37".
+[[nodiscard]] std::string plan_amount(PlanQuestion question, double value);
+
+/// The results folder: plan.json, plan.csv, front.csv and figures/. Errors: as write_run_results.
+ResultsFolder write_plan_results(const Scenario& scenario, const PlanResult& plan,
+                                 const std::filesystem::path& folder,
+                                 const FolderOptions& options = {});
+
+}  // namespace kvsim

@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "sim/report/plan_report.hpp"
+#include "sim/report/table.hpp"
+#include "sim/report/text.hpp"
+#include "sim/scenario/method_field.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kMostKnobs = 3;
+constexpr std::size_t kMostReasons = 6;
+
+std::string lines(std::string_view text, std::size_t width, std::size_t indent = 0) {
+  return fmt::format("{:{}}{}", "", indent, paragraph(text, width, indent));
+}
+
+std::string answer_text(PlanQuestion question, double value) {
+  return fmt::format("{} {}", plan_amount(question, value), plan_unit(question, value));
+}
+
+/// The answer of the full cache on the same GPUs, where it is another and has one.
+const PlanCandidate* full_beside(const PlanResult& plan, const PlanGroup& group,
+                                 const PlanCandidate& best) {
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    const bool alike = one.gpu == best.gpu && one.gpus_each == best.gpus_each;
+    if (one.method.name == "full" && best.method.name != "full" && alike) return &one;
+  }
+  return nullptr;
+}
+
+std::string gpus_text(const PlanCandidate& one) {
+  const std::int64_t gpus = one.gpus_each * one.replicas;
+  std::string text = fmt::format("{} x {}", gpus, one.gpu);
+  if (one.replicas > 1) text += fmt::format(" ({} replicas)", one.replicas);
+  return text;
+}
+
+/// Of a group without an answer the candidate whose knobs were moved, else the first.
+const PlanCandidate* nearest(const PlanResult& plan, const PlanGroup& group) {
+  const PlanCandidate* out = nullptr;
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (!one.impossible) continue;
+    if (out == nullptr || (out->impossible->knobs.empty() && !one.impossible->knobs.empty())) {
+      out = &one;
+    }
+  }
+  return out;
+}
+
+std::string capital(std::string text) {
+  text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+  return text;
+}
+
+std::string knob_words(const Impossible& why) {
+  std::string text;
+  for (std::size_t k = 0; k < std::min(kMostKnobs, why.knobs.size()); ++k) {
+    const KnobEffect& knob = why.knobs[k];
+    text +=
+        fmt::format("{}{} {} (elasticity {:.2g}; {})", k == 0 ? "What moves it most: " : ", then ",
+                    knob.knob, knob.change, knob.elasticity,
+                    knob.enough.empty()          ? "not enough as far as tried"
+                    : knob.enough == knob.change ? "that is enough"
+                                                 : fmt::format("{} is enough", knob.enough));
+  }
+  return text;
+}
+
+std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
+  const std::string asked = capital(fmt::format("{} of {}", plan_words(group.question), group.of));
+  if (!group.best) {
+    const PlanCandidate* near = nearest(plan, group);
+    if (near == nullptr) return fmt::format("{}: impossible.", asked);
+    std::string text =
+        fmt::format("{}: impossible ({}). Nearest is {}: {}.", asked, near->impossible->constraint,
+                    near->label, near->impossible->text);
+    if (!near->impossible->knobs.empty()) {
+      text += fmt::format(" {}.", knob_words(*near->impossible));
+    }
+    return text;
+  }
+  const PlanCandidate& best = plan.candidates[*group.best];
+  std::string text = fmt::format("{}: {}{} with {} on {}", asked, best.at_most ? "at least " : "",
+                                 answer_text(group.question, *best.answer),
+                                 method_label(best.method), gpus_text(best));
+  if (const PlanCandidate* full = full_beside(plan, group, best)) {
+    if (full->answer) {
+      text += fmt::format("; the full cache {} there", plan_amount(group.question, *full->answer));
+    } else if (full->impossible) {
+      text += fmt::format("; the full cache none there ({})", full->impossible->constraint);
+    }
+  }
+  if (best.positions > 0) {
+    text += fmt::format("; the model is published for {} positions", with_commas(best.positions));
+  }
+  return fmt::format("{}.", text);
+}
+
+std::string percent(const std::optional<double>& error) {
+  constexpr double kRounding = 1e-5;  // of the replay's arithmetic
+  if (!error) return "-";
+  return *error < kRounding ? "0 %" : fmt::format("{:.3g} %", 100 * *error);
+}
+
+std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
+  const bool services = is_of_services(group.question);
+  const auto unit = plan_unit(group.question, 2);
+  const bool errors =
+      std::any_of(group.candidates.begin(), group.candidates.end(), [&](std::size_t c) {
+        const PlanCandidate& one = plan.candidates[c];
+        return !one.points.empty() && one.points.back().error;
+      });
+  std::vector<Table::Column> columns{{"", Table::Align::kLeft}, {unit}};
+  if (errors) columns.push_back({"error"});
+  if (services) {
+    columns.push_back({"TTFT p90"});
+    columns.push_back({"TPOT p90"});
+  } else {
+    columns.push_back({"latency"});
+  }
+  columns.push_back({"tok/s"});
+  columns.push_back({fmt::format("{}/Mtok", plan.cost_unit)});
+  columns.push_back({"front"});
+  Table table{columns};
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    std::vector<std::string> cells{clean_text(one.label)};
+    if (!one.answer) {
+      cells.push_back(one.impossible       ? one.impossible->constraint
+                      : one.pruned.empty() ? "-"
+                                           : "pruned");
+      cells.resize(columns.size(), "");
+      table.add_row(std::move(cells));
+      continue;
+    }
+    cells.push_back(
+        fmt::format("{}{}", one.at_most ? ">= " : "", plan_amount(group.question, *one.answer)));
+    const OperatingPoint* at = one.points.empty() ? nullptr : &one.points.back();
+    const auto seconds = [](double s) { return fmt::format("{} s", amount(s)); };
+    if (errors) cells.push_back(at == nullptr ? "-" : percent(at->error));
+    if (services) {
+      cells.push_back(one.times ? seconds(one.times->ttft_p90) : "-");
+      cells.push_back(one.times ? fmt::format("{} ms", amount(1e3 * one.times->tpot_p90)) : "-");
+    } else {
+      cells.push_back(at == nullptr ? "-" : seconds(at->latency_s));
+    }
+    cells.push_back(at == nullptr ? "-" : amount(at->tokens_s));
+    cells.push_back(at == nullptr ? "-" : amount(at->cost));
+    const bool leads = std::any_of(one.points.begin(), one.points.end(),
+                                   [](const OperatingPoint& point) { return point.on_front; });
+    cells.emplace_back(leads ? "*" : "");
+    table.add_row(std::move(cells));
+  }
+  return table.str(width);
+}
+
+std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
+  std::string out;
+  std::size_t said = 0;
+  std::size_t more = 0;
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (!one.impossible) continue;
+    if (!group.best && &one == nearest(plan, group)) continue;  // said above
+    // Where others have an answer, those that no knob was moved for stay short.
+    if (said == kMostReasons && one.impossible->knobs.empty()) {
+      ++more;
+      continue;
+    }
+    std::string text =
+        fmt::format("{}: {} ({})", one.label, one.impossible->text, one.impossible->constraint);
+    out += lines(fmt::format("{}.", text), width, 2);
+    ++said;
+  }
+  if (more > 0) out += fmt::format("  and {} more, in plan.csv\n", more);
+  return out;
+}
+
+std::string quality_words(const Scenario& scenario, const PlanResult& plan) {
+  const QualityFloor& floor = *scenario.plan->quality;
+  const std::string asked =
+      floor.max_rel_error
+          ? fmt::format("mean relative error at most {:g} %", 100 * *floor.max_rel_error)
+          : fmt::format("retained mass at least {:g} %", 100 * *floor.min_retained_mass);
+  return fmt::format("{} on trace {}", asked, plan.quality->trace);
+}
+
+std::string quality_table(const QualityReport& quality, std::size_t width) {
+  Table table{{{"method", Table::Align::kLeft},
+               {"least budget"},
+               {"error"},
+               {"mass kept"},
+               {"", Table::Align::kLeft}}};
+  for (const MethodQuality& method : quality.methods) {
+    std::vector<std::string> cells{clean_text(method_label({method.name, method.params, {}}))};
+    if (method.chosen) {
+      const QualityTry& one = method.tries[*method.chosen];
+      cells.push_back(one.budget ? fmt::format("{:.4g} %", 100 * one.budget->fraction) : "-");
+      cells.push_back(percent(one.rel_error));
+      cells.push_back(percent(one.retained_mass));
+      cells.emplace_back(method.monotone ? "" : "more is not always better");
+    } else {
+      const QualityTry& one = method.tries.back();
+      cells.emplace_back("none");
+      cells.push_back(percent(one.rel_error));
+      cells.push_back(percent(one.retained_mass));
+      cells.emplace_back(
+          one.rel_error ? fmt::format("at {:.4g} %", 100 * (one.budget ? one.budget->fraction : 1))
+                        : "not judged");
+    }
+    table.add_row(std::move(cells));
+  }
+  return table.str(width);
+}
+
+}  // namespace
+
+std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
+                         const ResultsFolder* written, std::size_t width) {
+  std::string head = fmt::format("Plan of {}, at {:g} % confidence", scenario.name,
+                                 100 * scenario.plan->confidence);
+  if (plan.quality) head += fmt::format(", {}", quality_words(scenario, plan));
+  std::string out = lines(fmt::format("{}:", head), width);
+  for (const PlanGroup& group : plan.groups) {
+    out += fmt::format("- {}", paragraph(answer_sentence(plan, group), width, 2));
+  }
+  if (plan.quality) {
+    out += "\nQuality\n";
+    out += quality_table(*plan.quality, width);
+    for (const MethodQuality& method : plan.quality->methods) {
+      if (!method.chosen && !method.tries.back().rel_error) {
+        out += lines(fmt::format("{}: {}", method.name, method.reason), width, 2);
+      }
+    }
+  }
+  for (const PlanGroup& group : plan.groups) {
+    const std::string heading =
+        capital(fmt::format("{} of {}", plan_words(group.question), group.of));
+    out += fmt::format("\n{}{}", lines(heading, width), table_of(plan, group, width));
+    out += reasons_of(plan, group, width);
+  }
+  std::vector<std::string> notes = plan.notes;
+  notes.emplace_back(
+      "front *: some way to run it is beaten by none in cost, latency and error together");
+  for (const PlanCandidate& one : plan.candidates) {
+    for (const std::string& note : one.notes) {
+      if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+    }
+  }
+  out += "\n";
+  for (const std::string& note : notes) {
+    out += fmt::format("note: {}", paragraph(note, width, 6));
+  }
+  if (written != nullptr) {
+    for (const std::string& note : written->notes)
+      out += fmt::format("note: {}", paragraph(note, width, 6));
+    out +=
+        lines(fmt::format("written: {} (plan.json, plan.csv, front.csv{})",
+                          written->folder.string(), written->figures.empty() ? "" : ", figures/"),
+              width);
+  }
+  return out;
+}
+
+}  // namespace kvsim

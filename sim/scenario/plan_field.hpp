@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/json/field.hpp"
+
+namespace kvsim {
+
+enum class PlanQuestion : std::uint8_t {
+  kLongestContext,
+  kLargestBatch,
+  kHighestRate,
+  kFewestGpus
+};
+/// "longest_context", …: words of scenario files.
+[[nodiscard]] std::string_view name_of(PlanQuestion question);
+/// Whether it is of services; else of static batches.
+[[nodiscard]] constexpr bool is_of_services(PlanQuestion question) {
+  return question == PlanQuestion::kHighestRate || question == PlanQuestion::kFewestGpus;
+}
+
+/// How much worse than the full cache a method may be on a recorded trace.
+struct QualityFloor {
+  std::string named;                        // the trace as the file has it
+  std::filesystem::path trace;              // resolved against the scenario's folder
+  std::optional<double> max_rel_error;      // of attention outputs, mean; one of both is there
+  std::optional<double> min_retained_mass;  // of attention probability, mean
+  /// Set: budgets between the least and the greatest that a method is given are tried too, in such
+  /// steps of the prompt's cache.
+  std::optional<double> bisect_step;
+};
+
+/// What `plan` of a scenario asks.
+struct PlanSection {
+  std::vector<PlanQuestion> questions;
+  double confidence = 0.9;  // with which an answer holds; 0: figures as predicted
+  double attainment = 0.9;  // share of requests that keep all bounds
+  std::optional<QualityFloor> quality;
+  std::map<std::string, double> prices;  // of a GPU by its catalogue name, an hour
+  std::string currency;                  // of the prices
+  std::int64_t most_gpus = 64;           // of fewest_gpus
+  double rate_step = 0.01;               // highest_rate is a power of (1 + this)
+};
+
+/// Reads a `plan` section by itself. `folder` is where paths start. Errors: InputError with file
+/// and JSON pointer.
+[[nodiscard]] PlanSection read_plan(const Field& plan, const std::filesystem::path& folder);
+
+}  // namespace kvsim

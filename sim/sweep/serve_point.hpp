@@ -1,0 +1,15 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "sim/scenario/scenario.hpp"
+
+namespace kvsim {
+
+/// The point runner of scenarios of kind "serve": run_serve's figures under the names that results
+/// of `kvsim run` give them, without timelines, owners and requests; `fits` is whether the engine
+/// started and served anything. Pure. Errors: as run_serve.
+[[nodiscard]] nlohmann::ordered_json run_serve_point(const Scenario& scenario,
+                                                     const ScenarioPoint& point);
+
+}  // namespace kvsim

@@ -1,0 +1,64 @@
+// `kvsim plan` as users meet it.
+
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/program.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using test::run_kvsim;
+namespace fs = std::filesystem;
+
+const fs::path kScratch = fs::path{KVSIM_TEST_SCRATCH};
+const std::string kShipped =
+    (fs::path{KVSIM_SOURCE_DIR} / "scenarios/plan-h100-longcontext.json").string();
+
+fs::path fresh(const char* name) {
+  const fs::path folder = kScratch / name;
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
+}
+
+TEST_CASE("the shipped plan runs out of the box, by plan and by run") {
+  const fs::path folder = fresh("shipped");
+  const auto plan = run_kvsim({"plan", kShipped, "--no-figures", "-o", "results"}, folder);
+  CHECK(plan.status == 0);
+  CHECK(plan.out.find("- Longest context of llama-3.1-8b") != std::string::npos);
+  for (const char* file : {"plan.json", "plan.csv", "front.csv"}) {
+    CHECK(fs::exists(folder / "results" / file));
+  }
+  const auto run = run_kvsim({"run", kShipped, "--json", "-j", "2"}, folder);
+  CHECK(run.status == 0);
+  const json document = json::parse(run.out);
+  CHECK(document.at("schema") == "kvsim.plan/1");
+  CHECK(document.at("answers").size() == 6);
+  for (const json& answer : document.at("answers")) {
+    CHECK(answer.at("answer").is_number());
+    for (const json& one : answer.at("candidates")) CHECK(one.at("points").size() >= 1);
+  }
+}
+
+TEST_CASE("exit status 1 where a question has no answer, 2 where it is none") {
+  const fs::path folder = fresh("impossible");
+  const auto impossible = run_kvsim(
+      {"plan", kShipped, "--no-figures", "--set", "/memory={\"hbm\": \"8 GiB\"}"}, folder);
+  CHECK(impossible.status == 1);
+  CHECK(impossible.out.find("impossible (weights)") != std::string::npos);
+  CHECK(impossible.out.find("hbm x 1.1") != std::string::npos);
+  const auto none = run_kvsim({"plan", kShipped, "--set", "/plan=null"}, folder);
+  CHECK(none.status == 2);
+  CHECK(none.err.find("has no \"plan\"") != std::string::npos);
+  const auto wrong = run_kvsim({"plan", kShipped, "--set", "/plan/questions=largest_bach"}, folder);
+  CHECK(wrong.status == 2);
+  CHECK(wrong.err.find("/plan/questions") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,238 @@
+// Plans of static batches: boundaries, monotonicity, agreement with running every candidate.
+
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "models/units/error.hpp"
+#include "sim/plan/confidence.hpp"
+#include "sim/report/plan_report.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/text.hpp"
+#include "sim/serve/static_run.hpp"
+#include "tests/sim/plan_files.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::rel;
+using test::static_plan;
+
+constexpr const char* kMethods =
+    R"(, "method": ["full", {"name": "streaming-llm", "budget": 0.2}, {"name": "snapkv", "budget": 0.25}])";
+
+/// Whether run_static gets through with the memory that is left at the scenario's confidence.
+bool fits(const Scenario& scenario, const PlanCandidate& one, std::int64_t batch,
+          std::int64_t prompt) {
+  StaticSpec spec = scenario.points[one.point].spec;
+  const Gpu gpu =
+      gpu_at(*spec.gpu, *spec.stack, memory_end(*spec.stack, scenario.plan->confidence), Bytes{});
+  spec.gpu = &gpu;
+  spec.batch = batch;
+  spec.prompt_tokens = prompt;
+  spec.method = make_method(one.method, prompt, MethodSite{});
+  return !run_static(spec).oom;
+}
+
+TEST_CASE("answers are on the boundary: n fits by run_static, n + 1 does not") {
+  const Scenario scenario =
+      static_plan(kMethods, R"("questions": ["largest_batch", "longest_context"])");
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  REQUIRE(plan.candidates.size() == 6);
+  for (const PlanCandidate& one : plan.candidates) {
+    INFO(one.label);
+    REQUIRE(one.answer.has_value());
+    const auto n = static_cast<std::int64_t>(*one.answer);
+    if (one.question == PlanQuestion::kLargestBatch) {
+      CHECK(fits(scenario, one, n, 2048));
+      CHECK_FALSE(fits(scenario, one, n + 1, 2048));
+    } else {
+      CHECK(fits(scenario, one, 1, n - 16));
+      CHECK_FALSE(fits(scenario, one, 1, n - 16 + 1));
+    }
+  }
+}
+
+/// By candidate, in order; 0 where impossible.
+std::vector<double> answers(const Scenario& scenario) {
+  std::vector<double> out;
+  for (const PlanCandidate& one : run_plan(scenario, {.threads = 1}).candidates) {
+    out.push_back(one.answer.value_or(0));
+  }
+  return out;
+}
+
+void never_worse(const std::vector<double>& before, const std::vector<double>& after) {
+  REQUIRE(before.size() == after.size());
+  for (std::size_t i = 0; i < before.size(); ++i) CHECK(after[i] >= before[i]);
+}
+
+TEST_CASE("more memory or less confidence never worsens an answer") {
+  const auto at = [&](const char* hbm, double confidence) {
+    return answers(static_plan(
+        fmt::format(R"({}, "memory": {{"hbm": "{}"}})", kMethods, hbm),
+        fmt::format(R"("questions": ["largest_batch", "longest_context"], "confidence": {})",
+                    confidence)));
+  };
+  std::vector<double> before = at("30 GiB", 0.9);
+  for (const char* hbm : {"31 GiB", "40 GiB", "80 GiB", "200 GiB"}) {
+    INFO(hbm);
+    const std::vector<double> after = at(hbm, 0.9);
+    never_worse(before, after);
+    before = after;
+  }
+  for (const double confidence : {0.99, 0.9, 0.5, 0.0}) {
+    INFO(confidence);
+    static std::map<double, std::vector<double>> known;
+    known[-confidence] = at("40 GiB", confidence);
+    const std::vector<double>* last = nullptr;
+    for (const auto& [c, one] : known) {
+      if (last != nullptr) never_worse(*last, one);
+      last = &one;
+    }
+  }
+  CHECK(at("40 GiB", 0.99)[0] < at("40 GiB", 0.0)[0]);  // it does count
+}
+
+TEST_CASE("a plan agrees with running every candidate") {
+  const Scenario scenario = static_plan(
+      R"(, "gpu": ["A100-80GB-SXM", "A40"], "method": ["full", {"name": "snapkv", "budget": [0.25, 0.5]}])",
+      R"("questions": "largest_batch", "confidence": 0,
+         "prices": {"A100-80GB-SXM": "2 USD/h", "A40": "0.5 USD/h"})");
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  REQUIRE(plan.candidates.size() == 6);
+  REQUIRE(plan.groups.size() == 1);
+  double most = 0;
+  double cheapest = INFINITY;
+  for (const PlanCandidate& one : plan.candidates) {
+    INFO(one.label);
+    StaticSpec spec = scenario.points[one.point].spec;
+    std::int64_t batch = 0;
+    StaticResult last;
+    for (std::int64_t n = 1;; ++n) {
+      spec.batch = n;
+      StaticResult result = run_static(spec);
+      if (result.oom) break;
+      batch = n;
+      last = std::move(result);
+    }
+    CHECK(one.answer == static_cast<double>(batch));
+    const double hour = one.gpu == "A40" ? 0.5 : 2;
+    const double cost = hour / 3600 / *last.throughput_tok_s * 1e6;
+    CHECK(one.points.back().cost == rel(cost, 1e-6));
+    CHECK(one.points.back().latency_s ==
+          rel(last.prefill_time->count() + last.decode_time->count(), 1e-6));
+    most = std::fmax(most, static_cast<double>(batch));
+    cheapest = std::fmin(cheapest, cost);
+  }
+  CHECK(plan.candidates[*plan.groups[0].best].answer == most);
+  double on_front = INFINITY;
+  for (const PlanCandidate& one : plan.candidates) {
+    for (const OperatingPoint& point : one.points) {
+      if (point.on_front) on_front = std::fmin(on_front, point.cost);
+    }
+  }
+  CHECK(on_front <= cheapest * (1 + 1e-6));
+}
+
+TEST_CASE("the same bytes at any number of threads") {
+  const Scenario scenario =
+      static_plan(kMethods, R"("questions": ["largest_batch", "longest_context"])");
+  const auto text = [&](int threads) {
+    const PlanResult plan = run_plan(scenario, {.threads = threads});
+    return to_file_text(plan_document(scenario, plan)) + plan_csv(plan) + plan_front_csv(plan) +
+           plan_summary(scenario, plan, nullptr);
+  };
+  const std::string one = text(1);
+  CHECK(text(2) == one);
+  CHECK(text(7) == one);
+}
+
+TEST_CASE("methods stand at the least budget of the floor, and those that miss it are listed") {
+  const Scenario scenario = static_plan(
+      R"(, "method": ["full", {"name": "snapkv", "budget": [0.1, 0.5, 0.9]},
+                      {"name": "streaming-llm", "budget": [0.05, 0.1]}])",
+      fmt::format(R"("questions": "largest_batch",
+                     "quality": {{"trace": "{}", "max_rel_error": 0.12}})",
+                  test::sample_trace()));
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  REQUIRE(plan.candidates.size() == 3);
+  CHECK(plan.candidates[1].method.budget->fraction ==
+        plan.quality->of(plan.candidates[1].method)
+            .tries[*plan.quality->of(plan.candidates[1].method).chosen]
+            .budget->fraction);
+  CHECK(plan.candidates[1].points.back().error.value_or(1) <= 0.12);
+  REQUIRE(plan.candidates[2].impossible.has_value());
+  CHECK(plan.candidates[2].impossible->constraint == "quality");
+  CHECK(plan.candidates[2].impossible->need > 1);
+  CHECK_FALSE(plan.impossible());
+}
+
+/// The constraint of the one candidate, and what helps it most.
+Impossible why(const Scenario& scenario) {
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  REQUIRE(plan.candidates.size() == 1);
+  CHECK(plan.impossible());
+  REQUIRE(plan.candidates[0].impossible.has_value());
+  return *plan.candidates[0].impossible;
+}
+
+TEST_CASE("impossible: weights, cache, activations and quality are told apart") {
+  // 13.5 GB of weights in 8 GiB.
+  const Impossible weights = why(static_plan(R"(, "memory": {"hbm": "8 GiB"})",
+                                             R"("questions": "largest_batch", "confidence": 0)"));
+  CHECK(weights.constraint == "weights");
+  REQUIRE_FALSE(weights.knobs.empty());
+  CHECK(weights.need > 1);
+  // 0.5 MiB a token: 64 Ki tokens take 32 GiB beside them.
+  const Impossible cache =
+      why(static_plan(R"(, "prompt_tokens": 65536, "memory": {"hbm": "30 GiB"})",
+                      R"("questions": "largest_batch", "confidence": 0)"));
+  CHECK(cache.constraint == "kv_capacity");
+  bool hbm = false;
+  for (const KnobEffect& knob : cache.knobs) {
+    hbm = hbm || knob.knob == "hbm";
+    if (knob.knob != "hbm") continue;
+    CHECK(knob.elasticity > 0.9);
+    CHECK_FALSE(knob.enough.empty());
+  }
+  CHECK(hbm);
+  // Eager attention: 32 heads of 16 Ki x 16 Ki scores beside 8 GiB of cache and 13.5 GB of weights.
+  const Impossible scores = why(
+      static_plan(R"(, "stack": "hf-eager", "prompt_tokens": 16384, "memory": {"hbm": "26 GiB"})",
+                  R"("questions": "largest_batch", "confidence": 0)"));
+  CHECK(scores.constraint == "activations");
+  const Impossible quality =
+      why(static_plan(R"(, "method": {"name": "streaming-llm", "budget": [0.1, 0.2]})",
+                      fmt::format(R"("questions": "largest_batch",
+                     "quality": {{"trace": "{}", "max_rel_error": 0.001}})",
+                                  test::sample_trace())));
+  CHECK(quality.constraint == "quality");
+  REQUIRE_FALSE(quality.knobs.empty());
+}
+
+TEST_CASE("no plan, and what is no static question") {
+  Scenario scenario = static_plan("", R"("questions": "largest_batch")");
+  scenario.plan.reset();
+  CHECK_THROWS_AS((void)run_plan(scenario), InputError);
+}
+
+TEST_CASE("a summary fits its columns and begins with the answer") {
+  const Scenario scenario =
+      static_plan(kMethods, R"("questions": ["largest_batch", "longest_context"])");
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  const std::string text = plan_summary(scenario, plan, nullptr, 80);
+  std::size_t from = 0;
+  while (from < text.size()) {
+    const std::size_t end = text.find('\n', from);
+    CHECK(display_width(text.substr(from, end - from)) <= 80);
+    from = end + 1;
+  }
+  CHECK(text.find("Largest batch of llama-2-7b") < text.find("Largest batch of", 400));
+  const FigureSet figures = plan_figures(plan);
+  CHECK(figures.figures.size() == 4);
+}
+
+}  // namespace
+}  // namespace kvsim
