@@ -96,6 +96,9 @@ class Case {
     return input(name, store_all<T>(values));
   }
 
+  /// For launches that prepare inputs: neither counted nor timed.
+  [[nodiscard]] Stream stream() { return stream_of(machine_); }
+
   /// Runs `launch(Stream)` once, and again where it is timed: it holds spans and shapes by value.
   template <class Launch>
   void run(const kernels::KernelTraffic& model, Launch launch) {

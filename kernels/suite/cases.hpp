@@ -11,10 +11,20 @@ void stream_write_cases(Bench& bench);
 void stream_copy_cases(Bench& bench);
 void stream_triad_cases(Bench& bench);
 void decode_attention_cases(Bench& bench);
+void paged_attention_cases(Bench& bench);
+void decode_kivi_cases(Bench& bench);
+void decode_fp8_cases(Bench& bench);
+void kivi_quantise_keys_cases(Bench& bench);
+void kivi_quantise_values_cases(Bench& bench);
+void quantise_fp8_cases(Bench& bench);
 void score_row_cases(Bench& bench);
 void update_scores_cases(Bench& bench);
 void argmin_cases(Bench& bench);
 void top_cases(Bench& bench);
 void gather_cases(Bench& bench);
+void append_cases(Bench& bench);
+void concat_cases(Bench& bench);
+void softmax_cases(Bench& bench);
+void rms_norm_cases(Bench& bench);
 
 }  // namespace kvsim::KVSIM_EXECUTOR

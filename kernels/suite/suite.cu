@@ -18,11 +18,21 @@ constexpr Entry kEntries[] = {
     {"stream_copy", "elementwise", stream_copy_cases},
     {"stream_triad", "elementwise", stream_triad_cases},
     {"decode_attention", "decode_attention", decode_attention_cases},
+    {"paged_attention", "decode_attention", paged_attention_cases},
+    {"decode_kivi", "decode_attention", decode_kivi_cases},
+    {"decode_fp8", "decode_attention", decode_fp8_cases},
+    {"kivi_quantise_keys", "method", kivi_quantise_keys_cases},
+    {"kivi_quantise_values", "method", kivi_quantise_values_cases},
+    {"quantise_fp8", "cache_write", quantise_fp8_cases},
     {"score_row", "score_pass", score_row_cases},
     {"update_scores", "method", update_scores_cases},
     {"argmin_rows", "method", argmin_cases},
     {"top_rows", "method", top_cases},
     {"gather_entries", "compaction", gather_cases},
+    {"append_entries", "cache_write", append_cases},
+    {"concat_entries", "concat_copy", concat_cases},
+    {"softmax_rows", "elementwise", softmax_cases},
+    {"rms_norm_rows", "norm", rms_norm_cases},
 };
 
 std::vector<kernels::KernelResult> run_suite(const kernels::SuiteOptions& options) {
