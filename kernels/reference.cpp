@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "models/math/attend.hpp"
+#include "models/math/causal_attention.hpp"
 #include "models/math/quantise.hpp"
 #include "models/units/check.hpp"
 
@@ -103,6 +104,28 @@ std::vector<std::int32_t> top_reference(const SelectShape& s, std::span<const fl
     result.insert(result.end(), order.begin(), order.end());
   }
   return result;
+}
+
+std::vector<double> prefill_score_reference(const PrefillScoreShape& s, double scale, double decay,
+                                            std::span<const float> q,
+                                            std::span<const float> keys) {
+  const std::size_t head = at(s.tokens * s.head_dim);
+  KVSIM_CHECK(q.size() == at(s.n_heads) * head && keys.size() == at(s.n_kv_heads) * head,
+              "q has {} elements, keys {}", q.size(), keys.size());
+  std::vector<double> mass(at(s.n_kv_heads * s.tokens), 0.0);
+  for (std::int64_t h = 0; h < s.n_kv_heads; ++h) {
+    const auto of_group = q.subspan(at(h * s.group()) * head, at(s.group()) * head);
+    const auto add = [&](const CausalRow& row) {
+      const double weight = std::pow(decay, static_cast<double>(s.tokens - 1 - row.t));
+      for (std::size_t i = 0; i < row.probabilities.size(); ++i) {
+        mass[at(h * s.tokens) + i] += weight * row.probabilities[i];
+      }
+    };
+    each_causal_row(of_group, keys.subspan(at(h) * head, head),
+                    static_cast<std::int32_t>(s.group()), static_cast<std::int32_t>(s.head_dim),
+                    s.tokens, s.tokens, s.first, scale, add);
+  }
+  return mass;
 }
 
 std::vector<double> softmax_reference(const RowsShape& s, std::span<const float> logits) {

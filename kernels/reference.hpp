@@ -40,6 +40,13 @@ struct DecodeReference {
 [[nodiscard]] std::vector<std::int32_t> top_reference(const SelectShape& shape,
                                                       std::span<const float> scores);
 
+/// [n_kv_heads, tokens]: mass that queries from shape.first on gave each key. q [n_heads, tokens,
+/// head_dim], keys [n_kv_heads, tokens, head_dim].
+[[nodiscard]] std::vector<double> prefill_score_reference(const PrefillScoreShape& shape,
+                                                          double scale, double decay,
+                                                          std::span<const float> q,
+                                                          std::span<const float> keys);
+
 /// [rows, width]: probabilities of rows of logits.
 [[nodiscard]] std::vector<double> softmax_reference(const RowsShape& shape,
                                                     std::span<const float> logits);

@@ -164,11 +164,60 @@ struct QuantShape {
       s, s.batch * s.n_kv_heads * cache_reads(s) * (codes + key_scales + value_scales),
       kQuantPerLane, element_bytes, false, false, with_log_sum);
 }
+/// Over directions that two layers share, of whose entries `retained` keys and values together, of
+/// all stored heads, are read whole instead. Each lane of a row reads where the entry is retained,
+/// and of one that is not the norm.
+[[nodiscard]] constexpr KernelTraffic decode_folded_traffic(const DecodeShape& s,
+                                                            std::int64_t retained,
+                                                            std::int64_t element_bytes) {
+  const std::int64_t all = 2 * s.batch * s.n_kv_heads * s.entries;
+  const std::int64_t row = s.head_dim * element_bytes;
+  return split_traffic(s, cache_reads(s) * (all * row + row / 16 * 4 * (2 * all - retained)),
+                       16 / element_bytes, element_bytes, false, false, false);
+}
 [[nodiscard]] constexpr KernelTraffic decode_fp8_traffic(const DecodeShape& s,
                                                          std::int64_t element_bytes,
                                                          bool with_log_sum) {
   return split_traffic(s, s.batch * s.n_kv_heads * cache_reads(s) * 2 * s.entries * s.head_dim,
                        kQuantPerLane, element_bytes, false, false, with_log_sum);
+}
+
+// --- score pass of a prompt ----------------------------------------------------------------------
+
+struct PrefillScoreShape {
+  std::int64_t n_heads = 1, n_kv_heads = 1;
+  std::int64_t head_dim = 128;  // 64 or 128
+  std::int64_t tokens = 1;
+  std::int64_t first = 0;  // query rows from here on count
+
+  [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
+  /// The first query tile's start, of those that see keys from `key` on.
+  [[nodiscard]] constexpr std::int64_t first_seeing(std::int64_t key) const;
+};
+inline constexpr std::int64_t kPrefillTile = 32;  // queries, and keys, that a block holds
+
+constexpr std::int64_t PrefillScoreShape::first_seeing(std::int64_t key) const {
+  return key <= first ? first : first + (key - first) / kPrefillTile * kPrefillTile;
+}
+/// First pass: queries once, and for each tile of them the keys up to its last. Second: keys once,
+/// and for each tile of them the queries of each head from the first tile that sees one on, with
+/// their logarithms for each (query, key) that is seen.
+[[nodiscard]] constexpr KernelTraffic prefill_score_traffic(const PrefillScoreShape& s,
+                                                            std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  std::int64_t rows = 0;  // of a query head
+  for (std::int64_t t = s.first; t < s.tokens; t += kPrefillTile) {
+    const std::int64_t end = t + kPrefillTile < s.tokens ? t + kPrefillTile : s.tokens;
+    rows += end - t + end;
+  }
+  std::int64_t pairs = 0;
+  for (std::int64_t k = 0; k < s.tokens; k += kPrefillTile) rows += s.tokens - s.first_seeing(k);
+  for (std::int64_t t = s.first; t < s.tokens; ++t) pairs += t + 1;
+  const std::int64_t keys = s.n_kv_heads * s.tokens * row;
+  return {Bytes{s.n_heads * (rows * row + 4 * pairs) + keys},
+          Bytes{4 * s.n_heads * (s.tokens - s.first) + 4 * s.n_kv_heads * s.tokens},
+          0,
+          2};
 }
 
 // --- scores, selection, compaction ---------------------------------------------------------------
@@ -179,6 +228,22 @@ struct ScoreShape {
 };
 [[nodiscard]] constexpr KernelTraffic update_scores_traffic(const ScoreShape& s) {
   return {Bytes{4 * s.rows * s.entries * (s.group + 1)}, Bytes{4 * s.rows * s.entries}};
+}
+
+/// Logits of the group, and the average, once.
+[[nodiscard]] constexpr KernelTraffic log_average_traffic(const ScoreShape& s) {
+  return update_scores_traffic(s);
+}
+
+/// A ring of `window` steps' scores beside them.
+struct WindowShape {
+  ScoreShape scores;
+  std::int64_t window = 1;
+};
+/// The group's rows and those of the window but the newest are read; it and their fusion written.
+[[nodiscard]] constexpr KernelTraffic fuse_window_traffic(const WindowShape& s) {
+  const std::int64_t row = 4 * s.scores.rows * s.scores.entries;
+  return {Bytes{row * (s.scores.group + s.window - 1)}, Bytes{2 * row}};
 }
 
 /// Rows of scores to choose from.
@@ -230,6 +295,50 @@ struct ConcatShape {
 [[nodiscard]] constexpr KernelTraffic concat_traffic(const ConcatShape& s) {
   const Bytes longer{s.rows * (s.before + 1) * s.entry_bytes};
   return {longer, longer};
+}
+
+// --- merges, surrogates --------------------------------------------------------------------------
+
+struct MergeShape {
+  std::int64_t merges = 1;
+  std::int64_t entries = 1;  // rows that pairs are chosen from; slerp: no matter
+  std::int64_t head_dim = 128;
+};
+[[nodiscard]] constexpr KernelTraffic slerp_traffic(const MergeShape& s,
+                                                    std::int64_t element_bytes) {
+  const std::int64_t rows = s.merges * s.head_dim * element_bytes;
+  return {Bytes{2 * rows}, Bytes{rows + 8 * s.merges}};
+}
+/// Both entries' keys and values, with two positions, votes and scores; one of each is written.
+[[nodiscard]] constexpr KernelTraffic zip_merge_traffic(const MergeShape& s,
+                                                        std::int64_t element_bytes) {
+  const std::int64_t rows = s.merges * s.head_dim * element_bytes;
+  return {Bytes{4 * rows + 24 * s.merges}, Bytes{2 * rows + 8 * s.merges}};
+}
+
+struct ResidualShape {
+  std::int64_t merges = 1;    // rows of a cache, each with one merge
+  std::int64_t slots = 1;     // residual ones of a row
+  std::int64_t capacity = 2;  // entries of a row
+  std::int64_t head_dim = 128;
+};
+/// The victim's key and value, the keys of all slots, the value of one, its count and the victim's
+/// position.
+[[nodiscard]] constexpr KernelTraffic residual_traffic(const ResidualShape& s,
+                                                       std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  return {Bytes{s.merges * ((3 + s.slots) * row + 8)}, Bytes{s.merges * (2 * row + 4)}};
+}
+
+struct SurrogateShape {
+  std::int64_t tokens = 1, heads = 1;
+  std::int64_t inputs = 8;  // d_model, a multiple of 8
+};
+/// Each head reads every hidden state, each token every head's weights.
+[[nodiscard]] constexpr KernelTraffic linear_score_traffic(const SurrogateShape& s,
+                                                           std::int64_t element_bytes) {
+  const std::int64_t pairs = s.tokens * s.heads;
+  return {Bytes{pairs * (s.inputs * (element_bytes + 4) + 4)}, Bytes{pairs * 8}};
 }
 
 // --- rows of activations -------------------------------------------------------------------------

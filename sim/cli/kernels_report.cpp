@@ -48,10 +48,11 @@ struct Line {
 std::vector<Line> lines_of(const KernelsScore& score, bool cases, bool by_dtype) {
   std::vector<Line> lines;
   for (const KernelResult& r : score.results) {
-    const bool joins = !cases && !lines.empty() && lines.back().first->name == r.name &&
-                       (!by_dtype || lines.back().first->dtype == r.dtype);
-    if (!joins) lines.push_back({.first = &r, .worst = &r});
-    Line& line = lines.back();
+    auto at = cases ? lines.end() : std::find_if(lines.begin(), lines.end(), [&](const Line& l) {
+      return l.first->name == r.name && (!by_dtype || l.first->dtype == r.dtype);
+    });
+    if (at == lines.end()) at = lines.insert(at, {.first = &r, .worst = &r});
+    Line& line = *at;
     if (!(share_of_allowed(r) <= share_of_allowed(*line.worst))) line.worst = &r;
     ++line.cases;
     if (!r.pass) ++line.failed;
@@ -79,16 +80,18 @@ std::string times_text(const KernelsScore& score, std::size_t width) {
                {"predicted", Align::kRight, "us"},
                {"off", Align::kRight, "%"}}};
   bool any = false;
+  const bool predicted = !score.predicted_us.empty();
   for (std::size_t i = 0; i < score.results.size(); ++i) {
     const KernelResult& r = score.results[i];
     if (!r.timing || bytes_of(r.model) < kWorthTelling) continue;
     any = true;
-    const auto predicted = i < score.predicted_us.size() ? score.predicted_us[i] : std::nullopt;
     table.add_row({r.name, fmt::format("{} {}", r.dtype, r.shape),
                    fmt::format("{:.1f}", r.timing->median_us),
                    fmt::format("{:.1f}", 100 * r.timing->spread), fmt::format("{:.0f}", gb_s(r)),
-                   predicted ? fmt::format("{:.1f}", *predicted) : "-",
-                   predicted ? fmt::format("{:+.1f}", 100 * (*predicted / r.timing->median_us - 1))
+                   predicted ? fmt::format("{:.1f}", score.predicted_us[i]) : "-",
+                   predicted ? fmt::format("{:+.1f}", 100 * (score.predicted_us[i] /
+                                                                 r.timing->median_us -
+                                                             1))
                              : "-"});
   }
   return any ? fmt::format("\n{}", table.str(width)) : std::string{};
@@ -133,9 +136,7 @@ ordered_json kernels_json(const KernelsScore& score) {
       one["samples"] = r.timing->samples;
       one["gb_s"] = gb_s(r);
       one["predicted_us"] = nullptr;
-      if (i < score.predicted_us.size() && score.predicted_us[i]) {
-        one["predicted_us"] = *score.predicted_us[i];
-      }
+      if (!score.predicted_us.empty()) one["predicted_us"] = score.predicted_us[i];
     }
     out["kernels"].push_back(std::move(one));
   }

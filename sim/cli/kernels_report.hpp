@@ -1,6 +1,6 @@
 #pragma once
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,7 +17,7 @@ struct KernelsScore {
   std::string driver;       // of a GPU
   std::uint64_t seed = 0;   // of all inputs
   std::vector<kernels::KernelResult> results{};
-  std::vector<std::optional<double>> predicted_us{};  // beside each; empty: no GPU was timed
+  std::vector<double> predicted_us{};  // of each; empty: no GPU was timed, or none is known
   std::vector<std::string> notes{};
 
   [[nodiscard]] bool pass() const;
