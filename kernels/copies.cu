@@ -1,5 +1,4 @@
 #include "kernels/copies.hpp"
-
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
@@ -61,8 +60,8 @@ void append_entries(Stream stream, const AppendShape& shape, Span<const T> fresh
 }
 
 template <class T>
-void concat_entries(Stream stream, const ConcatShape& shape, Span<const T> old,
-                    Span<const T> fresh, Span<T> longer) {
+void concat_entries(Stream stream, const ConcatShape& shape, Span<const T> old, Span<const T> fresh,
+                    Span<T> longer) {
   check_entry(shape.rows, shape.entry_bytes);
   const std::int64_t elements = shape.entry_bytes / static_cast<std::int64_t>(sizeof(T));
   KVSIM_LAUNCH_CHECK(shape.before >= 0 && old.size >= shape.rows * shape.before * elements,
@@ -77,9 +76,9 @@ void concat_entries(Stream stream, const ConcatShape& shape, Span<const T> old,
          kBlock, 0, concat_kernel<T>, shape, old, fresh, longer);
 }
 
-#define KVSIM_INSTANTIATE(T)                                                                \
-  template void append_entries(Stream, const AppendShape&, Span<const T>,                   \
-                               Span<const std::int64_t>, Span<T>);                          \
+#define KVSIM_INSTANTIATE(T)                                              \
+  template void append_entries(Stream, const AppendShape&, Span<const T>, \
+                               Span<const std::int64_t>, Span<T>);        \
   template void concat_entries(Stream, const ConcatShape&, Span<const T>, Span<const T>, Span<T>);
 KVSIM_INSTANTIATE(float)
 KVSIM_INSTANTIATE(kv::Half)

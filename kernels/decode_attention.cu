@@ -17,7 +17,8 @@ struct PlainRows {
                           std::int64_t, std::int64_t) {
     base = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   }
-  KVSIM_DEVICE static void read(Span<const T> from, std::int64_t row, int part, float (&x)[std::size_t{kPer}]) {
+  KVSIM_DEVICE static void read(Span<const T> from, std::int64_t row, int part,
+                                float (&x)[std::size_t{kPer}]) {
     const auto raw = kv::load16(from, row * kHeadDim + part * kPer);
     KVSIM_UNROLL
     for (int j = 0; j < kPer; ++j) x[j] = kv::to_float(raw.v[j]);

@@ -1,5 +1,4 @@
 #include "kernels/decode_folded.hpp"
-
 #include "kernels/decode_split.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {

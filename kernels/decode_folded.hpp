@@ -11,8 +11,8 @@ namespace kvsim::KVSIM_EXECUTOR {
 /// kv::BFloat16. Source: MiniCache (Liu et al. 2024), eqs. (2), (3).
 template <class T>
 struct FoldedRows {
-  Span<const T> directions;  // [batch, n_kv_heads, capacity, head_dim], of the pair
-  Span<const float> norms;   // [batch, n_kv_heads, capacity], of the layer
+  Span<const T> directions;              // [batch, n_kv_heads, capacity, head_dim], of the pair
+  Span<const float> norms;               // [batch, n_kv_heads, capacity], of the layer
   Span<const std::int32_t> retained_at;  // [batch, n_kv_heads, capacity]: a row, or -1
   Span<const T> retained;                // [rows, head_dim], of the layer
 };

@@ -93,7 +93,8 @@ void check_quantised(const DecodeShape& shape, const DecodeAttention<T>& a, std:
                      std::int64_t n_values) {
   check_common(shape, a);
   KVSIM_LAUNCH_CHECK(shape.page == 0, "a quantised cache is contiguous");
-  const std::int64_t words = shape.batch * shape.n_kv_heads * shape.capacity * shape.head_dim / kWidth;
+  const std::int64_t words =
+      shape.batch * shape.n_kv_heads * shape.capacity * shape.head_dim / kWidth;
   KVSIM_LAUNCH_CHECK(n_keys >= words && n_values >= words,
                      "codes are [batch, n_kv_heads, capacity, head_dim / 8]");
 }
@@ -131,12 +132,12 @@ void decode_attention_fp8(Stream stream, const DecodeShape& shape, const Fp8Cach
   launch_combine(stream, shape, a);
 }
 
-#define KVSIM_INSTANTIATE(T)                                                                      \
-  template void decode_attention_kivi(Stream, const DecodeShape&,                                 \
-                                      const KiviCache<std::uint16_t>&, const DecodeAttention<T>&); \
-  template void decode_attention_kivi(Stream, const DecodeShape&,                                 \
-                                      const KiviCache<std::uint32_t>&, const DecodeAttention<T>&); \
-  template void decode_attention_fp8(Stream, const DecodeShape&, const Fp8Cache&,                 \
+#define KVSIM_INSTANTIATE(T)                                                                       \
+  template void decode_attention_kivi(Stream, const DecodeShape&, const KiviCache<std::uint16_t>&, \
+                                      const DecodeAttention<T>&);                                  \
+  template void decode_attention_kivi(Stream, const DecodeShape&, const KiviCache<std::uint32_t>&, \
+                                      const DecodeAttention<T>&);                                  \
+  template void decode_attention_fp8(Stream, const DecodeShape&, const Fp8Cache&,                  \
                                      const DecodeAttention<T>&);
 KVSIM_INSTANTIATE(kv::Half)
 KVSIM_INSTANTIATE(kv::BFloat16)

@@ -5,8 +5,8 @@
 //
 //   static constexpr int kPer;                  elements of an entry a lane holds
 //   void begin(shape, sequence, kv_head, first, end)   by all threads, before any entry
-//   void key(entry, part, float (&x)[std::size_t{kPer}])     elements [part * kPer, …) of a key, in float
-//   void value(entry, part, float (&x)[std::size_t{kPer}])
+//   void key(entry, part, float (&x)[std::size_t{kPer}])     elements [part * kPer, …) of a key, in
+//   float void value(entry, part, float (&x)[std::size_t{kPer}])
 
 #include "kernels/decode_attention.hpp"
 #include "kernels/warp.hpp"

@@ -1,5 +1,4 @@
 #include "kernels/merge.hpp"
-
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
@@ -125,8 +124,8 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) zip_kernel(MergeShape shape, ZipPairs
   const float mean_logit = (w * score + other_w * other_score) / sum;
   const float logit = highest + logf(sum) - logf(votes + other_votes);
   const float factor = logit / mean_logit;
-  const bool tame = (mean_logit >= kLeastLogit || mean_logit <= -kLeastLogit) && factor >= 0.5F &&
-                    factor <= 2.0F;
+  const bool tame =
+      (mean_logit >= kLeastLogit || mean_logit <= -kLeastLogit) && factor >= 0.5F && factor <= 2.0F;
   const float stretch = tame ? factor : 1.0F;
   Part<T> x;
   Part<T> y;
@@ -186,14 +185,12 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
 template <class T>
 void check(std::int64_t merges, std::int64_t head_dim) {
   KVSIM_LAUNCH_CHECK(merges >= 1, "sizes are 1 at least");
-  KVSIM_LAUNCH_CHECK(head_dim >= 1 && head_dim % kv::Vec16<T>::kSize == 0 &&
-                         head_dim <= 32 * kv::Vec16<T>::kSize,
-                     "a row is whole 16 bytes, one a lane at most");
+  KVSIM_LAUNCH_CHECK(
+      head_dim >= 1 && head_dim % kv::Vec16<T>::kSize == 0 && head_dim <= 32 * kv::Vec16<T>::kSize,
+      "a row is whole 16 bytes, one a lane at most");
 }
 
-Dim3 grid_of(std::int64_t merges) {
-  return {static_cast<std::uint32_t>(ceil_div(merges, kWarps))};
-}
+Dim3 grid_of(std::int64_t merges) { return {static_cast<std::uint32_t>(ceil_div(merges, kWarps))}; }
 
 constexpr Dim3 kBlock{static_cast<std::uint32_t>(kThreads)};
 
@@ -215,8 +212,9 @@ template <class T>
 void zip_merge_pairs(Stream stream, const MergeShape& s, const ZipPairs<T>& a) {
   check<T>(s.merges, s.head_dim);
   KVSIM_LAUNCH_CHECK(a.into.size >= s.merges && a.from.size >= s.merges, "pairs are [merges]");
-  KVSIM_LAUNCH_CHECK(a.keys.size >= s.entries * s.head_dim && a.values.size >= s.entries * s.head_dim,
-                     "keys and values are [entries, head_dim]");
+  KVSIM_LAUNCH_CHECK(
+      a.keys.size >= s.entries * s.head_dim && a.values.size >= s.entries * s.head_dim,
+      "keys and values are [entries, head_dim]");
   KVSIM_LAUNCH_CHECK(a.votes.size >= s.entries && a.log_scores.size >= s.entries,
                      "votes and log_scores are [entries]");
   launch(stream, "zip_merge_pairs", grid_of(s.merges), kBlock, 0, zip_kernel<T>, s, a);
@@ -234,10 +232,10 @@ void residual_merge(Stream stream, const ResidualShape& s, const ResidualMerge<T
   launch(stream, "residual_merge", grid_of(s.merges), kBlock, 0, residual_kernel<T>, s, a);
 }
 
-#define KVSIM_INSTANTIATE(T)                                                                    \
-  template void slerp_rows(Stream, const MergeShape&, float, Span<const T>, Span<const T>, Span<T>, \
-                           Span<float>, Span<float>);                                           \
-  template void zip_merge_pairs(Stream, const MergeShape&, const ZipPairs<T>&);                 \
+#define KVSIM_INSTANTIATE(T)                                                               \
+  template void slerp_rows(Stream, const MergeShape&, float, Span<const T>, Span<const T>, \
+                           Span<T>, Span<float>, Span<float>);                             \
+  template void zip_merge_pairs(Stream, const MergeShape&, const ZipPairs<T>&);            \
   template void residual_merge(Stream, const ResidualShape&, const ResidualMerge<T>&);
 KVSIM_INSTANTIATE(float)
 KVSIM_INSTANTIATE(kv::Half)

@@ -19,7 +19,8 @@ void slerp_rows(Stream stream, const kernels::MergeShape& shape, float t, Span<c
 
 /// Entry from[n] joins entry into[n] so that the output under their estimated scores stays: the
 /// rule kGuarded of models/math/zip_merge.hpp, without its bound on products. votes and log_scores
-/// [entries]; of `into` both change. No entry is in two merges. Source: KeepKV, eqs. (6), (7), (25).
+/// [entries]; of `into` both change. No entry is in two merges. Source: KeepKV, eqs. (6), (7),
+/// (25).
 template <class T>
 struct ZipPairs {
   Span<const std::int32_t> into, from;  // [merges]

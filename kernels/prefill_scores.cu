@@ -1,5 +1,4 @@
 #include "kernels/prefill_scores.hpp"
-
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
@@ -43,7 +42,8 @@ template <int kHeadDim>
 KVSIM_DEVICE float dot_of(Tiles<kHeadDim>& tile, int query, int key) {
   float dot = 0;
   for (int j = 0; j < kHeadDim; ++j) {
-    dot += kv::load(tile.q, query * (kHeadDim + 1) + j) * kv::load(tile.k, key * (kHeadDim + 1) + j);
+    dot +=
+        kv::load(tile.q, query * (kHeadDim + 1) + j) * kv::load(tile.k, key * (kHeadDim + 1) + j);
   }
   kv::flops(2 * kHeadDim);
   return dot;
@@ -143,8 +143,7 @@ void launch_both(Stream stream, const PrefillScoreShape& shape, const PrefillSco
 
 template <class T>
 void prefill_scores(Stream stream, const PrefillScoreShape& s, const PrefillScores<T>& a) {
-  KVSIM_LAUNCH_CHECK(s.n_heads >= 1 && s.n_kv_heads >= 1 && s.tokens >= 1,
-                     "sizes are 1 at least");
+  KVSIM_LAUNCH_CHECK(s.n_heads >= 1 && s.n_kv_heads >= 1 && s.tokens >= 1, "sizes are 1 at least");
   KVSIM_LAUNCH_CHECK(s.n_heads % s.n_kv_heads == 0, "n_heads is a multiple of n_kv_heads");
   KVSIM_LAUNCH_CHECK(s.head_dim == 64 || s.head_dim == 128, "head_dim is 64 or 128");
   KVSIM_LAUNCH_CHECK(s.first >= 0 && s.first < s.tokens, "first is a token");
@@ -153,8 +152,9 @@ void prefill_scores(Stream stream, const PrefillScoreShape& s, const PrefillScor
                      "q is [n_heads, tokens, head_dim]");
   KVSIM_LAUNCH_CHECK(a.keys.size >= s.n_kv_heads * s.tokens * s.head_dim,
                      "keys are [n_kv_heads, tokens, head_dim]");
-  KVSIM_LAUNCH_CHECK(a.log_sum.size >= s.n_heads * s.tokens && a.mass.size >= s.n_kv_heads * s.tokens,
-                     "log_sum is [n_heads, tokens], mass [n_kv_heads, tokens]");
+  KVSIM_LAUNCH_CHECK(
+      a.log_sum.size >= s.n_heads * s.tokens && a.mass.size >= s.n_kv_heads * s.tokens,
+      "log_sum is [n_heads, tokens], mass [n_kv_heads, tokens]");
   if (s.head_dim == 64) {
     launch_both<T, 64>(stream, s, a);
   } else {

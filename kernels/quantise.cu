@@ -1,6 +1,5 @@
-#include "kernels/quantise.hpp"
-
 #include "kernels/fp8.hpp"
+#include "kernels/quantise.hpp"
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
@@ -193,15 +192,15 @@ void quantise_fp8(Stream stream, const QuantShape& shape, float scale, Span<cons
          fp8_kernel<T>, shape, scale, from, codes);
 }
 
-#define KVSIM_INSTANTIATE(T)                                                                     \
+#define KVSIM_INSTANTIATE(T)                                                                      \
   template void kivi_quantise_keys(Stream, const QuantShape&, Span<const T>, Span<std::uint16_t>, \
-                                   Span<kv::Half>, Span<kv::Half>);                              \
+                                   Span<kv::Half>, Span<kv::Half>);                               \
   template void kivi_quantise_keys(Stream, const QuantShape&, Span<const T>, Span<std::uint32_t>, \
-                                   Span<kv::Half>, Span<kv::Half>);                              \
-  template void kivi_quantise_values(Stream, const QuantShape&, Span<const T>,                   \
-                                     Span<std::uint16_t>, Span<kv::Half>, Span<kv::Half>);       \
-  template void kivi_quantise_values(Stream, const QuantShape&, Span<const T>,                   \
-                                     Span<std::uint32_t>, Span<kv::Half>, Span<kv::Half>);       \
+                                   Span<kv::Half>, Span<kv::Half>);                               \
+  template void kivi_quantise_values(Stream, const QuantShape&, Span<const T>,                    \
+                                     Span<std::uint16_t>, Span<kv::Half>, Span<kv::Half>);        \
+  template void kivi_quantise_values(Stream, const QuantShape&, Span<const T>,                    \
+                                     Span<std::uint32_t>, Span<kv::Half>, Span<kv::Half>);        \
   template void quantise_fp8(Stream, const QuantShape&, float, Span<const T>, Span<std::uint64_t>);
 KVSIM_INSTANTIATE(float)
 KVSIM_INSTANTIATE(kv::Half)

@@ -10,12 +10,13 @@ namespace kvsim::KVSIM_EXECUTOR {
 // (c % 8) * bits: std::uint16_t of 2 bits, std::uint32_t of 4, std::uint64_t of fp8 (e4m3).
 // Rounding is that of models/math/quantise.hpp, bit for bit.
 
-/// Asymmetric groups, x ~ zero + step * code, step and zero in fp16. Source: KIVI (Liu et al. 2024).
+/// Asymmetric groups, x ~ zero + step * code, step and zero in fp16. Source: KIVI (Liu et al.
+/// 2024).
 template <class Code>
 struct KiviCache {
-  Span<const Code> key_codes, value_codes;           // [rows, capacity, head_dim / 8]
-  Span<const kv::Half> key_steps, key_zeros;         // [rows, ceil(capacity / 32), head_dim]
-  Span<const kv::Half> value_steps, value_zeros;     // [rows, capacity, head_dim / 32]
+  Span<const Code> key_codes, value_codes;        // [rows, capacity, head_dim / 8]
+  Span<const kv::Half> key_steps, key_zeros;      // [rows, ceil(capacity / 32), head_dim]
+  Span<const kv::Half> value_steps, value_zeros;  // [rows, capacity, head_dim / 32]
 };
 
 /// Keys by channel, in groups of 32 consecutive entries (the last may be shorter). T is float,

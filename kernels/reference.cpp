@@ -107,8 +107,7 @@ std::vector<std::int32_t> top_reference(const SelectShape& s, std::span<const fl
 }
 
 std::vector<double> prefill_score_reference(const PrefillScoreShape& s, double scale, double decay,
-                                            std::span<const float> q,
-                                            std::span<const float> keys) {
+                                            std::span<const float> q, std::span<const float> keys) {
   const std::size_t head = at(s.tokens * s.head_dim);
   KVSIM_CHECK(q.size() == at(s.n_heads) * head && keys.size() == at(s.n_kv_heads) * head,
               "q has {} elements, keys {}", q.size(), keys.size());
@@ -143,8 +142,8 @@ std::vector<double> softmax_reference(const RowsShape& s, std::span<const float>
   return result;
 }
 
-std::vector<double> rms_norm_reference(const RowsShape& s, double epsilon,
-                                       std::span<const float> x, std::span<const float> weight) {
+std::vector<double> rms_norm_reference(const RowsShape& s, double epsilon, std::span<const float> x,
+                                       std::span<const float> weight) {
   KVSIM_CHECK(x.size() == at(s.rows * s.width), "{} numbers", x.size());
   KVSIM_CHECK(weight.size() == at(s.width), "{} weights", weight.size());
   std::vector<double> result;

@@ -1,5 +1,4 @@
 #include "kernels/rows.hpp"
-
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
@@ -117,8 +116,8 @@ void rms_norm_rows(Stream stream, const RowsShape& shape, float epsilon, Span<co
          4 * shape.width, rms_norm_kernel<T>, shape, epsilon, from, weight, to);
 }
 
-#define KVSIM_INSTANTIATE(T)                                                               \
-  template void softmax_rows(Stream, const RowsShape&, Span<const T>, Span<float>);        \
+#define KVSIM_INSTANTIATE(T)                                                                 \
+  template void softmax_rows(Stream, const RowsShape&, Span<const T>, Span<float>);          \
   template void rms_norm_rows(Stream, const RowsShape&, float, Span<const T>, Span<const T>, \
                               Span<T>);
 KVSIM_INSTANTIATE(float)

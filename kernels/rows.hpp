@@ -15,7 +15,8 @@ void softmax_rows(Stream stream, const kernels::RowsShape& shape, Span<const T> 
                   Span<float> to);
 
 /// to[r, i] = from[r, i] weight[i] / sqrt(mean over j of from[r, j]^2 + epsilon). A width of whole
-/// 16 bytes, at most 12288. Source: RMSNorm (Zhang and Sennrich 2019), eq. (4), epsilon as Llama has.
+/// 16 bytes, at most 12288. Source: RMSNorm (Zhang and Sennrich 2019), eq. (4), epsilon as Llama
+/// has.
 template <class T>
 void rms_norm_rows(Stream stream, const kernels::RowsShape& shape, float epsilon,
                    Span<const T> from, Span<const T> weight, Span<T> to);

@@ -71,10 +71,10 @@ inline constexpr std::int64_t kDecodeTile = 64;
 inline constexpr std::int64_t kDecodeThreads = 128;
 inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a read of the cache
 
-/// What one split kernel and the combining one move, of a cache that a lane reads `per_lane` elements
-/// of an entry from, `cache_bytes` in all. Beyond the cache: each block's rows of lanes read their
-/// queries each; the query heads of a group read an entry's bias each; the partial results of every
-/// split are written and read in fp32, with a maximum and a sum.
+/// What one split kernel and the combining one move, of a cache that a lane reads `per_lane`
+/// elements of an entry from, `cache_bytes` in all. Beyond the cache: each block's rows of lanes
+/// read their queries each; the query heads of a group read an entry's bias each; the partial
+/// results of every split are written and read in fp32, with a maximum and a sum.
 [[nodiscard]] constexpr KernelTraffic split_traffic(const DecodeShape& s, std::int64_t cache_bytes,
                                                     std::int64_t per_lane,
                                                     std::int64_t element_bytes, bool with_bias,
@@ -87,10 +87,8 @@ inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a
   const std::int64_t partials = 4 * s.batch * s.n_heads * s.splits() * (s.head_dim + 2);
   const std::int64_t out = s.batch * s.n_heads * row_bytes;
   const std::int64_t log_sum = with_log_sum ? 4 * s.batch * s.n_heads : 0;
-  return {Bytes{cache_bytes + queries + bias + partials},
-          Bytes{logits + partials + out + log_sum},
-          0,
-          2};
+  return {Bytes{cache_bytes + queries + bias + partials}, Bytes{logits + partials + out + log_sum},
+          0, 2};
 }
 /// Times each stored head's cache is read: once for every eight query heads of a group.
 [[nodiscard]] constexpr std::int64_t cache_reads(const DecodeShape& s) {
@@ -155,9 +153,9 @@ struct QuantShape {
                                                           bool with_log_sum) {
   const std::int64_t lane_rows = kDecodeThreads * kQuantPerLane / s.head_dim;
   const std::int64_t last = s.entries % kQuantGroup;
-  const std::int64_t key_scales = (s.entries / kQuantGroup * lane_rows +
-                                   (last < lane_rows ? last : lane_rows)) *
-                                  4 * s.head_dim;
+  const std::int64_t key_scales =
+      (s.entries / kQuantGroup * lane_rows + (last < lane_rows ? last : lane_rows)) * 4 *
+      s.head_dim;
   const std::int64_t value_scales = s.entries * s.head_dim / kQuantPerLane * 4;
   const std::int64_t codes = 2 * s.entries * (s.head_dim * bits / 8);
   return split_traffic(
@@ -215,9 +213,7 @@ constexpr std::int64_t PrefillScoreShape::first_seeing(std::int64_t key) const {
   for (std::int64_t t = s.first; t < s.tokens; ++t) pairs += t + 1;
   const std::int64_t keys = s.n_kv_heads * s.tokens * row;
   return {Bytes{s.n_heads * (rows * row + 4 * pairs) + keys},
-          Bytes{4 * s.n_heads * (s.tokens - s.first) + 4 * s.n_kv_heads * s.tokens},
-          0,
-          2};
+          Bytes{4 * s.n_heads * (s.tokens - s.first) + 4 * s.n_kv_heads * s.tokens}, 0, 2};
 }
 
 // --- scores, selection, compaction ---------------------------------------------------------------

@@ -1,5 +1,4 @@
 #include "kernels/surrogate.hpp"
-
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {

@@ -7,7 +7,8 @@ namespace kvsim::KVSIM_EXECUTOR {
 
 /// Linear scores of tokens from their hidden states, and who stays (KVzap):
 ///
-///   scores[h, t] = weights[h, :] . hidden[t, :] + biases[h];  keeps[h, t] = scores[h, t] >= threshold
+///   scores[h, t] = weights[h, :] . hidden[t, :] + biases[h];  keeps[h, t] = scores[h, t] >=
+///   threshold
 ///
 /// hidden [tokens, inputs] of T (float, kv::Half, kv::BFloat16), weights [heads, inputs], biases
 /// [heads]; keeps is 0 or 1; sums are fp32. Source: models/math/surrogate.hpp without inner layer.

@@ -171,10 +171,7 @@ class Bench {
  public:
   Bench(const kernels::SuiteOptions& options, std::string name, std::string family,
         std::vector<kernels::KernelResult>& results)
-      : options_{options},
-        name_{std::move(name)},
-        family_{std::move(family)},
-        results_{results} {}
+      : options_{options}, name_{std::move(name)}, family_{std::move(family)}, results_{results} {}
 
   /// True where sizes worth timing are asked for, which the simulator would take long for.
   [[nodiscard]] bool large() const { return options_.timed; }

@@ -15,8 +15,8 @@ struct Wanted {
 
 std::string words(const DecodeShape& s, Wanted wanted) {
   return "batch " + text(s.batch) + ", heads " + text(s.n_heads) + "/" + text(s.n_kv_heads) + "x" +
-         text(s.head_dim) + ", " + text(s.entries) + " entries" + (s.page > 0 ? ", pages of " + text(s.page) : "") +
-         (wanted.bias ? ", bias" : "") +
+         text(s.head_dim) + ", " + text(s.entries) + " entries" +
+         (s.page > 0 ? ", pages of " + text(s.page) : "") + (wanted.bias ? ", bias" : "") +
          (wanted.logits ? ", logits" : "");
 }
 
@@ -37,11 +37,9 @@ std::vector<float> in_pages(const DecodeShape& s, const std::vector<std::int32_t
     for (std::int64_t h = 0; h < s.n_kv_heads; ++h) {
       for (std::int64_t e = 0; e < s.entries; ++e) {
         const std::int64_t page = table[at(b * s.pages_per_sequence + e / s.page)];
-        const auto from =
-            rows.begin() + ((b * s.n_kv_heads + h) * s.capacity + e) * s.head_dim;
+        const auto from = rows.begin() + ((b * s.n_kv_heads + h) * s.capacity + e) * s.head_dim;
         std::copy(from, from + s.head_dim,
-                  result.begin() +
-                      ((page * s.n_kv_heads + h) * s.page + e % s.page) * s.head_dim);
+                  result.begin() + ((page * s.n_kv_heads + h) * s.page + e % s.page) * s.head_dim);
       }
     }
   }
@@ -66,7 +64,8 @@ void attention_case(Bench& bench, const DecodeShape& shape, Wanted wanted) {
     const DecodeAttention<T> arguments{
         .q = c.numbers<T>("q", q).span(),
         .keys = c.numbers<T>("keys", paged ? in_pages(shape, table, keys, nan) : keys).span(),
-        .values = c.numbers<T>("values", paged ? in_pages(shape, table, values, nan) : values).span(),
+        .values =
+            c.numbers<T>("values", paged ? in_pages(shape, table, values, nan) : values).span(),
         .bias = c.numbers<float>("bias", bias).span(),
         .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
         .out = out.span(),
@@ -177,9 +176,9 @@ void score_row_cases(Bench& bench) {
       });
       std::vector<double> expected;
       for (std::int64_t i = 0; i < rows * entries; ++i) {
-        expected.push_back(std::exp(static_cast<double>(logits[at(i / entries * stride +
-                                                                  i % entries)]) -
-                                    static_cast<double>(sums[at(i / entries)])));
+        expected.push_back(
+            std::exp(static_cast<double>(logits[at(i / entries * stride + i % entries)]) -
+                     static_cast<double>(sums[at(i / entries)])));
       }
       c.compare("rows", download_rows(p, rows, stride, entries), expected, 1e-6);
     });

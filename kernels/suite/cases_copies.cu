@@ -29,9 +29,8 @@ void append_case(Bench& bench, std::int64_t rows, std::int64_t capacity) {
     auto& to = c.numbers<T>("to", cache);
     const auto fresh = c.numbers<T>("fresh", entries).span();
     const auto which = c.input("slots", slots).span();
-    c.run(append_traffic(shape), [=, out = to.span()](Stream s) {
-      append_entries<T>(s, shape, fresh, which, out);
-    });
+    c.run(append_traffic(shape),
+          [=, out = to.span()](Stream s) { append_entries<T>(s, shape, fresh, which, out); });
     for (std::int64_t i = 0; i < rows * kWidth; ++i) {
       cache[at(slots[at(i / kWidth)] * kWidth + i % kWidth)] = entries[at(i)];
     }
@@ -41,18 +40,16 @@ void append_case(Bench& bench, std::int64_t rows, std::int64_t capacity) {
 
 template <class T>
 void concat_case(Bench& bench, std::int64_t rows, std::int64_t before) {
-  const kernels::ConcatShape shape{.rows = rows,
-                                   .entry_bytes = kWidth * static_cast<std::int64_t>(sizeof(T)),
-                                   .before = before};
+  const kernels::ConcatShape shape{
+      .rows = rows, .entry_bytes = kWidth * static_cast<std::int64_t>(sizeof(T)), .before = before};
   bench.add(text(rows) + " rows of " + text(before), Stored<T>::kName, [&](Case& c) {
     const auto held = c.draw<T>(rows * before * kWidth);
     const auto entries = c.draw<T>(rows * kWidth);
     const auto old = c.numbers<T>("old", held).span();
     const auto fresh = c.numbers<T>("fresh", entries).span();
     auto& longer = c.output<T>("longer", rows * (before + 1) * kWidth);
-    c.run(concat_traffic(shape), [=, out = longer.span()](Stream s) {
-      concat_entries<T>(s, shape, old, fresh, out);
-    });
+    c.run(concat_traffic(shape),
+          [=, out = longer.span()](Stream s) { concat_entries<T>(s, shape, old, fresh, out); });
     std::vector<float> expected;
     for (std::int64_t r = 0; r < rows; ++r) {
       const auto begin = held.begin() + r * before * kWidth;
@@ -88,9 +85,8 @@ void rms_norm_case(Bench& bench, std::int64_t rows, std::int64_t width) {
     const auto from = c.numbers<T>("from", x).span();
     const auto weight = c.numbers<T>("weight", w).span();
     auto& y = c.output<T>("to", rows * width);
-    c.run(rms_norm_traffic(shape, sizeof(T)), [=, to = y.span()](Stream s) {
-      rms_norm_rows<T>(s, shape, kEpsilon, from, weight, to);
-    });
+    c.run(rms_norm_traffic(shape, sizeof(T)),
+          [=, to = y.span()](Stream s) { rms_norm_rows<T>(s, shape, kEpsilon, from, weight, to); });
     c.compare("to", values_of(y.download(0, rows * width)),
               kernels::rms_norm_reference(shape, static_cast<double>(kEpsilon), x, w),
               Stored<T>::kRounding + 1e-6);

@@ -36,8 +36,7 @@ Folded<T> fold(Case& c, const DecodeShape& s, std::int64_t first) {
   }
   folded.rows = {c.numbers<T>("directions", directions).span(),
                  c.numbers<float>("norms", norms).span(),
-                 c.input("retained_at", retained_at).span(),
-                 c.numbers<T>("retained", own).span()};
+                 c.input("retained_at", retained_at).span(), c.numbers<T>("retained", own).span()};
   return folded;
 }
 
@@ -46,32 +45,32 @@ void folded_case(Bench& bench, const DecodeShape& s) {
   bench.add("heads " + text(s.n_heads) + "/" + text(s.n_kv_heads) + "x" + text(s.head_dim) + ", " +
                 text(s.entries) + " entries",
             Stored<T>::kName, [&](Case& c) {
-    const std::int64_t rows = s.batch * s.n_heads;
-    const auto q = c.draw<T>(rows * s.head_dim, -2, 2);
-    const Folded<T> keys = fold<T>(c, s, 0);
-    const Folded<T> values = fold<T>(c, s, 3);
-    auto& out = c.output<T>("out", rows * s.head_dim);
-    const DecodeAttention<T> arguments{
-        .q = c.numbers<T>("q", q).span(),
-        .keys = {},
-        .values = {},
-        .bias = {},
-        .scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim)),
-        .out = out.span(),
-        .logits = {},
-        .log_sum = {},
-        .partial = c.output<float>("partial", rows * s.splits() * s.head_dim).span(),
-        .partial_max = c.output<float>("partial_max", rows * s.splits()).span(),
-        .partial_sum = c.output<float>("partial_sum", rows * s.splits()).span()};
-    c.run(decode_folded_traffic(s, keys.retained + values.retained, sizeof(T)),
-          [=, k = keys.rows, v = values.rows](Stream stream) {
-            decode_attention_folded<T>(stream, s, k, v, arguments);
-          });
-    const auto expected = kernels::decode_reference(s, static_cast<double>(arguments.scale), q,
-                                                    keys.restored, values.restored, {});
-    c.compare("out", values_of(out.download(0, rows * s.head_dim)), expected.out,
-              Stored<T>::kRounding + 4e-6);
-  });
+              const std::int64_t rows = s.batch * s.n_heads;
+              const auto q = c.draw<T>(rows * s.head_dim, -2, 2);
+              const Folded<T> keys = fold<T>(c, s, 0);
+              const Folded<T> values = fold<T>(c, s, 3);
+              auto& out = c.output<T>("out", rows * s.head_dim);
+              const DecodeAttention<T> arguments{
+                  .q = c.numbers<T>("q", q).span(),
+                  .keys = {},
+                  .values = {},
+                  .bias = {},
+                  .scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim)),
+                  .out = out.span(),
+                  .logits = {},
+                  .log_sum = {},
+                  .partial = c.output<float>("partial", rows * s.splits() * s.head_dim).span(),
+                  .partial_max = c.output<float>("partial_max", rows * s.splits()).span(),
+                  .partial_sum = c.output<float>("partial_sum", rows * s.splits()).span()};
+              c.run(decode_folded_traffic(s, keys.retained + values.retained, sizeof(T)),
+                    [=, k = keys.rows, v = values.rows](Stream stream) {
+                      decode_attention_folded<T>(stream, s, k, v, arguments);
+                    });
+              const auto expected = kernels::decode_reference(
+                  s, static_cast<double>(arguments.scale), q, keys.restored, values.restored, {});
+              c.compare("out", values_of(out.download(0, rows * s.head_dim)), expected.out,
+                        Stored<T>::kRounding + 4e-6);
+            });
 }
 
 }  // namespace

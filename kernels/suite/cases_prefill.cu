@@ -17,13 +17,12 @@ void prefill_case(Bench& bench, const PrefillScoreShape& shape, float decay) {
     const auto keys = c.draw<T>(shape.n_kv_heads * shape.tokens * shape.head_dim, -2, 2);
     auto& log_sum = c.output<float>("log_sum", shape.n_heads * shape.tokens);
     auto& mass = c.output<float>("mass", shape.n_kv_heads * shape.tokens);
-    const PrefillScores<T> arguments{
-        .q = c.numbers<T>("q", q).span(),
-        .keys = c.numbers<T>("keys", keys).span(),
-        .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
-        .decay = decay,
-        .log_sum = log_sum.span(),
-        .mass = mass.span()};
+    const PrefillScores<T> arguments{.q = c.numbers<T>("q", q).span(),
+                                     .keys = c.numbers<T>("keys", keys).span(),
+                                     .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
+                                     .decay = decay,
+                                     .log_sum = log_sum.span(),
+                                     .mass = mass.span()};
     c.run(prefill_score_traffic(shape, sizeof(T)),
           [=](Stream s) { prefill_scores<T>(s, shape, arguments); });
     const auto expected = kernels::prefill_score_reference(
@@ -53,8 +52,8 @@ void prefill_score_cases(Bench& bench) {
   if (!bench.large()) return;
   for (const std::int64_t first : {0, 2016}) {  // all rows, and the last 32
     prefill_case<kv::BFloat16>(
-        bench,
-        {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .tokens = 2048, .first = first}, 1);
+        bench, {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .tokens = 2048, .first = first},
+        1);
   }
 }
 

@@ -21,8 +21,8 @@ template <class Code>
 std::int32_t code_at(const std::vector<Code>& codes, std::int64_t channel) {
   const auto word = static_cast<std::uint64_t>(codes[at(channel / 8)]);
   const std::uint64_t mask = (std::uint64_t{1} << kBits<Code>)-1U;
-  return static_cast<std::int32_t>(
-      (word >> static_cast<std::uint64_t>(channel % 8 * kBits<Code>)) & mask);
+  return static_cast<std::int32_t>((word >> static_cast<std::uint64_t>(channel % 8 * kBits<Code>)) &
+                                   mask);
 }
 
 /// A cache that was quantised by the kernels, of which `entries` of `capacity` are there.
@@ -37,12 +37,10 @@ Packed<Code> pack_memory(Case& c, const QuantShape& s) {
   const std::int64_t codes = s.rows * s.capacity * s.head_dim / 8;
   const std::int64_t of_keys = s.rows * kernels::ceil_div(s.capacity, kQuantGroup) * s.head_dim;
   const std::int64_t of_values = s.rows * s.capacity * s.head_dim / kQuantGroup;
-  return {c.output<Code>("key codes", codes),
-          c.output<Code>("value codes", codes),
-          c.output<kv::Half>("key steps", of_keys),
-          c.output<kv::Half>("key zeros", of_keys),
-          c.output<kv::Half>("value steps", of_values),
-          c.output<kv::Half>("value zeros", of_values)};
+  return {
+      c.output<Code>("key codes", codes),           c.output<Code>("value codes", codes),
+      c.output<kv::Half>("key steps", of_keys),     c.output<kv::Half>("key zeros", of_keys),
+      c.output<kv::Half>("value steps", of_values), c.output<kv::Half>("value zeros", of_values)};
 }
 
 std::string words(const QuantShape& s, const char* of) {
@@ -57,19 +55,16 @@ std::vector<float> read_packed(const QuantShape& s, const Array<Code>& codes,
   std::vector<float> result;
   const std::int64_t groups = kernels::ceil_div(s.capacity, kQuantGroup);
   for (std::int64_t r = 0; r < s.rows; ++r) {
-    const auto row =
-        codes.download(r * s.capacity * s.head_dim / 8, s.entries * s.head_dim / 8);
+    const auto row = codes.download(r * s.capacity * s.head_dim / 8, s.entries * s.head_dim / 8);
     const std::int64_t first =
         by_channel ? r * groups * s.head_dim : r * s.capacity * s.head_dim / kQuantGroup;
-    const std::int64_t count = by_channel
-                                   ? kernels::ceil_div(s.entries, kQuantGroup) * s.head_dim
-                                   : s.entries * s.head_dim / kQuantGroup;
+    const std::int64_t count = by_channel ? kernels::ceil_div(s.entries, kQuantGroup) * s.head_dim
+                                          : s.entries * s.head_dim / kQuantGroup;
     const auto step = values_of(steps.download(first, count));
     const auto zero = values_of(zeros.download(first, count));
     for (std::int64_t i = 0; i < s.entries * s.head_dim; ++i) {
       const std::int64_t group =
-          by_channel ? i / s.head_dim / kQuantGroup * s.head_dim + i % s.head_dim
-                     : i / kQuantGroup;
+          by_channel ? i / s.head_dim / kQuantGroup * s.head_dim + i % s.head_dim : i / kQuantGroup;
       result.push_back(kernels::dequantised(code_at(row, i), step[at(group)], zero[at(group)]));
     }
   }
@@ -117,13 +112,13 @@ void fp8_case(Bench& bench, const QuantShape& shape) {
   bench.add(words(shape, Stored<T>::kName), "fp8_e4m3", [&](Case& c) {
     constexpr float kScale = 0.0078125F;  // of 3 / 448 the power of two above
     auto x = c.draw<T>(shape.rows * shape.capacity * shape.head_dim, -3, 3);
-    x[0] = 4;        // saturates
-    x[1] = 0x1p-14F; // subnormal
+    x[0] = 4;         // saturates
+    x[1] = 0x1p-14F;  // subnormal
     const auto from = c.numbers<T>("from", x).span();
-    auto& codes = c.output<std::uint64_t>("codes", shape.rows * shape.capacity * shape.head_dim / 8);
-    c.run(quantise_fp8_traffic(shape, sizeof(T)), [=, to = codes.span()](Stream s) {
-      quantise_fp8<T>(s, shape, kScale, from, to);
-    });
+    auto& codes =
+        c.output<std::uint64_t>("codes", shape.rows * shape.capacity * shape.head_dim / 8);
+    c.run(quantise_fp8_traffic(shape, sizeof(T)),
+          [=, to = codes.span()](Stream s) { quantise_fp8<T>(s, shape, kScale, from, to); });
     std::vector<float> got;
     for (std::int64_t r = 0; r < shape.rows; ++r) {
       const auto row = codes.download(r * shape.capacity * shape.head_dim / 8,
@@ -132,8 +127,7 @@ void fp8_case(Bench& bench, const QuantShape& shape) {
         got.push_back(kScale * kernels::fp8_value(static_cast<std::uint32_t>(code_at(row, i))));
       }
     }
-    c.compare_exactly("what is read", got,
-                      kernels::fp8_reference(kScale, only_entries(shape, x)));
+    c.compare_exactly("what is read", got, kernels::fp8_reference(kScale, only_entries(shape, x)));
   });
 }
 
@@ -170,8 +164,8 @@ void compare_attention(Case& c, DecodeShape shape, const std::vector<float>& q,
                        const std::vector<float>& keys, const std::vector<float>& values,
                        const Attention<T>& got) {
   shape.capacity = shape.entries;
-  const auto expected = kernels::decode_reference(
-      shape, static_cast<double>(got.arguments.scale), q, keys, values, {});
+  const auto expected = kernels::decode_reference(shape, static_cast<double>(got.arguments.scale),
+                                                  q, keys, values, {});
   c.compare("out", values_of(got.out.download(0, shape.batch * shape.n_heads * shape.head_dim)),
             expected.out, Stored<T>::kRounding + 4e-6);
   c.compare("log_sum", got.log_sum.download(0, shape.batch * shape.n_heads), expected.log_sum,
@@ -210,11 +204,9 @@ void kivi_case(Bench& bench, const DecodeShape& shape) {
           [=, arguments = got.arguments](Stream s) {
             decode_attention_kivi<T, Code>(s, shape, cache, arguments);
           });
-    compare_attention(c, shape, q,
-                      kernels::kivi_reference(quant, kBits<Code>, true, only_entries(quant, keys)),
-                      kernels::kivi_reference(quant, kBits<Code>, false,
-                                              only_entries(quant, values)),
-                      got);
+    compare_attention(
+        c, shape, q, kernels::kivi_reference(quant, kBits<Code>, true, only_entries(quant, keys)),
+        kernels::kivi_reference(quant, kBits<Code>, false, only_entries(quant, values)), got);
   });
 }
 
@@ -274,8 +266,7 @@ void for_attention(const Bench& bench, Add add, AddLarge add_large) {
 template <class Code>
 void quantise_cases(Bench& bench, bool keys) {
   for (const std::int64_t entries : {1, 31, 257}) {
-    const QuantShape shape{
-        .rows = 3, .entries = entries, .capacity = entries + 3, .head_dim = 128};
+    const QuantShape shape{.rows = 3, .entries = entries, .capacity = entries + 3, .head_dim = 128};
     quantise_case<float, Code>(bench, shape, keys);
     quantise_case<kv::Half, Code>(bench, shape, keys);
     quantise_case<kv::BFloat16, Code>(bench, shape, keys);

@@ -56,7 +56,7 @@ void log_average_cases(Bench& bench) {
       constexpr float kKeep = 0.9F;
       const auto x = c.draw(shape.rows * shape.group * shape.stride, -60, 60);  // e^60 squared
       auto before = c.draw(shape.rows * shape.stride, -60, 60);                 // overflows fp32
-      before[0] = -HUGE_VALF;  // no sample yet
+      before[0] = -HUGE_VALF;                                                   // no sample yet
       const auto logits = c.numbers<float>("logits", x).span();
       auto& average = c.numbers<float>("log_average", before);
       c.run(log_average_traffic(shape), [=, to = average.span()](Stream s) {
@@ -68,8 +68,8 @@ void log_average_cases(Bench& bench) {
         const std::int64_t e = i % entries;
         double sample = 0;
         for (std::int64_t g = 0; g < shape.group; ++g) {
-          sample += std::exp(
-              static_cast<double>(x[at((row * shape.group + g) * shape.stride + e)]));
+          sample +=
+              std::exp(static_cast<double>(x[at((row * shape.group + g) * shape.stride + e)]));
         }
         const double keep = static_cast<double>(kKeep);
         expected.push_back(
@@ -91,38 +91,39 @@ void fuse_window_cases(Bench& bench) {
                                                   .stride = padded(entries)},
                                        .window = 8};
       const kernels::ScoreShape& s = shape.scores;
-      bench.add(shape_text(s.rows, entries) + (maximum ? ", max of 8" : ", sum of 8"), "fp32",
-                [&](Case& c) {
-        constexpr std::int64_t kSlot = 5;
-        const auto p = c.draw(s.rows * s.group * s.stride, 0, 1);
-        auto past = c.draw(s.rows * shape.window * s.stride, 0, 1);
-        const auto probabilities = c.numbers<float>("probabilities", p).span();
-        auto& ring = c.numbers<float>("ring", past);
-        auto& fused = c.output<float>("fused", s.rows * s.stride);
-        c.run(fuse_window_traffic(shape),
-              [=, all = ring.span(), to = fused.span()](Stream stream) {
-                fuse_window(stream, shape, kSlot, maximum, probabilities, all, to);
-              });
-        std::vector<double> expected;
-        for (std::int64_t i = 0; i < s.rows * entries; ++i) {
-          const std::int64_t row = i / entries;
-          const std::int64_t e = i % entries;
-          double newest = 0;
-          for (std::int64_t g = 0; g < s.group; ++g) {
-            newest += static_cast<double>(p[at((row * s.group + g) * s.stride + e)]);
-          }
-          past[at((row * shape.window + kSlot) * s.stride + e)] = static_cast<float>(newest);
-          double total = 0;
-          for (std::int64_t w = 0; w < shape.window; ++w) {
-            const double x =
-                static_cast<double>(past[at((row * shape.window + w) * s.stride + e)]);
-            total = maximum ? std::max(total, x) : total + x;
-          }
-          expected.push_back(total);
-        }
-        c.compare("fused", download_rows(fused, s.rows, s.stride, entries), expected, 1e-6);
-        c.compare("ring", ring.download(0, s.rows * shape.window * s.stride), past, 1e-6);
-      });
+      bench.add(
+          shape_text(s.rows, entries) + (maximum ? ", max of 8" : ", sum of 8"), "fp32",
+          [&](Case& c) {
+            constexpr std::int64_t kSlot = 5;
+            const auto p = c.draw(s.rows * s.group * s.stride, 0, 1);
+            auto past = c.draw(s.rows * shape.window * s.stride, 0, 1);
+            const auto probabilities = c.numbers<float>("probabilities", p).span();
+            auto& ring = c.numbers<float>("ring", past);
+            auto& fused = c.output<float>("fused", s.rows * s.stride);
+            c.run(fuse_window_traffic(shape),
+                  [=, all = ring.span(), to = fused.span()](Stream stream) {
+                    fuse_window(stream, shape, kSlot, maximum, probabilities, all, to);
+                  });
+            std::vector<double> expected;
+            for (std::int64_t i = 0; i < s.rows * entries; ++i) {
+              const std::int64_t row = i / entries;
+              const std::int64_t e = i % entries;
+              double newest = 0;
+              for (std::int64_t g = 0; g < s.group; ++g) {
+                newest += static_cast<double>(p[at((row * s.group + g) * s.stride + e)]);
+              }
+              past[at((row * shape.window + kSlot) * s.stride + e)] = static_cast<float>(newest);
+              double total = 0;
+              for (std::int64_t w = 0; w < shape.window; ++w) {
+                const double x =
+                    static_cast<double>(past[at((row * shape.window + w) * s.stride + e)]);
+                total = maximum ? std::max(total, x) : total + x;
+              }
+              expected.push_back(total);
+            }
+            c.compare("fused", download_rows(fused, s.rows, s.stride, entries), expected, 1e-6);
+            c.compare("ring", ring.download(0, s.rows * shape.window * s.stride), past, 1e-6);
+          });
     }
   });
 }
@@ -178,18 +179,17 @@ void gather_case(Bench& bench, std::int64_t held, std::int64_t kept) {
     const auto from = c.numbers<T>("from", values).span();
     const auto which = c.input("kept", positions).span();
     auto& moved = c.output<T>("to", shape.rows * shape.capacity_to * kWidth);
-    c.run(gather_traffic(shape), [=, to = moved.span()](Stream s) {
-      gather_entries<T>(s, shape, from, which, to);
-    });
+    c.run(gather_traffic(shape),
+          [=, to = moved.span()](Stream s) { gather_entries<T>(s, shape, from, which, to); });
     std::vector<float> expected;
     for (std::int64_t i = 0; i < shape.rows * kept; ++i) {
       const std::int64_t first = (i / kept * held + positions[at(i)]) * kWidth;
       expected.insert(expected.end(), values.begin() + first, values.begin() + first + kWidth);
     }
-    c.compare_exactly("to",
-                      values_of(download_rows(moved, shape.rows, shape.capacity_to * kWidth,
-                                              kept * kWidth)),
-                      expected);
+    c.compare_exactly(
+        "to",
+        values_of(download_rows(moved, shape.rows, shape.capacity_to * kWidth, kept * kWidth)),
+        expected);
   });
 }
 

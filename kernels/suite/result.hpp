@@ -44,7 +44,7 @@ struct SuiteOptions {
 /// Every case of the suite in the simulator. A case that faults is a result with `problem`.
 /// Errors: ContractError if options.only is no kernel of suite_kernels().
 [[nodiscard]] std::vector<KernelResult> run_suite_in_simulator(const SuiteOptions& options);
-/// The same on the current CUDA device. Errors: as above; std::runtime_error without a device
+/// The same on the first CUDA device. Errors: as above; std::runtime_error without a device
 /// (ask list_devices() first), or if a CUDA call fails outside a case.
 [[nodiscard]] std::vector<KernelResult> run_suite_on_device(const SuiteOptions& options);
 

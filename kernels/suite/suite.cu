@@ -63,6 +63,7 @@ namespace kvsim::kernels {
 
 #ifdef __CUDACC__
 std::vector<KernelResult> run_suite_on_device(const SuiteOptions& options) {
+  on_gpu::check_cuda(cudaSetDevice(0), "cudaSetDevice", __FILE__, __LINE__);
   return on_gpu::run_suite(options);
 }
 #else

@@ -85,14 +85,12 @@ std::string times_text(const KernelsScore& score, std::size_t width) {
     const KernelResult& r = score.results[i];
     if (!r.timing || bytes_of(r.model) < kWorthTelling) continue;
     any = true;
-    table.add_row({r.name, fmt::format("{} {}", r.dtype, r.shape),
-                   fmt::format("{:.1f}", r.timing->median_us),
-                   fmt::format("{:.1f}", 100 * r.timing->spread), fmt::format("{:.0f}", gb_s(r)),
-                   predicted ? fmt::format("{:.1f}", score.predicted_us[i]) : "-",
-                   predicted ? fmt::format("{:+.1f}", 100 * (score.predicted_us[i] /
-                                                                 r.timing->median_us -
-                                                             1))
-                             : "-"});
+    table.add_row(
+        {r.name, fmt::format("{} {}", r.dtype, r.shape), fmt::format("{:.1f}", r.timing->median_us),
+         fmt::format("{:.1f}", 100 * r.timing->spread), fmt::format("{:.0f}", gb_s(r)),
+         predicted ? fmt::format("{:.1f}", score.predicted_us[i]) : "-",
+         predicted ? fmt::format("{:+.1f}", 100 * (score.predicted_us[i] / r.timing->median_us - 1))
+                   : "-"});
   }
   return any ? fmt::format("\n{}", table.str(width)) : std::string{};
 }
@@ -114,16 +112,11 @@ ordered_json kernels_json(const KernelsScore& score) {
   if (!score.driver.empty()) out["driver"] = score.driver;
   for (std::size_t i = 0; i < score.results.size(); ++i) {
     const KernelResult& r = score.results[i];
-    ordered_json one{{"name", r.name},
-                     {"shape", r.shape},
-                     {"dtype", r.dtype},
-                     {"pass", r.pass},
-                     {"error", r.error},
-                     {"error_allowed", r.allowed},
-                     {"bytes_counted", nullptr},
-                     {"bytes_model", bytes_of(r.model).count()},
-                     {"counted", nullptr},
-                     {"model", traffic_json(r.model)},
+    ordered_json one{{"name", r.name},           {"shape", r.shape},
+                     {"dtype", r.dtype},         {"pass", r.pass},
+                     {"error", r.error},         {"error_allowed", r.allowed},
+                     {"bytes_counted", nullptr}, {"bytes_model", bytes_of(r.model).count()},
+                     {"counted", nullptr},       {"model", traffic_json(r.model)},
                      {"problem", nullptr}};
     if (r.counted) {
       one["bytes_counted"] = bytes_of(*r.counted).count();
@@ -146,9 +139,9 @@ ordered_json kernels_json(const KernelsScore& score) {
 std::string kernels_text(const KernelsScore& score, bool cases, std::size_t width) {
   const auto failed = std::count_if(score.results.begin(), score.results.end(),
                                     [](const auto& r) { return !r.pass; });
-  std::string out = fmt::format("{} cases on {}, seed {}: {}\n\n", score.results.size(),
-                                score.device, score.seed,
-                                failed == 0 ? "all pass" : fmt::format("{} fail", failed));
+  std::string out =
+      fmt::format("{} cases on {}, seed {}: {}\n\n", score.results.size(), score.device, score.seed,
+                  failed == 0 ? "all pass" : fmt::format("{} fail", failed));
   std::vector<Table::Column> columns{{"kernel", Align::kLeft}, {"dtype", Align::kLeft}};
   columns.push_back(cases ? Table::Column{"shape", Align::kLeft} : Table::Column{"cases"});
   for (const char* header : {"error", "allowed", "counted", "formula", ""}) {
@@ -176,13 +169,13 @@ std::vector<Figure> kernels_figures(const KernelsScore& score) {
   constexpr double kKibibyte = 1024;
   const PartStyle error{"largest error", {"#0072B2"}};
   const PartStyle bytes{"counted", {"#0072B2"}};
-  BarChart errors{.name = "kernel_errors",
-                  .title = fmt::format("Error of each kernel against its reference, {}",
-                                       score.device),
-                  .x_label = "largest error of any case, % of what its dtype allows",
-                  .column = "error_percent_of_allowed",
-                  .limit_label = "allowed",
-                  .styles = {error}};
+  BarChart errors{
+      .name = "kernel_errors",
+      .title = fmt::format("Error of each kernel against its reference, {}", score.device),
+      .x_label = "largest error of any case, % of what its dtype allows",
+      .column = "error_percent_of_allowed",
+      .limit_label = "allowed",
+      .styles = {error}};
   BarChart traffic{.name = "kernel_bytes",
                    .title = fmt::format("Bytes of each kernel's cases, {}", score.device),
                    .x_label = "loaded and stored, KiB, all cases together",

@@ -13,9 +13,9 @@ namespace kvsim {
 
 /// What `kvsim validate kernels` has found.
 struct KernelsScore {
-  std::string device;       // "cuda-sim", or the GPU's name
-  std::string driver;       // of a GPU
-  std::uint64_t seed = 0;   // of all inputs
+  std::string device;      // "cuda-sim", or the GPU's name
+  std::string driver;      // of a GPU
+  std::uint64_t seed = 0;  // of all inputs
   std::vector<kernels::KernelResult> results{};
   std::vector<double> predicted_us{};  // of each; empty: no GPU was timed, or none is known
   std::vector<std::string> notes{};

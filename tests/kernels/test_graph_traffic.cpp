@@ -209,8 +209,7 @@ TEST_CASE("graph: compaction of a prompt's cache, but for positions and the pass
       written += graph.op(i).bytes_written;
     }
     const std::int64_t rows = batch * kRows;
-    const kernels::SelectShape select{
-        .rows = rows, .entries = prompt, .stride = 260, .keep = kept};
+    const kernels::SelectShape select{.rows = rows, .entries = prompt, .stride = 260, .keep = kept};
     const kernels::GatherShape gather{.rows = rows,
                                       .entry_bytes = kHeadDim * 2,
                                       .capacity_from = prompt,
@@ -234,6 +233,78 @@ TEST_CASE("graph: compaction of a prompt's cache, but for positions and the pass
           read + static_cast<double>(passes + positions));
     CHECK(static_cast<double>(counted.stored_bytes) ==
           written + static_cast<double>(4 * rows * kept));
+  }
+}
+
+TEST_CASE("graph: H2O's score row and update, but for the pass that makes logits probabilities") {
+  for (const std::int64_t batch : {1, 3}) {
+    for (const std::int64_t entries : {64, 257}) {
+      INFO("batch ", batch, " entries ", entries);
+      const Llm model = llm();
+      const auto method =
+          make_method({.name = "h2o", .params = {}, .budget = Budget{.entries = entries}}, 1000,
+                      {.recorded = Dtype::kFp16,
+                       .shape = {.n_heads = kHeads, .n_kv_heads = kStored, .head_dim = kHeadDim}});
+      const OpGraph graph =
+          decode_layer({.llm = &model,
+                        .method = method.get(),
+                        .stack = &find_stack("ideal"),
+                        .weight_dtype = Dtype::kFp16,
+                        .kv_dtype = Dtype::kFp16,
+                        .batch = batch},
+                       0, {.attended = entries, .before = entries - 1, .after = entries});
+      const Op* row = nullptr;
+      const Op* update = nullptr;
+      for (OpIndex i = 0; i < graph.size(); ++i) {
+        if (graph.op(i).name == "score row") row = &graph.op(i);
+        if (graph.op(i).name == "method") update = &graph.op(i);
+      }
+      REQUIRE(row != nullptr);
+      REQUIRE(update != nullptr);
+      const std::int64_t stride = (entries + 3) / 4 * 4;
+      const std::int64_t query_rows = batch * kHeads;
+      Counters normalised;
+      const Counters counted = run([&](Device& device) {
+        Buffer<float> rows{device, "rows", draw(5, query_rows * stride)};
+        const Buffer<float> sums{device, "log_sum", draw(6, query_rows)};
+        Buffer<float> scores{device, "scores", draw(7, batch * kRows * stride)};
+        normalise_rows({&device}, query_rows, entries, stride, in(sums), out(rows));
+        normalised = device.counters();
+        update_scores({&device},
+                      {.rows = batch * kRows,
+                       .group = kHeads / kStored,
+                       .entries = entries,
+                       .stride = stride},
+                      1.0F, in(rows), out(scores));
+      });
+      // The graph's write of the row is attention's, of logits: 4 bytes a query head and entry
+      // (decode_traffic with logits). Its read is the update's.
+      CHECK(row->bytes_written == static_cast<double>(4 * query_rows * entries));
+      const Counters of_update = difference(counted, normalised);
+      CHECK(static_cast<double>(of_update.loaded_bytes) == row->bytes_read + update->bytes_read);
+      CHECK(static_cast<double>(of_update.stored_bytes) == update->bytes_written);
+      // What the graph does not have: the pass from logits to probabilities, which reads and writes
+      // the row once more, and each thread its row's sum.
+      const std::int64_t threads = entries / 4 + entries % 4;
+      CHECK(normalised.loaded_bytes == 4 * query_rows * (entries + threads));
+      CHECK(normalised.stored_bytes == 4 * query_rows * entries);
+    }
+  }
+}
+
+TEST_CASE("graph: eager softmax in fp32, but for its second read") {
+  for (const std::int64_t entries : {2, 31, 257}) {
+    const GraphOf of{"hf-eager", 2, entries};
+    const Op& op = of.op("softmax");
+    const kernels::RowsShape shape{.rows = 2 * kHeads, .width = entries};
+    const Counters counted = run([&](Device& device) {
+      const Buffer<kv::Half> logits{device, "logits", numbers<kv::Half>(shape.rows * entries)};
+      Buffer<float> p{device, "probabilities", shape.rows * entries};
+      softmax_rows<kv::Half>({&device}, shape, in(logits), out(p));
+    });
+    const std::int64_t again = 2 * shape.rows * entries;  // maxima and sums are a pass of their own
+    CHECK(static_cast<double>(counted.loaded_bytes) == op.bytes_read + static_cast<double>(again));
+    CHECK(static_cast<double>(counted.stored_bytes) == op.bytes_written);
   }
 }
 
