@@ -5,7 +5,7 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Decode attention of one step over a contiguous cache, its entries split among blocks:
+/// Decode attention of one step over a contiguous or paged cache, its entries split among blocks:
 ///
 ///   logit[b,h,e] = scale q[b,h,:] . k[b,h/group,e,:] + bias[b,h/group,e]
 ///   out[b,h,:]   = sum over e of softmax_e(logit[b,h,:]) v[b,h/group,e,:]
@@ -26,6 +26,8 @@ struct DecodeAttention {
   Span<float> log_sum;  // [batch, n_heads], ln of the sum of exponentials; empty: not written
   Span<float> partial;  // [batch, n_heads, splits, head_dim], scratch
   Span<float> partial_max, partial_sum;  // [batch, n_heads, splits], scratch
+  // Paged: keys, values [pages, n_kv_heads, page, head_dim]; page numbers of each sequence
+  Span<const std::int32_t> pages{};  // [batch, pages_per_sequence]; empty where shape.page is 0
 };
 
 /// Errors: ContractError if the shape is none the kernels have (head_dim 64 or 128, n_heads a

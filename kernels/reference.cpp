@@ -1,9 +1,12 @@
 #include "kernels/reference.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "models/math/attend.hpp"
+#include "models/math/causal_attention.hpp"
+#include "models/math/quantise.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim::kernels {
@@ -101,6 +104,99 @@ std::vector<std::int32_t> top_reference(const SelectShape& s, std::span<const fl
     result.insert(result.end(), order.begin(), order.end());
   }
   return result;
+}
+
+std::vector<double> prefill_score_reference(const PrefillScoreShape& s, double scale, double decay,
+                                            std::span<const float> q, std::span<const float> keys) {
+  const std::size_t head = at(s.tokens * s.head_dim);
+  KVSIM_CHECK(q.size() == at(s.n_heads) * head && keys.size() == at(s.n_kv_heads) * head,
+              "q has {} elements, keys {}", q.size(), keys.size());
+  std::vector<double> mass(at(s.n_kv_heads * s.tokens), 0.0);
+  for (std::int64_t h = 0; h < s.n_kv_heads; ++h) {
+    const auto of_group = q.subspan(at(h * s.group()) * head, at(s.group()) * head);
+    const auto add = [&](const CausalRow& row) {
+      const double weight = std::pow(decay, static_cast<double>(s.tokens - 1 - row.t));
+      for (std::size_t i = 0; i < row.probabilities.size(); ++i) {
+        mass[at(h * s.tokens) + i] += weight * row.probabilities[i];
+      }
+    };
+    each_causal_row(of_group, keys.subspan(at(h) * head, head),
+                    static_cast<std::int32_t>(s.group()), static_cast<std::int32_t>(s.head_dim),
+                    s.tokens, s.tokens, s.first, scale, add);
+  }
+  return mass;
+}
+
+std::vector<double> softmax_reference(const RowsShape& s, std::span<const float> logits) {
+  KVSIM_CHECK(logits.size() == at(s.rows * s.width), "{} logits", logits.size());
+  const std::size_t padded = at(ceil_div(s.width, 4) * 4);
+  std::vector<double> row(padded);
+  std::vector<double> p(padded);
+  std::vector<double> result;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto from = logits.subspan(at(r * s.width), at(s.width));
+    std::copy(from.begin(), from.end(), row.begin());
+    softmax_row(row.data(), at(s.width), p.data());
+    result.insert(result.end(), p.begin(), p.begin() + s.width);
+  }
+  return result;
+}
+
+std::vector<double> rms_norm_reference(const RowsShape& s, double epsilon, std::span<const float> x,
+                                       std::span<const float> weight) {
+  KVSIM_CHECK(x.size() == at(s.rows * s.width), "{} numbers", x.size());
+  KVSIM_CHECK(weight.size() == at(s.width), "{} weights", weight.size());
+  std::vector<double> result;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto row = x.subspan(at(r * s.width), at(s.width));
+    double sum = 0;
+    for (const float v : row) sum += static_cast<double>(v) * static_cast<double>(v);
+    const double factor = 1 / std::sqrt(sum / static_cast<double>(s.width) + epsilon);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      result.push_back(static_cast<double>(row[i]) * factor * static_cast<double>(weight[i]));
+    }
+  }
+  return result;
+}
+
+std::vector<float> kivi_reference(const QuantShape& s, std::int64_t bits, bool keys,
+                                  std::span<const float> x) {
+  KVSIM_CHECK(x.size() == at(s.rows * s.entries * s.head_dim), "{} numbers", x.size());
+  const std::int32_t levels = (1 << bits) - 1;
+  constexpr auto kGroup = static_cast<std::int32_t>(kQuantGroup);
+  std::vector<float> result{x.begin(), x.end()};
+  const std::span<float> all{result};
+  if (keys) {
+    const std::size_t row = at(s.entries * s.head_dim);
+    for (std::size_t first = 0; first < all.size(); first += row) {
+      round_asymmetric_columns(all.subspan(first, row), static_cast<std::int32_t>(s.head_dim),
+                               kGroup, levels);
+    }
+  } else {
+    const std::size_t row = at(s.head_dim);
+    for (std::size_t first = 0; first < all.size(); first += row) {
+      round_asymmetric_row(all.subspan(first, row), kGroup, levels);
+    }
+  }
+  return result;
+}
+
+float dequantised(std::int32_t code, float step, float zero) {
+  return asymmetric_value(code, {.step = step, .zero = zero});
+}
+
+std::vector<float> fp8_reference(float scale, std::span<const float> x) {
+  std::vector<float> result{x.begin(), x.end()};
+  round_fp8_row(result, scale, Fp8::kE4m3);
+  return result;
+}
+
+float fp8_value(std::uint32_t code) {
+  KVSIM_CHECK(code < 256 && (code & 0x7FU) != 0x7FU, "no number of code {}", code);
+  const auto exponent = static_cast<int>((code >> 3U) & 0xFU);
+  const auto mantissa = static_cast<int>(code & 7U) + (exponent > 0 ? 8 : 0);
+  const float size = std::ldexp(static_cast<float>(mantissa), std::max(exponent, 1) - 10);
+  return (code & 0x80U) != 0 ? -size : size;
 }
 
 }  // namespace kvsim::kernels

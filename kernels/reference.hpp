@@ -40,4 +40,32 @@ struct DecodeReference {
 [[nodiscard]] std::vector<std::int32_t> top_reference(const SelectShape& shape,
                                                       std::span<const float> scores);
 
+/// [n_kv_heads, tokens]: mass that queries from shape.first on gave each key. q [n_heads, tokens,
+/// head_dim], keys [n_kv_heads, tokens, head_dim].
+[[nodiscard]] std::vector<double> prefill_score_reference(const PrefillScoreShape& shape,
+                                                          double scale, double decay,
+                                                          std::span<const float> q,
+                                                          std::span<const float> keys);
+
+/// [rows, width]: probabilities of rows of logits.
+[[nodiscard]] std::vector<double> softmax_reference(const RowsShape& shape,
+                                                    std::span<const float> logits);
+
+/// [rows, width]: x weight / sqrt(mean x^2 + epsilon).
+[[nodiscard]] std::vector<double> rms_norm_reference(const RowsShape& shape, double epsilon,
+                                                     std::span<const float> x,
+                                                     std::span<const float> weight);
+
+/// What a KIVI cache of `bits` reads of x [rows, entries, head_dim]: keys by channel, values by
+/// token. shape.capacity does not matter.
+[[nodiscard]] std::vector<float> kivi_reference(const QuantShape& shape, std::int64_t bits,
+                                                bool keys, std::span<const float> x);
+/// zero + step * code.
+[[nodiscard]] float dequantised(std::int32_t code, float step, float zero);
+
+/// What an fp8 (e4m3) cache of one scale reads of x.
+[[nodiscard]] std::vector<float> fp8_reference(float scale, std::span<const float> x);
+/// The number that an e4m3 code below 256 stands for. No NaN.
+[[nodiscard]] float fp8_value(std::uint32_t code);
+
 }  // namespace kvsim::kernels

@@ -14,4 +14,24 @@ namespace kvsim::KVSIM_EXECUTOR {
 void update_scores(Stream stream, const kernels::ScoreShape& shape, float decay,
                    Span<const float> probabilities, Span<float> scores);
 
+/// A moving average of s = e^logit, kept as its logarithm so that nothing overflows:
+///
+///   log_average[r, e] = ln(keep e^log_average[r, e] + (1 - keep) / group sum over g of
+///                          e^logits[r * group + g, e])
+///
+/// logits as probabilities above; log_average starts at -infinity. Source: KeepKV (Tian et al.
+/// 2025), eq. (8). Errors: as above, and keep in (0, 1).
+void update_log_average(Stream stream, const kernels::ScoreShape& shape, float keep,
+                        Span<const float> logits, Span<float> log_average);
+
+/// Fusion over a window of recent steps, whose rows lie in a ring [rows, window, stride]:
+///
+///   ring[r, slot, e] = sum over g of probabilities[r * group + g, e]
+///   fused[r, e] = sum (or max) over the window's rows of ring[r, :, e]
+///
+/// All rows of the window but `slot` were written. Source: MorphKV (2025), F.
+/// Errors: as above, and window >= 1, slot in [0, window).
+void fuse_window(Stream stream, const kernels::WindowShape& shape, std::int64_t slot, bool maximum,
+                 Span<const float> probabilities, Span<float> ring, Span<float> fused);
+
 }  // namespace kvsim::KVSIM_EXECUTOR

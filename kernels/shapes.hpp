@@ -52,13 +52,15 @@ inline constexpr std::int64_t kBandwidthThreads = 256;
 
 // --- decode attention ----------------------------------------------------------------------------
 
-/// One decode step of attention over a contiguous cache.
+/// One decode step of attention over a cache.
 struct DecodeShape {
   std::int64_t batch = 1, n_heads = 1, n_kv_heads = 1;
   std::int64_t head_dim = 128;  // 64 or 128
   std::int64_t entries = 1;     // attended, the same for every sequence and head
   std::int64_t capacity = 1;    // entries between one head's cache and the next, >= entries
   std::int64_t entries_per_split = 512;  // a multiple of kDecodeTile
+  std::int64_t page = 0;                 // entries a page, a divisor of kDecodeTile; 0: contiguous
+  std::int64_t pages_per_sequence = 0;   // of the table
 
   [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
   [[nodiscard]] constexpr std::int64_t splits() const {
@@ -69,25 +71,37 @@ inline constexpr std::int64_t kDecodeTile = 64;
 inline constexpr std::int64_t kDecodeThreads = 128;
 inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a read of the cache
 
-/// The split kernel and the combining one. Keys and values are read once for every eight query
-/// heads of a group. Beyond that: each block's rows of lanes read their queries each; the query
-/// heads of a group read an entry's bias each; the partial results of every split are written and
-/// read in fp32, with a maximum and a sum.
-[[nodiscard]] constexpr KernelTraffic decode_traffic(const DecodeShape& s,
-                                                     std::int64_t element_bytes, bool with_bias,
-                                                     bool with_logits, bool with_log_sum) {
-  const std::int64_t reads = ceil_div(s.group(), kDecodeMostHeads);
-  const std::int64_t cache =
-      2 * s.batch * s.n_kv_heads * s.entries * s.head_dim * element_bytes * reads;
+/// What one split kernel and the combining one move, of a cache that a lane reads `per_lane`
+/// elements of an entry from, `cache_bytes` in all. Beyond the cache: each block's rows of lanes
+/// read their queries each; the query heads of a group read an entry's bias each; the partial
+/// results of every split are written and read in fp32, with a maximum and a sum.
+[[nodiscard]] constexpr KernelTraffic split_traffic(const DecodeShape& s, std::int64_t cache_bytes,
+                                                    std::int64_t per_lane,
+                                                    std::int64_t element_bytes, bool with_bias,
+                                                    bool with_logits, bool with_log_sum) {
   const std::int64_t row_bytes = s.head_dim * element_bytes;
-  const std::int64_t lane_rows = kDecodeThreads * 16 / row_bytes;
+  const std::int64_t lane_rows = kDecodeThreads * per_lane / s.head_dim;
   const std::int64_t queries = s.batch * s.n_heads * s.splits() * lane_rows * row_bytes;
   const std::int64_t bias = with_bias ? 4 * s.batch * s.n_heads * s.entries : 0;
   const std::int64_t logits = with_logits ? 4 * s.batch * s.n_heads * s.entries : 0;
   const std::int64_t partials = 4 * s.batch * s.n_heads * s.splits() * (s.head_dim + 2);
   const std::int64_t out = s.batch * s.n_heads * row_bytes;
   const std::int64_t log_sum = with_log_sum ? 4 * s.batch * s.n_heads : 0;
-  return {Bytes{cache + queries + bias + partials}, Bytes{logits + partials + out + log_sum}, 0, 2};
+  return {Bytes{cache_bytes + queries + bias + partials}, Bytes{logits + partials + out + log_sum},
+          0, 2};
+}
+/// Times each stored head's cache is read: once for every eight query heads of a group.
+[[nodiscard]] constexpr std::int64_t cache_reads(const DecodeShape& s) {
+  return ceil_div(s.group(), kDecodeMostHeads);
+}
+/// Rows of the element's type. Page numbers are read once for every read of the cache.
+[[nodiscard]] constexpr KernelTraffic decode_traffic(const DecodeShape& s,
+                                                     std::int64_t element_bytes, bool with_bias,
+                                                     bool with_logits, bool with_log_sum) {
+  const std::int64_t entry = 2 * s.n_kv_heads * s.head_dim * element_bytes;
+  const std::int64_t pages = s.page > 0 ? 4 * s.n_kv_heads * ceil_div(s.entries, s.page) : 0;
+  return split_traffic(s, s.batch * cache_reads(s) * (s.entries * entry + pages),
+                       16 / element_bytes, element_bytes, with_bias, with_logits, with_log_sum);
 }
 /// Multiplications and additions of the two products.
 [[nodiscard]] constexpr std::int64_t decode_flops(const DecodeShape& s) {
@@ -101,6 +115,107 @@ inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a
   return {Bytes{4 * rows * (entries + threads)}, Bytes{4 * rows * entries}};
 }
 
+// --- quantised caches ----------------------------------------------------------------------------
+
+inline constexpr std::int64_t kQuantGroup = 32;   // entries (keys) or channels (values) to a step
+inline constexpr std::int64_t kQuantPerLane = 8;  // channels to a word of codes
+
+/// Keys or values of `rows` stored heads to be packed in groups.
+struct QuantShape {
+  std::int64_t rows = 1, entries = 1;
+  std::int64_t capacity = 1;    // entries between one row's memory and the next, both sides
+  std::int64_t head_dim = 128;  // a multiple of kQuantGroup
+};
+/// Keys are read twice: for their range, then for their codes. Step and zero are fp16.
+[[nodiscard]] constexpr KernelTraffic quantise_keys_traffic(const QuantShape& s,
+                                                            std::int64_t element_bytes,
+                                                            std::int64_t bits) {
+  const std::int64_t groups = ceil_div(s.entries, kQuantGroup);
+  return {Bytes{2 * s.rows * s.entries * s.head_dim * element_bytes},
+          Bytes{s.rows * (s.entries * (s.head_dim * bits / 8) + groups * s.head_dim * 4)}};
+}
+[[nodiscard]] constexpr KernelTraffic quantise_values_traffic(const QuantShape& s,
+                                                              std::int64_t element_bytes,
+                                                              std::int64_t bits) {
+  return {Bytes{s.rows * s.entries * s.head_dim * element_bytes},
+          Bytes{s.rows * s.entries * (s.head_dim * bits / 8 + s.head_dim / kQuantGroup * 4)}};
+}
+[[nodiscard]] constexpr KernelTraffic quantise_fp8_traffic(const QuantShape& s,
+                                                           std::int64_t element_bytes) {
+  return {Bytes{s.rows * s.entries * s.head_dim * element_bytes},
+          Bytes{s.rows * s.entries * s.head_dim}};
+}
+
+/// Decode attention over KIVI's packed keys and values. Of a group of keys, each row of lanes that
+/// meets it reads the steps and zeros; of a value's, each of the four lanes of a group.
+[[nodiscard]] constexpr KernelTraffic decode_kivi_traffic(const DecodeShape& s, std::int64_t bits,
+                                                          std::int64_t element_bytes,
+                                                          bool with_log_sum) {
+  const std::int64_t lane_rows = kDecodeThreads * kQuantPerLane / s.head_dim;
+  const std::int64_t last = s.entries % kQuantGroup;
+  const std::int64_t key_scales =
+      (s.entries / kQuantGroup * lane_rows + (last < lane_rows ? last : lane_rows)) * 4 *
+      s.head_dim;
+  const std::int64_t value_scales = s.entries * s.head_dim / kQuantPerLane * 4;
+  const std::int64_t codes = 2 * s.entries * (s.head_dim * bits / 8);
+  return split_traffic(
+      s, s.batch * s.n_kv_heads * cache_reads(s) * (codes + key_scales + value_scales),
+      kQuantPerLane, element_bytes, false, false, with_log_sum);
+}
+/// Over directions that two layers share, of whose entries `retained` keys and values together, of
+/// all stored heads, are read whole instead. Each lane of a row reads where the entry is retained,
+/// and of one that is not the norm.
+[[nodiscard]] constexpr KernelTraffic decode_folded_traffic(const DecodeShape& s,
+                                                            std::int64_t retained,
+                                                            std::int64_t element_bytes) {
+  const std::int64_t all = 2 * s.batch * s.n_kv_heads * s.entries;
+  const std::int64_t row = s.head_dim * element_bytes;
+  return split_traffic(s, cache_reads(s) * (all * row + row / 16 * 4 * (2 * all - retained)),
+                       16 / element_bytes, element_bytes, false, false, false);
+}
+[[nodiscard]] constexpr KernelTraffic decode_fp8_traffic(const DecodeShape& s,
+                                                         std::int64_t element_bytes,
+                                                         bool with_log_sum) {
+  return split_traffic(s, s.batch * s.n_kv_heads * cache_reads(s) * 2 * s.entries * s.head_dim,
+                       kQuantPerLane, element_bytes, false, false, with_log_sum);
+}
+
+// --- score pass of a prompt ----------------------------------------------------------------------
+
+struct PrefillScoreShape {
+  std::int64_t n_heads = 1, n_kv_heads = 1;
+  std::int64_t head_dim = 128;  // 64 or 128
+  std::int64_t tokens = 1;
+  std::int64_t first = 0;  // query rows from here on count
+
+  [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
+  /// The first query tile's start, of those that see keys from `key` on.
+  [[nodiscard]] constexpr std::int64_t first_seeing(std::int64_t key) const;
+};
+inline constexpr std::int64_t kPrefillTile = 32;  // queries, and keys, that a block holds
+
+constexpr std::int64_t PrefillScoreShape::first_seeing(std::int64_t key) const {
+  return key <= first ? first : first + (key - first) / kPrefillTile * kPrefillTile;
+}
+/// First pass: queries once, and for each tile of them the keys up to its last. Second: keys once,
+/// and for each tile of them the queries of each head from the first tile that sees one on, with
+/// their logarithms for each (query, key) that is seen.
+[[nodiscard]] constexpr KernelTraffic prefill_score_traffic(const PrefillScoreShape& s,
+                                                            std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  std::int64_t rows = 0;  // of a query head
+  for (std::int64_t t = s.first; t < s.tokens; t += kPrefillTile) {
+    const std::int64_t end = t + kPrefillTile < s.tokens ? t + kPrefillTile : s.tokens;
+    rows += end - t + end;
+  }
+  std::int64_t pairs = 0;
+  for (std::int64_t k = 0; k < s.tokens; k += kPrefillTile) rows += s.tokens - s.first_seeing(k);
+  for (std::int64_t t = s.first; t < s.tokens; ++t) pairs += t + 1;
+  const std::int64_t keys = s.n_kv_heads * s.tokens * row;
+  return {Bytes{s.n_heads * (rows * row + 4 * pairs) + keys},
+          Bytes{4 * s.n_heads * (s.tokens - s.first) + 4 * s.n_kv_heads * s.tokens}, 0, 2};
+}
+
 // --- scores, selection, compaction ---------------------------------------------------------------
 
 /// scores [rows, stride], probabilities [rows * group, stride]; strides are multiples of 4.
@@ -109,6 +224,22 @@ struct ScoreShape {
 };
 [[nodiscard]] constexpr KernelTraffic update_scores_traffic(const ScoreShape& s) {
   return {Bytes{4 * s.rows * s.entries * (s.group + 1)}, Bytes{4 * s.rows * s.entries}};
+}
+
+/// Logits of the group, and the average, once.
+[[nodiscard]] constexpr KernelTraffic log_average_traffic(const ScoreShape& s) {
+  return update_scores_traffic(s);
+}
+
+/// A ring of `window` steps' scores beside them.
+struct WindowShape {
+  ScoreShape scores;
+  std::int64_t window = 1;
+};
+/// The group's rows and those of the window but the newest are read; it and their fusion written.
+[[nodiscard]] constexpr KernelTraffic fuse_window_traffic(const WindowShape& s) {
+  const std::int64_t row = 4 * s.scores.rows * s.scores.entries;
+  return {Bytes{row * (s.scores.group + s.window - 1)}, Bytes{2 * row}};
 }
 
 /// Rows of scores to choose from.
@@ -135,6 +266,92 @@ struct GatherShape {
 [[nodiscard]] constexpr KernelTraffic gather_traffic(const GatherShape& s) {
   const std::int64_t moved = s.rows * s.kept * s.entry_bytes;
   return {Bytes{moved + moved / 16 * 4}, Bytes{moved}};
+}
+
+// --- copies into a cache -------------------------------------------------------------------------
+
+/// to[slots[row], :] = fresh[row, :]
+struct AppendShape {
+  std::int64_t rows = 1;           // (sequence, stored head) pairs
+  std::int64_t entry_bytes = 256;  // a multiple of 16
+  std::int64_t slots = 1;          // entries of the whole cache
+};
+/// A slot's number is read once for every 16 bytes of its entry.
+[[nodiscard]] constexpr KernelTraffic append_traffic(const AppendShape& s) {
+  const std::int64_t moved = s.rows * s.entry_bytes;
+  return {Bytes{moved + moved / 16 * 8}, Bytes{moved}};
+}
+
+/// longer[row, :, :] = old[row, :, :] then fresh[row, :]
+struct ConcatShape {
+  std::int64_t rows = 1;
+  std::int64_t entry_bytes = 256;  // a multiple of 16
+  std::int64_t before = 0;         // entries of the old cache
+};
+[[nodiscard]] constexpr KernelTraffic concat_traffic(const ConcatShape& s) {
+  const Bytes longer{s.rows * (s.before + 1) * s.entry_bytes};
+  return {longer, longer};
+}
+
+// --- merges, surrogates --------------------------------------------------------------------------
+
+struct MergeShape {
+  std::int64_t merges = 1;
+  std::int64_t entries = 1;  // rows that pairs are chosen from; slerp: no matter
+  std::int64_t head_dim = 128;
+};
+[[nodiscard]] constexpr KernelTraffic slerp_traffic(const MergeShape& s,
+                                                    std::int64_t element_bytes) {
+  const std::int64_t rows = s.merges * s.head_dim * element_bytes;
+  return {Bytes{2 * rows}, Bytes{rows + 8 * s.merges}};
+}
+/// Both entries' keys and values, with two positions, votes and scores; one of each is written.
+[[nodiscard]] constexpr KernelTraffic zip_merge_traffic(const MergeShape& s,
+                                                        std::int64_t element_bytes) {
+  const std::int64_t rows = s.merges * s.head_dim * element_bytes;
+  return {Bytes{4 * rows + 24 * s.merges}, Bytes{2 * rows + 8 * s.merges}};
+}
+
+struct ResidualShape {
+  std::int64_t merges = 1;    // rows of a cache, each with one merge
+  std::int64_t slots = 1;     // residual ones of a row
+  std::int64_t capacity = 2;  // entries of a row
+  std::int64_t head_dim = 128;
+};
+/// The victim's key and value, the keys of all slots, the value of one, its count and the victim's
+/// position.
+[[nodiscard]] constexpr KernelTraffic residual_traffic(const ResidualShape& s,
+                                                       std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  return {Bytes{s.merges * ((3 + s.slots) * row + 8)}, Bytes{s.merges * (2 * row + 4)}};
+}
+
+struct SurrogateShape {
+  std::int64_t tokens = 1, heads = 1;
+  std::int64_t inputs = 8;  // d_model, a multiple of 8
+};
+/// Each head reads every hidden state, each token every head's weights.
+[[nodiscard]] constexpr KernelTraffic linear_score_traffic(const SurrogateShape& s,
+                                                           std::int64_t element_bytes) {
+  const std::int64_t pairs = s.tokens * s.heads;
+  return {Bytes{pairs * (s.inputs * (element_bytes + 4) + 4)}, Bytes{pairs * 8}};
+}
+
+// --- rows of activations -------------------------------------------------------------------------
+
+struct RowsShape {
+  std::int64_t rows = 1, width = 1;
+};
+/// A row's maximum and sum in one pass, its probabilities in a second.
+[[nodiscard]] constexpr KernelTraffic softmax_traffic(const RowsShape& s, std::int64_t from_bytes,
+                                                      std::int64_t to_bytes) {
+  return {Bytes{2 * s.rows * s.width * from_bytes}, Bytes{s.rows * s.width * to_bytes}};
+}
+/// A row stays in shared memory; each reads the weights.
+[[nodiscard]] constexpr KernelTraffic rms_norm_traffic(const RowsShape& s,
+                                                       std::int64_t element_bytes) {
+  const std::int64_t row = s.width * element_bytes;
+  return {Bytes{2 * s.rows * row}, Bytes{s.rows * row}};
 }
 
 }  // namespace kvsim::kernels

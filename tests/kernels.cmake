@@ -1,14 +1,14 @@
 kvsim_test(cuda_sim SOURCES kernels/test_cuda_sim.cpp kernels/test_cuda_sim_faults.cpp LINK kvsim::cuda_sim Threads::Threads)
 kvsim_test(kernels SOURCES kernels/test_bandwidth.cpp kernels/test_decode_attention.cpp
-                           kernels/test_selection.cpp LINK kvsim::kernels_sim)
+                           kernels/test_graph_traffic.cpp
+                           kernels/test_selection.cpp kernels/test_suite.cpp
+           LINK kvsim::kernels_sim kvsim::cost)
 kvsim_bench(cuda_sim SOURCES bench/bench_cuda_sim.cpp LINK kvsim::kernels_sim)
 if(KVSIM_WITH_CUDA)
-  add_executable(gpu_kernels kernels/gpu_kernels.cu)
-  target_compile_options(gpu_kernels PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr>)
-  target_include_directories(gpu_kernels PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(gpu_kernels PRIVATE kvsim::kernels kvsim::kernels_sim CUDA::cudart_static)
-  add_test(NAME "kernels: on a GPU" COMMAND gpu_kernels)
+  add_executable(gpu_suite kernels/gpu_suite.cpp)
+  target_include_directories(gpu_suite PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(gpu_suite PRIVATE kvsim::kernels)
+  add_test(NAME "kernels: on a GPU" COMMAND gpu_suite)
   set_tests_properties("kernels: on a GPU" PROPERTIES LABELS gpu
                        SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED" TIMEOUT 300)
 endif()

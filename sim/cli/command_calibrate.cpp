@@ -11,12 +11,16 @@ namespace kvsim {
 namespace {
 
 int run_calibrate(const Arguments& arguments) {
-  if (arguments.has("measured") && arguments.has("from-log")) {
-    throw InputError{"calibrate", "one of --measured and --from-log", "both"};
+  int sources = 0;
+  for (const char* source : {"measured", "from-log", "device"}) sources += arguments.has(source);
+  if (sources > 1) {
+    throw InputError{"calibrate", "one of --measured, --from-log and --device", "several"};
   }
+  if (arguments.has("device")) return calibrate_on_device(arguments);
   if (arguments.has("measured")) return calibrate_measured(arguments);
   if (arguments.has("from-log")) return calibrate_from_log(arguments);
-  throw InputError{"calibrate", "a source of measurements: --measured PATH or --from-log FILE",
+  throw InputError{"calibrate",
+                   "a source of measurements: --measured PATH, --from-log FILE or --device cuda",
                    "none"};
 }
 
@@ -27,7 +31,8 @@ Command calibrate_command() {
           .summary = "take measurements for what the models give: kernel timings, start-up logs",
           .usage =
               "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]\n"
-              "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]",
+              "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]\n"
+              "kvsim calibrate --device cuda -o FILE",
           .examples =
               "kvsim calibrate --measured timings/ -o calibration/\n"
               "  kvsim validate measured timings/ --calibration calibration/\n"
@@ -35,9 +40,10 @@ Command calibrate_command() {
           .options = {{"measured", 0, "PATH", false,
                        "kernel timings: a CSV file, or a folder of them (docs/measured-data.md)"},
                       {"from-log", 0, "FILE", false, "a vLLM start-up log (V0 or V1)"},
+                      {"device", 0, "WHERE", false, "cuda: time kvsim's kernels on the first GPU"},
                       {"out", 'o', "PATH", false,
                        "folder for calibration files, one a GPU and operator family; of a log: "
-                       "overrides to write, for a scenario's extends"},
+                       "overrides to write, for a scenario's extends; of a device: the file"},
                       {"op", 0, "OP", true, "of timings: only this operator family"},
                       {"provenance", 0, "TEXT", false, "of timings: where they come from"},
                       {"date", 0, "DATE", false, "of the fit, YYYY-MM-DD (today)"},

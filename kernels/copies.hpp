@@ -1,0 +1,24 @@
+#pragma once
+
+#include "kernels/cuda_sim/kernel.hpp"
+#include "kernels/shapes.hpp"
+
+namespace kvsim::KVSIM_EXECUTOR {
+
+// Copies of new entries into a cache. T is the element: float, kv::Half, kv::BFloat16.
+// Errors: ContractError if entry_bytes is no multiple of 16, or a span is shorter than its shape.
+
+/// to[slots[row], :] = fresh[row, :]. The slot is an entry of the whole cache, whatever its layout:
+/// behind the last of a row, a ring's oldest, the one that eviction frees (swap), a place in a
+/// page. No two rows share a slot.
+template <class T>
+void append_entries(Stream stream, const kernels::AppendShape& shape, Span<const T> fresh,
+                    Span<const std::int64_t> slots, Span<T> to);
+
+/// longer [rows, before + 1, entry] = old [rows, before, entry] with fresh [rows, entry] behind:
+/// the copy of a cache that grows by concatenation. The spans must not overlap.
+template <class T>
+void concat_entries(Stream stream, const kernels::ConcatShape& shape, Span<const T> old,
+                    Span<const T> fresh, Span<T> longer);
+
+}  // namespace kvsim::KVSIM_EXECUTOR

@@ -1,0 +1,319 @@
+#include "kernels/quantise.hpp"
+#include "kernels/reference.hpp"
+#include "kernels/suite/cases.hpp"
+
+namespace kvsim::KVSIM_EXECUTOR {
+namespace {
+
+using kernels::DecodeShape;
+using kernels::kQuantGroup;
+using kernels::QuantShape;
+
+template <class Code>
+constexpr std::int64_t kBits = static_cast<std::int64_t>(sizeof(Code));
+template <class Code>
+std::string dtype() {
+  return sizeof(Code) == 8 ? "fp8_e4m3" : "int" + text(kBits<Code>);
+}
+
+/// Code `channel` of `codes` as packed in words of eight.
+template <class Code>
+std::int32_t code_at(const std::vector<Code>& codes, std::int64_t channel) {
+  const auto word = static_cast<std::uint64_t>(codes[at(channel / 8)]);
+  const std::uint64_t mask = (std::uint64_t{1} << kBits<Code>)-1U;
+  return static_cast<std::int32_t>((word >> static_cast<std::uint64_t>(channel % 8 * kBits<Code>)) &
+                                   mask);
+}
+
+/// A cache that was quantised by the kernels, of which `entries` of `capacity` are there.
+template <class Code>
+struct Packed {
+  Array<Code>&keys, &values;
+  Array<kv::Half>&key_steps, &key_zeros, &value_steps, &value_zeros;
+};
+
+template <class Code>
+Packed<Code> pack_memory(Case& c, const QuantShape& s) {
+  const std::int64_t codes = s.rows * s.capacity * s.head_dim / 8;
+  const std::int64_t of_keys = s.rows * kernels::ceil_div(s.capacity, kQuantGroup) * s.head_dim;
+  const std::int64_t of_values = s.rows * s.capacity * s.head_dim / kQuantGroup;
+  return {
+      c.output<Code>("key codes", codes),           c.output<Code>("value codes", codes),
+      c.output<kv::Half>("key steps", of_keys),     c.output<kv::Half>("key zeros", of_keys),
+      c.output<kv::Half>("value steps", of_values), c.output<kv::Half>("value zeros", of_values)};
+}
+
+std::string words(const QuantShape& s, const char* of) {
+  return text(s.rows) + " rows of " + text(s.entries) + "x" + text(s.head_dim) + ", from " + of;
+}
+
+/// What a cache would read: zero + step * code of every element, [rows, entries, head_dim].
+template <class Code>
+std::vector<float> read_packed(const QuantShape& s, const Array<Code>& codes,
+                               const Array<kv::Half>& steps, const Array<kv::Half>& zeros,
+                               bool by_channel) {
+  std::vector<float> result;
+  const std::int64_t groups = kernels::ceil_div(s.capacity, kQuantGroup);
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto row = codes.download(r * s.capacity * s.head_dim / 8, s.entries * s.head_dim / 8);
+    const std::int64_t first =
+        by_channel ? r * groups * s.head_dim : r * s.capacity * s.head_dim / kQuantGroup;
+    const std::int64_t count = by_channel ? kernels::ceil_div(s.entries, kQuantGroup) * s.head_dim
+                                          : s.entries * s.head_dim / kQuantGroup;
+    const auto step = values_of(steps.download(first, count));
+    const auto zero = values_of(zeros.download(first, count));
+    for (std::int64_t i = 0; i < s.entries * s.head_dim; ++i) {
+      const std::int64_t group =
+          by_channel ? i / s.head_dim / kQuantGroup * s.head_dim + i % s.head_dim : i / kQuantGroup;
+      result.push_back(kernels::dequantised(code_at(row, i), step[at(group)], zero[at(group)]));
+    }
+  }
+  return result;
+}
+
+std::vector<float> only_entries(const QuantShape& s, const std::vector<float>& all) {
+  std::vector<float> result;
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto first = all.begin() + r * s.capacity * s.head_dim;
+    result.insert(result.end(), first, first + s.entries * s.head_dim);
+  }
+  return result;
+}
+
+template <class T, class Code>
+void quantise_case(Bench& bench, const QuantShape& shape, bool keys) {
+  bench.add(words(shape, Stored<T>::kName), dtype<Code>().c_str(), [&](Case& c) {
+    const auto x = c.draw<T>(shape.rows * shape.capacity * shape.head_dim, -3, 3);
+    const auto from = c.numbers<T>("from", x).span();
+    const Packed<Code> packed = pack_memory<Code>(c, shape);
+    if (keys) {
+      c.run(quantise_keys_traffic(shape, sizeof(T), kBits<Code>),
+            [=, codes = packed.keys.span(), steps = packed.key_steps.span(),
+             zeros = packed.key_zeros.span()](Stream s) {
+              kivi_quantise_keys<T, Code>(s, shape, from, codes, steps, zeros);
+            });
+    } else {
+      c.run(quantise_values_traffic(shape, sizeof(T), kBits<Code>),
+            [=, codes = packed.values.span(), steps = packed.value_steps.span(),
+             zeros = packed.value_zeros.span()](Stream s) {
+              kivi_quantise_values<T, Code>(s, shape, from, codes, steps, zeros);
+            });
+    }
+    const auto expected = kernels::kivi_reference(shape, kBits<Code>, keys, only_entries(shape, x));
+    const auto got =
+        keys ? read_packed(shape, packed.keys, packed.key_steps, packed.key_zeros, true)
+             : read_packed(shape, packed.values, packed.value_steps, packed.value_zeros, false);
+    c.compare_exactly("what is read", got, expected);
+  });
+}
+
+template <class T>
+void fp8_case(Bench& bench, const QuantShape& shape) {
+  bench.add(words(shape, Stored<T>::kName), "fp8_e4m3", [&](Case& c) {
+    constexpr float kScale = 0.0078125F;  // of 3 / 448 the power of two above
+    auto x = c.draw<T>(shape.rows * shape.capacity * shape.head_dim, -3, 3);
+    x[0] = 4;         // saturates
+    x[1] = 0x1p-14F;  // subnormal
+    const auto from = c.numbers<T>("from", x).span();
+    auto& codes =
+        c.output<std::uint64_t>("codes", shape.rows * shape.capacity * shape.head_dim / 8);
+    c.run(quantise_fp8_traffic(shape, sizeof(T)),
+          [=, to = codes.span()](Stream s) { quantise_fp8<T>(s, shape, kScale, from, to); });
+    std::vector<float> got;
+    for (std::int64_t r = 0; r < shape.rows; ++r) {
+      const auto row = codes.download(r * shape.capacity * shape.head_dim / 8,
+                                      shape.entries * shape.head_dim / 8);
+      for (std::int64_t i = 0; i < shape.entries * shape.head_dim; ++i) {
+        got.push_back(kScale * kernels::fp8_value(static_cast<std::uint32_t>(code_at(row, i))));
+      }
+    }
+    c.compare_exactly("what is read", got, kernels::fp8_reference(kScale, only_entries(shape, x)));
+  });
+}
+
+/// The outputs and scratch of one attention.
+template <class T>
+struct Attention {
+  Array<T>& out;
+  Array<float>& log_sum;
+  DecodeAttention<T> arguments;
+};
+template <class T>
+Attention<T> attention_of(Case& c, const DecodeShape& s, const std::vector<float>& q) {
+  const std::int64_t rows = s.batch * s.n_heads;
+  auto& out = c.output<T>("out", rows * s.head_dim);
+  auto& log_sum = c.output<float>("log_sum", rows);
+  return {out, log_sum,
+          DecodeAttention<T>{
+              .q = c.numbers<T>("q", q).span(),
+              .keys = {},
+              .values = {},
+              .bias = {},
+              .scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim)),
+              .out = out.span(),
+              .logits = {},
+              .log_sum = log_sum.span(),
+              .partial = c.output<float>("partial", rows * s.splits() * s.head_dim).span(),
+              .partial_max = c.output<float>("partial_max", rows * s.splits()).span(),
+              .partial_sum = c.output<float>("partial_sum", rows * s.splits()).span()}};
+}
+
+/// Compares with attention over what was read, [rows, entries, head_dim] each.
+template <class T>
+void compare_attention(Case& c, DecodeShape shape, const std::vector<float>& q,
+                       const std::vector<float>& keys, const std::vector<float>& values,
+                       const Attention<T>& got) {
+  shape.capacity = shape.entries;
+  const auto expected = kernels::decode_reference(shape, static_cast<double>(got.arguments.scale),
+                                                  q, keys, values, {});
+  c.compare("out", values_of(got.out.download(0, shape.batch * shape.n_heads * shape.head_dim)),
+            expected.out, Stored<T>::kRounding + 4e-6);
+  c.compare("log_sum", got.log_sum.download(0, shape.batch * shape.n_heads), expected.log_sum,
+            4e-6);
+}
+
+std::string words(const DecodeShape& s, const char* of) {
+  return "heads " + text(s.n_heads) + "/" + text(s.n_kv_heads) + "x" + text(s.head_dim) + ", " +
+         text(s.entries) + " entries, " + of;
+}
+
+template <class T, class Code>
+void kivi_case(Bench& bench, const DecodeShape& shape) {
+  bench.add(words(shape, Stored<T>::kName), dtype<Code>().c_str(), [&](Case& c) {
+    const QuantShape quant{.rows = shape.batch * shape.n_kv_heads,
+                           .entries = shape.entries,
+                           .capacity = shape.capacity,
+                           .head_dim = shape.head_dim};
+    const std::int64_t elements = quant.rows * quant.capacity * quant.head_dim;
+    const auto keys = c.draw<T>(elements, -2, 2);
+    const auto values = c.draw<T>(elements, -2, 2);
+    const auto q = c.draw<T>(shape.batch * shape.n_heads * shape.head_dim, -2, 2);
+    const Packed<Code> packed = pack_memory<Code>(c, quant);
+    const Stream stream = c.stream();
+    kivi_quantise_keys<T, Code>(stream, quant, c.numbers<T>("keys", keys).span(),
+                                packed.keys.span(), packed.key_steps.span(),
+                                packed.key_zeros.span());
+    kivi_quantise_values<T, Code>(stream, quant, c.numbers<T>("values", values).span(),
+                                  packed.values.span(), packed.value_steps.span(),
+                                  packed.value_zeros.span());
+    const KiviCache<Code> cache{packed.keys.span(),        packed.values.span(),
+                                packed.key_steps.span(),   packed.key_zeros.span(),
+                                packed.value_steps.span(), packed.value_zeros.span()};
+    const Attention<T> got = attention_of<T>(c, shape, q);
+    c.run(decode_kivi_traffic(shape, kBits<Code>, sizeof(T), true),
+          [=, arguments = got.arguments](Stream s) {
+            decode_attention_kivi<T, Code>(s, shape, cache, arguments);
+          });
+    compare_attention(
+        c, shape, q, kernels::kivi_reference(quant, kBits<Code>, true, only_entries(quant, keys)),
+        kernels::kivi_reference(quant, kBits<Code>, false, only_entries(quant, values)), got);
+  });
+}
+
+template <class T>
+void fp8_attention_case(Bench& bench, const DecodeShape& shape) {
+  bench.add(words(shape, Stored<T>::kName), "fp8_e4m3", [&](Case& c) {
+    const QuantShape quant{.rows = shape.batch * shape.n_kv_heads,
+                           .entries = shape.entries,
+                           .capacity = shape.capacity,
+                           .head_dim = shape.head_dim};
+    constexpr float kKeyScale = 0.005F;
+    constexpr float kValueScale = 0.0078125F;
+    const std::int64_t elements = quant.rows * quant.capacity * quant.head_dim;
+    const auto keys = c.draw<T>(elements, -2, 2);
+    const auto values = c.draw<T>(elements, -2, 2);
+    const auto q = c.draw<T>(shape.batch * shape.n_heads * shape.head_dim, -2, 2);
+    auto& key_codes = c.output<std::uint64_t>("key codes", elements / 8);
+    auto& value_codes = c.output<std::uint64_t>("value codes", elements / 8);
+    const Stream stream = c.stream();
+    quantise_fp8<T>(stream, quant, kKeyScale, c.numbers<T>("keys", keys).span(), key_codes.span());
+    quantise_fp8<T>(stream, quant, kValueScale, c.numbers<T>("values", values).span(),
+                    value_codes.span());
+    const Fp8Cache cache{key_codes.span(), value_codes.span(), kKeyScale, kValueScale};
+    const Attention<T> got = attention_of<T>(c, shape, q);
+    c.run(decode_fp8_traffic(shape, sizeof(T), true), [=, arguments = got.arguments](Stream s) {
+      decode_attention_fp8<T>(s, shape, cache, arguments);
+    });
+    compare_attention(c, shape, q, kernels::fp8_reference(kKeyScale, only_entries(quant, keys)),
+                      kernels::fp8_reference(kValueScale, only_entries(quant, values)), got);
+  });
+}
+
+/// Calls add(shape) for each shape of attention, add_large for those worth timing.
+template <class Add, class AddLarge>
+void for_attention(const Bench& bench, Add add, AddLarge add_large) {
+  for (const std::int64_t entries : {1, 31, 257}) {
+    for (const std::int64_t heads : {2, 10}) {  // one query head to a stored one, and five
+      add(DecodeShape{.batch = 2,
+                      .n_heads = heads,
+                      .n_kv_heads = 2,
+                      .head_dim = entries == 31 ? 128 : 64,
+                      .entries = entries,
+                      .capacity = entries + 3,
+                      .entries_per_split = 128});
+    }
+  }
+  if (!bench.large()) return;
+  add_large(DecodeShape{.batch = 8,
+                        .n_heads = 32,
+                        .n_kv_heads = 32,
+                        .head_dim = 128,
+                        .entries = 4096,
+                        .capacity = 4096,
+                        .entries_per_split = 512});
+}
+
+template <class Code>
+void quantise_cases(Bench& bench, bool keys) {
+  for (const std::int64_t entries : {1, 31, 257}) {
+    const QuantShape shape{.rows = 3, .entries = entries, .capacity = entries + 3, .head_dim = 128};
+    quantise_case<float, Code>(bench, shape, keys);
+    quantise_case<kv::Half, Code>(bench, shape, keys);
+    quantise_case<kv::BFloat16, Code>(bench, shape, keys);
+  }
+}
+
+}  // namespace
+
+void kivi_quantise_keys_cases(Bench& bench) {
+  quantise_cases<std::uint16_t>(bench, true);
+  quantise_cases<std::uint32_t>(bench, true);
+}
+void kivi_quantise_values_cases(Bench& bench) {
+  quantise_cases<std::uint16_t>(bench, false);
+  quantise_cases<std::uint32_t>(bench, false);
+}
+void quantise_fp8_cases(Bench& bench) {
+  for (const std::int64_t entries : {1, 31, 257}) {
+    const QuantShape shape{.rows = 3, .entries = entries, .capacity = entries + 3, .head_dim = 64};
+    fp8_case<float>(bench, shape);
+    fp8_case<kv::Half>(bench, shape);
+    fp8_case<kv::BFloat16>(bench, shape);
+  }
+}
+
+void decode_kivi_cases(Bench& bench) {
+  for_attention(
+      bench,
+      [&](const DecodeShape& shape) {
+        kivi_case<kv::Half, std::uint16_t>(bench, shape);
+        kivi_case<kv::Half, std::uint32_t>(bench, shape);
+        kivi_case<kv::BFloat16, std::uint16_t>(bench, shape);
+        kivi_case<kv::BFloat16, std::uint32_t>(bench, shape);
+      },
+      [&](const DecodeShape& shape) {
+        kivi_case<kv::BFloat16, std::uint16_t>(bench, shape);
+        kivi_case<kv::BFloat16, std::uint32_t>(bench, shape);
+      });
+}
+void decode_fp8_cases(Bench& bench) {
+  for_attention(
+      bench,
+      [&](const DecodeShape& shape) {
+        fp8_attention_case<kv::Half>(bench, shape);
+        fp8_attention_case<kv::BFloat16>(bench, shape);
+      },
+      [&](const DecodeShape& shape) { fp8_attention_case<kv::BFloat16>(bench, shape); });
+}
+
+}  // namespace kvsim::KVSIM_EXECUTOR

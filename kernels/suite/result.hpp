@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/shapes.hpp"
+
+// What the suite of kernels finds: plain numbers, of no executor.
+
+namespace kvsim::kernels {
+
+/// Times of one case on a GPU: after a warm-up, the L2 cache flushed before every sample.
+struct KernelTiming {
+  double median_us = 0;
+  double spread = 0;  // half the interquartile range, of the median
+  std::int32_t samples = 0;
+};
+
+/// One kernel at one shape.
+struct KernelResult {
+  std::string name, shape, dtype;
+  std::string family;  // of the cost model's operators (name_of(OpFamily))
+  bool pass = true;
+  double error = 0;    // largest |got - expected| over the largest |expected|, of all outputs
+  double allowed = 0;  // by dtype; of the output that came nearest to it
+  KernelTraffic model;
+  std::optional<KernelTraffic> counted{};  // by the simulator; no GPU counts payload
+  std::optional<KernelTiming> timing{};
+  std::string problem{};  // why it did not pass
+};
+
+struct SuiteOptions {
+  std::uint64_t seed = 0;  // of all inputs
+  std::string only{};      // a kernel's name; empty: all
+  bool timed = false;      // on a GPU: adds sizes worth timing, and times every case
+};
+
+/// Names of the kernels in the suite, in its order.
+[[nodiscard]] std::vector<std::string> suite_kernels();
+
+/// Every case of the suite in the simulator. A case that faults is a result with `problem`.
+/// Errors: ContractError if options.only is no kernel of suite_kernels().
+[[nodiscard]] std::vector<KernelResult> run_suite_in_simulator(const SuiteOptions& options);
+/// The same on the first CUDA device. Errors: as above; std::runtime_error without a device
+/// (ask list_devices() first), or if a CUDA call fails outside a case.
+[[nodiscard]] std::vector<KernelResult> run_suite_on_device(const SuiteOptions& options);
+
+}  // namespace kvsim::kernels

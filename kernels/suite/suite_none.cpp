@@ -1,0 +1,11 @@
+#include <stdexcept>
+
+#include "kernels/suite/result.hpp"
+
+namespace kvsim::kernels {
+
+std::vector<KernelResult> run_suite_on_device(const SuiteOptions& /*options*/) {
+  throw std::runtime_error{"kvsim was built without CUDA"};
+}
+
+}  // namespace kvsim::kernels

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "kernels/cuda_sim/kernel.hpp"
+#include "kernels/shapes.hpp"
+
+namespace kvsim::KVSIM_EXECUTOR {
+
+/// Linear scores of tokens from their hidden states, and who stays (KVzap):
+///
+///   scores[h, t] = weights[h, :] . hidden[t, :] + biases[h];  keeps[h, t] = scores[h, t] >=
+///   threshold
+///
+/// hidden [tokens, inputs] of T (float, kv::Half, kv::BFloat16), weights [heads, inputs], biases
+/// [heads]; keeps is 0 or 1; sums are fp32. Source: models/math/surrogate.hpp without inner layer.
+/// Errors: ContractError if inputs are no whole 16 bytes, or a span is shorter than its shape.
+template <class T>
+struct LinearScores {
+  Span<const T> hidden;
+  Span<const float> weights, biases;
+  float threshold = 0;
+  Span<float> scores;        // [heads, tokens]
+  Span<std::int32_t> keeps;  // [heads, tokens]
+};
+template <class T>
+void linear_scores(Stream stream, const kernels::SurrogateShape& shape,
+                   const LinearScores<T>& arguments);
+
+}  // namespace kvsim::KVSIM_EXECUTOR

@@ -1,0 +1,87 @@
+// kvsim validate kernels: the CUDA kernels against their references and their formulas of traffic.
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/cli/command_validate.hpp"
+#include "sim/cli/kernels_on_device.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/report/atomic_file.hpp"
+#include "sim/report/gnuplot.hpp"
+#include "sim/report/result_json.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+KernelsScore run_suite(const Arguments& arguments) {
+  const std::string device = arguments.value("device").value_or("sim");
+  kernels::SuiteOptions options;
+  options.seed =
+      static_cast<std::uint64_t>(arguments.integer("seed", 0, std::int64_t{1} << 53).value_or(0));
+  if (const auto only = arguments.value("only")) {
+    const auto names = kernels::suite_kernels();
+    if (std::find(names.begin(), names.end(), *only) == names.end()) {
+      throw InputError{"--only", fmt::format("one of {}", fmt::join(names, ", ")),
+                       fmt::format("\"{}\"", *only)};
+    }
+    options.only = *only;
+  }
+  if (device == "cuda") return time_kernels(options);
+  if (device != "sim") {
+    throw InputError{"--device", "sim or cuda", fmt::format("\"{}\"", device)};
+  }
+  return {.device = "cuda-sim",
+          .driver = {},
+          .seed = options.seed,
+          .results = kernels::run_suite_in_simulator(options)};
+}
+
+int run_validate_kernels(const Arguments& arguments) {
+  arguments.expect_words(0, 0, "no file");
+  std::optional<AtomicFolder> folder;
+  if (const auto out = arguments.value("out")) folder.emplace(fs::path{*out});
+  const KernelsScore score = run_suite(arguments);
+  std::string written;
+  if (folder) {
+    folder->write("result.json", to_file_text(kernels_json(score)));
+    fs::create_directories(folder->partial() / "figures");
+    const DrawnFigures drawn = draw_figures(kernels_figures(score), folder->partial() / "figures");
+    for (const std::string& note : drawn.notes) written += fmt::format("note: {}\n", note);
+    folder->commit();
+    written += fmt::format("wrote {}: result.json, {} files of figures\n", *arguments.value("out"),
+                           drawn.files.size());
+  }
+  if (arguments.has("json")) {
+    write_out(to_file_text(kernels_json(score)));
+  } else {
+    write_out(kernels_text(score, arguments.has("cases"), terminal_width()) + written);
+  }
+  return score.pass() ? kDone : kDoesNotFit;
+}
+
+}  // namespace
+
+Command validate_kernels_command() {
+  return {.name = "validate kernels",
+          .summary = "the CUDA kernels against references and formulas of their traffic",
+          .usage = "kvsim validate kernels [--device sim|cuda] [options]",
+          .examples =
+              "kvsim validate kernels\n"
+              "  kvsim validate kernels --only decode_attention --cases\n"
+              "  kvsim validate kernels --device cuda -o results/kernels",
+          .options = {{"device", 0, "WHERE", false,
+                       "sim: the simulator, which counts bytes; cuda: a GPU, timed (sim)"},
+                      {"seed", 0, "N", false, "of the inputs (0)"},
+                      {"only", 0, "KERNEL", false, "one kernel alone"},
+                      {"cases", 0, "", false, "a line for each shape"},
+                      {"out", 'o', "DIR", false, "folder for result.json and figures"},
+                      {"json", 0, "", false, "print JSON (schema kvsim.validate-kernels/1)"}},
+          .run = run_validate_kernels};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "kernels/suite/result.hpp"
+#include "sim/report/chart.hpp"
+
+namespace kvsim {
+
+/// What `kvsim validate kernels` has found.
+struct KernelsScore {
+  std::string device;      // "cuda-sim", or the GPU's name
+  std::string driver;      // of a GPU
+  std::uint64_t seed = 0;  // of all inputs
+  std::vector<kernels::KernelResult> results{};
+  std::vector<double> predicted_us{};  // of each; empty: no GPU was timed, or none is known
+  std::vector<std::string> notes{};
+
+  [[nodiscard]] bool pass() const;
+};
+
+/// Document "kvsim.validate-kernels/1".
+[[nodiscard]] nlohmann::ordered_json kernels_json(const KernelsScore& score);
+/// A line for each kernel and dtype, or, with `cases`, for each shape; what failed, and why; the
+/// times of a GPU.
+[[nodiscard]] std::string kernels_text(const KernelsScore& score, bool cases, std::size_t width);
+/// Error of its bound, and bytes counted beside the formula's: a bar a kernel.
+[[nodiscard]] std::vector<Figure> kernels_figures(const KernelsScore& score);
+
+}  // namespace kvsim
