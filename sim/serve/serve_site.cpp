@@ -287,8 +287,8 @@ std::string ServeSite::provenance() const {
 std::vector<std::string> ServeSite::notes() const {
   std::vector<std::string> notes = notes_;
   notes.push_back(
-      fmt::format("times have no intervals: how far those of a service are from real ones is not "
-                  "known; of static runs, {}",
+      fmt::format("no simulated service was held against a real one: intervals rest on static "
+                  "runs; {}",
                   time_residual(stack_).basis));
   const StaticSpec typical{.llm = spec_.llm,
                            .gpu = spec_.gpu,

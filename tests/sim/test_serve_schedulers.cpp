@@ -222,7 +222,7 @@ TEST_CASE("a service says what it takes for granted, as a static run does") {
   SmallService service{.scheduler = {.name = "trtllm"}};
   service.trace.requests = {request(0, 40, 5), request(0, 60, 5)};
   service.trace.requests[1].declared_tokens = 5;
-  CHECK(says(service, "times have no intervals"));
+  CHECK(says(service, "no simulated service was held against a real one"));
   CHECK(says(service, "1 of 2 requests declare no length of output"));
   CHECK(says(service, "65 tokens, which is the workload's own"));
   service.max_model_len = 100;

@@ -62,7 +62,7 @@ TEST_CASE("a point is the scenario that --set makes of the file, with its hash")
   CHECK(last.points.front().keys == set.points.front().keys);
 }
 
-TEST_CASE("lists of the scenario are axes before the others; methods with several budgets unfold") {
+TEST_CASE("lists of the scenario are axes before the others, methods with several budgets unfold") {
   const auto folder = sweep_folder("lists");
   const auto file = sweep_file(folder, R"(, "batch": [1, 2],
     "method": ["full", {"name": "h2o", "budget": [0.1, 0.2]}])");
