@@ -69,14 +69,20 @@ void zip_case(Bench& bench, std::int64_t merges, std::int64_t d) {
             [&](Case& c) {
               const auto keys = c.draw<T>(shape.entries * d);
               const auto values = c.draw<T>(shape.entries * d);
-              const auto votes = c.draw(shape.entries, 1, 5);
-              const auto scores =
-                  c.draw(shape.entries, -1, 3);  // ratios that are tame, and that are not
+              auto votes = c.draw(shape.entries, 1, 5);
+              // Logits whose ratio is well conditioned and tame; of every third pair it is below 0.
+              auto scores = c.draw(shape.entries, 0.5, 3);
               std::vector<std::int32_t> into;
               std::vector<std::int32_t> from;
               for (std::int64_t n = 0; n < merges; ++n) {
                 into.push_back(static_cast<std::int32_t>(3 * n + 1));
                 from.push_back(static_cast<std::int32_t>(3 * (merges - 1 - n)));
+              }
+              for (std::int64_t n = 2; n < merges; n += 3) {
+                votes[at(into[at(n)])] = 5;
+                votes[at(from[at(n)])] = 1;
+                scores[at(into[at(n)])] = -1;
+                scores[at(from[at(n)])] = 1;
               }
               auto& key_rows = c.numbers<T>("keys", keys);
               auto& value_rows = c.numbers<T>("values", values);

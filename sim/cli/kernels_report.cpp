@@ -149,11 +149,12 @@ std::string kernels_text(const KernelsScore& score, bool cases, std::size_t widt
   }
   Table table{columns};
   for (const Line& line : lines_of(score, cases, true)) {
-    table.add_row({line.first->name, line.first->dtype,
-                   cases ? line.first->shape : fmt::format("{}", line.cases),
-                   error_text(*line.worst), allowed_text(*line.worst),
-                   line.is_counted ? with_commas(line.counted.count()) : "-",
-                   with_commas(line.model.count()), line.failed == 0 ? "ok" : "FAIL"});
+    table.add_row(
+        {line.first->name, line.first->dtype,
+         cases ? line.first->shape : fmt::format("{}", line.cases), error_text(*line.worst),
+         allowed_text(*line.worst), line.is_counted ? with_commas(line.counted.count()) : "-",
+         line.is_counted && line.counted == line.model ? "equal" : with_commas(line.model.count()),
+         line.failed == 0 ? "ok" : "FAIL"});
   }
   out += table.str(width) + times_text(score, width);
   for (const KernelResult& r : score.results) {

@@ -159,7 +159,7 @@ TEST_CASE("decode attention takes any group, larger ones in parts that read the 
 }
 
 TEST_CASE(
-    "decode attention: how entries are split changes rounding alone, traffic by the formula") {
+    "decode attention: how entries are split changes rounding alone, traffic stays the formula") {
   DecodeShape shape{.batch = 1,
                     .n_heads = 2,
                     .n_kv_heads = 1,
