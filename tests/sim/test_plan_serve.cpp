@@ -86,8 +86,9 @@ TEST_CASE("looser bounds, more memory and less confidence never lower the rate")
   const auto hbm = [&](const char* size) {
     return highest(serve_plan(fmt::format(R"(, "memory": {{"hbm": "{}"}})", size), kRate));
   };
-  CHECK(hbm("24 GiB") <= hbm("40 GiB"));
-  CHECK(hbm("40 GiB") <= hbm("80 GiB"));
+  // Where memory is what lacks. Beyond that it is no law: more sequences at once make each token
+  // later, and a bound on TPOT may then break at a lower rate.
+  CHECK(hbm("18 GiB") < hbm("80 GiB"));
   const auto sure = [&](double confidence) {
     return highest(serve_plan("", fmt::format(R"("questions": "highest_rate", "rate_step": 0.05,
                                                  "confidence": {})",
@@ -117,7 +118,7 @@ TEST_CASE("pruning changes no answer and no front") {
         R"(, "gpu": ["A40", "H200-141GB-SXM"], "slo": {"e2e": "6 s"},
            "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 200,
                         "prompt_tokens": 600, "output_tokens": 60})",
-        R"("questions": "fewest_gpus",
+        R"("questions": "fewest_gpus", "confidence": 0,
            "prices": {"H200-141GB-SXM": "3 USD/h", "A40": "30 USD/h"})");
     return run_plan(scenario, {.threads = 1, .prune = prune});
   };

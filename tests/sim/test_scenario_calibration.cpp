@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "models/cost/kernels/calibration.hpp"
 #include "models/units/error.hpp"
@@ -21,7 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path fresh(const std::string& name) {
-  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / ("calibration-" + name);
+  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} /
+                    fmt::format("calibration-{}-{}", name, getpid());  // cases run side by side
   fs::remove_all(folder);
   fs::create_directories(folder);
   return folder;
