@@ -237,7 +237,8 @@ std::string verdicts(const RunReport& report, const std::vector<std::string>& la
     // Of many points the numbers are in the tables.
     const std::string bound = bound_of(*report.scenario->points[i].serve, r).text;
     say(n > kMostInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
-    if (r.rejected > 0) {
+    const bool starts = r.ooms.empty() || r.ooms.front().request >= 0 || r.completed > 0;
+    if (r.rejected > 0 && starts) {
       // Without a pool there is nothing to reject by: a batch raised.
       say(fmt::format("{} request{} rejected: {}", with_commas(r.rejected),
                       r.rejected == 1 ? "" : "s",
@@ -245,7 +246,7 @@ std::string verdicts(const RunReport& report, const std::vector<std::string>& la
                                          : "lost with batches that ran out of memory"),
           labels[i]);
     }
-    if (!r.ooms.empty()) say("first out of memory " + first_oom(r.ooms.front()), labels[i]);
+    if (!r.ooms.empty()) say(fmt::format("first out of memory {}", first_oom(r.ooms.front())), labels[i]);
   }
   std::string out =
       n == 1 ? (whole == 1 ? "It serves every request.\n" : "It does not serve every request.\n")
@@ -280,7 +281,7 @@ std::string slo_words(const SloSpec& slo) {
 std::string serve_block(const RunReport& report, const std::vector<std::string>& labels,
                         std::size_t width) {
   std::string out = workloads_block(report, width);
-  out += "\n" + latency_table(report, width) + "\n" + service_table(report, width) + "\n";
+  out += fmt::format("\n{}\n{}\n", latency_table(report, width), service_table(report, width));
   out += interval_table(report, width);
   out += verdicts(report, labels, width);
   std::string legend =

@@ -13,7 +13,8 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
   if (!result.startup || result.iterations == 0 || result.iteration_samples.empty()) {
     return std::nullopt;
   }
-  MeanIteration out{.iterations = result.iterations};
+  MeanIteration out;
+  out.iterations = result.iterations;
   double decodes = 0, prefill = 0;
   for (const ServeIteration& i : result.iteration_samples) {
     decodes += i.decodes;

@@ -197,8 +197,26 @@ class Service {
     state_.ended.clear();
   }
 
+  /// How many GPUs it would take, in words.
+  [[nodiscard]] std::string would_start() const {
+    constexpr std::int32_t kMostGpus = 64;
+    ServeSpec other = spec_;
+    const ServeHooks none;
+    for (other.tensor_parallel = spec_.tensor_parallel + 1; other.tensor_parallel <= kMostGpus;
+         ++other.tensor_parallel) {
+      try {
+        const ServeSite site{other, none};
+        if (!site.cannot_start().empty()) continue;
+      } catch (const InputError&) {
+        continue;  // the model's heads do not divide by so many
+      }
+      return fmt::format("it starts on {} GPUs under tensor parallelism", other.tensor_parallel);
+    }
+    return fmt::format("it does not start on {} GPUs under tensor parallelism either", kMostGpus);
+  }
   void refuse_all() {
-    state_.oom(SimTime{}, -1, site_.cannot_start(), Bytes{}, Bytes{}, site_.standing());
+    state_.oom(SimTime{}, -1, fmt::format("{}; {}", site_.cannot_start(), would_start()), Bytes{},
+               Bytes{}, site_.standing());
     for (std::size_t i = 0; i < trace_.requests.size(); ++i) {
       state_.outcomes[i].arrival =
           trace_.requests[i].after < 0 ? trace_.requests[i].arrival : SimTime{-1};

@@ -80,5 +80,25 @@ TEST_CASE("where nothing says how far times may be off a service has no interval
   CHECK_FALSE(Service("hf-sdpa", &builtin_calibration()).intervals);  // static batches
 }
 
+TEST_CASE("a model that does not fit says by how much, and how many GPUs would do") {
+  auto trace = std::make_shared<RequestTrace>();
+  trace->requests.push_back(test::request(0, 100, 10));
+  const ServeSpec spec{.llm = &find_llm("llama-3.1-405b"),
+                       .gpu = &find_gpu("H100-80GB-SXM"),
+                       .stack = &find_stack("vllm"),
+                       .weight_dtype = Dtype::kBf16,
+                       .kv_dtype = Dtype::kBf16,
+                       .requests = trace};
+  const ServeResult result = run_serve(spec);
+  CHECK(result.rejected == 1);
+  REQUIRE(result.ooms.size() == 1);
+  // 756 GiB of weights: 8 GPUs hold 71.3 GiB each for 94.5; its 128 heads divide by 16 next.
+  CHECK(result.ooms[0].what.find("are missing") != std::string::npos);
+  CHECK(result.ooms[0].what.find("it starts on 16 GPUs") != std::string::npos);
+  ServeSpec wide = spec;
+  wide.tensor_parallel = 16;
+  CHECK(run_serve(wide).completed == 1);
+}
+
 }  // namespace
 }  // namespace kvsim
