@@ -151,6 +151,8 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
   constexpr double kQueueMatters = 0.05;  // share of time with somebody waiting
   constexpr double kIsBusy = 0.95;
   constexpr double kMostly = 0.5;
+  constexpr double kPreemptionsMatter = 0.01;  // of the requests completed
+  constexpr double kLittle = 0.25;             // of the data sheet's rates
   const auto percent = [](double share) { return fmt::format("{:.0f} %", kPercent * share); };
   if (r.startup && !r.startup->serves() && r.completed == 0) {
     const double missing = static_cast<double>(r.startup->missing.count()) / kGiB;
@@ -173,7 +175,10 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
   }
   const Shares shares = shares_of(r);
   const bool queues = shares.waits >= kQueueMatters;
-  if (queues && (r.preemptions > 0 || shares.tight > kMostly * shares.waits)) {
+  // One preemption among thousands is an accident, no bound.
+  const bool preempts =
+      static_cast<double>(r.preemptions) >= kPreemptionsMatter * static_cast<double>(r.completed);
+  if (queues && ((r.preemptions > 0 && preempts) || shares.tight > kMostly * shares.waits)) {
     std::string text =
         fmt::format("bound by KV capacity: the cache was full {} of the time while requests waited",
                     percent(shares.tight));
@@ -197,7 +202,12 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
             fmt::format("bound by max_num_seqs: {} sequences ran at once, and others waited",
                         with_commas(limit))};
   }
-  if (std::max(r.mfu, r.mbu) <= 0) return {"host", "bound by what is neither compute nor memory"};
+  if (std::max(r.mfu, r.mbu) < kLittle) {
+    return {"host", fmt::format("bound by what lies between the data sheet and a run, the host, "
+                                "launches and small kernels: {} of its compute peak and {} of its "
+                                "memory bandwidth are used",
+                                percent(r.mfu), percent(r.mbu))};
+  }
   return r.mfu >= r.mbu
              ? ServeBound{"compute",
                           fmt::format("bound by compute: {} of the data sheet's peak, {} of "

@@ -258,6 +258,17 @@ TEST_CASE("what bounds a service is told from how it ran") {
   CHECK(bound_of(spec, r).kind == "memory_bandwidth");  // waits with room in the cache
   r.mfu = 0.6;
   CHECK(bound_of(spec, r).kind == "compute");
+  {
+    ServeResult low = r;
+    low.mfu = low.mbu = 0.2;
+    CHECK(bound_of(spec, low).kind == "host");  // neither is near its rate
+    low = r;
+    low.completed = 1000;
+    low.preemptions = 9;
+    CHECK(bound_of(spec, low).kind == "compute");  // few are preempted
+    low.preemptions = 10;
+    CHECK(bound_of(spec, low).kind == "kv_capacity");
+  }
   for (ServeSample& s : r.timeline[0]) {
     if (s.waiting > 0) s.kv_blocks = r.kv_pool;
   }
