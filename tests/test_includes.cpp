@@ -61,7 +61,9 @@ const std::vector<Folder>& floors() {
         {"sim/sweep", join({all3, {"sim/plan"}})},
         // 5: the program
         {"sim/report", floor4},
-        {"sim/cli", join({floor4, {"sim/report", "validation", "kernels", "kernels/cuda_sim", "kernels/suite"}})},
+        {"sim/cli",
+         join({floor4,
+               {"sim/report", "validation", "kernels", "kernels/cuda_sim", "kernels/suite"}})},
         // beside the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},
         {"kernels", {"models/units", "models/math", "kernels/cuda_sim"}},

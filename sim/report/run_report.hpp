@@ -32,10 +32,10 @@ struct RunReport {
   const Scenario* scenario = nullptr;  // not owned
   std::vector<StaticResult> results;   // one a point, in the scenario's order; of kind "static"
   std::vector<ServeResult> serves;     // likewise, of kind "serve"
-  std::vector<std::optional<MeanIteration>> iterations;  // one a point, or none
+  std::vector<std::optional<MeanIteration>> iterations;        // one a point, or none
   std::vector<std::optional<ServeIntervals>> serve_intervals;  // likewise
-  std::optional<ReplayResult> replay;                    // where the scenario asks for one
-  std::vector<SkippedMethod> skipped;                    // of the replay
+  std::optional<ReplayResult> replay;                          // where the scenario asks for one
+  std::vector<SkippedMethod> skipped;                          // of the replay
   std::vector<std::string> notes;  // of the run as a whole; a point's own stand in its result
   std::optional<double> wall_s;    // goes into the `run` block, which comparisons ignore
 };

@@ -60,8 +60,8 @@ struct Weighted {
   double value = 0;
   std::int64_t count = 0;
 };
-/// Gaps between the tokens of completed requests, seconds, as itl_s has them. Iterations that many requests decode in are counted,
-/// not listed: memory is that of iterations and spans.
+/// Gaps between the tokens of completed requests, seconds, as itl_s has them. Iterations that many
+/// requests decode in are counted, not listed: memory is that of iterations and spans.
 [[nodiscard]] std::vector<Weighted> token_gaps(const ServeResult& result);
 [[nodiscard]] std::vector<Weighted> ascending(std::vector<double> values);
 

@@ -246,7 +246,8 @@ std::string verdicts(const RunReport& report, const std::vector<std::string>& la
                                          : "lost with batches that ran out of memory"),
           labels[i]);
     }
-    if (!r.ooms.empty()) say(fmt::format("first out of memory {}", first_oom(r.ooms.front())), labels[i]);
+    if (!r.ooms.empty())
+      say(fmt::format("first out of memory {}", first_oom(r.ooms.front())), labels[i]);
   }
   std::string out =
       n == 1 ? (whole == 1 ? "It serves every request.\n" : "It does not serve every request.\n")

@@ -83,7 +83,8 @@ std::optional<SimTime> StaticEngine::start(SimTime now, bool more_coming) {
     raise(now);
   }
   started_ = now;
-  const SimTime took = std::max(SimTime{1}, to_sim_time(run_.timeline[next_].time * state_->time_scale));
+  const SimTime took =
+      std::max(SimTime{1}, to_sim_time(run_.timeline[next_].time * state_->time_scale));
   work_.busy += took;
   return now + took;
 }
