@@ -1,0 +1,28 @@
+"""Hooks of MkDocs: what the site needs beside its configuration."""
+
+import posixpath
+import re
+
+LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files, config):
+    """The head of a generated page is no page."""
+    for file in list(files):
+        if file.src_path == "accuracy-head.md":
+            files.remove(file)
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Links to files of the source tree, which a site does not hold, become their names."""
+
+    def plain(match):
+        text, target = match.group(1), match.group(2)
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_path), target))
+        if not place.startswith(".."):
+            return match.group(0)
+        name = place[len("../"):]
+        return f"`{name}`" if text in (name, target) else f"{text} (`{name}`)"
+
+    return LINK.sub(plain, markdown)

@@ -1,0 +1,30 @@
+# Documents: links and tables of contents here; their commands, typed one by one, in ./kv test-full.
+kvsim_test(documents SOURCES documents/test_documents.cpp documents/markdown.cpp LINK fmt::fmt)
+
+add_executable(run_commands documents/run_commands.cpp documents/markdown.cpp)
+target_compile_features(run_commands PRIVATE cxx_std_20)
+target_include_directories(run_commands PRIVATE ${PROJECT_SOURCE_DIR})
+target_compile_definitions(run_commands PRIVATE KVSIM_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                           KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+target_link_libraries(run_commands PRIVATE kvsim_flags fmt::fmt)
+add_dependencies(run_commands kvsim)
+file(GLOB_RECURSE kvsim_documents CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CONTRIBUTING.md ${PROJECT_SOURCE_DIR}/docs/*.md)
+foreach(document IN LISTS kvsim_documents)
+  string(MAKE_C_IDENTIFIER ${document} scratch)
+  add_test(NAME "documents: every command of ${document}"
+           COMMAND run_commands ${PROJECT_SOURCE_DIR}/${document} ${CMAKE_CURRENT_BINARY_DIR}/scratch/${scratch})
+  set_tests_properties("documents: every command of ${document}" PROPERTIES LABELS full TIMEOUT 900)
+endforeach()
+find_program(MKDOCS_PROGRAM mkdocs)
+if(MKDOCS_PROGRAM)
+  add_test(NAME "documents: the site builds without a warning"
+           COMMAND ${MKDOCS_PROGRAM} build --quiet --strict --config-file ${PROJECT_SOURCE_DIR}/mkdocs.yml
+                   --site-dir ${CMAKE_CURRENT_BINARY_DIR}/scratch/site)
+else()
+  add_test(NAME "documents: the site builds without a warning"
+           COMMAND ${CMAKE_COMMAND} -E echo "KVSIM-SKIPPED: mkdocs is not here")
+  set_tests_properties("documents: the site builds without a warning" PROPERTIES
+                       SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED")
+endif()
+set_property(TEST "documents: the site builds without a warning" APPEND PROPERTY LABELS full)

@@ -1,0 +1,92 @@
+// Documents hold together: what they link to is there, what they say to type is a command.
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "tests/documents/markdown.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace kvsim::test;
+
+const fs::path root{KVSIM_SOURCE_DIR};
+
+std::vector<fs::path> documents() {
+  std::vector<fs::path> found;
+  for (const char* name : {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"})
+    found.push_back(root / name);
+  for (const char* folder : {"docs", "scenarios", "traces", "sim", "validation"}) {
+    for (const auto& entry : fs::recursive_directory_iterator{root / folder}) {
+      if (entry.path().extension() == ".md") found.push_back(entry.path());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+TEST_CASE("every relative link of a document leads to a file, and to a heading of it") {
+  std::size_t followed = 0;
+  for (const fs::path& document : documents()) {
+    const auto lines = read_document(document);
+    for (const DocumentLine& link : link_targets(lines)) {
+      if (link.text.find("://") != std::string::npos || link.text.starts_with("mailto:")) continue;
+      INFO(document.string(), ":", link.number, ": ", link.text);
+      const std::size_t hash = link.text.find('#');
+      const std::string name = link.text.substr(0, hash);
+      const fs::path target = name.empty() ? document : document.parent_path() / name;
+      CHECK(fs::exists(target));
+      ++followed;
+      if (hash == std::string::npos || target.extension() != ".md" || !fs::exists(target)) continue;
+      const auto anchors = heading_anchors(read_document(target));
+      CHECK(std::find(anchors.begin(), anchors.end(), link.text.substr(hash + 1)) != anchors.end());
+    }
+  }
+  CHECK(followed > 50);
+}
+
+TEST_CASE("every page under docs stands in the site's table of contents, and nothing else does") {
+  const auto lines = read_document(root / "mkdocs.yml");
+  std::vector<std::string> listed;
+  for (const DocumentLine& line : lines) {
+    const std::size_t end = line.text.rfind(".md");
+    if (end == std::string::npos || end + 3 != line.text.size()) continue;
+    const std::size_t start = line.text.rfind(' ', end) + 1;
+    listed.push_back(line.text.substr(start));
+  }
+  std::vector<std::string> there;
+  for (const auto& entry : fs::recursive_directory_iterator{root / "docs"}) {
+    if (entry.path().extension() != ".md") continue;
+    const std::string name = fs::relative(entry.path(), root / "docs").generic_string();
+    // The head of a generated page.
+    if (name != "accuracy-head.md") there.push_back(name);
+  }
+  std::sort(listed.begin(), listed.end());
+  std::sort(there.begin(), there.end());
+  CHECK(listed == there);
+}
+
+TEST_CASE("commands are read as the shell reads them") {
+  const std::vector<DocumentLine> lines{{1, "```sh"},
+                                        {2, "kvsim run a.json  # a remark"},
+                                        {3, "# nothing but a remark"},
+                                        {4, "kvsim run b.json \\"},
+                                        {5, "    --set '/title=a # b'"},
+                                        {6, "```"},
+                                        {7, "```json"},
+                                        {8, "kvsim is no command here"},
+                                        {9, "```"}};
+  const auto commands = shell_commands(lines);
+  REQUIRE(commands.size() == 2);
+  CHECK(commands[0].number == 2);
+  CHECK(commands[0].text == "kvsim run a.json");
+  CHECK(commands[1].number == 4);
+  CHECK(commands[1].text == "kvsim run b.json     --set '/title=a # b'");
+}
+
+}  // namespace
