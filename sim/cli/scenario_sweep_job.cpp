@@ -251,9 +251,10 @@ int run_scenario_sweep(const Arguments& arguments) {
   std::optional<ResultsFolder> written;
   if (prepared->folder) {
     const bool none = plan.echo().contains("figures") && plan.echo().at("figures") == false;
-    written =
-        write_scenario_sweep(sweep, *prepared->folder,
-                             {.figures = !none && !arguments.has("no-figures"), .gnuplot = {}});
+    written = write_scenario_sweep(sweep, *prepared->folder,
+                                   {.figures = !none && !arguments.has("no-figures"),
+                                    .gnuplot = {},
+                                    .page = writes_page(arguments)});
   }
   if (arguments.has("json")) {
     write_out(scenario_sweep_text(sweep));

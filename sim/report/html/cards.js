@@ -84,8 +84,9 @@ window.kvsimCards = (() => {
       return [[rowName, columnName, valueName], cells.map(c => [rows[c[1]], columns[c[0]], say(c[2], unit)])];
     }
     if (spec.kind === 'bars') {
-      return [['', ...spec.series.map(s => s.name)],
-              spec.categories.map((name, k) => [name, ...spec.series.map(s => say(s.values[k], spec.y.unit))])];
+      const more = (spec.ends || []).some(text => text);
+      return [['', ...spec.series.map(s => s.name), ...(more ? ['remark'] : [])], spec.categories.map((name, k) => [
+        spec.details && spec.details[k] ? `${name} (${spec.details[k]})` : name, ...spec.series.map(s => say(s.values[k], spec.y.unit)), ...(more ? [spec.ends[k]] : [])])];
     }
     if (spec.kind === 'area') {
       const first = spec.series[0] ? spec.series[0].values : [];
@@ -143,7 +144,7 @@ window.kvsimCards = (() => {
     width() { return Math.max(240, this.plot.clientWidth || this.plot.parentElement.clientWidth || 600); }
     height() {
       const spec = this.spec;
-      if (spec && spec.kind === 'bars') return 96 + Math.max(3, spec.categories.length) * 34;
+      if (spec && spec.kind === 'bars') return 96 + Math.max(3, spec.categories.length) * (this.width() < 560 ? 38 : 32);
       if (spec && spec.kind === 'heat') return 140 + Math.min(420, Math.max(120, spec.heat.rows.length * 18));
       return this.width() < 560 ? 340 : 400;
     }
@@ -245,16 +246,20 @@ window.kvsimCards = (() => {
         rows.push([null, spec.heat.valueName, say(v * y.by, spec.heat.unit)]);
       } else if (spec.kind === 'bars') {
         const k = list[0].dataIndex;
-        head = spec.categories[k];
-        let total = 0;
+        head = spec.details && spec.details[k] ? `${spec.categories[k]}: ${spec.details[k]}` : spec.categories[k];
+        if (spec.headings && spec.headings[k]) return '';
+        let total = 0, parts = 0;
         for (const p of list) {
           const i = this.index(p);
           const v = i === null ? null : spec.series[i].values[k];
           if (!v) continue;
-          total += v;
+          if (!spec.series[i].beside) { total += v; ++parts; }
           rows.push([i, spec.series[i].name, say(v, spec.y.unit)]);
         }
-        rows.push([null, 'together', say(total, spec.y.unit)]);
+        if (parts > 1) rows.push([null, 'together', say(total, spec.y.unit)]);
+        if (spec.limits && spec.limits[k] > 0) rows.push([null, spec.limitName, say(spec.limits[k], spec.y.unit)]);
+        for (const level of spec.levels || []) rows.push([null, level.name, say(level.value, spec.y.unit)]);
+        if (spec.ends && spec.ends[k]) rows.push([null, spec.ends[k], '']);
       } else {
         const seen = [];
         for (const p of list) {

@@ -14,9 +14,14 @@
 //              join: true                     points: a thin line through them (a front)
 //              fill, hatch                    area and bars: colour and pattern of the part
 //              values: [number a category]}]  bars
-//   levels   [{name, value}]                  a line across at that height (HBM, a roof's end)
+//              faint: true                    points: small and grey
+//              front: true                    points: a dashed grey line, no marks
+//   levels   [{name, value}]                  a line across at that height (HBM)
+//   plumbs   [{name, value}]                  a line from top to bottom (a bound that is to be kept)
 //   roofs    [{name, values: [[x, y], …]}]    thin grey lines behind everything
-//   categories  [text]                        bars: what each bar is
+//   categories  [text]                        bars: what each bar is; beside it, of each bar,
+//   details, ends, headings, limits           what stands under it, at its end, whether it is a
+//                                             heading without a bar, and its own limit
 //   heat     {rows: [text], columns: [text], cells: [[column, row, value]], unit, rowName,
 //             columnName, valueName}
 window.kvsimCharts = (() => {
@@ -59,7 +64,7 @@ window.kvsimCharts = (() => {
     const style = getComputedStyle(document.documentElement);
     const of = name => style.getPropertyValue(name).trim();
     return {text: of('--ink'), soft: of('--ink-soft'), grid: of('--rule'), ground: of('--ground'),
-            card: of('--card'), alarm: of('--alarm'), font: of('--font')};
+            card: of('--card'), alarm: of('--alarm'), accent: of('--accent'), font: of('--font')};
   }
 
   /// How the i-th line is drawn: no two of the first 210 alike.
@@ -97,7 +102,7 @@ window.kvsimCharts = (() => {
       for (const b of s.band || []) { if (axis === 1) yield b[2]; }
     }
     for (const roof of spec.roofs || []) for (const v of roof.values) yield v[axis];
-    if (axis === 1) for (const level of spec.levels || []) yield level.value;
+    for (const level of (axis === 1 ? spec.levels : spec.plumbs) || []) yield level.value;
   }
 
   function axisOption(axis, over, look) {
@@ -135,15 +140,18 @@ window.kvsimCharts = (() => {
     };
   }
 
-  function levelLines(spec, by, look) {
-    if (!spec.levels || spec.levels.length === 0) return undefined;
+  function levelLines(spec, by, look, xBy) {
+    const plumbs = (spec.plumbs || []).map(plumb => ({
+      xAxis: plumb.value / xBy, label: {formatter: () => plumb.name, position: 'insideEndTop', color: look.text, fontSize: 12, fontFamily: look.font},
+      lineStyle: {color: look.alarm, type: 'dashed', width: 1.5}}));
+    if ((!spec.levels || spec.levels.length === 0) && plumbs.length === 0) return undefined;
     return {
       silent: true, symbol: 'none', animation: false,
-      data: spec.levels.map(level => ({
+      data: [...plumbs, ...(spec.levels || []).map(level => ({
         yAxis: level.value / by, name: level.name,
         label: {formatter: () => level.name, position: 'insideStartTop', color: look.text, fontSize: 12, fontFamily: look.font},
         lineStyle: {color: look.alarm, type: 'solid', width: 1.5},
-      })),
+      }))],
     };
   }
 
@@ -176,7 +184,7 @@ window.kvsimCharts = (() => {
     option.yAxis = {...y.option, nameGap: narrow ? 38 : 52};
     option.tooltip.trigger = 'axis';
     option.series = [];
-    const anchor = {id: 'levels', type: 'line', data: [], silent: true, markLine: levelLines(spec, y.by, look)};
+    const anchor = {id: 'levels', type: 'line', data: [], silent: true, markLine: levelLines(spec, y.by, look, x.by)};
     option.series.push(anchor);
     (spec.roofs || []).forEach((roof, i) => option.series.push(
         {id: `roof:${i}`, name: roof.name, type: 'line', silent: true, symbol: 'none', z: 1, tooltip: {show: false},
@@ -212,7 +220,7 @@ window.kvsimCharts = (() => {
     option.xAxis = {...x.option, nameGap: 28, max: 'dataMax', min: spec.x.log ? undefined : 'dataMin'};
     option.yAxis = {...y.option, nameGap: narrow ? 38 : 52};
     option.tooltip.trigger = 'axis';
-    option.series = [{id: 'levels', type: 'line', data: [], silent: true, markLine: levelLines(spec, y.by, look)}];
+    option.series = [{id: 'levels', type: 'line', data: [], silent: true, markLine: levelLines(spec, y.by, look, x.by)}];
     spec.series.forEach((s, i) => {
       if (hidden.has(s.name)) return;
       const fill = fillOf(s, i);
@@ -220,7 +228,7 @@ window.kvsimCharts = (() => {
         id: `line:${i}`, name: s.name, type: 'line', stack: 'all', step: s.step ? 'end' : undefined, symbol: 'none', z: 3,
         data: s.values.map(v => [v[0] / x.by, v[1] / y.by]), lineStyle: {width: 0.6, color: look.card},
         areaStyle: {color: fill, opacity: 1},
-        itemStyle: {color: fill, decal: kHatches[s.hatch % kHatches.length] || undefined}, emphasis: {disabled: true},
+        itemStyle: {color: fill, decal: kHatches[s.hatch] || undefined}, emphasis: {disabled: true},
       });
     });
     return {option, x, y};
@@ -233,7 +241,7 @@ window.kvsimCharts = (() => {
     option.xAxis = {...x.option, nameGap: 28};
     option.yAxis = {...y.option, nameGap: narrow ? 38 : 52};
     option.tooltip.trigger = 'item';
-    option.series = [{id: 'levels', type: 'line', data: [], silent: true, markLine: levelLines(spec, y.by, look)}];
+    option.series = [{id: 'levels', type: 'line', data: [], silent: true, markLine: levelLines(spec, y.by, look, x.by)}];
     (spec.roofs || []).forEach((roof, i) => option.series.push(
         {id: `roof:${i}`, name: roof.name, type: 'line', silent: true, symbol: 'none', z: 1,
          data: roof.values.map(v => [v[0] / x.by, v[1] / y.by]), lineStyle: {color: look.soft, width: 1.5},
@@ -244,11 +252,11 @@ window.kvsimCharts = (() => {
       const data = s.values.map(v => [v[0] / x.by, v[1] / y.by]);
       if (s.join) {
         option.series.push({id: `join:${i}`, name: s.name, type: 'line', silent: true, symbol: 'none', z: 2, data,
-                            lineStyle: {color: s.front ? look.soft : colour, width: 1.5, type: s.front ? 'dashed' : dash}});
+                            lineStyle: {color: s.front || s.faint ? look.soft : colour, opacity: s.faint ? 0.4 : 1, width: s.front ? 2 : 1.2, type: s.front ? 'dashed' : s.faint ? 'solid' : dash}});
         if (s.front) return;
       }
-      option.series.push({id: `line:${i}`, name: s.name, type: 'scatter', z: 4, symbol: mark, symbolSize: 11, data,
-                          itemStyle: {color: colour, borderColor: look.card, borderWidth: 1}});
+      option.series.push({id: `line:${i}`, name: s.name, type: 'scatter', z: 4, symbol: s.faint ? 'circle' : mark, symbolSize: s.faint ? 6 : 11, data,
+                          itemStyle: {color: s.faint ? look.soft : colour, opacity: s.faint ? 0.5 : 1, borderColor: look.card, borderWidth: 1}});
     });
     return {option, x, y};
   }
@@ -256,35 +264,54 @@ window.kvsimCharts = (() => {
   function barsOption(spec, hidden, look, narrow, width) {
     const option = baseOption(look, narrow);
     delete option.dataZoom;
-    const shown = spec.series.filter(s => !hidden.has(s.name));
+    const shown = spec.series.filter(s => !hidden.has(s.name) && !s.beside);
     const totals = spec.categories.map((_, k) => shown.reduce((sum, s) => sum + (s.values[k] || 0), 0));
-    const x = axisOption(spec.y, [...totals, ...(spec.levels || []).map(l => l.value)], look);
-    const room = Math.round(Math.min(narrow ? 0.34 * width : 0.28 * width, 240));
-    option.grid = {left: room + 14, right: narrow ? 18 : 36, top: 30, bottom: 52};
+    const ends = spec.ends || [], limits = spec.limits || [];
+    const over = spec.y.max !== undefined ? [spec.y.max] : [...totals, ...limits, ...(spec.levels || []).map(l => l.value)];
+    const x = axisOption(spec.y, over, look);
+    const room = Math.round(Math.min(narrow ? 0.36 * width : 0.26 * width, 240));
+    const atEnd = !narrow && ends.some(text => text);
+    option.grid = {left: room + 14, right: atEnd ? 170 : narrow ? 22 : 40, top: 28, bottom: 52};
     option.xAxis = {...x.option, nameGap: 30};
+    const heading = i => Boolean(spec.headings && spec.headings[i]);
     option.yAxis = {type: 'category', inverse: true, data: spec.categories.map((_, i) => i),
                     axisLine: {lineStyle: {color: look.soft}}, axisTick: {show: false},
-                    axisLabel: {color: look.text, fontFamily: look.font, fontSize: 12, width: room, overflow: 'break', lineHeight: 14, interval: 0,
-                                formatter: i => spec.categories[i]}};
+                    axisLabel: {color: i => heading(Number(i)) ? look.accent : look.text, fontFamily: look.font, fontSize: 12, width: room, overflow: 'break',
+                                lineHeight: 14, interval: 0, formatter: i => spec.categories[i]}};
     option.tooltip.trigger = 'axis';
     option.tooltip.axisPointer = {type: 'shadow', shadowStyle: {color: 'rgba(128,128,128,0.12)'}};
     option.series = [];
     spec.series.forEach((s, i) => {
       if (hidden.has(s.name)) return;
-      const fill = fillOf(s, i);
       option.series.push({
-        id: `line:${i}`, name: s.name, type: 'bar', stack: 'all', barMaxWidth: 26, data: s.values.map(v => (v || 0) / x.by),
-        itemStyle: {color: fill, borderColor: look.soft, borderWidth: 0.5, decal: kHatches[s.hatch % kHatches.length] || undefined},
-        emphasis: {disabled: true},
+        id: `line:${i}`, name: s.name, type: 'bar', stack: s.beside ? undefined : 'all', barMaxWidth: s.beside ? 7 : 24, data: s.values.map(v => (v || 0) / x.by),
+        itemStyle: {color: fillOf(s, i), borderColor: look.soft, borderWidth: 0.5, decal: kHatches[s.hatch] || undefined},
+        emphasis: {disabled: true}, clip: true,
       });
     });
-    if (spec.levels && option.series.length > 0) {
-      option.series[0].markLine = {
-        silent: true, symbol: 'none',
-        data: spec.levels.map(level => ({xAxis: level.value / x.by,
-          label: {formatter: () => level.name, position: 'end', color: look.text, fontSize: 12, fontFamily: look.font},
-          lineStyle: {color: look.alarm, type: 'solid', width: 1.5}})),
-      };
+    if (atEnd) {
+      const most = x.option.max;
+      option.series.push({id: 'ends', type: 'custom', silent: true, clip: false, tooltip: {show: false}, z: 5,
+        data: ends.map((text, i) => [Math.min(totals[i] / x.by, most === undefined ? Infinity : most), i]), encode: {x: 0, y: 1},
+        renderItem(params, api) {
+          const text = ends[params.dataIndex];
+          if (!text) return null;
+          const [left, middle] = api.coord([api.value(0), api.value(1)]);
+          return {type: 'text', silent: true, style: {text, x: left + 6, y: middle, verticalAlign: 'middle', fill: look.text, font: `12px ${look.font}`,
+                                                      width: Math.max(110, width - left - 14), overflow: 'break', lineHeight: 13}};
+        }});
+    }
+    if (option.series.length > 0) {
+      const lines = (spec.levels || []).map(level => ({xAxis: level.value / x.by, label: {formatter: () => level.name, position: 'end', color: look.text, fontSize: 12, fontFamily: look.font}}));
+      option.series[0].markLine = lines.length === 0 ? undefined : {silent: true, symbol: 'none', animation: false, lineStyle: {color: look.alarm, type: 'solid', width: 1.5}, data: lines};
+    }
+    if (limits.some(v => v > 0)) {
+      option.series.push({id: 'limits', type: 'custom', silent: true, tooltip: {show: false}, z: 6, data: limits.map((v, i) => [v === null ? NaN : v / x.by, i]), encode: {x: 0, y: 1},
+        renderItem(params, api) {
+          if (!(limits[params.dataIndex] > 0)) return null;
+          const [left, middle] = api.coord([api.value(0), api.value(1)]);
+          return {type: 'line', shape: {x1: left, x2: left, y1: middle - 13, y2: middle + 13}, style: {stroke: look.alarm, lineWidth: 2}};
+        }});
     }
     return {option, x, y: x};
   }
