@@ -34,11 +34,6 @@ struct Command {
 [[nodiscard]] std::string general_help();
 [[nodiscard]] std::string command_help(const Command& command);
 
-/// Whether a command that writes a results folder puts report.html into it.
-[[nodiscard]] inline bool writes_page(const Arguments& arguments) {
-  return !arguments.has("no-report") && !arguments.has("no-figures");
-}
-
 // One file each: command_NAME.cpp.
 [[nodiscard]] Command run_command();
 [[nodiscard]] Command explain_command();

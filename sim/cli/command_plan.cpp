@@ -9,6 +9,7 @@
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/plan/plan.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/progress.hpp"

@@ -13,6 +13,7 @@
 #include "sim/cli/replay_job.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"

@@ -9,6 +9,7 @@
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/replay_sweep.hpp"
 #include "sim/report/result_json.hpp"

@@ -15,6 +15,7 @@
 #include "sim/cli/interrupt.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/scenario_sweep.hpp"

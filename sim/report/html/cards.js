@@ -68,12 +68,21 @@ window.kvsimCards = (() => {
     return box;
   }
 
+  /// A table that scrolls in its own box. A cell is a text, or [text, a second line under it].
+  /// Columns in which nothing stands are left out.
   function tableOf(head, rows) {
     const body = rows.slice(0, kMostRows);
-    return el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'data of the chart'},
+    const empty = cell => cell === '–' || cell === '' || cell === null || cell === undefined;
+    const shown = head.map((_, c) => c === 0 || rows.some(row => !empty(row[c])));
+    const cellOf = (cell, c) => {
+      const [text, under] = Array.isArray(cell) ? cell : [cell, ''];
+      const long = String(text).length > 44;
+      return el(c === 0 ? 'th' : 'td', {scope: c === 0 ? 'row' : null, class: long ? 'long' : null}, String(text), under ? el('span', {class: 'under'}, under) : null);
+    };
+    return el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'table'},
       el('table', {},
-        el('thead', {}, el('tr', {}, head.map(h => el('th', {scope: 'col'}, h)))),
-        el('tbody', {}, body.map(row => el('tr', {}, row.map((cell, i) => el(i === 0 ? 'th' : 'td', i === 0 ? {scope: 'row'} : {}, String(cell))))))),
+        el('thead', {}, el('tr', {}, head.filter((_, c) => shown[c]).map(h => el('th', {scope: 'col'}, h)))),
+        el('tbody', {}, body.map(row => el('tr', {}, row.map((cell, c) => shown[c] ? cellOf(cell, c) : null))))),
       rows.length > body.length ? el('p', {class: 'note'}, `The first ${body.length} of ${rows.length} rows; the CSV files of the run have all.`) : null);
   }
 

@@ -148,9 +148,19 @@
   function notes() {
     const all = [];
     const add = text => { if (text && !all.includes(text)) all.push(text); };
+    // What is said of several is said once, with whose it is.
+    const addOf = (owners, n) => {
+      const whose = new Map();
+      for (const [label, text] of owners) whose.set(text, [...(whose.get(text) || []), label]);
+      for (const [text, labels] of whose) {
+        const who = [...new Set(labels)];
+        add(labels.length === n ? text : who.length > 3 ? `${who.length} of ${n}: ${text}` : `${who.join(', ')}: ${text}`);
+      }
+    };
     for (const n of doc.notes || []) add(n);
-    for (const p of points) for (const n of p.notes || []) add(points.length > 1 ? `${p.label}: ${n}` : n);
-    for (const m of (replay && replay.methods) || []) for (const n of m.notes || []) add(`${m.name}: ${n}`);
+    addOf(points.flatMap(p => (p.notes || []).map(n => [p.label, n])), points.length);
+    const methods = (replay && replay.methods) || [];
+    addOf(methods.flatMap(m => (m.notes || []).map(n => [m.name, n])), methods.length);
     for (const s of (replay && replay.skipped) || []) add(`skipped ${s.name}: ${s.reason}`);
     for (const cut of data.left_out) add(cut);
     const kMost = 60;
@@ -158,8 +168,8 @@
     section('notes').append(el('div', {class: 'card'}, list(all.slice(0, kMost)), all.length > kMost ? el('p', {class: 'note'}, `and ${all.length - kMost} more, in the JSON file.`) : null));
   }
 
-  if (data.kind === 'static' && points.length > 0) table('results', 'Points', sections.staticTable(points), 'Predicted; in parentheses where 90 % of cases lie.');
-  if (data.kind === 'serve') table('results', 'Points', sections.serveTable(points), 'Predicted; in parentheses where 90 % of cases lie.');
+  if (data.kind === 'static' && points.length > 0) table('results', 'Points', sections.staticTable(points), 'Predicted; under a figure where 90 % of cases lie.');
+  if (data.kind === 'serve') table('results', 'Points', sections.serveTable(points), 'Predicted; under a figure where 90 % of cases lie.');
   if (replay && replay.methods) table(points.length > 0 ? 'error' : 'results', 'Methods', sections.replayTable(replay.methods), `Trace ${replay.trace}. Errors are of attention's output against the full cache's.`);
   for (const answer of doc.answers || []) table('answers', `${answer.question.replace(/_/g, ' ')} of ${answer.of}`, sections.planTable(answer), answer.best ? `Best: ${answer.best}.` : 'Impossible for every candidate.');
   if (data.kind === 'scenario-sweep') table('results', 'Points', sections.sweepTable(data.extras));

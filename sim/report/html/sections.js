@@ -7,12 +7,18 @@ window.kvsimSections = (() => {
   const {el, tableOf} = window.kvsimCards;
 
   const isNumber = v => typeof v === 'number' && Number.isFinite(v);
-  /// "12.3 GiB (11.2 GiB to 14.1 GiB)"; the interval where the point has one.
+  /// "11.2 to 14.1 GiB"; both units where they differ.
+  function rangeOf(low, high, unit) {
+    const a = say(low, unit), b = say(high, unit);
+    const tail = b.slice(b.indexOf(' '));
+    return b.includes(' ') && a.endsWith(tail) ? `${a.slice(0, -tail.length)} to ${b}` : `${a} to ${b}`;
+  }
+  /// A figure and, under it, its interval where the point has one: cells of a table.
   function withInterval(point, key, unit) {
     const value = point[key];
     if (!isNumber(value)) return '–';
     const low = point[`${key}_low`], high = point[`${key}_high`];
-    return isNumber(low) && isNumber(high) ? `${say(value, unit)} (${say(low, unit)} to ${say(high, unit)})` : say(value, unit);
+    return isNumber(low) && isNumber(high) ? [say(value, unit), rangeOf(low, high, unit)] : say(value, unit);
   }
 
   /// The steps of each point whose operators are known: [{point, name, terms, roof, tokens}].
@@ -132,7 +138,7 @@ window.kvsimSections = (() => {
         series: methods.map(method => {
           const own = points.filter(p => p.method === method);
           return {name: method || 'points', values: own.map(p => [p.throughput_tok_s, p.latency_s]), names: own.map(p => p.label),
-                  details: own.map(p => [['90 % of cases', isNumber(p.latency_s_low) ? `${say(p.latency_s_low, 's')} to ${say(p.latency_s_high, 's')}` : 'no interval'], ['prefill', withInterval(p, 'prefill_s', 's')], ['batch', number(p.batch)]])};
+                  details: own.map(p => [['90 % of cases', isNumber(p.latency_s_low) ? rangeOf(p.latency_s_low, p.latency_s_high, 's') : 'no interval'], ['prefill', say(p.prefill_s, 's')], ['batch', number(p.batch)]])};
         }),
       }),
     };
@@ -170,15 +176,15 @@ window.kvsimSections = (() => {
                        withInterval(p, 'throughput_tok_s', 'tok/s'), oomWords(p), withInterval(p, 'largest_batch', ''), withInterval(p, 'fewest_gpus', '')]));
   }
   function oomWords(p) {
-    const range = isNumber(p.oom_tokens_low) ? ` (${number(p.oom_tokens_low)} to ${isNumber(p.oom_tokens_high) ? number(p.oom_tokens_high) : 'never'})` : '';
-    if (p.oom) return `${number(p.oom.tokens)} tokens${range}`;
-    return range ? `not as predicted${range}` : '–';
+    const range = isNumber(p.oom_tokens_low) ? `${number(p.oom_tokens_low)} to ${isNumber(p.oom_tokens_high) ? number(p.oom_tokens_high) : 'never'}` : '';
+    if (p.oom) return [`${number(p.oom.tokens)} tokens`, range];
+    return range ? ['not as predicted', range] : '–';
   }
   function serveTable(points) {
     const at = (p, key, q) => {
       const d = p[key], low = p[`${key}_low`], high = p[`${key}_high`];
       if (!d || !isNumber(d[q])) return '–';
-      return low && isNumber(low[q]) ? `${say(d[q], 's')} (${say(low[q], 's')} to ${say(high[q], 's')})` : say(d[q], 's');
+      return low && isNumber(low[q]) ? [say(d[q], 's'), rangeOf(low[q], high[q], 's')] : say(d[q], 's');
     };
     return tableOf(['point', 'completed', 'TTFT p50', 'TTFT p99', 'TPOT p50', 'TPOT p99', 'requests/s', 'output tok/s', 'within bounds', 'preemptions', 'what limits it'],
       points.map(p => [p.label, `${number(p.completed)} of ${number(p.requests)}`, at(p, 'ttft_s', 'p50'), at(p, 'ttft_s', 'p99'), at(p, 'tpot_s', 'p50'), at(p, 'tpot_s', 'p99'), withInterval(p, 'request_s', ''),

@@ -20,13 +20,12 @@ window.kvsimUnits = (() => {
   };
   const kManyDigits = 1000;  // from here on no decimals
 
-  /// Four significant digits, thousands apart; never an exponent between 1e-6 and 1e15.
+  /// Four significant digits, thousands apart; an exponent below 1e-4 and from 1e15 on.
   function number(value) {
     if (value === null || value === undefined || !Number.isFinite(value)) return '–';
     const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-6 || size >= 1e15)) return value.toExponential(2);
+    if (size !== 0 && (size < 1e-4 || size >= 1e15)) return value.toExponential(2);
     if (size >= kManyDigits) return Math.round(value).toLocaleString('en-US');
-    if (size !== 0 && size < 0.001) return String(Number(value.toPrecision(3)).toFixed(9)).replace(/0+$/, '');
     return String(Number(value.toPrecision(4)));
   }
 
