@@ -116,30 +116,30 @@ def use(page, name):
 
 def toggles(page):
     """Of the static page: a method's line goes and comes, axes switch, zoom works."""
-    lines = "document.querySelectorAll('#chart-memory_vs_length .plot svg path').length"
-    card = "kvsimCards.all().find(c => c.options.id === 'chart-memory_vs_length')"
+    lines = "document.querySelectorAll('#chart-memory-vs-length .plot svg path').length"
+    card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
     if not page.evaluate(f"Boolean({card})"):
         check("static: memory versus length is there", False)
         return
-    text = tip_at(page, "chart-memory_vs_length", 0.5, 0.5)
+    text = tip_at(page, "chart-memory-vs-length", 0.5, 0.5)
     check("static: hovering memory tells bytes", "GiB" in text, repr(text))
     check("static: hovering memory tells tokens", "tokens" in text, repr(text))
     before = page.evaluate(lines)
     first = page.evaluate(f"{card}.spec.series[0].name")
-    page.evaluate("document.querySelector('#chart-memory_vs_length .key button').click()")
+    page.evaluate("document.querySelector('#chart-memory-vs-length .key button').click()")
     page.settle()
     check("static: a line that is switched off is gone", page.evaluate(lines) < before)
     check("static: its key says so", page.evaluate(
-        "document.querySelector('#chart-memory_vs_length .key button').getAttribute('aria-pressed')") == "false")
-    text = tip_at(page, "chart-memory_vs_length", 0.5, 0.5)
+        "document.querySelector('#chart-memory-vs-length .key button').getAttribute('aria-pressed')") == "false")
+    text = tip_at(page, "chart-memory-vs-length", 0.5, 0.5)
     check("static: nor does hovering tell it", f"\n {first}\t" not in text, repr(text))
-    page.evaluate("document.querySelector('#chart-memory_vs_length .key button').click()")
+    page.evaluate("document.querySelector('#chart-memory-vs-length .key button').click()")
     page.settle()
     check("static: and comes back", page.evaluate(lines) == before)
-    page.evaluate("document.querySelector('#chart-memory_vs_length input[data-log=y]').click()")
+    page.evaluate("document.querySelector('#chart-memory-vs-length input[data-log=y]').click()")
     page.settle()
     check("static: the axis is logarithmic", page.evaluate(f"{card}.chart.getOption().yAxis[0].type") == "log")
-    page.evaluate("document.querySelector('#chart-memory_vs_length input[data-log=y]').click()")
+    page.evaluate("document.querySelector('#chart-memory-vs-length input[data-log=y]').click()")
     page.evaluate(f"{card}.zoom(0.5)")
     zoom = page.evaluate(f"(() => {{ const z = {card}.chart.getOption().dataZoom[0]; return z.end - z.start; }})()")
     check("static: zoom", abs(zoom - 50) < 1, zoom)

@@ -19,6 +19,7 @@ window.kvsimCards = (() => {
   const {say, named, scale} = window.kvsimUnits;
   const charts = window.kvsimCharts;
   const cards = [];
+  const kPaperWidth = 660;  // pixels, of A4 and letter between usual margins
   const kMostRows = 400;  // of a table; the CSV files have all
 
   /// An element: el('p', {class: 'x'}, 'text', child, …). Text is never read as markup.
@@ -150,12 +151,12 @@ window.kvsimCards = (() => {
       this.build();
     }
 
-    width() { return Math.max(240, this.plot.clientWidth || this.plot.parentElement.clientWidth || 600); }
+    width() { return charts.isPrinting() ? kPaperWidth : Math.max(240, this.plot.clientWidth || this.plot.parentElement.clientWidth || 600); }
     height() {
       const spec = this.spec;
-      if (spec && spec.kind === 'bars') return 96 + Math.max(3, spec.categories.length) * (this.width() < 560 ? 38 : 32);
+      if (spec && spec.kind === 'bars') return charts.barsHeight(spec, this.width());
       if (spec && spec.kind === 'heat') return 140 + Math.min(420, Math.max(120, spec.heat.rows.length * 18));
-      return this.width() < 560 ? 340 : 400;
+      return this.width() < 560 || charts.isPrinting() ? 340 : 400;
     }
 
     /// Asks for the spec anew and draws everything of it.
@@ -188,9 +189,9 @@ window.kvsimCards = (() => {
       for (const axis of ['x', 'y']) {
         if (!this.spec[axis] || !this.spec[axis].logChoice) continue;
         if (this.logs[axis] === undefined) this.logs[axis] = Boolean(this.spec[axis].log);
-        parts.push(el('label', {class: 'switch'},
+        parts.push(el('label', {class: 'switch', title: this.spec[axis].name},
           el('input', {type: 'checkbox', 'data-log': axis, checked: this.logs[axis], onchange: event => { this.logs[axis] = event.target.checked; this.draw(); }}),
-          ` log ${this.spec[axis].name}`));
+          ` log ${axis} axis`));
       }
       if (this.spec.kind !== 'bars' && this.spec.kind !== 'heat') {
         const button = (words, label, action) => el('button', {type: 'button', class: 'small', 'aria-label': label, title: label, onclick: action}, words);
@@ -375,7 +376,7 @@ window.kvsimCards = (() => {
     }
   }
 
-  function redrawAll() { for (const card of cards) { card.buildKey(); card.draw(); } }
+  function redrawAll() { for (const card of cards) { card.buildKey(); card.draw(); card.chart.getZr().flush(); } }
 
   /// A button that goes through the themes, and everything that has to follow a change of them.
   function themeSwitch(button) {

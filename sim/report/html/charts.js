@@ -58,6 +58,7 @@ window.kvsimCharts = (() => {
     return window.matchMedia('(prefers-color-scheme: dark)').matches;
   }
   function setPrinting(on) { printing = on; }
+  function isPrinting() { return printing; }
 
   /// Colours of everything but the data, from the style sheet.
   function tones() {
@@ -127,10 +128,10 @@ window.kvsimCharts = (() => {
   function baseOption(look, narrow) {
     return {
       animation: false, backgroundColor: 'transparent', textStyle: {fontFamily: look.font, color: look.text},
-      grid: {left: narrow ? 52 : 72, right: narrow ? 14 : 28, top: 18, bottom: 92, containLabel: false},
+      grid: {left: narrow ? 52 : 72, right: narrow ? 14 : 28, top: 18, bottom: printing ? 56 : 92, containLabel: false},
       dataZoom: [
         {type: 'inside', xAxisIndex: 0, filterMode: 'none', zoomOnMouseWheel: 'ctrl', preventDefaultMouseMove: false},
-        {type: 'slider', xAxisIndex: 0, filterMode: 'none', bottom: 8, height: 20, showDetail: false, brushSelect: false,
+        {type: 'slider', show: !printing, xAxisIndex: 0, filterMode: 'none', bottom: 8, height: 20, showDetail: false, brushSelect: false,
          borderColor: look.grid, fillerColor: 'rgba(86,140,190,0.22)', handleStyle: {color: look.card, borderColor: look.soft},
          moveHandleSize: 0, showDataShadow: false, backgroundColor: 'transparent'},
       ],
@@ -169,8 +170,11 @@ window.kvsimCharts = (() => {
     };
   }
 
-  function crossOf(item, id, name, sx, sy, style, symbol, size) {
+  function crossOf(item, id, name, sx, sy, style, symbol, size, label) {
     return {
+      label: label ? {show: true, formatter: () => label.text, position: label.position, color: label.colour, fontSize: 12, fontFamily: label.font, textBorderWidth: 3,
+                      textBorderColor: label.around} : undefined,
+      labelLayout: label ? {hideOverlap: true, moveOverlap: 'shiftY'} : undefined,
       id, name, type: 'scatter', z: 6, symbol, symbolSize: size, data: [[item.x / sx, item.y / sy]],
       itemStyle: style, clip: false, tooltip: {trigger: 'item'},
     };
@@ -180,7 +184,7 @@ window.kvsimCharts = (() => {
     const option = baseOption(look, narrow);
     const x = axisOption(spec.x, numbersOn(spec, 0), look);
     const y = axisOption(spec.y, numbersOn(spec, 1), look);
-    option.xAxis = {...x.option, nameGap: 28};
+    option.xAxis = {...x.option, nameGap: 28, scale: true};
     option.yAxis = {...y.option, nameGap: narrow ? 38 : 52};
     option.tooltip.trigger = 'axis';
     option.series = [];
@@ -204,7 +208,8 @@ window.kvsimCharts = (() => {
       (s.open || []).forEach((e, k) => option.series.push(crossOf(
           e, `open:${i}:${k}`, s.name, x.by, y.by, {color: look.card, borderColor: colour, borderWidth: 2}, mark, 9)));
       (s.ends || []).forEach((e, k) => option.series.push(crossOf(
-          e, `end:${i}:${k}`, s.name, x.by, y.by, {color: colour, borderColor: look.card, borderWidth: 1}, kCross, 14)));
+          e, `end:${i}:${k}`, s.name, x.by, y.by, {color: colour, borderColor: look.card, borderWidth: 1}, kCross, 14,
+          narrow ? null : {text: `OOM ${say(e.x, spec.x.unit)}`, position: 'bottom', colour: look.text, around: look.card, font: look.font})));
     });
     return {option, x, y};
   }
@@ -217,7 +222,9 @@ window.kvsimCharts = (() => {
     for (let k = 0; k < n; ++k) tops.push(shown.reduce((sum, s) => sum + (s.values[k] ? s.values[k][1] : 0), 0));
     const x = axisOption(spec.x, numbersOn(spec, 0), look);
     const y = axisOption({...spec.y, log: false}, [...tops, ...(spec.levels || []).map(l => l.value)], look);
-    option.xAxis = {...x.option, nameGap: 28, max: 'dataMax', min: spec.x.log ? undefined : 'dataMin'};
+    const first = n > 0 ? spec.series[0].values[0][0] : 0, last = n > 0 ? spec.series[0].values[n - 1][0] : 1;
+    option.xAxis = {...x.option, nameGap: 28, max: 'dataMax', min: first < 0.05 * last ? 0 : 'dataMin'};
+    option.xAxis.axisLabel = {...option.xAxis.axisLabel, showMaxLabel: false, showMinLabel: first < 0.05 * last};
     option.yAxis = {...y.option, nameGap: narrow ? 38 : 52};
     option.tooltip.trigger = 'axis';
     option.series = [{id: 'levels', type: 'line', data: [], silent: true, markLine: levelLines(spec, y.by, look, x.by)}];
@@ -261,6 +268,14 @@ window.kvsimCharts = (() => {
     return {option, x, y};
   }
 
+  function barLabelRoom(width) { return Math.round(Math.min((width < 560 ? 0.36 : 0.26) * width, 240)); }
+  /// Pixels that a chart of bars needs at `width`: a row takes as many lines as the longest label.
+  function barsHeight(spec, width) {
+    const perLine = Math.max(8, Math.floor(barLabelRoom(width) / 6.6));
+    const longest = Math.max(...spec.categories.map(text => Math.ceil(String(text).length * 1.15 / perLine)));
+    return 86 + Math.max(2, spec.categories.length) * Math.max(30, 15 * longest + 5);
+  }
+
   function barsOption(spec, hidden, look, narrow, width) {
     const option = baseOption(look, narrow);
     delete option.dataZoom;
@@ -269,7 +284,11 @@ window.kvsimCharts = (() => {
     const ends = spec.ends || [], limits = spec.limits || [];
     const over = spec.y.max !== undefined ? [spec.y.max] : [...totals, ...limits, ...(spec.levels || []).map(l => l.value)];
     const x = axisOption(spec.y, over, look);
-    const room = Math.round(Math.min(narrow ? 0.36 * width : 0.26 * width, 240));
+    const room = barLabelRoom(width);
+    if (x.option.max !== undefined) {  // a round end
+      const step = 10 ** Math.floor(Math.log10(x.option.max)) / 2;
+      x.option.max = Math.ceil(x.option.max / step) * step;
+    }
     const atEnd = !narrow && ends.some(text => text);
     option.grid = {left: room + 14, right: atEnd ? 170 : narrow ? 22 : 40, top: 28, bottom: 52};
     option.xAxis = {...x.option, nameGap: 30};
@@ -302,7 +321,7 @@ window.kvsimCharts = (() => {
         }});
     }
     if (option.series.length > 0) {
-      const lines = (spec.levels || []).map(level => ({xAxis: level.value / x.by, label: {formatter: () => level.name, position: 'end', color: look.text, fontSize: 12, fontFamily: look.font}}));
+      const lines = (spec.levels || []).map(level => ({xAxis: level.value / x.by, label: {formatter: () => level.name, position: 'start', color: look.text, fontSize: 12, fontFamily: look.font}}));
       option.series[0].markLine = lines.length === 0 ? undefined : {silent: true, symbol: 'none', animation: false, lineStyle: {color: look.alarm, type: 'solid', width: 1.5}, data: lines};
     }
     if (limits.some(v => v > 0)) {
@@ -337,7 +356,7 @@ window.kvsimCharts = (() => {
     option.tooltip.trigger = 'item';
     option.visualMap = {min: low / by, max: high / by, calculable: true, orient: 'horizontal', left: 'center', bottom: 2,
                         inRange: {color: kHeat[dark() ? 'dark' : 'light']}, precision: 1, itemHeight: narrow ? 120 : 200, itemWidth: 14,
-                        text: [named(valueName, word) + ' more', 'fewer'], textStyle: {color: look.soft, fontSize: 12, fontFamily: look.font},
+                        text: [`${named(valueName, word)}: more`, 'fewer'], textStyle: {color: look.soft, fontSize: 12, fontFamily: look.font},
                         formatter: number};
     option.series = [{id: 'line:0', type: 'heatmap', data: cells.map(c => [c[0], c[1], c[2] / by]),
                       itemStyle: {borderColor: look.card, borderWidth: cells.length > 1024 ? 0 : 1},
@@ -353,5 +372,5 @@ window.kvsimCharts = (() => {
     return kKinds[spec.kind](spec, hidden, tones(), width < 560, width);
   }
 
-  return {optionOf, lineStyle, styleOf, fillOf, dark, setPrinting, tones, kHatches, say, number};
+  return {optionOf, barsHeight, lineStyle, styleOf, fillOf, dark, setPrinting, isPrinting, tones, kHatches, say, number};
 })();

@@ -76,7 +76,7 @@
         make: ([at]) => {
           const chart = charts[several ? at : 0];
           const about = several ? '' : tail(chart);
-          return {...chart.spec, text: [text, about && about !== head ? `${about.replace(/\.$/, '')}.` : ''].filter(Boolean).join(' ')};
+          return {...chart.spec, text: [text, about && about !== head ? `(${about})` : ''].filter(Boolean).join(' ')};
         },
       });
     }

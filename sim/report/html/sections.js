@@ -9,7 +9,8 @@ window.kvsimSections = (() => {
   const isNumber = v => typeof v === 'number' && Number.isFinite(v);
   /// "11.2 to 14.1 GiB"; both units where they differ.
   function rangeOf(low, high, unit) {
-    const a = say(low, unit), b = say(high, unit);
+    const a = say(low, unit), b = high === Infinity ? 'never' : say(high, unit);
+    if (a === b) return '';
     const tail = b.slice(b.indexOf(' '));
     return b.includes(' ') && a.endsWith(tail) ? `${a.slice(0, -tail.length)} to ${b}` : `${a} to ${b}`;
   }
@@ -176,7 +177,7 @@ window.kvsimSections = (() => {
                        withInterval(p, 'throughput_tok_s', 'tok/s'), oomWords(p), withInterval(p, 'largest_batch', ''), withInterval(p, 'fewest_gpus', '')]));
   }
   function oomWords(p) {
-    const range = isNumber(p.oom_tokens_low) ? `${number(p.oom_tokens_low)} to ${isNumber(p.oom_tokens_high) ? number(p.oom_tokens_high) : 'never'}` : '';
+    const range = isNumber(p.oom_tokens_low) ? rangeOf(p.oom_tokens_low, isNumber(p.oom_tokens_high) ? p.oom_tokens_high : Infinity, '') : '';
     if (p.oom) return [`${number(p.oom.tokens)} tokens`, range];
     return range ? ['not as predicted', range] : '–';
   }

@@ -49,7 +49,8 @@ window.kvsimUnits = (() => {
 
   /// An axis's name with its unit: "peak HBM (GiB)"; a name that has the unit in it stays.
   function named(name, unit) {
-    return unit && !name.includes(unit) ? `${name} (${unit})` : name;
+    const said = unit === '%' || (unit && unit.length > 2) ? name.includes(unit) : !unit;
+    return said ? name : `${name} (${unit})`;
   }
 
   return {number, scale, say, named};
