@@ -1,6 +1,6 @@
 'use strict';
-// Numbers with units, as kvsim's pages say them. Values are in base units (B, s, tok/s, …); the unit
-// that reads best is chosen from the size. `window.kvsimUnits`; needs nothing else.
+// Numbers with units, as kvsim's pages say them. Values are in base units (B, s, tok/s, …); the
+// unit that reads best is chosen from the size. `window.kvsimUnits`; needs nothing else.
 //
 //   say(3.5e9, 'B')          "3.26 GiB"
 //   number(12345.6)          "12,346"
@@ -13,8 +13,8 @@ window.kvsimUnits = (() => {
     B: [['B', 1], ['KiB', 2 ** 10], ['MiB', 2 ** 20], ['GiB', 2 ** 30], ['TiB', 2 ** 40]],
     s: [['ns', 1e-9], ['µs', 1e-6], ['ms', 1e-3], ['s', 1]],
     FLOP: [['FLOP', 1], ['MFLOP', 1e6], ['GFLOP', 1e9], ['TFLOP', 1e12], ['PFLOP', 1e15]],
-    'FLOP/s': [['FLOP/s', 1], ['MFLOP/s', 1e6], ['GFLOP/s', 1e9], ['TFLOP/s', 1e12],
-               ['PFLOP/s', 1e15]],
+    'FLOP/s':
+        [['FLOP/s', 1], ['MFLOP/s', 1e6], ['GFLOP/s', 1e9], ['TFLOP/s', 1e12], ['PFLOP/s', 1e15]],
     'B/s': [['B/s', 1], ['MB/s', 1e6], ['GB/s', 1e9], ['TB/s', 1e12]],
     share: [['%', 0.01]],
   };
