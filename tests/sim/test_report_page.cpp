@@ -246,6 +246,9 @@ TEST_CASE("units of axes come from the columns' names") {
   CHECK(axis("longest context, thousand tokens", "max_context") == "longest context|tokens");
   CHECK(axis("tokens per sequence (prompt and output)", "tokens") ==
         "tokens per sequence (prompt and output)|tokens");
+  CHECK(axis("keys, values and side data (KiB)", "bytes_held") == "keys, values and side data|B");
+  CHECK(axis("K, V and side data (% of the full cache)", "bytes_share") ==
+        "K, V and side data (% of the full cache)|share");
   CHECK(axis("layer", "layer") == "layer|");
 }
 
