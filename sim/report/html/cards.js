@@ -360,6 +360,8 @@ window.kvsimCards = (() => {
       const {option, x, y} = charts.optionOf(spec, this.hidden, this.width());
       option.tooltip.formatter = params => this.tip(spec, params, x, y);
       this.chart.resize({width: this.width(), height: this.height()});
+      // A tip that is open would look for the series that stood here before.
+      this.chart.dispatchAction({type: 'hideTip'});
       this.chart.setOption(option, {replaceMerge: ['series', 'xAxis', 'yAxis'], lazyUpdate: false});
       this.option = option;
       this.by = {x, y};

@@ -725,8 +725,12 @@ window.kvsimCharts = (() => {
   /// ECharts' option of a spec without the series named in `hidden` (a Set), at `width` pixels, and
   /// what x and y values were divided by. The caller adds tooltip.formatter.
   function optionOf(spec, hidden, width) {
-    const look = {...tones(), room: Math.min(width - 90, spec.kind === 'bars' ? width - 90 : 700)};
-    return kKinds[spec.kind](spec, hidden, look, width < 560, width);
+    const look = {...tones(), room: width - 90};
+    const made = kKinds[spec.kind](spec, hidden, look, width < 560, width);
+    // Standing names have the chart's height, not its width.
+    const standing = made.option.yAxis.nameTruncate;
+    if (standing) made.option.yAxis.nameTruncate = {...standing, maxWidth: 260};
+    return made;
   }
 
   return {
