@@ -330,7 +330,8 @@ std::string scenario_sweep_csv(const ScenarioSweep& sweep) {
     }
   }
   std::string out = "point,hash";
-  for (const SweepColumn& column : sweep.columns()) out += fmt::format(",{}", csv_field(column.name));
+  for (const SweepColumn& column : sweep.columns())
+    out += fmt::format(",{}", csv_field(column.name));
   for (const std::string& name : names) out += fmt::format(",{}", csv_field(name));
   out += any_skipped ? ",skipped\n" : "\n";
   for (Row& row : rows) {
