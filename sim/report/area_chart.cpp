@@ -22,11 +22,11 @@ constexpr double kHeight = 340;
 
 std::string data_csv(const AreaChart& chart) {
   std::string out = chart.x_column;
-  for (const AreaBand& band : chart.bands) out += "," + csv_field(band.column);
+  for (const AreaBand& band : chart.bands) out.append(",").append(csv_field(band.column));
   out += "\n";
   for (std::size_t i = 0; i < chart.x.size(); ++i) {
     out += csv_number(chart.x[i]);
-    for (const AreaBand& band : chart.bands) out += "," + csv_number(band.values[i]);
+    for (const AreaBand& band : chart.bands) out.append(",").append(csv_number(band.values[i]));
     out += "\n";
   }
   return out;

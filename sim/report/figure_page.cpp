@@ -121,6 +121,7 @@ PageAxis page_axis(const std::string& label, const std::string& column) {
     axis.unit = unit;
   }
   if (base == "tokens") axis.unit = "tokens";
+  if (axis.unit.empty() && base.find("bytes") != std::string::npos) axis.unit = "B";  // bytes_held
   const auto is_word = [](std::string_view text) {
     return !text.empty() && text.find(' ') == std::string_view::npos;
   };
@@ -262,7 +263,9 @@ ordered_json page_chart(const BarChart& chart) {
     out["details"].push_back(bar.detail);
     out["headings"].push_back(bar.heading);
     std::string end = bar.end_text;
-    std::replace(end.begin(), end.end(), '\n', ' ');
+    if (const std::size_t line = end.find('\n'); line != std::string::npos) {
+      end.replace(line, 1, bar.cut ? " " : ", ");
+    }
     if (bar.beside)
       end += fmt::format("{}{} {}", end.empty() ? "" : "; ", chart.beside_label, bar.beside_text);
     out["ends"].push_back(end);

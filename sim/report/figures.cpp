@@ -66,9 +66,8 @@ LineChart memory_chart(const RunReport& report, const PointGroup& group) {
     ChartLine line{.label = group.labels[i]};
     const bool prefilled = !result.oom || result.oom->phase == "decode";
     std::optional<MemoryResidual> residual;
-    if (result.intervals) {
-      residual = memory_residual(*report.scenario->points[group.points[i]].spec.stack);
-    }
+    const Stack* stack = report.scenario->points[group.points[i]].spec.stack;
+    if (result.intervals && stack != nullptr) residual = memory_residual(*stack);
     for (const StaticSample& s : result.timeline) {
       if (s.step == 0) continue;
       const auto tokens = static_cast<double>(s.tokens);

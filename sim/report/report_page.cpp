@@ -184,11 +184,12 @@ std::vector<PageSentence> replay_sentences(const ReplayResult& replay,
 }
 
 /// The data sheet's roofs of a point: what its operators are drawn under.
-ordered_json roof_json(const Gpu& gpu, Dtype dtype) {
-  return {{"gpu", gpu.name},
+ordered_json roof_json(const Gpu* gpu, Dtype dtype) {
+  if (gpu == nullptr) return nullptr;
+  return {{"gpu", gpu->name},
           {"dtype", name_of(dtype)},
-          {"peak_flops", peak_flops(gpu, dtype).count()},
-          {"bandwidth", gpu.hbm_bandwidth.count()}};
+          {"peak_flops", peak_flops(*gpu, dtype).count()},
+          {"bandwidth", gpu->hbm_bandwidth.count()}};
 }
 
 /// Where a static run's memory goes over its length: cache, what else is held, and what a step
@@ -221,10 +222,10 @@ ordered_json point_extras(const RunReport& report, const std::vector<std::string
     ordered_json one{{"label", labels[i]}};
     if (scenario.kind == "serve") {
       const auto& spec = *scenario.points[i].serve;
-      one["roof"] = roof_json(*spec.gpu, spec.weight_dtype);
+      one["roof"] = roof_json(spec.gpu, spec.weight_dtype);
     } else {
       const StaticSpec& spec = scenario.points[i].spec;
-      one["roof"] = roof_json(*spec.gpu, spec.weight_dtype);
+      one["roof"] = roof_json(spec.gpu, spec.weight_dtype);
       one["timeline"] = memory_timeline(report.results[i]);
       one["usable_hbm_bytes"] = report.results[i].usable_hbm.count();
     }

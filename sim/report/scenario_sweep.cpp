@@ -330,8 +330,9 @@ std::string scenario_sweep_csv(const ScenarioSweep& sweep) {
     }
   }
   std::string out = "point,hash";
-  for (const SweepColumn& column : sweep.columns()) out += "," + csv_field(column.name);
-  for (const std::string& name : names) out += "," + csv_field(name);
+  for (const SweepColumn& column : sweep.columns())
+    out += fmt::format(",{}", csv_field(column.name));
+  for (const std::string& name : names) out += fmt::format(",{}", csv_field(name));
   out += any_skipped ? ",skipped\n" : "\n";
   for (Row& row : rows) {
     out += row.begin;
@@ -361,7 +362,7 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
                         with_commas(static_cast<std::int64_t>(sweep.size())),
                         clean_text(fmt::format("{}", fmt::join(axes, ", ")))),
             width);
-  out += "\n" + table_of(sweep, width);
+  out += fmt::format("\n{}", table_of(sweep, width));
   // A reason that many points share is said once; their numbers stand in the document.
   std::vector<std::pair<std::string, std::size_t>> reasons;
   for (std::size_t i = 0; i < sweep.size(); ++i) {

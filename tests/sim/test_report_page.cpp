@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/gpu/gpu.hpp"
 #include "sim/report/chart.hpp"
 #include "sim/report/figure_page.hpp"
 #include "sim/report/html/page.hpp"
@@ -143,7 +144,8 @@ TEST_CASE("the same run gives the same page, and a folder has it unless it is no
 }
 
 TEST_CASE("a static run's page has its charts, roofs, timelines and what heads keep") {
-  const Scenario scenario = test::sample_scenario();
+  Scenario scenario = test::sample_scenario();
+  for (ScenarioPoint& point : scenario.points) point.spec.gpu = &find_gpu("A800-80GB-SXM");
   const RunReport report = test::sample_report(scenario);
   const ordered_json data = data_in(page_of(report));
   CHECK(data.at("schema") == kPageSchema);
@@ -157,8 +159,9 @@ TEST_CASE("a static run's page has its charts, roofs, timelines and what heads k
   }
   REQUIRE(data.at("extras").at("points").size() == report.results.size());
   const auto& point = data.at("extras").at("points").at(0);
-  CHECK(point.at("roof").at("peak_flops").get<double>() > 0);
-  CHECK(point.at("roof").at("bandwidth").get<double>() > 0);
+  CHECK(point.at("roof").at("gpu") == "A800-80GB-SXM");
+  CHECK(point.at("roof").at("peak_flops").get<double>() == rel(312e12));
+  CHECK(point.at("roof").at("bandwidth").get<double>() == rel(2.039e12));
   CHECK(point.at("timeline").at("tokens").size() == point.at("timeline").at("peak").size());
   CHECK(data.at("extras").at("kept").size() == report.replay->methods.size());
   // Steps of the replay are drawn from its charts, not carried twice.
@@ -246,6 +249,9 @@ TEST_CASE("units of axes come from the columns' names") {
   CHECK(axis("longest context, thousand tokens", "max_context") == "longest context|tokens");
   CHECK(axis("tokens per sequence (prompt and output)", "tokens") ==
         "tokens per sequence (prompt and output)|tokens");
+  CHECK(axis("keys, values and side data (KiB)", "bytes_held") == "keys, values and side data|B");
+  CHECK(axis("K, V and side data (% of the full cache)", "bytes_share") ==
+        "K, V and side data (% of the full cache)|share");
   CHECK(axis("layer", "layer") == "layer|");
 }
 

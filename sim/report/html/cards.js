@@ -236,8 +236,11 @@ window.kvsimCards = (() => {
       this.spec = this.options.make(this.chosen);
       if (previous && previous.kind !== this.spec.kind) this.logs = {};
       this.text.textContent = this.spec.text || this.options.text || '';
-      this.note.textContent = this.spec.note || '';
-      this.note.hidden = !this.spec.note;
+      const ticks =
+          (this.spec.limits || []).some(v => v > 0) ? `Red ticks: ${this.spec.limitName}.` : '';
+      const note = [ticks, this.spec.note].filter(Boolean).join(' ');
+      this.note.textContent = note;
+      this.note.hidden = !note;
       const names = new Set((this.spec.series || []).map(s => s.name));
       for (const name of [...this.hidden]) {
         if (!names.has(name)) this.hidden.delete(name);
@@ -357,6 +360,8 @@ window.kvsimCards = (() => {
       const {option, x, y} = charts.optionOf(spec, this.hidden, this.width());
       option.tooltip.formatter = params => this.tip(spec, params, x, y);
       this.chart.resize({width: this.width(), height: this.height()});
+      // A tip that is open would look for the series that stood here before.
+      this.chart.dispatchAction({type: 'hideTip'});
       this.chart.setOption(option, {replaceMerge: ['series', 'xAxis', 'yAxis'], lazyUpdate: false});
       this.option = option;
       this.by = {x, y};

@@ -106,7 +106,9 @@ window.kvsimCharts = (() => {
       '#333333': '#8A8A8A',
       '#000000': '#F2F2F2',
       '#BBBBBB': '#5C6670',
-      '#0072B2': '#4FA3E0',
+      '#0072B2': '#2F86C9',
+      '#56B4E9': '#A6DAF7',
+      '#E8F1F8': '#2C3B49',
       '#777777': '#A0A0A0',
       '#FFFFFF': '#22282E'
     };
@@ -145,6 +147,7 @@ window.kvsimCharts = (() => {
         nameLocation: 'middle',
         scale: axis.fromZero === false,
         nameTextStyle: {color: look.soft, fontFamily: look.font, fontSize: 13},
+        nameTruncate: {maxWidth: look.room, ellipsis: '…'},
         axisLine: {show: true, lineStyle: {color: look.soft}},
         axisTick: {show: true, lineStyle: {color: look.soft}},
         axisLabel: {
@@ -334,6 +337,9 @@ window.kvsimCharts = (() => {
       data: roof.values.map(v => [v[0] / x.by, v[1] / y.by]),
       lineStyle: {color: look.soft, width: 1.5}
     }));
+    const all = [...numbersOn(spec, 0)].filter(Number.isFinite);
+    const least = Math.min(...all), most = Math.max(...all);
+    const leftmost = least + 0.08 * (most - least);  // where a label under a cross has no room
     spec.series.forEach((s, i) => {
       if (hidden.has(s.name)) return;
       const {colour, dash, mark} = styleOf(spec, i);
@@ -368,7 +374,9 @@ window.kvsimCharts = (() => {
                   {color: colour, borderColor: look.card, borderWidth: 1}, kCross, 14,
                   narrow ? null : {
                     text: `OOM ${say(e.x, spec.x.unit)}`,
-                    position: 'bottom',
+                    position: e.x < leftmost ? 'right' :
+                        e.y === 0            ? 'top' :
+                                               'bottom',
                     colour: look.text,
                     around: look.card,
                     font: look.font
@@ -581,7 +589,11 @@ window.kvsimCharts = (() => {
         tooltip: {show: false},
         z: 5,
         data: ends.map(
-            (text, i) => [Math.min(totals[i] / x.by, most === undefined ? Infinity : most), i]),
+            (text, i) =>
+                [Math.min(
+                     Math.max(totals[i], limits[i] || 0) / x.by,
+                     most === undefined ? Infinity : most),
+                 i]),
         encode: {x: 0, y: 1},
         renderItem(params, api) {
           const text = ends[params.dataIndex];
@@ -713,7 +725,12 @@ window.kvsimCharts = (() => {
   /// ECharts' option of a spec without the series named in `hidden` (a Set), at `width` pixels, and
   /// what x and y values were divided by. The caller adds tooltip.formatter.
   function optionOf(spec, hidden, width) {
-    return kKinds[spec.kind](spec, hidden, tones(), width < 560, width);
+    const look = {...tones(), room: width - 90};
+    const made = kKinds[spec.kind](spec, hidden, look, width < 560, width);
+    // Standing names have the chart's height, not its width.
+    const standing = made.option.yAxis.nameTruncate;
+    if (standing) made.option.yAxis.nameTruncate = {...standing, maxWidth: 260};
+    return made;
   }
 
   return {

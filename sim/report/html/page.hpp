@@ -20,10 +20,10 @@ struct PageSentence {
 
 struct Page {
   std::string title;
-  std::string lead;                     // under the title: what was asked
-  std::vector<PageSentence> sentences;  // readable without scripts
-  std::string summary;                  // as the terminal shows it, lines of text
-  nlohmann::ordered_json data;          // what report.js draws
+  std::string lead{};                     // under the title: what was asked
+  std::vector<PageSentence> sentences{};  // readable without scripts
+  std::string summary{};                  // as the terminal shows it, lines of text
+  nlohmann::ordered_json data{};          // what report.js draws
 };
 
 /// The whole file. The same page gives the same bytes. Whatever texts hold, they are shown as text:

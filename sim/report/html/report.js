@@ -328,11 +328,6 @@
     table(
         points.length > 0 ? 'error' : 'results', 'Methods', sections.replayTable(replay.methods),
         `Trace ${replay.trace}. Errors are of attention's output against the full cache's.`);
-  for (const answer of doc.answers || [])
-    table(
-        'answers', `${answer.question.replace(/_/g, ' ')} of ${answer.of}`,
-        sections.planTable(answer),
-        answer.best ? `Best: ${answer.best}.` : 'Impossible for every candidate.');
   if (data.kind === 'scenario-sweep') table('results', 'Points', sections.sweepTable(data.extras));
   if (data.kind === 'sweep')
     table('results', 'Points', sections.replayTable(points.map(p => p.method)));
@@ -349,6 +344,7 @@
         'published', 'Predicted beside published', sections.publishedTable(doc.published),
         'The miss is predicted over published, less one.');
   for (const [id] of later) section(id);
+  if (doc.answers) section('answers');
   basis();
   scenario();
   notes();
@@ -358,6 +354,11 @@
   later.sort(
       (a, b) => kSections.findIndex(s => s[0] === a[0]) - kSections.findIndex(s => s[0] === b[0]));
   for (const [id, options] of later) mount(section(id), options);
+  for (const answer of doc.answers || [])
+    table(
+        'answers', `${answer.question.replace(/_/g, ' ')} of ${answer.of}`,
+        sections.planTable(answer),
+        answer.best ? `Best: ${answer.best}.` : 'Impossible for every candidate.');
   document.getElementById('contents')
       .append(...kSections.filter(s => bodies.has(s[0]))
                   .map(([id, name]) => el('li', {}, el('a', {href: `#${id}`}, name))));

@@ -266,7 +266,7 @@ window.kvsimSections = (() => {
         {
           name: 'Method',
           options: kept.map(m => m.label),
-          first: Math.max(0, kept.findIndex(m => !m.label.startsWith('full')))
+          first: Math.max(0, kept.findIndex(m => m.cells.some(c => c[2] !== m.cells[0][2])))
         },
         {name: 'Colour', options: what.map(w => w[0])}
       ],
