@@ -61,6 +61,7 @@ const std::vector<Folder>& floors() {
         {"sim/sweep", join({all3, {"sim/plan"}})},
         // 5: the program
         {"sim/report", floor4},
+        {"sim/python", join({floor4, {"sim/report"}})},
         {"sim/cli",
          join({floor4,
                {"sim/report", "validation", "kernels", "kernels/cuda_sim", "kernels/suite"}})},
