@@ -103,10 +103,13 @@ class TensorFile:
 
     def finish(self) -> None:
         assert not self._left, f"not written: {sorted(self._left)}"
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        os.replace(self._partial, self._path)
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            os.replace(self._partial, self._path)
+        except OSError as error:
+            raise RecordError(f"{self._path}: cannot be written: {error.strerror}") from None
 
     def discard(self) -> None:
         self._file.close()

@@ -263,7 +263,7 @@ class Errors(unittest.TestCase):
         thread = threading.Thread(target=tick)
         thread.start()
         begun = time.monotonic()
-        kvsim.sweep(SMALL, {"/prompt_tokens": list(range(1000, 1040))}, threads=1)
+        kvsim.sweep(SMALL, {"/prompt_tokens": list(range(1000, 1400))}, threads=1)
         ended = time.monotonic()
         done.set()
         thread.join()

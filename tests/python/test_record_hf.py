@@ -252,6 +252,12 @@ class Refused(Case):
             model.layers[1].self_attn.v_proj.weight *= 1e6
         self.refused(["layers.1.v", "bfloat16"], model, dtype=torch.float16)
 
+    def test_places_that_cannot_be_written(self):
+        for path in (os.path.join(SCRATCH, "no", "such", "folder"), SCRATCH):
+            with self.assertRaisesRegex(record_hf.RecordError, "cannot be written"):
+                record_hf.record(TinyLlama("eager"), TOKENS, path, prompt_len=32)
+        self.assertFalse(any(".partial-" in name for name in os.listdir(os.path.dirname(SCRATCH))))
+
     def test_layers_that_differ(self):
         model = TinyLlama("eager")
         model.layers[2].self_attn.scaling *= 2
