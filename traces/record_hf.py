@@ -151,16 +151,16 @@ class AttentionTap:
     def __enter__(self) -> "AttentionTap":
         for module in self._model.modules():
             self._follow(module)
-        modeling = sys.modules.get("transformers.modeling_utils")
-        registry = getattr(modeling, "ALL_ATTENTION_FUNCTIONS", None)
-        for name in list(registry or ()):
-            original = registry[name]
-            registry[name] = self._interface(original)
-            self._undo.append(lambda name=name, original=original: registry.__setitem__(name, original))
-        functional = torch.nn.functional
-        if hasattr(functional, "scaled_dot_product_attention"):
-            self._patch(functional, "scaled_dot_product_attention", self._sdpa)
-        for name in sorted({type(module).__module__ for module in self._model.modules()}):
+        places = sorted({type(module).__module__ for module in self._model.modules()})
+        # A file of a model may have a registry of its own beside transformers'.
+        registries = [getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None)
+                      for name in ["transformers.modeling_utils", *places]]
+        for registry in {id(one): one for one in registries if one is not None}.values():
+            for name in list(registry):
+                self._replace(registry, name, self._interface(registry[name]))
+        if hasattr(torch.nn.functional, "scaled_dot_product_attention"):
+            self._patch(torch.nn.functional, "scaled_dot_product_attention", self._sdpa)
+        for name in places:
             if callable(getattr(sys.modules.get(name), "eager_attention_forward", None)):
                 self._patch(sys.modules[name], "eager_attention_forward", self._interface)
         return self
@@ -170,6 +170,11 @@ class AttentionTap:
             undo()
         self._undo.clear()
         self._frames.clear()
+
+    def _replace(self, registry: Any, name: str, function: Callable) -> None:
+        original = registry[name]
+        registry[name] = function
+        self._undo.append(lambda: registry.__setitem__(name, original))
 
     def _patch(self, owner: Any, name: str, wrap: Callable) -> None:
         original = getattr(owner, name)
