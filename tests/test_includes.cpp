@@ -62,6 +62,7 @@ const std::vector<Folder>& floors() {
         // 5: the program
         {"sim/report/html", {"models/units", "models/json"}},
         {"sim/report", join({floor4, {"sim/report/html"}})},
+        {"sim/python", join({floor4, {"sim/report"}})},
         {"sim/cli", join({floor4,
                           {"sim/report", "sim/report/html", "validation", "kernels",
                            "kernels/cuda_sim", "kernels/suite"}})},

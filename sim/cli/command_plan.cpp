@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -14,7 +13,7 @@
 #include "sim/report/plan_report.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
-#include "sim/scenario/measured_points.hpp"
+#include "sim/report/run_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace kvsim {
@@ -45,12 +44,7 @@ int run_plan_job(const Arguments& arguments) {
   PlanOptions options{.threads = threads};
   Progress progress{"planning " + scenario.name};
   if (!quiet) options.progress = [&](double done) { progress.update(done); };
-  if (std::any_of(scenario.points.begin(), scenario.points.end(),
-                  [](const ScenarioPoint& point) { return !point.measured_on.empty(); })) {
-    ReplayOptions replay;
-    replay.threads = threads;
-    measure_laws(scenario, std::move(replay));
-  }
+  measure_missing_laws(scenario, {.threads = threads});
   const PlanResult plan = run_plan(scenario, options);
   progress.finish();
   std::optional<ResultsFolder> written;

@@ -10,9 +10,9 @@
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
-#include "sim/cli/describe.hpp"
 #include "sim/cli/kinds.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/report/describe.hpp"
 #include "sim/report/result_json.hpp"
 
 namespace kvsim {

@@ -5,12 +5,12 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
-#include "sim/cli/replay_job.hpp"
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
+#include "sim/report/replay_job.hpp"
 #include "sim/report/replay_sweep.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"

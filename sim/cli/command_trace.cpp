@@ -10,9 +10,9 @@
 
 #include "models/units/units_format.hpp"
 #include "sim/cli/command.hpp"
-#include "sim/cli/describe_text.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/engine/parallel.hpp"
+#include "sim/report/describe_text.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"

@@ -1,7 +1,8 @@
+#include "sim/cli/describe_devices.hpp"
+
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/cli/describe.hpp"
 #include "sim/report/table.hpp"
 
 namespace kvsim {

@@ -1,9 +1,11 @@
+#include "sim/cli/methods_markdown.hpp"
+
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "models/methods/method.hpp"
-#include "sim/cli/describe.hpp"
+#include "sim/report/describe.hpp"
 
 namespace kvsim {
 namespace {

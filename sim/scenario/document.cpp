@@ -123,7 +123,11 @@ class Loader {
     const fs::path path = root_ / folder / name;
     std::error_code status;
     const fs::path identity = fs::weakly_canonical(path, status);
-    const Field file = Field::read_file(path.lexically_normal());
+    return resolve(Field::read_file(path.lexically_normal()), folder, identity);
+  }
+
+  /// What `file` says over what it extends; `identity`: its path, by which circles are known.
+  json resolve(const Field& file, const fs::path& folder, const fs::path& identity) {
     check_(file);
     json result = json::object();
     if (const auto bases = file.find("extends")) {
@@ -231,6 +235,11 @@ json merged(json base, const json& overlay) {
 
 json merged_document(const fs::path& file, const std::function<void(const Field&)>& check) {
   return Loader{file.parent_path(), check}.load({}, file.filename());
+}
+
+json merged_document(const Field& root, const std::function<void(const Field&)>& check) {
+  const fs::path file = root.file();
+  return Loader{file.parent_path(), check}.resolve(root, {}, file);
 }
 
 void apply_override(json& document, const Override& change) {

@@ -21,6 +21,16 @@ namespace kvsim {
 [[nodiscard]] nlohmann::json merged_document(const std::filesystem::path& file,
                                              const std::function<void(const Field&)>& check);
 
+/// The same of a document at hand, as if the file that it is called after held it.
+[[nodiscard]] nlohmann::json merged_document(const Field& root,
+                                             const std::function<void(const Field&)>& check);
+
+/// As scenario_document (scenario.hpp), of a text at hand, as if `file` held it, which need not be
+/// there.
+[[nodiscard]] nlohmann::json scenario_document_of(std::string_view text,
+                                                  const std::filesystem::path& file,
+                                                  const std::vector<Override>& overrides);
+
 /// `overlay` over `base`, as above.
 [[nodiscard]] nlohmann::json merged(nlohmann::json base, const nlohmann::json& overlay);
 

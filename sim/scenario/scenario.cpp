@@ -93,6 +93,8 @@ void check_form(const Field& file, const fs::path& folder) {
   if (const auto figures = file.find("figures")) (void)read_figures(*figures);
 }
 
+void check_file(const Field& file) { check_form(file, fs::path{file.file()}.parent_path()); }
+
 /// Keys of the other kind are slips, wherever they come from.
 void check_kind(const Field& root, bool serves) {
   const auto check = [&](const Field& keys) {
@@ -167,8 +169,14 @@ ordered_json echo_of(const json& document) {
 }  // namespace
 
 json scenario_document(const fs::path& file, const std::vector<Override>& overrides) {
-  json document = merged_document(
-      file, [](const Field& one) { check_form(one, fs::path{one.file()}.parent_path()); });
+  json document = merged_document(file, check_file);
+  for (const Override& change : overrides) apply_override(document, change);
+  return document;
+}
+
+json scenario_document_of(std::string_view text, const fs::path& file,
+                          const std::vector<Override>& overrides) {
+  json document = merged_document(Field::parse(text, file.string()), check_file);
   for (const Override& change : overrides) apply_override(document, change);
   return document;
 }

@@ -6,8 +6,8 @@
 
 #include "models/cost/kernels/form.hpp"
 #include "models/units/error.hpp"
-#include "sim/cli/describe.hpp"
-#include "sim/cli/describe_text.hpp"
+#include "sim/report/describe.hpp"
+#include "sim/report/describe_text.hpp"
 #include "sim/report/table.hpp"
 
 namespace kvsim {

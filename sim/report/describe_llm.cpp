@@ -8,8 +8,8 @@
 
 #include "models/llm/catalogue.hpp"
 #include "models/units/units_format.hpp"
-#include "sim/cli/describe.hpp"
-#include "sim/cli/describe_text.hpp"
+#include "sim/report/describe.hpp"
+#include "sim/report/describe_text.hpp"
 #include "sim/report/text.hpp"
 
 namespace kvsim {

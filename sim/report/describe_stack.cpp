@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/cli/describe.hpp"
-#include "sim/cli/describe_text.hpp"
+#include "sim/report/describe.hpp"
+#include "sim/report/describe_text.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/cli/describe_text.hpp"
+#include "sim/report/describe_text.hpp"
 
 #include <algorithm>
 

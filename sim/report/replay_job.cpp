@@ -1,4 +1,4 @@
-#include "sim/cli/replay_job.hpp"
+#include "sim/report/replay_job.hpp"
 
 #include <algorithm>
 #include <utility>

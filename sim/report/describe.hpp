@@ -1,6 +1,7 @@
 #pragma once
 
-// What the catalogues hold, for `kvsim list` and `kvsim show`: as JSON, and as text for people.
+// What the catalogues hold, for `kvsim list`, `kvsim show` and Python: as JSON, and as text for
+// people.
 // docs/cli.md lists the keys.
 
 #include <cstddef>
@@ -10,7 +11,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/device_info.hpp"
 #include "models/cost/kernels/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/llm.hpp"
@@ -46,10 +46,6 @@ struct NamedCalibration {
 /// The table of all of them.
 [[nodiscard]] std::string calibrations_text(std::size_t width);
 
-/// The entries of `kvsim list devices`: of this machine, where the others are of catalogues.
-[[nodiscard]] nlohmann::ordered_json devices_json(const DeviceList& list);
-[[nodiscard]] std::string devices_text(const DeviceList& list, std::size_t width);
-
 /// Bytes one more token adds to the cache of one sequence: of every layer, and of those without a
 /// sliding window alone, which is what still grows once the windows are full.
 struct TokenBytes {
@@ -57,8 +53,5 @@ struct TokenBytes {
   Bytes past_windows;
 };
 [[nodiscard]] TokenBytes cache_bytes_per_token(const Llm& llm, Dtype kv_dtype);
-
-/// docs/methods.md: every method of the catalogue with its axes, laws and parameters.
-[[nodiscard]] std::string methods_markdown();
 
 }  // namespace kvsim

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/device_info.hpp"
+
+namespace kvsim {
+
+/// The entries of `kvsim list devices`: of this machine, where the others are of catalogues
+/// (sim/report/describe.hpp).
+[[nodiscard]] nlohmann::ordered_json devices_json(const DeviceList& list);
+[[nodiscard]] std::string devices_text(const DeviceList& list, std::size_t width);
+
+}  // namespace kvsim

@@ -1,0 +1,236 @@
+// The compiled half of the Python module: what the program does, on text and arrays. Documents
+// cross as JSON text, whose numbers read back to the same bits; sim/python/kvsim/__init__.py makes
+// results of them.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "models/llm/catalogue.hpp"
+#include "models/units/error.hpp"
+#include "sim/plan/plan.hpp"
+#include "sim/report/csv.hpp"
+#include "sim/report/describe.hpp"
+#include "sim/report/plan_report.hpp"
+#include "sim/report/replay_job.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/run_scenario.hpp"
+#include "sim/report/scenario_sweep.hpp"
+#include "sim/report/serve_csv.hpp"
+#include "sim/scenario/document.hpp"
+#include "sim/scenario/method_field.hpp"
+#include "sim/sweep/run_sweep.hpp"
+#include "sim/sweep/runners.hpp"
+#include "traces/trace_writer.hpp"
+
+namespace py = pybind11;
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+using Progress = std::function<void(double)>;
+
+/// Ends a run whose caller was interrupted.
+struct Interrupted : std::exception {
+  [[nodiscard]] const char* what() const noexcept override { return "interrupted"; }
+};
+
+/// work(progress) on a thread of its own, without Python's lock. Meanwhile this thread looks for
+/// signals: after Ctrl-C `progress` throws, and KeyboardInterrupt is raised once all have stopped.
+template <class Work>
+std::invoke_result_t<Work, const Progress&> interruptible(Work work) {
+  constexpr std::chrono::milliseconds kBetweenLooks{50};
+  std::atomic<bool> stop{false};
+  const Progress progress = [&stop](double) {
+    if (stop) throw Interrupted{};
+  };
+  auto result = std::async(std::launch::async, [&] { return work(progress); });
+  for (;;) {
+    {
+      const py::gil_scoped_release unlocked;
+      if (result.wait_for(kBetweenLooks) == std::future_status::ready) break;
+    }
+    if (PyErr_CheckSignals() == 0) continue;
+    const py::error_already_set interrupt;
+    stop = true;
+    {
+      const py::gil_scoped_release unlocked;
+      result.wait();
+    }
+    throw interrupt;
+  }
+  return result.get();
+}
+
+/// A scenario: `text` as if the file `name` held it, or, without a text, the file of that name.
+struct Source {
+  std::optional<std::string> text;
+  std::string name;
+  std::vector<Override> overrides;
+
+  [[nodiscard]] json document() const {
+    return text ? scenario_document_of(*text, name, overrides) : scenario_document(name, overrides);
+  }
+  [[nodiscard]] Scenario scenario() const {
+    if (!text) return read_scenario(name, overrides);
+    return scenario_of(document(), name, name, !overrides.empty());
+  }
+};
+
+using Texts = std::map<std::string, std::string>;
+
+Source source_of(std::optional<std::string> text, std::string name,
+                 const std::vector<std::pair<std::string, std::string>>& overrides) {
+  Source source{std::move(text), std::move(name), {}};
+  for (const auto& [pointer, value] : overrides) source.overrides.push_back({pointer, value});
+  return source;
+}
+
+/// What is searched or swept is no run.
+void refuse_searches(const Source& source) {
+  const json document = source.document();
+  for (const char* key : {"sweep", "plan"}) {
+    if (!document.contains(key) || document.at(key).is_null()) continue;
+    throw InputError{
+        fmt::format("{}: has a {}, which kvsim.{}() runs; set={{\"/{}\": None}} takes it away",
+                    source.name, key, key, key)};
+  }
+}
+
+Texts run(const Source& source, int threads) {
+  return interruptible([&](const Progress& progress) {
+    refuse_searches(source);
+    Scenario scenario = source.scenario();
+    const RunReport report = run_scenario(scenario, {.threads = threads, .progress = progress});
+    return Texts{
+        {"document", to_file_text(run_document(report))},
+        {"timeline", report.serves.empty() ? timeline_csv(report) : serve_timeline_csv(report)}};
+  });
+}
+
+std::string plan(const Source& source, int threads) {
+  return interruptible([&](const Progress& progress) {
+    Scenario scenario = source.scenario();
+    if (!scenario.plan) {
+      throw InputError{
+          fmt::format("{}: has no \"plan\": what is to be answered (docs/plan.md)", source.name)};
+    }
+    measure_missing_laws(scenario, {.threads = threads, .progress = progress});
+    return to_file_text(
+        plan_document(scenario, run_plan(scenario, {.threads = threads, .progress = progress})));
+  });
+}
+
+std::string sweep(const Source& source, const std::vector<std::string>& vary,
+                  std::optional<std::int64_t> samples, std::optional<std::uint64_t> seed,
+                  bool skip_impossible, int threads) {
+  return interruptible([&](const Progress& progress) {
+    SweepChanges changes{
+        .vary = {}, .samples = samples, .seed = seed, .skip_impossible = skip_impossible};
+    for (const std::string& axis : vary) changes.vary.push_back(axis_of_text(axis));
+    const SweepPlan asked{source.document(), source.name, changes};
+    std::vector<std::size_t> todo(asked.size());
+    for (std::size_t i = 0; i < todo.size(); ++i) todo[i] = i;
+    std::vector<std::string> objects(asked.size());
+    run_sweep_points(asked, todo, runner_of(asked.kind()), {.threads = threads},
+                     [&](std::size_t point, const std::string& object) {
+                       objects[point] = object;
+                       progress(0);
+                     });
+    return scenario_sweep_text(ScenarioSweep{asked, std::move(objects)});
+  });
+}
+
+/// `methods`: JSON, written as under `method` in scenarios, one or a list.
+Texts replay_trace(const std::string& trace, const std::string& methods, bool per_head,
+                   const std::vector<std::int64_t>& block_sizes, std::uint64_t seed, int threads) {
+  return interruptible([&](const Progress& progress) {
+    std::vector<MethodSpec> specs;
+    for (const Field& item : Field::parse(methods, "methods").one_or_more()) {
+      for (MethodSpec& spec : read_methods(item)) specs.push_back(std::move(spec));
+    }
+    ReplayOptions options;
+    options.threads = threads;
+    options.per_step = true;
+    options.per_head = per_head;
+    options.kept_positions = true;
+    options.block_sizes = block_sizes;
+    options.seed = seed;
+    options.progress = progress;
+    const ReplayJob job = run_replay_job(trace, specs, options);
+    ordered_json document = replay_document(job.result, job.skipped);
+    add_layer_steps(document, job.result);
+    ordered_json kept = ordered_json::array();
+    for (const ReplayMethod& method : job.result.methods) kept.push_back(kept_document(method));
+    return Texts{{"document", to_file_text(document)}, {"kept", kept.dump()}};
+  });
+}
+
+using Array = py::array_t<float, py::array::c_style | py::array::forcecast>;
+
+/// A trace of the tensors, in order: name, C-ordered values, and `dtype` "F32" or "F16".
+void write_trace(const std::string& path, const std::vector<std::pair<std::string, Array>>& tensors,
+                 const std::map<std::string, std::string>& metadata, const std::string& dtype) {
+  const TensorType type = dtype == "F16" ? TensorType::kF16 : TensorType::kF32;
+  std::vector<TensorPlan> plan;
+  for (const auto& [name, array] : tensors) {
+    TensorPlan& entry = plan.emplace_back(TensorPlan{name, type, {}});
+    for (py::ssize_t i = 0; i < array.ndim(); ++i) entry.shape.push_back(array.shape(i));
+  }
+  SafetensorsWriter writer{path, plan, metadata};
+  for (const auto& [name, array] : tensors) {
+    writer.write(std::span{array.data(), static_cast<std::size_t>(array.size())});
+  }
+  writer.finish();
+}
+
+template <class Entries, class Describe>
+std::string described(const Entries& entries, Describe describe) {
+  ordered_json out = ordered_json::array();
+  for (const auto& entry : entries) out.push_back(describe(entry));
+  return to_file_text(out);
+}
+
+}  // namespace
+}  // namespace kvsim
+
+PYBIND11_MODULE(_core, module) {
+  using namespace kvsim;
+  module.doc() = "What kvsim computes, on text and arrays; import kvsim instead.";
+  module.attr("version") = std::string{kvsim_version()};
+  py::register_exception<InputError>(module, "InputError", PyExc_ValueError).attr("__module__") =
+      "kvsim";
+  py::register_exception<Interrupted>(module, "Interrupted", PyExc_RuntimeError);
+  py::class_<Source>(module, "Source")
+      .def(py::init(&source_of), py::arg("text"), py::arg("name"), py::arg("overrides"));
+  module.def("run", &run, py::arg("source"), py::arg("threads"));
+  module.def("plan", &plan, py::arg("source"), py::arg("threads"));
+  module.def("sweep", &sweep, py::arg("source"), py::arg("vary"), py::arg("samples"),
+             py::arg("seed"), py::arg("skip_impossible"), py::arg("threads"));
+  module.def("replay", &replay_trace, py::arg("trace"), py::arg("methods"), py::arg("per_head"),
+             py::arg("block_sizes"), py::arg("seed"), py::arg("threads"));
+  module.def("write_trace", &write_trace, py::arg("path"), py::arg("tensors"), py::arg("metadata"),
+             py::arg("dtype"));
+  module.def("methods", [] { return described(builtin_methods(), method_json); });
+  module.def("models", [] { return described(builtin_llms(), llm_json); });
+  module.def("gpus", [] { return described(builtin_gpus(), gpu_json); });
+  module.def("stacks", [] { return described(builtin_stacks(), stack_json); });
+}

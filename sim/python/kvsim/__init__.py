@@ -1,0 +1,421 @@
+"""kvsim from Python: what compression of a KV cache does to a GPU and to attention.
+
+    import kvsim
+    result = kvsim.run({"model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa", "batch": [4, 8],
+                        "prompt_tokens": 32768, "output_tokens": 1024, "method": ["full", "snapkv"]})
+    result.column("throughput_tok_s")          # NumPy array, a number a point
+    result.timeline(0)["held_bytes"]           # likewise, a number a sample
+
+Documents are those of the command line (docs/results.md), number for number. docs/python.md is the page for people.
+"""
+
+import csv
+import io
+import json
+import os
+import tempfile
+
+import numpy as np
+
+from . import _core
+from ._core import InputError
+
+__version__ = _core.version
+__all__ = ["InputError", "PlanResult", "ReplayResult", "RunResult", "SweepResult", "__version__", "fit", "gpus", "methods",
+           "models", "plan", "replay", "run", "stacks", "sweep"]
+
+
+# ---- Going in -------------------------------------------------------------------------------------------------------
+
+
+def _plain(value):
+    """What json does not know by itself."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise InputError(f"expected numbers, texts, lists and dicts, got {type(value).__name__}")
+
+
+def _json(value):
+    try:
+        return json.dumps(value, allow_nan=False, default=_plain)
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"expected finite numbers, got one that is not ({error})") from None
+
+
+def _pointer(key):
+    return "/" + key.replace("~", "~0").replace("/", "~1")
+
+
+def _source(scenario, name, changes, keys):
+    overrides = [(_pointer(key), _json(value)) for key, value in keys.items()]
+    overrides += [(pointer, _json(value)) for pointer, value in (changes or {}).items()]
+    if isinstance(scenario, dict):
+        return _core.Source(_json(scenario), name or "scenario", overrides)
+    if isinstance(scenario, (str, os.PathLike)):
+        if name is not None:
+            raise InputError("name: is for scenarios that are dicts; a file has its own")
+        return _core.Source(None, os.fspath(scenario), overrides)
+    raise InputError(f"scenario: expected a dict or the path of a file, got {type(scenario).__name__}")
+
+
+# ---- Coming out -----------------------------------------------------------------------------------------------------
+
+
+def _numbers(values):
+    """A float array, NaN for what is not there; texts stay an array of texts."""
+    if any(isinstance(value, str) for value in values):
+        return np.array(["" if value is None else str(value) for value in values])
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+def _columns(rows):
+    return {key: _numbers([row.get(key) for row in rows]) for key in (rows[0] if rows else ())}
+
+
+def _at(row, path):
+    for key in path.split("/"):
+        row = row.get(key) if isinstance(row, dict) else None
+    return row
+
+
+def _column(rows, path, what):
+    values = [_at(row, path) for row in rows]
+    if rows and all(value is None for value in values) and not any(path.split("/")[0] in row for row in rows):
+        raise KeyError(f"no {what} has a key {path!r}")
+    if any(isinstance(value, (dict, list)) for value in values):
+        raise KeyError(f"{path!r} is no number: a/b names what lies in an object")
+    return _numbers(values)
+
+
+class RunResult:
+    """What `kvsim run` makes of a scenario. `document` is its JSON (kvsim.run/1)."""
+
+    def __init__(self, document, timeline):
+        self.document = document
+        self._timeline = timeline
+
+    @property
+    def points(self):
+        """The points, a dict each, in the scenario's order."""
+        return self.document["points"]
+
+    @property
+    def labels(self):
+        return [point["label"] for point in self.points]
+
+    @property
+    def oom(self):
+        """Of each point where it ran out of memory (`step`, `tokens`, `requested`, `free`, …), or None."""
+        return [point.get("oom") for point in self.points]
+
+    @property
+    def replay(self):
+        """Of the trace that the scenario replays, or None."""
+        document = self.document.get("replay")
+        return None if document is None else ReplayResult(document, None)
+
+    def column(self, key):
+        """A number of every point as an array, NaN where there is none; "ttft_s/p90" names one within an object."""
+        return _column(self.points, key, "point")
+
+    def timeline(self, point=0):
+        """Samples over a point's steps, or a service's time, as arrays by the names of timeline.csv."""
+        count = len(self.points)
+        if not -count <= point < count:
+            raise IndexError(f"point {point} of {count}")
+        wanted = str(point % count)
+        rows = [row for row in csv.DictReader(io.StringIO(self._timeline)) if row["point"] == wanted]
+        names = [name for name in (rows[0] if rows else ()) if name not in ("point", "label")]
+        return {name: np.array([float(row[name]) if row[name] else np.nan for row in rows]) for name in names}
+
+    def __len__(self):
+        return len(self.points)
+
+    def __repr__(self):
+        return f"<kvsim.RunResult {self.document['scenario']['name']}: {len(self)} points>"
+
+
+class ReplayResult:
+    """A trace through methods. `document` is its JSON (kvsim.replay/1)."""
+
+    def __init__(self, document, kept):
+        self.document = document
+        self._kept = kept
+
+    @property
+    def methods(self):
+        """The methods that ran, a dict each: sizes, traffic, errors."""
+        return self.document["methods"]
+
+    @property
+    def skipped(self):
+        """Those that this trace lacks something for: `name` and `reason`."""
+        return self.document["skipped"]
+
+    def column(self, key):
+        """A number of every method as an array, NaN where there is none."""
+        return _column(self.methods, key, "method")
+
+    def _index(self, method):
+        if isinstance(method, str):
+            found = [i for i, one in enumerate(self.methods) if one["name"] == method]
+            if len(found) != 1:
+                names = ", ".join(one["name"] for one in self.methods)
+                raise KeyError(f"{len(found)} methods are called {method!r}: a number from 0 chooses ({names})")
+            return found[0]
+        count = len(self.methods)
+        if not -count <= method < count:
+            raise IndexError(f"method {method} of {count}")
+        return method % count
+
+    def series(self, method=0):
+        """Over decode steps, as arrays by name: `tokens`, `bytes_held`, `rel_error`, …"""
+        return _columns(self.methods[self._index(method)]["per_step"])
+
+    def layer_series(self, method=0):
+        """The same by layer: arrays [layers, steps]."""
+        layers = self.methods[self._index(method)].get("per_step_layers")
+        if layers is None:
+            raise KeyError("series by layer are of kvsim.replay(), not of a run's replay")
+        each = [_columns(layer["per_step"]) for layer in layers]
+        return {name: np.stack([one[name] for one in each]) for name in each[0]}
+
+    def kept(self, method=0):
+        """Token positions held at the end: [layer][KV head] of int32 arrays, ascending. A merged entry's members are all
+        there; `kept_entries` tells them apart."""
+        return [[np.array(sorted(t for entry in head for t in (entry if isinstance(entry, list) else [entry])), np.int32)
+                 for head in layer] for layer in self.kept_entries(method)]
+
+    def kept_entries(self, method=0):
+        """Entries held at the end: [layer][KV head] of lists; a position, or the list of those merged into one."""
+        index = self._index(method)
+        if self._kept is None:
+            raise KeyError("kept positions are of kvsim.replay(), not of a run's replay")
+        return self._kept[index]["kept"]
+
+    def __len__(self):
+        return len(self.methods)
+
+    def __repr__(self):
+        return f"<kvsim.ReplayResult {self.document['trace']}: {len(self)} methods>"
+
+
+class SweepResult:
+    """A scenario at many values of its keys. `document` is its JSON (kvsim.scenario-sweep/1)."""
+
+    def __init__(self, document):
+        self.document = document
+
+    @property
+    def points(self):
+        """Each with its `values` and `results`, or `skipped`, why it cannot be."""
+        return self.document["points"]
+
+    def column(self, key):
+        """A number of every point's results as an array, NaN where there is none."""
+        return _column([point.get("results") or {} for point in self.points], key, "point")
+
+    def values(self, axis):
+        """What the axis (a JSON pointer such as "/batch") is at every point."""
+        axes = [one["key"] for one in self.document["scenario"]["echo"]["sweep"]["axes"]]
+        if axis not in axes:
+            raise KeyError(f"no axis is called {axis!r} ({', '.join(axes)})")
+        return [point["values"][axis] for point in self.points]
+
+    def __len__(self):
+        return len(self.points)
+
+    def __repr__(self):
+        return f"<kvsim.SweepResult {self.document['scenario']['name']}: {len(self)} points>"
+
+
+class PlanResult:
+    """What a plan answers. `document` is its JSON (kvsim.plan/1)."""
+
+    def __init__(self, document):
+        self.document = document
+
+    @property
+    def answers(self):
+        """Of each question and group: `question`, `answer`, `unit`, `best` and `candidates`."""
+        return self.document["answers"]
+
+    @property
+    def impossible(self):
+        """Whether some question has no answer."""
+        return self.document["impossible"]
+
+    def __len__(self):
+        return len(self.answers)
+
+    def __repr__(self):
+        return f"<kvsim.PlanResult {self.document['scenario']['name']}: {len(self)} answers>"
+
+
+# ---- What it does ---------------------------------------------------------------------------------------------------
+
+
+def run(scenario, *, set=None, name=None, threads=0, **keys):
+    """Simulates a scenario, as `kvsim run` does.
+
+    scenario  a dict with the keys of docs/scenarios.md, or the path of a file
+    set       {"/memory/hbm": "80 GiB"}: keys by JSON pointer, as --set sets them
+    name      of a dict's results; paths in it start at the working directory
+    threads   0: the machine's; no result depends on it
+    keys      top-level keys in place of the scenario's: batch=8, gpu=["A100-80GB-SXM", "H200-141GB-SXM"]
+    Errors: InputError. Running out of memory is a result (`oom`).
+    """
+    out = _core.run(_source(scenario, name, set, keys), threads)
+    return RunResult(json.loads(out["document"]), out["timeline"])
+
+
+def plan(scenario, *, set=None, name=None, threads=0, **keys):
+    """Answers the scenario's `plan` (docs/plan.md), as `kvsim plan` does. Errors: InputError."""
+    return PlanResult(json.loads(_core.plan(_source(scenario, name, set, keys), threads)))
+
+
+def fit(scenario, question, *, confidence=0.0, set=None, name=None, threads=0, **keys):
+    """How far each method and GPU of a scenario goes: {label: answer}, None where not even the smallest run fits.
+
+    question  "longest_context" (tokens, prompt and output), "largest_batch" (sequences); of a service "highest_rate"
+              (requests/s) and "fewest_gpus"
+    A plan of that one question; what else the scenario's `plan` says (quality, prices, bounds) holds. Errors: InputError.
+    """
+    changes = dict(set or {})
+    changes["/plan/questions"] = [question]
+    changes["/plan/confidence"] = confidence
+    found = plan(scenario, set=changes, name=name, threads=threads, **keys)
+    out = {}
+    for group in found.answers:
+        for one in group["candidates"]:
+            label = one["label"] if len(found) == 1 else f"{group['of']}: {one['label']}"
+            answer = one["answer"]
+            out[label] = int(answer) if answer is not None and question != "highest_rate" else answer
+    return out
+
+
+def sweep(scenario, vary=None, *, samples=None, seed=None, skip_impossible=False, set=None, name=None, threads=0, **keys):
+    """Runs a scenario at every combination of values, as `kvsim sweep` does.
+
+    vary             {"/batch": [1, 2, 4], "/method": ["full", "h2o"]}, beside the axes that the scenario has
+    samples, seed    that many random combinations instead
+    skip_impossible  points that cannot be are listed with the reason
+    Errors: InputError.
+    """
+    axes = []
+    for pointer, values in (vary or {}).items():
+        values = _plain(values) if isinstance(values, np.ndarray) else values
+        if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
+            raise InputError(f"vary {pointer}: expected a list of values, got {type(values).__name__}")
+        axes.append(f"{pointer}=" + ",".join(_json(value) for value in values))
+    source = _source(scenario, name, set, keys)
+    return SweepResult(json.loads(_core.sweep(source, axes, samples, seed, skip_impossible, threads)))
+
+
+def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=None, softmax_scale=None, hidden=None,
+           wo=None, budget=None, per_head=False, block_sizes=(), seed=0, threads=0):
+    """A recorded trace, or arrays, through compression methods, as `kvsim replay` does.
+
+    trace          the path of a trace (safetensors); or arrays, all float32 or all float16:
+    q              [layers, query heads, tokens, d], after rotary embedding
+    k, v           [layers, KV heads, tokens, d]; query head h reads KV head h // (query heads / KV heads)
+    prompt_tokens  of the tokens, the first that are prompt
+    softmax_scale  1 / sqrt(d) where it is not given
+    hidden, wo     [layers, tokens, D], [layers, D, query heads * d]: for methods that need them
+    methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of such
+    budget         of methods that take one and give none: a share of the prompt's cache, or entries above 1; or a list
+    Errors: InputError, which says what was expected and what was there. Arrays go through a temporary file.
+    """
+    chosen = _json(_with_budget(methods, budget))
+    if trace is not None:
+        if any(x is not None for x in (q, k, v, prompt_tokens, softmax_scale, hidden, wo)):
+            raise InputError("replay: a trace has its own q, k, v and sizes; give the one or the others")
+        return _replayed(os.fspath(trace), chosen, per_head, block_sizes, seed, threads)
+    tensors, metadata, dtype = _trace_of(q, k, v, prompt_tokens, softmax_scale, hidden, wo)
+    with tempfile.TemporaryDirectory(prefix="kvsim-") as folder:
+        path = os.path.join(folder, "arrays.safetensors")
+        _core.write_trace(path, tensors, metadata, dtype)
+        return _replayed(path, chosen, per_head, block_sizes, seed, threads)
+
+
+def _replayed(path, methods, per_head, block_sizes, seed, threads):
+    out = _core.replay(path, methods, per_head, list(block_sizes), seed, threads)
+    return ReplayResult(json.loads(out["document"]), json.loads(out["kept"]))
+
+
+def _with_budget(chosen, budget):
+    items = list(chosen) if isinstance(chosen, (list, tuple)) else [chosen]
+    if budget is None:
+        return items
+    takers = {one["name"] for one in methods() if one["takes_budget"]}
+    known = {one["name"] for one in methods()}
+    out = []
+    for item in items:
+        one = {"name": item} if isinstance(item, str) else item
+        if isinstance(one, dict) and "budget" not in one and (one.get("name") in takers or one.get("name") not in known):
+            one = {**one, "budget": budget}
+        out.append(one)
+    return out
+
+
+def _trace_of(q, k, v, prompt_tokens, softmax_scale, hidden, wo):
+    """(tensors, metadata, "F32" or "F16") of arrays laid out by head."""
+    given = {name: np.asarray(x) for name, x in (("q", q), ("k", k), ("v", v), ("hidden", hidden), ("wo", wo)) if x is not None}
+    for name in ("q", "k", "v"):
+        if name not in given:
+            raise InputError(f"replay: expected a trace, or q, k and v; {name} is missing")
+        if given[name].ndim != 4:
+            raise InputError(f"{name}: expected [layers, heads, tokens, d], got shape {list(given[name].shape)}")
+    dtypes = {x.dtype for x in given.values()}
+    if not dtypes <= {np.dtype(np.float32)} and not dtypes <= {np.dtype(np.float16)}:
+        raise InputError(f"arrays: expected all float32 or all float16, got {', '.join(sorted(map(str, dtypes)))}")
+    layers, n_heads, tokens, d = given["q"].shape
+    n_kv_heads = given["k"].shape[1]
+    wanted = {"k": [layers, n_kv_heads, tokens, d], "v": [layers, n_kv_heads, tokens, d]}
+    if min(given["q"].shape) < 1 or n_kv_heads < 1 or n_heads % n_kv_heads != 0:
+        raise InputError(f"k: expected a divisor of {n_heads} KV heads, got shape {list(given['k'].shape)}")
+    if "hidden" in given:
+        wanted["hidden"] = [layers, tokens, given["hidden"].shape[-1] if given["hidden"].ndim == 3 else "D"]
+    if "wo" in given:
+        width = given["hidden"].shape[-1] if "hidden" in given else given["wo"].shape[1] if given["wo"].ndim == 3 else "D"
+        wanted["wo"] = [layers, width, n_heads * d]
+    for name, shape in wanted.items():
+        if list(given[name].shape) != shape:
+            raise InputError(f"{name}: expected shape {shape}, got {list(given[name].shape)}")
+    if prompt_tokens is None:
+        raise InputError(f"prompt_tokens: expected how many of the {tokens} tokens are prompt")
+    tensors = []
+    for layer in range(layers):
+        for name, x in given.items():
+            by_head = name in ("q", "k", "v")
+            tensors.append((f"layers.{layer}.{name}", x[layer].transpose(1, 0, 2) if by_head else x[layer]))
+    metadata = {"format": "kv-attention-trace", "version": "1", "model": "arrays", "num_layers": str(layers),
+                "num_q_heads": str(n_heads), "num_kv_heads": str(n_kv_heads), "head_dim": str(d), "num_tokens": str(tokens),
+                "prompt_len": str(prompt_tokens)}
+    if softmax_scale is not None:
+        metadata["softmax_scale"] = repr(float(softmax_scale))
+    return tensors, metadata, "F16" if given["q"].dtype == np.float16 else "F32"
+
+
+def methods():
+    """The methods of the catalogue, a dict each, as `kvsim list methods --json` has them."""
+    return json.loads(_core.methods())
+
+
+def models():
+    """The language models of the catalogue."""
+    return json.loads(_core.models())
+
+
+def gpus():
+    """The GPUs of the catalogue."""
+    return json.loads(_core.gpus())
+
+
+def stacks():
+    """The software stacks of the catalogue."""
+    return json.loads(_core.stacks())

@@ -1,0 +1,150 @@
+#include "sim/report/run_scenario.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/engine/parallel.hpp"
+#include "sim/report/replay_job.hpp"
+#include "sim/scenario/measured_points.hpp"
+#include "sim/serve/serve_run.hpp"
+#include "sim/serve/static_run.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Timeline samples of one point, and of a whole scenario (they bound memory and file sizes).
+constexpr std::size_t kMostSamples = 512;
+constexpr std::size_t kFewestSamples = 3;
+constexpr std::size_t kAllSamples = 1U << 20U;
+/// Points beyond which time is not explained term by term: some 30 KB of a result each.
+constexpr std::size_t kMostExplained = 1000;
+/// Points beyond which the largest batch and the fewest GPUs are not searched for.
+constexpr std::size_t kMostFitted = 100;
+/// Of a replica of a service; and points beyond which gaps between tokens are not kept for figures.
+constexpr std::size_t kMostServeSamples = 2048;
+constexpr std::size_t kMostWithGaps = 256;
+
+void begin(const RunOptions& options, const std::string& what, double total = 0,
+           const std::string& unit = "") {
+  if (options.phase) options.phase(what, total, unit);
+}
+
+/// `run(i)` of every point, its complaints told with the point's name.
+template <class Run>
+void for_each_point(const Scenario& scenario, const RunOptions& options, Run run) {
+  const std::size_t n = scenario.points.size();
+  std::atomic<std::size_t> done{0};
+  begin(options, "simulating " + scenario.name, static_cast<double>(n), "points");
+  parallel_for(n, options.threads, [&](std::size_t i) {
+    try {
+      run(i);
+    } catch (const InputError& error) {
+      throw InputError{fmt::format("{}: point \"{}\": {}", scenario.name, scenario.points[i].label,
+                                   error.what())};
+    }
+    const auto finished = static_cast<double>(++done);
+    if (options.progress) options.progress(finished / static_cast<double>(n));
+  });
+}
+
+template <class Result>
+void put_notes(const ScenarioPoint& point, Result& result) {
+  result.notes.insert(result.notes.begin(), point.notes.begin(), point.notes.end());
+}
+
+std::size_t samples_of(std::size_t points, std::size_t most) {
+  return std::clamp(kAllSamples / std::max<std::size_t>(points, 1), kFewestSamples, most);
+}
+
+std::vector<StaticResult> run_static_points(const Scenario& scenario, const RunOptions& how) {
+  const std::size_t n = scenario.points.size();
+  const std::size_t samples = samples_of(n, kMostSamples);
+  const bool explains = n <= kMostExplained;
+  std::vector<StaticResult> results(n);
+  for_each_point(scenario, how, [&](std::size_t i) {
+    results[i] = run_static(scenario.points[i].spec, {.max_samples = samples,
+                                                      .time_terms = explains,
+                                                      .intervals = explains,
+                                                      .fit_range = n <= kMostFitted});
+    put_notes(scenario.points[i], results[i]);
+  });
+  return results;
+}
+
+std::vector<ServeResult> run_serve_points(const Scenario& scenario, const RunOptions& how) {
+  const std::size_t n = scenario.points.size();
+  const ServeOptions options{.max_samples = samples_of(n, kMostServeSamples),
+                             .keep_gaps = n <= kMostWithGaps};
+  std::vector<ServeResult> results(n);
+  for_each_point(scenario, how, [&](std::size_t i) {
+    results[i] = run_serve(*scenario.points[i].serve, options);
+    put_notes(scenario.points[i], results[i]);
+  });
+  return results;
+}
+
+}  // namespace
+
+void measure_missing_laws(Scenario& scenario, const RunOptions& how) {
+  if (std::none_of(scenario.points.begin(), scenario.points.end(),
+                   [](const ScenarioPoint& point) { return !point.measured_on.empty(); })) {
+    return;
+  }
+  begin(how, "measuring size laws of " + scenario.name);
+  ReplayOptions options;
+  options.threads = how.threads;
+  options.progress = how.progress;
+  measure_laws(scenario, options);
+}
+
+RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
+  RunReport report;
+  report.scenario = &scenario;
+  report.notes = scenario.notes;
+  measure_missing_laws(scenario, how);
+  const bool serves = scenario.kind == "serve";
+  if (serves) {
+    report.serves = run_serve_points(scenario, how);
+    for (std::size_t i = 0; i < scenario.points.size() && i < kMostWithGaps; ++i) {
+      report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
+    }
+    report.serve_intervals.resize(report.iterations.size());
+    parallel_for(report.iterations.size(), how.threads, [&](std::size_t i) {
+      report.serve_intervals[i] =
+          serve_intervals(*scenario.points[i].serve, report.serves[i], report.iterations[i]);
+    });
+    if (scenario.points.size() > kMostWithGaps) {
+      report.notes.push_back(
+          fmt::format("no figure shows gaps between tokens or what the cache "
+                      "takes under load: {} points, more than {}",
+                      scenario.points.size(), kMostWithGaps));
+    }
+  } else {
+    report.results = run_static_points(scenario, how);
+  }
+  if (!serves && scenario.points.size() > kMostExplained) {
+    report.notes.push_back(
+        fmt::format("times are not explained term by term and no figure has an interval: {} "
+                    "points, more than {}",
+                    scenario.points.size(), kMostExplained));
+  }
+  if (scenario.replay) {
+    begin(how, "replaying " + scenario.replay->trace.stem().string());
+    ReplayOptions options;
+    options.threads = how.threads;
+    options.progress = how.progress;
+    options.per_step = scenario.replay->per_step;
+    options.per_head = scenario.replay->per_head || how.per_head;
+    options.seed = scenario.seed;
+    ReplayJob job = run_replay_job(scenario.replay->trace, scenario.replay->methods, options);
+    report.replay = std::move(job.result);
+    report.skipped = std::move(job.skipped);
+  }
+  return report;
+}
+
+}  // namespace kvsim
