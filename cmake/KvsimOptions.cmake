@@ -8,6 +8,7 @@ set(KVSIM_ARCH "${kvsim_default_arch}" CACHE STRING
     "Value of -march for optimised code; empty for the compiler's own default")
 option(KVSIM_WERROR "Treat warnings as errors" OFF)
 option(KVSIM_SANITIZE "Build with address and undefined-behaviour sanitizers" OFF)
+option(KVSIM_FUZZ "Build the fuzz targets (clang; preset \"fuzz\")" OFF)
 set(KVSIM_CUDA AUTO CACHE STRING "Build the CUDA parts: AUTO (when nvcc is found), ON or OFF")
 set_property(CACHE KVSIM_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -37,4 +38,7 @@ if(KVSIM_SANITIZE)
   target_compile_options(kvsim_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
                          -fno-sanitize-recover=undefined)
   target_link_options(kvsim_flags INTERFACE -fsanitize=address,undefined)
+endif()
+if(KVSIM_FUZZ)
+  target_compile_options(kvsim_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()

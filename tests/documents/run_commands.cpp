@@ -48,6 +48,7 @@ constexpr std::array excuses{
     Excuse{"kvsim validate kernels --device cuda", "needs a GPU"},
     Excuse{"validation/run_gpu.sh", "needs a GPU"},
     Excuse{"python3 ", "needs packages of Python; tests of its own run these"},
+    Excuse{"PYTHONPATH=", "needs the Python module; tests of its own run it"},
     Excuse{"xdg-open ", "needs a desktop"},
 };
 
@@ -70,6 +71,8 @@ void prepare(const fs::path& document, const fs::path& scratch) {
     fs::copy(root / folder, scratch / folder, fs::copy_options::recursive);
   }
   fs::copy(root / "tests/documents/fixtures", scratch, fs::copy_options::recursive);
+  fs::copy_file(root / "traces/samples/books-treasure-512.safetensors",
+                scratch / "trace.safetensors");
   if (fs::exists(own)) {
     fs::copy(own, scratch, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   }

@@ -1,0 +1,14 @@
+// Request traces, in whatever format they look like.
+#include "tests/fuzz/target.hpp"
+#include "traces/requests/read_requests.hpp"
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace kvsim;
+  const auto text = fuzz::text_of(data, size);
+  fuzz::expect_answer([&] { (void)parse_requests(text, "input"); });
+  return fuzz::expect_answer([&] {
+    ReadOptions tolerant;
+    tolerant.skip_bad = 1000;
+    (void)parse_requests(text, "input", tolerant);
+  });
+}
