@@ -45,6 +45,48 @@ TEST_CASE("the shipped plan runs out of the box, by plan and by run") {
   }
 }
 
+TEST_CASE(
+    "every command that writes a folder writes its page, the same each time, unless told not to") {
+  const fs::path folder = fresh("pages");
+  // Figures are not asked for, so that gnuplot has nothing to do.
+  std::ofstream{folder / "s.json"}
+      << R"({"schema": "kvsim.scenario/1", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM",
+             "stack": "vllm", "method": ["full", {"name": "h2o", "budget": 0.2}], "batch": 2,
+             "prompt_tokens": 1024, "output_tokens": 64, "figures": []})";
+  const std::string trace =
+      (fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors").string();
+  const std::vector<std::vector<std::string>> commands{
+      {"run", "s.json"},
+      {"sweep", "s.json", "--vary", "/batch=1,2"},
+      {"replay", "--trace", trace, "--method", "full,h2o", "--budget", "0.2"},
+  };
+  const auto text_of = [](const fs::path& file) {
+    std::ifstream in{file, std::ios::binary};
+    return std::string{std::istreambuf_iterator<char>{in}, {}};
+  };
+  for (const auto& command : commands) {
+    INFO(command.front());
+    const auto into = [&](const std::string& out, const std::string& option) {
+      std::vector<std::string> words = command;
+      words.insert(words.end(), {"-o", out});
+      if (!option.empty()) words.push_back(option);
+      const auto outcome = run_kvsim(words, folder);
+      CHECK(outcome.status == 0);
+      return outcome.out;
+    };
+    CHECK(into("a", "").find("a/report.html") != std::string::npos);
+    (void)into("b", "-j2");
+    const std::string page = text_of(folder / "a/report.html");
+    CHECK(page.starts_with("<!doctype html>"));
+    CHECK(page == text_of(folder / "b/report.html"));
+    for (const char* option : {"--no-report", "--no-figures"}) {
+      CHECK(into("c", option).find("report.html") == std::string::npos);
+      CHECK_FALSE(fs::exists(folder / "c/report.html"));
+    }
+    for (const char* name : {"a", "b", "c"}) fs::remove_all(folder / name);
+  }
+}
+
 TEST_CASE("exit status 1 where a question has no answer, 2 where it is none") {
   const fs::path folder = fresh("impossible");
   const auto impossible = run_kvsim(

@@ -515,8 +515,8 @@ window.kvsimCharts = (() => {
   /// Pixels that a chart of bars needs at `width`: a row takes as many lines as the longest label.
   function barsHeight(spec, width) {
     const perLine = Math.max(8, Math.floor(barLabelRoom(width) / 6.6));
-    const longest =
-        Math.max(...spec.categories.map(text => Math.ceil(String(text).length * 1.15 / perLine)));
+    const lines = spec.categories.map(text => Math.ceil(String(text).length * 1.15 / perLine));
+    const longest = Math.min(3, Math.max(...lines));
     return 86 + Math.max(2, spec.categories.length) * Math.max(30, 15 * longest + 5);
   }
 
@@ -568,7 +568,7 @@ window.kvsimCharts = (() => {
         type: 'bar',
         stack: s.beside ? undefined : 'all',
         barMaxWidth: s.beside ? 7 : 24,
-        data: s.values.map(v => (v || 0) / x.by),
+        data: s.values.map(v => v ? v / x.by : '-'),
         itemStyle: {
           color: fillOf(s, i),
           borderColor: look.soft,

@@ -357,7 +357,7 @@
   for (const answer of doc.answers || [])
     table(
         'answers', `${answer.question.replace(/_/g, ' ')} of ${answer.of}`,
-        sections.planTable(answer),
+        sections.planTable(answer, doc.cost_unit),
         answer.best ? `Best: ${answer.best}.` : 'Impossible for every candidate.');
   document.getElementById('contents')
       .append(...kSections.filter(s => bodies.has(s[0]))

@@ -360,9 +360,12 @@ window.kvsimSections = (() => {
                  isNumber(m.retained_mass_mean) ? say(m.retained_mass_mean, 'share') : '–',
                  isNumber(m.entries_read_share) ? say(m.entries_read_share, 'share') : '–']));
   }
-  function planTable(answer) {
+  function planTable(answer, costUnit) {
     return tableOf(
-        ['candidate', answer.unit, 'what binds it', 'nearest way out', 'cost', 'latency'],
+        [
+          'candidate', answer.unit, 'what binds it', 'nearest way out', `cost (${costUnit})`,
+          'latency'
+        ],
         answer.candidates.map(c => {
           const last = c.points && c.points.length > 0 ? c.points[c.points.length - 1] : null;
           const knob = c.impossible && c.impossible.knobs.length > 0 ? c.impossible.knobs[0] : null;
