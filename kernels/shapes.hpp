@@ -282,6 +282,18 @@ struct AppendShape {
   return {Bytes{moved + moved / 16 * 8}, Bytes{moved}};
 }
 
+/// cache[to[n], :] = cache[from[n], :]
+struct MoveShape {
+  std::int64_t moves = 1;
+  std::int64_t entry_bytes = 256;  // a multiple of 16
+  std::int64_t slots = 1;          // entries of the whole cache
+};
+/// Both slots' numbers are read once for every 16 bytes of an entry.
+[[nodiscard]] constexpr KernelTraffic move_traffic(const MoveShape& s) {
+  const std::int64_t moved = s.moves * s.entry_bytes;
+  return {Bytes{moved + moved / 16 * 16}, Bytes{moved}};
+}
+
 /// longer[row, :, :] = old[row, :, :] then fresh[row, :]
 struct ConcatShape {
   std::int64_t rows = 1;
@@ -324,6 +336,47 @@ struct ResidualShape {
                                                        std::int64_t element_bytes) {
   const std::int64_t row = s.head_dim * element_bytes;
   return {Bytes{s.merges * ((3 + s.slots) * row + 8)}, Bytes{s.merges * (2 * row + 4)}};
+}
+
+/// Rows whose entries are searched for the key most like that of one that leaves.
+struct NearestShape {
+  std::int64_t rows = 1;
+  std::int64_t entries = 2, capacity = 2;
+  std::int64_t head_dim = 128;
+};
+inline constexpr std::int64_t kNearestWarps = 8;  // of a row's block
+/// Every other key once; the victim's key and number by each warp of its row's block.
+[[nodiscard]] constexpr KernelTraffic nearest_traffic(const NearestShape& s,
+                                                      std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  return {Bytes{s.rows * ((s.entries - 1) * row + kNearestWarps * (row + 4))}, Bytes{8 * s.rows}};
+}
+/// Two numbers, a cosine and a threshold a row; of those where the entry joins, both entries' keys
+/// and values are read and one of each is written.
+[[nodiscard]] constexpr KernelTraffic cosine_merge_traffic(const NearestShape& s,
+                                                           std::int64_t joined,
+                                                           std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  return {Bytes{16 * s.rows + 4 * joined * row}, Bytes{8 * s.rows + 2 * joined * row}};
+}
+
+/// Rows in which an entry's value may be spread over others'.
+struct SpreadShape {
+  std::int64_t rows = 1;
+  std::int64_t most_takers = 1;
+  std::int64_t capacity = 2;
+  std::int64_t head_dim = 128;
+};
+/// `takers` of all rows together, `spread_rows` rows that spread, to `spread_takers`. Takers'
+/// numbers are read for the probability and again where the value is spread.
+[[nodiscard]] constexpr KernelTraffic spread_traffic(const SpreadShape& s, std::int64_t takers,
+                                                     std::int64_t spread_rows,
+                                                     std::int64_t spread_takers,
+                                                     std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  return {Bytes{s.rows * (12 + 4 * s.most_takers) + 4 * takers +
+                spread_rows * (4 * s.most_takers + row) + spread_takers * row},
+          Bytes{4 * s.rows + spread_takers * row}};
 }
 
 struct SurrogateShape {

@@ -22,6 +22,9 @@ void prefill_score_cases(Bench& bench);
 void slerp_cases(Bench& bench);
 void zip_merge_cases(Bench& bench);
 void residual_merge_cases(Bench& bench);
+void nearest_key_cases(Bench& bench);
+void cosine_merge_cases(Bench& bench);
+void spread_value_cases(Bench& bench);
 void linear_score_cases(Bench& bench);
 void score_row_cases(Bench& bench);
 void update_scores_cases(Bench& bench);
@@ -32,6 +35,7 @@ void top_cases(Bench& bench);
 void gather_cases(Bench& bench);
 void append_cases(Bench& bench);
 void concat_cases(Bench& bench);
+void move_cases(Bench& bench);
 void softmax_cases(Bench& bench);
 void rms_norm_cases(Bench& bench);
 

@@ -36,9 +36,13 @@ constexpr Entry kEntries[] = {
     {"slerp_rows", "method", slerp_cases},
     {"zip_merge_pairs", "compaction", zip_merge_cases},
     {"residual_merge", "compaction", residual_merge_cases},
+    {"nearest_keys", "compaction", nearest_key_cases},
+    {"cosine_merge_entries", "compaction", cosine_merge_cases},
+    {"spread_values", "compaction", spread_value_cases},
     {"linear_scores", "method", linear_score_cases},
     {"append_entries", "cache_write", append_cases},
     {"concat_entries", "concat_copy", concat_cases},
+    {"move_entries", "compaction", move_cases},
     {"softmax_rows", "elementwise", softmax_cases},
     {"rms_norm_rows", "norm", rms_norm_cases},
 };
