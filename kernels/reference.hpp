@@ -27,6 +27,14 @@ struct DecodeReference {
                                                std::span<const float> values,
                                                std::span<const float> bias);
 
+/// The same of a ragged batch: row b attends over the first lengths[b] entries of cache cache_of[b]
+/// (its own where cache_of is empty); keys, values and bias are of shape.caches() sequences. Of no
+/// entry out is 0 and log_sum -infinity. logits and probabilities stay empty.
+[[nodiscard]] DecodeReference ragged_reference(
+    const DecodeShape& shape, double scale, std::span<const float> q, std::span<const float> keys,
+    std::span<const float> values, std::span<const float> bias,
+    std::span<const std::int32_t> lengths, std::span<const std::int32_t> cache_of);
+
 /// [rows, entries]: scores after the step. Both inputs with rows of shape.stride.
 [[nodiscard]] std::vector<double> update_scores_reference(const ScoreShape& shape, double decay,
                                                           std::span<const float> probabilities,

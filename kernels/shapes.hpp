@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "models/units/units.hpp"
 
@@ -61,7 +62,9 @@ struct DecodeShape {
   std::int64_t entries_per_split = 512;  // a multiple of kDecodeTile
   std::int64_t page = 0;                 // entries a page, a divisor of kDecodeTile; 0: contiguous
   std::int64_t pages_per_sequence = 0;   // of the table
+  std::int64_t sequences = 0;            // caches, where query rows share them; 0: one a row
 
+  [[nodiscard]] constexpr std::int64_t caches() const { return sequences > 0 ? sequences : batch; }
   [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
   [[nodiscard]] constexpr std::int64_t splits() const {
     return ceil_div(entries, entries_per_split);
@@ -102,6 +105,32 @@ inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a
   const std::int64_t pages = s.page > 0 ? 4 * s.n_kv_heads * ceil_div(s.entries, s.page) : 0;
   return split_traffic(s, s.batch * cache_reads(s) * (s.entries * entry + pages),
                        16 / element_bytes, element_bytes, with_bias, with_logits, with_log_sum);
+}
+/// A ragged batch: what each query row of `lengths` moves alone, which `alone(DecodeShape)` says of
+/// a batch of one, and of those without entries their zeros. Each warp of a split's block reads the
+/// row's length, and its cache's number where rows share caches; so does the combining one its
+/// length.
+template <class Alone>
+[[nodiscard]] constexpr KernelTraffic ragged_traffic(const DecodeShape& s,
+                                                     std::span<const std::int32_t> lengths,
+                                                     bool shared_caches, std::int64_t element_bytes,
+                                                     bool with_log_sum, Alone alone) {
+  KernelTraffic all{Bytes{0}, Bytes{0}, 0, 0};
+  for (const std::int32_t n : lengths) {
+    if (n == 0) {
+      all.stored += Bytes{s.n_heads * (s.head_dim * element_bytes + (with_log_sum ? 4 : 0))};
+      continue;
+    }
+    DecodeShape one = s;
+    one.batch = 1;
+    one.entries = n;
+    all = all + alone(one);
+  }
+  const std::int64_t blocks = s.splits() * s.n_kv_heads * cache_reads(s) * s.batch;
+  all.loaded +=
+      Bytes{blocks * (kDecodeThreads / 32) * (shared_caches ? 8 : 4) + 4 * s.batch * s.n_heads};
+  all.launches = 2;
+  return all;
 }
 /// Multiplications and additions of the two products.
 [[nodiscard]] constexpr std::int64_t decode_flops(const DecodeShape& s) {
@@ -146,21 +175,46 @@ struct QuantShape {
           Bytes{s.rows * s.entries * s.head_dim}};
 }
 
-/// Decode attention over KIVI's packed keys and values. Of a group of keys, each row of lanes that
-/// meets it reads the steps and zeros; of a value's, each of the four lanes of a group.
+/// Entries of KIVI's cache that are packed: keys in whole runs of `residual`, values all but the
+/// newest `residual`. residual 0: all.
+[[nodiscard]] constexpr std::int64_t packed_keys(std::int64_t entries, std::int64_t residual) {
+  return residual > 0 ? entries / residual * residual : entries;
+}
+[[nodiscard]] constexpr std::int64_t packed_values(std::int64_t entries, std::int64_t residual) {
+  return entries > residual ? entries - residual : 0;
+}
+/// Bytes of one stored head of KIVI's cache: codes with a step and a zero, in fp16, of each group,
+/// and the residual's whole rows. What models/methods calls its size law.
+[[nodiscard]] constexpr std::int64_t kivi_bytes(const DecodeShape& s, std::int64_t bits,
+                                                std::int64_t element_bytes, std::int64_t residual) {
+  const std::int64_t keys = packed_keys(s.entries, residual);
+  const std::int64_t values = packed_values(s.entries, residual);
+  return (keys + values) * (s.head_dim * bits / 8) + ceil_div(keys, kQuantGroup) * 4 * s.head_dim +
+         values * s.head_dim / kQuantGroup * 4 +
+         (2 * s.entries - keys - values) * s.head_dim * element_bytes;
+}
+/// Scales that the lanes of the kernel read beyond once each: of a group of keys, each row of lanes
+/// that meets it reads the steps and zeros; of a value's, each of the four lanes of a group.
+[[nodiscard]] constexpr std::int64_t kivi_scale_rereads(const DecodeShape& s,
+                                                        std::int64_t residual) {
+  const std::int64_t keys = packed_keys(s.entries, residual);
+  const std::int64_t lane_rows = kDecodeThreads * kQuantPerLane / s.head_dim;
+  const std::int64_t last = keys % kQuantGroup;
+  const std::int64_t reads = keys / kQuantGroup * lane_rows + (last < lane_rows ? last : lane_rows);
+  const std::int64_t of_keys = (reads - ceil_div(keys, kQuantGroup)) * 4 * s.head_dim;
+  constexpr std::int64_t kLanes = kQuantGroup / kQuantPerLane;
+  return of_keys +
+         packed_values(s.entries, residual) * (s.head_dim / kQuantGroup) * (kLanes - 1) * 4;
+}
+/// Decode attention over KIVI's cache, the residual's rows read as they are.
 [[nodiscard]] constexpr KernelTraffic decode_kivi_traffic(const DecodeShape& s, std::int64_t bits,
                                                           std::int64_t element_bytes,
-                                                          bool with_log_sum) {
-  const std::int64_t lane_rows = kDecodeThreads * kQuantPerLane / s.head_dim;
-  const std::int64_t last = s.entries % kQuantGroup;
-  const std::int64_t key_scales =
-      (s.entries / kQuantGroup * lane_rows + (last < lane_rows ? last : lane_rows)) * 4 *
-      s.head_dim;
-  const std::int64_t value_scales = s.entries * s.head_dim / kQuantPerLane * 4;
-  const std::int64_t codes = 2 * s.entries * (s.head_dim * bits / 8);
-  return split_traffic(
-      s, s.batch * s.n_kv_heads * cache_reads(s) * (codes + key_scales + value_scales),
-      kQuantPerLane, element_bytes, false, false, with_log_sum);
+                                                          std::int64_t residual, bool with_bias,
+                                                          bool with_logits, bool with_log_sum) {
+  const std::int64_t head =
+      kivi_bytes(s, bits, element_bytes, residual) + kivi_scale_rereads(s, residual);
+  return split_traffic(s, s.batch * s.n_kv_heads * cache_reads(s) * head, kQuantPerLane,
+                       element_bytes, with_bias, with_logits, with_log_sum);
 }
 /// Over directions that two layers share, of whose entries `retained` keys and values together, of
 /// all stored heads, are read whole instead. Each lane of a row reads where the entry is retained,
@@ -174,10 +228,10 @@ struct QuantShape {
                        16 / element_bytes, element_bytes, false, false, false);
 }
 [[nodiscard]] constexpr KernelTraffic decode_fp8_traffic(const DecodeShape& s,
-                                                         std::int64_t element_bytes,
-                                                         bool with_log_sum) {
+                                                         std::int64_t element_bytes, bool with_bias,
+                                                         bool with_logits, bool with_log_sum) {
   return split_traffic(s, s.batch * s.n_kv_heads * cache_reads(s) * 2 * s.entries * s.head_dim,
-                       kQuantPerLane, element_bytes, false, false, with_log_sum);
+                       kQuantPerLane, element_bytes, with_bias, with_logits, with_log_sum);
 }
 
 // --- score pass of a prompt ----------------------------------------------------------------------
