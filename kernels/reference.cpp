@@ -8,6 +8,7 @@
 #include "models/math/attend.hpp"
 #include "models/math/causal_attention.hpp"
 #include "models/math/quantise.hpp"
+#include "models/math/surrogate.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim::kernels {
@@ -188,6 +189,23 @@ std::vector<double> rms_norm_reference(const RowsShape& s, double epsilon, std::
     const double factor = 1 / std::sqrt(sum / static_cast<double>(s.width) + epsilon);
     for (std::size_t i = 0; i < row.size(); ++i) {
       result.push_back(static_cast<double>(row[i]) * factor * static_cast<double>(weight[i]));
+    }
+  }
+  return result;
+}
+
+std::vector<double> gemm_reference(const GemmShape& s, std::span<const float> a,
+                                   std::span<const float> b, std::span<const float> bias,
+                                   bool with_gelu) {
+  KVSIM_CHECK(a.size() == at(s.m * s.k) && b.size() == at(s.n * s.k), "a has {} elements, b {}",
+              a.size(), b.size());
+  KVSIM_CHECK(bias.empty() || bias.size() == at(s.n), "{} biases", bias.size());
+  std::vector<double> result;
+  for (std::int64_t m = 0; m < s.m; ++m) {
+    for (std::int64_t n = 0; n < s.n; ++n) {
+      const double x = dot(a.subspan(at(m * s.k), at(s.k)), b.subspan(at(n * s.k), at(s.k))) +
+                       (bias.empty() ? 0.0 : static_cast<double>(bias[at(n)]));
+      result.push_back(with_gelu ? gelu(x) : x);
     }
   }
   return result;

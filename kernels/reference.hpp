@@ -64,6 +64,12 @@ struct DecodeReference {
                                                      std::span<const float> x,
                                                      std::span<const float> weight);
 
+/// [m, n]: a linear layer of a [m, k] and weights b [n, k], with bias [n] or none, and the exact
+/// GELU where `gelu`.
+[[nodiscard]] std::vector<double> gemm_reference(const GemmShape& shape, std::span<const float> a,
+                                                 std::span<const float> b,
+                                                 std::span<const float> bias, bool gelu);
+
 /// What a KIVI cache of `bits` reads of x [rows, entries, head_dim]: keys by channel, values by
 /// token. shape.capacity does not matter.
 [[nodiscard]] std::vector<float> kivi_reference(const QuantShape& shape, std::int64_t bits,

@@ -270,6 +270,31 @@ constexpr std::int64_t PrefillScoreShape::first_seeing(std::int64_t key) const {
           Bytes{4 * s.n_heads * (s.tokens - s.first) + 4 * s.n_kv_heads * s.tokens}, 0, 2};
 }
 
+/// The same mass by eager steps: matrices of all keys for `rows` query rows from `first` on.
+struct EagerScoreShape {
+  std::int64_t n_heads = 1, n_kv_heads = 1;
+  std::int64_t head_dim = 128;  // 64 or 128
+  std::int64_t tokens = 1;
+  std::int64_t first = 0;
+  std::int64_t rows = 1;  // of a chunk, where there are several
+
+  [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
+};
+/// Queries once for every tile of keys, keys for each query head and every tile of queries; the
+/// whole matrix is written, what the mask hides too.
+[[nodiscard]] constexpr KernelTraffic score_matrix_traffic(const EagerScoreShape& s,
+                                                           std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  const std::int64_t rows =
+      s.rows * ceil_div(s.tokens, kPrefillTile) + s.tokens * ceil_div(s.rows, kPrefillTile);
+  return {Bytes{s.n_heads * rows * row}, Bytes{s.n_heads * s.rows * s.tokens * element_bytes}};
+}
+[[nodiscard]] constexpr KernelTraffic column_sums_traffic(const EagerScoreShape& s,
+                                                          bool accumulates) {
+  const std::int64_t mass = 4 * s.n_kv_heads * s.tokens;
+  return {Bytes{4 * s.n_heads * s.rows * s.tokens + (accumulates ? mass : 0)}, Bytes{mass}};
+}
+
 // --- scores, selection, compaction ---------------------------------------------------------------
 
 /// scores [rows, stride], probabilities [rows * group, stride]; strides are multiples of 4.
@@ -359,6 +384,21 @@ struct ConcatShape {
   return {longer, longer};
 }
 
+/// Entries that leave a paged cache.
+struct LazyPageShape {
+  std::int64_t rows = 1, most_leaving = 1;
+  std::int64_t page = 16;               // entries
+  std::int64_t pages_per_sequence = 1;  // of the table
+  std::int64_t n_pages = 1;
+};
+/// Each entry's number; of the `leaving` that are there their page's, and a bias. A count an entry
+/// and one more a page freed are atomic.
+[[nodiscard]] constexpr KernelTraffic lazy_page_traffic(const LazyPageShape& s,
+                                                        std::int64_t leaving, std::int64_t freed) {
+  return {Bytes{4 * s.rows * s.most_leaving + 4 * leaving}, Bytes{4 * leaving + 4 * freed},
+          leaving + freed};
+}
+
 // --- merges, surrogates --------------------------------------------------------------------------
 
 struct MergeShape {
@@ -442,6 +482,29 @@ struct SurrogateShape {
                                                            std::int64_t element_bytes) {
   const std::int64_t pairs = s.tokens * s.heads;
   return {Bytes{pairs * (s.inputs * (element_bytes + 4) + 4)}, Bytes{pairs * 8}};
+}
+
+/// A linear layer: m rows of k inputs, n outputs.
+struct GemmShape {
+  std::int64_t m = 1, n = 1;
+  std::int64_t k = 8;  // a multiple of 8
+};
+inline constexpr std::int64_t kGemmTile = 32;  // rows, and outputs, that a block holds
+/// Rows once for every tile of outputs, weights for every tile of rows; each warp of a block reads
+/// the biases of its outputs.
+[[nodiscard]] constexpr KernelTraffic gemm_traffic(const GemmShape& s, std::int64_t a_bytes,
+                                                   std::int64_t b_bytes, bool with_bias) {
+  const std::int64_t tiles_m = ceil_div(s.m, kGemmTile);
+  const std::int64_t tiles_n = ceil_div(s.n, kGemmTile);
+  constexpr std::int64_t kWarps = 8;
+  return {Bytes{tiles_n * s.m * s.k * a_bytes + tiles_m * s.n * s.k * b_bytes +
+                (with_bias ? 4 * kWarps * tiles_m * s.n : 0)},
+          Bytes{s.m * s.n * b_bytes}};
+}
+/// Weights once, the row for every output.
+[[nodiscard]] constexpr KernelTraffic gemv_traffic(const GemmShape& s, std::int64_t a_bytes,
+                                                   std::int64_t b_bytes, bool with_bias) {
+  return {Bytes{s.n * (s.k * (a_bytes + b_bytes) + (with_bias ? 4 : 0))}, Bytes{s.n * b_bytes}};
 }
 
 // --- rows of activations -------------------------------------------------------------------------

@@ -90,6 +90,15 @@ class Case {
     if (!values.empty()) array.upload(values);
     return array;
   }
+  /// Memory of the host that a kernel reads and writes over the link.
+  template <class T>
+  HostArray<T>& host_input(const char* name, const std::vector<T>& values) {
+    auto array =
+        std::make_shared<HostArray<T>>(machine_, name, static_cast<std::int64_t>(values.size()));
+    memory_.push_back(array);
+    array->upload(values);
+    return *array;
+  }
   /// Numbers as T stores them.
   template <class T>
   Array<T>& numbers(const char* name, const std::vector<float>& values) {

@@ -112,11 +112,17 @@ ordered_json kernels_json(const KernelsScore& score) {
   if (!score.driver.empty()) out["driver"] = score.driver;
   for (std::size_t i = 0; i < score.results.size(); ++i) {
     const KernelResult& r = score.results[i];
-    ordered_json one{{"name", r.name},           {"shape", r.shape},
-                     {"dtype", r.dtype},         {"pass", r.pass},
-                     {"error", r.error},         {"error_allowed", r.allowed},
-                     {"bytes_counted", nullptr}, {"bytes_model", bytes_of(r.model).count()},
-                     {"counted", nullptr},       {"model", traffic_json(r.model)},
+    ordered_json one{{"name", r.name},
+                     {"family", r.family},
+                     {"shape", r.shape},
+                     {"dtype", r.dtype},
+                     {"pass", r.pass},
+                     {"error", r.error},
+                     {"error_allowed", r.allowed},
+                     {"bytes_counted", nullptr},
+                     {"bytes_model", bytes_of(r.model).count()},
+                     {"counted", nullptr},
+                     {"model", traffic_json(r.model)},
                      {"problem", nullptr}};
     if (r.counted) {
       one["bytes_counted"] = bytes_of(*r.counted).count();
