@@ -1,5 +1,4 @@
 #include "kernels/eager_scores.hpp"
-
 #include "kernels/rows.hpp"
 #include "kernels/warp.hpp"
 
@@ -62,13 +61,13 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     if (key <= shape.first + row + r) {  // eager code multiplies what it masks; the result is alike
       float dot = 0;
       for (int j = 0; j < kHeadDim; ++j) {
-        dot += kv::load(tile.q, r * (kHeadDim + 1) + j) * kv::load(tile.k, lane * (kHeadDim + 1) + j);
+        dot +=
+            kv::load(tile.q, r * (kHeadDim + 1) + j) * kv::load(tile.k, lane * (kHeadDim + 1) + j);
       }
       kv::flops(2 * kHeadDim);
       logit = scale * dot;
     }
-    kv::store(logits, (head * shape.rows + row + r) * shape.tokens + key,
-              kv::from_float<T>(logit));
+    kv::store(logits, (head * shape.rows + row + r) * shape.tokens + key, kv::from_float<T>(logit));
   }
 }
 
@@ -83,8 +82,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kColumnThreads)
   for (std::int64_t g = 0; g < shape.group(); ++g) {
     const std::int64_t head = kv_head * shape.group() + g;
     for (std::int64_t r = 0; r < shape.rows; ++r) {
-      const float weight =
-          expf(static_cast<float>(shape.tokens - 1 - shape.first - r) * log_decay);
+      const float weight = expf(static_cast<float>(shape.tokens - 1 - shape.first - r) * log_decay);
       sum += weight * kv::load(probabilities, (head * shape.rows + r) * shape.tokens + i);
     }
   }
@@ -127,9 +125,9 @@ void column_sums(Stream stream, const EagerScoreShape& s, float decay, bool accu
                  Span<const float> probabilities, Span<float> mass) {
   check(s);
   KVSIM_LAUNCH_CHECK(decay > 0 && decay <= 1, "decay is in (0, 1]");
-  KVSIM_LAUNCH_CHECK(probabilities.size >= s.n_heads * s.rows * s.tokens &&
-                         mass.size >= s.n_kv_heads * s.tokens,
-                     "probabilities are [n_heads, rows, tokens], mass [n_kv_heads, tokens]");
+  KVSIM_LAUNCH_CHECK(
+      probabilities.size >= s.n_heads * s.rows * s.tokens && mass.size >= s.n_kv_heads * s.tokens,
+      "probabilities are [n_heads, rows, tokens], mass [n_kv_heads, tokens]");
   launch(stream, "column_sums",
          {static_cast<std::uint32_t>(ceil_div(s.tokens, kColumnThreads)),
           static_cast<std::uint32_t>(s.n_kv_heads)},
@@ -151,9 +149,9 @@ void eager_scores(Stream stream, const EagerScoreShape& s, const EagerScores<T>&
   }
 }
 
-#define KVSIM_INSTANTIATE(T)                                                                \
-  template void score_matrix(Stream, const EagerScoreShape&, float, Span<const T>,          \
-                             Span<const T>, Span<T>);                                       \
+#define KVSIM_INSTANTIATE(T)                                                                      \
+  template void score_matrix(Stream, const EagerScoreShape&, float, Span<const T>, Span<const T>, \
+                             Span<T>);                                                            \
   template void eager_scores(Stream, const EagerScoreShape&, const EagerScores<T>&);
 KVSIM_INSTANTIATE(float)
 KVSIM_INSTANTIATE(kv::Half)

@@ -1,5 +1,4 @@
 #include "kernels/gemm.hpp"
-
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
@@ -102,9 +101,8 @@ template <class A, class B>
 void check(const GemmShape& s, const Gemm<A, B>& g) {
   KVSIM_LAUNCH_CHECK(s.m >= 1 && s.n >= 1 && s.k >= 8 && s.k % 8 == 0,
                      "sizes are 1 at least, k a multiple of 8");
-  KVSIM_LAUNCH_CHECK(
-      g.a.size >= s.m * s.k && g.b.size >= s.n * s.k && g.out.size >= s.m * s.n,
-      "a is [m, k], b [n, k], out [m, n]");
+  KVSIM_LAUNCH_CHECK(g.a.size >= s.m * s.k && g.b.size >= s.n * s.k && g.out.size >= s.m * s.n,
+                     "a is [m, k], b [n, k], out [m, n]");
   KVSIM_LAUNCH_CHECK(g.bias.size == 0 || g.bias.size >= s.n, "bias is [n]");
 }
 
@@ -127,8 +125,8 @@ void gemv(Stream stream, const GemmShape& s, const Gemm<A, B>& g) {
          gemv_kernel<A, B>, s, g);
 }
 
-#define KVSIM_INSTANTIATE(A, B)                                       \
-  template void gemm(Stream, const GemmShape&, const Gemm<A, B>&);    \
+#define KVSIM_INSTANTIATE(A, B)                                    \
+  template void gemm(Stream, const GemmShape&, const Gemm<A, B>&); \
   template void gemv(Stream, const GemmShape&, const Gemm<A, B>&);
 KVSIM_INSTANTIATE(float, float)
 KVSIM_INSTANTIATE(kv::Half, kv::Half)

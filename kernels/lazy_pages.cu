@@ -1,5 +1,4 @@
 #include "kernels/lazy_pages.hpp"
-
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
@@ -13,8 +12,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) lazy_kernel(kernels::LazyPageShape sh
   const std::int64_t row = grid_thread() / shape.most_leaving;
   const std::int64_t entry = kv::load(a.leaving, grid_thread());
   if (entry < 0) return;
-  const std::int32_t page =
-      kv::load(a.pages, row * shape.pages_per_sequence + entry / shape.page);
+  const std::int32_t page = kv::load(a.pages, row * shape.pages_per_sequence + entry / shape.page);
   kv::store(a.bias, row * shape.pages_per_sequence * shape.page + entry,
             __uint_as_float(0xFF800000U));
   if (kv::atomic_add(a.live, page, -1) == 1) {  // the page's last
@@ -30,9 +28,8 @@ void evict_lazily(Stream stream, const kernels::LazyPageShape& s, const LazyPage
   KVSIM_LAUNCH_CHECK(
       a.leaving.size >= s.rows * s.most_leaving && a.pages.size >= s.rows * s.pages_per_sequence,
       "leaving is [rows, most_leaving], pages [rows, pages_per_sequence]");
-  KVSIM_LAUNCH_CHECK(
-      a.live.size >= s.n_pages && a.freed.size >= s.n_pages && a.n_freed.size >= 1,
-      "live and freed are [n_pages]");
+  KVSIM_LAUNCH_CHECK(a.live.size >= s.n_pages && a.freed.size >= s.n_pages && a.n_freed.size >= 1,
+                     "live and freed are [n_pages]");
   KVSIM_LAUNCH_CHECK(a.bias.size >= s.rows * s.pages_per_sequence * s.page,
                      "bias is [rows, pages_per_sequence * page]");
   launch(stream, "evict_lazily",

@@ -1,6 +1,5 @@
-#include "kernels/surrogate.hpp"
-
 #include "kernels/gemm.hpp"
+#include "kernels/surrogate.hpp"
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {

@@ -9,5 +9,6 @@ kvsim_test(mixed SOURCES models/test_mixed.cpp models/test_mixed_laws.cpp suppor
 kvsim_bench(mixed SOURCES bench/bench_mixed.cpp LINK kvsim::cost)
 # What a GPU's kernels reached, written by the program's own writer and read back.
 kvsim_test(device_calibration
-  SOURCES models/test_device_calibration.cpp ../sim/cli/device_report.cpp ../sim/cli/kernels_report.cpp
-  LINK kvsim::scenario kvsim::report kvsim::kernels kvsim::kernels_sim)
+  SOURCES models/test_device_calibration.cpp ../sim/cli/device_report.cpp ../sim/cli/kernels_json.cpp
+          ../kernels/device_state.cpp ../kernels/suite/measure_none.cpp
+  LINK kvsim::cost kvsim::json ${CMAKE_DL_LIBS})

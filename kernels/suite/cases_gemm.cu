@@ -14,8 +14,7 @@ using kernels::GemmShape;
 template <class A, class B>
 void product_case(Bench& bench, const GemmShape& shape, bool biased, bool one_row) {
   bench.add(text(shape.m) + "x" + text(shape.n) + "x" + text(shape.k) +
-                (biased ? ", bias, GELU" : "") +
-                (std::is_same_v<A, B> ? "" : ", weights of fp32"),
+                (biased ? ", bias, GELU" : "") + (std::is_same_v<A, B> ? "" : ", weights of fp32"),
             Stored<A>::kName, [&](Case& c) {
               const auto a = c.draw<A>(shape.m * shape.k);
               const auto b = c.draw<B>(shape.n * shape.k);
@@ -71,8 +70,8 @@ void mlp_case(Bench& bench, const kernels::SurrogateShape& shape, std::int64_t w
                             .keeps = keeps.span()}};
               kernels::SurrogateShape outer = shape;
               outer.inputs = width;
-              c.run(kernels::gemm_traffic({.m = shape.tokens, .n = width, .k = shape.inputs}, sizeof(T),
-                                 sizeof(float), true) +
+              c.run(kernels::gemm_traffic({.m = shape.tokens, .n = width, .k = shape.inputs},
+                                          sizeof(T), sizeof(float), true) +
                         linear_score_traffic(outer, sizeof(float)),
                     [=](Stream s) { mlp_scores<T>(s, shape, width, arguments); });
               const std::vector<float> by_token = surrogate.predict(hidden);

@@ -32,8 +32,7 @@ void page_case(Bench& bench, const GatherShape& shape, const std::string& words,
           [=, to = moved.span()](Stream s) { gather_entries<T>(s, shape, from, which, to); });
     std::vector<float> expected;
     for (std::int64_t i = 0; i < shape.rows * shape.kept; ++i) {
-      const std::int64_t first =
-          (i / shape.kept * shape.capacity_from + pages[at(i)]) * width;
+      const std::int64_t first = (i / shape.kept * shape.capacity_from + pages[at(i)]) * width;
       expected.insert(expected.end(), values.begin() + first, values.begin() + first + width);
     }
     c.compare_exactly(

@@ -45,22 +45,22 @@ void eager_case(Bench& bench, const kernels::EagerScoreShape& shape, float decay
     const auto keys = c.draw<T>(shape.n_kv_heads * shape.tokens * shape.head_dim);
     const std::int64_t matrix = shape.n_heads * shape.rows * shape.tokens;
     auto& mass = c.output<float>("mass", shape.n_kv_heads * shape.tokens);
-    const EagerScores<T> arguments{
-        .q = c.numbers<T>("q", q).span(),
-        .keys = c.numbers<T>("keys", keys).span(),
-        .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
-        .decay = decay,
-        .logits = c.output<T>("logits", matrix).span(),
-        .probabilities = c.output<float>("probabilities", matrix).span(),
-        .mass = mass.span()};
+    const EagerScores<T> arguments{.q = c.numbers<T>("q", q).span(),
+                                   .keys = c.numbers<T>("keys", keys).span(),
+                                   .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
+                                   .decay = decay,
+                                   .logits = c.output<T>("logits", matrix).span(),
+                                   .probabilities = c.output<float>("probabilities", matrix).span(),
+                                   .mass = mass.span()};
     kernels::KernelTraffic traffic{Bytes{0}, Bytes{0}, 0, 0};
     kernels::EagerScoreShape chunk = shape;
     for (; chunk.first < shape.tokens; chunk.first += shape.rows) {
       chunk.rows = std::min(shape.rows, shape.tokens - chunk.first);
-      traffic = traffic + score_matrix_traffic(chunk, sizeof(T)) +
-                kernels::softmax_traffic({.rows = shape.n_heads * chunk.rows, .width = shape.tokens},
-                                sizeof(T), sizeof(float)) +
-                column_sums_traffic(chunk, chunk.first > shape.first);
+      traffic =
+          traffic + score_matrix_traffic(chunk, sizeof(T)) +
+          kernels::softmax_traffic({.rows = shape.n_heads * chunk.rows, .width = shape.tokens},
+                                   sizeof(T), sizeof(float)) +
+          column_sums_traffic(chunk, chunk.first > shape.first);
     }
     c.run(traffic, [=](Stream s) { eager_scores<T>(s, shape, arguments); });
     const PrefillScoreShape of{.n_heads = shape.n_heads,
@@ -68,8 +68,8 @@ void eager_case(Bench& bench, const kernels::EagerScoreShape& shape, float decay
                                .head_dim = shape.head_dim,
                                .tokens = shape.tokens,
                                .first = shape.first};
-    const auto expected = kernels::prefill_score_reference(
-        of, static_cast<double>(arguments.scale), static_cast<double>(decay), q, keys);
+    const auto expected = kernels::prefill_score_reference(of, static_cast<double>(arguments.scale),
+                                                           static_cast<double>(decay), q, keys);
     // Logits of two at most are rounded to T before their exponentials.
     c.compare("mass", mass.download(0, shape.n_kv_heads * shape.tokens), expected,
               2 * Stored<T>::kRounding + 1e-5);

@@ -123,8 +123,9 @@ void fuse_window_cases(Bench& bench) {
               for (std::int64_t w = 0; w < shape.window; ++w) {
                 profile.next_row();
                 for (std::int64_t e = 0; e < entries; ++e) {
-                  profile.write(columns[at(e)], static_cast<double>(past[at(
-                                                    (row * shape.window + w) * s.stride + e)]));
+                  profile.write(
+                      columns[at(e)],
+                      static_cast<double>(past[at((row * shape.window + w) * s.stride + e)]));
                 }
               }
               std::vector<double> of_row;

@@ -1,5 +1,3 @@
-#include "kernels/suite/measure.hpp"
-
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -9,6 +7,7 @@
 #include "kernels/copies.hpp"
 #include "kernels/suite/array.hpp"
 #include "kernels/suite/library_gemm.hpp"
+#include "kernels/suite/measure.hpp"
 
 #define KVSIM_MEASURE(call) on_gpu::check_cuda((call), #call, __FILE__, __LINE__)
 
@@ -80,8 +79,8 @@ Sampled sample(const OwnStream& on, const std::function<void(cudaStream_t)>& wor
 
 Measurement made(std::string name, std::string shape, std::string unit, double value,
                  double spread) {
-  return {std::move(name), std::move(shape), std::move(unit), value, spread,
-          static_cast<std::int32_t>(kSamples)};
+  return {std::move(name), std::move(shape), std::move(unit),
+          value,           spread,           static_cast<std::int32_t>(kSamples)};
 }
 
 /// cudaMemcpyAsync both ways, of pinned and of pageable memory.
@@ -168,8 +167,7 @@ void two_streams(std::vector<Measurement>& out) {
                         other_to.span());
   };
   const auto fetch = [&](cudaStream_t s) {
-    KVSIM_MEASURE(
-        cudaMemcpyAsync(fetched.span().data, pinned, kBytes, cudaMemcpyHostToDevice, s));
+    KVSIM_MEASURE(cudaMemcpyAsync(fetched.span().data, pinned, kBytes, cudaMemcpyHostToDevice, s));
   };
   Mark fork;
   Mark join;
@@ -185,10 +183,10 @@ void two_streams(std::vector<Measurement>& out) {
       join.hold(s);
     });
     second.wait();
-    out.push_back(made("streams", shape, "share hidden",
-                       (of_a.median + of_b.median - both.median) /
-                           std::min(of_a.median, of_b.median),
-                       both.spread));
+    out.push_back(
+        made("streams", shape, "share hidden",
+             (of_a.median + of_b.median - both.median) / std::min(of_a.median, of_b.median),
+             both.spread));
   };
   hidden("a copy in memory beside a fetch from the host", copy, fetch);
   hidden("two copies in memory", copy, other_copy);

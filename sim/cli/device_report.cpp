@@ -22,8 +22,7 @@ ordered_json ceilings(const KernelsScore& score) {
   }
   ordered_json out = ordered_json::object();
   for (const auto& [word, r] : largest) {
-    out[word] = static_cast<double>((r->model.loaded + r->model.stored).count()) /
-                r->timing->median_us / 1e3;
+    out[word] = gb_s(*r);
   }
   return out;
 }

@@ -11,7 +11,6 @@
 #include "models/cost/roofline.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/device_report.hpp"
-#include "sim/scenario/scenario.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {
@@ -110,24 +109,17 @@ TEST_CASE("a device's document: an operator takes its bytes at the share that wa
   CHECK(roofline.time(op).count() == rel(1e-3 / 0.7 + launch, 1e-6));
 }
 
-TEST_CASE("a device's document: a scenario names the file as its calibration") {
-  const fs::path folder = fs::temp_directory_path() / "kvsim_device_calibration";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  std::ofstream{folder / "device.json"} << made_up_document().dump(1);
-  std::ofstream{folder / "a.json"} << R"({"schema": "kvsim.scenario/1",
-    "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "ideal", "prompt_tokens": 64,
-    "output_tokens": 4, "calibration": ["nominal", "device.json"]})";
-  const Scenario scenario = read_scenario(folder / "a.json", {});
-  REQUIRE(scenario.points.size() == 2);
-  const Calibration* own = scenario.points[1].spec.calibration;
-  REQUIRE(own != nullptr);
+TEST_CASE("a device's document: a file of one's own calibrations") {
+  const fs::path path = fs::temp_directory_path() / "kvsim_device_calibration.json";
+  std::ofstream{path} << made_up_document().dump(1);
+  const auto own = own_calibration(path, "device.json");
   CHECK(own->id == "device.json");
   CHECK(own->of(OpFamily::kDecodeAttention).bandwidth == rel(0.7, 1e-9));
-  CHECK_THROWS_WITH_AS((void)read_calibrations(folder / "device.json"),
+  // It has no kernels' forms: what wants those says where the file belongs.
+  CHECK_THROWS_WITH_AS((void)read_calibrations(path),
                        doctest::Contains("a scenario's \"calibration\" takes this file"),
                        InputError);
-  fs::remove_all(folder);
+  fs::remove(path);
 }
 
 TEST_CASE("a device's document that is broken is refused with its place") {
