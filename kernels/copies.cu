@@ -7,6 +7,7 @@ namespace {
 using kernels::AppendShape;
 using kernels::ceil_div;
 using kernels::ConcatShape;
+using kernels::MoveShape;
 
 constexpr std::int64_t kThreads = 256;
 constexpr Dim3 kBlock{static_cast<std::uint32_t>(kThreads)};
@@ -23,6 +24,22 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   const std::int64_t slot = kv::load(slots, row);
   const auto moved = kv::load16(fresh, grid_thread() * kPer);
   kv::store16(to, (slot * parts + grid_thread() % parts) * kPer, moved);
+}
+
+/// As append_kernel, within the cache.
+template <class T>
+KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
+    move_kernel(MoveShape shape, Span<const std::int64_t> from, Span<const std::int64_t> to,
+                Span<T> cache) {
+  constexpr std::int64_t kPer = kv::Vec16<T>::kSize;
+  const std::int64_t parts = shape.entry_bytes / 16;
+  const std::int64_t n = grid_thread() / parts;
+  const std::int64_t part = grid_thread() % parts;
+  if (n >= shape.moves) return;
+  const std::int64_t source = kv::load(from, n);
+  const std::int64_t target = kv::load(to, n);
+  const auto moved = kv::load16(cache, (source * parts + part) * kPer);
+  kv::store16(cache, (target * parts + part) * kPer, moved);
 }
 
 template <class T>
@@ -60,6 +77,18 @@ void append_entries(Stream stream, const AppendShape& shape, Span<const T> fresh
 }
 
 template <class T>
+void move_entries(Stream stream, const MoveShape& shape, Span<const std::int64_t> from,
+                  Span<const std::int64_t> to, Span<T> cache) {
+  check_entry(shape.moves, shape.entry_bytes);
+  const std::int64_t elements = shape.entry_bytes / static_cast<std::int64_t>(sizeof(T));
+  KVSIM_LAUNCH_CHECK(from.size >= shape.moves && to.size >= shape.moves, "slots are [moves]");
+  KVSIM_LAUNCH_CHECK(cache.size >= shape.slots * elements, "the cache is [slots, entry]");
+  launch(stream, "move_entries",
+         {static_cast<std::uint32_t>(ceil_div(shape.moves * (shape.entry_bytes / 16), kThreads))},
+         kBlock, 0, move_kernel<T>, shape, from, to, cache);
+}
+
+template <class T>
 void concat_entries(Stream stream, const ConcatShape& shape, Span<const T> old, Span<const T> fresh,
                     Span<T> longer) {
   check_entry(shape.rows, shape.entry_bytes);
@@ -76,9 +105,11 @@ void concat_entries(Stream stream, const ConcatShape& shape, Span<const T> old, 
          kBlock, 0, concat_kernel<T>, shape, old, fresh, longer);
 }
 
-#define KVSIM_INSTANTIATE(T)                                              \
-  template void append_entries(Stream, const AppendShape&, Span<const T>, \
-                               Span<const std::int64_t>, Span<T>);        \
+#define KVSIM_INSTANTIATE(T)                                                     \
+  template void append_entries(Stream, const AppendShape&, Span<const T>,        \
+                               Span<const std::int64_t>, Span<T>);               \
+  template void move_entries(Stream, const MoveShape&, Span<const std::int64_t>, \
+                             Span<const std::int64_t>, Span<T>);                 \
   template void concat_entries(Stream, const ConcatShape&, Span<const T>, Span<const T>, Span<T>);
 KVSIM_INSTANTIATE(float)
 KVSIM_INSTANTIATE(kv::Half)

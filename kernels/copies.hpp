@@ -15,6 +15,12 @@ template <class T>
 void append_entries(Stream stream, const kernels::AppendShape& shape, Span<const T> fresh,
                     Span<const std::int64_t> slots, Span<T> to);
 
+/// cache[to[n], :] = cache[from[n], :]: a ring's oldest moves to a slot that a merge freed. No slot
+/// is in two moves.
+template <class T>
+void move_entries(Stream stream, const kernels::MoveShape& shape, Span<const std::int64_t> from,
+                  Span<const std::int64_t> to, Span<T> cache);
+
 /// longer [rows, before + 1, entry] = old [rows, before, entry] with fresh [rows, entry] behind:
 /// the copy of a cache that grows by concatenation. The spans must not overlap.
 template <class T>

@@ -14,7 +14,7 @@ struct PlainRows {
   std::int64_t base = 0;
 
   KVSIM_DEVICE void begin(const DecodeShape& shape, std::int64_t sequence, std::int64_t kv_head,
-                          std::int64_t, std::int64_t) {
+                          std::int64_t, std::int64_t, std::int64_t) {
     base = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   }
   KVSIM_DEVICE static void read(Span<const T> from, std::int64_t row, int part,
@@ -42,7 +42,7 @@ struct PagedRows {
   Span<std::int32_t> numbers{};
 
   KVSIM_DEVICE void begin(const DecodeShape& shape, std::int64_t sequence, std::int64_t head,
-                          std::int64_t first, std::int64_t end) {
+                          std::int64_t, std::int64_t first, std::int64_t end) {
     page = shape.page;
     n_kv_heads = shape.n_kv_heads;
     kv_head = head;
@@ -113,15 +113,15 @@ template <class T>
 void check(const DecodeShape& s, const DecodeAttention<T>& a) {
   check_common(s, a);
   if (s.page == 0) {
-    const std::int64_t elements = s.batch * s.n_kv_heads * s.capacity * s.head_dim;
+    const std::int64_t elements = s.caches() * s.n_kv_heads * s.capacity * s.head_dim;
     KVSIM_LAUNCH_CHECK(a.keys.size >= elements && a.values.size >= elements,
-                       "keys and values are [batch, n_kv_heads, capacity, head_dim]");
+                       "keys and values are [sequences, n_kv_heads, capacity, head_dim]");
     return;
   }
   KVSIM_LAUNCH_CHECK(s.page >= 1 && kDecodeTile % s.page == 0, "a page divides the tile");
   KVSIM_LAUNCH_CHECK(s.pages_per_sequence * s.page >= s.entries, "the pages hold the entries");
-  KVSIM_LAUNCH_CHECK(a.pages.size >= s.batch * s.pages_per_sequence,
-                     "pages are [batch, pages_per_sequence]");
+  KVSIM_LAUNCH_CHECK(a.pages.size >= s.caches() * s.pages_per_sequence,
+                     "pages are [sequences, pages_per_sequence]");
 }
 
 }  // namespace

@@ -28,6 +28,13 @@ struct DecodeAttention {
   Span<float> partial_max, partial_sum;  // [batch, n_heads, splits], scratch
   // Paged: keys, values [pages, n_kv_heads, page, head_dim]; page numbers of each sequence
   Span<const std::int32_t> pages{};  // [batch, pages_per_sequence]; empty where shape.page is 0
+  // Ragged: entries that each query row attends over, in [0, shape.entries], of none its output is
+  // 0 and its log_sum -infinity; empty: shape.entries each
+  Span<const std::int32_t> lengths{};  // [batch]
+  // Mixed: whose cache, of shape.sequences, each query row reads, so that the rows of a prompt's
+  // chunk stand beside decodes; keys, values, bias and pages have sequences in batch's place.
+  // Empty: its own
+  Span<const std::int32_t> cache_of{};  // [batch]
 };
 
 /// Errors: ContractError if the shape is none the kernels have (head_dim 64 or 128, n_heads a

@@ -14,7 +14,7 @@ struct FoldedCache {
   std::int64_t base = 0;
 
   KVSIM_DEVICE void begin(const DecodeShape& shape, std::int64_t sequence, std::int64_t kv_head,
-                          std::int64_t, std::int64_t) {
+                          std::int64_t, std::int64_t, std::int64_t) {
     base = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   }
   KVSIM_DEVICE static void read(const FoldedRows<T>& rows, std::int64_t entry, int part,
@@ -52,7 +52,7 @@ void decode_attention_folded(Stream stream, const DecodeShape& shape, const Fold
                              const FoldedRows<T>& values, const DecodeAttention<T>& a) {
   check_common(shape, a);
   KVSIM_LAUNCH_CHECK(shape.page == 0, "a folded cache is contiguous");
-  const std::int64_t entries = shape.batch * shape.n_kv_heads * shape.capacity;
+  const std::int64_t entries = shape.caches() * shape.n_kv_heads * shape.capacity;
   for (const FoldedRows<T>* rows : {&keys, &values}) {
     KVSIM_LAUNCH_CHECK(rows->directions.size >= entries * shape.head_dim,
                        "directions are [batch, n_kv_heads, capacity, head_dim]");

@@ -11,17 +11,23 @@ namespace {
 constexpr int kWidth = static_cast<int>(kernels::kQuantPerLane);  // channels to a word of codes
 constexpr int kGroup = static_cast<int>(kernels::kQuantGroup);
 
-template <class Code, int kHeadDim>
+template <class T, class Code, int kHeadDim>
 struct KiviRows {
   static constexpr int kPer = kWidth;
   KiviCache<Code> cache;
+  KiviResidual<T> residual;
   std::int64_t base = 0, first_group = 0;
-  std::int64_t group = -1;  // whose steps and zeros this lane holds
+  std::int64_t n_keys = 0, n_values = 0;  // packed ones
+  std::int64_t whole = 0;                 // the row's first entry of the residual's memory
+  std::int64_t group = -1;                // whose steps and zeros this lane holds
   kv::Vec16<kv::Half> step{}, zero{};
 
   KVSIM_DEVICE void begin(const DecodeShape& shape, std::int64_t sequence, std::int64_t kv_head,
-                          std::int64_t, std::int64_t) {
+                          std::int64_t entries, std::int64_t, std::int64_t) {
     const std::int64_t row = sequence * shape.n_kv_heads + kv_head;
+    n_keys = kernels::packed_keys(entries, residual.length);
+    n_values = kernels::packed_values(entries, residual.length);
+    whole = row * residual.length;
     base = row * shape.capacity;
     first_group = row * ceil_div(shape.capacity, kGroup);
   }
@@ -29,7 +35,14 @@ struct KiviRows {
     constexpr std::uint32_t kLevels = (1U << sizeof(Code)) - 1U;
     return (word >> (static_cast<unsigned>(j) * sizeof(Code))) & kLevels;
   }
+  KVSIM_DEVICE void read_whole(Span<const T> from, std::int64_t entry, int part,
+                               float (&x)[std::size_t{kPer}]) const {
+    const auto raw = kv::load16(from, (whole + entry) * kHeadDim + part * kPer);
+    KVSIM_UNROLL
+    for (int j = 0; j < kPer; ++j) x[j] = kv::to_float(raw.v[j]);
+  }
   KVSIM_DEVICE void key(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
+    if (entry >= n_keys) return read_whole(residual.keys, entry - n_keys, part, x);
     if (const std::int64_t of = entry / kGroup; of != group) {
       group = of;
       step = kv::load16(cache.key_steps, (first_group + group) * kHeadDim + part * kPer);
@@ -42,6 +55,7 @@ struct KiviRows {
     }
   }
   KVSIM_DEVICE void value(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
+    if (entry >= n_values) return read_whole(residual.values, entry - n_values, part, x);
     const std::int64_t of = (base + entry) * (kHeadDim / kGroup) + part / (kGroup / kPer);
     const float width = kv::to_float(kv::load(cache.value_steps, of));
     const float low = kv::to_float(kv::load(cache.value_zeros, of));
@@ -59,7 +73,7 @@ struct Fp8Rows {
   std::int64_t base = 0;
 
   KVSIM_DEVICE void begin(const DecodeShape& shape, std::int64_t sequence, std::int64_t kv_head,
-                          std::int64_t, std::int64_t) {
+                          std::int64_t, std::int64_t, std::int64_t) {
     base = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   }
   KVSIM_DEVICE static void read(Span<const std::uint64_t> codes, std::int64_t word, float scale,
@@ -94,7 +108,7 @@ void check_quantised(const DecodeShape& shape, const DecodeAttention<T>& a, std:
   check_common(shape, a);
   KVSIM_LAUNCH_CHECK(shape.page == 0, "a quantised cache is contiguous");
   const std::int64_t words =
-      shape.batch * shape.n_kv_heads * shape.capacity * shape.head_dim / kWidth;
+      shape.caches() * shape.n_kv_heads * shape.capacity * shape.head_dim / kWidth;
   KVSIM_LAUNCH_CHECK(n_keys >= words && n_values >= words,
                      "codes are [batch, n_kv_heads, capacity, head_dim / 8]");
 }
@@ -103,9 +117,15 @@ void check_quantised(const DecodeShape& shape, const DecodeAttention<T>& a, std:
 
 template <class T, class Code>
 void decode_attention_kivi(Stream stream, const DecodeShape& shape, const KiviCache<Code>& cache,
-                           const DecodeAttention<T>& a) {
+                           const KiviResidual<T>& residual, const DecodeAttention<T>& a) {
+  static_assert(kv::Vec16<T>::kSize == kWidth);  // a lane's part of a whole row is one access
   check_quantised(shape, a, cache.key_codes.size, cache.value_codes.size);
-  const std::int64_t rows = shape.batch * shape.n_kv_heads;
+  KVSIM_LAUNCH_CHECK(residual.length >= 0 && residual.length % kGroup == 0,
+                     "the residual's length is a multiple of the group");
+  const std::int64_t whole = shape.caches() * shape.n_kv_heads * residual.length * shape.head_dim;
+  KVSIM_LAUNCH_CHECK(residual.keys.size >= whole && residual.values.size >= whole,
+                     "the residual's keys and values are [rows, length, head_dim]");
+  const std::int64_t rows = shape.caches() * shape.n_kv_heads;
   const std::int64_t of_keys = rows * ceil_div(shape.capacity, kGroup) * shape.head_dim;
   const std::int64_t of_values = rows * shape.capacity * (shape.head_dim / kGroup);
   KVSIM_LAUNCH_CHECK(cache.key_steps.size >= of_keys && cache.key_zeros.size >= of_keys,
@@ -113,9 +133,9 @@ void decode_attention_kivi(Stream stream, const DecodeShape& shape, const KiviCa
   KVSIM_LAUNCH_CHECK(cache.value_steps.size >= of_values && cache.value_zeros.size >= of_values,
                      "steps and zeros of values are [rows, capacity, head_dim / 32]");
   if (shape.head_dim == 64) {
-    launch_one_or_eight<T, 64>(stream, shape, KiviRows<Code, 64>{cache}, a);
+    launch_one_or_eight<T, 64>(stream, shape, KiviRows<T, Code, 64>{cache, residual}, a);
   } else {
-    launch_one_or_eight<T, 128>(stream, shape, KiviRows<Code, 128>{cache}, a);
+    launch_one_or_eight<T, 128>(stream, shape, KiviRows<T, Code, 128>{cache, residual}, a);
   }
   launch_combine(stream, shape, a);
 }
@@ -134,9 +154,9 @@ void decode_attention_fp8(Stream stream, const DecodeShape& shape, const Fp8Cach
 
 #define KVSIM_INSTANTIATE(T)                                                                       \
   template void decode_attention_kivi(Stream, const DecodeShape&, const KiviCache<std::uint16_t>&, \
-                                      const DecodeAttention<T>&);                                  \
+                                      const KiviResidual<T>&, const DecodeAttention<T>&);          \
   template void decode_attention_kivi(Stream, const DecodeShape&, const KiviCache<std::uint32_t>&, \
-                                      const DecodeAttention<T>&);                                  \
+                                      const KiviResidual<T>&, const DecodeAttention<T>&);          \
   template void decode_attention_fp8(Stream, const DecodeShape&, const Fp8Cache&,                  \
                                      const DecodeAttention<T>&);
 KVSIM_INSTANTIATE(kv::Half)

@@ -4,7 +4,9 @@
 // brings the cache: a trivially copyable type with
 //
 //   static constexpr int kPer;                  elements of an entry a lane holds
-//   void begin(shape, sequence, kv_head, first, end)   by all threads, before any entry
+//   void begin(shape, sequence, kv_head, entries, first, end)   by all threads, before any entry;
+//                                               the row attends over `entries`, the block from
+//                                               first to end
 //   void key(entry, part, float (&x)[std::size_t{kPer}])     elements [part * kPer, …) of a key, in
 //   float void value(entry, part, float (&x)[std::size_t{kPer}])
 
@@ -21,6 +23,15 @@ using kernels::kDecodeTile;
 
 constexpr int kTile = static_cast<int>(kDecodeTile);
 constexpr int kWarps = static_cast<int>(kDecodeThreads) / 32;
+
+/// What the row at hand has of `of`, read by a lane of each warp; `otherwise` where nobody has any.
+KVSIM_DEVICE std::int64_t of_row(Span<const std::int32_t> of, std::int64_t row,
+                                 std::int64_t otherwise) {
+  if (of.size == 0) return otherwise;
+  std::int32_t value = 0;
+  if (threadIdx.x % 32 == 0) value = kv::load(of, row);
+  return __shfl_sync(kAllLanes, value, 0);
+}
 
 KVSIM_DEVICE float minus_infinity() { return __uint_as_float(0xFF800000U); }
 
@@ -56,13 +67,16 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads)
   const std::int64_t kv_head = blockIdx.y / chunks;
   const std::int64_t chunk = blockIdx.y % chunks;
   const int n = static_cast<int>(smaller(kHeads, group - chunk * kDecodeMostHeads));
-  const std::int64_t sequence = blockIdx.z;
+  const std::int64_t query_row = blockIdx.z;
+  const std::int64_t entries = of_row(a.lengths, query_row, shape.entries);
+  const std::int64_t sequence = of_row(a.cache_of, query_row, query_row);
   const std::int64_t head =
-      sequence * shape.n_heads + kv_head * group + chunk * kDecodeMostHeads;  // the first
+      query_row * shape.n_heads + kv_head * group + chunk * kDecodeMostHeads;  // the first
   const std::int64_t bias = (sequence * shape.n_kv_heads + kv_head) * shape.capacity;
   const std::int64_t begin = blockIdx.x * shape.entries_per_split;
-  const std::int64_t end = smaller(begin + shape.entries_per_split, shape.entries);
-  cache.begin(shape, sequence, kv_head, begin, end);
+  const std::int64_t end = smaller(begin + shape.entries_per_split, entries);
+  if (begin >= end) return;  // a shorter row of a ragged batch: the whole block leaves
+  cache.begin(shape, sequence, kv_head, entries, begin, end);
 
   float q[std::size_t{kHeads}][std::size_t{kPer}];
   float sums[std::size_t{kHeads}][std::size_t{kPer}];
@@ -205,11 +219,13 @@ template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32) combine_kernel(DecodeShape shape, DecodeAttention<T> a) {
   constexpr int kPer = kv::Vec16<T>::kSize;
   const auto weights = kv::dynamic_shared<float>();  // [splits]
-  const std::int64_t splits = shape.splits();
+  const std::int64_t stride = shape.splits();
   const std::int64_t head = static_cast<std::int64_t>(blockIdx.y) * shape.n_heads + blockIdx.x;
+  const std::int64_t splits =
+      ceil_div(of_row(a.lengths, blockIdx.y, shape.entries), shape.entries_per_split);
   float highest = minus_infinity();
   for (std::int64_t s = threadIdx.x; s < splits; s += 32) {
-    const float x = kv::load(a.partial_max, head * splits + s);
+    const float x = kv::load(a.partial_max, head * stride + s);
     kv::store(weights, s, x);
     highest = fmaxf(highest, x);
   }
@@ -218,18 +234,18 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32) combine_kernel(DecodeShape shape, DecodeAtt
   for (std::int64_t s = threadIdx.x; s < splits; s += 32) {
     const float weight = expf(kv::load(weights, s) - highest);
     kv::store(weights, s, weight);
-    total += weight * kv::load(a.partial_sum, head * splits + s);
+    total += weight * kv::load(a.partial_sum, head * stride + s);
   }
   total = warp_sum(total);
   __syncwarp();
-  const float inverse = 1.0F / total;
+  const float inverse = splits > 0 ? 1.0F / total : 0.0F;  // of no entry: zeros
   for (std::int64_t at = threadIdx.x * kPer; at < shape.head_dim; at += 32 * kPer) {
     float sums[std::size_t{kPer}] = {};
     for (std::int64_t s = 0; s < splits; ++s) {
       const float weight = kv::load(weights, s);
       KVSIM_UNROLL
       for (int j = 0; j < kPer; j += 4) {
-        const auto x = kv::load16(a.partial, (head * splits + s) * shape.head_dim + at + j);
+        const auto x = kv::load16(a.partial, (head * stride + s) * shape.head_dim + at + j);
         for (int i = 0; i < 4; ++i) sums[j + i] += weight * x.v[i];
       }
     }
@@ -239,7 +255,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32) combine_kernel(DecodeShape shape, DecodeAtt
     kv::store16(a.out, head * shape.head_dim + at, result);
   }
   if (threadIdx.x == 0 && a.log_sum.size > 0) {
-    kv::store(a.log_sum, head, highest + logf(total));
+    kv::store(a.log_sum, head, splits > 0 ? highest + logf(total) : minus_infinity());
   }
 }
 
@@ -254,11 +270,14 @@ void check_common(const DecodeShape& s, const DecodeAttention<T>& a) {
   KVSIM_LAUNCH_CHECK(s.entries_per_split >= kDecodeTile && s.entries_per_split % kDecodeTile == 0,
                      "entries_per_split is a multiple of the tile");
   const std::int64_t rows = s.batch * s.n_heads;
-  const std::int64_t entries = s.batch * s.n_kv_heads * s.capacity;
+  const std::int64_t entries = s.caches() * s.n_kv_heads * s.capacity;
+  KVSIM_LAUNCH_CHECK(a.lengths.size == 0 || a.lengths.size >= s.batch, "lengths are [batch]");
+  KVSIM_LAUNCH_CHECK(a.cache_of.size == 0 ? s.sequences == 0 : a.cache_of.size >= s.batch,
+                     "cache_of is [batch] where rows share caches, which sequences counts");
   KVSIM_LAUNCH_CHECK(a.q.size >= rows * s.head_dim && a.out.size >= rows * s.head_dim,
                      "q and out are [batch, n_heads, head_dim]");
   KVSIM_LAUNCH_CHECK(a.bias.size == 0 || a.bias.size >= entries,
-                     "bias is [batch, n_kv_heads, capacity]");
+                     "bias is [sequences, n_kv_heads, capacity]");
   KVSIM_LAUNCH_CHECK(a.logits.size == 0 || a.logits.size >= rows * s.capacity,
                      "logits are [batch, n_heads, capacity]");
   KVSIM_LAUNCH_CHECK(a.log_sum.size == 0 || a.log_sum.size >= rows, "log_sum is [batch, n_heads]");

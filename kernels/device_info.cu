@@ -36,6 +36,9 @@ DeviceList list_devices() {
     }
     DeviceInfo info;
     info.name = properties.name;
+    char address[32] = {};
+    if (cudaDeviceGetPCIBusId(address, sizeof address, id) == cudaSuccess)
+      info.pci_bus_id = address;
     info.compute_major = properties.major;
     info.compute_minor = properties.minor;
     info.sms = properties.multiProcessorCount;

@@ -11,6 +11,7 @@ namespace kvsim {
 /// A CUDA device as its driver describes it.
 struct DeviceInfo {
   std::string name;
+  std::string pci_bus_id;  // "0000:17:00.0", by which the management library knows it
   std::int32_t compute_major = 0, compute_minor = 0;
   std::int32_t sms = 0;
   Bytes total_memory;  // what a process may ever have: the usable bytes of models/gpu

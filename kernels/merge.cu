@@ -1,5 +1,5 @@
 #include "kernels/merge.hpp"
-#include "kernels/warp.hpp"
+#include "kernels/row_part.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {
@@ -10,42 +10,6 @@ using kernels::ResidualShape;
 
 constexpr std::int64_t kWarps = 4;
 constexpr std::int64_t kThreads = 32 * kWarps;
-
-KVSIM_DEVICE std::int64_t grid_warp() { return grid_thread() / 32; }
-
-/// A lane's 16 bytes of a row; lanes beyond its end hold zeros.
-template <class T>
-struct Part {
-  static constexpr int kPer = kv::Vec16<T>::kSize;
-  float x[std::size_t{kPer}];
-
-  KVSIM_DEVICE static bool mine(std::int64_t head_dim) {
-    return static_cast<std::int64_t>(threadIdx.x % 32) * kPer < head_dim;
-  }
-  template <class From>
-  KVSIM_DEVICE void load(From from, std::int64_t row, std::int64_t head_dim) {
-    for (int j = 0; j < kPer; ++j) x[j] = 0;
-    if (!mine(head_dim)) return;
-    const auto raw = kv::load16(from, row * head_dim + threadIdx.x % 32 * kPer);
-    for (int j = 0; j < kPer; ++j) x[j] = kv::to_float(raw.v[j]);
-  }
-  KVSIM_DEVICE void store(Span<T> to, std::int64_t row, std::int64_t head_dim) const {
-    if (!mine(head_dim)) return;
-    kv::Vec16<T> raw;
-    for (int j = 0; j < kPer; ++j) raw.v[j] = kv::from_float<T>(x[j]);
-    kv::store16(to, row * head_dim + threadIdx.x % 32 * kPer, raw);
-  }
-  /// Of the whole rows, in every lane.
-  KVSIM_DEVICE float dot(const Part& other) const {
-    float sum = 0;
-    for (int j = 0; j < kPer; ++j) sum += x[j] * other.x[j];
-    return warp_sum(sum);
-  }
-  /// a x + b other
-  KVSIM_DEVICE void mix(float a, float b, const Part& other) {
-    for (int j = 0; j < kPer; ++j) x[j] = a * x[j] + b * other.x[j];
-  }
-};
 
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
@@ -182,14 +146,6 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   if (threadIdx.x % 32 == 0) kv::store(a.counts, n * shape.slots + best, count + 1);
 }
 
-template <class T>
-void check(std::int64_t merges, std::int64_t head_dim) {
-  KVSIM_LAUNCH_CHECK(merges >= 1, "sizes are 1 at least");
-  KVSIM_LAUNCH_CHECK(
-      head_dim >= 1 && head_dim % kv::Vec16<T>::kSize == 0 && head_dim <= 32 * kv::Vec16<T>::kSize,
-      "a row is whole 16 bytes, one a lane at most");
-}
-
 Dim3 grid_of(std::int64_t merges) { return {static_cast<std::uint32_t>(ceil_div(merges, kWarps))}; }
 
 constexpr Dim3 kBlock{static_cast<std::uint32_t>(kThreads)};
@@ -199,7 +155,7 @@ constexpr Dim3 kBlock{static_cast<std::uint32_t>(kThreads)};
 template <class T>
 void slerp_rows(Stream stream, const MergeShape& s, float t, Span<const T> a, Span<const T> b,
                 Span<T> direction, Span<float> norm_a, Span<float> norm_b) {
-  check<T>(s.merges, s.head_dim);
+  check_rows<T>(s.merges, s.head_dim);
   const std::int64_t elements = s.merges * s.head_dim;
   KVSIM_LAUNCH_CHECK(a.size >= elements && b.size >= elements && direction.size >= elements,
                      "rows are [merges, head_dim]");
@@ -210,7 +166,7 @@ void slerp_rows(Stream stream, const MergeShape& s, float t, Span<const T> a, Sp
 
 template <class T>
 void zip_merge_pairs(Stream stream, const MergeShape& s, const ZipPairs<T>& a) {
-  check<T>(s.merges, s.head_dim);
+  check_rows<T>(s.merges, s.head_dim);
   KVSIM_LAUNCH_CHECK(a.into.size >= s.merges && a.from.size >= s.merges, "pairs are [merges]");
   KVSIM_LAUNCH_CHECK(
       a.keys.size >= s.entries * s.head_dim && a.values.size >= s.entries * s.head_dim,
@@ -222,7 +178,7 @@ void zip_merge_pairs(Stream stream, const MergeShape& s, const ZipPairs<T>& a) {
 
 template <class T>
 void residual_merge(Stream stream, const ResidualShape& s, const ResidualMerge<T>& a) {
-  check<T>(s.merges, s.head_dim);
+  check_rows<T>(s.merges, s.head_dim);
   KVSIM_LAUNCH_CHECK(s.slots >= 1 && s.capacity > s.slots, "a slot and a victim at least");
   const std::int64_t elements = s.merges * s.capacity * s.head_dim;
   KVSIM_LAUNCH_CHECK(a.keys.size >= elements && a.values.size >= elements,

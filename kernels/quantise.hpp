@@ -40,11 +40,22 @@ struct Fp8Cache {
   float key_scale = 1, value_scale = 1;
 };
 
-/// decode_attention, keys and values dequantised as they are read (its own, and its bias, stay
-/// empty); T is kv::Half or kv::BFloat16. shape.page is 0. Errors: as decode_attention.
+/// What KIVI keeps in full precision: of n entries the last n % length keys, and the last length
+/// values (all where there are fewer), each part from the start of its row's memory on. length is a
+/// multiple of 32; 0: nothing is kept, and keys and values are empty.
+template <class T>
+struct KiviResidual {
+  Span<const T> keys{}, values{};  // [rows, length, head_dim]
+  std::int64_t length = 0;
+};
+
+/// decode_attention, keys and values dequantised as they are read (its own stay empty), with bias,
+/// score rows and ragged lengths as there; T is kv::Half or kv::BFloat16. shape.page is 0.
+/// Errors: as decode_attention.
 template <class T, class Code>
 void decode_attention_kivi(Stream stream, const kernels::DecodeShape& shape,
-                           const KiviCache<Code>& cache, const DecodeAttention<T>& arguments);
+                           const KiviCache<Code>& cache, const KiviResidual<T>& residual,
+                           const DecodeAttention<T>& arguments);
 template <class T>
 void decode_attention_fp8(Stream stream, const kernels::DecodeShape& shape, const Fp8Cache& cache,
                           const DecodeAttention<T>& arguments);

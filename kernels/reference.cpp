@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "models/math/attend.hpp"
 #include "models/math/causal_attention.hpp"
 #include "models/math/quantise.hpp"
+#include "models/math/surrogate.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim::kernels {
@@ -58,6 +60,39 @@ DecodeReference decode_reference(const DecodeShape& shape, double scale, std::sp
     }
   }
   return result;
+}
+
+DecodeReference ragged_reference(const DecodeShape& shape, double scale, std::span<const float> q,
+                                 std::span<const float> keys, std::span<const float> values,
+                                 std::span<const float> bias, std::span<const std::int32_t> lengths,
+                                 std::span<const std::int32_t> cache_of) {
+  KVSIM_CHECK(std::ssize(lengths) == shape.batch, "{} lengths", lengths.size());
+  KVSIM_CHECK(cache_of.empty() || std::ssize(cache_of) == shape.batch, "{} caches",
+              cache_of.size());
+  DecodeReference all;
+  DecodeShape one = shape;
+  one.batch = 1;
+  const std::int64_t cache = shape.n_kv_heads * shape.capacity;
+  const std::int64_t row = shape.n_heads * shape.head_dim;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    one.entries = lengths[at(b)];
+    if (one.entries == 0) {
+      all.out.insert(all.out.end(), at(row), 0.0);
+      all.log_sum.insert(all.log_sum.end(), at(shape.n_heads),
+                         -std::numeric_limits<double>::infinity());
+      continue;
+    }
+    const std::int64_t of = cache_of.empty() ? b : cache_of[at(b)];
+    const std::size_t first = at(of * cache * shape.head_dim);
+    const std::size_t length = at(cache * shape.head_dim);
+    const DecodeReference mine =
+        decode_reference(one, scale, q.subspan(at(b * row), at(row)), keys.subspan(first, length),
+                         values.subspan(first, length),
+                         bias.empty() ? bias : bias.subspan(at(of * cache), at(cache)));
+    all.out.insert(all.out.end(), mine.out.begin(), mine.out.end());
+    all.log_sum.insert(all.log_sum.end(), mine.log_sum.begin(), mine.log_sum.end());
+  }
+  return all;
 }
 
 std::vector<double> update_scores_reference(const ScoreShape& s, double decay,
@@ -154,6 +189,23 @@ std::vector<double> rms_norm_reference(const RowsShape& s, double epsilon, std::
     const double factor = 1 / std::sqrt(sum / static_cast<double>(s.width) + epsilon);
     for (std::size_t i = 0; i < row.size(); ++i) {
       result.push_back(static_cast<double>(row[i]) * factor * static_cast<double>(weight[i]));
+    }
+  }
+  return result;
+}
+
+std::vector<double> gemm_reference(const GemmShape& s, std::span<const float> a,
+                                   std::span<const float> b, std::span<const float> bias,
+                                   bool with_gelu) {
+  KVSIM_CHECK(a.size() == at(s.m * s.k) && b.size() == at(s.n * s.k), "a has {} elements, b {}",
+              a.size(), b.size());
+  KVSIM_CHECK(bias.empty() || bias.size() == at(s.n), "{} biases", bias.size());
+  std::vector<double> result;
+  for (std::int64_t m = 0; m < s.m; ++m) {
+    for (std::int64_t n = 0; n < s.n; ++n) {
+      const double x = dot(a.subspan(at(m * s.k), at(s.k)), b.subspan(at(n * s.k), at(s.k))) +
+                       (bias.empty() ? 0.0 : static_cast<double>(bias[at(n)]));
+      result.push_back(with_gelu ? gelu(x) : x);
     }
   }
   return result;

@@ -27,6 +27,14 @@ struct DecodeReference {
                                                std::span<const float> values,
                                                std::span<const float> bias);
 
+/// The same of a ragged batch: row b attends over the first lengths[b] entries of cache cache_of[b]
+/// (its own where cache_of is empty); keys, values and bias are of shape.caches() sequences. Of no
+/// entry out is 0 and log_sum -infinity. logits and probabilities stay empty.
+[[nodiscard]] DecodeReference ragged_reference(
+    const DecodeShape& shape, double scale, std::span<const float> q, std::span<const float> keys,
+    std::span<const float> values, std::span<const float> bias,
+    std::span<const std::int32_t> lengths, std::span<const std::int32_t> cache_of);
+
 /// [rows, entries]: scores after the step. Both inputs with rows of shape.stride.
 [[nodiscard]] std::vector<double> update_scores_reference(const ScoreShape& shape, double decay,
                                                           std::span<const float> probabilities,
@@ -55,6 +63,12 @@ struct DecodeReference {
 [[nodiscard]] std::vector<double> rms_norm_reference(const RowsShape& shape, double epsilon,
                                                      std::span<const float> x,
                                                      std::span<const float> weight);
+
+/// [m, n]: a linear layer of a [m, k] and weights b [n, k], with bias [n] or none, and the exact
+/// GELU where `gelu`.
+[[nodiscard]] std::vector<double> gemm_reference(const GemmShape& shape, std::span<const float> a,
+                                                 std::span<const float> b,
+                                                 std::span<const float> bias, bool gelu);
 
 /// What a KIVI cache of `bits` reads of x [rows, entries, head_dim]: keys by channel, values by
 /// token. shape.capacity does not matter.

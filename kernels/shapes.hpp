@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "models/units/units.hpp"
 
@@ -61,7 +62,9 @@ struct DecodeShape {
   std::int64_t entries_per_split = 512;  // a multiple of kDecodeTile
   std::int64_t page = 0;                 // entries a page, a divisor of kDecodeTile; 0: contiguous
   std::int64_t pages_per_sequence = 0;   // of the table
+  std::int64_t sequences = 0;            // caches, where query rows share them; 0: one a row
 
+  [[nodiscard]] constexpr std::int64_t caches() const { return sequences > 0 ? sequences : batch; }
   [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
   [[nodiscard]] constexpr std::int64_t splits() const {
     return ceil_div(entries, entries_per_split);
@@ -102,6 +105,32 @@ inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a
   const std::int64_t pages = s.page > 0 ? 4 * s.n_kv_heads * ceil_div(s.entries, s.page) : 0;
   return split_traffic(s, s.batch * cache_reads(s) * (s.entries * entry + pages),
                        16 / element_bytes, element_bytes, with_bias, with_logits, with_log_sum);
+}
+/// A ragged batch: what each query row of `lengths` moves alone, which `alone(DecodeShape)` says of
+/// a batch of one, and of those without entries their zeros. Each warp of a split's block reads the
+/// row's length, and its cache's number where rows share caches; so does the combining one its
+/// length.
+template <class Alone>
+[[nodiscard]] constexpr KernelTraffic ragged_traffic(const DecodeShape& s,
+                                                     std::span<const std::int32_t> lengths,
+                                                     bool shared_caches, std::int64_t element_bytes,
+                                                     bool with_log_sum, Alone alone) {
+  KernelTraffic all{Bytes{0}, Bytes{0}, 0, 0};
+  for (const std::int32_t n : lengths) {
+    if (n == 0) {
+      all.stored += Bytes{s.n_heads * (s.head_dim * element_bytes + (with_log_sum ? 4 : 0))};
+      continue;
+    }
+    DecodeShape one = s;
+    one.batch = 1;
+    one.entries = n;
+    all = all + alone(one);
+  }
+  const std::int64_t blocks = s.splits() * s.n_kv_heads * cache_reads(s) * s.batch;
+  all.loaded +=
+      Bytes{blocks * (kDecodeThreads / 32) * (shared_caches ? 8 : 4) + 4 * s.batch * s.n_heads};
+  all.launches = 2;
+  return all;
 }
 /// Multiplications and additions of the two products.
 [[nodiscard]] constexpr std::int64_t decode_flops(const DecodeShape& s) {
@@ -146,21 +175,46 @@ struct QuantShape {
           Bytes{s.rows * s.entries * s.head_dim}};
 }
 
-/// Decode attention over KIVI's packed keys and values. Of a group of keys, each row of lanes that
-/// meets it reads the steps and zeros; of a value's, each of the four lanes of a group.
+/// Entries of KIVI's cache that are packed: keys in whole runs of `residual`, values all but the
+/// newest `residual`. residual 0: all.
+[[nodiscard]] constexpr std::int64_t packed_keys(std::int64_t entries, std::int64_t residual) {
+  return residual > 0 ? entries / residual * residual : entries;
+}
+[[nodiscard]] constexpr std::int64_t packed_values(std::int64_t entries, std::int64_t residual) {
+  return entries > residual ? entries - residual : 0;
+}
+/// Bytes of one stored head of KIVI's cache: codes with a step and a zero, in fp16, of each group,
+/// and the residual's whole rows. What models/methods calls its size law.
+[[nodiscard]] constexpr std::int64_t kivi_bytes(const DecodeShape& s, std::int64_t bits,
+                                                std::int64_t element_bytes, std::int64_t residual) {
+  const std::int64_t keys = packed_keys(s.entries, residual);
+  const std::int64_t values = packed_values(s.entries, residual);
+  return (keys + values) * (s.head_dim * bits / 8) + ceil_div(keys, kQuantGroup) * 4 * s.head_dim +
+         values * s.head_dim / kQuantGroup * 4 +
+         (2 * s.entries - keys - values) * s.head_dim * element_bytes;
+}
+/// Scales that the lanes of the kernel read beyond once each: of a group of keys, each row of lanes
+/// that meets it reads the steps and zeros; of a value's, each of the four lanes of a group.
+[[nodiscard]] constexpr std::int64_t kivi_scale_rereads(const DecodeShape& s,
+                                                        std::int64_t residual) {
+  const std::int64_t keys = packed_keys(s.entries, residual);
+  const std::int64_t lane_rows = kDecodeThreads * kQuantPerLane / s.head_dim;
+  const std::int64_t last = keys % kQuantGroup;
+  const std::int64_t reads = keys / kQuantGroup * lane_rows + (last < lane_rows ? last : lane_rows);
+  const std::int64_t of_keys = (reads - ceil_div(keys, kQuantGroup)) * 4 * s.head_dim;
+  constexpr std::int64_t kLanes = kQuantGroup / kQuantPerLane;
+  return of_keys +
+         packed_values(s.entries, residual) * (s.head_dim / kQuantGroup) * (kLanes - 1) * 4;
+}
+/// Decode attention over KIVI's cache, the residual's rows read as they are.
 [[nodiscard]] constexpr KernelTraffic decode_kivi_traffic(const DecodeShape& s, std::int64_t bits,
                                                           std::int64_t element_bytes,
-                                                          bool with_log_sum) {
-  const std::int64_t lane_rows = kDecodeThreads * kQuantPerLane / s.head_dim;
-  const std::int64_t last = s.entries % kQuantGroup;
-  const std::int64_t key_scales =
-      (s.entries / kQuantGroup * lane_rows + (last < lane_rows ? last : lane_rows)) * 4 *
-      s.head_dim;
-  const std::int64_t value_scales = s.entries * s.head_dim / kQuantPerLane * 4;
-  const std::int64_t codes = 2 * s.entries * (s.head_dim * bits / 8);
-  return split_traffic(
-      s, s.batch * s.n_kv_heads * cache_reads(s) * (codes + key_scales + value_scales),
-      kQuantPerLane, element_bytes, false, false, with_log_sum);
+                                                          std::int64_t residual, bool with_bias,
+                                                          bool with_logits, bool with_log_sum) {
+  const std::int64_t head =
+      kivi_bytes(s, bits, element_bytes, residual) + kivi_scale_rereads(s, residual);
+  return split_traffic(s, s.batch * s.n_kv_heads * cache_reads(s) * head, kQuantPerLane,
+                       element_bytes, with_bias, with_logits, with_log_sum);
 }
 /// Over directions that two layers share, of whose entries `retained` keys and values together, of
 /// all stored heads, are read whole instead. Each lane of a row reads where the entry is retained,
@@ -174,10 +228,10 @@ struct QuantShape {
                        16 / element_bytes, element_bytes, false, false, false);
 }
 [[nodiscard]] constexpr KernelTraffic decode_fp8_traffic(const DecodeShape& s,
-                                                         std::int64_t element_bytes,
-                                                         bool with_log_sum) {
+                                                         std::int64_t element_bytes, bool with_bias,
+                                                         bool with_logits, bool with_log_sum) {
   return split_traffic(s, s.batch * s.n_kv_heads * cache_reads(s) * 2 * s.entries * s.head_dim,
-                       kQuantPerLane, element_bytes, false, false, with_log_sum);
+                       kQuantPerLane, element_bytes, with_bias, with_logits, with_log_sum);
 }
 
 // --- score pass of a prompt ----------------------------------------------------------------------
@@ -214,6 +268,31 @@ constexpr std::int64_t PrefillScoreShape::first_seeing(std::int64_t key) const {
   const std::int64_t keys = s.n_kv_heads * s.tokens * row;
   return {Bytes{s.n_heads * (rows * row + 4 * pairs) + keys},
           Bytes{4 * s.n_heads * (s.tokens - s.first) + 4 * s.n_kv_heads * s.tokens}, 0, 2};
+}
+
+/// The same mass by eager steps: matrices of all keys for `rows` query rows from `first` on.
+struct EagerScoreShape {
+  std::int64_t n_heads = 1, n_kv_heads = 1;
+  std::int64_t head_dim = 128;  // 64 or 128
+  std::int64_t tokens = 1;
+  std::int64_t first = 0;
+  std::int64_t rows = 1;  // of a chunk, where there are several
+
+  [[nodiscard]] constexpr std::int64_t group() const { return n_heads / n_kv_heads; }
+};
+/// Queries once for every tile of keys, keys for each query head and every tile of queries; the
+/// whole matrix is written, what the mask hides too.
+[[nodiscard]] constexpr KernelTraffic score_matrix_traffic(const EagerScoreShape& s,
+                                                           std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  const std::int64_t rows =
+      s.rows * ceil_div(s.tokens, kPrefillTile) + s.tokens * ceil_div(s.rows, kPrefillTile);
+  return {Bytes{s.n_heads * rows * row}, Bytes{s.n_heads * s.rows * s.tokens * element_bytes}};
+}
+[[nodiscard]] constexpr KernelTraffic column_sums_traffic(const EagerScoreShape& s,
+                                                          bool accumulates) {
+  const std::int64_t mass = 4 * s.n_kv_heads * s.tokens;
+  return {Bytes{4 * s.n_heads * s.rows * s.tokens + (accumulates ? mass : 0)}, Bytes{mass}};
 }
 
 // --- scores, selection, compaction ---------------------------------------------------------------
@@ -282,6 +361,18 @@ struct AppendShape {
   return {Bytes{moved + moved / 16 * 8}, Bytes{moved}};
 }
 
+/// cache[to[n], :] = cache[from[n], :]
+struct MoveShape {
+  std::int64_t moves = 1;
+  std::int64_t entry_bytes = 256;  // a multiple of 16
+  std::int64_t slots = 1;          // entries of the whole cache
+};
+/// Both slots' numbers are read once for every 16 bytes of an entry.
+[[nodiscard]] constexpr KernelTraffic move_traffic(const MoveShape& s) {
+  const std::int64_t moved = s.moves * s.entry_bytes;
+  return {Bytes{moved + moved / 16 * 16}, Bytes{moved}};
+}
+
 /// longer[row, :, :] = old[row, :, :] then fresh[row, :]
 struct ConcatShape {
   std::int64_t rows = 1;
@@ -291,6 +382,21 @@ struct ConcatShape {
 [[nodiscard]] constexpr KernelTraffic concat_traffic(const ConcatShape& s) {
   const Bytes longer{s.rows * (s.before + 1) * s.entry_bytes};
   return {longer, longer};
+}
+
+/// Entries that leave a paged cache.
+struct LazyPageShape {
+  std::int64_t rows = 1, most_leaving = 1;
+  std::int64_t page = 16;               // entries
+  std::int64_t pages_per_sequence = 1;  // of the table
+  std::int64_t n_pages = 1;
+};
+/// Each entry's number; of the `leaving` that are there their page's, and a bias. A count an entry
+/// and one more a page freed are atomic.
+[[nodiscard]] constexpr KernelTraffic lazy_page_traffic(const LazyPageShape& s,
+                                                        std::int64_t leaving, std::int64_t freed) {
+  return {Bytes{4 * s.rows * s.most_leaving + 4 * leaving}, Bytes{4 * leaving + 4 * freed},
+          leaving + freed};
 }
 
 // --- merges, surrogates --------------------------------------------------------------------------
@@ -326,6 +432,47 @@ struct ResidualShape {
   return {Bytes{s.merges * ((3 + s.slots) * row + 8)}, Bytes{s.merges * (2 * row + 4)}};
 }
 
+/// Rows whose entries are searched for the key most like that of one that leaves.
+struct NearestShape {
+  std::int64_t rows = 1;
+  std::int64_t entries = 2, capacity = 2;
+  std::int64_t head_dim = 128;
+};
+inline constexpr std::int64_t kNearestWarps = 8;  // of a row's block
+/// Every other key once; the victim's key and number by each warp of its row's block.
+[[nodiscard]] constexpr KernelTraffic nearest_traffic(const NearestShape& s,
+                                                      std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  return {Bytes{s.rows * ((s.entries - 1) * row + kNearestWarps * (row + 4))}, Bytes{8 * s.rows}};
+}
+/// Two numbers, a cosine and a threshold a row; of those where the entry joins, both entries' keys
+/// and values are read and one of each is written.
+[[nodiscard]] constexpr KernelTraffic cosine_merge_traffic(const NearestShape& s,
+                                                           std::int64_t joined,
+                                                           std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  return {Bytes{16 * s.rows + 4 * joined * row}, Bytes{8 * s.rows + 2 * joined * row}};
+}
+
+/// Rows in which an entry's value may be spread over others'.
+struct SpreadShape {
+  std::int64_t rows = 1;
+  std::int64_t most_takers = 1;
+  std::int64_t capacity = 2;
+  std::int64_t head_dim = 128;
+};
+/// `takers` of all rows together, `spread_rows` rows that spread, to `spread_takers`. Takers'
+/// numbers are read for the probability and again where the value is spread.
+[[nodiscard]] constexpr KernelTraffic spread_traffic(const SpreadShape& s, std::int64_t takers,
+                                                     std::int64_t spread_rows,
+                                                     std::int64_t spread_takers,
+                                                     std::int64_t element_bytes) {
+  const std::int64_t row = s.head_dim * element_bytes;
+  return {Bytes{s.rows * (12 + 4 * s.most_takers) + 4 * takers +
+                spread_rows * (4 * s.most_takers + row) + spread_takers * row},
+          Bytes{4 * s.rows + spread_takers * row}};
+}
+
 struct SurrogateShape {
   std::int64_t tokens = 1, heads = 1;
   std::int64_t inputs = 8;  // d_model, a multiple of 8
@@ -335,6 +482,29 @@ struct SurrogateShape {
                                                            std::int64_t element_bytes) {
   const std::int64_t pairs = s.tokens * s.heads;
   return {Bytes{pairs * (s.inputs * (element_bytes + 4) + 4)}, Bytes{pairs * 8}};
+}
+
+/// A linear layer: m rows of k inputs, n outputs.
+struct GemmShape {
+  std::int64_t m = 1, n = 1;
+  std::int64_t k = 8;  // a multiple of 8
+};
+inline constexpr std::int64_t kGemmTile = 32;  // rows, and outputs, that a block holds
+/// Rows once for every tile of outputs, weights for every tile of rows; each warp of a block reads
+/// the biases of its outputs.
+[[nodiscard]] constexpr KernelTraffic gemm_traffic(const GemmShape& s, std::int64_t a_bytes,
+                                                   std::int64_t b_bytes, bool with_bias) {
+  const std::int64_t tiles_m = ceil_div(s.m, kGemmTile);
+  const std::int64_t tiles_n = ceil_div(s.n, kGemmTile);
+  constexpr std::int64_t kWarps = 8;
+  return {Bytes{tiles_n * s.m * s.k * a_bytes + tiles_m * s.n * s.k * b_bytes +
+                (with_bias ? 4 * kWarps * tiles_m * s.n : 0)},
+          Bytes{s.m * s.n * b_bytes}};
+}
+/// Weights once, the row for every output.
+[[nodiscard]] constexpr KernelTraffic gemv_traffic(const GemmShape& s, std::int64_t a_bytes,
+                                                   std::int64_t b_bytes, bool with_bias) {
+  return {Bytes{s.n * (s.k * (a_bytes + b_bytes) + (with_bias ? 4 : 0))}, Bytes{s.n * b_bytes}};
 }
 
 // --- rows of activations -------------------------------------------------------------------------

@@ -1,3 +1,4 @@
+#include "kernels/gemm.hpp"
 #include "kernels/surrogate.hpp"
 #include "kernels/warp.hpp"
 
@@ -49,6 +50,20 @@ void linear_scores(Stream stream, const kernels::SurrogateShape& s, const Linear
          {32 * kWarps}, 0, linear_kernel<T>, s, a);
 }
 
+template <class T>
+void mlp_scores(Stream stream, const kernels::SurrogateShape& s, std::int64_t width,
+                const MlpScores<T>& a) {
+  gemm<T, float>(stream, {.m = s.tokens, .n = width, .k = s.inputs},
+                 {.a = a.hidden, .b = a.w1, .bias = a.b1, .gelu = true, .out = a.inner});
+  linear_scores<float>(stream, {.tokens = s.tokens, .heads = s.heads, .inputs = width}, a.outer);
+}
+
+template void mlp_scores(Stream, const kernels::SurrogateShape&, std::int64_t,
+                         const MlpScores<float>&);
+template void mlp_scores(Stream, const kernels::SurrogateShape&, std::int64_t,
+                         const MlpScores<kv::Half>&);
+template void mlp_scores(Stream, const kernels::SurrogateShape&, std::int64_t,
+                         const MlpScores<kv::BFloat16>&);
 template void linear_scores(Stream, const kernels::SurrogateShape&, const LinearScores<float>&);
 template void linear_scores(Stream, const kernels::SurrogateShape&, const LinearScores<kv::Half>&);
 template void linear_scores(Stream, const kernels::SurrogateShape&,

@@ -25,4 +25,18 @@ template <class T>
 void linear_scores(Stream stream, const kernels::SurrogateShape& shape,
                    const LinearScores<T>& arguments);
 
+/// The same through an inner layer, scores = W2 GELU(W1 hidden + b1) + b2: a GEMM, then
+/// linear_scores of its rows. outer.hidden is the inner layer's memory. Errors: as above, and width
+/// a multiple of 8.
+template <class T>
+struct MlpScores {
+  Span<const T> hidden;      // [tokens, inputs]
+  Span<const float> w1, b1;  // [width, inputs], [width]
+  Span<float> inner;         // [tokens, width], scratch
+  LinearScores<float> outer;
+};
+template <class T>
+void mlp_scores(Stream stream, const kernels::SurrogateShape& shape, std::int64_t width,
+                const MlpScores<T>& arguments);
+
 }  // namespace kvsim::KVSIM_EXECUTOR

@@ -7,3 +7,8 @@ kvsim_test(kernels_prefill SOURCES models/test_kernels_prefill.cpp
 kvsim_test(mixed SOURCES models/test_mixed.cpp models/test_mixed_laws.cpp support/heap.cpp
            LINK kvsim::cost)
 kvsim_bench(mixed SOURCES bench/bench_mixed.cpp LINK kvsim::cost)
+# What a GPU's kernels reached, written by the program's own writer and read back.
+kvsim_test(device_calibration
+  SOURCES models/test_device_calibration.cpp ../sim/cli/device_report.cpp ../sim/cli/kernels_json.cpp
+          ../kernels/device_state.cpp ../kernels/suite/measure_none.cpp
+  LINK kvsim::cost kvsim::json ${CMAKE_DL_LIBS})

@@ -3,6 +3,7 @@
 // Memory that a case of the suite gives to kernels: poisoned until written, on either executor. A
 // GPU cannot tell what was never written; there it reads as NaN, or -1 of integers.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -47,6 +48,36 @@ class Array {
   std::int64_t size_;
 };
 
+/// Pinned memory of the host, which kernels reach through their own addresses.
+template <class T>
+class HostArray {
+ public:
+  HostArray(Machine&, const char*, std::int64_t size) : size_{size} {
+    check_cuda(
+        cudaHostAlloc(&data_, static_cast<std::size_t>(size) * sizeof(T), cudaHostAllocMapped),
+        "cudaHostAlloc", __FILE__, __LINE__);
+  }
+  ~HostArray() { cudaFreeHost(data_); }
+  HostArray(const HostArray&) = delete;
+  HostArray& operator=(const HostArray&) = delete;
+
+  [[nodiscard]] Span<T> span() {
+    T* on_device = nullptr;
+    check_cuda(cudaHostGetDevicePointer(&on_device, data_, 0), "cudaHostGetDevicePointer", __FILE__,
+               __LINE__);
+    return {on_device, size_};
+  }
+  void upload(const std::vector<T>& values) { std::copy(values.begin(), values.end(), data_); }
+  [[nodiscard]] std::vector<T> download(std::int64_t first, std::int64_t count) const {
+    check_cuda(cudaDeviceSynchronize(), "a kernel", __FILE__, __LINE__);
+    return {data_ + first, data_ + first + count};
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::int64_t size_;
+};
+
 #else
 
 using Machine = cuda_sim::Device;
@@ -66,6 +97,10 @@ class Array {
  private:
   cuda_sim::Buffer<T> buffer_;
 };
+
+/// The simulator has one kind of memory: its bytes are counted alike.
+template <class T>
+using HostArray = Array<T>;
 
 #endif
 

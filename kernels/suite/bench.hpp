@@ -90,6 +90,15 @@ class Case {
     if (!values.empty()) array.upload(values);
     return array;
   }
+  /// Memory of the host that a kernel reads and writes over the link.
+  template <class T>
+  HostArray<T>& host_input(const char* name, const std::vector<T>& values) {
+    auto array =
+        std::make_shared<HostArray<T>>(machine_, name, static_cast<std::int64_t>(values.size()));
+    memory_.push_back(array);
+    array->upload(values);
+    return *array;
+  }
   /// Numbers as T stores them.
   template <class T>
   Array<T>& numbers(const char* name, const std::vector<float>& values) {
@@ -125,10 +134,12 @@ class Case {
     double error = 0;
     double size = 1e-30;
     for (std::size_t i = 0; i < got.size(); ++i) {
-      const double off = std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i]));
-      if (!(off <= error)) error = off;  // a NaN too
+      const auto is = static_cast<double>(got[i]);
+      const auto should_be = static_cast<double>(expected[i]);
+      const double off = is == should_be ? 0.0 : std::abs(is - should_be);  // infinities too
+      if (!(off <= error)) error = off;                                     // a NaN too
       if (std::isnan(off)) break;
-      size = std::max(size, std::abs(static_cast<double>(expected[i])));
+      if (std::isfinite(should_be)) size = std::max(size, std::abs(should_be));
     }
     error /= size;
     if (!(error <= allowed)) fail(std::string{what} + " is wrong");

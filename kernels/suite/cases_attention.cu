@@ -11,18 +11,22 @@ using kernels::DecodeShape;
 
 struct Wanted {
   bool bias = false, logits = false;
+  std::vector<std::int32_t> lengths{}, cache_of{};  // of a ragged, of a mixed batch
 };
 
-std::string words(const DecodeShape& s, Wanted wanted) {
+std::string words(const DecodeShape& s, const Wanted& wanted) {
   return "batch " + text(s.batch) + ", heads " + text(s.n_heads) + "/" + text(s.n_kv_heads) + "x" +
          text(s.head_dim) + ", " + text(s.entries) + " entries" +
          (s.page > 0 ? ", pages of " + text(s.page) : "") + (wanted.bias ? ", bias" : "") +
-         (wanted.logits ? ", logits" : "");
+         (wanted.logits ? ", logits" : "") +
+         (wanted.lengths.empty()    ? ""
+          : wanted.cache_of.empty() ? ", ragged"
+                                    : ", mixed");
 }
 
 /// Pages of every sequence, in an order that is none.
 std::vector<std::int32_t> page_table(const DecodeShape& s) {
-  const std::int64_t n = s.batch * s.pages_per_sequence;
+  const std::int64_t n = s.caches() * s.pages_per_sequence;
   std::vector<std::int32_t> table;
   for (std::int64_t i = 0; i < n; ++i) table.push_back(static_cast<std::int32_t>((n - 1 - i)));
   for (std::size_t i = 0; i + 2 < table.size(); i += 3) std::swap(table[i], table[i + 2]);
@@ -33,7 +37,7 @@ std::vector<std::int32_t> page_table(const DecodeShape& s) {
 std::vector<float> in_pages(const DecodeShape& s, const std::vector<std::int32_t>& table,
                             const std::vector<float>& rows, float rest) {
   std::vector<float> result(table.size() * at(s.n_kv_heads * s.page * s.head_dim), rest);
-  for (std::int64_t b = 0; b < s.batch; ++b) {
+  for (std::int64_t b = 0; b < s.caches(); ++b) {
     for (std::int64_t h = 0; h < s.n_kv_heads; ++h) {
       for (std::int64_t e = 0; e < s.entries; ++e) {
         const std::int64_t page = table[at(b * s.pages_per_sequence + e / s.page)];
@@ -47,10 +51,10 @@ std::vector<float> in_pages(const DecodeShape& s, const std::vector<std::int32_t
 }
 
 template <class T>
-void attention_case(Bench& bench, const DecodeShape& shape, Wanted wanted) {
+void attention_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted) {
   bench.add(words(shape, wanted), Stored<T>::kName, [&](Case& c) {
     const std::int64_t rows = shape.batch * shape.n_heads;
-    const std::int64_t cache = shape.batch * shape.n_kv_heads * shape.capacity;
+    const std::int64_t cache = shape.caches() * shape.n_kv_heads * shape.capacity;
     const auto q = c.draw<T>(rows * shape.head_dim, -2, 2);
     const auto keys = c.draw<T>(cache * shape.head_dim, -2, 2);
     const auto values = c.draw<T>(cache * shape.head_dim, -2, 2);
@@ -74,11 +78,21 @@ void attention_case(Bench& bench, const DecodeShape& shape, Wanted wanted) {
         .partial = c.output<float>("partial", rows * shape.splits() * shape.head_dim).span(),
         .partial_max = c.output<float>("partial_max", rows * shape.splits()).span(),
         .partial_sum = c.output<float>("partial_sum", rows * shape.splits()).span(),
-        .pages = c.input("pages", table).span()};
-    c.run(decode_traffic(shape, sizeof(T), wanted.bias, wanted.logits, true),
+        .pages = c.input("pages", table).span(),
+        .lengths = c.input("lengths", wanted.lengths).span(),
+        .cache_of = c.input("cache_of", wanted.cache_of).span()};
+    const auto traffic = [&](const DecodeShape& s) {
+      return decode_traffic(s, sizeof(T), wanted.bias, wanted.logits, true);
+    };
+    const bool ragged = !wanted.lengths.empty();
+    c.run(ragged ? ragged_traffic(shape, wanted.lengths, !wanted.cache_of.empty(), sizeof(T), true,
+                                  traffic)
+                 : traffic(shape),
           [=](Stream s) { decode_attention<T>(s, shape, arguments); });
-    const auto expected = kernels::decode_reference(shape, static_cast<double>(arguments.scale), q,
-                                                    keys, values, bias);
+    const auto scale = static_cast<double>(arguments.scale);
+    const auto expected = ragged ? kernels::ragged_reference(shape, scale, q, keys, values, bias,
+                                                             wanted.lengths, wanted.cache_of)
+                                 : kernels::decode_reference(shape, scale, q, keys, values, bias);
     c.compare("out", values_of(out.download(0, rows * shape.head_dim)), expected.out,
               Stored<T>::kRounding + 2e-6);
     c.compare("log_sum", log_sum.download(0, rows), expected.log_sum, 2e-6);
@@ -107,6 +121,19 @@ void attention_cases(Bench& bench) {
     attention_case<T>(bench, small(entries, 8, 1, 64), {.bias = true});
   }
   attention_case<T>(bench, small(31, 6, 2, 128), {});
+  // Of every length from none on, over an edge of a tile and of a split; and the rows of a prompt's
+  // chunk of three, whose cache is the second, beside three decodes.
+  for (const std::int64_t page : {0, 16}) {
+    DecodeShape shape = small(257, 8, 2, 64);
+    shape.batch = 7;
+    shape.page = page;
+    shape.pages_per_sequence = page > 0 ? kernels::ceil_div(257, page) : 0;
+    attention_case<T>(bench, shape, {.bias = true, .lengths = {0, 1, 63, 64, 128, 129, 257}});
+    shape.batch = 6;
+    shape.sequences = 4;
+    attention_case<T>(bench, shape,
+                      {.lengths = {257, 40, 41, 42, 1, 200}, .cache_of = {0, 1, 1, 1, 3, 2}});
+  }
 }
 
 }  // namespace
@@ -116,6 +143,20 @@ void decode_attention_cases(Bench& bench) {
   attention_cases<kv::Half>(bench);
   attention_cases<kv::BFloat16>(bench);
   if (!bench.large()) return;
+  // A batch whose lengths spread from one entry to all, beside one of the same mean.
+  std::vector<std::int32_t> lengths;
+  for (std::int32_t i = 0; i < 16; ++i) lengths.push_back(1 + i * 16'383 / 15);
+  for (const bool ragged : {false, true}) {
+    attention_case<kv::BFloat16>(bench,
+                                 {.batch = 16,
+                                  .n_heads = 32,
+                                  .n_kv_heads = 8,
+                                  .head_dim = 128,
+                                  .entries = ragged ? 16'384 : 8192,
+                                  .capacity = 16'384,
+                                  .entries_per_split = 512},
+                                 {.lengths = ragged ? lengths : std::vector<std::int32_t>{}});
+  }
   for (const std::int64_t kv_heads : {32, 8}) {  // 512 MiB of cache, MHA and groups of four
     const std::int64_t entries = kv_heads == 32 ? 4096 : 16'384;
     attention_case<kv::BFloat16>(bench,

@@ -39,6 +39,33 @@ void append_case(Bench& bench, std::int64_t rows, std::int64_t capacity) {
 }
 
 template <class T>
+void move_case(Bench& bench, std::int64_t moves, std::int64_t capacity) {
+  const kernels::MoveShape shape{.moves = moves,
+                                 .entry_bytes = kWidth * static_cast<std::int64_t>(sizeof(T)),
+                                 .slots = moves * capacity};
+  bench.add(text(moves) + " rows of " + text(capacity), Stored<T>::kName, [&](Case& c) {
+    auto cache = c.draw<T>(shape.slots * kWidth);
+    std::vector<std::int64_t> from;
+    std::vector<std::int64_t> to;
+    for (std::int64_t n = 0; n < moves; ++n) {
+      from.push_back(n * capacity + (2 * n + 1) % capacity);
+      to.push_back(n * capacity + (2 * n + 3) % capacity);
+    }
+    auto& all = c.numbers<T>("cache", cache);
+    const auto sources = c.input("from", from).span();
+    const auto targets = c.input("to", to).span();
+    c.run(move_traffic(shape), [=, entries = all.span()](Stream s) {
+      move_entries<T>(s, shape, sources, targets, entries);
+    });
+    for (std::int64_t i = 0; i < moves * kWidth; ++i) {
+      cache[at(to[at(i / kWidth)] * kWidth + i % kWidth)] =
+          cache[at(from[at(i / kWidth)] * kWidth + i % kWidth)];
+    }
+    c.compare_exactly("cache", values_of(all.download(0, shape.slots * kWidth)), cache);
+  });
+}
+
+template <class T>
 void concat_case(Bench& bench, std::int64_t rows, std::int64_t before) {
   const kernels::ConcatShape shape{
       .rows = rows, .entry_bytes = kWidth * static_cast<std::int64_t>(sizeof(T)), .before = before};
@@ -99,6 +126,13 @@ void append_cases(Bench& bench) {
   for_types([&](auto type) {
     using T = decltype(type);
     for (const std::int64_t rows : {1, 31, 257}) append_case<T>(bench, rows, 5);
+  });
+}
+
+void move_cases(Bench& bench) {
+  for_types([&](auto type) {
+    using T = decltype(type);
+    for (const std::int64_t moves : {1, 31, 257}) move_case<T>(bench, moves, 5);
   });
 }
 

@@ -3,7 +3,7 @@
 #include "kernels/merge.hpp"
 #include "kernels/reference.hpp"
 #include "kernels/suite/cases.hpp"
-#include "models/math/attend.hpp"
+#include "models/math/residual_merge.hpp"
 #include "models/math/slerp.hpp"
 #include "models/math/zip_merge.hpp"
 
@@ -150,18 +150,13 @@ void residual_case(Bench& bench, std::int64_t merges, std::int64_t slots, std::i
               for (std::int64_t n = 0; n < merges; ++n) {
                 const std::int64_t base = n * shape.capacity;
                 const std::int64_t gone = base + victim[at(n)];
-                std::int64_t best = 0;
-                for (std::int64_t i = 1; i < slots; ++i) {
-                  const auto key = row_of(keys, gone, d);
-                  if (dot(row_of(keys, base + i, d), key) > dot(row_of(keys, base + best, d), key))
-                    best = i;
-                }
+                const std::int64_t best =
+                    most_similar_key(row_of(keys, gone, d), slots,
+                                     [&](std::int64_t i) { return row_of(keys, base + i, d); });
                 std::int32_t& count = counts[at(n * slots + best)];
-                for (std::int64_t j = 0; j < d; ++j) {
-                  const std::size_t to = at((base + best) * d + j);
-                  k[to] += (k[at(gone * d + j)] - k[to]) / (count + 1.0);
-                  v[to] += (v[at(gone * d + j)] - v[to]) / (count + 1.0);
-                }
+                const std::size_t to = at((base + best) * d);
+                join_mean(std::span{k}.subspan(to, at(d)), row_of(keys, gone, d), count);
+                join_mean(std::span{v}.subspan(to, at(d)), row_of(values, gone, d), count);
                 ++count;
               }
               const double allowed = Stored<T>::kRounding + 1e-6;

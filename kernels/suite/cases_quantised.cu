@@ -131,55 +131,112 @@ void fp8_case(Bench& bench, const QuantShape& shape) {
   });
 }
 
+/// What attention over a quantised cache is asked for.
+struct Wanted {
+  bool bias = false, logits = false;
+  std::int64_t residual = 0;            // KIVI's
+  std::vector<std::int32_t> lengths{};  // of a ragged batch; without a residual
+};
+
 /// The outputs and scratch of one attention.
 template <class T>
 struct Attention {
   Array<T>& out;
-  Array<float>& log_sum;
+  Array<float>&log_sum, &logits;
+  std::vector<float> bias;
   DecodeAttention<T> arguments;
 };
 template <class T>
-Attention<T> attention_of(Case& c, const DecodeShape& s, const std::vector<float>& q) {
+Attention<T> attention_of(Case& c, const DecodeShape& s, const std::vector<float>& q,
+                          const Wanted& wanted) {
   const std::int64_t rows = s.batch * s.n_heads;
   auto& out = c.output<T>("out", rows * s.head_dim);
   auto& log_sum = c.output<float>("log_sum", rows);
-  return {out, log_sum,
+  auto& logits = c.output<float>("logits", wanted.logits ? rows * s.capacity : 0);
+  const auto bias =
+      wanted.bias ? c.draw(s.batch * s.n_kv_heads * s.capacity, -3, 3) : std::vector<float>{};
+  return {out, log_sum, logits, bias,
           DecodeAttention<T>{
               .q = c.numbers<T>("q", q).span(),
               .keys = {},
               .values = {},
-              .bias = {},
+              .bias = c.numbers<float>("bias", bias).span(),
               .scale = 1.0F / std::sqrt(static_cast<float>(s.head_dim)),
               .out = out.span(),
-              .logits = {},
+              .logits = logits.span(),
               .log_sum = log_sum.span(),
               .partial = c.output<float>("partial", rows * s.splits() * s.head_dim).span(),
               .partial_max = c.output<float>("partial_max", rows * s.splits()).span(),
-              .partial_sum = c.output<float>("partial_sum", rows * s.splits()).span()}};
+              .partial_sum = c.output<float>("partial_sum", rows * s.splits()).span(),
+              .pages = {},
+              .lengths = c.input("lengths", wanted.lengths).span()}};
 }
 
 /// Compares with attention over what was read, [rows, entries, head_dim] each.
 template <class T>
 void compare_attention(Case& c, DecodeShape shape, const std::vector<float>& q,
                        const std::vector<float>& keys, const std::vector<float>& values,
-                       const Attention<T>& got) {
+                       const Attention<T>& got, const Wanted& wanted) {
+  const std::int64_t capacity = shape.capacity;
+  std::vector<float> bias;  // of the entries that are there
+  for (std::int64_t first = 0; first < std::ssize(got.bias); first += capacity) {
+    const auto row = got.bias.begin() + first;
+    bias.insert(bias.end(), row, row + shape.entries);
+  }
   shape.capacity = shape.entries;
-  const auto expected = kernels::decode_reference(shape, static_cast<double>(got.arguments.scale),
-                                                  q, keys, values, {});
+  const auto scale = static_cast<double>(got.arguments.scale);
+  const auto expected =
+      wanted.lengths.empty()
+          ? kernels::decode_reference(shape, scale, q, keys, values, bias)
+          : kernels::ragged_reference(shape, scale, q, keys, values, bias, wanted.lengths, {});
   c.compare("out", values_of(got.out.download(0, shape.batch * shape.n_heads * shape.head_dim)),
             expected.out, Stored<T>::kRounding + 4e-6);
   c.compare("log_sum", got.log_sum.download(0, shape.batch * shape.n_heads), expected.log_sum,
             4e-6);
+  if (wanted.logits) {
+    c.compare("logits",
+              download_rows(got.logits, shape.batch * shape.n_heads, capacity, shape.entries),
+              expected.logits, 6e-6);
+  }
 }
 
-std::string words(const DecodeShape& s, const char* of) {
+std::string words(const DecodeShape& s, const char* of, const Wanted& wanted) {
   return "heads " + text(s.n_heads) + "/" + text(s.n_kv_heads) + "x" + text(s.head_dim) + ", " +
-         text(s.entries) + " entries, " + of;
+         text(s.entries) + " entries, " + of +
+         (wanted.residual > 0 ? ", residual " + text(wanted.residual) : "") +
+         (wanted.bias ? ", bias" : "") + (wanted.logits ? ", logits" : "") +
+         (wanted.lengths.empty() ? "" : ", ragged");
+}
+
+/// The rows that KIVI keeps whole, `kept` of each from entry `packed` on, in memory of `length`.
+std::vector<float> residual_rows(const QuantShape& s, const std::vector<float>& all,
+                                 std::int64_t packed, std::int64_t kept, std::int64_t length) {
+  std::vector<float> result(at(s.rows * length * s.head_dim), std::nanf(""));
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto from = all.begin() + (r * s.capacity + packed) * s.head_dim;
+    std::copy(from, from + kept * s.head_dim, result.begin() + r * length * s.head_dim);
+  }
+  return result;
+}
+
+/// What a cache whose first `packed` entries are quantised reads of `all`, [rows, entries,
+/// head_dim].
+std::vector<float> partly_packed(const QuantShape& s, std::int64_t bits, bool keys,
+                                 const std::vector<float>& all, std::int64_t packed) {
+  QuantShape first = s;
+  first.entries = packed;
+  const auto rounded = kernels::kivi_reference(first, bits, keys, only_entries(first, all));
+  std::vector<float> result = only_entries(s, all);
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    const auto from = rounded.begin() + r * packed * s.head_dim;
+    std::copy(from, from + packed * s.head_dim, result.begin() + r * s.entries * s.head_dim);
+  }
+  return result;
 }
 
 template <class T, class Code>
-void kivi_case(Bench& bench, const DecodeShape& shape) {
-  bench.add(words(shape, Stored<T>::kName), dtype<Code>().c_str(), [&](Case& c) {
+void kivi_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted = {}) {
+  bench.add(words(shape, Stored<T>::kName, wanted), dtype<Code>().c_str(), [&](Case& c) {
     const QuantShape quant{.rows = shape.batch * shape.n_kv_heads,
                            .entries = shape.entries,
                            .capacity = shape.capacity,
@@ -190,29 +247,50 @@ void kivi_case(Bench& bench, const DecodeShape& shape) {
     const auto q = c.draw<T>(shape.batch * shape.n_heads * shape.head_dim, -2, 2);
     const Packed<Code> packed = pack_memory<Code>(c, quant);
     const Stream stream = c.stream();
-    kivi_quantise_keys<T, Code>(stream, quant, c.numbers<T>("keys", keys).span(),
-                                packed.keys.span(), packed.key_steps.span(),
-                                packed.key_zeros.span());
-    kivi_quantise_values<T, Code>(stream, quant, c.numbers<T>("values", values).span(),
-                                  packed.values.span(), packed.value_steps.span(),
-                                  packed.value_zeros.span());
+    const std::int64_t n_keys = kernels::packed_keys(shape.entries, wanted.residual);
+    const std::int64_t n_values = kernels::packed_values(shape.entries, wanted.residual);
+    QuantShape part = quant;
+    part.entries = n_keys;
+    if (n_keys > 0) {
+      kivi_quantise_keys<T, Code>(stream, part, c.numbers<T>("keys", keys).span(),
+                                  packed.keys.span(), packed.key_steps.span(),
+                                  packed.key_zeros.span());
+    }
+    part.entries = n_values;
+    if (n_values > 0) {
+      kivi_quantise_values<T, Code>(stream, part, c.numbers<T>("values", values).span(),
+                                    packed.values.span(), packed.value_steps.span(),
+                                    packed.value_zeros.span());
+    }
+    const auto whole_keys =
+        residual_rows(quant, keys, n_keys, shape.entries - n_keys, wanted.residual);
+    const auto whole_values =
+        residual_rows(quant, values, n_values, shape.entries - n_values, wanted.residual);
+    const KiviResidual<T> residual{c.numbers<T>("residual keys", whole_keys).span(),
+                                   c.numbers<T>("residual values", whole_values).span(),
+                                   wanted.residual};
     const KiviCache<Code> cache{packed.keys.span(),        packed.values.span(),
                                 packed.key_steps.span(),   packed.key_zeros.span(),
                                 packed.value_steps.span(), packed.value_zeros.span()};
-    const Attention<T> got = attention_of<T>(c, shape, q);
-    c.run(decode_kivi_traffic(shape, kBits<Code>, sizeof(T), true),
+    const Attention<T> got = attention_of<T>(c, shape, q, wanted);
+    const auto traffic = [&](const DecodeShape& s) {
+      return decode_kivi_traffic(s, kBits<Code>, sizeof(T), wanted.residual, wanted.bias,
+                                 wanted.logits, true);
+    };
+    c.run(wanted.lengths.empty()
+              ? traffic(shape)
+              : ragged_traffic(shape, wanted.lengths, false, sizeof(T), true, traffic),
           [=, arguments = got.arguments](Stream s) {
-            decode_attention_kivi<T, Code>(s, shape, cache, arguments);
+            decode_attention_kivi<T, Code>(s, shape, cache, residual, arguments);
           });
-    compare_attention(
-        c, shape, q, kernels::kivi_reference(quant, kBits<Code>, true, only_entries(quant, keys)),
-        kernels::kivi_reference(quant, kBits<Code>, false, only_entries(quant, values)), got);
+    compare_attention(c, shape, q, partly_packed(quant, kBits<Code>, true, keys, n_keys),
+                      partly_packed(quant, kBits<Code>, false, values, n_values), got, wanted);
   });
 }
 
 template <class T>
-void fp8_attention_case(Bench& bench, const DecodeShape& shape) {
-  bench.add(words(shape, Stored<T>::kName), "fp8_e4m3", [&](Case& c) {
+void fp8_attention_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted = {}) {
+  bench.add(words(shape, Stored<T>::kName, wanted), "fp8_e4m3", [&](Case& c) {
     const QuantShape quant{.rows = shape.batch * shape.n_kv_heads,
                            .entries = shape.entries,
                            .capacity = shape.capacity,
@@ -230,12 +308,19 @@ void fp8_attention_case(Bench& bench, const DecodeShape& shape) {
     quantise_fp8<T>(stream, quant, kValueScale, c.numbers<T>("values", values).span(),
                     value_codes.span());
     const Fp8Cache cache{key_codes.span(), value_codes.span(), kKeyScale, kValueScale};
-    const Attention<T> got = attention_of<T>(c, shape, q);
-    c.run(decode_fp8_traffic(shape, sizeof(T), true), [=, arguments = got.arguments](Stream s) {
-      decode_attention_fp8<T>(s, shape, cache, arguments);
-    });
+    const Attention<T> got = attention_of<T>(c, shape, q, wanted);
+    const auto traffic = [&](const DecodeShape& s) {
+      return decode_fp8_traffic(s, sizeof(T), wanted.bias, wanted.logits, true);
+    };
+    c.run(wanted.lengths.empty()
+              ? traffic(shape)
+              : ragged_traffic(shape, wanted.lengths, false, sizeof(T), true, traffic),
+          [=, arguments = got.arguments](Stream s) {
+            decode_attention_fp8<T>(s, shape, cache, arguments);
+          });
     compare_attention(c, shape, q, kernels::fp8_reference(kKeyScale, only_entries(quant, keys)),
-                      kernels::fp8_reference(kValueScale, only_entries(quant, values)), got);
+                      kernels::fp8_reference(kValueScale, only_entries(quant, values)), got,
+                      wanted);
   });
 }
 
@@ -293,6 +378,26 @@ void quantise_fp8_cases(Bench& bench) {
 }
 
 void decode_kivi_cases(Bench& bench) {
+  const auto small = [](std::int64_t entries) {
+    return DecodeShape{.batch = 2,
+                       .n_heads = 4,
+                       .n_kv_heads = 2,
+                       .head_dim = entries > 200 ? 64 : 128,
+                       .entries = entries,
+                       .capacity = entries + 3,
+                       .entries_per_split = 128};
+  };
+  // All whole, the last of a run, a run just packed, and several splits, with what merges add.
+  for (const std::int64_t entries : {1, 31, 32, 64, 97, 257}) {
+    kivi_case<kv::Half, std::uint16_t>(bench, small(entries), {.residual = 32});
+    kivi_case<kv::BFloat16, std::uint32_t>(bench, small(entries),
+                                           {.bias = true, .logits = true, .residual = 64});
+  }
+  DecodeShape ragged = small(257);
+  ragged.batch = 5;
+  const std::vector<std::int32_t> lengths{0, 1, 64, 129, 257};
+  kivi_case<kv::Half, std::uint16_t>(bench, ragged, {.bias = true, .lengths = lengths});
+  kivi_case<kv::BFloat16, std::uint32_t>(bench, ragged, {.lengths = lengths});
   for_attention(
       bench,
       [&](const DecodeShape& shape) {
@@ -307,11 +412,20 @@ void decode_kivi_cases(Bench& bench) {
       });
 }
 void decode_fp8_cases(Bench& bench) {
+  fp8_attention_case<kv::Half>(bench,
+                               {.batch = 5,
+                                .n_heads = 4,
+                                .n_kv_heads = 2,
+                                .head_dim = 64,
+                                .entries = 257,
+                                .capacity = 260,
+                                .entries_per_split = 128},
+                               {.bias = true, .lengths = {0, 1, 64, 129, 257}});
   for_attention(
       bench,
       [&](const DecodeShape& shape) {
         fp8_attention_case<kv::Half>(bench, shape);
-        fp8_attention_case<kv::BFloat16>(bench, shape);
+        fp8_attention_case<kv::BFloat16>(bench, shape, {.bias = true, .logits = true});
       },
       [&](const DecodeShape& shape) { fp8_attention_case<kv::BFloat16>(bench, shape); });
 }

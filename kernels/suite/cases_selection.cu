@@ -5,6 +5,8 @@
 #include "kernels/scores.hpp"
 #include "kernels/select.hpp"
 #include "kernels/suite/cases.hpp"
+#include "models/math/attention_profile.hpp"
+#include "models/math/moving_average.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {
@@ -71,10 +73,9 @@ void log_average_cases(Bench& bench) {
           sample +=
               std::exp(static_cast<double>(x[at((row * shape.group + g) * shape.stride + e)]));
         }
-        const double keep = static_cast<double>(kKeep);
-        expected.push_back(
-            std::log(keep * std::exp(static_cast<double>(before[at(row * shape.stride + e)])) +
-                     (1 - keep) * sample / static_cast<double>(shape.group)));
+        const double average = std::exp(static_cast<double>(before[at(row * shape.stride + e)]));
+        expected.push_back(std::log(moving_average(
+            average, sample / static_cast<double>(shape.group), static_cast<double>(kKeep))));
       }
       c.compare("log_average", download_rows(average, shape.rows, shape.stride, entries), expected,
                 1e-6);
@@ -113,13 +114,23 @@ void fuse_window_cases(Bench& bench) {
                 newest += static_cast<double>(p[at((row * s.group + g) * s.stride + e)]);
               }
               past[at((row * shape.window + kSlot) * s.stride + e)] = static_cast<float>(newest);
-              double total = 0;
+            }
+            for (std::int64_t row = 0; row < s.rows; ++row) {
+              AttentionProfile profile{static_cast<std::int32_t>(shape.window),
+                                       ProfileSpace::kProbability, maximum};
+              std::vector<std::int32_t> columns;
+              for (std::int64_t e = 0; e < entries; ++e) columns.push_back(profile.add_column());
               for (std::int64_t w = 0; w < shape.window; ++w) {
-                const double x =
-                    static_cast<double>(past[at((row * shape.window + w) * s.stride + e)]);
-                total = maximum ? std::max(total, x) : total + x;
+                profile.next_row();
+                for (std::int64_t e = 0; e < entries; ++e) {
+                  profile.write(
+                      columns[at(e)],
+                      static_cast<double>(past[at((row * shape.window + w) * s.stride + e)]));
+                }
               }
-              expected.push_back(total);
+              std::vector<double> of_row;
+              profile.fuse(columns, of_row);
+              expected.insert(expected.end(), of_row.begin(), of_row.end());
             }
             c.compare("fused", download_rows(fused, s.rows, s.stride, entries), expected, 1e-6);
             c.compare("ring", ring.download(0, s.rows * shape.window * s.stride), past, 1e-6);

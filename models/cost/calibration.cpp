@@ -7,13 +7,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/cost/device_calibration.hpp"
+
 namespace kvsim {
 namespace {
-
-// How far an operator that no kernel's form times may lie from the rates of the stack's profile,
-// and a host from the times it says, is a judgement: published eager stacks take 0.4 to 1.6 ms a
-// layer, within a factor of 2 of their middle in either direction.
-constexpr double kProfileResidual = 0.3;
 
 Calibration fitted(std::string id, std::string provenance, const KernelLibrary& kernels) {
   Calibration out{.id = std::move(id),
@@ -43,6 +40,10 @@ std::shared_ptr<const Calibration> own_calibration(const std::filesystem::path& 
     KernelLibrary library;
     Calibration calibration;
   };
+  if (std::error_code status; !std::filesystem::is_directory(path, status)) {
+    const Field document = Field::read_file(path);
+    if (is_device_calibration(document)) return read_device_calibration(document, std::move(id));
+  }
   std::vector<KernelCalibrationFile> files = read_calibrations(path);
   std::vector<std::string> sources;
   for (const KernelCalibrationFile& file : files) {

@@ -36,12 +36,18 @@ struct Calibration {
   }
 };
 
+/// How far an operator that no kernel's form times may lie from the rates of the stack's profile,
+/// and a host from the times it says, is a judgement: published eager stacks take 0.4 to 1.6 ms a
+/// layer, within a factor of 2 of their middle in either direction.
+inline constexpr double kProfileResidual = 0.3;
+
 /// The calibrations shipped with the program: fitted kernels, and for operators that have no form
 /// of their own the shares of the data sheet's rates that streaming kernels reach.
 [[nodiscard]] const Calibration& builtin_calibration();
 
 /// Calibrations of one's own, as `kvsim calibrate --measured` writes them: a file, or a folder's
-/// *.json. They stand in for those shipped, none of which is used beside them. `id` is what results
+/// *.json. They stand in for those shipped, none of which is used beside them. A file may also be
+/// what `kvsim calibrate --device cuda` writes (device_calibration.hpp). `id` is what results
 /// call it. Errors: InputError as read_calibrations.
 [[nodiscard]] std::shared_ptr<const Calibration> own_calibration(const std::filesystem::path& path,
                                                                  std::string id);

@@ -17,7 +17,6 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 using Floats = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Row = Eigen::Matrix<double, 1, Eigen::Dynamic>;
 
-double gelu(double x) { return 0.5 * x * (1.0 + std::erf(x / std::numbers::sqrt2)); }
 double gelu_slope(double x) {
   const double density = std::exp(-0.5 * x * x) / std::sqrt(2.0 * std::numbers::pi);
   return 0.5 * (1.0 + std::erf(x / std::numbers::sqrt2)) + x * density;
@@ -128,6 +127,8 @@ struct Weight {
 };
 
 }  // namespace
+
+double gelu(double x) { return 0.5 * x * (1.0 + std::erf(x / std::numbers::sqrt2)); }
 
 std::vector<float> Surrogate::predict(std::span<const float> rows) const {
   KVSIM_CHECK(inputs >= 1 && outputs >= 1 && std::ssize(rows) % inputs == 0,

@@ -6,6 +6,9 @@
 
 namespace kvsim {
 
+/// x times the normal distribution up to x: the exact GELU.
+[[nodiscard]] double gelu(double x);
+
 /// A small regressor from a hidden state to one log score a KV head (KVzap): linear, W h + c, or an
 /// mlp of two layers, W2 GELU(W1 h + c1) + c2 with the exact GELU. Matrices are row-major, fp32.
 struct Surrogate {

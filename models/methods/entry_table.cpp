@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "models/math/residual_merge.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -116,11 +117,8 @@ void EntryTable::merge_mean(std::int32_t into, std::int32_t from, std::int32_t w
   group.weight += 1.0;
   group.members.insert(std::upper_bound(group.members.begin(), group.members.end(), id(from)),
                        id(from));
-  for (std::size_t j = 0; j < d_; ++j) {
-    group.key_mean[j] += (static_cast<double>(key(from)[j]) - group.key_mean[j]) / (weight + 1.0);
-    group.value_mean[j] +=
-        (static_cast<double>(value(from)[j]) - group.value_mean[j]) / (weight + 1.0);
-  }
+  join_mean(group.key_mean, key(from), weight);
+  join_mean(group.value_mean, value(from), weight);
   write_mean(into);
   erase(from);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/math/moving_average.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -54,7 +55,7 @@ void LogitAverage::take(std::int32_t id, double sample, std::int64_t t) {
   double& average = average_[index(id)];
   ++age_[index(id)];
   if (!settings_.rows) {
-    average = settings_.keep * average + (1.0 - settings_.keep) * sample;
+    average = moving_average(average, sample, settings_.keep);
     return;
   }
   auto& row = rows_[index(id)];

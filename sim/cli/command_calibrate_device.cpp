@@ -1,7 +1,6 @@
 // kvsim calibrate --device cuda: what the kernels reach on the GPU at hand.
 
 #include <chrono>
-#include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/command_calibrate.hpp"
+#include "sim/cli/device_report.hpp"
 #include "sim/cli/kernels_on_device.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/atomic_file.hpp"
@@ -26,24 +26,6 @@ std::string utc_date() {
                      static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
 }
 
-/// GB/s that each stream kernel reached at its largest size: the ceilings of everything else.
-ordered_json ceilings(const KernelsScore& score) {
-  std::map<std::string, const kernels::KernelResult*> largest;
-  for (const kernels::KernelResult& r : score.results) {
-    if (!r.name.starts_with("stream_") || !r.timing) continue;
-    const kernels::KernelResult*& at = largest[r.name.substr(7)];
-    if (at == nullptr || r.model.loaded + r.model.stored > at->model.loaded + at->model.stored) {
-      at = &r;
-    }
-  }
-  ordered_json out = ordered_json::object();
-  for (const auto& [word, r] : largest) {
-    out[word] = static_cast<double>((r->model.loaded + r->model.stored).count()) /
-                r->timing->median_us / 1e3;
-  }
-  return out;
-}
-
 }  // namespace
 
 int calibrate_on_device(const Arguments& arguments) {
@@ -53,24 +35,22 @@ int calibrate_on_device(const Arguments& arguments) {
   }
   const auto path = arguments.value("out");
   if (!path) throw InputError{"calibrate --device", "-o FILE", "none"};
+  DeviceStates states;
+  const auto state = [] {
+    const DeviceList list = list_devices();
+    return list.devices.empty() ? DeviceState{.problem = list.problem}
+                                : read_device_state(list.devices.front().pci_bus_id);
+  };
+  states.before = state();
   const KernelsScore score = time_kernels({});
   if (!score.pass()) {  // times of wrong results mean nothing
     write_err(kernels_text(score, true, terminal_width()));
     return kDoesNotFit;
   }
-  const DeviceInfo device = list_devices().devices.front();
-  ordered_json kernels = kernels_json(score);
-  const ordered_json out{
-      {"schema", "kvsim.calibrate-device/1"},
-      {"device", device.name},
-      {"compute_capability", fmt::format("{}.{}", device.compute_major, device.compute_minor)},
-      {"sms", device.sms},
-      {"usable_bytes", device.total_memory.count()},
-      {"l2_bytes", device.l2.count()},
-      {"cuda_driver", score.driver},
-      {"date", arguments.value("date").value_or(utc_date())},
-      {"ceilings_gb_s", ceilings(score)},
-      {"kernels", std::move(kernels.at("kernels"))}};
+  const std::vector<kernels::Measurement> measured = kernels::measure_device();
+  states.after = state();
+  const ordered_json out = device_json(score, list_devices().devices.front(), states, measured,
+                                       arguments.value("date").value_or(utc_date()));
   write_file_atomically(*path, to_file_text(out));
   write_out(arguments.has("json")
                 ? to_file_text(out)

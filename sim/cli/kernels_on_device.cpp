@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/device_state.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
@@ -48,6 +49,15 @@ void predict_times(KernelsScore& score) {
       "predicted: the model's time on {} for the formula's bytes, stack \"ideal\"", gpu->name));
 }
 
+std::string state_note(const DeviceState& s) {
+  if (!s.problem.empty()) return fmt::format("clocks and power unknown: {}", s.problem);
+  return fmt::format(
+      "after the last kernel: SM clock {} of {} MHz, memory {} of {} MHz, P{}, {:.0f} of {:.0f} W, "
+      "{} degrees C, throttle reasons {:#x}",
+      s.sm_mhz, s.most_sm_mhz, s.memory_mhz, s.most_memory_mhz, s.performance_state, s.power_w,
+      s.power_limit_w, s.celsius, s.throttle_reasons);
+}
+
 }  // namespace
 
 KernelsScore time_kernels(kernels::SuiteOptions options) {
@@ -65,6 +75,7 @@ KernelsScore time_kernels(kernels::SuiteOptions options) {
                      .seed = options.seed,
                      .results = kernels::run_suite_on_device(options)};
   predict_times(score);
+  score.notes.push_back(state_note(read_device_state(list.devices.front().pci_bus_id)));
   return score;
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "models/units/units_format.hpp"
 #include "sim/report/table.hpp"
@@ -13,27 +12,12 @@ namespace kvsim {
 namespace {
 
 using kernels::KernelResult;
-using kernels::KernelTraffic;
-using nlohmann::ordered_json;
 using Align = Table::Align;
-
-Bytes bytes_of(const KernelTraffic& t) { return t.loaded + t.stored; }
 
 /// Of the error allowed; 0 where none is and there is none.
 double share_of_allowed(const KernelResult& r) {
   if (r.allowed > 0) return r.error / r.allowed;
   return r.error > 0 ? 1.0 / 0.0 : 0.0;
-}
-
-double gb_s(const KernelResult& r) {
-  return static_cast<double>(bytes_of(r.model).count()) / r.timing->median_us / 1e3;
-}
-
-ordered_json traffic_json(const KernelTraffic& t) {
-  return {{"loaded", t.loaded.count()},
-          {"stored", t.stored.count()},
-          {"atomics", t.atomics},
-          {"launches", t.launches}};
 }
 
 /// Cases alike, one line of the table.
@@ -96,45 +80,6 @@ std::string times_text(const KernelsScore& score, std::size_t width) {
 }
 
 }  // namespace
-
-bool KernelsScore::pass() const {
-  return std::all_of(results.begin(), results.end(), [](const auto& r) { return r.pass; });
-}
-
-ordered_json kernels_json(const KernelsScore& score) {
-  ordered_json out{{"schema", "kvsim.validate-kernels/1"},
-                   {"device", score.device},
-                   {"driver", nullptr},
-                   {"seed", score.seed},
-                   {"pass", score.pass()},
-                   {"kernels", ordered_json::array()},
-                   {"notes", score.notes}};
-  if (!score.driver.empty()) out["driver"] = score.driver;
-  for (std::size_t i = 0; i < score.results.size(); ++i) {
-    const KernelResult& r = score.results[i];
-    ordered_json one{{"name", r.name},           {"shape", r.shape},
-                     {"dtype", r.dtype},         {"pass", r.pass},
-                     {"error", r.error},         {"error_allowed", r.allowed},
-                     {"bytes_counted", nullptr}, {"bytes_model", bytes_of(r.model).count()},
-                     {"counted", nullptr},       {"model", traffic_json(r.model)},
-                     {"problem", nullptr}};
-    if (r.counted) {
-      one["bytes_counted"] = bytes_of(*r.counted).count();
-      one["counted"] = traffic_json(*r.counted);
-    }
-    if (!r.problem.empty()) one["problem"] = r.problem;
-    if (r.timing) {
-      one["time_us"] = r.timing->median_us;
-      one["spread"] = r.timing->spread;
-      one["samples"] = r.timing->samples;
-      one["gb_s"] = gb_s(r);
-      one["predicted_us"] = nullptr;
-      if (!score.predicted_us.empty()) one["predicted_us"] = score.predicted_us[i];
-    }
-    out["kernels"].push_back(std::move(one));
-  }
-  return out;
-}
 
 std::string kernels_text(const KernelsScore& score, bool cases, std::size_t width) {
   const auto failed = std::count_if(score.results.begin(), score.results.end(),

@@ -23,6 +23,12 @@ struct KernelsScore {
   [[nodiscard]] bool pass() const;
 };
 
+[[nodiscard]] inline Bytes bytes_of(const kernels::KernelTraffic& t) { return t.loaded + t.stored; }
+/// What a timed case moved a second, of the formula's bytes.
+[[nodiscard]] inline double gb_s(const kernels::KernelResult& r) {
+  return static_cast<double>(bytes_of(r.model).count()) / r.timing->median_us / 1e3;
+}
+
 /// Document "kvsim.validate-kernels/1".
 [[nodiscard]] nlohmann::ordered_json kernels_json(const KernelsScore& score);
 /// A line for each kernel and dtype, or, with `cases`, for each shape; what failed, and why; the

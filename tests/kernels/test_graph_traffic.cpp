@@ -7,31 +7,16 @@
 #include "kernels/rows.hpp"
 #include "kernels/scores.hpp"
 #include "kernels/select.hpp"
-#include "models/cost/step.hpp"
-#include "tests/kernels/kernel_run.hpp"
-#include "tests/support/machines.hpp"
+#include "tests/kernels/graph_of.hpp"
 
 namespace kvsim::on_sim {
 namespace {
 
 using namespace kvsim::test;  // NOLINT
 
-constexpr std::int64_t kHeads = 8, kStored = 2, kHeadDim = 64, kWidth = 512;
-constexpr std::int64_t kRows = kStored;  // of a cache, a sequence
-
-Llm llm() {
-  return make_llm({.n_layers = 1,
-                   .d_model = kWidth,
-                   .n_heads = kHeads,
-                   .n_kv_heads = kStored,
-                   .head_dim = kHeadDim,
-                   .d_ff = 1024,
-                   .vocab = 1000});
-}
-
 /// One decode step of one layer that attends over `entries`, as `stack` does it.
 struct GraphOf {
-  Llm model = llm();
+  Llm model = graph_llm();
   FullMethod full;
   OpGraph graph;
 
@@ -44,25 +29,8 @@ struct GraphOf {
                             .batch = batch},
                            0, {.attended = entries, .before = entries - 1, .after = entries})} {}
 
-  [[nodiscard]] const Op& op(std::string_view name) const {
-    for (OpIndex i = 0; i < graph.size(); ++i) {
-      if (graph.op(i).name == name) return graph.op(i);
-    }
-    FAIL("the graph has no operator called ", std::string{name});
-    return graph.op(0);
-  }
+  [[nodiscard]] const Op& op(std::string_view name) const { return op_of(graph, name); }
 };
-
-Counters run(const std::function<void(Device&)>& body) {
-  Device device;
-  body(device);
-  return device.counters();
-}
-
-template <class T>
-std::vector<T> numbers(std::int64_t n) {
-  return stored<T>(draw(11, n));
-}
 
 Counters run_attention(std::int64_t batch, std::int64_t entries, std::int64_t page,
                        std::int64_t& splits) {
@@ -193,7 +161,7 @@ TEST_CASE("graph: compaction of a prompt's cache, but for positions and the pass
   for (const std::int64_t batch : {1, 3}) {
     const std::int64_t prompt = 257;
     const std::int64_t kept = 31;
-    const Llm model = llm();
+    const Llm model = graph_llm();
     const FullMethod full;
     const OpGraph graph = compress_layer({.llm = &model,
                                           .method = &full,
@@ -240,7 +208,7 @@ TEST_CASE("graph: H2O's score row and update, but for the pass that makes logits
   for (const std::int64_t batch : {1, 3}) {
     for (const std::int64_t entries : {64, 257}) {
       INFO("batch ", batch, " entries ", entries);
-      const Llm model = llm();
+      const Llm model = graph_llm();
       const auto method =
           make_method({.name = "h2o", .params = {}, .budget = Budget{.entries = entries}}, 1000,
                       {.recorded = Dtype::kFp16,

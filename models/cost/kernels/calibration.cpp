@@ -240,6 +240,12 @@ std::array<double, kDimensions> dimensions_of(const KernelCall& call) {
 }
 
 KernelCalibrationFile read_calibration(const Field& document) {
+  if (const auto schema = document.find("schema");
+      schema && schema->is_string() && schema->string() == "kvsim.calibrate-device/1") {
+    schema->fail(
+        "a device's shares of its data sheet hold no kernel's form; a scenario's \"calibration\" "
+        "takes this file");
+  }
   document.allow_only({"schema", "gpu", "provenance", "date", "split", "entries", "transfers"});
   if (document.at("schema").string() != kSchema) {
     document.at("schema").expected(fmt::format("\"{}\"", kSchema));

@@ -2,10 +2,10 @@
 // similarity reaches a threshold that follows the similarities seen; no counts are kept, so
 // attention to a merged entry is not made up for.
 
-#include <cmath>
+#include <limits>
 #include <memory>
-#include <optional>
 
+#include "models/math/cosine_merge.hpp"
 #include "models/methods/merge/merge.hpp"
 #include "models/methods/merge/nearest.hpp"
 #include "models/units/check.hpp"
@@ -39,15 +39,15 @@ class RankGate {
     seen_ = 0;
     double mean = 0;
     for (const double each : mean_) mean += each / static_cast<double>(mean_.size());
-    threshold_ = threshold_ ? keep_ * *threshold_ + take_ * mean : mean;
+    threshold_ = next_cosine_threshold(threshold_, mean, keep_, take_);
   }
-  [[nodiscard]] bool open(std::size_t rank) const { return mean_[rank] >= *threshold_; }
+  [[nodiscard]] bool open(std::size_t rank) const { return mean_[rank] >= threshold_; }
 
  private:
   double keep_, take_;
   std::size_t heads_, seen_ = 0;
-  std::vector<double> mean_;  // by rank, over heads
-  std::optional<double> threshold_;
+  std::vector<double> mean_;                                     // by rank, over heads
+  double threshold_ = std::numeric_limits<double>::quiet_NaN();  // before the first
 };
 
 class CosineEmaMerger final : public Merger {
@@ -95,7 +95,7 @@ class CosineEmaMerger final : public Merger {
   /// Settles which pairs merge; those that do not get no partner.
   void judge() {
     for (std::size_t rank = 0; rank < pairs_.size(); ++rank) {
-      const bool open = gate_ ? gate_->open(rank) : pairs_[rank].cosine >= *threshold_;
+      const bool open = gate_ ? gate_->open(rank) : pairs_[rank].cosine >= threshold_;
       if (!open) pairs_[rank].into = -1;
     }
   }
@@ -103,7 +103,7 @@ class CosineEmaMerger final : public Merger {
   void update_threshold() {
     double mean = 0;
     for (const NearestKept& pair : pairs_) mean += pair.cosine / static_cast<double>(pairs_.size());
-    threshold_ = threshold_ ? settings_.keep * *threshold_ + settings_.take * mean : mean;
+    threshold_ = next_cosine_threshold(threshold_, mean, settings_.keep, settings_.take);
   }
   std::int32_t merge(EntryTable& entries) {
     const auto kept = std::stable_partition(pairs_.begin(), pairs_.end(),
@@ -126,34 +126,28 @@ class CosineEmaMerger final : public Merger {
   }
   void merge_set(EntryTable& entries, std::span<const NearestKept> joining) {
     const std::int32_t into = entries.slot_of(joining.front().into);
-    const double own = settings_.code_weights ? 1.0 : std::exp(1.0);
-    double total = own;
-    for (const NearestKept& each : joining) {
-      total += settings_.code_weights ? 1.0 : std::exp(each.cosine);
-    }
     key_.assign(entries.key(into).begin(), entries.key(into).end());
     value_.assign(entries.value(into).begin(), entries.value(into).end());
-    for (double& x : key_) x *= own / total;
-    for (double& x : value_) x *= own / total;
     from_.clear();
+    rows_.clear();
     for (const NearestKept& each : joining) {
-      const double weight = (settings_.code_weights ? each.cosine : std::exp(each.cosine)) / total;
       const std::int32_t slot = entries.slot_of(each.id);
-      for (std::size_t j = 0; j < key_.size(); ++j) {
-        key_[j] += weight * static_cast<double>(entries.key(slot)[j]);
-        value_[j] += weight * static_cast<double>(entries.value(slot)[j]);
-      }
+      rows_.push_back(
+          {.key = entries.key(slot), .value = entries.value(slot), .cosine = each.cosine});
       from_.push_back(each.id);
     }
+    cosine_merge(key_, value_, rows_,
+                 settings_.code_weights ? CosineWeights::kCode : CosineWeights::kPaper);
     entries.merge_into(into, from_, key_, value_, /*weight=*/1.0);
   }
 
   Settings settings_;
   std::shared_ptr<RankGate> gate_;  // of the whole layer; nullptr: each head's own
   NearestSearch search_;
-  std::optional<double> threshold_;
+  double threshold_ = std::numeric_limits<double>::quiet_NaN();  // before the first
   std::vector<NearestKept> pairs_;
   std::vector<std::int32_t> from_;
+  std::vector<CosineJoining> rows_;
   std::vector<double> key_, value_;
   double merged_ = 0, dropped_ = 0;
 };

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "models/math/attend.hpp"
+#include "models/math/residual_merge.hpp"
 #include "models/methods/merge/merge.hpp"
 #include "models/methods/params.hpp"
 #include "models/units/check.hpp"
@@ -87,19 +87,14 @@ class ResidualMerger final : public Merger {
 
  private:
   std::int32_t most_similar(const EntryTable& entries, std::int32_t slot) const {
-    std::int32_t best = -1;
-    double highest = -std::numeric_limits<double>::infinity();
-    for (const std::int32_t candidate : entries.merged_slots()) {
-      const double similarity = settings_.l2_metric
-                                    ? -squared_distance(entries.key(candidate), entries.key(slot))
-                                    : dot(entries.key(candidate), entries.key(slot));
-      if (best < 0 || similarity > highest) {
-        highest = similarity;
-        best = candidate;
-      }
-    }
+    const std::vector<std::int32_t> residual = entries.merged_slots();
+    const auto key_of = [&](std::int64_t i) {
+      return std::span<const float>{entries.key(residual[static_cast<std::size_t>(i)])};
+    };
+    const std::int64_t best =
+        most_similar_key(entries.key(slot), std::ssize(residual), key_of, settings_.l2_metric);
     KVSIM_CHECK(best >= 0, "no residual slot among {} entries", entries.size());
-    return best;
+    return residual[static_cast<std::size_t>(best)];
   }
 
   ResidualSettings settings_;

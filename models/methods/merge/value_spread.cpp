@@ -3,6 +3,8 @@
 //
 //   p = clamp(A_i / mean(A_j ... A_{j+m-1}), 0, 1),   v_k <- v_k + M v_i / m,   M ~ Bernoulli(p)
 
+#include "models/math/value_spread.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -71,9 +73,9 @@ class ValueSpreadMerger final : public Merger {
       sum += attention_[static_cast<std::size_t>(next)];
     }
     const double own = attention_[static_cast<std::size_t>(id)];
-    if (takers_.empty() || own <= 0) return false;  // 0/0 as well: nothing to spread
-    const auto m = static_cast<double>(takers_.size());
-    const double p = sum > 0 ? std::min(own / (sum / m), 1.0) : 1.0;
+    const auto m = std::ssize(takers_);
+    const double p = spread_probability(own, sum, m);
+    if (p == 0) return false;
     double share = p;
     if (!settings_.expectation) {
       const auto word = [](auto n) { return static_cast<std::uint64_t>(n); };
@@ -86,11 +88,7 @@ class ValueSpreadMerger final : public Merger {
     }
     const auto from = entries.value(entries.slot_of(id));
     for (const std::int32_t taker : takers_) {
-      const auto value = entries.mutable_value(entries.slot_of(taker));
-      for (std::size_t j = 0; j < value.size(); ++j) {
-        value[j] = static_cast<float>(static_cast<double>(value[j]) +
-                                      share * static_cast<double>(from[j]) / m);
-      }
+      spread_value(entries.mutable_value(entries.slot_of(taker)), from, share, m);
       touched_.push_back(taker);
     }
     return true;

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace kvsim {
+
+/// Probability that the value of a token that leaves is spread over those that follow it:
+///
+///   p = clamp(own / (sum of the takers' attention / takers), 0, 1)
+///
+/// 0 where nobody takes it or its own attention vanishes, 1 where only theirs does.
+/// Source: CaM (Zhang et al. 2024), section 4.
+[[nodiscard]] double spread_probability(double own, double takers_sum, std::int64_t takers);
+
+/// taker[j] += share * from[j] / takers, in fp64, rounded to fp32. Errors: ContractError if lengths
+/// disagree.
+void spread_value(std::span<float> taker, std::span<const float> from, double share,
+                  std::int64_t takers);
+
+}  // namespace kvsim

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "kernels/device_info.hpp"
+#include "kernels/device_state.hpp"
+#include "kernels/suite/measure.hpp"
+#include "sim/cli/kernels_report.hpp"
+
+namespace kvsim {
+
+/// Clocks and power before the kernels ran and after.
+struct DeviceStates {
+  DeviceState before, after;
+};
+
+/// Document "kvsim.calibrate-device/1": what the kernels reached on a GPU, with its state, and what
+/// was measured of it beside them. models/cost/device_calibration.hpp reads it.
+[[nodiscard]] nlohmann::ordered_json device_json(const KernelsScore& score,
+                                                 const DeviceInfo& device,
+                                                 const DeviceStates& states,
+                                                 const std::vector<kernels::Measurement>& measured,
+                                                 const std::string& date);
+
+}  // namespace kvsim

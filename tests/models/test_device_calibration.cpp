@@ -1,0 +1,159 @@
+// What `kvsim calibrate --device cuda` writes, read back as a calibration. Every number here is
+// made up: no GPU was measured.
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "models/cost/device_calibration.hpp"
+#include "models/cost/roofline.hpp"
+#include "models/units/error.hpp"
+#include "sim/cli/device_report.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using test::rel;
+
+constexpr double kRate = 3.35e12;  // of the data sheet that the made-up device has
+
+/// A case that reached `share` of the data sheet's bandwidth.
+kernels::KernelResult made_up(const char* name, const char* family, double bytes, double share,
+                              double spread = 0.01) {
+  kernels::KernelResult r;
+  r.name = name;
+  r.family = family;
+  r.shape = "made up";
+  r.dtype = "bf16";
+  r.model = {Bytes{static_cast<std::int64_t>(bytes)}, Bytes{0}};
+  r.timing = kernels::KernelTiming{
+      .median_us = bytes / (share * kRate) * 1e6, .spread = spread, .samples = 25};
+  return r;
+}
+
+ordered_json made_up_document() {
+  KernelsScore score;
+  score.device = "NVIDIA H100-80GB-SXM";
+  score.driver = "13.0";
+  score.results = {made_up("stream_read", "elementwise", 1e9, 0.9),
+                   made_up("stream_copy", "elementwise", 1e9, 0.8),
+                   made_up("stream_copy", "elementwise", 4e9, 0.85),
+                   made_up("stream_copy", "elementwise", 1e6, 0.1),  // within the L2 cache
+                   made_up("decode_attention", "decode_attention", 5e8, 0.7, 0.04),
+                   made_up("gather_entries", "compaction", 5e8, 1.4),  // re-reads a cache served
+                   made_up("gemm", "gemm", 5e8, 0.05)};
+  const DeviceInfo device{.name = score.device,
+                          .pci_bus_id = "0000:00:00.0",
+                          .compute_major = 9,
+                          .compute_minor = 0,
+                          .sms = 132,
+                          .total_memory = Bytes{80'000'000'000},
+                          .free_memory = Bytes{80'000'000'000},
+                          .l2 = Bytes{50'000'000}};
+  const DeviceStates states{.before = {.sm_mhz = 1980}, .after = {.problem = "made up"}};
+  kernels::Measurement skipped;
+  skipped.name = "cublas_gemm";
+  skipped.skipped = "made up";
+  return device_json(score, device, states,
+                     {{"graph", "made up", "us a launch", 1.5, 0.02, 25}, skipped}, "2026-01-01");
+}
+
+std::shared_ptr<const Calibration> read(const ordered_json& document) {
+  return read_device_calibration(Field::parse(document.dump(), "made_up.json"), "mine");
+}
+std::string complaint(const ordered_json& document) {
+  try {
+    (void)read(document);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("a device's document: shares of the data sheet, by family, as they were written") {
+  const Gpu& gpu = find_gpu("H100-80GB-SXM");
+  REQUIRE(gpu.hbm_bandwidth.count() == rel(kRate));
+  const auto own = read(made_up_document());
+  CHECK(own->id == "mine");
+  CHECK(own->kernels == nullptr);
+  CHECK(own->provenance.find("NVIDIA H100-80GB-SXM, 2026-01-01") != std::string::npos);
+  // The middle of 0.8, 0.85 and 0.9; what fits the cache has no part in it.
+  const Efficiency& streams = own->of(OpFamily::kElementwise);
+  CHECK(streams.bandwidth == rel(0.85, 1e-9));
+  CHECK(*streams.min_bytes == 1e9);
+  CHECK(*streams.max_bytes == 4e9);
+  const double scatter =
+      std::sqrt((std::pow(std::log(0.8 / 0.85), 2) + std::pow(std::log(0.9 / 0.85), 2)) / 3);
+  CHECK(*streams.relative_residual == rel(scatter, 1e-6));
+  // One case: its own spread is the least that is known.
+  CHECK(own->of(OpFamily::kDecodeAttention).bandwidth == rel(0.7, 1e-9));
+  CHECK(*own->of(OpFamily::kDecodeAttention).relative_residual == rel(0.04));
+  CHECK(own->of(OpFamily::kCompaction).bandwidth == 1);
+  // Not timed, or a stand-in: the data sheet's.
+  CHECK(own->of(OpFamily::kGemm).bandwidth == 1);
+  CHECK_FALSE(own->of(OpFamily::kGemm).min_bytes);
+  CHECK(*own->of(OpFamily::kNorm).relative_residual == kProfileResidual);
+}
+
+TEST_CASE("a device's document: an operator takes its bytes at the share that was reached") {
+  const auto own = read(made_up_document());
+  const Roofline roofline{find_gpu("H100-80GB-SXM"), find_stack("ideal"), *own};
+  const Op op{.name = "attention", .family = OpFamily::kDecodeAttention, .bytes_read = 3.35e9};
+  // 3.35e9 B at 0.7 of 3.35e12 B/s, beside one launch.
+  const double launch = find_stack("ideal").launch_overhead.count();
+  CHECK(roofline.time(op).count() == rel(1e-3 / 0.7 + launch, 1e-6));
+}
+
+TEST_CASE("a device's document: a file of one's own calibrations") {
+  const fs::path path = fs::temp_directory_path() / "kvsim_device_calibration.json";
+  std::ofstream{path} << made_up_document().dump(1);
+  const auto own = own_calibration(path, "device.json");
+  CHECK(own->id == "device.json");
+  CHECK(own->of(OpFamily::kDecodeAttention).bandwidth == rel(0.7, 1e-9));
+  // It has no kernels' forms: what wants those says where the file belongs.
+  CHECK_THROWS_WITH_AS((void)read_calibrations(path),
+                       doctest::Contains("a scenario's \"calibration\" takes this file"),
+                       InputError);
+  fs::remove(path);
+}
+
+TEST_CASE("a device's document that is broken is refused with its place") {
+  const auto broken = [](const char* pointer, const ordered_json& value) {
+    ordered_json document = made_up_document();
+    document[ordered_json::json_pointer{pointer}] = value;
+    return complaint(document);
+  };
+  const auto holds = [](const std::string& text, std::string_view part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  holds(broken("/device", "NVIDIA H1000"), "made_up.json: /device: shares of a data sheet need");
+  holds(broken("/l2_bytes", -1), "/l2_bytes");
+  holds(broken("/kernels/0/family", "elementwize"), "/kernels/0/family");
+  holds(broken("/kernels/0/time_us", 0), "/kernels/0/time_us");
+  holds(broken("/kernels/0/time_us", "fast"), "/kernels/0/time_us");
+  holds(broken("/kernels/1/pass", false), "/kernels/1/pass: this kernel's results were wrong");
+  holds(broken("/kernels/1/sped", 1), "did you mean \"spread\"");
+  holds(broken("/kernels", ordered_json::array()), "/kernels: expected a timed kernel");
+  holds(broken("/schema", "kvsim.calibrate-device/2"), "/schema");
+  ordered_json lacking = made_up_document();
+  lacking.erase("date");
+  holds(complaint(lacking), "date");
+}
+
+TEST_CASE("clocks and power, or why they are unknown; measurements likewise") {
+  const DeviceState state = read_device_state("no:such:address");
+  CHECK_FALSE(state.problem.empty());
+  for (const kernels::Measurement& m : kernels::measure_device()) {
+    INFO(m.name, " ", m.shape);
+    CHECK((m.skipped.empty() ? m.value > 0 && m.samples > 0 : m.samples == 0));
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
