@@ -2,21 +2,27 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/interrupt.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
 #include "sim/cli/replay_job.hpp"
+#include "sim/cli/scenario_flags.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/terminal_style.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
+#include "sim/report/run_summary.hpp"
 #include "sim/report/table.hpp"
 #include "sim/scenario/measured_points.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -42,15 +48,19 @@ constexpr std::size_t kMostFitted = 100;
 constexpr std::size_t kMostServeSamples = 2048;
 constexpr std::size_t kMostWithGaps = 256;
 
-/// `run(i)` of every point on `threads` threads, its complaints told with the point's name.
+/// `run(i)` of every point on `threads` threads, its complaints told with the point's name. Returns
+/// which were run: all of them, unless an interrupt was taken down.
 template <class Run>
-void for_each_point(const Scenario& scenario, int threads, bool quiet, Run run) {
+std::vector<char> for_each_point(const Scenario& scenario, int threads, bool quiet, Run run) {
   const std::size_t n = scenario.points.size();
+  std::vector<char> ran(n, 0);
   std::atomic<std::size_t> done{0};
   Progress progress{"simulating " + scenario.name, static_cast<double>(n), "points"};
   parallel_for(n, threads, [&](std::size_t i) {
+    if (StopOnInterrupt::asked()) return;
     try {
       run(i);
+      ran[i] = 1;
     } catch (const InputError& error) {
       throw InputError{fmt::format("{}: point \"{}\": {}", scenario.name, scenario.points[i].label,
                                    error.what())};
@@ -59,6 +69,32 @@ void for_each_point(const Scenario& scenario, int threads, bool quiet, Run run) 
     if (!quiet) progress.update(finished / static_cast<double>(n));
   });
   progress.finish();
+  return ran;
+}
+
+/// Leaves those of `results` that `ran` says.
+template <class Result>
+void keep_ran(const std::vector<char>& ran, std::vector<Result>& results) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < ran.size(); ++i) {
+    if (ran[i] == 0) continue;
+    if (kept != i) results[kept] = std::move(results[i]);
+    ++kept;
+  }
+  results.erase(results.begin() + static_cast<std::ptrdiff_t>(kept), results.end());
+}
+
+/// The scenario without the points that did not run, and without what was published of them.
+void keep_ran(const std::vector<char>& ran, Scenario& scenario) {
+  std::vector<PublishedFigure> published;
+  for (PublishedFigure& figure : scenario.published) {
+    if (ran[figure.point] == 0) continue;
+    figure.point = static_cast<std::size_t>(
+        std::count(ran.begin(), ran.begin() + static_cast<std::ptrdiff_t>(figure.point), 1));
+    published.push_back(std::move(figure));
+  }
+  scenario.published = std::move(published);
+  keep_ran(ran, scenario.points);
 }
 
 template <class Result>
@@ -70,12 +106,13 @@ std::size_t samples_of(std::size_t points, std::size_t most) {
   return std::clamp(kAllSamples / std::max<std::size_t>(points, 1), kFewestSamples, most);
 }
 
-std::vector<StaticResult> run_static_points(const Scenario& scenario, int threads, bool quiet) {
+std::vector<StaticResult> run_static_points(const Scenario& scenario, int threads, bool quiet,
+                                            std::vector<char>& ran) {
   const std::size_t n = scenario.points.size();
   const std::size_t samples = samples_of(n, kMostSamples);
   const bool explains = n <= kMostExplained;
   std::vector<StaticResult> results(n);
-  for_each_point(scenario, threads, quiet, [&](std::size_t i) {
+  ran = for_each_point(scenario, threads, quiet, [&](std::size_t i) {
     results[i] = run_static(scenario.points[i].spec, {.max_samples = samples,
                                                       .time_terms = explains,
                                                       .intervals = explains,
@@ -85,12 +122,13 @@ std::vector<StaticResult> run_static_points(const Scenario& scenario, int thread
   return results;
 }
 
-std::vector<ServeResult> run_serve_points(const Scenario& scenario, int threads, bool quiet) {
+std::vector<ServeResult> run_serve_points(const Scenario& scenario, int threads, bool quiet,
+                                          std::vector<char>& ran) {
   const std::size_t n = scenario.points.size();
   const ServeOptions options{.max_samples = samples_of(n, kMostServeSamples),
                              .keep_gaps = n <= kMostWithGaps};
   std::vector<ServeResult> results(n);
-  for_each_point(scenario, threads, quiet, [&](std::size_t i) {
+  ran = for_each_point(scenario, threads, quiet, [&](std::size_t i) {
     results[i] = run_serve(*scenario.points[i].serve, options);
     put_notes(scenario.points[i], results[i]);
   });
@@ -110,7 +148,22 @@ std::optional<fs::path> folder_of(const Arguments& arguments, const Scenario& sc
 struct Finished {
   ordered_json document;
   std::string text;
+  std::size_t missing = 0;  // points that an interrupt kept from running
 };
+
+/// "a, b and 7 more".
+std::string missing_labels(const Scenario& scenario, const std::vector<char>& ran) {
+  constexpr std::size_t kMost = 6;
+  std::string text;
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < ran.size(); ++i) {
+    if (ran[i] != 0) continue;
+    if (++n <= kMost) {
+      text += fmt::format("{}{}", n == 1 ? "" : ", ", scenario.points[i].label);
+    }
+  }
+  return n > kMost ? fmt::format("{} and {} more", text, n - kMost) : text;
+}
 
 Finished run_scenario(const Arguments& arguments, Scenario& scenario,
                       const std::optional<fs::path>& folder) {
@@ -128,9 +181,21 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
     measure_laws(scenario, options);
   }
   const bool serves = scenario.kind == "serve";
+  std::vector<char> ran;
+  std::size_t missing = 0;
+  const auto drop_missing = [&](auto& results) {
+    missing = static_cast<std::size_t>(std::count(ran.begin(), ran.end(), 0));
+    if (missing == 0) return;
+    report.notes.push_back(fmt::format("interrupted: {} of {} points are missing: {}", missing,
+                                       ran.size(), missing_labels(scenario, ran)));
+    keep_ran(ran, results);
+    keep_ran(ran, scenario);
+  };
+  std::optional<StopOnInterrupt> stops{std::in_place};
   const auto begun = std::chrono::steady_clock::now();
   if (serves) {
-    report.serves = run_serve_points(scenario, threads, quiet);
+    report.serves = run_serve_points(scenario, threads, quiet, ran);
+    drop_missing(report.serves);
     for (std::size_t i = 0; i < scenario.points.size() && i < kMostWithGaps; ++i) {
       report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
     }
@@ -146,16 +211,19 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
                       scenario.points.size(), kMostWithGaps));
     }
   } else {
-    report.results = run_static_points(scenario, threads, quiet);
+    report.results = run_static_points(scenario, threads, quiet, ran);
+    drop_missing(report.results);
   }
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
+  stops.reset();  // while files are written an interrupt ends the program, which takes them away
+  if (missing > 0 && missing == ran.size()) return {nullptr, "", missing};
   if (!serves && scenario.points.size() > kMostExplained) {
     report.notes.push_back(
         fmt::format("times are not explained term by term and no figure has an interval: {} "
                     "points, more than {}",
                     scenario.points.size(), kMostExplained));
   }
-  if (scenario.replay) {
+  if (scenario.replay && missing == 0) {
     Progress progress{"replaying " + scenario.replay->trace.stem().string()};
     ReplayOptions options;
     options.threads = threads;
@@ -176,12 +244,45 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
   if (arguments.has("json")) {
     // The clock is for the reader at hand: files hold none.
     if (serves) report.wall_s = wall.count();
-    return {run_document(report), ""};
+    return {run_document(report), "", missing};
   }
-  return {nullptr, run_summary(report, written ? &*written : nullptr, terminal_width())};
+  return {nullptr, run_summary(report, written ? &*written : nullptr, terminal_style()), missing};
+}
+
+/// What an interrupt left, and how to have the rest.
+void tell_missing(std::size_t missing, const std::optional<fs::path>& folder) {
+  write_err(fmt::format(
+      "kvsim: {} point{} missing{}; all of them: {}\n", missing, missing == 1 ? " is" : "s are",
+      folder ? fmt::format("; {} holds the others", folder->string()) : "", command_line()));
+}
+
+/// What came of one scenario, printed.
+int run_alone(const Arguments& arguments, Scenario scenario) {
+  const std::optional<fs::path> folder = folder_of(arguments, scenario, false);
+  if (folder) check_results_folder(*folder);
+  const Finished finished = run_scenario(arguments, scenario, folder);
+  if (finished.document.is_null() && finished.text.empty()) {
+    // Nothing ran.
+  } else if (arguments.has("json")) {
+    write_out(to_file_text(finished.document));
+  } else if (!arguments.has("quiet")) {
+    write_out(finished.text);
+  }
+  if (finished.missing == 0) return kDone;
+  tell_missing(finished.missing, folder);
+  return interrupted_status();
 }
 
 int run_run(const Arguments& arguments) {
+  if (asks_by_options(arguments)) {
+    const ordered_json document = scenario_by_options(arguments, false);
+    Scenario scenario = read_scenario_by_options(document);
+    if (arguments.has("print-scenario")) {
+      write_out(to_file_text(document));
+      return kDone;
+    }
+    return run_alone(arguments, std::move(scenario));
+  }
   arguments.expect_words(1, SIZE_MAX, "one or more scenario files");
   const std::vector<Override> overrides = read_overrides(arguments);
   const bool several = arguments.words().size() > 1;
@@ -217,41 +318,57 @@ int run_run(const Arguments& arguments) {
     }
   }
   ordered_json documents = ordered_json::array();
+  std::size_t missing = 0;
   for (std::size_t i = 0; i < scenarios.size(); ++i) {
+    if (StopOnInterrupt::asked()) {
+      missing += scenarios[i].points.size();
+      continue;
+    }
     Finished finished = run_scenario(arguments, scenarios[i], folders[i]);
+    missing += finished.missing;
+    if (finished.document.is_null() && finished.text.empty()) continue;  // nothing ran
     if (arguments.has("json")) {
       documents.push_back(std::move(finished.document));
     } else if (!arguments.has("quiet")) {
       write_out((i > 0 ? "\n" : "") + finished.text);
     }
   }
-  if (arguments.has("json")) {
+  if (arguments.has("json") && !documents.empty()) {
     const ordered_json all{{"schema", "kvsim.runs/1"}, {"runs", documents}};
     write_out(to_file_text(several ? all : documents.front()));
   }
-  return kDone;
+  if (missing == 0) return kDone;
+  tell_missing(missing, folders.front());
+  return interrupted_status();
 }
 
 }  // namespace
 
 Command run_command() {
+  std::vector<Option> options{
+      {"out", 'o', "DIR", false,
+       "results folder (kvsim-out/NAME); of several scenarios, its parent",
+       Option::Values::kFolders},
+      {"set", 's', "/KEY=VALUE", true,
+       "override a key of the scenario: JSON pointer, JSON value or a word"},
+      {"json", 0, "", false,
+       "print JSON (schema kvsim.run/1) and nothing else; no folder without -o"},
+      {"no-figures", 0, "", false, "leave figures out of the results folder"},
+      {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
+      {"quiet", 'q', "", false, "no summary, no progress"}};
+  for (Option& option : scenario_options()) options.push_back(std::move(option));
   return {.name = "run",
           .summary =
               "simulate scenarios: static batches and services; memory, time, tables and figures",
-          .usage = "kvsim run SCENARIO.json… [options]",
+          .usage =
+              "kvsim run SCENARIO.json… [options]\n"
+              "kvsim run --model NAME --gpu NAME [--method NAME] [--budget B] [options]",
           .examples =
               "kvsim run scenarios/zeromerge-a800.json\n"
-              "kvsim run my.json --set /gpu=H200-141GB-SXM --set /batch=[1,2,4] --json",
-          .options = {{"out", 'o', "DIR", false,
-                       "results folder (kvsim-out/NAME); of several scenarios, its parent"},
-                      {"set", 's', "/KEY=VALUE", true,
-                       "override a key of the scenario: JSON pointer, JSON value or a word"},
-                      {"json", 0, "", false,
-                       "print JSON (schema kvsim.run/1) and nothing else; no folder without -o"},
-                      {"no-figures", 0, "", false, "leave figures out of the results folder"},
-                      {"threads", 'j', "N", false,
-                       "threads; 0: the machine's; no result depends on it"},
-                      {"quiet", 'q', "", false, "no summary, no progress"}},
+              "kvsim run my.json --set /gpu=H200-141GB-SXM --set /batch=[1,2,4] --json\n"
+              "kvsim run --model llama-3.1-8b --gpu h100-80gb-sxm --method full,snapkv \\\n"
+              "    --budget 0.2 --prompt 32K --batch 1,8",
+          .options = std::move(options),
           .run = run_run};
 }
 
