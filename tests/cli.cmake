@@ -20,3 +20,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
            COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:test_old_cpu>
                    -P ${CMAKE_CURRENT_SOURCE_DIR}/sim/old_cpu.cmake)
 endif()
+
+# What it says to people at a terminal and to their shells.
+kvsim_test(terminal_cli SOURCES sim/test_terminal_cli.cpp sim/program.cpp LINK kvsim::json)
+target_compile_definitions(test_terminal_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(test_terminal_cli kvsim)

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "sim/report/text.hpp"
 
 namespace kvsim {
 namespace {
@@ -157,18 +158,26 @@ void Arguments::expect_words(std::size_t least, std::size_t most, std::string_vi
 }
 
 std::string options_help(const std::vector<Option>& options) {
+  constexpr std::size_t kWidth = 80;
+  constexpr std::size_t kWidestLeft = 30;  // an option wider than this stands on its own line
   std::vector<std::string> left;
   std::size_t width = 0;
   for (const Option& option : options) {
     left.push_back(fmt::format("  {}--{}{}",
                                option.letter == 0 ? "    " : fmt::format("-{}, ", option.letter),
                                option.name, option.value.empty() ? "" : " " + option.value));
-    width = std::max(width, left.back().size());
+    const std::size_t wide = display_width(left.back());
+    if (wide <= kWidestLeft) width = std::max(width, wide);
   }
   std::string out;
+  const std::size_t indent = width + 2;
   for (std::size_t i = 0; i < options.size(); ++i) {
-    out += fmt::format("{:<{}}  {}{}\n", left[i], width, options[i].help,
-                       options[i].repeats ? " (repeatable)" : "");
+    const std::string help =
+        fmt::format("{}{}", options[i].help, options[i].repeats ? " (repeatable)" : "");
+    out += left[i];
+    const std::size_t wide = display_width(left[i]);
+    out += wide <= width ? std::string(indent - wide, ' ') : fmt::format("\n{:{}}", "", indent);
+    out += paragraph(help, kWidth, indent);
   }
   return out;
 }

@@ -11,11 +11,26 @@ namespace kvsim {
 
 /// An option of a command, as help shows it and the parser takes it.
 struct Option {
+  /// What a shell may offer after it.
+  enum class Values : std::uint8_t {
+    kAny,  // nothing it knows
+    kFiles,
+    kFolders,
+    kModels,  // names of the catalogues; several are joined by commas
+    kGpus,
+    kMethods,
+    kStacks,
+    kFormats,
+    kWords,  // those of `words`
+  };
+
   std::string name;      // "out"
   char letter = 0;       // 'o', or 0
   std::string value;     // what its value is called ("DIR"); empty: a switch
   bool repeats = false;  // may be given several times
   std::string help;
+  Values values = Values::kAny;
+  std::vector<std::string> words{};
 };
 
 /// What stood on the command line of one command, checked against what the command takes.

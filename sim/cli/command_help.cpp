@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -6,8 +8,13 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/command_compare.hpp"
+#include "sim/cli/command_completion.hpp"
+#include "sim/cli/command_plot.hpp"
 #include "sim/cli/command_validate.hpp"
+#include "sim/cli/man_page.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/report/atomic_file.hpp"
 #include "sim/report/result_json.hpp"
 
 namespace kvsim {
@@ -24,8 +31,32 @@ std::string indented(std::string_view lines, std::string_view by) {
   return out;
 }
 
+/// kvsim.1 and a page for each command.
+void write_man_pages(const std::filesystem::path& folder) {
+  std::error_code status;
+  std::filesystem::create_directories(folder, status);  // a failure shows at the first file
+  write_file_atomically(folder / "kvsim.1", general_man_page());
+  for (const Command& command : commands()) {
+    std::string name = fmt::format("kvsim-{}.1", command.name);
+    std::replace(name.begin(), name.end(), ' ', '-');
+    write_file_atomically(folder / name, man_page(command));
+  }
+}
+
 int run_help(const Arguments& arguments) {
   arguments.expect_words(0, 2, "a command");
+  if (const auto folder = arguments.value("out")) {
+    if (!arguments.has("man") || !arguments.words().empty()) {
+      throw InputError{"help: -o is of --man, and of all pages together"};
+    }
+    write_man_pages(*folder);
+    return kDone;
+  }
+  if (arguments.has("man")) {
+    write_out(arguments.words().empty() ? general_man_page()
+                                        : man_page(find_command(arguments.words())));
+    return kDone;
+  }
   write_out(arguments.words().empty() ? general_help()
                                       : command_help(find_command(arguments.words())));
   return kDone;
@@ -36,7 +67,9 @@ int run_help(const Arguments& arguments) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = [] {
     std::vector<Command> list{run_command(),
+                              compare_command(),
                               explain_command(),
+                              plot_command(),
                               replay_command(),
                               sweep_command(),
                               plan_command(),
@@ -52,7 +85,18 @@ const std::vector<Command>& commands() {
                               list_command(),
                               show_command()};
     for (Command& command : validate_commands()) list.push_back(std::move(command));
+    list.push_back(completion_command());
     list.push_back(help_command());
+    for (Command& command : list) {
+      command.options.push_back({"color",
+                                 0,
+                                 "WHEN",
+                                 false,
+                                 "auto (on a terminal, without NO_COLOR), always or never",
+                                 Option::Values::kWords,
+                                 {"auto", "always", "never"}});
+      command.options.push_back({"help", 'h', "", false, "this text"});
+    }
     return list;
   }();
   return all;
@@ -93,8 +137,9 @@ std::string general_help() {
   out +=
       "\n"
       "  kvsim help COMMAND    its options, with examples\n"
-      "  kvsim --version       the version\n\n"
-      "start with: kvsim run scenarios/zeromerge-a800.json\n"
+      "  kvsim --version       version, build and calibrations; with --json as JSON\n\n"
+      "start with: kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv\n"
+      "            kvsim run scenarios/zeromerge-a800.json\n"
       "exit status: 0 done (running out of memory is a result), 1 the answer is \"does not fit\",\n"
       "             2 bad input, 3 a fault of kvsim\n";
   return out;
@@ -109,12 +154,17 @@ std::string command_help(const Command& command) {
 }
 
 Command help_command() {
-  return {.name = "help",
-          .summary = "this text, or that of a command",
-          .usage = "kvsim help [COMMAND]",
-          .examples = "kvsim help replay",
-          .options = {},
-          .run = run_help};
+  return {
+      .name = "help",
+      .summary = "this text, or that of a command",
+      .usage = "kvsim help [COMMAND] [--man [-o DIR]]",
+      .examples =
+          "kvsim help replay\n"
+          "kvsim help --man run | man -l -",
+      .options = {{"man", 0, "", false, "as a manual page (roff)"},
+                  {"out", 'o', "DIR", false, "with --man: write the pages of all commands there",
+                   Option::Values::kFolders}},
+      .run = run_help};
 }
 
 }  // namespace kvsim

@@ -1,13 +1,17 @@
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/interrupt.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
+#include "sim/cli/scenario_flags.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/terminal_style.hpp"
 #include "sim/cli/writes_page.hpp"
 #include "sim/plan/plan.hpp"
 #include "sim/report/plan_report.hpp"
@@ -26,16 +30,27 @@ constexpr std::int64_t kMostThreads = 1024;
 }  // namespace
 
 int run_plan_job(const Arguments& arguments) {
-  arguments.expect_words(1, 1, "one scenario file");
-  Scenario scenario = read_scenario(arguments.words().front(), read_overrides(arguments));
+  const bool by_options = asks_by_options(arguments);
+  if (!by_options) arguments.expect_words(1, 1, "one scenario file, or --model and --gpu");
+  Scenario scenario;
+  if (by_options) {
+    const nlohmann::ordered_json document = scenario_by_options(arguments, true);
+    scenario = read_scenario_by_options(document);
+    if (arguments.has("print-scenario")) {
+      write_out(to_file_text(document));
+      return kDone;
+    }
+  } else {
+    scenario = read_scenario(arguments.words().front(), read_overrides(arguments));
+  }
   if (!scenario.plan) {
     throw InputError{fmt::format("{}: has no \"plan\": what is to be answered (docs/plan.md)",
-                                 arguments.words().front())};
+                                 by_options ? std::string{"options"} : arguments.words().front())};
   }
   std::optional<fs::path> folder;
   if (const auto out = arguments.value("out")) {
     folder = fs::path{*out};
-  } else if (!arguments.has("json")) {
+  } else if (!arguments.has("json") && !by_options) {
     folder = fs::path{"kvsim-out"} / scenario.name;
   }
   if (folder) check_results_folder(*folder);
@@ -45,7 +60,10 @@ int run_plan_job(const Arguments& arguments) {
   Progress progress{"planning " + scenario.name};
   if (!quiet) options.progress = [&](double done) { progress.update(done); };
   measure_missing_laws(scenario, {.threads = threads});
+  options.stop = StopOnInterrupt::asked;
+  std::optional<StopOnInterrupt> stops{std::in_place};
   const PlanResult plan = run_plan(scenario, options);
+  stops.reset();  // while files are written an interrupt ends the program, which takes them away
   progress.finish();
   std::optional<ResultsFolder> written;
   if (folder) {
@@ -58,29 +76,41 @@ int run_plan_job(const Arguments& arguments) {
   if (arguments.has("json")) {
     write_out(to_file_text(plan_document(scenario, plan)));
   } else if (!quiet) {
-    write_out(plan_summary(scenario, plan, written ? &*written : nullptr, terminal_width()));
+    const ResultsFolder* folder_written = written ? &*written : nullptr;
+    write_out(by_options ? plan_screen(scenario, plan, folder_written, terminal_style())
+                         : plan_summary(scenario, plan, folder_written, terminal_width()));
+  }
+  if (plan.not_searched > 0) {
+    write_err(fmt::format("kvsim: {} of {} candidates are missing; all of them: {}\n",
+                          plan.not_searched, plan.candidates.size(), command_line()));
+    return interrupted_status();
   }
   return plan.impossible() ? kDoesNotFit : kDone;
 }
 
 Command plan_command() {
+  std::vector<Option> options{
+      {"out", 'o', "DIR", false, "results folder (kvsim-out/NAME; of options, none without it)",
+       Option::Values::kFolders},
+      {"set", 's', "/KEY=VALUE", true,
+       "override a key of the scenario: JSON pointer, JSON value or a word"},
+      {"json", 0, "", false,
+       "print JSON (schema kvsim.plan/1) and nothing else; no folder without -o"},
+      {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
+      {"no-report", 0, "", false, "leave report.html out of it"},
+      {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
+      {"quiet", 'q', "", false, "no summary, no progress"}};
+  for (Option& option : scenario_options()) options.push_back(std::move(option));
   return {.name = "plan",
           .summary = "how far methods and GPUs go: context, batch, rate, GPUs, cost",
-          .usage = "kvsim plan SCENARIO.json [options]",
+          .usage =
+              "kvsim plan SCENARIO.json [options]\n"
+              "kvsim plan --model NAME --gpu NAME [--method NAME] [--budget B] [options]",
           .examples =
+              "kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv --budget 0.2\n"
               "kvsim plan scenarios/plan-h100-longcontext.json\n"
               "kvsim plan my.json --set /plan/confidence=0.99 --json",
-          .options = {{"out", 'o', "DIR", false, "results folder (kvsim-out/NAME)"},
-                      {"set", 's', "/KEY=VALUE", true,
-                       "override a key of the scenario: JSON pointer, JSON value or a word"},
-                      {"json", 0, "", false,
-                       "print JSON (schema kvsim.plan/1) and nothing else; no folder without -o"},
-                      {"no-figures", 0, "", false,
-                       "leave figures and report.html out of the results folder"},
-                      {"no-report", 0, "", false, "leave report.html out of it"},
-                      {"threads", 'j', "N", false,
-                       "threads; 0: the machine's; no result depends on it"},
-                      {"quiet", 'q', "", false, "no summary, no progress"}},
+          .options = std::move(options),
           .run = run_plan_job};
 }
 

@@ -6,6 +6,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/interrupt.hpp"
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/writes_page.hpp"
@@ -102,6 +103,13 @@ ordered_json document_of(const std::vector<ReplayJob>& jobs) {
   return out;
 }
 
+/// What an interrupt left, and how to have the rest. Returns the exit status.
+int tell_missing(std::size_t missing, std::size_t all) {
+  write_err(fmt::format("kvsim: {} of {} traces {} missing; all of them: {}\n", missing, all,
+                        missing == 1 ? "is" : "are", command_line()));
+  return interrupted_status();
+}
+
 int run_replay(const Arguments& arguments) {
   arguments.expect_words(0, 0, "");
   const std::vector<std::string> traces = read_traces(arguments, "replay");
@@ -138,16 +146,28 @@ int run_replay(const Arguments& arguments) {
   }
 
   std::vector<ReplayJob> jobs;
-  for (std::size_t i = 0; i < traces.size(); ++i) {
-    Progress progress{"replaying " + fs::path{traces[i]}.stem().string()};
-    if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
-    jobs.push_back(run_replay_job(traces[i], specs, options, methods.whole_catalogue));
+  std::optional<StopOnInterrupt> stops{std::in_place};
+  for (std::size_t i = 0; i < traces.size() && !StopOnInterrupt::asked(); ++i) {
+    Progress progress{fmt::format("replaying {}", fs::path{traces[i]}.stem().string())};
+    const bool quiet = arguments.has("quiet");
+    options.progress = [&](double done) {
+      if (StopOnInterrupt::asked()) throw Interrupted{};
+      if (!quiet) progress.update(done);
+    };
+    try {
+      jobs.push_back(run_replay_job(traces[i], specs, options, methods.whole_catalogue));
+    } catch (const Interrupted&) {
+      // Told below.
+    }
   }
+  stops.reset();
+  if (jobs.empty()) return tell_missing(traces.size(), traces.size());
+  const std::size_t missing = traces.size() - jobs.size();
   if (dump) {
     write_file_atomically(*dump, to_file_text(kept_document(jobs.front().result)));
   }
   std::string text;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {  // interrupted traces are the last
     std::optional<ResultsFolder> written;
     if (out) {
       written = write_replay_results(
@@ -184,6 +204,7 @@ int run_replay(const Arguments& arguments) {
   } else if (!arguments.has("quiet")) {
     write_out(text);
   }
+  if (missing > 0) return tell_missing(missing, traces.size());
   return kDone;
 }
 

@@ -1,20 +1,26 @@
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/interrupt.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
+#include "sim/cli/scenario_flags.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/terminal_style.hpp"
 #include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
 #include "sim/report/run_scenario.hpp"
+#include "sim/report/run_summary.hpp"
 #include "sim/report/table.hpp"
 #include "sim/scenario/scenario.hpp"
 
@@ -39,6 +45,7 @@ std::optional<fs::path> folder_of(const Arguments& arguments, const Scenario& sc
 struct Finished {
   ordered_json document;
   std::string text;
+  std::size_t missing = 0;  // points that an interrupt kept from running
 };
 
 Finished run_one(const Arguments& arguments, Scenario& scenario,
@@ -48,16 +55,21 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   std::optional<Progress> bar;
   // The page maps what each head keeps; documents have it where the scenario asks for it.
   RunOptions how{.threads = threads, .per_head = folder && writes_page(arguments)};
-  if (!quiet) {
-    how.phase = [&](const std::string& what, double total, const std::string& unit) {
-      bar.emplace(what, total, unit);
-    };
-    how.progress = [&](double done) { bar->update(done); };
-  }
+  std::optional<StopOnInterrupt> stops{std::in_place};
+  how.phase = [&](const std::string& what, double total, const std::string& unit) {
+    // Of points those that are done can be kept, of a replay nothing: there an interrupt ends all.
+    if (what.starts_with("replaying")) stops.reset();
+    if (!quiet) bar.emplace(what, total, unit);
+  };
+  if (!quiet) how.progress = [&](double done) { bar->update(done); };
+  how.stop = StopOnInterrupt::asked;
   const auto begun = std::chrono::steady_clock::now();
   RunReport report = run_scenario(scenario, how);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
   bar.reset();
+  stops.reset();  // while files are written an interrupt ends the program, which takes them away
+  const std::size_t missing = report.missing;
+  if (missing > 0 && scenario.points.empty()) return {nullptr, "", missing};
   std::optional<ResultsFolder> written;
   if (folder) {
     const bool none = scenario.figures && scenario.figures->empty();
@@ -72,12 +84,45 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   if (arguments.has("json")) {
     // The clock is for the reader at hand: files hold none.
     if (scenario.kind == "serve") report.wall_s = wall.count();
-    return {run_document(report), ""};
+    return {run_document(report), "", missing};
   }
-  return {nullptr, run_summary(report, written ? &*written : nullptr, terminal_width())};
+  return {nullptr, run_summary(report, written ? &*written : nullptr, terminal_style()), missing};
+}
+
+/// What an interrupt left, and how to have the rest.
+void tell_missing(std::size_t missing, const std::optional<fs::path>& folder) {
+  write_err(fmt::format(
+      "kvsim: {} point{} missing{}; all of them: {}\n", missing, missing == 1 ? " is" : "s are",
+      folder ? fmt::format("; {} holds the others", folder->string()) : "", command_line()));
+}
+
+/// What came of one scenario, printed.
+int run_alone(const Arguments& arguments, Scenario scenario) {
+  const std::optional<fs::path> folder = folder_of(arguments, scenario, false);
+  if (folder) check_results_folder(*folder);
+  const Finished finished = run_one(arguments, scenario, folder);
+  if (finished.document.is_null() && finished.text.empty()) {
+    // Nothing ran.
+  } else if (arguments.has("json")) {
+    write_out(to_file_text(finished.document));
+  } else if (!arguments.has("quiet")) {
+    write_out(finished.text);
+  }
+  if (finished.missing == 0) return kDone;
+  tell_missing(finished.missing, folder);
+  return interrupted_status();
 }
 
 int run_run(const Arguments& arguments) {
+  if (asks_by_options(arguments)) {
+    const ordered_json document = scenario_by_options(arguments, false);
+    Scenario scenario = read_scenario_by_options(document);
+    if (arguments.has("print-scenario")) {
+      write_out(to_file_text(document));
+      return kDone;
+    }
+    return run_alone(arguments, std::move(scenario));
+  }
   arguments.expect_words(1, SIZE_MAX, "one or more scenario files");
   const std::vector<Override> overrides = read_overrides(arguments);
   const bool several = arguments.words().size() > 1;
@@ -113,43 +158,58 @@ int run_run(const Arguments& arguments) {
     }
   }
   ordered_json documents = ordered_json::array();
+  std::size_t missing = 0;
   for (std::size_t i = 0; i < scenarios.size(); ++i) {
+    if (StopOnInterrupt::asked()) {
+      missing += scenarios[i].points.size();
+      continue;
+    }
     Finished finished = run_one(arguments, scenarios[i], folders[i]);
+    missing += finished.missing;
+    if (finished.document.is_null() && finished.text.empty()) continue;  // nothing ran
     if (arguments.has("json")) {
       documents.push_back(std::move(finished.document));
     } else if (!arguments.has("quiet")) {
       write_out((i > 0 ? "\n" : "") + finished.text);
     }
   }
-  if (arguments.has("json")) {
+  if (arguments.has("json") && !documents.empty()) {
     const ordered_json all{{"schema", "kvsim.runs/1"}, {"runs", documents}};
     write_out(to_file_text(several ? all : documents.front()));
   }
-  return kDone;
+  if (missing == 0) return kDone;
+  tell_missing(missing, folders.front());
+  return interrupted_status();
 }
 
 }  // namespace
 
 Command run_command() {
+  std::vector<Option> options{
+      {"out", 'o', "DIR", false,
+       "results folder (kvsim-out/NAME); of several scenarios, its parent",
+       Option::Values::kFolders},
+      {"set", 's', "/KEY=VALUE", true,
+       "override a key of the scenario: JSON pointer, JSON value or a word"},
+      {"json", 0, "", false,
+       "print JSON (schema kvsim.run/1) and nothing else; no folder without -o"},
+      {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
+      {"no-report", 0, "", false, "leave report.html out of it"},
+      {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
+      {"quiet", 'q', "", false, "no summary, no progress"}};
+  for (Option& option : scenario_options()) options.push_back(std::move(option));
   return {.name = "run",
           .summary =
               "simulate scenarios: static batches and services; memory, time, tables and figures",
-          .usage = "kvsim run SCENARIO.json… [options]",
+          .usage =
+              "kvsim run SCENARIO.json… [options]\n"
+              "kvsim run --model NAME --gpu NAME [--method NAME] [--budget B] [options]",
           .examples =
               "kvsim run scenarios/zeromerge-a800.json\n"
-              "kvsim run my.json --set /gpu=H200-141GB-SXM --set /batch=[1,2,4] --json",
-          .options = {{"out", 'o', "DIR", false,
-                       "results folder (kvsim-out/NAME); of several scenarios, its parent"},
-                      {"set", 's', "/KEY=VALUE", true,
-                       "override a key of the scenario: JSON pointer, JSON value or a word"},
-                      {"json", 0, "", false,
-                       "print JSON (schema kvsim.run/1) and nothing else; no folder without -o"},
-                      {"no-figures", 0, "", false,
-                       "leave figures and report.html out of the results folder"},
-                      {"no-report", 0, "", false, "leave report.html out of it"},
-                      {"threads", 'j', "N", false,
-                       "threads; 0: the machine's; no result depends on it"},
-                      {"quiet", 'q', "", false, "no summary, no progress"}},
+              "kvsim run my.json --set /gpu=H200-141GB-SXM --set /batch=[1,2,4] --json\n"
+              "kvsim run --model llama-3.1-8b --gpu h100-80gb-sxm --method full,snapkv \\\n"
+              "    --budget 0.2 --prompt 32K --batch 1,8",
+          .options = std::move(options),
           .run = run_run};
 }
 

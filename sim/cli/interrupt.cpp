@@ -23,7 +23,21 @@ std::array<char, 512> last_words{};
 std::atomic<std::size_t> n_last_words{0};  // 0: there are none
 static_assert(std::atomic<std::size_t>::is_always_lock_free, "a signal handler reads it");
 
+std::atomic<bool> taken_down{false};  // a StopOnInterrupt lives
+std::atomic<int> first_signal{0};     // that came while it did; 0: none
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler writes it");
+
+std::string command_words;  // set once, before any thread
+
 void end_by(int number) {
+  int none = 0;
+  if (taken_down.load() && number != SIGHUP && first_signal.compare_exchange_strong(none, number)) {
+    constexpr std::string_view kLine =
+        "\nkvsim: interrupted; ending what is under way (once more: at once)\n";
+    // What comes of it changes nothing any more.
+    if (::write(STDERR_FILENO, kLine.data(), kLine.size()) < 0) first_signal = number;
+    return;
+  }
   // A second signal on another thread waits for the first to end the program.
   while (ending.exchange(true)) ::pause();
   remove_temporaries();
@@ -45,6 +59,38 @@ OnInterrupt::OnInterrupt(std::string_view line) {
 }
 
 OnInterrupt::~OnInterrupt() { n_last_words = 0; }
+
+StopOnInterrupt::StopOnInterrupt() { taken_down = true; }
+StopOnInterrupt::~StopOnInterrupt() { taken_down = false; }
+bool StopOnInterrupt::asked() { return first_signal.load() != 0; }
+
+int interrupted_status() {
+  constexpr int kSignalBase = 128;
+  return kSignalBase + first_signal.load();
+}
+
+void remember_command_line(std::span<const std::string> words) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,:+@%";
+  command_words = "kvsim";
+  for (const std::string& word : words) {
+    command_words += ' ';
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+      command_words += word;
+      continue;
+    }
+    command_words += '\'';
+    for (const char c : word) {
+      if (c == '\'') {
+        command_words += "'\\''";
+      } else {
+        command_words += c;
+      }
+    }
+    command_words += '\'';
+  }
+}
+std::string command_line() { return command_words; }
 
 void clean_up_on_signals() {
   struct sigaction action = {};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace kvsim {
@@ -18,5 +20,29 @@ class OnInterrupt {
   OnInterrupt(const OnInterrupt&) = delete;
   OnInterrupt& operator=(const OnInterrupt&) = delete;
 };
+
+/// While it lives, the first SIGINT or SIGTERM is taken down instead of ending the program, so that
+/// what is done can be written; a second one ends it at once, as do all signals otherwise. One at a
+/// time.
+class StopOnInterrupt {
+ public:
+  StopOnInterrupt();
+  ~StopOnInterrupt();
+  StopOnInterrupt(const StopOnInterrupt&) = delete;
+  StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
+
+  /// Whether one came; of any thread.
+  [[nodiscard]] static bool asked();
+};
+
+/// Ends work in the middle, from a progress callback. Caught by who began the work.
+struct Interrupted {};
+
+/// The exit status of a command that was interrupted and wrote what it had: 128 and the signal.
+[[nodiscard]] int interrupted_status();
+
+/// The command line, quoted for a shell, as main was called.
+void remember_command_line(std::span<const std::string> words);
+[[nodiscard]] std::string command_line();
 
 }  // namespace kvsim

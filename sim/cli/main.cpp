@@ -11,6 +11,8 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/interrupt.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/terminal_style.hpp"
+#include "sim/cli/version.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/text.hpp"
 
@@ -24,8 +26,7 @@ int dispatch(const std::vector<std::string>& words) {
   }
   const std::string& first = words.front();
   if (first == "--version" || first == "-V" || first == "version") {
-    write_out(fmt::format("kvsim {}\n", kvsim_version()));
-    return kDone;
+    return write_version({words.begin() + 1, words.end()});
   }
   if (first == "--help" || first == "-h") {
     write_out(general_help());
@@ -45,7 +46,9 @@ int dispatch(const std::vector<std::string>& words) {
       return kDone;
     }
   }
-  return command.run(Arguments{std::string{command.name}, command.options, rest});
+  const Arguments arguments{std::string{command.name}, command.options, rest};
+  choose_colour(arguments.value("color").value_or("auto"));
+  return command.run(arguments);
 }
 
 /// Messages quote what users gave: control characters would break the line, or the terminal.
@@ -65,7 +68,9 @@ int guarded(int argc, char** argv) {
   try {
     prepare_standard_streams();
     clean_up_on_signals();
-    return dispatch({argv + (argc > 0 ? 1 : 0), argv + argc});
+    const std::vector<std::string> words{argv + (argc > 0 ? 1 : 0), argv + argc};
+    remember_command_line(words);
+    return dispatch(words);
   } catch (const InputError& error) {
     complain(error.what());
     return kBadInput;

@@ -59,7 +59,7 @@ void write_out(std::string_view text) {
 void write_err(std::string_view text) { (void)write_all(kStandardError, text); }
 
 std::size_t terminal_width() {
-  constexpr std::size_t kUsual = 100;
+  constexpr std::size_t kUsual = 80;
   constexpr std::size_t kNarrow = 40;
   constexpr std::size_t kWide = 160;
   winsize size{};

@@ -21,14 +21,25 @@ double confidence_power(double confidence) {
   return boost::math::erf_inv(confidence) / boost::math::erf_inv(kKnown);
 }
 
-WorseEnd memory_end(const Stack& stack, double confidence) {
+namespace {
+
+WorseEnd end_of(const Stack& stack, double confidence, double MemoryResidual::*end) {
   const auto residual = memory_residual(stack);
   if (!residual) {
     return {.factor = 1,
             .basis = fmt::format("none: stack {} holds tensors alone, a bound", stack.name)};
   }
-  return {.factor = std::pow(residual->high, confidence_power(confidence)),
+  return {.factor = std::pow((*residual).*end, confidence_power(confidence)),
           .basis = residual->basis};
+}
+
+}  // namespace
+
+WorseEnd memory_end(const Stack& stack, double confidence) {
+  return end_of(stack, confidence, &MemoryResidual::high);
+}
+WorseEnd better_memory_end(const Stack& stack, double confidence) {
+  return end_of(stack, confidence, &MemoryResidual::low);
 }
 
 WorseEnd time_end(Seconds time, const std::optional<Interval>& interval, double confidence) {

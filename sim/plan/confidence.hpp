@@ -17,12 +17,14 @@ namespace kvsim {
 
 /// What a prediction is multiplied with before it counts.
 struct WorseEnd {
-  double factor = 1;  // at least 1
+  double factor = 1;  // at least 1; of the better end at most 1
   std::string basis;  // where it comes from, or why there is none
 };
 
 /// Of memory, by how the stack allocates.
 [[nodiscard]] WorseEnd memory_end(const Stack& stack, double confidence);
+/// The other end of the same interval: a run that takes as little as is likely.
+[[nodiscard]] WorseEnd better_memory_end(const Stack& stack, double confidence);
 /// Of a time whose 90 % interval is `interval`.
 [[nodiscard]] WorseEnd time_end(Seconds time, const std::optional<Interval>& interval,
                                 double confidence);

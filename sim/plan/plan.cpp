@@ -187,7 +187,15 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
   }
   PlanCandidates all = plan_candidates(scenario, std::move(quality));
   std::atomic<std::size_t> done{0};
+  std::atomic<std::size_t> missing{0};
   parallel_for(all.units.size(), options.threads, [&](std::size_t u) {
+    if (options.stop && options.stop()) {
+      for (const std::size_t c : all.units[u].candidates) {
+        all.result.candidates[c].pruned = "not searched: interrupted";
+      }
+      missing += all.units[u].candidates.size();
+      return;
+    }
     UnitSearch{all, all.units[u], options.prune}.run();
     ++done;
     if (options.progress) {
@@ -195,9 +203,15 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
     }
   });
   find_best(all.result);
-  move_knobs(all, options.threads);
+  if (!options.stop || !options.stop()) move_knobs(all, options.threads);
   mark_front(all.result);
   add_notes(scenario, all.result);
+  all.result.not_searched = missing;
+  if (missing > 0) {
+    all.result.notes.push_back(
+        fmt::format("interrupted: {} of {} candidates were not searched, and answers may be theirs",
+                    missing.load(), all.result.candidates.size()));
+  }
   return std::move(all.result);
 }
 

@@ -11,6 +11,8 @@ struct PlanOptions {
   int threads = 0;    // 0: the machine's; no result depends on it
   bool prune = true;  // leave out what a bound by the data sheet shows cannot win
   std::function<void(double)> progress{};  // the share of candidates that is through
+  /// True: candidates that are not begun are left out, said to be `pruned`. Asked by all threads.
+  std::function<bool()> stop{};
 };
 
 /// Answers `scenario.plan`: judges methods by the quality floor, searches every method at its least

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/units/units.hpp"
 #include "sim/plan/quality.hpp"
 #include "sim/scenario/scenario.hpp"
 
@@ -48,6 +49,19 @@ struct ServiceTimes {  // seconds, the worse end of intervals
   double ttft_p50 = 0, ttft_p90 = 0, tpot_p50 = 0, tpot_p90 = 0, e2e_p90 = 0;
 };
 
+/// Of a static batch: how far it goes where it takes the memory predicted, and where it takes the
+/// least that is likely. answer <= predicted <= at_best.
+struct LikelyAnswers {
+  double predicted = 0, at_best = 0;
+};
+
+/// Of a static batch: the run at the answer, as predicted.
+struct RunAtAnswer {
+  Bytes peak, usable;  // of one GPU
+  double ttft_s = 0;
+  double decode_tok_s = 0;  // of the batch, over all decode steps
+};
+
 /// One method on one kind and number of GPUs, and how far it goes.
 struct PlanCandidate {
   PlanQuestion question{};
@@ -58,8 +72,12 @@ struct PlanCandidate {
   std::string gpu;
   std::int64_t gpus_each = 1;  // that share the model
   std::int64_t replicas = 1;
-  std::optional<double> answer;  // tokens, sequences, requests a second, GPUs
-  bool at_most = false;          // the search ended there, not the memory
+  std::optional<double> answer;           // tokens, sequences, requests a second, GPUs
+  std::optional<LikelyAnswers> likely{};  // beside an answer
+  std::optional<RunAtAnswer> at_answer{};
+  /// Of a static batch with an answer: what one more token or sequence lacks. `knobs` is empty.
+  std::optional<Impossible> runs_out{};
+  bool at_most = false;  // the search ended there, not the memory
   bool monotone = true;
   std::size_t probes = 0;
   std::int64_t positions = 0;  // that the model is published for, where the answer goes beyond
@@ -88,6 +106,7 @@ struct PlanResult {
   bool priced = false;
   std::string cost_unit;  // "USD", or "GPU h"
   std::vector<std::string> notes;
+  std::size_t not_searched = 0;  // candidates that PlanOptions::stop left out
 
   /// Whether some group has no answer.
   [[nodiscard]] bool impossible() const;

@@ -5,107 +5,19 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/measured.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/plan/boundary.hpp"
 #include "sim/plan/candidate.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/knobs.hpp"
-#include "sim/serve/compiled_point.hpp"
-#include "sim/serve/sequence_law.hpp"
+#include "sim/plan/static_case.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr std::int64_t kMostSequences = 1 << 16;
 constexpr std::int64_t kMostPrompt = 1 << 24;
-constexpr std::size_t kFewestSamples = 3;
-
-/// A combination as a plan counts it: with the memory that is left at its confidence.
-class StaticCase {
- public:
-  StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const MeasuredLaw> law,
-             double confidence)
-      : spec_{std::move(spec)}, method_{std::move(method)}, law_{std::move(law)} {
-    const Stack stack = with_options(*spec_.stack, spec_.options);
-    end_ = memory_end(*spec_.stack, confidence);
-    spec_.method = settle(spec_.prompt_tokens);
-    spec_.allocator.reset();
-    Bytes not_cache;
-    if (stack.growth == CacheGrowth::kPaged && end_.factor != 1) {
-      StaticSpec least = spec_;
-      least.batch = 1;
-      least.output_tokens = 0;
-      const StaticResult start = run_static(least, {.max_samples = kFewestSamples});
-      if (start.startup) {
-        not_cache = start.startup->weights + start.startup->non_torch + start.startup->activation;
-      }
-    }
-    gpu_ = gpu_at(*spec_.gpu, stack, end_, not_cache);
-    compiled_ = std::make_unique<CompiledPoint>(
-        PointSpec{.llm = spec_.llm,
-                  .gpu = &gpu_,
-                  .stack = spec_.stack,
-                  .method = [this](std::int64_t prompt) { return settle(prompt); },
-                  .one_method = false,
-                  .weight_dtype = spec_.weight_dtype,
-                  .kv_dtype = spec_.kv_dtype,
-                  .calibration = spec_.calibration,
-                  .weight_format = spec_.weight_format,
-                  .tensor_parallel = spec_.tensor_parallel,
-                  .options = spec_.options});
-  }
-  StaticCase(const StaticCase&) = delete;
-  StaticCase& operator=(const StaticCase&) = delete;
-
-  [[nodiscard]] const WorseEnd& end() const { return end_; }
-  [[nodiscard]] PointResult memory(const Point& point) { return compiled_->memory_at(point); }
-  [[nodiscard]] PointResult at(const Point& point) { return compiled_->at(point); }
-  /// Wanted over what there is.
-  [[nodiscard]] double need(const Point& point) {
-    const PointResult result = memory(point);
-    if (result.usable <= Bytes{}) return INFINITY;
-    return static_cast<double>(result.peak().count()) / static_cast<double>(result.usable.count());
-  }
-  /// run_static of it: with the memory at the confidence, or with the GPU's own and intervals.
-  [[nodiscard]] StaticResult run(const Point& point, bool at_confidence) const {
-    StaticSpec one = spec_;
-    one.batch = point.batch;
-    one.prompt_tokens = point.prompt_tokens;
-    one.output_tokens = point.output_tokens;
-    one.method = settle(point.prompt_tokens);
-    if (at_confidence) one.gpu = &gpu_;
-    return run_static(one, {.max_samples = kFewestSamples, .intervals = !at_confidence});
-  }
-  /// Prompts too short for the method hold every token.
-  [[nodiscard]] bool settles(std::int64_t prompt) const {
-    try {
-      (void)make_method(method_, prompt, method_site(*spec_.llm, spec_.kv_dtype));
-      return true;
-    } catch (const InputError&) {
-      return false;
-    }
-  }
-
- private:
-  [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const {
-    const MethodSite site = method_site(*spec_.llm, spec_.kv_dtype);
-    try {
-      auto method = make_method(method_, prompt, site);
-      return law_ ? with_measured_law(std::move(method), *law_, spec_.llm->n_layers()) : method;
-    } catch (const InputError&) {
-      return make_method({"full", {}, {}}, prompt, site);
-    }
-  }
-
-  StaticSpec spec_;
-  MethodSpec method_;
-  std::shared_ptr<const MeasuredLaw> law_;
-  WorseEnd end_;
-  Gpu gpu_;
-  std::unique_ptr<CompiledPoint> compiled_;
-};
 
 /// The run that size n of the question stands for.
 Point point_of(const StaticSpec& spec, PlanQuestion question, std::int64_t n) {
@@ -115,6 +27,7 @@ Point point_of(const StaticSpec& spec, PlanQuestion question, std::int64_t n) {
           .output_tokens = spec.output_tokens};
 }
 
+/// What a run that does not fit is short of.
 Impossible why_not(StaticCase& one, const Point& least) {
   Impossible out;
   out.need = one.need(least);
@@ -125,7 +38,15 @@ Impossible why_not(StaticCase& one, const Point& least) {
   };
   const PointResult memory = one.memory(least);
   const Bytes weights = part("weights");
-  if (weights >= run.usable_hbm || (run.oom && run.oom->phase == "load")) {
+  // An engine with a paged cache starts on what the weights leave, and asks for blocks of that.
+  const bool started = run.startup && run.startup->kv_cache > Bytes{};
+  if (started && run.oom && run.oom->phase == "load") {
+    out.constraint = "kv_capacity";
+    out.text =
+        fmt::format("the cache is more than the engine's pool of {} holds", run.startup->kv_cache);
+  } else if (weights >= run.usable_hbm ||
+             (run.oom && run.oom->phase == "load" &&
+              !(run.startup && run.startup->weights < run.usable_hbm))) {
     out.constraint = "weights";
     out.text =
         fmt::format("the weights do not fit: of {} that may be used they take {}", run.usable_hbm,
@@ -140,7 +61,9 @@ Impossible why_not(StaticCase& one, const Point& least) {
     out.text = fmt::format("prefill stands at {} of {}", memory.prefill_peak, run.usable_hbm);
     if (run.oom) out.text += fmt::format(": {}", run.oom->what);
   }
-  if (std::isfinite(out.need) && out.need > 1) {
+  // One token too many is no share worth telling.
+  constexpr double kTelling = 1.005;
+  if (std::isfinite(out.need) && out.need >= kTelling) {
     out.text += fmt::format("; {:.2f} times what there is", out.need);
   }
   return out;
@@ -155,6 +78,12 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
   }
   sizes.push_back(answer);
   const StaticResult run = one.run(point_of(spec, question, answer), false);
+  if (run.prefill_time) {
+    out.at_answer = RunAtAnswer{.peak = run.peak_hbm,
+                                .usable = run.usable_hbm,
+                                .ttft_s = run.prefill_time->count(),
+                                .decode_tok_s = run.decode_tok_s.value_or(0)};
+  }
   if (run.intervals && run.prefill_time && run.decode_time) {
     // Of the whole run: the parts' errors are those of the same kernels, and go together.
     std::optional<Interval> whole = run.intervals->prefill;
@@ -189,11 +118,29 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
   }
 }
 
+/// The largest size that fits where a run takes what is predicted, and where it takes the least
+/// that is likely at this confidence.
+LikelyAnswers likely_answers(const CandidateInput& in, PlanQuestion question, std::int64_t most,
+                             std::int64_t answer) {
+  const auto answer_with = [&](const WorseEnd& end) {
+    StaticCase one{in.point->spec, in.method, in.point->measured, end};
+    // Less memory is taken than where the answer fits: the search goes up from there.
+    const Boundary found = last_that_holds(
+        {.least = 1, .most = most, .start = answer},
+        [&](std::int64_t n) { return one.memory(point_of(in.point->spec, question, n)).fits; });
+    const std::int64_t beside =
+        question == PlanQuestion::kLargestBatch ? 0 : in.point->spec.output_tokens;
+    return static_cast<double>(found.last.value_or(answer) + beside);
+  };
+  return {.predicted = answer_with({}),
+          .at_best = answer_with(better_memory_end(*in.point->spec.stack, in.plan->confidence))};
+}
+
 }  // namespace
 
 void plan_static(const CandidateInput& in, PlanCandidate& out) {
   const StaticSpec& spec = in.point->spec;
-  StaticCase one{spec, in.method, in.point->measured, in.plan->confidence};
+  StaticCase one{spec, in.method, in.point->measured, memory_end(*spec.stack, in.plan->confidence)};
   out.memory_factor = one.end().factor;
   out.memory_basis = one.end().basis;
   const PlanQuestion question = out.question;
@@ -217,6 +164,8 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   }
   const std::int64_t prompt = batch ? spec.prompt_tokens : *found.last;
   out.answer = static_cast<double>(batch ? *found.last : *found.last + spec.output_tokens);
+  out.likely = likely_answers(in, question, most, *found.last);
+  if (!found.at_most) out.runs_out = why_not(one, point_of(spec, question, *found.last + 1));
   if (!one.settles(prompt)) {
     out.notes.push_back(fmt::format("a prompt of {} tokens is too short for {} and holds them all",
                                     with_commas(prompt), in.method.name));
@@ -234,7 +183,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
   const StaticSpec& base = in.point->spec;
   const Point least = point_of(base, question, 1);
   const auto need_of = [&](const StaticSpec& spec, const MethodSpec& method) {
-    StaticCase one{spec, method, in.point->measured, in.plan->confidence};
+    StaticCase one{spec, method, in.point->measured, memory_end(*spec.stack, in.plan->confidence)};
     return one.need(least);
   };
   // What cannot be at all is no help.
@@ -315,7 +264,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
     }
     knobs.push_back(std::move(chunk));
   }
-  StaticCase one{base, in.method, in.point->measured, in.plan->confidence};
+  StaticCase one{base, in.method, in.point->measured, memory_end(*base.stack, in.plan->confidence)};
   return try_knobs(one.need(least), knobs);
 }
 

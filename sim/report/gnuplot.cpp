@@ -16,6 +16,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/report/atomic_file.hpp"
+#include "sim/report/figure_style.hpp"
 #include "sim/report/text.hpp"
 
 namespace kvsim {
@@ -116,11 +117,16 @@ std::string gnuplot_quote(std::string_view text) {
 
 DrawnFigures draw_figures(const std::vector<Figure>& figures, const fs::path& folder,
                           const GnuplotOptions& options) {
+  return draw_figures(figures, folder, options, FigureStyle{});
+}
+
+DrawnFigures draw_figures(const std::vector<Figure>& figures, const fs::path& folder,
+                          const GnuplotOptions& options, const FigureStyle& style) {
   DrawnFigures drawn;
   bool found = true;
   for (const Figure& figure : figures) {
     write_file_atomically(folder / (figure.name + ".csv"), figure.csv);
-    write_file_atomically(folder / (figure.name + ".gp"), figure.script);
+    write_file_atomically(folder / (figure.name + ".gp"), styled_script(figure.script, style));
     if (!found) continue;
     const Outcome outcome = run_gnuplot(options, folder, figure.name + ".gp");
     if (!outcome.found) {
@@ -140,8 +146,8 @@ DrawnFigures draw_figures(const std::vector<Figure>& figures, const fs::path& fo
       const std::string said = first_complaint(outcome.messages);
       failure = said.empty() ? "gnuplot failed" : "gnuplot says: " + said;
     }
-    for (const char* extension : {".svg", ".png"}) {
-      const std::string name = figure.name + extension;
+    for (const std::string& format : style.formats) {
+      const std::string name = fmt::format("{}.{}", figure.name, format);
       std::error_code status;
       const bool whole = failure.empty() && fs::file_size(folder / name, status) > 0 && !status;
       if (whole) {

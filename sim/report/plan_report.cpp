@@ -86,6 +86,8 @@ ordered_json candidate_json(const PlanCandidate& one) {
                    {"gpu_count", one.gpus_each},
                    {"replicas", one.replicas},
                    {"answer", number(one.answer)},
+                   {"predicted", one.likely ? number(one.likely->predicted) : nullptr},
+                   {"at_best", one.likely ? number(one.likely->at_best) : nullptr},
                    {"at_most", one.at_most},
                    {"monotone", one.monotone},
                    {"probes", one.probes},
@@ -98,6 +100,15 @@ ordered_json candidate_json(const PlanCandidate& one) {
     out["tpot_s"] = {{"p50", number(one.times->tpot_p50)}, {"p90", number(one.times->tpot_p90)}};
     out["e2e_s"] = {{"p90", number(one.times->e2e_p90)}};
   }
+  if (one.at_answer) {
+    out["peak_hbm_bytes"] = one.at_answer->peak.count();
+    out["usable_hbm_bytes"] = one.at_answer->usable.count();
+    out["prefill_s"] = number(one.at_answer->ttft_s);
+    out["decode_tok_s"] = number(one.at_answer->decode_tok_s);
+  }
+  out["runs_out"] = one.runs_out ? ordered_json{{"constraint", one.runs_out->constraint},
+                                                {"text", one.runs_out->text}}
+                                 : ordered_json(nullptr);
   out["points"] = ordered_json::array();
   for (const OperatingPoint& point : one.points) {
     out["points"].push_back({{"load", number(point.load)},

@@ -12,6 +12,7 @@
 #include "sim/plan/plan_result.hpp"
 #include "sim/report/figures.hpp"
 #include "sim/report/results_folder.hpp"
+#include "sim/report/text_style.hpp"
 
 namespace kvsim {
 
@@ -25,6 +26,10 @@ namespace kvsim {
 /// For the terminal: the answers in words, a table of each group, what binds, notes.
 [[nodiscard]] std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
                                        const ResultsFolder* written, std::size_t width = 80);
+/// The same on one screen, of few static batches: how far each goes, surely, as predicted and at
+/// best, what it takes there, and what runs out next.
+[[nodiscard]] std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
+                                      const ResultsFolder* written, const TextStyle& style = {});
 /// Of each group the answers as bars, and cost against latency of all ways to run.
 [[nodiscard]] FigureSet plan_figures(const PlanResult& plan);
 

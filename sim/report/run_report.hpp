@@ -37,6 +37,7 @@ struct RunReport {
   std::optional<ReplayResult> replay;                          // where the scenario asks for one
   std::vector<SkippedMethod> skipped;                          // of the replay
   std::vector<std::string> notes;  // of the run as a whole; a point's own stand in its result
+  std::size_t missing = 0;         // points that were left out, the run being told to stop
   std::optional<double> wall_s;    // goes into the `run` block, which comparisons ignore
 };
 

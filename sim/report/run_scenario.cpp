@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -33,15 +35,19 @@ void begin(const RunOptions& options, const std::string& what, double total = 0,
   if (options.phase) options.phase(what, total, unit);
 }
 
-/// `run(i)` of every point, its complaints told with the point's name.
+/// `run(i)` of every point, its complaints told with the point's name. Returns which were run: all
+/// of them, unless the run was told to stop.
 template <class Run>
-void for_each_point(const Scenario& scenario, const RunOptions& options, Run run) {
+std::vector<char> for_each_point(const Scenario& scenario, const RunOptions& options, Run run) {
   const std::size_t n = scenario.points.size();
+  std::vector<char> ran(n, 0);
   std::atomic<std::size_t> done{0};
   begin(options, "simulating " + scenario.name, static_cast<double>(n), "points");
   parallel_for(n, options.threads, [&](std::size_t i) {
+    if (options.stop && options.stop()) return;
     try {
       run(i);
+      ran[i] = 1;
     } catch (const InputError& error) {
       throw InputError{fmt::format("{}: point \"{}\": {}", scenario.name, scenario.points[i].label,
                                    error.what())};
@@ -49,6 +55,56 @@ void for_each_point(const Scenario& scenario, const RunOptions& options, Run run
     const auto finished = static_cast<double>(++done);
     if (options.progress) options.progress(finished / static_cast<double>(n));
   });
+  return ran;
+}
+
+/// Leaves those of `results` that `ran` says.
+template <class Result>
+void keep_ran(const std::vector<char>& ran, std::vector<Result>& results) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < ran.size(); ++i) {
+    if (ran[i] == 0) continue;
+    if (kept != i) results[kept] = std::move(results[i]);
+    ++kept;
+  }
+  results.erase(results.begin() + static_cast<std::ptrdiff_t>(kept), results.end());
+}
+
+/// The scenario without the points that did not run, and without what was published of them.
+void keep_ran(const std::vector<char>& ran, Scenario& scenario) {
+  std::vector<PublishedFigure> published;
+  for (PublishedFigure& figure : scenario.published) {
+    if (ran[figure.point] == 0) continue;
+    figure.point = static_cast<std::size_t>(
+        std::count(ran.begin(), ran.begin() + static_cast<std::ptrdiff_t>(figure.point), 1));
+    published.push_back(std::move(figure));
+  }
+  scenario.published = std::move(published);
+  keep_ran(ran, scenario.points);
+}
+
+/// "a, b and 7 more".
+std::string missing_labels(const Scenario& scenario, const std::vector<char>& ran) {
+  constexpr std::size_t kMost = 6;
+  std::string text;
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < ran.size(); ++i) {
+    if (ran[i] != 0) continue;
+    if (++n <= kMost) text += fmt::format("{}{}", n == 1 ? "" : ", ", scenario.points[i].label);
+  }
+  return n > kMost ? fmt::format("{} and {} more", text, n - kMost) : text;
+}
+
+/// Takes what did not run out of the results, the scenario and the account of both.
+template <class Result>
+void drop_missing(const std::vector<char>& ran, std::vector<Result>& results, Scenario& scenario,
+                  RunReport& report) {
+  report.missing = static_cast<std::size_t>(std::count(ran.begin(), ran.end(), 0));
+  if (report.missing == 0) return;
+  report.notes.push_back(fmt::format("interrupted: {} of {} points are missing: {}", report.missing,
+                                     ran.size(), missing_labels(scenario, ran)));
+  keep_ran(ran, results);
+  keep_ran(ran, scenario);
 }
 
 template <class Result>
@@ -60,12 +116,13 @@ std::size_t samples_of(std::size_t points, std::size_t most) {
   return std::clamp(kAllSamples / std::max<std::size_t>(points, 1), kFewestSamples, most);
 }
 
-std::vector<StaticResult> run_static_points(const Scenario& scenario, const RunOptions& how) {
+std::vector<StaticResult> run_static_points(const Scenario& scenario, const RunOptions& how,
+                                            std::vector<char>& ran) {
   const std::size_t n = scenario.points.size();
   const std::size_t samples = samples_of(n, kMostSamples);
   const bool explains = n <= kMostExplained;
   std::vector<StaticResult> results(n);
-  for_each_point(scenario, how, [&](std::size_t i) {
+  ran = for_each_point(scenario, how, [&](std::size_t i) {
     results[i] = run_static(scenario.points[i].spec, {.max_samples = samples,
                                                       .time_terms = explains,
                                                       .intervals = explains,
@@ -75,12 +132,13 @@ std::vector<StaticResult> run_static_points(const Scenario& scenario, const RunO
   return results;
 }
 
-std::vector<ServeResult> run_serve_points(const Scenario& scenario, const RunOptions& how) {
+std::vector<ServeResult> run_serve_points(const Scenario& scenario, const RunOptions& how,
+                                          std::vector<char>& ran) {
   const std::size_t n = scenario.points.size();
   const ServeOptions options{.max_samples = samples_of(n, kMostServeSamples),
                              .keep_gaps = n <= kMostWithGaps};
   std::vector<ServeResult> results(n);
-  for_each_point(scenario, how, [&](std::size_t i) {
+  ran = for_each_point(scenario, how, [&](std::size_t i) {
     results[i] = run_serve(*scenario.points[i].serve, options);
     put_notes(scenario.points[i], results[i]);
   });
@@ -107,8 +165,10 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
   report.notes = scenario.notes;
   measure_missing_laws(scenario, how);
   const bool serves = scenario.kind == "serve";
+  std::vector<char> ran;
   if (serves) {
-    report.serves = run_serve_points(scenario, how);
+    report.serves = run_serve_points(scenario, how, ran);
+    drop_missing(ran, report.serves, scenario, report);
     for (std::size_t i = 0; i < scenario.points.size() && i < kMostWithGaps; ++i) {
       report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
     }
@@ -124,7 +184,8 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
                       scenario.points.size(), kMostWithGaps));
     }
   } else {
-    report.results = run_static_points(scenario, how);
+    report.results = run_static_points(scenario, how, ran);
+    drop_missing(ran, report.results, scenario, report);
   }
   if (!serves && scenario.points.size() > kMostExplained) {
     report.notes.push_back(
@@ -132,7 +193,7 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
                     "points, more than {}",
                     scenario.points.size(), kMostExplained));
   }
-  if (scenario.replay) {
+  if (scenario.replay && report.missing == 0) {
     begin(how, "replaying " + scenario.replay->trace.stem().string());
     ReplayOptions options;
     options.threads = how.threads;

@@ -10,6 +10,7 @@
 #include "sim/report/point_names.hpp"
 #include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/run_summary.hpp"
 #include "sim/report/serve_summary.hpp"
 #include "sim/report/startup_report.hpp"
 #include "sim/report/table.hpp"
@@ -83,7 +84,8 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
 }  // namespace
 
 std::string static_verdict(const RunReport& report, const std::vector<std::string>& labels,
-                           std::size_t width) {
+                           const TextStyle& style) {
+  const std::size_t width = style.width;
   std::vector<std::size_t> failed;
   for (std::size_t i = 0; i < report.results.size(); ++i) {
     if (report.results[i].oom) failed.push_back(i);
@@ -98,8 +100,8 @@ std::string static_verdict(const RunReport& report, const std::vector<std::strin
              (low->usable_hbm < high->usable_hbm ? " to " + gib(high->usable_hbm) : "") + " GiB";
   }
   if (failed.empty()) {
-    return n == 1 ? fmt::format("It fits ({}).\n", usable)
-                  : fmt::format("All {} points fit ({}).\n", n, usable);
+    const std::string fits = n == 1 ? "It fits" : fmt::format("All {} points fit", n);
+    return fmt::format("{} ({}).\n", toned(Tone::kGood, fits, style), usable);
   }
   std::stable_sort(failed.begin(), failed.end(), [&](std::size_t a, std::size_t b) {
     const auto when = [&](std::size_t i) {
@@ -107,8 +109,9 @@ std::string static_verdict(const RunReport& report, const std::vector<std::strin
     };
     return when(a) < when(b);
   });
-  std::string out = fmt::format("{} of {} point{} fit{} ({}).\n", n - failed.size(), n,
-                                n == 1 ? "" : "s", n - failed.size() == 1 ? "s" : "", usable);
+  const std::string fit = fmt::format("{} of {} point{} fit{}", n - failed.size(), n,
+                                      n == 1 ? "" : "s", n - failed.size() == 1 ? "s" : "");
+  std::string out = fmt::format("{} ({}).\n", toned(Tone::kBad, fit, style), usable);
   constexpr std::size_t kMostSentences = 8;
   for (std::size_t i = 0; i < std::min(failed.size(), kMostSentences); ++i) {
     const std::string label = n == 1 ? "it" : labels[failed[i]];
@@ -122,7 +125,7 @@ std::string static_verdict(const RunReport& report, const std::vector<std::strin
 
 namespace {
 
-std::string points_table(const RunReport& report, std::size_t width) {
+std::string points_table(const RunReport& report, const TextStyle& style) {
   constexpr Align kRight = Align::kRight;
   Table table{{{"point", Align::kLeft},
                {"prefill", kRight, "GiB"},
@@ -132,11 +135,14 @@ std::string points_table(const RunReport& report, std::size_t width) {
                {"decode", kRight, "tok/s"},
                {"all", kRight, "tok/s"},
                {"OOM at", kRight, "tokens"}}};
+  std::vector<LineTones> tones(2, {.line = Tone::kHeading});  // names and units
   for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
     table.add_section(group.heading);
+    if (!group.heading.empty()) tones.push_back({.line = Tone::kHeading});
     const std::string indent = group.heading.empty() ? "" : "  ";
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       const StaticResult& r = report.results[group.points[k]];
+      tones.push_back({.last_word = r.oom ? Tone::kBad : Tone::kPlain});
       std::optional<double> prefill;
       if (r.prefill_time) prefill = r.prefill_time->count();
       std::string oom = "-";
@@ -146,7 +152,52 @@ std::string points_table(const RunReport& report, std::size_t width) {
                      amount(prefill), amount(r.decode_tok_s), amount(r.throughput_tok_s), oom});
     }
   }
-  return table.str(width);
+  return toned_lines(table.str(style.width), tones, style);
+}
+
+/// HBM over the tokens of each point, or over the time of each service, as sparklines up to what
+/// may be used; empty where the style has no blocks or there are too many points to read.
+std::string sparklines_block(const RunReport& report, const std::vector<std::string>& labels,
+                             const TextStyle& style) {
+  constexpr std::size_t kMostPoints = 16;
+  constexpr std::size_t kColumns = 40;
+  if (!style.blocks || labels.size() > kMostPoints) return "";
+  const bool serves = report.scenario->kind == "serve";
+  Table table{{{serves ? "HBM over time" : "HBM over tokens", Align::kLeft},
+               {"of usable", Align::kLeft},
+               {"peak"}}};
+  std::vector<LineTones> tones{{.line = Tone::kHeading}};
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    std::vector<double> values;
+    Bytes usable, peak;
+    bool oom = false;
+    if (serves) {
+      const ServeResult& r = report.serves[i];
+      if (r.timeline.empty()) continue;
+      for (const ServeSample& sample : r.timeline.front()) {
+        values.push_back(static_cast<double>(sample.held.count()));
+      }
+      usable = r.usable_hbm;
+      peak = r.peak_hbm;
+    } else {
+      const StaticResult& r = report.results[i];
+      for (const StaticSample& sample : r.timeline) {
+        values.push_back(static_cast<double>(sample.peak.count()));
+      }
+      usable = r.usable_hbm;
+      peak = r.peak_hbm;
+      oom = r.oom.has_value();
+    }
+    if (values.empty() || usable <= Bytes{0}) continue;
+    const auto top = static_cast<double>(usable.count());
+    table.add_row(
+        {labels[i],
+         fmt::format("{}{}", sparkline(values, top, kColumns - (oom ? 1 : 0)), oom ? "×" : ""),
+         fmt::format("{:.0f} %", 100 * static_cast<double>(peak.count()) / top)});
+    tones.push_back({.line = oom ? Tone::kBad : Tone::kPlain});
+  }
+  if (tones.size() == 1) return "";
+  return fmt::format("\n{}", toned_lines(table.str(style.width), tones, style));
 }
 
 /// Shares of a step's time by what bounds them, in %.
@@ -443,7 +494,9 @@ std::string startups_block(const RunReport& report, const std::vector<std::strin
 
 }  // namespace
 
-std::string run_summary(const RunReport& report, const ResultsFolder* written, std::size_t width) {
+std::string run_summary(const RunReport& report, const ResultsFolder* written,
+                        const TextStyle& style) {
+  const std::size_t width = style.width;
   const Scenario& scenario = *report.scenario;
   std::vector<std::size_t> all(scenario.points.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -457,11 +510,12 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
     if (serves) {
       out += serve_block(report, labels, width);
     } else {
-      out += "\n" + points_table(report, width) + "\n" + static_verdict(report, labels, width);
+      out += "\n" + points_table(report, style) + "\n" + static_verdict(report, labels, style);
       out += bounds_block(report, width);
       out += intervals_block(report, width);
       out += allocator_block(report, labels, width);
     }
+    out += sparklines_block(report, labels, style);
     out += startups_block(report, labels, width);
     // The same note of many points is said once.
     std::vector<std::pair<std::string, std::vector<std::string>>> notes;
@@ -486,6 +540,10 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
   if (report.replay) out += "\n" + replay_block(*report.replay, report.skipped, width);
   out += notes_block(scenario.notes, width) + notes_block(report.notes, width);
   return out + files_block(written, width);
+}
+
+std::string run_summary(const RunReport& report, const ResultsFolder* written, std::size_t width) {
+  return run_summary(report, written, TextStyle{width});
 }
 
 std::string replay_summary(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,

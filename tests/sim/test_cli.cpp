@@ -111,7 +111,7 @@ TEST_CASE("calibrate: a start-up log becomes a scenario's engine") {
 
 TEST_CASE("version and help") {
   const fs::path folder = fresh("help");
-  CHECK(run_kvsim({"--version"}, folder).out == "kvsim 0.1.0\n");
+  CHECK(run_kvsim({"--version"}, folder).out.starts_with("kvsim 0.1.0\n"));
   for (const Words& words : {Words{"help"}, Words{"--help"}, Words{"-h"}}) {
     const Outcome help = run_kvsim(words, folder);
     CHECK(help.status == 0);
@@ -119,7 +119,7 @@ TEST_CASE("version and help") {
     CHECK(help.err.empty());
   }
   for (const Words& command :
-       {Words{"run"}, Words{"explain"}, Words{"replay"}, Words{"sweep"}, Words{"trace", "info"},
+       {Words{"run"}, Words{"compare"}, Words{"plot"}, Words{"explain"}, Words{"replay"}, Words{"sweep"}, Words{"trace", "info"},
         Words{"trace", "check"}, Words{"trace", "generate"}, Words{"trace", "convert"},
         Words{"list"}, Words{"show"}}) {
     Words asked{"help"};

@@ -1,0 +1,85 @@
+#include "sim/plan/static_case.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "models/units/error.hpp"
+#include "sim/serve/sequence_law.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kFewestSamples = 3;
+
+}  // namespace
+
+StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const MeasuredLaw> law,
+                       WorseEnd end)
+    : spec_{std::move(spec)},
+      method_{std::move(method)},
+      law_{std::move(law)},
+      end_{std::move(end)} {
+  const Stack stack = with_options(*spec_.stack, spec_.options);
+  spec_.method = settle(spec_.prompt_tokens);
+  spec_.allocator.reset();
+  Bytes not_cache;
+  if (stack.growth == CacheGrowth::kPaged && end_.factor != 1) {
+    StaticSpec least = spec_;
+    least.batch = 1;
+    least.output_tokens = 0;
+    const StaticResult start = run_static(least, {.max_samples = kFewestSamples});
+    if (start.startup) {
+      not_cache = start.startup->weights + start.startup->non_torch + start.startup->activation;
+    }
+  }
+  gpu_ = gpu_at(*spec_.gpu, stack, end_, not_cache);
+  compiled_ = std::make_unique<CompiledPoint>(
+      PointSpec{.llm = spec_.llm,
+                .gpu = &gpu_,
+                .stack = spec_.stack,
+                .method = [this](std::int64_t prompt) { return settle(prompt); },
+                .one_method = false,
+                .weight_dtype = spec_.weight_dtype,
+                .kv_dtype = spec_.kv_dtype,
+                .calibration = spec_.calibration,
+                .weight_format = spec_.weight_format,
+                .tensor_parallel = spec_.tensor_parallel,
+                .options = spec_.options});
+}
+
+double StaticCase::need(const Point& point) {
+  const PointResult result = memory(point);
+  if (result.usable <= Bytes{}) return INFINITY;
+  return static_cast<double>(result.peak().count()) / static_cast<double>(result.usable.count());
+}
+
+StaticResult StaticCase::run(const Point& point, bool at_end) const {
+  StaticSpec one = spec_;
+  one.batch = point.batch;
+  one.prompt_tokens = point.prompt_tokens;
+  one.output_tokens = point.output_tokens;
+  one.method = settle(point.prompt_tokens);
+  if (at_end) one.gpu = &gpu_;
+  return run_static(one, {.max_samples = kFewestSamples, .intervals = !at_end});
+}
+
+bool StaticCase::settles(std::int64_t prompt) const {
+  try {
+    (void)make_method(method_, prompt, method_site(*spec_.llm, spec_.kv_dtype));
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+std::shared_ptr<const Method> StaticCase::settle(std::int64_t prompt) const {
+  const MethodSite site = method_site(*spec_.llm, spec_.kv_dtype);
+  try {
+    auto method = make_method(method_, prompt, site);
+    return law_ ? with_measured_law(std::move(method), *law_, spec_.llm->n_layers()) : method;
+  } catch (const InputError&) {
+    return make_method({"full", {}, {}}, prompt, site);
+  }
+}
+
+}  // namespace kvsim

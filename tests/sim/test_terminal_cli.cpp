@@ -1,0 +1,475 @@
+// What the program says to people at a terminal, and to shells: the answer by options, compare,
+// plot, colour, sparklines, widths, interrupts, manual pages, completion, the version.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/sim/program.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using test::Outcome;
+using test::run_kvsim;
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+fs::path fresh(const std::string& name) {
+  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
+}
+void write(const fs::path& path, std::string_view text) { std::ofstream{path} << text; }
+std::string text_of(const fs::path& path) {
+  std::ifstream in{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+bool has(const std::string& text, std::string_view part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+std::string shipped(const std::string& name) {
+  return (fs::path{KVSIM_SOURCE_DIR} / "scenarios" / (name + ".json")).string();
+}
+json json_of(const Words& words, const fs::path& folder, int status = 0) {
+  const Outcome outcome = run_kvsim(words, folder);
+  REQUIRE_MESSAGE(outcome.status == status, outcome.err);
+  return json::parse(outcome.out);
+}
+std::string complaint(const Words& words, const fs::path& folder) {
+  const Outcome outcome = run_kvsim(words, folder);
+  CHECK(outcome.status == 2);
+  CHECK(outcome.out.empty());
+  return outcome.err;
+}
+
+/// Columns of a line of UTF-8 without wide characters: its code points.
+std::size_t columns(std::string_view line) {
+  return static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
+}
+std::size_t widest(const std::string& text, std::string& line_of) {
+  std::istringstream in{text};
+  std::size_t most = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (columns(line) <= most) continue;
+    most = columns(line);
+    line_of = line;
+  }
+  return most;
+}
+
+/// What kvsim writes to a terminal 80 columns wide, with these settings of the environment.
+std::string on_terminal(const Words& arguments, const fs::path& folder,
+                        const std::vector<std::pair<const char*, const char*>>& environment) {
+  winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    ::unsetenv("NO_COLOR");
+    ::setenv("TERM", "xterm-256color", 1);
+    ::setenv("LC_ALL", "C.UTF-8", 1);
+    for (const auto& [name, value] : environment) ::setenv(name, value, 1);
+    if (::chdir(folder.c_str()) != 0) ::_exit(99);
+    Words words{KVSIM_PROGRAM};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    ::execv(KVSIM_PROGRAM, argv.data());
+    ::_exit(99);
+  }
+  std::string out;
+  char chunk[4096];
+  for (ssize_t n = 0; (n = ::read(terminal, chunk, sizeof chunk)) > 0;) {
+    out.append(chunk, static_cast<std::size_t>(n));
+  }
+  ::close(terminal);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return out;
+}
+
+constexpr std::string_view kOom = R"({"model": "llama-2-7b", "gpu": "A100-40GB-SXM",
+  "stack": "hf-sdpa", "dtype": "fp16", "batch": [1, 16], "prompt_tokens": 4000,
+  "output_tokens": 100})";
+
+TEST_CASE("options in place of a file answer what fits, on one screen") {
+  const fs::path folder = fresh("by-options");
+  const Words question{"plan",     "--model", "llama-3.1-8b", "--gpu", "h100-80gb-sxm",
+                       "--method", "snapkv",  "--budget",     "0.2"};
+  const Outcome outcome = run_kvsim(question, folder);
+  CHECK(outcome.status == 0);
+  for (const char* part : {"Longest context", "Largest batch", "90 % sure", "predicted", "at best",
+                           "peak", "tok/s", "snapkv budget 20 %", "full", "next out"}) {
+    CHECK(has(outcome.out, part));
+  }
+  CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') <= 40);
+  CHECK(fs::is_empty(folder));
+  Words with_json = question;
+  with_json.emplace_back("--json");
+  const json document = json_of(with_json, folder);
+  CHECK(document.at("schema") == "kvsim.plan/1");
+  REQUIRE(document.at("answers").size() == 2);
+  for (const json& answer : document.at("answers")) {
+    for (const json& one : answer.at("candidates")) {
+      CHECK(one.at("answer") <= one.at("predicted"));
+      CHECK(one.at("predicted") <= one.at("at_best"));
+      CHECK(one.at("peak_hbm_bytes") <= one.at("usable_hbm_bytes"));
+      CHECK_FALSE(one.at("runs_out").at("text").get<std::string>().empty());
+    }
+  }
+  // What is predicted is what a plan without a margin says.
+  with_json.insert(with_json.end(), {"--set", "/plan/confidence=0"});
+  const json bare = json_of(with_json, folder);
+  for (std::size_t a = 0; a < 2; ++a) {
+    for (std::size_t c = 0; c < 2; ++c) {
+      const json& sure = document.at("answers").at(a).at("candidates").at(c);
+      const json& predicted = bare.at("answers").at(a).at("candidates").at(c);
+      CHECK(sure.at("predicted") == predicted.at("answer"));
+    }
+  }
+}
+
+TEST_CASE("options are keys of a scenario: the one they print gives the same answer") {
+  const fs::path folder = fresh("print-scenario");
+  const Words options{"--model",    "llama-2-7b", "--gpu",    "A100-80GB-SXM",
+                      "--stack",    "hf-sdpa",    "--method", "full,h2o",
+                      "--budget",   "0.1,0.2",    "--param",  "score_exec=fused_two_pass",
+                      "--prompt",   "2K",         "--output", "16",
+                      "--batch",    "1,2",        "--dtype",  "fp16",
+                      "--kv-dtype", "fp8_e4m3"};
+  for (const std::string command : {"run", "plan"}) {
+    Words print{command};
+    print.insert(print.end(), options.begin(), options.end());
+    Words run = print;
+    print.emplace_back("--print-scenario");
+    run.emplace_back("--json");
+    const Outcome printed = run_kvsim(print, folder);
+    REQUIRE_MESSAGE(printed.status == 0, printed.err);
+    write(folder / "s.json", printed.out);
+    json by_file = json_of({command, "s.json", "--json"}, folder);
+    json by_options = json_of(run, folder);
+    by_file.at("scenario").erase("name");
+    by_options.at("scenario").erase("name");
+    CHECK(by_file == by_options);
+    const json scenario = json::parse(printed.out);
+    CHECK(scenario.at("prompt_tokens") == 2048);
+    CHECK(scenario.at("method").at(1).at("budget") == json::parse("[0.1, 0.2]"));
+    CHECK(scenario.contains("plan") == (command == "plan"));
+  }
+}
+
+TEST_CASE("slips in options are answered with the option or the key") {
+  const fs::path folder = fresh("option-slips");
+  const auto with = [](Words more) {
+    Words words{"plan", "--model", "llama-3.1-8b", "--gpu", "h100-80gb-sxm"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  CHECK(has(complaint({"plan", "--gpu", "T4"}, folder), "--model NAME is missing"));
+  CHECK(has(complaint({"run", "--model", "llama-2-7b"}, folder), "--gpu NAME is missing"));
+  CHECK(has(complaint({"plan", "--model", "llama-3.1-8", "--gpu", "T4"}, folder),
+            "did you mean \"llama-3.1-8b\"?"));
+  CHECK(has(complaint(with({"--method", "h20"}), folder), "did you mean \"h2o\"?"));
+  CHECK(has(complaint(with({"--budget", "0.2"}), folder), "none of the methods takes one"));
+  CHECK(has(complaint(with({"--prompt", "32X"}), folder), "--prompt: expected integers"));
+  CHECK(has(complaint(with({"--param", "alpha=1"}), folder), "unknown parameter \"alpha\""));
+  CHECK(has(complaint(with({"s.json"}), folder), "stands in place of a scenario file"));
+}
+
+TEST_CASE("compare finds what moved, and nothing in a result beside itself") {
+  const fs::path folder = fresh("compare");
+  write(folder / "s.json", kOom);
+  for (const auto& [out, set] : {std::pair{"a", "/seed=1"}, {"b", "/output_tokens=101"}}) {
+    REQUIRE(run_kvsim({"run", "s.json", "-o", out, "--set", set, "--no-figures", "-q"}, folder)
+                .status == 0);
+  }
+  const json none =
+      json_of({"compare", "a", "a/result.json", "--json", "--tolerance", "0"}, folder);
+  CHECK(none.at("moved") == false);
+  CHECK(none.at("comparisons").at(0).at("points") == 2);
+  CHECK(none.at("comparisons").at(0).at("figures") > 40);
+  // One more token: lengths differ in all points alike, and so the points are compared.
+  const json some = json_of({"compare", "a", "b", "--json"}, folder);
+  const json& comparison = some.at("comparisons").at(0);
+  CHECK(comparison.at("notes").dump().find("output_tokens: 100 and 101") != std::string::npos);
+  CHECK(comparison.at("only_before").empty());
+  REQUIRE(comparison.at("changed").size() >= 1);
+  const json a = json::parse(text_of(folder / "a/result.json")).at("points").at(0);
+  const json b = json::parse(text_of(folder / "b/result.json")).at("points").at(0);
+  bool found = false;
+  for (const json& figure : comparison.at("changed").at(0).at("figures")) {
+    if (figure.at("figure") != "kv_bytes") continue;
+    found = true;
+    CHECK(figure.at("before") == a.at("kv_bytes"));
+    CHECK(figure.at("after") == b.at("kv_bytes"));
+    const double before = a.at("kv_bytes");
+    CHECK(figure.at("relative").get<double>() ==
+          test::rel((b.at("kv_bytes").get<double>() - before) / before));
+  }
+  CHECK(found);
+  // kv_bytes go from 4,100 to 4,101 tokens, by 0.024 %; the tolerance is a question with an answer.
+  CHECK(run_kvsim({"compare", "a", "b", "--tolerance", "1e-6"}, folder).status == 1);
+  CHECK(run_kvsim({"compare", "a", "b", "--tolerance", "0.5"}, folder).status == 0);
+  CHECK(run_kvsim({"compare", "a", "b"}, folder).status == 0);
+  CHECK(has(run_kvsim({"compare", "a", "b"}, folder).out, "kv_bytes"));
+  // Points of one alone.
+  REQUIRE(run_kvsim({"run", "s.json", "-o", "c", "--set", "/batch=[1, 2]", "--no-figures", "-q"},
+                    folder)
+              .status == 0);
+  const json parts = json_of({"compare", "a", "c", "--json"}, folder).at("comparisons").at(0);
+  CHECK(parts.at("only_before") == json::parse(R"(["batch 16"])"));
+  CHECK(parts.at("only_after") == json::parse(R"(["batch 2"])"));
+}
+
+TEST_CASE("compare says what is wrong with its input") {
+  const fs::path folder = fresh("compare-broken");
+  write(folder / "broken.json", "{\"schema\": \"kvsim.run/1\",");
+  write(folder / "other.json", R"({"schema": "kvsim.list/1"})");
+  write(folder / "bare.json", R"({"schema": "kvsim.run/1"})");
+  write(folder / "replay.json",
+        R"({"schema": "kvsim.replay/1", "kvsim": {"version": "1"}, "methods": []})");
+  write(folder / "run.json",
+        R"({"schema": "kvsim.run/1", "kvsim": {"version": "1"}, "points": []})");
+  CHECK(has(complaint({"compare", "run.json"}, folder), "two results"));
+  CHECK(has(complaint({"compare", "run.json", "gone"}, folder), "gone"));
+  CHECK(has(complaint({"compare", "run.json", "broken.json"}, folder), "broken.json:1:"));
+  CHECK(has(complaint({"compare", "run.json", "other.json"}, folder), "kvsim.scenario-sweep/1"));
+  CHECK(has(complaint({"compare", "run.json", "bare.json"}, folder), "bare.json"));
+  CHECK(has(complaint({"compare", "run.json", "replay.json"}, folder), "results of one kind"));
+  CHECK(has(complaint({"compare", "run.json", "."}, folder), "no results folder"));
+}
+
+TEST_CASE("colour and sparklines stand on a terminal alone, and never under NO_COLOR") {
+  const fs::path folder = fresh("colour");
+  write(folder / "s.json", kOom);
+  const Words run{"run", "s.json", "-o", "out", "--no-figures"};
+  const std::string piped = run_kvsim(run, folder).out;
+  CHECK(piped.find('\x1b') == std::string::npos);
+  CHECK(piped.find("HBM over tokens") == std::string::npos);
+  const std::string shown = on_terminal(run, folder, {});
+  CHECK(has(shown, "\x1b[31m"));  // a point runs out of memory
+  CHECK(has(shown, "\x1b[1m"));
+  CHECK(has(shown, "HBM over tokens"));
+  CHECK(has(shown, "█"));
+  const std::string plain = on_terminal(run, folder, {{"NO_COLOR", "1"}});
+  CHECK(plain.find('\x1b') == std::string::npos);
+  CHECK(has(plain, "HBM over tokens"));
+  CHECK(on_terminal(run, folder, {{"TERM", "dumb"}}).find('\x1b') == std::string::npos);
+  CHECK_FALSE(has(on_terminal(run, folder, {{"LC_ALL", "C"}}), "HBM over tokens"));
+  Words never = run;
+  never.insert(never.end(), {"--color", "never"});
+  CHECK(on_terminal(never, folder, {}).find('\x1b') == std::string::npos);
+  Words always = run;
+  always.insert(always.end(), {"--color=always"});
+  CHECK(has(run_kvsim(always, folder).out, "\x1b[31m"));
+  CHECK(has(complaint({"list", "gpus", "--color", "red"}, folder), "auto, always or never"));
+}
+
+TEST_CASE("no line of a shipped scenario's summary is wider than 80 columns") {
+  const fs::path folder = fresh("widths");
+  for (const char* name : {"zeromerge-a800", "kv-sizes", "replay-sample", "a100-vs-h200"}) {
+    const Outcome outcome = run_kvsim({"run", shipped(name), "-o", "out", "--no-figures"}, folder);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    std::string line;
+    CHECK_MESSAGE(widest(outcome.out, line) <= 80, name << ": " << line);
+  }
+  const Outcome plan =
+      run_kvsim({"plan", shipped("plan-h100-longcontext"), "-o", "out", "--no-figures"}, folder);
+  std::string line;
+  CHECK_MESSAGE(widest(plan.out, line) <= 80, line);
+}
+
+TEST_CASE("plot draws a result again, in other formats and for a page") {
+  if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
+    MESSAGE("skipped: there is no gnuplot");
+    return;
+  }
+  const fs::path folder = fresh("plot");
+  write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-40GB-SXM", "stack": "hf-sdpa",
+    "dtype": "fp16", "prompt_tokens": 4000, "output_tokens": 4000,
+    "method": ["full", {"name": "h2o", "budget": 0.2}], "figures": ["memory_vs_length"]})");
+  REQUIRE(run_kvsim({"run", "s.json", "-o", "a", "-q"}, folder).status == 0);
+  REQUIRE(
+      run_kvsim({"run", "s.json", "-o", "b", "-q", "--set", "/kv_dtype=fp8_e4m3"}, folder).status ==
+      0);
+  const Outcome paper = run_kvsim(
+      {"plot", "a", "-o", "paper", "--style", "paper", "--width", "3.3", "--formats", "svg,pdf"},
+      folder);
+  REQUIRE_MESSAGE(paper.status == 0, paper.err);
+  const std::string svg = text_of(folder / "paper/memory_vs_length.svg");
+  CHECK(has(svg, "width=\"317\""));  // 3.3 inches of 96 pixels
+  CHECK(svg.find("Peak memory versus length") == std::string::npos);
+  CHECK(has(text_of(folder / "a/figures/memory_vs_length.svg"), "Peak memory versus length"));
+  CHECK(has(text_of(folder / "paper/memory_vs_length.pdf").substr(0, 8), "%PDF"));
+  CHECK_FALSE(fs::exists(folder / "paper/memory_vs_length.png"));
+  CHECK(text_of(folder / "paper/memory_vs_length.csv") ==
+        text_of(folder / "a/figures/memory_vs_length.csv"));
+  // As it is, it comes out as it was.
+  REQUIRE(run_kvsim({"plot", "a", "-o", "again", "-q"}, folder).status == 0);
+  CHECK(text_of(folder / "again/memory_vs_length.svg") ==
+        text_of(folder / "a/figures/memory_vs_length.svg"));
+  const Outcome both = run_kvsim({"plot", "a", "b", "-o", "both", "--formats", "svg"}, folder);
+  REQUIRE_MESSAGE(both.status == 0, both.err);
+  const std::string overlaid = text_of(folder / "both/memory_vs_length.svg");
+  for (const char* label : {"a: full", "b: full", "a: h2o", "b: h2o"}) CHECK(has(overlaid, label));
+  CHECK(has(complaint({"plot", "a", "-o", "x", "--formats", "gif"}, folder), "--formats"));
+  CHECK(has(complaint({"plot", "a", "-o", "x", "--figure", "memory_vs_lenght"}, folder),
+            "did you mean \"memory_vs_length\"?"));
+  CHECK(has(complaint({"plot", ".", "-o", "x"}, folder), "no results folder"));
+  CHECK(has(complaint({"plot", "a"}, folder), "-o DIR"));
+}
+
+TEST_CASE("an interrupt leaves the points that are done, and says what is missing") {
+  const fs::path folder = fresh("interrupt");
+  // Some 20,000 points of many steps: more than a second's work, so that the interrupt meets it.
+  std::string batches = "1";
+  for (int i = 2; i <= 200; ++i) batches += "," + std::to_string(i);
+  write(folder / "s.json",
+        R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa", "dtype": "fp16",
+            "figures": false, "prompt_tokens": 100, "output_tokens": 20000, "batch": [)" +
+            batches + R"(], "method": ["full", {"name": "kivi-4"}]})");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::chdir(folder.c_str()) != 0) ::_exit(99);
+    if (std::freopen("err", "w", stderr) == nullptr || std::freopen("out", "w", stdout) == nullptr)
+      ::_exit(99);
+    ::execl(KVSIM_PROGRAM, KVSIM_PROGRAM, "run", "s.json", "-o", "r", "-j", "1", nullptr);
+    ::_exit(99);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds{400});
+  ::kill(child, SIGINT);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  const std::string err = text_of(folder / "err");
+  INFO(err);
+  if (WEXITSTATUS(status) == 0) {
+    MESSAGE("the machine was through before the interrupt");
+    return;
+  }
+  CHECK(WEXITSTATUS(status) == 130);
+  CHECK(has(err, "kvsim run s.json -o r -j 1"));
+  for (const auto& entry : fs::directory_iterator{folder}) {
+    CHECK(entry.path().filename().string().find(".partial-") == std::string::npos);
+  }
+  if (!fs::exists(folder / "r")) return;  // no point was done yet
+  const json result = json::parse(text_of(folder / "r/result.json"));
+  const std::size_t n = result.at("points").size();
+  CHECK(n > 0);
+  CHECK(n < 400);
+  CHECK(result.at("notes").dump().find("interrupted: ") != std::string::npos);
+  for (const json& point : result.at("points")) CHECK(point.at("peak_hbm_bytes") > 0);
+}
+
+TEST_CASE("every option of the help is in the manual page and in the completion") {
+  const fs::path folder = fresh("tables");
+  write(folder / "kvsim.bash", run_kvsim({"completion", "bash"}, folder).out);
+  const std::string fish = run_kvsim({"completion", "fish"}, folder).out;
+  const std::string zsh = run_kvsim({"completion", "zsh"}, folder).out;
+  REQUIRE(std::system(("bash -n " + (folder / "kvsim.bash").string()).c_str()) == 0);
+  const bool groff = std::system("groff --version > /dev/null 2>&1") == 0;
+  for (const std::string command : {"run", "plan", "compare", "plot", "replay", "sweep", "explain",
+                                    "list", "completion", "help"}) {
+    const std::string help = run_kvsim({"help", command}, folder).out;
+    const std::string page = run_kvsim({"help", "--man", command}, folder).out;
+    const std::string bash = text_of(folder / "kvsim.bash");
+    std::istringstream lines{help};
+    std::size_t options = 0;
+    for (std::string line; std::getline(lines, line);) {
+      CHECK_MESSAGE(columns(line) <= 80, line);
+      const std::size_t at = line.find("--");
+      if (at == std::string::npos || at > 6 || line.find_first_not_of(' ') < 2) continue;
+      if (line.substr(0, at).find_first_not_of(" -,abcdefghijklmnopqrstuvwxyz") != line.npos)
+        continue;
+      std::string name = line.substr(at, line.find(' ', at) - at);
+      ++options;
+      CHECK(has(bash, name));
+      std::string escaped;
+      for (const char c : name) escaped += c == '-' ? std::string{"\\-"} : std::string{c};
+      CHECK(has(page, escaped));
+      CHECK(has(fish, "-l " + name.substr(2)));
+      CHECK(has(zsh, name + "["));
+    }
+    CHECK(options >= 1);
+    if (!groff) continue;
+    write(folder / "page.1", page);
+    const std::string check = "groff -ww -man -Tutf8 " + (folder / "page.1").string() + " > " +
+                              (folder / "page.txt").string() + " 2> " +
+                              (folder / "page.err").string();
+    CHECK(std::system(check.c_str()) == 0);
+    CHECK(text_of(folder / "page.err") == "");
+  }
+  if (!groff) MESSAGE("pages were not formatted: there is no groff");
+  CHECK(has(run_kvsim({"help", "--man"}, folder).out, ".TH KVSIM 1"));
+}
+
+TEST_CASE("bash completes commands, options, and names of the catalogues after a comma") {
+  const fs::path folder = fresh("bash");
+  write(folder / "kvsim.bash", run_kvsim({"completion", "bash"}, folder).out);
+  const auto completed = [&](const std::string& words, int at) {
+    const std::string script = "source kvsim.bash; COMP_WORDS=(" + words +
+                               "); COMP_CWORD=" + std::to_string(at) +
+                               "; _kvsim; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    write(folder / "ask.sh", script);
+    const std::string run = "cd " + folder.string() + " && bash ask.sh > answer 2> complaint";
+    CHECK(std::system(run.c_str()) == 0);
+    CHECK(text_of(folder / "complaint") == "");
+    return text_of(folder / "answer");
+  };
+  CHECK(completed("kvsim comp", 1) == "compare\ncompletion\n");
+  CHECK(completed("kvsim trace i", 2) == "info\n");
+  CHECK(completed("kvsim plan --gp", 2) == "--gpu\n--gpus\n");
+  CHECK(completed("kvsim plan --gpu H200", 3) == "H200-141GB-SXM\n");
+  CHECK(completed("kvsim plan --method full,zerom", 3) == "full,zeromerge\n");
+  CHECK(completed("kvsim plan -m zerom", 3) == "zeromerge\n");
+  CHECK(completed("kvsim plan --model = llama-3.1-8", 4) == "llama-3.1-8b\n");
+  CHECK(completed("kvsim run --color n", 3) == "never\n");
+  CHECK(completed("kvsim list me", 2) == "methods\n");
+}
+
+TEST_CASE("the version says how it was built and what times rest on") {
+  const fs::path folder = fresh("version");
+  const Outcome version = run_kvsim({"--version"}, folder);
+  CHECK(version.status == 0);
+  CHECK(version.out.starts_with("kvsim 0.1.0\nbuild: "));
+  CHECK(has(version.out, "calibrations: "));
+  const json document = json_of({"--version", "--json"}, folder);
+  CHECK(document.at("version") == "0.1.0");
+  CHECK(document.at("build").at("cuda").is_boolean());
+  std::int64_t rows = 0;
+  for (const json& one : document.at("calibrations")) {
+    CHECK(one.at("rows_fitted") > 0);
+    CHECK(one.at("date").get<std::string>().size() == 10);
+    rows += one.at("rows_fitted").get<std::int64_t>();
+  }
+  const json listed = json_of({"list", "calibrations", "--json"}, folder);
+  std::int64_t listed_rows = 0;
+  for (const json& entry : listed.at("entries")) {
+    listed_rows += entry.at("fitted").at("rows").get<std::int64_t>();
+  }
+  CHECK(rows == listed_rows);
+  CHECK(has(complaint({"--version", "--jsno"}, folder), "did you mean \"--json\"?"));
+}
+
+}  // namespace
+}  // namespace kvsim
