@@ -136,7 +136,9 @@ Command list_command() {
       .name = "list",
       .summary =
           "what the catalogues hold: models, GPUs, methods, stacks, calibrations; devices here",
-      .usage = "kvsim list models|gpus|methods|stacks|calibrations|devices [--json | --markdown]",
+      .usage =
+          "kvsim list CATALOGUE [--json | --markdown]\n"
+          "  CATALOGUE  models, gpus, methods, stacks, calibrations or devices",
       .examples =
           "kvsim list gpus\n"
           "kvsim list models --json",
