@@ -146,8 +146,8 @@ Command explain_command() {
   static const std::string usage = [] {
     constexpr std::size_t kWidth = 78;  // help stands two columns in
     constexpr std::size_t kIndent = 10;
-    std::string keys = paragraph(
-        fmt::format("one of {}", fmt::join(explained_keys(), ", ")), kWidth, kIndent);
+    std::string keys =
+        paragraph(fmt::format("one of {}", fmt::join(explained_keys(), ", ")), kWidth, kIndent);
     keys.pop_back();  // the line's end
     return fmt::format(
         "kvsim explain RESULT KEY [--point N|LABEL] [--json]\n"

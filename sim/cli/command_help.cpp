@@ -152,8 +152,8 @@ std::string general_help() {
 
 std::string command_help(const Command& command) {
   const std::string head = fmt::format("kvsim {}: {}", command.name, command.summary);
-  std::string out = fmt::format("{}\nusage:\n{}", paragraph(head, kWidth),
-                                indented(command.usage, "  "));
+  std::string out =
+      fmt::format("{}\nusage:\n{}", paragraph(head, kWidth), indented(command.usage, "  "));
   if (!command.options.empty()) out += "\noptions:\n" + options_help(command.options);
   if (!command.examples.empty()) out += "\nexamples:\n" + indented(command.examples, "  ");
   return out;

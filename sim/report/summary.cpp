@@ -346,7 +346,9 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
     }
   }
   std::string out = "\n" + table.str(width);
-  const auto line_ends = [&](std::size_t from) { return std::min(out.find('\n', from), out.size()); };
+  const auto line_ends = [&](std::size_t from) {
+    return std::min(out.find('\n', from), out.size());
+  };
   bool fits = true;
   for (std::size_t from = 0; from < out.size(); from = line_ends(from) + 1) {
     fits = fits && display_width(out.substr(from, line_ends(from) - from)) <= width;
