@@ -155,8 +155,8 @@ Command compare_command() {
       .summary = "results side by side: the figures that differ, by how much",
       .usage =
           "kvsim compare RESULT RESULT… [options]\n"
-          "  RESULT  a results folder, or its result.json, plan.json or sweep.json; each is\n"
-          "          compared with the first",
+          "  RESULT  a results folder, or its result.json, plan.json or sweep.json;\n"
+          "          each is compared with the first",
       .examples =
           "kvsim compare kvsim-out/before kvsim-out/after\n"
           "kvsim compare golden/result.json kvsim-out/my --tolerance 0.01",

@@ -143,11 +143,18 @@ int run_explain(const Arguments& arguments) {
 }  // namespace
 
 Command explain_command() {
-  static const std::string usage = fmt::format(
-      "kvsim explain RESULT KEY [--point N|LABEL] [--json]\n"
-      "  RESULT  a results folder of kvsim run, or its result.json\n"
-      "  KEY     one of {}",
-      fmt::join(explained_keys(), ", "));
+  static const std::string usage = [] {
+    constexpr std::size_t kWidth = 78;  // help stands two columns in
+    constexpr std::size_t kIndent = 10;
+    std::string keys =
+        paragraph(fmt::format("one of {}", fmt::join(explained_keys(), ", ")), kWidth, kIndent);
+    keys.pop_back();  // the line's end
+    return fmt::format(
+        "kvsim explain RESULT KEY [--point N|LABEL] [--json]\n"
+        "  RESULT  a results folder of kvsim run, or its result.json\n"
+        "  KEY     {}",
+        keys);
+  }();
   return {.name = "explain",
           .summary = "a figure of a result term by term, with formulas, sources and intervals",
           .usage = usage,

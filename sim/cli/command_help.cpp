@@ -16,9 +16,12 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/text.hpp"
 
 namespace kvsim {
 namespace {
+
+constexpr std::size_t kWidth = 80;  // of help
 
 std::string indented(std::string_view lines, std::string_view by) {
   std::string out;
@@ -128,11 +131,13 @@ const Command& find_command(std::span<const std::string> words) {
 
 std::string general_help() {
   std::string out = fmt::format(
-      "kvsim {}: what a KV-cache compression method does to a GPU's memory, time and accuracy\n\n"
+      "kvsim {}: what a KV-cache compression method does to a GPU's memory, time\n"
+      "and accuracy\n\n"
       "usage: kvsim COMMAND …\n\n",
       kvsim_version());
   for (const Command& command : commands()) {
-    out += fmt::format("  {:<18} {}\n", command.name, command.summary);
+    constexpr std::size_t kIndent = 21;
+    out += fmt::format("  {:<18} {}", command.name, paragraph(command.summary, kWidth, kIndent));
   }
   out +=
       "\n"
@@ -140,14 +145,15 @@ std::string general_help() {
       "  kvsim --version       version, build and calibrations; with --json as JSON\n\n"
       "start with: kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv\n"
       "            kvsim run scenarios/zeromerge-a800.json\n"
-      "exit status: 0 done (running out of memory is a result), 1 the answer is \"does not fit\",\n"
-      "             2 bad input, 3 a fault of kvsim\n";
+      "exit status: 0 done (running out of memory is a result), 1 the answer is \"does not\n"
+      "             fit\", 2 bad input, 3 a fault of kvsim\n";
   return out;
 }
 
 std::string command_help(const Command& command) {
-  std::string out = fmt::format("kvsim {}: {}\n\nusage:\n{}", command.name, command.summary,
-                                indented(command.usage, "  "));
+  const std::string head = fmt::format("kvsim {}: {}", command.name, command.summary);
+  std::string out =
+      fmt::format("{}\nusage:\n{}", paragraph(head, kWidth), indented(command.usage, "  "));
   if (!command.options.empty()) out += "\noptions:\n" + options_help(command.options);
   if (!command.examples.empty()) out += "\nexamples:\n" + indented(command.examples, "  ");
   return out;

@@ -134,17 +134,18 @@ int run_list(const Arguments& arguments) {
 }  // namespace
 
 Command list_command() {
-  return {
-      .name = "list",
-      .summary =
-          "what the catalogues hold: models, GPUs, methods, stacks, calibrations; devices here",
-      .usage = "kvsim list models|gpus|methods|stacks|calibrations|devices [--json | --markdown]",
-      .examples =
-          "kvsim list gpus\n"
-          "kvsim list models --json",
-      .options = {{"json", 0, "", false, "print JSON (schema kvsim.list/1)"},
-                  {"markdown", 0, "", false, "methods: print docs/methods.md"}},
-      .run = run_list};
+  return {.name = "list",
+          .summary =
+              "what the catalogues hold: models, GPUs, methods, stacks, calibrations; devices here",
+          .usage =
+              "kvsim list CATALOGUE [--json | --markdown]\n"
+              "  CATALOGUE  models, gpus, methods, stacks, calibrations or devices",
+          .examples =
+              "kvsim list gpus\n"
+              "kvsim list models --json",
+          .options = {{"json", 0, "", false, "print JSON (schema kvsim.list/1)"},
+                      {"markdown", 0, "", false, "methods: print docs/methods.md"}},
+          .run = run_list};
 }
 
 }  // namespace kvsim

@@ -107,7 +107,7 @@ Command plan_command() {
               "kvsim plan SCENARIO.json [options]\n"
               "kvsim plan --model NAME --gpu NAME [--method NAME] [--budget B] [options]",
           .examples =
-              "kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv --budget 0.2\n"
+              "kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv\n"
               "kvsim plan scenarios/plan-h100-longcontext.json\n"
               "kvsim plan my.json --set /plan/confidence=0.99 --json",
           .options = std::move(options),

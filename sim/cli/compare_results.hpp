@@ -20,12 +20,12 @@ struct ResultItem {
 
 /// A document of kvsim as a list of items that can be told apart.
 struct ResultItems {
-  std::string place;        // the file
-  std::string schema;       // "kvsim.run/1"
-  std::string version;      // of the program that wrote it
-  std::string calibration;  // "builtin", …; empty where the document has none
-  std::string scenario;     // its hash; empty where there is none
-  std::vector<ResultItem> items;
+  std::string place{};        // the file
+  std::string schema{};       // "kvsim.run/1"
+  std::string version{};      // of the program that wrote it
+  std::string calibration{};  // "builtin", …; empty where the document has none
+  std::string scenario{};     // its hash; empty where there is none
+  std::vector<ResultItem> items{};
 };
 
 /// Reads a results folder, or a document in one: run, runs, replay, aggregate, sweep,
@@ -46,11 +46,11 @@ struct PointChange {
 };
 struct Comparison {
   std::string before, after;       // files
-  std::vector<std::string> notes;  // other versions, calibrations, settings that all points share
+  std::vector<std::string> notes{};  // other versions, calibrations, settings that all points share
   std::size_t points = 0;          // in both
   std::size_t figures = 0;         // of these, compared
-  std::vector<PointChange> changed;
-  std::vector<std::string> only_before, only_after;
+  std::vector<PointChange> changed{};
+  std::vector<std::string> only_before{}, only_after{};
   [[nodiscard]] bool moved() const {
     return !changed.empty() || !only_before.empty() || !only_after.empty();
   }

@@ -23,8 +23,8 @@ constexpr double kPointsPerInch = 72;
 
 /// A script cut where the terminals begin.
 struct Parts {
-  std::string head;  // settings that hold for every terminal
-  std::string name, plot;
+  std::string head{};  // settings that hold for every terminal
+  std::string name{}, plot{};
   double width = 0, height = 0;  // pixels
 };
 
@@ -106,13 +106,16 @@ void lay_out_for_paper(Parts& parts, double width_in, double scale) {
   const double width = width_in * kPixelsPerInch;
   const double height = std::round(kTop * scale + plot + bottom);
   std::string head;
+  bool left_out = false;  // the callout before, whose line to its place goes with it
   for (std::size_t from = 0; from < parts.head.size();) {
     const std::size_t end = std::min(parts.head.find('\n', from), parts.head.size());
     const std::string line = parts.head.substr(from, end - from);
     from = end + 1;
     const auto words = callout(line);
     const bool wide = narrow && words && display_width(*words) > kLongestInColumn;
-    if (is_title(line) || wide) continue;
+    const bool its_line = left_out && line.starts_with("set arrow from first ");
+    left_out = wide;
+    if (is_title(line) || wide || its_line) continue;
     if (line.starts_with("set lmargin")) {
       head += fmt::format("set lmargin at screen {}\n", number(left / width));
     } else if (line.starts_with("set rmargin")) {
@@ -177,12 +180,13 @@ std::string styled_script(const std::string& script, const FigureStyle& style) {
             number(0.75 * chart::kPngScale), number(1.3 * thin * chart::kPngScale),
             chart::kPngScale);
       } else {
-        // Of a page: inches, points. A line of width 1 is a quarter of a point.
+        // Of a page, in inches: pdfcairo takes text in pixels of 1/96 inch, a line's width in half
+        // points.
         out += fmt::format(
             "set terminal pdfcairo size {}in,{}in noenhanced font 'DejaVu Sans,{}' dashlength 0.6 "
-            "fontscale 1 linewidth {} pointscale {} background '#ffffff'\n",
+            "fontscale 0.75 linewidth {} pointscale {} background '#ffffff'\n",
             number(parts.width / kPixelsPerInch), number(parts.height / kPixelsPerInch),
-            number(points * scale), number(1.3 * thin * 3), number(0.75));
+            number(points * scale), number(1.3 * thin * 1.5), number(0.75));
       }
       mark = scale;
       out += fmt::format("mark = {}; spot = {}; sign = {}\n", number(0.9 * mark),

@@ -306,25 +306,42 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
     return "";
   }
   constexpr Align kRight = Align::kRight;
-  Table table{{{"90 % of cases", Align::kLeft},
-               {"peak", kRight, "GiB"},
-               {"TTFT", kRight, "s"},
-               {"step", kRight, "ms"},
-               {"OOM at", kRight, "tokens"},
-               {"most", kRight, "batch"},
-               {"fewest", kRight, "GPUs"}}};
+  const Table::Column name{"90 % of cases", Align::kLeft};
+  const std::vector<Table::Column> times{
+      {"peak", kRight, "GiB"}, {"TTFT", kRight, "s"}, {"step", kRight, "ms"}};
+  const std::vector<Table::Column> sizes{
+      {"OOM at", kRight, "tokens"}, {"most", kRight, "batch"}, {"fewest", kRight, "GPUs"}};
+  const auto beside = [&](std::vector<Table::Column> columns) {
+    columns.insert(columns.begin(), name);
+    return columns;
+  };
+  std::vector<Table::Column> both = times;
+  both.insert(both.end(), sizes.begin(), sizes.end());
+  Table table{beside(both)};
+  // Where that is too wide, one under the other.
+  Table upper{beside(times)};
+  Table lower{beside(sizes)};
   std::vector<std::string> bases;
   for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
-    table.add_section(group.heading);
+    for (Table* one : {&table, &upper, &lower}) one->add_section(group.heading);
     const std::string indent = group.heading.empty() ? "" : "  ";
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       const StaticResult& r = report.results[group.points[k]];
       if (!r.intervals) continue;
       const double steps =
           static_cast<double>(report.scenario->points[group.points[k]].spec.output_tokens);
-      table.add_row({indent + group.labels[k], range(r.intervals->peak, 1 / kGiB),
-                     range(r.intervals->prefill), range(r.intervals->decode, 1e3 / steps),
-                     oom_range(r), batch_range(r.fit_range), gpu_range(r.fit_range)});
+      const std::string label = indent + group.labels[k];
+      const std::vector<std::string> of_times{range(r.intervals->peak, 1 / kGiB),
+                                              range(r.intervals->prefill),
+                                              range(r.intervals->decode, 1e3 / steps)};
+      const std::vector<std::string> of_sizes{oom_range(r), batch_range(r.fit_range),
+                                              gpu_range(r.fit_range)};
+      std::vector<std::string> cells{label};
+      cells.insert(cells.end(), of_times.begin(), of_times.end());
+      upper.add_row(cells);
+      cells.insert(cells.end(), of_sizes.begin(), of_sizes.end());
+      table.add_row(std::move(cells));
+      lower.add_row({label, of_sizes[0], of_sizes[1], of_sizes[2]});
       for (const std::string& basis :
            {"times: " + r.intervals->time_basis, "memory: " + r.intervals->memory_basis}) {
         if (std::find(bases.begin(), bases.end(), basis) == bases.end()) bases.push_back(basis);
@@ -332,6 +349,14 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
     }
   }
   std::string out = "\n" + table.str(width);
+  const auto line_ends = [&](std::size_t from) {
+    return std::min(out.find('\n', from), out.size());
+  };
+  bool fits = true;
+  for (std::size_t from = 0; from < out.size(); from = line_ends(from) + 1) {
+    fits = fits && display_width(out.substr(from, line_ends(from) - from)) <= width;
+  }
+  if (!fits) out = fmt::format("\n{}\n{}", upper.str(width), lower.str(width));
   constexpr std::size_t kMostBases = 4;
   for (std::size_t i = 0; i < std::min(bases.size(), kMostBases); ++i) {
     out += paragraph("- " + bases[i], width, 2);
