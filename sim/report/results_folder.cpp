@@ -23,6 +23,16 @@ void write_replay_tables(const AtomicFolder& building, const ReplayResult& repla
   if (paged) building.write("replay_paged.csv", replay_paged_csv(replay));
 }
 
+/// The figures that the run calls for, whichever of them the scenario wants printed: a page costs
+/// no drawing.
+FigureSet every_figure(const RunReport& report) {
+  Scenario scenario = *report.scenario;
+  scenario.figures.reset();
+  RunReport all = report;
+  all.scenario = &scenario;
+  return run_figures(all);
+}
+
 }  // namespace
 
 void write_page(const AtomicFolder& building, const std::string& text, ResultsFolder& written) {
@@ -56,7 +66,10 @@ ResultsFolder write_run_results(const RunReport& report, const std::filesystem::
     // Kept for the page alone.
     for (auto& method : document["replay"]["methods"]) method.erase("per_head");
   }
-  if (options.page) write_page(building, run_page(report, document, figures), out);
+  if (options.page) {
+    const bool chosen = report.scenario->figures.has_value();
+    write_page(building, run_page(report, document, chosen ? every_figure(report) : figures), out);
+  }
   building.write("result.json", to_file_text(document));
   if (report.scenario->kind == "serve") {
     building.write("points.csv", serve_points_csv(report));

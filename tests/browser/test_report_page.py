@@ -120,7 +120,7 @@ def toggles(page):
     card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
     # Strokes in the first line's colour, which no other of the first seven has.
     lines = f"""(() => {{ const c = {card}; const {{colour}} = kvsimCharts.styleOf(c.spec, 0);
-      return [...c.plot.querySelectorAll('svg path')].filter(p => p.getAttribute('stroke') === colour).length; }})()"""
+      return [...c.plot.querySelectorAll('svg path')].filter(p => p.getAttribute('stroke') === colour && !p.closest('.tip')).length; }})()"""
     if not page.evaluate(f"Boolean({card})"):
         check("static: memory versus length is there", False)
         return
@@ -188,12 +188,15 @@ def themes(browser, uri):
     page.close()
 
 
-def widths(browser, uri, name):
-    for width in (360, 768, 1600):
-        page = browser.open(uri, width=width)
+def widths(page, name):
+    for width in (1600, 768, 360):
+        page.size(width, 900)
+        for _ in range(5):
+            page.settle()
         wide = page.evaluate("document.documentElement.scrollWidth")
         check(f"{name}: no sideways scrolling at {width}", wide <= width, wide)
-        page.close()
+        over = page.evaluate("kvsimCards.all().filter(c => c.plot.querySelector('svg').getBoundingClientRect().width > c.plot.getBoundingClientRect().width + 1).map(c => c.options.id)")
+        check(f"{name}: charts follow to {width}", over == [], over)
 
 
 def shots(browser, uri, name):
@@ -222,8 +225,8 @@ def main():
                 toggles(page)
                 keyboard(page)
                 check("static: console after use", page.messages == [], page.messages)
+            widths(page, name)
             page.close()
-            widths(browser, uri, name)
         themes(browser, next(iter(uris.values())))
         if SHOTS:
             for name, uri in uris.items():

@@ -52,7 +52,7 @@ TEST_CASE(
   std::ofstream{folder / "s.json"}
       << R"({"schema": "kvsim.scenario/1", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM",
              "stack": "vllm", "method": ["full", {"name": "h2o", "budget": 0.2}], "batch": 2,
-             "prompt_tokens": 1024, "output_tokens": 64, "figures": []})";
+             "prompt_tokens": 1024, "output_tokens": 64, "figures": false})";
   const std::string trace =
       (fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors").string();
   const std::vector<std::vector<std::string>> commands{
@@ -79,6 +79,7 @@ TEST_CASE(
     const std::string page = text_of(folder / "a/report.html");
     CHECK(page.starts_with("<!doctype html>"));
     CHECK(page == text_of(folder / "b/report.html"));
+    CHECK(page.find("\"charts\":[{") != std::string::npos);  // whatever "figures" says
     for (const char* option : {"--no-report", "--no-figures"}) {
       CHECK(into("c", option).find("report.html") == std::string::npos);
       CHECK_FALSE(fs::exists(folder / "c/report.html"));

@@ -160,8 +160,8 @@ TEST_CASE("a static run's page has its charts, roofs, timelines and what heads k
   REQUIRE(data.at("extras").at("points").size() == report.results.size());
   const auto& point = data.at("extras").at("points").at(0);
   CHECK(point.at("roof").at("gpu") == "A800-80GB-SXM");
-  CHECK(point.at("roof").at("peak_flops").get<double>() == rel(312e12));
-  CHECK(point.at("roof").at("bandwidth").get<double>() == rel(2.039e12));
+  CHECK(point.at("roof").at("peak_flops").get<double>() == test::rel(312e12));
+  CHECK(point.at("roof").at("bandwidth").get<double>() == test::rel(2.039e12));
   CHECK(point.at("timeline").at("tokens").size() == point.at("timeline").at("peak").size());
   CHECK(data.at("extras").at("kept").size() == report.replay->methods.size());
   // Steps of the replay are drawn from its charts, not carried twice.

@@ -289,6 +289,7 @@ window.kvsimCharts = (() => {
         show: true,
         formatter: () => label.text,
         position: label.position,
+        offset: label.offset,
         color: label.colour,
         fontSize: 12,
         fontFamily: label.font,
@@ -377,6 +378,7 @@ window.kvsimCharts = (() => {
                     position: e.x < leftmost ? 'right' :
                         e.y === 0            ? 'top' :
                                                'bottom',
+                    offset: e.x < leftmost ? [2, e.y === 0 ? -10 : 12] : [0, 0],
                     colour: look.text,
                     around: look.card,
                     font: look.font
