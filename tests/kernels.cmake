@@ -1,6 +1,6 @@
 kvsim_test(cuda_sim SOURCES kernels/test_cuda_sim.cpp kernels/test_cuda_sim_faults.cpp LINK kvsim::cuda_sim Threads::Threads)
 kvsim_test(kernels SOURCES kernels/test_bandwidth.cpp kernels/test_decode_attention.cpp
-                           kernels/test_graph_traffic.cpp kernels/test_method_traffic.cpp
+                           kernels/test_graph_traffic.cpp kernels/test_method_traffic.cpp kernels/test_store_traffic.cpp
                            kernels/test_selection.cpp kernels/test_suite.cpp
            LINK kvsim::kernels_sim kvsim::cost)
 kvsim_bench(cuda_sim SOURCES bench/bench_cuda_sim.cpp LINK kvsim::kernels_sim)

@@ -3,6 +3,8 @@
 // A layer's operator graph and the counts of kernels beside it.
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -42,6 +44,49 @@ inline Counters run(const std::function<void(Device&)>& body) {
 template <class T>
 std::vector<T> numbers(std::int64_t n) {
   return stored<T>(draw(11, n));
+}
+
+constexpr std::int64_t kEntry = kHeadDim * 2;  // bytes of a key, or a value, of one stored head
+
+/// A method in the graph of one layer.
+struct MethodGraph {
+  Llm model = graph_llm();
+  std::shared_ptr<const Method> method;
+  CostInput in;
+
+  MethodGraph(const std::string& name, const Params& params, std::int64_t budget,
+              std::int64_t batch, std::int64_t prompt = 1000)
+      : method{make_method(
+            {.name = name,
+             .params = params,
+             .budget = budget > 0 ? std::optional{Budget{.entries = budget}} : std::nullopt},
+            prompt,
+            {.recorded = Dtype::kFp16,
+             .shape = {.n_heads = kHeads, .n_kv_heads = kStored, .head_dim = kHeadDim},
+             .n_layers = 1})},
+        in{.llm = &model,
+           .method = method.get(),
+           .stack = &find_stack("ideal"),
+           .weight_dtype = Dtype::kFp16,
+           .kv_dtype = Dtype::kFp16,
+           .batch = batch} {}
+
+  /// A step that attends over `entries` and, where `change` is no growth, lets one go.
+  [[nodiscard]] OpGraph decode(std::int64_t entries, CacheChange change) const {
+    const bool evicts = change != CacheChange::kGrow;
+    return decode_layer(in, 0,
+                        {.attended = entries,
+                         .before = entries - 1,
+                         .after = evicts ? entries - 1 : entries,
+                         .change = change,
+                         .evicts = evicts});
+  }
+};
+
+inline void check_bytes(const Counters& counted, double read, std::int64_t more_read,
+                        double written, std::int64_t more_written) {
+  CHECK(static_cast<double>(counted.loaded_bytes) == read + static_cast<double>(more_read));
+  CHECK(static_cast<double>(counted.stored_bytes) == written + static_cast<double>(more_written));
 }
 
 }  // namespace kvsim::test
