@@ -93,8 +93,7 @@ void CompiledLayer::reduce_ops(std::span<const OpGraph> samples) {
     }
     accumulate(flops_, varying.flops);
     accumulate(bytes_, varying.bytes);
-    accumulate(at_peak_,
-               fit([&](const OpGraph& g) { return roofline_.at_peak(g.op(i)).count(); }));
+    accumulate(at_peak_, fit([&](const OpGraph& g) { return roofline_.at_peak(g.op(i)).count(); }));
     if (varying.choice != nullptr ? varying.length.is_constant()
                                   : varying.flops.is_constant() && varying.bytes.is_constant()) {
       constant_time_ += roofline_.time(op).count();

@@ -69,8 +69,8 @@ ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t r
   // Tokens are the same on all GPUs of a tensor-parallel group, others in other groups.
   out.tokens = static_cast<double>(rows) *
                static_cast<double>(std::max<std::int64_t>(1, ranks / in.tensor_parallel));
-  out.exchanged = chosen / static_cast<double>(both) * most *
-                  (1.0 - 1.0 / static_cast<double>(ranks));
+  out.exchanged =
+      chosen / static_cast<double>(both) * most * (1.0 - 1.0 / static_cast<double>(ranks));
   return out;
 }
 

@@ -51,7 +51,8 @@ Bytes charged_bytes(const Stack& stack, Bytes n) {
 
 bool StackOptions::empty() const {
   return !max_model_len && !longest_request && !max_num_seqs && !prefill_chunk && !block_tokens &&
-         !memory_fraction && !cuda_graphs && !expert_parallel && !expert_imbalance && !weights && !non_torch && !activation && !graphs;
+         !memory_fraction && !cuda_graphs && !expert_parallel && !expert_imbalance && !weights &&
+         !non_torch && !activation && !graphs;
 }
 
 Stack with_options(const Stack& stack, const StackOptions& options) {

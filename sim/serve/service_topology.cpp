@@ -27,7 +27,7 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
                            std::int32_t tensor_parallel) {
   const std::int32_t ranks = stack.expert_parallel;
   const auto refuse = [](const std::string& why) {
-    throw InputError{"engine: expert_parallel: " + why};
+    throw InputError{fmt::format("engine: expert_parallel: {}", why)};
   };
   if (ranks == 1) {
     if (stack.expert_imbalance != 1) {

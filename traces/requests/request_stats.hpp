@@ -29,7 +29,7 @@ struct RequestStats {
   std::int64_t waiting = 0;  // of them behind another one (`after`)
   Seconds span{0.0};         // first to last arrival of those that wait for none
   std::int64_t distinct_arrivals = 0;
-  std::optional<double> rate{};  // of the same (arrival_rate); none without a span
+  std::optional<double> rate{};              // of the same (arrival_rate); none without a span
   std::optional<double> inter_arrival_cv{};  // deviation / mean of the times between them
   LengthSummary prompt{}, output{};
   std::int64_t zero_outputs = 0;

@@ -186,12 +186,15 @@ const KernelChoice& KernelLibrary::kept_choice(KernelOp op, const Gpu& gpu, std:
                                                const KernelFormat& format) const {
   const std::scoped_lock lock{kept_->mutex};
   const KernelGpu figures = kernel_gpu(gpu);
-  std::vector<double> numbers{figures.bandwidth,   figures.fp32_flops, figures.sms,
-                              figures.l2,          figures.nvlink,     figures.nvlink_gpus,
-                              figures.pcie,        figures.host_link};
+  std::vector<double> numbers{figures.bandwidth, figures.fp32_flops, figures.sms,
+                              figures.l2,        figures.nvlink,     figures.nvlink_gpus,
+                              figures.pcie,      figures.host_link};
   numbers.insert(numbers.end(), figures.flops.begin(), figures.flops.end());
-  const Kept::Key key{op, std::string{stack}, format.name,
-                      {gpu.name, gpu.generation, gpu.silicon}, std::move(numbers)};
+  const Kept::Key key{op,
+                      std::string{stack},
+                      format.name,
+                      {gpu.name, gpu.generation, gpu.silicon},
+                      std::move(numbers)};
   const auto found = kept_->choices.find(key);
   if (found != kept_->choices.end()) return found->second;
   return kept_->choices.emplace(key, choose(op, gpu, stack, format)).first->second;
