@@ -93,6 +93,7 @@ void CompiledLayer::reduce_ops(std::span<const OpGraph> samples) {
     }
     accumulate(flops_, varying.flops);
     accumulate(bytes_, varying.bytes);
+    accumulate(at_peak_, fit([&](const OpGraph& g) { return roofline_.at_peak(g.op(i)).count(); }));
     if (varying.choice != nullptr ? varying.length.is_constant()
                                   : varying.flops.is_constant() && varying.bytes.is_constant()) {
       constant_time_ += roofline_.time(op).count();
@@ -172,7 +173,10 @@ GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
     }
     time += op.terms.at(op.flops.at(moment), op.bytes.at(moment));
   }
-  return {.time = Seconds{time}, .flops = flops_.at(moment), .bytes = bytes_.at(moment)};
+  return {.time = Seconds{time},
+          .flops = flops_.at(moment),
+          .bytes = bytes_.at(moment),
+          .at_peak = Seconds{at_peak_.at(moment)}};
 }
 
 bool CompiledLayer::is_convex() const {
@@ -214,7 +218,8 @@ CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline)
   const GraphCost head = evaluate(logits_, roofline);
   around_ = {.time = embed.time + head.time,
              .flops = embed.flops + head.flops,
-             .bytes = embed.bytes + head.bytes};
+             .bytes = embed.bytes + head.bytes,
+             .at_peak = embed.at_peak + head.at_peak};
   around_peak_ = logits_.alive_peak().bytes;
 }
 

@@ -70,6 +70,7 @@ class CompiledLayer {
   double constant_time_ = 0;
   Linear<double> flops_;
   Linear<double> bytes_;
+  Linear<double> at_peak_;  // s, of the arithmetic at the sheet's rate
   std::vector<VaryingOp> ops_;
   std::vector<VaryingTensor> tensors_;
   std::vector<AliveSet> sets_;

@@ -110,6 +110,8 @@ class LayerBuilder {
   // layer_feed_forward.cpp
   OpIndex dense_block(const BlockSpec& block, OpIndex after);
   OpIndex feed_forward(OpIndex after);
+  /// Tokens to the GPUs of their experts, or back.
+  OpIndex exchange(std::string_view name, const ExpertShare& share, OpIndex after);
 
   const CostInput& in_;
   const Llm& llm_;

@@ -5,10 +5,10 @@
 namespace kvsim {
 namespace {
 
-/// Distinct experts that `tokens` tokens visit when each picks top_k of them evenly.
-double expected_experts(const MlpSpec& mlp, std::int64_t tokens) {
-  const double n = mlp.n_experts;
-  return n * (1 - std::pow(1 - static_cast<double>(mlp.top_k) / n, static_cast<double>(tokens)));
+/// Distinct ones of a GPU's experts that `tokens` tokens visit when each picks top_k of all evenly.
+double expected_experts(const MlpSpec& mlp, std::int64_t held, double tokens) {
+  return static_cast<double>(held) *
+         (1 - std::pow(1 - static_cast<double>(mlp.top_k) / mlp.n_experts, tokens));
 }
 
 }  // namespace
@@ -50,6 +50,17 @@ OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
   return at;
 }
 
+OpIndex LayerBuilder::exchange(std::string_view name, const ExpertShare& share, OpIndex after) {
+  if (in_.stack->expert_parallel == 1) return after;
+  const double vector = size(llm_.d_model, dtype_);
+  return graph_.add({.name = name,
+                     .family = OpFamily::kCollective,
+                     .bytes_read = share.exchanged * vector,
+                     .launches = passes_,
+                     .dtype = dtype_},
+                    {after});
+}
+
 OpIndex LayerBuilder::feed_forward(OpIndex after) {
   const std::int64_t d = llm_.d_model;
   if (mlp_.n_experts == 0) {
@@ -63,11 +74,15 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
     at = dense_block({.rows = m_, .width = mlp_.shared_d_ff}, at);
     shared = activation("shared expert output", m_ * d, at);
   }
-  const std::int64_t routed = m_ * mlp_.top_k;
-  at = dense_block({.rows = routed, .width = mlp_.d_ff, .experts = expected_experts(mlp_, held_)},
-                   at);
-  const std::size_t parts = activation("expert outputs", routed * d, at);
-  at = stream("combine experts", OpFamily::kElementwise, routed * d, m_ * d, at);
+  const ExpertShare share = expert_share(in_, mlp_, m_);
+  const double visited =
+      expected_experts(mlp_, share.experts, expert_share(in_, mlp_, held_).tokens);
+  at = exchange("expert dispatch", share, at);
+  at = dense_block({.rows = share.rows, .width = share.width, .experts = visited}, at);
+  const std::size_t parts = activation("expert outputs", share.rows * d, at);
+  at = exchange("expert combine", share, at);
+  at = stream("combine experts", OpFamily::kElementwise, share.own * mlp_.top_k * d, share.own * d,
+              at);
   graph_.release(parts, at);
   drop(shared, at);
   block_out_ = activation("feed-forward output", m_ * d, at);

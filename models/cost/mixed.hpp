@@ -60,7 +60,8 @@ struct LayerRange {
 struct MixedCost {
   Seconds time;  // device and host, and what stands between steps
   double flops = 0;
-  double bytes = 0;  // read and written in HBM
+  double bytes = 0;   // read and written in HBM
+  Seconds at_peak{};  // of the arithmetic at the sheet's rate of each operator's format
 };
 
 /// An engine iteration costed as what it is: all tokens of decodes and chunks go through one set of

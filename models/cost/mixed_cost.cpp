@@ -15,25 +15,33 @@
 namespace kvsim {
 namespace {
 
-/// A sum of operators: s, flops, bytes.
+/// A sum of operators: s, flops, bytes, s at the sheet's peak.
 struct Sum {
   double time = 0;
   double flops = 0;
   double bytes = 0;
+  double at_peak = 0;
 
   Sum& operator+=(const Sum& other) {
     time += other.time;
     flops += other.flops;
     bytes += other.bytes;
+    at_peak += other.at_peak;
     return *this;
   }
   friend Sum operator*(const Sum& a, double times) {
-    return {.time = a.time * times, .flops = a.flops * times, .bytes = a.bytes * times};
+    return {.time = a.time * times,
+            .flops = a.flops * times,
+            .bytes = a.bytes * times,
+            .at_peak = a.at_peak * times};
   }
 };
 
 Sum sum_of(const GraphCost& cost) {
-  return {.time = cost.time.count(), .flops = cost.flops, .bytes = cost.bytes};
+  return {.time = cost.time.count(),
+          .flops = cost.flops,
+          .bytes = cost.bytes,
+          .at_peak = cost.at_peak.count()};
 }
 
 /// What depends on one whole number alone, worked out once for each.
@@ -149,8 +157,10 @@ struct MixedStepCost::Impl {
       const OpIndex last = graph.size() - 1;  // samples; the first is the norm
       for (OpIndex i = samples ? last : 1; i <= (samples ? last : last - 1); ++i) {
         const Op& op = graph.op(i);
-        sum += {
-            .time = time(op), .flops = op.flops.count(), .bytes = op.bytes_read + op.bytes_written};
+        sum += {.time = time(op),
+                .flops = op.flops.count(),
+                .bytes = op.bytes_read + op.bytes_written,
+                .at_peak = roofline.at_peak(op).count()};
       }
       return sum;
     });
@@ -190,6 +200,7 @@ struct MixedStepCost::Impl {
       of.time += time(op);
       of.flops += op.flops.count();
       of.bytes += op.bytes_read + op.bytes_written;
+      of.at_peak += roofline.at_peak(op).count();
     };
     for (Column& column : columns) {
       if (column.alike > 0) column.writes = column.layer.chunk_writes(step.chunks);
@@ -224,7 +235,8 @@ struct MixedStepCost::Impl {
     const Seconds between = range.head ? mixed_between(one, step) : Seconds{};
     return {.time = Seconds{std::max(sum.time, host)} + between,
             .flops = sum.flops,
-            .bytes = sum.bytes};
+            .bytes = sum.bytes,
+            .at_peak = Seconds{sum.at_peak}};
   }
 
   CostInput one;

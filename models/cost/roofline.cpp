@@ -121,6 +121,7 @@ GraphCost evaluate(const OpGraph& graph, const Roofline& roofline) {
     const Op& op = graph.op(i);
     cost.flops += op.flops.count();
     cost.bytes += op.bytes_read + op.bytes_written;
+    cost.at_peak += roofline.at_peak(op);
   }
   return cost;
 }
@@ -133,10 +134,12 @@ StepCost evaluate(const Step& step, const Roofline& roofline) {
     cost.device += once.time * times;
     cost.flops += once.flops * times;
     cost.bytes += once.bytes * times;
+    cost.at_peak += once.at_peak * times;
   }
   cost.device = cost.device * step.passes;
   cost.flops *= step.passes;
   cost.bytes *= step.passes;
+  cost.at_peak = cost.at_peak * step.passes;
   cost.host = step.host;
   cost.between = step.between;
   cost.time = std::max(cost.device, cost.host) + cost.between;

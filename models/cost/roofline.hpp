@@ -63,6 +63,10 @@ class Roofline {
   };
   [[nodiscard]] Terms terms(const Op& op) const;
   [[nodiscard]] Bound bound(const Op& op) const;
+  /// Its arithmetic at the data sheet's rate of the format it computes in.
+  [[nodiscard]] Seconds at_peak(const Op& op) const {
+    return Seconds{op.flops.count() / flop_rate_[static_cast<std::size_t>(op.dtype)]};
+  }
   /// The fitted kernel that times `op`; null: the roofline does.
   [[nodiscard]] const KernelChoice* kernel(const Op& op) const;
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
@@ -98,6 +102,7 @@ struct GraphCost {
   Seconds time{};
   double flops = 0;
   double bytes = 0;
+  Seconds at_peak{};  // of the arithmetic
 };
 [[nodiscard]] GraphCost evaluate(const OpGraph& graph, const Roofline& roofline);
 
@@ -109,6 +114,7 @@ struct StepCost {
   Seconds time;  // the larger of device and host, and what stands between steps
   double flops = 0;
   double bytes = 0;
+  Seconds at_peak{};  // of the arithmetic
 };
 [[nodiscard]] StepCost evaluate(const Step& step, const Roofline& roofline);
 

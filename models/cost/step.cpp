@@ -52,8 +52,48 @@ Dtype activation_dtype(Dtype weight_dtype) {
   return bits_of(weight_dtype) >= 16 ? weight_dtype : Dtype::kBf16;
 }
 
+std::int64_t experts_on(std::int64_t n_experts, std::int64_t ranks, std::int64_t rank) {
+  return n_experts / ranks + (rank < n_experts % ranks ? 1 : 0);
+}
+
+ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t rows) {
+  const std::int64_t ranks = in.stack->expert_parallel;
+  const std::int64_t both = std::min<std::int64_t>(ranks, in.tensor_parallel);
+  const auto chosen = static_cast<double>(rows * mlp.top_k);
+  const double most = in.stack->expert_imbalance;
+  const auto up = [](double x) { return static_cast<std::int64_t>(std::ceil(x)); };
+  ExpertShare out{.experts = experts_on(mlp.n_experts, ranks, 0),
+                  .width = std::int64_t{mlp.d_ff} * both,
+                  .rows = up(chosen * most / static_cast<double>(both)),
+                  .own = (rows + both - 1) / both};
+  // Tokens are the same on all GPUs of a tensor-parallel group, others in other groups.
+  out.tokens = static_cast<double>(rows) *
+               static_cast<double>(std::max<std::int64_t>(1, ranks / in.tensor_parallel));
+  out.exchanged =
+      chosen / static_cast<double>(both) * most * (1.0 - 1.0 / static_cast<double>(ranks));
+  return out;
+}
+
+Llm held_model(const CostInput& in) {
+  Llm held = *in.llm;
+  for (LayerSpec& layer : held.layers) {
+    MlpSpec& mlp = layer.mlp;
+    if (mlp.n_experts == 0) continue;
+    const ExpertShare share = expert_share(in, mlp, 1);
+    // The router stays whole: what it has of other GPUs' experts counts as what it is, unpacked.
+    held.extra_parameters += std::int64_t{held.d_model} * (mlp.n_experts - share.experts);
+    mlp.n_experts = static_cast<std::int32_t>(share.experts);
+    mlp.d_ff = static_cast<std::int32_t>(share.width);
+  }
+  return held;
+}
+
 Bytes weights_held(const CostInput& in) {
-  return in.measured_weights.value_or(loaded_weight_bytes(*in.llm, in.weights()));
+  if (in.measured_weights) return *in.measured_weights;
+  if (in.stack == nullptr || in.stack->expert_parallel == 1) {
+    return loaded_weight_bytes(*in.llm, in.weights());
+  }
+  return loaded_weight_bytes(held_model(in), in.weights());
 }
 
 std::vector<OutsideBytes> outside_bytes(const CostInput& in) {
@@ -62,7 +102,7 @@ std::vector<OutsideBytes> outside_bytes(const CostInput& in) {
     if (n > Bytes{}) out.push_back({name, key, n});
   };
   add("CUDA context", "context", in.stack->context);
-  if (in.tensor_parallel > 1) {
+  if (in.tensor_parallel > 1 || in.stack->expert_parallel > 1) {
     add("buffers of collectives", "communication", in.stack->communication);
   }
   add("CUDA graphs", "graphs", in.stack->graphs);

@@ -40,7 +40,26 @@ struct CostInput {
 /// Format of activations: fp32 and 16-bit weights compute in their own, narrower ones in bf16.
 [[nodiscard]] Dtype activation_dtype(Dtype weight_dtype);
 
-/// Bytes of weights on the GPU.
+/// A layer's routed experts on one of the GPUs that share them out: whole ones, or slices where the
+/// tensor-parallel group has more GPUs than that.
+struct ExpertShare {
+  std::int64_t experts = 0;  // of which it holds a part; of an uneven number the most
+  std::int64_t width = 0;    // columns that it holds of each
+  std::int64_t rows = 0;     // (token, expert) pairs that it computes, of the GPU with most
+  std::int64_t own = 0;      // tokens that it sends to their experts
+  double tokens = 0;         // of all GPUs that share them
+  double exchanged = 0;      // vectors that it sends, and receives, in each of both exchanges
+};
+/// `mlp` is of a tensor-parallel shard and has experts; `rows` tokens stand on each GPU of the
+/// group. Tokens choose their experts evenly; the GPU with most of them gets
+/// stack.expert_imbalance times the mean, and the others wait for it.
+[[nodiscard]] ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t rows);
+/// Experts of `n_experts` that GPU `rank` of `ranks` holds: the first hold one more.
+[[nodiscard]] std::int64_t experts_on(std::int64_t n_experts, std::int64_t ranks,
+                                      std::int64_t rank);
+/// The model as one GPU holds it: of the routed experts its share.
+[[nodiscard]] Llm held_model(const CostInput& in);
+/// Bytes of weights on the GPU, of an uneven number of experts on one with most.
 [[nodiscard]] Bytes weights_held(const CostInput& in);
 /// What a process holds on the GPU outside its framework's tensors, by name.
 struct OutsideBytes {

@@ -50,8 +50,9 @@ Bytes charged_bytes(const Stack& stack, Bytes n) {
 }
 
 bool StackOptions::empty() const {
-  return !max_model_len && !max_num_seqs && !prefill_chunk && !block_tokens && !memory_fraction &&
-         !cuda_graphs && !weights && !non_torch && !activation && !graphs;
+  return !max_model_len && !longest_request && !max_num_seqs && !prefill_chunk && !block_tokens &&
+         !memory_fraction && !cuda_graphs && !expert_parallel && !expert_imbalance && !weights &&
+         !non_torch && !activation && !graphs;
 }
 
 Stack with_options(const Stack& stack, const StackOptions& options) {
@@ -67,6 +68,8 @@ Stack with_options(const Stack& stack, const StackOptions& options) {
     out.communication = Bytes{};
   }
   if (options.graphs) out.graphs = *options.graphs;
+  if (options.expert_parallel) out.expert_parallel = *options.expert_parallel;
+  if (options.expert_imbalance) out.expert_imbalance = *options.expert_imbalance;
   return out;
 }
 

@@ -67,16 +67,18 @@ struct Stack {
   bool fused_projections = false;  // Q, K and V are one GEMM; so are gate and up
   bool attends_allocated = false;  // decode attention reads all of a static cache, masked
   bool softmax_fp32 = true;  // eager attention computes its softmax in fp32, beside the scores
-  bool copies_by_element = false;   // cat and repeat kernels take an element a thread: their
-                                    // bandwidth, given for 16 bit, grows with the element
-  Seconds between_steps;            // scheduling and sampling that nothing hides,
-  Seconds between_per_sequence;     // and what it takes more for each sequence
-  bool full_causal_mask = false;    // a boolean mask of the full length squared stands throughout
-  double sampler_bytes = 0;         // that a start-up's dummy sampling takes per logit
-  Bytes graphs;                     // CUDA graph pools
-  Bytes communication;              // buffers of collectives, per GPU where there are several
-  Seconds collective_latency;       // of one collective
-  Overlap overlap = Overlap::kMax;  // of arithmetic and traffic
+  bool copies_by_element = false;    // cat and repeat kernels take an element a thread: their
+                                     // bandwidth, given for 16 bit, grows with the element
+  Seconds between_steps;             // scheduling and sampling that nothing hides,
+  Seconds between_per_sequence;      // and what it takes more for each sequence
+  bool full_causal_mask = false;     // a boolean mask of the full length squared stands throughout
+  double sampler_bytes = 0;          // that a start-up's dummy sampling takes per logit
+  Bytes graphs;                      // CUDA graph pools
+  Bytes communication;               // buffers of collectives, per GPU where there are several
+  Seconds collective_latency;        // of one collective
+  std::int32_t expert_parallel = 1;  // GPUs that a layer's routed experts are shared out over
+  double expert_imbalance = 1;       // tokens routed to the GPU with most of them, over the mean
+  Overlap overlap = Overlap::kMax;   // of arithmetic and traffic
   std::map<std::string, ReachedRates> reached;  // by operator family ("gemm", …)
 
   std::map<std::string, std::string> sources;
@@ -85,11 +87,15 @@ struct Stack {
 /// What a run may set of its stack; what is absent is as the profile has it.
 struct StackOptions {
   std::optional<std::int64_t> max_model_len{};
+  /// Of a service that names no max_model_len: its longest request, not the model's context.
+  bool longest_request = false;
   std::optional<std::int64_t> max_num_seqs{};
   std::optional<std::int64_t> prefill_chunk{};  // vLLM: max_num_batched_tokens
   std::optional<std::int64_t> block_tokens{};
   std::optional<double> memory_fraction{};  // vLLM: gpu_memory_utilization
   std::optional<bool> cuda_graphs{};        // false: none are captured (enforce_eager)
+  std::optional<std::int32_t> expert_parallel{};
+  std::optional<double> expert_imbalance{};
   // Measured bytes that stand in for what the models give, per GPU.
   std::optional<Bytes> weights{};
   std::optional<Bytes> non_torch{};   // CUDA context, libraries and collectives' buffers

@@ -138,7 +138,9 @@ class Walk {
 
   bool load() {
     phase_ = "load";
-    for (const WeightTensor& weight : weight_tensors(*in_.llm, in_.weight_dtype)) {
+    const bool shared = in_.stack->expert_parallel > 1;
+    const Llm held = shared ? held_model(in_) : Llm{};
+    for (const WeightTensor& weight : weight_tensors(shared ? held : *in_.llm, in_.weight_dtype)) {
       if (!allocate(Owner::kWeights, weight.bytes, "weights", -1)) return false;
     }
     if (in_.stack->growth != CacheGrowth::kStatic) return true;

@@ -70,25 +70,23 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
       measured.activation.value_or(std::max(out.layer_activation, out.sampling_activation));
 
   const Bytes left = out.usable - out.weights - out.non_torch - out.activation;
-  Bytes block;
-  Bytes sequence;  // blocks of one sequence of max_model_len
   for (std::int32_t layer = 0; layer < in.llm->n_layers(); ++layer) {
     const Bytes one = block_bytes(in, layer);
-    block += one;
+    out.block += one;
     const std::int32_t window = in.llm->layers[static_cast<std::size_t>(layer)].attention.window;
     std::int64_t blocks = divide_up(out.max_model_len, stack.block_tokens);
     if (window > 0) {
       // A pass may add a chunk before the window lets go; the window may start within a block.
       blocks = std::min(blocks, divide_up(window - 1 + batched, stack.block_tokens) + 1);
     }
-    sequence += one * blocks;
+    out.sequence += one * blocks;
   }
   out.missing = std::max(Bytes{}, Bytes{} - left);
   out.kv_cache = std::max(Bytes{}, left);
-  out.blocks = out.kv_cache.count() / block.count();
+  out.blocks = out.kv_cache.count() / out.block.count();
   out.tokens = out.blocks * stack.block_tokens;
-  out.max_concurrency =
-      static_cast<double>((block * out.blocks).count()) / static_cast<double>(sequence.count());
+  out.max_concurrency = static_cast<double>((out.block * out.blocks).count()) /
+                        static_cast<double>(out.sequence.count());
   return out;
 }
 

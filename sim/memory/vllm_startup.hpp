@@ -30,11 +30,14 @@ struct EngineStartup {
   Bytes graphs{};
   Bytes kv_cache{};  // 0 where nothing is left
   Bytes missing{};   // what lacks for an empty cache; 0 where something is left
+  Bytes block{};     // of all layers
   std::int64_t blocks = 0;
   std::int64_t tokens = 0;  // "GPU KV cache size"
   std::int64_t max_model_len = 0;
+  Bytes sequence{};            // blocks of one sequence of max_model_len
   double max_concurrency = 0;  // sequences of max_model_len that fit at once
-  [[nodiscard]] bool serves() const { return tokens >= max_model_len; }
+  /// Whether one sequence of max_model_len fits, which vLLM asks at its start.
+  [[nodiscard]] bool serves() const { return max_concurrency >= 1; }
 };
 
 /// The start of `in`'s stack on a GPU of `total` bytes. `in` is of one GPU, its stack as the run

@@ -12,27 +12,26 @@
 #include "models/units/units_format.hpp"
 #include "sim/serve/mean_iteration.hpp"
 #include "sim/serve/serve_run.hpp"
+#include "traces/requests/request_stats.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr ServeOptions kPlain{.max_samples = 64, .keep_gaps = false};
 
-/// Requests a second of the whole workload, over the time in which they come by themselves.
+/// Requests a second of the whole workload: those that come by themselves, and with each as many as
+/// wait for it on average.
 double rate_of(const RequestTrace& trace) {
-  SimTime first{INT64_MAX}, last{};
-  for (const Request& r : trace.requests) {
-    if (r.after >= 0) continue;
-    first = std::min(first, r.arrival);
-    last = std::max(last, r.arrival);
-  }
-  if (trace.requests.size() < 2 || last <= first) {
+  const std::optional<double> rate = arrival_rate(trace);
+  if (!rate) {
     throw InputError{fmt::format(
         "workload {}: its requests all come at once, or one by one as users get their answers: "
         "there is no rate to plan for; arrivals of a rate (poisson, gamma, fixed) have one",
         trace.name)};
   }
-  return static_cast<double>(trace.requests.size()) / to_seconds(last - first).count();
+  const auto open = std::count_if(trace.requests.begin(), trace.requests.end(),
+                                  [](const Request& r) { return r.after < 0; });
+  return *rate * static_cast<double>(trace.requests.size()) / static_cast<double>(open);
 }
 
 /// Arrivals come `rate` times as fast, pauses of users are `pace` times as short.

@@ -16,6 +16,7 @@
 #include "sim/report/point_names.hpp"
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/text.hpp"
+#include "traces/requests/request_stats.hpp"
 
 namespace kvsim {
 namespace {
@@ -446,14 +447,11 @@ void add_memory_under_load(const RunReport& report, FigureSet& set) {
 }
 
 /// Requests a second as they came; nullopt where some wait for others, or all come at once.
-std::optional<double> arrival_rate(const ServeSpec& spec) {
+std::optional<double> own_rate(const ServeSpec& spec) {
   const auto& requests = spec.requests->requests;
   const bool waits =
       std::any_of(requests.begin(), requests.end(), [](const Request& r) { return r.after >= 0; });
-  if (waits || requests.size() < 2) return std::nullopt;
-  const double time = seconds_of(requests.back().arrival - requests.front().arrival);
-  if (!(time > 0)) return std::nullopt;
-  return static_cast<double>(requests.size() - 1) / time;
+  return waits ? std::nullopt : arrival_rate(*spec.requests);
 }
 
 void add_goodput(const RunReport& report, FigureSet& set) {
@@ -494,7 +492,7 @@ void add_goodput(const RunReport& report, FigureSet& set) {
       if (time > 0 && r.rejected + r.unfinished > 0) {
         bar.parts.emplace_back(kLost, static_cast<double>(r.rejected + r.unfinished) / time);
       }
-      bar.limit = arrival_rate(spec);
+      bar.limit = own_rate(spec);
       bar.end_text = fmt::format("{:.3g}/s good\n{:.0f} % of requests", *r.goodput,
                                  kPercent * r.slo_attained.value_or(0));
       chart.bars.push_back(std::move(bar));

@@ -92,6 +92,22 @@ ordered_json share(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(whole);
 }
 
+/// Ends of the pool; null where the stack has none.
+void put_pool_interval(ordered_json& out, const ServeResult& r) {
+  const auto& i = r.pool_interval;
+  const auto or_null = [](bool known, std::int64_t n) {
+    return known ? ordered_json(n) : ordered_json(nullptr);
+  };
+  const bool known = i.has_value();
+  out["kv_capacity_tokens_low"] = or_null(known, known ? i->tokens_low : 0);
+  out["kv_capacity_tokens_high"] = or_null(known, known ? i->tokens_high : 0);
+  out["kv_pool_bytes_low"] = or_null(known, known ? i->low.count() : 0);
+  out["kv_pool_bytes_high"] = or_null(known, known ? i->high.count() : 0);
+  out["blocks_low"] = or_null(known, known ? i->blocks_low : 0);
+  out["blocks_high"] = or_null(known, known ? i->blocks_high : 0);
+  out["pool_interval_basis"] = known ? ordered_json(i->basis) : ordered_json(nullptr);
+}
+
 }  // namespace
 
 ordered_json definitions_json() {
@@ -128,6 +144,8 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   out["total_tok_s_per_gpu"] = number(r.total_tok_s / gpus);
   out["output_tok_s_per_user"] =
       r.tpot.n > 0 && r.tpot.mean > 0 ? number(1 / r.tpot.mean) : ordered_json(nullptr);
+  out["cut_short"] = r.cut_short;
+  out["held_back"] = number(r.held_back);
   out["mfu"] = number(r.mfu);
   out["mbu"] = number(r.mbu);
   out["busy"] = number(r.busy);
@@ -142,6 +160,7 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   out["prefix_hit_rate"] = share(r.prefix_hit_tokens, r.prefix_query_tokens);
   out["prefix_hit_tokens"] = r.prefix_hit_tokens;
   out["kv_capacity_tokens"] = r.kv_capacity_tokens;
+  put_pool_interval(out, r);
   out["peak_hbm_bytes"] = r.peak_hbm.count();
   out["usable_hbm_bytes"] = r.usable_hbm.count();
   out["peak_owners"] = owners_json(r.peak_owners);

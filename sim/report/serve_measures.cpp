@@ -188,6 +188,12 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
     }
     return {"kv_capacity", text};
   }
+  if (queues && r.held_back > kMostly * shares.waits) {
+    return {"kv_reservation",
+            fmt::format("bound by reservations: requests waited {} of the time, {} of it for free "
+                        "cache that was kept for outputs to come",
+                        percent(shares.waits), percent(r.held_back))};
+  }
   if (!queues || r.busy < kIsBusy) {
     return {"arrival_rate",
             fmt::format("bound by the arrival rate: the engine was busy {} of the time; requests "

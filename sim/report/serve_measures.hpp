@@ -67,8 +67,8 @@ struct Weighted {
 
 /// What keeps a service from doing more, and how that is seen.
 struct ServeBound {
-  std::string kind;  // "start", "rejection", "arrival_rate", "kv_capacity", "max_num_seqs",
-                     // "compute", "memory_bandwidth", "host"
+  std::string kind;  // "start", "rejection", "arrival_rate", "kv_capacity", "kv_reservation",
+                     // "max_num_seqs", "compute", "memory_bandwidth", "host"
   std::string text;  // a clause for people
 };
 [[nodiscard]] ServeBound bound_of(const ServeSpec& spec, const ServeResult& result);

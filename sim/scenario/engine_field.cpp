@@ -3,6 +3,9 @@
 #include "sim/scenario/keys.hpp"
 
 namespace kvsim {
+namespace {
+constexpr std::int32_t kMostExpertGpus = 1024;
+}
 
 StackOptions read_engine(const Field& field) {
   field.allow_only(scenario_key_names("engine"));
@@ -16,12 +19,23 @@ StackOptions read_engine(const Field& field) {
     value = given->bytes();
     if (*value < Bytes{}) given->expected("a size of at least 0");
   };
-  count("max_model_len", options.max_model_len);
+  if (const auto given = field.find("max_model_len"); given && given->is_string()) {
+    if (given->string() != "workload") given->expected("tokens, or \"workload\"");
+    options.longest_request = true;
+  } else {
+    count("max_model_len", options.max_model_len);
+  }
   count("max_num_seqs", options.max_num_seqs);
   count("prefill_chunk", options.prefill_chunk);
   count("block_tokens", options.block_tokens);
   if (const auto given = field.find("memory_fraction")) {
     options.memory_fraction = given->number(0.01, 1);
+  }
+  if (const auto given = field.find("expert_parallel")) {
+    options.expert_parallel = static_cast<std::int32_t>(given->integer(1, kMostExpertGpus));
+  }
+  if (const auto given = field.find("expert_imbalance")) {
+    options.expert_imbalance = given->number(1, kMostExpertGpus);
   }
   if (const auto given = field.find("cuda_graphs")) options.cuda_graphs = given->boolean();
   size("weights", options.weights);

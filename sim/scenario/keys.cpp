@@ -43,6 +43,8 @@ constexpr std::array kPointKeys{
                 "a draft model that proposes tokens, verified together"},
     ScenarioKey{"host_memory", "size", "", "none",
                 "host memory for swapped and offloaded caches, of one replica"},
+    ScenarioKey{"nvme", "object", "", "none",
+                "NVMe for swapped caches that host memory has no room for, of one replica"},
 };
 
 constexpr std::array kScenarioKeys{
@@ -74,6 +76,7 @@ constexpr std::array kScenarioKeys{
     kPointKeys[17],
     kPointKeys[18],
     kPointKeys[19],
+    kPointKeys[20],
     ScenarioKey{"points", "list of objects", "", "one, of the keys above",
                 "groups of points: each takes the keys above and overrides some"},
     ScenarioKey{"replay", "object", "", "none", "an attention trace to run through methods"},
@@ -113,8 +116,10 @@ constexpr std::array kMemoryKeys{
                 "its settings, as PYTORCH_CUDA_ALLOC_CONF; with allocator: simulate"},
 };
 constexpr std::array kEngineKeys{
-    ScenarioKey{"max_model_len", "integer", "1 to 16777216", "the run's length",
-                "tokens of the longest sequence the engine is set up for"},
+    ScenarioKey{"max_model_len", "integer or \"workload\"", "1 to 16777216",
+                "the run's length; of a service the model's context",
+                "tokens of the longest sequence the engine is set up for; workload: the longest "
+                "request's"},
     ScenarioKey{"max_num_seqs", "integer", "1 to 16777216", "the stack's",
                 "sequences served at once"},
     ScenarioKey{"prefill_chunk", "integer", "1 to 16777216", "the stack's",
@@ -125,6 +130,11 @@ constexpr std::array kEngineKeys{
                 "share of the GPU's memory the engine may use (gpu_memory_utilization)"},
     ScenarioKey{"cuda_graphs", "boolean", "", "the stack's",
                 "false: none are captured (enforce_eager)"},
+    ScenarioKey{"expert_parallel", "integer", "1 to 1024", "1",
+                "GPUs that each layer's routed experts are shared out over; tokens go to them and "
+                "come back in two all-to-all exchanges"},
+    ScenarioKey{"expert_imbalance", "number", "1 to 1024", "1",
+                "tokens routed to the GPU with most of them, over the mean; 1: balanced"},
     ScenarioKey{"weights", "size", "", "from the model", "measured bytes of weights on a GPU"},
     ScenarioKey{"non_torch", "size", "", "the stack's",
                 "measured bytes outside the framework's allocator on a GPU"},
@@ -171,8 +181,13 @@ constexpr std::array kClusterKeys{
                 "which replica a request goes to"},
     ScenarioKey{"prefill_replicas", "integer", "0 to 4096", "0",
                 "above 0: engines that only prefill; the cache then moves to one that decodes"},
+    ScenarioKey{"prefix_margin", "integer", "0 to 16777216", "32",
+                "prefix-aware: requests that the replica with the prefix may have more than the "
+                "least loaded"},
     ScenarioKey{"link", "bandwidth", "above 0", "the GPU's NVLink or PCIe",
                 "from one replica to another, one direction"},
+    ScenarioKey{"link_latency", "time", "at least 0", "0 s",
+                "of the way from one replica to another"},
     ScenarioKey{"compress_before_transfer", "boolean", "", "true",
                 "whether the method's survivors move, or the whole prompt's cache"},
 };
@@ -181,6 +196,11 @@ constexpr std::array kSpeculationKeys{
     ScenarioKey{"tokens", "integer", "1 to 64", "4", "proposed a step"},
     ScenarioKey{"acceptance", "number", "0 to 1", "0.7",
                 "of each proposed token, given that those before it were accepted"},
+};
+constexpr std::array kNvmeKeys{
+    ScenarioKey{"capacity", "size", "above 0", "required", "of one replica"},
+    ScenarioKey{"read", "bandwidth", "above 0", "required", "of one replica"},
+    ScenarioKey{"write", "bandwidth", "above 0", "required", "of one replica"},
 };
 constexpr std::array kReplayKeys{
     ScenarioKey{"trace", "path", "", "required",
@@ -264,10 +284,10 @@ constexpr std::array kObjects{
     ScenarioObject{"memory", kMemoryKeys},       ScenarioObject{"engine", kEngineKeys},
     ScenarioObject{"scheduler", kSchedulerKeys}, ScenarioObject{"slo", kSloKeys},
     ScenarioObject{"cluster", kClusterKeys},     ScenarioObject{"speculation", kSpeculationKeys},
-    ScenarioObject{"sweep", kSweepKeys},         ScenarioObject{"axis", kAxisKeys},
-    ScenarioObject{"plan", kPlanKeys},           ScenarioObject{"quality", kQualityKeys},
-    ScenarioObject{"replay", kReplayKeys},       ScenarioObject{"published", kPublishedKeys},
-    ScenarioObject{"where", kWhereKeys},
+    ScenarioObject{"nvme", kNvmeKeys},           ScenarioObject{"sweep", kSweepKeys},
+    ScenarioObject{"axis", kAxisKeys},           ScenarioObject{"plan", kPlanKeys},
+    ScenarioObject{"quality", kQualityKeys},     ScenarioObject{"replay", kReplayKeys},
+    ScenarioObject{"published", kPublishedKeys}, ScenarioObject{"where", kWhereKeys},
 };
 
 constexpr std::array kMetrics{
@@ -291,8 +311,9 @@ constexpr std::array kMetrics{
 };
 
 constexpr std::array<std::string_view, 3> kStaticOnly{"batch", "prompt_tokens", "output_tokens"};
-constexpr std::array<std::string_view, 7> kServeOnly{
-    "requests", "scheduler", "slo", "cluster", "pipeline_parallel", "speculation", "host_memory"};
+constexpr std::array<std::string_view, 8> kServeOnly{
+    "requests",          "scheduler",   "slo",         "cluster",
+    "pipeline_parallel", "speculation", "host_memory", "nvme"};
 
 constexpr std::array<std::string_view, 23> kFigures{
     "memory_vs_length",

@@ -109,6 +109,11 @@ ClusterSpec read_cluster(const Members& members) {
       spec.link = value.bandwidth();
       if (!(spec.link.count() > 0)) value.expected("a bandwidth above 0");
     }
+    if (key == "prefix_margin") spec.prefix_margin = value.integer(0, kMostPointTokens);
+    if (key == "link_latency") {
+      spec.link_latency = value.duration();
+      if (!(spec.link_latency.count() >= 0)) value.expected("a time of at least 0");
+    }
     if (key == "compress_before_transfer") spec.compress_before_transfer = value.boolean();
   }
   return spec;
@@ -129,6 +134,20 @@ SpeculationSpec read_speculation(const Members& members) {
     }
     if (key == "acceptance") spec.acceptance = value.number(0, 1);
   }
+  return spec;
+}
+
+NvmeSpec read_nvme(const Field& field) {
+  field.allow_only(scenario_key_names("nvme"));
+  const auto rate = [&](std::string_view key) {
+    const Field value = field.at(key);
+    const BytesPerSecond bandwidth = value.bandwidth();
+    if (!(bandwidth.count() > 0)) value.expected("a bandwidth above 0");
+    return bandwidth;
+  };
+  const Field capacity = field.at("capacity");
+  NvmeSpec spec{.capacity = capacity.bytes(), .read = rate("read"), .write = rate("write")};
+  if (spec.capacity <= Bytes{}) capacity.expected("a size above 0");
   return spec;
 }
 

@@ -128,6 +128,7 @@ struct ServeAxes {
   std::vector<Workload> workloads;
   SloSpec slo;
   Bytes host_memory{0};
+  NvmeSpec nvme{};
 };
 
 std::vector<Members> members_or_none(const Group& group, std::string_view key) {
@@ -159,6 +160,7 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& o
   axes.schedulers = members_or_none(group, "scheduler");
   if (const auto slo = group.find("slo")) axes.slo = read_slo(*slo);
   if (const auto memory = group.find("host_memory")) axes.host_memory = read_host_memory(*memory);
+  if (const auto nvme = group.find("nvme")) axes.nvme = read_nvme(*nvme);
   for (AskedRequests& asked : request_choices(group.required("requests"))) {
     axes.workloads.push_back(make(std::move(asked), in));
   }
@@ -200,6 +202,11 @@ ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload
   keys["workload"] = spec.requests->name;
   for (const auto& item : workload.asked.keys.items()) keys[item.key()] = item.value();
   if (spec.host_memory > Bytes{0}) keys["host_memory_bytes"] = spec.host_memory.count();
+  if (spec.nvme.capacity > Bytes{0}) {
+    keys["nvme_bytes"] = spec.nvme.capacity.count();
+    keys["nvme_read_bytes_s"] = spec.nvme.read.count();
+    keys["nvme_write_bytes_s"] = spec.nvme.write.count();
+  }
   return keys;
 }
 
@@ -219,6 +226,7 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
     (void)read_counts(*field, 1, kMostStages);
   }
   if (const auto field = keys.find("host_memory")) (void)read_host_memory(*field);
+  if (const auto field = keys.find("nvme")) (void)read_nvme(*field);
   if (const auto field = keys.find("requests")) {
     for (const AskedRequests& asked : request_choices(*field)) {
       (void)read_workload(asked.field, folder);
@@ -277,6 +285,7 @@ void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
       field->fail("\"draft\" is missing");
     }
     spec.host_memory = axes.host_memory;
+    spec.nvme = axes.nvme;
     spec.seed = in.seed;
 
     ordered_json keys =

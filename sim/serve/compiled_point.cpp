@@ -13,6 +13,7 @@
 #include "models/units/check.hpp"
 #include "sim/memory/vllm_startup.hpp"
 #include "sim/serve/point_parts.hpp"
+#include "sim/serve/service_topology.hpp"
 #include "sim/serve/step_sum.hpp"
 #include "sim/serve/trajectory.hpp"
 
@@ -456,6 +457,8 @@ PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, 
 CompiledPoint::CompiledPoint(PointSpec spec) {
   KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method,
               "a point lacks its model, GPU, stack or method");
+  check_expert_parallel(*spec.llm, *spec.gpu, with_options(*spec.stack, spec.options),
+                        spec.tensor_parallel);
   impl_ = std::make_unique<Impl>(std::move(spec));
 }
 CompiledPoint::CompiledPoint(CompiledPoint&&) noexcept = default;

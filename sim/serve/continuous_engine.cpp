@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/units/check.hpp"
+#include "models/units/units_format.hpp"
 #include "sim/serve/speculation.hpp"
 
 namespace kvsim {
@@ -22,10 +23,12 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
            .sizes = parts_.sizes,
            .laws = parts_.laws,
            .pool_units = parts_.pool_units,
-           .prefix_caching = parts_.prefix_caching}},
+           .prefix_caching = parts_.prefix_caching,
+           .keeps_answers = parts_.role == ReplicaRole::kWhole}},
       queue_{parts_.order, state.sequences},
       loads_(parts_.sizes->laws()) {
   block_tokens_ = parts_.sizes->block_tokens();
+  block_units_ = parts_.sizes->block_units();
   flights_.resize(parts_.later_stages.size() + 1);
   stage_free_.resize(flights_.size());
   for (const auto& [owner, bytes] : parts_.standing) standing_ += bytes;
@@ -39,23 +42,23 @@ void ContinuousEngine::arrive(RequestId id, SimTime now) {
 
 bool ContinuousEngine::serves(RequestId id, SimTime now) {
   const Sequence& s = at(id);
-  const std::int64_t output = state_->output[static_cast<std::size_t>(id)];
-  if (s.prompt + output > parts_.max_model_len) {
+  std::int32_t& output = state_->output[static_cast<std::size_t>(id)];
+  const std::int64_t room = parts_.max_model_len - s.prompt;
+  if (room < 0 || (room == 0 && output > 0) || (s.declared > room && !parts_.clips)) {
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
-  // The last token generated is never computed; none is where the prompt alone is. Proposals are.
-  std::int64_t cached = s.prompt;
-  if (parts_.role != ReplicaRole::kPrefill && output > 1) {
-    cached = std::min(cached + output - 1 + parts_.drafts, parts_.max_model_len);
-  }
-  const std::int64_t most = kv_.most_units(s.prompt, cached);
+  const std::int64_t most = kv_.most_units(s.prompt, s.prompt);
   if (most > kv_.pool()) {
     const Bytes unit = parts_.sizes->unit();
-    state_->oom(now, id, fmt::format("cache of {} tokens, more than the whole pool", cached),
+    state_->oom(now, id, fmt::format("cache of {} tokens, more than the whole pool", s.prompt),
                 unit * most, unit * kv_.pool(), parts_.standing);
     state_->end(id, RequestStatus::kRejected, now);
     return false;
+  }
+  if (output > room) {
+    output = static_cast<std::int32_t>(room);
+    ++state_->cut_short;
   }
   return true;
 }
@@ -139,6 +142,7 @@ void ContinuousEngine::refuse(RequestId id, SimTime now) {
     queue_.remove(id);
   }
   state_->end(id, RequestStatus::kRejected, now);
+  if (load() == 0) timeline_.finish(sample_now(now));
 }
 
 std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
@@ -168,50 +172,16 @@ std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
   return planned;
 }
 
-bool ContinuousEngine::swap_out(RequestId id) {
-  Sequence& s = at(id);
-  if (s.state != SequenceState::kRunning || s.planned > 0 || s.computed == 0) return false;
-  const Bytes bytes = parts_.sizes->unit() * kv_.held(id);
-  if (host_used_ + bytes > parts_.host_memory || parts_.link.count() <= 0) return false;
-  leave_running(id);
-  const std::int64_t units = kv_.swap_out(id, s);
-  s.state = SequenceState::kSwapped;
-  swapped_.push_back(id);
-  swapped_units_.push_back(units);
-  host_used_ += bytes;
-  moved_ += bytes;
-  ++swaps_;
-  ++state_->outcomes[static_cast<std::size_t>(id)].preemptions;
-  ++state_->preemptions;
-  ++counts_.preemptions;
-  return true;
-}
-
-bool ContinuousEngine::swap_in(RequestId id, std::int64_t keep_free) {
-  const auto place = std::find(swapped_.begin(), swapped_.end(), id) - swapped_.begin();
-  KVSIM_CHECK(place < std::ssize(swapped_), "request {} is not swapped out", id);
-  const std::int64_t units = swapped_units_[static_cast<std::size_t>(place)];
-  Sequence& s = at(id);
-  if (units + keep_free > kv_.available() || !kv_.swap_in(id, s, units)) return false;
-  const Bytes bytes = parts_.sizes->unit() * units;
-  swapped_.erase(swapped_.begin() + place);
-  swapped_units_.erase(swapped_units_.begin() + place);
-  host_used_ -= bytes;
-  moved_ += bytes;
-  s.state = SequenceState::kRunning;
-  running_.push_back(id);
-  return true;
-}
-
 /// Nothing could be planned although somebody is here: whoever would be first can never be.
 void ContinuousEngine::resolve_dead_end(SimTime now) {
   if (!running_.empty()) {
     refuse(running_.front(), now);
   } else if (!swapped_.empty()) {
     const RequestId id = swapped_.front();
-    host_used_ -= parts_.sizes->unit() * swapped_units_.front();
+    const SwappedCache cache = swapped_caches_.front();
     swapped_.erase(swapped_.begin());
-    swapped_units_.erase(swapped_units_.begin());
+    swapped_caches_.erase(swapped_caches_.begin());
+    free_outside(cache);
     refuse(id, now);
   } else {
     refuse(queue_.front(), now);
@@ -280,6 +250,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
   flight.plan.swap(plan_);
   if (observer_ != nullptr) observer_->planned(view(flight.plan, now, ends));
   if (flights_.size() > 1) send(flight);
+  if (!queue_.empty() && scheduler_->holds_back()) work_.held_back += ends - now;
   return ends;
 }
 
@@ -287,6 +258,7 @@ void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
   const auto stages = static_cast<std::int64_t>(flights_.size());
   work_.flops += cost.flops / static_cast<double>(stages);
   work_.bytes += cost.bytes / static_cast<double>(stages);
+  work_.at_peak += cost.at_peak * (1.0 / static_cast<double>(stages));
   work_.busy += SimTime{took.count() / stages};
 }
 
@@ -300,7 +272,9 @@ SimTime ContinuousEngine::pass(SimTime now) {
     IterationCost& of_stage = stage == 0 ? *parts_.cost : *parts_.later_stages[stage - 1];
     const MixedCost cost = of_stage.cost(step);
     Seconds time = cost.time;
-    if (moved_ > Bytes{}) time += std::exchange(moved_, Bytes{}) / parts_.link;
+    if (moved_.total() > Bytes{}) {
+      time += swap_time(std::exchange(moved_, SwapTraffic{}), parts_.swap);
+    }
     // The clock's smallest step: even a cost of nothing lets time go on.
     const SimTime took = std::max(SimTime{1}, to_sim_time(time * state_->time_scale));
     if (stage > 0) at += to_sim_time(hop);
@@ -385,7 +359,7 @@ void ContinuousEngine::end(SimTime now) {
       ++done;
       continue;
     }
-    kv_.release(p.id, s);
+    kv_.finish(p.id, s);
     state_->end(p.id, RequestStatus::kCompleted, now);
     state_->outcomes[static_cast<std::size_t>(p.id)].replica = static_cast<std::int16_t>(replica_);
     ++done;
@@ -416,8 +390,9 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
                   .held = standing_ + unit * kv_.pool(),
                   .kv_blocks = unit * kv_.taken(),
                   .kv_cached = unit * kv_.cached()};
-  for (const RequestId id : running_) out.kv_logical += kv_.logical(id, at(id));
-  for (const RequestId id : leaving_) out.kv_logical += kv_.logical(id, at(id));
+  out.kv_logical = parts_.sizes->unit() * kv_.pinned();  // prefixes: once, whoever reads them
+  for (const RequestId id : running_) out.kv_logical += kv_.own_logical(id, at(id));
+  for (const RequestId id : leaving_) out.kv_logical += kv_.own_logical(id, at(id));
   // A stage's part, where layers are alike.
   if (unit != parts_.sizes->unit()) {
     out.kv_logical = Bytes{static_cast<std::int64_t>(
@@ -466,7 +441,20 @@ std::vector<std::string> ContinuousEngine::notes() const {
         "{} shared prefix blocks were copied because the method drops entries of its readers",
         kv_.unshared_blocks()));
   }
-  if (swaps_ > 0) notes.push_back(fmt::format("{} caches were moved to host memory", swaps_));
+  if (swaps_ > swaps_to_nvme_) {
+    notes.push_back(fmt::format("{} caches were moved to host memory, {} of one GPU at most",
+                                swaps_ - swaps_to_nvme_, host_peak_));
+  }
+  if (swaps_to_nvme_ > 0) {
+    notes.push_back(fmt::format(
+        "{} caches that host memory had no room for were moved to NVMe, {} of one GPU at most",
+        swaps_to_nvme_, nvme_peak_));
+  }
+  if (no_room_outside_ > 0) {
+    notes.push_back(fmt::format("{} caches were to be moved and found no room in {}: computed anew",
+                                no_room_outside_,
+                                parts_.nvme > Bytes{} ? "host memory and NVMe" : "host memory"));
+  }
   return notes;
 }
 

@@ -14,6 +14,7 @@
 #include "sim/serve/iteration_cost.hpp"
 #include "sim/serve/kv_memory.hpp"
 #include "sim/serve/scheduler.hpp"
+#include "sim/serve/swap_time.hpp"
 #include "sim/serve/waiting_queue.hpp"
 
 namespace kvsim {
@@ -32,9 +33,11 @@ struct EngineParts {
   Bytes held_unit{};  // of a unit, on the GPU whose memory is told: the stage with the least room
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
-  Owners standing;           // beside the pool: context, weights, …
-  Bytes host_memory{};       // for swapped caches, of one GPU
-  BytesPerSecond link{0.0};  // to host memory
+  bool clips = false;   // outputs declared beyond it are cut, not refused
+  Owners standing;      // beside the pool: context, weights, …
+  Bytes host_memory{};  // for swapped caches, of one GPU
+  Bytes nvme{};         // for those that it has no room for, likewise
+  SwapRates swap{};     // of one GPU
   QueueOrder order = QueueOrder::kFcfs;
   ReplicaRole role = ReplicaRole::kWhole;
   std::int32_t drafts = 0;  // tokens that a draft model proposes for each that decodes
@@ -85,7 +88,9 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   // Caches that move from an engine that prefills to one that decodes. Memory is held on both sides
   // from reserve() to leave() and receive().
 
-  /// Whether all of a request could be decoded here; one that could not ends, rejected.
+  /// Whether a request is taken, by what an engine may know of it: its prompt, what it declares and
+  /// the longest sequence. One that is not ends, rejected; an output that would go beyond the
+  /// longest sequence ends there.
   [[nodiscard]] bool serves(RequestId id, SimTime now);
   /// Prefilled requests that have more to generate, since the last call.
   [[nodiscard]] std::vector<RequestId> take_prefilled() {
@@ -129,6 +134,12 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
     return state_->sequences[static_cast<std::size_t>(id)];
   }
   void leave_running(RequestId id);
+  struct SwappedCache {
+    std::int64_t units = 0;
+    bool on_nvme = false;
+  };
+  /// What a swapped cache took outside the GPU is free again.
+  void free_outside(const SwappedCache& cache);
   std::int32_t unplan(RequestId id);
   void refuse(RequestId id, SimTime now);
   void resolve_dead_end(SimTime now);
@@ -164,8 +175,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   KvMemory kv_;
   WaitingQueue queue_;
   std::vector<RequestId> swapped_;
-  std::vector<std::int64_t> swapped_units_;
-  std::vector<RequestId> window_;  // of first_waiting
+  std::vector<SwappedCache> swapped_caches_;  // of swapped_
+  std::vector<RequestId> window_;             // of first_waiting
   std::vector<DecodeLoad> loads_;
   std::vector<PrefillChunk> chunks_;
   std::vector<Flight> flights_;  // one a stage, in turn
@@ -175,11 +186,12 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int64_t prefilled_ = 0;  // tokens of the iteration
   SimTime now_{};               // when the iteration was formed
   RequestId refused_ = -1;      // whose room was asked for last, in vain
-  Bytes moved_{};               // over the link, for this iteration
-  Bytes host_used_{};
+  SwapTraffic moved_{};         // for this iteration
+  Bytes host_used_{}, nvme_used_{};
+  Bytes host_peak_{}, nvme_peak_{};
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;
-  std::int64_t swaps_ = 0;
+  std::int64_t swaps_ = 0, swaps_to_nvme_ = 0, no_room_outside_ = 0;
   std::vector<RequestId> prefilled_ids_;  // nobody has asked for yet
   std::vector<RequestId> leaving_;        // prefilled, their caches still here
   std::int64_t reserved_ = 0;             // caches on their way here

@@ -24,7 +24,9 @@ struct EngineMemory {
 /// Work done so far.
 struct EngineWork {
   double flops = 0, bytes = 0;
+  Seconds at_peak{};  // of the arithmetic at the sheet's rate of each operator's format
   SimTime busy{};
+  SimTime held_back{};  // in which somebody waited for memory that was kept for outputs to come
 };
 
 /// What an engine counted for itself; sums over all engines stand in ServeState.

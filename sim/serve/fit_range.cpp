@@ -6,6 +6,7 @@
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/compiled_point.hpp"
+#include "sim/serve/service_topology.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
@@ -59,9 +60,9 @@ class Search {
                        : with_memory_for(*spec_.gpu, stack_, *residual_, factor, not_cache);
   }
   [[nodiscard]] bool divides(std::int32_t ranks) const {
-    if (ranks == 1) return true;
     try {
-      (void)tensor_shard(*spec_.llm, ranks);
+      if (ranks > 1) (void)tensor_shard(*spec_.llm, ranks);
+      check_expert_parallel(*spec_.llm, *spec_.gpu, stack_, ranks);
     } catch (const InputError&) {
       return false;
     }

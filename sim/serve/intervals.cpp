@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/units/check.hpp"
+
 namespace kvsim {
 
 std::optional<MemoryResidual> memory_residual(const Stack& stack) {
@@ -46,6 +48,30 @@ BytesInterval peak_interval(const MemoryResidual& residual, Bytes peak, Bytes ca
   const auto part = static_cast<double>((peak - counted).count());
   return {.low = counted + Bytes{std::llround(part * residual.low)},
           .high = counted + Bytes{std::llround(part * residual.high)}};
+}
+
+PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,
+                           const StackOptions& measured) {
+  const auto residual = memory_residual(stack);
+  KVSIM_CHECK(residual && residual->without_cache && startup.blocks >= 0,
+              "the pool of stack {}, which has none", stack.name);
+  Bytes predicted;
+  if (!measured.weights) predicted += startup.weights;
+  if (!measured.non_torch) predicted += startup.non_torch;
+  if (!measured.activation) predicted += startup.activation;
+  // What is missing is below an empty cache: it has to be there first.
+  const Bytes left = startup.kv_cache - startup.missing;
+  const auto at = [&](double factor) {
+    const double more = (factor - 1) * static_cast<double>(predicted.count());
+    return std::clamp(left - Bytes{std::llround(more)}, Bytes{}, startup.usable);
+  };
+  PoolInterval out{.low = at(residual->high), .high = at(residual->low), .basis = residual->basis};
+  const std::int64_t block_tokens = stack.block_tokens;
+  out.blocks_low = out.low.count() / startup.block.count();
+  out.blocks_high = out.high.count() / startup.block.count();
+  out.tokens_low = out.blocks_low * block_tokens;
+  out.tokens_high = out.blocks_high * block_tokens;
+  return out;
 }
 
 Gpu with_memory_for(const Gpu& gpu, const Stack& stack, const MemoryResidual& residual,

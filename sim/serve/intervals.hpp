@@ -10,6 +10,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"
+#include "sim/memory/vllm_startup.hpp"
 
 namespace kvsim {
 
@@ -44,6 +45,17 @@ struct MemoryResidual {
 
 /// The peak of a run that holds `cache` bytes of cache then.
 [[nodiscard]] BytesInterval peak_interval(const MemoryResidual& residual, Bytes peak, Bytes cache);
+
+/// A paged engine's pool where the rest of its memory takes as much as is likely at most, and as
+/// little. What was measured and given to the run has no spread.
+struct PoolInterval {
+  Bytes low, high;
+  std::int64_t blocks_low = 0, blocks_high = 0;
+  std::int64_t tokens_low = 0, tokens_high = 0;
+  std::string basis;
+};
+[[nodiscard]] PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,
+                                         const StackOptions& measured);
 
 /// `gpu` with the memory in which a run as predicted fits where on `gpu` one fits that takes
 /// `factor` times the predicted: more for factors below 1, less above. `not_cache`: what is

@@ -6,6 +6,36 @@
 #include "models/units/check.hpp"
 
 namespace kvsim {
+namespace {
+
+/// Of each request the next turn of its conversation: one that waits for it, and whose prompt goes
+/// on from its prompt and answer. Equal ids stand for equal tokens after equal prefixes, so that
+/// the last whole id of the prompt says it of all.
+std::vector<RequestId> next_turns(const RequestTrace& trace) {
+  std::vector<RequestId> next;
+  if (trace.prefix_block == 0) return next;
+  const auto id = [&](const Request& r, std::int32_t i) {
+    return trace.prefix_ids[static_cast<std::size_t>(r.prefix_first) + static_cast<std::size_t>(i)];
+  };
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    const Request& turn = trace.requests[i];
+    if (turn.after < 0 || turn.prefix_count == 0) continue;
+    const Request& before = trace.requests[static_cast<std::size_t>(turn.after)];
+    const std::int32_t whole = before.prompt_tokens / trace.prefix_block;
+    const bool goes_on =
+        turn.prompt_tokens >= before.prompt_tokens + before.output_tokens &&
+        turn.prefix_count > whole &&
+        (whole > 0 ? before.prefix_count >= whole && id(before, whole - 1) == id(turn, whole - 1)
+                   : turn.session >= 0 && turn.session == before.session);
+    if (!goes_on) continue;
+    if (next.empty()) next.assign(trace.requests.size(), -1);
+    RequestId& first = next[static_cast<std::size_t>(turn.after)];
+    if (first < 0) first = static_cast<RequestId>(i);
+  }
+  return next;
+}
+
+}  // namespace
 
 KvMemory::KvMemory(const Setup& setup)
     : trace_{setup.trace},
@@ -19,6 +49,7 @@ KvMemory::KvMemory(const Setup& setup)
       holdings_(setup.trace->requests.size()) {
   KVSIM_CHECK(!caches_ || (sizes_->plain() && !sizes_->windowed()),
               "prefixes of a cache whose rows are not alike");
+  if (caches_ && laws_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
 }
 
 std::int32_t KvMemory::id_count(RequestId id) const {
@@ -289,6 +320,54 @@ void KvMemory::settle(RequestId id, Sequence& s) {
   s.room = s.computed;
 }
 
+/// Full blocks of its own that get a name; they are then found, or taken away.
+std::int64_t KvMemory::name_answer(RequestId id, const Sequence& s) {
+  Holding& h = holding(id);
+  const RequestId next = next_turns_[static_cast<std::size_t>(id)];
+  if (next < 0) return 0;
+  const std::int64_t whole = s.computed / block_;
+  struct Named {
+    PrefixCache::Index at;
+    std::int64_t blocks, mine;  // mine: of the prompt, which drop_shared lets go of
+  };
+  std::vector<Named> named;
+  std::int64_t own = 0;
+  for (std::int32_t i = s.prompt / trace_->prefix_block; i < id_count(next); ++i) {
+    const std::int64_t start = covered(next, i);
+    const std::int64_t end = std::min(covered(next, i + 1), whole);
+    if (start >= whole || prefixes_.find(prefix_id(next, i)) >= 0) break;
+    if (end <= start) continue;
+    const std::int64_t mine = std::max<std::int64_t>(0, h.shared_blocks - start);
+    const std::int64_t more = end - start - mine;
+    PrefixCache::Index at = -1;
+    if (mine > 0) {
+      // The prompt's last blocks have a name already, of the prompt alone: they get a second one.
+      at = prefixes_.find(prefix_id(id, h.shared_ids - 1));
+      if (prefixes_.blocks(at) != mine || !prefixes_.name(at, prefix_id(next, i))) break;
+      if (more > 0) prefixes_.extend(at, more);
+    } else {
+      at = prefixes_.publish(prefix_id(next, i), more);
+    }
+    h.units -= more * block_units_;
+    private_ -= more * block_units_;
+    own += more;
+    named.push_back({at, mine + more, mine});
+  }
+  // The last first, so that the head of the prefix stays longest.
+  for (auto n = named.rbegin(); n != named.rend(); ++n) {
+    prefixes_.release(n->at, n->blocks);
+    if (n->mine > 0) (void)prefixes_.acquire(n->at, n->mine);
+  }
+  return own;
+}
+
+void KvMemory::finish(RequestId id, Sequence& s) {
+  const std::int64_t named =
+      next_turns_.empty() || holding(id).law != nullptr ? 0 : name_answer(id, s);
+  // What follows them in its last block, and what stands before them twice, has no name.
+  release(id, s, static_cast<std::int32_t>(s.computed - named * block_));
+}
+
 void KvMemory::release(RequestId id, Sequence& s, std::int32_t keep) {
   Holding& h = holding(id);
   const std::int64_t whole = std::min(s.computed, keep) / block_ - h.shared_blocks;
@@ -353,6 +432,11 @@ Bytes KvMemory::logical(RequestId id, const Sequence& s) {
         share * static_cast<double>((sizes_->unit() * block_units_).count()))};
   }
   return h.law->logical(s.computed - s.target);
+}
+
+Bytes KvMemory::own_logical(RequestId id, const Sequence& s) {
+  const Bytes shared = sizes_->unit() * (holding(id).shared_blocks * block_units_);
+  return std::max(Bytes{}, logical(id, s) - shared);
 }
 
 void KvMemory::check() const {

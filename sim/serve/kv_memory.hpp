@@ -25,6 +25,8 @@ class KvMemory {
     SequenceLaws* laws = nullptr;  // null: every layer holds every token
     std::int64_t pool_units = 0;
     bool prefix_caching = false;
+    /// What a request generated is found by the next turn of its conversation.
+    bool keeps_answers = false;
   };
   explicit KvMemory(const Setup& setup);
 
@@ -56,6 +58,9 @@ class KvMemory {
   /// A sequence ends or is preempted; full blocks of its first `keep` tokens stay to be found.
   void release(RequestId id, Sequence& s, std::int32_t keep);
   void release(RequestId id, Sequence& s) { release(id, s, s.computed); }
+  /// A sequence ends with its last token: its full blocks stay, those of the answer under the names
+  /// that the next turn of its conversation has for them, as engines hash what they generate.
+  void finish(RequestId id, Sequence& s);
   /// Of a swapped-out sequence: its units leave the pool, or come back.
   std::int64_t swap_out(RequestId id, Sequence& s);
   [[nodiscard]] bool swap_in(RequestId id, Sequence& s, std::int64_t units);
@@ -69,6 +74,8 @@ class KvMemory {
   [[nodiscard]] std::int64_t most_units(std::int32_t prompt, std::int64_t tokens);
   /// What a running sequence's entries take by the size law, whole model.
   [[nodiscard]] Bytes logical(RequestId id, const Sequence& s);
+  /// The same without prefix blocks, which several may read.
+  [[nodiscard]] Bytes own_logical(RequestId id, const Sequence& s);
   /// The law that a running sequence follows; null: the full cache.
   [[nodiscard]] SequenceLaw* law(RequestId id) const { return holding(id).law; }
 
@@ -97,6 +104,7 @@ class KvMemory {
   void set_room(const Holding& h, Sequence& s) const;
   void publish(RequestId id, const Sequence& s);
   void drop_shared(RequestId id);
+  [[nodiscard]] std::int64_t name_answer(RequestId id, const Sequence& s);
   void follow(Holding& h, SequenceLaw* law);
   [[nodiscard]] std::int32_t id_count(RequestId id) const;
   /// Full blocks that the first `ids` prefix ids of a request cover.
@@ -112,6 +120,7 @@ class KvMemory {
   bool caches_;
   PrefixCache prefixes_;
   std::vector<Holding> holdings_;
+  std::vector<RequestId> next_turns_;  // -1: none; empty: nobody has one
   std::int64_t unshared_ = 0;
 };
 

@@ -358,7 +358,7 @@ class Terms {
 };
 
 std::string weights_formula(const CostInput& in) {
-  const Llm& llm = *in.llm;
+  const Llm llm = in.stack->expert_parallel > 1 ? held_model(in) : *in.llm;
   const auto all = parameters(llm);
   if (in.measured_weights) return fmt::format("{} B", with_commas(in.measured_weights->count()));
   if (in.weight_format != nullptr) {

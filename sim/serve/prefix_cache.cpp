@@ -20,6 +20,7 @@ void PrefixCache::remove(Index at) {
   Node& n = node(at);
   if (n.listed) unlist(at);
   if (n.named) by_id_.erase(n.id);
+  if (n.twice) by_id_.erase(n.other_id);
   const std::uint32_t generation = n.generation + 1;
   n = {};
   n.generation = generation;
@@ -95,6 +96,16 @@ PrefixCache::Index PrefixCache::publish(std::uint64_t id, std::int64_t blocks) {
   pinned_ += blocks;
   by_id_.emplace(id, at);
   return at;
+}
+
+bool PrefixCache::name(Index at, std::uint64_t id) {
+  KVSIM_CHECK(find(id) < 0, "a prefix is cached twice");
+  Node& n = node(at);
+  if (n.twice) return false;
+  n.other_id = id;
+  n.twice = true;
+  by_id_.emplace(id, at);
+  return true;
 }
 
 void PrefixCache::extend(Index at, std::int64_t blocks) {

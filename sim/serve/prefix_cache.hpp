@@ -33,6 +33,9 @@ class PrefixCache {
   void release(Index at, std::int64_t blocks);
   /// A new stretch of `blocks` blocks with one reference. Errors: ContractError if the id is here.
   Index publish(std::uint64_t id, std::int64_t blocks);
+  /// A second name for a stretch that ends a prompt: another id goes on from there. False: it has
+  /// one already. Errors: ContractError if the id is here.
+  [[nodiscard]] bool name(Index at, std::uint64_t id);
   /// A stretch grows by the hand of one who refers to all of it.
   void extend(Index at, std::int64_t blocks);
   /// Blocks of a sequence that leaves them, at most one stretch each: a handle for find_left.
@@ -54,7 +57,7 @@ class PrefixCache {
 
  private:
   struct Node {
-    std::uint64_t id = 0;
+    std::uint64_t id = 0, other_id = 0;
     std::int64_t blocks = 0;
     std::int64_t pinned = 0;             // leading blocks that somebody refers to
     std::int32_t references = 0;         // to all that is pinned
@@ -63,6 +66,7 @@ class PrefixCache {
     Index before = -1, after = -1;  // in the order of release; of listed ones
     bool listed = false;
     bool named = false;  // by an id
+    bool twice = false;  // by two
   };
   [[nodiscard]] const Node& node(Index at) const { return nodes_[static_cast<std::size_t>(at)]; }
   [[nodiscard]] Node& node(Index at) { return nodes_[static_cast<std::size_t>(at)]; }

@@ -64,6 +64,8 @@ class BatchBuilder {
   /// is left to compute. 0 without prefix caching.
   [[nodiscard]] virtual std::int32_t cached_tokens(RequestId id) = 0;
   [[nodiscard]] std::int64_t block_tokens() const { return block_tokens_; }
+  /// Units of one block of rows in every layer.
+  [[nodiscard]] std::int64_t block_units() const { return block_units_; }
 
   /// Plans `tokens` of a running sequence (1 where it decodes); false: the memory is not there.
   [[nodiscard]] bool schedule(RequestId id, std::int32_t tokens) {
@@ -96,6 +98,7 @@ class BatchBuilder {
   std::vector<RequestId> running_;
   std::vector<Planned> plan_;
   std::int64_t block_tokens_ = 1;
+  std::int64_t block_units_ = 1;
 };
 
 /// How an engine with continuous batching forms its iterations. Its state is its own; it never
@@ -106,6 +109,9 @@ class Scheduler {
   /// Plans one iteration; an empty plan while sequences run or wait ends in the engine's refusal of
   /// a request that can never be served, so that nothing waits for ever.
   virtual void schedule(BatchBuilder& batch) = 0;
+  /// Of the iteration formed last: the first who waits has room for its prompt, and waits because
+  /// memory is kept for what the running ones may still generate.
+  [[nodiscard]] virtual bool holds_back() const { return false; }
   /// Its name and settings as run: "vllm-v1, max_num_seqs 256, …".
   [[nodiscard]] virtual std::string describe() const = 0;
 };
@@ -116,7 +122,8 @@ struct SchedulerSite {
   std::int64_t max_model_len = 0;  // tokens of the longest sequence
   std::int64_t pool_units = 0;
   std::int64_t block_tokens = 1;
-  Bytes host_memory{};  // for swapped caches
+  std::int64_t block_units = 1;  // units of a block: 1, or its bytes
+  Bytes host_memory{};           // for swapped caches
 };
 
 struct SchedulerInfo {
@@ -124,6 +131,9 @@ struct SchedulerInfo {
   std::string_view summary;
   std::unique_ptr<Scheduler> (*make)(const SchedulerSpec&, const SchedulerSite&);
   bool prefix_caching = false;  // where the spec does not say
+  /// What would go beyond the longest sequence is cut there instead of refused, and the longest
+  /// sequence is no longer than the pool.
+  bool clips = false;
   /// What of SchedulerSpec it has, by the names of its members.
   std::span<const std::string_view> options{};
   std::span<const QueueOrder> orders{};
@@ -143,6 +153,12 @@ void check_scheduler_options(const SchedulerSpec& spec, std::string_view name);
 /// Errors: InputError "scheduler NAME: OPTION: expected at least LOW, got VALUE".
 void expect_at_least(std::string_view scheduler, std::string_view option, std::int64_t value,
                      std::int64_t low);
+/// Whether vLLM V0 computes prompts in chunks: where it is told to, and by itself where the longest
+/// sequence has more than 32,768 tokens and requests are served first come first served.
+/// Source: vllm 0.7.3, engine/arg_utils.py (create_engine_config).
+[[nodiscard]] bool vllm_v0_chunks(const SchedulerSpec& spec, std::int64_t max_model_len);
+/// Tokens of its batch where it does and nobody says.
+inline constexpr std::int64_t kVllmV0ChunkTokens = 2048;
 /// "first come first served", …
 [[nodiscard]] std::string_view words_of(QueueOrder order);
 

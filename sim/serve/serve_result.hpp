@@ -9,6 +9,7 @@
 #include "models/units/units.hpp"
 #include "sim/memory/hbm.hpp"
 #include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/intervals.hpp"
 
 namespace kvsim {
 
@@ -27,7 +28,7 @@ struct RequestOutcome {
   std::int32_t prompt_tokens = 0;
   std::int32_t output_tokens = 0;  // generated
   std::int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache when first scheduled
-  std::int16_t preemptions = 0;
+  std::int32_t preemptions = 0;
   std::int16_t replica = 0;  // that decoded it
   RequestStatus status = RequestStatus::kUnfinished;
 };
@@ -61,7 +62,9 @@ struct ServeSample {
   std::int64_t tokens = 0;         // output tokens since the sample before
   std::int64_t prompt_tokens = 0;  // computed since the sample before
   Bytes held{};                    // HBM, of one GPU
-  Bytes kv_logical{};              // entries that sequences hold, by the size law
+  /// Entries that sequences hold, by the size law; those of a prefix that several read count once,
+  /// so that it is never more than kv_blocks.
+  Bytes kv_logical{};
   Bytes kv_blocks{};  // blocks that are taken for them: logical + slack + what cannot be reclaimed
   Bytes kv_cached{};  // blocks that nobody refers to, kept for their prefix
 };
@@ -104,6 +107,7 @@ struct ServeResult {
   std::vector<TokenSpan> spans;
 
   std::int64_t completed = 0, rejected = 0, unfinished = 0;
+  std::int64_t cut_short = 0;  // requests that ended at the engine's longest sequence
   std::int64_t preemptions = 0, oom_events = 0;
   std::int64_t iterations = 0;
   std::int64_t output_tokens = 0, prompt_tokens = 0;  // of completed requests
@@ -117,8 +121,13 @@ struct ServeResult {
   double request_s = 0, output_tok_s = 0, total_tok_s = 0;  // over the makespan
   /// Requests a second that kept all bounds, and their share; nullopt without bounds.
   std::optional<double> goodput, slo_attained;
-  double mfu = 0, mbu = 0;  // over the makespan; of the data sheet's peak and bandwidth
-  double busy = 0;          // share of the makespan in which an iteration ran
+  /// Over the makespan. mfu: the time that the arithmetic takes at the data sheet's rate of the
+  /// format that each operator computes in; mbu: of the data sheet's bandwidth.
+  double mfu = 0, mbu = 0;
+  double busy = 0;  // share of the makespan in which an iteration ran
+  /// Share of it in which somebody waited for free memory that the scheduler kept for what running
+  /// sequences may still generate.
+  double held_back = 0;
 
   std::vector<ReplicaResult> replicas;  // those that decode, then those that prefill alone
   std::int32_t gpus = 1;                // of all replicas
@@ -135,6 +144,7 @@ struct ServeResult {
   Bytes kv_pool{};
   std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
   std::optional<EngineStartup> startup;
+  std::optional<PoolInterval> pool_interval;       // of a paged engine
   std::vector<ServeOom> ooms;                      // the first 16
   std::vector<std::vector<ServeSample>> timeline;  // [replicas]
   std::vector<ServeIteration> iteration_samples;

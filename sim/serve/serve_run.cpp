@@ -228,7 +228,7 @@ class Service {
     ServeResult out;
     out.outcomes = std::move(state_.outcomes);
     out.spans = std::move(state_.spans);
-    double flops = 0, bytes = 0, busy = 0;
+    double at_peak = 0, bytes = 0, busy = 0, held_back = 0;
     EngineMemory memory = engines_.front()->memory();
     for (const auto& engine : engines_) {
       const EngineMemory other = engine->memory();
@@ -241,7 +241,8 @@ class Service {
       const auto& iterations = engine->timeline().iterations();
       out.iteration_samples.insert(out.iteration_samples.end(), iterations.begin(),
                                    iterations.end());
-      flops += engine->work().flops;
+      at_peak += engine->work().at_peak.count();
+      held_back += to_seconds(engine->work().held_back).count();
       bytes += engine->work().bytes;
       busy += to_seconds(engine->work().busy).count();
       out.iterations += std::ssize(engine->iteration_ends());
@@ -260,13 +261,14 @@ class Service {
     }
     const double span = to_seconds(out.makespan).count() * static_cast<double>(engines_.size());
     if (span > 0) {
-      const Dtype dtype = activation_dtype(spec_.weight_dtype);
-      out.mfu = flops / (span * peak_flops(*spec_.gpu, dtype).count());
+      out.mfu = at_peak / span;
+      out.held_back = held_back / span;
       out.mbu = bytes / (span * spec_.gpu->hbm_bandwidth.count());
       out.busy = busy / span;
     }
     out.preemptions = state_.preemptions;
     out.oom_events = state_.oom_events;
+    out.cut_short = state_.cut_short;
     out.recomputed_tokens = state_.recomputed;
     out.drafted_tokens = state_.drafted;
     out.accepted_tokens = state_.accepted;
@@ -283,6 +285,9 @@ class Service {
     out.block_tokens = memory.block_tokens;
     out.peak_blocks = memory.peak_blocks;
     out.startup = site_.startup();
+    if (out.startup) {
+      out.pool_interval = pool_interval(*out.startup, *site_.cost_input().stack, spec_.options);
+    }
     out.scheduler = engines_.front()->describe();
     out.calibration_id = site_.calibration().id;
     out.calibration = site_.provenance();
@@ -351,6 +356,18 @@ void check_cluster(const ServeSpec& spec) {
   };
   within("replicas", spec.cluster.replicas, 1);
   within("prefill_replicas", spec.cluster.prefill_replicas, 0);
+  const std::int32_t experts = spec.options.expert_parallel.value_or(1);
+  const std::int32_t groups = std::max(1, experts / std::max(1, spec.tensor_parallel));
+  if (spec.cluster.replicas % groups != 0 || spec.cluster.prefill_replicas % groups != 0) {
+    throw InputError{fmt::format(
+        "cluster: replicas: experts over {} GPUs are shared by {} replicas of {}, got {} and {}",
+        experts, groups, spec.tensor_parallel, spec.cluster.replicas,
+        spec.cluster.prefill_replicas)};
+  }
+  if (spec.nvme.capacity > Bytes{} &&
+      !(spec.nvme.read.count() > 0 && spec.nvme.write.count() > 0)) {
+    throw InputError{"nvme: expected bandwidths to read and write above 0"};
+  }
   if (spec.cluster.prefix_margin < 0) {
     throw InputError{fmt::format("cluster: prefix_margin: expected at least 0, got {}",
                                  spec.cluster.prefix_margin)};

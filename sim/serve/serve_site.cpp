@@ -10,6 +10,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/serve/assumptions.hpp"
 #include "sim/serve/scheduler.hpp"
+#include "sim/serve/service_topology.hpp"
 #include "sim/serve/static_engine.hpp"
 #include "sim/serve/time_residual.hpp"
 
@@ -19,6 +20,29 @@ namespace {
 constexpr std::int64_t kStaticBatch = 8;      // where the spec names none
 constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are settled for without requests
 
+/// With what it may generate, where it says so.
+std::int64_t longest_request(const RequestTrace& trace) {
+  std::int64_t most = 1;
+  for (const Request& r : trace.requests) {
+    most = std::max(most,
+                    std::int64_t{r.prompt_tokens} + std::max(r.output_tokens, r.declared_tokens));
+  }
+  return most;
+}
+
+/// What an engine is set up for that no max_model_len is said of: the context that the model's
+/// configuration names, as engines read it from there; else the workload's longest request.
+std::int64_t longest_sequence(const ServeSpec& spec) {
+  if (spec.options.longest_request || spec.llm->max_positions == 0) {
+    return longest_request(*spec.requests);
+  }
+  return spec.llm->max_positions;
+}
+
+std::string scheduler_of(const ServeSpec& spec) {
+  return spec.scheduler.name.empty() ? default_scheduler(*spec.stack) : spec.scheduler.name;
+}
+
 StackOptions options_of(const ServeSpec& spec) {
   StackOptions options = spec.options;
   // A scheduler's bounds are what the engine profiles its start with.
@@ -26,6 +50,12 @@ StackOptions options_of(const ServeSpec& spec) {
     options.prefill_chunk = spec.scheduler.max_num_batched_tokens;
   }
   if (spec.scheduler.max_num_seqs) options.max_num_seqs = spec.scheduler.max_num_seqs;
+  const std::int64_t longest = options.max_model_len.value_or(
+      spec.stack->max_model_len > 0 ? spec.stack->max_model_len : longest_sequence(spec));
+  if (!options.prefill_chunk && spec.stack->prefill_chunk == 0 && scheduler_of(spec) == "vllm-v0" &&
+      vllm_v0_chunks(spec.scheduler, longest)) {
+    options.prefill_chunk = kVllmV0ChunkTokens;
+  }
   return options;
 }
 
@@ -39,14 +69,6 @@ std::int64_t median_prompt(const RequestTrace& trace) {
   return *middle;
 }
 
-std::int64_t longest_sequence(const RequestTrace& trace) {
-  std::int64_t most = 1;
-  for (const Request& r : trace.requests) {
-    most = std::max(most, std::int64_t{r.prompt_tokens} + r.output_tokens);
-  }
-  return most;
-}
-
 }  // namespace
 
 ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
@@ -58,7 +80,7 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
       roofline_{*spec.gpu, stack_, calibration_},
       typical_prompt_{median_prompt(*spec.requests)},
-      longest_{longest_sequence(*spec.requests)},
+      longest_{longest_sequence(spec)},
       base_{.llm = &llm_,
             .stack = &stack_,
             .weight_dtype = spec.weight_dtype,
@@ -71,8 +93,8 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
       laws_{spec.method, method_site(*spec.llm, spec.kv_dtype), spec.measured, base_},
       typical_{laws_.settle(typical_prompt_)},
       in_{base_},
-      scheduler_{spec.scheduler.name.empty() ? default_scheduler(*spec.stack)
-                                             : spec.scheduler.name} {
+      scheduler_{scheduler_of(spec)} {
+  check_expert_parallel(*spec.llm, *spec.gpu, stack_, spec.tensor_parallel);
   in_.method = typical_.get();
   // A size that only a replay knows is refused before anything runs.
   (void)held_entries(in_, 0, typical_prompt_, typical_prompt_);
@@ -144,9 +166,19 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
   }
   if (startup_->kv_cache <= Bytes{} || pool_units_ < 1) {
     cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
-  } else if (stack_.max_model_len > 0 && spec_.method.name == "full" && !startup_->serves()) {
-    cannot_start_ = fmt::format("a sequence of max_model_len {} tokens, the pool holds {}",
-                                startup_->max_model_len, startup_->tokens);
+  } else if (find_scheduler(scheduler_).clips && full_law_ && !startup_->serves()) {
+    notes_.push_back(
+        fmt::format("{} shortens its longest sequence from {} tokens to the {} that its pool holds",
+                    scheduler_, startup_->max_model_len, startup_->tokens));
+    startup_->max_model_len = startup_->tokens;
+    startup_->sequence = sizes_->unit() * pool_units_;
+    startup_->max_concurrency = 1;
+  } else if (!options_.longest_request && spec_.method.name == "full" && !startup_->serves()) {
+    // vLLM's own words at its start: v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
+    cannot_start_ = fmt::format(
+        "a sequence of max_model_len {} tokens takes {} of cache, {} are there: the longest that "
+        "it could be set up for is {} tokens (engine: max_model_len)",
+        startup_->max_model_len, startup_->sequence, startup_->kv_cache, startup_->tokens);
   }
   note_declarations();
   if (full_law_) return;
@@ -179,6 +211,7 @@ void ServeSite::add_draft(const ServeHooks& hooks) {
   pool_units_ = start.kv_cache.count() / held_unit_.count();
   start.max_concurrency *=
       start.blocks > 0 ? static_cast<double>(pool_units_) / static_cast<double>(start.blocks) : 1;
+  start.block = held_unit_;
   start.blocks = pool_units_;
   start.tokens = pool_units_ * sizes_->block_tokens();
   startup_ = start;
@@ -204,16 +237,16 @@ void ServeSite::note_declarations() {
         "{} of {} requests declare no length of output: {} takes each for one that may reach the "
         "longest sequence, {} tokens{}",
         silent, requests.size(), scheduler_, startup_->max_model_len,
-        stack_.max_model_len > 0 ? ""
-                                 : ", which is the workload's own as no max_model_len is set"));
+        stack_.max_model_len == 0 && options_.longest_request ? ", which is the workload's own"
+                                                              : ""));
   }
   const bool turns = std::any_of(requests.begin(), requests.end(), [](const Request& r) {
     return r.after >= 0 && r.prefix_count > 0;
   });
-  if (prefix_caching_ && turns) {
+  if (prefix_caching_ && turns && spec_.cluster.prefill_replicas > 0) {
     notes_.push_back(
-        "prefix caching: prompts are found, and what was generated is not: the next turn of a "
-        "conversation computes the tokens of the answer before it");
+        "prefix caching: the replicas that prefill do not have what others generated: the next "
+        "turn of a conversation computes the tokens of the answer before it");
   }
 }
 
@@ -243,7 +276,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                            .max_model_len = startup_->max_model_len,
                            .pool_units = units,
                            .block_tokens = sizes_->block_tokens(),
-                           .host_memory = spec_.host_memory};
+                           .block_units = sizes_->block_units(),
+                           .host_memory = spec_.host_memory + spec_.nvme.capacity};
   auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
   // What is to be compressed after it has moved is held whole until then.
@@ -256,10 +290,14 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                     .held_unit = held_unit_,
                     .prefix_caching = prefix_caching_,
                     .max_model_len = startup_->max_model_len,
+                    .clips = find_scheduler(scheduler_).clips,
                     .standing = standing_,
                     // Its GPUs share it, as much for each.
                     .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
-                    .link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
+                    .nvme = Bytes{spec_.nvme.capacity.count() / spec_.tensor_parallel},
+                    .swap = {.link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
+                             .write = spec_.nvme.write * (1.0 / spec_.tensor_parallel),
+                             .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel)},
                     .order = spec_.scheduler.order,
                     .role = role,
                     .drafts = draft_ ? spec_.speculation.tokens : 0,

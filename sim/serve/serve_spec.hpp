@@ -67,6 +67,12 @@ struct SpeculationSpec {
   double acceptance = 0.7;     // of each proposed token, given that those before it were accepted
 };
 
+/// NVMe of one replica, where its caches go that host memory has no room for.
+struct NvmeSpec {
+  Bytes capacity{0};  // 0: none
+  BytesPerSecond read{0.0}, write{0.0};
+};
+
 /// One service: an engine, or several, under a workload. Pointers are not owned and outlive it.
 struct ServeSpec {
   const Llm* llm = nullptr;
@@ -87,6 +93,7 @@ struct ServeSpec {
   ClusterSpec cluster{};
   SpeculationSpec speculation{};
   Bytes host_memory{0};  // for swapped and offloaded caches; 0: none
+  NvmeSpec nvme{};
   std::uint64_t seed = 0;
 };
 

@@ -54,6 +54,7 @@ struct ServeState {
   std::int64_t oom_events = 0, preemptions = 0, recomputed = 0;
   std::int64_t drafted = 0, accepted = 0, verifications = 0;
   std::int64_t prefix_hits = 0, prefix_queries = 0;  // tokens
+  std::int64_t cut_short = 0;  // requests that end at the engine's longest sequence
   std::int32_t arrived = 0;
   double time_scale = 1;         // of iterations
   std::int32_t most_stride = 1;  // of spans; batches that go through a pipeline by turns

@@ -26,6 +26,7 @@ class WithDraft : public IterationCost {
       sum.time += one.time * times;
       sum.flops += one.flops * times;
       sum.bytes += one.bytes * times;
+      sum.at_peak += one.at_peak * times;
     };
     DecodeLoad load{};
     if (step.decodes > 0) {

@@ -48,6 +48,7 @@ void StaticEngine::form(SimTime now) {
   next_ = 0;
   work_.flops += run_.flops;
   work_.bytes += run_.bytes_moved;
+  work_.at_peak += run_.at_peak;
   memory_.usable = run_.usable_hbm;
   if (run_.startup) memory_.startup = run_.startup;
   if (run_.peak_hbm > memory_.peak) {
@@ -65,6 +66,8 @@ void StaticEngine::raise(SimTime now) {
     if (s.state != SequenceState::kEnded) state_->end(id, RequestStatus::kRejected, now);
   }
   batch_.clear();
+  const StaticSample last = run_.timeline.empty() ? StaticSample{} : run_.timeline.back();
+  if (load() == 0) timeline_.finish(sample_now(now, last));
 }
 
 std::optional<SimTime> StaticEngine::start(SimTime now, bool more_coming) {

@@ -10,6 +10,7 @@
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"
 #include "sim/serve/pool.hpp"
+#include "sim/serve/service_topology.hpp"
 #include "sim/serve/static_state.hpp"
 #include "sim/serve/walk.hpp"
 
@@ -46,6 +47,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
       caches_(static_cast<std::size_t>(n_layers_)),
       held_(static_cast<std::size_t>(n_layers_)),
       score_rows_{spec.prompt_tokens} {
+  check_expert_parallel(*spec.llm, *spec.gpu, stack_, spec.tensor_parallel);
   in_.allocated = stack_.growth == CacheGrowth::kStatic ? static_end_ : 0;
   spec_.llm = &llm_;
   spec_.stack = &stack_;
@@ -226,6 +228,7 @@ bool StaticRun::prefill_layers() {
       note_peak(now, place_of(RunPart::kPrefillLayer, layer));
       prefill_device_ += cost.time;
       result_.flops += cost.flops;
+      result_.at_peak += cost.at_peak;
       result_.bytes_moved += cost.bytes;
       held_[static_cast<std::size_t>(layer)] = kept;
       layer_score_rows_.push_back(score_rows_);
@@ -262,6 +265,7 @@ bool StaticRun::compress_all_layers() {
     const GraphCost cost = evaluate(graph, roofline_);
     prefill_device_ += cost.time;
     result_.flops += cost.flops;
+    result_.at_peak += cost.at_peak;
     result_.bytes_moved += cost.bytes;
     if (!is_static_) put_cache(l, stored(l, kept));
   }
@@ -282,6 +286,7 @@ bool StaticRun::prefill() {
     const GraphCost cost = evaluate(graph, roofline_);
     prefill_device_ += cost.time;
     result_.flops += cost.flops;
+    result_.at_peak += cost.at_peak;
     result_.bytes_moved += cost.bytes;
     return true;
   };
@@ -295,6 +300,7 @@ bool StaticRun::prefill() {
   if (const double passes = prefill_passes(in_, spec_.prompt_tokens); passes > 1) {
     prefill_device_ = prefill_device_ * passes;
     result_.flops *= passes;
+    result_.at_peak = result_.at_peak * passes;
     result_.bytes_moved *= passes;
     result_.notes.push_back(fmt::format(
         "the method makes {} passes over the prompt; each is charged the time of the first",
@@ -390,6 +396,7 @@ bool StaticRun::decode_one(std::int64_t step) {
       const std::int64_t n = last + 1;
       total.time += cost.time * static_cast<double>(n);
       total.flops += cost.flops * static_cast<double>(n);
+      total.at_peak += cost.at_peak * static_cast<double>(n);
       total.bytes += cost.bytes * static_cast<double>(n);
       for (std::int32_t l = first; l < next; ++l) {
         held_[static_cast<std::size_t>(l)] = moment.after;
@@ -420,6 +427,7 @@ bool StaticRun::decode_one(std::int64_t step) {
   const Seconds time = std::max(total.time, compiled_->host()) + between_steps(in_);
   decode_time_ += time.count();
   result_.flops += total.flops;
+  result_.at_peak += total.at_peak;
   result_.bytes_moved += total.bytes;
   sample(step, peak, time);
   return true;

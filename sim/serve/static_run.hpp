@@ -90,7 +90,8 @@ struct StaticResult {
   std::optional<double> decode_tok_s;
   // Where asked for: prefill, the first decode step and the last, as far as they were run.
   std::vector<ExplainedStep> explained;
-  double flops = 0, bytes_moved = 0;      // whole run, up to the OOM
+  double flops = 0, bytes_moved = 0;  // whole run, up to the OOM
+  Seconds at_peak{};  // the arithmetic at the sheet's rate of each operator's format
   std::optional<RunIntervals> intervals;  // where asked for
   std::optional<FitRange> fit_range;      // where asked for
   // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is

@@ -65,6 +65,10 @@ ordered_json run_serve_point(const Scenario& /*scenario*/, const ScenarioPoint& 
   out["recomputed_tokens"] = r.recomputed_tokens;
   out["prefix_hit_rate"] = share(r.prefix_hit_tokens, r.prefix_query_tokens);
   out["kv_capacity_tokens"] = r.kv_capacity_tokens;
+  if (r.pool_interval) {
+    out["kv_capacity_tokens_low"] = r.pool_interval->tokens_low;
+    out["kv_capacity_tokens_high"] = r.pool_interval->tokens_high;
+  }
   out["peak_hbm_bytes"] = r.peak_hbm.count();
   out["usable_hbm_bytes"] = r.usable_hbm.count();
   out["kv_pool_bytes"] = r.kv_pool.count();

@@ -193,6 +193,7 @@ TEST_CASE("the stages of a pipeline are the whole") {
         sum.time += part.time;
         sum.flops += part.flops;
         sum.bytes += part.bytes;
+        sum.at_peak += part.at_peak;
       }
       INFO(method->name());
       check_equal(sum, whole.cost(d.step));

@@ -147,6 +147,7 @@ TEST_CASE("chunks of a prompt have its arithmetic, and read weights and prefix a
         sum.time += part.time;
         sum.flops += part.flops;
         sum.bytes += part.bytes;
+        sum.at_peak += part.at_peak;
         ++passes;
         prefixes +=
             static_cast<double>(a.window > 0 ? std::min<std::int64_t>(before, a.window) : before);

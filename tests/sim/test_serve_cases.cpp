@@ -299,7 +299,8 @@ TEST_CASE("what can never be served is refused with a reason, and nobody waits b
   // than its pool holds does not start.
   service.max_model_len = 128;
   const ServeResult few = service.run();
-  CHECK(few.completed == 1);
+  CHECK(few.rejected == 2);  // by their prompts alone; two outputs end at the 128th token
+  CHECK(few.cut_short == 2);
   CHECK(few.oom_events == 0);
   service.max_model_len = 129;
   const ServeResult too_long = service.run();

@@ -300,6 +300,7 @@ ServeResult serve_model(const std::string& model, const MethodSpec& method, Serv
                        .stack = &find_stack("vllm"),
                        .method = method,
                        .tensor_parallel = gpus,
+                       .options = {.longest_request = true},
                        .requests = trace,
                        .scheduler = {.name = "vllm-v1", .max_num_seqs = 32}};
   return run_serve(spec, {}, {.cost = {}, .scheduler = {}, .observer = &observer});
@@ -344,6 +345,7 @@ TEST_CASE("layers with a window hold no more than it reaches back") {
   ServeSpec spec{.llm = &windowed,
                  .gpu = &find_gpu("A100-80GB-SXM"),
                  .stack = &find_stack("vllm"),
+                 .options = {.longest_request = true},
                  .requests = std::make_shared<RequestTrace>(trace)};
   const ServeResult few = run_serve(spec, {}, {.cost = {}, .scheduler = {}, .observer = &observer});
   spec.llm = &plain;

@@ -269,6 +269,13 @@ TEST_CASE("what bounds a service is told from how it ran") {
     low.preemptions = 10;
     CHECK(bound_of(spec, low).kind == "kv_capacity");
   }
+  {
+    ServeResult reserved = r;
+    reserved.held_back = 1;  // more than half of the time in which somebody waits
+    CHECK(bound_of(spec, reserved).kind == "kv_reservation");
+    reserved.held_back = 0;
+    CHECK(bound_of(spec, reserved).kind == "compute");
+  }
   for (ServeSample& s : r.timeline[0]) {
     if (s.waiting > 0) s.kv_blocks = r.kv_pool;
   }

@@ -94,9 +94,12 @@ TEST_CASE("the keys of a service reach its spec") {
       "policy": "lpm", "conservativeness": 0.5},
     "slo": {"ttft": "500 ms", "tpot": "50 ms", "e2e": "1 min"},
     "cluster": {"replicas": 3, "router": "least-loaded", "prefill_replicas": 1,
-      "link": "50 GB/s", "compress_before_transfer": false},
+      "prefix_margin": 5, "link": "50 GB/s", "link_latency": "5 us",
+      "compress_before_transfer": false},
     "speculation": {"draft": "llama-3.2-1b", "tokens": 3, "acceptance": 0.6},
-    "host_memory": "64 GiB")"));
+    "host_memory": "64 GiB",
+    "nvme": {"capacity": "2 TB", "read": "7 GB/s", "write": "5 GB/s"},
+    "engine": {"max_model_len": "workload", "expert_parallel": 2, "expert_imbalance": 1.5})"));
   const ServeSpec& spec = *scenario.points.at(0).serve;
   CHECK(spec.seed == 7);
   CHECK(spec.tensor_parallel == 2);
@@ -124,6 +127,15 @@ TEST_CASE("the keys of a service reach its spec") {
   CHECK(spec.speculation.tokens == 3);
   CHECK(spec.speculation.acceptance == 0.6);
   CHECK(spec.host_memory == Bytes{64LL << 30});
+  CHECK(spec.cluster.prefix_margin == 5);
+  CHECK(spec.cluster.link_latency.count() == test::rel(5e-6));
+  CHECK(spec.nvme.capacity == Bytes{2'000'000'000'000});
+  CHECK(spec.nvme.read.count() == 7e9);
+  CHECK(spec.nvme.write.count() == 5e9);
+  CHECK(spec.options.longest_request);
+  CHECK_FALSE(spec.options.max_model_len);
+  CHECK(spec.options.expert_parallel == 2);
+  CHECK(spec.options.expert_imbalance == 1.5);
   // One setting, two names: the start-up is profiled with what the scheduler runs.
   CHECK(spec.options.max_num_seqs == 64);
   CHECK(spec.options.prefill_chunk == 4096);
@@ -258,6 +270,15 @@ TEST_CASE("the published schema and the reader take and refuse the same services
   agree(R"(, "speculation": {"draft": "llama-3.2-1b"})", true);
   agree(R"(, "speculation": {})", false);
   agree(R"(, "host_memory": "1 GiB")", true);
+  agree(R"(, "nvme": {"capacity": "1 TB", "read": "7 GB/s", "write": "5 GB/s"})", true);
+  agree(R"(, "nvme": {"capacity": "1 TB", "read": "7 GB/s"})", false);
+  agree(R"(, "nvme": null)", true);
+  agree(R"(, "cluster": {"prefix_margin": [0, 32], "link_latency": "0 s"})", true);
+  agree(R"(, "cluster": {"prefix_margin": -1})", false);
+  agree(R"(, "engine": {"max_model_len": "workload"})", true);
+  agree(R"(, "engine": {"max_model_len": "model"})", false);
+  agree(R"(, "engine": {"expert_parallel": 8, "expert_imbalance": 1.2})", true);
+  agree(R"(, "engine": {"expert_parallel": 0})", false);
   agree(R"(, "figures": ["ttft_cdf", "goodput"])", true);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "models/units/error.hpp"
+#include "sim/serve/swap_time.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/heap.hpp"
 #include "tests/support/serving.hpp"
@@ -144,6 +145,70 @@ TEST_CASE("swapped caches come back as they were, over the link") {
   CHECK(anew.recomputed_tokens > 0);
 }
 
+TEST_CASE("swapped caches share the link, and NVMe takes its own time, by hand") {
+  const SwapRates rates{
+      .link = BytesPerSecond{10.0}, .write = BytesPerSecond{4.0}, .read = BytesPerSecond{8.0}};
+  const auto time = [&](std::int64_t host, std::int64_t out, std::int64_t in) {
+    return swap_time({.host = Bytes{host}, .to_nvme = Bytes{out}, .from_nvme = Bytes{in}}, rates)
+        .count();
+  };
+  CHECK(time(0, 0, 0) == 0);
+  CHECK(time(100, 0, 0) == test::rel(10));
+  CHECK(time(0, 100, 0) == test::rel(25));
+  CHECK(time(0, 0, 100) == test::rel(12.5));
+  // Both at 5 until the host has its 10; then NVMe reads its other 70 at 8.
+  CHECK(time(10, 0, 80) == test::rel(2 + 70.0 / 8));
+  // Writing leaves 6 to the host, and then the link 10.
+  CHECK(time(100, 4, 0) == test::rel(1 + 94.0 / 10));
+  // A third each until all was read, after 3 s; then 4 and 6 until all was written, 4.5 s more.
+  CHECK(time(100, 28, 10) == test::rel(3 + 4.5 + 63.0 / 10));
+  for (const std::int64_t more : {1, 10, 1000}) {
+    CHECK(time(100 + more, 50, 50) >= time(100, 50, 50));
+    CHECK(time(100, 50 + more, 50) >= time(100, 50, 50));
+    CHECK(time(100, 50, 50 + more) >= time(100, 50, 50));
+  }
+  // Never faster than the link or the device allows, never slower than one after another.
+  CHECK(time(100, 50, 50) >= 200.0 / 10);
+  CHECK(time(100, 50, 50) <= 100.0 / 10 + 50.0 / 4 + 50.0 / 8);
+}
+
+TEST_CASE("caches that host memory has no room for go to NVMe, and come back as they were") {
+  SmallService service{.blocks = 60,
+                       .scheduler = {.name = "vllm-v0", .prefix_caching = false, .swap = true},
+                       .trace = test::random_trace(5, 60, 80, 80, 60)};
+  const auto with = [&](Bytes host, Bytes nvme, double bandwidth) {
+    CheckingObserver observer;
+    service.observer = &observer;
+    service.host_memory = host;
+    service.nvme = {
+        .capacity = nvme, .read = BytesPerSecond{bandwidth}, .write = BytesPerSecond{bandwidth}};
+    const ServeResult r = service.run();
+    CHECK(r.completed + r.rejected == 60);
+    return r;
+  };
+  const auto says = [](const ServeResult& r, const char* words) {
+    return std::any_of(r.notes.begin(), r.notes.end(), [&](const std::string& note) {
+      return note.find(words) != std::string::npos;
+    });
+  };
+  const ServeResult host = with(1_GiB, Bytes{}, 0);
+  REQUIRE(host.preemptions > 0);
+  CHECK(host.recomputed_tokens == 0);
+  CHECK_FALSE(says(host, "NVMe"));
+  // A disk as fast as the link is host memory.
+  const ServeResult fast = with(Bytes{}, 1_GiB, 25e9);
+  CHECK(fast.iteration_ends == host.iteration_ends);
+  CHECK(fast.recomputed_tokens == 0);
+  CHECK(says(fast, "moved to NVMe"));
+  const ServeResult slow = with(Bytes{}, 1_GiB, 1e8);
+  CHECK(slow.makespan > host.makespan);
+  // Neither has room: what finds none is computed anew, and the result says so.
+  const ServeResult none = with(64_KiB, 64_KiB, 1e9);
+  CHECK(none.recomputed_tokens > 0);
+  CHECK(says(none, "found no room in host memory and NVMe"));
+  CHECK_THROWS_WITH_AS((void)with(Bytes{}, 1_GiB, 0), doctest::Contains("nvme"), InputError);
+}
+
 TEST_CASE("a scheduler that plans nothing refuses, and does not hang") {
   SmallService service{};
   for (int i = 0; i < 5; ++i) service.trace.requests.push_back(request(0, 64, 40));
@@ -237,8 +302,9 @@ TEST_CASE("a service says what it takes for granted, as a static run does") {
   service.trace.requests[0].declared_tokens = 0;
   service.scheduler.policy = "max-utilization";
   CHECK_FALSE(says(service, "declare no length"));
-  // A conversation of two turns.
+  // A conversation of two turns: who prefills alone does not have what others generated.
   service.scheduler = {.name = "vllm-v1"};
+  service.cluster = {.prefill_replicas = 1};
   service.trace.prefix_block = 16;
   service.trace.prefix_ids = {1, 2, 3, 1, 2, 4, 5};
   service.trace.requests[0].prefix_count = 3;
@@ -247,6 +313,9 @@ TEST_CASE("a service says what it takes for granted, as a static run does") {
   CHECK_FALSE(says(service, "the answer before it"));
   service.trace.requests[1].after = 0;
   CHECK(says(service, "the answer before it"));
+  service.cluster = {};
+  CHECK_FALSE(says(service, "the answer before it"));
+  service.cluster = {.prefill_replicas = 1};
   service.scheduler.prefix_caching = false;
   CHECK_FALSE(says(service, "the answer before it"));
 }

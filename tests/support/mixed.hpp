@@ -45,13 +45,14 @@ class PagedMethod : public FullMethod {
 
 inline MixedCost graphs_cost(const Step& step, const Roofline& roofline) {
   const StepCost cost = evaluate(step, roofline);
-  return {.time = cost.time, .flops = cost.flops, .bytes = cost.bytes};
+  return {.time = cost.time, .flops = cost.flops, .bytes = cost.bytes, .at_peak = cost.at_peak};
 }
 
 inline void check_equal(const MixedCost& got, const MixedCost& expected, double epsilon = 1e-9) {
   CHECK(got.time.count() == rel(expected.time.count(), epsilon));
   CHECK(got.flops == rel(expected.flops, epsilon));
   CHECK(got.bytes == rel(expected.bytes, epsilon));
+  CHECK(got.at_peak.count() == rel(expected.at_peak.count(), epsilon));
 }
 
 /// What each law sees of `in.batch` sequences of one length at their step from `prompt` to

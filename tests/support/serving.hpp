@@ -47,7 +47,8 @@ class LinearCost : public IterationCost {
     return {
         .time = Seconds{times_.iteration + times_.per_token * tokens + times_.per_entry * entries},
         .flops = tokens,
-        .bytes = entries};
+        .bytes = entries,
+        .at_peak = Seconds{1e-9 * tokens}};
   }
   std::span<const LawLayers> laws() const override { return laws_; }
 
@@ -66,6 +67,7 @@ struct SmallService {
   MethodSpec method{"full", {}, {}};
   SloSpec slo{};
   Bytes host_memory{};
+  NvmeSpec nvme{};
   RequestTrace trace{};
   std::string stack = "vllm";
   std::int32_t tensor_parallel = 1;
@@ -90,6 +92,7 @@ struct SmallService {
                          .tensor_parallel = tensor_parallel,
                          .pipeline_parallel = pipeline,
                          .options = {.max_model_len = max_model_len,
+                                     .longest_request = !max_model_len,
                                      .prefill_chunk = 512,
                                      .block_tokens = block_tokens,
                                      .memory_fraction = 1.0,
@@ -102,6 +105,7 @@ struct SmallService {
                          .cluster = cluster,
                          .speculation = speculation,
                          .host_memory = host_memory,
+                         .nvme = nvme,
                          .seed = seed};
     ServeHooks hooks{.observer = observer};
     hooks.cost = [this](const CostInput& in, const Roofline&) {

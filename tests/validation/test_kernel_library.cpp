@@ -140,6 +140,15 @@ TEST_CASE("kernel library: kept choices are the same object and the same answer"
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const KernelChoice& a = all.kept_choice(KernelOp::kGemm, gpu, "vllm", kBf16);
   CHECK(&a == &all.kept_choice(KernelOp::kGemm, gpu, "vllm", kBf16));
+  // A GPU that does not exist may bear its name.
+  Gpu other = gpu;
+  other.hbm_bandwidth = gpu.hbm_bandwidth * 0.5;
+  other.sms = gpu.sms / 2;
+  CHECK(&a != &all.kept_choice(KernelOp::kGemm, other, "vllm", kBf16));
+  CHECK_FALSE(times_alike(gpu, other));
+  other = gpu;
+  other.hbm = gpu.hbm * 2;  // memory sets no time
+  CHECK(&a == &all.kept_choice(KernelOp::kGemm, other, "vllm", kBf16));
   CHECK(a.microseconds(kCall) ==
         all.choose(KernelOp::kGemm, gpu, "vllm", kBf16).microseconds(kCall));
 }

@@ -35,18 +35,16 @@ void summarise_arrivals(const RequestTrace& trace, RequestStats& stats) {
   std::vector<double> gaps;
   std::optional<SimTime> first;
   SimTime last{};
-  std::int64_t count = 0;
   for (const Request& r : trace.requests) {
     if (r.after >= 0) continue;
     if (!first || r.arrival != last) ++stats.distinct_arrivals;
     if (first) gaps.push_back(to_seconds(r.arrival - last).count());
     if (!first) first = r.arrival;
     last = r.arrival;
-    ++count;
   }
   if (!first || last <= *first) return;
   stats.span = to_seconds(last - *first);
-  stats.rate = static_cast<double>(count) / stats.span.count();
+  stats.rate = arrival_rate(trace);
   const double mean = stats.span.count() / static_cast<double>(gaps.size());
   double squares = 0.0;
   for (const double gap : gaps) squares += (gap - mean) * (gap - mean);
@@ -69,6 +67,20 @@ PrefixSummary summarise_prefixes(const RequestTrace& trace) {
 }
 
 }  // namespace
+
+std::optional<double> arrival_rate(const RequestTrace& trace) {
+  std::optional<SimTime> first;
+  SimTime last{};
+  std::int64_t count = 0;
+  for (const Request& r : trace.requests) {
+    if (r.after >= 0) continue;
+    first = first ? std::min(*first, r.arrival) : r.arrival;
+    last = std::max(last, r.arrival);
+    ++count;
+  }
+  if (!first || last <= *first) return std::nullopt;
+  return static_cast<double>(count - 1) / to_seconds(last - *first).count();
+}
 
 RequestStats summarise_requests(const RequestTrace& trace) {
   RequestStats stats{.requests = std::ssize(trace.requests)};

@@ -29,7 +29,7 @@ struct RequestStats {
   std::int64_t waiting = 0;  // of them behind another one (`after`)
   Seconds span{0.0};         // first to last arrival of those that wait for none
   std::int64_t distinct_arrivals = 0;
-  std::optional<double> rate{};  // of the same: their number / span; none without a span
+  std::optional<double> rate{};              // of the same (arrival_rate); none without a span
   std::optional<double> inter_arrival_cv{};  // deviation / mean of the times between them
   LengthSummary prompt{}, output{};
   std::int64_t zero_outputs = 0;
@@ -37,6 +37,11 @@ struct RequestStats {
   std::int64_t sessions = 0;
   std::optional<PrefixSummary> prefix{};
 };
+
+/// Requests a second of those that wait for no other: the gaps between them over the time from the
+/// first to the last, so that n requests evenly one second apart come at 1/s. nullopt where fewer
+/// than two come by themselves, or all at once.
+[[nodiscard]] std::optional<double> arrival_rate(const RequestTrace& trace);
 
 [[nodiscard]] RequestStats summarise_requests(const RequestTrace& trace);
 

@@ -166,14 +166,16 @@ KernelEstimate KernelChoice::estimate(const KernelCall& call) const {
 }
 
 bool times_alike(const Gpu& gpu, const Gpu& other) {
-  if (gpu.name == other.name) return true;
   const double bandwidth = gpu.hbm_bandwidth.count() / other.hbm_bandwidth.count();
   return gpu.silicon == other.silicon && gpu.sms == other.sms && std::abs(bandwidth - 1) < 0.02;
 }
 
 struct KernelLibrary::Kept {
+  /// All that a choice depends on: a GPU that does not exist may bear the name of one that does.
+  using Key = std::tuple<KernelOp, std::string, std::string, std::array<std::string, 3>,
+                         std::vector<double>>;
   std::mutex mutex;
-  std::map<std::tuple<KernelOp, std::string, std::string, std::string>, KernelChoice> choices;
+  std::map<Key, KernelChoice> choices;
 };
 
 KernelLibrary::KernelLibrary(KernelLibrary&&) noexcept = default;
@@ -183,7 +185,16 @@ KernelLibrary::~KernelLibrary() = default;
 const KernelChoice& KernelLibrary::kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
                                                const KernelFormat& format) const {
   const std::scoped_lock lock{kept_->mutex};
-  const std::tuple key{op, gpu.name, std::string{stack}, format.name};
+  const KernelGpu figures = kernel_gpu(gpu);
+  std::vector<double> numbers{figures.bandwidth, figures.fp32_flops, figures.sms,
+                              figures.l2,        figures.nvlink,     figures.nvlink_gpus,
+                              figures.pcie,      figures.host_link};
+  numbers.insert(numbers.end(), figures.flops.begin(), figures.flops.end());
+  const Kept::Key key{op,
+                      std::string{stack},
+                      format.name,
+                      {gpu.name, gpu.generation, gpu.silicon},
+                      std::move(numbers)};
   const auto found = kept_->choices.find(key);
   if (found != kept_->choices.end()) return found->second;
   return kept_->choices.emplace(key, choose(op, gpu, stack, format)).first->second;

@@ -91,7 +91,10 @@ class Sglang : public Scheduler {
     prefilled_ = prefill(batch);
     if (!prefilled_) decode(batch);
     planned_ = batch.running().size();
+    if (!full_) held_back_ = false;
   }
+
+  [[nodiscard]] bool holds_back() const override { return held_back_; }
 
   [[nodiscard]] std::string describe() const override {
     std::string text =
@@ -199,6 +202,7 @@ class Sglang : public Scheduler {
       const double needed = share(wanted) + static_cast<double>(more) + reserve;
       if (!alone && needed >= static_cast<double>(batch.free_units())) {
         full_ = true;
+        held_back_ = share(wanted) < static_cast<double>(batch.free_units());
         break;
       }
       if (paged(wanted) >= tokens_left && taken > 0) break;
@@ -277,6 +281,7 @@ class Sglang : public Scheduler {
   double conservativeness_ = 1;
   double init_ratio_ = 0, min_ratio_ = 0, ratio_ = 0;  // new_token_ratio
   bool full_ = false;                                  // batch_is_full
+  bool held_back_ = false;                             // because of what is to come
   bool prefilled_ = false;                             // the batch before
   std::size_t planned_ = 0;                            // that ran in it
   RequestId chunked_ = kNobody;                        // whose prompt is cut

@@ -65,6 +65,7 @@ class Trtllm : public Scheduler {
 
   void schedule(BatchBuilder& batch) override {
     left_ = budget_;
+    held_back_ = false;
     owed_ = 0;
     line_.assign(batch.running().begin(), batch.running().end());
     if (order_ == QueueOrder::kPriority) {
@@ -79,6 +80,8 @@ class Trtllm : public Scheduler {
     if (contexts && !go_on(batch)) return;
     if (!paused) start(batch);
   }
+
+  [[nodiscard]] bool holds_back() const override { return held_back_; }
 
   [[nodiscard]] std::string describe() const override {
     return fmt::format("trtllm, {}, {}, max_batch_size {}, max_num_tokens {}, contexts {}",
@@ -135,7 +138,9 @@ class Trtllm : public Scheduler {
   [[nodiscard]] bool generate(BatchBuilder& batch, RequestId id) const {
     const Sequence& s = batch.sequence(id);
     // The next block may be promised to a context.
-    if (owed_ > 0 && s.computed + 1 > s.room && batch.free_units() - owed_ < 1) return false;
+    if (owed_ > 0 && s.computed + 1 > s.room && batch.free_units() - owed_ < batch.block_units()) {
+      return false;
+    }
     return batch.schedule(id, 1);
   }
 
@@ -197,7 +202,9 @@ class Trtllm : public Scheduler {
             0, completion(batch, batch.sequence(one)) - batch.units_held(one));
       }
     }
-    return completion(batch, s) <= uncommitted_;
+    if (completion(batch, s) <= uncommitted_) return true;
+    held_back_ = batch.units_for(s.known, s.known) <= batch.free_units();
+    return false;
   }
 
   static constexpr std::int64_t kUnknown = -1;
@@ -211,6 +218,7 @@ class Trtllm : public Scheduler {
   std::int64_t owed_ = 0;                 // units
   std::int64_t running_then_ = kUnknown;  // when uncommitted_ was counted
   std::int64_t uncommitted_ = 0;          // units that nobody may come to take
+  bool held_back_ = false;
 };
 
 }  // namespace

@@ -25,6 +25,7 @@ constexpr std::string_view kName = "vllm-v0";
 constexpr std::int64_t kMaxNumSeqs = 256;            // vllm config.py
 constexpr std::int64_t kMaxNumBatchedTokens = 2048;  // likewise; at least max_model_len if whole
 constexpr double kWatermark = 0.01;                  // core/block_manager.py
+constexpr std::int64_t kLongContext = 32768;         // engine/arg_utils.py: use_long_context
 
 /// Prompts are computed whole and alone: while nobody is swapped out, an iteration takes as many
 /// waiting ones as tokens, sequences and blocks (above a watermark) allow; only where it finds none
@@ -42,15 +43,15 @@ class VllmV0 : public Scheduler {
  public:
   VllmV0(const SchedulerSpec& spec, const SchedulerSite& site)
       : order_{spec.order},
-        chunked_{spec.chunked_prefill.value_or(false)},
+        chunked_{vllm_v0_chunks(spec, site.max_model_len)},
         caches_{spec.prefix_caching.value_or(false)},
         swaps_{spec.swap.value_or(false)},
-        block_{site.block_tokens} {
+        block_{site.block_tokens},
+        one_{site.block_units} {
     const Stack& stack = *site.stack;
     max_seqs_ =
         spec.max_num_seqs.value_or(stack.max_num_seqs > 0 ? stack.max_num_seqs : kMaxNumSeqs);
-    const std::int64_t tokens =
-        stack.prefill_chunk > 0 ? stack.prefill_chunk : kMaxNumBatchedTokens;
+    const std::int64_t tokens = stack.prefill_chunk > 0 ? stack.prefill_chunk : kVllmV0ChunkTokens;
     budget_ = spec.max_num_batched_tokens.value_or(
         chunked_ ? tokens : std::max({tokens, kMaxNumBatchedTokens, site.max_model_len}));
     watermark_ = spec.watermark.value_or(kWatermark);
@@ -80,8 +81,9 @@ class VllmV0 : public Scheduler {
       throw InputError{
           "scheduler vllm-v0: swap: expected host memory to swap to, the service has none"};
     }
+    const std::int64_t blocks = site.pool_units / one_;
     keep_free_ =
-        static_cast<std::int64_t>(std::floor(watermark_ * static_cast<double>(site.pool_units)));
+        static_cast<std::int64_t>(std::floor(watermark_ * static_cast<double>(blocks))) * one_;
   }
 
   void schedule(BatchBuilder& batch) override {
@@ -157,7 +159,7 @@ class VllmV0 : public Scheduler {
     }
     std::size_t end = line_.size();
     // Each takes one block at most: with as many to spare none has to ask.
-    const bool roomy = batch.free_units() - owed_ > static_cast<std::int64_t>(end);
+    const bool roomy = batch.free_units() - owed_ > static_cast<std::int64_t>(end) * one_;
     for (std::size_t i = 0; i < end && left_ > 0; ++i) {
       const RequestId id = line_[i];
       const std::int32_t tokens = take(batch.sequence(id).to_compute());
@@ -175,7 +177,8 @@ class VllmV0 : public Scheduler {
   }
   [[nodiscard]] bool append(BatchBuilder& batch, RequestId id, std::int32_t tokens,
                             bool roomy) const {
-    const bool touches = roomy || batch.sequence(id).prefills() || batch.free_units() - owed_ >= 1;
+    const bool touches =
+        roomy || batch.sequence(id).prefills() || batch.free_units() - owed_ >= one_;
     return touches && batch.schedule(id, tokens);
   }
 
@@ -184,7 +187,7 @@ class VllmV0 : public Scheduler {
            static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
       const RequestId id = batch.swapped().front();
       // A block is touched by what it computes next.
-      if (!batch.swap_in(id, keep_free_ + owed_ + 1)) return;
+      if (!batch.swap_in(id, keep_free_ + owed_ + one_)) return;
       const std::int32_t tokens = take(batch.sequence(id).to_compute());
       if (!batch.schedule(id, tokens)) return;
       left_ -= tokens;
@@ -256,6 +259,7 @@ class VllmV0 : public Scheduler {
   QueueOrder order_;
   bool chunked_, caches_, swaps_;
   std::int64_t block_;
+  std::int64_t one_;  // units of a block
   std::int64_t max_seqs_ = 0, budget_ = 0;
   double watermark_ = 0;
   std::int64_t keep_free_ = 0;
@@ -266,6 +270,11 @@ class VllmV0 : public Scheduler {
 };
 
 }  // namespace
+
+bool vllm_v0_chunks(const SchedulerSpec& spec, std::int64_t max_model_len) {
+  const bool by_itself = max_model_len > kLongContext && spec.order == QueueOrder::kFcfs;
+  return spec.chunked_prefill.value_or(by_itself);
+}
 
 std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec, const SchedulerSite& site) {
   return std::make_unique<VllmV0>(spec, site);

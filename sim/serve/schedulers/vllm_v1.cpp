@@ -59,8 +59,9 @@ class VllmV1 : public Scheduler {
       throw InputError{fmt::format(
           "scheduler vllm-v1: watermark: expected a share in [0, 1), got {}", watermark_)};
     }
-    keep_free_ =
-        static_cast<std::int64_t>(std::ceil(watermark_ * static_cast<double>(site.pool_units)));
+    const std::int64_t blocks = site.pool_units / site.block_units;
+    keep_free_ = static_cast<std::int64_t>(std::ceil(watermark_ * static_cast<double>(blocks))) *
+                 site.block_units;
   }
 
   void schedule(BatchBuilder& batch) override {

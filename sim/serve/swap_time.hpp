@@ -1,0 +1,28 @@
+#pragma once
+
+// Inside of sim/serve: caches that go to host memory or NVMe and back between two iterations.
+
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+/// Bytes that one GPU's link to its host carries for an iteration.
+struct SwapTraffic {
+  Bytes host{};     // to or from host memory
+  Bytes to_nvme{};  // through it
+  Bytes from_nvme{};
+  [[nodiscard]] Bytes total() const { return host + to_nvme + from_nvme; }
+};
+/// Of one GPU's share.
+struct SwapRates {
+  BytesPerSecond link{0.0};
+  BytesPerSecond write{0.0}, read{0.0};  // of NVMe
+};
+
+/// Seconds until all of it has moved: the three share the link max-min fairly, those of NVMe go no
+/// faster than it writes or reads; NVMe writes and reads at one time. Left out: latencies, the
+/// link's two directions, which count as one.
+/// Errors: ContractError where a rate that is needed is not above 0.
+[[nodiscard]] Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates);
+
+}  // namespace kvsim

@@ -1,0 +1,213 @@
+// Experts shared out over GPUs: what each holds, computes and exchanges.
+
+#include <algorithm>
+#include <string>
+
+#include "models/cost/mixed.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/methods/method.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/sequence_law.hpp"
+#include "sim/serve/serve_run.hpp"
+#include "sim/serve/static_run.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+/// One GPU of a group, and what its cost is asked with.
+struct Expert {
+  Expert(const char* model, std::int32_t tensor, std::int32_t experts, double imbalance = 1)
+      : whole{find_llm(model)},
+        shard{tensor_shard(whole, tensor)},
+        stack{with_options(find_stack("vllm"),
+                           {.expert_parallel = experts, .expert_imbalance = imbalance})},
+        method{make_method({"full", {}, {}}, 1024, method_site(whole, Dtype::kBf16))},
+        in{.llm = &shard,
+           .method = method.get(),
+           .stack = &stack,
+           .weight_dtype = Dtype::kBf16,
+           .kv_dtype = Dtype::kBf16,
+           .prompt = 1024,
+           .tensor_parallel = tensor,
+           .vocab_size = whole.vocab_size} {}
+  Expert(const Expert&) = delete;
+
+  [[nodiscard]] std::int32_t moe_layer() const {
+    for (std::int32_t l = 0; l < whole.n_layers(); ++l) {
+      if (whole.layers[static_cast<std::size_t>(l)].mlp.n_experts > 0) return l;
+    }
+    return -1;
+  }
+  [[nodiscard]] const MlpSpec& mlp() const {
+    return shard.layers[static_cast<std::size_t>(moe_layer())].mlp;
+  }
+  /// Operators called `name` of one decode step of `batch` sequences in a layer of experts.
+  [[nodiscard]] std::vector<Op> ops(std::string_view name, std::int64_t batch) const {
+    CostInput of = in;
+    of.batch = batch;
+    const OpGraph graph =
+        decode_layer(of, moe_layer(), {.attended = 1025, .before = 1024, .after = 1025});
+    std::vector<Op> found;
+    for (OpIndex i = 0; i < graph.size(); ++i) {
+      if (graph.op(i).name == name) found.push_back(graph.op(i));
+    }
+    return found;
+  }
+
+  const Llm& whole;
+  Llm shard;
+  Stack stack;
+  std::shared_ptr<const Method> method;
+  CostInput in;
+};
+
+TEST_CASE("every expert stands on one GPU, and none holds more than one above its share") {
+  for (const std::int64_t experts : {8, 60, 128, 256}) {
+    for (std::int64_t ranks = 1; ranks <= experts; ++ranks) {
+      std::int64_t sum = 0;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const std::int64_t held = experts_on(experts, ranks, rank);
+        CHECK(held <= experts_on(experts, ranks, 0));
+        CHECK(held >= experts_on(experts, ranks, 0) - 1);
+        sum += held;
+      }
+      CHECK(sum == experts);
+    }
+  }
+}
+
+TEST_CASE("weights of experts are shared out, all else stays, and more GPUs never hold more") {
+  for (const char* model : {"mixtral-8x7b", "qwen3-235b-a22b", "deepseek-v3"}) {
+    INFO(model);
+    const Bytes alone = weights_held(Expert{model, 1, 1}.in);
+    const Bytes experts = bytes_of(routed_expert_parameters(find_llm(model)), Dtype::kBf16);
+    Bytes before = alone;
+    for (const std::int32_t ranks : {2, 3, 4, 5, 8}) {
+      INFO(ranks, " GPUs");
+      const Bytes held = weights_held(Expert{model, 1, ranks}.in);
+      CHECK(held <= before);
+      before = held;
+      const Expert expert{model, 1, ranks};
+      const std::int64_t n = expert.mlp().n_experts;
+      // Of the GPU with most.
+      CHECK((alone - held).count() ==
+            experts.count() - experts.count() / n * experts_on(n, ranks, 0));
+    }
+    // Whole experts of a part, or a part of all experts: the same bytes.
+    CHECK(weights_held(Expert{model, 8, 8}.in) == weights_held(Expert{model, 8, 1}.in));
+    CHECK(weights_held(Expert{model, 8, 2}.in) == weights_held(Expert{model, 8, 1}.in));
+  }
+}
+
+TEST_CASE("two exchanges a layer carry what does not stay, by hand") {
+  // Mixtral: 8 experts, 2 a token, vectors of 4096 x 2 B. Eight tokens on each of four GPUs with
+  // their own: of 16 vectors a quarter stays.
+  for (const char* name : {"expert dispatch", "expert combine"}) {
+    const std::vector<Op> apart = Expert{"mixtral-8x7b", 1, 4}.ops(name, 8);
+    REQUIRE(apart.size() == 1);
+    CHECK(apart[0].family == OpFamily::kCollective);
+    CHECK(apart[0].bytes_read == test::rel(16 * 0.75 * 8192));
+    // The same eight tokens on four tensor-parallel GPUs: each sends a quarter of them.
+    const std::vector<Op> group = Expert{"mixtral-8x7b", 4, 4}.ops(name, 8);
+    REQUIRE(group.size() == 1);
+    CHECK(group[0].bytes_read == test::rel(4 * 0.75 * 8192));
+    CHECK(Expert{"mixtral-8x7b", 4, 1}.ops(name, 8).empty());
+    // The busiest GPU gets half as much again.
+    CHECK(Expert{"mixtral-8x7b", 1, 4, 1.5}.ops(name, 8)[0].bytes_read ==
+          test::rel(1.5 * 16 * 0.75 * 8192));
+  }
+}
+
+TEST_CASE("arithmetic of all GPUs together stays what it was") {
+  for (const std::int32_t tensor : {1, 2, 4, 8}) {
+    for (const std::int32_t ranks : {1, 2, 4, 8}) {
+      INFO(tensor, " GPUs under tensor parallelism, experts over ", ranks);
+      const auto flops = [&](std::int32_t experts) {
+        double sum = 0;
+        const Expert e{"mixtral-8x7b", tensor, experts};
+        for (const Op& op : e.ops("down projection", 16)) sum += op.flops.count();
+        return sum;
+      };
+      CHECK(flops(ranks) == test::rel(flops(1)));
+      // And what an imbalance adds falls on the one that is waited for.
+      const Expert skewed{"mixtral-8x7b", tensor, ranks, ranks > 1 ? 2.0 : 1.0};
+      double most = 0;
+      for (const Op& op : skewed.ops("down projection", 16)) most += op.flops.count();
+      CHECK(most == test::rel((ranks > 1 ? 2 : 1) * flops(1)));
+    }
+  }
+}
+
+StaticSpec static_spec(const char* model, const char* gpu, std::int32_t tensor,
+                       std::int32_t experts) {
+  const Llm& llm = find_llm(model);
+  return {.llm = &llm,
+          .gpu = &find_gpu(gpu),
+          .stack = &find_stack("vllm"),
+          .method = make_method({"full", {}, {}}, 512, method_site(llm, Dtype::kBf16)),
+          .weight_dtype = Dtype::kBf16,
+          .kv_dtype = Dtype::kBf16,
+          .batch = 4,
+          .prompt_tokens = 512,
+          .output_tokens = 4,
+          .tensor_parallel = tensor,
+          .options = {.expert_parallel = experts}};
+}
+
+TEST_CASE("a model that fits no single GPU runs with its experts shared out") {
+  CHECK(run_static(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 1)).oom);
+  const StaticResult shared = run_static(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 4));
+  CHECK_FALSE(shared.oom);
+  CHECK(shared.decode_time);
+  // An imbalance costs time and no memory.
+  StaticSpec skewed = static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 4);
+  skewed.options.expert_imbalance = 3;
+  const StaticResult slower = run_static(skewed);
+  CHECK(slower.prefill_time->count() > shared.prefill_time->count());
+}
+
+TEST_CASE("what cannot be shared out is refused with the reason") {
+  const auto why = [](const StaticSpec& spec) -> std::string {
+    try {
+      (void)run_static(spec);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const auto says = [&](const StaticSpec& spec, const char* words) {
+    CHECK_MESSAGE(why(spec).find(words) != std::string::npos, why(spec));
+  };
+  says(static_spec("llama-3.1-8b", "H100-80GB-SXM", 1, 2), "is dense");
+  says(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 9), "at most the 8 experts");
+  says(static_spec("mixtral-8x7b", "H100-80GB-SXM", 2, 3), "multiple or a divisor");
+  says(static_spec("deepseek-v3", "H100-80GB-SXM", 1, 16), "do not stand in one node of 8");
+  StaticSpec alone = static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 1);
+  alone.options.expert_imbalance = 2;
+  says(alone, "expert_imbalance");
+  StaticSpec eager = static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 2);
+  eager.stack = &find_stack("hf-sdpa");
+  says(eager, "holds all experts");
+
+  auto trace = std::make_shared<RequestTrace>();
+  trace->requests = {test::request(0, 100, 10)};
+  ServeSpec service{.llm = &find_llm("mixtral-8x7b"),
+                    .gpu = &find_gpu("H100-80GB-SXM"),
+                    .stack = &find_stack("vllm"),
+                    .weight_dtype = Dtype::kBf16,
+                    .kv_dtype = Dtype::kBf16,
+                    .options = {.expert_parallel = 4},
+                    .requests = trace};
+  CHECK_THROWS_WITH_AS((void)run_serve(service), doctest::Contains("shared by 4 replicas"),
+                       InputError);
+  service.cluster.replicas = 4;
+  const ServeResult r = run_serve(service);
+  CHECK(r.completed == 1);
+  CHECK(r.mfu > 0);
+  CHECK(r.mfu <= 1);
+}
+
+}  // namespace
+}  // namespace kvsim

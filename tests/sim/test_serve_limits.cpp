@@ -1,0 +1,270 @@
+// What an engine may know when it takes a request, how long its sequences may be, and what the next
+// turn of a conversation finds of the answer before it.
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "models/llm/catalogue.hpp"
+#include "sim/serve/serve_run.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+#include "traces/requests/context_ids.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::CheckingObserver;
+using test::request;
+using test::SmallService;
+
+ServeSpec llama_on(const Gpu& gpu, const char* stack) {
+  auto trace = std::make_shared<RequestTrace>();
+  trace->requests = {request(0, 100, 10), request(1, 200, 20)};
+  return {.llm = &find_llm("llama-3.1-8b"),
+          .gpu = &gpu,
+          .stack = &find_stack(stack),
+          .weight_dtype = Dtype::kBf16,
+          .kv_dtype = Dtype::kBf16,
+          .requests = trace};
+}
+
+TEST_CASE("an engine is set up for the model's context, unless somebody says otherwise") {
+  ServeSpec spec = llama_on(find_gpu("H100-80GB-SXM"), "vllm");
+  CHECK(run_serve(spec).startup->max_model_len == 131072);
+  spec.options.longest_request = true;
+  CHECK(run_serve(spec).startup->max_model_len == 220);
+  spec.options.max_model_len = 4096;
+  CHECK(run_serve(spec).startup->max_model_len == 4096);
+}
+
+TEST_CASE("where the cache does not hold one sequence vLLM does not start, others shorten it") {
+  // 24 GB: weights of 15 GiB leave less than the 16 GiB that 131072 tokens of 128 KiB take.
+  const Gpu& small = find_gpu("RTX-4090");
+  ServeSpec spec = llama_on(small, "vllm");
+  const ServeResult refused = run_serve(spec);
+  CHECK(refused.completed == 0);
+  REQUIRE(refused.ooms.size() == 1);
+  CHECK(refused.ooms[0].what.find("max_model_len 131072") != std::string::npos);
+  CHECK(refused.startup->sequence == Bytes{std::int64_t{131072} * 131072});
+  CHECK_FALSE(refused.startup->serves());
+  // What it names as the longest does start.
+  spec.options.max_model_len = refused.startup->tokens;
+  CHECK(run_serve(spec).completed == 2);
+  spec.options.max_model_len = refused.startup->tokens + refused.block_tokens + 1;
+  CHECK(run_serve(spec).completed == 0);
+  spec.options.max_model_len.reset();
+  for (const char* stack : {"sglang", "trtllm"}) {
+    INFO(stack);
+    spec.stack = &find_stack(stack);
+    const ServeResult served = run_serve(spec);
+    CHECK(served.completed == 2);
+    CHECK(served.startup->max_model_len == served.startup->tokens);
+  }
+}
+
+TEST_CASE("a request is refused by what it declares, never by what it turns out to generate") {
+  SmallService service{.blocks = 64, .max_model_len = 256};
+  service.trace.requests = {request(0, 100, 5000), request(0, 100, 20), request(0, 256, 3),
+                            request(0, 257, 0), request(0, 256, 0)};
+  service.trace.requests[1].declared_tokens = 157;
+  const ServeResult r = service.run();
+  // Nobody knew: it ends where the longest sequence does.
+  CHECK(r.outcomes[0].status == RequestStatus::kCompleted);
+  CHECK(r.outcomes[0].output_tokens == 156);
+  CHECK(r.cut_short == 1);
+  CHECK(r.outcomes[1].status == RequestStatus::kRejected);  // 100 + 157 tokens
+  CHECK(r.outcomes[2].status == RequestStatus::kRejected);  // no room for a token
+  CHECK(r.outcomes[3].status == RequestStatus::kRejected);
+  CHECK(r.outcomes[4].status == RequestStatus::kCompleted);
+  CHECK(r.oom_events == 0);
+  service.trace.requests[1].declared_tokens = 156;
+  CHECK(service.run().outcomes[1].status == RequestStatus::kCompleted);
+  // SGLang and TensorRT-LLM cut what is declared instead.
+  for (const std::string name : {"sglang", "trtllm"}) {
+    INFO(name);
+    service.scheduler.name = name;
+    service.trace.requests[1].declared_tokens = 1000;
+    CHECK(service.run().outcomes[1].status == RequestStatus::kCompleted);
+  }
+}
+
+/// Two turns of one conversation: 40 tokens, an answer of 25, and 20 tokens more.
+RequestTrace two_turns(std::int32_t ids) {
+  RequestTrace trace;
+  ContextIds context{trace, ids};
+  std::vector<std::uint64_t> full;
+  Request first = request(0, 40, 25);
+  first.session = 0;
+  context.turn(first, full);
+  Request second = request(0.5, 85, 5);
+  second.session = 0;
+  second.after = 0;
+  context.turn(second, full);
+  trace.requests = {first, second};
+  return trace;
+}
+
+TEST_CASE("the next turn of a conversation finds the answer before it") {
+  // 40 + 25 tokens, of which the last was never computed: 64 stand in blocks, all of them full for
+  // blocks of 1 to 16.
+  for (const std::int32_t ids : {1, 7, 16, 48, 512}) {
+    for (const std::int64_t block : {1, 16, 32}) {
+      INFO(ids, " tokens an id, blocks of ", block);
+      CheckingObserver observer{block};
+      SmallService service{.blocks = 1024 / block, .block_tokens = block, .observer = &observer};
+      service.trace = two_turns(ids);
+      const ServeResult r = service.run();
+      CHECK(r.completed == 2);
+      CHECK(r.outcomes[1].cached_tokens == 64 / block * block);
+      // A request of its own does not: its answer has no name.
+      service.trace.requests[1].after = -1;
+      service.trace.requests[1].arrival = to_sim_time(Seconds{100.0});
+      service.observer = nullptr;
+      const std::int64_t alone = service.run().outcomes[1].cached_tokens;
+      CHECK(alone <= 40);
+    }
+  }
+}
+
+TEST_CASE("answers kept for later turns conserve blocks where memory is short") {
+  for (const std::int64_t blocks : {24, 40, 400}) {
+    for (const std::int32_t ids : {16, 48}) {
+      INFO(blocks, " blocks, ", ids, " tokens an id");
+      CheckingObserver observer;
+      SmallService service{.blocks = blocks, .observer = &observer};
+      ContextIds context{service.trace, ids};
+      for (std::int32_t talk = 0; talk < 12; ++talk) {
+        std::vector<std::uint64_t> full;
+        std::int32_t tokens = 0;
+        for (std::int32_t turn = 0; turn < 4; ++turn) {
+          Request r = request(0.001 * talk, tokens + 20 + 3 * talk, 15 + 5 * turn);
+          r.session = talk;
+          if (turn > 0) r.after = static_cast<std::int32_t>(service.trace.requests.size()) - 1;
+          tokens = r.prompt_tokens + r.output_tokens;
+          context.turn(r, full);
+          service.trace.requests.push_back(r);
+        }
+      }
+      const ServeResult r = service.run();
+      CHECK(r.completed == 48);
+      // The smallest pool has to give up each answer before it is asked for.
+      if (blocks > 24) CHECK(r.prefix_hit_tokens > 0);
+      std::int64_t once = 0;
+      for (const RequestOutcome& o : r.outcomes) once += o.prompt_tokens + o.output_tokens - 1;
+      CHECK(observer.planned_tokens == once + r.recomputed_tokens - r.prefix_hit_tokens);
+      for (const ServeSample& s : r.timeline[0]) CHECK(s.kv_logical <= s.kv_blocks);
+      if (blocks == 400) {
+        // All answers are found but for what their last block lacks.
+        for (const RequestOutcome& o : r.outcomes) CHECK(o.preemptions == 0);
+        CHECK(r.prefix_hit_tokens > 36 * 30);
+      }
+    }
+  }
+}
+
+TEST_CASE("entries that several read count once") {
+  SmallService service{.blocks = 100};
+  service.trace.prefix_block = 32;
+  for (int i = 0; i < 5; ++i) {
+    Request r = request(i == 0 ? 0 : 1, 96, i == 0 ? 1 : 40);
+    r.prefix_first = static_cast<std::int32_t>(service.trace.prefix_ids.size());
+    r.prefix_count = 3;
+    for (const std::uint64_t id : {1U, 2U, 3U}) service.trace.prefix_ids.push_back(id);
+    service.trace.requests.push_back(r);
+  }
+  const ServeResult r = service.run();
+  Bytes most;
+  for (const ServeSample& s : r.timeline[0]) {
+    CHECK(s.kv_logical <= s.kv_blocks);
+    most = std::max(most, s.kv_logical);
+  }
+  // 5 blocks shared by four, and of each the last block of its prompt and 38 tokens of its answer:
+  // 80 + 4 x (16 + 38) tokens of 1 KiB at least, and not 4 x (96 + 38).
+  CHECK(most >= Bytes{1024 * (80 + 4 * (16 + 38))});
+  CHECK(most < Bytes{1024 * 4 * (96 + 38)});
+}
+
+TEST_CASE("a timeline ends where its engine does, though its last request was refused") {
+  // It outgrows the pool of 128 tokens when nothing else is there.
+  SmallService service{.blocks = 8, .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
+  service.trace.requests = {request(0, 100, 80)};
+  const ServeResult r = service.run();
+  CHECK(r.rejected == 1);
+  CHECK(r.oom_events == 1);
+  REQUIRE(!r.timeline[0].empty());
+  CHECK(r.timeline[0].back().running == 0);
+  CHECK(r.timeline[0].back().kv_blocks == Bytes{});
+  CHECK(r.timeline[0].back().at == r.iteration_ends[0].back());
+}
+
+TEST_CASE("who waits behind memory kept for outputs to come is told so") {
+  // 64 blocks; each prompt takes 4, and each may go to 1024 tokens as nobody declares.
+  for (const std::string name : {"trtllm", "sglang"}) {
+    INFO(name);
+    SmallService service{.blocks = 64, .max_model_len = 1024, .scheduler = {.name = name}};
+    if (name == "sglang") service.scheduler.conservativeness = 2.0;
+    for (int i = 0; i < 40; ++i) service.trace.requests.push_back(request(0, 60, 40));
+    const ServeResult r = service.run();
+    CHECK(r.completed == 40);
+    CHECK(r.held_back > 0.5);
+    CHECK(r.held_back <= 1.0);
+    // vLLM keeps nothing for anybody.
+    service.scheduler = {.name = "vllm-v1"};
+    CHECK(service.run().held_back == 0);
+  }
+}
+
+TEST_CASE("a pool of bytes keeps whole blocks free, as a pool of blocks does") {
+  // Layers alike but for what the method keeps: a byte is the unit there.
+  for (const double watermark : {0.0, 0.25}) {
+    INFO(watermark);
+    std::vector<std::int64_t> most;
+    for (const bool bytes : {false, true}) {
+      CheckingObserver observer{16, !bytes};
+      SmallService service{
+          .blocks = 40,
+          .scheduler = {.name = "vllm-v0", .prefix_caching = false, .watermark = watermark},
+          .observer = &observer};
+      // Budgets beyond any sequence: every layer keeps every token.
+      if (bytes) service.method = {"pyramidkv", {}, Budget{.entries = 4000}};
+      for (int i = 0; i < 30; ++i) service.trace.requests.push_back(request(0, 60, 60));
+      const ServeResult r = service.run();
+      CHECK(r.completed == 30);
+      most.push_back(r.preemptions);
+    }
+    CHECK(most[0] == most[1]);
+  }
+}
+
+TEST_CASE("the pool lies between its ends, which what was measured narrows to nothing") {
+  ServeSpec spec = llama_on(find_gpu("H100-80GB-SXM"), "vllm");
+  const ServeResult r = run_serve(spec);
+  REQUIRE(r.pool_interval);
+  CHECK(r.pool_interval->tokens_low < r.kv_capacity_tokens);
+  CHECK(r.pool_interval->tokens_high > r.kv_capacity_tokens);
+  CHECK(r.pool_interval->tokens_low == r.pool_interval->blocks_low * r.block_tokens);
+  // 1.13 and 0.83 times what stands beside the pool.
+  const EngineStartup& s = *r.startup;
+  const auto beside = static_cast<double>((s.weights + s.non_torch + s.activation).count());
+  const auto off = [&](Bytes end) { return static_cast<double>((end - s.kv_cache).count()); };
+  CHECK(off(r.pool_interval->low) == test::rel(-0.13 * beside, 1e-6));
+  CHECK(off(r.pool_interval->high) == test::rel(0.17 * beside, 1e-6));
+  spec.options.weights = s.weights;
+  const PoolInterval narrower = *run_serve(spec).pool_interval;
+  CHECK(narrower.tokens_low > r.pool_interval->tokens_low);
+  CHECK(narrower.tokens_high < r.pool_interval->tokens_high);
+  spec.options.non_torch = s.non_torch;
+  spec.options.activation = s.activation;
+  const ServeResult measured = run_serve(spec);
+  CHECK(measured.pool_interval->low == measured.pool_interval->high);
+  CHECK(measured.pool_interval->tokens_low == measured.kv_capacity_tokens);
+}
+
+TEST_CASE("preemptions are counted beyond 32767") {
+  CHECK(std::numeric_limits<decltype(RequestOutcome::preemptions)>::max() >=
+        std::numeric_limits<std::int32_t>::max());
+}
+
+}  // namespace
+}  // namespace kvsim
