@@ -60,10 +60,11 @@ const std::vector<Folder>& floors() {
         {"sim/plan", all3},
         {"sim/sweep", join({all3, {"sim/plan"}})},
         // 5: the program
-        {"sim/report", floor4},
-        {"sim/cli",
-         join({floor4,
-               {"sim/report", "validation", "kernels", "kernels/cuda_sim", "kernels/suite"}})},
+        {"sim/report/html", {"models/units", "models/json"}},
+        {"sim/report", join({floor4, {"sim/report/html"}})},
+        {"sim/cli", join({floor4,
+                          {"sim/report", "sim/report/html", "validation", "kernels",
+                           "kernels/cuda_sim", "kernels/suite"}})},
         // beside the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},
         {"kernels", {"models/units", "models/math", "kernels/cuda_sim"}},

@@ -9,6 +9,7 @@
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/plan/plan.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/progress.hpp"
@@ -56,7 +57,9 @@ int run_plan_job(const Arguments& arguments) {
   if (folder) {
     const bool none = scenario.figures && scenario.figures->empty();
     written = write_plan_results(scenario, plan, *folder,
-                                 {.figures = !none && !arguments.has("no-figures"), .gnuplot = {}});
+                                 {.figures = !none && !arguments.has("no-figures"),
+                                  .gnuplot = {},
+                                  .page = writes_page(arguments)});
   }
   if (arguments.has("json")) {
     write_out(to_file_text(plan_document(scenario, plan)));
@@ -78,7 +81,9 @@ Command plan_command() {
                        "override a key of the scenario: JSON pointer, JSON value or a word"},
                       {"json", 0, "", false,
                        "print JSON (schema kvsim.plan/1) and nothing else; no folder without -o"},
-                      {"no-figures", 0, "", false, "leave figures out of the results folder"},
+                      {"no-figures", 0, "", false,
+                       "leave figures and report.html out of the results folder"},
+                      {"no-report", 0, "", false, "leave report.html out of it"},
                       {"threads", 'j', "N", false,
                        "threads; 0: the machine's; no result depends on it"},
                       {"quiet", 'q', "", false, "no summary, no progress"}},

@@ -9,6 +9,7 @@
 #include "sim/cli/replay_job.hpp"
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/replay_aggregate.hpp"
@@ -114,7 +115,7 @@ int run_replay(const Arguments& arguments) {
 
   ReplayOptions options = read_replay_options(arguments);
   options.per_step = arguments.has("per-step") || out.has_value();
-  options.per_head = arguments.has("per-head");
+  options.per_head = arguments.has("per-head") || out.has_value();
   options.kept_positions = dump.has_value();
   options.block_sizes = read_block_sizes(arguments);
 
@@ -149,8 +150,9 @@ int run_replay(const Arguments& arguments) {
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     std::optional<ResultsFolder> written;
     if (out) {
-      written = write_replay_results(jobs[i].result, jobs[i].skipped, folder_of(traces[i]),
-                                     {.figures = !arguments.has("no-figures"), .gnuplot = {}});
+      written = write_replay_results(
+          jobs[i].result, jobs[i].skipped, folder_of(traces[i]),
+          {.figures = !arguments.has("no-figures"), .gnuplot = {}, .page = writes_page(arguments)});
     }
     if (i > 0) text += "\n";
     text += replay_summary(jobs[i].result, jobs[i].skipped, written ? &*written : nullptr,
@@ -160,15 +162,18 @@ int run_replay(const Arguments& arguments) {
     const std::vector<ReplayResult> results = results_of(jobs);
     std::optional<ResultsFolder> written;
     if (out) {
-      written = write_aggregate_results(results, fs::path{*out} / kAggregateFolder,
-                                        {.figures = !arguments.has("no-figures"), .gnuplot = {}});
+      written = write_aggregate_results(
+          results, fs::path{*out} / kAggregateFolder,
+          {.figures = !arguments.has("no-figures"), .gnuplot = {}, .page = writes_page(arguments)});
     }
     text += '\n';
     text += aggregate_summary(results, written ? &*written : nullptr, terminal_width());
   }
-  if (json && !arguments.has("per-step")) {
+  if (json) {
     for (ReplayJob& job : jobs) {
       for (ReplayMethod& method : job.result.methods) {
+        if (!arguments.has("per-head")) method.heads.clear();
+        if (arguments.has("per-step")) continue;
         method.series.clear();
         method.layer_series.clear();
       }
@@ -207,7 +212,8 @@ Command replay_command() {
                    "blocks of a paged cache, in entries: what they hold, free and waste"},
                   {"dump-kept", 0, "FILE", false, "write the positions kept at the end, as JSON"},
                   {"out", 'o', "DIR", false, "write a results folder with figures"},
-                  {"no-figures", 0, "", false, "leave figures out of it"},
+                  {"no-figures", 0, "", false, "leave figures and report.html out of it"},
+                  {"no-report", 0, "", false, "leave report.html out of it"},
                   {"seed", 0, "N", false, "seed of random methods (0)"},
                   {"threads", 'j', "N", false,
                    "threads; 0: the machine's; no result depends on it"},

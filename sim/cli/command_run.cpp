@@ -13,6 +13,7 @@
 #include "sim/cli/replay_job.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
@@ -160,7 +161,8 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
     ReplayOptions options;
     options.threads = threads;
     options.per_step = scenario.replay->per_step;
-    options.per_head = scenario.replay->per_head;
+    // The page maps what each head keeps; documents have it where the scenario asks for it.
+    options.per_head = scenario.replay->per_head || (folder && writes_page(arguments));
     options.seed = scenario.seed;
     if (!quiet) options.progress = [&](double done) { progress.update(done); };
     ReplayJob job = run_replay_job(scenario.replay->trace, scenario.replay->methods, options);
@@ -171,7 +173,12 @@ Finished run_scenario(const Arguments& arguments, Scenario& scenario,
   if (folder) {
     const bool none = scenario.figures && scenario.figures->empty();
     written = write_run_results(report, *folder,
-                                {.figures = !none && !arguments.has("no-figures"), .gnuplot = {}});
+                                {.figures = !none && !arguments.has("no-figures"),
+                                 .gnuplot = {},
+                                 .page = writes_page(arguments)});
+  }
+  if (report.replay && !scenario.replay->per_head) {
+    for (ReplayMethod& method : report.replay->methods) method.heads.clear();
   }
   if (arguments.has("json")) {
     // The clock is for the reader at hand: files hold none.
@@ -248,7 +255,9 @@ Command run_command() {
                        "override a key of the scenario: JSON pointer, JSON value or a word"},
                       {"json", 0, "", false,
                        "print JSON (schema kvsim.run/1) and nothing else; no folder without -o"},
-                      {"no-figures", 0, "", false, "leave figures out of the results folder"},
+                      {"no-figures", 0, "", false,
+                       "leave figures and report.html out of the results folder"},
+                      {"no-report", 0, "", false, "leave report.html out of it"},
                       {"threads", 'j', "N", false,
                        "threads; 0: the machine's; no result depends on it"},
                       {"quiet", 'q', "", false, "no summary, no progress"}},

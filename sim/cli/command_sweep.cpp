@@ -9,6 +9,7 @@
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/replay_sweep.hpp"
 #include "sim/report/result_json.hpp"
@@ -195,7 +196,10 @@ int run_sweep(const Arguments& arguments) {
     sweep.jobs.push_back(run_replay_job(trace, specs, options, all));
   }
   std::optional<ResultsFolder> written;
-  if (out) written = write_sweep_results(sweep, *out);
+  if (out) {
+    written = write_sweep_results(sweep, *out,
+                                  {.figures = true, .gnuplot = {}, .page = writes_page(arguments)});
+  }
   if (arguments.has("json")) {
     write_out(to_file_text(sweep_document(sweep)));
   } else if (!arguments.has("quiet")) {
@@ -236,7 +240,8 @@ Command sweep_command() {
                    "list a scenario's points that cannot be instead of refusing the sweep"},
                   {"resume", 0, "", false,
                    "go on with what the results folder holds of the same sweep"},
-                  {"no-figures", 0, "", false, "leave figures out (scenarios)"},
+                  {"no-figures", 0, "", false, "leave figures and report.html out (scenarios)"},
+                  {"no-report", 0, "", false, "leave report.html out"},
                   {"budget", 'b', "B", true,
                    "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
                    "each combination"},

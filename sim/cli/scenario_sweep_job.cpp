@@ -15,6 +15,7 @@
 #include "sim/cli/interrupt.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/scenario_sweep.hpp"
@@ -251,9 +252,10 @@ int run_scenario_sweep(const Arguments& arguments) {
   std::optional<ResultsFolder> written;
   if (prepared->folder) {
     const bool none = plan.echo().contains("figures") && plan.echo().at("figures") == false;
-    written =
-        write_scenario_sweep(sweep, *prepared->folder,
-                             {.figures = !none && !arguments.has("no-figures"), .gnuplot = {}});
+    written = write_scenario_sweep(sweep, *prepared->folder,
+                                   {.figures = !none && !arguments.has("no-figures"),
+                                    .gnuplot = {},
+                                    .page = writes_page(arguments)});
   }
   if (arguments.has("json")) {
     write_out(scenario_sweep_text(sweep));

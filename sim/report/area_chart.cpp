@@ -8,6 +8,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -21,11 +22,11 @@ constexpr double kHeight = 340;
 
 std::string data_csv(const AreaChart& chart) {
   std::string out = chart.x_column;
-  for (const AreaBand& band : chart.bands) out += "," + csv_field(band.column);
+  for (const AreaBand& band : chart.bands) out.append(",").append(csv_field(band.column));
   out += "\n";
   for (std::size_t i = 0; i < chart.x.size(); ++i) {
     out += csv_number(chart.x[i]);
-    for (const AreaBand& band : chart.bands) out += "," + csv_number(band.values[i]);
+    for (const AreaBand& band : chart.bands) out.append(",").append(csv_number(band.values[i]));
     out += "\n";
   }
   return out;
@@ -94,9 +95,11 @@ Figure draw(const AreaChart& chart) {
                     gnuplot_quote(clean_text(level.label))));
   }
   const Layout layout{kLeft, kHeight, entries};
-  return {chart.name, clean_text(chart.title), data_csv(chart),
-          script(chart.name, chart.title, layout, settings,
-                 fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  Figure figure{chart.name, clean_text(chart.title), data_csv(chart),
+                script(chart.name, chart.title, layout, settings,
+                       fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  figure.page = page_chart(chart);
+  return figure;
 }
 
 }  // namespace kvsim

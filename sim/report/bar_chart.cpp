@@ -9,6 +9,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -282,9 +283,11 @@ Figure draw(const BarChart& chart) {
         file, unit, gnuplot_quote(chart.limit_label)));
   }
   const Layout layout{left, kBarHeight * static_cast<double>(chart.bars.size()), entries};
-  return {chart.name, clean_text(chart.title), drawn.csv,
-          script(chart.name, chart.title, layout, settings,
-                 fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  Figure figure{chart.name, clean_text(chart.title), drawn.csv,
+                script(chart.name, chart.title, layout, settings,
+                       fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  figure.page = page_chart(chart);
+  return figure;
 }
 
 }  // namespace kvsim

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "sim/report/run_report.hpp"
 
 namespace kvsim {
@@ -10,11 +12,12 @@ namespace kvsim {
 /// A figure before it is drawn: data and a gnuplot script that reads it and writes NAME.svg and
 /// NAME.png beside it. `gnuplot NAME.gp` in that folder draws it again.
 struct Figure {
-  std::string name;    // "memory_vs_length_a800"; a file name without surprises
-  std::string title;   // for people
-  std::string csv;     // NAME.csv
-  std::string script;  // NAME.gp
-  std::string kind{};  // "memory_vs_length", the word that scenarios choose figures by
+  std::string name;               // "memory_vs_length_a800"; a file name without surprises
+  std::string title;              // for people
+  std::string csv;                // NAME.csv
+  std::string script;             // NAME.gp
+  std::string kind{};             // "memory_vs_length", the word that scenarios choose figures by
+  nlohmann::ordered_json page{};  // the same chart for a page (figure_page.hpp); null: none
 };
 
 struct FigureSet {

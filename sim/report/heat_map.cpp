@@ -10,6 +10,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -94,8 +95,10 @@ Figure draw(const HeatMap& map) {
   }
   const double height =
       std::clamp(kCellHeight * static_cast<double>(map.y_values.size()), kLeastHeight, kMostHeight);
-  return {map.name, clean_text(map.title), csv,
-          script(map.name, map.title, {left, height, {}}, settings, plot)};
+  Figure figure{map.name, clean_text(map.title), csv,
+                script(map.name, map.title, {left, height, {}}, settings, plot)};
+  figure.page = page_chart(map);
+  return figure;
 }
 
 }  // namespace kvsim

@@ -8,6 +8,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -585,9 +586,11 @@ Figure draw(const LineChart& chart) {
   }
   if (any(ends)) title("points pt 2 ps sign lw 3 lc rgb '#555555'", chart.end_label);
   const Layout layout{kLeft, height, entries};
-  return {chart.name, clean_text(chart.title), data_csv(chart),
-          script(chart.name, chart.title, layout, settings,
-                 fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  Figure figure{chart.name, clean_text(chart.title), data_csv(chart),
+                script(chart.name, chart.title, layout, settings,
+                       fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  figure.page = page_chart(chart);
+  return figure;
 }
 
 }  // namespace kvsim

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "sim/report/csv.hpp"
+#include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/text.hpp"
 #include "sim/scenario/method_field.hpp"
@@ -236,9 +237,12 @@ ResultsFolder write_plan_results(const Scenario& scenario, const PlanResult& pla
                                  const FolderOptions& options) {
   AtomicFolder building{folder};
   FigureSet figures;
-  if (options.figures) figures = plan_figures(plan);
+  if (options.figures || options.page) figures = plan_figures(plan);
+  if (!options.figures) figures.notes.clear();
   ResultsFolder out = draw_into(building, figures, folder, options);
-  building.write("plan.json", to_file_text(plan_document(scenario, plan, out.notes)));
+  const ordered_json document = plan_document(scenario, plan, out.notes);
+  if (options.page) write_page(building, plan_page(scenario, plan, document, figures), out);
+  building.write("plan.json", to_file_text(document));
   building.write("plan.csv", plan_csv(plan));
   building.write("front.csv", plan_front_csv(plan));
   building.commit();

@@ -261,10 +261,10 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
   if (written != nullptr) {
     for (const std::string& note : written->notes)
       out += fmt::format("note: {}", paragraph(note, width, 6));
-    out +=
-        lines(fmt::format("written: {} (plan.json, plan.csv, front.csv{})",
-                          written->folder.string(), written->figures.empty() ? "" : ", figures/"),
-              width);
+    out += lines(fmt::format("written: {} (plan.json, plan.csv, front.csv{}{})",
+                             written->folder.string(), written->page ? ", report.html" : "",
+                             written->figures.empty() ? "" : ", figures/"),
+                 width);
   }
   return out;
 }

@@ -11,6 +11,7 @@
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/line_names.hpp"
+#include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/sweep_figures.hpp"
 #include "sim/report/sweep_means.hpp"
@@ -328,6 +329,9 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
   out += means_text(sweep, sweep_means(sweep), width);
   if (written != nullptr) {
     out += fmt::format("\nresults  {}/result.json\n", clean_text(written->folder.string()));
+    if (written->page) {
+      out += fmt::format("page     {}/{}\n", clean_text(written->folder.string()), kPageFile);
+    }
     for (const std::string& figure : written->figures) {
       if (!figure.ends_with(".png")) continue;
       out += fmt::format("figure   {}/{}\n", clean_text(written->folder.string()), figure);
@@ -340,9 +344,11 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
 ResultsFolder write_sweep_results(const ReplaySweep& sweep, const std::filesystem::path& folder,
                                   const FolderOptions& options) {
   AtomicFolder building{folder};
-  ResultsFolder out = draw_into(building, sweep_figures(sweep), folder, options);
+  const FigureSet figures = sweep_figures(sweep);
+  ResultsFolder out = draw_into(building, figures, folder, options);
   ordered_json document = sweep_document(sweep);
   for (const std::string& note : out.notes) document["notes"].push_back(note);
+  if (options.page) write_page(building, sweep_page(sweep, document, figures), out);
   building.write("result.json", to_file_text(document));
   building.write("sweep.csv", sweep_csv(sweep));
   if (sweep.jobs.size() > 1) building.write("sweep_means.csv", sweep_means_csv(sweep));

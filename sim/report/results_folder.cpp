@@ -5,6 +5,7 @@
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/replay_aggregate.hpp"
+#include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/serve_csv.hpp"
 #include "sim/report/serve_events.hpp"
@@ -24,6 +25,11 @@ void write_replay_tables(const AtomicFolder& building, const ReplayResult& repla
 
 }  // namespace
 
+void write_page(const AtomicFolder& building, const std::string& text, ResultsFolder& written) {
+  building.write(kPageFile, text);
+  written.page = true;
+}
+
 ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
                         const std::filesystem::path& folder, const FolderOptions& options) {
   ResultsFolder out{folder, {}, set.notes};
@@ -42,9 +48,15 @@ void check_results_folder(const std::filesystem::path& folder) { const AtomicFol
 ResultsFolder write_run_results(const RunReport& report, const std::filesystem::path& folder,
                                 const FolderOptions& options) {
   AtomicFolder building{folder};
-  ResultsFolder out = draw_into(building, run_figures(report), folder, options);
+  const FigureSet figures = run_figures(report);
+  ResultsFolder out = draw_into(building, figures, folder, options);
   auto document = run_document(report);
   for (const std::string& note : out.notes) document["notes"].push_back(note);
+  if (report.replay && report.scenario->replay && !report.scenario->replay->per_head) {
+    // Kept for the page alone.
+    for (auto& method : document["replay"]["methods"]) method.erase("per_head");
+  }
+  if (options.page) write_page(building, run_page(report, document, figures), out);
   building.write("result.json", to_file_text(document));
   if (report.scenario->kind == "serve") {
     building.write("points.csv", serve_points_csv(report));
@@ -68,8 +80,11 @@ ResultsFolder write_replay_results(const ReplayResult& replay,
                                    const std::filesystem::path& folder,
                                    const FolderOptions& options) {
   AtomicFolder building{folder};
-  ResultsFolder out = draw_into(building, replay_figures(replay), folder, options);
-  building.write("result.json", to_file_text(replay_document(replay, skipped, out.notes)));
+  const FigureSet figures = replay_figures(replay);
+  ResultsFolder out = draw_into(building, figures, folder, options);
+  const nlohmann::ordered_json document = replay_document(replay, skipped, out.notes);
+  if (options.page) write_page(building, replay_page(replay, skipped, document, figures), out);
+  building.write("result.json", to_file_text(document));
   write_replay_tables(building, replay);
   building.commit();
   return out;
@@ -80,13 +95,15 @@ ResultsFolder write_aggregate_results(const std::vector<ReplayResult>& replays,
                                       const FolderOptions& options) {
   AtomicFolder building{folder};
   const std::vector<AggregateRow> rows = aggregate(replays);
-  ResultsFolder out = draw_into(building, aggregate_figures(rows), folder, options);
+  const FigureSet figures = aggregate_figures(rows);
+  ResultsFolder out = draw_into(building, figures, folder, options);
   nlohmann::ordered_json document{{"schema", "kvsim.aggregate/1"}};
   document["kvsim"] = {{"version", kvsim_version()}};
   document["traces"] = nlohmann::ordered_json::array();
   for (const ReplayResult& replay : replays) document["traces"].push_back(replay.trace);
   document["aggregate"] = aggregate_json(rows);
   document["notes"] = out.notes;
+  if (options.page) write_page(building, aggregate_page(replays, document, figures), out);
   building.write("result.json", to_file_text(document));
   building.write("aggregate.csv", aggregate_csv(rows));
   building.commit();

@@ -13,6 +13,7 @@ namespace kvsim {
 struct FolderOptions {
   bool figures = true;
   GnuplotOptions gnuplot;
+  bool page = true;  // report.html
 };
 
 /// What was written.
@@ -20,6 +21,7 @@ struct ResultsFolder {
   std::filesystem::path folder;
   std::vector<std::string> figures;  // "figures/memory_vs_length.svg", …, relative to the folder
   std::vector<std::string> notes;    // what could not be drawn and why; stands in result.json too
+  bool page = false;                 // whether report.html is there
 };
 
 /// Draws into figures/ of the folder under construction, which will be `folder`; names come back
@@ -27,6 +29,11 @@ struct ResultsFolder {
 [[nodiscard]] ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
                                       const std::filesystem::path& folder,
                                       const FolderOptions& options);
+
+/// The page's file in a results folder.
+inline constexpr const char* kPageFile = "report.html";
+/// Writes the page into the folder under construction and marks it as written.
+void write_page(const AtomicFolder& building, const std::string& text, ResultsFolder& written);
 
 /// Checks that write_run_results could write to `folder`, so that a run does not compute for an
 /// hour to be refused. Errors: as write_run_results.

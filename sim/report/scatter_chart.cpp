@@ -10,6 +10,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -144,9 +145,11 @@ Figure draw(const ScatterChart& chart) {
   if (any_faint) title(fmt::format("points pt 7 ps mark lc rgb '{}'", kFaint), chart.faint_label);
   if (!front.empty()) title("lines lw 2 dt (8,5) lc rgb '#777777'", "Pareto front");
   if (!chart.remark.empty()) title("dots lc rgb '#ffffff'", chart.remark);
-  return {chart.name, clean_text(chart.title), data_csv(chart, front),
-          script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,
-                 fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  Figure figure{chart.name, clean_text(chart.title), data_csv(chart, front),
+                script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,
+                       fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  figure.page = page_chart(chart);
+  return figure;
 }
 
 }  // namespace kvsim

@@ -10,6 +10,7 @@
 
 #include "models/units/check.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
@@ -329,8 +330,9 @@ std::string scenario_sweep_csv(const ScenarioSweep& sweep) {
     }
   }
   std::string out = "point,hash";
-  for (const SweepColumn& column : sweep.columns()) out += "," + csv_field(column.name);
-  for (const std::string& name : names) out += "," + csv_field(name);
+  for (const SweepColumn& column : sweep.columns())
+    out += fmt::format(",{}", csv_field(column.name));
+  for (const std::string& name : names) out += fmt::format(",{}", csv_field(name));
   out += any_skipped ? ",skipped\n" : "\n";
   for (Row& row : rows) {
     out += row.begin;
@@ -360,7 +362,7 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
                         with_commas(static_cast<std::int64_t>(sweep.size())),
                         clean_text(fmt::format("{}", fmt::join(axes, ", ")))),
             width);
-  out += "\n" + table_of(sweep, width);
+  out += fmt::format("\n{}", table_of(sweep, width));
   // A reason that many points share is said once; their numbers stand in the document.
   std::vector<std::pair<std::string, std::size_t>> reasons;
   for (std::size_t i = 0; i < sweep.size(); ++i) {
@@ -388,6 +390,7 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
   if (written != nullptr) {
     const std::string folder = clean_text(written->folder.string());
     out += fmt::format("\nresults  {0}/sweep.json\ntable    {0}/sweep.csv\n", folder);
+    if (written->page) out += fmt::format("page     {}/{}\n", folder, kPageFile);
     for (const std::string& figure : written->figures) {
       if (figure.ends_with(".png")) out += fmt::format("figure   {}/{}\n", folder, figure);
     }
@@ -400,8 +403,10 @@ ResultsFolder write_scenario_sweep(const ScenarioSweep& sweep, const std::filesy
                                    const FolderOptions& options) {
   AtomicFolder building{folder};
   FigureSet figures;
-  if (options.figures) figures = scenario_sweep_figures(sweep);
+  if (options.figures || options.page) figures = scenario_sweep_figures(sweep);
+  if (!options.figures) figures.notes.clear();
   ResultsFolder out = draw_into(building, figures, folder, options);
+  if (options.page) write_page(building, scenario_sweep_page(sweep, figures, out.notes), out);
   building.write("sweep.json", scenario_sweep_text(sweep, out.notes));
   building.write("sweep.csv", scenario_sweep_csv(sweep));
   std::string points = summed_line(sweep_header(sweep.plan()));

@@ -220,7 +220,7 @@ void add_hbm_timelines(const RunReport& report, FigureSet& set) {
       const double width = (seconds_of(timeline.back().at) - first) / kBins;
       if (!(width > 0)) continue;
       std::string name = "hbm_timeline" + group.suffix;
-      if (group.points.size() > 1) name += "_" + slug(group.labels[k]);
+      if (group.points.size() > 1) name += fmt::format("_{}", slug(group.labels[k]));
       AreaChart chart{
           .name = name,
           .title = fmt::format(

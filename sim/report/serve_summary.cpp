@@ -216,8 +216,10 @@ std::string first_oom(const ServeOom& oom) {
   return text;
 }
 
-std::string verdicts(const RunReport& report, const std::vector<std::string>& labels,
-                     std::size_t width) {
+}  // namespace
+
+std::string serve_verdict(const RunReport& report, const std::vector<std::string>& labels,
+                          std::size_t width) {
   const std::size_t n = report.serves.size();
   // The same said of many points is said once.
   std::vector<std::pair<std::string, std::vector<std::string>>> said;
@@ -266,6 +268,8 @@ std::string verdicts(const RunReport& report, const std::vector<std::string>& la
   return out;
 }
 
+namespace {
+
 std::string slo_words(const SloSpec& slo) {
   std::vector<std::string> words;
   const auto put = [&](const char* name, const std::optional<Seconds>& bound) {
@@ -284,7 +288,7 @@ std::string serve_block(const RunReport& report, const std::vector<std::string>&
   std::string out = workloads_block(report, width);
   out += fmt::format("\n{}\n{}\n", latency_table(report, width), service_table(report, width));
   out += interval_table(report, width);
-  out += verdicts(report, labels, width);
+  out += serve_verdict(report, labels, width);
   std::string legend =
       "TTFT: arrival to first token. TPOT: (last - first token) / (output tokens - 1). E2E: "
       "arrival "

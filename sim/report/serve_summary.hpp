@@ -13,4 +13,9 @@ namespace kvsim {
 [[nodiscard]] std::string serve_block(const RunReport& report,
                                       const std::vector<std::string>& labels, std::size_t width);
 
+/// Its verdict alone: "2 of 8 points serve every request.", then lines of what keeps each from
+/// doing more and what it ran out of first.
+[[nodiscard]] std::string serve_verdict(const RunReport& report,
+                                        const std::vector<std::string>& labels, std::size_t width);
+
 }  // namespace kvsim

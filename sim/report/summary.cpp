@@ -80,9 +80,10 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
   return "\n" + table.str(width) + notes;
 }
 
-/// "8 of 9 points fit; …", then a sentence for each that does not, the shortest-lived first.
-std::string verdict(const RunReport& report, const std::vector<std::string>& labels,
-                    std::size_t width) {
+}  // namespace
+
+std::string static_verdict(const RunReport& report, const std::vector<std::string>& labels,
+                           std::size_t width) {
   std::vector<std::size_t> failed;
   for (std::size_t i = 0; i < report.results.size(); ++i) {
     if (report.results[i].oom) failed.push_back(i);
@@ -118,6 +119,8 @@ std::string verdict(const RunReport& report, const std::vector<std::string>& lab
   }
   return out;
 }
+
+namespace {
 
 std::string points_table(const RunReport& report, std::size_t width) {
   constexpr Align kRight = Align::kRight;
@@ -298,6 +301,7 @@ std::string files_block(const ResultsFolder* written, std::size_t width) {
   if (written == nullptr) return "";
   const std::string folder = clean_text(written->folder.string());
   std::string out = fmt::format("\nresults  {}/result.json\n", folder);
+  if (written->page) out += fmt::format("page     {}/{}\n", folder, kPageFile);
   for (const std::string& name : written->figures) {
     if (name.ends_with(".png")) out += fmt::format("figure   {}/{}\n", folder, name);
   }
@@ -453,7 +457,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
     if (serves) {
       out += serve_block(report, labels, width);
     } else {
-      out += "\n" + points_table(report, width) + "\n" + verdict(report, labels, width);
+      out += "\n" + points_table(report, width) + "\n" + static_verdict(report, labels, width);
       out += bounds_block(report, width);
       out += intervals_block(report, width);
       out += allocator_block(report, labels, width);

@@ -46,6 +46,12 @@ class Table {
 /// 25.1 GiB, …", owners by size.
 [[nodiscard]] std::string oom_sentence(std::string_view label, const OomEvent& oom);
 
+/// "8 of 9 points fit; …", then a line for each that does not, the shortest-lived first. `labels`: of
+/// each point.
+[[nodiscard]] std::string static_verdict(const RunReport& report,
+                                         const std::vector<std::string>& labels,
+                                         std::size_t width = 80);
+
 /// What a run says on the terminal: a line that names it, the table of its points, what fits and
 /// what fails first and why, published figures beside the predicted, the replay's table, notes, and
 /// where files are (`written` null: nothing was).

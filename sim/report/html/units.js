@@ -1,6 +1,6 @@
 'use strict';
-// Numbers with units, as kvsim's pages say them. Values are in base units (B, s, tok/s, …); the unit
-// that reads best is chosen from the size. `window.kvsimUnits`; needs nothing else.
+// Numbers with units, as kvsim's pages say them. Values are in base units (B, s, tok/s, …); the
+// unit that reads best is chosen from the size. `window.kvsimUnits`; needs nothing else.
 //
 //   say(3.5e9, 'B')          "3.26 GiB"
 //   number(12345.6)          "12,346"
@@ -13,20 +13,19 @@ window.kvsimUnits = (() => {
     B: [['B', 1], ['KiB', 2 ** 10], ['MiB', 2 ** 20], ['GiB', 2 ** 30], ['TiB', 2 ** 40]],
     s: [['ns', 1e-9], ['µs', 1e-6], ['ms', 1e-3], ['s', 1]],
     FLOP: [['FLOP', 1], ['MFLOP', 1e6], ['GFLOP', 1e9], ['TFLOP', 1e12], ['PFLOP', 1e15]],
-    'FLOP/s': [['FLOP/s', 1], ['MFLOP/s', 1e6], ['GFLOP/s', 1e9], ['TFLOP/s', 1e12],
-               ['PFLOP/s', 1e15]],
+    'FLOP/s':
+        [['FLOP/s', 1], ['MFLOP/s', 1e6], ['GFLOP/s', 1e9], ['TFLOP/s', 1e12], ['PFLOP/s', 1e15]],
     'B/s': [['B/s', 1], ['MB/s', 1e6], ['GB/s', 1e9], ['TB/s', 1e12]],
     share: [['%', 0.01]],
   };
   const kManyDigits = 1000;  // from here on no decimals
 
-  /// Four significant digits, thousands apart; never an exponent between 1e-6 and 1e15.
+  /// Four significant digits, thousands apart; an exponent below 1e-4 and from 1e15 on.
   function number(value) {
     if (value === null || value === undefined || !Number.isFinite(value)) return '–';
     const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-6 || size >= 1e15)) return value.toExponential(2);
+    if (size !== 0 && (size < 1e-4 || size >= 1e15)) return value.toExponential(2);
     if (size >= kManyDigits) return Math.round(value).toLocaleString('en-US');
-    if (size !== 0 && size < 0.001) return String(Number(value.toPrecision(3)).toFixed(9)).replace(/0+$/, '');
     return String(Number(value.toPrecision(4)));
   }
 
@@ -50,7 +49,8 @@ window.kvsimUnits = (() => {
 
   /// An axis's name with its unit: "peak HBM (GiB)"; a name that has the unit in it stays.
   function named(name, unit) {
-    return unit && !name.includes(unit) ? `${name} (${unit})` : name;
+    const said = unit === '%' || (unit && unit.length > 2) ? name.includes(unit) : !unit;
+    return said ? name : `${name} (${unit})`;
   }
 
   return {number, scale, say, named};

@@ -1,0 +1,45 @@
+#pragma once
+
+// One HTML file that needs nothing else: style, scripts, the chart library and the data stand in
+// it, and a content security policy forbids it to fetch anything.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace kvsim {
+
+/// A sentence of what came out, as the page says it first.
+struct PageSentence {
+  enum class Tone { kPlain, kFits, kFails };
+  std::string text;
+  Tone tone = Tone::kPlain;
+};
+
+struct Page {
+  std::string title;
+  std::string lead{};                     // under the title: what was asked
+  std::vector<PageSentence> sentences{};  // readable without scripts
+  std::string summary{};                  // as the terminal shows it, lines of text
+  nlohmann::ordered_json data{};          // what report.js draws
+};
+
+/// The whole file. The same page gives the same bytes. Whatever texts hold, they are shown as text:
+/// markup in them is escaped, and the data cannot end their script block.
+[[nodiscard]] std::string page_text(const Page& page);
+
+/// `document` as it may stand inside <script>: JSON that parses back to the same, without "<", ">",
+/// "&" and the line separators that some parsers of scripts end a line at. Bytes that are no UTF-8
+/// become U+FFFD.
+[[nodiscard]] std::string script_json(const nlohmann::ordered_json& document);
+
+/// `text` as it may stand in an element or a quoted attribute.
+[[nodiscard]] std::string html_escaped(std::string_view text);
+
+/// A file of this folder as it is embedded, by its name without extension: "charts". Errors:
+/// ContractError on a name that is not there.
+[[nodiscard]] std::string_view page_asset(std::string_view name);
+
+}  // namespace kvsim

@@ -1,0 +1,367 @@
+'use strict';
+// The page of one run: reads its data (schema kvsim.report/1) and lays out sections of cards. What
+// is said in words stands in the page already.
+(() => {
+  const data = JSON.parse(document.getElementById('kvsim-report').textContent);
+  const {el, mount, themeSwitch} = window.kvsimCards;
+  const sections = window.kvsimSections;
+  const {say, number} = window.kvsimUnits;
+  const main = document.getElementById('results');
+  const doc = data.document;
+  const points = doc.points || [];
+  const replay = doc.replay;
+
+  // What each kind of chart shows, and the section it stands in.
+  const kKinds = {
+    memory_vs_length: [
+      'memory', 'Peak memory versus length',
+      'Peak HBM of each decode step as sequences grow, a line a method. The red line is what the stack may use; a cross is where memory runs out; an open mark is the peak of prefill; the shaded strip is where 90 % of cases lie.'
+    ],
+    peak_vs_final_length: [
+      'memory', 'Peak memory by final length',
+      'Peak of whole runs over their final length; a cross is where memory runs out.'
+    ],
+    hbm_breakdown: [
+      'memory', 'HBM by owner at the peak',
+      'Who holds the memory at each point\'s worst moment; where memory ran out, who held it then and what was asked for.'
+    ],
+    cache_size: [
+      'memory', 'Cache after the prompt',
+      'Keys, values and side data of the whole batch, with the published figure where there is one.'
+    ],
+    cache_per_layer: ['memory', 'Cache by layer', 'What each layer holds at the end.'],
+    hbm_timeline: ['memory', 'HBM by owner over time', 'One GPU\'s memory while the service runs.'],
+    memory_vs_load: [
+      'memory', 'Cache under load',
+      'What the cache takes against the tokens of the requests in service; the strip holds 90 % of the samples.'
+    ],
+    throughput_vs_length: [
+      'speed', 'Decode throughput versus length',
+      'Tokens per second of the whole batch at each length.'
+    ],
+    throughput_ttft: [
+      'speed', 'Time to first token against throughput',
+      'As the load grows; 90 % of requests are at or below.'
+    ],
+    throughput_tpot: [
+      'speed', 'Time per output token against throughput',
+      'As the load grows; 90 % of requests are at or below.'
+    ],
+    throughput_e2e: [
+      'speed', 'Time of a request against throughput',
+      'As the load grows; 90 % of requests are at or below.'
+    ],
+    goodput: [
+      'speed', 'Requests within bounds',
+      'Requests per second that keep all bounds, those that are late, and those that are lost.'
+    ],
+    running_timeline: ['speed', 'Requests running', 'Over all replicas.'],
+    waiting_timeline: ['speed', 'Requests waiting', 'Over all replicas.'],
+    ttft_cdf: [
+      'speed', 'Distribution of the time to first token', 'Share of requests at or below each time.'
+    ],
+    tpot_cdf: [
+      'speed', 'Distribution of the time per output token',
+      'Share of requests at or below each time.'
+    ],
+    itl_cdf:
+        ['speed', 'Distribution of gaps between tokens', 'Share of gaps at or below each time.'],
+    e2e_cdf: [
+      'speed', 'Distribution of the time of a request', 'Share of requests at or below each time.'
+    ],
+    error_vs_bytes: [
+      'error', 'Error against bytes held',
+      'Mean error of attention\'s output against the cache\'s share of the full cache; the dashed line is the Pareto front: nothing is smaller and closer.'
+    ],
+    error_vs_read:
+        ['error', 'Error against bytes read', 'The same against what decode steps read.'],
+    error_vs_step:
+        ['error', 'Error over decode steps', 'Of many methods those on the front are drawn.'],
+    bytes_vs_step: ['error', 'Cache held over decode steps', 'Keys, values and side data.'],
+    replay_cache_per_layer: ['error', 'Cache by layer after the last step', 'Of the replay.'],
+    plan_answers: [
+      'answers', 'Answers',
+      'What each candidate reaches; beside a bar, what binds one that reaches nothing.'
+    ],
+    plan_front: [
+      'answers', 'Cost against latency',
+      'Each mark is a way to run; the dashed line is the front of cost and latency.'
+    ],
+    lines: ['sweep', 'Over what varies', ''],
+    tradeoff: [
+      'sweep', 'Latency against throughput', 'A line runs from the lightest load to the heaviest.'
+    ],
+    heat_map: ['sweep', 'Over two keys', ''],
+    bars: ['sweep', 'Point by point', ''],
+  };
+  const kSections = [
+    ['results', 'Results'], ['answers', 'Answers'], ['sweep', 'What varies'], ['memory', 'Memory'],
+    ['speed', 'Speed'], ['error', 'Error of compression'],
+    ['published', 'Beside published figures'], ['basis', 'What the numbers rest on'],
+    ['scenario', 'The scenario as run'], ['notes', 'Notes']
+  ];
+  const bodies = new Map();
+  function section(id) {
+    if (!bodies.has(id))
+      bodies.set(
+          id,
+          el('section', {id, 'aria-labelledby': `${id}-heading`},
+             el('h2', {id: `${id}-heading`}, kSections.find(s => s[0] === id)[1])));
+    return bodies.get(id);
+  }
+  const later = [];  // cards are drawn once their sections stand in the page, in its order
+  function card(id, options) {
+    if (options) later.push([id, options]);
+  }
+  function table(id, title, node, text) {
+    section(id).append(
+        el('div', {class: 'card'}, el('h3', {}, title),
+           text ? el('p', {class: 'text'}, text) : null, node));
+  }
+
+  /// Figures of one kind are one card; which of them is a choice.
+  function figureCards() {
+    const kinds = new Map();
+    for (const chart of data.charts) {
+      const sweep = ['lines', 'tradeoff', 'heat_map', 'bars'].includes(chart.kind);
+      const key = sweep ? `${chart.kind}:${chart.name.split('_vs_')[0]}` : chart.kind;
+      if (!kinds.has(key)) kinds.set(key, []);
+      kinds.get(key).push(chart);
+    }
+    for (const [key, charts] of kinds) {
+      const kind = charts[0].kind;
+      const [where, title, text] =
+          kKinds[kind] || [kind.startsWith('error_vs_') ? 'error' : 'sweep', '', ''];
+      const tail = c => c.title.includes(': ') ? c.title.slice(c.title.indexOf(': ') + 2) : c.title;
+      const head = title && !['lines', 'heat_map', 'bars', 'tradeoff'].includes(kind) ?
+          title :
+          charts[0].title.split(': ')[0];
+      const several = charts.length > 1;
+      let options = charts.map(tail);
+      if (new Set(options).size < options.length) options = charts.map(c => c.title);
+      card(where, {
+        id: `chart-${key.replace(/[^a-z0-9]+/gi, '-')}`,
+        title: head,
+        choices: several ? [{name: 'Of', options}] : [],
+        make: ([at]) => {
+          const chart = charts[several ? at : 0];
+          const about = several ? '' : tail(chart);
+          return {
+            ...chart.spec,
+            text: [text, about && about !== head ? `(${about})` : ''].filter(Boolean).join(' ')
+          };
+        },
+      });
+    }
+  }
+
+  function list(items) {
+    return el('ul', {}, items.map(item => el('li', {}, item)));
+  }
+  const asList = v => v === null || v === undefined ? [] : Array.isArray(v) ? v : [v];
+
+  function basis() {
+    const facts = [];
+    const add = (name, value) => {
+      if (value !== null && value !== undefined && value !== '')
+        facts.push(el('dt', {}, name), el('dd', {}, value));
+    };
+    const calibration = doc.calibration;
+    if (calibration && calibration.name) {
+      add('calibration', asList(calibration.name).join(', '));
+      add('provenance',
+          asList(calibration.provenance).length > 1 ? list(asList(calibration.provenance)) :
+                                                      asList(calibration.provenance)[0]);
+    }
+    const times =
+        [...new Set(points.map(p => p.interval_basis && p.interval_basis.time).filter(Boolean))];
+    const memory =
+        [...new Set(points.map(p => p.interval_basis && p.interval_basis.memory).filter(Boolean))];
+    const served = [...new Set(points.map(p => p.intervals && p.intervals.basis).filter(Boolean))];
+    if (times.length > 0) add('accuracy of times', list(times));
+    if (memory.length > 0) add('accuracy of memory', list(memory));
+    if (served.length > 0) add('accuracy of a service', list(served));
+    if (doc.answers) {
+      const all = doc.answers.flatMap(a => a.candidates);
+      for (const [name, key] of [
+               ['margin of memory', 'memory_basis'], ['margin of times', 'time_basis']]) {
+        const said = [...new Set(all.map(c => c[key]).filter(Boolean))];
+        if (said.length > 0) add(name, list(said));
+      }
+      add('confidence', say(doc.confidence, 'share'));
+    }
+    const laws = [...new Set(points.map(p => p.size_law).filter(Boolean))];
+    if (laws.length > 0) add('size of the cache', laws.join('; '));
+    for (const [key, text] of Object.entries(doc.definitions || {})) add(key, text);
+    const labels = [];
+    if (points.length > 0) {
+      labels.push(el(
+          'li', {}, el('span', {class: 'tag'}, 'predicted'),
+          ' every figure of memory, time and throughput on this page, unless it says otherwise.'));
+      labels.push(el(
+          'li', {}, el('span', {class: 'tag'}, '90 % of cases'),
+          ' low to high beside a figure: where cases lie about the prediction. Where there is none, nothing says how far it may be off.'));
+    }
+    if ((doc.published || []).length > 0)
+      labels.push(el(
+          'li', {}, el('span', {class: 'tag'}, 'published'),
+          ' figures from the literature, with their source; never mixed with the predicted ones.'));
+    if (replay)
+      labels.push(el(
+          'li', {}, el('span', {class: 'tag'}, 'measured on a trace'),
+          ' errors, entries and bytes of the replay: computed from recorded queries, keys and values, one layer and step at a time.'));
+    const bases = {};
+    for (const p of points)
+      for (const step of [...(p.time_terms || []), ...(p.mean_iteration ? [p.mean_iteration] : [])])
+        for (const t of step.terms || [])
+          if (t.basis) bases[t.basis] = (bases[t.basis] || 0) + t.seconds;
+    const sum = Object.values(bases).reduce((a, b) => a + b, 0);
+    const words = {
+      measured: 'a kernel fitted to measurements of this GPU, kernels and format',
+      other_version: 'extrapolated: fitted to another version of the stack',
+      other_stack: 'extrapolated: fitted to another stack\'s kernels',
+      sibling: 'extrapolated: fitted on a GPU of the same generation',
+      other_generation: 'extrapolated: fitted on another generation of GPUs',
+      other_format: 'extrapolated: fitted in another number format',
+      nominal: 'the data sheet alone: no measurement',
+      stack: 'shares of the data sheet in the stack\'s profile',
+      data_sheet: 'the data sheet',
+      calibration: 'the calibration'
+    };
+    if (sum > 0) {
+      labels.push(
+          el('li', {}, 'The explained steps\' time rests on: ',
+             Object.entries(bases)
+                 .sort((a, b) => b[1] - a[1])
+                 .map(([name, s]) => `${words[name] || name} (${number(100 * s / sum)} %)`)
+                 .join('; '),
+             '.'));
+    }
+    section('basis').append(
+        el('div', {class: 'card'}, facts.length > 0 ? el('dl', {class: 'facts'}, facts) : null,
+           labels.length > 0 ? el('ul', {}, labels) : null,
+           el('p', {class: 'note'},
+              `Written by kvsim ${data.kvsim.version}; the same run gives the same bytes. `,
+              'The CSV and JSON files beside this page hold every number at full length.')));
+  }
+
+  function scenario() {
+    const of = doc.scenario;
+    if (!of || !of.echo) return;
+    const text = JSON.stringify(of.echo, null, 2);
+    const said = el('span', {class: 'note', role: 'status'});
+    const pre = el('pre', {tabindex: 0, 'aria-label': 'scenario as JSON'}, text);
+    const copy =
+        el('button', {
+          type: 'button',
+          class: 'copy',
+          onclick: () => {
+            const done = () => {
+              said.textContent = ' copied';
+            };
+            const byHand = () => {
+              const range = document.createRange();
+              range.selectNodeContents(pre);
+              const selection = window.getSelection();
+              selection.removeAllRanges();
+              selection.addRange(range);
+              said.textContent = ' selected: copy it with the keyboard';
+            };
+            if (navigator.clipboard)
+              navigator.clipboard.writeText(text).then(done, byHand);
+            else
+              byHand();
+          }
+        },
+           'Copy');
+    const facts = [
+      ['name', of.name], ['hash', of.hash], ['seed', of.seed], ['description', of.description]
+    ].filter(f => f[1] !== undefined && f[1] !== '');
+    section('scenario')
+        .append(
+            el('div', {class: 'card'},
+               el('dl', {class: 'facts'},
+                  facts.map(([k, v]) => [el('dt', {}, k), el('dd', {}, String(v))])),
+               el('p', {}, copy, said), pre));
+  }
+
+  function notes() {
+    const all = [];
+    const add = text => {
+      if (text && !all.includes(text)) all.push(text);
+    };
+    // What is said of several is said once, with whose it is.
+    const addOf = (owners, n) => {
+      const whose = new Map();
+      for (const [label, text] of owners) whose.set(text, [...(whose.get(text) || []), label]);
+      for (const [text, labels] of whose) {
+        const who = [...new Set(labels)];
+        add(labels.length === n ? text :
+                who.length > 3  ? `${who.length} of ${n}: ${text}` :
+                                  `${who.join(', ')}: ${text}`);
+      }
+    };
+    for (const n of doc.notes || []) add(n);
+    addOf(points.flatMap(p => (p.notes || []).map(n => [p.label, n])), points.length);
+    const methods = (replay && replay.methods) || [];
+    addOf(methods.flatMap(m => (m.notes || []).map(n => [m.name, n])), methods.length);
+    for (const s of (replay && replay.skipped) || []) add(`skipped ${s.name}: ${s.reason}`);
+    for (const cut of data.left_out) add(cut);
+    const kMost = 60;
+    if (all.length === 0) return;
+    section('notes').append(
+        el('div', {class: 'card'}, list(all.slice(0, kMost)),
+           all.length > kMost ?
+               el('p', {class: 'note'}, `and ${all.length - kMost} more, in the JSON file.`) :
+               null));
+  }
+
+  if (data.kind === 'static' && points.length > 0)
+    table(
+        'results', 'Points', sections.staticTable(points),
+        'Predicted; under a figure where 90 % of cases lie.');
+  if (data.kind === 'serve')
+    table(
+        'results', 'Points', sections.serveTable(points),
+        'Predicted; under a figure where 90 % of cases lie.');
+  if (replay && replay.methods)
+    table(
+        points.length > 0 ? 'error' : 'results', 'Methods', sections.replayTable(replay.methods),
+        `Trace ${replay.trace}. Errors are of attention's output against the full cache's.`);
+  if (data.kind === 'scenario-sweep') table('results', 'Points', sections.sweepTable(data.extras));
+  if (data.kind === 'sweep')
+    table('results', 'Points', sections.replayTable(points.map(p => p.method)));
+  figureCards();
+  if (data.kind === 'static' || data.kind === 'serve') {
+    card('memory', sections.memoryTimeline(data));
+    if (data.kind === 'static') card('speed', sections.latencyThroughput(data));
+    card('speed', sections.times(data));
+    card('speed', sections.roofline(data));
+  }
+  card('error', sections.keptHeads(data));
+  if ((doc.published || []).length > 0)
+    table(
+        'published', 'Predicted beside published', sections.publishedTable(doc.published),
+        'The miss is predicted over published, less one.');
+  for (const [id] of later) section(id);
+  if (doc.answers) section('answers');
+  basis();
+  scenario();
+  notes();
+  for (const [id] of kSections) {
+    if (bodies.has(id)) main.append(bodies.get(id));
+  }
+  later.sort(
+      (a, b) => kSections.findIndex(s => s[0] === a[0]) - kSections.findIndex(s => s[0] === b[0]));
+  for (const [id, options] of later) mount(section(id), options);
+  for (const answer of doc.answers || [])
+    table(
+        'answers', `${answer.question.replace(/_/g, ' ')} of ${answer.of}`,
+        sections.planTable(answer),
+        answer.best ? `Best: ${answer.best}.` : 'Impossible for every candidate.');
+  document.getElementById('contents')
+      .append(...kSections.filter(s => bodies.has(s[0]))
+                  .map(([id, name]) => el('li', {}, el('a', {href: `#${id}`}, name))));
+  themeSwitch(document.getElementById('theme'));
+  document.documentElement.dataset.ready = 'true';
+})();

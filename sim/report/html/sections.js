@@ -1,0 +1,418 @@
+'use strict';
+// Charts and tables that pages make out of a result's document: operators under their roofs, where
+// memory goes over a run's length, latency against throughput, what each head keeps. Charts that
+// figures show as well come ready from the program. `window.kvsimSections`.
+window.kvsimSections = (() => {
+  const {say, number} = window.kvsimUnits;
+  const {el, tableOf} = window.kvsimCards;
+
+  const isNumber = v => typeof v === 'number' && Number.isFinite(v);
+  /// "11.2 to 14.1 GiB"; both units where they differ.
+  function rangeOf(low, high, unit) {
+    const a = say(low, unit), b = high === Infinity ? 'never' : say(high, unit);
+    if (a === b) return '';
+    const tail = b.slice(b.indexOf(' '));
+    return b.includes(' ') && a.endsWith(tail) ? `${a.slice(0, -tail.length)} to ${b}` :
+                                                 `${a} to ${b}`;
+  }
+  /// A figure and, under it, its interval where the point has one: cells of a table.
+  function withInterval(point, key, unit) {
+    const value = point[key];
+    if (!isNumber(value)) return '–';
+    const low = point[`${key}_low`], high = point[`${key}_high`];
+    return isNumber(low) && isNumber(high) ? [say(value, unit), rangeOf(low, high, unit)] :
+                                             say(value, unit);
+  }
+
+  /// The steps of each point whose operators are known: [{point, name, terms, roof, tokens}].
+  function explainedSteps(data) {
+    const points = data.document.points || [], extras = (data.extras.points || []);
+    const out = [];
+    points.forEach((point, i) => {
+      const roof = extras[i] && extras[i].roof;
+      if (!roof) return;
+      const label = extras[i].label || point.label;
+      for (const step of point.time_terms || []) {
+        const name = step.step === 0 ?
+            'prefill' :
+            `decode step ${number(step.step)} (${number(step.tokens)} tokens)`;
+        out.push({
+          point: label,
+          name,
+          terms: step.terms,
+          roof,
+          seconds: step.step_s,
+          gpus: point.gpu_count || 1
+        });
+      }
+      const mean = point.mean_iteration;
+      if (mean)
+        out.push({
+          point: label,
+          name: 'mean iteration',
+          terms: mean.terms,
+          roof,
+          seconds: mean.step_s,
+          gpus: point.gpu_count || 1
+        });
+    });
+    return out;
+  }
+  function choicesOf(steps) {
+    const points = [...new Set(steps.map(s => s.point))];
+    const most = Math.max(...points.map(p => steps.filter(s => s.point === p).length));
+    const names = most > 1 ? ['prefill', 'first decode step', 'last decode step'].slice(0, most) :
+                             [steps[0].name];
+    const pick = chosen => {
+      const own = steps.filter(s => s.point === points[chosen[0]]);
+      return own[Math.min(chosen[1], own.length - 1)];
+    };
+    return {
+      pick,
+      choices: [
+        {name: 'Point', options: points}, {name: 'Step', options: names, first: names.length - 1}
+      ]
+    };
+  }
+
+  const familyWords = family => family.replace(/_/g, ' ');
+
+  function roofline(data) {
+    const steps = explainedSteps(data);
+    if (steps.length === 0) return null;
+    const {pick, choices} = choicesOf(steps);
+    return {
+      id: 'roofline',
+      title: 'Roofline of the operators',
+      choices,
+      make(chosen) {
+        const step = pick(chosen);
+        const terms = step.terms.filter(
+            t => t.flops > 0 && t.bytes_read + t.bytes_written > 0 && t.seconds > 0);
+        const families = [...new Set(terms.map(t => t.family))];
+        const series = families.map(family => {
+          const own = terms.filter(t => t.family === family);
+          return {
+            name: familyWords(family),
+            values: own.map(t => [t.flops / (t.bytes_read + t.bytes_written), t.flops / t.seconds]),
+            names: own.map(t => t.what),
+            details: own.map(
+                t => [
+                    [
+                      'time',
+                      `${say(t.seconds, 's')} (${
+                          number(100 * t.seconds / step.seconds)} % of the step)`
+                    ],
+                    ['bound by', t.bound], ['basis', t.basis || '–'],
+                    ['work', say(t.flops, 'FLOP')],
+                    ['traffic', say(t.bytes_read + t.bytes_written, 'B')]])
+          };
+        });
+        const {peak_flops: peak, bandwidth, gpu, dtype} = step.roof;
+        const ridge = peak / bandwidth;
+        const all = terms.map(t => t.flops / (t.bytes_read + t.bytes_written));
+        const low = Math.min(0.5 * ridge, ...all) / 2, high = Math.max(4 * ridge, ...all) * 2;
+        return {
+          kind: 'points',
+          series,
+          x: {name: 'arithmetic intensity', unit: 'FLOP/B', log: true, logChoice: true},
+          y: {name: 'rate reached', unit: 'FLOP/s', log: true, logChoice: true},
+          roofs: [{
+            name: `${gpu}: ${say(peak, 'FLOP/s')} ${dtype}, ${say(bandwidth, 'B/s')}`,
+            values: [[low, low * bandwidth], [ridge, peak], [high, peak]]
+          }],
+          text:
+              `${step.point}, ${step.name}: ${
+                  say(step.seconds,
+                      's')}. Each mark is an operator of all layers together; under the slope traffic limits it, under the level arithmetic. ` +
+              `The roofs are the data sheet's of ${gpu} (${say(peak, 'FLOP/s')} in ${dtype}, ${
+                  say(bandwidth, 'B/s')}).`,
+          note: terms.length < step.terms.length ?
+              `${
+                  step.terms.length -
+                  terms
+                      .length} terms without arithmetic or traffic (copies, launches, the host) have no place here; the chart of times has them.` :
+              '',
+        };
+      },
+    };
+  }
+
+  function times(data) {
+    const steps = explainedSteps(data);
+    if (steps.length === 0) return null;
+    const {pick, choices} = choicesOf(steps);
+    const bounds = [
+      ['compute', '#D55E00', 0], ['memory', '#0072B2', 0], ['launch', '#F0E442', 2],
+      ['host', '#777777', 1]
+    ];
+    return {
+      id: 'time-terms',
+      title: 'Where the time of a step goes',
+      choices,
+      make(chosen) {
+        const step = pick(chosen);
+        const terms = [...step.terms].sort((a, b) => b.seconds - a.seconds);
+        const shown = terms.slice(0, 16);
+        const rest = terms.slice(16).reduce((sum, t) => sum + t.seconds, 0);
+        const series = bounds
+                           .map(([bound, fill, hatch]) => ({
+                                  name: `${bound} bound`,
+                                  fill,
+                                  hatch,
+                                  values: shown.map(t => t.bound === bound ? t.seconds : 0)
+                                }))
+                           .filter(s => s.values.some(v => v > 0));
+        const other = shown.filter(t => !bounds.some(b => b[0] === t.bound));
+        if (other.length > 0)
+          series.push({
+            name: 'other',
+            fill: '#CC79A7',
+            hatch: 3,
+            values: shown.map(t => other.includes(t) ? t.seconds : 0)
+          });
+        return {
+          kind: 'bars',
+          categories: shown.map(t => t.what),
+          y: {name: 'time', unit: 's'},
+          series,
+          ends: shown.map(t => `${number(100 * t.seconds / step.seconds)} %`),
+          details: shown.map(t => t.basis ? `basis ${t.basis}` : ''),
+          text: `${step.point}, ${step.name}: ${say(step.seconds, 's')} in all. The longest ${
+              shown.length} of ${terms.length} terms, by what bounds them.`,
+          note: rest > 0 ?
+              `The other ${terms.length - shown.length} take ${say(rest, 's')} together.` :
+              '',
+        };
+      },
+    };
+  }
+
+  function memoryTimeline(data) {
+    const own = (data.extras.points || []).filter(p => p.timeline && p.timeline.tokens.length > 2);
+    if (own.length === 0) return null;
+    return {
+      id: 'hbm-over-length',
+      title: 'HBM over the run',
+      choices: [{name: 'Point', options: own.map(p => p.label)}],
+      make([at]) {
+        const t = own[at].timeline;
+        const part = (name, fill, hatch, value) =>
+            ({name, fill, hatch, values: t.tokens.map((x, k) => [x, Math.max(0, value(k))])});
+        return {
+          kind: 'area',
+          x: {name: 'tokens per sequence', unit: 'tokens'},
+          y: {name: 'HBM', unit: 'B'},
+          levels: [{
+            name: `usable HBM ${say(own[at].usable_hbm_bytes, 'B')}`,
+            value: own[at].usable_hbm_bytes
+          }],
+          series: [
+            part('weights and what stays', '#BBBBBB', 0, k => t.held[k] - t.kv[k]),
+            part('cache and side data', '#0072B2', 0, k => t.kv[k]),
+            part('within the step: activations, copies', '#F0E442', 2, k => t.peak[k] - t.held[k])
+          ],
+          text: `${
+              own[at]
+                  .label}: what is held between steps, and what a step takes above that at its worst moment.`,
+        };
+      },
+    };
+  }
+
+  function latencyThroughput(data) {
+    const points = (data.document.points ||
+                    []).filter(p => isNumber(p.throughput_tok_s) && isNumber(p.latency_s));
+    if (points.length < 2) return null;
+    const methods = [...new Set(points.map(p => p.method))];
+    return {
+      id: 'throughput-latency',
+      title: 'Latency against throughput',
+      text: 'Each mark is a point that ran to its end: down and to the right is better.',
+      make: () => ({
+        kind: 'points',
+        x: {name: 'output, prefill counted in', unit: 'tok/s', logChoice: true},
+        y: {name: 'latency of the batch', unit: 's', logChoice: true},
+        series: methods.map(method => {
+          const own = points.filter(p => p.method === method);
+          return {
+            name: method || 'points',
+            values: own.map(p => [p.throughput_tok_s, p.latency_s]),
+            names: own.map(p => p.label),
+            details: own.map(
+                p => [
+                    [
+                      '90 % of cases',
+                      isNumber(p.latency_s_low) ? rangeOf(p.latency_s_low, p.latency_s_high, 's') :
+                                                  'no interval'
+                    ],
+                    ['prefill', say(p.prefill_s, 's')], ['batch', number(p.batch)]])
+          };
+        }),
+      }),
+    };
+  }
+
+  function keptHeads(data) {
+    const kept = (data.extras.kept || []).filter(m => m.cells.length > 1);
+    if (kept.length === 0) return null;
+    const byHead = kept.some(m => m.by_head);
+    const what =
+        [['entries kept', 'entries', 2], ['bytes kept', 'B', 3], ['mean relative error', '', 4]];
+    return {
+      id: 'kept-heads',
+      title: byHead ? 'Entries kept by layer and head' : 'Entries kept by layer',
+      choices: [
+        {
+          name: 'Method',
+          options: kept.map(m => m.label),
+          first: Math.max(0, kept.findIndex(m => m.cells.some(c => c[2] !== m.cells[0][2])))
+        },
+        {name: 'Colour', options: what.map(w => w[0])}
+      ],
+      make([m, w]) {
+        const {cells, by_head: heads} = kept[m];
+        const layers = [...new Set(cells.map(c => c[0]))],
+              columns = [...new Set(cells.map(c => c[1]))];
+        const values = cells.map(c => c[what[w][2]]);
+        const same = values.every(v => v === values[0]);
+        return {
+          kind: 'heat',
+          heat: {
+            rows: layers,
+            columns: heads ? columns : ['all'],
+            cells: cells.map(c => [columns.indexOf(c[1]), layers.indexOf(c[0]), c[what[w][2]]]),
+            unit: what[w][1],
+            rowName: 'layer',
+            columnName: heads ? 'KV head' : 'heads',
+            valueName: what[w][0]
+          },
+          text: `${kept[m].label}: ${what[w][0]} of each ${
+              heads ? 'stored head' : 'layer'} after the last step.${
+              same ? ` All are alike: ${say(values[0], what[w][1])}.` : ''}`,
+          note: heads ?
+              '' :
+              'Heads were not kept apart in this run: "per_head": true in a scenario\'s replay, or --per-head of kvsim replay, keeps them.',
+        };
+      },
+    };
+  }
+
+  // ---- tables ----
+
+  function staticTable(points) {
+    return tableOf(
+        [
+          'point', 'fits', 'peak HBM', 'KV cache', 'prefill', 'decode', 'whole run',
+          'memory runs out at', 'largest batch', 'fewest GPUs'
+        ],
+        points.map(
+            p =>
+                [p.label, p.oom ? `no: ${p.oom.phase}` : 'yes',
+                 withInterval(p, 'peak_hbm_bytes', 'B'), say(p.kv_bytes, 'B'),
+                 withInterval(p, 'prefill_s', 's'), withInterval(p, 'decode_tok_s', 'tok/s'),
+                 withInterval(p, 'throughput_tok_s', 'tok/s'), oomWords(p),
+                 withInterval(p, 'largest_batch', ''), withInterval(p, 'fewest_gpus', '')]));
+  }
+  function oomWords(p) {
+    const range = isNumber(p.oom_tokens_low) ?
+        rangeOf(p.oom_tokens_low, isNumber(p.oom_tokens_high) ? p.oom_tokens_high : Infinity, '') :
+        '';
+    if (p.oom) return [`${number(p.oom.tokens)} tokens`, range];
+    return range ? ['not as predicted', range] : '–';
+  }
+  function serveTable(points) {
+    const at = (p, key, q) => {
+      const d = p[key], low = p[`${key}_low`], high = p[`${key}_high`];
+      if (!d || !isNumber(d[q])) return '–';
+      return low && isNumber(low[q]) ? [say(d[q], 's'), rangeOf(low[q], high[q], 's')] :
+                                       say(d[q], 's');
+    };
+    return tableOf(
+        [
+          'point', 'completed', 'TTFT p50', 'TTFT p99', 'TPOT p50', 'TPOT p99', 'requests/s',
+          'output tok/s', 'within bounds', 'preemptions', 'what limits it'
+        ],
+        points.map(
+            p =>
+                [p.label, `${number(p.completed)} of ${number(p.requests)}`, at(p, 'ttft_s', 'p50'),
+                 at(p, 'ttft_s', 'p99'), at(p, 'tpot_s', 'p50'), at(p, 'tpot_s', 'p99'),
+                 withInterval(p, 'request_s', ''), withInterval(p, 'output_tok_s', ''),
+                 isNumber(p.slo_attained) ? say(p.slo_attained, 'share') : '–',
+                 number(p.preemptions), p.bound_text || '–']));
+  }
+  function replayTable(methods) {
+    return tableOf(
+        [
+          'method', 'budget', 'bytes held', 'of the full cache', 'mean error', 'p99 error',
+          'mass retained', 'read'
+        ],
+        methods.map(
+            m =>
+                [m.name,
+                 m.budget === null ? '–' :
+                     m.budget <= 1 ? say(m.budget, 'share') :
+                                     `${number(m.budget)} entries`,
+                 say(m.bytes_held_final, 'B'),
+                 m.bytes_full_final > 0 ? say(m.bytes_held_final / m.bytes_full_final, 'share') :
+                                          '–',
+                 number(m.rel_error_mean), number(m.rel_error_p99),
+                 isNumber(m.retained_mass_mean) ? say(m.retained_mass_mean, 'share') : '–',
+                 isNumber(m.entries_read_share) ? say(m.entries_read_share, 'share') : '–']));
+  }
+  function planTable(answer) {
+    return tableOf(
+        ['candidate', answer.unit, 'what binds it', 'nearest way out', 'cost', 'latency'],
+        answer.candidates.map(c => {
+          const last = c.points && c.points.length > 0 ? c.points[c.points.length - 1] : null;
+          const knob = c.impossible && c.impossible.knobs.length > 0 ? c.impossible.knobs[0] : null;
+          return [
+            c.label + (c.label === answer.best ? ' (best)' : ''),
+            isNumber(c.answer) ? `${c.at_most ? 'at least ' : ''}${number(c.answer)}` : 'none',
+            c.impossible ? `${c.impossible.constraint}: ${c.impossible.text}` : c.pruned || '–',
+            knob ? `${knob.knob} ${knob.change}` : '–', last ? number(last.cost) : '–',
+            last ? say(last.latency_s, 's') : '–'
+          ];
+        }));
+  }
+  function sweepTable(extras) {
+    return tableOf(
+        [
+          ...extras.columns, 'state',
+          ...extras.measures.map(m => m.unit ? `${m.words} (${m.unit})` : m.words)
+        ],
+        extras.rows.map(
+            r =>
+                [...r.values, r.state,
+                 ...r.measures.map(
+                     (v, i) => isNumber(v) ? number(v / extras.measures[i].divisor) : '–')]));
+  }
+  function publishedTable(published) {
+    const said = v => v === null || v === undefined ? '–' :
+        typeof v === 'boolean'                      ? (v ? 'yes' : 'no') :
+                                                      number(v);
+    return tableOf(
+        ['figure', 'of', 'published', 'predicted', 'miss', 'source', 'note'],
+        published.map(
+            f =>
+                [f.metric, f.label, f.published_text || said(f.published), said(f.predicted),
+                 isNumber(f.miss) ? `${f.miss > 0 ? '+' : ''}${number(100 * f.miss)} %` : '–',
+                 f.source || '–', f.note || '–']));
+  }
+
+  return {
+    roofline,
+    times,
+    memoryTimeline,
+    latencyThroughput,
+    keptHeads,
+    staticTable,
+    serveTable,
+    replayTable,
+    planTable,
+    sweepTable,
+    publishedTable,
+    el,
+    isNumber
+  };
+})();

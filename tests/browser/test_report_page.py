@@ -1,0 +1,237 @@
+"""Opens report.html of several kinds of runs in headless Chromium and uses it.
+
+    test_report_page.py PROGRAM SOURCE_DIR SCRATCH_DIR [SCREENSHOT_DIR]
+
+Prints KVSIM-SKIPPED and why where there is no Chromium. With SCREENSHOT_DIR each page is also
+drawn at 390 and 1280 pixels, light and dark, and as PDF.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from chromium import Chromium, find_chromium
+
+PROGRAM, SOURCE, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+SHOTS = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else None
+
+TRACE = SOURCE / "traces/samples/books-treasure-512.safetensors"
+# Of each page: the command that makes it, its kind, and how many charts it has at the least.
+PAGES = {
+    "static": (["run", "scenarios/zeromerge-a800.json"], "static", 6),
+    "serve": (["run", "scenarios/serve-azure-code.json"], "serve", 8),
+    "plan": (["plan", "scenarios/plan-h100-longcontext.json"], "plan", 2),
+    "sweep": (["sweep", "scenarios/sweep-methods.json"], "scenario-sweep", 1),
+    "replay": (["replay", "--trace", str(TRACE), "--method", "full,h2o,snapkv", "--budget", "0.1,0.2"], "replay", 4),
+}
+
+failures = []
+
+
+def check(what, holds, detail=""):
+    if not holds:
+        failures.append(f"{what}: {detail}" if detail != "" else what)
+
+
+def make(name):
+    words, _, _ = PAGES[name]
+    folder = SCRATCH / name
+    # Without gnuplot: its figures are not what is tested here.
+    subprocess.run([PROGRAM, *words, "-o", str(folder), "-q"], cwd=SOURCE, check=True, env={"PATH": ""})
+    return (folder / "report.html").as_uri()
+
+
+# Of every chart: its id, kind of renderer's marks, and where it is.
+CARDS = """
+kvsimCards.all().map(card => {
+  const svg = card.plot.querySelector('svg');
+  const box = card.plot.getBoundingClientRect();
+  return {id: card.options.id, kind: card.spec.kind, paths: svg ? svg.querySelectorAll('path, rect, circle, polygon').length : 0,
+          width: box.width, svgWidth: svg ? svg.getBoundingClientRect().width : 0,
+          title: card.node.querySelector('h3').textContent, named: Boolean(card.plot.getAttribute('aria-labelledby'))};
+})
+"""
+
+
+def tip_at(page, card, fx, fy):
+    place = page.evaluate(f"""(() => {{
+      const card = kvsimCards.all().find(c => c.options.id === {json.dumps(card)});
+      card.plot.scrollIntoView({{block: 'center', behavior: 'instant'}});
+      const box = card.plot.getBoundingClientRect();
+      return [box.x + box.width * {fx}, box.y + box.height * {fy}];
+    }})()""")
+    page.hover(*place)
+    return page.evaluate(f"""(() => {{
+      const card = kvsimCards.all().find(c => c.options.id === {json.dumps(card)});
+      const tip = card.plot.querySelector('.tip');
+      return tip && getComputedStyle(tip.parentElement).visibility !== 'hidden' ? tip.innerText : '';
+    }})()""")
+
+
+def mark_place(card):
+    """A place inside the first mark of a line, as fractions of the chart: where hovering has to tell."""
+    return f"""(() => {{
+      const card = kvsimCards.all().find(c => c.options.id === {json.dumps(card)});
+      const series = card.option.series.findIndex(s => String(s.id).startsWith('line:') && s.data.length > 0);
+      const data = card.option.series[series].data;
+      const item = data[Math.floor(data.length / 2)];
+      let at;
+      if (card.spec.kind === 'heat') at = card.chart.convertToPixel({{seriesIndex: series}}, [item[0], item[1]]);
+      else if (card.spec.kind === 'bars') {{
+        const k = data.findIndex(v => v > 0);
+        at = card.chart.convertToPixel({{seriesIndex: series}}, [data[k] / 2, k]);
+      }} else at = card.chart.convertToPixel({{seriesIndex: series}}, item.value || item);
+      const box = card.plot.getBoundingClientRect();
+      return [at[0] / box.width, at[1] / box.height];
+    }})()"""
+
+
+def use(page, name):
+    _, kind, fewest = PAGES[name]
+    check(f"{name}: ready", page.evaluate("document.documentElement.dataset.ready") == "true")
+    check(f"{name}: kind", page.evaluate("JSON.parse(document.getElementById('kvsim-report').textContent).kind") == kind)
+    cards = page.evaluate(CARDS)
+    check(f"{name}: charts", len(cards) >= fewest, len(cards))
+    check(f"{name}: ids are unique", len({c["id"] for c in cards}) == len(cards))
+    for card in cards:
+        where = f"{name}: {card['id']}"
+        check(f"{where}: marks", card["paths"] > 8, card["paths"])
+        check(f"{where}: a name for screen readers", card["named"])
+        check(f"{where}: fits its card", card["svgWidth"] <= card["width"] + 1, (card["svgWidth"], card["width"]))
+        x, y = page.evaluate(mark_place(card["id"]))
+        text = tip_at(page, card["id"], x, y)
+        check(f"{where}: hovering tells a number", any(c.isdigit() for c in text), repr(text))
+    check(f"{name}: words at the top", page.evaluate("document.querySelectorAll('.verdict li').length") >= 1)
+    check(f"{name}: every heading level in order", page.evaluate(
+        "[...document.querySelectorAll('h1,h2,h3')].every((h, i, all) => i === 0 || +h.tagName[1] <= +all[i-1].tagName[1] + 1)"))
+    check(f"{name}: tables", page.evaluate("""(() => {
+      const card = kvsimCards.all()[0];
+      card.data.open = true;
+      card.fillTable();
+      return card.data.querySelectorAll('tbody tr').length; })()""") > 0)
+    check(f"{name}: nothing fetched", [r for r in page.requests if not r.startswith("file:")] == [], page.requests)
+    check(f"{name}: console", page.messages == [], page.messages)
+
+
+def toggles(page):
+    """Of the static page: a method's line goes and comes, axes switch, zoom works."""
+    card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
+    # Strokes in the first line's colour, which no other of the first seven has.
+    lines = f"""(() => {{ const c = {card}; const {{colour}} = kvsimCharts.styleOf(c.spec, 0);
+      return [...c.plot.querySelectorAll('svg path')].filter(p => p.getAttribute('stroke') === colour).length; }})()"""
+    if not page.evaluate(f"Boolean({card})"):
+        check("static: memory versus length is there", False)
+        return
+    text = tip_at(page, "chart-memory-vs-length", 0.5, 0.5)
+    check("static: hovering memory tells bytes", "GiB" in text, repr(text))
+    check("static: hovering memory tells tokens", "tokens" in text, repr(text))
+    before = page.evaluate(lines)
+    check("static: a line has marks", before > 0)
+    first = page.evaluate(f"{card}.spec.series[0].name")
+    page.evaluate("document.querySelector('#chart-memory-vs-length .key button').click()")
+    page.settle()
+    check("static: a line that is switched off is gone", page.evaluate(lines) == 0, page.evaluate(lines))
+    check("static: its key says so", page.evaluate(
+        "document.querySelector('#chart-memory-vs-length .key button').getAttribute('aria-pressed')") == "false")
+    text = tip_at(page, "chart-memory-vs-length", 0.5, 0.5)
+    check("static: nor does hovering tell it", f"\n {first}\t" not in text, repr(text))
+    page.evaluate("document.querySelector('#chart-memory-vs-length .key button').click()")
+    page.settle()
+    check("static: and comes back", page.evaluate(lines) == before, (page.evaluate(lines), before))
+    page.evaluate("document.querySelector('#chart-memory-vs-length input[data-log=y]').click()")
+    page.settle()
+    check("static: the axis is logarithmic", page.evaluate(f"{card}.chart.getOption().yAxis[0].type") == "log")
+    page.evaluate("document.querySelector('#chart-memory-vs-length input[data-log=y]').click()")
+    page.evaluate(f"{card}.zoom(0.5)")
+    zoom = page.evaluate(f"(() => {{ const z = {card}.chart.getOption().dataZoom[0]; return z.end - z.start; }})()")
+    check("static: zoom", abs(zoom - 50) < 1, zoom)
+    page.evaluate(f"{card}.zoom(0)")
+    # A table of the same numbers.
+    check("static: memory as a table", page.evaluate(f"""(() => {{ const c = {card}; c.data.open = true; c.fillTable();
+      return c.data.innerText; }})()""").count("GiB") > 10)
+
+
+def keyboard(page):
+    """Tab reaches keys and charts; arrows walk along a line and say what is there."""
+    page.go(page.evaluate("location.href"))
+    reached = set()
+    for _ in range(60):
+        page.press("Tab")
+        reached.add(page.evaluate("document.activeElement.className.split(' ')[0] || document.activeElement.tagName"))
+    for what in ("theme", "entry", "plot"):
+        check(f"keyboard reaches {what}", what in reached, sorted(reached))
+    page.evaluate("kvsimCards.all()[0].plot.focus()")
+    page.press("ArrowRight")
+    page.press("ArrowRight")
+    said = page.evaluate("kvsimCards.all()[0].live.textContent")
+    check("arrows say a value", any(c.isdigit() for c in said), repr(said))
+    page.press("ArrowDown")
+    check("down goes to another line", page.evaluate("kvsimCards.all()[0].live.textContent") != said)
+    page.evaluate("document.querySelector('.entry').focus()")
+    page.press(" ", "Space")
+    check("space switches a line", page.evaluate("document.querySelector('.entry').getAttribute('aria-pressed')") == "false")
+
+
+def themes(browser, uri):
+    colours = {}
+    for dark in (False, True):
+        page = browser.open(uri, dark=dark)
+        colours[dark] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.close()
+    check("dark is another ground than light", colours[True] != colours[False], colours)
+    page = browser.open(uri)
+    page.evaluate("document.getElementById('theme').click()")
+    page.evaluate("document.getElementById('theme').click()")
+    check("the switch makes it dark", page.evaluate("getComputedStyle(document.body).backgroundColor") == colours[True])
+    page.close()
+
+
+def widths(browser, uri, name):
+    for width in (360, 768, 1600):
+        page = browser.open(uri, width=width)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        check(f"{name}: no sideways scrolling at {width}", wide <= width, wide)
+        page.close()
+
+
+def shots(browser, uri, name):
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    for width in (390, 1280):
+        for dark in (False, True):
+            page = browser.open(uri, width=width, dark=dark)
+            page.screenshot(SHOTS / f"{name}-{width}-{'dark' if dark else 'light'}.png")
+            if width == 1280 and not dark:
+                page.pdf(SHOTS / f"{name}.pdf")
+            page.close()
+
+
+def main():
+    if find_chromium() is None:
+        print("KVSIM-SKIPPED: no Chromium is installed (KVSIM_CHROMIUM names one)")
+        return 0
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    wanted = os.environ.get("KVSIM_PAGES", ",".join(PAGES)).split(",")
+    uris = {name: make(name) for name in wanted}
+    with Chromium() as browser:
+        for name, uri in uris.items():
+            page = browser.open(uri)
+            use(page, name)
+            if name == "static":
+                toggles(page)
+                keyboard(page)
+                check("static: console after use", page.messages == [], page.messages)
+            page.close()
+            widths(browser, uri, name)
+        themes(browser, next(iter(uris.values())))
+        if SHOTS:
+            for name, uri in uris.items():
+                shots(browser, uri, name)
+    for failure in failures:
+        print("FAILED", failure)
+    print(f"{len(uris)} pages, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+sys.exit(main())
