@@ -62,9 +62,12 @@ const std::vector<Folder>& floors() {
         // 5: the program
         {"sim/report/html", {"models/units", "models/json"}},
         {"sim/report", join({floor4, {"sim/report/html"}})},
+        {"sim/explorer", join({floor4, {"sim/report"}})},
+        {"sim/explorer/wasm", join({floor4, {"sim/report", "sim/explorer"}})},
+        {"sim/explorer/page", {"models/units", "models/json", "sim/report", "sim/report/html", "sim/explorer"}},
         {"sim/cli", join({floor4,
-                          {"sim/report", "sim/report/html", "validation", "kernels",
-                           "kernels/cuda_sim", "kernels/suite"}})},
+                          {"sim/report", "sim/report/html", "sim/explorer", "sim/explorer/page", "validation",
+                           "kernels", "kernels/cuda_sim", "kernels/suite"}})},
         // beside the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},
         {"kernels", {"models/units", "models/math", "kernels/cuda_sim"}},
