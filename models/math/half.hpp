@@ -6,16 +6,6 @@
 
 namespace kvsim {
 
-/// std::bit_cast, also where the C++ library has none (libc++ before 14) and only the compiler has.
-template <class To, class From>
-[[nodiscard]] constexpr To bits_as(const From& value) {
-#ifdef __cpp_lib_bit_cast
-  return std::bit_cast<To>(value);
-#else
-  return __builtin_bit_cast(To, value);
-#endif
-}
-
 // IEEE 754 half precision and bfloat16, by their bits. Rounding is to nearest, ties to even.
 
 /// Exact for every value, subnormals, infinities and NaN included.
@@ -25,21 +15,21 @@ template <class To, class From>
   const std::uint32_t mantissa = half & 0x3FFU;
   if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
-    return bits_as<float>(sign | bits_as<std::uint32_t>(magnitude));
+    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
   }
   const std::uint32_t wide = exponent == 31 ? 255U : exponent + 112U;
-  return bits_as<float>(sign | (wide << 23U) | (mantissa << 13U));
+  return std::bit_cast<float>(sign | (wide << 23U) | (mantissa << 13U));
 }
 
 /// Overflows to infinity from 65520 on; NaN stays NaN.
 [[nodiscard]] inline std::uint16_t float_to_fp16(float value) {
-  const auto bits = bits_as<std::uint32_t>(value);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
   if (magnitude > 0x7F800000U) return static_cast<std::uint16_t>(sign | 0x7E00U);
   if (magnitude >= 0x477FF000U) return static_cast<std::uint16_t>(sign | 0x7C00U);  // >= 65520
   if (magnitude < 0x38800000U) {  // below 2^-14: a subnormal, in steps of 2^-24
-    const float steps = bits_as<float>(magnitude) * 0x1p24F;  // exact
+    const float steps = std::bit_cast<float>(magnitude) * 0x1p24F;  // exact
     return static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(std::nearbyintf(steps)));
   }
   const std::uint32_t odd = (magnitude >> 13U) & 1U;
@@ -48,11 +38,11 @@ template <class To, class From>
 }
 
 [[nodiscard]] inline float bf16_to_float(std::uint16_t bf16) {
-  return bits_as<float>(static_cast<std::uint32_t>(bf16) << 16U);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16U);
 }
 
 [[nodiscard]] inline std::uint16_t float_to_bf16(float value) {
-  const auto bits = bits_as<std::uint32_t>(value);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
 }

@@ -1,7 +1,7 @@
 'use strict';
 // The explorer's page: asks the core for what the knobs mean and says it, in words first.
 (() => {
-  const {el, mount, tableOf, themeSwitch} = window.kvsimCards;
+  const {el, mount, themeSwitch} = window.kvsimCards;
   const {say, number} = window.kvsimUnits;
   const catalogue = JSON.parse(document.getElementById('catalogue').textContent);
   const state = window.kvsimKnobs.readHash(window.location.hash);
@@ -57,32 +57,45 @@
 
   function changed() {
     window.history.replaceState(null, '', window.kvsimKnobs.writeHash(state));
-    byId('answers').classList.add('stale');
+    mark('waiting');
     window.clearTimeout(timer);
     timer = window.setTimeout(ask, kRest);
   }
+  /// 'waiting' until both documents of the knobs as they stand have come, or a complaint: 'answered'.
+  function mark(what) {
+    byId('answers').dataset.state = what;
+    byId('answers').classList.toggle('stale', what !== 'answered');
+  }
   function ask() {
     if (!ready) return;
+    mark('waiting');
+    let missing = 2;
+    const answered = () => {
+      if (--missing > 0) return;
+      byId('answers').dataset.took = (performance.now() - begun).toFixed(0);
+      mark('answered');
+    };
     begun = performance.now();
     const scenario = window.kvsimKnobs.scenarioOf(state, catalogue, true);
     showScenario();
     const failed = message => {
-      const beside = knobs.complain(message);
-      status(beside ? `Not possible so: ${message.replace(/^explorer\.json: /, '')}` : message.replace(/^explorer\.json: /, ''), true);
+      knobs.complain(message);
+      status(`Not possible so: ${message.replace(/^explorer\.json: /, '')}`, true);
+      answered();
     };
     question('run', scenario, document => {
       answers.run = document;
       knobs.complain('');
       status('');
-      byId('answers').classList.remove('stale');
       sayRun();
       draw(['breakdown']);
+      answered();
     }, failed);
     question('reach', scenario, document => {
       answers.reach = document;
       sayReach();
       draw(['memory', 'speed', 'prefill']);
-      byId('answers').dataset.took = (performance.now() - begun).toFixed(0);
+      answered();
     }, failed);
   }
 
@@ -158,7 +171,6 @@
 
   // ---- Charts ----
 
-  const methodsNow = () => answers.reach.points.map(p => p.label || p.method);
   const nameOf = (point, i, all) => (all.length === 1 ? point.method : point.label || point.method);
   const kLength = {name: 'context', unit: 'tokens'};
 
@@ -223,6 +235,7 @@
     }
   });
   themeSwitch(byId('theme'));
+  window.kvsimExplorer = {answers: () => answers};
   showScenario();
   startCore().catch(error => broken(String(error.message || error)));
 })();
