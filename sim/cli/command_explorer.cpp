@@ -19,7 +19,8 @@ int run_explorer(const Arguments& arguments) {
   if (!out) throw InputError{"explorer: expected -o FILE.html, where the page goes"};
   if (explorer_core().empty()) {
     throw InputError{
-        "explorer: this build of kvsim has none, because it was made without Emscripten. Install it "
+        "explorer: this build of kvsim has none, because it was made without Emscripten. Install "
+        "it "
         "(package emscripten) and build with cmake --preset explorer && cmake --build --preset "
         "explorer (docs/explorer.md)"};
   }

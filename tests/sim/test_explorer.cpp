@@ -20,8 +20,12 @@ using nlohmann::ordered_json;
 using test::rel;
 
 ordered_json small(const char* stack) {
-  return {{"model", "llama-3.2-1b"}, {"gpu", "A100-40GB-PCIe"}, {"stack", stack},
-          {"batch", 4},              {"prompt_tokens", 8192},   {"output_tokens", 64},
+  return {{"model", "llama-3.2-1b"},
+          {"gpu", "A100-40GB-PCIe"},
+          {"stack", stack},
+          {"batch", 4},
+          {"prompt_tokens", 8192},
+          {"output_tokens", 64},
           {"method", {{{"name", "h2o"}, {"budget", 0.25}}, "full"}}};
 }
 
@@ -57,8 +61,7 @@ TEST_CASE("a point of the explorer's curve is the run of that length") {
 TEST_CASE("the longest context fits and one more token does not") {
   ordered_json asked = small("hf-sdpa");
   asked["method"] = "full";
-  const ordered_json context =
-      explore_reach(asked.dump()).at("points").at(0).at("longest_context");
+  const ordered_json context = explore_reach(asked.dump()).at("points").at(0).at("longest_context");
   const auto longest = static_cast<std::int64_t>(context.at("tokens").get<double>());
   CHECK(context.at("tokens_low").get<double>() <= static_cast<double>(longest));
   CHECK(context.at("tokens_high").get<double>() >= static_cast<double>(longest));
@@ -126,7 +129,8 @@ TEST_CASE("the explorer refuses what it cannot run, naming the place") {
 
 TEST_CASE("the catalogue offers what scenarios take") {
   const ordered_json catalogue = explorer_catalogue();
-  for (const char* kind : {"models", "gpus", "stacks", "methods", "dtypes", "kv_dtypes", "owners"}) {
+  for (const char* kind :
+       {"models", "gpus", "stacks", "methods", "dtypes", "kv_dtypes", "owners"}) {
     INFO(kind);
     CHECK(catalogue.at(kind).size() > 5);
   }

@@ -3,7 +3,8 @@
 // The assembler takes the module in whole: as an array in C++ it would be millions of tokens.
 asm(".section .rodata\n"
     "kvsim_explorer_core_begin:\n"
-    ".incbin \"" KVSIM_EXPLORER_CORE "\"\n"
+    ".incbin \"" KVSIM_EXPLORER_CORE
+    "\"\n"
     "kvsim_explorer_core_end:\n"
     ".byte 0\n"
     ".previous\n");

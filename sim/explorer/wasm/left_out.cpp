@@ -13,8 +13,7 @@ namespace kvsim {
 void check_serve_keys(const Field&, const std::filesystem::path&) {}
 
 void add_serve_points(const Group&, const PointsInput&, OwnParts&, std::vector<ScenarioPoint>&) {
-  throw InputError{
-      "explorer.json: /kind: the explorer runs static batches (\"kind\": \"static\")"};
+  throw InputError{"explorer.json: /kind: the explorer runs static batches (\"kind\": \"static\")"};
 }
 
 struct Trace::Impl {};
