@@ -1,10 +1,11 @@
 #include "models/units/units_parse.hpp"
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <span>
+
+#include "models/units/number_text.hpp"
 
 namespace kvsim {
 namespace {
@@ -38,7 +39,7 @@ std::optional<double> parse(std::string_view text, std::span<const Unit> units) 
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
   double value = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, status] = number_from_chars(text.data(), text.data() + text.size(), value);
   if (status != std::errc{} || !std::isfinite(value) || value < 0) return std::nullopt;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);

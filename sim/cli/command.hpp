@@ -40,6 +40,7 @@ struct Command {
 [[nodiscard]] Command replay_command();
 [[nodiscard]] Command sweep_command();
 [[nodiscard]] Command plan_command();
+[[nodiscard]] Command explorer_command();
 [[nodiscard]] Command trace_info_command();
 [[nodiscard]] Command trace_check_command();
 [[nodiscard]] Command trace_generate_command();

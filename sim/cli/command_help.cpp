@@ -76,6 +76,7 @@ const std::vector<Command>& commands() {
                               replay_command(),
                               sweep_command(),
                               plan_command(),
+                              explorer_command(),
                               trace_info_command(),
                               trace_check_command(),
                               trace_generate_command(),

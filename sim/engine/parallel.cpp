@@ -1,5 +1,20 @@
 #include "sim/engine/parallel.hpp"
 
+// WebAssembly without threads, as browsers run it: the caller does all the work.
+#if defined(__EMSCRIPTEN__) && !defined(__EMSCRIPTEN_PTHREADS__)
+
+namespace kvsim {
+
+int thread_count(int) { return 1; }
+
+void parallel_for(std::size_t count, int, const std::function<void(std::size_t)>& task) {
+  for (std::size_t i = 0; i < count; ++i) task(i);
+}
+
+}  // namespace kvsim
+
+#else
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -48,3 +63,5 @@ void parallel_for(std::size_t count, int threads, const std::function<void(std::
 }
 
 }  // namespace kvsim
+
+#endif

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/number_text.hpp"
 
 namespace kvsim {
 namespace {
@@ -81,7 +81,7 @@ class ConfParser {
     const Token token = word(what);
     T value{};
     const char* end = token.text.data() + token.text.size();
-    const auto [stop, error] = std::from_chars(token.text.data(), end, value);
+    const auto [stop, error] = number_from_chars(token.text.data(), end, value);
     if (error != std::errc{} || stop != end || !(value >= low && value <= high)) fail(token, what);
     return value;
   }

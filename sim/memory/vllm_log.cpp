@@ -1,6 +1,5 @@
 #include "sim/memory/vllm_log.hpp"
 
-#include <charconv>
 #include <cmath>
 #include <regex>
 #include <sstream>
@@ -8,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/number_text.hpp"
 
 namespace kvsim {
 namespace {
@@ -18,7 +18,7 @@ constexpr double kMiB = 1024.0 * 1024.0;
 double number(std::string text, std::string_view line, const std::string& place) {
   std::erase(text, ',');
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, error] = number_from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) {
     throw InputError{fmt::format("{}: expected a number, got \"{}\" in: {}", place, text, line)};
   }

@@ -1,113 +1,24 @@
 #include "sim/report/result_json.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "models/units/check.hpp"
+#include "sim/report/json_values.hpp"
 #include "sim/report/replay_aggregate.hpp"
+#include "sim/report/run_json.hpp"
 #include "sim/report/serve_json.hpp"
-#include "sim/report/startup_report.hpp"
 
 namespace kvsim {
 namespace {
 
-/// Bytes that a model counts as a real number, as the whole number they mean.
-std::int64_t whole(double bytes) { return std::llround(bytes); }
+using nlohmann::ordered_json;
 
 /// A fraction as a number, a number of entries as an integer.
 nlohmann::ordered_json budget_value(const std::optional<double>& budget) {
   if (!budget) return nullptr;
   if (*budget > 1) return static_cast<std::int64_t>(*budget);
   return *budget;
-}
-
-using nlohmann::ordered_json;
-
-ordered_json number_or_null(const std::optional<double>& value) {
-  return value && std::isfinite(*value) ? ordered_json(*value) : ordered_json(nullptr);
-}
-ordered_json seconds_or_null(const std::optional<Seconds>& value) {
-  return number_or_null(value ? std::optional{value->count()} : std::nullopt);
-}
-
-ordered_json owners_json(const Owners& owners) {
-  ordered_json out = ordered_json::object();
-  for (const auto& [name, bytes] : owners) out[name] = bytes.count();
-  return out;
-}
-
-ordered_json oom_json(const std::optional<OomEvent>& oom) {
-  if (!oom) return nullptr;
-  return {{"step", oom->step},
-          {"tokens", oom->tokens},
-          {"phase", oom->phase},
-          {"what", oom->what},
-          {"requested", oom->requested.count()},
-          {"free", oom->free.count()},
-          {"owners", owners_json(oom->owners)}};
-}
-
-ordered_json terms_json(const std::vector<PeakTerm>& terms) {
-  ordered_json out = ordered_json::array();
-  for (const PeakTerm& term : terms) {
-    out.push_back({{"owner", term.owner},
-                   {"what", term.what},
-                   {"bytes", term.bytes.count()},
-                   {"formula", term.formula},
-                   {"source", term.source}});
-  }
-  return out;
-}
-
-/// A predicted figure and the interval beside it, null where nothing says one.
-template <class Ends>
-void put_predicted(ordered_json& point, const std::string& name, ordered_json value,
-                   const std::optional<Ends>& interval) {
-  point[name] = std::move(value);
-  point[name + "_low"] = interval ? ordered_json(interval->low.count()) : ordered_json(nullptr);
-  point[name + "_high"] = interval ? ordered_json(interval->high.count()) : ordered_json(nullptr);
-}
-
-void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
-  const auto put = [&](const char* name, const auto& value) {
-    point[name] = value ? ordered_json(*value) : ordered_json(nullptr);
-  };
-  const FitRange fit = range.value_or(FitRange{});
-  put("largest_batch", range ? std::optional{fit.batch} : std::nullopt);
-  put("largest_batch_low", fit.batch_low);
-  put("largest_batch_high", fit.batch_high);
-  put("fewest_gpus", fit.gpus);
-  put("fewest_gpus_low", fit.gpus_low);
-  put("fewest_gpus_high", fit.gpus_high);
-}
-
-ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
-  ordered_json out = ordered_json::array();
-  for (const ExplainedStep& step : steps) {
-    ordered_json one = {{"step", step.step}, {"tokens", step.tokens}};
-    put_predicted(one, "step_s", step.time.count(), step.interval);
-    one["terms"] = ordered_json::array();
-    for (const TimeTerm& term : step.terms) {
-      one["terms"].push_back({{"what", term.what},
-                              {"family", term.family},
-                              {"layers", term.layers},
-                              {"calls", term.calls},
-                              {"flops", term.flops},
-                              {"bytes_read", whole(term.bytes_read)},
-                              {"bytes_written", whole(term.bytes_written)},
-                              {"launches", term.launches},
-                              {"bound", term.bound},
-                              {"seconds", term.time.count()}});
-      ordered_json& last = one["terms"].back();
-      last["seconds_low"] = term.interval ? ordered_json(term.interval->low.count()) : nullptr;
-      last["seconds_high"] = term.interval ? ordered_json(term.interval->high.count()) : nullptr;
-      last["formula"] = term.formula;
-      last["basis"] = term.basis;
-      last["source"] = term.source;
-    }
-    out.push_back(std::move(one));
-  }
-  return out;
 }
 
 ordered_json mean_iteration_json(const MeanIteration& it) {
@@ -119,161 +30,6 @@ ordered_json mean_iteration_json(const MeanIteration& it) {
   const ordered_json explained = explained_json({it.step});
   for (const auto& item : explained[0].items()) out[item.key()] = item.value();
   return out;
-}
-
-/// What the simulated allocator came to, in PyTorch's terms: without the CUDA context.
-ordered_json allocator_json(const AllocationReport& report) {
-  ordered_json out = {{"allocated_peak_bytes", report.end.allocated_peak.count()},
-                      {"reserved_peak_bytes", report.end.reserved_peak.count()},
-                      {"tensor_peak_bytes", report.tensor_peak.count()},
-                      {"allocated_final_bytes", report.end.allocated.count()},
-                      {"reserved_final_bytes", report.end.reserved.count()},
-                      {"largest_free_final_bytes", report.end.largest_free.count()},
-                      {"inactive_split_final_bytes", report.end.inactive_split.count()},
-                      {"fragmentation_final", report.end.fragmentation()},
-                      {"fragmentation_worst", report.worst_fragmentation},
-                      {"segments_final", report.end.segments},
-                      {"device_allocs", report.end.device_allocs},
-                      {"retries", report.end.retries},
-                      {"steps", report.steps},
-                      {"owners", owners_json(report.owners_at_peak)},
-                      {"oom", nullptr}};
-  if (report.oom) {
-    out["oom"] = {{"step", report.oom->step},
-                  {"tokens", report.oom->tokens},
-                  {"phase", report.oom->phase},
-                  {"what", report.oom->what},
-                  {"requested", report.oom->reason.requested.count()},
-                  {"free", report.oom->reason.free.count()},
-                  {"reserved", report.oom->reason.reserved.count()},
-                  {"owners", owners_json(report.oom->reason.owners)},
-                  {"message", report.oom->reason.message()}};
-  }
-  return out;
-}
-
-/// Ends of an interval of tokens per second, as put_predicted takes them.
-struct Rate {
-  struct End {
-    double value;
-    [[nodiscard]] double count() const { return value; }
-  };
-  End low, high;
-};
-
-ordered_json point_json(const ScenarioPoint& point, const StaticResult& result) {
-  ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
-  out["label"] = point.label;
-  const auto& at = result.intervals;
-  // Rates are highest where times are lowest.
-  const auto rate = [&](const std::optional<Interval>& time) -> std::optional<Rate> {
-    if (!time) return std::nullopt;
-    const double tokens =
-        static_cast<double>(point.spec.batch) * static_cast<double>(point.spec.output_tokens);
-    return Rate{{tokens / time->high.count()}, {tokens / time->low.count()}};
-  };
-  std::optional<Interval> whole_run;
-  if (at && at->prefill && at->decode) {
-    whole_run = Interval{.low = at->prefill->low + at->decode->low,
-                         .high = at->prefill->high + at->decode->high};
-  }
-  const std::optional<Interval> decode = at ? at->decode : std::nullopt;
-  put_predicted(out, "peak_hbm_bytes", result.peak_hbm.count(), at ? at->peak : std::nullopt);
-  // By the size law, which is exact.
-  put_predicted(out, "kv_bytes", result.kv_bytes.count(), std::optional<BytesInterval>{});
-  put_predicted(out, "throughput_tok_s", number_or_null(result.throughput_tok_s), rate(whole_run));
-  put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s), rate(decode));
-  out["kv_bytes_wanted"] =
-      point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
-  out["size_law"] = point.size_law;
-  std::optional<double> latency;
-  if (result.prefill_time && result.decode_time) {
-    latency = result.prefill_time->count() + result.decode_time->count();
-  }
-  put_predicted(out, "latency_s", number_or_null(latency), whole_run);
-  put_predicted(out, "prefill_s", seconds_or_null(result.prefill_time),
-                at ? at->prefill : std::nullopt);
-  put_predicted(out, "decode_s", seconds_or_null(result.decode_time), decode);
-  out["oom_tokens_low"] = at && at->oom_low ? ordered_json(*at->oom_low) : ordered_json(nullptr);
-  out["oom_tokens_high"] = at && at->oom_high ? ordered_json(*at->oom_high) : ordered_json(nullptr);
-  put_fit_range(out, result.fit_range);
-  out["interval_basis"] = nullptr;
-  if (at) out["interval_basis"] = {{"time", at->time_basis}, {"memory", at->memory_basis}};
-  out["oom"] = oom_json(result.oom);
-  out["peak_phase"] = result.peak_phase;
-  out["peak_owners"] = owners_json(result.peak_owners);
-  out["peak_terms"] = terms_json(result.peak_terms);
-  out["time_terms"] = explained_json(result.explained);
-  out["prefill_peak_bytes"] = result.prefill_peak.count();
-  out["decode_peak_bytes"] = result.decode_peak > Bytes{0}
-                                 ? ordered_json(result.decode_peak.count())
-                                 : ordered_json(nullptr);
-  out["usable_hbm_bytes"] = result.usable_hbm.count();
-  if (result.allocator) {
-    // Beside peak_hbm_bytes, which counts the context too.
-    out["reserved_hbm_bytes"] =
-        (point.spec.stack->context + result.allocator->end.reserved_peak).count();
-    out["allocator"] = allocator_json(*result.allocator);
-  }
-  out["flops_total"] = number_or_null(result.flops);
-  out["bytes_moved_total"] = whole(result.bytes_moved);
-  out["kv_bytes_per_layer"] = ordered_json::array();
-  for (const Bytes bytes : result.kv_bytes_per_layer) {
-    out["kv_bytes_per_layer"].push_back(bytes.count());
-  }
-  if (result.startup) out["startup"] = startup_json(*result.startup);
-  out["notes"] = result.notes;
-  return out;
-}
-
-/// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
-/// whether there is one (0 or 1).
-std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
-  if ((metric == "oom_tokens" || metric == "oom") && !point.contains("oom")) return std::nullopt;
-  if (metric == "oom_tokens") {
-    if (point.at("oom").is_null()) return std::nullopt;
-    return point.at("oom").at("tokens").get<double>();
-  }
-  if (metric == "oom") return point.at("oom").is_null() ? 0.0 : 1.0;
-  const auto found = point.find(metric);
-  if (found == point.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
-/// Each text of `texts` once: null for none, the text alone for one, else a list.
-ordered_json each_once(const std::vector<std::string>& texts) {
-  std::vector<std::string> seen;
-  for (const std::string& text : texts) {
-    if (std::find(seen.begin(), seen.end(), text) == seen.end()) seen.push_back(text);
-  }
-  if (seen.empty()) return nullptr;
-  return seen.size() == 1 ? ordered_json(seen.front()) : ordered_json(seen);
-}
-
-/// Where the rates behind every time come from; one text where all points share it.
-template <class Result>
-ordered_json calibration_json(const std::vector<Result>& results) {
-  std::vector<std::string> names, sources;
-  for (const Result& result : results) {
-    names.push_back(result.calibration_id);
-    sources.push_back(result.calibration);
-  }
-  return {{"name", each_once(names)}, {"provenance", each_once(sources)}};
-}
-
-ordered_json published_json(const PublishedFigure& figure, const ordered_json& point) {
-  const std::optional<double> ours = predicted(point, figure.metric);
-  // A verdict is right or wrong; only numbers miss by so much.
-  const bool verdict = figure.metric == "oom";
-  std::optional<double> miss;
-  if (ours && figure.value != 0 && !verdict) miss = *ours / figure.value - 1.0;
-  const auto said = [verdict](std::optional<double> value) {
-    return verdict && value ? ordered_json(*value != 0) : number_or_null(value);
-  };
-  return {
-      {"point", figure.point},           {"label", point.at("label")},    {"metric", figure.metric},
-      {"published", said(figure.value)}, {"published_text", figure.text}, {"predicted", said(ours)},
-      {"miss", number_or_null(miss)},    {"source", figure.source},       {"note", figure.note}};
 }
 
 ordered_json params_json(const std::map<std::string, ParamValue>& params) {
@@ -446,8 +202,6 @@ void dump(const ordered_json& value, std::size_t indent, std::string& out, bool 
 
 }  // namespace
 
-std::string_view kvsim_version() { return KVSIM_VERSION; }
-
 ordered_json run_document(const RunReport& report) {
   KVSIM_CHECK(report.scenario != nullptr, "a report without its scenario");
   const Scenario& scenario = *report.scenario;
@@ -455,18 +209,15 @@ ordered_json run_document(const RunReport& report) {
   const std::size_t results = serves ? report.serves.size() : report.results.size();
   KVSIM_CHECK(results == scenario.points.size(), "{} results of {} points", results,
               scenario.points.size());
-  ordered_json out = {{"schema", "kvsim.run/1"}, {"kind", scenario.kind}};
-  out["kvsim"] = {{"version", kvsim_version()}};
-  out["scenario"] = {
-      {"name", scenario.name}, {"title", scenario.title}, {"description", scenario.description},
-      {"hash", scenario.hash}, {"seed", scenario.seed},   {"echo", scenario.echo}};
-  out["calibration"] = serves ? calibration_json(report.serves) : calibration_json(report.results);
-  if (serves) out["definitions"] = definitions_json();
-  out["points"] = ordered_json::array();
+  RunParts parts{
+      .calibration = serves ? calibration_json(report.serves) : calibration_json(report.results),
+      .points = ordered_json::array(),
+      .notes = report.notes};
+  if (serves) parts.definitions = definitions_json();
   for (std::size_t i = 0; i < scenario.points.size(); ++i) {
     const ScenarioPoint& point = scenario.points[i];
     if (!serves) {
-      out["points"].push_back(point_json(point, report.results[i]));
+      parts.points.push_back(static_point_json(point, report.results[i]));
       continue;
     }
     ordered_json one = serve_point_json(
@@ -475,17 +226,10 @@ ordered_json run_document(const RunReport& report) {
     if (i < report.iterations.size() && report.iterations[i]) {
       one["mean_iteration"] = mean_iteration_json(*report.iterations[i]);
     }
-    out["points"].push_back(std::move(one));
+    parts.points.push_back(std::move(one));
   }
-  out["published"] = ordered_json::array();
-  for (const PublishedFigure& figure : scenario.published) {
-    KVSIM_CHECK(figure.point < scenario.points.size(), "a published figure of point {} of {}",
-                figure.point, scenario.points.size());
-    out["published"].push_back(published_json(figure, out["points"][figure.point]));
-  }
-  if (report.replay) out["replay"] = replay_document(*report.replay, report.skipped);
-  out["notes"] = scenario.notes;
-  for (const std::string& note : report.notes) out["notes"].push_back(note);
+  if (report.replay) parts.replay = replay_document(*report.replay, report.skipped);
+  ordered_json out = run_document(scenario, std::move(parts));
   if (report.wall_s) out["run"] = {{"wall_s", *report.wall_s}};
   return out;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <system_error>
 
@@ -10,6 +9,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "models/units/error.hpp"
+#include "models/units/number_text.hpp"
 #include "sim/scenario/keys.hpp"
 
 namespace kvsim {
@@ -31,8 +31,8 @@ Price read_price(const Field& field) {
   if (!field.is_string()) field.expected(kWanted);
   const std::string text = field.string();
   Price price;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), price.amount,
-                                             std::chars_format::fixed);
+  const auto [end, status] =
+      number_from_chars(text.data(), text.data() + text.size(), price.amount, true);
   if (status != std::errc{} || !std::isfinite(price.amount) || price.amount < 0) {
     field.expected(kWanted);
   }

@@ -449,7 +449,8 @@ void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
     group.entries = *entries;
     group.cache = cache;
   }
-  for (const auto& [key, group] : groups) {
+  for (const auto& each : groups) {
+    const Group& group = each.second;
     const AttentionSpec& a = cost.llm->layers[static_cast<std::size_t>(group.first)].attention;
     const CacheRows stored{cost, group.first};
     const auto start = [&] { return Product{}.times(group.layers, "layers"); };

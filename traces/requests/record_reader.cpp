@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "models/units/check.hpp"
+#include "models/units/number_text.hpp"
 #include "models/units/units_format.hpp"
 
 namespace kvsim {
@@ -187,7 +188,7 @@ std::optional<std::int64_t> parse_scaled(std::string_view text, int digits) {
     if (rest.front() != 'e' && rest.front() != 'E') return std::nullopt;
     double number = 0.0;
     const char* end = text.data() + text.size();
-    const auto [at, error] = std::from_chars(text.data(), end, number);
+    const auto [at, error] = number_from_chars(text.data(), end, number);
     if (error != std::errc{} || at != end) return std::nullopt;
     const double scaled = number * std::pow(10.0, digits);
     if (!std::isfinite(scaled) || std::abs(scaled) > 9.2e18) return std::nullopt;

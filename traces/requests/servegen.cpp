@@ -9,6 +9,7 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
+#include "models/units/number_text.hpp"
 #include "traces/requests/random_stream.hpp"
 #include "traces/requests/record_reader.hpp"
 
@@ -24,7 +25,7 @@ constexpr double kUsualWindow = 600.0;
 std::optional<double> parse_double(std::string_view text) {
   double value = 0.0;
   const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
+  const auto [at, error] = number_from_chars(text.data(), end, value);
   if (error != std::errc{} || at != end || !std::isfinite(value)) return std::nullopt;
   return value;
 }
@@ -108,7 +109,7 @@ LengthSpec read_dict(const Field& field, std::int64_t low) {
     at = after;
     if (!mark(':')) wrong();
     double weight = 0.0;
-    const auto [behind, problem] = std::from_chars(at, end, weight);
+    const auto [behind, problem] = number_from_chars(at, end, weight);
     if (problem != std::errc{} || !(weight >= 0.0) || weight > 1e12) wrong();
     at = behind;
     spec.values.push_back(static_cast<std::int32_t>(length));

@@ -85,7 +85,8 @@ class ShadowKeys {
       rebuilt_[h].resize(prompt * d);
       for (std::size_t t = 0; t < prompt; ++t) {
         const std::span<float> row = std::span{rebuilt_[h]}.subspan(t * d, d);
-        std::ranges::copy(std::span{rows}.subspan(t * width + h * d, d), row.begin());
+        const auto head = std::span{rows}.subspan(t * width + h * d, d);
+        std::copy(head.begin(), head.end(), row.begin());
         rope->rotate(row, static_cast<std::int64_t>(t));
       }
     }

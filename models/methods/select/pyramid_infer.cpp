@@ -165,8 +165,8 @@ class PyramidSelector final : public Selector {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
     });
     const auto first_new = static_cast<std::ptrdiff_t>(out.size());
-    for (auto i = static_cast<std::size_t>(std::min(keep, std::ssize(ranked_))); i < ranked_.size();
-         ++i) {
+    for (auto i = static_cast<std::size_t>(std::min<std::int64_t>(keep, std::ssize(ranked_)));
+         i < ranked_.size(); ++i) {
       out.push_back(ranked_[i].second);
     }
     std::sort(out.begin() + first_new, out.end());

@@ -1,0 +1,46 @@
+// kvsim explorer: a page that answers while knobs are turned.
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/cli/command.hpp"
+#include "sim/cli/terminal.hpp"
+#include "sim/explorer/page/explorer_page.hpp"
+#include "sim/report/atomic_file.hpp"
+
+namespace kvsim {
+namespace {
+
+int run_explorer(const Arguments& arguments) {
+  arguments.expect_words(0, 0, "no words: -o FILE.html says where the page goes");
+  const auto out = arguments.value("out");
+  if (!out) throw InputError{"explorer: expected -o FILE.html, where the page goes"};
+  if (explorer_core().empty()) {
+    throw InputError{
+        "explorer: this build of kvsim has none, because it was made without Emscripten. Install "
+        "it "
+        "(package emscripten) and build with cmake --preset explorer && cmake --build --preset "
+        "explorer (docs/explorer.md)"};
+  }
+  const std::string page = explorer_page();
+  write_file_atomically(*out, page);
+  constexpr double kMega = 1e6;
+  write_out(fmt::format("{} ({:.1f} MB): open it in a browser; it needs no network\n", *out,
+                        static_cast<double>(page.size()) / kMega));
+  return kDone;
+}
+
+}  // namespace
+
+Command explorer_command() {
+  return {.name = "explorer",
+          .summary = "write a page that answers while a planner turns knobs, without a network",
+          .usage = "kvsim explorer -o FILE.html",
+          .examples = "kvsim explorer -o explorer.html",
+          .options = {{"out", 'o', "FILE.html", false, "where the page goes"}},
+          .run = run_explorer};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,56 @@
+#include "sim/explorer/explore.hpp"
+
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/json/field.hpp"
+#include "models/units/error.hpp"
+#include "sim/explorer/request.hpp"
+#include "sim/report/run_json.hpp"
+#include "sim/serve/static_run.hpp"
+
+namespace kvsim {
+
+Scenario explored_scenario(std::string_view text) {
+  const std::string place{kExplorerFile};
+  const Field document = Field::parse(text, place);
+  if (!document.is_object()) document.expected("an object");
+  for (const char* key : {"extends", "replay", "sweep", "plan"}) {
+    if (const auto field = document.find(key)) {
+      field->fail("is not for the explorer, which runs static batches and reads no files");
+    }
+  }
+  Scenario scenario = scenario_of(document.raw(), place, place, true);
+  if (scenario.kind != "static") {
+    document.at("kind").fail("the explorer runs static batches (\"kind\": \"static\")");
+  }
+  if (scenario.points.empty()) document.fail("has no points");
+  if (scenario.points.size() > kMostExplored) {
+    document.fail(fmt::format("has {} points; the explorer takes {} at most",
+                              scenario.points.size(), kMostExplored));
+  }
+  for (const ScenarioPoint& point : scenario.points) {
+    if (point.measured_on.empty()) continue;
+    document.fail(
+        fmt::format("what {} keeps depends on the data and is to be measured on {}: kvsim run",
+                    point.method.name, point.measured_on.string()));
+  }
+  return scenario;
+}
+
+nlohmann::ordered_json explore_run(std::string_view text) {
+  const Scenario scenario = explored_scenario(text);
+  std::vector<StaticResult> results;
+  for (const ScenarioPoint& point : scenario.points) {
+    // As `kvsim run` does of so few points.
+    results.push_back(
+        run_static(point.spec, {.time_terms = true, .intervals = true, .fit_range = true}));
+    StaticResult& result = results.back();
+    result.notes.insert(result.notes.begin(), point.notes.begin(), point.notes.end());
+  }
+  return run_document(scenario, results, {});
+}
+
+}  // namespace kvsim

@@ -1,0 +1,35 @@
+#pragma once
+
+// The explorer's core: what its page asks while a planner turns knobs. The same functions answer in
+// the program, in the tests and, compiled to WebAssembly (sim/explorer/wasm), in the browser. They
+// read a scenario as text and touch no file, thread or clock.
+
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace kvsim {
+
+/// What the page calls the scenario it writes: its name in results, and in complaints.
+inline constexpr std::string_view kExplorerFile = "explorer.json";
+
+/// The document of `kvsim run explorer.json --json` ("kvsim.run/1"), of a scenario of kind "static"
+/// whose text is `scenario`. Errors: InputError as read_scenario; for what needs files or is no
+/// static batch (extends, replay, sweep, plan, "kind": "serve", a method without a closed size
+/// law); for more than kMostExplored points.
+[[nodiscard]] nlohmann::ordered_json explore_run(std::string_view scenario);
+
+/// How far each point of the same scenario goes, and what it takes on the way
+/// ("kvsim.explore/1", docs/explorer.md): the longest context that fits, as `kvsim plan` answers at
+/// confidence 0, and where memory is as tight and as roomy as is likely; and peak, cache and speed
+/// at contexts up to beyond there, each as `kvsim run` of that prompt gives it. Errors: as
+/// explore_run.
+[[nodiscard]] nlohmann::ordered_json explore_reach(std::string_view scenario);
+
+/// What the knobs offer ("kvsim.catalogue/1"): models, GPUs, stacks, methods with their parameters,
+/// formats, bounds, and the styles of the owners of memory.
+[[nodiscard]] nlohmann::ordered_json explorer_catalogue();
+
+inline constexpr std::size_t kMostExplored = 16;
+
+}  // namespace kvsim

@@ -1,0 +1,241 @@
+'use strict';
+// The explorer's page: asks the core for what the knobs mean and says it, in words first.
+(() => {
+  const {el, mount, themeSwitch} = window.kvsimCards;
+  const {say, number} = window.kvsimUnits;
+  const catalogue = JSON.parse(document.getElementById('catalogue').textContent);
+  const state = window.kvsimKnobs.readHash(window.location.hash);
+  const byId = id => document.getElementById(id);
+  const kRest = 150;  // ms that the knobs are still before the core is asked
+
+  // ---- The core, in a worker. Only the newest question of each kind is answered. ----
+
+  let worker = null, ready = false;
+  const waiting = {}, newest = {};
+  let questions = 0;
+
+  async function startCore() {
+    const text = byId('core').textContent.trim();
+    const packed = Uint8Array.from(atob(text), c => c.charCodeAt(0));
+    const plain = new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip')));
+    const bytes = await plain.arrayBuffer();
+    const source = byId('core-js').textContent + '\n' + byId('worker-js').textContent;
+    worker = new Worker(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})));
+    worker.onmessage = ({data}) => onCore(data);
+    worker.onerror = event => broken(event.message || 'the worker did not start');
+    worker.postMessage({bytes}, [bytes]);
+  }
+  function onCore(data) {
+    if (data.broken) { broken(data.broken); return; }
+    if (data.ready) { ready = true; ask(); return; }
+    const asked = waiting[data.id];
+    delete waiting[data.id];
+    if (!asked || newest[asked.what] !== data.id) return;
+    if (data.error) asked.failed(data.error, data.wrong); else asked.done(data.document);
+  }
+  function question(what, scenario, done, failed) {
+    const id = ++questions;
+    newest[what] = id;
+    waiting[id] = {what, done, failed};
+    worker.postMessage({id, what, scenario: JSON.stringify(scenario)});
+  }
+  function broken(why) {
+    status(`The calculating core did not start: ${why}. This page needs a browser with WebAssembly exceptions and DecompressionStream (Chromium 95, Firefox 113, Safari 16.4, or later).`, true);
+  }
+
+  function status(text, wrong) {
+    const line = byId('status');
+    line.textContent = text;
+    line.classList.toggle('wrong', Boolean(wrong));
+    line.hidden = text === '';
+  }
+
+  // ---- Questions ----
+
+  let timer = 0, begun = 0;
+  const answers = {run: null, reach: null};
+
+  function changed() {
+    window.history.replaceState(null, '', window.kvsimKnobs.writeHash(state));
+    mark('waiting');
+    window.clearTimeout(timer);
+    timer = window.setTimeout(ask, kRest);
+  }
+  /// 'waiting' until both documents of the knobs as they stand have come, or a complaint: 'answered'.
+  function mark(what) {
+    byId('answers').dataset.state = what;
+    byId('answers').classList.toggle('stale', what !== 'answered');
+  }
+  function ask() {
+    if (!ready) return;
+    mark('waiting');
+    let missing = 2;
+    const answered = () => {
+      if (--missing > 0) return;
+      byId('answers').dataset.took = (performance.now() - begun).toFixed(0);
+      mark('answered');
+    };
+    begun = performance.now();
+    const scenario = window.kvsimKnobs.scenarioOf(state, catalogue, true);
+    showScenario();
+    const failed = message => {
+      knobs.complain(message);
+      status(`Not possible so: ${message.replace(/^explorer\.json: /, '')}`, true);
+      answered();
+    };
+    question('run', scenario, document => {
+      answers.run = document;
+      knobs.complain('');
+      status('');
+      sayRun();
+      draw(['breakdown']);
+      answered();
+    }, failed);
+    question('reach', scenario, document => {
+      answers.reach = document;
+      sayReach();
+      draw(['memory', 'speed', 'prefill']);
+      answered();
+    }, failed);
+  }
+
+  // ---- Words ----
+
+  const tokens = n => `${Math.round(n).toLocaleString('en-US')} tokens`;
+  const count = n => Math.round(n).toLocaleString('en-US');
+  /// " (likely 1 to 2)"; the ends in the order low, high.
+  function likely(low, high, text) {
+    if (low === null || high === null || low === undefined || high === undefined) return '';
+    return low === high ? ' (likely the same)' : ` (likely ${text(low)} to ${text(high)})`;
+  }
+  function fact(name, value, note) {
+    return [el('dt', {}, name), el('dd', {}, el('span', {class: 'value'}, value), note ? el('span', {class: 'help'}, note) : null)];
+  }
+  const labelOf = owner => (catalogue.owners.find(o => o.owner === owner) || {label: owner}).label;
+
+  function sayReach() {
+    const point = answers.reach.points[0], found = point.longest_context;
+    const line = byId('longest');
+    const sequences = Number(state.batch) > 1 ? ` in each of ${count(Number(state.batch))} sequences` : '';
+    if (found.impossible) {
+      line.textContent = `No context fits: ${found.impossible.text}.`;
+    } else {
+      line.textContent = `Longest context that fits${sequences}: ${found.at_most ? 'at least ' : ''}${tokens(found.tokens)}` +
+        (found.tokens_low === null ? ` (a bound: nothing was held against stack ${state.stack})` : ` (likely ${count(found.tokens_low)} to ${count(found.tokens_high)})`);
+    }
+    line.className = found.impossible ? 'fails' : 'fits';
+    const others = answers.reach.points.slice(1);
+    const notes = [];
+    for (const other of others) {
+      const full = other.longest_context;
+      notes.push(full.impossible ? 'With the full cache no context fits.' : `With the full cache: ${tokens(full.tokens)}${likely(full.tokens_low, full.tokens_high, count)}.`);
+    }
+    if (found.published_positions) notes.push(`${state.model} is published for ${tokens(found.published_positions)}; memory alone is counted.`);
+    byId('longest-notes').replaceChildren(...notes.map(text => el('li', {}, text)));
+  }
+
+  function sayRun() {
+    const point = answers.run.points[0];
+    const verdict = byId('verdict');
+    const asked = tokens(Number(state.prompt_tokens) + Number(state.output_tokens));
+    if (point.oom) {
+      const oom = point.oom, held = Object.entries(oom.owners).sort((a, b) => b[1] - a[1])[0];
+      const when = oom.phase === 'decode' ? `at ${tokens(oom.tokens)}` : `in ${oom.phase}`;
+      verdict.textContent = `${asked}: does not fit. Memory runs out ${when}: ${oom.what} asks for ${say(oom.requested, 'B')}, ${say(Math.max(0, oom.free), 'B')} are free; ` +
+        `most is held by ${held ? `${labelOf(held[0])} (${say(held[1], 'B')})` : 'nothing'}.`;
+      verdict.className = 'fails';
+    } else {
+      const owners = Object.entries(point.peak_owners).sort((a, b) => b[1] - a[1]);
+      verdict.textContent = `${asked}: fits. At its highest, in ${point.peak_phase}, it takes ${say(point.peak_hbm_bytes, 'B')} of ${say(point.usable_hbm_bytes, 'B')}; ` +
+        `most of it ${owners.slice(0, 2).map(([name, bytes]) => `${labelOf(name)} (${say(bytes, 'B')})`).join(' and ')}.`;
+      verdict.className = 'fits';
+    }
+    const seconds = (name, key) => fact(name, point[key] === null ? '–' : say(point[key], 's'), likely(point[`${key}_low`], point[`${key}_high`], v => say(v, 's')));
+    const rate = (name, key) => fact(name, point[key] === null ? '–' : say(point[key], 'tok/s'), likely(point[`${key}_low`], point[`${key}_high`], v => number(v)));
+    const whole = (name, key, none) => fact(name, point[key] === null ? none : count(point[key]), point[key] === null ? '' : likely(point[`${key}_low`], point[`${key}_high`], count));
+    byId('facts').replaceChildren(
+      ...whole('Largest batch of such sequences', 'largest_batch', '–'), ...whole('Fewest GPUs for it', 'fewest_gpus', 'more than 64'),
+      ...seconds('Time to first token (prefill)', 'prefill_s'), ...rate('Tokens per second while decoding', 'decode_tok_s'),
+      ...rate('Tokens per second, prefill included', 'throughput_tok_s'), ...seconds('Whole batch', 'latency_s'),
+      ...fact(point.oom ? 'Peak memory before that, of one GPU' : 'Peak memory, of one GPU', say(point.peak_hbm_bytes, 'B'), likely(point.peak_hbm_bytes_low, point.peak_hbm_bytes_high, v => say(v, 'B'))),
+      ...fact('Cache of the batch at the end', say(point.kv_bytes_wanted === null ? point.kv_bytes : point.kv_bytes_wanted, 'B'), ''));
+    const notes = [...point.notes];
+    if (point.interval_basis) notes.push(`Times: ${point.interval_basis.time}.`, `Memory: ${point.interval_basis.memory}.`);
+    byId('notes').replaceChildren(...notes.map(text => el('li', {}, text)));
+  }
+
+  function showScenario() {
+    const text = JSON.stringify(window.kvsimKnobs.scenarioOf(state, catalogue, false), null, 2);
+    byId('scenario').textContent = text;
+  }
+
+  // ---- Charts ----
+
+  const nameOf = (point, i, all) => (all.length === 1 ? point.method : point.label || point.method);
+  const kLength = {name: 'context', unit: 'tokens'};
+
+  function memorySpec() {
+    const points = answers.reach.points, usable = answers.run.points[0].usable_hbm_bytes;
+    const series = points.map((point, i) => {
+      const found = point.longest_context, banded = point.curve.filter(c => c.peak_hbm_bytes_low !== null);
+      return {name: nameOf(point, i, points), values: point.curve.map(c => [c.tokens, c.peak_hbm_bytes]),
+              band: banded.map(c => [c.tokens, c.peak_hbm_bytes_low, c.peak_hbm_bytes_high]),
+              ends: found.impossible || found.at_most ? [] : [{x: found.tokens, y: usable, text: 'the longest that fits'}]};
+    });
+    return {kind: 'lines', x: kLength, y: {name: 'peak memory', unit: 'B'}, series, levels: [{name: `usable of ${state.gpu}`, value: usable}],
+            text: 'What a run of each length takes at its highest, of one GPU; shaded where 90 % of cases lie; a cross where the line meets the memory there is.'};
+  }
+  function breakdownSpec() {
+    const points = answers.run.points;
+    const parts = catalogue.owners.filter(o => points.some(p => (o.owner === 'asked_for' ? p.oom : (p.oom ? p.oom.owners : p.peak_owners)[o.owner] > 0)));
+    const series = parts.map(o => ({name: o.label, fill: o.fill, hatch: o.hatch,
+      values: points.map(p => (o.owner === 'asked_for' ? (p.oom ? p.oom.requested : 0) : (p.oom ? p.oom.owners : p.peak_owners)[o.owner] || 0))}));
+    return {kind: 'bars', categories: points.map((p, i) => `${nameOf(p, i, points)}${p.oom ? ' (out of memory)' : ''}`), y: {name: 'memory at the peak', unit: 'B'}, series,
+            levels: [{name: 'usable', value: points[0].usable_hbm_bytes}],
+            text: `Who holds the memory of one GPU at the highest moment of the run as set, at ${tokens(Number(state.prompt_tokens) + Number(state.output_tokens))}.`};
+  }
+  function curveSpec(key, y, text) {
+    const points = answers.reach.points;
+    const series = points.map((point, i) => ({name: nameOf(point, i, points), values: point.curve.filter(c => c[key] !== null).map(c => [c.tokens, c[key]])}));
+    const none = series.every(s => s.values.length === 0);
+    return {kind: 'lines', x: kLength, y, series, text, note: none ? 'No length fits, so that there is no time to show.' : ''};
+  }
+  const kCharts = {
+    memory: ['Peak memory versus context', memorySpec],
+    breakdown: ['Who holds the memory', breakdownSpec],
+    speed: ['Decoding rate versus context', () => curveSpec('last_step_tok_s', {name: 'tokens per second of the batch', unit: 'tok/s'}, 'At the last token of a run of each length that fits.')],
+    prefill: ['Time to first token versus context', () => curveSpec('prefill_s', {name: 'prefill', unit: 's'}, 'Of a batch of prompts of each length that fits, computed together.')],
+  };
+  const cards = {};
+  function draw(names) {
+    if (!answers.run || !answers.reach) return;
+    // The first time all of them, in their order.
+    const all = Object.keys(cards).length === 0 ? Object.keys(kCharts) : names;
+    for (const name of all) {
+      const [title, make] = kCharts[name];
+      if (cards[name]) cards[name].redraw();
+      else cards[name] = mount(byId('charts'), {id: `chart-${name}`, title, level: 3, make});
+    }
+  }
+
+  // ---- Start ----
+
+  const knobs = new window.kvsimKnobs.Knobs(byId('knobs'), catalogue, state, changed);
+  window.addEventListener('hashchange', () => {
+    Object.assign(state, window.kvsimKnobs.readHash(window.location.hash));
+    knobs.build();
+    changed();
+  });
+  byId('copy').addEventListener('click', async () => {
+    try {
+      await navigator.clipboard.writeText(byId('scenario').textContent);
+      byId('copied').textContent = 'copied';
+    } catch {
+      byId('copied').textContent = 'the browser does not let this page copy: select the text';
+    }
+  });
+  themeSwitch(byId('theme'));
+  window.kvsimExplorer = {answers: () => answers};
+  showScenario();
+  startCore().catch(error => broken(String(error.message || error)));
+})();

@@ -1,0 +1,197 @@
+// How far a point goes, and what it takes on the way.
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "models/methods/method.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/explorer/explore.hpp"
+#include "sim/explorer/request.hpp"
+#include "sim/plan/candidate.hpp"
+#include "sim/report/json_values.hpp"
+#include "sim/scenario/keys.hpp"
+#include "sim/serve/compiled_point.hpp"
+#include "sim/serve/intervals.hpp"
+#include "sim/serve/sequence_law.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kLikely = 0.9;      // share of cases in the intervals that models give
+constexpr std::int64_t kSteps = 24;  // of a curve
+constexpr double kBeyond = 1.25;     // times the longest context, so that the end is seen
+
+/// A point, and how far it was found to go.
+struct Reach {
+  PlanCandidate predicted;
+  std::optional<double> low, high;  // contexts; of stacks whose memory has an interval
+};
+
+PlanCandidate longest_context(const ScenarioPoint& point, double confidence) {
+  const PlanSection plan{.questions = {PlanQuestion::kLongestContext}, .confidence = confidence};
+  PlanCandidate out;
+  out.question = PlanQuestion::kLongestContext;
+  plan_static({.plan = &plan, .point = &point, .method = point.method, .error = {}}, out);
+  return out;
+}
+
+/// What an engine's start takes of a GPU without the cache.
+Bytes without_cache(const StaticSpec& spec) {
+  StaticSpec start = spec;
+  start.batch = 1;
+  start.output_tokens = 0;
+  start.allocator.reset();
+  constexpr std::size_t kFewest = 3;
+  const StaticResult result = run_static(start, {.max_samples = kFewest});
+  if (!result.startup) return Bytes{};
+  return result.startup->weights + result.startup->non_torch + result.startup->activation;
+}
+
+Reach reach_of(const ScenarioPoint& point) {
+  Reach out{.predicted = longest_context(point, 0), .low = {}, .high = {}};
+  const Stack stack = with_options(*point.spec.stack, point.spec.options);
+  const auto residual = memory_residual(stack);
+  if (!residual) return out;
+  out.low = longest_context(point, kLikely).answer.value_or(0);
+  // The other end: as predicted on a GPU with the memory that is then left.
+  const Gpu roomy = with_memory_for(*point.spec.gpu, stack, *residual, residual->low,
+                                    residual->without_cache ? without_cache(point.spec) : Bytes{});
+  ScenarioPoint at_best = point;
+  at_best.spec.gpu = &roomy;
+  out.high = longest_context(at_best, 0).answer.value_or(0);
+  return out;
+}
+
+ordered_json context_json(const Reach& reach) {
+  const PlanCandidate& found = reach.predicted;
+  ordered_json out = {{"tokens", found.answer.value_or(0)},
+                      {"tokens_low", number_or_null(reach.low)},
+                      {"tokens_high", number_or_null(reach.high)},
+                      {"at_most", found.at_most},
+                      {"published_positions", nullptr},
+                      {"impossible", nullptr},
+                      {"notes", found.notes}};
+  if (found.positions > 0) out["published_positions"] = found.positions;
+  if (found.impossible) {
+    out["impossible"] = {{"constraint", found.impossible->constraint},
+                         {"text", found.impossible->text},
+                         {"need", number_or_null(found.impossible->need)}};
+  }
+  return out;
+}
+
+/// The point at any prompt, its method settled for each as a scenario of that prompt settles it.
+class Curve {
+ public:
+  explicit Curve(const ScenarioPoint& point)
+      : point_{point},
+        site_{method_site(*point.spec.llm, point.spec.kv_dtype)},
+        residual_{memory_residual(with_options(*point.spec.stack, point.spec.options))},
+        compiled_{{.llm = point.spec.llm,
+                   .gpu = point.spec.gpu,
+                   .stack = point.spec.stack,
+                   .method = [this](std::int64_t prompt) { return settle(prompt); },
+                   .one_method = false,
+                   .weight_dtype = point.spec.weight_dtype,
+                   .kv_dtype = point.spec.kv_dtype,
+                   .calibration = point.spec.calibration,
+                   .weight_format = point.spec.weight_format,
+                   .tensor_parallel = point.spec.tensor_parallel,
+                   .options = point.spec.options}} {}
+  Curve(const Curve&) = delete;
+  Curve& operator=(const Curve&) = delete;
+
+  ordered_json at(std::int64_t context) {
+    const std::int64_t output = point_.spec.output_tokens;
+    const Point size{
+        .batch = point_.spec.batch, .prompt_tokens = context - output, .output_tokens = output};
+    const PointResult memory = compiled_.memory_at(size);
+    ordered_json out = {{"tokens", context},
+                        {"fits", memory.fits},
+                        {"peak_hbm_bytes", memory.peak().count()},
+                        {"peak_hbm_bytes_low", nullptr},
+                        {"peak_hbm_bytes_high", nullptr},
+                        {"kv_bytes", memory.kv_bytes.count()},
+                        {"prefill_s", nullptr},
+                        {"last_step_tok_s", nullptr}};
+    if (residual_) {
+      const BytesInterval likely = peak_interval(*residual_, memory.peak(), memory.kv_bytes);
+      out["peak_hbm_bytes_low"] = likely.low.count();
+      out["peak_hbm_bytes_high"] = likely.high.count();
+    }
+    if (!memory.fits) return out;
+    const PointResult timed = compiled_.at(size);
+    if (!timed.times) return out;
+    out["prefill_s"] = timed.times->prefill.count();
+    if (output > 0) {
+      out["last_step_tok_s"] = static_cast<double>(size.batch) / timed.times->last_step.count();
+    }
+    return out;
+  }
+
+ private:
+  [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const {
+    try {
+      return make_method(point_.method, prompt, site_);
+    } catch (const InputError&) {  // too short a prompt for it: all is held, as a plan has it
+      return make_method({"full", {}, {}}, prompt, site_);
+    }
+  }
+
+  const ScenarioPoint& point_;
+  MethodSite site_;
+  std::optional<MemoryResidual> residual_;
+  CompiledPoint compiled_;
+};
+
+/// Contexts of a chart: even steps up to `top`, and those that are asked for by name.
+std::vector<std::int64_t> contexts(std::int64_t least, std::int64_t top,
+                                   std::vector<std::int64_t> wanted) {
+  for (std::int64_t i = 0; i <= kSteps; ++i) wanted.push_back(top * i / kSteps);
+  for (std::int64_t& n : wanted) n = std::clamp(n, least, std::max(least, top));
+  std::sort(wanted.begin(), wanted.end());
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  return wanted;
+}
+
+}  // namespace
+
+ordered_json explore_reach(std::string_view text) {
+  const Scenario scenario = explored_scenario(text);
+  std::vector<Reach> reaches;
+  double furthest = 0;
+  for (const ScenarioPoint& point : scenario.points) {
+    reaches.push_back(reach_of(point));
+    const Reach& reach = reaches.back();
+    const auto asked = static_cast<double>(point.spec.prompt_tokens + point.spec.output_tokens);
+    furthest = std::max({furthest, reach.predicted.answer.value_or(0), asked});
+  }
+  const auto longest = static_cast<double>(kMostPointTokens);
+  const auto top = static_cast<std::int64_t>(std::min(furthest * kBeyond, longest));
+  ordered_json out = {{"schema", "kvsim.explore/1"}, {"points", ordered_json::array()}};
+  for (std::size_t i = 0; i < scenario.points.size(); ++i) {
+    const ScenarioPoint& point = scenario.points[i];
+    std::vector<std::int64_t> wanted{point.spec.prompt_tokens + point.spec.output_tokens};
+    if (const auto answer = reaches[i].predicted.answer) {
+      wanted.push_back(static_cast<std::int64_t>(*answer));
+    }
+    Curve curve{point};
+    ordered_json one = {{"label", point.label},
+                        {"method", point.method.name},
+                        {"longest_context", context_json(reaches[i])},
+                        {"curve", ordered_json::array()}};
+    for (const std::int64_t tokens : contexts(point.spec.output_tokens + 1, top, wanted)) {
+      one["curve"].push_back(curve.at(tokens));
+    }
+    out["points"].push_back(std::move(one));
+  }
+  return out;
+}
+
+}  // namespace kvsim

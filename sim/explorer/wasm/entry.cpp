@@ -1,0 +1,64 @@
+// What the page calls in WebAssembly. Text goes in and comes out through the module's memory, as
+// UTF-8: the caller asks for room, writes a scenario there, asks, and reads the answer.
+
+#include <cstddef>
+#include <exception>
+#include <string>
+
+#include "models/units/error.hpp"
+#include "sim/explorer/explore.hpp"
+
+namespace {
+
+std::string& question() {
+  static std::string text;
+  return text;
+}
+std::string& reply() {
+  static std::string text;
+  return text;
+}
+
+enum Question : int { kRun = 0, kReach = 1, kCatalogue = 2 };
+enum Status : int { kAnswered = 0, kWrongInput = 1, kBroken = 2 };
+
+nlohmann::ordered_json answer(int what) {
+  switch (what) {
+    case kRun:
+      return kvsim::explore_run(question());
+    case kReach:
+      return kvsim::explore_reach(question());
+    default:
+      return kvsim::explorer_catalogue();
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+/// Where `size` bytes of the next question are to be written.
+char* kvsim_room(std::size_t size) {
+  question().resize(size);
+  return question().data();
+}
+
+/// Asks. 0: the answer is a JSON document; 1: what is wrong with the scenario, as text; 2: the core
+/// broke a promise of its own, and how.
+int kvsim_ask(int what) {
+  try {
+    reply() = answer(what).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    return kAnswered;
+  } catch (const kvsim::InputError& error) {
+    reply() = error.what();
+    return kWrongInput;
+  } catch (const std::exception& error) {
+    reply() = error.what();
+    return kBroken;
+  }
+}
+
+const char* kvsim_answer() { return reply().data(); }
+std::size_t kvsim_answer_size() { return reply().size(); }
+
+}  // extern "C"

@@ -1,0 +1,31 @@
+// The six functions that reading a scenario calls and a browser has no use for: services, and
+// traces on disk. What explored_scenario would refuse after reading is refused here while reading,
+// and half the program need not be compiled.
+
+#include "models/units/error.hpp"
+#include "sim/replay/replay.hpp"
+#include "sim/scenario/serve_points.hpp"
+#include "traces/trace.hpp"
+
+namespace kvsim {
+
+/// Not asked of keys that are there: scenario_of refuses those of a service in a static scenario.
+void check_serve_keys(const Field&, const std::filesystem::path&) {}
+
+void add_serve_points(const Group&, const PointsInput&, OwnParts&, std::vector<ScenarioPoint>&) {
+  throw InputError{"explorer.json: /kind: the explorer runs static batches (\"kind\": \"static\")"};
+}
+
+struct Trace::Impl {};
+Trace::~Trace() = default;
+Trace Trace::open(const std::filesystem::path& path) {
+  throw InputError{path.string() + ": the explorer reads no traces: kvsim run"};
+}
+const TraceInfo& Trace::info() const {
+  throw InputError{"the explorer reads no traces: kvsim run"};
+}
+std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec, const TraceInfo&) {
+  throw InputError{spec.name + ": the explorer reads no traces: kvsim run"};
+}
+
+}  // namespace kvsim

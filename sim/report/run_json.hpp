@@ -1,0 +1,52 @@
+#pragma once
+
+// What "kvsim.run/1" documents are made of, without services and replays: all that a static run
+// needs, so that the explorer's core (sim/explorer) carries no more.
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/scenario/scenario.hpp"
+#include "sim/serve/static_run.hpp"
+#include "sim/serve/time_terms.hpp"
+
+namespace kvsim {
+
+/// One of `points`: what was asked of it and what came out.
+[[nodiscard]] nlohmann::ordered_json static_point_json(const ScenarioPoint& point,
+                                                       const StaticResult& result);
+/// `time_terms` of a point.
+[[nodiscard]] nlohmann::ordered_json explained_json(const std::vector<ExplainedStep>& steps);
+/// `calibration`: of each result its id and provenance; one text where all share it.
+[[nodiscard]] nlohmann::ordered_json calibration_json(const std::vector<std::string>& ids,
+                                                      const std::vector<std::string>& sources);
+template <class Result>
+[[nodiscard]] nlohmann::ordered_json calibration_json(const std::vector<Result>& results) {
+  std::vector<std::string> ids, sources;
+  for (const Result& result : results) {
+    ids.push_back(result.calibration_id);
+    sources.push_back(result.calibration);
+  }
+  return calibration_json(ids, sources);
+}
+
+/// What differs between the kinds of runs.
+struct RunParts {
+  nlohmann::ordered_json calibration;
+  nlohmann::ordered_json points;         // an array, one a point of the scenario
+  nlohmann::ordered_json definitions{};  // of services; null: none
+  nlohmann::ordered_json replay{};       // null: none
+  std::vector<std::string> notes{};      // beside the scenario's own
+};
+/// The document of them. Errors: ContractError where a published figure's point is not among them.
+[[nodiscard]] nlohmann::ordered_json run_document(const Scenario& scenario, RunParts parts);
+
+/// The document of a static scenario without a replay. Errors: ContractError if results and points
+/// differ in number.
+[[nodiscard]] nlohmann::ordered_json run_document(const Scenario& scenario,
+                                                  const std::vector<StaticResult>& results,
+                                                  std::vector<std::string> notes);
+
+}  // namespace kvsim

@@ -1,0 +1,149 @@
+"""Opens the explorer in headless Chromium, turns its knobs and reads its answers.
+
+    test_explorer_page.py PROGRAM SCRATCH_DIR [SCREENSHOT_DIR]
+
+Prints KVSIM-SKIPPED and why where there is no Chromium. With SCREENSHOT_DIR the page is also drawn
+at 390 and 1280 pixels, light and dark.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+from chromium import Chromium, find_chromium
+
+PROGRAM, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[2])
+SHOTS = pathlib.Path(sys.argv[3]) if len(sys.argv) > 3 else None
+WAIT_S = 60.0
+failures = []
+
+
+def check(what, holds, detail=""):
+    if not holds:
+        failures.append(f"{what}: {detail}" if detail != "" else what)
+
+
+def text(page, element):
+    return page.evaluate(f"document.getElementById({json.dumps(element)}).textContent")
+
+
+def answered(page):
+    """Waits until the knobs as they stand are answered. Errors: TimeoutError."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        if page.evaluate("document.getElementById('answers').dataset.state") == "answered":
+            page.settle()
+            return
+        time.sleep(0.02)
+    raise TimeoutError(f"no answer; status: {text(page, 'status')}")
+
+
+def turn(page, knob, value):
+    """Sets a control as a reader would, and waits for the answer."""
+    page.evaluate(f"""(() => {{
+      const control = document.getElementById({json.dumps('knob-' + knob)});
+      control.value = {json.dumps(value)};
+      control.dispatchEvent(new Event(control.tagName === 'SELECT' ? 'change' : 'input', {{bubbles: true}}));
+    }})()""")
+    answered(page)
+
+
+def marks(page):
+    """Of every chart how many marks it has, and how wide it is beside its place."""
+    return page.evaluate("""kvsimCards.all().map(card => {
+      const svg = card.plot.querySelector('svg');
+      return {id: card.options.id, marks: svg ? svg.querySelectorAll('path, rect, circle').length : 0,
+              wide: svg ? svg.getBoundingClientRect().width <= card.node.getBoundingClientRect().width : false};
+    })""")
+
+
+def use(browser, address):
+    page = browser.open(address, width=1280, height=900)
+    answered(page)
+    first = text(page, "longest")
+    check("the longest context is said first", first.startswith("Longest context that fits: "), first)
+    check("with its likely range", "(likely " in first, first)
+    check("the verdict follows", " fits. At its highest" in text(page, "verdict"), text(page, "verdict"))
+    charts = marks(page)
+    check("four charts", len(charts) == 4, charts)
+    for chart in charts:
+        check(f"{chart['id']} has marks", chart["marks"] > 20, chart)
+        check(f"{chart['id']} keeps to its card", chart["wide"], chart)
+    check("every control has a label", page.evaluate(
+        "[...document.querySelectorAll('#knobs input, #knobs select')].every(c => c.labels.length > 0 || c.getAttribute('aria-label'))"))
+
+    # What the page says is what the command line says of the scenario that it shows.
+    (SCRATCH / "explorer.json").write_text(text(page, "scenario"))
+    done = subprocess.run([PROGRAM, "run", "explorer.json", "--json"], cwd=SCRATCH, capture_output=True, text=True, check=True)
+    point = json.loads(done.stdout)["points"][0]
+    shown = page.evaluate("kvsimExplorer.answers().run.points[0]")
+    for key in ("peak_hbm_bytes", "prefill_s", "decode_tok_s", "largest_batch", "fewest_gpus"):
+        check(f"{key} is the command line's", abs(shown[key] - point[key]) <= 1e-6 * abs(point[key]), (shown[key], point[key]))
+
+    turn(page, "method", "full")
+    check("the full cache goes less far", text(page, "longest") != first)
+    check("one line where there is one method", page.evaluate("kvsimCards.all()[0].spec.series.length") == 1)
+    full = text(page, "longest")
+    turn(page, "gpu", "H200-141GB-SXM")
+    check("a larger GPU changes the answer", text(page, "longest") != full)
+    turn(page, "prompt_tokens", "4000000")
+    check("what does not fit is said", "does not fit. Memory runs out" in text(page, "verdict"), text(page, "verdict"))
+    check("the breakdown shows what was asked for", page.evaluate(
+        "kvsimCards.all().find(c => c.options.id === 'chart-breakdown').spec.series.some(s => s.name === 'asked for')"))
+    turn(page, "prompt_tokens", "16384")
+    turn(page, "method", "kivi")
+    check("a method brings its knobs", page.evaluate("document.querySelectorAll('[id^=knob-param-]:is(input, select)').length") > 2)
+    turn(page, "stack", "vllm")
+    check("an engine starts", "fits" in text(page, "verdict"), text(page, "verdict"))
+
+    # A wrong knob: the complaint stands beside it, the page stays, and a right one takes it away.
+    turn(page, "batch", "0")
+    check("a complaint beside the knob", page.evaluate("!document.getElementById('knob-batch-wrong').hidden"))
+    check("in the core's words", "expected an integer" in text(page, "knob-batch-wrong"), text(page, "knob-batch-wrong"))
+    check("the answers stay", text(page, "longest") != "")
+    turn(page, "batch", "2")
+    check("the complaint goes", page.evaluate("document.getElementById('knob-batch-wrong').hidden && document.getElementById('status').hidden"))
+
+    # The address keeps the state: the same page opened anew says the same.
+    here, said = page.evaluate("location.href"), text(page, "longest")
+    check("the address has the knobs", "method=kivi" in here and "batch=2" in here, here)
+    again = browser.open(here, width=390, height=800, dark=True)
+    answered(again)
+    check("a link shows what its sender saw", text(again, "longest") == said, text(again, "longest"))
+    check("a phone needs no sideways scrolling", again.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+    again.press("Tab")
+    check("the keyboard starts at the skip link", again.evaluate("document.activeElement.classList.contains('skip')"))
+    took = page.evaluate("Number(document.getElementById('answers').dataset.took)")
+    for one in (page, again):
+        check("nothing on the console", one.messages == [], one.messages)
+        check("nothing fetched", all(r.startswith(("file:", "blob:", "data:")) for r in one.requests), one.requests)
+        one.close()
+    return took
+
+
+def main():
+    if find_chromium() is None:
+        print("KVSIM-SKIPPED: no Chromium (KVSIM_CHROMIUM names one)")
+        return 0
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    file = SCRATCH / "explorer.html"
+    subprocess.run([PROGRAM, "explorer", "-o", str(file)], check=True, stdout=subprocess.DEVNULL)
+    with Chromium() as browser:
+        took = use(browser, file.as_uri())
+        if SHOTS:
+            SHOTS.mkdir(parents=True, exist_ok=True)
+            for width in (390, 1280):
+                for dark in (False, True):
+                    page = browser.open(file.as_uri(), width=width, height=900, dark=dark)
+                    answered(page)
+                    page.screenshot(SHOTS / f"explorer-{width}-{'dark' if dark else 'light'}.png")
+                    page.close()
+    for failure in failures:
+        print(failure)
+    print(f"an answer took {took:.0f} ms, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+sys.exit(main())
