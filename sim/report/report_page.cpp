@@ -22,7 +22,7 @@ namespace kvsim {
 namespace {
 
 using nlohmann::ordered_json;
-using Tone = PageSentence::Tone;
+using PageTone = PageSentence::Tone;
 
 constexpr std::size_t kOneLine = 1'000'000;     // columns: a sentence is not broken
 constexpr std::size_t kSummaryWidth = 100;      // columns
@@ -246,9 +246,9 @@ std::vector<PageSentence> run_sentences(const RunReport& report,
       const bool bad = line.find("out of memory") != std::string::npos ||
                        line.find("rejected") != std::string::npos;
       fails = fails || bad;
-      out.push_back({std::move(line), bad ? Tone::kFails : Tone::kPlain});
+      out.push_back({std::move(line), bad ? PageTone::kFails : PageTone::kPlain});
     }
-    if (!fails && !out.empty()) out.front().tone = Tone::kFits;
+    if (!fails && !out.empty()) out.front().tone = PageTone::kFits;
   }
   if (report.replay) {
     for (PageSentence& one : replay_sentences(*report.replay, report.skipped)) {
@@ -325,7 +325,7 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
   std::vector<std::string> lines = lines_of(text.substr(0, text.find("\n\n")));
   for (std::string& line : lines) {
     const bool no = line.find(": impossible") != std::string::npos;
-    sentences.push_back({std::move(line), no ? Tone::kFails : Tone::kPlain});
+    sentences.push_back({std::move(line), no ? PageTone::kFails : PageTone::kPlain});
   }
   std::vector<std::string> cuts;
   ordered_json shown = document;

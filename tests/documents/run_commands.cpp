@@ -49,6 +49,8 @@ constexpr std::array excuses{
     Excuse{"validation/run_gpu.sh", "needs a GPU"},
     Excuse{"python3 ", "needs packages of Python; tests of its own run these"},
     Excuse{"PYTHONPATH=", "needs the Python module; tests of its own run it"},
+    Excuse{"kvsim explorer ", "needs Emscripten; tests of its own run it"},
+    Excuse{"build/explorer/", "needs Emscripten; tests of its own run it"},
     Excuse{"xdg-open ", "needs a desktop"},
 };
 
@@ -78,6 +80,8 @@ void prepare(const fs::path& document, const fs::path& scratch) {
   }
   fs::create_directories(scratch / "bin");
   fs::create_symlink(KVSIM_PROGRAM, scratch / "bin/kvsim");
+  fs::create_directories(scratch / "build/release");
+  fs::create_symlink(KVSIM_PROGRAM, scratch / "build/release/kvsim");
 }
 
 /// The exit status of `command`, typed in `folder`.
