@@ -1,4 +1,7 @@
-kvsim_test(explorer SOURCES sim/test_explorer.cpp LINK kvsim::explorer kvsim::explorer_page)
+kvsim_test(explorer SOURCES sim/test_explorer.cpp sim/program.cpp
+           LINK kvsim::explorer kvsim::explorer_page)
+target_compile_definitions(test_explorer PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(test_explorer kvsim)
 if(KVSIM_WITH_EXPLORER)
   find_program(NODE_PROGRAM NAMES node nodejs)
   find_package(Python3 COMPONENTS Interpreter QUIET)

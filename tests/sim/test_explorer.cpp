@@ -1,6 +1,6 @@
 // The explorer's functions: as the command line answers, and what they refuse.
 
-#include <cmath>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -9,8 +9,7 @@
 #include "models/units/error.hpp"
 #include "sim/explorer/explore.hpp"
 #include "sim/explorer/page/explorer_page.hpp"
-#include "sim/scenario/scenario.hpp"
-#include "sim/serve/static_run.hpp"
+#include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {
@@ -141,6 +140,17 @@ TEST_CASE("the catalogue offers what scenarios take") {
     asked["stack"] = stack.at("name");
     CHECK_NOTHROW((void)explore_run(asked.dump()));
   }
+}
+
+TEST_CASE("kvsim explorer writes the page, or says what it lacks") {
+  const std::filesystem::path folder{KVSIM_TEST_SCRATCH};
+  std::filesystem::remove(folder / "explorer.html");
+  const test::Outcome done = test::run_kvsim({"explorer", "-o", "explorer.html"}, folder);
+  const bool has_core = !explorer_core().empty();
+  CHECK(done.status == (has_core ? 0 : 2));
+  CHECK(std::filesystem::exists(folder / "explorer.html") == has_core);
+  if (!has_core) CHECK(done.err.find("package emscripten") != std::string::npos);
+  CHECK(test::run_kvsim({"explorer"}, folder).status == 2);
 }
 
 TEST_CASE("a build with the core writes one page that fetches nothing") {
