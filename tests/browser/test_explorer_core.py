@@ -27,7 +27,7 @@ CASES = {
     "mha, zeromerge": scenario("llama-2-7b", "A800-80GB-SXM", "hf-sdpa", {"name": "zeromerge", "budget": 1024}, batch=4),
     "h2o, eager": scenario("llama-2-7b", "A100-80GB-SXM", "hf-eager", {"name": "h2o", "budget": 0.2}),
     "morphkv": scenario("mistral-7b-v0.2", "H100-80GB-SXM", "hf-sdpa", {"name": "morphkv", "budget": 600}),
-    "kivi": scenario("llama-2-13b", "A100-80GB-SXM", "hf-flash", "kivi", batch=8),
+    "kivi": scenario("llama-2-13b", "A100-80GB-SXM", "hf-flash", "kivi-2", batch=8),
     "minicache": scenario("llama-3-8b", "A100-40GB-PCIe", "hf-sdpa", "minicache", batch=2),
     "snapkv, long": scenario("llama-3.1-8b", "H200-141GB-SXM", "hf-flash", {"name": "snapkv", "budget": 0.1}, prompt_tokens=131072),
     "streaming-llm": scenario("phi-3-mini-4k", "L40S", "hf-sdpa", {"name": "streaming-llm", "budget": 1028}),

@@ -93,7 +93,7 @@ def use(browser, address):
     check("the breakdown shows what was asked for", page.evaluate(
         "kvsimCards.all().find(c => c.options.id === 'chart-breakdown').spec.series.some(s => s.name === 'asked for')"))
     turn(page, "prompt_tokens", "16384")
-    turn(page, "method", "kivi")
+    turn(page, "method", "snapkv")
     check("a method brings its knobs", page.evaluate("document.querySelectorAll('[id^=knob-param-]:is(input, select)').length") > 2)
     turn(page, "stack", "vllm")
     check("an engine starts", "fits" in text(page, "verdict"), text(page, "verdict"))
@@ -108,7 +108,7 @@ def use(browser, address):
 
     # The address keeps the state: the same page opened anew says the same.
     here, said = page.evaluate("location.href"), text(page, "longest")
-    check("the address has the knobs", "method=kivi" in here and "batch=2" in here, here)
+    check("the address has the knobs", "method=snapkv" in here and "batch=2" in here, here)
     again = browser.open(here, width=390, height=800, dark=True)
     answered(again)
     check("a link shows what its sender saw", text(again, "longest") == said, text(again, "longest"))

@@ -106,7 +106,7 @@ double microseconds(const KernelCall& any, const KernelFormat& format, const Ker
       tile(batch * heads, tokens, 1, tokens, prefix, columns, parts, split, tile_us, column_us);
   const Tiling packed = tile(batch * kv_heads, tokens * group, group, tokens, prefix, columns,
                              parts, split, tile_us, column_us);
-  const auto mixed = [&](double a, double b) { return a + (b - a) * packed_heads; };
+  const auto mixed = [share = packed_heads](double a, double b) { return a + (b - a) * share; };
   const double longest = mixed(alone.longest_us, packed.longest_us);
   const double waves = mixed(alone.tiles, packed.tiles) / gpu.sms;
   const double busy = mixed(alone.total_us, packed.total_us) / gpu.sms +
