@@ -86,8 +86,12 @@ void Progress::update(double fraction) {
   const double elapsed = std::chrono::duration<double>(now - started_).count();
   // One column stays free, so that no terminal wraps the line.
   const std::size_t width = std::max<std::size_t>(terminal_width(descriptor_), 10) - 1;
-  put(descriptor_, fmt::format("\r{}\x1b[K", progress_line(what_, fraction, elapsed, total_, unit_,
-                                                           width, colour_)));
+  const std::string line = progress_line(what_, fraction, elapsed, total_, unit_, width, colour_);
+  // What an earlier, longer line left: erased, or on a terminal that cannot, written over.
+  put(descriptor_, plain_
+                       ? fmt::format("\r{}{}", line,
+                                     std::string(width - std::min(width, display_width(line)), ' '))
+                       : fmt::format("\r{}\x1b[K", line));
 }
 
 void Progress::finish() {

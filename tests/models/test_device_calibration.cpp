@@ -146,7 +146,7 @@ TEST_CASE("a device's document that is broken is refused with its place") {
   holds(complaint(lacking), "date");
 }
 
-TEST_CASE("clocks and power, or why they are unknown; measurements likewise") {
+TEST_CASE("clocks, power and measurements, or why they are unknown") {
   const DeviceState state = read_device_state("no:such:address");
   CHECK_FALSE(state.problem.empty());
   for (const kernels::Measurement& m : kernels::measure_device()) {

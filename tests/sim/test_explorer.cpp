@@ -38,6 +38,7 @@ ordered_json at(const ordered_json& curve, std::int64_t tokens) {
 }
 
 TEST_CASE("a point of the explorer's curve is the run of that length") {
+  std::size_t fitting = 0;
   for (const char* stack : {"hf-sdpa", "vllm", "torch-static"}) {
     INFO(stack);
     const ordered_json asked = small(stack);
@@ -48,6 +49,13 @@ TEST_CASE("a point of the explorer's curve is the run of that length") {
       const ordered_json& point = run.at("points").at(i);
       const ordered_json one = at(reach.at("points").at(i).at("curve"), 8192 + 64);
       REQUIRE(one.at("fits") == point.at("oom").is_null());
+      if (!one.at("fits")) {
+        // A run ends where memory does, the curve goes on.
+        CHECK(one.at("peak_hbm_bytes") >= point.at("peak_hbm_bytes"));
+        CHECK(one.at("prefill_s").is_null());
+        continue;
+      }
+      ++fitting;
       CHECK(one.at("peak_hbm_bytes") == point.at("peak_hbm_bytes"));
       CHECK(one.at("peak_hbm_bytes_low") == point.at("peak_hbm_bytes_low"));
       CHECK(one.at("peak_hbm_bytes_high") == point.at("peak_hbm_bytes_high"));
@@ -55,6 +63,7 @@ TEST_CASE("a point of the explorer's curve is the run of that length") {
       CHECK(one.at("prefill_s").get<double>() == rel(point.at("prefill_s").get<double>(), 1e-9));
     }
   }
+  CHECK(fitting >= 3);
 }
 
 TEST_CASE("the longest context fits and one more token does not") {
@@ -70,7 +79,8 @@ TEST_CASE("the longest context fits and one more token does not") {
   CHECK_FALSE(explore_run(asked.dump()).at("points").at(0).at("oom").is_null());
 }
 
-TEST_CASE("a full cache takes more the longer it is, speeds are told where a run fits and nowhere else") {
+TEST_CASE(
+    "a full cache takes more the longer it is, speeds are told where a run fits and nowhere else") {
   ordered_json asked = small("hf-sdpa");
   asked["method"] = "full";  // others score in smaller chunks where memory runs short
   for (const ordered_json& point : explore_reach(asked.dump()).at("points")) {
@@ -105,7 +115,7 @@ TEST_CASE("the explorer refuses what it cannot run, naming the place") {
     return "none";
   };
   CHECK(refusal("{") != "none");
-  CHECK(refusal("[]") == "explorer.json: expected an object, got []");
+  CHECK(refusal("[]") == "explorer.json: expected an object, got an array of 0");
   ordered_json asked = small("hf-sdpa");
   asked["gpu"] = "A100-40GB-PCI";
   CHECK(refusal(asked.dump()).find("/gpu") != std::string::npos);

@@ -1,3 +1,5 @@
+#pragma once
+
 // What most files of the core include, read once, and what Emscripten's C++ library may lack:
 // CMake includes this before every file (sim/explorer/wasm/CMakeLists.txt).
 
