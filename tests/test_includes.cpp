@@ -63,12 +63,15 @@ const std::vector<Folder>& floors() {
         {"sim/report", floor4},
         {"sim/cli",
          join({floor4,
-               {"sim/report", "validation", "kernels", "kernels/cuda_sim", "kernels/suite"}})},
+               {"sim/report", "validation", "validation/e2e", "kernels", "kernels/cuda_sim",
+                "kernels/suite"}})},
         // beside the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},
         {"kernels", {"models/units", "models/math", "kernels/cuda_sim"}},
         {"kernels/suite", {"models/units", "models/math", "kernels", "kernels/cuda_sim"}},
         {"validation", join({floor4, {"kernels", "kernels/cuda_sim"}})},
+        {"validation/e2e",
+         join({floor4, {"kernels", "kernels/cuda_sim", "kernels/suite", "validation"}})},
     };
   }();
   return table;

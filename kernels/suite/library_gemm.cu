@@ -1,14 +1,10 @@
 #include "kernels/suite/library_gemm.hpp"
 
-#include <cublas_v2.h>
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
-#include <memory>
-#include <stdexcept>
 
 #include "kernels/suite/array.hpp"
+#include "kernels/suite/blas.hpp"
 #include "kernels/suite/timing.hpp"
 
 namespace kvsim::kernels {
@@ -17,63 +13,6 @@ namespace {
 using on_gpu::Array;
 using on_gpu::Machine;
 
-struct CloseLibrary {
-  void operator()(void* library) const { dlclose(library); }
-};
-
-/// What is used of cuBLAS, by the types of its header.
-class Blas {
- public:
-  Blas() {
-    for (const char* name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"}) {
-      library_.reset(dlopen(name, RTLD_NOW | RTLD_LOCAL));
-      if (library_) break;
-    }
-    if (!library_) return;
-    create_ = find<decltype(&cublasCreate_v2)>("cublasCreate_v2");
-    destroy_ = find<decltype(&cublasDestroy_v2)>("cublasDestroy_v2");
-    gemm_ = find<Gemm>("cublasGemmEx");
-    if (create_ == nullptr || destroy_ == nullptr || gemm_ == nullptr ||
-        create_(&handle_) != CUBLAS_STATUS_SUCCESS) {
-      handle_ = nullptr;
-    }
-  }
-  ~Blas() {
-    if (handle_ != nullptr) destroy_(handle_);
-  }
-  Blas(const Blas&) = delete;
-  Blas& operator=(const Blas&) = delete;
-  [[nodiscard]] bool ready() const { return handle_ != nullptr; }
-
-  /// out [m, n] = a [m, k] times the transpose of b [n, k], all bf16 and row-major, sums in fp32.
-  void multiply(int m, int n, int k, const void* a, const void* b, void* out) const {
-    const float one = 1;
-    const float zero = 0;
-    const cublasStatus_t status =
-        gemm_(handle_, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, b, CUDA_R_16BF, k, a, CUDA_R_16BF,
-              k, &zero, out, CUDA_R_16BF, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-      throw std::runtime_error{"cublasGemmEx: status " + std::to_string(static_cast<int>(status))};
-    }
-  }
-
- private:
-  using Gemm = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int,
-                                  int, const void*, const void*, cudaDataType, int, const void*,
-                                  cudaDataType, int, const void*, void*, cudaDataType, int,
-                                  cublasComputeType_t, cublasGemmAlgo_t);
-  template <class Function>
-  [[nodiscard]] Function find(const char* name) const {
-    return reinterpret_cast<Function>(dlsym(library_.get(), name));
-  }
-
-  std::unique_ptr<void, CloseLibrary> library_;
-  decltype(&cublasCreate_v2) create_ = nullptr;
-  decltype(&cublasDestroy_v2) destroy_ = nullptr;
-  Gemm gemm_ = nullptr;
-  cublasHandle_t handle_ = nullptr;
-};
-
 struct Weights {
   int n, k;
 };
@@ -81,7 +20,7 @@ struct Weights {
 }  // namespace
 
 void library_gemm(std::vector<Measurement>& out) {
-  const Blas blas;
+  const on_gpu::Blas blas;
   if (!blas.ready()) {
     Measurement none;
     none.name = "cublas_gemm";
