@@ -1,5 +1,6 @@
-#include "kernels/decode_steps.hpp"
+#include <algorithm>
 
+#include "kernels/decode_steps.hpp"
 #include "kernels/warp.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
@@ -122,7 +123,8 @@ struct WarpMinima {
   SharedArray<std::uint64_t, kWarps> keys;
 };
 
-/// A block a row: score above, entry below, so that the least word is the least score's first entry.
+/// A block a row: score above, entry below, so that the least word is the least score's first
+/// entry.
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) choose_kernel(SlotShape shape, ChooseVictims a) {
   auto& tile = kv::shared<WarpMinima>();
   const std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * shape.capacity;
@@ -159,15 +161,15 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
 template <class T>
 void split_and_rotate(Stream stream, const ProjectedShape& s, Span<const T> projected,
                       Span<const float> turns, Span<T> q, Span<T> keys, Span<T> values) {
-  KVSIM_LAUNCH_CHECK(s.batch >= 1 && s.n_heads >= 1 && s.n_kv_heads >= 1 && s.head_dim >= 2 &&
-                         s.head_dim % 2 == 0,
-                     "sizes are 1 at least, head_dim is even");
+  KVSIM_LAUNCH_CHECK(
+      s.batch >= 1 && s.n_heads >= 1 && s.n_kv_heads >= 1 && s.head_dim >= 2 && s.head_dim % 2 == 0,
+      "sizes are 1 at least, head_dim is even");
   const std::int64_t stored = s.batch * s.n_kv_heads * s.head_dim;
   KVSIM_LAUNCH_CHECK(projected.size >= s.batch * s.width() && turns.size >= s.head_dim,
                      "projected is [batch, n_heads + 2 n_kv_heads, head_dim], turns [head_dim]");
-  KVSIM_LAUNCH_CHECK(q.size >= s.batch * s.n_heads * s.head_dim && keys.size >= stored &&
-                         values.size >= stored,
-                     "an output is shorter than its rows");
+  KVSIM_LAUNCH_CHECK(
+      q.size >= s.batch * s.n_heads * s.head_dim && keys.size >= stored && values.size >= stored,
+      "an output is shorter than its rows");
   launch(stream, "split_and_rotate", grid_of(s.batch * s.width() / 2), {kThreads}, 0,
          rotate_kernel<T>, s, projected, turns, q, keys, values);
 }
@@ -193,7 +195,7 @@ void add_rows(Stream stream, std::int64_t n, Span<const T> x, Span<T> to) {
 template <class T>
 void fill_random(Stream stream, std::uint64_t key, float low, float high, Span<T> to) {
   KVSIM_LAUNCH_CHECK(to.size >= 1, "nothing to fill");
-  const std::int64_t blocks = smaller(ceil_div(to.size, kThreads), 4096);
+  const std::int64_t blocks = std::min<std::int64_t>(ceil_div(to.size, kThreads), 4096);
   launch(stream, "fill_random", {static_cast<std::uint32_t>(blocks)}, {kThreads}, 0, fill_kernel<T>,
          key, low, high, to);
 }
@@ -201,7 +203,7 @@ void fill_random(Stream stream, std::uint64_t key, float low, float high, Span<T
 template <class T>
 void copy_values(Stream stream, Span<const T> from, Span<T> to) {
   KVSIM_LAUNCH_CHECK(from.size >= 1 && from.size == to.size, "as many numbers on both sides");
-  const std::int64_t blocks = smaller(ceil_div(to.size, kThreads), 4096);
+  const std::int64_t blocks = std::min<std::int64_t>(ceil_div(to.size, kThreads), 4096);
   launch(stream, "copy_values", {static_cast<std::uint32_t>(blocks)}, {kThreads}, 0, copy_kernel<T>,
          from, to);
 }
@@ -238,12 +240,12 @@ void count_bias(Stream stream, const SlotShape& s, std::int64_t slots, float alp
          counts, bias);
 }
 
-#define KVSIM_INSTANTIATE(T)                                                               \
-  template void split_and_rotate(Stream, const ProjectedShape&, Span<const T>,             \
-                                 Span<const float>, Span<T>, Span<T>, Span<T>);            \
-  template void gate_product(Stream, const RowsShape&, Span<const T>, Span<T>);            \
-  template void add_rows(Stream, std::int64_t, Span<const T>, Span<T>);                    \
-  template void fill_random(Stream, std::uint64_t, float, float, Span<T>);                 \
+#define KVSIM_INSTANTIATE(T)                                                                      \
+  template void split_and_rotate(Stream, const ProjectedShape&, Span<const T>, Span<const float>, \
+                                 Span<T>, Span<T>, Span<T>);                                      \
+  template void gate_product(Stream, const RowsShape&, Span<const T>, Span<T>);                   \
+  template void add_rows(Stream, std::int64_t, Span<const T>, Span<T>);                           \
+  template void fill_random(Stream, std::uint64_t, float, float, Span<T>);                        \
   template void copy_values(Stream, Span<const T>, Span<T>);
 KVSIM_INSTANTIATE(float)
 KVSIM_INSTANTIATE(kv::Half)

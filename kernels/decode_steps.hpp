@@ -4,8 +4,8 @@
 #include "kernels/shapes.hpp"
 
 // What a decode loop needs between its products and its attention. T is float, kv::Half or
-// kv::BFloat16; arithmetic is fp32. Errors: ContractError if a size is < 1 or a span is shorter than
-// its shape.
+// kv::BFloat16; arithmetic is fp32. Errors: ContractError if a size is < 1 or a span is shorter
+// than its shape.
 
 namespace kvsim::kernels {
 
@@ -14,7 +14,9 @@ struct ProjectedShape {
   std::int64_t batch = 1, n_heads = 1, n_kv_heads = 1;
   std::int64_t head_dim = 128;  // even
 
-  [[nodiscard]] constexpr std::int64_t width() const { return (n_heads + 2 * n_kv_heads) * head_dim; }
+  [[nodiscard]] constexpr std::int64_t width() const {
+    return (n_heads + 2 * n_kv_heads) * head_dim;
+  }
 };
 /// Everything once; each pair that turns reads its cosine and sine.
 [[nodiscard]] constexpr KernelTraffic rotate_traffic(const ProjectedShape& s,
@@ -35,7 +37,8 @@ struct SlotShape {
   std::int64_t rows = 1;
   std::int64_t capacity = 4;  // entries of a row, a multiple of 4
 };
-/// A slot's number a row, with `entries` its entry's position and score; `chosen`: the slot is read.
+/// A slot's number a row, with `entries` its entry's position and score; `chosen`: the slot is
+/// read.
 [[nodiscard]] constexpr KernelTraffic open_slots_traffic(const SlotShape& s, bool chosen,
                                                          bool entries) {
   return {Bytes{chosen ? 4 * s.rows : 0}, Bytes{s.rows * (8 + (entries ? 8 : 0))}};
@@ -103,8 +106,8 @@ struct ChooseVictims {
 };
 void choose_victims(Stream stream, const kernels::SlotShape& shape, const ChooseVictims& arguments);
 
-/// bias[r, s] = alpha ln counts[r, s] of the first `slots` entries of each row. counts [rows, slots],
-/// bias [rows, capacity]. Source: ZeroMerge, eq. (8).
+/// bias[r, s] = alpha ln counts[r, s] of the first `slots` entries of each row. counts [rows,
+/// slots], bias [rows, capacity]. Source: ZeroMerge, eq. (8).
 void count_bias(Stream stream, const kernels::SlotShape& shape, std::int64_t slots, float alpha,
                 Span<const std::int32_t> counts, Span<float> bias);
 

@@ -2,12 +2,12 @@
 
 // cuBLAS, opened at run time: nothing is linked. For nvcc alone.
 
-#include <cublas_v2.h>
-#include <dlfcn.h>
-
 #include <memory>
 #include <stdexcept>
 #include <string>
+
+#include <cublas_v2.h>
+#include <dlfcn.h>
 
 #include "kernels/cuda_sim/kernel.hpp"
 

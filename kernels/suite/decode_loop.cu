@@ -1,5 +1,3 @@
-#include "kernels/suite/decode_loop.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -13,6 +11,7 @@
 #include "kernels/merge.hpp"
 #include "kernels/rows.hpp"
 #include "kernels/scores.hpp"
+#include "kernels/suite/decode_loop.hpp"
 #include "models/math/counter_random.hpp"
 #ifdef __CUDACC__
 #include "kernels/suite/blas.hpp"
@@ -105,8 +104,7 @@ struct DecodeLoop<T>::Memory {
         partial_max{machine, "partial_max", splits(s)},
         partial_sum{machine, "partial_sum", splits(s)},
         log_sum{machine, "log_sum", s.scores() ? s.batch * s.model.n_heads : 0},
-        rows{machine, "score rows",
-             s.scores() ? s.batch * s.model.n_heads * s.capacity() : 0} {}
+        rows{machine, "score rows", s.scores() ? s.batch * s.model.n_heads * s.capacity() : 0} {}
 
   static std::int64_t side(const LoopSpec& s) {
     return s.model.n_layers * s.cache_rows() * s.capacity();
@@ -175,7 +173,8 @@ DecodeLoop<T>::DecodeLoop(Machine& machine, const LoopSpec& spec)
   for (std::int64_t step = 0; step < spec_.steps; ++step) {
     const auto angle = [&](std::int64_t j) {
       return static_cast<double>(spec_.prompt + step) *
-             std::pow(m.rope_theta, -2.0 * static_cast<double>(j) / static_cast<double>(m.head_dim));
+             std::pow(m.rope_theta,
+                      -2.0 * static_cast<double>(j) / static_cast<double>(m.head_dim));
     };
     for (std::int64_t j = 0; j < m.head_dim / 2; ++j) {
       turns.push_back(static_cast<float>(std::cos(angle(j))));
@@ -282,6 +281,7 @@ LayerCacheState<T> DecodeLoop<T>::cache(std::int64_t layer, std::int64_t entries
 template <class T>
 void DecodeLoop<T>::rewind() {
   done_ = 0;
+  fill_cache();
 }
 
 template <class T>
@@ -304,9 +304,9 @@ void DecodeLoop<T>::run(std::string_view name, const KernelTraffic& model,
   const cuda_sim::Counters counted = difference(machine_.counters(), before);
   ++op->runs;
   op->model = op->model + model;
-  op->counted = op->counted + KernelTraffic{Bytes{counted.loaded_bytes},
-                                            Bytes{counted.stored_bytes}, counted.atomics,
-                                            counted.launches};
+  op->counted =
+      op->counted + KernelTraffic{Bytes{counted.loaded_bytes}, Bytes{counted.stored_bytes},
+                                  counted.atomics, counted.launches};
 #endif
 }
 
@@ -398,9 +398,8 @@ void DecodeLoop<T>::attend(std::int64_t layer) {
     const Span<float> bias = part(memory_->bias.span(), layer * side, side);
     const Span<std::int32_t> counts =
         part(memory_->counts.span(), layer * rows * spec_.slots, rows * spec_.slots);
-    run("count bias", kernels::count_bias_traffic(rows, spec_.slots), [&](Stream s) {
-      count_bias(s, slots, spec_.slots, spec_.alpha, counts, bias);
-    });
+    run("count bias", kernels::count_bias_traffic(rows, spec_.slots),
+        [&](Stream s) { count_bias(s, slots, spec_.slots, spec_.alpha, counts, bias); });
     arguments.bias = bias;
   }
   run("attention",
@@ -425,9 +424,8 @@ void DecodeLoop<T>::learn(std::int64_t layer) {
                                    .group = spec_.model.n_heads / spec_.model.n_kv_heads,
                                    .entries = entries,
                                    .stride = spec_.capacity()};
-  run("method", update_scores_traffic(update), [&](Stream s) {
-    update_scores(s, update, spec_.decay, memory_->rows.span(), scores);
-  });
+  run("method", update_scores_traffic(update),
+      [&](Stream s) { update_scores(s, update, spec_.decay, memory_->rows.span(), scores); });
   const Span<std::int32_t> victims = part(memory_->victims.span(), layer * rows, rows);
   const kernels::SlotShape slots{.rows = rows, .capacity = spec_.capacity()};
   const std::int64_t newest = spec_.prompt + done_;
@@ -502,9 +500,8 @@ void DecodeLoop<T>::step(const std::function<void(std::int64_t)>& after_layer) {
   for (std::int64_t layer = 0; layer < m.n_layers; ++layer, first += at.size) {
     const Span<const T> own = part(weights, first, at.size);
     norm("input norm", part(own, at.input_norm, m.d_model));
-    product("query, key and value projection", spec_.qkv_width(), m.d_model,
-            memory_->normed.span(), part(own, at.qkv, spec_.qkv_width() * m.d_model),
-            memory_->projected.span());
+    product("query, key and value projection", spec_.qkv_width(), m.d_model, memory_->normed.span(),
+            part(own, at.qkv, spec_.qkv_width() * m.d_model), memory_->projected.span());
     run("rope", rotate_traffic(projected, sizeof(T)), [&](Stream s) {
       split_and_rotate<T>(s, projected, memory_->projected.span(),
                           part(memory_->turns.span(), done_ * m.head_dim, m.head_dim),

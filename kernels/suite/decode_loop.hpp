@@ -31,8 +31,9 @@ struct LayerCacheState {
 template <class T>
 class DecodeLoop {
  public:
-  /// Everything is allocated here, weights drawn. Errors: ContractError for sizes the kernels do not
-  /// have or a budget that is no budget; on a GPU runtime_error where memory or cuBLAS is missing.
+  /// Everything is allocated here, weights drawn. Errors: ContractError for sizes the kernels do
+  /// not have or a budget that is no budget; on a GPU runtime_error where memory or cuBLAS is
+  /// missing.
   DecodeLoop(Machine& machine, const kernels::LoopSpec& spec);
   ~DecodeLoop();
   DecodeLoop(const DecodeLoop&) = delete;
@@ -50,11 +51,12 @@ class DecodeLoop {
   /// The next step. `after_layer(layer)` may look at its buffers.
   void step(const std::function<void(std::int64_t)>& after_layer = {});
   [[nodiscard]] std::int64_t steps_done() const { return done_; }
-  /// Begins again from the first step's position; the cache stays as it is. For timing.
+  /// Begins again from the first step, with the cache of fill_cache.
   void rewind();
 
-  [[nodiscard]] std::vector<T> weights() const;   // [weight_elements]
-  [[nodiscard]] std::vector<T> queries() const;   // [batch, n_heads, head_dim], of the last layer run
+  [[nodiscard]] std::vector<T> weights() const;  // [weight_elements]
+  [[nodiscard]] std::vector<T> queries()
+      const;  // [batch, n_heads, head_dim], of the last layer run
   [[nodiscard]] std::vector<T> fresh_keys() const;  // [batch, n_kv_heads, head_dim], likewise
   [[nodiscard]] std::vector<T> fresh_values() const;
   [[nodiscard]] std::vector<T> attended() const;  // [batch, n_heads, head_dim], likewise

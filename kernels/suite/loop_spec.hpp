@@ -31,12 +31,12 @@ struct LoopSpec {
   LoopModel model;
   LoopMethod method = LoopMethod::kFull;
   std::int64_t batch = 1, prompt = 1, steps = 1;
-  std::int64_t budget = 0;        // entries; of kFull no matter
-  std::int64_t sinks = 0;         // kStreaming: first entries, kept for good
-  std::int64_t recent = 0;        // kHeavy, kResidual: last entries that stay
-  std::int64_t slots = 0;         // kResidual: of the budget, for merged entries
-  float decay = 1, alpha = 0;     // of scores; of the logarithm of counts
-  std::uint64_t seed = 0;         // of weights, tokens and the prompt's cache
+  std::int64_t budget = 0;     // entries; of kFull no matter
+  std::int64_t sinks = 0;      // kStreaming: first entries, kept for good
+  std::int64_t recent = 0;     // kHeavy, kResidual: last entries that stay
+  std::int64_t slots = 0;      // kResidual: of the budget, for merged entries
+  float decay = 1, alpha = 0;  // of scores; of the logarithm of counts
+  std::uint64_t seed = 0;      // of weights, tokens and the prompt's cache
   std::int64_t entries_per_split = 64;
 
   [[nodiscard]] constexpr std::int64_t cache_rows() const { return batch * model.n_kv_heads; }

@@ -65,12 +65,12 @@ TEST_CASE("e2e: what cannot be run is refused by the option's name") {
     return "";
   };
   CHECK(refused({.method = "h2", .prompt = 9}).find("--method") != std::string::npos);
-  CHECK(refused({.method = "h2o", .budget = 9, .prompt = 9}).find("--prompt") !=
-        std::string::npos);
+  CHECK(refused({.method = "h2o", .budget = 9, .prompt = 9}).find("--prompt") != std::string::npos);
   CHECK_FALSE(refused({.method = "streaming-llm", .budget = 4, .prompt = 9}).empty());
 }
 
-TEST_CASE("e2e: predictions fall with what is read, and the longest sequence is the last that fits") {
+TEST_CASE(
+    "e2e: predictions fall with what is read, and the longest sequence is the last that fits") {
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const Llm& llm = find_llm("llama-3-8b");
   const auto predict = [&](const char* method, std::int64_t layers, std::int64_t prompt) {

@@ -115,10 +115,11 @@ class Checker {
     out_.ops = graph.beside(loop_.take_ops());
     for (const CheckedOp& op : out_.ops) {
       if (!op.agrees()) {
-        problem(fmt::format("bytes of \"{}\": {} loaded and {} stored, of its formula {} and {}, of "
-                            "the graph {} and {} but for the named differences",
-                            op.name, op.loaded, op.stored, op.formula_loaded, op.formula_stored,
-                            op.graph_read, op.graph_written));
+        problem(
+            fmt::format("bytes of \"{}\": {} loaded and {} stored, of its formula {} and {}, of "
+                        "the graph {} and {} but for the named differences",
+                        op.name, op.loaded, op.stored, op.formula_loaded, op.formula_stored,
+                        op.graph_read, op.graph_written));
       }
     }
     for (const std::string& name : graph.without_kernel()) {
@@ -174,8 +175,8 @@ class Checker {
                                    layer, row, step));
       }
       const auto first = (row * entries + e) * d;
-      note(out_.cache_error, std::span{state.keys}.subspan(at(first), at(d)), table.key(slot),
-           step, "a cached key");
+      note(out_.cache_error, std::span{state.keys}.subspan(at(first), at(d)), table.key(slot), step,
+           "a cached key");
       note(out_.cache_error, std::span{state.values}.subspan(at(first), at(d)), table.value(slot),
            step, "a cached value");
       if (s_.scores()) compare_score(step, row, state, entries, e, session, slot);
@@ -187,8 +188,7 @@ class Checker {
                      std::int64_t e, const CacheSession& session, std::int32_t slot) {
     const EntryTable& table = session.entries();
     if (e < s_.slots) {  // its score is nobody's; its count is
-      if (!table.is_pinned(slot) ||
-          state.counts[at(row * s_.slots + e)] != table.count(slot)) {
+      if (!table.is_pinned(slot) || state.counts[at(row * s_.slots + e)] != table.count(slot)) {
         problem(fmt::format("a residual slot stands for {} tokens at step {}, of the replay {}",
                             state.counts[at(row * s_.slots + e)], step + 1, table.count(slot)));
       }

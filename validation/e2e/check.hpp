@@ -46,7 +46,8 @@ struct LoopCheck {
 /// precision: the same random weights and prompt, the prompt's cache as the method's replay
 /// (models/methods) leaves it, every step's cache decided by that replay. Compares each layer of
 /// each step, and all bytes with the kernels' formulas and the operator graph's. Errors:
-/// ContractError if plan.dtype is not fp32; KernelFault where a kernel breaks the simulator's rules.
+/// ContractError if plan.dtype is not fp32; KernelFault where a kernel breaks the simulator's
+/// rules.
 [[nodiscard]] LoopCheck check_loop(const E2ePlan& plan);
 
 }  // namespace kvsim

@@ -22,10 +22,10 @@ void GraphBytes::add_product(const char* name, std::int64_t n, std::int64_t k) {
   const std::int64_t m = plan_.loop.batch;
   const std::int64_t bytes = bytes_of(1, plan_.dtype).count();
   const kernels::GemmShape shape{.m = m, .n = n, .k = k};
-  const kernels::KernelTraffic traffic = m == 1 ? gemv_traffic(shape, bytes, bytes, false)
-                                                : gemm_traffic(shape, bytes, bytes, false);
-  differ(name, "inputs read again by the plain product", traffic.loaded.count() - (m + n) * k * bytes,
-         traffic.stored.count() - m * n * bytes);
+  const kernels::KernelTraffic traffic =
+      m == 1 ? gemv_traffic(shape, bytes, bytes, false) : gemm_traffic(shape, bytes, bytes, false);
+  differ(name, "inputs read again by the plain product",
+         traffic.loaded.count() - (m + n) * k * bytes, traffic.stored.count() - m * n * bytes);
 }
 
 /// One layer's step that attends over `entries`.
@@ -100,7 +100,7 @@ void GraphBytes::add_step(std::int64_t step) {
     if (s.scores() || layer == 0) {
       differ("open slots", "all of it",
              kernels::open_slots_traffic({.rows = s.cache_rows(), .capacity = s.capacity()},
-                                s.scores() && step > 0, s.scores()));
+                                         s.scores() && step > 0, s.scores()));
     }
   }
   add(output_logits(in, 1));

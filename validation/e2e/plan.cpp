@@ -73,13 +73,12 @@ E2ePlan plan_e2e(Llm llm, Dtype dtype, const E2eRequest& request) {
   MethodSpec spec{.name = request.method, .params = found->params, .budget = {}};
   if (bounded) spec.budget = Budget{.entries = request.budget};
   const AttentionSpec& a = layer.attention;
-  plan.method = make_method(spec, request.prompt,
-                            {.recorded = dtype,
-                             .shape = {.n_heads = a.n_heads,
-                                       .n_kv_heads = a.n_kv_heads,
-                                       .head_dim = a.head_dim},
-                             .n_layers = llm.n_layers(),
-                             .d_model = llm.d_model});
+  plan.method = make_method(
+      spec, request.prompt,
+      {.recorded = dtype,
+       .shape = {.n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim},
+       .n_layers = llm.n_layers(),
+       .d_model = llm.d_model});
   kernels::LoopSpec& loop = plan.loop;
   loop.model = {.n_layers = llm.n_layers(),
                 .d_model = llm.d_model,

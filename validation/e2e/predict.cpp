@@ -19,8 +19,7 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
                        .calibration = &builtin_calibration()}};
   // The loop computes no prefill: what decoding alone takes.
   const auto memory = [&](std::int64_t prompt, std::int64_t output) {
-    return point.memory_at(
-        {.batch = s.batch, .prompt_tokens = prompt, .output_tokens = output});
+    return point.memory_at({.batch = s.batch, .prompt_tokens = prompt, .output_tokens = output});
   };
   E2ePrediction out;
   const PointResult of_run = memory(s.prompt, s.steps);
@@ -32,7 +31,9 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
   }
   out.tok_s = static_cast<double>(s.batch * s.steps) / decode.count();
   if (s.method != kernels::LoopMethod::kFull) return out;
-  const auto fits = [&](std::int64_t tokens) { return memory(tokens - 1, 1).decode_peak <= out.usable; };
+  const auto fits = [&](std::int64_t tokens) {
+    return memory(tokens - 1, 1).decode_peak <= out.usable;
+  };
   std::int64_t most = 1;  // fits, or nothing does
   while (most < kMostE2eTokens && fits(2 * most)) most *= 2;
   if (most == 1) {

@@ -11,9 +11,9 @@ namespace kvsim {
 
 /// What the model says of a run of the loop on a GPU, stack kvsim-kernels.
 struct E2ePrediction {
-  double tok_s = 0;      // of the batch, the mean of all decode steps; prefill not in it
-  Bytes peak;            // of decoding: context, weights, cache, activations
-  Bytes usable;          // of the GPU
+  double tok_s = 0;  // of the batch, the mean of all decode steps; prefill not in it
+  Bytes peak;        // of decoding: context, weights, cache, activations
+  Bytes usable;      // of the GPU
   /// Longest sequence, in tokens, whose decode step fits with this batch; nullopt: the method's
   /// budget bounds the cache, so that no length is the last.
   std::optional<std::int64_t> longest;

@@ -67,8 +67,8 @@ void Retelling::begin(HeadStream& stream, std::int64_t layer, std::int64_t row) 
   const std::int64_t group = s.model.n_heads / s.model.n_kv_heads;
   const std::int64_t tokens = s.prompt + s.steps;
   const std::int64_t d = s.model.head_dim;
-  const std::uint64_t key = counter_key(
-      {s.seed, 7, static_cast<std::uint64_t>(layer), static_cast<std::uint64_t>(row)});
+  const std::uint64_t key =
+      counter_key({s.seed, 7, static_cast<std::uint64_t>(layer), static_cast<std::uint64_t>(row)});
   std::uint64_t drawn = 0;
   const auto draw = [&](std::vector<float>& to, std::int64_t rows) {
     to.assign(at(rows * tokens * d), 0.0F);
@@ -165,9 +165,9 @@ void Retelling::step(std::span<const std::int32_t> tokens) {
     const auto part = [&](std::int64_t from, std::int64_t n) {
       return all.subspan(at(first + from), at(n));
     };
-    attend(layer, product(normed(x, part(w.input_norm, m.d_model), m.epsilon),
-                          part(w.qkv, s.qkv_width() * m.d_model), s.batch, s.qkv_width(),
-                          m.d_model));
+    attend(layer,
+           product(normed(x, part(w.input_norm, m.d_model), m.epsilon),
+                   part(w.qkv, s.qkv_width() * m.d_model), s.batch, s.qkv_width(), m.d_model));
     add(x, product(layers_[at(layer)].attended, part(w.out, m.d_model * q_width), s.batch,
                    m.d_model, q_width));
     const auto both =

@@ -41,8 +41,7 @@ class Lent {
     return span_of(std::as_const(own<T>(data, n)));
   }
   template <class T>
-    requires(!std::is_const_v<T>)
-  Span<T> span(T* data, std::int64_t n) {
+  requires(!std::is_const_v<T>) Span<T> span(T* data, std::int64_t n) {
     cuda_sim::Buffer<T>& buffer = own<T>(data, n);
     back_.emplace_back([&buffer, data] {
       const std::vector<T> values = buffer.download();
@@ -58,8 +57,8 @@ class Lent {
  private:
   template <class T>
   cuda_sim::Buffer<T>& own(const T* data, std::int64_t n) {
-    auto buffer = std::make_shared<cuda_sim::Buffer<T>>(
-        device_, "a tensor", std::vector<T>(data, data + n));
+    auto buffer =
+        std::make_shared<cuda_sim::Buffer<T>>(device_, "a tensor", std::vector<T>(data, data + n));
     memory_.push_back(buffer);
     return *buffer;
   }
@@ -110,9 +109,9 @@ std::int64_t kvsim_decode_scratch(const kvsim_decode_shape* s) {
 }
 
 /// out [batch, n_heads, head_dim] = softmax(scale q K^T) V over q [batch, n_heads, head_dim], keys
-/// and values [batch, n_kv_heads, entries, head_dim], on `stream` (a cudaStream_t; null: the default
-/// one), without waiting for it. dtype: 0 fp32, 1 fp16, 2 bf16. Returns 0; else 1 with why in
-/// `problem`, of `problem_size` characters.
+/// and values [batch, n_kv_heads, entries, head_dim], on `stream` (a cudaStream_t; null: the
+/// default one), without waiting for it. dtype: 0 fp32, 1 fp16, 2 bf16. Returns 0; else 1 with why
+/// in `problem`, of `problem_size` characters.
 int kvsim_decode_attention(const kvsim_decode_shape* s, int dtype, float scale, const void* q,
                            const void* keys, const void* values, void* out, float* partial,
                            void* stream, char* problem, std::size_t problem_size) {
