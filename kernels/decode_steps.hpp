@@ -43,10 +43,11 @@ struct SlotShape {
                                                          bool entries) {
   return {Bytes{chosen ? 4 * s.rows : 0}, Bytes{s.rows * (8 + (entries ? 8 : 0))}};
 }
-/// A score and a position an entry.
+/// A score an entry, and a position of those that are not pinned.
 [[nodiscard]] constexpr KernelTraffic choose_victims_traffic(std::int64_t rows,
-                                                             std::int64_t entries) {
-  return {Bytes{8 * rows * entries}, Bytes{4 * rows}};
+                                                             std::int64_t entries,
+                                                             std::int64_t pinned) {
+  return {Bytes{4 * rows * (2 * entries - pinned)}, Bytes{4 * rows}};
 }
 [[nodiscard]] constexpr KernelTraffic count_bias_traffic(std::int64_t rows, std::int64_t slots) {
   return {Bytes{4 * rows * slots}, Bytes{4 * rows * slots}};

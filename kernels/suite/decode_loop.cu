@@ -429,7 +429,7 @@ void DecodeLoop<T>::learn(std::int64_t layer) {
   const Span<std::int32_t> victims = part(memory_->victims.span(), layer * rows, rows);
   const kernels::SlotShape slots{.rows = rows, .capacity = spec_.capacity()};
   const std::int64_t newest = spec_.prompt + done_;
-  run("choose victims", kernels::choose_victims_traffic(rows, entries), [&](Stream s) {
+  run("choose victims", kernels::choose_victims_traffic(rows, entries, spec_.slots), [&](Stream s) {
     choose_victims(s, slots,
                    {.entries = entries,
                     .pinned = static_cast<std::int32_t>(spec_.slots),

@@ -12,6 +12,7 @@ namespace {
 
 using on_gpu::Array;
 using on_gpu::Machine;
+namespace kv = on_gpu::kv;
 
 struct Weights {
   int n, k;

@@ -63,7 +63,7 @@ void GraphBytes::add_layer_differences(std::int64_t entries) {
   differ("attention", "sums of exponentials", 0, 4 * query_rows);
   differ("score row", "logits become probabilities",
          kernels::normalise_traffic(query_rows, entries));
-  differ("choose victims", "all of it", kernels::choose_victims_traffic(rows, entries));
+  differ("choose victims", "all of it", kernels::choose_victims_traffic(rows, entries, s.slots));
 }
 
 void GraphBytes::add_step(std::int64_t step) {
@@ -129,7 +129,21 @@ std::vector<CheckedOp> GraphBytes::beside(const std::vector<kernels::LoopOp>& op
     }
     out.push_back(std::move(one));
   }
-  for (const auto& [name, unused] : left) left_.push_back(name);
+  if (const auto found = left.find("sampling"); found != left.end()) {
+    const OfOp& of = found->second;
+    CheckedOp one;
+    one.name = found->first;
+    one.graph_read = of.read;
+    one.graph_written = of.written;
+    one.differences.push_back({.what = "left out: the loop's tokens are drawn beforehand",
+                               .loaded = -static_cast<std::int64_t>(of.read),
+                               .stored = -static_cast<std::int64_t>(of.written)});
+    out.push_back(std::move(one));
+    left.erase(found);
+  }
+  for (const auto& [name, of] : left) {
+    if (of.read + of.written > 0) left_.push_back(name);  // launches alone move nothing
+  }
   return out;
 }
 
