@@ -13,7 +13,7 @@ using nlohmann::ordered_json;
 using Align = Table::Align;
 
 /// A measured quantity beside its prediction; what is missing is absent.
-struct Quantity {
+struct ComparedQuantity {
   const char* name;
   const char* unit;
   std::optional<double> measured, predicted;
@@ -26,9 +26,9 @@ struct Quantity {
 
 double whole(std::int64_t n) { return static_cast<double>(n); }
 
-std::vector<Quantity> quantities(const E2eScore& score) {
+std::vector<ComparedQuantity> quantities(const E2eScore& score) {
   const kernels::LoopMeasurement& m = *score.measured;
-  std::vector<Quantity> out{
+  std::vector<ComparedQuantity> out{
       {"throughput", "tok/s", 1e6 * whole(score.plan.loop.batch) / m.step_us, {}},
       {"peak_hbm", "B", whole(m.used.count()), {}},
       {"longest_sequence", "tokens", {}, {}}};
@@ -146,7 +146,7 @@ ordered_json e2e_json(const E2eScore& s) {
   if (s.check) out["check"] = check_json(*s.check);
   if (!s.measured) return out;
   out["measured"] = measured_json(*s.measured);
-  for (const Quantity& q : quantities(s)) {
+  for (const ComparedQuantity& q : quantities(s)) {
     out["quantities"].push_back({{"name", q.name},
                                  {"unit", q.unit},
                                  {"measured", or_null(q.measured)},
@@ -171,7 +171,7 @@ std::string e2e_text(const E2eScore& s, std::size_t width) {
     const auto number = [](const std::optional<double>& value) {
       return value ? fmt::format("{:.10g}", *value) : std::string{"-"};
     };
-    for (const Quantity& q : quantities(s)) {
+    for (const ComparedQuantity& q : quantities(s)) {
       const auto error = q.error();
       table.add_row({q.name, q.unit, number(q.measured), number(q.predicted),
                      error ? fmt::format("{:+.1f} %", 100 * *error) : std::string{"-"}});
