@@ -67,14 +67,17 @@ const std::vector<Folder>& floors() {
         {"sim/explorer/wasm", join({floor4, {"sim/report", "sim/explorer"}})},
         {"sim/explorer/page",
          {"models/units", "models/json", "sim/report", "sim/report/html", "sim/explorer"}},
-        {"sim/cli", join({floor4,
-                          {"sim/report", "sim/report/html", "sim/explorer", "sim/explorer/page",
-                           "validation", "kernels", "kernels/cuda_sim", "kernels/suite"}})},
+        {"sim/cli",
+         join({floor4,
+               {"sim/report", "sim/report/html", "sim/explorer", "sim/explorer/page", "validation",
+                "validation/e2e", "kernels", "kernels/cuda_sim", "kernels/suite"}})},
         // beside the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},
         {"kernels", {"models/units", "models/math", "kernels/cuda_sim"}},
         {"kernels/suite", {"models/units", "models/math", "kernels", "kernels/cuda_sim"}},
         {"validation", join({floor4, {"kernels", "kernels/cuda_sim"}})},
+        {"validation/e2e",
+         join({floor4, {"kernels", "kernels/cuda_sim", "kernels/suite", "validation"}})},
     };
   }();
   return table;

@@ -1,5 +1,7 @@
 kvsim_test(validation SOURCES validation/test_allocator_trace.cpp LINK kvsim::validation)
 
+kvsim_test(e2e SOURCES validation/test_e2e.cpp LINK kvsim::e2e)
+
 kvsim_test(validate_allocator SOURCES validation/test_validate_allocator.cpp sim/program.cpp
            LINK kvsim::json)
 find_package(Python3 COMPONENTS Interpreter QUIET)
@@ -13,3 +15,27 @@ kvsim_test(published
   SOURCES validation/test_published_text.cpp validation/test_published_rows.cpp
           validation/test_published_accuracy.cpp
   LINK kvsim::validation)
+
+# The scripts of validation/torch without a GPU: against a fake allocator, and on a CPU where some
+# Python has torch.
+if(Python3_EXECUTABLE)
+  file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/scratch/torch)
+  add_test(NAME "torch: allocator.py against a fake allocator"
+           COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/validation/torch_allocator_test.py
+                   $<TARGET_FILE:kvsim> ${CMAKE_CURRENT_BINARY_DIR}/scratch/torch)
+  set(kvsim_torch_python ${Python3_EXECUTABLE})
+  foreach(candidate ${Python3_EXECUTABLE} /usr/bin/python3)
+    execute_process(COMMAND ${candidate} -c "import torch" RESULT_VARIABLE no_torch
+                    OUTPUT_QUIET ERROR_QUIET)
+    if(no_torch EQUAL 0)
+      set(kvsim_torch_python ${candidate})
+      break()
+    endif()
+  endforeach()
+  add_dependencies(test_validation kvsim_decode_sim)  # built with the tests, though never installed
+  add_test(NAME "torch: sdpa.py on a CPU"
+           COMMAND ${kvsim_torch_python} ${CMAKE_CURRENT_SOURCE_DIR}/validation/torch_sdpa_test.py
+                   $<TARGET_FILE:kvsim_decode_sim> ${CMAKE_CURRENT_BINARY_DIR}/scratch/torch)
+  set_tests_properties("torch: sdpa.py on a CPU" PROPERTIES
+                       SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED" TIMEOUT 300)
+endif()

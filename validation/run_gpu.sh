@@ -1,14 +1,19 @@
 #!/bin/sh
 # Builds kvsim with CUDA and runs its kernels on the first GPU, unattended: correctness against the
-# references, then times. Leaves a folder to send us.
+# references, times, the decode loop beside its prediction, and PyTorch where Python has it. Leaves a
+# folder to send us (docs/hardware.md).
 #
 #   validation/run_gpu.sh [RESULT_FOLDER]
 #
 # RESULT_FOLDER  kernels/ (result.json, figures), calibration.json,
 #                simulator.json (the same kernels' counted bytes),
-#                device.txt (name, driver, clocks, power state, memory in use, before and after), build.txt
+#                e2e-METHOD.json (the decode loop, measured and predicted), torch/ (beside PyTorch),
+#                device.txt (name, driver, clocks, power state, memory in use, before and after), build.txt,
+#                summary.txt (what ran, its exit status, its seconds)
+# Each part behind the kernels has a limit of its own and is stopped 470 seconds after the start, or not
+# begun: all of it takes less than 8 minutes.
 # Needs: nvcc 12.4 or later, an NVIDIA GPU with nothing else running, cmake, ninja, the libraries
-# that README.md lists. Exit status: 0 all pass, 1 a kernel failed, 2 no build or no device.
+# that README.md lists. Exit status: 0 all pass, 1 a part failed, 2 no build or no device.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:-kvsim-gpu-$(date -u +%Y%m%d-%H%M%S)}
@@ -17,6 +22,7 @@ if [ -e "$out" ]; then
   echo "run_gpu.sh: $out is there already; name another folder" >&2
   exit 2
 fi
+start=$(date +%s)
 build=$root/build/run-gpu
 mkdir -p "$out"
 
@@ -31,7 +37,7 @@ describe() {
   git -C "$root" rev-parse HEAD 2>/dev/null || true
   cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVSIM_CUDA=ON \
     -DCMAKE_CUDA_ARCHITECTURES=native &&
-    cmake --build "$build" --target kvsim
+    cmake --build "$build" --target kvsim kvsim_decode
 } >"$out/build.txt" 2>&1 || {
   echo "run_gpu.sh: the build failed; its last lines, all of it in $out/build.txt:" >&2
   tail -n 15 "$out/build.txt" >&2
@@ -42,9 +48,51 @@ describe before >"$out/device.txt" 2>&1 || true
 "$build/kvsim" list devices >>"$out/device.txt"
 "$build/kvsim" validate kernels --json >"$out/simulator.json"
 status=0
+# part NAME SECONDS FILE COMMAND…: runs COMMAND for SECONDS at most, within what is left of the time,
+# its output to FILE. An exit status of 77 says that it was skipped, and why stands in FILE.
+part() {
+  name=$1 limit=$2 file=$3
+  shift 3
+  began=$(date +%s)
+  left=$((start + 470 - began))
+  [ "$left" -ge "$limit" ] || limit=$left
+  if [ "$limit" -lt 10 ]; then
+    echo "$name: not run, no time was left" >>"$out/summary.txt"
+    return 0
+  fi
+  code=0
+  timeout "$limit" "$@" >"$file" 2>&1 || code=$?
+  case $code in
+    77) told=skipped ;;
+    124) told="stopped after $limit s" ;;
+    *) told="exit status $code" ;;
+  esac
+  echo "$name: $told, $(($(date +%s) - began)) s" >>"$out/summary.txt"
+  case $code in 0 | 77) ;; *) [ "$status" -ne 0 ] || status=1 ;; esac
+}
+
 "$build/kvsim" validate kernels --device cuda -o "$out/kernels" || status=$?
 [ "$status" -ne 0 ] || "$build/kvsim" calibrate --device cuda -o "$out/calibration.json" >"$out/calibration.txt"
-describe after >>"$out/device.txt" 2>&1 || true
 [ "$status" -le 1 ] || exit "$status"
+echo "kernels: exit status $status, $(($(date +%s) - start)) s with the build" >>"$out/summary.txt"
+
+# The longest sequence once, with the full cache: a budget has none.
+part "e2e full" 60 "$out/e2e-full.txt" "$build/kvsim" validate e2e --method full -o "$out/e2e-full.json"
+for method in streaming-llm h2o zeromerge; do
+  part "e2e $method" 30 "$out/e2e-$method.txt" "$build/kvsim" validate e2e --method "$method" \
+    --budget 1024 -o "$out/e2e-$method.json"
+done
+mkdir -p "$out/torch"
+python=$(command -v python3 || true)
+if [ -n "$python" ]; then
+  part "torch allocator" 60 "$out/torch/allocator.txt" "$python" "$root/validation/torch/allocator.py" \
+    --kvsim "$build/kvsim" -o "$out/torch/allocator"
+  part "torch sdpa" 40 "$out/torch/sdpa.txt" "$python" "$root/validation/torch/sdpa.py" \
+    --library "$build/libkvsim_decode.so" -o "$out/torch/sdpa.json"
+else
+  echo "torch: skipped, there is no python3" >>"$out/summary.txt"
+fi
+describe after >>"$out/device.txt" 2>&1 || true
+cat "$out/summary.txt"
 echo "results: $out"
 exit "$status"

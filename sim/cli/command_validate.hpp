@@ -12,6 +12,7 @@ namespace kvsim {
 [[nodiscard]] std::vector<Command> validate_commands();
 
 [[nodiscard]] Command validate_allocator_command();
+[[nodiscard]] Command validate_e2e_command();
 [[nodiscard]] Command validate_kernels_command();
 [[nodiscard]] Command validate_measured_command();
 [[nodiscard]] Command validate_published_command();

@@ -70,6 +70,11 @@ TEST_CASE("intervals: every stack's hold the figures, the ideal one's promise no
     check_holds(*r.intervals->prefill, *r.prefill_time);
     REQUIRE(r.intervals->decode);
     check_holds(*r.intervals->decode, *r.decode_time);
+    if (!stack.rounds_allocations) {  // no allocator of which published runs would say how far off
+      CHECK_FALSE(r.intervals->peak);
+      CHECK(r.intervals->memory_basis.starts_with("none: "));
+      continue;
+    }
     REQUIRE(r.intervals->peak);
     CHECK(r.intervals->peak->low < r.peak_hbm);
     CHECK(r.peak_hbm < r.intervals->peak->high);

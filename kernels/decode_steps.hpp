@@ -1,0 +1,115 @@
+#pragma once
+
+#include "kernels/cuda_sim/kernel.hpp"
+#include "kernels/shapes.hpp"
+
+// What a decode loop needs between its products and its attention. T is float, kv::Half or
+// kv::BFloat16; arithmetic is fp32. Errors: ContractError if a size is < 1 or a span is shorter
+// than its shape.
+
+namespace kvsim::kernels {
+
+/// The rows of a fused projection: queries, keys and values of one token a sequence.
+struct ProjectedShape {
+  std::int64_t batch = 1, n_heads = 1, n_kv_heads = 1;
+  std::int64_t head_dim = 128;  // even
+
+  [[nodiscard]] constexpr std::int64_t width() const {
+    return (n_heads + 2 * n_kv_heads) * head_dim;
+  }
+};
+/// Everything once; each pair that turns reads its cosine and sine.
+[[nodiscard]] constexpr KernelTraffic rotate_traffic(const ProjectedShape& s,
+                                                     std::int64_t element_bytes) {
+  const std::int64_t rows = s.batch * s.width() * element_bytes;
+  return {Bytes{rows + 4 * s.batch * (s.n_heads + s.n_kv_heads) * s.head_dim}, Bytes{rows}};
+}
+[[nodiscard]] constexpr KernelTraffic gate_traffic(const RowsShape& s, std::int64_t element_bytes) {
+  const std::int64_t n = s.rows * s.width * element_bytes;
+  return {Bytes{2 * n}, Bytes{n}};
+}
+[[nodiscard]] constexpr KernelTraffic add_traffic(std::int64_t n, std::int64_t element_bytes) {
+  return {Bytes{2 * n * element_bytes}, Bytes{n * element_bytes}};
+}
+
+/// Rows of a cache, each with a slot for the entry of the step.
+struct SlotShape {
+  std::int64_t rows = 1;
+  std::int64_t capacity = 4;  // entries of a row, a multiple of 4
+};
+/// A slot's number a row, with `entries` its entry's position and score; `chosen`: the slot is
+/// read.
+[[nodiscard]] constexpr KernelTraffic open_slots_traffic(const SlotShape& s, bool chosen,
+                                                         bool entries) {
+  return {Bytes{chosen ? 4 * s.rows : 0}, Bytes{s.rows * (8 + (entries ? 8 : 0))}};
+}
+/// A score an entry, and a position of those that are not pinned.
+[[nodiscard]] constexpr KernelTraffic choose_victims_traffic(std::int64_t rows,
+                                                             std::int64_t entries,
+                                                             std::int64_t pinned) {
+  return {Bytes{4 * rows * (2 * entries - pinned)}, Bytes{4 * rows}};
+}
+[[nodiscard]] constexpr KernelTraffic count_bias_traffic(std::int64_t rows, std::int64_t slots) {
+  return {Bytes{4 * rows * slots}, Bytes{4 * rows * slots}};
+}
+
+}  // namespace kvsim::kernels
+
+namespace kvsim::KVSIM_EXECUTOR {
+
+/// Pair (j, j + head_dim / 2) of each query and key turns by its angle (half-split style), values
+/// are copied. projected [batch, (n_heads + 2 n_kv_heads) head_dim]; turns [head_dim]: the cosines
+/// of the step's position, then its sines; q [batch, n_heads, head_dim], keys and values [batch,
+/// n_kv_heads, head_dim]. Source: RoFormer (Su et al. 2021), eq. (34), in Hugging Face's order.
+template <class T>
+void split_and_rotate(Stream stream, const kernels::ProjectedShape& shape, Span<const T> projected,
+                      Span<const float> turns, Span<T> q, Span<T> keys, Span<T> values);
+
+/// out[r, i] = silu(both[r, i]) both[r, width + i]. A width of whole 16 bytes.
+template <class T>
+void gate_product(Stream stream, const kernels::RowsShape& shape, Span<const T> both, Span<T> out);
+
+/// to[i] += x[i], n a multiple of 16 bytes.
+template <class T>
+void add_rows(Stream stream, std::int64_t n, Span<const T> x, Span<T> to);
+
+/// to[i] uniform in (low, high), of a counter: the same on every executor.
+template <class T>
+void fill_random(Stream stream, std::uint64_t key, float low, float high, Span<T> to);
+
+/// to[i] = from[i]; T may be std::int32_t too. For what the host hands over in parts.
+template <class T>
+void copy_values(Stream stream, Span<const T> from, Span<T> to);
+
+/// The slot of row r is victims[r], or `slot` where there are no victims: slots[r] = r capacity +
+/// slot, as append_entries takes it. positions, scores [rows, capacity]: the slot's become
+/// `position` and 0; both empty: nobody keeps them.
+struct OpenSlots {
+  Span<const std::int32_t> victims{};  // [rows]
+  std::int32_t slot = 0;
+  std::int32_t position = 0;
+  Span<std::int64_t> slots;  // [rows]
+  Span<std::int32_t> positions{};
+  Span<float> scores{};
+};
+void open_slots(Stream stream, const kernels::SlotShape& shape, const OpenSlots& arguments);
+
+/// victims[r] = the least score's entry among the first `entries` of row r that are neither below
+/// `pinned` nor at a position from `first_recent` on; of equals the first. Each row must have one.
+/// scores, positions [rows, capacity].
+struct ChooseVictims {
+  std::int64_t entries = 1;
+  std::int32_t pinned = 0;
+  std::int32_t first_recent = 0;
+  Span<const float> scores;
+  Span<const std::int32_t> positions;
+  Span<std::int32_t> victims;  // [rows]
+};
+void choose_victims(Stream stream, const kernels::SlotShape& shape, const ChooseVictims& arguments);
+
+/// bias[r, s] = alpha ln counts[r, s] of the first `slots` entries of each row. counts [rows,
+/// slots], bias [rows, capacity]. Source: ZeroMerge, eq. (8).
+void count_bias(Stream stream, const kernels::SlotShape& shape, std::int64_t slots, float alpha,
+                Span<const std::int32_t> counts, Span<float> bias);
+
+}  // namespace kvsim::KVSIM_EXECUTOR

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/shapes.hpp"
+
+namespace kvsim::kernels {
+
+/// A decoder's sizes: dense, gated feed-forward blocks, RMSNorm, rotary positions (Llama).
+struct LoopModel {
+  std::int64_t n_layers = 1, d_model = 256, n_heads = 4, n_kv_heads = 2;
+  std::int64_t head_dim = 64;  // 64 or 128
+  std::int64_t d_ff = 512, vocab = 256;
+  double rope_theta = 500'000, epsilon = 1e-5;
+};
+
+/// What the loop does to its cache.
+enum class LoopMethod : std::uint8_t {
+  kFull,       // appends
+  kStreaming,  // sinks and a ring of the last entries
+  kHeavy,      // accumulated scores: H2O
+  kResidual    // the same decayed, what leaves is merged into residual slots: ZeroMerge
+};
+
+/// A loop over `steps` decode steps behind a prompt of `prompt` tokens a sequence. Under a method
+/// with a budget the prompt is longer than it: the cache stands at `budget` entries a stored head
+/// before every step, attends over one more, and lets one go.
+struct LoopSpec {
+  LoopModel model;
+  LoopMethod method = LoopMethod::kFull;
+  std::int64_t batch = 1, prompt = 1, steps = 1;
+  std::int64_t budget = 0;     // entries; of kFull no matter
+  std::int64_t sinks = 0;      // kStreaming: first entries, kept for good
+  std::int64_t recent = 0;     // kHeavy, kResidual: last entries that stay
+  std::int64_t slots = 0;      // kResidual: of the budget, for merged entries
+  float decay = 1, alpha = 0;  // of scores; of the logarithm of counts
+  std::uint64_t seed = 0;      // of weights, tokens and the prompt's cache
+  std::int64_t entries_per_split = 64;
+
+  [[nodiscard]] constexpr std::int64_t cache_rows() const { return batch * model.n_kv_heads; }
+  [[nodiscard]] constexpr bool scores() const {
+    return method == LoopMethod::kHeavy || method == LoopMethod::kResidual;
+  }
+  /// Entries before the step `step` (from 0), and those a row has room for: whole 16 bytes of
+  /// scores.
+  [[nodiscard]] constexpr std::int64_t held(std::int64_t step) const {
+    return method == LoopMethod::kFull ? prompt + step : budget;
+  }
+  [[nodiscard]] constexpr std::int64_t capacity() const {
+    return ceil_div(held(steps - 1) + 1, 4) * 4;
+  }
+  [[nodiscard]] constexpr std::int64_t qkv_width() const {
+    return (model.n_heads + 2 * model.n_kv_heads) * model.head_dim;
+  }
+};
+
+/// Elements of the weights of one layer, in the order they lie in.
+struct LayerWeights {
+  std::int64_t input_norm = 0, qkv = 0, out = 0, feed_forward_norm = 0, gate_up = 0, down = 0;
+  std::int64_t size = 0;
+};
+/// Where each begins within its layer.
+[[nodiscard]] constexpr LayerWeights layer_weights(const LoopSpec& s) {
+  const LoopModel& m = s.model;
+  LayerWeights w;
+  w.qkv = w.input_norm + m.d_model;
+  w.out = w.qkv + s.qkv_width() * m.d_model;
+  w.feed_forward_norm = w.out + m.d_model * m.n_heads * m.head_dim;
+  w.gate_up = w.feed_forward_norm + m.d_model;
+  w.down = w.gate_up + 2 * m.d_ff * m.d_model;
+  w.size = w.down + m.d_model * m.d_ff;
+  return w;
+}
+/// The embedding, the layers, the final norm and the output projection.
+[[nodiscard]] constexpr std::int64_t weight_elements(const LoopSpec& s) {
+  return 2 * s.model.vocab * s.model.d_model + s.model.d_model +
+         s.model.n_layers * layer_weights(s).size;
+}
+/// Keys, or values, of all layers.
+[[nodiscard]] constexpr std::int64_t cache_elements(const LoopSpec& s) {
+  return s.model.n_layers * s.cache_rows() * s.capacity() * s.model.head_dim;
+}
+
+/// An operator of the loop by the operator graph's name, as often as it ran since the last reset:
+/// what the formulas of its launches say, and what the simulator counted.
+struct LoopOp {
+  std::string name;
+  std::int64_t runs = 0;
+  KernelTraffic model, counted;
+};
+
+}  // namespace kvsim::kernels

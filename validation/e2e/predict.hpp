@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "models/gpu/gpu.hpp"
+#include "models/units/units.hpp"
+#include "validation/e2e/plan.hpp"
+
+namespace kvsim {
+
+/// What the model says of a run of the loop on a GPU, stack kvsim-kernels.
+struct E2ePrediction {
+  double tok_s = 0;  // of the batch, the mean of all decode steps; prefill not in it
+  Bytes peak;        // of decoding: context, weights, cache, activations
+  Bytes usable;      // of the GPU
+  /// Longest sequence, in tokens, whose decode step fits with this batch; nullopt: the method's
+  /// budget bounds the cache, so that no length is the last.
+  std::optional<std::int64_t> longest;
+};
+
+/// The longest sequence that is looked for.
+inline constexpr std::int64_t kMostE2eTokens = std::int64_t{1} << 24;
+
+/// `plan` need not fit. Errors: as run_static.
+[[nodiscard]] E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu);
+
+}  // namespace kvsim

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/math/rope.hpp"
+#include "models/methods/prompt_scores.hpp"
+#include "models/methods/session.hpp"
+#include "validation/e2e/plan.hpp"
+
+namespace kvsim {
+
+/// The loop told once more on the CPU: plain sums in double precision over the loop's weights, the
+/// method by its replay. Queries, keys and values are rounded to fp32, which is what replays take.
+class Retelling {
+ public:
+  /// `weights` as DecodeLoop has them. The prompt's queries, keys and values are random numbers.
+  Retelling(const E2ePlan& plan, std::vector<float> weights);
+
+  /// One layer of the last step: what the loop's buffers must hold.
+  struct Layer {
+    std::vector<double> q, keys, values;  // [batch, heads, head_dim]
+    std::vector<double> attended;         // [batch, n_heads, head_dim]
+  };
+  /// The next step over `tokens` [batch].
+  void step(std::span<const std::int32_t> tokens);
+  [[nodiscard]] const Layer& layer(std::int64_t layer) const {
+    return layers_[static_cast<std::size_t>(layer)];
+  }
+  [[nodiscard]] const std::vector<double>& logits() const { return logits_; }
+  /// Of row (sequence * n_kv_heads + head).
+  [[nodiscard]] const CacheSession& session(std::int64_t layer, std::int64_t row) const {
+    return *streams_[index(layer, row)].session;
+  }
+
+ private:
+  /// One stored head of one sequence: what was projected, which the session looks into.
+  struct HeadStream {
+    std::vector<float> q, keys, values;
+    std::unique_ptr<CacheSession> session;
+  };
+  [[nodiscard]] std::size_t index(std::int64_t layer, std::int64_t row) const {
+    return static_cast<std::size_t>(layer * plan_.loop.cache_rows() + row);
+  }
+  void begin(HeadStream& stream, std::int64_t layer, std::int64_t row);
+  void attend(std::int64_t layer, const std::vector<double>& projected);
+
+  const E2ePlan& plan_;
+  std::vector<float> weights_;
+  Rope rope_;
+  std::vector<HeadStream> streams_;
+  std::vector<Layer> layers_;
+  std::vector<double> logits_;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace kvsim
