@@ -3,7 +3,11 @@
 include(CheckLanguage)
 set(KVSIM_WITH_CUDA OFF)
 set(kvsim_no_cuda "switched off")
-if(NOT KVSIM_CUDA STREQUAL "OFF")
+# nvcc takes minutes for what only a GPU can run, so that AUTO asks for one: the device files of
+# Linux's driver and of WSL's.
+if(KVSIM_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg)
+  set(kvsim_no_cuda "this machine has no NVIDIA GPU (-DKVSIM_CUDA=ON compiles them without one)")
+elseif(NOT KVSIM_CUDA STREQUAL "OFF")
   check_language(CUDA)
   find_package(CUDAToolkit QUIET)
   if(NOT CMAKE_CUDA_COMPILER)

@@ -9,7 +9,7 @@ set(KVSIM_ARCH "${kvsim_default_arch}" CACHE STRING
 option(KVSIM_WERROR "Treat warnings as errors" OFF)
 option(KVSIM_SANITIZE "Build with address and undefined-behaviour sanitizers" OFF)
 option(KVSIM_FUZZ "Build the fuzz targets (clang; preset \"fuzz\")" OFF)
-set(KVSIM_CUDA AUTO CACHE STRING "Build the CUDA parts: AUTO (when nvcc is found), ON or OFF")
+set(KVSIM_CUDA AUTO CACHE STRING "Build the CUDA parts: AUTO (where nvcc and a GPU are found), ON or OFF")
 set_property(CACHE KVSIM_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
