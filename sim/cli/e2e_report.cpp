@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/cli/describe_text.hpp"
+#include "sim/report/describe_text.hpp"
 #include "sim/report/table.hpp"
 
 namespace kvsim {
