@@ -11,7 +11,7 @@ if(Python3_FOUND)
            COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/browser/test_report_page.py
                    $<TARGET_FILE:kvsim> ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_BINARY_DIR}/scratch/browser)
   set_tests_properties("report: pages work in a browser" PROPERTIES
-    SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED" TIMEOUT 300 LABELS browser RUN_SERIAL ON)
+    SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED" TIMEOUT 300 LABELS "full;browser" RUN_SERIAL ON)
 else()
   message(STATUS "No Python 3: report.html is not tested in a browser")
 endif()

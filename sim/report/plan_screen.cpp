@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -51,7 +53,12 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
   std::vector<LineTones> tones(2, {.line = Tone::kHeading});  // names and units
   for (const std::size_t c : group.candidates) {
     const PlanCandidate& one = plan.candidates[c];
-    std::vector<std::string> cells{clean_text(one.label)};
+    // "snapkv 20 %": the numbers of a row take most of 80 columns.
+    std::string label = clean_text(one.label);
+    if (const std::size_t word = label.find(" budget "); word != std::string::npos) {
+      label.erase(word, std::string_view{" budget"}.size());
+    }
+    std::vector<std::string> cells{std::move(label)};
     const auto size = [&](double value) {
       return fmt::format("{}{}", one.at_most ? ">= " : "", plan_amount(group.question, value));
     };
