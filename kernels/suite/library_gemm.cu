@@ -1,10 +1,9 @@
-#include "kernels/suite/library_gemm.hpp"
-
 #include <algorithm>
 #include <array>
 
 #include "kernels/suite/array.hpp"
 #include "kernels/suite/blas.hpp"
+#include "kernels/suite/library_gemm.hpp"
 #include "kernels/suite/timing.hpp"
 
 namespace kvsim::kernels {
@@ -30,8 +29,8 @@ void library_gemm(std::vector<Measurement>& out) {
     return;
   }
   // A projection to queries, keys and values, both halves of a feed-forward block, and logits.
-  constexpr std::array<Weights, 4> kWeights{{{6144, 4096}, {14336, 4096}, {4096, 14336},
-                                             {128256, 4096}}};
+  constexpr std::array<Weights, 4> kWeights{
+      {{6144, 4096}, {14336, 4096}, {4096, 14336}, {128256, 4096}}};
   for (const Weights w : kWeights) {
     for (const int m : {1, 8, 64, 512, 4096}) {
       Machine machine;
@@ -47,7 +46,8 @@ void library_gemm(std::vector<Measurement>& out) {
       });
       Measurement one;
       one.name = "cublas_gemm";
-      one.shape = std::to_string(m) + "x" + std::to_string(w.n) + "x" + std::to_string(w.k) + " bf16";
+      one.shape =
+          std::to_string(m) + "x" + std::to_string(w.n) + "x" + std::to_string(w.k) + " bf16";
       one.unit = "TFLOP/s";
       one.value = 2.0 * m * w.n * w.k / time.median_us / 1e6;
       one.spread = time.spread;

@@ -45,10 +45,10 @@ struct PointChange {
   std::vector<FigureChange> figures;
 };
 struct Comparison {
-  std::string before, after;       // files
+  std::string before, after;         // files
   std::vector<std::string> notes{};  // other versions, calibrations, settings that all points share
-  std::size_t points = 0;          // in both
-  std::size_t figures = 0;         // of these, compared
+  std::size_t points = 0;            // in both
+  std::size_t figures = 0;           // of these, compared
   std::vector<PointChange> changed{};
   std::vector<std::string> only_before{}, only_after{};
   [[nodiscard]] bool moved() const {

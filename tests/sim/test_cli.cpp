@@ -119,9 +119,9 @@ TEST_CASE("version and help") {
     CHECK(help.err.empty());
   }
   for (const Words& command :
-       {Words{"run"}, Words{"compare"}, Words{"plot"}, Words{"explain"}, Words{"replay"}, Words{"sweep"}, Words{"trace", "info"},
-        Words{"trace", "check"}, Words{"trace", "generate"}, Words{"trace", "convert"},
-        Words{"list"}, Words{"show"}}) {
+       {Words{"run"}, Words{"compare"}, Words{"plot"}, Words{"explain"}, Words{"replay"},
+        Words{"sweep"}, Words{"trace", "info"}, Words{"trace", "check"}, Words{"trace", "generate"},
+        Words{"trace", "convert"}, Words{"list"}, Words{"show"}}) {
     Words asked{"help"};
     asked.insert(asked.end(), command.begin(), command.end());
     const Outcome help = run_kvsim(asked, folder);

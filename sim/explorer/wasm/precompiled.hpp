@@ -23,7 +23,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <nlohmann/json.hpp>
 
 #ifndef __cpp_lib_bit_cast
