@@ -73,9 +73,9 @@ void log_average_cases(Bench& bench) {
           sample +=
               std::exp(static_cast<double>(x[at((row * shape.group + g) * shape.stride + e)]));
         }
-        const double average = std::exp(static_cast<double>(before[at(row * shape.stride + e)]));
-        expected.push_back(std::log(moving_average(
-            average, sample / static_cast<double>(shape.group), static_cast<double>(kKeep))));
+        const double held = std::exp(static_cast<double>(before[at(row * shape.stride + e)]));
+        expected.push_back(std::log(moving_average(held, sample / static_cast<double>(shape.group),
+                                                   static_cast<double>(kKeep))));
       }
       c.compare("log_average", download_rows(average, shape.rows, shape.stride, entries), expected,
                 1e-6);

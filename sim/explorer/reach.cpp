@@ -34,7 +34,9 @@ struct Reach {
 };
 
 PlanCandidate longest_context(const ScenarioPoint& point, double confidence) {
-  const PlanSection plan{.questions = {PlanQuestion::kLongestContext}, .confidence = confidence};
+  PlanSection plan;
+  plan.questions = {PlanQuestion::kLongestContext};
+  plan.confidence = confidence;
   PlanCandidate out;
   out.question = PlanQuestion::kLongestContext;
   plan_static({.plan = &plan, .point = &point, .method = point.method, .error = {}}, out);
