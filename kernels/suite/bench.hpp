@@ -126,14 +126,13 @@ class Case {
     launch_ = [launch = std::move(launch)](Stream stream) { launch(stream); };
   }
 
-  /// Norm of the error: largest |got - expected| over the largest |expected|, or over `magnitude`
-  /// where that is larger: what sums come to before their terms cancel.
+  /// Norm of the error: largest |got - expected| over the largest |expected|.
   template <class A, class B>
   void compare(const char* what, const std::vector<A>& got, const std::vector<B>& expected,
-               double allowed, double magnitude = 1e-30) {
+               double allowed) {
     if (got.size() != expected.size()) return fail(std::string{what} + ": another size");
     double error = 0;
-    double size = magnitude;
+    double size = 1e-30;
     for (std::size_t i = 0; i < got.size(); ++i) {
       const auto is = static_cast<double>(got[i]);
       const auto should_be = static_cast<double>(expected[i]);

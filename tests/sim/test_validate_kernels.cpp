@@ -65,6 +65,10 @@ TEST_CASE("validate kernels: the table fits a terminal of 80 columns and names e
       run_kvsim({"validate", "kernels", "--only", "gather_entries", "--cases"}, folder);
   CHECK(one.status == 0);
   CHECK(one.out.find("3 rows of 257") != std::string::npos);
+  // 80 columns cut the shapes, the document has them whole.
+  const Outcome whole =
+      run_kvsim({"validate", "kernels", "--only", "gather_entries", "--json"}, folder);
+  CHECK(whole.out.find("keeps 31") != std::string::npos);
   CHECK(one.out.find("top_rows") == std::string::npos);
 }
 
