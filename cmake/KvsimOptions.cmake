@@ -28,6 +28,10 @@ add_library(kvsim_flags INTERFACE)
 target_compile_options(kvsim_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
   -ffp-contract=off -Wno-psabi $<$<BOOL:${KVSIM_WERROR}>:-Werror>)
+# g++ looks for garbage in its own heap from 128 MB on, several times a file; from 1 GiB on is never,
+# and saves it an eighth of its time.
+target_compile_options(kvsim_flags INTERFACE
+  "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=1048576>")
 # Eigen's alignment, and with it the layout of its types, follows -march: one value for all of us.
 if(KVSIM_ARCH)
   target_compile_options(kvsim_flags INTERFACE -march=${KVSIM_ARCH})

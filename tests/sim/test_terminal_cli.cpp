@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <pty.h>
 #include <signal.h>
@@ -75,6 +77,16 @@ std::size_t widest(const std::string& text, std::string& line_of) {
     line_of = line;
   }
   return most;
+}
+
+/// Whether this machine gives pseudo-terminals: some containers and bare roots do not.
+bool has_terminals() {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (master < 0) return false;
+  const bool given = ::grantpt(master) == 0 && ::unlockpt(master) == 0 &&
+                     ::access(::ptsname(master), R_OK | W_OK) == 0;
+  ::close(master);
+  return given;
 }
 
 /// What kvsim writes to a terminal 80 columns wide, with these settings of the environment.
@@ -271,6 +283,10 @@ bool has_colour(const std::string& text) {
 }
 
 TEST_CASE("colour and sparklines stand on a terminal alone, and never under NO_COLOR") {
+  if (!has_terminals()) {
+    fmt::print("KVSIM-SKIPPED: no pseudo-terminal here\n");
+    return;
+  }
   const fs::path folder = fresh("colour");
   write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-40GB-SXM", "stack": "hf-sdpa",
     "dtype": "fp16", "prompt_tokens": 4000, "output_tokens": [100, 90000]})");
