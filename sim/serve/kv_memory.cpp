@@ -52,6 +52,10 @@ KvMemory::KvMemory(const Setup& setup)
   if (caches_ && laws_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
 }
 
+KvMemory::~KvMemory() {
+  for (Holding& h : holdings_) follow(h, nullptr);
+}
+
 std::int32_t KvMemory::id_count(RequestId id) const {
   return trace_->requests[static_cast<std::size_t>(id)].prefix_count;
 }

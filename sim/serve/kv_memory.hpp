@@ -29,6 +29,10 @@ class KvMemory {
     bool keeps_answers = false;
   };
   explicit KvMemory(const Setup& setup);
+  KvMemory(const KvMemory&) = delete;
+  KvMemory& operator=(const KvMemory&) = delete;
+  /// Laws, which outlive it, are followed by nobody then.
+  ~KvMemory();
 
   [[nodiscard]] std::int64_t pool() const { return pool_; }
   [[nodiscard]] std::int64_t free() const { return free_; }

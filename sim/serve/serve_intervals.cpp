@@ -54,17 +54,26 @@ ServeFigures figures_of(const ServeResult& r) {
           .slo_attained = r.slo_attained};
 }
 
-std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const ServeResult& result,
-                                              const std::optional<MeanIteration>& iteration) {
+std::optional<TimeEnds> time_ends(const ServeSpec& spec,
+                                  const std::optional<MeanIteration>& iteration) {
   if (!iteration || !iteration->step.interval || iteration->step.time <= Seconds{}) {
     return std::nullopt;
   }
-  const TimeResidual whole = time_residual(*spec.stack);
-  const double time = iteration->step.time.count();
+  const Interval whole =
+      at_least(*iteration->step.interval, iteration->step.time, time_residual(*spec.stack));
+  return TimeEnds{.faster = whole.low / iteration->step.time,
+                  .slower = whole.high / iteration->step.time,
+                  .basis = time_residual(*spec.stack).basis};
+}
+
+std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const ServeResult& result,
+                                              const std::optional<MeanIteration>& iteration) {
+  const std::optional<TimeEnds> ends = time_ends(spec, iteration);
+  if (!ends) return std::nullopt;
   ServeIntervals out;
-  out.faster = std::min(whole.low, iteration->step.interval->low.count() / time);
-  out.slower = std::max(whole.high, iteration->step.interval->high.count() / time);
-  out.basis = whole.basis;
+  out.faster = ends->faster;
+  out.slower = ends->slower;
+  out.basis = ends->basis;
   out.low = out.high = figures_of(result);
   for (const double factor : {out.faster, out.slower}) {
     const ServeFigures other =

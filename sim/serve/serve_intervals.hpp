@@ -17,6 +17,17 @@ struct ServeFigures {
 };
 [[nodiscard]] ServeFigures figures_of(const ServeResult& result);
 
+/// What 90 % of a service's iterations take, times the predicted: faster <= 1 <= slower.
+struct TimeEnds {
+  double faster = 1, slower = 1;
+  std::string basis;
+};
+/// Those of the mean iteration's kernels, no narrower than published runs of such stacks lie about
+/// predicted ones (time_residual). nullopt where nothing says how far times may be off: a stack
+/// that is a bound, a calibration without kernels, an engine without a mean iteration.
+[[nodiscard]] std::optional<TimeEnds> time_ends(const ServeSpec& spec,
+                                                const std::optional<MeanIteration>& iteration);
+
 /// Where a service's figures lie in 90 % of cases: it is served again with every iteration `faster`
 /// and `slower` times as long, and each figure's ends are its least and its largest of the three
 /// runs. One error is taken for all iterations: they run the same kernels on the same host. Left
@@ -28,9 +39,7 @@ struct ServeIntervals {
   std::string basis;
 };
 
-/// The factors are those of the mean iteration's kernels, no narrower than published runs of such
-/// stacks lie about predicted ones (time_residual). nullopt where nothing says how far times may be
-/// off: a stack that is a bound, a calibration without kernels, an engine without a mean iteration.
+/// The factors are those of time_ends; nullopt where there are none.
 [[nodiscard]] std::optional<ServeIntervals> serve_intervals(
     const ServeSpec& spec, const ServeResult& result,
     const std::optional<MeanIteration>& iteration);

@@ -107,6 +107,9 @@ struct ServeResult {
   std::vector<TokenSpan> spans;
 
   std::int64_t completed = 0, rejected = 0, unfinished = 0;
+  /// The run ended before its workload did: too few requests could keep their bounds any more
+  /// (ServeOptions::attained).
+  bool gave_up = false;
   std::int64_t cut_short = 0;  // requests that ended at the engine's longest sequence
   std::int64_t preemptions = 0, oom_events = 0;
   std::int64_t iterations = 0;

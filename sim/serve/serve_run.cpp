@@ -18,6 +18,7 @@
 #include "sim/serve/serve_state.hpp"
 #include "sim/serve/service.hpp"
 #include "sim/serve/service_topology.hpp"
+#include "sim/serve/slo_watch.hpp"
 
 namespace kvsim {
 namespace {
@@ -39,17 +40,21 @@ class Service {
  public:
   using Queue = EventQueue<std::variant<Arrival, IterationEnd, IterationStart, TransferEnd>>;
 
-  Service(const ServeSpec& spec, const ServeOptions& options, const ServeHooks& hooks)
+  /// `site`: of the same engine; it outlives the service.
+  Service(const ServeSpec& spec, const ServeOptions& options, ServeSite& site)
       : spec_{spec},
         options_{options},
         trace_{*spec.requests},
-        site_{spec, hooks},
+        site_{site},
         state_{trace_},
         // Each request may come, wake all engines, and be refused, at one moment.
         queue_{(8 + spec.cluster.replicas + spec.cluster.prefill_replicas) *
                    std::ssize(trace_.requests) +
                1024} {
     state_.time_scale = options.time_scale;
+    if (options.attained && !spec.slo.empty()) {
+      watch_.emplace(spec.slo, *options.attained, trace_.requests.size());
+    }
     const ClusterSpec& cluster = spec.cluster;
     const bool apart = cluster.prefill_replicas > 0;
     if (apart && site_.scheduler() == "static") {
@@ -84,6 +89,10 @@ class Service {
     while (!queue_.empty()) {
       const auto event = queue_.pop();
       std::visit([&](const auto& e) { handle(e, event.at); }, event.payload);
+      if (watch_ && watch_->lost()) {
+        gave_up_ = true;
+        break;
+      }
     }
     return finish();
   }
@@ -123,6 +132,7 @@ class Service {
     s.arrival = now;
     s.rank = state_.arrived++;
     state_.outcomes[i].arrival = now;
+    if (watch_) watch_->arrived(e.request);
     const std::size_t to = first_door_ + router_->choose(e.request, doors());
     ++requests_[to];
     state_.outcomes[i].replica = static_cast<std::int16_t>(to);
@@ -139,6 +149,7 @@ class Service {
     --in_flight_[i];
     engines_[i]->end(now);
     follow(now);
+    if (watch_) watch_->look(state_.outcomes, now);
     if (handoffs_ != nullptr) {
       roles_[i] == ReplicaRole::kPrefill ? handoffs_->take(i, now) : handoffs_->move(i, now);
       await_transfers();
@@ -186,7 +197,8 @@ class Service {
   /// Requests that waited for one that has ended.
   void follow(SimTime now) {
     for (const RequestId id : state_.ended) {
-      if (first_follower_.empty()) break;
+      if (watch_) watch_->ended(id, state_.outcomes[static_cast<std::size_t>(id)]);
+      if (first_follower_.empty()) continue;
       for (RequestId f = first_follower_[static_cast<std::size_t>(id)]; f >= 0;
            f = next_follower_[static_cast<std::size_t>(f)]) {
         queue_.schedule(now + trace_.requests[static_cast<std::size_t>(f)].arrival, Phase::kArrival,
@@ -266,6 +278,7 @@ class Service {
       out.mbu = bytes / (span * spec_.gpu->hbm_bandwidth.count());
       out.busy = busy / span;
     }
+    out.gave_up = gave_up_;
     out.preemptions = state_.preemptions;
     out.oom_events = state_.oom_events;
     out.cut_short = state_.cut_short;
@@ -328,8 +341,10 @@ class Service {
   const ServeSpec& spec_;
   ServeOptions options_;
   const RequestTrace& trace_;
-  ServeSite site_;
+  ServeSite& site_;
   ServeState state_;
+  std::optional<SloWatch> watch_;
+  bool gave_up_ = false;
   Queue queue_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<ReplicaRole> roles_;
@@ -380,18 +395,48 @@ void check_cluster(const ServeSpec& spec) {
   }
 }
 
-}  // namespace
-
-ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options, const ServeHooks& hooks) {
+const ServeSpec& checked(const ServeSpec& spec) {
   KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.requests,
               "a service lacks its model, GPU, stack or workload");
   check_requests(*spec.requests);
   check_cluster(spec);
-  return Service{spec, options, hooks}.run();
+  return spec;
+}
+
+}  // namespace
+
+ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options, const ServeHooks& hooks) {
+  ServeSite site{checked(spec), hooks};
+  return Service{spec, options, site}.run();
 }
 
 ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options) {
   return run_serve(spec, options, ServeHooks{});
+}
+
+struct PreparedService::Impl {
+  ServeSpec spec;
+  ServeHooks hooks{};
+  ServeSite site;
+
+  explicit Impl(ServeSpec of) : spec{std::move(of)}, site{checked(spec), hooks} {}
+};
+
+PreparedService::PreparedService(ServeSpec spec) : impl_{std::make_unique<Impl>(std::move(spec))} {}
+PreparedService::~PreparedService() = default;
+
+const ServeSpec& PreparedService::spec() const { return impl_->spec; }
+
+ServeResult PreparedService::run(std::shared_ptr<const RequestTrace> requests, std::int32_t copies,
+                                 const ServeOptions& options) {
+  ServeSpec one = impl_->spec;
+  KVSIM_CHECK(copies >= 1 && requests->requests.size() == one.requests->requests.size(),
+              "{} copies of a service under {} requests, prepared for {}", copies,
+              requests->requests.size(), one.requests->requests.size());
+  one.requests = std::move(requests);
+  one.cluster.replicas *= copies;
+  one.cluster.prefill_replicas *= copies;
+  return Service{checked(one), options, impl_->site}.run();
 }
 
 }  // namespace kvsim

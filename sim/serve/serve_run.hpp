@@ -1,5 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
 #include "sim/serve/serve_result.hpp"
 #include "sim/serve/serve_spec.hpp"
 
@@ -9,6 +14,9 @@ struct ServeOptions {
   std::size_t max_samples = 2048;  // of a replica's timeline
   bool keep_gaps = true;           // iteration ends and token spans
   double time_scale = 1;           // of every iteration's time: what if all were so much slower?
+  /// Ends the run as soon as it is sure that a smaller share of all requests keeps the spec's
+  /// bounds: the result's `gave_up` then says so, and what was not served is unfinished.
+  std::optional<double> attained{};
 };
 
 /// Serves the whole workload, event by event. Pure: same spec, same result, byte for byte. A
@@ -16,5 +24,26 @@ struct ServeOptions {
 /// parts do not go together (a scheduler that the stack cannot run, a method whose size nobody
 /// knows).
 [[nodiscard]] ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options = {});
+
+/// A service that is run many times: what its iterations cost and how caches grow is worked out
+/// once. Each run gives what run_serve gives. Not for several threads at once.
+class PreparedService {
+ public:
+  /// Errors: as run_serve.
+  explicit PreparedService(ServeSpec spec);
+  PreparedService(const PreparedService&) = delete;
+  PreparedService& operator=(const PreparedService&) = delete;
+  ~PreparedService();
+
+  [[nodiscard]] const ServeSpec& spec() const;
+  /// `requests`: those of the spec, which may come at other times. `copies`: all replicas that the
+  /// spec has are there so many times, behind one door.
+  [[nodiscard]] ServeResult run(std::shared_ptr<const RequestTrace> requests,
+                                std::int32_t copies = 1, const ServeOptions& options = {});
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace kvsim
