@@ -21,13 +21,20 @@ namespace fs = std::filesystem;
 /// A static batch: an engine and what it is given.
 struct StaticAxes {
   EngineAxes engine;
-  Choices<std::int64_t> batches, prompts, outputs;
+  Choices<std::int64_t> batches, prompts, outputs;  // prompts are empty where a plan finds them
   std::optional<AllocatorConfig> allocator;
 };
 
-StaticAxes read_static_axes(const Group& group, const fs::path& folder, OwnParts& own) {
+/// A prompt that a plan's search is set up with, tokens: methods settle for it, whatever it finds.
+std::int64_t stand_in_prompt(const Llm& llm, std::int64_t output) {
+  constexpr std::int64_t kUnpublished = 131072;
+  const std::int64_t most = llm.max_positions > 0 ? llm.max_positions : kUnpublished;
+  return std::max<std::int64_t>(1, most - output);
+}
+
+StaticAxes read_static_axes(const Group& group, const PointsInput& in, OwnParts& own) {
   StaticAxes axes;
-  axes.engine = read_engine_axes(group, folder, own);
+  axes.engine = read_engine_axes(group, in.folder, own);
   if (const auto memory = group.find("memory")) axes.allocator = read_allocator(*memory);
   for (const auto& stack : axes.engine.stacks) {
     if (!axes.allocator || stack.value->rounds_allocations) continue;
@@ -41,7 +48,9 @@ StaticAxes read_static_axes(const Group& group, const fs::path& folder, OwnParts
   } else {
     axes.batches = {{1, group.place()}};
   }
-  axes.prompts = read_counts(group.required("prompt_tokens"), 1, kMostPointTokens);
+  if (!in.finds_prompts || group.find("prompt_tokens")) {
+    axes.prompts = read_counts(group.required("prompt_tokens"), 1, kMostPointTokens);
+  }
   axes.outputs = read_counts(group.required("output_tokens"), 0, kMostPointTokens);
   return axes;
 }
@@ -49,8 +58,8 @@ StaticAxes read_static_axes(const Group& group, const fs::path& folder, OwnParts
 void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
   const EngineAxes& engine = axes.engine;
   std::vector<std::size_t> sizes = engine.sizes();
-  sizes.insert(sizes.end(), {axes.batches.size(), axes.prompts.size(), axes.outputs.size(),
-                             engine.methods.size()});
+  sizes.insert(sizes.end(), {axes.batches.size(), std::max<std::size_t>(1, axes.prompts.size()),
+                             axes.outputs.size(), engine.methods.size()});
   Odometer at{std::move(sizes)};
   check_number_of_points(points.size(), at, engine.models.front().field);
   SettledMethods settled{engine};
@@ -58,14 +67,16 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
     const AskedMethod& method = engine.methods[at[10]].value;
     StaticSpec spec = engine_spec(engine, at);
     spec.batch = axes.batches[at[7]].value;
-    spec.prompt_tokens = axes.prompts[at[8]].value;
     spec.output_tokens = axes.outputs[at[9]].value;
+    const bool found = axes.prompts.empty();
+    spec.prompt_tokens =
+        found ? stand_in_prompt(*spec.llm, spec.output_tokens) : axes.prompts[at[8]].value;
     spec.allocator = axes.allocator;
-    check_sizes(spec, axes.prompts[at[8]].field);
+    check_sizes(spec, found ? axes.outputs[at[9]].field : axes.prompts[at[8]].field);
     spec.method = settled.settle(at[10], at[0], spec.prompt_tokens, spec.kv_dtype);
     ordered_json keys = engine_keys(spec, engine.calibrations[at[4]].value.name, method.spec);
     keys["batch"] = spec.batch;
-    keys["prompt_tokens"] = spec.prompt_tokens;
+    if (!found) keys["prompt_tokens"] = spec.prompt_tokens;
     keys["output_tokens"] = spec.output_tokens;
     if (!engine.memory.is_null()) keys["memory"] = engine.memory;
     if (!engine.engine.is_null()) keys["engine"] = engine.engine;
@@ -94,7 +105,7 @@ std::vector<ScenarioPoint> read_points(const Field& scenario, const PointsInput&
     if (in.serves) {
       add_serve_points(group, in, own, points);
     } else {
-      add_static(read_static_axes(group, in.folder, own), points);
+      add_static(read_static_axes(group, in, own), points);
     }
   };
   if (const auto groups = scenario.find("points")) {

@@ -27,6 +27,9 @@ struct PointsInput {
   std::filesystem::path folder{};  // where paths start
   bool serves = false;             // kind "serve"; else "static"
   std::uint64_t seed = 0;          // of generated workloads
+  /// A plan finds every prompt's length: static points may leave `prompt_tokens` out. Their keys
+  /// then lack it, and their spec has that of the longest sequence the model is published for.
+  bool finds_prompts = false;
 };
 
 /// All points of `scenario`: for each of its `points` (or once) the product of the keys given as

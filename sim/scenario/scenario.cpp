@@ -209,14 +209,6 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
   OwnParts own;
   const bool serves = scenario.kind == "serve";
   check_kind(root, serves);
-  scenario.points =
-      read_points(root, {.folder = folder, .serves = serves, .seed = scenario.seed}, own);
-  scenario.own_models = std::move(own.models);
-  scenario.own_gpus = std::move(own.gpus);
-  scenario.own_calibrations = std::move(own.calibrations);
-  if (const auto replay = root.find("replay")) {
-    scenario.replay = read_replay(*replay, folder, scenario.points);
-  }
   if (const auto plan = root.find("plan")) {
     scenario.plan = read_plan(*plan, folder);
     for (const PlanQuestion question : scenario.plan->questions) {
@@ -226,6 +218,20 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
                             "is \"{}\"",
                             name_of(question), serves ? "static" : "serve", scenario.kind));
     }
+  }
+  const bool finds_prompts =
+      scenario.plan &&
+      std::all_of(scenario.plan->questions.begin(), scenario.plan->questions.end(),
+                  [](PlanQuestion question) { return question == PlanQuestion::kLongestContext; });
+  scenario.points = read_points(
+      root,
+      {.folder = folder, .serves = serves, .seed = scenario.seed, .finds_prompts = finds_prompts},
+      own);
+  scenario.own_models = std::move(own.models);
+  scenario.own_gpus = std::move(own.gpus);
+  scenario.own_calibrations = std::move(own.calibrations);
+  if (const auto replay = root.find("replay")) {
+    scenario.replay = read_replay(*replay, folder, scenario.points);
   }
   read_all_published(root, changed, scenario);
   if (const auto figures = root.find("figures")) scenario.figures = read_figures(*figures);

@@ -214,6 +214,7 @@ void SweepPlan::take_section(const SweepChanges& changes) {
     section = read_sweep(Field::wrap(base_, name).at("sweep"));
   }
   base_.erase("sweep");
+  base_.erase("plan");  // points are run: what a plan would have found is asked for
   random_ = section.random || changes.samples;
   size_ = static_cast<std::size_t>(changes.samples.value_or(section.samples));
   skip_impossible_ = section.skip_impossible || changes.skip_impossible;

@@ -54,6 +54,37 @@ TEST_CASE("answers are on the boundary: n fits by run_static, n + 1 does not") {
   }
 }
 
+TEST_CASE("the longest context is asked for without a prompt, and any prompt gives the same") {
+  for (const char* stack : {"hf-sdpa", "vllm"}) {
+    for (const char* questions :
+         {R"("questions": "longest_context")", R"("questions": ["longest_context"])"}) {
+      INFO(stack, " ", questions);
+      const auto ask = [&](const char* prompt) {
+        const Scenario scenario = static_plan(
+            fmt::format(R"({}, "stack": "{}", "prompt_tokens": {})", kMethods, stack, prompt),
+            questions);
+        CHECK(scenario.points.front().keys.contains("prompt_tokens") ==
+              (std::string_view{prompt} != "null"));
+        std::vector<double> out;
+        for (const PlanCandidate& one : run_plan(scenario, {.threads = 1}).candidates) {
+          REQUIRE(one.answer.has_value());
+          out.push_back(*one.answer);
+        }
+        return out;
+      };
+      const std::vector<double> without = ask("null");
+      CHECK(without.size() == 3);
+      CHECK(ask("256") == without);
+      CHECK(ask("3000") == without);
+    }
+  }
+  // Other questions are of a prompt.
+  for (const char* questions : {R"("questions": "largest_batch")",
+                                R"("questions": ["longest_context", "largest_batch"])"}) {
+    CHECK_THROWS_AS((void)static_plan(R"(, "prompt_tokens": null)", questions), InputError);
+  }
+}
+
 /// By candidate, in order; 0 where impossible.
 std::vector<double> answers(const Scenario& scenario) {
   std::vector<double> out;
