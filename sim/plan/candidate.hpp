@@ -36,7 +36,8 @@ class ServeCandidate {
   ~ServeCandidate();
 
   void highest_rate(PlanCandidate& searched);
-  /// Replicas share the workload evenly: each gets all its requests at the rate over their number.
+  /// The workload before as many copies of the service as it takes, all of them simulated, with the
+  /// router that the service has.
   void fewest_gpus(PlanCandidate& searched);
   [[nodiscard]] std::vector<KnobEffect> knobs(PlanQuestion question);
 

@@ -15,6 +15,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/plan/knobs.hpp"
 #include "sim/scenario/method_field.hpp"
+#include "sim/serve/service_topology.hpp"
 
 namespace kvsim {
 namespace {
@@ -215,7 +216,7 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
         candidate.point = static_cast<std::size_t>(&point - scenario.points.data());
         candidate.method = chosen.method;
         candidate.gpu = point.spec.gpu->name;
-        candidate.gpus_each = point.spec.tensor_parallel;
+        candidate.gpus_each = point.serve ? service_gpus(*point.serve) : point.spec.tensor_parallel;
         if (!chosen.reason.empty()) {
           candidate.impossible =
               below_floor(chosen.reason, out.quality->of(chosen.method), *plan.quality);

@@ -165,8 +165,8 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
   if (std::find(plan.questions.begin(), plan.questions.end(), PlanQuestion::kFewestGpus) !=
       plan.questions.end()) {
     notes.emplace_back(
-        "replicas share the workload evenly: each is simulated under all requests at the rate over "
-        "their number, so that bursts are as high, and longer, than a router would leave them");
+        "replicas are simulated together, each with an engine and a cache of its own, behind one "
+        "router");
   }
 }
 

@@ -70,9 +70,10 @@ struct PlanCandidate {
   MethodSpec method;      // with the budget that was chosen
   std::string label;      // what tells it from the others of its group
   std::string gpu;
-  std::int64_t gpus_each = 1;  // that share the model
-  std::int64_t replicas = 1;
-  std::optional<double> answer;           // tokens, sequences, requests a second, GPUs
+  std::int64_t gpus_each = 1;    // that share the model; of a service all that it describes
+  std::int64_t replicas = 1;     // of these, in one simulation
+  std::string simulated;         // of a service: engines, and who shares the requests among them
+  std::optional<double> answer;  // tokens, sequences, requests a second, GPUs
   std::optional<LikelyAnswers> likely{};  // beside an answer
   std::optional<RunAtAnswer> at_answer{};
   /// Of a static batch with an answer: what one more token or sequence lacks. `knobs` is empty.

@@ -12,6 +12,8 @@
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/knobs.hpp"
 #include "sim/plan/serve_probe.hpp"
+#include "sim/scenario/serve_field.hpp"
+#include "sim/serve/service_topology.hpp"
 
 namespace kvsim {
 namespace {
@@ -21,6 +23,13 @@ constexpr double kMillion = 1e6;
 constexpr double kLeastRate = 1.0 / 1024;  // of the workload's own
 constexpr double kMostRate = 16384;
 constexpr std::size_t kNeighbours = 2;  // +2 and +3: each is a whole run
+
+/// "3 engines behind a round-robin router".
+std::string engines_text(const ClusterSpec& cluster, std::int64_t copies) {
+  const std::int64_t engines = copies * (cluster.replicas + cluster.prefill_replicas);
+  if (engines == 1) return "one engine";
+  return fmt::format("{} engines behind a {} router", engines, name_of(cluster.router));
+}
 
 std::int64_t steps_of(double ratio, double step) {
   return static_cast<std::int64_t>(std::floor(std::log(ratio) / std::log1p(step)));
@@ -47,18 +56,21 @@ struct ServeCandidate::Impl {
   [[nodiscard]] double lowest_rate() const {
     return rate_of(-steps_of(1 / kLeastRate, in.plan->rate_step));
   }
-  [[nodiscard]] std::int64_t most_replicas() const {
-    return std::max<std::int64_t>(1, in.plan->most_gpus / service.spec().tensor_parallel);
+  [[nodiscard]] std::int64_t most_copies() const {
+    return std::max<std::int64_t>(1, in.plan->most_gpus / service.gpus());
+  }
+  /// The workload as it is, before so many of the service.
+  [[nodiscard]] static ServeLoad copies(std::int64_t n) {
+    return {.scale = 1, .copies = static_cast<std::int32_t>(n)};
   }
 
-  [[nodiscard]] OperatingPoint point_at(const ServeProbe& probe, double replicas) const {
-    const double gpus = static_cast<double>(service.spec().tensor_parallel) * replicas;
+  [[nodiscard]] OperatingPoint point_at(const ServeProbe& probe) const {
     OperatingPoint at;
-    at.load = probe.offered * replicas;
-    at.gpus = gpus;
-    at.tokens_s = probe.output_tok_s * replicas;
+    at.load = probe.offered;
+    at.gpus = probe.gpus;
+    at.tokens_s = probe.output_tok_s;
     at.latency_s = probe.times.e2e_p90;
-    at.cost = in.gpu_hour * gpus / kHour / at.tokens_s * kMillion;
+    at.cost = in.gpu_hour * probe.gpus / kHour / at.tokens_s * kMillion;
     at.error = in.error;
     return at;
   }
@@ -68,6 +80,7 @@ struct ServeCandidate::Impl {
     out.memory_basis = service.memory_end().basis;
     out.time_factor = service.time_end().factor;
     out.time_basis = service.time_end().basis;
+    out.simulated = engines_text(service.spec().cluster, 1);
   }
 
   void refuse(PlanCandidate& out, const ServeProbe& probe, std::string_view at) const {
@@ -94,7 +107,7 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
                                           .neighbours = kNeighbours},
                                          [&](std::int64_t k) {
                                            const double rate = me.rate_of(k);
-                                           const bool good = me.service.at(rate).need <= 1;
+                                           const bool good = me.service.holds({.scale = rate});
                                            if (good) held.push_back(rate);
                                            return good;
                                          });
@@ -103,16 +116,16 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   out.at_most = found.at_most;
   if (!found.last) {
     const double rate = me.lowest_rate();
-    me.refuse(out, me.service.at(rate),
+    me.refuse(out, me.service.at({.scale = rate}),
               fmt::format("even at {:.3g} requests/s", me.service.offered(rate)));
     return;
   }
   const double last = me.rate_of(*found.last);
   std::sort(held.begin(), held.end());
   for (const double rate : held) {
-    if (rate <= last) out.points.push_back(me.point_at(me.service.at(rate), 1));
+    if (rate <= last) out.points.push_back(me.point_at(me.service.at({.scale = rate})));
   }
-  const ServeProbe& at = me.service.at(last);
+  const ServeProbe& at = me.service.at({.scale = last});
   out.answer = at.offered;
   out.times = at.times;
   if (found.at_most) out.notes.emplace_back("no higher rate was tried");
@@ -121,48 +134,46 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
 void ServeCandidate::fewest_gpus(PlanCandidate& out) {
   Impl& me = *impl_;
   me.begin(out);
-  const std::int64_t most = me.most_replicas();
-  const auto probe = [&](std::int64_t replicas) -> const ServeProbe& {
-    return me.service.at(1 / static_cast<double>(replicas));
-  };
+  const std::int64_t most = me.most_copies();
   std::vector<std::int64_t> held;
-  // Replicas fall as the search climbs.
+  // Copies fall as the search climbs.
   const Boundary found = last_that_holds(
       {.least = -most, .most = -1, .start = -1, .stride = 1, .neighbours = kNeighbours},
       [&](std::int64_t falling) {
-        const bool good = probe(-falling).need <= 1;
+        const bool good = me.service.holds(Impl::copies(-falling));
         if (good) held.push_back(-falling);
         return good;
       });
   out.probes = found.probes;
   out.monotone = found.monotone;
-  const std::int64_t each = me.service.spec().tensor_parallel;
   if (!found.last) {
-    me.refuse(out, probe(most), fmt::format("with {} GPUs", most * each));
+    out.simulated = engines_text(me.service.spec().cluster, most);
+    me.refuse(out, me.service.at(Impl::copies(most)),
+              fmt::format("with {} GPUs", most * me.service.gpus()));
     return;
   }
   out.replicas = -*found.last;
-  out.answer = static_cast<double>(out.replicas * each);
+  out.answer = static_cast<double>(out.replicas * me.service.gpus());
+  out.simulated = engines_text(me.service.spec().cluster, out.replicas);
   std::sort(held.begin(), held.end(), std::greater<>{});
-  for (const std::int64_t replicas : held) {
-    if (replicas >= out.replicas) {
-      out.points.push_back(me.point_at(probe(replicas), static_cast<double>(replicas)));
-    }
+  for (const std::int64_t copies : held) {
+    if (copies < out.replicas) continue;
+    out.points.push_back(me.point_at(me.service.at(Impl::copies(copies))));
   }
-  out.times = probe(out.replicas).times;
+  out.times = me.service.at(Impl::copies(out.replicas)).times;
 }
 
 std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   Impl& me = *impl_;
   const ServeSpec& base = me.service.spec();
-  const double rate = question == PlanQuestion::kHighestRate
-                          ? me.lowest_rate()
-                          : 1 / static_cast<double>(me.most_replicas());
+  const ServeLoad load = question == PlanQuestion::kHighestRate
+                             ? ServeLoad{.scale = me.lowest_rate()}
+                             : Impl::copies(me.most_copies());
   const PlanSection& plan = *me.in.plan;
   const auto need_of = [&](const ServeSpec& spec,
                            std::optional<double> factor = std::nullopt) -> double {
     try {
-      return ServeCase{spec, plan.confidence, plan.attainment, factor}.at(rate).need;
+      return ServeCase{spec, plan.confidence, plan.attainment, factor}.at(load).need;
     } catch (const InputError&) {
       return INFINITY;  // what cannot be at all is no help
     }
@@ -251,13 +262,13 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
                                   return need_of(spec);
                                 }}}});
   }
-  return try_knobs(me.service.at(rate).need, knobs);
+  return try_knobs(me.service.at(load).need, knobs);
 }
 
 ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
   const ServeSpec& spec = *in.point->serve;
   const RequestTrace& trace = *spec.requests;
-  const double each = spec.tensor_parallel;
+  const double each = service_gpus(spec);
   FlopsPerSecond peak = spec.gpu->peak_fp32;
   for (const auto& [dtype, rate] : spec.gpu->peak) peak = std::max(peak, rate);
   const auto active = static_cast<double>(active_parameters(*spec.llm));
@@ -268,8 +279,13 @@ ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
                            : static_cast<double>(bits_of(spec.weight_dtype)) / 8;
   const auto embedding =
       static_cast<double>(spec.llm->d_model) * static_cast<double>(spec.llm->vocab_size);
-  const double read = std::max(0.0, active - 2 * embedding) * bytes / each;
-  const double step_s = read / spec.gpu->hbm_bandwidth.count();
+  // Stages read one after another; experts may lie on more GPUs than share the rest.
+  const double readers =
+      std::max<double>(spec.tensor_parallel, spec.options.expert_parallel.value_or(1));
+  const double read = std::max(0.0, active - 2 * embedding) * bytes / readers;
+  // A step may bring a token and all that a draft proposed.
+  const double at_once = spec.speculation.draft != nullptr ? 1.0 + spec.speculation.tokens : 1.0;
+  const double token_s = read / spec.gpu->hbm_bandwidth.count() / at_once;
 
   std::vector<double> work, least;
   double tokens = 0;
@@ -279,7 +295,7 @@ ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
     const double computed = static_cast<double>(r.output_tokens) +
                             (trace.prefix_block == 0 ? static_cast<double>(r.prompt_tokens) : 0);
     work.push_back(2 * std::max(0.0, active - 2 * embedding) * computed);
-    least.push_back(step_s * std::max(0, r.output_tokens - 1));
+    least.push_back(token_s * std::max(0, r.output_tokens - 1));
     tokens += r.output_tokens;
     if (r.after >= 0) continue;
     first = std::min(first, r.arrival);
@@ -298,8 +314,7 @@ ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
   // Requests that keep their bounds are through so long after the last arrival.
   if (spec.slo.e2e) {
     const double busy = sum / (each * peak.count());
-    const double replicas = std::ceil((busy - spec.slo.e2e->count()) / span);
-    bound.gpus = each * std::max(1.0, replicas);
+    bound.gpus = each * std::max(1.0, std::ceil(busy / (span + spec.slo.e2e->count())));
   }
   bound.cost = in.gpu_hour * bound.gpus / kHour / (tokens / span) * kMillion * in.plan->attainment;
   constexpr double kShare = 0.9;

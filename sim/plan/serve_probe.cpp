@@ -11,13 +11,15 @@
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/serve/mean_iteration.hpp"
-#include "sim/serve/serve_run.hpp"
+#include "sim/serve/serve_intervals.hpp"
+#include "sim/serve/serve_metrics.hpp"
+#include "sim/serve/slo_watch.hpp"
 #include "traces/requests/request_stats.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr ServeOptions kPlain{.max_samples = 64, .keep_gaps = false};
+constexpr std::size_t kFewestSamples = 2;  // the timeline is not kept
 
 /// Requests a second of the whole workload: those that come by themselves, and with each as many as
 /// wait for it on average.
@@ -34,12 +36,14 @@ double rate_of(const RequestTrace& trace) {
   return *rate * static_cast<double>(trace.requests.size()) / static_cast<double>(open);
 }
 
-/// Arrivals come `rate` times as fast, pauses of users are `pace` times as short.
-std::shared_ptr<const RequestTrace> hurried(const RequestTrace& trace, double rate, double pace) {
-  auto out = std::make_shared<RequestTrace>(trace);
+/// Requests that wait for no other come `rate` times as fast.
+std::shared_ptr<const RequestTrace> hurried(const std::shared_ptr<const RequestTrace>& trace,
+                                            double rate) {
+  if (rate == 1) return trace;
+  auto out = std::make_shared<RequestTrace>(*trace);
   for (Request& r : out->requests) {
-    const double by = r.after < 0 ? rate : pace;
-    r.arrival = SimTime{std::llround(static_cast<double>(r.arrival.count()) / by)};
+    if (r.after >= 0) continue;
+    r.arrival = SimTime{std::llround(static_cast<double>(r.arrival.count()) / rate)};
   }
   return out;
 }
@@ -62,8 +66,7 @@ std::array<double, 3> shares(const SloSpec& slo, const RequestOutcome& r) {
 
 /// The value that the share `q` of all `n` is at or below; what is missing is infinite.
 double quantile(std::vector<double> values, double q, std::size_t n) {
-  const auto rank =
-      static_cast<std::size_t>(std::max(1.0, std::ceil(q * static_cast<double>(n) - 1e-9)));
+  const std::size_t rank = requests_of_share(q, n);
   if (rank > values.size()) return INFINITY;
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(rank - 1);
   std::nth_element(values.begin(), at, values.end());
@@ -82,7 +85,8 @@ ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
   rate_ = rate_of(*spec_.requests);
   const Stack stack = with_options(*spec_.stack, spec_.options);
   memory_ = kvsim::memory_end(*spec_.stack, confidence);
-  const ServeResult plain = run_serve(spec_, kPlain);
+  const ServeResult plain = run_serve(spec_);
+  gpus_ = plain.gpus;
   Bytes not_cache;
   if (plain.startup) {
     not_cache = plain.startup->weights + plain.startup->non_torch + plain.startup->activation;
@@ -90,56 +94,70 @@ ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
   gpu_ = gpu_at(*spec_.gpu, stack, memory_, not_cache);
   if (time_factor) {
     time_ = {.factor = *time_factor, .basis = "as given"};
-  } else if (const auto iteration = mean_iteration(spec_, plain)) {
-    time_ = kvsim::time_end(iteration->step.time, iteration->step.interval, confidence);
-    time_.basis = iteration->step.interval
-                      ? fmt::format("intervals of an iteration of {} decodes and {} prompt tokens",
-                                    iteration->decodes, iteration->prefill_tokens)
-                      : "none: the calibration gives no intervals";
+  } else if (const auto ends = time_ends(spec_, mean_iteration(spec_, plain))) {
+    time_ = {.factor = std::pow(ends->slower, confidence_power(confidence)), .basis = ends->basis};
   } else {
-    time_.basis = plain.startup ? "none: nothing was served" : "none: batches are static";
+    time_.basis = !plain.startup         ? "none: batches are static"
+                  : plain.completed == 0 ? "none: nothing was served"
+                                         : "none: the calibration gives no intervals";
   }
+  ServeSpec worse = spec_;
+  worse.gpu = &gpu_;
+  service_.emplace(std::move(worse));
 }
 
-const ServeProbe& ServeCase::at(double scale) {
-  const auto found = known_.find(scale);
-  if (found != known_.end()) return found->second;
-  return known_.emplace(scale, run(scale)).first->second;
+bool ServeCase::holds(const ServeLoad& load) {
+  const auto found = known_.find(load);
+  if (found != known_.end()) return found->second && found->second->holds;
+  const auto& probe = known_.emplace(load, run(load, true)).first->second;
+  return probe && probe->holds;
 }
 
-ServeProbe ServeCase::run(double scale) const {
-  const double slower = time_.factor;
-  ServeSpec one = spec_;
-  one.gpu = &gpu_;
-  one.requests = hurried(*spec_.requests, scale * slower, slower);
-  const ServeResult result = run_serve(one, kPlain);
+const ServeProbe& ServeCase::at(const ServeLoad& load) {
+  std::optional<ServeProbe>& known = known_[load];
+  if (!known) known = run(load, false);
+  return *known;
+}
+
+std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
+  const ServeResult result =
+      service_->run(hurried(spec_.requests, load.scale), load.copies,
+                    {.max_samples = kFewestSamples,
+                     .keep_gaps = false,
+                     .time_scale = time_.factor,
+                     .attained = gives_up ? std::optional{attainment_} : std::nullopt});
+  if (result.gave_up) return std::nullopt;
 
   ServeProbe out;
-  out.offered = offered(scale);
-  out.output_tok_s = result.output_tok_s / slower;
-  out.times = {.ttft_p50 = result.ttft.p50 * slower,
-               .ttft_p90 = result.ttft.p90 * slower,
-               .tpot_p50 = result.tpot.p50 * slower,
-               .tpot_p90 = result.tpot.p90 * slower,
-               .e2e_p90 = result.e2e.p90 * slower};
+  out.offered = offered(load.scale);
+  out.output_tok_s = result.output_tok_s;
+  out.gpus = result.gpus;
+  out.times = {.ttft_p50 = result.ttft.p50,
+               .ttft_p90 = result.ttft.p90,
+               .tpot_p50 = result.tpot.p50,
+               .tpot_p90 = result.tpot.p90,
+               .e2e_p90 = result.e2e.p90};
+  std::size_t good = 0;
   std::vector<double> most;  // of each request's bounds the fullest
   std::array<std::vector<double>, 3> each;
   std::int64_t longest = 0;
   for (const RequestOutcome& r : result.outcomes) {
     if (r.status != RequestStatus::kCompleted) continue;
-    auto taken = shares(spec_.slo, r);
-    for (std::size_t b = 0; b < taken.size(); ++b) {
-      taken[b] *= slower;
-      each[b].push_back(taken[b]);
-    }
+    good += keeps(spec_.slo, r) ? 1 : 0;
+    const auto taken = shares(spec_.slo, r);
+    for (std::size_t b = 0; b < taken.size(); ++b) each[b].push_back(taken[b]);
     most.push_back(*std::max_element(taken.begin(), taken.end()));
   }
   for (const Request& r : spec_.requests->requests) {
     longest = std::max(longest, std::int64_t{r.prompt_tokens} + r.output_tokens);
   }
   const std::size_t n = result.outcomes.size();
+  out.holds = good >= requests_of_share(attainment_, n);
   out.need = quantile(most, attainment_, n);
-  if (out.need <= 1) return out;
+  if (out.holds) {
+    out.need = std::min(out.need, 1.0);  // a quotient of times may round up
+    return out;
+  }
   if (!std::isfinite(out.need)) {
     const Bytes beside = result.startup ? result.startup->weights + result.startup->non_torch +
                                               result.startup->activation

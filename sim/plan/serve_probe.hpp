@@ -2,32 +2,45 @@
 
 // Inside of sim/plan: a service under its workload at other rates, as a plan counts it.
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "models/gpu/gpu.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/plan_result.hpp"
+#include "sim/serve/serve_run.hpp"
 #include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
 
 /// One run. Times are the worse end of their intervals.
 struct ServeProbe {
-  /// How much of its bounds the least request of the attained share takes, most of all bounds:
-  /// possible at 1 and below. Infinite where fewer requests than that share are served.
+  /// The attained share of requests keeps all bounds.
+  bool holds = false;
+  /// How much of its bounds the least request of the attained share takes, most of all bounds: at
+  /// most 1 where it holds. Infinite where fewer requests than that share are served.
   double need = 0;
-  std::string constraint;  // of what is above 1: "weights", "kv_capacity", "ttft", "tpot", "e2e"
+  std::string constraint;  // of what does not hold: "weights", "kv_capacity", "ttft", "tpot", "e2e"
   std::string text;
-  double offered = 0;       // requests a second
-  double output_tok_s = 0;  // over the makespan
+  double offered = 0;       // requests a second, to all replicas
+  double output_tok_s = 0;  // of all replicas, over the makespan
+  double gpus = 1;          // of all replicas
   ServiceTimes times;
 };
 
-/// A machine that is slower by a factor serves a workload as one that is not serves it with all
-/// arrivals and pauses that much closer, its times then multiplied: that is how the worse end of
-/// times counts, waiting in queues included. Memory counts by gpu_at.
+/// How a service is asked.
+struct ServeLoad {
+  double scale = 1;         // times the workload's rate
+  std::int32_t copies = 1;  // of the service, behind one door
+
+  friend auto operator<=>(const ServeLoad&, const ServeLoad&) = default;
+};
+
+/// The service on a machine that is as slow and as short of memory as the confidence says: every
+/// iteration takes so much longer, the cache is of gpu_at.
 class ServeCase {
  public:
   /// Runs the workload once as it is, for what the start takes and how sure times are. Errors: as
@@ -43,18 +56,25 @@ class ServeCase {
   [[nodiscard]] const WorseEnd& time_end() const { return time_; }
   /// Requests a second at `scale` times the workload's rate.
   [[nodiscard]] double offered(double scale) const { return rate_ * scale; }
-  /// The run at that rate; each is made once.
-  [[nodiscard]] const ServeProbe& at(double scale);
+  /// GPUs of the service as the spec has it.
+  [[nodiscard]] std::int64_t gpus() const { return gpus_; }
+  /// Whether the bounds are kept: a run ends as soon as it is sure that they are not.
+  [[nodiscard]] bool holds(const ServeLoad& load);
+  /// The whole run; each is made once.
+  [[nodiscard]] const ServeProbe& at(const ServeLoad& load);
 
  private:
-  [[nodiscard]] ServeProbe run(double scale) const;
+  /// nullopt: it gave up.
+  [[nodiscard]] std::optional<ServeProbe> run(const ServeLoad& load, bool gives_up);
 
   ServeSpec spec_;  // as asked for
   Gpu gpu_;         // with the memory at the confidence
+  std::optional<PreparedService> service_;
   double attainment_;
   double rate_ = 0;
+  std::int64_t gpus_ = 1;
   WorseEnd memory_, time_;
-  std::map<double, ServeProbe> known_;
+  std::map<ServeLoad, std::optional<ServeProbe>> known_;  // nullopt: it is known to fail, no more
 };
 
 }  // namespace kvsim

@@ -85,6 +85,7 @@ ordered_json candidate_json(const PlanCandidate& one) {
                    {"gpu", one.gpu},
                    {"gpu_count", one.gpus_each},
                    {"replicas", one.replicas},
+                   {"simulated", one.simulated.empty() ? nullptr : ordered_json(one.simulated)},
                    {"answer", number(one.answer)},
                    {"predicted", one.likely ? number(one.likely->predicted) : nullptr},
                    {"at_best", one.likely ? number(one.likely->at_best) : nullptr},

@@ -8,6 +8,9 @@
 #include "sim/plan/serve_probe.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/serve_json.hpp"
+#include "sim/serve/mean_iteration.hpp"
+#include "sim/serve/serve_intervals.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "sim/sweep/runners.hpp"
 #include "tests/sim/plan_files.hpp"
@@ -23,7 +26,17 @@ constexpr const char* kRate = R"("questions": "highest_rate", "rate_step": 0.05)
 
 double need_at(const Scenario& scenario, double scale) {
   const PlanSection& plan = *scenario.plan;
-  return ServeCase{*scenario.points[0].serve, plan.confidence, plan.attainment}.at(scale).need;
+  return ServeCase{*scenario.points[0].serve, plan.confidence, plan.attainment}
+      .at({.scale = scale})
+      .need;
+}
+
+/// The workload as it is, before so many copies of the service.
+double need_of_copies(const Scenario& scenario, std::int32_t copies) {
+  const PlanSection& plan = *scenario.plan;
+  return ServeCase{*scenario.points[0].serve, plan.confidence, plan.attainment}
+      .at({.copies = copies})
+      .need;
 }
 
 double rate_of(const Scenario& scenario) {
@@ -49,30 +62,106 @@ TEST_CASE("as predicted, a probe is a run of the service itself") {
       serve_plan("", R"("questions": "highest_rate", "confidence": 0, "attainment": 0.5)");
   const ServeSpec& spec = *scenario.points[0].serve;
   ServeCase one{spec, 0, 0.5};
-  const ServeProbe& probe = one.at(1);
+  const ServeProbe& probe = one.at({});
   const ServeResult run = run_serve(spec);
   CHECK(probe.times.ttft_p90 == rel(run.ttft.p90));
   CHECK(probe.times.tpot_p50 == rel(run.tpot.p50));
   CHECK(probe.output_tok_s == rel(run.output_tok_s));
-  CHECK((probe.need <= 1) == (*run.slo_attained >= 0.5));
+  CHECK(probe.holds == (*run.slo_attained >= 0.5));
+  CHECK((probe.need <= 1) == probe.holds);
 }
 
-TEST_CASE("a slower machine is the same machine under a denser workload") {
-  // Every time of the data sheet three times as long: TTFT and TPOT of the worse end are those of
-  // a GPU with a third of the rates, where nothing but rates makes times (the stack ideal has no
-  // host; its batches are static).
+TEST_CASE("at 90 %, times are the worse end of those that a run prints") {
+  const Scenario scenario = serve_plan("", R"("questions": "highest_rate", "confidence": 0.9)");
+  const ServeSpec& spec = *scenario.points[0].serve;
+  const ServeResult run = run_serve(spec);
+  const auto printed = serve_intervals(spec, run, mean_iteration(spec, run));
+  REQUIRE(printed.has_value());
+  ServeCase one{spec, 0.9, 0.9};
+  CHECK(one.time_end().factor == rel(printed->slower));
+  CHECK(one.memory_end().factor > 1);  // a smaller pool, which 60 short requests do not fill
+  CHECK(one.at({}).times.ttft_p90 == rel(printed->high.ttft.p90));
+  CHECK(one.at({}).times.tpot_p90 == rel(printed->high.tpot.p90));
+}
+
+TEST_CASE("a run that gives up is one that does not hold, and no other gives up") {
+  for (const char* slo : {R"("ttft": "400 ms")", R"("tpot": "22 ms")", R"("e2e": "1500 ms")",
+                          R"("ttft": "1 s", "tpot": "40 ms", "e2e": "3 s")"}) {
+    for (const double attained : {0.5, 0.9, 1.0}) {
+      const Scenario scenario = serve_plan("", R"("questions": "highest_rate")", slo);
+      const ServeSpec& spec = *scenario.points[0].serve;
+      int kept = 0, lost = 0;
+      for (const double scale : {0.25, 1.0, 2.0, 4.0, 16.0, 64.0}) {
+        INFO(slo, ", ", attained, " at ", scale);
+        ServeCase whole{spec, 0.5, attained};
+        ServeCase quick{spec, 0.5, attained};
+        const ServeProbe& all = whole.at({.scale = scale});
+        CHECK(quick.holds({.scale = scale}) == all.holds);
+        // Whoever asks for the whole run gets it.
+        CHECK(quick.at({.scale = scale}).need == all.need);
+        CHECK(quick.at({.scale = scale}).times.e2e_p90 == all.times.e2e_p90);
+        (all.holds ? kept : lost) += 1;
+      }
+      CHECK(kept > 0);
+      CHECK(lost > 0);
+    }
+  }
+}
+
+TEST_CASE("a prepared service gives what each run gives by itself") {
+  const auto same = [](const ServeResult& a, const ServeResult& b) {
+    REQUIRE(a.outcomes.size() == b.outcomes.size());
+    for (std::size_t i = 0; i < a.outcomes.size(); ++i) {
+      CHECK(a.outcomes[i].first_token == b.outcomes[i].first_token);
+      CHECK(a.outcomes[i].finish == b.outcomes[i].finish);
+      CHECK(a.outcomes[i].replica == b.outcomes[i].replica);
+    }
+    CHECK(a.iterations == b.iterations);
+    CHECK(a.preemptions == b.preemptions);
+    CHECK(a.mfu == b.mfu);
+    CHECK(a.peak_hbm == b.peak_hbm);
+    CHECK(a.notes == b.notes);
+  };
+  // Little memory, so that sequences are preempted; prompts of many lengths.
+  const Scenario scenario = serve_plan(
+      R"(, "memory": {"hbm": "17 GiB"}, "method": {"name": "snapkv", "budget": 0.5},
+         "requests": {"arrivals": {"kind": "poisson", "rate": 8}, "count": 60,
+                      "prompt_tokens": {"kind": "lognormal", "mean": 600, "p99": 1500},
+                      "output_tokens": 60})",
+      R"("questions": "highest_rate")");
+  const ServeSpec& spec = *scenario.points[0].serve;
+  PreparedService service{spec};
+  const ServeResult first = run_serve(spec);
+  same(service.run(spec.requests), first);
+  // One that gave up leaves nothing behind.
+  ServeSpec strict = spec;
+  strict.slo.ttft = Seconds{1e-6};
+  PreparedService stops{strict};
+  CHECK(stops.run(spec.requests, 1, {.attained = 0.9}).gave_up);
+  same(stops.run(spec.requests), run_serve(strict));
+  ServeSpec three = spec;
+  three.cluster.replicas = 3;
+  same(service.run(spec.requests, 3), run_serve(three));
+  same(service.run(spec.requests), first);
+}
+
+TEST_CASE("the surer, the slower, queues included") {
   const Scenario scenario = serve_plan("", R"("questions": "highest_rate", "confidence": 0.9)");
   ServeCase sure{*scenario.points[0].serve, 0.9, 0.9};
   ServeCase mean{*scenario.points[0].serve, 0, 0.9};
   REQUIRE(sure.time_end().factor > 1);
   for (const double scale : {0.25, 1.0, 4.0}) {
     INFO(scale);
-    CHECK(sure.at(scale).need >= mean.at(scale).need);
-    CHECK(sure.at(scale).times.tpot_p50 > mean.at(scale).times.tpot_p50);
+    CHECK(sure.at({.scale = scale}).need >= mean.at({.scale = scale}).need);
+    CHECK(sure.at({.scale = scale}).times.tpot_p50 > mean.at({.scale = scale}).times.tpot_p50);
   }
   // One request alone takes the factor exactly.
-  CHECK(sure.at(1e-3).times.e2e_p90 ==
-        rel(mean.at(1e-3).times.e2e_p90 * sure.time_end().factor, 1e-6));
+  CHECK(sure.at({.scale = 1e-3}).times.e2e_p90 ==
+        rel(mean.at({.scale = 1e-3}).times.e2e_p90 * sure.time_end().factor, 1e-6));
+  // One machine that is slower serves as one that is not, under arrivals that much closer.
+  const double factor = sure.time_end().factor;
+  CHECK(sure.at({.scale = 0.5}).times.ttft_p90 ==
+        rel(mean.at({.scale = 0.5 * factor}).times.ttft_p90 * factor, 1e-4));
 }
 
 double highest(const Scenario& scenario) {
@@ -98,7 +187,7 @@ TEST_CASE("looser bounds, more memory and less confidence never lower the rate")
   CHECK(sure(0.5) <= sure(0));
 }
 
-TEST_CASE("fewest GPUs: one less fails, and replicas share the rate") {
+TEST_CASE("fewest GPUs: one less fails, and replicas are simulated behind their router") {
   const Scenario scenario = serve_plan(
       R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 30}, "count": 80,
                         "prompt_tokens": 600, "output_tokens": 60})",
@@ -108,8 +197,38 @@ TEST_CASE("fewest GPUs: one less fails, and replicas share the rate") {
   REQUIRE(one.answer.has_value());
   CHECK(*one.answer == static_cast<double>(one.replicas));
   REQUIRE(one.replicas > 1);
-  CHECK(need_at(scenario, 1 / static_cast<double>(one.replicas)) <= 1);
-  CHECK(need_at(scenario, 1 / static_cast<double>(one.replicas - 1)) > 1);
+  const auto replicas = static_cast<std::int32_t>(one.replicas);
+  CHECK(need_of_copies(scenario, replicas) <= 1);
+  CHECK(need_of_copies(scenario, replicas - 1) > 1);
+  CHECK(one.simulated == fmt::format("{} engines behind a round-robin router", replicas));
+  // The same as running the cluster that the answer names.
+  ServeSpec cluster = *scenario.points[0].serve;
+  cluster.cluster.replicas = replicas;
+  ServeCase as_one{cluster, scenario.plan->confidence, scenario.plan->attainment, one.time_factor};
+  CHECK(as_one.gpus() == replicas);
+  CHECK(as_one.at({}).times.e2e_p90 == rel(one.times->e2e_p90));
+  CHECK(one.points.back().gpus == replicas);
+}
+
+TEST_CASE("a service of several GPUs is counted whole, and copied whole") {
+  // Two engines of two GPUs each.
+  const Scenario scenario = serve_plan(
+      R"(, "gpu_count": 2, "cluster": {"replicas": 2, "router": "least-loaded"},
+         "requests": {"arrivals": {"kind": "poisson", "rate": 60}, "count": 80,
+                      "prompt_tokens": 600, "output_tokens": 60})",
+      R"("questions": ["highest_rate", "fewest_gpus"], "rate_step": 0.2)");
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  REQUIRE(plan.candidates.size() == 2);
+  const PlanCandidate& rate = plan.candidates[0];
+  CHECK(rate.gpus_each == 4);
+  CHECK(rate.simulated == "2 engines behind a least-loaded router");
+  for (const OperatingPoint& at : rate.points) {
+    CHECK(at.gpus == 4);
+    CHECK(at.cost == rel(4.0 / 3600 / at.tokens_s * 1e6));
+  }
+  const PlanCandidate& fewest = plan.candidates[1];
+  REQUIRE(fewest.answer.has_value());
+  CHECK(*fewest.answer == static_cast<double>(4 * fewest.replicas));
 }
 
 TEST_CASE("pruning changes no answer and no front") {
@@ -248,6 +367,28 @@ TEST_CASE("a swept service has the keys of its results") {
     }
   }
   CHECK(out.at("ttft_s").at("p90") == run.ttft.p90);
+  // Intervals as a run prints them, of every figure that depends on times.
+  const auto intervals = serve_intervals(*scenario.points[0].serve, run,
+                                         mean_iteration(*scenario.points[0].serve, run));
+  REQUIRE(intervals.has_value());
+  CHECK(out.at("ttft_s_high").at("p90") == intervals->high.ttft.p90);
+  CHECK(out.at("intervals").at("time_factor_high") == intervals->slower);
+  for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"}) {
+    INFO(key);
+    CHECK(out.at(fmt::format("{}_low", key)).at("p90") <= out.at(key).at("p90"));
+    CHECK(out.at(fmt::format("{}_high", key)).at("p90") >= out.at(key).at("p90"));
+  }
+  for (const char* key : {"output_tok_s", "request_s", "goodput", "kv_capacity_tokens"}) {
+    INFO(key);
+    CHECK(out.at(fmt::format("{}_low", key)) <= out.at(key));
+    CHECK(out.at(fmt::format("{}_high", key)) >= out.at(key));
+  }
+  // All keys of its figures are those of a run's document.
+  const auto document = serve_point_json(scenario.points[0], run, intervals);
+  for (const auto& [key, value] : out.items()) {
+    INFO(key);
+    if (key != "fits") CHECK(document.at(key) == value);
+  }
   for (const char* key : {"rejected", "preemptions", "oom_events", "total_tok_s", "request_s",
                           "goodput", "kv_capacity_tokens", "peak_hbm_bytes"}) {
     CHECK(out.contains(key));
