@@ -57,7 +57,8 @@ OpIndex LayerBuilder::exchange(std::string_view name, const ExpertShare& share, 
                      .family = OpFamily::kCollective,
                      .bytes_read = share.exchanged * vector,
                      .launches = passes_,
-                     .dtype = dtype_},
+                     .dtype = dtype_,
+                     .exchange = true},
                     {after});
 }
 

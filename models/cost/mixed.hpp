@@ -27,6 +27,13 @@ struct DecodeLoad {
   /// Of the others, those whose window is full: the new entry takes the slot of the one that
   /// leaves. Asked for on stacks alone whose caches grow by copying.
   std::int64_t sliding = 0;
+  /// Entries of the longest stored head, new ones included; sum over sequences. 0: heads are alike,
+  /// or each is read as far as the longest reaches.
+  double longest = 0;
+  /// Of the evicting, those whose entry leaves a hole: nothing moves.
+  std::int64_t holes = 0;
+  /// Entries per stored head that are moved together to close holes.
+  double compacted = 0;
 
   friend bool operator==(const DecodeLoad&, const DecodeLoad&) = default;
 };
@@ -62,6 +69,10 @@ struct MixedCost {
   double flops = 0;
   double bytes = 0;   // read and written in HBM
   Seconds at_peak{};  // of the arithmetic at the sheet's rate of each operator's format
+  /// Copies over the link to the host, which stand in line with all else; and by how much `time` is
+  /// longer for them, which is less where the host bounds it.
+  Seconds host_copies{};
+  Seconds copy_wait{};
 };
 
 /// An engine iteration costed as what it is: all tokens of decodes and chunks go through one set of

@@ -15,25 +15,28 @@
 namespace kvsim {
 namespace {
 
-/// A sum of operators: s, flops, bytes, s at the sheet's peak.
+/// A sum of operators: s, flops, bytes, s at the sheet's peak, s of copies.
 struct Sum {
   double time = 0;
   double flops = 0;
   double bytes = 0;
   double at_peak = 0;
+  double copies = 0;  // s of `time`: over the link to the host
 
   Sum& operator+=(const Sum& other) {
     time += other.time;
     flops += other.flops;
     bytes += other.bytes;
     at_peak += other.at_peak;
+    copies += other.copies;
     return *this;
   }
   friend Sum operator*(const Sum& a, double times) {
     return {.time = a.time * times,
             .flops = a.flops * times,
             .bytes = a.bytes * times,
-            .at_peak = a.at_peak * times};
+            .at_peak = a.at_peak * times,
+            .copies = a.copies * times};
   }
 };
 
@@ -123,7 +126,7 @@ struct MixedStepCost::Impl {
       }
     }
     const double bytes = op.bytes_read + op.bytes_written;
-    if (op.blocks > 0) return roofline.terms(op).at(op.flops.count(), bytes);
+    if (op.blocks > 0 || op.exchange) return roofline.terms(op).at(op.flops.count(), bytes);
     Roofline::Terms t =
         terms[static_cast<std::size_t>(op.family)][static_cast<std::size_t>(op.dtype)];
     t.fixed *= op.launches;
@@ -197,7 +200,9 @@ struct MixedStepCost::Impl {
     DecodeBatch decodes{.sequences = step.decodes, .tokens = step.decode_tokens};
     Sum of;
     const auto add = [&](const Op& op) {
-      of.time += time(op);
+      const double took = time(op);
+      of.time += took;
+      if (op.family == OpFamily::kHostCopy) of.copies += took;
       of.flops += op.flops.count();
       of.bytes += op.bytes_read + op.bytes_written;
       of.at_peak += roofline.at_peak(op).count();
@@ -236,7 +241,9 @@ struct MixedStepCost::Impl {
     return {.time = Seconds{std::max(sum.time, host)} + between,
             .flops = sum.flops,
             .bytes = sum.bytes,
-            .at_peak = Seconds{sum.at_peak}};
+            .at_peak = Seconds{sum.at_peak},
+            .host_copies = Seconds{sum.copies},
+            .copy_wait = Seconds{std::max(sum.time, host) - std::max(sum.time - sum.copies, host)}};
   }
 
   CostInput one;

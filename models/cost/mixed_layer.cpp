@@ -98,6 +98,10 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
     entry_bytes_ = {static_cast<double>(rows_.keys(8).count()) / 8,
                     static_cast<double>(rows_.values(8).count()) / 8};
   }
+  // Of so many that formats which pack rows by the group come out even.
+  constexpr std::int64_t kMany = 1 << 12;
+  stored_entry_bytes_ =
+      static_cast<double>((rows_.keys(kMany) + rows_.values(kMany)).count()) / kMany;
   const double per_head = a_.head_dim + a_.v_head_dim;
   kv_elements_ = latent_ ? a_.kv_lora_rank + a_.rope_head_dim : a_.n_kv_heads * per_head;
   kv_attended_ = latent_ ? a_.n_heads * (per_head - a_.rope_head_dim) : a_.n_kv_heads * per_head;
@@ -140,9 +144,10 @@ double MixedLayer::attended(const DecodeBatch& decodes) const {
 void MixedLayer::check(const DecodeBatch& decodes) const {
   const DecodeLoad& load = decodes.load;
   KVSIM_CHECK(load.rewriting >= 0 && load.rewriting <= load.evicting && load.sliding >= 0 &&
+                  load.holes >= 0 && load.rewriting + load.holes <= load.evicting &&
                   load.evicting + load.sliding <= decodes.sequences,
-              "of {} sequences {} evict, {} rewrite and {} slide", decodes.sequences, load.evicting,
-              load.rewriting, load.sliding);
+              "of {} sequences {} evict, {} rewrite, {} leave holes and {} slide",
+              decodes.sequences, load.evicting, load.rewriting, load.holes, load.sliding);
   KVSIM_CHECK(decodes.tokens >= 1 &&
                   load.attended >= static_cast<double>(decodes.sequences * decodes.tokens),
               "{} sequences attend {} entries with {} new tokens each", decodes.sequences,
@@ -163,8 +168,9 @@ MixedLayer::Sums MixedLayer::sums(const DecodeBatch& decodes, double attended) c
   if (evicting > 0) {
     const StepTraffic one = traffic(attended / n, true);
     out.all += one * evicting;
-    out.moved.move_read += one.move_read * (evicting - rewriting) * tokens;
-    out.moved.move_write += one.move_write * (evicting - rewriting) * tokens;
+    const double in_place = evicting - rewriting - static_cast<double>(decodes.load.holes);
+    out.moved.move_read += one.move_read * in_place * tokens;
+    out.moved.move_write += one.move_write * in_place * tokens;
     out.gathered.move_read = one.move_read * rewriting * tokens;
     out.gathered.move_write = one.move_write * rewriting * tokens;
   }
@@ -193,6 +199,7 @@ std::optional<KernelUse> MixedLayer::decode_use(const DecodeBatch& decodes, doub
   const double share = whole > 0 ? attention_read / whole : 1;
   return KernelUse{.call = DecodeAttentionCall{.batch = batch,
                                                .kv_len = attended / batch * share,
+                                               .longest = decodes.load.longest / batch * share,
                                                .q_heads = heads,
                                                .kv_heads = rows_.stored_heads(),
                                                .head_dim = a_.head_dim},

@@ -118,6 +118,8 @@ class MixedLayer {
   bool writes_chunks_;                   // a prompt's keys and values are copied into the cache
   std::int32_t parts_;                   // tensors of the cache
   std::array<double, 2> entry_bytes_{};  // plain rows: an entry's keys and values
+  double stored_entry_bytes_;            // keys and values of an entry as it is stored; the mean of
+                                         // formats whose rows differ
   double kv_elements_;                   // made per token
   double kv_attended_;                   // of these, as prefill attention takes them
   double prefix_entry_bytes_;            // of a cached token, as prefill attention takes it
@@ -265,6 +267,15 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
            .family = OpFamily::kCompaction,
            .bytes_read = of.gathered.move_read * share,
            .bytes_written = of.gathered.move_write * share,
+           .dtype = dtype_});
+  }
+  if (decodes.load.compacted > 0) {
+    const double bytes = decodes.load.compacted * stored_entry_bytes_;
+    add(Op{.name = "close holes",
+           .family = OpFamily::kCompaction,
+           .bytes_read = bytes,
+           .bytes_written = bytes,
+           .launches = parts_,
            .dtype = dtype_});
   }
   if (of.moved.move_read + of.moved.move_write > 0) {

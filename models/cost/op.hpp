@@ -73,6 +73,7 @@ struct Op {
   Dtype dtype = Dtype::kFp16;  // of the arithmetic
   double blocks = 0;  // independent thread blocks, where fewer than the GPU's processors may
                       // limit it; 0: always enough
+  bool exchange = false;  // of tokens with their experts' GPUs: at the stack's rate, if it has one
   std::optional<KernelUse> kernel{};
 
   friend bool operator==(const Op&, const Op&) = default;

@@ -34,6 +34,9 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       calibration_{calibration} {
   // NVLink's figure is of both directions together.
   peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
+  const bool network = stack.exchange_rate.count() > 0;
+  exchange_link_ = network ? stack.exchange_rate.count() : peer_link_;
+  exchange_latency_ = network ? stack.exchange_latency.count() : collective_latency_;
   // Fitted kernels leave the other operators to the stack's profile.
   const bool nominal = calibration.id == Calibration{}.id || calibration.kernels != nullptr;
   std::size_t known = 0;
@@ -62,13 +65,15 @@ Roofline::Rates Roofline::rates(const Op& op) const {
   const bool copies = op.family == OpFamily::kConcatCopy || op.family == OpFamily::kExpandCopy;
   const double width = copies_by_element_ && copies ? bits_of(op.dtype) / 16.0 : 1.0;
   const bool peers = op.family == OpFamily::kCollective;
-  const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? peer_link_ : bandwidth_;
+  const double to_peers = op.exchange ? exchange_link_ : peer_link_;
+  const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? to_peers : bandwidth_;
+  const double latency = op.exchange ? exchange_latency_ : collective_latency_;
   return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
           .bandwidth = BytesPerSecond{link},
           .flops_reached = efficiency.flops * reached.flops,
           .bandwidth_reached = std::min(1.0, efficiency.bandwidth * reached.bandwidth * width),
           .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
-          .overhead = Seconds{peers ? collective_latency_ : launch_overhead_}};
+          .overhead = Seconds{peers ? latency : launch_overhead_}};
 }
 
 Roofline::Terms Roofline::terms(const Op& op) const {

@@ -323,6 +323,13 @@ std::optional<CacheBytes> Method::layer_bytes(std::int32_t layer, const LayerSha
   return rows_bytes(layer, shape, recorded, *after_prompt, *entries);
 }
 
+void Method::heads_held(std::int32_t layer, std::int64_t prompt, std::int64_t tokens,
+                        std::span<std::int64_t> held) const {
+  const auto entries = entries_held(layer, prompt, tokens);
+  KVSIM_CHECK(entries.has_value(), "what {} keeps depends on the data", name());
+  std::fill(held.begin(), held.end(), *entries);
+}
+
 CacheBytes Method::rows_bytes(std::int32_t /*layer*/, const LayerShape& shape, Dtype recorded,
                               std::int64_t /*prompt_entries*/, std::int64_t entries) const {
   const std::int64_t heads = stored_heads(shape);

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -168,6 +169,14 @@ class Method {
   [[nodiscard]] virtual std::optional<std::int64_t> entries_attended(std::int32_t layer,
                                                                      std::int64_t prompt,
                                                                      std::int64_t tokens) const = 0;
+  /// Whether the stored heads of a layer are known to hold different numbers of entries. Then
+  /// entries_held and entries_attended are means over them.
+  [[nodiscard]] virtual bool ragged() const { return false; }
+  /// What each of `held.size()` stored heads of `layer` holds, the longest first. A GPU that has
+  /// fewer heads than the law knows gets of each run of heads the longest, as the others wait for
+  /// the GPU that has it. Errors: ContractError where the size depends on data.
+  virtual void heads_held(std::int32_t layer, std::int64_t prompt, std::int64_t tokens,
+                          std::span<std::int64_t> held) const;
   /// True if every layer follows the same size law, so that one answer serves them all (a hint: a
   /// caller that asks each layer gets the same run, slower).
   [[nodiscard]] virtual bool layers_alike() const { return false; }

@@ -51,8 +51,9 @@ Bytes charged_bytes(const Stack& stack, Bytes n) {
 
 bool StackOptions::empty() const {
   return !max_model_len && !longest_request && !max_num_seqs && !prefill_chunk && !block_tokens &&
-         !memory_fraction && !cuda_graphs && !expert_parallel && !expert_imbalance && !weights &&
-         !non_torch && !activation && !graphs;
+         !per_head_blocks && !lazy_compaction && !memory_fraction && !cuda_graphs &&
+         !expert_parallel && !expert_imbalance && !expert_link && !expert_link_latency &&
+         !weights && !non_torch && !activation && !graphs;
 }
 
 Stack with_options(const Stack& stack, const StackOptions& options) {
@@ -61,6 +62,8 @@ Stack with_options(const Stack& stack, const StackOptions& options) {
   if (options.max_num_seqs) out.max_num_seqs = *options.max_num_seqs;
   if (options.prefill_chunk) out.prefill_chunk = *options.prefill_chunk;
   if (options.block_tokens) out.block_tokens = *options.block_tokens;
+  if (options.per_head_blocks) out.per_head_blocks = *options.per_head_blocks;
+  if (options.lazy_compaction) out.lazy_compaction = *options.lazy_compaction;
   if (options.memory_fraction) out.usable_fraction = *options.memory_fraction;
   if (options.cuda_graphs && !*options.cuda_graphs) out.graphs = Bytes{};
   if (options.non_torch) {
@@ -70,6 +73,8 @@ Stack with_options(const Stack& stack, const StackOptions& options) {
   if (options.graphs) out.graphs = *options.graphs;
   if (options.expert_parallel) out.expert_parallel = *options.expert_parallel;
   if (options.expert_imbalance) out.expert_imbalance = *options.expert_imbalance;
+  if (options.expert_link) out.expert_link = *options.expert_link;
+  if (options.expert_link_latency) out.expert_link_latency = *options.expert_link_latency;
   return out;
 }
 

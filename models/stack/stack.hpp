@@ -61,6 +61,12 @@ struct Stack {
   std::map<std::string, std::string, std::less<>> kernels;
 
   std::int64_t block_tokens = 1;   // of a paged cache's block
+  /// A block of a paged cache holds one head's entries, and attention takes a length a head; else a
+  /// block holds a layer's entries of all heads, and each is read as far as the longest reaches.
+  bool per_head_blocks = false;
+  /// What a method drops leaves a hole; a layer whose holes are more than a quarter of what its
+  /// blocks hold is written anew. Else survivors are written together as entries leave.
+  bool lazy_compaction = false;
   std::int64_t prefill_chunk = 0;  // tokens of the whole batch one prefill pass takes; 0: all
   std::int64_t max_num_seqs = 0;   // sequences served at once; 0: no bound
   std::int64_t max_model_len = 0;  // tokens of the longest sequence it is set up for; 0: the run's
@@ -78,6 +84,14 @@ struct Stack {
   Seconds collective_latency;        // of one collective
   std::int32_t expert_parallel = 1;  // GPUs that a layer's routed experts are shared out over
   double expert_imbalance = 1;       // tokens routed to the GPU with most of them, over the mean
+  /// One GPU's link to the network between nodes, one direction, and the latency of its whole way;
+  /// 0: none is said.
+  BytesPerSecond expert_link{0.0};
+  Seconds expert_link_latency{};
+  /// Of exchanges of tokens whose experts stand in several nodes: bytes that a GPU sends over their
+  /// time without latency, and the latency. 0: they go over the GPUs' own links, as collectives do.
+  BytesPerSecond exchange_rate{0.0};
+  Seconds exchange_latency{};
   Overlap overlap = Overlap::kMax;   // of arithmetic and traffic
   std::map<std::string, ReachedRates> reached;  // by operator family ("gemm", …)
 
@@ -92,10 +106,14 @@ struct StackOptions {
   std::optional<std::int64_t> max_num_seqs{};
   std::optional<std::int64_t> prefill_chunk{};  // vLLM: max_num_batched_tokens
   std::optional<std::int64_t> block_tokens{};
+  std::optional<bool> per_head_blocks{};
+  std::optional<bool> lazy_compaction{};
   std::optional<double> memory_fraction{};  // vLLM: gpu_memory_utilization
   std::optional<bool> cuda_graphs{};        // false: none are captured (enforce_eager)
   std::optional<std::int32_t> expert_parallel{};
   std::optional<double> expert_imbalance{};
+  std::optional<BytesPerSecond> expert_link{};
+  std::optional<Seconds> expert_link_latency{};
   // Measured bytes that stand in for what the models give, per GPU.
   std::optional<Bytes> weights{};
   std::optional<Bytes> non_torch{};   // CUDA context, libraries and collectives' buffers

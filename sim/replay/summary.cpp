@@ -133,12 +133,17 @@ void ReplaySummary::measure_law(std::int32_t layer, const std::vector<HeadSeries
   double grown = 0;
   double counted = 0;  // K and V, bytes
   double by_law = 0;
+  std::vector<double>& head_kept = law_.head_kept.emplace_back();
+  std::vector<double>& head_growth = law_.head_growth.emplace_back();
   for (const HeadSeries& head : heads) {
     const auto after = static_cast<double>(head.entries_after_prefill);
-    kept += after / static_cast<double>(trace_.prompt_tokens);
-    if (!head.costs.empty()) {
-      grown += (head.costs.back().held - after) / static_cast<double>(head.costs.size());
-    }
+    head_kept.push_back(after / static_cast<double>(trace_.prompt_tokens));
+    head_growth.push_back(head.costs.empty()
+                              ? 0.0
+                              : (static_cast<double>(head.costs.back().held) - after) /
+                                    static_cast<double>(head.costs.size()));
+    kept += head_kept.back();
+    grown += head_growth.back();
     const CacheBytes& bytes =
         head.costs.empty() ? head.bytes_after_prefill : head.costs.back().bytes;
     counted += static_cast<double>(bytes.kv.count());

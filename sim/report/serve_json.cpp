@@ -25,6 +25,17 @@ ordered_json owners_json(const Owners& owners) {
   return out;
 }
 
+ordered_json tiers_json(const std::vector<TierResult>& tiers) {
+  ordered_json out = ordered_json::object();
+  for (const TierResult& tier : tiers) {
+    out[tier.name == "NVMe" ? "nvme" : "host"] = {
+        {"capacity_bytes", tier.capacity ? ordered_json(tier.capacity->count()) : nullptr},
+        {"peak_bytes", tier.peak.count()},
+        {"peak_owners", owners_json(tier.peak_owners)}};
+  }
+  return out;
+}
+
 ordered_json ooms_json(const std::vector<ServeOom>& ooms) {
   ordered_json out = ordered_json::array();
   for (const ServeOom& oom : ooms) {
@@ -57,6 +68,7 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   out["bound"] = bound.kind;
   out["bound_text"] = bound.text;
   out["peak_owners"] = owners_json(r.peak_owners);
+  out["tiers"] = tiers_json(r.tiers);
   out["size_law"] = point.size_law;
   if (r.startup) out["startup"] = startup_json(*r.startup);
   out["ooms"] = ooms_json(r.ooms);

@@ -45,6 +45,8 @@ constexpr std::array kPointKeys{
                 "host memory for swapped and offloaded caches, of one replica"},
     ScenarioKey{"nvme", "object", "", "none",
                 "NVMe for swapped caches that host memory has no room for, of one replica"},
+    ScenarioKey{"offload", "object", "", "none",
+                "where entries stand that a method keeps but a step does not read"},
 };
 
 constexpr std::array kScenarioKeys{
@@ -77,6 +79,7 @@ constexpr std::array kScenarioKeys{
     kPointKeys[18],
     kPointKeys[19],
     kPointKeys[20],
+    kPointKeys[21],
     ScenarioKey{"points", "list of objects", "", "one, of the keys above",
                 "groups of points: each takes the keys above and overrides some"},
     ScenarioKey{"replay", "object", "", "none", "an attention trace to run through methods"},
@@ -126,6 +129,11 @@ constexpr std::array kEngineKeys{
                 "prompt tokens of the whole batch that one pass takes (max_num_batched_tokens)"},
     ScenarioKey{"block_tokens", "integer", "1 to 16777216", "the stack's",
                 "tokens of a block of a paged cache"},
+    ScenarioKey{"kv_blocks", "name", "across-heads, per-head", "across-heads",
+                "of a service: whether a block of a paged cache holds all heads of a layer or one"},
+    ScenarioKey{"compaction", "name", "at-once, lazy", "at-once",
+                "of a service: whether survivors are written together as entries are dropped, or "
+                "once a quarter of a layer's blocks is holes"},
     ScenarioKey{"memory_fraction", "number", "0.01 to 1", "the stack's",
                 "share of the GPU's memory the engine may use (gpu_memory_utilization)"},
     ScenarioKey{"cuda_graphs", "boolean", "", "the stack's",
@@ -135,6 +143,11 @@ constexpr std::array kEngineKeys{
                 "come back in two all-to-all exchanges"},
     ScenarioKey{"expert_imbalance", "number", "1 to 1024", "1",
                 "tokens routed to the GPU with most of them, over the mean; 1: balanced"},
+    ScenarioKey{"expert_link", "bandwidth", "above 0", "none",
+                "one GPU's link to the network between nodes, one direction, where experts are "
+                "shared out over several nodes"},
+    ScenarioKey{"expert_link_latency", "time", "at least 0", "0 s",
+                "of the way from one node to another"},
     ScenarioKey{"weights", "size", "", "from the model", "measured bytes of weights on a GPU"},
     ScenarioKey{"non_torch", "size", "", "the stack's",
                 "measured bytes outside the framework's allocator on a GPU"},
@@ -201,6 +214,14 @@ constexpr std::array kNvmeKeys{
     ScenarioKey{"capacity", "size", "above 0", "required", "of one replica"},
     ScenarioKey{"read", "bandwidth", "above 0", "required", "of one replica"},
     ScenarioKey{"write", "bandwidth", "above 0", "required", "of one replica"},
+};
+constexpr std::array kOffloadKeys{
+    ScenarioKey{"to", "name", "host, nvme", "required",
+                "the memory that holds what a step reads part of"},
+    ScenarioKey{"prefetch", "boolean", "", "true",
+                "whether transfers go on beside the arithmetic of their step, or before it"},
+    ScenarioKey{"reuse", "number", "0 to 1", "0",
+                "share of what a step reads that the step before had read"},
 };
 constexpr std::array kReplayKeys{
     ScenarioKey{"trace", "path", "", "required",
@@ -284,10 +305,11 @@ constexpr std::array kObjects{
     ScenarioObject{"memory", kMemoryKeys},       ScenarioObject{"engine", kEngineKeys},
     ScenarioObject{"scheduler", kSchedulerKeys}, ScenarioObject{"slo", kSloKeys},
     ScenarioObject{"cluster", kClusterKeys},     ScenarioObject{"speculation", kSpeculationKeys},
-    ScenarioObject{"nvme", kNvmeKeys},           ScenarioObject{"sweep", kSweepKeys},
-    ScenarioObject{"axis", kAxisKeys},           ScenarioObject{"plan", kPlanKeys},
-    ScenarioObject{"quality", kQualityKeys},     ScenarioObject{"replay", kReplayKeys},
-    ScenarioObject{"published", kPublishedKeys}, ScenarioObject{"where", kWhereKeys},
+    ScenarioObject{"nvme", kNvmeKeys},           ScenarioObject{"offload", kOffloadKeys},
+    ScenarioObject{"sweep", kSweepKeys},         ScenarioObject{"axis", kAxisKeys},
+    ScenarioObject{"plan", kPlanKeys},           ScenarioObject{"quality", kQualityKeys},
+    ScenarioObject{"replay", kReplayKeys},       ScenarioObject{"published", kPublishedKeys},
+    ScenarioObject{"where", kWhereKeys},
 };
 
 constexpr std::array kMetrics{
@@ -311,9 +333,9 @@ constexpr std::array kMetrics{
 };
 
 constexpr std::array<std::string_view, 3> kStaticOnly{"batch", "prompt_tokens", "output_tokens"};
-constexpr std::array<std::string_view, 8> kServeOnly{
-    "requests",          "scheduler",   "slo",         "cluster",
-    "pipeline_parallel", "speculation", "host_memory", "nvme"};
+constexpr std::array<std::string_view, 9> kServeOnly{
+    "requests",    "scheduler",   "slo",  "cluster", "pipeline_parallel",
+    "speculation", "host_memory", "nvme", "offload"};
 
 constexpr std::array<std::string_view, 23> kFigures{
     "memory_vs_length",

@@ -35,6 +35,13 @@ std::int64_t stand_in_prompt(const Llm& llm, std::int64_t output) {
 StaticAxes read_static_axes(const Group& group, const PointsInput& in, OwnParts& own) {
   StaticAxes axes;
   axes.engine = read_engine_axes(group, in.folder, own);
+  if (const auto field = group.find("engine")) {
+    for (const char* key : {"kv_blocks", "compaction"}) {
+      if (const auto given = field->find(key)) {
+        given->fail(R"(is of "kind": "serve" alone, and this scenario is "static")");
+      }
+    }
+  }
   if (const auto memory = group.find("memory")) axes.allocator = read_allocator(*memory);
   for (const auto& stack : axes.engine.stacks) {
     if (!axes.allocator || stack.value->rounds_allocations) continue;

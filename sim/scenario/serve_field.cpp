@@ -19,6 +19,7 @@ constexpr std::int64_t kMostProposed = 64;
 const std::vector<std::string> kSchedulers{"static", "vllm-v1", "vllm-v0", "sglang", "trtllm"};
 const std::vector<std::string> kOrders{"fcfs", "priority", "shortest-declared"};
 const std::vector<std::string> kPolicies{"fcfs", "lpm", "guaranteed-no-evict", "max-utilization"};
+const std::vector<std::string> kTiers{"host", "nvme"};
 const std::vector<std::string> kRouters{"round-robin", "least-loaded", "prefix-aware"};
 
 /// The position of a word among `words`, which stand in the order of their enumeration.
@@ -148,6 +149,15 @@ NvmeSpec read_nvme(const Field& field) {
   const Field capacity = field.at("capacity");
   NvmeSpec spec{.capacity = capacity.bytes(), .read = rate("read"), .write = rate("write")};
   if (spec.capacity <= Bytes{}) capacity.expected("a size above 0");
+  return spec;
+}
+
+OffloadSpec read_offload(const Field& field) {
+  field.allow_only(scenario_key_names("offload"));
+  OffloadSpec spec;
+  spec.to = field.at("to").choice(kTiers) == "host" ? OffloadTier::kHost : OffloadTier::kNvme;
+  if (const auto value = field.find("prefetch")) spec.prefetch = value->boolean();
+  if (const auto value = field.find("reuse")) spec.reuse = value->number(0, 1);
   return spec;
 }
 

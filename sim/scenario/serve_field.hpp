@@ -28,6 +28,7 @@ using Members = std::vector<std::pair<std::string, Field>>;
 [[nodiscard]] SpeculationSpec read_speculation(const Members& members);
 [[nodiscard]] SloSpec read_slo(const Field& field);
 [[nodiscard]] NvmeSpec read_nvme(const Field& field);
+[[nodiscard]] OffloadSpec read_offload(const Field& field);
 
 /// Words of scenario files.
 [[nodiscard]] std::string_view name_of(QueueOrder order);

@@ -129,6 +129,7 @@ struct ServeAxes {
   SloSpec slo;
   Bytes host_memory{0};
   NvmeSpec nvme{};
+  OffloadSpec offload{};
 };
 
 std::vector<Members> members_or_none(const Group& group, std::string_view key) {
@@ -161,6 +162,7 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& o
   if (const auto slo = group.find("slo")) axes.slo = read_slo(*slo);
   if (const auto memory = group.find("host_memory")) axes.host_memory = read_host_memory(*memory);
   if (const auto nvme = group.find("nvme")) axes.nvme = read_nvme(*nvme);
+  if (const auto offload = group.find("offload")) axes.offload = read_offload(*offload);
   for (AskedRequests& asked : request_choices(group.required("requests"))) {
     axes.workloads.push_back(make(std::move(asked), in));
   }
@@ -207,6 +209,11 @@ ordered_json serve_keys(const ServeSpec& spec, ordered_json keys, const Workload
     keys["nvme_read_bytes_s"] = spec.nvme.read.count();
     keys["nvme_write_bytes_s"] = spec.nvme.write.count();
   }
+  if (spec.offload.to != OffloadTier::kNone) {
+    keys["offload"] = spec.offload.to == OffloadTier::kHost ? "host" : "nvme";
+    keys["prefetch"] = spec.offload.prefetch;
+    keys["reuse"] = spec.offload.reuse;
+  }
   return keys;
 }
 
@@ -227,6 +234,7 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
   }
   if (const auto field = keys.find("host_memory")) (void)read_host_memory(*field);
   if (const auto field = keys.find("nvme")) (void)read_nvme(*field);
+  if (const auto field = keys.find("offload")) (void)read_offload(*field);
   if (const auto field = keys.find("requests")) {
     for (const AskedRequests& asked : request_choices(*field)) {
       (void)read_workload(asked.field, folder);
@@ -286,6 +294,7 @@ void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
     }
     spec.host_memory = axes.host_memory;
     spec.nvme = axes.nvme;
+    spec.offload = axes.offload;
     spec.seed = in.seed;
 
     ordered_json keys =

@@ -6,6 +6,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/serve/expert_network.hpp"
 
 namespace kvsim {
 
@@ -42,6 +43,7 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                     "tokens per second of all",
                     spec.tensor_parallel));
   }
+  if (const auto exchange = describe_exchange(*in.stack, *spec.gpu)) notes.push_back(*exchange);
   if (!spec.method->plain_rows() && grows_by_copy) {
     notes.push_back(
         fmt::format("method {} keeps rows in a form of its own: they are assumed to be written in "

@@ -12,6 +12,7 @@
 #include "models/cost/step.hpp"
 #include "models/units/check.hpp"
 #include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/expert_network.hpp"
 #include "sim/serve/point_parts.hpp"
 #include "sim/serve/service_topology.hpp"
 #include "sim/serve/step_sum.hpp"
@@ -85,7 +86,7 @@ struct CompiledPoint::Impl {
 CompiledPoint::Impl::Impl(PointSpec asked)
     : spec_{std::move(asked)},
       llm_{tensor_shard(*spec_.llm, spec_.tensor_parallel)},
-      stack_{with_options(*spec_.stack, spec_.options)},
+      stack_{with_expert_network(with_options(*spec_.stack, spec_.options), *spec_.gpu)},
       calibration_{spec_.calibration != nullptr ? *spec_.calibration : Calibration{}},
       roofline_{*spec_.gpu, stack_, calibration_},
       base_{.llm = &llm_,

@@ -19,12 +19,20 @@ ContinuousEngine::ContinuousEngine(ServeState& state, std::int32_t replica, std:
       parts_{std::move(parts)},
       scheduler_{std::move(scheduler)},
       observer_{observer},
+      // Of a method's own entries host memory bounds what it says it holds, if it says.
+      host_{"host memory", parts_.keeps_outside && parts_.host_memory == Bytes{}
+                               ? std::nullopt
+                               : std::optional{parts_.host_memory}},
+      nvme_{"NVMe", parts_.nvme},
       kv_{{.trace = state.trace,
            .sizes = parts_.sizes,
            .laws = parts_.laws,
            .pool_units = parts_.pool_units,
            .prefix_caching = parts_.prefix_caching,
-           .keeps_answers = parts_.role == ReplicaRole::kWhole}},
+           .keeps_answers = parts_.role == ReplicaRole::kWhole,
+           .outside = !parts_.keeps_outside                     ? nullptr
+                      : parts_.offload.to == OffloadTier::kNvme ? &nvme_
+                                                                : &host_}},
       queue_{parts_.order, state.sequences},
       loads_(parts_.sizes->laws()) {
   block_tokens_ = parts_.sizes->block_tokens();
@@ -53,6 +61,16 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
     const Bytes unit = parts_.sizes->unit();
     state_->oom(now, id, fmt::format("cache of {} tokens, more than the whole pool", s.prompt),
                 unit * most, unit * kv_.pool(), parts_.standing);
+    state_->end(id, RequestStatus::kRejected, now);
+    return false;
+  }
+  OutsideMemory& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
+  const Bytes offloaded = kv_.outside_of(s.prompt);
+  if (offloaded > Bytes{} && outside.capacity() && offloaded > *outside.capacity()) {
+    state_->oom(now, id,
+                fmt::format("entries of {} tokens outside the GPU, more than all of {}", s.prompt,
+                            outside.name()),
+                offloaded, *outside.capacity(), {});
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
@@ -132,9 +150,18 @@ std::int32_t ContinuousEngine::unplan(RequestId id) {
 void ContinuousEngine::refuse(RequestId id, SimTime now) {
   Sequence& s = at(id);
   const Bytes unit = parts_.sizes->unit();
-  state_->oom(now, id,
-              fmt::format("cache of {} tokens, with no other sequence to make room", s.known),
-              unit * kv_.most_units(s.prompt, s.known), unit * kv_.available(), parts_.standing);
+  if (const Bytes lack = kv_.outside_lack(id); lack > Bytes{}) {
+    const OutsideMemory& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
+    state_->oom(now, id,
+                fmt::format("entries of {} tokens outside the GPU, with no other sequence to make "
+                            "room in {}",
+                            s.known, outside.name()),
+                lack, outside.free(), outside.owners());
+  } else {
+    state_->oom(now, id,
+                fmt::format("cache of {} tokens, with no other sequence to make room", s.known),
+                unit * kv_.most_units(s.prompt, s.known), unit * kv_.available(), parts_.standing);
+  }
   if (s.state == SequenceState::kRunning) {
     leave_running(id);
     kv_.release(id, s);
@@ -188,40 +215,6 @@ void ContinuousEngine::resolve_dead_end(SimTime now) {
   }
 }
 
-MixedStep ContinuousEngine::iteration() {
-  chunks_.clear();
-  decodes_ = prefilled_ = 0;
-  std::int64_t attended = 0;
-  std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
-  if (!kv_.full_law()) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
-  for (const Planned& p : plan_) {
-    const Sequence& s = at(p.id);
-    if (s.prefills()) {
-      chunks_.push_back(
-          {.tokens = p.tokens, .before = s.computed, .last = s.computed + p.tokens == s.target});
-      prefilled_ += p.tokens;
-      continue;
-    }
-    ++decodes_;
-    attended += s.computed;
-    tokens = std::max(tokens, p.tokens);
-    SequenceLaw* law = kv_.law(p.id);
-    for (std::size_t l = 0; law != nullptr && l < loads_.size(); ++l) {
-      const DecodeMoment m = law->moment(l, s.computed + 1 - s.target);
-      loads_[l].attended += static_cast<double>(m.attended);
-      loads_[l].held += static_cast<double>(m.after);
-      loads_[l].evicting += m.evicts ? 1 : 0;
-      loads_[l].rewriting += m.evicts && m.change == CacheChange::kRewrite ? 1 : 0;
-    }
-  }
-  if (kv_.full_law()) {
-    attended += decodes_ * tokens;
-    loads_.front() = {.attended = static_cast<double>(attended),
-                      .held = static_cast<double>(attended)};
-  }
-  return {.decodes = decodes_, .loads = loads_, .chunks = chunks_, .decode_tokens = tokens};
-}
-
 std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/) {
   now_ = now;
   // An empty plan may be the price of preemptions, or of caches that were moved: the next try finds
@@ -252,37 +245,6 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
   if (flights_.size() > 1) send(flight);
   if (!queue_.empty() && scheduler_->holds_back()) work_.held_back += ends - now;
   return ends;
-}
-
-void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
-  const auto stages = static_cast<std::int64_t>(flights_.size());
-  work_.flops += cost.flops / static_cast<double>(stages);
-  work_.bytes += cost.bytes / static_cast<double>(stages);
-  work_.at_peak += cost.at_peak * (1.0 / static_cast<double>(stages));
-  work_.busy += SimTime{took.count() / stages};
-}
-
-SimTime ContinuousEngine::pass(SimTime now) {
-  const MixedStep step = iteration();
-  SimTime at = now;
-  const Seconds hop = flights_.size() == 1 ? Seconds{}
-                                           : parts_.stage_row * step.rows() / parts_.stage_link +
-                                                 parts_.stage_latency;
-  for (std::size_t stage = 0; stage < flights_.size(); ++stage) {
-    IterationCost& of_stage = stage == 0 ? *parts_.cost : *parts_.later_stages[stage - 1];
-    const MixedCost cost = of_stage.cost(step);
-    Seconds time = cost.time;
-    if (moved_.total() > Bytes{}) {
-      time += swap_time(std::exchange(moved_, SwapTraffic{}), parts_.swap);
-    }
-    // The clock's smallest step: even a cost of nothing lets time go on.
-    const SimTime took = std::max(SimTime{1}, to_sim_time(time * state_->time_scale));
-    if (stage > 0) at += to_sim_time(hop);
-    at = std::max(at, stage_free_[stage]) + took;
-    stage_free_[stage] = at;
-    count_work(cost, took);
-  }
-  return at;
 }
 
 void ContinuousEngine::compute(const Planned& p, std::int32_t tokens, bool prefill) {
@@ -424,8 +386,18 @@ EngineMemory ContinuousEngine::memory() const {
       .block_tokens = block_tokens_,
       .peak_blocks = (peak_taken_ + parts_.sizes->block_units() - 1) / parts_.sizes->block_units(),
       .capacity_tokens = parts_.startup.tokens,
-      .startup = parts_.startup};
+      .startup = parts_.startup,
+      .tiers = {},
+      .dropped = kv_.dropped(),
+      .reclaimed = kv_.reclaimed()};
   out.peak_owners["kv_cache"] = out.pool;
+  for (const OutsideMemory* tier : {&host_, &nvme_}) {
+    if (tier->peak() == Bytes{}) continue;
+    out.tiers.push_back({.name = std::string{tier->name()},
+                         .capacity = tier->capacity(),
+                         .peak = tier->peak(),
+                         .peak_owners = tier->peak_owners()});
+  }
   return out;
 }
 
@@ -443,12 +415,12 @@ std::vector<std::string> ContinuousEngine::notes() const {
   }
   if (swaps_ > swaps_to_nvme_) {
     notes.push_back(fmt::format("{} caches were moved to host memory, {} of one GPU at most",
-                                swaps_ - swaps_to_nvme_, host_peak_));
+                                swaps_ - swaps_to_nvme_, host_.peak()));
   }
   if (swaps_to_nvme_ > 0) {
     notes.push_back(fmt::format(
         "{} caches that host memory had no room for were moved to NVMe, {} of one GPU at most",
-        swaps_to_nvme_, nvme_peak_));
+        swaps_to_nvme_, nvme_.peak()));
   }
   if (no_room_outside_ > 0) {
     notes.push_back(fmt::format("{} caches were to be moved and found no room in {}: computed anew",

@@ -13,6 +13,7 @@
 #include "sim/serve/engine.hpp"
 #include "sim/serve/iteration_cost.hpp"
 #include "sim/serve/kv_memory.hpp"
+#include "sim/serve/outside_memory.hpp"
 #include "sim/serve/scheduler.hpp"
 #include "sim/serve/swap_time.hpp"
 #include "sim/serve/waiting_queue.hpp"
@@ -33,11 +34,13 @@ struct EngineParts {
   Bytes held_unit{};  // of a unit, on the GPU whose memory is told: the stage with the least room
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
-  bool clips = false;   // outputs declared beyond it are cut, not refused
-  Owners standing;      // beside the pool: context, weights, …
-  Bytes host_memory{};  // for swapped caches, of one GPU
-  Bytes nvme{};         // for those that it has no room for, likewise
-  SwapRates swap{};     // of one GPU
+  bool clips = false;          // outputs declared beyond it are cut, not refused
+  Owners standing;             // beside the pool: context, weights, …
+  Bytes host_memory{};         // for swapped caches, of one GPU
+  Bytes nvme{};                // for those that it has no room for, likewise
+  SwapRates swap{};            // of one GPU
+  bool keeps_outside = false;  // methods keep entries in host memory, or in NVMe where offload says
+  OffloadSpec offload{};
   QueueOrder order = QueueOrder::kFcfs;
   ReplicaRole role = ReplicaRole::kWhole;
   std::int32_t drafts = 0;  // tokens that a draft model proposes for each that decodes
@@ -166,12 +169,17 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
   void count_work(const MixedCost& cost, SimTime took);
   [[nodiscard]] MixedStep iteration();
+  /// Entries that stand outside and those that go there in a sequence's part of the iteration.
+  void count_offloads(const Planned& p);
+  /// An iteration's time with what moves for it.
+  [[nodiscard]] Seconds with_transfers(const MixedCost& cost);
   [[nodiscard]] IterationView view(std::span<const Planned> plan, SimTime start, SimTime end) const;
   [[nodiscard]] ServeSample sample_now(SimTime now);
 
   EngineParts parts_;
   std::unique_ptr<Scheduler> scheduler_;
   ServeObserver* observer_;
+  OutsideMemory host_, nvme_;
   KvMemory kv_;
   WaitingQueue queue_;
   std::vector<RequestId> swapped_;
@@ -183,12 +191,11 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::size_t next_flight_ = 0, in_flight_ = 0;
   std::vector<SimTime> stage_free_;  // when the stage has done what was sent
   std::int64_t decodes_ = 0;
-  std::int64_t prefilled_ = 0;  // tokens of the iteration
-  SimTime now_{};               // when the iteration was formed
-  RequestId refused_ = -1;      // whose room was asked for last, in vain
-  SwapTraffic moved_{};         // for this iteration
-  Bytes host_used_{}, nvme_used_{};
-  Bytes host_peak_{}, nvme_peak_{};
+  std::int64_t prefilled_ = 0;                   // tokens of the iteration
+  SimTime now_{};                                // when the iteration was formed
+  RequestId refused_ = -1;                       // whose room was asked for last, in vain
+  SwapTraffic moved_{};                          // for this iteration
+  SwapTraffic fetched_{};                        // of this iteration: entries that stand outside
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;
   std::int64_t swaps_ = 0, swaps_to_nvme_ = 0, no_room_outside_ = 0;

@@ -11,9 +11,9 @@ bool ContinuousEngine::swap_out(RequestId id) {
   Sequence& s = at(id);
   if (s.state != SequenceState::kRunning || s.planned > 0 || s.computed == 0) return false;
   const Bytes bytes = parts_.sizes->unit() * kv_.held(id);
-  const bool on_nvme = host_used_ + bytes > parts_.host_memory;
+  const bool on_nvme = parts_.host_memory == Bytes{} || !host_.fits(bytes);
   if (parts_.swap.link.count() <= 0) return false;
-  if (on_nvme && nvme_used_ + bytes > parts_.nvme) {
+  if (on_nvme && !nvme_.fits(bytes)) {
     ++no_room_outside_;
     return false;
   }
@@ -22,10 +22,8 @@ bool ContinuousEngine::swap_out(RequestId id) {
   s.state = SequenceState::kSwapped;
   swapped_.push_back(id);
   swapped_caches_.push_back({units, on_nvme});
-  (on_nvme ? nvme_used_ : host_used_) += bytes;
+  (on_nvme ? nvme_ : host_).take(OutsideOwner::kSwapped, bytes);
   (on_nvme ? moved_.to_nvme : moved_.host) += bytes;
-  host_peak_ = std::max(host_peak_, host_used_);
-  nvme_peak_ = std::max(nvme_peak_, nvme_used_);
   ++swaps_;
   swaps_to_nvme_ += on_nvme ? 1 : 0;
   ++state_->outcomes[static_cast<std::size_t>(id)].preemptions;
@@ -35,11 +33,10 @@ bool ContinuousEngine::swap_out(RequestId id) {
 }
 
 void ContinuousEngine::free_outside(const SwappedCache& cache) {
-  Bytes& used = cache.on_nvme ? nvme_used_ : host_used_;
-  used -= parts_.sizes->unit() * cache.units;
-  KVSIM_CHECK(used >= Bytes{}, "{} B of swapped caches are left", used.count());
-  KVSIM_CHECK(!swapped_caches_.empty() || host_used_ + nvme_used_ == Bytes{},
-              "{} B of nobody's cache stand outside the GPU", (host_used_ + nvme_used_).count());
+  (cache.on_nvme ? nvme_ : host_).give(OutsideOwner::kSwapped, parts_.sizes->unit() * cache.units);
+  const Bytes left = host_.used(OutsideOwner::kSwapped) + nvme_.used(OutsideOwner::kSwapped);
+  KVSIM_CHECK(!swapped_caches_.empty() || left == Bytes{},
+              "{} B of nobody's cache stand outside the GPU", left.count());
 }
 
 bool ContinuousEngine::swap_in(RequestId id, std::int64_t keep_free) {

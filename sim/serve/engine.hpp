@@ -19,6 +19,8 @@ struct EngineMemory {
   std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
   std::int64_t capacity_tokens = 0;  // of the full cache
   std::optional<EngineStartup> startup;
+  std::vector<TierResult> tiers;
+  Bytes dropped{}, reclaimed{};  // KvMemory's
 };
 
 /// Work done so far.
@@ -26,6 +28,8 @@ struct EngineWork {
   double flops = 0, bytes = 0;
   Seconds at_peak{};  // of the arithmetic at the sheet's rate of each operator's format
   SimTime busy{};
+  Bytes fetched{}, written{};  // entries that stand outside the GPU
+  Seconds link_wait{};         // by which iterations took longer for it
   SimTime held_back{};  // in which somebody waited for memory that was kept for outputs to come
 };
 

@@ -121,6 +121,11 @@ ordered_json serve_figures_json(const ServeSpec& spec, const ServeResult& r,
   out["peak_hbm_bytes"] = r.peak_hbm.count();
   out["usable_hbm_bytes"] = r.usable_hbm.count();
   out["kv_pool_bytes"] = r.kv_pool.count();
+  out["offload_fetched_bytes"] = r.offload_fetched.count();
+  out["offload_written_bytes"] = r.offload_written.count();
+  out["link_wait"] = number_json(r.link_wait);
+  out["kv_dropped_bytes"] = r.kv_dropped.count();
+  out["kv_reclaimed_bytes"] = r.kv_reclaimed.count();
   out["blocks"] = r.blocks;
   out["block_tokens"] = r.block_tokens;
   out["peak_blocks"] = r.peak_blocks;

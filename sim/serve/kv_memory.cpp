@@ -46,7 +46,8 @@ KvMemory::KvMemory(const Setup& setup)
       block_{setup.sizes->block_tokens()},
       block_units_{setup.sizes->block_units()},
       caches_{setup.prefix_caching},
-      holdings_(setup.trace->requests.size()) {
+      holdings_(setup.trace->requests.size()),
+      outside_{setup.laws != nullptr ? setup.outside : nullptr} {
   KVSIM_CHECK(!caches_ || (sizes_->plain() && !sizes_->windowed()),
               "prefixes of a cache whose rows are not alike");
   if (caches_ && laws_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
@@ -147,6 +148,25 @@ void KvMemory::give(Holding& h, std::int64_t units) {
   free_ += units;
 }
 
+bool KvMemory::outside_fits(RequestId id, Bytes next) {
+  if (outside_ == nullptr) return true;
+  const Bytes more = next - holding(id).outside;
+  if (more <= Bytes{} || outside_->fits(more)) return true;
+  lacks_outside_ = id;
+  lack_ = more;
+  return false;
+}
+
+void KvMemory::set_outside(Holding& h, Bytes next) {
+  if (outside_ == nullptr || next == h.outside) return;
+  if (next > h.outside) {
+    outside_->take(OutsideOwner::kOffloaded, next - h.outside);
+  } else {
+    outside_->give(OutsideOwner::kOffloaded, h.outside - next);
+  }
+  h.outside = next;
+}
+
 void KvMemory::set_room(const Holding& h, Sequence& s) const {
   s.room = h.law == nullptr
                ? static_cast<std::int32_t>((h.units / block_units_ + h.shared_blocks) * block_)
@@ -157,6 +177,7 @@ bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t
                      std::int64_t keep_free) {
   Holding& h = holding(id);
   KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is admitted twice", id);
+  if (lacks_outside_ == id) lacks_outside_ = -1;
   // What of it stands in which stretch.
   const std::int64_t blocks = found / block_;
   const std::int32_t n = caches_ ? id_count(id) : 0;
@@ -194,7 +215,8 @@ bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t
     next.publishes = false;
     units = wanted(next, then, found + tokens, shared);
   }
-  if (units + beside > available()) return false;
+  const Bytes outside = outside_ != nullptr ? next.law->outside(0) : Bytes{};
+  if (units + beside > available() || !outside_fits(id, outside)) return false;
 
   for (std::int32_t i = 0; i < ids; ++i) {
     const std::int64_t start = covered(id, i);
@@ -207,6 +229,7 @@ bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t
   h.shared_blocks = static_cast<std::int32_t>(shared);
   h.publishes = next.publishes;
   follow(h, next.law);
+  set_outside(h, outside);
   if (back > 0) {
     prefixes_.take_back(h.left, back);
     h.units += back * block_units_;
@@ -234,9 +257,14 @@ bool KvMemory::grow(RequestId id, Sequence& s, std::int32_t tokens) {
       units = fewer;
     }
   }
+  if (lacks_outside_ == id) lacks_outside_ = -1;
+  const bool grows_outside = outside_ != nullptr && to > s.target;
+  const Bytes outside = grows_outside ? h.law->outside(to - s.target) : h.outside;
+  if (!outside_fits(id, outside)) return false;
   if (units > h.units && !take(h, units - h.units)) return false;
+  set_outside(h, outside);
   set_room(h, s);
-  if (h.law != nullptr && to > s.target && h.shared_blocks == 0) {
+  if (h.law != nullptr && to > s.target && h.shared_blocks == 0 && !grows_outside) {
     // Until a block is full, or the law bends, nothing changes hands.
     const SequenceLaw::Step step = h.law->units(to - s.target);
     if (step.during == step.after && step.after == h.units) {
@@ -366,6 +394,11 @@ std::int64_t KvMemory::name_answer(RequestId id, const Sequence& s) {
 }
 
 void KvMemory::finish(RequestId id, Sequence& s) {
+  if (SequenceLaw* law = holding(id).law; law != nullptr && s.computed >= s.target) {
+    const std::int64_t step = s.computed - s.target;
+    dropped_ += std::max(Bytes{}, law->full_logical(step) - law->logical(step));
+    reclaimed_ += sizes_->unit() * std::max<std::int64_t>(0, law->full_units(step) - held(id));
+  }
   const std::int64_t named =
       next_turns_.empty() || holding(id).law != nullptr ? 0 : name_answer(id, s);
   // What follows them in its last block, and what stands before them twice, has no name.
@@ -382,6 +415,7 @@ void KvMemory::release(RequestId id, Sequence& s, std::int32_t keep) {
     private_ -= whole * block_units_;
   }
   give(h, h.units);
+  set_outside(h, Bytes{});
   drop_shared(id);
   follow(h, nullptr);
   h.publishes = false;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/serve/outside_memory.hpp"
 #include "sim/serve/prefix_cache.hpp"
 #include "sim/serve/sequence.hpp"
 #include "sim/serve/sequence_law.hpp"
@@ -27,6 +28,7 @@ class KvMemory {
     bool prefix_caching = false;
     /// What a request generated is found by the next turn of its conversation.
     bool keeps_answers = false;
+    OutsideMemory* outside = nullptr;  // for what methods keep outside the GPU; null: nothing is
   };
   explicit KvMemory(const Setup& setup);
   KvMemory(const KvMemory&) = delete;
@@ -80,6 +82,20 @@ class KvMemory {
   [[nodiscard]] Bytes logical(RequestId id, const Sequence& s);
   /// The same without prefix blocks, which several may read.
   [[nodiscard]] Bytes own_logical(RequestId id, const Sequence& s);
+  /// Bytes of a sequence that stand outside the GPU.
+  [[nodiscard]] Bytes outside(RequestId id) const { return holding(id).outside; }
+  /// What of it the memory outside had no room for when it last asked for room; 0: it had.
+  [[nodiscard]] Bytes outside_lack(RequestId id) const {
+    return lacks_outside_ == id ? lack_ : Bytes{};
+  }
+  /// What a prompt takes outside once it is through.
+  [[nodiscard]] Bytes outside_of(std::int32_t prompt) {
+    return outside_ != nullptr ? laws_->at(prompt, *sizes_).outside(0) : Bytes{};
+  }
+  /// Of the sequences that finished, at their ends: bytes of the entries that their method had
+  /// dropped, and of the blocks that this freed: those of all their tokens less those they took.
+  [[nodiscard]] Bytes dropped() const { return dropped_; }
+  [[nodiscard]] Bytes reclaimed() const { return reclaimed_; }
   /// The law that a running sequence follows; null: the full cache.
   [[nodiscard]] SequenceLaw* law(RequestId id) const { return holding(id).law; }
 
@@ -95,6 +111,7 @@ class KvMemory {
     PrefixCache::Left left{};        // of a preempted one: full private blocks
     std::int32_t left_from = 0;      // blocks before them
     bool publishes = false;
+    Bytes outside{};
   };
   [[nodiscard]] Holding& holding(RequestId id) { return holdings_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Holding& holding(RequestId id) const {
@@ -104,6 +121,9 @@ class KvMemory {
   [[nodiscard]] std::int64_t wanted(const Holding& h, const Sequence& s, std::int32_t to,
                                     std::int64_t shared) const;
   [[nodiscard]] bool take(Holding& h, std::int64_t units);
+  /// Whether `next` bytes outside may stand in place of what `id` has there.
+  [[nodiscard]] bool outside_fits(RequestId id, Bytes next);
+  void set_outside(Holding& h, Bytes next);
   void give(Holding& h, std::int64_t units);
   void set_room(const Holding& h, Sequence& s) const;
   void publish(RequestId id, const Sequence& s);
@@ -126,6 +146,10 @@ class KvMemory {
   std::vector<Holding> holdings_;
   std::vector<RequestId> next_turns_;  // -1: none; empty: nobody has one
   std::int64_t unshared_ = 0;
+  Bytes dropped_{}, reclaimed_{};
+  OutsideMemory* outside_;
+  RequestId lacks_outside_ = -1;  // who asked last for more than there was,
+  Bytes lack_{};                  // and for how much
 };
 
 }  // namespace kvsim

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "models/cost/cache_rows.hpp"
 #include "models/cost/mixed.hpp"
 #include "sim/serve/serve_site.hpp"
 
@@ -50,8 +51,16 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
     const auto attended = in.method->entries_attended(law.layer, out.prompt, out.context);
     if (!held || !attended) return std::nullopt;
     const auto all = static_cast<double>(out.decodes);
-    loads.push_back({.attended = all * static_cast<double>(*attended),
-                     .held = all * static_cast<double>(*held)});
+    DecodeLoad& load = loads.emplace_back();
+    load.attended = all * static_cast<double>(*attended);
+    load.held = all * static_cast<double>(*held);
+    if (!in.method->ragged()) continue;
+    // As SequenceLaw::attended.
+    std::vector<std::int64_t> heads(
+        static_cast<std::size_t>(CacheRows{in, law.layer}.stored_heads()));
+    in.method->heads_held(law.layer, out.prompt, out.context - 1, heads);
+    (in.stack->per_head_blocks ? load.longest : load.attended) =
+        all * static_cast<double>(heads.front() + 1);
   }
   std::vector<PrefillChunk> chunks;
   if (out.prefill_tokens > 0) {

@@ -1,6 +1,7 @@
 #include "sim/serve/sequence_law.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "models/units/check.hpp"
@@ -10,6 +11,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kMostLaws = 4096;   // kept though nobody follows them
+constexpr double kRounding = 1e-6;        // of entries that a step reads
 constexpr std::int64_t kStepsAhead = 16;  // a law is asked for so many steps at once
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
@@ -59,7 +61,8 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws)
     const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(l.layers.layer)].attention;
     l.units = (bytes_of(block_ * kv_elements_per_token(a), in.kv_dtype) * l.layers.layers).count();
   }
-  counts_blocks_ = laws_.size() == 1 && plain_;
+  per_head_ = in.stack->per_head_blocks;
+  counts_blocks_ = laws_.size() == 1 && plain_ && !(per_head_ && in.method->ragged());
   if (counts_blocks_) {
     unit_ = Bytes{laws_.front().units};
     laws_.front().units = 1;
@@ -80,7 +83,7 @@ std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) c
 }
 
 SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base,
-                         const BlockSizes& sizes, std::int64_t prompt)
+                         const BlockSizes& sizes, std::int64_t prompt, bool offloads)
     : method_{std::move(method)},
       in_{input_for(base, *method_, prompt)},
       sizes_{&sizes},
@@ -88,15 +91,30 @@ SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& 
       columns_{columns_of(sizes)},
       trajectory_{in_, columns_, prompt, true},
       all_layers_{method_->prefill_peak() == PrefillPeak::kAllLayers},
-      known_units_(sizes.laws()) {
+      known_units_(sizes.laws()),
+      offloads_{offloads},
+      ragged_{method_->ragged()} {
+  if (in_.stack->lazy_compaction) holes_ = std::make_unique<HoleLayout>(sizes.laws());
   for (const LayerColumn& column : columns_) {
     rows_.push_back(std::make_unique<CacheRows>(in_, column.first));
     const std::int64_t kept = trajectory_.prompt_entries(column);
-    const bool windowed = sizes.law(static_cast<std::size_t>(column.law)).window > 0;
-    compresses_prompt_ = compresses_prompt_ || (kept < prompt && !windowed);
-    kept_units_ += units_of(static_cast<std::size_t>(column.law), kept, windowed && kept < prompt);
+    const auto law = static_cast<std::size_t>(column.law);
+    const bool windowed = sizes.law(law).window > 0;
+    heads_after(law, 0, after_);
+    if (holes_) {
+      const std::vector<std::int64_t> written(after_.size(), prompt);
+      if (!windowed && !closes_holes(written, after_, sizes.block_tokens(), sizes.per_head())) {
+        after_ = written;
+      }
+      holes_->start(law, after_);
+    }
+    compresses_prompt_ = compresses_prompt_ || (after_.front() < prompt && !windowed) ||
+                         (!holes_ && kept < prompt && !windowed);
+    kept_units_ +=
+        windowed && kept < prompt ? units_of(law, after_.front(), true) : units_of(law, after_);
   }
-  // Rows that are packed once the prompt is through take less than those that were computed.
+  // Rows that are packed, or go elsewhere, once the prompt is through take less than those that
+  // were computed.
   if (!sizes.windowed() && kept_units_ < sizes.prompt_units(prompt, prompt)) {
     compresses_prompt_ = true;
   }
@@ -115,11 +133,88 @@ std::int64_t SequenceLaw::units_of(std::size_t l, std::int64_t entries, bool str
     Bytes most;
     for (std::int64_t e = std::max<std::int64_t>(0, (blocks - 1) * block + 1); e <= blocks * block;
          ++e) {
-      most = std::max(most, rows_of(*rows_[l], e));
+      most = std::max(most, in_hbm(l, e, blocks * block));
     }
     known[at] = (most * law.layers.layers).count();
   }
   return known[at];
+}
+
+double SequenceLaw::read_of(std::size_t l, std::int64_t entries) const {
+  const CacheRows& rows = *rows_[l];
+  const auto all = static_cast<double>(entries);
+  const auto bytes = static_cast<double>((rows.keys(entries) + rows.values(entries)).count());
+  if (bytes <= 0) return all;
+  const StepTraffic step =
+      method_->decode_traffic(columns_[l].first, rows.shape(), in_.kv_dtype, all, false);
+  return std::min(all, step.attention_read / bytes * all);
+}
+
+Bytes SequenceLaw::in_hbm(std::size_t l, std::int64_t entries, std::int64_t room) const {
+  const CacheRows& rows = *rows_[l];
+  if (!offloads_) return rows_of(rows, entries);
+  const auto read = static_cast<std::int64_t>(std::ceil(read_of(l, entries) - kRounding));
+  const std::int64_t block = sizes_->block_tokens();
+  const std::int64_t stays =
+      read >= entries ? entries : std::min(room, divide_up(read, block) * block);
+  return rows.keys(stays) + rows.values(stays) + rows.side(entries);
+}
+
+Bytes SequenceLaw::own_host(std::size_t l, std::int64_t step, std::int64_t entries) const {
+  const std::int32_t layer = columns_[l].first;
+  const LayerShape& shape = rows_[l]->shape();
+  if (const auto bytes =
+          method_->layer_bytes(layer, shape, in_.kv_dtype, prompt_, prompt_ + step)) {
+    return bytes->host;
+  }
+  const std::int64_t of_prompt = std::min(entries, trajectory_.prompt_entries(columns_[l]));
+  return method_->rows_bytes(layer, shape, in_.kv_dtype, of_prompt, entries).host;
+}
+
+Bytes SequenceLaw::outside(std::int64_t step) {
+  Bytes sum;
+  for (std::size_t l = 0; l < columns_.size(); ++l) {
+    const std::int64_t entries =
+        step > 0 ? moment(l, step).after : trajectory_.prompt_entries(columns_[l]);
+    Bytes one = own_host(l, step, entries);
+    if (offloads_ && read_of(l, entries) < static_cast<double>(entries)) {
+      one += rows_[l]->keys(entries) + rows_[l]->values(entries);
+    }
+    sum += one * columns_[l].count;
+  }
+  return sum;
+}
+
+double SequenceLaw::fetched(std::int64_t step) {
+  double sum = 0;
+  for (std::size_t l = 0; offloads_ && l < columns_.size(); ++l) {
+    const std::int64_t entries = moment(l, step).after;
+    const double read = read_of(l, entries);
+    if (read >= static_cast<double>(entries)) continue;
+    const auto bytes =
+        static_cast<double>((rows_[l]->keys(entries) + rows_[l]->values(entries)).count());
+    sum += bytes * read / static_cast<double>(entries) * columns_[l].count;
+  }
+  return sum;
+}
+
+std::int64_t SequenceLaw::units_of(std::size_t l, std::span<const std::int64_t> heads) {
+  if (!sizes_->per_head() || heads.size() == 1) return units_of(l, heads.front(), false);
+  std::int64_t sum = 0;
+  for (const std::int64_t entries : heads) sum += units_of(l, entries, false);
+  return divide_up(sum, std::ssize(heads));
+}
+
+void SequenceLaw::heads_after(std::size_t l, std::int64_t step, std::vector<std::int64_t>& heads) {
+  if (!ragged_) {
+    heads.assign(1, step > 0 ? moment(l, step).after : trajectory_.prompt_entries(columns_[l]));
+    return;
+  }
+  heads.resize(static_cast<std::size_t>(rows_[l]->stored_heads()));
+  method_->heads_held(columns_[l].first, prompt_, prompt_ + step, heads);
+  const std::int64_t window = sizes_->law(l).window;
+  if (window == 0) return;
+  for (std::int64_t& head : heads) head = std::min(head, window);
 }
 
 void SequenceLaw::seek(std::int64_t step) {
@@ -138,8 +233,16 @@ SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
   const std::int64_t block = sizes_->block_tokens();
   out.until = last;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
-    const DecodeMoment m = moment(l, step);
     const bool windowed = sizes_->law(l).window > 0;
+    if (holes_ && !windowed) {
+      add_lazy(l, step, out);
+      continue;
+    }
+    if (ragged_) {
+      add_ragged(l, step, out);
+      continue;
+    }
+    const DecodeMoment m = moment(l, step);
     // A window's blocks start anywhere within one; methods that drop entries write survivors from a
     // block's start.
     const bool straddles = windowed && m.after < m.before + 1 && !m.evicts;
@@ -159,12 +262,96 @@ SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
   return out;
 }
 
+void SequenceLaw::add_ragged(std::size_t l, std::int64_t step, Step& out) {
+  const DecodeMoment m = moment(l, step);
+  heads_after(l, step - 1, before_);
+  heads_after(l, step, after_);
+  const bool straddles = sizes_->law(l).window > 0 && m.after < m.before + 1 && !m.evicts;
+  if (straddles) {  // all heads of a window slide alike
+    out.after += units_of(l, after_.front(), true);
+    out.during += units_of(l, after_.front(), true);
+  } else {
+    out.after += units_of(l, after_);
+    for (std::size_t h = 0; h < before_.size(); ++h) {
+      const std::int64_t within = m.change == CacheChange::kOverwrite ? after_[h] : before_[h] + 1;
+      before_[h] = std::max(within, after_[h]);
+    }
+    out.during += units_of(l, before_);
+  }
+  out.evicts = out.evicts || m.evicts;
+  out.until = step;
+}
+
+void SequenceLaw::add_lazy(std::size_t l, std::int64_t step, Step& out) {
+  while (holes_->reached(l) < step) {
+    heads_after(l, holes_->reached(l) + 1, after_);
+    holes_->add(l, after_, sizes_->block_tokens(), sizes_->per_head());
+  }
+  holes_->within(l, step, before_);
+  out.during += units_of(l, before_);
+  const HoleLayout::Stretch& stretch = holes_->after(l, step);
+  const bool closes = stretch.from == step;
+  out.after += units_of(l, closes ? std::span{stretch.heads} : std::span{before_});
+  out.evicts = out.evicts || closes;
+  out.until = step;
+}
+
+SequenceLaw::Attended SequenceLaw::attended(std::size_t l, std::int64_t step) {
+  const DecodeMoment m = moment(l, step);
+  const auto mean = static_cast<double>(m.attended);
+  const bool lazy = holes_ && sizes_->law(l).window == 0;
+  if (!lazy && !ragged_) return {.mean = mean};
+  if (lazy) {
+    (void)units(step);  // the layout is known up to here
+    holes_->within(l, step, before_);
+  } else {
+    heads_after(l, step - 1, before_);
+    for (std::int64_t& head : before_) ++head;
+  }
+  const auto longest = static_cast<double>(before_.front());
+  if (!sizes_->per_head()) return {.mean = std::max(mean, longest)};
+  if (!lazy) return {.mean = mean, .longest = longest};
+  double rows = 0;
+  for (const std::int64_t head : before_) rows += static_cast<double>(head);
+  return {.mean = std::max(mean, rows / static_cast<double>(before_.size())),
+          .longest = ragged_ ? longest : 0};
+}
+
+std::optional<double> SequenceLaw::moved_together(std::size_t l, std::int64_t step) {
+  if (!holes_ || sizes_->law(l).window > 0) return std::nullopt;
+  (void)units(step);
+  const HoleLayout::Stretch& stretch = holes_->after(l, step);
+  if (stretch.from != step) return 0.0;
+  double rows = 0;
+  for (const std::int64_t head : stretch.heads) rows += static_cast<double>(head);
+  return rows / static_cast<double>(stretch.heads.size());
+}
+
 Bytes SequenceLaw::logical(std::int64_t step) {
   Bytes sum;
   for (std::size_t l = 0; l < columns_.size(); ++l) {
-    const std::int64_t entries =
-        step > 0 ? moment(l, step).after : trajectory_.prompt_entries(columns_[l]);
-    sum += rows_of(*rows_[l], entries) * columns_[l].count;
+    heads_after(l, step, after_);
+    Bytes heads;
+    for (const std::int64_t entries : after_) heads += in_hbm(l, entries, entries);
+    sum += Bytes{(heads * columns_[l].count).count() / std::ssize(after_)};
+  }
+  return sum;
+}
+
+Bytes SequenceLaw::full_logical(std::int64_t step) {
+  Bytes sum;
+  for (std::size_t l = 0; l < columns_.size(); ++l) {
+    sum += rows_of(*rows_[l], within_window(l, prompt_ + step)) * columns_[l].count;
+  }
+  return sum;
+}
+
+std::int64_t SequenceLaw::full_units(std::int64_t step) {
+  std::int64_t sum = 0;
+  for (std::size_t l = 0; l < columns_.size(); ++l) {
+    const std::int64_t tokens = prompt_ + step;
+    const std::int64_t held = within_window(l, tokens);
+    sum += units_of(l, held, held < tokens);
   }
   return sum;
 }
@@ -176,6 +363,13 @@ std::int64_t SequenceLaw::most_units(std::int64_t steps) {
         std::max(most, sizes_->windowed() ? kept_units_ : sizes_->prompt_units(prompt_, prompt_));
   }
   if (steps < 1) return most;
+  if (holes_) {
+    while (std::ssize(most_within_) < steps) {
+      const std::int64_t within = units(std::ssize(most_within_) + 1).during;
+      most_within_.push_back(most_within_.empty() ? within : std::max(most_within_.back(), within));
+    }
+    return std::max(most, most_within_[static_cast<std::size_t>(steps - 1)]);
+  }
   (void)moment(0, steps);
   for (const Trajectory::Segment& s : trajectory_.segments()) {
     if (s.first > steps) break;
@@ -194,7 +388,8 @@ SequenceLaws::SequenceLaws(MethodSpec method, MethodSite site,
 std::shared_ptr<const Method> SequenceLaws::settle(std::int64_t prompt) const {
   std::shared_ptr<const Method> method = make_method(method_, prompt, site_);
   if (measured_) return with_measured_law(std::move(method), *measured_, base_.llm->n_layers());
-  if (auto law = expected_law(*method, prompt, base_.llm->n_layers())) {
+  const std::int32_t heads = method->stored_heads(site_.shape);
+  if (auto law = expected_law(*method, prompt, base_.llm->n_layers(), heads)) {
     return with_measured_law(std::move(method), std::move(*law), base_.llm->n_layers());
   }
   return method;
@@ -220,7 +415,8 @@ SequenceLaw& SequenceLaws::at(std::int64_t prompt, const BlockSizes& sizes) {
         return known.first != prompt && known.second->users == 0;
       });
     }
-    laws_[prompt] = std::make_unique<SequenceLaw>(settle_or_full(prompt), base_, sizes, prompt);
+    laws_[prompt] =
+        std::make_unique<SequenceLaw>(settle_or_full(prompt), base_, sizes, prompt, offloads_);
   }
   return *laws_.at(prompt);
 }

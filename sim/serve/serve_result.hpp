@@ -84,6 +84,14 @@ struct ServeOom {
   Owners owners;
 };
 
+/// Memory outside the GPUs, as one GPU has its share of it.
+struct TierResult {
+  std::string name;               // "host memory", "NVMe"
+  std::optional<Bytes> capacity;  // nullopt: none was said
+  Bytes peak{};                   // of the replica that took most
+  Owners peak_owners;             // "kv_swapped", "kv_offloaded"
+};
+
 enum class ReplicaRole : std::uint8_t { kWhole, kPrefill, kDecode };
 
 /// One replica's share of a service.
@@ -145,6 +153,15 @@ struct ServeResult {
   Bytes peak_hbm{}, usable_hbm{};       // of one GPU
   Owners peak_owners;
   Bytes kv_pool{};
+  /// At the ends of the requests that completed, on the GPUs of one tensor-parallel rank: entries
+  /// that the method had dropped of all their tokens, and the blocks that this had freed.
+  Bytes kv_dropped{}, kv_reclaimed{};
+  std::vector<TierResult> tiers;  // where caches stood outside the GPUs
+  /// Over all steps, of one GPU of each replica: entries fetched from where they were offloaded to,
+  /// and written there.
+  Bytes offload_fetched{}, offload_written{};
+  /// Share of the makespan by which iterations took longer because entries were on their way.
+  double link_wait = 0;
   std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
   std::optional<EngineStartup> startup;
   std::optional<PoolInterval> pool_interval;       // of a paged engine

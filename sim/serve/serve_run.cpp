@@ -240,10 +240,21 @@ class Service {
     ServeResult out;
     out.outcomes = std::move(state_.outcomes);
     out.spans = std::move(state_.spans);
-    double at_peak = 0, bytes = 0, busy = 0, held_back = 0;
+    double at_peak = 0, bytes = 0, busy = 0, held_back = 0, link_wait = 0;
     EngineMemory memory = engines_.front()->memory();
     for (const auto& engine : engines_) {
       const EngineMemory other = engine->memory();
+      out.kv_dropped += other.dropped;
+      out.kv_reclaimed += other.reclaimed;
+      for (const TierResult& tier : other.tiers) {
+        const auto known = std::find_if(out.tiers.begin(), out.tiers.end(),
+                                        [&](const TierResult& t) { return t.name == tier.name; });
+        if (known == out.tiers.end()) {
+          out.tiers.push_back(tier);
+        } else if (tier.peak > known->peak) {
+          *known = tier;
+        }
+      }
       const std::int64_t most = std::max(memory.peak_blocks, other.peak_blocks);
       if (other.peak > memory.peak) memory = other;
       memory.peak_blocks = most;
@@ -257,6 +268,9 @@ class Service {
       held_back += to_seconds(engine->work().held_back).count();
       bytes += engine->work().bytes;
       busy += to_seconds(engine->work().busy).count();
+      link_wait += engine->work().link_wait.count();
+      out.offload_fetched += engine->work().fetched;
+      out.offload_written += engine->work().written;
       out.iterations += std::ssize(engine->iteration_ends());
       out.iteration_ends.push_back(engine->take_iteration_ends());
       for (std::string& note : engine->notes()) {
@@ -277,6 +291,7 @@ class Service {
       out.held_back = held_back / span;
       out.mbu = bytes / (span * spec_.gpu->hbm_bandwidth.count());
       out.busy = busy / span;
+      out.link_wait = link_wait / span;
     }
     out.gave_up = gave_up_;
     out.preemptions = state_.preemptions;

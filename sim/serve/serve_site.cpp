@@ -5,10 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "models/cost/cache_rows.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/serve/assumptions.hpp"
+#include "sim/serve/expert_network.hpp"
 #include "sim/serve/scheduler.hpp"
 #include "sim/serve/service_topology.hpp"
 #include "sim/serve/static_engine.hpp"
@@ -76,7 +78,7 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
       hooks_{hooks},
       llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
       options_{options_of(spec)},
-      stack_{with_options(*spec.stack, options_)},
+      stack_{with_expert_network(with_options(*spec.stack, options_), *spec.gpu)},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
       roofline_{*spec.gpu, stack_, calibration_},
       typical_prompt_{median_prompt(*spec.requests)},
@@ -111,13 +113,76 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
     throw InputError{fmt::format(
         "scheduler {}: a pipeline's batches in flight are formed by vllm-v1 alone", scheduler_)};
   }
-  if (scheduler_ == "static") return;
+  if (scheduler_ == "static") {
+    if (spec_.offload.to != OffloadTier::kNone) {
+      throw InputError{"offload: static batches keep all of their caches on the GPU"};
+    }
+    return;
+  }
   if (stack_.growth != CacheGrowth::kPaged) {
     throw InputError{fmt::format(
         "scheduler {}: stack {} has no paged cache to batch continuously; it runs \"static\"",
         scheduler_, stack_.name)};
   }
   start_paged(hooks);
+}
+
+void ServeSite::place_offloads() {
+  const OffloadSpec& offload = spec_.offload;
+  Bytes own;
+  bool reads_part = false;
+  constexpr std::int64_t kMany = 1 << 20;  // entries: above any budget of what is read
+  constexpr double kPart = 0.5;            // which is far below all of these
+  for (std::int32_t l = 0; l < llm_.n_layers(); ++l) {
+    const CacheRows rows{in_, l};
+    const auto bytes =
+        typical_->layer_bytes(l, rows.shape(), spec_.kv_dtype, typical_prompt_, typical_prompt_);
+    if (bytes) own += bytes->host;
+    const auto whole = static_cast<double>((rows.keys(kMany) + rows.values(kMany)).count());
+    const StepTraffic step = typical_->decode_traffic(l, rows.shape(), spec_.kv_dtype,
+                                                      static_cast<double>(kMany), false);
+    reads_part = reads_part || step.attention_read < kPart * whole;
+  }
+  const bool has_own = own > Bytes{};
+  if (offload.to == OffloadTier::kNone) {
+    keeps_outside_ = has_own;
+    return;
+  }
+  const auto refuse = [](const std::string& why) { throw InputError{"offload: " + why}; };
+  if (scheduler_ != "vllm-v1" && scheduler_ != "vllm-v0") {
+    refuse(
+        fmt::format("scheduler {} does not know of memory outside the GPU: expected vllm-v1 or "
+                    "vllm-v0",
+                    scheduler_));
+  }
+  if (spec_.scheduler.swap.value_or(false)) {
+    refuse("scheduler: swap: a cache whose entries stand outside is computed anew");
+  }
+  if (spec_.cluster.prefill_replicas > 0) {
+    refuse("cluster: prefill_replicas: what moves to another replica stands on the GPU");
+  }
+  if (offload.to == OffloadTier::kHost && spec_.host_memory <= Bytes{}) {
+    refuse("to: host: expected host_memory beside it");
+  }
+  if (offload.to == OffloadTier::kNvme && spec_.nvme.capacity <= Bytes{}) {
+    refuse("to: nvme: expected nvme beside it");
+  }
+  if (has_own && offload.to != OffloadTier::kHost) {
+    refuse(fmt::format("to: {} places entries in host memory itself: expected host",
+                       spec_.method.name));
+  }
+  keeps_outside_ = has_own || reads_part;
+  if (!has_own && reads_part) laws_.offload();
+  notes_.push_back(
+      !keeps_outside_
+          ? fmt::format("offload: {} reads all that it holds at every step: nothing is offloaded",
+                        spec_.method.name)
+          : fmt::format(
+                "offload: {} holds every entry of the layers that a step reads part of, HBM "
+                "what a step reads; copies are as large as they come, without a cost a "
+                "page{}",
+                offload.to == OffloadTier::kHost ? "host memory" : "NVMe",
+                has_own ? "; what is placed there is the method's own choice" : ""));
 }
 
 void ServeSite::start_paged(const ServeHooks& hooks) {
@@ -181,14 +246,30 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
         startup_->max_model_len, startup_->sequence, startup_->kv_cache, startup_->tokens);
   }
   note_declarations();
+  place_offloads();
   if (full_law_) return;
-  notes_.push_back(
-      "a method that drops entries frees blocks when its survivors are written anew, as its cost "
-      "is charged; while a prompt is computed in chunks every layer holds all of it, and a method "
-      "that compresses layer by layer writes of the last chunk what survives alone");
-  notes_.push_back(
-      "entries are those of the size law for every head of a layer: heads that hold different "
-      "numbers share blocks and free them with the longest, which is not counted");
+  if (!stack_.lazy_compaction)
+    notes_.push_back(
+        "a method that drops entries frees blocks when its survivors are written anew, as its cost "
+        "is charged; while a prompt is computed in chunks every layer holds all of it, and a "
+        "method "
+        "that compresses layer by layer writes of the last chunk what survives alone");
+  if (!typical_->ragged()) {
+    notes_.push_back("all heads of a layer hold what the size law says of the layer");
+  } else if (stack_.per_head_blocks) {
+    notes_.push_back(
+        "heads hold different numbers of entries: each has blocks of its own, and attention reads "
+        "what it holds and waits for the longest");
+  } else {
+    notes_.push_back(
+        "heads hold different numbers of entries: a block has those of all heads of a layer and is "
+        "freed when the longest has left it, and attention reads every head as far as the longest");
+  }
+  if (stack_.lazy_compaction) {
+    notes_.push_back(
+        "what is dropped leaves a hole, which attention passes over: a layer is written anew where "
+        "more than a quarter of what its blocks hold are holes and it frees one");
+  }
   notes_.push_back(
       "a preempted sequence is prefilled and compressed anew with what it had generated, as one "
       "prompt");
@@ -298,6 +379,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                     .swap = {.link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
                              .write = spec_.nvme.write * (1.0 / spec_.tensor_parallel),
                              .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel)},
+                    .keeps_outside = keeps_outside_,
+                    .offload = spec_.offload,
                     .order = spec_.scheduler.order,
                     .role = role,
                     .drafts = draft_ ? spec_.speculation.tokens : 0,

@@ -48,6 +48,8 @@ class ServeSite {
   void add_draft(const ServeHooks& hooks);
   /// What schedulers and prefixes make of what requests leave unsaid.
   void note_declarations();
+  /// Which entries stand outside the GPU, and whether that goes with all else.
+  void place_offloads();
 
   const ServeSpec& spec_;
   const ServeHooks& hooks_;
@@ -75,6 +77,7 @@ class ServeSite {
   std::optional<BlockSizes> sizes_;
   bool full_law_ = false;
   bool prefix_caching_ = false;
+  bool keeps_outside_ = false;
   bool moves_whole_ = false;  // caches are compressed after they have moved
   std::vector<std::string> notes_;
 };

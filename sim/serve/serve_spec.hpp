@@ -73,6 +73,16 @@ struct NvmeSpec {
   BytesPerSecond read{0.0}, write{0.0};
 };
 
+enum class OffloadTier : std::uint8_t { kNone, kHost, kNvme };
+
+/// Where the entries stand that a method keeps but does not read at every step. HBM holds those of
+/// the step before.
+struct OffloadSpec {
+  OffloadTier to = OffloadTier::kNone;
+  bool prefetch = true;  // transfers go on beside the arithmetic of the same step; else before it
+  double reuse = 0;      // share of what a step reads that the step before had read
+};
+
 /// One service: an engine, or several, under a workload. Pointers are not owned and outlive it.
 struct ServeSpec {
   const Llm* llm = nullptr;
@@ -94,6 +104,7 @@ struct ServeSpec {
   SpeculationSpec speculation{};
   Bytes host_memory{0};  // for swapped and offloaded caches; 0: none
   NvmeSpec nvme{};
+  OffloadSpec offload{};
   std::uint64_t seed = 0;
 };
 

@@ -5,16 +5,9 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "sim/serve/expert_network.hpp"
 
 namespace kvsim {
-namespace {
-constexpr std::int32_t kGpusPerNode = 8;  // DGX and HGX boards
-
-std::int32_t joined(const Gpu& gpu) {
-  return gpu.nvlink ? std::min(gpu.nvlink_gpus.value_or(kGpusPerNode), kGpusPerNode) : kGpusPerNode;
-}
-}  // namespace
-
 std::int32_t gpus_per_replica(const ServeSpec& spec) {
   return spec.tensor_parallel * spec.pipeline_parallel;
 }
@@ -47,11 +40,11 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
                     "group, got {}",
                     tensor_parallel, ranks));
   }
-  if (ranks > joined(gpu)) {
+  if (ranks > node_gpus(gpu) && stack.expert_link.count() <= 0) {
     refuse(
-        fmt::format("{} {} do not stand in one node of {}: exchanges over a network are left "
-                    "out",
-                    ranks, gpu.name, joined(gpu)));
+        fmt::format("{} {} do not stand in one node of {}: expected expert_link beside it, a GPU's "
+                    "link to the network between nodes",
+                    ranks, gpu.name, node_gpus(gpu)));
   }
   if (stack.rounds_allocations && stack.growth != CacheGrowth::kPaged) {
     refuse(fmt::format("stack {} holds all experts on each GPU", stack.name));
@@ -59,7 +52,7 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
 }
 
 bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus) {
-  return gpus <= joined(*spec.gpu);
+  return gpus <= node_gpus(*spec.gpu);
 }
 
 ServiceTopology service_topology(const ServeSpec& spec) {
@@ -85,7 +78,7 @@ ServiceTopology service_topology(const ServeSpec& spec) {
   if (!stands_in_one_node(spec, service_gpus(spec))) {
     throw InputError{fmt::format(
         "cluster: link: expected a bandwidth, as {} GPUs do not stand in one node of {} {}",
-        service_gpus(spec), joined(gpu), gpu.name)};
+        service_gpus(spec), node_gpus(gpu), gpu.name)};
   }
   const auto middle = t.add(gpu.nvlink ? PlaceKind::kSwitch : PlaceKind::kHost,
                             gpu.nvlink ? "NVLink switch" : "PCIe root");

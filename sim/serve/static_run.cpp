@@ -9,6 +9,7 @@
 
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"
+#include "sim/serve/expert_network.hpp"
 #include "sim/serve/pool.hpp"
 #include "sim/serve/service_topology.hpp"
 #include "sim/serve/static_state.hpp"
@@ -23,7 +24,7 @@ constexpr std::int64_t kChunkDivisor = 4;  // ZeroMerge's code quarters its quer
 
 StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     : llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
-      stack_{with_options(*spec.stack, spec.options)},
+      stack_{with_expert_network(with_options(*spec.stack, spec.options), *spec.gpu)},
       spec_{spec},
       explains_{options.time_terms},
       finds_intervals_{options.intervals},

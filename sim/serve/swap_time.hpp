@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: caches that go to host memory or NVMe and back between two iterations.
+// Inside of sim/serve: what goes to host memory or NVMe and back for one iteration.
 
 #include "models/units/units.hpp"
 
@@ -12,6 +12,12 @@ struct SwapTraffic {
   Bytes to_nvme{};  // through it
   Bytes from_nvme{};
   [[nodiscard]] Bytes total() const { return host + to_nvme + from_nvme; }
+  SwapTraffic& operator+=(const SwapTraffic& other) {
+    host += other.host;
+    to_nvme += other.to_nvme;
+    from_nvme += other.from_nvme;
+    return *this;
+  }
 };
 /// Of one GPU's share.
 struct SwapRates {

@@ -6,7 +6,9 @@
 #include "models/cost/mixed.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
+#include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/expert_network.hpp"
 #include "sim/serve/sequence_law.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "sim/serve/static_run.hpp"
@@ -166,6 +168,63 @@ TEST_CASE("a model that fits no single GPU runs with its experts shared out") {
   skewed.options.expert_imbalance = 3;
   const StaticResult slower = run_static(skewed);
   CHECK(slower.prefill_time->count() > shared.prefill_time->count());
+}
+
+TEST_CASE("an exchange between nodes by hand, and more bytes or nodes never take less") {
+  const Gpu& gpu = find_gpu("H100-80GB-SXM");  // 900 GB/s of NVLink, both ways together
+  const BytesPerSecond link{50e9};
+  // 16 GPUs on two nodes: of what one sends 8/15 go over its link to the network, 7/15 over NVLink.
+  const Exchange two = all_to_all(expert_network(gpu, 16, link, Seconds{5e-6}));
+  CHECK(two.rate.count() == test::rel(50e9 * 15 / 8));
+  CHECK(two.latency.count() == test::rel(5e-6));
+  CHECK(two.slowest.find("network") != std::string::npos);
+  // A GPU alone on the last node sends all over the network.
+  CHECK(all_to_all(expert_network(gpu, 9, link, Seconds{})).rate.count() == test::rel(50e9));
+  // A network that is no bottleneck leaves NVLink, with what stays in the node.
+  const Exchange wide = all_to_all(expert_network(gpu, 16, BytesPerSecond{1e15}, Seconds{}));
+  CHECK(wide.rate.count() == test::rel(450e9 * 15 / 7));
+  CHECK(wide.slowest.find("NVLink") != std::string::npos);
+  // Within a node the network is not used, however quick.
+  const Exchange one = all_to_all(expert_network(gpu, 8, BytesPerSecond{1e15}, Seconds{1.0}));
+  CHECK(one.rate.count() == test::rel(450e9));
+  CHECK(one.latency == Seconds{});
+  CHECK(expert_network(gpu, 8, {}, {}).nodes == 1);
+  double before = 0;
+  for (const std::int32_t n : {8, 16, 24, 32, 64, 256}) {
+    const Exchange e = all_to_all(expert_network(gpu, n, link, Seconds{5e-6}));
+    const double seconds = 1e6 / e.rate.count() + e.latency.count();
+    CHECK(seconds > before);
+    before = seconds;
+  }
+  CHECK_THROWS_AS((void)all_to_all(expert_network(gpu, 1, link, {})), ContractError);
+}
+
+TEST_CASE("dispatch and combine go over the network where experts stand in several nodes") {
+  const auto run = [](std::int32_t experts, double link, double latency) {
+    StaticSpec spec = static_spec("deepseek-v3", "H200-141GB-SXM", 1, experts);
+    if (link > 0) {
+      spec.options.expert_link = BytesPerSecond{link};
+      spec.options.expert_link_latency = Seconds{latency};
+    }
+    return run_static(spec, {.time_terms = true});
+  };
+  const StaticResult near = run(16, 50e9, 0), slower = run(16, 5e9, 0), later = run(16, 50e9, 1e-4);
+  REQUIRE_FALSE(near.oom);
+  CHECK(slower.prefill_time->count() > near.prefill_time->count());
+  CHECK(later.decode_time->count() > near.decode_time->count());
+  // The way there and the way back, in each of the 58 layers that have experts.
+  const double more = later.decode_time->count() - near.decode_time->count();
+  CHECK(more == doctest::Approx(4 * 2 * 58 * 1e-4).epsilon(1e-6));
+  const auto said = [](const StaticResult& r) {
+    return std::any_of(r.notes.begin(), r.notes.end(), [](const std::string& note) {
+      return note.find("of 2 nodes") != std::string::npos &&
+             note.find("nominal") != std::string::npos;
+    });
+  };
+  CHECK(said(near));
+  // In one node a link to others changes nothing.
+  CHECK(run(8, 50e9, 1e-3).prefill_time == run(8, 0, 0).prefill_time);
+  CHECK_FALSE(said(run(8, 50e9, 0)));
 }
 
 TEST_CASE("what cannot be shared out is refused with the reason") {

@@ -158,6 +158,26 @@ TEST_CASE("nobody decides by how long an output will be") {
   }
 }
 
+/// The list of who runs shrinks while it is gone through: nobody is passed over for it.
+class NobodySkipped : public CheckingObserver {
+ public:
+  void planned(const IterationView& v) override {
+    CheckingObserver::planned(v);
+    KVSIM_CHECK(v.plan.size() == v.running.size(), "{} of {} that run are planned", v.plan.size(),
+                v.running.size());
+  }
+};
+
+TEST_CASE("who is preempted while a batch is formed makes nobody else miss it") {
+  NobodySkipped observer;
+  SmallService service{.blocks = 20, .scheduler = {.name = "vllm-v1"}, .observer = &observer};
+  service.scheduler.max_num_batched_tokens = 4096;
+  for (int i = 0; i < 16; ++i) service.trace.requests.push_back(test::request(0, 20 + i, 60));
+  const ServeResult r = service.run();
+  CHECK(r.completed == 16);
+  CHECK(r.preemptions > 4);
+}
+
 TEST_CASE("a cache between half and twice what is wanted slows a service down and never stops it") {
   // 12 sequences of at most 200 + 60 tokens: 17 blocks each.
   double before = 0;

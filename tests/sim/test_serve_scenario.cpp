@@ -99,7 +99,10 @@ TEST_CASE("the keys of a service reach its spec") {
     "speculation": {"draft": "llama-3.2-1b", "tokens": 3, "acceptance": 0.6},
     "host_memory": "64 GiB",
     "nvme": {"capacity": "2 TB", "read": "7 GB/s", "write": "5 GB/s"},
-    "engine": {"max_model_len": "workload", "expert_parallel": 2, "expert_imbalance": 1.5})"));
+    "offload": {"to": "nvme", "prefetch": false, "reuse": 0.25},
+    "engine": {"max_model_len": "workload", "expert_parallel": 2, "expert_imbalance": 1.5,
+      "expert_link": "50 GB/s", "expert_link_latency": "4 us", "kv_blocks": "per-head",
+      "compaction": "lazy"})"));
   const ServeSpec& spec = *scenario.points.at(0).serve;
   CHECK(spec.seed == 7);
   CHECK(spec.tensor_parallel == 2);
@@ -136,6 +139,13 @@ TEST_CASE("the keys of a service reach its spec") {
   CHECK_FALSE(spec.options.max_model_len);
   CHECK(spec.options.expert_parallel == 2);
   CHECK(spec.options.expert_imbalance == 1.5);
+  CHECK(spec.options.expert_link->count() == 50e9);
+  CHECK(spec.options.expert_link_latency->count() == test::rel(4e-6));
+  CHECK(spec.options.per_head_blocks == true);
+  CHECK(spec.options.lazy_compaction == true);
+  CHECK(spec.offload.to == OffloadTier::kNvme);
+  CHECK_FALSE(spec.offload.prefetch);
+  CHECK(spec.offload.reuse == 0.25);
   // One setting, two names: the start-up is profiled with what the scheduler runs.
   CHECK(spec.options.max_num_seqs == 64);
   CHECK(spec.options.prefill_chunk == 4096);
@@ -214,7 +224,13 @@ TEST_CASE("every bad key of a service is one line that says where and what") {
       {R"(, "speculation": {"tokens": 3})", "/speculation", "\"draft\" is missing"},
       {R"(, "speculation": {"draft": "llama-3.2-1b", "acceptance": 2})", "/speculation/acceptance",
        "got 2"},
-      {R"(, "host_memory": 5)", "/host_memory", "5"}};
+      {R"(, "host_memory": 5)", "/host_memory", "5"},
+      {R"(, "offload": {"prefetch": true})", "/offload/to", "missing"},
+      {R"(, "offload": {"to": "disk"})", "/offload/to", "nvme"},
+      {R"(, "offload": {"to": "host", "reuse": 2})", "/offload/reuse", "got 2"},
+      {R"(, "engine": {"kv_blocks": "heads"})", "/engine/kv_blocks", "per-head"},
+      {R"(, "engine": {"compaction": "never"})", "/engine/compaction", "lazy"},
+      {R"(, "engine": {"expert_link": "0 GB/s"})", "/engine/expert_link", "above 0"}};
   for (const Case& c : cases) {
     const std::string said = complaint_of(service(c.extra));
     INFO(c.extra, ": ", said);
@@ -232,8 +248,10 @@ TEST_CASE("every bad key of a service is one line that says where and what") {
 }
 
 TEST_CASE("a static scenario refuses what a service alone has") {
-  for (const char* key : {R"("slo": {"ttft": "1 s"})", R"("scheduler": "vllm-v1")",
-                          R"("cluster": {"replicas": 2})", R"("pipeline_parallel": 2)"}) {
+  for (const char* key :
+       {R"("slo": {"ttft": "1 s"})", R"("scheduler": "vllm-v1")", R"("cluster": {"replicas": 2})",
+        R"("pipeline_parallel": 2)", R"("offload": {"to": "host"})",
+        R"("engine": {"compaction": "lazy"})", R"("engine": {"kv_blocks": "per-head"})"}) {
     const std::string said =
         complaint_of(fmt::format(R"({{"model": "llama-2-7b", "gpu": "H200", "prompt_tokens": 10,
                         "output_tokens": 1, {}}})",
@@ -279,6 +297,14 @@ TEST_CASE("the published schema and the reader take and refuse the same services
   agree(R"(, "engine": {"max_model_len": "model"})", false);
   agree(R"(, "engine": {"expert_parallel": 8, "expert_imbalance": 1.2})", true);
   agree(R"(, "engine": {"expert_parallel": 0})", false);
+  agree(R"(, "engine": {"expert_link": "50 GB/s", "expert_link_latency": null})", true);
+  agree(R"(, "engine": {"expert_link": 50})", false);
+  agree(R"(, "engine": {"kv_blocks": "per-head", "compaction": null})", true);
+  agree(R"(, "engine": {"kv_blocks": true})", false);
+  agree(R"(, "offload": {"to": "host", "prefetch": false, "reuse": 0.5})", true);
+  agree(R"(, "offload": {"to": "nvme", "reuse": 2})", false);
+  agree(R"(, "offload": {})", false);
+  agree(R"(, "offload": null)", true);
   agree(R"(, "figures": ["ttft_cdf", "goodput"])", true);
 }
 

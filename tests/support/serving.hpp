@@ -77,6 +77,9 @@ struct SmallService {
   ClusterSpec cluster{};
   SpeculationSpec speculation{};
   std::uint64_t seed = 0;
+  bool per_head_blocks = false;
+  bool lazy_compaction = false;
+  OffloadSpec offload{};
   std::int32_t pipeline = 1;  // stages, each of which takes its layers' share of `times`
 
   [[nodiscard]] ServeResult run(const ServeOptions& options = {}) const {
@@ -95,6 +98,8 @@ struct SmallService {
                                      .longest_request = !max_model_len,
                                      .prefill_chunk = 512,
                                      .block_tokens = block_tokens,
+                                     .per_head_blocks = per_head_blocks,
+                                     .lazy_compaction = lazy_compaction,
                                      .memory_fraction = 1.0,
                                      .weights = Bytes{0},
                                      .non_torch = Bytes{0},
@@ -106,6 +111,7 @@ struct SmallService {
                          .speculation = speculation,
                          .host_memory = host_memory,
                          .nvme = nvme,
+                         .offload = offload,
                          .seed = seed};
     ServeHooks hooks{.observer = observer};
     hooks.cost = [this](const CostInput& in, const Roofline&) {

@@ -32,6 +32,7 @@ struct DecodeAttentionCall {
   double batch = 1;
   double kv_len = 1;  // entries read per sequence and KV head, the new one included; the mean of
                       // ragged ones
+  double longest = 0;  // of these, the most of one KV head, where heads differ; 0: they do not
   std::int32_t q_heads = 1;
   std::int32_t kv_heads = 1;
   std::int32_t head_dim = 128;

@@ -195,7 +195,8 @@ double fourth(double x) { return square(square(x)); }
 /// With n = batch × KV heads (× the groups of 64 query rows):
 ///
 ///   splits = what fills the SMs: slots / n, from 1 to the tiles of a sequence or the kernel's most
-///   latency = (block + tile × tiles / splits) × waves of the SMs' slots
+///   latency = (block + tile × tiles / splits) × waves of the SMs' slots + tile × (tiles of the
+///             longest head - tiles) / splits
 ///   memory = bytes / HBM rate, or / L2 rate as far as the cache stays there from call to call
 ///   compute = (query rows + padding) × entries / peak
 ///   time = fixed + combining + regrouping + ⁴√(latency⁴ + memory⁴ + compute⁴) + tail + n × head +
@@ -215,6 +216,8 @@ double microseconds(const KernelCall& call, const KernelFormat& format, const Ke
   const double wide_groups = std::max(1.0, group / kGroupRows);
   const double n = batch * heads * wide_groups;
   const double tiles = std::ceil(kv_len / kTile);
+  // Whoever has the longest head is done last.
+  const double longest = std::max(tiles, std::ceil(a.longest / kTile));
 
   double narrow = 1;
   if (group > 1) {
@@ -225,11 +228,12 @@ double microseconds(const KernelCall& call, const KernelFormat& format, const Ke
   };
   const double slots = gpu.sms * c[kResident];
   const double planned = batch * std::max(heads, c[kPlannedHeads]) * wide_groups;
-  const double most = std::max(1.0, std::min(blend(kMaxSplits, kMaxSplitsNarrow), tiles));
+  const double most = std::max(1.0, std::min(blend(kMaxSplits, kMaxSplitsNarrow), longest));
   const double splits = std::clamp(slots / planned, 1.0, most);
   const double waves = std::max(1.0, n * splits / slots);
+  const double tile = blend(kTileTime, kTileTimeNarrow) * width;
   const double latency =
-      (c[kBlock] + tiles / splits * blend(kTileTime, kTileTimeNarrow) * width) * waves;
+      (c[kBlock] + tiles / splits * tile) * waves + (longest - tiles) / splits * tile;
 
   const double pages = std::ceil(kv_len / kPage) * kPage;
   const double bytes = 2 * batch * heads * pages * a.head_dim * format.stored_bytes;

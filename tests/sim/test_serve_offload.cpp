@@ -1,0 +1,194 @@
+// What a step does not read stands in host memory or NVMe: bytes, transfers, limits.
+
+#include <algorithm>
+#include <string>
+
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::CheckingObserver;
+using test::request;
+using test::SmallService;
+
+/// Quest on four layers, of which the first two read all: the others read 64 entries, pages of 16
+/// chosen by the sum over query heads. An entry of a layer is 256 B.
+SmallService quest(OffloadSpec offload) {
+  SmallService service{
+      .blocks = 400,
+      .times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
+      .scheduler = {.name = "vllm-v1", .prefix_caching = false},
+      .method = {"quest",
+                 {{"pages_chosen", std::string{"sum"}}, {"dense", std::int64_t{2}}},
+                 Budget{.entries = 64}},
+      .host_memory = Bytes{1 << 30}};
+  service.nvme = {
+      .capacity = Bytes{1 << 30}, .read = BytesPerSecond{16e6}, .write = BytesPerSecond{8e6}};
+  service.offload = offload;
+  return service;
+}
+constexpr std::int64_t kLayerEntry = 256;
+
+TEST_CASE("a tier holds what a step reads part of, and the link carries what it reads, by hand") {
+  SmallService service = quest({.to = OffloadTier::kHost});
+  service.trace.requests = {request(0, 1000, 11)};
+  const ServeResult r = service.run();
+  REQUIRE(r.completed == 1);
+  REQUIRE(r.tiers.size() == 1);
+  CHECK(r.tiers[0].name == "host memory");
+  CHECK(*r.tiers[0].capacity == Bytes{1 << 30});
+  // The prompt and ten of eleven tokens.
+  CHECK(r.tiers[0].peak == Bytes{2 * 1010 * kLayerEntry});
+  CHECK(r.tiers[0].peak_owners.at("kv_offloaded") == r.tiers[0].peak);
+  CHECK(r.offload_written == r.tiers[0].peak);
+  CHECK(r.offload_fetched == Bytes{10 * 2 * 64 * kLayerEntry});
+  service.offload.reuse = 0.75;
+  CHECK(service.run().offload_fetched == Bytes{10 * 2 * 16 * kLayerEntry});
+  // A short prompt is read whole.
+  service.trace.requests = {request(0, 40, 11)};
+  const ServeResult whole = service.run();
+  CHECK(whole.tiers.empty());
+  CHECK(whole.offload_fetched == Bytes{});
+}
+
+TEST_CASE("HBM holds what a step reads, so that more sequences run at once") {
+  const auto run = [](OffloadTier to, std::size_t& most) {
+    SmallService service = quest({.to = to});
+    service.blocks = 150;
+    for (int i = 0; i < 12; ++i) service.trace.requests.push_back(request(0, 600, 60));
+    CheckingObserver observer{16, false};
+    service.observer = &observer;
+    const ServeResult r = service.run();
+    CHECK(r.completed == 12);
+    most = observer.most_running;
+    for (const ServeSample& s : r.timeline[0]) CHECK(s.kv_logical <= s.kv_blocks);
+    return r;
+  };
+  std::size_t with = 0, without = 0;
+  (void)run(OffloadTier::kHost, with);
+  (void)run(OffloadTier::kNone, without);
+  CHECK(with > without);
+}
+
+TEST_CASE("a step waits for the longer of both, or for one after the other") {
+  // 2 x 64 entries from NVMe at 16 MB/s: 2.048 ms; two more go there at 8 MB/s, 64 us, at one time.
+  const double fetch = 2 * 64 * kLayerEntry / 16e6;
+  const auto tpot = [](OffloadSpec offload, double iteration) {
+    SmallService service = quest(offload);
+    service.times.iteration = iteration;
+    service.trace.requests = {request(0, 1000, 21)};
+    const ServeResult r = service.run();
+    CHECK((r.link_wait > 0) == (offload.to != OffloadTier::kNone));
+    return r.tpot.mean;
+  };
+  const OffloadSpec beside{.to = OffloadTier::kNvme, .prefetch = true};
+  const OffloadSpec before{.to = OffloadTier::kNvme, .prefetch = false};
+  CHECK(tpot({}, 1e-3) == test::rel(1e-3));
+  CHECK(tpot(beside, 1e-3) == test::rel(fetch));
+  CHECK(tpot(before, 1e-3) == test::rel(1e-3 + fetch));
+  CHECK(tpot(beside, 5e-3) == test::rel(5e-3));
+  CHECK(tpot(before, 5e-3) == test::rel(5e-3 + fetch));
+  // Over the host's link alone: 25 GB/s each way together, and what is new goes there too.
+  const double host = (2 * 64 + 2) * kLayerEntry / 25e9;
+  CHECK(tpot({.to = OffloadTier::kHost, .prefetch = false}, 1e-3) ==
+        doctest::Approx(1e-3 + host).epsilon(1e-6));
+}
+
+TEST_CASE("a tier that is full is said to be, and nobody waits behind it for ever") {
+  SmallService service = quest({.to = OffloadTier::kHost});
+  service.trace.requests = {request(0, 1000, 11), request(0, 1000, 11)};
+  // Room for one, with all it generates.
+  service.host_memory = Bytes{2 * 1010 * kLayerEntry};
+  CheckingObserver observer{16, false};
+  service.observer = &observer;
+  const ServeResult one = service.run();
+  CHECK(one.completed == 2);
+  CHECK(observer.most_running == 1);
+  CHECK(one.oom_events == 0);
+  CHECK(one.tiers[0].peak <= service.host_memory);
+  service.observer = nullptr;
+  // For its prompt and half of what it generates.
+  service.host_memory = Bytes{2 * 1005 * kLayerEntry};
+  const ServeResult grown = service.run();
+  CHECK(grown.completed == 0);
+  CHECK(grown.oom_events == 2);
+  REQUIRE(!grown.ooms.empty());
+  CHECK(grown.ooms[0].what.find("host memory") != std::string::npos);
+  CHECK(grown.ooms[0].owners.contains("kv_offloaded"));
+  CHECK(grown.ooms[0].requested > grown.ooms[0].free);
+  // Not even for the prompt.
+  service.host_memory = Bytes{100 * kLayerEntry};
+  const ServeResult none = service.run();
+  CHECK(none.rejected == 2);
+  CHECK(none.ooms[0].requested == Bytes{2 * 1000 * kLayerEntry});
+  CHECK(none.ooms[0].free == service.host_memory);
+  // NVMe likewise.
+  service.offload.to = OffloadTier::kNvme;
+  service.nvme.capacity = Bytes{100 * kLayerEntry};
+  CHECK(service.run().ooms[0].what.find("NVMe") != std::string::npos);
+}
+
+TEST_CASE("memory outside is conserved where sequences are preempted for it") {
+  SmallService service = quest({.to = OffloadTier::kHost});
+  service.host_memory = Bytes{2 * 2500 * kLayerEntry};
+  service.trace = test::random_trace(5, 40, 30, 500, 200);
+  CheckingObserver observer{16, false};
+  service.observer = &observer;
+  const ServeResult r = service.run();
+  CHECK(r.completed + r.rejected == 40);
+  CHECK(r.preemptions > 0);
+  CHECK(r.tiers[0].peak <= service.host_memory);
+}
+
+TEST_CASE("who reads all offloads nothing and says so, and what does not go together is refused") {
+  SmallService service = quest({.to = OffloadTier::kHost});
+  service.method = {"full", {}, {}};
+  service.trace.requests = {request(0, 500, 10)};
+  const ServeResult full = service.run();
+  CHECK(full.tiers.empty());
+  CHECK(std::any_of(full.notes.begin(), full.notes.end(), [](const std::string& note) {
+    return note.find("nothing is offloaded") != std::string::npos;
+  }));
+  const auto refused = [](const SmallService& s, const char* why) {
+    CHECK_THROWS_WITH_AS((void)s.run(), doctest::Contains(why), InputError);
+  };
+  service = quest({.to = OffloadTier::kHost});
+  service.trace.requests = {request(0, 500, 10)};
+  service.host_memory = Bytes{};
+  refused(service, "expected host_memory");
+  service = quest({.to = OffloadTier::kNvme});
+  service.trace.requests = {request(0, 500, 10)};
+  service.nvme = {};
+  refused(service, "expected nvme");
+  service = quest({.to = OffloadTier::kHost});
+  service.trace.requests = {request(0, 500, 10)};
+  service.scheduler.name = "sglang";
+  service.stack = "sglang";
+  refused(service, "sglang");
+  service = quest({.to = OffloadTier::kHost});
+  service.trace.requests = {request(0, 500, 10)};
+  service.cluster.prefill_replicas = 1;
+  refused(service, "prefill_replicas");
+}
+
+TEST_CASE("what a method places in host memory itself counts there, against the host's memory") {
+  SmallService service = quest({});
+  service.method = {"shadowkv", {{"rank", std::int64_t{16}}}, Budget{.entries = 128}};
+  service.trace.requests = {request(0, 2000, 5)};
+  service.host_memory = Bytes{};
+  const ServeResult free = service.run();
+  REQUIRE(free.completed == 1);
+  REQUIRE(free.tiers.size() == 1);
+  CHECK_FALSE(free.tiers[0].capacity);
+  CHECK(free.tiers[0].peak > Bytes{});
+  service.host_memory = free.tiers[0].peak - Bytes{1};
+  CHECK(service.run().completed == 0);
+  service.host_memory = free.tiers[0].peak;
+  CHECK(service.run().completed == 1);
+}
+
+}  // namespace
+}  // namespace kvsim
