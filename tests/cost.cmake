@@ -1,5 +1,6 @@
 kvsim_test(cost SOURCES models/test_stack.cpp models/test_cost.cpp models/test_cost_compiled.cpp
            LINK kvsim::cost)
+kvsim_test(kernel_use SOURCES models/test_kernel_use.cpp LINK kvsim::cost)
 kvsim_test(kernel_attention SOURCES models/test_kernel_attention.cpp LINK kvsim::cost)
 kvsim_test(kernels_prefill SOURCES models/test_kernels_prefill.cpp
                                    models/test_kernels_transfers.cpp

@@ -177,6 +177,11 @@ MethodMatch match_method(const std::string& method, const std::string& params,
       spec.params["streaming_fraction"] = 1.0 - *retrieval;
     }
   }
+  if (spec.name == "less") {
+    // The released maps (LESS, src/example_scripts/train); ours are narrower where they are fitted.
+    constexpr std::int64_t kReleasedWidth = 512;
+    spec.params.try_emplace("hidden", kReleasedWidth);
+  }
   if (spec.name == "shadowkv") {
     if (const auto sparse = number_at(params, "sparse budget")) {
       const double entries = *sparse < 1 ? *sparse * static_cast<double>(prompt) : *sparse;

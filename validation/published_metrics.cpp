@@ -33,7 +33,9 @@ constexpr std::array kRules{
     PublishedMetricInfo{"max_context", MetricKind::kCapacity,
                         "last length before a run is out of memory: of the prompt where the row "
                         "gives it as such, else by decoding from the prompt"},
-    PublishedMetricInfo{"oom", MetricKind::kOom, "whether the run is out of memory"},
+    PublishedMetricInfo{"oom", MetricKind::kOom,
+                        "whether the run is out of memory; of caches that grow by copies, whether "
+                        "the caching allocator is"},
     PublishedMetricInfo{"throughput_tok_s", MetricKind::kTime,
                         "output tokens of the batch over prefill and N - 1 decode steps; without "
                         "the prefill for a decode step, or where the note takes it off; all GPUs "

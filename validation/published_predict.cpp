@@ -320,7 +320,11 @@ double RowPrediction::runs_out() {
   }
   std::int64_t n = 1;
   if (!setup_.batch || !setup_.batch->as_many_as_fit) n = batch(runs);
-  return runs.run({.batch = n, .prompt = prompt(), .steps = steps()}).oom ? 1 : 0;
+  const RunSize size{.batch = n, .prompt = prompt(), .steps = steps()};
+  if (runs.run(size).oom) return 1;
+  if (!runs.fragments(size)) return 0;
+  assumed_.emplace_back("its tensors fit; PyTorch's caching allocator has no room for them");
+  return 1;
 }
 
 double RowPrediction::capacity_figure(std::string_view name) {

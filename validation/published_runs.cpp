@@ -181,6 +181,16 @@ const StaticResult& PublishedRuns::run(const RunSize& size) {
   return results_.emplace(size, std::move(result)).first->second;
 }
 
+bool PublishedRuns::fragments(const RunSize& size) {
+  const bool copies =
+      stack_->growth == CacheGrowth::kConcatLayer || stack_->growth == CacheGrowth::kConcatAll;
+  if (!copies || !stack_->rounds_allocations) return false;
+  StaticSpec one = spec(size);
+  one.allocator.emplace();
+  const StaticResult result = run_static(one, {.max_samples = 3});
+  return result.allocator && result.allocator->oom;
+}
+
 EngineStartup PublishedRuns::startup() {
   StaticSpec run = spec({.batch = 1, .prompt = 1, .steps = 0});
   // An engine is set up for the longest sequence that the model takes, where it is not told.

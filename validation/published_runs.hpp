@@ -36,6 +36,9 @@ class PublishedRuns {
   void check(const RunSize& size) const;
   [[nodiscard]] const StaticResult& run(const RunSize& size);
   [[nodiscard]] StaticSpec spec(const RunSize& size);
+  /// Whether a run that fits by its tensors is refused by PyTorch's caching allocator: a cache that
+  /// grows by copies leaves segments that nothing later fits in. False on other stacks.
+  [[nodiscard]] bool fragments(const RunSize& size);
   /// Largest batch whose run fits; 0: not even one sequence.
   [[nodiscard]] std::int64_t largest_batch(std::int64_t prompt, std::int64_t steps);
   /// Longest prompt whose run of one step fits, up to `most`.

@@ -47,6 +47,13 @@ bool is_large(const PublishedSetup& setup) {
   return one * sequences >= 1024.0 * 1024.0 * 1024.0;
 }
 
+/// Whether the figure is what an engine sets aside for its cache as it starts.
+bool is_pool(const ScoredRow& row, const PublishedSetup& setup) {
+  const bool engine = setup.stack != nullptr && setup.stack->growth == CacheGrowth::kPaged;
+  return engine && row.kind == MetricKind::kCacheSize &&
+         (row.row.metric == "kv_capacity_tokens" || setup.memory_fraction);
+}
+
 PublishedGroup summed(const std::vector<const ScoredRow*>& rows) {
   PublishedGroup out;
   std::vector<double> errors, absolute, large, held_out;
@@ -183,6 +190,8 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     scored.inconsistent = setup.inconsistent;
     scored.large = is_large(setup);
     scored.row = std::move(row);
+    scored.pool = is_pool(scored, setup);
+    if (scored.pool) scored.unstated = setup.unstated;
     if (scored.in_scope) {
       ++score.n_in_scope;
       if (scored.prediction.expressed()) ++score.n_in_scope_expressed;
@@ -230,6 +239,10 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
     pool(fmt::format("all {}", name_of(kind)), false,
          [&](const ScoredRow& row) { return row.kind == kind; });
   }
+  pool("pool of a start, all stated", false,
+       [](const ScoredRow& row) { return row.pool && row.unstated.empty(); });
+  pool("pool of a start, not all", false,
+       [](const ScoredRow& row) { return row.pool && !row.unstated.empty(); });
   pool("all", false, [](const ScoredRow&) { return true; });
   pool("all", true, [](const ScoredRow&) { return true; });
   return score;

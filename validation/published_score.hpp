@@ -28,6 +28,9 @@ struct ScoredRow {
   bool fitted = false;
   bool inconsistent = false;
   bool large = false;  // 1 GiB of cache or more
+  bool pool = false;   // of what an engine's start leaves its cache
+  /// Of such a row: what decides the figure and is not stated (PublishedSetup).
+  std::vector<std::string> unstated{};
   /// Where a figure of this kind on this stack lies in 8 of 10 cases, by the rows of other
   /// documents (of any stack where fewer than three have this one), each of which counts the same;
   /// moved outward for how few documents there are and how much the rows of one err together.

@@ -276,21 +276,19 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     lacks("method", std::move(method.reason));
   }
 
-  bool wants_scores = false;
+  AttentionPatch patch = AttentionPatch::kNone;
   if (out.method && out.prompt) {
     try {
       const MethodNeeds needs =
           make_method(*out.method, out.prompt->tokens, {.n_layers = 32, .d_model = 4096})->needs();
-      // A method that computes them itself, in pieces where need be, runs beside fused attention.
-      wants_scores =
-          needs.prompt_scores == PromptScoreClass::kColumnSums && !needs.retries_smaller_chunks;
+      patch = attention_patch(out.method->name, needs, out.batch ? out.batch->sequences : 1);
     } catch (const InputError& error) {
       out.method.reset();
       lacks("method", error.what());
     }
   }
   const StackMatch stack = match_stack(
-      row, wants_scores, document.version,
+      row, patch, document.version,
       out.llms.empty() ? std::string_view{} : std::string_view{out.llms.front()->model_type});
   out.stack = stack.stack;
   if (out.stack == nullptr) {
@@ -308,6 +306,14 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     const PublishedMetricInfo* metric = find_metric_rule(row.metric);
     out.fitted = fitted_on(*out.stack, row, metric != nullptr && metric->kind == MetricKind::kTime);
   }
+  const auto states = [&](bool stated, const char* what) {
+    if (!stated) out.unstated.emplace_back(what);
+  };
+  states(names_version(row.framework) || names_version(row.note) || !document.version.empty(),
+         "version");
+  states(out.memory_fraction.has_value(), "gpu_memory_utilization");
+  states(out.max_model_len.has_value(), "max_model_len");
+  states(out.card_memory.has_value(), "total_gpu_memory");
   judge_scope(row, out);
   return out;
 }

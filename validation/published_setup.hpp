@@ -45,6 +45,9 @@ struct PublishedSetup {
   bool fitted = false;            // the stack's constants were taken from this document
   bool inconsistent = false;      // the note says that the source contradicts itself
   std::vector<std::string> assumed{};
+  /// Of what decides an engine's pool at its start, and the row does not state: "version",
+  /// "gpu_memory_utilization", "max_model_len", "total_gpu_memory".
+  std::vector<std::string> unstated{};
 
   /// Why a cell is of no use, by what it is: "gpu", "model", "stack", "method", "prompt", "output",
   /// "batch", "weights", "kv_dtype".

@@ -166,7 +166,17 @@ std::string_view vllm_engine(const PublishedRow& row, std::string_view elsewhere
 
 bool names_version(std::string_view text) { return version_after(text, "vllm").has_value(); }
 
-StackMatch match_stack(const PublishedRow& row, bool wants_scores, std::string_view elsewhere,
+AttentionPatch attention_patch(std::string_view method, const MethodNeeds& needs,
+                               std::int64_t batch) {
+  // A method that computes scores itself, in pieces where need be, runs beside fused attention.
+  if (needs.prompt_scores != PromptScoreClass::kColumnSums || needs.retries_smaller_chunks) {
+    return AttentionPatch::kNone;
+  }
+  const bool masks = method == "less" || (method == "h2o" && batch > 1);
+  return masks ? AttentionPatch::kMasks : AttentionPatch::kReadsScores;
+}
+
+StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::string_view elsewhere,
                        std::string_view model_type) {
   const std::string name = plain_text(row.framework);
   if (name.empty()) {
@@ -210,7 +220,12 @@ StackMatch match_stack(const PublishedRow& row, bool wants_scores, std::string_v
       if (wanted == "hf-flash" && model_type == "qwen2" && (!version || *version < kGroupedQwen2)) {
         wanted = "hf-flash-repeat";
       }
-      if (wants_scores && wanted == "hf-sdpa") {
+      const bool eager_or_not_said =
+          wanted == "hf-sdpa" || wanted == "hf-eager" || wanted == "hf-legacy";
+      if (patch == AttentionPatch::kMasks && eager_or_not_said) {
+        wanted = "hf-masked";
+        match.assumed = "the method's released code, which masks what it evicts";
+      } else if (patch != AttentionPatch::kNone && wanted == "hf-sdpa") {
         wanted = "hf-eager";
         match.assumed = "attention scores are read: eager attention";
       } else if (wanted == "hf-sdpa" && name.find("sdpa") == std::string::npos) {

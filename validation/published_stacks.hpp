@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "validation/published_csv.hpp"
 
@@ -18,10 +20,21 @@ struct StackMatch {
   bool all_logits = false;  // a version that computes logits of all positions, upcast to fp32
 };
 
-/// By patterns of the name, versions and what the row's note says of the code. `wants_scores`: the
-/// method reads attention matrices, which Hugging Face gives in eager attention alone.
-/// `model_type`: Hugging Face's word for the model's family, whose code may differ; empty: unknown.
-[[nodiscard]] StackMatch match_stack(const PublishedRow& row, bool wants_scores,
+/// What a method's released code for Hugging Face does to a layer's attention.
+enum class AttentionPatch : std::uint8_t {
+  kNone,         // it runs beside whatever attention there is
+  kReadsScores,  // it reads attention matrices, which eager attention alone gives
+  kMasks         // the same, and what it evicts it only masks
+};
+/// Of the preset `method` for batches of `batch`. H2O's code that drops entries runs one sequence
+/// alone; LESS has none that does (see the profile hf-masked).
+[[nodiscard]] AttentionPatch attention_patch(std::string_view method, const MethodNeeds& needs,
+                                             std::int64_t batch);
+
+/// By patterns of the name, versions and what the row's note says of the code. `patch`: of the
+/// row's method. `model_type`: Hugging Face's word for the model's family, whose code may differ;
+/// empty: unknown.
+[[nodiscard]] StackMatch match_stack(const PublishedRow& row, AttentionPatch patch,
                                      std::string_view elsewhere = {},
                                      std::string_view model_type = {});
 /// Whether `text` names a version of an engine: "vLLM 0.11".

@@ -1,6 +1,9 @@
 #include "models/cost/kernel_use.hpp"
 
 #include <array>
+#include <variant>
+
+#include "models/units/check.hpp"
 
 namespace kvsim {
 namespace {
@@ -9,15 +12,17 @@ constexpr bool is_16_bit(Dtype dtype) { return bits_of(dtype) == 16; }
 
 /// Formats of weights as measurements name them: by what a weight takes, and whether the product is
 /// in it or unpacks it first.
-const KernelFormat* weight_format(double bits, Dtype compute) {
+const KernelFormat* weight_format(double bits, Dtype compute, bool blocks = false) {
   static const auto known = [](std::string_view word) {
     return &shared_format(parse_kernel_format(word));
   };
-  static const std::array all{known("bf16"),    known("fp32"),  known("fp8"),    known("sq"),
-                              known("int8_wo"), known("nvfp4"), known("int4_wo")};
+  static const std::array all{known("bf16"),    known("fp32"),     known("fp8"),
+                              known("sq"),      known("int8_wo"),  known("nvfp4"),
+                              known("int4_wo"), known("fp8_block")};
   const bool packed = bits_of(compute) < 16;
   if (bits > 24) return all[1];
   if (bits > 10) return all[0];
+  if (bits > 6.5 && packed && blocks) return all[7];
   if (bits > 6.5) return !packed ? all[4] : compute == Dtype::kInt8 ? all[3] : all[2];
   return packed && compute == Dtype::kFp4 ? all[5] : all[6];
 }
@@ -25,12 +30,37 @@ const KernelFormat* weight_format(double bits, Dtype compute) {
 }  // namespace
 
 KernelUse gemm_use(std::int64_t rows, std::int64_t out, std::int64_t in, double weight_bytes,
-                   Dtype compute, std::int32_t passes) {
+                   Dtype compute, std::int32_t passes, bool blocks) {
   const auto values = static_cast<double>(out) * static_cast<double>(in);
   return {.call = GemmCall{.m = static_cast<double>(rows) / passes,
                            .n = static_cast<double>(out),
                            .k = static_cast<double>(in)},
-          .format = weight_format(8 * weight_bytes / values, compute),
+          .format = weight_format(8 * weight_bytes / values, compute, blocks),
+          .times = static_cast<double>(passes)};
+}
+
+KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& share,
+                  std::int32_t passes) {
+  constexpr double kSkew = 1.2;
+  const Llm& llm = *in.llm;
+  const double ranks = in.stack->expert_parallel;
+  // Experts that are not shared out are cut as the rest of the model is.
+  const double cut = in.tensor_parallel / std::min<double>(ranks, in.tensor_parallel);
+  const auto weights = static_cast<double>(
+      matrix_bytes(llm, in.weights(), WeightPart::kExperts, llm.d_model, share.width).count());
+  const double values = static_cast<double>(llm.d_model) * static_cast<double>(share.width);
+  return {.call = MoeCall{.tokens = share.tokens / passes,
+                          .hidden = static_cast<double>(llm.d_model),
+                          .inter = static_cast<double>(mlp.d_ff) * in.tensor_parallel,
+                          .top_k = static_cast<double>(mlp.top_k),
+                          .experts = static_cast<double>(mlp.n_experts),
+                          .tp = cut,
+                          .ep = ranks,
+                          .skew = kSkew,
+                          .busiest = ranks > 1 ? in.stack->expert_imbalance : 0},
+          .format = weight_format(8 * weights / values,
+                                  product_dtype(llm, in.weights(), WeightPart::kExperts),
+                                  is_block_scaled(in.weights(), WeightPart::kExperts)),
           .times = static_cast<double>(passes)};
 }
 
@@ -83,6 +113,33 @@ std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double r
                                            .bytes_written = written / passes},
                    .format = weight_format(bits_of(dtype), dtype),
                    .times = static_cast<double>(passes)};
+}
+
+KernelCall prompt_piece(const KernelCall& call, double tokens, double before) {
+  KernelCall piece = call;
+  if (auto* const prompt = std::get_if<PrefillAttentionCall>(&piece)) {
+    prompt->new_tokens = tokens;
+    prompt->prefix += before;
+    return piece;
+  }
+  auto* const latent = std::get_if<MlaCall>(&piece);
+  KVSIM_CHECK(latent != nullptr && !latent->decode, "a piece of what is no prompt's attention");
+  latent->seq_len = tokens;
+  latent->prefix += before;
+  return piece;
+}
+
+double microseconds(const KernelChoice& choice, const KernelUse& use) {
+  double us = 0;
+  visit_calls(
+      use, [&](double times, const KernelCall& call) { us += times * choice.microseconds(call); });
+  return us;
+}
+
+KernelCall typical_call(const KernelUse& use) {
+  const double tokens = use.chunk > 0 ? length_of(use.call) : 0;
+  if (tokens <= use.chunk) return use.call;
+  return prompt_piece(use.call, use.chunk, (tokens - use.chunk) / 2);
 }
 
 }  // namespace kvsim

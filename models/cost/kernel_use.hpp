@@ -1,9 +1,13 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 
+#include "models/cost/kernels/library.hpp"
 #include "models/cost/op.hpp"
+#include "models/cost/step.hpp"
 #include "models/units/dtype.hpp"
 
 namespace kvsim {
@@ -11,10 +15,16 @@ namespace kvsim {
 // Which kernels a step's operators are, for calibrations that know them.
 
 /// y[rows, out] = x[rows, in] w, in `passes` equal parts of its rows, where w takes `weight_bytes`
-/// and the product is in `compute`. Both 16-bit formats are one: the rates and the bytes are the
-/// same.
+/// and the product is in `compute`, of `blocks` with a scale each or not. Both 16-bit formats are
+/// one: the rates and the bytes are the same.
 [[nodiscard]] KernelUse gemm_use(std::int64_t rows, std::int64_t out, std::int64_t in,
-                                 double weight_bytes, Dtype compute, std::int32_t passes = 1);
+                                 double weight_bytes, Dtype compute, std::int32_t passes = 1,
+                                 bool blocks = false);
+/// A layer's routed experts over the tokens that `share` is of, `passes` equal parts of them one
+/// after another. Tokens fall on experts by a power law of exponent 1.2, as benchmarks of serving
+/// draw them (aiconfigurator, power_law_1.2); on GPUs as the stack's expert_imbalance says.
+[[nodiscard]] KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& share,
+                                std::int32_t passes = 1);
 /// Sums of `bytes` over `gpus` GPUs of a node.
 [[nodiscard]] KernelUse all_reduce_use(double bytes, std::int32_t gpus, std::int32_t passes = 1);
 /// Formats of attention: queries of `compute` over a cache of `kv`.
@@ -24,5 +34,38 @@ namespace kvsim {
 [[nodiscard]] std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double read,
                                                   double written, std::int32_t launches,
                                                   Dtype dtype, std::int32_t passes = 1);
+
+/// The piece of a prompt's attention that takes `tokens` of it after `before` others.
+[[nodiscard]] KernelCall prompt_piece(const KernelCall& call, double tokens, double before);
+
+/// Calls `visit(how many, call)` for calls that stand for all of the use's: equal ones once, and of
+/// many pieces of a prompt equal groups of neighbours, each by the one in its middle. (Query, key)
+/// pairs, which are linear in what is cached, sum to those of the prompt at once.
+template <class Visit>
+void visit_calls(const KernelUse& use, Visit&& visit) {
+  constexpr double kMostGroups = 8;
+  if (use.times <= 0) return;
+  const double tokens = use.chunk > 0 ? length_of(use.call) : 0;
+  if (tokens <= use.chunk) {
+    visit(use.times, use.call);
+    return;
+  }
+  const double pieces = std::floor(tokens / use.chunk);
+  const double groups = std::min(pieces, kMostGroups);
+  double first = 0;
+  for (double group = 1; group <= groups; ++group) {
+    const double next = std::floor(pieces * group / groups);
+    const double middle = (first + next - 1) / 2;
+    visit(use.times * (next - first), prompt_piece(use.call, use.chunk, middle * use.chunk));
+    first = next;
+  }
+  const double rest = tokens - pieces * use.chunk;
+  if (rest > 0) visit(use.times, prompt_piece(use.call, rest, pieces * use.chunk));
+}
+
+/// Time of all its calls, µs.
+[[nodiscard]] double microseconds(const KernelChoice& choice, const KernelUse& use);
+/// One call that stands for all: of pieces a whole one with what they find cached in the mean.
+[[nodiscard]] KernelCall typical_call(const KernelUse& use);
 
 }  // namespace kvsim

@@ -130,9 +130,10 @@ OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_
        .launches = passes_,
        .dtype = product_dtype(llm_, in_.weights(), part),
        .kernel = part == WeightPart::kExperts
-                     ? std::nullopt
+                     ? routed_use()
                      : std::optional{gemm_use(rows, out, in, weights / passes_,
-                                              product_dtype(llm_, in_.weights(), part), passes_)}},
+                                              product_dtype(llm_, in_.weights(), part), passes_,
+                                              is_block_scaled(in_.weights(), part))}},
       {after});
 }
 
@@ -152,15 +153,17 @@ OpIndex LayerBuilder::all_reduce(std::int64_t elements, OpIndex after) {
 
 OpIndex LayerBuilder::stream(std::string_view name, OpFamily family, std::int64_t read,
                              std::int64_t written, OpIndex after, std::int32_t launches) {
-  return graph_.add({.name = name,
-                     .family = family,
-                     .bytes_read = size(read, dtype_),
-                     .bytes_written = size(written, dtype_),
-                     .launches = launches * passes_,
-                     .dtype = dtype_,
-                     .kernel = stream_use(family, m_, size(read, dtype_), size(written, dtype_),
-                                          launches, dtype_, passes_)},
-                    {after});
+  return graph_.add(
+      {.name = name,
+       .family = family,
+       .bytes_read = size(read, dtype_),
+       .bytes_written = size(written, dtype_),
+       .launches = launches * passes_,
+       .dtype = dtype_,
+       .kernel = routed_ ? routed_use()
+                         : stream_use(family, m_, size(read, dtype_), size(written, dtype_),
+                                      launches, dtype_, passes_)},
+      {after});
 }
 
 /// An RMSNorm. Unfused, its operators pass fp32 intermediates through memory, two alive at once.

@@ -93,6 +93,7 @@ class LayerBuilder {
   // layer_prefill.cpp, beside prefill
   OpIndex attend_prompt(const Projected& qkv, std::int64_t prompt);
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::int64_t prompt) const;
+  [[nodiscard]] std::int64_t cached_before(std::int64_t prompt) const;
   OpIndex score_prompt(OpIndex after, const PrefillMoment& moment);
   OpIndex prepare_method(OpIndex after, std::int64_t prompt);
   OpIndex add_after(OpIndex after, const Op& op);  // below 0: nothing before it
@@ -109,6 +110,8 @@ class LayerBuilder {
 
   // layer_feed_forward.cpp
   OpIndex dense_block(const BlockSpec& block, OpIndex after);
+  /// One kernel does all of the routed experts' operators: it stands at the first that is added.
+  std::optional<KernelUse> routed_use();
   OpIndex feed_forward(OpIndex after);
   /// Tokens to the GPUs of their experts, or back.
   OpIndex exchange(std::string_view name, const ExpertShare& share, OpIndex after);
@@ -119,11 +122,12 @@ class LayerBuilder {
   const MlpSpec& mlp_;
   CacheRows rows_;
   std::int32_t layer_;
-  std::int64_t tokens_;  // of a sequence in this step
-  std::int64_t m_;       // tokens of the batch
-  std::int64_t held_;    // of these, alive at once
-  std::int32_t passes_;  // that take them
-  Dtype dtype_;          // of activations
+  std::int64_t tokens_;              // of a sequence in this step
+  std::int64_t m_;                   // tokens of the batch
+  std::int64_t held_;                // of these, alive at once
+  std::int32_t passes_;              // that take them
+  Dtype dtype_;                      // of activations
+  std::optional<KernelUse> routed_;  // while the operators of routed experts are added
   OpGraph graph_;
   std::optional<std::size_t> input_;      // the layer's hidden states
   std::optional<std::size_t> normed_;     // input of the attention block

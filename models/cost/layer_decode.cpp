@@ -183,6 +183,23 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                      .dtype = Dtype::kFp32},
                     {at});
   }
+  if (in_.stack->masks_evicted) {
+    const PrefillExtra all =
+        in_.method->masked_step(layer_, rows_.shape(), in_.kv_dtype, moment.attended);
+    if (all.launches > 0) {
+      at = graph_.add({.name = "method on the whole cache",
+                       .family = OpFamily::kMethod,
+                       .flops = FlopCount{all.flops * batch},
+                       .bytes_read = all.read * batch,
+                       .bytes_written = all.written * batch,
+                       .launches = all.launches,
+                       .dtype = dtype_},
+                      {at});
+      graph_.release(graph_.hold("method's scratch", Owner::kScores,
+                                 charged_bytes(*in_.stack, all.transient * in_.batch), at),
+                     at);
+    }
+  }
   const double linked = (traffic.link_read + traffic.link_write) * batch;
   if (linked > 0) {
     at = graph_.add({.name = "host copy",

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
 
 namespace kvsim {
@@ -50,6 +51,12 @@ OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
   return at;
 }
 
+std::optional<KernelUse> LayerBuilder::routed_use() {
+  std::optional<KernelUse> use = routed_;
+  if (routed_) routed_->times = 0;
+  return use;
+}
+
 OpIndex LayerBuilder::exchange(std::string_view name, const ExpertShare& share, OpIndex after) {
   if (in_.stack->expert_parallel == 1) return after;
   const double vector = size(llm_.d_model, dtype_);
@@ -79,11 +86,15 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
   const double visited =
       expected_experts(mlp_, share.experts, expert_share(in_, mlp_, held_).tokens);
   at = exchange("expert dispatch", share, at);
+  if (mlp_.gated && in_.stack->kernels.contains(name_of(KernelOp::kMoe))) {
+    routed_ = moe_use(in_, mlp_, share, passes_);
+  }
   at = dense_block({.rows = share.rows, .width = share.width, .experts = visited}, at);
   const std::size_t parts = activation("expert outputs", share.rows * d, at);
   at = exchange("expert combine", share, at);
   at = stream("combine experts", OpFamily::kElementwise, share.own * mlp_.top_k * d, share.own * d,
               at);
+  routed_.reset();
   graph_.release(parts, at);
   drop(shared, at);
   block_out_ = activation("feed-forward output", m_ * d, at);

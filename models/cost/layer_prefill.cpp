@@ -27,25 +27,26 @@ std::optional<KernelUse> LayerBuilder::prefill_use(std::int64_t prompt) const {
   const auto tokens = static_cast<double>(prompt);
   // A pass takes whole prompts, as many as fit, or a piece of one.
   const auto held = static_cast<double>(held_);
-  const double chunk = std::min(tokens, held);
   const double together = std::clamp(std::floor(held / tokens), 1.0, batch);
-  const double times = batch * tokens / (together * chunk);
+  KernelUse use{.format = format, .times = batch / together, .chunk = tokens > held ? held : 0};
   if (a.is_latent()) {
-    return KernelUse{
-        .call = MlaCall{.decode = false, .batch = batch, .seq_len = tokens, .heads = a.n_heads},
-        .format = format};
+    use.call = MlaCall{.decode = false, .batch = together, .seq_len = tokens, .heads = a.n_heads};
+  } else {
+    use.call =
+        PrefillAttentionCall{.batch = together,
+                             .new_tokens = tokens,
+                             .q_heads = a.n_heads,
+                             .kv_heads = in_.stack->expands_kv_heads ? a.n_heads : a.n_kv_heads,
+                             .head_dim = a.head_dim};
   }
-  // Chunks attend to what earlier ones cached; on the mean, to half of what is not theirs.
-  return KernelUse{
-      .call =
-          PrefillAttentionCall{.batch = together,
-                               .new_tokens = chunk,
-                               .prefix = (tokens - chunk) / 2,
-                               .q_heads = a.n_heads,
-                               .kv_heads = in_.stack->expands_kv_heads ? a.n_heads : a.n_kv_heads,
-                               .head_dim = a.head_dim},
-      .format = format,
-      .times = times};
+  return use;
+}
+
+/// Tokens that the pieces of a prompt find cached, all pieces together.
+std::int64_t LayerBuilder::cached_before(std::int64_t prompt) const {
+  const std::int64_t piece = std::min(prompt, held_);
+  const std::int64_t whole = prompt / piece;
+  return piece * whole * (whole - 1) / 2 + (prompt % piece > 0 ? piece * whole : 0);
 }
 
 OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
@@ -58,6 +59,12 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                               ? m_ * a.n_heads * (a.head_dim - a.rope_head_dim + a.v_head_dim)
                               : m_ * a.n_kv_heads * (a.head_dim + a.v_head_dim);
   OpIndex at = qkv.op;
+  const std::int64_t cached = cached_before(prompt);
+  if (a.is_latent() && cached > 0) {
+    const std::int64_t wide =
+        static_cast<std::int64_t>(a.n_heads) * (a.head_dim - a.rope_head_dim + a.v_head_dim);
+    at = gemm("latent expansion of the prefix", in_.batch * cached, a.kv_lora_rank, wide, at);
+  }
   std::int64_t kv_read = kv;
   std::optional<std::size_t> expanded;
   if (in_.stack->expands_kv_heads && !a.is_latent() && a.n_heads > a.n_kv_heads) {
@@ -72,8 +79,10 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                      .family = OpFamily::kPrefillAttention,
                      .flops = FlopCount{2 * batch * heads * pairs *
                                         static_cast<double>(a.head_dim + a.v_head_dim)},
-                     // Each pass reads what earlier ones cached.
-                     .bytes_read = size(q, dtype_) + size(kv_read, dtype_) * (passes_ + 1) / 2,
+                     // Each piece reads what earlier ones cached.
+                     .bytes_read = size(q, dtype_) + size(kv_read, dtype_) *
+                                                         static_cast<double>(prompt + cached) /
+                                                         static_cast<double>(prompt),
                      .bytes_written = size(out, dtype_),
                      .launches = passes_,
                      .dtype = dtype_,

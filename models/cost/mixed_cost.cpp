@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
 #include "models/cost/mixed.hpp"
 #include "models/cost/mixed_layer.hpp"
@@ -122,7 +123,7 @@ struct MixedStepCost::Impl {
     if (op.kernel) {
       if (const KernelChoice* choice = roofline.kernel(op)) {
         constexpr double kMicro = 1e-6;
-        return kMicro * op.kernel->times * choice->microseconds(op.kernel->call);
+        return kMicro * microseconds(*choice, *op.kernel);
       }
     }
     const double bytes = op.bytes_read + op.bytes_written;

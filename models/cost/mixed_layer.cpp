@@ -278,7 +278,8 @@ Op MixedLayer::expansion(std::int64_t rows) const {
           .bytes_read = weights + n * kv_elements_ * bits_of(in_.kv_dtype) / 8.0,
           .bytes_written = size(n * static_cast<double>(wide)),
           .dtype = product,
-          .kernel = gemm_use(rows, wide, a_.kv_lora_rank, weights, product)};
+          .kernel = gemm_use(rows, wide, a_.kv_lora_rank, weights, product, 1,
+                             is_block_scaled(in_.weights(), WeightPart::kLinear))};
 }
 
 }  // namespace kvsim

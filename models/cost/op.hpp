@@ -54,7 +54,11 @@ inline constexpr std::size_t kOwners = 11;
 struct KernelUse {
   KernelCall call{};
   const KernelFormat* format = nullptr;  // shared_format
-  double times = 1;                      // calls like it, one after another
+  /// Calls like it, one after another; 0: another operator's kernel does this one's work too.
+  double times = 1;
+  /// Prompt attention: tokens of the pieces that `call` is taken in, each over what came before it;
+  /// 0: all at once.
+  double chunk = 0;
 
   friend bool operator==(const KernelUse&, const KernelUse&) = default;
 };

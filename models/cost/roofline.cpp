@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "models/cost/kernel_use.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -103,7 +104,7 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
 Seconds Roofline::time(const Op& op) const {
   constexpr double kMicro = 1e-6;
   if (const KernelChoice* choice = kernel(op)) {
-    return Seconds{choice->microseconds(op.kernel->call) * op.kernel->times * kMicro};
+    return Seconds{microseconds(*choice, *op.kernel) * kMicro};
   }
   return Seconds{terms(op).at(op.flops.count(), op.bytes_read + op.bytes_written)};
 }
@@ -194,7 +195,8 @@ std::optional<Interval> time_interval(const OpCost& line, const Roofline& roofli
   if (roofline.is_bound()) return std::nullopt;
   const double time = line.time.count();
   if (const KernelChoice* choice = roofline.kernel(line.op)) {
-    const KernelEstimate estimate = choice->estimate(line.op.kernel->call);
+    if (time <= 0) return Interval{};
+    const KernelEstimate estimate = choice->estimate(typical_call(*line.op.kernel));
     return Interval{.low = Seconds{time * std::min(1.0, estimate.low / estimate.us)},
                     .high = Seconds{time * std::max(1.0, estimate.high / estimate.us)}};
   }

@@ -87,7 +87,8 @@ constexpr std::array kFormats{
         .packed = Dtype::kFp8E4m3,
         .group = 128 * 128,
         .group_bits = 32,
-        .weight_only = false},
+        .weight_only = false,
+        .blocks = true},
     WeightFormat{
         .name = "mxfp4",
         .summary = "MXFP4 of the routed experts: 4-bit values, an 8-bit scale for each 32",
@@ -175,6 +176,10 @@ Dtype product_dtype(const Llm& llm, const WeightStore& store, WeightPart part) {
   }
   const bool narrow = covers(*store.format, part) && !store.format->weight_only;
   return narrow ? store.format->packed : store.base;
+}
+
+bool is_block_scaled(const WeightStore& store, WeightPart part) {
+  return store.format != nullptr && store.format->blocks && covers(*store.format, part);
 }
 
 void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVisit& visit) {

@@ -37,6 +37,8 @@ struct WeightFormat {
   bool experts_only = false;
   bool head = false;        // the output projection is quantised too
   bool embeddings = false;  // and the embeddings
+  bool blocks = false;      // a group is a square of inputs and outputs: its products' partial sums
+                            // are scaled one by one
 };
 
 /// What a run's weights are stored in: everything in `base` (or as published, for the format the
@@ -53,6 +55,8 @@ struct WeightStore {
                                  std::int64_t in, std::int64_t out, std::int64_t count = 1);
 /// Format a product with that part computes in.
 [[nodiscard]] Dtype product_dtype(const Llm& llm, const WeightStore& store, WeightPart part);
+/// Whether such a product is of squares with a scale each (fp8-block).
+[[nodiscard]] bool is_block_scaled(const WeightStore& store, WeightPart part);
 
 /// Calls `visit(part, in, out, count)` for every matrix of a layer, and of the embedding
 /// (vocabulary x d_model) and the head unless it is tied.

@@ -262,6 +262,11 @@ class MergeRule {
                                                    std::int64_t /*prompt*/) const {
     return {};
   }
+  /// As Method::masked_step.
+  [[nodiscard]] virtual PrefillExtra masked_step(const LayerShape& /*shape*/, Dtype /*recorded*/,
+                                                 std::int64_t /*tokens*/) const {
+    return {};
+  }
 };
 
 /// What budgets that compare heads or layers may know of one stored head after its prompt.

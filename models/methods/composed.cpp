@@ -254,6 +254,11 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
   return all;
 }
 
+PrefillExtra ComposedMethod::masked_step(std::int32_t /*layer*/, const LayerShape& shape,
+                                         Dtype recorded, std::int64_t tokens) const {
+  return parts_.merge->masked_step(shape, recorded, tokens);
+}
+
 const ComposedMethod& as_composed(const Method& method) {
   const auto* composed = dynamic_cast<const ComposedMethod*>(&method);
   KVSIM_CHECK(composed != nullptr, "method \"{}\" is no composition", method.name());
@@ -340,6 +345,11 @@ CacheBytes Method::rows_bytes(std::int32_t /*layer*/, const LayerShape& shape, D
 
 PrefillExtra Method::prefill_extra(std::int32_t /*layer*/, const LayerShape& /*shape*/,
                                    Dtype /*recorded*/, std::int64_t /*prompt*/) const {
+  return {};
+}
+
+PrefillExtra Method::masked_step(std::int32_t /*layer*/, const LayerShape& /*shape*/,
+                                 Dtype /*recorded*/, std::int64_t /*tokens*/) const {
   return {};
 }
 

@@ -76,6 +76,8 @@ class ComposedMethod final : public Method {
                                       std::int64_t entries) const override;
   [[nodiscard]] bool plain_rows() const override;
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override;
+  [[nodiscard]] PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
+                                         Dtype recorded, std::int64_t tokens) const override;
   [[nodiscard]] PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
                                            Dtype recorded, std::int64_t prompt) const override;
 

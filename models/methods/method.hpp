@@ -209,6 +209,10 @@ class Method {
   /// Work and memory added to the prefill of `prompt` tokens in `layer`.
   [[nodiscard]] virtual PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
                                                    Dtype recorded, std::int64_t prompt) const;
+  /// What released code that evicts by a mask alone does over all `tokens` entries at every decode
+  /// step, where dropping entries would have spared it. By default nothing.
+  [[nodiscard]] virtual PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
+                                                 Dtype recorded, std::int64_t tokens) const;
 };
 
 /// Stored K, V and side bytes of one layer by the size law; nullopt where there is none.

@@ -103,6 +103,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "max_num_seqs",
                              "fused_projections",
                              "full_causal_mask",
+                             "masks_evicted",
                              "sampler_bytes",
                              "graphs",
                              "communication",
@@ -184,6 +185,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_tokens("max_num_seqs", 0, stack.max_num_seqs);
   read_later_flag("fused_projections", stack.fused_projections);
   read_later_flag("full_causal_mask", stack.full_causal_mask);
+  read_later_flag("masks_evicted", stack.masks_evicted);
   read_later_flag("attends_allocated", stack.attends_allocated);
   read_later_flag("copies_by_element", stack.copies_by_element);
   read_later_flag("softmax_fp32", stack.softmax_fp32);

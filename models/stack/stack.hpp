@@ -78,6 +78,7 @@ struct Stack {
   Seconds between_steps;             // scheduling and sampling that nothing hides,
   Seconds between_per_sequence;      // and what it takes more for each sequence
   bool full_causal_mask = false;     // a boolean mask of the full length squared stands throughout
+  bool masks_evicted = false;        // what a method lets go stays cached, and is masked out
   double sampler_bytes = 0;          // that a start-up's dummy sampling takes per logit
   Bytes graphs;                      // CUDA graph pools
   Bytes communication;               // buffers of collectives, per GPU where there are several

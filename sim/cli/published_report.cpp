@@ -132,6 +132,29 @@ std::string furthest_off(const PublishedScore& score, std::size_t width) {
   return any ? "\n" + table.str(width) : std::string{};
 }
 
+/// Pools of engines' starts where something that decides them is not stated: how far off, and what.
+std::string unstated_text(const PublishedScore& score, std::size_t width) {
+  Table table{{{"pool of a start, not all stated", Table::Align::kLeft},
+               {"figure", Table::Align::kLeft},
+               {"published"},
+               {"predicted"},
+               {"error", Table::Align::kRight, "%"},
+               {"in its interval", Table::Align::kLeft},
+               {"not stated", Table::Align::kLeft}}};
+  bool any = false;
+  for (const ScoredRow& row : score.rows) {
+    if (row.unstated.empty() || !row.error() || row.inconsistent) continue;
+    any = true;
+    const bool inside =
+        row.interval && row.interval->first <= *row.value && *row.value <= row.interval->second;
+    table.add_row({fmt::format("{} {}", row.row.id, row.document), row.row.metric, row.row.value,
+                   fmt::format("{:.4g}", *row.prediction.value), signed_percent(row.error()),
+                   row.interval ? (inside ? "yes" : "no") : "none",
+                   fmt::format("{}", fmt::join(row.unstated, ", "))});
+  }
+  return any ? "\n" + table.str(width) : std::string{};
+}
+
 ordered_json group_json(const PublishedGroup& group) {
   ordered_json out{{"metric", group.metric},
                    {"gpu", group.gpu},
@@ -181,6 +204,7 @@ ordered_json row_json(const ScoredRow& row) {
   out["held_out"] = !row.fitted;
   out["inconsistent"] = row.inconsistent;
   out["large"] = row.large;
+  if (row.pool) out["unstated"] = row.unstated;
   if (!p.expressed()) out["reason"] = p.reason;
   if (!row.in_scope) out["out_of_scope"] = row.out_of_scope;
   out["assumed"] = p.assumed;
@@ -204,6 +228,7 @@ std::string published_text(const PublishedScore& score, bool rows, std::size_t w
       share_of(expressed, score.rows.size()),
       share_of(score.n_in_scope_expressed, score.n_in_scope));
   out += furthest_off(score, width);
+  out += unstated_text(score, width);
   const auto reasons = reasons_of(score);
   if (!reasons.empty()) out += "\nnot expressed\n" + reasons_text(reasons);
   return out;

@@ -203,6 +203,8 @@ class Walk {
         (*cache)[part_of(tensors[t])] = *held_[t];
       } else if (tensors[t].name == "layer output" || tensors[t].name == "input embeddings") {
         input_ = held_[t];
+      } else if (tensors[t].owner == Owner::kConcatCopy) {
+        older_.push_back(*held_[t]);
       } else {
         drop(*held_[t]);
       }
@@ -254,6 +256,8 @@ class Walk {
         if (mask) release(*std::exchange(mask, std::nullopt));
       }
     }
+    for (const Held& old : older_) release(old);
+    older_.clear();
     return true;
   }
 
@@ -265,6 +269,7 @@ class Walk {
   std::vector<std::optional<Held>> held_;  // of the graph that runs
   std::optional<Held> input_;              // of the next graph
   std::optional<Held> embeddings_;         // held by the caller
+  std::vector<Held> older_;                // caches that the caller holds to the step's end
   Bytes alive_;
   std::int64_t step_ = 0;
   std::string phase_;

@@ -44,6 +44,11 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                     spec.tensor_parallel));
   }
   if (const auto exchange = describe_exchange(*in.stack, *spec.gpu)) notes.push_back(*exchange);
+  if (spec.stack->masks_evicted) {
+    notes.push_back(
+        fmt::format("{}: what method {} lets go stays in the cache, masked out of attention", stack,
+                    spec.method->name()));
+  }
   if (!spec.method->plain_rows() && grows_by_copy) {
     notes.push_back(
         fmt::format("method {} keeps rows in a form of its own: they are assumed to be written in "

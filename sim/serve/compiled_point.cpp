@@ -10,6 +10,7 @@
 
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "models/methods/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/memory/vllm_startup.hpp"
 #include "sim/serve/expert_network.hpp"
@@ -116,6 +117,9 @@ PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
   std::shared_ptr<const Method> method =
       spec_.one_method && !laws_.empty() ? laws_.begin()->second->method : spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
+  if (stack_.masks_evicted && !(spec_.one_method && !laws_.empty())) {
+    method = masked(std::move(method));
+  }
   std::unique_ptr<PointLaw>& law = laws_[method.get()];
   if (!law) {
     law = std::make_unique<PointLaw>();

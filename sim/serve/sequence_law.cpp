@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "models/methods/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
@@ -387,6 +388,7 @@ SequenceLaws::SequenceLaws(MethodSpec method, MethodSite site,
 
 std::shared_ptr<const Method> SequenceLaws::settle(std::int64_t prompt) const {
   std::shared_ptr<const Method> method = make_method(method_, prompt, site_);
+  if (base_.stack->masks_evicted) return masked(std::move(method));
   if (measured_) return with_measured_law(std::move(method), *measured_, base_.llm->n_layers());
   const std::int32_t heads = method->stored_heads(site_.shape);
   if (auto law = expected_law(*method, prompt, base_.llm->n_layers(), heads)) {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"
 #include "sim/serve/expert_network.hpp"
@@ -480,10 +481,12 @@ StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
               "batch {} and prompt {} at least 1, output {} at least 0", spec.batch,
               spec.prompt_tokens, spec.output_tokens);
   KVSIM_CHECK(options.max_samples >= 3, "a timeline of {} samples", options.max_samples);
-  StaticResult result = StaticRun{spec, options}.run();
-  if (options.intervals) find_oom_range(spec, result);
+  StaticSpec as_run = spec;
+  if (spec.stack->masks_evicted) as_run.method = masked(spec.method);
+  StaticResult result = StaticRun{as_run, options}.run();
+  if (options.intervals) find_oom_range(as_run, result);
   if (options.fit_range) {
-    result.fit_range = fit_range(spec, memory_residual(*spec.stack), without_cache(result));
+    result.fit_range = fit_range(as_run, memory_residual(*spec.stack), without_cache(result));
   }
   return result;
 }

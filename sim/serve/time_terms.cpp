@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/cost/kernel_use.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
 
@@ -127,9 +128,13 @@ class Explainer {
   /// "32 layers x gemm(m=8, n=4096, k=4096) of bf16 = 23.4 us (20.1 to 27.9)".
   [[nodiscard]] static std::string kernel_formula(const OpCost& line, const KernelChoice& choice) {
     const KernelUse& use = *line.op.kernel;
-    const KernelEstimate estimate = choice.estimate(use.call);
-    const auto names = dimension_names(op_of(use.call));
-    const auto values = dimensions_of(use.call);
+    if (use.times <= 0) {
+      return fmt::format("in the layer's {} kernel", name_of(op_of(use.call)));
+    }
+    const KernelCall call = typical_call(use);
+    const KernelEstimate estimate = choice.estimate(call);
+    const auto names = dimension_names(op_of(call));
+    const auto values = dimensions_of(call);
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < kDimensions; ++i) {
       if (!names[i].empty()) parts.push_back(fmt::format("{}={:.6g}", names[i], values[i]));
@@ -137,6 +142,9 @@ class Explainer {
     std::string times;
     if (line.layers > 0) times += many(line.layers, "layer") + " x ";
     if (line.calls > 1) times += many(line.calls, "call") + " x ";
+    double calls = 0;
+    visit_calls(use, [&](double n, const KernelCall&) { calls += n; });
+    if (calls != 1) times += fmt::format("{:.6g} {} x ", calls, use.chunk > 0 ? "pieces" : "parts");
     return fmt::format("{}{}({}) of {}: {:.6g} us ({:.3g} to {:.3g}{})", times,
                        name_of(op_of(use.call)), fmt::join(parts, ", "), use.format->name,
                        estimate.us, estimate.low, estimate.high,

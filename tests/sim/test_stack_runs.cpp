@@ -43,6 +43,45 @@ TEST_CASE("tuple caches hold two copies of the whole cache at a step's end") {
   CHECK(copies >= old - Bytes{std::int64_t{2} * 4096 * 2 * 8003});
 }
 
+TEST_CASE("code that evicts by a mask keeps every entry, and LESS maps them all anew") {
+  const auto run = [](const char* stack, const char* method, std::int64_t batch,
+                      std::int64_t prompt, std::int64_t output) {
+    StaticSpec spec = asked("llama-2-7b", stack, prompt, output);
+    spec.batch = batch;
+    MethodSpec of{method, {}, {}};
+    if (takes_budget(method)) of.budget = Budget{.fraction = 0.05, .entries = 0};
+    if (of.name == "less") of.params["hidden"] = std::int64_t{512};
+    spec.method = make_method(of, prompt,
+                              {.recorded = Dtype::kBf16,
+                               .shape = {.n_heads = 32, .n_kv_heads = 32, .head_dim = 128},
+                               .n_layers = 32,
+                               .d_model = 4096});
+    return run_static(spec, {.max_samples = 3});
+  };
+  const StaticResult full = run("hf-legacy", "full", 4, 2000, 4);
+  const StaticResult masks = run("hf-masked", "h2o", 4, 2000, 4);
+  const StaticResult drops = run("hf-eager", "h2o", 4, 2000, 4);
+  REQUIRE_FALSE(masks.oom);
+  // H2O's scores are carried beside what the full cache holds.
+  CHECK(masks.kv_bytes > full.kv_bytes);
+  CHECK(gib(masks.kv_bytes) == doctest::Approx(gib(full.kv_bytes)).epsilon(0.02));
+  CHECK(gib(drops.kv_bytes) < 0.1 * gib(masks.kv_bytes));
+  const bool told = std::any_of(masks.notes.begin(), masks.notes.end(), [](const std::string& n) {
+    return n.find("masked out") != std::string::npos;
+  });
+  CHECK(told);
+  // LESS: two copies of 512 features of every cached key, 4 x 32 heads x 2004 x 512 x 2 B each.
+  const StaticResult less = run("hf-masked", "less", 4, 2000, 4);
+  CHECK(gib(less.decode_peak) - gib(masks.decode_peak) ==
+        doctest::Approx(2 * 4.0 * 32 * 2004 * 512 * 2 / kGiB).epsilon(0.1));
+  CHECK(*less.decode_time > *masks.decode_time);
+  // 8 x 8192 tokens are 32 GiB of cache: once beside the weights they fit, twice and scratch not.
+  CHECK_FALSE(run("hf-sdpa", "full", 8, 4096, 4096).oom);
+  const StaticResult out = run("hf-masked", "less", 8, 4096, 4096);
+  REQUIRE(out.oom);
+  CHECK(out.oom->phase == "decode");
+}
+
 TEST_CASE("a prefill in chunks holds one chunk's activations") {
   StaticSpec spec = asked("llama-2-7b", "torch-static", 100'000, 0);
   const StaticResult whole = run_static(spec);

@@ -189,28 +189,41 @@ TEST_CASE("methods by their published names and words") {
 
 TEST_CASE("frameworks by patterns, versions and dates") {
   const auto stack = [](const char* framework, const char* source = "", const char* note = "",
-                        bool scores = false) -> std::string {
+                        AttentionPatch patch = AttentionPatch::kNone) -> std::string {
     PublishedRow row;
     row.framework = framework;
     row.source = source;
     row.note = note;
-    const StackMatch match = match_stack(row, scores);
+    const StackMatch match = match_stack(row, patch);
     return match.stack != nullptr ? match.stack->name : match.reason;
   };
   CHECK(stack("HF transformers 4.46.0 + FA 2.5.8") == "hf-flash");
   CHECK(stack("HF transformers + flash_attention_2 + kvpress") == "hf-flash");
   CHECK(stack("HF transformers, PyTorch 2.0 SDPA") == "hf-sdpa");
   CHECK(stack("HF transformers (2024-05) eager, DynamicCache") == "hf-eager");
-  CHECK(stack("HF transformers", "", "", true) == "hf-eager");
+  CHECK(stack("HF transformers", "", "", AttentionPatch::kReadsScores) == "hf-eager");
+  CHECK(stack("HF transformers", "", "", AttentionPatch::kMasks) == "hf-masked");
+  CHECK(stack("vLLM 0.6.3", "", "", AttentionPatch::kMasks) == "vllm-v0");
   CHECK(stack("").find("no framework") != std::string::npos);
   CHECK(stack("Unheard Of").find("Unheard Of") != std::string::npos);
   CHECK(arxiv_month("StreamingLLM paper arXiv 2309.17453 Fig. 10") == 2309);
   CHECK_FALSE(arxiv_month("some paper"));
   PublishedRow old;
   old.framework = "HF transformers 4.37 (flash-attn)";
-  CHECK(match_stack(old, false).all_logits);
+  CHECK(match_stack(old, AttentionPatch::kNone).all_logits);
   old.framework = "HF transformers 4.46 (flash-attn)";
-  CHECK_FALSE(match_stack(old, false).all_logits);
+  CHECK_FALSE(match_stack(old, AttentionPatch::kNone).all_logits);
+}
+
+TEST_CASE("released code that drops entries runs one sequence; for batches it masks them") {
+  const auto patch = [](const char* method, std::int64_t batch) {
+    return attention_patch(method, make_method({method, {}, {}}, 4096)->needs(), batch);
+  };
+  CHECK(patch("h2o", 1) == AttentionPatch::kReadsScores);
+  CHECK(patch("h2o", 4) == AttentionPatch::kMasks);
+  CHECK(patch("less", 1) == AttentionPatch::kMasks);
+  CHECK(patch("zeromerge", 8) == AttentionPatch::kNone);  // prefills in pieces beside SDPA
+  CHECK(patch("full", 8) == AttentionPatch::kNone);
 }
 
 TEST_CASE("rows that a source names as fitted on") {

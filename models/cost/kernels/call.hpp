@@ -90,7 +90,8 @@ struct MoeCall {
   double experts = 1;  // of all GPUs
   double tp = 1;
   double ep = 1;
-  double skew = 0;  // exponent of the power law of tokens over experts; 0: balanced
+  double skew = 0;     // exponent of the power law of tokens over experts; 0: balanced
+  double busiest = 0;  // rows of the GPU with most of them over the mean; 0: as `skew` draws them
   friend bool operator==(const MoeCall&, const MoeCall&) = default;
 };
 

@@ -224,6 +224,23 @@ class LowRankRule final : public MergeRule {
     extra.launches = 6;
     return extra;
   }
+  // The released code maps the keys of the whole cache anew, and adds what leaves by a mask of it
+  // (LESS, src/inference/generative/llama_gen.py: key_states_ker, H_update).
+  PrefillExtra masked_step(const LayerShape& shape, Dtype recorded,
+                           std::int64_t tokens) const override {
+    const double rows = shape.n_kv_heads * static_cast<double>(tokens);
+    const double element = bits_of(recorded) / 8.0;
+    const double hidden = settings_.hidden;
+    const double dim = shape.head_dim;
+    PrefillExtra extra;
+    extra.flops = rows * (map_flops(shape.head_dim) + 2.0 * settings_.rank * dim);
+    // Keys; the hidden rows before and after their activation; values twice, masked between.
+    extra.read = rows * element * (3 * dim + 2 * hidden);
+    extra.written = rows * element * (dim + 2 * hidden);
+    extra.transient = Bytes{static_cast<std::int64_t>(2 * rows * hidden * element)};
+    extra.launches = 12;
+    return extra;
+  }
 
  private:
   [[nodiscard]] double map_flops(std::int32_t head_dim) const {

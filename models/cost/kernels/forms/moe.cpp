@@ -156,7 +156,8 @@ Loads loads_of(const MoeCall& call, double imbalance) {
     // Busiest of `ep` sums of independent loads; that of 8 normal ones is 1.4 deviations above.
     const double variance = squares * kParts / (sum * sum) - 1 + 1 / mean;
     const double local = call.experts / call.ep;
-    scale *= std::min(call.ep, 1 + imbalance * std::sqrt(variance * (1 - 1 / call.ep) / local));
+    const double drawn = 1 + imbalance * std::sqrt(variance * (1 - 1 / call.ep) / local);
+    scale *= std::min(call.ep, call.busiest > 0 ? call.busiest : drawn);
   }
   for (std::size_t i = 0; i < kParts; ++i) {
     out.rows[i] *= scale;
