@@ -67,6 +67,8 @@ void decode_attention_folded(Stream stream, const DecodeShape& shape, const Fold
   launch_combine(stream, shape, a);
 }
 
+template void decode_attention_folded(Stream, const DecodeShape&, const FoldedRows<float>&,
+                                      const FoldedRows<float>&, const DecodeAttention<float>&);
 template void decode_attention_folded(Stream, const DecodeShape&, const FoldedRows<kv::Half>&,
                                       const FoldedRows<kv::Half>&,
                                       const DecodeAttention<kv::Half>&);

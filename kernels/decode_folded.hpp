@@ -7,8 +7,8 @@
 namespace kvsim::KVSIM_EXECUTOR {
 
 /// Keys, or values, of one layer of a pair that share directions: entry e is norms[e] times its
-/// direction, or, where retained_at[e] >= 0, that row of `retained` as it is. T is kv::Half or
-/// kv::BFloat16. Source: MiniCache (Liu et al. 2024), eqs. (2), (3).
+/// direction, or, where retained_at[e] >= 0, that row of `retained` as it is. T is float,
+/// kv::Half or kv::BFloat16. Source: MiniCache (Liu et al. 2024), eqs. (2), (3).
 template <class T>
 struct FoldedRows {
   Span<const T> directions;              // [batch, n_kv_heads, capacity, head_dim], of the pair

@@ -37,9 +37,13 @@ struct KiviRows {
   }
   KVSIM_DEVICE void read_whole(Span<const T> from, std::int64_t entry, int part,
                                float (&x)[std::size_t{kPer}]) const {
-    const auto raw = kv::load16(from, (whole + entry) * kHeadDim + part * kPer);
+    constexpr int kVector = kv::Vec16<T>::kSize;  // of fp32 a lane's part is two accesses
     KVSIM_UNROLL
-    for (int j = 0; j < kPer; ++j) x[j] = kv::to_float(raw.v[j]);
+    for (int first = 0; first < kPer; first += kVector) {
+      const auto raw = kv::load16(from, (whole + entry) * kHeadDim + part * kPer + first);
+      KVSIM_UNROLL
+      for (int j = 0; j < kVector; ++j) x[first + j] = kv::to_float(raw.v[j]);
+    }
   }
   KVSIM_DEVICE void key(std::int64_t entry, int part, float (&x)[std::size_t{kPer}]) {
     if (entry >= n_keys) return read_whole(residual.keys, entry - n_keys, part, x);
@@ -118,7 +122,6 @@ void check_quantised(const DecodeShape& shape, const DecodeAttention<T>& a, std:
 template <class T, class Code>
 void decode_attention_kivi(Stream stream, const DecodeShape& shape, const KiviCache<Code>& cache,
                            const KiviResidual<T>& residual, const DecodeAttention<T>& a) {
-  static_assert(kv::Vec16<T>::kSize == kWidth);  // a lane's part of a whole row is one access
   check_quantised(shape, a, cache.key_codes.size, cache.value_codes.size);
   KVSIM_LAUNCH_CHECK(residual.length >= 0 && residual.length % kGroup == 0,
                      "the residual's length is a multiple of the group");
@@ -159,6 +162,7 @@ void decode_attention_fp8(Stream stream, const DecodeShape& shape, const Fp8Cach
                                       const KiviResidual<T>&, const DecodeAttention<T>&);          \
   template void decode_attention_fp8(Stream, const DecodeShape&, const Fp8Cache&,                  \
                                      const DecodeAttention<T>&);
+KVSIM_INSTANTIATE(float)
 KVSIM_INSTANTIATE(kv::Half)
 KVSIM_INSTANTIATE(kv::BFloat16)
 #undef KVSIM_INSTANTIATE

@@ -18,42 +18,52 @@ Dim3 grid_of(std::int64_t threads) {
   return {static_cast<std::uint32_t>(ceil_div(threads, kThreads))};
 }
 
-/// A thread a pair.
+/// A thread turns as many pairs as 16 bytes hold first halves of.
 template <class T>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     rotate_kernel(ProjectedShape shape, Span<const T> projected, Span<const float> turns, Span<T> q,
                   Span<T> keys, Span<T> values) {
+  constexpr int kPer = kv::Vec16<T>::kSize;
   const std::int64_t half = shape.head_dim / 2;
+  const std::int64_t parts = half / kPer;
   const std::int64_t heads = shape.n_heads + 2 * shape.n_kv_heads;
   const std::int64_t i = grid_thread();
-  if (i >= shape.batch * heads * half) return;
-  const std::int64_t pair = i % half;
-  const std::int64_t head = i / half % heads;
-  const std::int64_t row = i / half / heads;
+  if (i >= shape.batch * heads * parts) return;
+  const std::int64_t pair = i % parts * kPer;
+  const std::int64_t head = i / parts % heads;
+  const std::int64_t row = i / parts / heads;
   const std::int64_t from = (row * heads + head) * shape.head_dim + pair;
-  const float x = kv::to_float(kv::load(projected, from));
-  const float y = kv::to_float(kv::load(projected, from + half));
+  auto x = kv::load16(projected, from);
+  auto y = kv::load16(projected, from + half);
   if (head >= shape.n_heads + shape.n_kv_heads) {
     const std::int64_t stored = head - shape.n_heads - shape.n_kv_heads;
     const std::int64_t to = (row * shape.n_kv_heads + stored) * shape.head_dim + pair;
-    kv::store(values, to, kv::from_float<T>(x));
-    kv::store(values, to + half, kv::from_float<T>(y));
+    kv::store16(values, to, x);
+    kv::store16(values, to + half, y);
     return;
   }
-  const float cosine = kv::load(turns, pair);
-  const float sine = kv::load(turns, half + pair);
-  const T first = kv::from_float<T>(x * cosine - y * sine);
-  const T second = kv::from_float<T>(y * cosine + x * sine);
-  kv::flops(6);
+  KVSIM_UNROLL
+  for (int first = 0; first < kPer; first += 4) {
+    const auto cosine = kv::load16(turns, pair + first);
+    const auto sine = kv::load16(turns, half + pair + first);
+    KVSIM_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const float a = kv::to_float(x.v[first + j]);
+      const float b = kv::to_float(y.v[first + j]);
+      x.v[first + j] = kv::from_float<T>(a * cosine.v[j] - b * sine.v[j]);
+      y.v[first + j] = kv::from_float<T>(b * cosine.v[j] + a * sine.v[j]);
+    }
+  }
+  kv::flops(6 * kPer);
   if (head < shape.n_heads) {
     const std::int64_t to = (row * shape.n_heads + head) * shape.head_dim + pair;
-    kv::store(q, to, first);
-    kv::store(q, to + half, second);
+    kv::store16(q, to, x);
+    kv::store16(q, to + half, y);
   } else {
     const std::int64_t stored = head - shape.n_heads;
     const std::int64_t to = (row * shape.n_kv_heads + stored) * shape.head_dim + pair;
-    kv::store(keys, to, first);
-    kv::store(keys, to + half, second);
+    kv::store16(keys, to, x);
+    kv::store16(keys, to + half, y);
   }
 }
 
@@ -161,16 +171,17 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
 template <class T>
 void split_and_rotate(Stream stream, const ProjectedShape& s, Span<const T> projected,
                       Span<const float> turns, Span<T> q, Span<T> keys, Span<T> values) {
-  KVSIM_LAUNCH_CHECK(
-      s.batch >= 1 && s.n_heads >= 1 && s.n_kv_heads >= 1 && s.head_dim >= 2 && s.head_dim % 2 == 0,
-      "sizes are 1 at least, head_dim is even");
+  constexpr std::int64_t kPer = kv::Vec16<T>::kSize;
+  KVSIM_LAUNCH_CHECK(s.batch >= 1 && s.n_heads >= 1 && s.n_kv_heads >= 1 && s.head_dim >= 1,
+                     "sizes are 1 at least");
+  KVSIM_LAUNCH_CHECK(s.head_dim % (2 * kPer) == 0, "half a head is whole 16 bytes");
   const std::int64_t stored = s.batch * s.n_kv_heads * s.head_dim;
   KVSIM_LAUNCH_CHECK(projected.size >= s.batch * s.width() && turns.size >= s.head_dim,
                      "projected is [batch, n_heads + 2 n_kv_heads, head_dim], turns [head_dim]");
   KVSIM_LAUNCH_CHECK(
       q.size >= s.batch * s.n_heads * s.head_dim && keys.size >= stored && values.size >= stored,
       "an output is shorter than its rows");
-  launch(stream, "split_and_rotate", grid_of(s.batch * s.width() / 2), {kThreads}, 0,
+  launch(stream, "split_and_rotate", grid_of(s.batch * s.width() / 2 / kPer), {kThreads}, 0,
          rotate_kernel<T>, s, projected, turns, q, keys, values);
 }
 

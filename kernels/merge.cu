@@ -11,26 +11,39 @@ using kernels::ResidualShape;
 constexpr std::int64_t kWarps = 4;
 constexpr std::int64_t kThreads = 32 * kWarps;
 
-template <class T>
+constexpr int kMostPieces = 8;  // of a row that slerp_rows takes
+
+/// A row in kPieces pieces of a warp's width.
+template <class T, int kPieces>
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     slerp_kernel(MergeShape shape, float t, Span<const T> a, Span<const T> b, Span<T> direction,
-                 Span<float> norm_a, Span<float> norm_b) {
+                 Span<float> norm_a, Span<float> norm_b, Span<float> distance) {
   constexpr float kSmall = 1e-4F;
   constexpr float kPi = 3.14159265F;
+  constexpr int kPiece = 32 * Part<T>::kPer;
   const std::int64_t n = grid_warp();
   if (n >= shape.merges) return;
-  Part<T> x;
-  Part<T> y;
-  x.load(a, n, shape.head_dim);
-  y.load(b, n, shape.head_dim);
-  const float length_x = sqrtf(x.dot(x));
-  const float length_y = sqrtf(y.dot(y));
-  const float product = x.dot(y);
+  Part<T> x[std::size_t{kPieces}];
+  Part<T> y[std::size_t{kPieces}];
+  float square_x = 0;
+  float square_y = 0;
+  float product = 0;
+  KVSIM_UNROLL
+  for (int p = 0; p < kPieces; ++p) {
+    x[p].load(a, n, shape.head_dim, p * kPiece);
+    y[p].load(b, n, shape.head_dim, p * kPiece);
+    square_x += x[p].dot(x[p]);
+    square_y += y[p].dot(y[p]);
+    product += x[p].dot(y[p]);
+  }
+  const float length_x = sqrtf(square_x);
+  const float length_y = sqrtf(square_y);
   float from_x = length_x > 0 ? 1.0F : 0.0F;
   float from_y = length_y > 0 ? 1.0F : 0.0F;
+  float angle = 0;
   if (length_x > 0 && length_y > 0) {
     const float cosine = fminf(fmaxf(product / (length_x * length_y), -1.0F), 1.0F);
-    const float angle = acosf(cosine);
+    angle = acosf(cosine);
     if (angle > kPi - kSmall) {
       from_x = 0;
     } else if (angle < kSmall) {
@@ -41,13 +54,22 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
       from_y = sinf(t * angle) / sinf(angle);
     }
   }
-  x.mix(from_x == 0 ? 0.0F : from_x / length_x, from_y == 0 ? 0.0F : from_y / length_y, y);
-  const float length = sqrtf(x.dot(x));
-  x.mix(length > 0 ? 1 / length : 0.0F, 0, y);
-  x.store(direction, n, shape.head_dim);
+  float square = 0;
+  KVSIM_UNROLL
+  for (int p = 0; p < kPieces; ++p) {
+    x[p].mix(from_x == 0 ? 0.0F : from_x / length_x, from_y == 0 ? 0.0F : from_y / length_y, y[p]);
+    square += x[p].dot(x[p]);
+  }
+  const float length = sqrtf(square);
+  KVSIM_UNROLL
+  for (int p = 0; p < kPieces; ++p) {
+    x[p].mix(length > 0 ? 1 / length : 0.0F, 0, y[p]);
+    x[p].store(direction, n, shape.head_dim, p * kPiece);
+  }
   if (threadIdx.x % 32 == 0) {
     kv::store(norm_a, n, length_x);
     kv::store(norm_b, n, length_y);
+    if (distance.size > 0) kv::store(distance, n, angle / kPi);
   }
 }
 
@@ -154,14 +176,23 @@ constexpr Dim3 kBlock{static_cast<std::uint32_t>(kThreads)};
 
 template <class T>
 void slerp_rows(Stream stream, const MergeShape& s, float t, Span<const T> a, Span<const T> b,
-                Span<T> direction, Span<float> norm_a, Span<float> norm_b) {
-  check_rows<T>(s.merges, s.head_dim);
+                Span<T> direction, Span<float> norm_a, Span<float> norm_b, Span<float> distance) {
+  constexpr std::int64_t kPiece = 32 * kv::Vec16<T>::kSize;
+  KVSIM_LAUNCH_CHECK(s.merges >= 1 && s.head_dim >= 1, "sizes are 1 at least");
+  KVSIM_LAUNCH_CHECK(s.head_dim % kv::Vec16<T>::kSize == 0 && s.head_dim <= kMostPieces * kPiece,
+                     "a row is whole 16 bytes, 256 times that at most");
   const std::int64_t elements = s.merges * s.head_dim;
   KVSIM_LAUNCH_CHECK(a.size >= elements && b.size >= elements && direction.size >= elements,
                      "rows are [merges, head_dim]");
   KVSIM_LAUNCH_CHECK(norm_a.size >= s.merges && norm_b.size >= s.merges, "norms are [merges]");
-  launch(stream, "slerp_rows", grid_of(s.merges), kBlock, 0, slerp_kernel<T>, s, t, a, b, direction,
-         norm_a, norm_b);
+  KVSIM_LAUNCH_CHECK(distance.size == 0 || distance.size >= s.merges, "distances are [merges]");
+  const std::int64_t pieces = ceil_div(s.head_dim, kPiece);
+  const auto kernel = pieces <= 1   ? slerp_kernel<T, 1>
+                      : pieces <= 2 ? slerp_kernel<T, 2>
+                      : pieces <= 4 ? slerp_kernel<T, 4>
+                                    : slerp_kernel<T, kMostPieces>;
+  launch(stream, "slerp_rows", grid_of(s.merges), kBlock, 0, kernel, s, t, a, b, direction, norm_a,
+         norm_b, distance);
 }
 
 template <class T>
@@ -190,7 +221,7 @@ void residual_merge(Stream stream, const ResidualShape& s, const ResidualMerge<T
 
 #define KVSIM_INSTANTIATE(T)                                                               \
   template void slerp_rows(Stream, const MergeShape&, float, Span<const T>, Span<const T>, \
-                           Span<T>, Span<float>, Span<float>);                             \
+                           Span<T>, Span<float>, Span<float>, Span<float>);                \
   template void zip_merge_pairs(Stream, const MergeShape&, const ZipPairs<T>&);            \
   template void residual_merge(Stream, const ResidualShape&, const ResidualMerge<T>&);
 KVSIM_INSTANTIATE(float)

@@ -7,15 +7,17 @@ namespace kvsim::KVSIM_EXECUTOR {
 
 // What methods that merge do to rows [entries, head_dim], T float, kv::Half or kv::BFloat16;
 // arithmetic is fp32. A warp takes one merge, so head_dim is a multiple of 16 bytes and at most 32
-// times that. Errors: ContractError if it is not, a size is < 1, or a span is shorter than its
-// shape.
+// times that (slerp_rows: 256 times). Errors: ContractError if it is not, a size is < 1, or a span
+// is shorter than its shape.
 
 /// direction[n, :] = the rows' common direction, t of the way from a to b on the sphere; norms of
-/// both. Rows of zeros, of one direction and of opposite ones as models/math/slerp.hpp says.
-/// Source: MiniCache (Liu et al. 2024), eq. (3).
+/// both, and the distance angle / pi between them (an empty span: not written). Rows of zeros, of
+/// one direction and of opposite ones as models/math/slerp.hpp says. A row is that of a head, or of
+/// all KV heads of a token. Source: MiniCache (Liu et al. 2024), eqs. (3), (4).
 template <class T>
 void slerp_rows(Stream stream, const kernels::MergeShape& shape, float t, Span<const T> a,
-                Span<const T> b, Span<T> direction, Span<float> norm_a, Span<float> norm_b);
+                Span<const T> b, Span<T> direction, Span<float> norm_a, Span<float> norm_b,
+                Span<float> distance = {});
 
 /// Entry from[n] joins entry into[n] so that the output under their estimated scores stays: the
 /// rule kGuarded of models/math/zip_merge.hpp, without its bound on products. votes and log_scores

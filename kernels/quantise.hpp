@@ -50,7 +50,7 @@ struct KiviResidual {
 };
 
 /// decode_attention, keys and values dequantised as they are read (its own stay empty), with bias,
-/// score rows and ragged lengths as there; T is kv::Half or kv::BFloat16. shape.page is 0.
+/// score rows and ragged lengths as there; T is float, kv::Half or kv::BFloat16. shape.page is 0.
 /// Errors: as decode_attention.
 template <class T, class Code>
 void decode_attention_kivi(Stream stream, const kernels::DecodeShape& shape,

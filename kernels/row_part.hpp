@@ -1,6 +1,7 @@
 #pragma once
 
-// Rows of up to 32 times 16 bytes, a warp a row, a lane 16 bytes of it.
+// Rows of up to 32 times 16 bytes, a warp a row, a lane 16 bytes of it; of wider rows a piece of
+// that many bytes.
 
 #include "kernels/cuda_sim/kernel.hpp"
 #include "kernels/warp.hpp"
@@ -9,27 +10,30 @@ namespace kvsim::KVSIM_EXECUTOR {
 
 KVSIM_DEVICE std::int64_t grid_warp() { return grid_thread() / 32; }
 
-/// A lane's 16 bytes of a row; lanes beyond its end hold zeros.
+/// A lane's 16 bytes of a row, or of its piece that begins `skip` elements in; lanes beyond the
+/// row's end hold zeros.
 template <class T>
 struct Part {
   static constexpr int kPer = kv::Vec16<T>::kSize;
   float x[std::size_t{kPer}];
 
-  KVSIM_DEVICE static bool mine(std::int64_t head_dim) {
-    return static_cast<std::int64_t>(threadIdx.x % 32) * kPer < head_dim;
+  KVSIM_DEVICE static std::int64_t mine(std::int64_t skip) {
+    return skip + static_cast<std::int64_t>(threadIdx.x % 32) * kPer;
   }
   template <class From>
-  KVSIM_DEVICE void load(From from, std::int64_t row, std::int64_t head_dim) {
+  KVSIM_DEVICE void load(From from, std::int64_t row, std::int64_t head_dim,
+                         std::int64_t skip = 0) {
     for (int j = 0; j < kPer; ++j) x[j] = 0;
-    if (!mine(head_dim)) return;
-    const auto raw = kv::load16(from, row * head_dim + threadIdx.x % 32 * kPer);
+    if (mine(skip) >= head_dim) return;
+    const auto raw = kv::load16(from, row * head_dim + mine(skip));
     for (int j = 0; j < kPer; ++j) x[j] = kv::to_float(raw.v[j]);
   }
-  KVSIM_DEVICE void store(Span<T> to, std::int64_t row, std::int64_t head_dim) const {
-    if (!mine(head_dim)) return;
+  KVSIM_DEVICE void store(Span<T> to, std::int64_t row, std::int64_t head_dim,
+                          std::int64_t skip = 0) const {
+    if (mine(skip) >= head_dim) return;
     kv::Vec16<T> raw;
     for (int j = 0; j < kPer; ++j) raw.v[j] = kv::from_float<T>(x[j]);
-    kv::store16(to, row * head_dim + threadIdx.x % 32 * kPer, raw);
+    kv::store16(to, row * head_dim + mine(skip), raw);
   }
   /// Of the whole rows, in every lane.
   KVSIM_DEVICE float dot(const Part& other) const {

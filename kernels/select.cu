@@ -1,3 +1,4 @@
+#include "kernels/rank_kept.hpp"
 #include "kernels/select.hpp"
 #include "kernels/warp.hpp"
 
@@ -151,6 +152,20 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
   }
 }
 
+KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kRankThreads)
+    threshold_kernel(SelectShape shape, float threshold, Span<const float> scores,
+                     Span<std::int32_t> kept, Span<std::int32_t> counts) {
+  auto& tile = kv::shared<RankTile>();
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t n = rank_kept(
+      tile, shape.entries,
+      [&](std::int64_t e) { return kv::load(scores, row * shape.stride + e) >= threshold; },
+      [&](std::int64_t e, bool stays, std::int64_t rank) {
+        if (stays) kv::store(kept, row * shape.entries + rank, static_cast<std::int32_t>(e));
+      });
+  if (threadIdx.x == 0) kv::store(counts, row, static_cast<std::int32_t>(n));
+}
+
 void check(const SelectShape& shape, std::int64_t n_scores) {
   KVSIM_LAUNCH_CHECK(shape.rows >= 1 && shape.entries >= 1 && shape.entries <= 0x7FFFFFFF,
                      "sizes are 1 at least, entries below 2^31");
@@ -177,6 +192,15 @@ void top_rows(Stream stream, const SelectShape& shape, Span<const float> scores,
   KVSIM_LAUNCH_CHECK(kept.size >= shape.rows * n_kept, "kept is [rows, min(keep, entries)]");
   launch(stream, "top_rows", {static_cast<std::uint32_t>(shape.rows)}, {kThreads}, 0, top_kernel,
          shape, scores, kept);
+}
+
+void threshold_rows(Stream stream, const SelectShape& shape, float threshold,
+                    Span<const float> scores, Span<std::int32_t> kept, Span<std::int32_t> counts) {
+  check(shape, scores.size);
+  KVSIM_LAUNCH_CHECK(kept.size >= shape.rows * shape.entries && counts.size >= shape.rows,
+                     "kept is [rows, entries], counts [rows]");
+  launch(stream, "threshold_rows", {static_cast<std::uint32_t>(shape.rows)}, {kRankThreads}, 0,
+         threshold_kernel, shape, threshold, scores, kept, counts);
 }
 
 }  // namespace kvsim::KVSIM_EXECUTOR

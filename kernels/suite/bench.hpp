@@ -2,12 +2,15 @@
 
 // What the cases of the suite are written with: one source for both executors.
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -17,6 +20,8 @@
 #include "models/math/counter_random.hpp"
 #include "models/math/half.hpp"
 #ifdef __CUDACC__
+#include <cuda_profiler_api.h>
+
 #include "kernels/suite/timing.hpp"
 #endif
 
@@ -45,11 +50,27 @@ struct Stored<kv::BFloat16> {
   static float value(kv::BFloat16 x) { return bf16_to_float(x.bits); }
 };
 
+/// Calls act(begin, end) over parts of [0, n) that together are all of it, side by side where n is
+/// large.
+template <class Act>
+void for_parts(std::size_t n, Act act) {
+  constexpr std::size_t kLeast = std::size_t{1} << 20U;
+  const std::size_t most = std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t parts = std::clamp<std::size_t>(n / kLeast, 1, most);
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < parts; ++i) {
+    others.emplace_back(act, n * i / parts, n * (i + 1) / parts);
+  }
+  act(0, n / parts);
+  for (std::thread& other : others) other.join();
+}
+
 template <class T>
 std::vector<T> store_all(const std::vector<float>& values) {
-  std::vector<T> result;
-  result.reserve(values.size());
-  for (const float x : values) result.push_back(Stored<T>::of(x));
+  std::vector<T> result(values.size());
+  for_parts(values.size(), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) result[i] = Stored<T>::of(values[i]);
+  });
   return result;
 }
 template <class T>
@@ -70,10 +91,12 @@ class Case {
   std::vector<float> draw(std::int64_t n, double low = -1, double high = 1) {
     const std::uint64_t key = counter_key({key_, ++draws_});
     std::vector<float> values(static_cast<std::size_t>(n));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = Stored<T>::value(
-          Stored<T>::of(static_cast<float>(low + (high - low) * counter_uniform(key, i))));
-    }
+    for_parts(values.size(), [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) {
+        values[i] = Stored<T>::value(
+            Stored<T>::of(static_cast<float>(low + (high - low) * counter_uniform(key, i))));
+      }
+    });
     return values;
   }
 
@@ -113,6 +136,7 @@ class Case {
   void run(const kernels::KernelTraffic& model, Launch launch) {
     result_.model = model;
 #ifdef __CUDACC__
+    if (profiled_) profile(launch);
     launch(stream_of(machine_));
     check_cuda(cudaDeviceSynchronize(), "a kernel", __FILE__, __LINE__);
 #else
@@ -125,6 +149,30 @@ class Case {
 #endif
     launch_ = [launch = std::move(launch)](Stream stream) { launch(stream); };
   }
+
+#ifdef __CUDACC__
+  /// The same of a library's kernels, how many nobody says: they are not profiled.
+  template <class Launch>
+  void run_library(const kernels::KernelTraffic& model, Launch launch) {
+    if (profiled_) throw NotWanted{};
+    run(model, launch);
+  }
+#endif
+
+  /// On a GPU, of sizes worth timing: a reference of all of it would take longer than all the rest.
+  /// The result says that it was not compared.
+  [[nodiscard]] bool timed_alone() {
+#ifdef __CUDACC__
+    if (result_.model.loaded + result_.model.stored >= kernels::kProfiledBytes) {
+      result_.compared = false;
+    }
+#endif
+    return !result_.compared;
+  }
+
+  /// What the case needs is not here.
+  void skip(const std::string& reason) { result_.skipped = reason; }
+  [[nodiscard]] bool skipped() const { return !result_.skipped.empty(); }
 
   /// Norm of the error: largest |got - expected| over the largest |expected|.
   template <class A, class B>
@@ -166,9 +214,28 @@ class Case {
   void time() {
     if (launch_) result_.timing = time_launch(launch_);
   }
+
+  /// Leaves a case whose launch alone was wanted, or nothing of it.
+  struct Profiled {};
+  struct NotWanted {};
+  void profile_only() { profiled_ = true; }
 #endif
 
  private:
+#ifdef __CUDACC__
+  /// The launch alone, seen by a profiler.
+  template <class Launch>
+  void profile(Launch launch) {
+    if (result_.model.loaded + result_.model.stored < kernels::kProfiledBytes) throw NotWanted{};
+    check_cuda(cudaDeviceSynchronize(), "a kernel", __FILE__, __LINE__);
+    check_cuda(cudaProfilerStart(), "cudaProfilerStart", __FILE__, __LINE__);
+    launch(stream_of(machine_));
+    check_cuda(cudaDeviceSynchronize(), "a kernel", __FILE__, __LINE__);
+    check_cuda(cudaProfilerStop(), "cudaProfilerStop", __FILE__, __LINE__);
+    throw Profiled{};
+  }
+  bool profiled_ = false;
+#endif
   Machine machine_;
   std::uint64_t key_;
   std::uint64_t draws_ = 0;
@@ -199,9 +266,19 @@ class Bench {
     for (const char c : name_) key = counter_key({key, static_cast<std::uint64_t>(c)});
     try {
       Case one{counter_key({key, cases_++}), result};
-      body(one);
 #ifdef __CUDACC__
-      if (options_.timed && result.pass) one.time();
+      if (options_.profiled) one.profile_only();
+      try {
+        body(one);
+      } catch (const Case::Profiled&) {
+        results_.push_back(std::move(result));
+        return;
+      } catch (const Case::NotWanted&) {
+        return;
+      }
+      if (options_.timed && result.pass && !one.skipped()) one.time();
+#else
+      body(one);
 #endif
     } catch (const std::exception& fault) {
       result.pass = false;

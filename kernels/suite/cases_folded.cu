@@ -66,6 +66,7 @@ void folded_case(Bench& bench, const DecodeShape& s) {
                     [=, k = keys.rows, v = values.rows](Stream stream) {
                       decode_attention_folded<T>(stream, s, k, v, arguments);
                     });
+              if (c.timed_alone()) return;
               const auto expected = kernels::decode_reference(
                   s, static_cast<double>(arguments.scale), q, keys.restored, values.restored, {});
               c.compare("out", values_of(out.download(0, rows * s.head_dim)), expected.out,
@@ -85,6 +86,7 @@ void decode_folded_cases(Bench& bench) {
                               .entries = entries,
                               .capacity = entries + 3,
                               .entries_per_split = 128};
+      folded_case<float>(bench, shape);
       folded_case<kv::Half>(bench, shape);
       folded_case<kv::BFloat16>(bench, shape);
     }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numbers>
 
 #include "kernels/merge.hpp"
 #include "kernels/reference.hpp"
@@ -18,9 +19,11 @@ std::span<const float> row_of(const std::vector<float>& rows, std::int64_t row, 
 }
 
 template <class T>
-void slerp_case(Bench& bench, std::int64_t merges, std::int64_t d) {
+void slerp_case(Bench& bench, std::int64_t merges, std::int64_t d, bool far) {
   const MergeShape shape{.merges = merges, .entries = 0, .head_dim = d};
-  bench.add(text(merges) + " rows of " + text(d), Stored<T>::kName, [&](Case& c) {
+  const std::string words =
+      text(merges) + " rows of " + text(d) + (far ? ", distances" : std::string{});
+  bench.add(words, Stored<T>::kName, [&](Case& c) {
     constexpr float kT = 0.6F;
     auto a = c.draw<T>(merges * d);
     auto b = c.draw<T>(merges * d);
@@ -31,13 +34,15 @@ void slerp_case(Bench& bench, std::int64_t merges, std::int64_t d) {
     auto& direction = c.output<T>("direction", merges * d);
     auto& norm_a = c.output<float>("norm_a", merges);
     auto& norm_b = c.output<float>("norm_b", merges);
-    c.run(slerp_traffic(shape, sizeof(T)),
+    auto& distance = c.output<float>("distance", far ? merges : 0);
+    c.run(slerp_traffic(shape, sizeof(T), far),
           [=, from_a = c.numbers<T>("a", a).span(), from_b = c.numbers<T>("b", b).span(),
-           e = direction.span(), na = norm_a.span(), nb = norm_b.span()](Stream s) {
-            slerp_rows<T>(s, shape, kT, from_a, from_b, e, na, nb);
-          });
+           e = direction.span(), na = norm_a.span(), nb = norm_b.span(), apart = distance.span()](
+              Stream s) { slerp_rows<T>(s, shape, kT, from_a, from_b, e, na, nb, apart); });
+    if (c.timed_alone()) return;
     std::vector<double> expected;
     std::vector<double> norms;
+    std::vector<double> apart;
     for (std::int64_t n = 0; n < merges; ++n) {
       const auto x = row_of(a, n, d);
       const auto y = row_of(b, n, d);
@@ -48,6 +53,7 @@ void slerp_case(Bench& bench, std::int64_t merges, std::int64_t d) {
       expected.insert(expected.end(), e.begin(), e.end());
       norms.push_back(result.norm_a);
       norms.push_back(result.norm_b);
+      apart.push_back(result.angle / std::numbers::pi);
     }
     c.compare("direction", values_of(direction.download(0, merges * d)), expected,
               Stored<T>::kRounding + 4e-6);
@@ -59,6 +65,8 @@ void slerp_case(Bench& bench, std::int64_t merges, std::int64_t d) {
       got.push_back(nb[at(n)]);
     }
     c.compare("norms", got, norms, 1e-6);
+    // Of a cosine near 1 the angle is the square root of what rounding leaves of it.
+    if (far) c.compare("distance", distance.download(0, merges), apart, 1e-3);
   });
 }
 
@@ -183,9 +191,18 @@ void for_merges(Add add) {
 
 void slerp_cases(Bench& bench) {
   for_merges([&](auto type, std::int64_t merges, std::int64_t d) {
-    slerp_case<decltype(type)>(bench, merges, d);
+    slerp_case<decltype(type)>(bench, merges, d, merges == 31);
   });
-  if (bench.large()) slerp_case<kv::BFloat16>(bench, 1 << 20, 128);
+  // Rows of all KV heads of a token, in several pieces of a warp's width, the last a part of one.
+  for (const std::int64_t d : {264, 1000, 1024}) {
+    slerp_case<float>(bench, 5, d, true);
+    slerp_case<kv::Half>(bench, 5, d, false);
+    slerp_case<kv::BFloat16>(bench, 5, 2 * d, true);
+  }
+  if (bench.large()) {
+    slerp_case<kv::BFloat16>(bench, 1 << 20, 128, false);
+    slerp_case<kv::BFloat16>(bench, 1 << 17, 1024, true);
+  }
 }
 void zip_merge_cases(Bench& bench) {
   for_merges([&](auto type, std::int64_t merges, std::int64_t d) {

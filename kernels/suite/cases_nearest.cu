@@ -49,6 +49,7 @@ void nearest_case(Bench& bench, const NearestShape& shape) {
                                    c.input("victim", victim).span(), nearest.span(), cosine.span()};
     c.run(nearest_traffic(shape, sizeof(T)),
           [=](Stream s) { nearest_keys<T>(s, shape, arguments); });
+    if (c.timed_alone()) return;
     std::vector<std::int32_t> expected;
     std::vector<double> likeness;
     for (std::int64_t r = 0; r < shape.rows; ++r) {

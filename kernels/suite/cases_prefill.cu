@@ -28,6 +28,7 @@ void prefill_case(Bench& bench, const PrefillScoreShape& shape, float decay) {
                                      .mass = mass.span()};
     c.run(prefill_score_traffic(shape, sizeof(T)),
           [=](Stream s) { prefill_scores<T>(s, shape, arguments); });
+    if (c.timed_alone()) return;
     const auto expected = kernels::prefill_score_reference(
         shape, static_cast<double>(arguments.scale), static_cast<double>(decay), q, keys);
     c.compare("mass", mass.download(0, shape.n_kv_heads * shape.tokens), expected, 2e-5);
@@ -63,6 +64,7 @@ void eager_case(Bench& bench, const kernels::EagerScoreShape& shape, float decay
           column_sums_traffic(chunk, chunk.first > shape.first);
     }
     c.run(traffic, [=](Stream s) { eager_scores<T>(s, shape, arguments); });
+    if (c.timed_alone()) return;
     const PrefillScoreShape of{.n_heads = shape.n_heads,
                                .n_kv_heads = shape.n_kv_heads,
                                .head_dim = shape.head_dim,

@@ -135,7 +135,7 @@ void fp8_case(Bench& bench, const QuantShape& shape) {
 struct Wanted {
   bool bias = false, logits = false;
   std::int64_t residual = 0;            // KIVI's
-  std::vector<std::int32_t> lengths{};  // of a ragged batch; without a residual
+  std::vector<std::int32_t> lengths{};  // of a ragged batch
 };
 
 /// The outputs and scratch of one attention.
@@ -208,30 +208,87 @@ std::string words(const DecodeShape& s, const char* of, const Wanted& wanted) {
          (wanted.lengths.empty() ? "" : ", ragged");
 }
 
-/// The rows that KIVI keeps whole, `kept` of each from entry `packed` on, in memory of `length`.
+/// Of each row of a KIVI cache the entries that are there and those of them that are packed.
+struct KiviRow {
+  std::int64_t entries = 0, keys = 0, values = 0;
+};
+std::vector<KiviRow> kivi_rows(const DecodeShape& s, const Wanted& wanted) {
+  std::vector<KiviRow> rows;
+  for (std::int64_t r = 0; r < s.batch * s.n_kv_heads; ++r) {
+    const std::int64_t n =
+        wanted.lengths.empty() ? s.entries : wanted.lengths[at(r / s.n_kv_heads)];
+    rows.push_back(
+        {n, kernels::packed_keys(n, wanted.residual), kernels::packed_values(n, wanted.residual)});
+  }
+  return rows;
+}
+
+/// What each row keeps whole, from its entry `packed` on, in memory of `length`; NaN where nothing
+/// lies.
 std::vector<float> residual_rows(const QuantShape& s, const std::vector<float>& all,
-                                 std::int64_t packed, std::int64_t kept, std::int64_t length) {
+                                 const std::vector<KiviRow>& rows, std::int64_t KiviRow::*packed,
+                                 std::int64_t length) {
   std::vector<float> result(at(s.rows * length * s.head_dim), std::nanf(""));
   for (std::int64_t r = 0; r < s.rows; ++r) {
-    const auto from = all.begin() + (r * s.capacity + packed) * s.head_dim;
-    std::copy(from, from + kept * s.head_dim, result.begin() + r * length * s.head_dim);
+    const KiviRow& row = rows[at(r)];
+    const auto from = all.begin() + (r * s.capacity + row.*packed) * s.head_dim;
+    std::copy(from, from + (row.entries - row.*packed) * s.head_dim,
+              result.begin() + r * length * s.head_dim);
   }
   return result;
 }
 
-/// What a cache whose first `packed` entries are quantised reads of `all`, [rows, entries,
-/// head_dim].
+/// What a cache reads of `all` where each row's first `packed` entries are quantised, [rows,
+/// entries, head_dim].
 std::vector<float> partly_packed(const QuantShape& s, std::int64_t bits, bool keys,
-                                 const std::vector<float>& all, std::int64_t packed) {
-  QuantShape first = s;
-  first.entries = packed;
-  const auto rounded = kernels::kivi_reference(first, bits, keys, only_entries(first, all));
+                                 const std::vector<float>& all, const std::vector<KiviRow>& rows,
+                                 std::int64_t KiviRow::*packed) {
   std::vector<float> result = only_entries(s, all);
   for (std::int64_t r = 0; r < s.rows; ++r) {
-    const auto from = rounded.begin() + r * packed * s.head_dim;
-    std::copy(from, from + packed * s.head_dim, result.begin() + r * s.entries * s.head_dim);
+    const QuantShape first{
+        .rows = 1, .entries = rows[at(r)].*packed, .capacity = s.entries, .head_dim = s.head_dim};
+    if (first.entries == 0) continue;
+    const auto row =
+        std::span{result}.subspan(at(r * s.entries * s.head_dim), at(first.entries * s.head_dim));
+    const auto rounded = kernels::kivi_reference(first, bits, keys, row);
+    std::copy(rounded.begin(), rounded.end(), row.begin());
   }
   return result;
+}
+
+/// `n` elements of a span from `first` on.
+template <class T>
+Span<T> part_of(Span<T> whole, std::int64_t first, std::int64_t n) {
+  whole.data += first;
+  whole.size = n;
+  return whole;
+}
+
+/// Quantises each row's packed entries; rows without any are left as they are.
+template <class T, class Code>
+void pack_rows(Stream stream, const QuantShape& s, const std::vector<KiviRow>& rows,
+               Span<const T> keys, Span<const T> values, const Packed<Code>& packed) {
+  const std::int64_t n = s.capacity * s.head_dim;
+  const std::int64_t groups = kernels::ceil_div(s.capacity, kQuantGroup) * s.head_dim;
+  const auto row_of = [](auto span, std::int64_t r, std::int64_t size) {
+    return part_of(span, r * size, size);
+  };
+  for (std::int64_t r = 0; r < s.rows; ++r) {
+    QuantShape one{
+        .rows = 1, .entries = rows[at(r)].keys, .capacity = s.capacity, .head_dim = s.head_dim};
+    if (one.entries > 0) {
+      kivi_quantise_keys<T, Code>(
+          stream, one, row_of(keys, r, n), row_of(packed.keys.span(), r, n / 8),
+          row_of(packed.key_steps.span(), r, groups), row_of(packed.key_zeros.span(), r, groups));
+    }
+    one.entries = rows[at(r)].values;
+    if (one.entries > 0) {
+      kivi_quantise_values<T, Code>(stream, one, row_of(values, r, n),
+                                    row_of(packed.values.span(), r, n / 8),
+                                    row_of(packed.value_steps.span(), r, n / kQuantGroup),
+                                    row_of(packed.value_zeros.span(), r, n / kQuantGroup));
+    }
+  }
 }
 
 template <class T, class Code>
@@ -246,26 +303,11 @@ void kivi_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted = {}
     const auto values = c.draw<T>(elements, -2, 2);
     const auto q = c.draw<T>(shape.batch * shape.n_heads * shape.head_dim, -2, 2);
     const Packed<Code> packed = pack_memory<Code>(c, quant);
-    const Stream stream = c.stream();
-    const std::int64_t n_keys = kernels::packed_keys(shape.entries, wanted.residual);
-    const std::int64_t n_values = kernels::packed_values(shape.entries, wanted.residual);
-    QuantShape part = quant;
-    part.entries = n_keys;
-    if (n_keys > 0) {
-      kivi_quantise_keys<T, Code>(stream, part, c.numbers<T>("keys", keys).span(),
-                                  packed.keys.span(), packed.key_steps.span(),
-                                  packed.key_zeros.span());
-    }
-    part.entries = n_values;
-    if (n_values > 0) {
-      kivi_quantise_values<T, Code>(stream, part, c.numbers<T>("values", values).span(),
-                                    packed.values.span(), packed.value_steps.span(),
-                                    packed.value_zeros.span());
-    }
-    const auto whole_keys =
-        residual_rows(quant, keys, n_keys, shape.entries - n_keys, wanted.residual);
-    const auto whole_values =
-        residual_rows(quant, values, n_values, shape.entries - n_values, wanted.residual);
+    const std::vector<KiviRow> rows = kivi_rows(shape, wanted);
+    pack_rows<T, Code>(c.stream(), quant, rows, c.numbers<T>("keys", keys).span(),
+                       c.numbers<T>("values", values).span(), packed);
+    const auto whole_keys = residual_rows(quant, keys, rows, &KiviRow::keys, wanted.residual);
+    const auto whole_values = residual_rows(quant, values, rows, &KiviRow::values, wanted.residual);
     const KiviResidual<T> residual{c.numbers<T>("residual keys", whole_keys).span(),
                                    c.numbers<T>("residual values", whole_values).span(),
                                    wanted.residual};
@@ -283,8 +325,10 @@ void kivi_case(Bench& bench, const DecodeShape& shape, const Wanted& wanted = {}
           [=, arguments = got.arguments](Stream s) {
             decode_attention_kivi<T, Code>(s, shape, cache, residual, arguments);
           });
-    compare_attention(c, shape, q, partly_packed(quant, kBits<Code>, true, keys, n_keys),
-                      partly_packed(quant, kBits<Code>, false, values, n_values), got, wanted);
+    if (c.timed_alone()) return;
+    compare_attention(
+        c, shape, q, partly_packed(quant, kBits<Code>, true, keys, rows, &KiviRow::keys),
+        partly_packed(quant, kBits<Code>, false, values, rows, &KiviRow::values), got, wanted);
   });
 }
 
@@ -318,6 +362,7 @@ void fp8_attention_case(Bench& bench, const DecodeShape& shape, const Wanted& wa
           [=, arguments = got.arguments](Stream s) {
             decode_attention_fp8<T>(s, shape, cache, arguments);
           });
+    if (c.timed_alone()) return;
     compare_attention(c, shape, q, kernels::fp8_reference(kKeyScale, only_entries(quant, keys)),
                       kernels::fp8_reference(kValueScale, only_entries(quant, values)), got,
                       wanted);
@@ -398,6 +443,14 @@ void decode_kivi_cases(Bench& bench) {
   const std::vector<std::int32_t> lengths{0, 1, 64, 129, 257};
   kivi_case<kv::Half, std::uint16_t>(bench, ragged, {.bias = true, .lengths = lengths});
   kivi_case<kv::BFloat16, std::uint32_t>(bench, ragged, {.lengths = lengths});
+  // Each row with a residual of its own length: none, part of one, one just packed, a key more.
+  ragged.batch = 8;
+  const std::vector<std::int32_t> mixed{0, 1, 31, 32, 33, 64, 129, 257};
+  kivi_case<kv::Half, std::uint16_t>(bench, ragged, {.residual = 32, .lengths = mixed});
+  kivi_case<kv::BFloat16, std::uint32_t>(bench, ragged,
+                                         {.bias = true, .residual = 64, .lengths = mixed});
+  kivi_case<float, std::uint16_t>(bench, small(97), {.bias = true, .residual = 32});
+  kivi_case<float, std::uint32_t>(bench, ragged, {.residual = 128, .lengths = mixed});
   for_attention(
       bench,
       [&](const DecodeShape& shape) {
@@ -424,6 +477,7 @@ void decode_fp8_cases(Bench& bench) {
   for_attention(
       bench,
       [&](const DecodeShape& shape) {
+        fp8_attention_case<float>(bench, shape);
         fp8_attention_case<kv::Half>(bench, shape);
         fp8_attention_case<kv::BFloat16>(bench, shape, {.bias = true, .logits = true});
       },

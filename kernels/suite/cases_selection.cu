@@ -2,6 +2,7 @@
 
 #include "kernels/compact.hpp"
 #include "kernels/reference.hpp"
+#include "kernels/retention.hpp"
 #include "kernels/scores.hpp"
 #include "kernels/select.hpp"
 #include "kernels/suite/cases.hpp"
@@ -24,6 +25,12 @@ std::int64_t rows_of(const Bench& bench) { return bench.large() ? 256 : 3; }
 std::string shape_text(std::int64_t rows, std::int64_t entries) {
   return text(rows) + " rows of " + text(entries);
 }
+/// With two decimals.
+std::string text_of(float x) {
+  const auto hundredths = static_cast<std::int64_t>(std::lround(100 * std::abs(x)));
+  const std::string last = text(hundredths % 100);
+  return (x < 0 ? "-" : "") + text(hundredths / 100) + "." + (last.size() < 2 ? "0" : "") + last;
+}
 
 }  // namespace
 
@@ -34,18 +41,21 @@ void update_scores_cases(Bench& bench) {
                                       .group = group,
                                       .entries = entries,
                                       .stride = padded(entries) + 4};
-      bench.add(shape_text(shape.rows, entries) + ", group " + text(group), "fp32", [&](Case& c) {
-        constexpr float kDecay = 0.9F;
-        const auto p = c.draw(shape.rows * group * shape.stride, 0, 1);
-        const auto before = c.draw(shape.rows * shape.stride, 0, 10);
-        const auto probabilities = c.numbers<float>("probabilities", p).span();
-        auto& scores = c.numbers<float>("scores", before);
-        c.run(update_scores_traffic(shape), [=, to = scores.span()](Stream s) {
-          update_scores(s, shape, kDecay, probabilities, to);
-        });
-        c.compare("scores", download_rows(scores, shape.rows, shape.stride, entries),
-                  update_scores_reference(shape, static_cast<double>(kDecay), p, before), 1e-6);
-      });
+      const float decay = group == 1 ? 1.0F : 0.9F;  // accumulates; forgets
+      bench.add(shape_text(shape.rows, entries) + ", group " + text(group) +
+                    (decay < 1 ? ", decayed" : ""),
+                "fp32", [&](Case& c) {
+                  const auto p = c.draw(shape.rows * group * shape.stride, 0, 1);
+                  const auto before = c.draw(shape.rows * shape.stride, 0, 10);
+                  const auto probabilities = c.numbers<float>("probabilities", p).span();
+                  auto& scores = c.numbers<float>("scores", before);
+                  c.run(update_scores_traffic(shape), [=, to = scores.span()](Stream s) {
+                    update_scores(s, shape, decay, probabilities, to);
+                  });
+                  c.compare("scores", download_rows(scores, shape.rows, shape.stride, entries),
+                            update_scores_reference(shape, static_cast<double>(decay), p, before),
+                            1e-6);
+                });
     }
   });
 }
@@ -168,6 +178,103 @@ void top_cases(Bench& bench) {
             [=, to = positions.span()](Stream s) { top_rows(s, shape, scores, to); });
       c.compare_exactly("kept", positions.download(0, shape.rows * kept), top_reference(shape, x));
     });
+  });
+}
+
+void threshold_cases(Bench& bench) {
+  for_lengths(bench, [&](std::int64_t entries) {
+    const kernels::SelectShape shape{
+        .rows = rows_of(bench), .entries = entries, .stride = padded(entries)};
+    for (const float threshold : {-2.0F, 0.25F, 2.0F}) {  // all stay, some, none
+      if (entries > 10'000 && threshold != 0.25F) continue;
+      bench.add(shape_text(shape.rows, entries) + ", from " + text_of(threshold), "fp32",
+                [&](Case& c) {
+                  auto x = c.draw(shape.rows * shape.stride);
+                  for (float& score : x) score = std::trunc(score * 64) / 64;  // some are equal
+                  std::vector<std::int32_t> expected;
+                  std::vector<std::int32_t> n_expected;
+                  for (std::int64_t r = 0; r < shape.rows; ++r) {
+                    const std::size_t before = expected.size();
+                    for (std::int64_t e = 0; e < entries; ++e) {
+                      if (x[at(r * shape.stride + e)] >= threshold) {
+                        expected.push_back(static_cast<std::int32_t>(e));
+                      }
+                    }
+                    n_expected.push_back(static_cast<std::int32_t>(expected.size() - before));
+                  }
+                  auto& kept = c.output<std::int32_t>("kept", shape.rows * entries);
+                  auto& counts = c.output<std::int32_t>("counts", shape.rows);
+                  c.run(threshold_traffic(shape, std::ssize(expected)),
+                        [=, scores = c.numbers<float>("scores", x).span(), to = kept.span(),
+                         n = counts.span()](Stream s) {
+                          threshold_rows(s, shape, threshold, scores, to, n);
+                        });
+                  std::vector<std::int32_t> got;
+                  for (std::int64_t r = 0; r < shape.rows; ++r) {
+                    const auto row = kept.download(r * entries, n_expected[at(r)]);
+                    got.insert(got.end(), row.begin(), row.end());
+                  }
+                  c.compare_exactly("counts", counts.download(0, shape.rows), n_expected);
+                  c.compare_exactly("kept", got, expected);
+                });
+    }
+  });
+}
+
+void retain_cases(Bench& bench) {
+  for_lengths(bench, [&](std::int64_t entries) {
+    for (const bool near_end : {false, true}) {
+      const kernels::SelectShape shape{
+          .rows = rows_of(bench), .entries = entries, .stride = padded(entries)};
+      const std::int64_t room = near_end ? kernels::ceil_div(entries, 40) : entries;
+      bench.add(shape_text(shape.rows, entries) + (near_end ? ", nearest" : ", farthest") +
+                    ", room " + text(room),
+                "fp32", [&](Case& c) {
+                  constexpr float kGamma = 0.05F;
+                  const auto x = c.draw(shape.rows * shape.stride, 0, 1);
+                  std::vector<std::int32_t> places;
+                  std::vector<std::int32_t> expected;
+                  std::vector<std::int32_t> n_expected;
+                  for (std::int64_t r = 0; r < shape.rows; ++r) {
+                    const auto row = x.begin() + r * shape.stride;
+                    const auto [low, high] = std::minmax_element(row, row + entries);
+                    const float reach = kGamma * (*high - *low);
+                    std::int32_t n = 0;
+                    for (std::int64_t e = 0; e < entries; ++e) {
+                      const bool stays =
+                          n < room && (near_end ? row[e] < *low + reach : row[e] > *high - reach);
+                      places.push_back(stays ? static_cast<std::int32_t>(r * room) + n : -1);
+                      if (!stays) continue;
+                      expected.push_back(static_cast<std::int32_t>(e));
+                      ++n;
+                    }
+                    n_expected.push_back(n);
+                  }
+                  auto& kept = c.output<std::int32_t>("kept", shape.rows * room);
+                  auto& retained_at =
+                      c.output<std::int32_t>("retained_at", shape.rows * shape.stride);
+                  auto& counts = c.output<std::int32_t>("counts", shape.rows);
+                  const RetainRows arguments{.distance = c.numbers<float>("distance", x).span(),
+                                             .gamma = kGamma,
+                                             .near_end = near_end,
+                                             .room = room,
+                                             .kept = kept.span(),
+                                             .retained_at = retained_at.span(),
+                                             .counts = counts.span()};
+                  c.run(retain_traffic(shape, std::ssize(expected)),
+                        [=](Stream s) { retain_rows(s, shape, arguments); });
+                  std::vector<std::int32_t> got;
+                  for (std::int64_t r = 0; r < shape.rows; ++r) {
+                    const auto row = kept.download(r * room, n_expected[at(r)]);
+                    got.insert(got.end(), row.begin(), row.end());
+                  }
+                  c.compare_exactly("counts", counts.download(0, shape.rows), n_expected);
+                  c.compare_exactly("kept", got, expected);
+                  c.compare_exactly("retained_at",
+                                    download_rows(retained_at, shape.rows, shape.stride, entries),
+                                    places);
+                });
+    }
   });
 }
 

@@ -1,8 +1,13 @@
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <memory>
 
+#include "kernels/decode_steps.hpp"
+#include "kernels/quantise.hpp"
 #include "kernels/suite/array.hpp"
 #include "kernels/suite/blas.hpp"
+#include "kernels/suite/blas_lt.hpp"
 #include "kernels/suite/library_gemm.hpp"
 #include "kernels/suite/timing.hpp"
 
@@ -11,55 +16,161 @@ namespace {
 
 using on_gpu::Array;
 using on_gpu::Machine;
+using on_gpu::Stream;
 namespace kv = on_gpu::kv;
 
-struct Weights {
-  int n, k;
+struct Product {
+  int m, n, k;
+  [[nodiscard]] std::string words() const {
+    return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
+  }
 };
+
+/// Projections to queries, keys and values, both halves of a feed-forward block, and logits, of one
+/// row (a GEMV) to 4096.
+std::vector<Product> products() {
+  constexpr std::array<std::array<int, 2>, 4> kWeights{
+      {{6144, 4096}, {14336, 4096}, {4096, 14336}, {128256, 4096}}};
+  std::vector<Product> all;
+  for (const auto [n, k] : kWeights) {
+    for (const int m : {1, 8, 64, 512, 4096}) all.push_back({m, n, k});
+  }
+  return all;
+}
+
+void push_skipped(std::vector<Measurement>& out, const char* name, const std::string& shape,
+                  const std::string& reason) {
+  Measurement none;
+  none.name = name;
+  none.shape = shape;
+  none.skipped = reason;
+  out.push_back(none);
+}
+
+/// Inputs of bf16, or of fp8 (e4m3), drawn on the device: a product of NaN, or of one number over
+/// and over, takes other power than one of numbers.
+class Operands {
+ public:
+  Operands(const Product& p, bool fp8)
+      : a_{machine_, "a", std::int64_t{p.m} * p.k},
+        b_{machine_, "b", std::int64_t{p.n} * p.k},
+        out_{machine_, "out", std::int64_t{p.m} * p.n} {
+    on_gpu::fill_random<kv::BFloat16>({}, 1, -1, 1, a_.span());
+    on_gpu::fill_random<kv::BFloat16>({}, 2, -1, 1, b_.span());
+    if (!fp8) return;
+    codes_a_ = coded(a_);
+    codes_b_ = coded(b_);
+  }
+  [[nodiscard]] const void* a() { return of(a_, codes_a_); }
+  [[nodiscard]] const void* b() { return of(b_, codes_b_); }
+  [[nodiscard]] void* out() { return out_.span().data; }
+
+ private:
+  using Numbers = Array<kv::BFloat16>;
+  using Codes = std::unique_ptr<Array<std::uint64_t>>;
+  [[nodiscard]] Codes coded(Numbers& numbers) {
+    constexpr std::int64_t kWidth = 2048;  // divides every product above
+    const std::int64_t rows = numbers.span().size / kWidth;
+    auto codes = std::make_unique<Array<std::uint64_t>>(machine_, "codes", numbers.span().size / 8);
+    on_gpu::quantise_fp8<kv::BFloat16>(
+        {}, {.rows = 1, .entries = rows, .capacity = rows, .head_dim = kWidth}, 1.0F,
+        numbers.span(), codes->span());
+    return codes;
+  }
+  [[nodiscard]] static const void* of(Numbers& numbers, const Codes& codes) {
+    if (codes) return codes->span().data;
+    return numbers.span().data;
+  }
+  Machine machine_;
+  Numbers a_, b_, out_;
+  Codes codes_a_, codes_b_;
+};
+
+/// FLOPs and bytes a second of one product in `element` bytes a number of its inputs.
+void push_timed(std::vector<Measurement>& out, const std::string& library, const Product& p,
+                const std::string& words, std::int64_t element,
+                const std::function<void(Stream)>& launch) {
+  const KernelTiming time = on_gpu::time_launch(launch);
+  Measurement one;
+  one.name = library + "_gemm";
+  one.shape = p.words() + " " + words;
+  one.unit = "TFLOP/s";
+  one.value = 2.0 * p.m * p.n * p.k / time.median_us / 1e6;
+  one.spread = time.spread;
+  one.samples = time.samples;
+  out.push_back(one);
+  one.name = library + "_bytes";
+  one.unit = "GB/s";
+  const double inputs = (static_cast<double>(p.m) + p.n) * p.k * static_cast<double>(element);
+  one.value = (inputs + 2.0 * p.m * p.n) / time.median_us / 1e3;
+  out.push_back(one);
+}
+
+/// Runs `measure`; a product that does not fit, or that the library refuses, loses itself alone.
+void apart(std::vector<Measurement>& out, const char* name, const std::string& shape,
+           const std::function<void()>& measure) {
+  try {
+    measure();
+  } catch (const std::exception& error) {
+    (void)cudaGetLastError();
+    push_skipped(out, name, shape, error.what());
+  }
+}
+
+void through_cublas(std::vector<Measurement>& out) {
+  const on_gpu::Blas blas;
+  if (!blas.ready()) {
+    return push_skipped(out, "cublas_gemm", "", "libcublas was not found, or does not answer");
+  }
+  for (const Product& p : products()) {
+    apart(out, "cublas_gemm", p.words() + " bf16", [&] {
+      Operands on{p, false};
+      push_timed(out, "cublas", p, "bf16", 2,
+                 [&](Stream) { blas.multiply(p.m, p.n, p.k, on.a(), on.b(), on.out()); });
+    });
+  }
+}
+
+void through_cublaslt(std::vector<Measurement>& out) {
+  const on_gpu::BlasLt blas;
+  if (!blas.ready()) {
+    return push_skipped(out, "cublaslt_gemm", "", "libcublasLt was not found, or does not answer");
+  }
+  const auto measure = [&](const Product& p, const char* type, cudaDataType of,
+                           std::int64_t element, Operands& on) {
+    const auto plan = blas.plan(p.m, p.n, p.k, of, CUDA_R_16BF);
+    if (!plan) {
+      return push_skipped(out, "cublaslt_gemm", p.words() + " " + type,
+                          "the library has no algorithm for it");
+    }
+    const std::string words = std::string{type} + ", workspace " +
+                              std::to_string(plan->workspace() / 1024) + " of " +
+                              std::to_string(on_gpu::BlasLt::kWorkspace / 1024) + " KiB";
+    push_timed(out, "cublaslt", p, words, element,
+               [&](Stream s) { blas.multiply(*plan, on.a(), on.b(), on.out(), s); });
+  };
+  for (const Product& p : products()) {
+    apart(out, "cublaslt_gemm", p.words() + " bf16", [&] {
+      Operands on{p, false};
+      measure(p, "bf16", CUDA_R_16BF, 2, on);
+    });
+  }
+  if (!on_gpu::BlasLt::has_fp8()) {
+    return push_skipped(out, "cublaslt_gemm", "fp8_e4m3", "this GPU has no products of fp8");
+  }
+  for (const Product& p : products()) {
+    apart(out, "cublaslt_gemm", p.words() + " fp8_e4m3", [&] {
+      Operands on{p, true};
+      measure(p, "fp8_e4m3", CUDA_R_8F_E4M3, 1, on);
+    });
+  }
+}
 
 }  // namespace
 
 void library_gemm(std::vector<Measurement>& out) {
-  const on_gpu::Blas blas;
-  if (!blas.ready()) {
-    Measurement none;
-    none.name = "cublas_gemm";
-    none.skipped = "libcublas was not found, or does not answer";
-    out.push_back(none);
-    return;
-  }
-  // A projection to queries, keys and values, both halves of a feed-forward block, and logits.
-  constexpr std::array<Weights, 4> kWeights{
-      {{6144, 4096}, {14336, 4096}, {4096, 14336}, {128256, 4096}}};
-  for (const Weights w : kWeights) {
-    for (const int m : {1, 8, 64, 512, 4096}) {
-      Machine machine;
-      const auto size = [](int rows, int columns) { return std::int64_t{rows} * columns; };
-      Array<kv::BFloat16> a{machine, "a", size(m, w.k)};
-      Array<kv::BFloat16> b{machine, "b", size(w.n, w.k)};
-      Array<kv::BFloat16> product{machine, "out", size(m, w.n)};
-      // Numbers of one size: a product of NaN takes other power than one of numbers.
-      a.upload(std::vector<kv::BFloat16>(static_cast<std::size_t>(size(m, w.k)), {0x3C00}));
-      b.upload(std::vector<kv::BFloat16>(static_cast<std::size_t>(size(w.n, w.k)), {0x3C00}));
-      const KernelTiming time = on_gpu::time_launch([&](on_gpu::Stream) {
-        blas.multiply(m, w.n, w.k, a.span().data, b.span().data, product.span().data);
-      });
-      Measurement one;
-      one.name = "cublas_gemm";
-      one.shape =
-          std::to_string(m) + "x" + std::to_string(w.n) + "x" + std::to_string(w.k) + " bf16";
-      one.unit = "TFLOP/s";
-      one.value = 2.0 * m * w.n * w.k / time.median_us / 1e6;
-      one.spread = time.spread;
-      one.samples = time.samples;
-      out.push_back(one);
-      one.name = "cublas_bytes";
-      one.unit = "GB/s";
-      one.value = 2.0 * static_cast<double>(size(m, w.k) + size(w.n, w.k) + size(m, w.n)) /
-                  time.median_us / 1e3;
-      out.push_back(one);
-    }
-  }
+  apart(out, "cublas_gemm", "", [&] { through_cublas(out); });
+  apart(out, "cublaslt_gemm", "", [&] { through_cublaslt(out); });
 }
 
 }  // namespace kvsim::kernels

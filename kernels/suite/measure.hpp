@@ -10,7 +10,7 @@
 namespace kvsim::kernels {
 
 struct Measurement {
-  std::string name;   // "host_copy", "graph", "streams", "cublas_gemm", …
+  std::string name;   // "host_copy", "graph", "streams", "cublas_gemm", "cublaslt_gemm", …
   std::string shape;  // "256 MiB pinned, to the device"
   std::string unit;   // of value: "us", "GB/s", "TFLOP/s", "share"
   double value = 0;   // median

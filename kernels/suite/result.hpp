@@ -24,19 +24,26 @@ struct KernelResult {
   std::string name, shape, dtype;
   std::string family;  // of the cost model's operators (name_of(OpFamily))
   bool pass = true;
-  double error = 0;    // largest |got - expected| over the largest |expected|, of all outputs
-  double allowed = 0;  // by dtype; of the output that came nearest to it
+  bool compared = true;  // false: too large for its reference, timed alone
+  double error = 0;      // largest |got - expected| over the largest |expected|, of all outputs
+  double allowed = 0;    // by dtype; of the output that came nearest to it
   KernelTraffic model;
   std::optional<KernelTraffic> counted{};  // by the simulator; no GPU counts payload
   std::optional<KernelTiming> timing{};
   std::string problem{};  // why it did not pass
+  std::string skipped{};  // what it needs that is not here; nothing was run then
 };
 
 struct SuiteOptions {
   std::uint64_t seed = 0;  // of all inputs
   std::string only{};      // a kernel's name; empty: all
   bool timed = false;      // on a GPU: adds sizes worth timing, and times every case
+  /// On a GPU: each case of kProfiledBytes or more is launched once between cudaProfilerStart and
+  /// cudaProfilerStop, neither compared nor timed; the others, and libraries' kernels, are left
+  /// out.
+  bool profiled = false;
 };
+inline constexpr Bytes kProfiledBytes{16 << 20};
 
 /// Names of the kernels in the suite, in its order.
 [[nodiscard]] std::vector<std::string> suite_kernels();
@@ -47,5 +54,8 @@ struct SuiteOptions {
 /// The same on the first CUDA device. Errors: as above; std::runtime_error without a device
 /// (ask list_devices() first), or if a CUDA call fails outside a case.
 [[nodiscard]] std::vector<KernelResult> run_suite_on_device(const SuiteOptions& options);
+/// Why the first CUDA device does no more work in this process, as after a kernel that broke it;
+/// empty: it does.
+[[nodiscard]] std::string device_fault();
 
 }  // namespace kvsim::kernels

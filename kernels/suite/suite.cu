@@ -33,12 +33,14 @@ constexpr Entry kEntries[] = {
     {"fuse_window", "method", fuse_window_cases},
     {"argmin_rows", "method", argmin_cases},
     {"top_rows", "method", top_cases},
+    {"threshold_rows", "method", threshold_cases},
     {"gather_entries", "compaction", gather_cases},
     {"gather_pages", "compaction", gather_page_cases},
     {"fetch_pages", "host_copy", fetch_cases},
     {"offload_entries", "host_copy", offload_cases},
     {"evict_lazily", "compaction", lazy_page_cases},
     {"slerp_rows", "method", slerp_cases},
+    {"retain_rows", "method", retain_cases},
     {"zip_merge_pairs", "compaction", zip_merge_cases},
     {"residual_merge", "compaction", residual_merge_cases},
     {"nearest_keys", "compaction", nearest_key_cases},
@@ -48,11 +50,20 @@ constexpr Entry kEntries[] = {
     {"mlp_scores", "method", mlp_score_cases},
     {"gemm", "gemm", gemm_cases},
     {"gemv", "gemm", gemv_cases},
+    {"cublaslt", "gemm", library_gemm_cases},
     {"append_entries", "cache_write", append_cases},
     {"concat_entries", "concat_copy", concat_cases},
     {"move_entries", "compaction", move_cases},
     {"softmax_rows", "elementwise", softmax_cases},
     {"rms_norm_rows", "norm", rms_norm_cases},
+    {"split_and_rotate", "rope", rotate_cases},
+    {"gate_product", "elementwise", gate_cases},
+    {"add_rows", "elementwise", add_cases},
+    {"open_slots", "method", open_slot_cases},
+    {"choose_victims", "method", choose_victim_cases},
+    {"count_bias", "method", count_bias_cases},
+    {"fill_random", "elementwise", fill_cases},
+    {"copy_values", "elementwise", copy_value_cases},
 };
 
 std::vector<kernels::KernelResult> run_suite(const kernels::SuiteOptions& options) {
@@ -77,6 +88,10 @@ namespace kvsim::kernels {
 std::vector<KernelResult> run_suite_on_device(const SuiteOptions& options) {
   on_gpu::check_cuda(cudaSetDevice(0), "cudaSetDevice", __FILE__, __LINE__);
   return on_gpu::run_suite(options);
+}
+std::string device_fault() {
+  const cudaError_t status = cudaDeviceSynchronize();
+  return status == cudaSuccess ? std::string{} : cudaGetErrorName(status);
 }
 #else
 std::vector<std::string> suite_kernels() {

@@ -103,6 +103,29 @@ std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {
 
 Dtype ComposedMethod::store_dtype(Dtype recorded) const { return parts_.store->dtype(recorded); }
 
+namespace {
+
+double element_bytes(const Composition& parts, Dtype recorded) {
+  return bits_of(parts.store->dtype(recorded)) / 8.0;
+}
+
+/// A step's traffic where rows of `attention_read` bytes are attended over: what each axis adds.
+StepTraffic with_parts(const Composition& parts, double attention_read, const StepEvents& events,
+                       const HeadShape& shape) {
+  StepTraffic one;
+  one.attention_read = attention_read;
+  one.append_write = 2.0 * shape.head_dim * element_bytes(parts, shape.recorded);
+  parts.select->add_step(one, events, shape);
+  parts.merge->add_step(one, events, shape);
+  parts.store->add_step(one, events, shape);
+  if (parts.read) parts.read->add_step(one, events, shape);
+  if (parts.share) parts.share->add_step(one, events, shape);
+  if (parts.rerotate) one.extra_flops += events.attended * 3.0 * shape.head_dim;
+  return one;
+}
+
+}  // namespace
+
 StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadShape& shape) const {
   const double read = events.read >= 0 ? events.read : events.attended;
   const double whole =
@@ -113,16 +136,8 @@ StepTraffic ComposedMethod::head_traffic(const StepEvents& events, const HeadSha
                                                static_cast<std::int64_t>(events.attended),
                                                shape.head_dim, shape.recorded)
                                     .count());
-  StepTraffic one;
-  one.attention_read = events.attended > 0 ? whole * (read / events.attended) : 0.0;
-  one.append_write = 2.0 * shape.head_dim * bits_of(parts_.store->dtype(shape.recorded)) / 8.0;
-  parts_.select->add_step(one, events, shape);
-  parts_.merge->add_step(one, events, shape);
-  parts_.store->add_step(one, events, shape);
-  if (parts_.read) parts_.read->add_step(one, events, shape);
-  if (parts_.share) parts_.share->add_step(one, events, shape);
-  if (parts_.rerotate) one.extra_flops += events.attended * 3.0 * shape.head_dim;
-  return one;
+  return with_parts(parts_, events.attended > 0 ? whole * (read / events.attended) : 0.0, events,
+                    shape);
 }
 
 StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape& shape,
@@ -139,12 +154,13 @@ StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape&
                        .head_dim = shape.head_dim,
                        .recorded = recorded,
                        .stored = parts_.store->dtype(recorded)};
-  StepTraffic one = head_traffic(events, head);
-  if (!parts_.store->rounds()) {
-    // Fractions of an entry are means over a batch: scale, do not truncate.
-    one.attention_read = (events.read >= 0 ? events.read : attended) * 2.0 * shape.head_dim *
-                         bits_of(parts_.store->dtype(recorded)) / 8.0;
-  }
+  // Fractions of an entry are means over a batch: scale, do not truncate.
+  StepTraffic one = parts_.store->rounds()
+                        ? head_traffic(events, head)
+                        : with_parts(parts_,
+                                     (events.read >= 0 ? events.read : attended) * 2.0 *
+                                         shape.head_dim * element_bytes(parts_, recorded),
+                                     events, head);
   if (parts_.read) one.link_read += parts_.read->link_bytes(attended, head);
   return one * heads;
 }

@@ -17,8 +17,8 @@ namespace kvsim::test {
 constexpr std::int64_t kHeads = 8, kStored = 2, kHeadDim = 64, kWidth = 512;
 constexpr std::int64_t kRows = kStored;  // of a cache, a sequence
 
-inline Llm graph_llm() {
-  return make_llm({.n_layers = 1,
+inline Llm graph_llm(std::int32_t n_layers = 1) {
+  return make_llm({.n_layers = n_layers,
                    .d_model = kWidth,
                    .n_heads = kHeads,
                    .n_kv_heads = kStored,
@@ -48,22 +48,24 @@ std::vector<T> numbers(std::int64_t n) {
 
 constexpr std::int64_t kEntry = kHeadDim * 2;  // bytes of a key, or a value, of one stored head
 
-/// A method in the graph of one layer.
+/// A method in the graph of one layer of `n_layers`.
 struct MethodGraph {
-  Llm model = graph_llm();
+  Llm model;
   std::shared_ptr<const Method> method;
   CostInput in;
 
   MethodGraph(const std::string& name, const Params& params, std::int64_t budget,
-              std::int64_t batch, std::int64_t prompt = 1000)
-      : method{make_method(
+              std::int64_t batch, std::int64_t prompt = 1000, std::int32_t n_layers = 1)
+      : model{graph_llm(n_layers)},
+        method{make_method(
             {.name = name,
              .params = params,
              .budget = budget > 0 ? std::optional{Budget{.entries = budget}} : std::nullopt},
             prompt,
             {.recorded = Dtype::kFp16,
              .shape = {.n_heads = kHeads, .n_kv_heads = kStored, .head_dim = kHeadDim},
-             .n_layers = 1})},
+             .n_layers = n_layers,
+             .d_model = kWidth})},
         in{.llm = &model,
            .method = method.get(),
            .stack = &find_stack("ideal"),
@@ -72,9 +74,10 @@ struct MethodGraph {
            .batch = batch} {}
 
   /// A step that attends over `entries` and, where `change` is no growth, lets one go.
-  [[nodiscard]] OpGraph decode(std::int64_t entries, CacheChange change) const {
+  [[nodiscard]] OpGraph decode(std::int64_t entries, CacheChange change,
+                               std::int32_t layer = 0) const {
     const bool evicts = change != CacheChange::kGrow;
-    return decode_layer(in, 0,
+    return decode_layer(in, layer,
                         {.attended = entries,
                          .before = entries - 1,
                          .after = evicts ? entries - 1 : entries,
