@@ -13,3 +13,5 @@ kvsim_test(device_calibration
   SOURCES models/test_device_calibration.cpp ../sim/cli/device_report.cpp ../sim/cli/kernels_json.cpp
           ../kernels/device_state.cpp ../kernels/suite/measure_none.cpp
   LINK kvsim::cost kvsim::json ${CMAKE_DL_LIBS})
+kvsim_test(kernels_report SOURCES sim/test_kernels_report.cpp ../sim/cli/kernels_report.cpp
+           LINK kvsim::report kvsim::units)

@@ -1,7 +1,5 @@
 // kvsim calibrate --device cuda: what the kernels reach on the GPU at hand.
 
-#include <chrono>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -15,18 +13,7 @@
 #include "sim/report/result_json.hpp"
 
 namespace kvsim {
-namespace {
-
 using nlohmann::ordered_json;
-
-std::string utc_date() {
-  const auto day = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
-  const std::chrono::year_month_day date{day};
-  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()),
-                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
-}
-
-}  // namespace
 
 int calibrate_on_device(const Arguments& arguments) {
   arguments.expect_words(0, 0, "no file");
@@ -35,21 +22,13 @@ int calibrate_on_device(const Arguments& arguments) {
   }
   const auto path = arguments.value("out");
   if (!path) throw InputError{"calibrate --device", "-o FILE", "none"};
-  DeviceStates states;
-  const auto state = [] {
-    const DeviceList list = list_devices();
-    return list.devices.empty() ? DeviceState{.problem = list.problem}
-                                : read_device_state(list.devices.front().pci_bus_id);
-  };
-  states.before = state();
-  const KernelsScore score = time_kernels({});
+  const DeviceKernels timed = time_kernels({}, false);
+  const KernelsScore& score = timed.score;
   if (!score.pass()) {  // times of wrong results mean nothing
     write_err(kernels_text(score, true, terminal_width()));
     return kDoesNotFit;
   }
-  const std::vector<kernels::Measurement> measured = kernels::measure_device();
-  states.after = state();
-  const ordered_json out = device_json(score, list_devices().devices.front(), states, measured,
+  const ordered_json out = device_json(score, timed.device, timed.states, kernels::measure_device(),
                                        arguments.value("date").value_or(utc_date()));
   write_file_atomically(*path, to_file_text(out));
   write_out(arguments.has("json")

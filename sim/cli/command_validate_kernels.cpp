@@ -1,10 +1,15 @@
 // kvsim validate kernels: the CUDA kernels against their references and their formulas of traffic.
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "kernels/suite/measure.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/command_validate.hpp"
 #include "sim/cli/kernels_on_device.hpp"
@@ -18,7 +23,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-KernelsScore run_suite(const Arguments& arguments) {
+/// What was found, and of a GPU what a scenario's calibration takes.
+struct Found {
+  KernelsScore score;
+  std::optional<nlohmann::ordered_json> calibration{};
+};
+
+Found on_device(const Arguments& arguments, const kernels::SuiteOptions& options) {
+  if (arguments.has("profiled")) return {.score = profile_kernels(options)};
+  const std::chrono::seconds limit{arguments.integer("limit", 1, 86'400).value_or(86'400)};
+  DeviceKernels timed = time_kernels(options, arguments.has("counters"), limit);
+  Found found{.score = std::move(timed.score)};
+  // Times of wrong results, or of one kernel, calibrate nothing.
+  if (arguments.value("out") && options.only.empty() && found.score.pass()) {
+    found.calibration =
+        device_json(found.score, timed.device, timed.states, kernels::measure_device(), utc_date());
+  }
+  return found;
+}
+
+Found run_suite(const Arguments& arguments) {
   const std::string device = arguments.value("device").value_or("sim");
   kernels::SuiteOptions options;
   options.seed =
@@ -31,30 +55,40 @@ KernelsScore run_suite(const Arguments& arguments) {
     }
     options.only = *only;
   }
-  if (device == "cuda") return time_kernels(options);
+  if (device == "cuda") return on_device(arguments, options);
   if (device != "sim") {
     throw InputError{"--device", "sim or cuda", fmt::format("\"{}\"", device)};
   }
-  return {.device = "cuda-sim",
-          .driver = {},
-          .seed = options.seed,
-          .results = kernels::run_suite_in_simulator(options)};
+  for (const char* of_gpu : {"counters", "limit", "profiled"}) {
+    if (!arguments.has(of_gpu)) continue;
+    throw InputError{
+        fmt::format("--{}: expected --device cuda beside it: the simulator has no "
+                    "hardware counters",
+                    of_gpu)};
+  }
+  return {.score = {.device = "cuda-sim",
+                    .driver = {},
+                    .seed = options.seed,
+                    .results = kernels::run_suite_in_simulator(options)}};
 }
 
 int run_validate_kernels(const Arguments& arguments) {
   arguments.expect_words(0, 0, "no file");
   std::optional<AtomicFolder> folder;
   if (const auto out = arguments.value("out")) folder.emplace(fs::path{*out});
-  const KernelsScore score = run_suite(arguments);
+  const Found found = run_suite(arguments);
+  const KernelsScore& score = found.score;
   std::string written;
   if (folder) {
     folder->write("result.json", to_file_text(kernels_json(score)));
+    if (found.calibration) folder->write("calibration.json", to_file_text(*found.calibration));
     fs::create_directories(folder->partial() / "figures");
     const DrawnFigures drawn = draw_figures(kernels_figures(score), folder->partial() / "figures");
     for (const std::string& note : drawn.notes) written += fmt::format("note: {}\n", note);
     folder->commit();
-    written += fmt::format("wrote {}: result.json, {} files of figures\n", *arguments.value("out"),
-                           drawn.files.size());
+    written +=
+        fmt::format("wrote {}: result.json, {}{} files of figures\n", *arguments.value("out"),
+                    found.calibration ? "calibration.json, " : "", drawn.files.size());
   }
   if (arguments.has("json")) {
     write_out(to_file_text(kernels_json(score)));
@@ -79,7 +113,15 @@ Command validate_kernels_command() {
                       {"seed", 0, "N", false, "of the inputs (0)"},
                       {"only", 0, "KERNEL", false, "one kernel alone"},
                       {"cases", 0, "", false, "a line for each shape"},
-                      {"out", 'o', "DIR", false, "folder for result.json and figures"},
+                      {"counters", 0, "", false,
+                       "DRAM bytes of large cases beside the formula's, by Nsight Compute (ncu)"},
+                      {"limit", 0, "SECONDS", false,
+                       "kernels of a GPU for which no time is left by then are skipped"},
+                      {"profiled", 0, "", false,
+                       "large cases once each, for a profiler to watch: neither compared nor "
+                       "timed"},
+                      {"out", 'o', "DIR", false,
+                       "folder for result.json, figures and, of a GPU, calibration.json"},
                       {"json", 0, "", false, "print JSON (schema kvsim.validate-kernels/1)"}},
           .run = run_validate_kernels};
 }

@@ -1,5 +1,6 @@
 #include "sim/cli/device_report.hpp"
 
+#include <chrono>
 #include <map>
 
 #include <fmt/format.h>
@@ -41,12 +42,21 @@ ordered_json state_json(const DeviceState& s) {
 }
 
 ordered_json measurement_json(const kernels::Measurement& m) {
-  if (!m.skipped.empty()) return {{"name", m.name}, {"skipped", m.skipped}};
+  if (!m.skipped.empty()) {
+    return {{"name", m.name}, {"shape", m.shape}, {"skipped", m.skipped}};
+  }
   return {{"name", m.name},   {"shape", m.shape},   {"unit", m.unit},
           {"value", m.value}, {"spread", m.spread}, {"samples", m.samples}};
 }
 
 }  // namespace
+
+std::string utc_date() {
+  const auto day = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
+  const std::chrono::year_month_day date{day};
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
+}
 
 ordered_json device_json(const KernelsScore& score, const DeviceInfo& device,
                          const DeviceStates& states,

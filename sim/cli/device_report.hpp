@@ -17,6 +17,9 @@ struct DeviceStates {
   DeviceState before, after;
 };
 
+/// Today, "2026-01-31".
+[[nodiscard]] std::string utc_date();
+
 /// Document "kvsim.calibrate-device/1": what the kernels reached on a GPU, with its state, and what
 /// was measured of it beside them. models/cost/device_calibration.hpp reads it.
 [[nodiscard]] nlohmann::ordered_json device_json(const KernelsScore& score,

@@ -52,6 +52,14 @@ ordered_json kernels_json(const KernelsScore& score) {
       one["counted"] = traffic_json(*r.counted);
     }
     if (!r.problem.empty()) one["problem"] = r.problem;
+    if (!r.skipped.empty()) one["skipped"] = r.skipped;
+    if (!r.compared) one["compared"] = false;
+    if (!score.dram.empty()) {
+      one["dram"] = nullptr;
+      if (const auto& dram = score.dram[i]) {
+        one["dram"] = {{"read", dram->read}, {"written", dram->written}};
+      }
+    }
     if (r.timing) {
       one["time_us"] = r.timing->median_us;
       one["spread"] = r.timing->spread;

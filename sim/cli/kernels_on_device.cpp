@@ -1,11 +1,20 @@
 #include "sim/cli/kernels_on_device.hpp"
 
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <optional>
+
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "kernels/device_state.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "validation/device/counters.hpp"
+#include "validation/device/kernels_apart.hpp"
 
 namespace kvsim {
 namespace {
@@ -58,24 +67,106 @@ std::string state_note(const DeviceState& s) {
       s.power_limit_w, s.celsius, s.throttle_reasons);
 }
 
+/// The device that `list` begins with.
+const DeviceInfo& first_device(const DeviceList& list) {
+  if (!list.devices.empty()) return list.devices.front();
+  throw InputError{fmt::format(
+      "--device cuda: looked for a CUDA driver and a device through the CUDA runtime: {}; build "
+      "with nvcc on a machine with an NVIDIA GPU (kvsim validate kernels --device sim needs none)",
+      list.problem)};
+}
+
+/// What this program is called with to launch the large cases once.
+std::vector<std::string> profiled_program(const kernels::SuiteOptions& options) {
+  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(),
+                                 "validate",
+                                 "kernels",
+                                 "--device",
+                                 "cuda",
+                                 "--profiled",
+                                 "--json",
+                                 "--seed",
+                                 fmt::format("{}", options.seed)};
+  if (!options.only.empty()) words.insert(words.end(), {"--only", options.only});
+  return words;
+}
+
+/// DRAM bytes of the cases that a run under the profiler names, in the order of its launches.
+void add_counters(KernelsScore& score, const ProfilerRun& run) {
+  const nlohmann::json cases = nlohmann::json::parse(run.output).at("kernels");
+  std::vector<std::int64_t> launches;
+  for (const auto& one : cases) launches.push_back(one.at("model").at("launches"));
+  const auto counted =
+      counters_by_case(read_profiler_csv(run.csv, "ncu's table"), launches, "ncu's table");
+  std::map<std::array<std::string, 3>, DramBytes> of;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    of[{cases[i].at("name"), cases[i].at("shape"), cases[i].at("dtype")}] = {
+        counted[i].dram_read, counted[i].dram_written};
+  }
+  for (const kernels::KernelResult& r : score.results) {
+    const auto found = of.find({r.name, r.shape, r.dtype});
+    score.dram.push_back(found == of.end() ? std::nullopt : std::optional{found->second});
+  }
+  score.notes.push_back(
+      fmt::format("DRAM bytes of {} cases by ncu's hardware counters", of.size()));
+}
+
+void count_dram(KernelsScore& score, const kernels::SuiteOptions& options) {
+  const ProfilerRun run = run_profiler(profiled_program(options), std::chrono::seconds{90});
+  std::string problem = run.problem;
+  if (problem.empty()) {
+    try {
+      add_counters(score, run);
+    } catch (const std::exception& error) {  // InputError of the table, or no JSON
+      score.dram.clear();
+      problem = error.what();
+    }
+  }
+  if (!problem.empty()) score.notes.push_back(fmt::format("no DRAM counters: {}", problem));
+}
+
 }  // namespace
 
-KernelsScore time_kernels(kernels::SuiteOptions options) {
-  const DeviceList list = list_devices();
-  if (list.devices.empty()) {
-    throw InputError{fmt::format(
-        "--device cuda: looked for a CUDA driver and a device through the CUDA runtime: {}; build "
-        "with nvcc on a machine with an NVIDIA GPU (kvsim validate kernels --device sim needs "
-        "none)",
-        list.problem)};
-  }
+DeviceKernels time_kernels(kernels::SuiteOptions options, bool counters,
+                           std::chrono::seconds limit) {
+  // Children do all of CUDA's work: a kernel that breaks the device takes none of the others along.
+  const DeviceList list = list_devices_apart(list_devices);
+  DeviceKernels out{.score = {}, .device = first_device(list), .states = {}};
   options.timed = true;
-  KernelsScore score{.device = list.devices.front().name,
-                     .driver = list.driver,
-                     .seed = options.seed,
-                     .results = kernels::run_suite_on_device(options)};
-  predict_times(score);
-  score.notes.push_back(state_note(read_device_state(list.devices.front().pci_bus_id)));
+  out.score.device = out.device.name;
+  out.score.driver = list.driver;
+  out.score.seed = options.seed;
+  out.states.before = read_device_state(out.device.pci_bus_id);
+  const auto run = [&](const std::string& kernel) {
+    kernels::SuiteOptions one = options;
+    one.only = kernel;
+    return kernels::run_suite_on_device(one);
+  };
+  const std::vector<std::string> names =
+      options.only.empty() ? kernels::suite_kernels() : std::vector{options.only};
+  out.score.results =
+      run_kernels_apart(names, {.run = run, .fault = kernels::device_fault, .limit = limit});
+  out.states.after = read_device_state(out.device.pci_bus_id);
+  const auto alone = std::count_if(out.score.results.begin(), out.score.results.end(),
+                                   [](const auto& r) { return !r.compared; });
+  if (alone > 0) {
+    out.score.notes.push_back(fmt::format(
+        "{} large cases were timed alone: small shapes of their kernels are compared whole",
+        alone));
+  }
+  predict_times(out.score);
+  out.score.notes.push_back(state_note(out.states.after));
+  if (counters) count_dram(out.score, options);
+  return out;
+}
+
+KernelsScore profile_kernels(kernels::SuiteOptions options) {
+  const DeviceList list = list_devices();
+  KernelsScore score{
+      .device = first_device(list).name, .driver = list.driver, .seed = options.seed};
+  options.timed = true;  // of the sizes that are
+  options.profiled = true;
+  score.results = kernels::run_suite_on_device(options);
   return score;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,11 @@
 
 namespace kvsim {
 
+/// Between a GPU and its memory while the launches of one case ran, by its hardware counters.
+struct DramBytes {
+  double read = 0, written = 0;
+};
+
 /// What `kvsim validate kernels` has found.
 struct KernelsScore {
   std::string device;      // "cuda-sim", or the GPU's name
@@ -18,6 +24,7 @@ struct KernelsScore {
   std::uint64_t seed = 0;  // of all inputs
   std::vector<kernels::KernelResult> results{};
   std::vector<double> predicted_us{};  // of each; empty: no GPU was timed, or none is known
+  std::vector<std::optional<DramBytes>> dram{};  // of each; empty: no profiler was asked
   std::vector<std::string> notes{};
 
   [[nodiscard]] bool pass() const;

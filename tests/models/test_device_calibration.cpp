@@ -47,6 +47,14 @@ ordered_json made_up_document() {
                    made_up("decode_attention", "decode_attention", 5e8, 0.7, 0.04),
                    made_up("gather_entries", "compaction", 5e8, 1.4),  // re-reads a cache served
                    made_up("gemm", "gemm", 5e8, 0.05)};
+  kernels::KernelResult missing;  // a library's that is not there: nothing was run
+  missing.name = "cublaslt";
+  missing.family = "norm";
+  missing.skipped = "made up";
+  score.results.push_back(missing);
+  score.dram.resize(score.results.size());
+  score.dram[0] = DramBytes{.read = 9.9e8, .written = 1e6};
+  score.results[4].compared = false;
   const DeviceInfo device{.name = score.device,
                           .pci_bus_id = "0000:00:00.0",
                           .compute_major = 9,
@@ -98,6 +106,20 @@ TEST_CASE("a device's document: shares of the data sheet, by family, as they wer
   CHECK(own->of(OpFamily::kGemm).bandwidth == 1);
   CHECK_FALSE(own->of(OpFamily::kGemm).min_bytes);
   CHECK(*own->of(OpFamily::kNorm).relative_residual == kProfileResidual);
+}
+
+TEST_CASE("a device's document: counters beside the model's bytes, and why a case was not run") {
+  const ordered_json kernels = made_up_document().at("kernels");
+  CHECK(kernels[0].at("dram").at("read") == 9.9e8);
+  CHECK(kernels[0].at("dram").at("written") == 1e6);
+  CHECK(kernels[1].at("dram").is_null());
+  CHECK(kernels[0].count("compared") == 0);
+  CHECK(kernels[4].at("compared") == false);
+  CHECK(kernels.back().at("skipped") == "made up");
+  CHECK(kernels.back().count("time_us") == 0);
+  KernelsScore plain;
+  plain.results.emplace_back();
+  CHECK(kernels_json(plain).at("kernels")[0].count("dram") == 0);
 }
 
 TEST_CASE("a device's document: an operator takes its bytes at the share that was reached") {

@@ -41,7 +41,8 @@ std::string text_of(const fs::path& path) {
 class Scratch {
  public:
   Scratch() {
-    std::string name = (fs::temp_directory_path() / "kvsim-profiler-XXXXXX").string();
+    std::string name =
+        (fs::temp_directory_path() / "kvsim-profiler-").string() + std::string(6, 'X');
     if (mkdtemp(name.data()) != nullptr) path_ = name;
   }
   ~Scratch() {
