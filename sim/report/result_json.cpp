@@ -87,9 +87,10 @@ ordered_json law_json(const std::optional<MeasuredLaw>& law) {
     out["by_layer"].push_back({{"layer", layer},
                                {"kept_of_prompt", number_or_null(law->kept[layer])},
                                {"entries_per_token", number_or_null(law->growth[layer])},
-                               {"bytes_over_law", number_or_null(law->bytes[layer])},
-                               {"head_kept_of_prompt", law->head_kept[layer]},
-                               {"head_entries_per_token", law->head_growth[layer]}});
+                               {"bytes_over_law", number_or_null(law->bytes[layer])}});
+    if (law->head_kept.empty()) continue;
+    out["by_layer"].back()["head_kept_of_prompt"] = law->head_kept[layer];
+    out["by_layer"].back()["head_entries_per_token"] = law->head_growth[layer];
   }
   return out;
 }

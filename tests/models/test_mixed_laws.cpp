@@ -216,6 +216,34 @@ TEST_CASE("several chunks are one pass over the weights") {
   CHECK(ragged.time == plain.at(0, 0, {other, one}).time);
 }
 
+TEST_CASE("a hole moves nothing, and closing holes moves what is held once") {
+  const Llm& llm = find_llm("llama-3.1-8b");
+  const Gpu& gpu = find_gpu("H100-80GB-SXM");
+  const Stack& stack = find_stack("vllm");
+  const Methods methods;
+  const Roofline roofline{gpu, stack, {}};
+  const CostInput in{.llm = &llm,
+                     .method = &methods.gather,
+                     .stack = &stack,
+                     .weight_dtype = Dtype::kBf16,
+                     .kv_dtype = Dtype::kBf16};
+  MixedStepCost cost{in, roofline};
+  const auto at = [&](DecodeLoad load) {
+    load.attended = load.held = 4 * 300;
+    const std::vector<DecodeLoad> loads(static_cast<std::size_t>(cost.laws()), load);
+    return cost.cost({.decodes = 4, .loads = loads, .chunks = {}});
+  };
+  const MixedCost gathered = at({.evicting = 4, .rewriting = 4});
+  const MixedCost holes = at({.evicting = 4, .holes = 4});
+  const MixedCost closed = at({.evicting = 4, .holes = 4, .compacted = 4 * 300});
+  CHECK(holes.bytes < gathered.bytes);
+  CHECK(holes.time < gathered.time);
+  CHECK(closed.time > holes.time);
+  // Eight heads of 128 channels, keys and values of 2 B, read and written in 32 layers.
+  CHECK(closed.bytes - holes.bytes ==
+        doctest::Approx(2.0 * 4 * 300 * 8 * 128 * 4 * 32).epsilon(1e-6));
+}
+
 TEST_CASE("verifying a draft costs more than a step and less than as many steps") {
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const FullMethod full;

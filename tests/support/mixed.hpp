@@ -96,6 +96,8 @@ inline Drawn draw(std::mt19937_64& dice, std::span<const std::int64_t> windows,
     const std::int64_t held = tokens + below(5000);
     const bool evicts = below(4) == 0;
     const bool rewrites = evicts && below(2) == 0;
+    const bool leaves_hole = evicts && !rewrites && below(2) == 0;
+    const bool closes = leaves_hole && below(3) == 0;
     for (std::size_t law = 0; law < windows.size(); ++law) {
       const std::int64_t seen = windows[law] > 0 ? std::min(held, windows[law]) : held;
       DecodeLoad& load = out.loads[law];
@@ -103,6 +105,9 @@ inline Drawn draw(std::mt19937_64& dice, std::span<const std::int64_t> windows,
       load.held += static_cast<double>(seen);
       load.evicting += evicts ? 1 : 0;
       load.rewriting += rewrites ? 1 : 0;
+      load.longest += 1.5 * static_cast<double>(seen);
+      load.holes += leaves_hole ? 1 : 0;
+      load.compacted += closes ? static_cast<double>(seen) : 0;
     }
   }
   out.step.loads = out.loads;
