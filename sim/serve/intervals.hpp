@@ -40,7 +40,7 @@ struct MemoryResidual {
   bool without_cache = false;  // of all but the cache, whose blocks are counted
   std::string basis;
 };
-/// By how the stack allocates; nullopt: its memory is a bound that nothing was held against.
+/// An engine's, or PyTorch's; nullopt: the stack's memory is a bound that nothing was held against.
 [[nodiscard]] std::optional<MemoryResidual> memory_residual(const Stack& stack);
 
 /// The peak of a run that holds `cache` bytes of cache then.

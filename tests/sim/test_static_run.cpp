@@ -10,6 +10,7 @@
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/methods/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/static_run.hpp"
@@ -255,7 +256,9 @@ TEST_CASE("times are the sum over every step's graph") {
       const Case c{stack, method};
       const StaticResult r = run_static(c.spec);
       const Roofline roofline{c.gpu, c.stack, {}};
-      const CostInput in = c.input();
+      CostInput in = c.input();
+      const auto masks = masked(method);
+      if (stack.masks_evicted) in.method = masks.get();
       double decode = 0, flops = 0, bytes = 0;
       for (std::int64_t n = 1; n <= c.spec.output_tokens; ++n) {
         const StepCost cost = evaluate(decode_step(in, 200, 200 + n), roofline);

@@ -14,8 +14,10 @@
 
 #include "models/cost/kernels/spread.hpp"
 #include "models/stack/stack.hpp"
+#include "sim/serve/intervals.hpp"
 #include "sim/serve/time_residual.hpp"
 #include "tests/support/check.hpp"
+#include "validation/published_runs.hpp"
 #include "validation/published_score.hpp"
 
 namespace kvsim {
@@ -60,9 +62,9 @@ TEST_CASE("published figures are expressed and met") {
   CHECK(*pooled(score, "all time").median_ape < 0.15);
   CHECK(*pooled(score, "all time").median_ape_held_out < 0.15);
   CHECK(*pooled(score, "all time").mape < 0.30);
-  // Verdicts: 35 of 38; H2O's and LESS's score copies and one original implementation are missed.
+  // Verdicts: target 95 %; 37 of 38. Missed is a run that its source says was of flash attention.
   const PublishedGroup& verdicts = pooled(score, "all oom");
-  CHECK(of(verdicts.oom_right, verdicts.oom_total) >= 0.90);
+  CHECK(of(verdicts.oom_right, verdicts.oom_total) >= 0.95);
   // Figures of runs that were predicted not to fit: 2.
   CHECK(pooled(score, "all").oom_total - verdicts.oom_total <= 6);
 
@@ -103,50 +105,120 @@ TEST_CASE("intervals of published figures cover rows of documents that did not m
   CHECK(mean <= 0.92);
 }
 
-TEST_CASE("intervals of whole runs are what published times say, and cover those of others") {
+TEST_CASE("pools of engines' starts hold where all that decides them is stated") {
   const auto data = test::data_dir();
   if (!data) return;
   const PublishedScore& score = whole_score(*data);
-  std::map<CacheGrowth, std::map<std::string, std::vector<double>>> times;
+  const PublishedGroup& stated = pooled(score, "pool of a start, all stated");
+  REQUIRE(stated.n >= 4);
+  CHECK(*stated.mape <= 0.01);  // the target
+  std::size_t others = 0;
   for (const ScoredRow& row : score.rows) {
-    const auto error = row.log_error();
-    if (!error || row.inconsistent || row.kind != MetricKind::kTime) continue;
-    const CacheGrowth growth = find_stack(row.stack).growth;
-    const bool other = growth != CacheGrowth::kPaged && growth != CacheGrowth::kStatic;
-    times[other ? CacheGrowth::kConcatLayer : growth][row.document].push_back(*error);
+    INFO(row.row.id);
+    CHECK((row.pool || row.unstated.empty()));
+    others += row.pool && !row.unstated.empty() && row.error() ? 1U : 0U;
   }
-  REQUIRE(times.size() == 3);
-  constexpr double kEnd = 0.95;  // of a 90 % interval, either side
-  // Of all documents but the one of that name: low and high.
-  const auto ends = [&](CacheGrowth growth, const std::string& without) {
+  CHECK(others + stated.n <= pooled(score, "all cache size").n);
+  CHECK(others == pooled(score, "pool of a start, not all").n);
+}
+
+/// log(published / predicted) by document, and the ends of an interval of `kEnd` either side.
+struct Residuals {
+  std::map<std::string, std::vector<double>> of;
+
+  /// Of all documents but the one of that name: low and high.
+  [[nodiscard]] std::pair<double, double> ends(const std::string& without) const {
+    constexpr double kEnd = 0.95;  // of a 90 % interval
     Clusters up, down;
-    for (const auto& [name, errors] : times.at(growth)) {
+    for (const auto& [name, errors] : of) {
       if (name == without) continue;
       up.push_back(errors);
       down.push_back(errors);
       for (double& error : down.back()) error = -error;
     }
-    return std::pair{-upper_limit(down, kEnd), upper_limit(up, kEnd)};
-  };
+    return {-upper_limit(down, kEnd), upper_limit(up, kEnd)};
+  }
+  /// The share of rows inside the ends that the other documents give.
+  [[nodiscard]] double covered() const {
+    double inside = 0;
+    for (const auto& [document, errors] : of) {
+      const auto [low, high] = ends(document);
+      for (const double error : errors) inside += low <= error && error <= high;
+    }
+    return inside / static_cast<double>(rows());
+  }
+  [[nodiscard]] std::size_t rows() const {
+    std::size_t n = 0;
+    for (const auto& [document, errors] : of) n += errors.size();
+    return n;
+  }
+};
+
+/// log(memory beside an engine's pool as published over as predicted) of a row about the pool.
+double beside_pool(const ScoredRow& row) {
+  const PublishedSetup setup = read_setup(row.row);
+  PublishedRuns runs{
+      row.row, setup, *setup.llms.front(), {.name = "full", .params = {}, .budget = {}}};
+  const EngineStartup start = runs.startup();
+  const double predicted = static_cast<double>((start.usable - start.kv_cache).count());
+  const double pool =
+      static_cast<double>(start.kv_cache.count()) * *row.value / *row.prediction.value;
+  return std::log((static_cast<double>(start.usable.count()) - pool) / predicted);
+}
+
+TEST_CASE("intervals of memory are what published bytes say, and cover those of others") {
+  const auto data = test::data_dir();
+  if (!data) return;
+  Residuals peaks, starts;
+  for (const ScoredRow& row : whole_score(*data).rows) {
+    if (!row.error() || row.inconsistent) continue;
+    if (row.kind == MetricKind::kPeakMemory && !row.fitted &&
+        find_stack(row.stack).rounds_allocations &&
+        find_stack(row.stack).growth != CacheGrowth::kPaged) {
+      peaks.of[row.document].push_back(*row.log_error());
+    }
+    if (row.pool) starts.of[row.document].push_back(beside_pool(row));
+  }
+  for (const auto& [name, residuals] : {std::pair{"hf-sdpa", &peaks}, {"vllm", &starts}}) {
+    const auto residual = memory_residual(find_stack(name));
+    REQUIRE(residual);
+    const auto [low, high] = residuals->ends("");
+    fmt::print("{:8} {} figures, {} documents: {:.3f} to {:.3f}; left out, {:.1f} % inside\n", name,
+               residuals->rows(), residuals->of.size(), std::exp(low), std::exp(high),
+               100 * residuals->covered());
+    CHECK(residual->low == doctest::Approx(std::exp(low)).epsilon(0.02));
+    CHECK(residual->high == doctest::Approx(std::exp(high)).epsilon(0.02));
+  }
+  CHECK(peaks.covered() >= 0.88);
+  CHECK(starts.covered() >= 0.75);  // three repositories alone: too few to promise 90 %
+}
+
+TEST_CASE("intervals of whole runs are what published times say, and cover those of others") {
+  const auto data = test::data_dir();
+  if (!data) return;
+  const PublishedScore& score = whole_score(*data);
+  std::map<CacheGrowth, Residuals> times;
+  for (const ScoredRow& row : score.rows) {
+    const auto error = row.log_error();
+    if (!error || row.inconsistent || row.kind != MetricKind::kTime) continue;
+    const CacheGrowth growth = find_stack(row.stack).growth;
+    const bool other = growth != CacheGrowth::kPaged && growth != CacheGrowth::kStatic;
+    times[other ? CacheGrowth::kConcatLayer : growth].of[row.document].push_back(*error);
+  }
+  REQUIRE(times.size() == 3);
   for (const char* name : {"vllm", "torch-static", "hf-sdpa"}) {
     const Stack& stack = find_stack(name);
-    const CacheGrowth growth =
-        name == std::string{"hf-sdpa"} ? CacheGrowth::kConcatLayer : stack.growth;
+    const Residuals& residuals =
+        times.at(name == std::string{"hf-sdpa"} ? CacheGrowth::kConcatLayer : stack.growth);
     const TimeResidual residual = time_residual(stack);
-    const auto [low, high] = ends(growth, "");
-    double inside = 0, counted = 0;
-    for (const auto& [document, errors] : times.at(growth)) {
-      const auto [without_low, without_high] = ends(growth, document);
-      for (const double error : errors) inside += without_low <= error && error <= without_high;
-      counted += static_cast<double>(errors.size());
-    }
+    const auto [low, high] = residuals.ends("");
     fmt::print("{:13} {} times, {} documents: {:.3f} to {:.3f}; left out, {:.1f} % inside\n", name,
-               counted, times.at(growth).size(), std::exp(low), std::exp(high),
-               100 * inside / counted);
+               residuals.rows(), residuals.of.size(), std::exp(low), std::exp(high),
+               100 * residuals.covered());
     CHECK(residual.low == doctest::Approx(std::exp(low)).epsilon(0.03));
     CHECK(residual.high == doctest::Approx(std::exp(high)).epsilon(0.03));
-    CHECK(inside / counted >= 0.84);
-    CHECK(inside / counted <= 0.97);
+    CHECK(residuals.covered() >= 0.84);
+    CHECK(residuals.covered() <= 0.97);
   }
 }
 

@@ -214,21 +214,24 @@ const KernelLibrary& KernelLibrary::builtin() {
 }
 
 /// |log(measured / predicted)| below which 90 % of rows lie where a prediction reaches as far as
-/// `basis`; nullopt: too few cases are known.
+/// `basis`; nullopt: too few cases are known. Families differ more than bases do: two cases of the
+/// family, whose limit is then the largest error that they show, come before any of others.
 std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis) const {
-  constexpr std::size_t kFewest = 4;  // cases, before others less alike are asked too
+  constexpr std::size_t kEnough = 4;  // cases, before others less alike are asked too
+  constexpr std::size_t kFewest = 2;
   constexpr double kLevel = 0.9;
   Clusters cases;
   const auto take = [&](bool same_op, bool same_basis) {
-    if (cases.size() >= kFewest) return;
     for (const KernelTransfer* t : transfers_) {
       if ((t->op == op) == same_op && (t->basis == basis) == same_basis) cases.push_back(t->errors);
     }
   };
   take(true, true);
-  take(true, false);
-  take(false, true);
-  if (cases.size() < kFewest) return std::nullopt;
+  if (cases.size() < kEnough) take(true, false);
+  if (cases.size() < kFewest) {
+    take(false, true);
+    if (cases.size() < kEnough) return std::nullopt;
+  }
   return upper_limit(cases, kLevel);
 }
 
