@@ -14,4 +14,5 @@ kvsim_test(device_calibration
           ../kernels/device_state.cpp ../kernels/suite/measure_none.cpp
   LINK kvsim::cost kvsim::json ${CMAKE_DL_LIBS})
 kvsim_test(kernels_report SOURCES sim/test_kernels_report.cpp ../sim/cli/kernels_report.cpp
-           LINK kvsim::report kvsim::units)
+                                  ../sim/cli/kernels_counters.cpp ../sim/cli/kernels_json.cpp
+           LINK kvsim::report kvsim::device_runs kvsim::units)

@@ -1,13 +1,9 @@
 #include "sim/cli/kernels_on_device.hpp"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <map>
-#include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "kernels/device_state.hpp"
 #include "models/cost/roofline.hpp"
@@ -91,32 +87,12 @@ std::vector<std::string> profiled_program(const kernels::SuiteOptions& options) 
   return words;
 }
 
-/// DRAM bytes of the cases that a run under the profiler names, in the order of its launches.
-void add_counters(KernelsScore& score, const ProfilerRun& run) {
-  const nlohmann::json cases = nlohmann::json::parse(run.output).at("kernels");
-  std::vector<std::int64_t> launches;
-  for (const auto& one : cases) launches.push_back(one.at("model").at("launches"));
-  const auto counted =
-      counters_by_case(read_profiler_csv(run.csv, "ncu's table"), launches, "ncu's table");
-  std::map<std::array<std::string, 3>, DramBytes> of;
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    of[{cases[i].at("name"), cases[i].at("shape"), cases[i].at("dtype")}] = {
-        counted[i].dram_read, counted[i].dram_written};
-  }
-  for (const kernels::KernelResult& r : score.results) {
-    const auto found = of.find({r.name, r.shape, r.dtype});
-    score.dram.push_back(found == of.end() ? std::nullopt : std::optional{found->second});
-  }
-  score.notes.push_back(
-      fmt::format("DRAM bytes of {} cases by ncu's hardware counters", of.size()));
-}
-
 void count_dram(KernelsScore& score, const kernels::SuiteOptions& options) {
   const ProfilerRun run = run_profiler(profiled_program(options), std::chrono::seconds{90});
   std::string problem = run.problem;
   if (problem.empty()) {
     try {
-      add_counters(score, run);
+      add_counters(score, run.output, run.csv);
     } catch (const std::exception& error) {  // InputError of the table, or no JSON
       score.dram.clear();
       problem = error.what();

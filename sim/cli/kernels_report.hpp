@@ -36,6 +36,11 @@ struct KernelsScore {
   return static_cast<double>(bytes_of(r.model).count()) / r.timing->median_us / 1e3;
 }
 
+/// Gives the score's cases the DRAM bytes that a profiler counted of a run of the same program:
+/// `profiled` is that run's document, its cases in the order of their launches, `csv` the
+/// profiler's table. Errors: InputError of the table, or where it has not those launches.
+void add_counters(KernelsScore& score, const std::string& profiled, const std::string& csv);
+
 /// Document "kvsim.validate-kernels/1".
 [[nodiscard]] nlohmann::ordered_json kernels_json(const KernelsScore& score);
 /// A line for each kernel and dtype, or, with `cases`, for each shape; what failed, and why; the

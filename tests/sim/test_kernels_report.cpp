@@ -5,6 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "models/units/error.hpp"
 #include "sim/cli/kernels_report.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "tests/support/check.hpp"
@@ -63,6 +67,34 @@ TEST_CASE("kernels of a GPU: times, predictions, counters and what was skipped, 
     CHECK(end - begin <= 84);  // numbers are never cut
     begin = end + 1;
   }
+}
+
+TEST_CASE("kernels of a GPU: a profiler's launches become the bytes of the cases that made them") {
+  KernelsScore score = made_up();
+  KernelsScore profiled;  // what the run under the profiler prints: the large cases alone
+  profiled.results = {score.results[1], score.results[2]};
+  profiled.results[1].model.launches = 2;
+  const std::string header = "ID,Kernel Name,Metric Name,Metric Unit,Metric Value\n";
+  const auto launch = [](int id, const char* read, const char* written) {
+    const std::string begin = fmt::format("{},k,dram__bytes_", id);
+    return fmt::format("{0}read.sum,byte,\"{1}\"\n{0}write.sum,byte,{2}\n", begin, read, written);
+  };
+  const std::string csv =
+      header + launch(0, "1,000", "1") + launch(1, "200", "20") + launch(2, "3,000", "300");
+  add_counters(score, kernels_json(profiled).dump(), csv);
+  REQUIRE(score.dram.size() == score.results.size());
+  CHECK_FALSE(score.dram[0]);
+  REQUIRE(score.dram[1]);
+  CHECK(score.dram[1]->read == 1000);
+  CHECK(score.dram[1]->written == 1);
+  REQUIRE(score.dram[2]);
+  CHECK(score.dram[2]->read == 3200);
+  CHECK(score.dram[2]->written == 320);
+  CHECK_FALSE(score.dram[3]);
+  CHECK(kernels_json(score).at("kernels")[2].at("dram").at("read") == 3200);
+  KernelsScore other = made_up();
+  CHECK_THROWS_AS(add_counters(other, kernels_json(profiled).dump(), header + launch(0, "1", "1")),
+                  InputError);
 }
 
 TEST_CASE("kernels of a GPU: the figure has each kernel's largest case, the prediction under it") {
