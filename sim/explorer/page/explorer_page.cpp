@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <fmt/format.h>
+
 #include "models/json/embedded.hpp"
 #include "models/units/check.hpp"
 #include "sim/explorer/explore.hpp"
@@ -45,6 +47,12 @@ std::string_view own_file(std::string_view name) {
 
 /// What stands for `{{name}}` in explorer.html.
 std::string part_of(std::string_view name) {
+  if (name == "head") {
+    return page_head("kvsim explorer: what fits, and how fast",
+                     fmt::format("{}{}", page_asset("style"), own_file("explorer_style")),
+                     " 'wasm-unsafe-eval' blob:; worker-src blob:");
+  }
+  if (name == "libraries") return page_libraries();
   if (name == "version") return html_escaped(kvsim_version());
   if (name == "catalogue") return script_json(explorer_catalogue());
   if (name == "packed") return base64(explorer_core());
@@ -58,19 +66,7 @@ std::string part_of(std::string_view name) {
 
 std::string explorer_page() {
   KVSIM_CHECK(!explorer_core().empty(), "this build has no core for browsers");
-  const std::string_view form = own_file("explorer_page");
-  std::string out;
-  std::size_t at = 0;
-  for (std::size_t open = form.find("{{"); open != std::string_view::npos;
-       open = form.find("{{", at)) {
-    const std::size_t close = form.find("}}", open);
-    KVSIM_CHECK(close != std::string_view::npos, "explorer_page.html: a place without an end");
-    out += form.substr(at, open - at);
-    out += part_of(form.substr(open + 2, close - open - 2));
-    at = close + 2;
-  }
-  out += form.substr(at);
-  return out;
+  return filled(own_file("explorer_page"), part_of);
 }
 
 }  // namespace kvsim

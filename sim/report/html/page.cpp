@@ -36,6 +36,8 @@ std::string sentences_html(const std::vector<PageSentence>& sentences) {
 
 /// What stands for `{{name}}` in page.html.
 std::string part_of(const Page& page, std::string_view name) {
+  if (name == "head") return page_head(html_escaped(page.title), page_asset("style"));
+  if (name == "libraries") return page_libraries();
   if (name == "title") return html_escaped(page.title);
   if (name == "lead") return html_escaped(page.lead);
   if (name == "sentences") return sentences_html(page.sentences);
@@ -106,22 +108,39 @@ std::string_view page_asset(std::string_view name) {
   return found->text;
 }
 
-std::string page_text(const Page& page) {
+std::string filled(std::string_view form, const PagePart& part) {
   // One pass: what a text brings in is not looked at again.
-  const std::string_view form = page_asset("page");
   std::string out;
   std::size_t at = 0;
   while (true) {
     const std::size_t open = form.find("{{", at);
     if (open == std::string_view::npos) break;
     const std::size_t close = form.find("}}", open);
-    KVSIM_CHECK(close != std::string_view::npos, "page.html: a place without an end");
+    KVSIM_CHECK(close != std::string_view::npos, "a page's form: a place without an end");
     out += form.substr(at, open - at);
-    out += part_of(page, form.substr(open + 2, close - open - 2));
+    out += part(form.substr(open + 2, close - open - 2));
     at = close + 2;
   }
   out += form.substr(at);
   return out;
+}
+
+std::string page_head(std::string_view title, std::string_view style, std::string_view policy) {
+  return filled(page_asset("head"), [&](std::string_view name) {
+    if (name == "title") return std::string{title};
+    if (name == "policy") return std::string{policy};
+    KVSIM_CHECK(name == "style", "head.html has a place {}", name);
+    return std::string{style};
+  });
+}
+
+std::string page_libraries() {
+  return filled(page_asset("libraries"),
+                [](std::string_view name) { return std::string{page_asset(name)}; });
+}
+
+std::string page_text(const Page& page) {
+  return filled(page_asset("page"), [&](std::string_view name) { return part_of(page, name); });
 }
 
 }  // namespace kvsim

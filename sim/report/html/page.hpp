@@ -3,6 +3,7 @@
 // One HTML file that needs nothing else: style, scripts, the chart library and the data stand in
 // it, and a content security policy forbids it to fetch anything.
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,5 +42,16 @@ struct Page {
 /// A file of this folder as it is embedded, by its name without extension: "charts". Errors:
 /// ContractError on a name that is not there.
 [[nodiscard]] std::string_view page_asset(std::string_view name);
+
+/// `form` with each {{name}} replaced by what `part` gives for it.
+using PagePart = std::function<std::string(std::string_view name)>;
+[[nodiscard]] std::string filled(std::string_view form, const PagePart& part);
+
+/// A page's beginning, to the end of its <head>: `title` and `style` as they may stand there,
+/// `policy` what scripts may do beyond being part of the page.
+[[nodiscard]] std::string page_head(std::string_view title, std::string_view style,
+                                    std::string_view policy = {});
+/// The chart library and the scripts that all pages share, as <script> elements.
+[[nodiscard]] std::string page_libraries();
 
 }  // namespace kvsim

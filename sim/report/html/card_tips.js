@@ -1,0 +1,120 @@
+'use strict';
+// What is said of a place in a chart: as a tip at the pointer, as a sentence for the keyboard.
+// `window.kvsimCardTips`; needs units.js, card_parts.js.
+window.kvsimCardTips = (() => {
+  const {say} = window.kvsimUnits;
+  const {el, swatch} = window.kvsimCardParts;
+
+  function indexOf(p) {
+    const [kind, at] = String(p.seriesId).split(':');
+    return kind === 'line' ? Number(at) : null;
+  }
+
+  /// What stands at the pointer: a node, so that no name is read as markup. `near`: whether a line
+  /// has a point where the pointer is, and not only somewhere else.
+  function tipOf(spec, params, x, y, near) {
+    const rows = [];
+    let head = '';
+    const list = Array.isArray(params) ? params : [params];
+    if (spec.kind === 'heat') {
+      const [c, r, v] = list[0].value;
+      head = `${spec.heat.rowName} ${spec.heat.rows[r]}, ${spec.heat.columnName} ${
+          spec.heat.columns[c]}`;
+      rows.push([null, spec.heat.valueName, say(v * y.by, spec.heat.unit)]);
+    } else if (spec.kind === 'bars') {
+      const k = list[0].dataIndex;
+      head = spec.details && spec.details[k] ? `${spec.categories[k]}: ${spec.details[k]}` :
+                                               spec.categories[k];
+      if (spec.headings && spec.headings[k]) return '';
+      let total = 0, parts = 0;
+      for (const p of list) {
+        const i = indexOf(p);
+        const v = i === null ? null : spec.series[i].values[k];
+        if (!v) continue;
+        if (!spec.series[i].beside) {
+          total += v;
+          ++parts;
+        }
+        rows.push([i, spec.series[i].name, say(v, spec.y.unit)]);
+      }
+      if (parts > 1) rows.push([null, 'together', say(total, spec.y.unit)]);
+      if (spec.limits && spec.limits[k] > 0)
+        rows.push([null, spec.limitName, say(spec.limits[k], spec.y.unit)]);
+      for (const level of spec.levels || [])
+        rows.push([null, level.name, say(level.value, spec.y.unit)]);
+      if (spec.ends && spec.ends[k]) rows.push([null, spec.ends[k], '']);
+    } else {
+      const seen = [];
+      for (const p of list) {
+        const [kind, at, k] = String(p.seriesId).split(':');
+        const i = Number(at);
+        if (kind === 'end' || kind === 'open') {
+          const item = spec.series[i][kind === 'end' ? 'ends' : 'open'][Number(k)];
+          if (list.length === 1) {
+            head = item.text;
+            rows.push([
+              i, spec.series[i].name, `${say(item.x, spec.x.unit)}, ${say(item.y, spec.y.unit)}`
+            ]);
+          }
+          continue;
+        }
+        if (kind !== 'line') continue;
+        const s = spec.series[i];
+        const v = s.values[p.dataIndex];
+        if (!v || v[1] === null) continue;
+        if (Array.isArray(params) && !near(p.axisValue, v[0] / x.by)) continue;
+        const band = s.band && s.band[p.dataIndex] && s.band[p.dataIndex][0] === v[0] ?
+            ` (${say(s.band[p.dataIndex][1], spec.y.unit)} to ${
+                say(s.band[p.dataIndex][2], spec.y.unit)})` :
+            '';
+        seen.push(v[0]);
+        if (spec.kind === 'points') {
+          head = s.names ? s.names[p.dataIndex] : s.name;
+          rows.push(
+              [i, spec.y.name, say(v[1], spec.y.unit)],
+              [null, spec.x.name, say(v[0], spec.x.unit)]);
+          for (const [name, value] of (s.details && s.details[p.dataIndex]) || [])
+            rows.push([null, name, value]);
+        } else {
+          rows.push([i, s.name, say(v[1], spec.y.unit) + band]);
+        }
+      }
+      if (seen.length > 0 && spec.kind !== 'points')
+        head = `${spec.x.name}: ${say(seen[0], spec.x.unit)}`;
+      if (spec.kind === 'area' && rows.length > 1) {
+        const total = list.reduce((sum, p) => {
+          const i = indexOf(p);
+          return i === null || !spec.series[i].values[p.dataIndex] ?
+              sum :
+              sum + spec.series[i].values[p.dataIndex][1];
+        }, 0);
+        rows.push([null, 'together', say(total, spec.y.unit)]);
+      }
+    }
+    if (rows.length === 0) return '';
+    return el(
+        'div', {class: 'tip'}, el('strong', {}, head),
+        el('table', {},
+           rows.map(
+               ([i, name, value]) =>
+                   el('tr', {}, el('td', {}, i === null ? '' : swatch(spec, i), ` ${name}`),
+                      el('td', {class: 'value'}, value)))));
+  }
+
+  /// A point in words, for those who hear the page.
+  function wordsOf(spec, i, k) {
+    if (spec.kind === 'heat') {
+      const [c, r, v] = spec.heat.cells[k];
+      return `${spec.heat.rowName} ${spec.heat.rows[r]}, ${spec.heat.columnName} ${
+          spec.heat.columns[c]}: ${say(v, spec.heat.unit)}`;
+    }
+    const s = spec.series[i];
+    if (spec.kind === 'bars')
+      return `${spec.categories[k]}, ${s.name}: ${say(s.values[k], spec.y.unit)}`;
+    const v = s.values[k];
+    return `${s.names ? s.names[k] : s.name}: ${spec.x.name} ${say(v[0], spec.x.unit)}, ${
+        spec.y.name} ${say(v[1], spec.y.unit)}`;
+  }
+
+  return {tipOf, wordsOf};
+})();

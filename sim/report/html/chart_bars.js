@@ -1,0 +1,214 @@
+'use strict';
+// Charts of categories: lying bars and maps of heat. `window.kvsimBarCharts`; needs units.js,
+// chart_parts.js.
+window.kvsimBarCharts = (() => {
+  const {number, scale, named} = window.kvsimUnits;
+  const {kHatches, kHeat, dark, fillOf, largest, axisOption, baseOption} = window.kvsimChartParts;
+
+  function barLabelRoom(width) {
+    return Math.round(Math.min((width < 560 ? 0.36 : 0.26) * width, 240));
+  }
+  /// Pixels that a chart of bars needs at `width`: a row takes as many lines as the longest label.
+  function barsHeight(spec, width) {
+    const perLine = Math.max(8, Math.floor(barLabelRoom(width) / 6.6));
+    const lines = spec.categories.map(text => Math.ceil(String(text).length * 1.15 / perLine));
+    const longest = Math.min(3, Math.max(...lines));
+    return 86 + Math.max(2, spec.categories.length) * Math.max(30, 15 * longest + 5);
+  }
+
+  function barsOption(spec, hidden, look, narrow, width) {
+    const option = baseOption(look, narrow);
+    delete option.dataZoom;
+    const shown = spec.series.filter(s => !hidden.has(s.name) && !s.beside);
+    const totals =
+        spec.categories.map((_, k) => shown.reduce((sum, s) => sum + (s.values[k] || 0), 0));
+    const ends = spec.ends || [], limits = spec.limits || [];
+    const over = spec.y.max !== undefined ?
+        [spec.y.max] :
+        [...totals, ...limits, ...(spec.levels || []).map(l => l.value)];
+    const x = axisOption(spec.y, over, look);
+    const room = barLabelRoom(width);
+    if (x.option.max !== undefined) {  // a round end
+      const step = 10 ** Math.floor(Math.log10(x.option.max)) / 2;
+      x.option.max = Math.ceil(x.option.max / step) * step;
+    }
+    const atEnd = !narrow && ends.some(text => text);
+    option.grid = {left: room + 14, right: atEnd ? 170 : narrow ? 22 : 40, top: 28, bottom: 52};
+    option.xAxis = {...x.option, nameGap: 30};
+    const heading = i => Boolean(spec.headings && spec.headings[i]);
+    option.yAxis = {
+      type: 'category',
+      inverse: true,
+      data: spec.categories.map((_, i) => i),
+      axisLine: {lineStyle: {color: look.soft}},
+      axisTick: {show: false},
+      axisLabel: {
+        color: i => heading(Number(i)) ? look.accent : look.text,
+        fontFamily: look.font,
+        fontSize: 12,
+        width: room,
+        overflow: 'break',
+        lineHeight: 14,
+        interval: 0,
+        formatter: i => spec.categories[i]
+      }
+    };
+    option.tooltip.trigger = 'axis';
+    option.tooltip.axisPointer = {type: 'shadow', shadowStyle: {color: 'rgba(128,128,128,0.12)'}};
+    option.series = [];
+    spec.series.forEach((s, i) => {
+      if (hidden.has(s.name)) return;
+      option.series.push({
+        id: `line:${i}`,
+        name: s.name,
+        type: 'bar',
+        stack: s.beside ? undefined : 'all',
+        barMaxWidth: s.beside ? 7 : 24,
+        data: s.values.map(v => v ? v / x.by : '-'),
+        itemStyle: {
+          color: fillOf(s, i),
+          borderColor: look.soft,
+          borderWidth: 0.5,
+          decal: kHatches[s.hatch] || undefined
+        },
+        emphasis: {disabled: true},
+        clip: true,
+      });
+    });
+    if (atEnd) {
+      const most = x.option.max;
+      option.series.push({
+        id: 'ends',
+        type: 'custom',
+        silent: true,
+        clip: false,
+        tooltip: {show: false},
+        z: 5,
+        data: ends.map(
+            (text, i) =>
+                [Math.min(
+                     Math.max(totals[i], limits[i] || 0) / x.by,
+                     most === undefined ? Infinity : most),
+                 i]),
+        encode: {x: 0, y: 1},
+        renderItem(params, api) {
+          const text = ends[params.dataIndex];
+          if (!text) return null;
+          const [left, middle] = api.coord([api.value(0), api.value(1)]);
+          return {
+            type: 'text',
+            silent: true,
+            style: {
+              text,
+              x: left + 8,  // clear of a level that stands at the bar's end
+              y: middle,
+              verticalAlign: 'middle',
+              fill: look.text,
+              font: `12px ${look.font}`,
+              width: Math.max(110, width - left - 14),
+              overflow: 'break',
+              lineHeight: 13
+            }
+          };
+        }
+      });
+    }
+    if (option.series.length > 0) {
+      const lines = (spec.levels || []).map(level => ({
+                                              xAxis: level.value / x.by,
+                                              label: {
+                                                formatter: () => level.name,
+                                                position: 'start',
+                                                color: look.text,
+                                                fontSize: 12,
+                                                fontFamily: look.font
+                                              }
+                                            }));
+      option.series[0].markLine = lines.length === 0 ? undefined : {
+        silent: true,
+        symbol: 'none',
+        animation: false,
+        lineStyle: {color: look.alarm, type: 'solid', width: 1.5},
+        data: lines
+      };
+    }
+    if (limits.some(v => v > 0)) {
+      option.series.push({
+        id: 'limits',
+        type: 'custom',
+        silent: true,
+        tooltip: {show: false},
+        z: 6,
+        data: limits.map((v, i) => [v === null ? NaN : v / x.by, i]),
+        encode: {x: 0, y: 1},
+        renderItem(params, api) {
+          if (!(limits[params.dataIndex] > 0)) return null;
+          const [left, middle] = api.coord([api.value(0), api.value(1)]);
+          return {
+            type: 'line',
+            shape: {x1: left, x2: left, y1: middle - 13, y2: middle + 13},
+            style: {stroke: look.alarm, lineWidth: 2}
+          };
+        }
+      });
+    }
+    return {option, x, y: x};
+  }
+
+  function heatOption(spec, hidden, look, narrow) {
+    const {rows, columns, cells, unit, rowName, columnName, valueName} = spec.heat;
+    const option = baseOption(look, narrow);
+    delete option.dataZoom;
+    const values = cells.map(c => c[2]).filter(Number.isFinite);
+    const {by, unit: word} = scale(unit, largest(values));
+    let low = Math.min(...values), high = Math.max(...values);
+    if (!(high > low)) {
+      low = 0;
+      high = high > 0 ? high : by;
+    }
+    const axis = (name, data, gap) => ({
+      type: 'category',
+      data,
+      name,
+      nameLocation: 'middle',
+      nameGap: gap,
+      splitArea: {show: false},
+      nameTextStyle: {color: look.soft, fontSize: 13, fontFamily: look.font},
+      axisLine: {lineStyle: {color: look.soft}},
+      axisTick: {show: false},
+      axisLabel: {color: look.soft, fontSize: 12, fontFamily: look.font, hideOverlap: true}
+    });
+    const widest = Math.max(...rows.map(r => String(r).length));
+    const left = Math.min(narrow ? 130 : 220, 40 + 7 * widest);
+    option.grid = {left, right: narrow ? 14 : 28, top: 14, bottom: 112};
+    option.xAxis = axis(columnName, columns, 26);
+    option.yAxis = {...axis(rowName, rows, left - 16), inverse: true};
+    option.yAxis.axisLabel = {...option.yAxis.axisLabel, width: left - 36, overflow: 'truncate'};
+    option.tooltip.trigger = 'item';
+    option.visualMap = {
+      min: low / by,
+      max: high / by,
+      calculable: true,
+      orient: 'horizontal',
+      left: 'center',
+      bottom: 2,
+      inRange: {color: kHeat[dark() ? 'dark' : 'light']},
+      precision: 1,
+      itemHeight: narrow ? 120 : 200,
+      itemWidth: 14,
+      text: [`${named(valueName, word)}: more`, 'fewer'],
+      textStyle: {color: look.soft, fontSize: 12, fontFamily: look.font},
+      formatter: number
+    };
+    option.series = [{
+      id: 'line:0',
+      type: 'heatmap',
+      data: cells.map(c => [c[0], c[1], c[2] / by]),
+      itemStyle: {borderColor: look.card, borderWidth: cells.length > 1024 ? 0 : 1},
+      emphasis: {itemStyle: {borderColor: look.alarm, borderWidth: 2}}
+    }];
+    return {option, x: {by: 1, unit: ''}, y: {by, unit: word}};
+  }
+
+  return {barsHeight, barsOption, heatOption};
+})();
