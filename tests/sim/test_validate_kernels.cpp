@@ -85,6 +85,10 @@ TEST_CASE("validate kernels: what cannot be done is one line, exit 2") {
         std::string::npos);
   CHECK(complaint({"validate", "kernels", "--only", "no_such"}).find("gather_entries") !=
         std::string::npos);
+  for (const char* of_gpu : {"--counters", "--profiled"}) {
+    CHECK(complaint({"validate", "kernels", of_gpu, "-o", "x"}).find("--device cuda") !=
+          std::string::npos);
+  }
   const json devices = json::parse(run_kvsim({"list", "devices", "--json"}, folder).out);
   if (!devices.at("entries").empty()) {
     MESSAGE("skipped: this machine has a device, so none is missed");
