@@ -150,8 +150,8 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   run_.in.allocated = allocated;
   run_.rows.clear();
   for (const LayerGroup& group : law.groups) run_.rows.emplace_back(run_.in, group.first);
-  run_.prefilled = false;
-  run_.prefill_time.reset();
+  run_.prefill.reset();
+  run_.retried.reset();
   run_.decode = nullptr;
   run_.peaks.clear();
   run_.sums.clear();
@@ -387,7 +387,10 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
   PointRun& run = run_of(batch, prompt, by_end ? end : 0);
 
-  if (!run.prefilled || (times && !run.prefill_time)) evaluate_prefill(run, roofline_, times);
+  if (!run.prefill || (times && !run.prefill->time)) {
+    run.prefill = evaluate_prefill(run, roofline_, times);
+  }
+  PrefillFigures prefill = *run.prefill;
 
   Bytes load = outside_;
   if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
@@ -396,17 +399,29 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
 
   PointResult out{.fits = true,
                   .usable = usable_,
-                  .prefill_peak = load + run.prefill_peak,
+                  .prefill_peak = load + prefill.peak,
                   .decode_peak = {},
                   .kv_bytes = {},
                   .times = std::nullopt,
                   .inexact = {},
                   .simulated = {}};
   if (stack_.growth == CacheGrowth::kPaged) out.fits = placed <= pool(run, prompt + output);
-  if (out.fits && out.prefill_peak > usable_ && run.law->method->needs().retries_smaller_chunks) {
-    PointResult simulated = simulate(point, run);
-    if (!times) simulated.times.reset();
-    return simulated;
+  // What such a run takes up to a refusal, only the run itself says.
+  const auto simulated = [&] {
+    PointResult full = simulate(point, run);
+    if (!times) full.times.reset();
+    return full;
+  };
+  const bool retries =
+      out.fits && out.prefill_peak > usable_ && run.law->method->needs().retries_smaller_chunks;
+  if (retries) {
+    const Bytes room = usable_ - load;
+    if (!run.retried || run.retried->room != room || (times && !run.retried->figures.time)) {
+      run.retried = {.room = room, .figures = evaluate_prefill(run, roofline_, times, room)};
+    }
+    prefill = run.retried->figures;
+    out.prefill_peak = load + prefill.peak;
+    if (out.prefill_peak > usable_) return simulated();
   }
   std::size_t segment = 0;
   const bool few = output <= kFewSteps && by_graphs(*run.law);
@@ -423,10 +438,11 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   }
   out.kv_bytes = is_static_ ? placed : cache_at(run, output);
   out.fits = out.fits && out.peak() <= usable_;
+  if (retries && !out.fits) return simulated();
   if (!times || !out.fits) return out;
 
   PointTimes& t = out.times.emplace();
-  t.prefill = *run.prefill_time;
+  t.prefill = *prefill.time;
   if (output == 0) return out;
   StepSum steps;
   if (!few) steps = sum_to(run, segment, output);

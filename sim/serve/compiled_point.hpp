@@ -52,8 +52,8 @@ struct PointResult {
   std::optional<PointTimes> times;  // nullopt where it does not fit
   /// Where not empty, `decode` and `tok_s` are a quadrature, within 1e-3, and this says why.
   std::string_view inexact;
-  /// Where not empty, run_static itself gave the figures, and this says why; those of a run that
-  /// does not fit are then up to its refusal.
+  /// Where not empty, run_static itself gave the figures, and this says why: a run that does not
+  /// fit, whose figures are up to its refusal.
   std::string_view simulated;
 
   [[nodiscard]] Bytes peak() const { return std::max(prefill_peak, decode_peak); }

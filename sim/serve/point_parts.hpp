@@ -23,6 +23,13 @@ namespace kvsim {
 struct GraphFigures {
   Seconds time;
   Bytes alive;
+  bool by_scores = false;  // the most is alive where a method's scores are
+};
+
+/// A prefill: its peak less what load put there, and its time where it was asked for.
+struct PrefillFigures {
+  Bytes peak;
+  std::optional<Seconds> time;
 };
 
 /// All decode steps of one batch size.
@@ -92,10 +99,13 @@ struct PointRun {
   std::int64_t prompt = 0;
   std::int64_t allocated = 0;
   CostInput in;
-  std::vector<CacheRows> rows;  // by group
-  bool prefilled = false;
-  Bytes prefill_peak;  // less what load put there
-  std::optional<Seconds> prefill_time;
+  std::vector<CacheRows> rows;            // by group
+  std::optional<PrefillFigures> prefill;  // with score matrices whole
+  struct Retried {
+    Bytes room;
+    PrefillFigures figures;
+  };
+  std::optional<Retried> retried;  // with smaller ones where there is that room alone
   Trajectory* trajectory = nullptr;
   DecodeForms* decode = nullptr;
   // Of all steps before the trajectory's n-th segment, as far as they were asked for.
@@ -103,8 +113,10 @@ struct PointRun {
   std::vector<StepSum> sums;
 };
 
-/// Fills in the run's prefill: its peak and, if asked for, its time. As StaticRun's, without what
-/// is told of it; score matrices are taken whole.
-void evaluate_prefill(PointRun& run, const Roofline& roofline, bool times);
+/// The run's prefill, its time if asked for. As StaticRun's, without what is told of it: score
+/// matrices are taken whole, or, where `room` is given, in as many query rows as its retries end
+/// at.
+[[nodiscard]] PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline,
+                                              bool times, std::optional<Bytes> room = std::nullopt);
 
 }  // namespace kvsim

@@ -12,17 +12,12 @@
 #include "sim/serve/assumptions.hpp"
 #include "sim/serve/expert_network.hpp"
 #include "sim/serve/pool.hpp"
+#include "sim/serve/score_chunks.hpp"
 #include "sim/serve/service_topology.hpp"
 #include "sim/serve/static_state.hpp"
 #include "sim/serve/walk.hpp"
 
 namespace kvsim {
-namespace {
-
-constexpr std::int64_t kChunkDivisor = 4;  // ZeroMerge's code quarters its query chunk on an OOM
-
-}  // namespace
-
 StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     : llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
       stack_{with_expert_network(with_options(*spec.stack, spec.options), *spec.gpu)},
@@ -218,7 +213,7 @@ bool StaticRun::prefill_layers() {
         OomEvent refused = event(*graph, place_of(RunPart::kPrefillLayer, layer));
         const bool by_scores = graph->op(alive.at).family == OpFamily::kScorePass;
         if (may_retry && by_scores && score_rows_ > 1) {
-          score_rows_ = std::max<std::int64_t>(1, score_rows_ / kChunkDivisor);
+          score_rows_ = fewer_score_rows(score_rows_);
           graph.reset();
           continue;
         }
