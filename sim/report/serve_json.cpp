@@ -1,6 +1,8 @@
 #include "sim/report/serve_json.hpp"
 
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/startup_report.hpp"
@@ -25,15 +27,20 @@ ordered_json owners_json(const Owners& owners) {
   return out;
 }
 
-ordered_json tiers_json(const std::vector<TierResult>& tiers) {
-  ordered_json out = ordered_json::object();
+/// Memory outside the GPUs by its name; null where no cache stood in it.
+ordered_json tier_json(const std::vector<TierResult>& tiers, std::string_view name) {
   for (const TierResult& tier : tiers) {
-    out[tier.name == "NVMe" ? "nvme" : "host"] = {
-        {"capacity_bytes", tier.capacity ? ordered_json(tier.capacity->count()) : nullptr},
-        {"peak_bytes", tier.peak.count()},
-        {"peak_owners", owners_json(tier.peak_owners)}};
+    if (tier.name != name) continue;
+    const auto of = [&](const char* owner) {
+      const auto found = tier.peak_owners.find(owner);
+      return found == tier.peak_owners.end() ? std::int64_t{0} : found->second.count();
+    };
+    return {{"capacity_bytes", tier.capacity ? ordered_json(tier.capacity->count()) : nullptr},
+            {"peak_bytes", tier.peak.count()},
+            {"kv_offloaded_bytes", of("kv_offloaded")},
+            {"kv_swapped_bytes", of("kv_swapped")}};
   }
-  return out;
+  return nullptr;
 }
 
 ordered_json ooms_json(const std::vector<ServeOom>& ooms) {
@@ -68,7 +75,8 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   out["bound"] = bound.kind;
   out["bound_text"] = bound.text;
   out["peak_owners"] = owners_json(r.peak_owners);
-  out["tiers"] = tiers_json(r.tiers);
+  out["host_tier"] = tier_json(r.tiers, "host memory");
+  out["nvme_tier"] = tier_json(r.tiers, "NVMe");
   out["size_law"] = point.size_law;
   if (r.startup) out["startup"] = startup_json(*r.startup);
   out["ooms"] = ooms_json(r.ooms);

@@ -167,6 +167,8 @@ void ContinuousEngine::refuse(RequestId id, SimTime now) {
     kv_.release(id, s);
   } else if (s.state == SequenceState::kWaiting) {
     queue_.remove(id);
+  } else {
+    kv_.release_outside(id);
   }
   state_->end(id, RequestStatus::kRejected, now);
   if (load() == 0) timeline_.finish(sample_now(now));

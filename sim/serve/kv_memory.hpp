@@ -82,6 +82,8 @@ class KvMemory {
   [[nodiscard]] Bytes logical(RequestId id, const Sequence& s);
   /// The same without prefix blocks, which several may read.
   [[nodiscard]] Bytes own_logical(RequestId id, const Sequence& s);
+  /// A swapped-out sequence ends: what else of it stood outside is free.
+  void release_outside(RequestId id) { set_outside(holding(id), Bytes{}); }
   /// Bytes of a sequence that stand outside the GPU.
   [[nodiscard]] Bytes outside(RequestId id) const { return holding(id).outside; }
   /// What of it the memory outside had no room for when it last asked for room; 0: it had.

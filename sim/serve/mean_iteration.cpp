@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "models/cost/cache_rows.hpp"
@@ -59,8 +60,14 @@ std::optional<MeanIteration> mean_iteration(const ServeSpec& spec, const ServeRe
     std::vector<std::int64_t> heads(
         static_cast<std::size_t>(CacheRows{in, law.layer}.stored_heads()));
     in.method->heads_held(law.layer, out.prompt, out.context - 1, heads);
-    (in.stack->per_head_blocks ? load.longest : load.attended) =
-        all * static_cast<double>(heads.front() + 1);
+    const double longest = all * static_cast<double>(heads.front() + 1);
+    if (!in.stack->per_head_blocks) {
+      load.attended = longest;
+      continue;
+    }
+    const auto sum = std::accumulate(heads.begin(), heads.end(), std::int64_t{0});
+    load.attended = all * (static_cast<double>(sum) / static_cast<double>(heads.size()) + 1);
+    load.longest = longest;
   }
   std::vector<PrefillChunk> chunks;
   if (out.prefill_tokens > 0) {

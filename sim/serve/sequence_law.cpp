@@ -311,11 +311,11 @@ SequenceLaw::Attended SequenceLaw::attended(std::size_t l, std::int64_t step) {
   }
   const auto longest = static_cast<double>(before_.front());
   if (!sizes_->per_head()) return {.mean = std::max(mean, longest)};
-  if (!lazy) return {.mean = mean, .longest = longest};
+  // Of the heads that this GPU has.
   double rows = 0;
   for (const std::int64_t head : before_) rows += static_cast<double>(head);
-  return {.mean = std::max(mean, rows / static_cast<double>(before_.size())),
-          .longest = ragged_ ? longest : 0};
+  rows /= static_cast<double>(before_.size());
+  return {.mean = lazy ? std::max(mean, rows) : rows, .longest = ragged_ ? longest : 0};
 }
 
 std::optional<double> SequenceLaw::moved_together(std::size_t l, std::int64_t step) {

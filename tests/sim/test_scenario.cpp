@@ -461,6 +461,23 @@ TEST_CASE("a law measured on a trace scales to other prompts, and other numbers 
   const ReplayResult replayed =
       replay(Trace::open(kSample), {scenario.points[0].method}, {.threads = 2});
   const MeasuredLaw& law = *replayed.methods[0].measured_law;
+  // What each head kept and gains, whose means the law's own are.
+  REQUIRE(law.head_kept.size() == law.kept.size());
+  REQUIRE(law.head_growth.size() == law.kept.size());
+  bool differ = false;
+  for (std::size_t l = 0; l < law.kept.size(); ++l) {
+    double kept = 0, growth = 0;
+    for (std::size_t h = 0; h < law.head_kept[l].size(); ++h) {
+      kept += law.head_kept[l][h];
+      growth += law.head_growth[l][h];
+      differ = differ || law.head_kept[l][h] != law.head_kept[l][0];
+    }
+    const auto heads = static_cast<double>(law.head_kept[l].size());
+    CHECK(heads == 2);
+    CHECK(kept / heads == test::rel(law.kept[l]));
+    CHECK(growth / heads == doctest::Approx(law.growth[l]));
+  }
+  CHECK(differ);
   for (const ScenarioPoint& point : scenario.points) {
     double entries = 0;  // of one head in each layer
     for (std::size_t layer = 0; layer < 32; ++layer) {

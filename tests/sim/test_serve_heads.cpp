@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "models/cost/calibration.hpp"
 #include "models/cost/kernels/form.hpp"
 #include "models/gpu/gpu.hpp"
 #include "sim/serve/hole_layout.hpp"
+#include "sim/serve/mean_iteration.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 
@@ -311,6 +313,66 @@ TEST_CASE("who was preempted is compressed again, with what it had generated") {
   REQUIRE(r.preemptions > 0);
   CHECK(observer.again > 0);
   CHECK(r.recomputed_tokens > 0);
+}
+
+/// Llama-3.1-8B on A100s with fitted kernels.
+ServeResult serve_real(const MethodSpec& method, bool per_head, std::int32_t gpus,
+                       std::shared_ptr<const MeasuredLaw> measured, bool lazy = false) {
+  auto trace = std::make_shared<RequestTrace>(test::random_trace(3, 40, 4, 6000, 80));
+  CheckingObserver observer{16, false};
+  const ServeSpec spec{
+      .llm = &find_llm("llama-3.1-8b"),
+      .gpu = &find_gpu("A100-80GB-SXM"),
+      .stack = &find_stack("vllm"),
+      .method = method,
+      .measured = std::move(measured),
+      .calibration = &builtin_calibration(),
+      .tensor_parallel = gpus,
+      .options = {.longest_request = true, .per_head_blocks = per_head, .lazy_compaction = lazy},
+      .requests = trace,
+      .scheduler = {.name = "vllm-v1", .prefix_caching = false}};
+  const ServeResult r = run_serve(spec, {}, {.cost = {}, .scheduler = {}, .observer = &observer});
+  CHECK(r.completed == 40);
+  CHECK(r.kv_reclaimed <= r.kv_dropped + Bytes{40LL * 15 * 131072 / gpus});
+  CHECK(mean_iteration(spec, r));
+  return r;
+}
+
+TEST_CASE("a real engine frees nothing under retrieval heads that share its blocks") {
+  for (const std::int32_t gpus : {1, 2, 8}) {
+    const MethodSpec duo{"duo-attention", {{"streaming_fraction", 0.5}}, {}};
+    const ServeResult full = serve_real({"full", {}, {}}, false, gpus, {});
+    const ServeResult shared = serve_real(duo, false, gpus, {});
+    const ServeResult own = serve_real(duo, true, gpus, {});
+    CHECK((shared.kv_dropped > Bytes{}) == (gpus < 8));
+    CHECK(shared.kv_reclaimed == Bytes{});
+    // With one head a GPU it is taken for the longest: nothing streams on the GPU that is waited
+    // for.
+    CHECK((own.kv_reclaimed > Bytes{}) == (gpus < 8));
+    CHECK(own.tpot.mean <= shared.tpot.mean);
+    // Nor is anything read less.
+    CHECK(shared.tpot.mean >= 0.99 * full.tpot.mean);
+  }
+}
+
+TEST_CASE("heads that differ in every layer are served by fitted kernels, closed up or not") {
+  MeasuredLaw law{.trace = "by hand", .kept = {}, .growth = {}};
+  for (int layer = 0; layer < 32; ++layer) {
+    std::vector<double>& kept = law.head_kept.emplace_back();
+    for (int head = 0; head < 8; ++head) kept.push_back(0.1 + 0.02 * layer * head / 8.0);
+    law.head_growth.emplace_back(8, 0.3 + 0.01 * layer);
+    law.kept.push_back(std::accumulate(kept.begin(), kept.end(), 0.0) / 8);
+    law.growth.push_back(0.3 + 0.01 * layer);
+  }
+  const auto shared = std::make_shared<MeasuredLaw>(law);
+  const MethodSpec ada{"adakv", {}, Budget{.fraction = 0.5}};
+  const ServeResult across = serve_real(ada, false, 1, shared);
+  const ServeResult own = serve_real(ada, true, 1, shared);
+  const ServeResult lazy = serve_real(ada, true, 1, shared, true);
+  CHECK(own.kv_reclaimed > across.kv_reclaimed);
+  CHECK(across.kv_reclaimed > Bytes{});
+  CHECK(lazy.kv_reclaimed <= own.kv_reclaimed);
+  CHECK(own.kv_dropped == across.kv_dropped);
 }
 
 }  // namespace

@@ -140,6 +140,22 @@ TEST_CASE("a point of a service has the contract's keys") {
   CHECK(point.at("slo").at("ttft_s").is_null());
   CHECK(point.at("ooms")[0].at("request") == 1);
   CHECK(point.at("prefix_hit_rate").is_null());  // nobody asked the prefix cache
+  CHECK(point.at("host_tier").is_null());
+  RunReport report = test::sample_serve_report(scenario);
+  report.serves[0].tiers = {{.name = "NVMe",
+                             .capacity = Bytes{100},
+                             .peak = Bytes{70},
+                             .peak_owners = {{"kv_offloaded", Bytes{70}}}}};
+  report.serves[0].kv_dropped = Bytes{9};
+  report.serves[0].kv_reclaimed = Bytes{4};
+  const ordered_json tiered = run_document(report).at("points")[0];
+  CHECK(tiered.at("host_tier").is_null());
+  CHECK(tiered.at("nvme_tier").at("capacity_bytes") == 100);
+  CHECK(tiered.at("nvme_tier").at("peak_bytes") == 70);
+  CHECK(tiered.at("nvme_tier").at("kv_offloaded_bytes") == 70);
+  CHECK(tiered.at("nvme_tier").at("kv_swapped_bytes") == 0);
+  CHECK(tiered.at("kv_dropped_bytes") == 9);
+  CHECK(tiered.at("kv_reclaimed_bytes") == 4);
 }
 
 TEST_CASE("what does not exist is null, and the clock stands where it is asked for") {
