@@ -136,6 +136,8 @@ class SelectRule {
   [[nodiscard]] virtual bool leaves_before_attend() const { return false; }
   /// False: decode steps only append, whatever the budget.
   [[nodiscard]] virtual bool leaves_in_decode() const { return true; }
+  /// What it calls importance of what it does not protect is the position: the newest stay.
+  [[nodiscard]] virtual bool ranks_by_position() const { return false; }
   /// Query heads of a group may see different entries of the same cache.
   [[nodiscard]] virtual bool hides_entries() const { return false; }
   /// Fewest entries beside a merge's slots that a layer's budget may be: those that are protected.

@@ -9,6 +9,7 @@
 #include "models/math/attend.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/entry_table.hpp"
+#include "models/methods/kept_entry.hpp"
 
 namespace kvsim {
 
@@ -64,6 +65,9 @@ class CacheSession {
   [[nodiscard]] Counts counts() const;
   /// Positions each entry of head `h` stands for, ascending; entries by first member.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> kept(std::size_t h = 0) const;
+  /// Entries of head `h` by position, each with what keeps it there now: after the prompt's
+  /// compression, or after a step.
+  [[nodiscard]] std::vector<KeptEntry> why_kept(std::size_t h = 0) const;
 
  private:
   struct Head {

@@ -117,6 +117,7 @@ std::vector<HeadSeries> replay_session(const ComposedMethod& method, CacheSessio
       }
     }
   }
+  for (std::size_t h = 0; h < heads.size(); ++h) all[h].why = session.why_kept(h);
   for (std::size_t h = 0; want_kept && h < heads.size(); ++h) all[h].kept = session.kept(h);
   for (std::size_t h = 0; want_slots && h < heads.size(); ++h) {
     all[h].slots = slots_of(session.kept(h), heads[h].tokens);

@@ -10,6 +10,7 @@
 #include "models/math/causal_attention.hpp"
 #include "models/math/rope.hpp"
 #include "models/methods/composed.hpp"
+#include "models/methods/kept_entry.hpp"
 #include "models/methods/session.hpp"
 
 namespace kvsim {
@@ -38,6 +39,7 @@ struct HeadSeries {
   std::vector<float> retained_mass;             // [steps, queries], empty where it has no meaning
   std::vector<float> best_mass;                 // likewise; add_best_mass fills it
   std::vector<std::vector<std::int32_t>> kept;  // at the end: members per entry
+  std::vector<KeptEntry> why;                   // at the end: what keeps each entry
   // Where entries stand in the order they were written, where asked for.
   std::vector<std::int32_t> slots_after_prefill, slots;
   Counts counts;  // of the whole session, on its first head

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/methods/kept_entry.hpp"
 #include "models/methods/measured.hpp"
 #include "models/methods/method.hpp"
 #include "sim/memory/block_allocator.hpp"
@@ -14,11 +15,16 @@
 
 namespace kvsim {
 
+/// Entries of one method, of which each is told what keeps it.
+inline constexpr std::int64_t kMostWhy = 200'000;
+
 /// What replay is to do beyond the totals, and how.
 struct ReplayOptions {
-  std::int32_t threads = 0;     // 0: as many as the machine has; no result depends on it
-  bool per_step = false;        // keep the series over steps
-  bool per_head = false;        // keep the means per (layer, head)
+  std::int32_t threads = 0;  // 0: as many as the machine has; no result depends on it
+  bool per_step = false;     // keep the series over steps
+  bool per_head = false;     // keep the means per (layer, head)
+  /// Keep what each entry stands there for at the end, unless a method has more than kMostWhy.
+  bool why_kept = false;
   bool kept_positions = false;  // keep the final kept positions per (layer, stored head)
   std::vector<std::int64_t> block_sizes{};  // of a paged cache to report on, entries
   std::uint64_t seed = 0;
@@ -50,6 +56,15 @@ struct ReplayCell {
   std::int64_t bytes_final = 0;
   double rel_error_mean = 0, cosine_mean = 0;
   std::optional<double> retained_mass_mean, best_mass_mean;
+};
+
+/// Entries of one layer that stand there for one reason at the end, over all its stored heads.
+struct ReplayKept {
+  std::int32_t layer = 0;
+  KeptRole role = KeptRole::kWhole;
+  std::int64_t entries = 0;
+  std::int64_t tokens = 0;                            // that they stand for
+  std::optional<double> score_lowest, score_highest;  // of those that have one
 };
 
 /// A paged cache at one moment of the replay.
@@ -87,7 +102,9 @@ struct ReplayMethod {
   /// kept[layer][stored head]: entries, each its member positions ascending; entries by first
   /// member.
   std::vector<std::vector<std::vector<std::vector<std::int32_t>>>> kept;
-  std::vector<ReplayPaged> paged;        // for each of the block sizes asked for
+  std::vector<ReplayKept> kept_by_role;                  // by layer, then in the order of KeptRole
+  std::vector<std::vector<std::vector<KeptEntry>>> why;  // with why_kept: [layer][stored head]
+  std::vector<ReplayPaged> paged;                        // for each of the block sizes asked for
   std::map<std::string, double> counts;  // what the method counted on the way, over all heads
   std::vector<std::string> notes;
 };

@@ -1,8 +1,11 @@
 #include "sim/replay/summary.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+
+#include <fmt/format.h>
 
 #include "models/units/check.hpp"
 
@@ -114,6 +117,7 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
     cell.best_mass_mean = best_mass * share;
   }
   result_.layers.push_back(cell);
+  add_kept(layer, heads);
   measure_law(layer, heads);
   if (!options_.block_sizes.empty()) paged_.add_layer(heads);
   for (std::size_t i = 0; i < steps.size(); ++i) add(steps_[i], steps[i]);
@@ -126,6 +130,32 @@ void ReplaySummary::add_layer(std::int32_t layer, const std::vector<HeadSeries>&
   mass_sum_ += mass;
   best_mass_sum_ += best_mass;
   samples_ += samples;
+}
+
+void ReplaySummary::add_kept(std::int32_t layer, const std::vector<HeadSeries>& heads) {
+  std::array<ReplayKept, kKeptRoles> by_role{};
+  for (const HeadSeries& head : heads) {
+    for (const KeptEntry& entry : head.why) {
+      ReplayKept& kept = by_role[static_cast<std::size_t>(entry.role)];
+      ++kept.entries;
+      kept.tokens += entry.members;
+      if (!entry.score) continue;
+      kept.score_lowest = std::min(kept.score_lowest.value_or(*entry.score), *entry.score);
+      kept.score_highest = std::max(kept.score_highest.value_or(*entry.score), *entry.score);
+    }
+  }
+  for (std::size_t r = 0; r < by_role.size(); ++r) {
+    if (by_role[r].entries == 0) continue;
+    by_role[r].layer = layer;
+    by_role[r].role = static_cast<KeptRole>(r);
+    result_.kept_by_role.push_back(by_role[r]);
+  }
+  if (!options_.why_kept || why_entries_ > kMostWhy) return;
+  std::vector<std::vector<KeptEntry>>& of_layer = result_.why.emplace_back();
+  for (const HeadSeries& head : heads) {
+    why_entries_ += std::ssize(head.why);
+    of_layer.push_back(head.why);
+  }
 }
 
 void ReplaySummary::measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads) {
@@ -216,6 +246,12 @@ ReplayMethod ReplaySummary::finish() {
       static_cast<double>(kv_bytes_after_prefill_) / static_cast<double>(full_prompt);
   if (!method_.parts().select->compresses_prompt() && method_.parts().select->bounded()) {
     note("the prompt stays whole until the first decode step, and budget_reached is of its end");
+  }
+
+  if (why_entries_ > kMostWhy) {
+    result_.why.clear();
+    note(fmt::format("its entries are counted by what keeps them, not listed: more than {}",
+                     kMostWhy));
   }
 
   std::int64_t closed = 0;

@@ -25,6 +25,8 @@ class ReplaySummary {
  private:
   void add_head(std::vector<ReplayStep>& steps, ReplayCell& layer_cell, std::int32_t layer,
                 std::int32_t stored, const HeadSeries& head);
+  /// Counts entries by what keeps them, and keeps the list where it is asked for.
+  void add_kept(std::int32_t layer, const std::vector<HeadSeries>& heads);
   /// What a data-dependent method kept of the prompt, and keeps of decode tokens.
   void measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads);
   /// Steps of nothing yet, numbered.
@@ -38,6 +40,7 @@ class ReplaySummary {
   std::vector<float> errors_;
   double cosine_sum_ = 0, mass_sum_ = 0, best_mass_sum_ = 0, error_sum_ = 0;
   std::int64_t samples_ = 0;
+  std::int64_t why_entries_ = 0;  // listed so far
   std::int64_t kv_bytes_after_prefill_ = 0;
   MeasuredLaw law_;
   PagedSummary paged_;

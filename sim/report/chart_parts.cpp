@@ -37,7 +37,7 @@ std::string time_word(double seconds) {
 }  // namespace
 
 std::string second_ticks(double low, double high, double pixels) {
-  constexpr double kRoom = 62;  // pixels that a tick's words take
+  constexpr double kRoom = 72;  // pixels that "300 ms" takes, and clear of the next
   const double decade = pixels / std::log10(high / low);
   std::vector<double> factors{1};
   if (decade * std::log10(2.0) > kRoom) {

@@ -216,6 +216,35 @@ std::string replay_methods_csv(const ReplayResult& replay) {
   return out;
 }
 
+std::string replay_kept_csv(const ReplayResult& replay) {
+  std::string out;
+  for (std::size_t m = 0; m < replay.methods.size(); ++m) {
+    const ReplayMethod& method = replay.methods[m];
+    for (std::size_t layer = 0; layer < method.why.size(); ++layer) {
+      for (std::size_t head = 0; head < method.why[layer].size(); ++head) {
+        const std::vector<KeptEntry>& entries = method.why[layer][head];
+        for (std::size_t first = 0; first < entries.size();) {
+          const KeptEntry& entry = entries[first];
+          const auto follows = [&](std::size_t at) {
+            return at < entries.size() && entry.members == 1 && entry.role != KeptRole::kScore &&
+                   entries[at].role == entry.role && entries[at].members == 1 &&
+                   entries[at].position == entries[at - 1].position + 1;
+          };
+          std::size_t end = first + 1;
+          while (follows(end)) ++end;
+          out += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", m, csv_field(method.name),
+                             optional_number(method.budget), layer, head, name_of(entry.role),
+                             entry.position, entries[end - 1].position, end - first, entry.members,
+                             optional_number(entry.score));
+          first = end;
+        }
+      }
+    }
+  }
+  if (out.empty()) return out;
+  return "index,method,budget,layer,head,role,first,last,entries,tokens_each,score\n" + out;
+}
+
 std::string replay_paged_csv(const ReplayResult& replay) {
   std::string out =
       "method,budget,moment,block_size,layout,logical_bytes,allocated_bytes,reclaimable_bytes,"

@@ -32,6 +32,9 @@ namespace kvsim {
 
 /// One line a method: sizes, traffic, errors, distance from the oracle.
 [[nodiscard]] std::string replay_methods_csv(const ReplayResult& replay);
+/// What each entry stands there for at the end, a line a run of positions: of entries that a score
+/// chose each alone, of others those that follow one another. Empty where that was not kept.
+[[nodiscard]] std::string replay_kept_csv(const ReplayResult& replay);
 /// A line a method, moment, block size and layout.
 [[nodiscard]] std::string replay_paged_csv(const ReplayResult& replay);
 

@@ -332,10 +332,7 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
     if (written->page) {
       out += fmt::format("page     {}/{}\n", clean_text(written->folder.string()), kPageFile);
     }
-    for (const std::string& figure : written->figures) {
-      if (!figure.ends_with(".png")) continue;
-      out += fmt::format("figure   {}/{}\n", clean_text(written->folder.string()), figure);
-    }
+    out += figure_lines(*written);
     for (const std::string& note : written->notes) out += lines("note: " + clean_text(note), width);
   }
   return out;

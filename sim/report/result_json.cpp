@@ -151,6 +151,15 @@ ordered_json method_json(const ReplayMethod& method, const std::string& trace,
   for (const auto& [name, count] : method.counts) out["counts"][name] = count;
   out["layers"] = ordered_json::array();
   for (const ReplayCell& cell : method.layers) out["layers"].push_back(cell_json(cell));
+  out["kept_by_role"] = ordered_json::array();
+  for (const ReplayKept& kept : method.kept_by_role) {
+    out["kept_by_role"].push_back({{"layer", kept.layer},
+                                   {"role", name_of(kept.role)},
+                                   {"entries", kept.entries},
+                                   {"tokens", kept.tokens},
+                                   {"score_lowest", number_or_null(kept.score_lowest)},
+                                   {"score_highest", number_or_null(kept.score_highest)}});
+  }
   if (!method.paged.empty()) {
     out["paged"] = ordered_json::array();
     for (const ReplayPaged& paged : method.paged) out["paged"].push_back(paged_json(paged));

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/replay_aggregate.hpp"
@@ -9,6 +12,7 @@
 #include "sim/report/result_json.hpp"
 #include "sim/report/serve_csv.hpp"
 #include "sim/report/serve_events.hpp"
+#include "sim/report/text.hpp"
 
 namespace kvsim {
 namespace {
@@ -18,6 +22,9 @@ void write_replay_tables(const AtomicFolder& building, const ReplayResult& repla
   building.write("replay_steps.csv", replay_steps_csv(replay));
   building.write("replay_layer_steps.csv", replay_layer_steps_csv(replay));
   building.write("replay_layers.csv", replay_layers_csv(replay));
+  if (const std::string kept = replay_kept_csv(replay); !kept.empty()) {
+    building.write("replay_kept.csv", kept);
+  }
   const bool paged = std::any_of(replay.methods.begin(), replay.methods.end(),
                                  [](const ReplayMethod& m) { return !m.paged.empty(); });
   if (paged) building.write("replay_paged.csv", replay_paged_csv(replay));
@@ -35,6 +42,25 @@ FigureSet every_figure(const RunReport& report) {
 
 }  // namespace
 
+std::string figure_lines(const ResultsFolder& written) {
+  // Of the formats in use one that terminals and mail show at a click stands for all.
+  std::vector<std::string> formats;
+  for (const char* format : {".png", ".svg", ".pdf"}) {
+    const bool used = std::any_of(written.figures.begin(), written.figures.end(),
+                                  [&](const std::string& name) { return name.ends_with(format); });
+    if (used) formats.emplace_back(format);
+  }
+  if (formats.empty()) return "";
+  std::string out;
+  for (const std::string& name : written.figures) {
+    if (!name.ends_with(formats.front())) continue;
+    out += fmt::format("figure   {}/{}\n", clean_text(written.folder.string()), name);
+  }
+  formats.erase(formats.begin());
+  if (formats.empty()) return out;
+  return out + fmt::format("         (each as {} too)\n", fmt::join(formats, " and "));
+}
+
 void write_page(const AtomicFolder& building, const std::string& text, ResultsFolder& written) {
   building.write(kPageFile, text);
   written.page = true;
@@ -47,7 +73,7 @@ ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
   const std::filesystem::path place = building.partial() / "figures";
   std::error_code status;
   std::filesystem::create_directories(place, status);  // a failure shows at the first file
-  const DrawnFigures drawn = draw_figures(set.figures, place, options.gnuplot);
+  const DrawnFigures drawn = draw_figures(set.figures, place, options.gnuplot, options.style);
   for (const std::string& file : drawn.files) out.figures.push_back("figures/" + file);
   out.notes.insert(out.notes.end(), drawn.notes.begin(), drawn.notes.end());
   return out;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "sim/report/atomic_file.hpp"
+#include "sim/report/figure_style.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/run_report.hpp"
 
@@ -14,6 +15,7 @@ struct FolderOptions {
   bool figures = true;
   GnuplotOptions gnuplot;
   bool page = true;  // report.html
+  FigureStyle style{};
 };
 
 /// What was written.
@@ -23,6 +25,10 @@ struct ResultsFolder {
   std::vector<std::string> notes;    // what could not be drawn and why; stands in result.json too
   bool page = false;                 // whether report.html is there
 };
+
+/// A line a figure, "figure   DIR/figures/NAME.png", and what else each was drawn as; for a
+/// terminal.
+[[nodiscard]] std::string figure_lines(const ResultsFolder& written);
 
 /// Draws into figures/ of the folder under construction, which will be `folder`; names come back
 /// relative to it. Nothing is drawn where `options` want none.

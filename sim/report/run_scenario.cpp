@@ -200,6 +200,7 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
     options.progress = how.progress;
     options.per_step = scenario.replay->per_step;
     options.per_head = scenario.replay->per_head || how.per_head;
+    options.why_kept = how.why_kept;
     options.seed = scenario.seed;
     ReplayJob job = run_replay_job(scenario.replay->trace, scenario.replay->methods, options);
     report.replay = std::move(job.result);

@@ -12,6 +12,7 @@ namespace kvsim {
 struct RunOptions {
   int threads = 0;        // 0: as many as the machine has
   bool per_head = false;  // the replay keeps what each head holds, whether or not the scenario asks
+  bool why_kept = false;  // and what keeps each entry
   /// Told what begins: "simulating NAME" of so many units ("points"; 0: no number), "replaying
   /// TRACE". May be empty.
   std::function<void(const std::string& what, double total, const std::string& unit)> phase{};

@@ -391,9 +391,7 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
     const std::string folder = clean_text(written->folder.string());
     out += fmt::format("\nresults  {0}/sweep.json\ntable    {0}/sweep.csv\n", folder);
     if (written->page) out += fmt::format("page     {}/{}\n", folder, kPageFile);
-    for (const std::string& figure : written->figures) {
-      if (figure.ends_with(".png")) out += fmt::format("figure   {}/{}\n", folder, figure);
-    }
+    out += figure_lines(*written);
     for (const std::string& note : written->notes) out += lines("note: " + clean_text(note), width);
   }
   return out;

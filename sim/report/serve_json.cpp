@@ -1,5 +1,6 @@
 #include "sim/report/serve_json.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,37 @@ ordered_json ooms_json(const std::vector<ServeOom>& ooms) {
   return out;
 }
 
+ordered_json share(std::int64_t part, std::int64_t whole) {
+  if (whole <= 0) return nullptr;
+  return static_cast<double>(part) / static_cast<double>(whole);
+}
+
+/// What replicas did with their time; the four sum to 1.
+ordered_json phases_json(const ServeResult& r) {
+  return {{"idle", number_json(1 - r.busy)},
+          {"prompts", number_json(r.phases.prompts)},
+          {"mixed", number_json(r.phases.mixed)},
+          {"decodes", number_json(r.phases.decodes)}};
+}
+
+/// How much of what may bound it was in use.
+ordered_json resources_json(const ServeResult& r) {
+  const ServeUse use = use_of(r);
+  const auto limit = [](std::int64_t n) { return n > 0 ? ordered_json(n) : ordered_json(nullptr); };
+  const bool moved = r.transfers > 0;
+  return {{"waiting", number_json(use.waits)},
+          {"kv_tight", number_json(use.tight)},
+          {"kv_peak", share(r.peak_blocks, r.blocks)},
+          {"max_num_seqs", limit(r.limits.seqs)},
+          {"most_running", use.most_running},
+          {"seqs_full", number_json(r.seqs_full)},
+          {"max_num_batched_tokens", limit(r.limits.tokens)},
+          {"tokens_full", number_json(r.tokens_full)},
+          {"transfers", r.transfers},
+          {"transfer_s", moved ? number_json(r.transfer.mean) : nullptr},
+          {"transfer_wait_s", moved ? number_json(r.transfer_wait.mean) : nullptr}};
+}
+
 }  // namespace
 
 ordered_json definitions_json() {
@@ -74,6 +106,8 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   const ServeBound bound = bound_of(spec, r);
   out["bound"] = bound.kind;
   out["bound_text"] = bound.text;
+  out["phases"] = phases_json(r);
+  out["resources"] = resources_json(r);
   out["peak_owners"] = owners_json(r.peak_owners);
   out["host_tier"] = tier_json(r.tiers, "host memory");
   out["nvme_tier"] = tier_json(r.tiers, "NVMe");

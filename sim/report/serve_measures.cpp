@@ -21,43 +21,6 @@ Bytes owner(const Owners& owners, const char* name) {
   return found == owners.end() ? Bytes{} : found->second;
 }
 
-/// Shares of the time that replicas had, weighted by how long each sample stood.
-struct Shares {
-  double waits = 0;  // somebody waits
-  double tight = 0;  // somebody waits while nearly all blocks are taken
-};
-Shares shares_of(const ServeResult& result) {
-  constexpr double kTight = 0.95;
-  Shares shares;
-  double total = 0;
-  for (const auto& timeline : result.timeline) {
-    for (std::size_t i = 1; i < timeline.size(); ++i) {
-      const double time = seconds_of(timeline[i].at - timeline[i - 1].at);
-      const ServeSample& s = timeline[i - 1];
-      total += time;
-      if (s.waiting == 0) continue;
-      shares.waits += time;
-      const bool tight =
-          result.kv_pool > Bytes{} && static_cast<double>(s.kv_blocks.count()) >=
-                                          kTight * static_cast<double>(result.kv_pool.count());
-      if (tight) shares.tight += time;
-    }
-  }
-  if (total > 0) {
-    shares.waits /= total;
-    shares.tight /= total;
-  }
-  return shares;
-}
-
-std::int32_t most_running(const ServeResult& result) {
-  std::int32_t most = 0;
-  for (const auto& timeline : result.timeline) {
-    for (const ServeSample& s : timeline) most = std::max(most, s.running);
-  }
-  return most;
-}
-
 }  // namespace
 
 std::array<Definition, 5> latency_definitions() {
@@ -147,6 +110,33 @@ std::vector<Weighted> token_gaps(const ServeResult& result) {
   return gaps;
 }
 
+ServeUse use_of(const ServeResult& result) {
+  constexpr double kTight = 0.95;
+  ServeUse use;
+  double total = 0;
+  for (const auto& timeline : result.timeline) {
+    for (std::size_t i = 0; i < timeline.size(); ++i) {
+      use.most_running = std::max(use.most_running, timeline[i].running);
+      if (i == 0) continue;
+      // A sample stands until the next.
+      const double time = seconds_of(timeline[i].at - timeline[i - 1].at);
+      const ServeSample& s = timeline[i - 1];
+      total += time;
+      if (s.waiting == 0) continue;
+      use.waits += time;
+      const bool tight =
+          result.kv_pool > Bytes{} && static_cast<double>(s.kv_blocks.count()) >=
+                                          kTight * static_cast<double>(result.kv_pool.count());
+      if (tight) use.tight += time;
+    }
+  }
+  if (total > 0) {
+    use.waits /= total;
+    use.tight /= total;
+  }
+  return use;
+}
+
 ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
   constexpr double kQueueMatters = 0.05;  // share of time with somebody waiting
   constexpr double kIsBusy = 0.95;
@@ -173,7 +163,7 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
                                "or its cache takes"
                              : "no request can be served: every batch runs out of memory"};
   }
-  const Shares shares = shares_of(r);
+  const ServeUse shares = use_of(r);
   const bool queues = shares.waits >= kQueueMatters;
   // One preemption among thousands is an accident, no bound.
   const bool preempts =
@@ -203,10 +193,17 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
   const auto& most =
       spec.scheduler.max_num_seqs ? spec.scheduler.max_num_seqs : spec.options.max_num_seqs;
   const std::int64_t limit = most.value_or(spec.stack != nullptr ? spec.stack->max_num_seqs : 0);
-  if (limit > 0 && most_running(r) >= limit) {
+  if (limit > 0 && shares.most_running >= limit) {
     return {"max_num_seqs",
             fmt::format("bound by max_num_seqs: {} sequences ran at once, and others waited",
                         with_commas(limit))};
+  }
+  if (std::max(r.mfu, r.mbu) < kLittle && r.tokens_full > kMostly) {
+    return {"token_budget",
+            fmt::format("bound by the token budget: {} tokens an iteration are spent {} of the "
+                        "time, at {} of the compute peak and {} of the memory bandwidth",
+                        with_commas(r.limits.tokens), percent(r.tokens_full), percent(r.mfu),
+                        percent(r.mbu))};
   }
   if (std::max(r.mfu, r.mbu) < kLittle) {
     return {"host", fmt::format("bound by what lies between the data sheet and a run, the host, "

@@ -65,10 +65,18 @@ struct Weighted {
 [[nodiscard]] std::vector<Weighted> token_gaps(const ServeResult& result);
 [[nodiscard]] std::vector<Weighted> ascending(std::vector<double> values);
 
+/// How much of what may bound a service was in use: shares of the time that replicas had.
+struct ServeUse {
+  double waits = 0;  // somebody waits
+  double tight = 0;  // somebody waits while nearly all blocks are taken
+  std::int32_t most_running = 0;
+};
+[[nodiscard]] ServeUse use_of(const ServeResult& result);
+
 /// What keeps a service from doing more, and how that is seen.
 struct ServeBound {
   std::string kind;  // "start", "rejection", "arrival_rate", "kv_capacity", "kv_reservation",
-                     // "max_num_seqs", "compute", "memory_bandwidth", "host"
+                     // "max_num_seqs", "token_budget", "compute", "memory_bandwidth", "host"
   std::string text;  // a clause for people
 };
 [[nodiscard]] ServeBound bound_of(const ServeSpec& spec, const ServeResult& result);

@@ -81,6 +81,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   }
   EngineMemory memory() const override;
   std::string describe() const override;
+  BatchLimits limits() const override { return scheduler_->limits(); }
   std::vector<std::string> notes() const override;
   std::size_t most_in_flight() const override { return flights_.size(); }
   const KvMemory& kv() const { return kv_; }

@@ -86,7 +86,15 @@ void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
   work_.flops += cost.flops / static_cast<double>(stages);
   work_.bytes += cost.bytes / static_cast<double>(stages);
   work_.at_peak += cost.at_peak * (1.0 / static_cast<double>(stages));
-  work_.busy += SimTime{took.count() / stages};
+  const SimTime of_engine{took.count() / stages};
+  work_.busy += of_engine;
+  work_.add_phase(of_engine, prefilled_ > 0, decodes_ > 0);
+  const BatchLimits limits = scheduler_->limits();
+  const std::int64_t tokens = prefilled_ + (limits.prompts_alone ? 0 : decodes_);
+  if (limits.tokens > 0 && tokens + block_tokens_ > limits.tokens) work_.tokens_full += of_engine;
+  if (limits.seqs > 0 && std::ssize(running_) >= limits.seqs && !queue_.empty()) {
+    work_.seqs_full += of_engine;
+  }
 }
 
 Seconds ContinuousEngine::with_transfers(const MixedCost& cost) {

@@ -31,6 +31,15 @@ struct EngineWork {
   Bytes fetched{}, written{};  // entries that stand outside the GPU
   Seconds link_wait{};         // by which iterations took longer for it
   SimTime held_back{};  // in which somebody waited for memory that was kept for outputs to come
+  /// Of `busy`: iterations of prompts alone, of prompts beside decodes, and of decodes alone.
+  SimTime prompts{}, mixed{}, decodes{};
+  /// Of `busy`, with the scheduler's tokens of an iteration spent; and with as many sequences
+  /// running as it may, while others wait.
+  SimTime tokens_full{}, seqs_full{};
+
+  void add_phase(SimTime took, bool prefills, bool decodes_too) {
+    (prefills ? decodes_too ? mixed : prompts : decodes) += took;
+  }
 };
 
 /// What an engine counted for itself; sums over all engines stand in ServeState.
@@ -67,6 +76,8 @@ class Engine {
   [[nodiscard]] virtual std::int32_t prefix_found(RequestId /*id*/) const { return 0; }
   [[nodiscard]] virtual EngineMemory memory() const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
+  /// What an iteration may have at most.
+  [[nodiscard]] virtual BatchLimits limits() const = 0;
   [[nodiscard]] virtual std::vector<std::string> notes() const = 0;
 
   [[nodiscard]] const std::vector<SimTime>& iteration_ends() const { return ends_; }

@@ -132,6 +132,7 @@ std::string time_basis(std::span<const Step> some, const Roofline& roofline, con
         kernels.empty() ? "" : "other ", stack.name,
         kPercent * calibration.families.front().relative_residual.value_or(0)));
   }
+  if (parts.empty()) return "none: no step was through";
   parts.emplace_back("the host likewise");
   return fmt::format("{}", fmt::join(parts, "; "));
 }

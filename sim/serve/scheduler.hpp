@@ -9,6 +9,7 @@
 
 #include "models/units/units.hpp"
 #include "sim/serve/sequence.hpp"
+#include "sim/serve/serve_result.hpp"
 #include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
@@ -112,6 +113,8 @@ class Scheduler {
   /// Of the iteration formed last: the first who waits has room for its prompt, and waits because
   /// memory is kept for what the running ones may still generate.
   [[nodiscard]] virtual bool holds_back() const { return false; }
+  /// What one of its iterations may have at most.
+  [[nodiscard]] virtual BatchLimits limits() const { return {}; }
   /// Its name and settings as run: "vllm-v1, max_num_seqs 256, …".
   [[nodiscard]] virtual std::string describe() const = 0;
 };

@@ -54,6 +54,20 @@ struct Distribution {
   double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0;
 };
 
+/// What a scheduler lets one iteration have; 0: no limit.
+struct BatchLimits {
+  std::int64_t seqs = 0;       // running at once
+  std::int64_t tokens = 0;     // computed
+  bool prompts_alone = false;  // `tokens` are of prompts; decodes are beside them
+};
+
+/// What replicas did with their time: shares of the makespan, means over replicas.
+struct PhaseShares {
+  double prompts = 0;  // iterations of prompts alone
+  double mixed = 0;    // of prompts beside decodes
+  double decodes = 0;  // of decodes alone
+};
+
 /// A moment of one replica, after an iteration. Thinned; first, last and extremes of memory kept.
 struct ServeSample {
   SimTime at{};
@@ -139,6 +153,11 @@ struct ServeResult {
   /// Share of it in which somebody waited for free memory that the scheduler kept for what running
   /// sequences may still generate.
   double held_back = 0;
+  PhaseShares phases;  // of what `busy` sums
+  BatchLimits limits;  // of the replica that decodes
+  /// Shares of the makespan in which an iteration ran that spent limits.tokens (to within a
+  /// block), and in which limits.seqs ran and others waited.
+  double tokens_full = 0, seqs_full = 0;
 
   std::vector<ReplicaResult> replicas;  // those that decode, then those that prefill alone
   std::int32_t gpus = 1;                // of all replicas

@@ -241,6 +241,8 @@ class Service {
     out.outcomes = std::move(state_.outcomes);
     out.spans = std::move(state_.spans);
     double at_peak = 0, bytes = 0, busy = 0, held_back = 0, link_wait = 0;
+    double tokens_full = 0, seqs_full = 0;
+    PhaseShares phases;  // seconds, until they are divided
     EngineMemory memory = engines_.front()->memory();
     for (const auto& engine : engines_) {
       const EngineMemory other = engine->memory();
@@ -271,6 +273,11 @@ class Service {
       link_wait += engine->work().link_wait.count();
       out.offload_fetched += engine->work().fetched;
       out.offload_written += engine->work().written;
+      phases.prompts += to_seconds(engine->work().prompts).count();
+      phases.mixed += to_seconds(engine->work().mixed).count();
+      phases.decodes += to_seconds(engine->work().decodes).count();
+      tokens_full += to_seconds(engine->work().tokens_full).count();
+      seqs_full += to_seconds(engine->work().seqs_full).count();
       out.iterations += std::ssize(engine->iteration_ends());
       out.iteration_ends.push_back(engine->take_iteration_ends());
       for (std::string& note : engine->notes()) {
@@ -292,6 +299,9 @@ class Service {
       out.mbu = bytes / (span * spec_.gpu->hbm_bandwidth.count());
       out.busy = busy / span;
       out.link_wait = link_wait / span;
+      out.phases = {phases.prompts / span, phases.mixed / span, phases.decodes / span};
+      out.tokens_full = tokens_full / span;
+      out.seqs_full = seqs_full / span;
     }
     out.gave_up = gave_up_;
     out.preemptions = state_.preemptions;
@@ -317,6 +327,7 @@ class Service {
       out.pool_interval = pool_interval(*out.startup, *site_.cost_input().stack, spec_.options);
     }
     out.scheduler = engines_.front()->describe();
+    out.limits = engines_.front()->limits();
     out.calibration_id = site_.calibration().id;
     out.calibration = site_.provenance();
     const std::vector<std::string> notes = site_.notes();

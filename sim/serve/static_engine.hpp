@@ -30,6 +30,7 @@ class StaticEngine final : public Engine {
   }
   EngineMemory memory() const override;
   std::string describe() const override;
+  BatchLimits limits() const override { return {.seqs = most_}; }
   std::vector<std::string> notes() const override { return notes_; }
 
  private:

@@ -34,6 +34,7 @@ class RecentRule final : public SelectRule {
     return std::make_unique<RecentSelector>(sinks_);
   }
   std::int64_t least_entries() const override { return sinks_ + 1; }
+  bool ranks_by_position() const override { return true; }
   MethodNeeds needs() const override { return {}; }
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{0};

@@ -74,6 +74,7 @@ class StreamingRule final : public SelectRule {
   std::unique_ptr<Selector> start(const SessionPlace& place) const override {
     return std::make_unique<StreamingSelector>(judged_, sinks_, recent_, place);
   }
+  bool ranks_by_position() const override { return true; }
   MethodNeeds needs() const override {
     MethodNeeds needs;
     if (judged_ == Judged::kLazyLayer) {

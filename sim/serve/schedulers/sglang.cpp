@@ -96,6 +96,9 @@ class Sglang : public Scheduler {
 
   [[nodiscard]] bool holds_back() const override { return held_back_; }
 
+  [[nodiscard]] BatchLimits limits() const override {
+    return {.seqs = max_seqs_, .tokens = chunk_ == kNoChunks ? 0 : chunk_, .prompts_alone = true};
+  }
   [[nodiscard]] std::string describe() const override {
     std::string text =
         fmt::format("sglang, {}, max_running_requests {}",

@@ -83,6 +83,9 @@ class Trtllm : public Scheduler {
 
   [[nodiscard]] bool holds_back() const override { return held_back_; }
 
+  [[nodiscard]] BatchLimits limits() const override {
+    return {.seqs = max_seqs_, .tokens = budget_};
+  }
   [[nodiscard]] std::string describe() const override {
     return fmt::format("trtllm, {}, {}, max_batch_size {}, max_num_tokens {}, contexts {}",
                        evicts_ ? "max-utilization" : "guaranteed-no-evict", words_of(order_),

@@ -105,6 +105,9 @@ class VllmV0 : public Scheduler {
     if (put_out_ == 0) bring_back(batch);
   }
 
+  [[nodiscard]] BatchLimits limits() const override {
+    return {.seqs = max_seqs_, .tokens = budget_};
+  }
   [[nodiscard]] std::string describe() const override {
     std::string text = fmt::format("vllm-v0, {}, max_num_seqs {}, max_num_batched_tokens {}",
                                    words_of(order_), max_seqs_, budget_);

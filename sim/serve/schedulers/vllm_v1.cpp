@@ -102,6 +102,9 @@ class VllmV1 : public Scheduler {
     }
   }
 
+  [[nodiscard]] BatchLimits limits() const override {
+    return {.seqs = max_seqs_, .tokens = budget_};
+  }
   [[nodiscard]] std::string describe() const override {
     const char* order = order_ == QueueOrder::kFcfs       ? "first come first served"
                         : order_ == QueueOrder::kPriority ? "by priority"

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace kvsim {
+
+/// Why an entry stands in the cache of a stored head.
+enum class KeptRole : std::uint8_t {
+  kWhole,      // nothing has left the head
+  kSink,       // protected: of the first tokens
+  kRecent,     // protected, or ranked by position: of the last tokens that were to be chosen among
+  kProtected,  // protected elsewhere, or by a rule that takes no score
+  kScore,      // its score was high enough
+  kDecoded,    // came after the prompt, and nothing leaves at decode steps
+  kMerged      // stands for several tokens
+};
+inline constexpr int kKeptRoles = 7;
+/// "whole", "sink", "recent", "protected", "score", "decoded", "merged": the word in files.
+[[nodiscard]] std::string_view name_of(KeptRole role);
+
+/// One entry of a stored head, and why it is there.
+struct KeptEntry {
+  std::int32_t position = 0;  // of its first token
+  std::int32_t members = 1;   // tokens that it stands for
+  KeptRole role = KeptRole::kWhole;
+  std::optional<double> score{};  // of kScore alone: what the selector ranks it by
+};
+
+}  // namespace kvsim

@@ -1,0 +1,27 @@
+#pragma once
+
+// Parts of run_summary that are of static batches alone.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "sim/report/run_report.hpp"
+#include "sim/report/text_style.hpp"
+
+namespace kvsim {
+
+/// A line a point: peaks, cache, speed, where it runs out.
+[[nodiscard]] std::string points_table(const RunReport& report, const TextStyle& style);
+/// What bounds the time of prefill and of the last decode step; empty where no time was explained
+/// or there are too many points to read.
+[[nodiscard]] std::string bounds_block(const RunReport& report, std::size_t width);
+/// Where 90 % of cases lie about the figures, and what says so; empty where no point has one or
+/// there are too many points to read.
+[[nodiscard]] std::string intervals_block(const RunReport& report, std::size_t width);
+/// What the simulated allocator came to, a paragraph a point.
+[[nodiscard]] std::string allocator_block(const RunReport& report,
+                                          const std::vector<std::string>& labels,
+                                          std::size_t width);
+
+}  // namespace kvsim
