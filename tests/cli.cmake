@@ -25,3 +25,14 @@ endif()
 kvsim_test(terminal_cli SOURCES sim/test_terminal_cli.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_terminal_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_terminal_cli kvsim)
+# Interrupted in the middle.
+kvsim_test(interrupts SOURCES sim/test_interrupts.cpp sim/program.cpp LINK kvsim::json)
+target_compile_definitions(test_interrupts PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(test_interrupts kvsim)
+# Completions, typed at in their shells.
+foreach(shell zsh fish)
+  add_test(NAME "cli: completion in ${shell}"
+           COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/sim/completion_shells.sh $<TARGET_FILE:kvsim> ${shell})
+  set_tests_properties("cli: completion in ${shell}" PROPERTIES LABELS full TIMEOUT 600
+                       SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED")
+endforeach()

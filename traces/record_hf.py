@@ -17,6 +17,8 @@ What was recorded is checked while it is recorded: causal softmax attention of t
 model's own attention gave. A soft cap, a sliding window, a bias or a sink that the format cannot hold is thereby an
 error and no silent difference. docs/record.md is the page for people.
 
+One file on purpose: it is copied to the machine that has the model, without the rest of kvsim.
+
 Needs torch; transformers for `main` (models by name or folder), not for `record` (any module with its interface).
 """
 

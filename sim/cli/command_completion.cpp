@@ -207,7 +207,8 @@ std::string zsh_values(const Option& option) {
   if (option.values == Values::kFolders) action = "_files -/";
   const std::vector<std::string> words = words_of(option);
   if (!words.empty()) {
-    action = option.values == Values::kWords
+    // One of these words, or several joined by commas.
+    action = option.values == Values::kWords && option.value != "NAMES"
                  ? fmt::format("({})", fmt::join(words, " "))
                  : fmt::format("_sequence compadd - {}", fmt::join(words, " "));
   }
@@ -298,7 +299,12 @@ std::string fish_completion() {
       if (!option.value.empty()) out += " -r";
       const std::vector<std::string> words = words_of(option);
       if (!words.empty()) {
-        out += fmt::format(" -f -a {}", quoted(fmt::format("{}", fmt::join(words, " "))));
+        // Of a list joined by commas the last part is completed.
+        out += fmt::format(" -f -a {}",
+                           quoted(fmt::format("(__fish_complete_list , \"printf %s\\n {}\")",
+                                              fmt::join(words, " "))));
+      } else if (option.values == Values::kFolders) {
+        out += " -f -a '(__fish_complete_directories)'";
       }
       out += fmt::format(" -d {}\n", quoted(option.help));
     }

@@ -28,7 +28,14 @@ std::string amount_text(double value, std::string_view unit) {
   const double size = std::abs(value);
   if (unit == "B") return sign + to_text(Bytes{std::llround(size)});
   if (unit == "s") return sign + to_text(Seconds{size});
-  if (unit == "tokens") return sign + with_commas(std::llround(size)) + " tokens";
+  if (unit == "tokens" || unit == "entries") {
+    const bool one = size == 1;
+    return fmt::format("{}{} {}", sign, with_commas(std::llround(size)),
+                       !one               ? unit
+                       : unit == "tokens" ? std::string_view{"token"}
+                                          : std::string_view{"entry"});
+  }
+  if (unit.empty()) return fmt::format("{:.6g}", value);
   return fmt::format("{:.6g} {}", value, unit);
 }
 
@@ -81,12 +88,24 @@ std::string explanation_text(const Explanation& e, std::size_t width) {
     if (!source.empty()) out += indented(source, kIndent, width);
   }
   out += fmt::format("{:>7}  {}  {}\n", "100 %", amount_text(e.total, e.terms_unit), e.terms_of);
+  for (const ExplainedTable& table : e.tables) {
+    out += "\n" + indented(fmt::format("{}:", table.title), 0, width);
+    for (const ExplainedRow& row : table.rows) {
+      const std::string share =
+          row.share ? fmt::format("{:.1f} %", kPercent * *row.share) : std::string{"-"};
+      std::string line =
+          indented(row.text.empty() ? row.what : fmt::format("{}: {}", row.what, row.text),
+                   kIndent - 2, width);
+      line.replace(0, kIndent - 2, fmt::format("{:>7}  ", share));
+      out += line;
+    }
+  }
   return out;
 }
 
 ordered_json value_json(const std::optional<double>& value, std::string_view unit) {
   if (!value) return nullptr;
-  const bool whole = unit == "B" || unit == "tokens";
+  const bool whole = unit == "B" || unit == "tokens" || unit == "entries";
   if (whole) return std::llround(*value);
   return *value;
 }
@@ -119,6 +138,15 @@ ordered_json explanation_json(const Explanation& e) {
                             {"source", text_json(term.source)}});
   }
   out["notes"] = e.notes;
+  out["tables"] = ordered_json::array();
+  for (const ExplainedTable& table : e.tables) {
+    ordered_json rows = ordered_json::array();
+    for (const ExplainedRow& row : table.rows) {
+      rows.push_back(
+          {{"what", row.what}, {"share", value_json(row.share, "")}, {"text", row.text}});
+    }
+    out["tables"].push_back({{"title", table.title}, {"rows", std::move(rows)}});
+  }
   return out;
 }
 
@@ -129,12 +157,16 @@ int run_explain(const Arguments& arguments) {
   if (fs::is_directory(path, status)) {
     path /= "result.json";
     if (!fs::exists(path, status)) {
-      throw InputError{fmt::format("{}: this folder holds no result.json of kvsim run",
+      throw InputError{fmt::format("{}: this folder holds no result.json of kvsim run or replay",
                                    path.parent_path().string())};
     }
   }
-  const Explanation explanation = explain_result(Field::read_file(path), arguments.words()[1],
-                                                 arguments.value("point").value_or(""));
+  constexpr std::int64_t kMost = 1 << 20;
+  const Explanation explanation =
+      explain_result(Field::read_file(path), {.key = arguments.words()[1],
+                                              .which = arguments.value("point").value_or(""),
+                                              .layer = arguments.integer("layer", 0, kMost),
+                                              .head = arguments.integer("head", 0, kMost)});
   write_out(arguments.has("json") ? to_file_text(explanation_json(explanation))
                                   : explanation_text(explanation, terminal_width()));
   return kDone;
@@ -150,8 +182,8 @@ Command explain_command() {
         paragraph(fmt::format("one of {}", fmt::join(explained_keys(), ", ")), kWidth, kIndent);
     keys.pop_back();  // the line's end
     return fmt::format(
-        "kvsim explain RESULT KEY [--point N|LABEL] [--json]\n"
-        "  RESULT  a results folder of kvsim run, or its result.json\n"
+        "kvsim explain RESULT KEY [--point N|LABEL] [options]\n"
+        "  RESULT  a results folder of kvsim run or replay, or its result.json\n"
         "  KEY     {}",
         keys);
   }();
@@ -160,9 +192,16 @@ Command explain_command() {
           .usage = usage,
           .examples =
               "kvsim explain kvsim-out/zeromerge-a800 peak_hbm_bytes --point 0\n"
-              "kvsim explain kvsim-out/my step_s",
+              "kvsim explain kvsim-out/my step_s\n"
+              "kvsim explain kvsim-out/serve-azure-code bound --point 0\n"
+              "kvsim explain out/all bytes_held_final --point 'h2o 0.2'\n"
+              "kvsim explain out/all kept --point 'h2o 0.2' --layer 1 --head 0",
           .options = {{"point", 'p', "N|LABEL", false,
-                       "which point, by number from 0 or by label; needed where there are several"},
+                       "which point, or method of a replay, by number from 0 or by label; needed "
+                       "where there are "
+                       "several"},
+                      {"layer", 0, "N", false, "of \"kept\": the layer (0)"},
+                      {"head", 0, "N", false, "of \"kept\": the stored head (0)"},
                       {"json", 0, "", false, "print JSON (schema kvsim.explain/1)"}},
           .run = run_explain};
 }

@@ -6,13 +6,13 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/figure_options.hpp"
 #include "sim/cli/interrupt.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
 #include "sim/cli/scenario_flags.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/terminal_style.hpp"
-#include "sim/cli/writes_page.hpp"
 #include "sim/plan/plan.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/progress.hpp"
@@ -53,6 +53,9 @@ int run_plan_job(const Arguments& arguments) {
   } else if (!arguments.has("json") && !by_options) {
     folder = fs::path{"kvsim-out"} / scenario.name;
   }
+  refuse_formats_without_folder(arguments, folder.has_value());
+  const FolderOptions writes =
+      folder_options(arguments, !scenario.figures || !scenario.figures->empty());
   if (folder) check_results_folder(*folder);
   const bool quiet = arguments.has("quiet");
   const auto threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
@@ -67,11 +70,7 @@ int run_plan_job(const Arguments& arguments) {
   progress.finish();
   std::optional<ResultsFolder> written;
   if (folder) {
-    const bool none = scenario.figures && scenario.figures->empty();
-    written = write_plan_results(scenario, plan, *folder,
-                                 {.figures = !none && !arguments.has("no-figures"),
-                                  .gnuplot = {},
-                                  .page = writes_page(arguments)});
+    written = write_plan_results(scenario, plan, *folder, writes);
   }
   if (arguments.has("json")) {
     write_out(to_file_text(plan_document(scenario, plan)));
@@ -98,6 +97,7 @@ Command plan_command() {
        "print JSON (schema kvsim.plan/1) and nothing else; no folder without -o"},
       {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
       {"no-report", 0, "", false, "leave report.html out of it"},
+      formats_option(),
       {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
       {"quiet", 'q', "", false, "no summary, no progress"}};
   for (Option& option : scenario_options()) options.push_back(std::move(option));

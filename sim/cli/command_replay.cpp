@@ -6,10 +6,10 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/figure_options.hpp"
 #include "sim/cli/interrupt.hpp"
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/cli/writes_page.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/replay_aggregate.hpp"
@@ -120,11 +120,14 @@ int run_replay(const Arguments& arguments) {
   if (dump && traces.size() > 1) throw InputError{"--dump-kept takes one trace at a time"};
   const auto out = arguments.value("out");
   const bool json = arguments.has("json");
+  refuse_formats_without_folder(arguments, out.has_value());
+  const FolderOptions writes = folder_options(arguments);
 
   ReplayOptions options = read_replay_options(arguments);
   options.per_step = arguments.has("per-step") || out.has_value();
   options.per_head = arguments.has("per-head") || out.has_value();
   options.kept_positions = dump.has_value();
+  options.why_kept = out.has_value();
   options.block_sizes = read_block_sizes(arguments);
 
   const auto folder_of = [&](const std::string& trace) {
@@ -170,9 +173,7 @@ int run_replay(const Arguments& arguments) {
   for (std::size_t i = 0; i < jobs.size(); ++i) {  // interrupted traces are the last
     std::optional<ResultsFolder> written;
     if (out) {
-      written = write_replay_results(
-          jobs[i].result, jobs[i].skipped, folder_of(traces[i]),
-          {.figures = !arguments.has("no-figures"), .gnuplot = {}, .page = writes_page(arguments)});
+      written = write_replay_results(jobs[i].result, jobs[i].skipped, folder_of(traces[i]), writes);
     }
     if (i > 0) text += "\n";
     text += replay_summary(jobs[i].result, jobs[i].skipped, written ? &*written : nullptr,
@@ -182,9 +183,7 @@ int run_replay(const Arguments& arguments) {
     const std::vector<ReplayResult> results = results_of(jobs);
     std::optional<ResultsFolder> written;
     if (out) {
-      written = write_aggregate_results(
-          results, fs::path{*out} / kAggregateFolder,
-          {.figures = !arguments.has("no-figures"), .gnuplot = {}, .page = writes_page(arguments)});
+      written = write_aggregate_results(results, fs::path{*out} / kAggregateFolder, writes);
     }
     text += '\n';
     text += aggregate_summary(results, written ? &*written : nullptr, terminal_width());
@@ -235,6 +234,7 @@ Command replay_command() {
                   {"out", 'o', "DIR", false, "write a results folder with figures"},
                   {"no-figures", 0, "", false, "leave figures and report.html out of it"},
                   {"no-report", 0, "", false, "leave report.html out of it"},
+                  formats_option(),
                   {"seed", 0, "N", false, "seed of random methods (0)"},
                   {"threads", 'j', "N", false,
                    "threads; 0: the machine's; no result depends on it"},

@@ -8,6 +8,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/figure_options.hpp"
 #include "sim/cli/interrupt.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
@@ -15,7 +16,6 @@
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/terminal_style.hpp"
-#include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
@@ -35,6 +35,8 @@ constexpr std::int64_t kMostThreads = 1024;
 /// Where the results of a scenario go; nullopt where none are written.
 std::optional<fs::path> folder_of(const Arguments& arguments, const Scenario& scenario,
                                   bool several) {
+  refuse_formats_without_folder(arguments, arguments.has("out") || !arguments.has("json"));
+  (void)folder_options(arguments);  // before anything runs
   if (const auto out = arguments.value("out")) {
     return several ? fs::path{*out} / scenario.name : fs::path{*out};
   }
@@ -50,11 +52,14 @@ struct Finished {
 
 Finished run_one(const Arguments& arguments, Scenario& scenario,
                  const std::optional<fs::path>& folder) {
+  const FolderOptions writes =
+      folder_options(arguments, !scenario.figures || !scenario.figures->empty());
   const bool quiet = arguments.has("quiet");
   const int threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
   std::optional<Progress> bar;
   // The page maps what each head keeps; documents have it where the scenario asks for it.
-  RunOptions how{.threads = threads, .per_head = folder && writes_page(arguments)};
+  RunOptions how{
+      .threads = threads, .per_head = folder && writes.page, .why_kept = folder.has_value()};
   std::optional<StopOnInterrupt> stops{std::in_place};
   how.phase = [&](const std::string& what, double total, const std::string& unit) {
     // Of points those that are done can be kept, of a replay nothing: there an interrupt ends all.
@@ -72,11 +77,7 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   if (missing > 0 && scenario.points.empty()) return {nullptr, "", missing};
   std::optional<ResultsFolder> written;
   if (folder) {
-    const bool none = scenario.figures && scenario.figures->empty();
-    written = write_run_results(report, *folder,
-                                {.figures = !none && !arguments.has("no-figures"),
-                                 .gnuplot = {},
-                                 .page = writes_page(arguments)});
+    written = write_run_results(report, *folder, writes);
   }
   if (report.replay && !scenario.replay->per_head) {
     for (ReplayMethod& method : report.replay->methods) method.heads.clear();
@@ -195,6 +196,7 @@ Command run_command() {
        "print JSON (schema kvsim.run/1) and nothing else; no folder without -o"},
       {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
       {"no-report", 0, "", false, "leave report.html out of it"},
+      formats_option(),
       {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
       {"quiet", 'q', "", false, "no summary, no progress"}};
   for (Option& option : scenario_options()) options.push_back(std::move(option));

@@ -1,5 +1,5 @@
 #include <filesystem>
-#include <system_error>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -11,6 +11,7 @@
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/kinds.hpp"
+#include "sim/cli/model_argument.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/describe.hpp"
 #include "sim/report/result_json.hpp"
@@ -21,24 +22,12 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// A catalogue name, or the path of a Hugging Face config.json or of the folder that holds one. Ids
-/// of catalogue models hold slashes as paths do, so that what is there decides.
+/// A catalogue name, or the path of a Hugging Face config.json or of the folder that holds one.
 Llm model_of(const std::string& name) {
-  std::error_code status;
-  fs::path path = name;
-  const bool is_folder = fs::is_directory(path, status);
-  if (is_folder) path /= "config.json";
-  if (!name.ends_with(".json") && !fs::is_regular_file(path, status)) {
-    try {
-      return find_llm(name);
-    } catch (const InputError&) {
-      if (!is_folder) throw;
-      throw InputError{fmt::format("{}: this folder holds no config.json", name)};
-    }
-  }
-  const Field config = Field::read_file(path);
-  const fs::path folder = fs::absolute(path).lexically_normal().parent_path().filename();
-  return read_hf_config(config, folder.empty() ? "model" : folder.string());
+  const std::optional<fs::path> path = model_file(name, "show model");
+  if (!path) return find_llm(name);
+  const fs::path folder = fs::absolute(*path).lexically_normal().parent_path().filename();
+  return read_hf_config(Field::read_file(*path), folder.empty() ? "model" : folder.string());
 }
 
 int run_show(const Arguments& arguments) {

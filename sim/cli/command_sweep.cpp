@@ -5,10 +5,10 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/figure_options.hpp"
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/replay_job.hpp"
 #include "sim/report/replay_sweep.hpp"
@@ -184,6 +184,8 @@ int run_sweep(const Arguments& arguments) {
   ReplaySweep sweep = read_grid(arguments);
   ReplayOptions options = read_replay_options(arguments);
   const auto out = arguments.value("out");
+  refuse_formats_without_folder(arguments, out.has_value());
+  const FolderOptions writes = folder_options(arguments);
   if (out) check_results_folder(*out);
 
   std::vector<MethodSpec> specs;
@@ -197,8 +199,7 @@ int run_sweep(const Arguments& arguments) {
   }
   std::optional<ResultsFolder> written;
   if (out) {
-    written = write_sweep_results(sweep, *out,
-                                  {.figures = true, .gnuplot = {}, .page = writes_page(arguments)});
+    written = write_sweep_results(sweep, *out, writes);
   }
   if (arguments.has("json")) {
     write_out(to_file_text(sweep_document(sweep)));
@@ -242,6 +243,7 @@ Command sweep_command() {
                    "go on with what the results folder holds of the same sweep"},
                   {"no-figures", 0, "", false, "leave figures and report.html out (scenarios)"},
                   {"no-report", 0, "", false, "leave report.html out"},
+                  formats_option(),
                   {"budget", 'b', "B", true,
                    "share of the prompt's cache in (0, 1], or entries per head above 1; each with "
                    "each combination"},

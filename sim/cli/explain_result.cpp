@@ -7,27 +7,16 @@
 #include <functional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
+#include "sim/cli/explain_parts.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr double kMost = 1e300;
-constexpr double kRounding = 1e-9;  // of sums of seconds; bytes are whole
 constexpr double kMilli = 1e3;
-
-double number(const Field& field) { return field.number(-kMost, kMost); }
-std::optional<double> maybe(const Field& object, std::string_view key) {
-  const auto field = object.find(key);
-  if (!field) return std::nullopt;
-  return number(*field);
-}
-std::string text_or_none(const Field& object, std::string_view key) {
-  const auto field = object.find(key);
-  return field ? field->string() : std::string{};
-}
 
 /// The figure `key` of `point` with its interval; terms and what they sum to come later.
 Explanation figure(const Field& point, std::string_view key, std::string_view unit,
@@ -35,30 +24,13 @@ Explanation figure(const Field& point, std::string_view key, std::string_view un
   Explanation out{.key = std::string{key},
                   .point = point.at("label").string(),
                   .unit = std::string{unit},
-                  .value = maybe(point, key),
-                  .low = maybe(point, fmt::format("{}_low", key)),
-                  .high = maybe(point, fmt::format("{}_high", key))};
+                  .value = maybe_number(point, key),
+                  .low = maybe_number(point, fmt::format("{}_low", key)),
+                  .high = maybe_number(point, fmt::format("{}_high", key))};
   if (const auto bases = point.find("interval_basis"); bases && !basis.empty()) {
     out.basis = text_or_none(*bases, basis);
   }
   return out;
-}
-
-/// Says what the terms sum to. Errors: InputError where they do not.
-void settle(Explanation& out, const Field& place, std::string_view of, std::string_view unit,
-            double total) {
-  double sum = 0;
-  for (const ExplainedTerm& term : out.terms) sum += term.value;
-  if (std::abs(sum - total) > kRounding * std::abs(total)) {
-    place.fail(fmt::format("terms that sum to {:.12g} {}, {} is {:.12g}", sum, unit, of, total));
-  }
-  out.terms_of = of;
-  out.terms_unit = unit;
-  out.total = total;
-}
-
-[[noreturn]] void fail_without(const Field& point, std::string_view key, std::string_view why) {
-  point.fail(fmt::format("there is no {}: {}", key, why));
 }
 
 Explanation peak(const Field& point) {
@@ -67,11 +39,11 @@ Explanation peak(const Field& point) {
   for (const Field& term : terms.items()) {
     out.terms.push_back(
         {.what = fmt::format("{}: {}", term.at("owner").string(), term.at("what").string()),
-         .value = number(term.at("bytes")),
+         .value = explained_number(term.at("bytes")),
          .formula = text_or_none(term, "formula"),
          .source = text_or_none(term, "source")});
   }
-  settle(out, terms, "peak_hbm_bytes", "B", number(point.at("peak_hbm_bytes")));
+  settle(out, terms, "peak_hbm_bytes", "B", explained_number(point.at("peak_hbm_bytes")));
   out.notes.push_back(fmt::format("the peak is in {}", point.at("peak_phase").string()));
   return out;
 }
@@ -80,7 +52,7 @@ Explanation peak(const Field& point) {
 Explanation phase_peak(const Field& point, std::string_view key) {
   const std::string phase{key.substr(0, key.find('_'))};
   if (point.at("peak_phase").string() != phase) {
-    const auto value = maybe(point, key);
+    const auto value = maybe_number(point, key);
     fail_without(
         point, fmt::format("list of the terms of {}", key),
         fmt::format("it is {} B, and the document holds the terms of the run's peak, which "
@@ -101,7 +73,7 @@ Explanation cache(const Field& point) {
   for (std::size_t first = 0; first < items.size();) {
     std::size_t end = first + 1;
     while (end < items.size() && items[end].raw() == items[first].raw()) ++end;
-    const double each = number(items[first]);
+    const double each = explained_number(items[first]);
     const auto n = static_cast<double>(end - first);
     out.terms.push_back({.what = end - first == 1 ? fmt::format("layer {}", first)
                                                   : fmt::format("layers {} to {}", first, end - 1),
@@ -110,7 +82,7 @@ Explanation cache(const Field& point) {
                          .source = source});
     first = end;
   }
-  settle(out, layers, "kv_bytes", "B", number(point.at("kv_bytes")));
+  settle(out, layers, "kv_bytes", "B", explained_number(point.at("kv_bytes")));
   return out;
 }
 
@@ -130,54 +102,25 @@ std::vector<Field> time_steps(const Field& point) {
       "with this point's keys alone (kvsim run SCENARIO --set /KEY=VALUE …)");
 }
 
-Explanation step(const Field& point, const Field& step, std::string_view key) {
-  Explanation out{.key = std::string{key},
-                  .point = point.at("label").string(),
-                  .unit = "s",
-                  .value = number(step.at("step_s")),
-                  .low = maybe(step, "step_s_low"),
-                  .high = maybe(step, "step_s_high")};
-  if (const auto bases = point.find("interval_basis")) out.basis = text_or_none(*bases, "time");
-  const Field terms = step.at("terms");
-  for (const Field& term : terms.items()) {
-    out.terms.push_back({.what = term.at("what").string(),
-                         .value = number(term.at("seconds")),
-                         .low = maybe(term, "seconds_low"),
-                         .high = maybe(term, "seconds_high"),
-                         .formula = text_or_none(term, "formula"),
-                         .basis = text_or_none(term, "basis"),
-                         .source = text_or_none(term, "source")});
-  }
-  settle(out, terms, key, "s", *out.value);
-  const double at = number(step.at("step"));
-  out.notes.push_back(
-      at == 0 ? fmt::format("prefill of {} tokens a sequence", number(step.at("tokens")))
-              : fmt::format("decode step {}, which brings each sequence to {} "
-                            "tokens",
-                            at, number(step.at("tokens"))));
-  return out;
-}
-
 Explanation decode_step(const Field& point, std::string_view key, bool first) {
   const std::vector<Field> steps = time_steps(point);
   std::optional<Field> found;
   for (const Field& one : steps) {
-    if (number(one.at("step")) > 0 && (!found || !first)) found = one;
+    if (explained_number(one.at("step")) > 0 && (!found || !first)) found = one;
   }
   if (!found) fail_without(point, key, "no decode step was run");
-  return step(point, *found, key);
+  return explain_step(point, *found, key);
 }
 
 Explanation prefill(const Field& point) {
-  Explanation out = step(point, time_steps(point).front(), "prefill_s");
-  return out;
+  return explain_step(point, time_steps(point).front(), "prefill_s");
 }
 
 /// Terms of prefill, where the figure has it, and of decode.
 void add_times(Explanation& out, const Field& point, bool prefills) {
   for (const char* key : {"prefill_s", "decode_s"}) {
     if (!prefills && std::string_view{key} == "prefill_s") continue;
-    const double steps = number(point.at("output_tokens"));
+    const double steps = explained_number(point.at("output_tokens"));
     if (steps == 0 && std::string_view{key} == "decode_s") continue;
     const Explanation part = figure(point, key, "s");
     ExplainedTerm term{.what = key, .value = *part.value, .low = part.low, .high = part.high};
@@ -202,15 +145,15 @@ Explanation run_time(const Field& point, std::string_view key, std::string_view 
         point, key,
         point.has("oom") ? "the point runs out of memory" : "the point generates no tokens");
   }
-  if (number(point.at("output_tokens")) == 0 && key != "latency_s") {
+  if (explained_number(point.at("output_tokens")) == 0 && key != "latency_s") {
     fail_without(point, key, "no tokens are generated");
   }
   add_times(out, point, of == "latency_s");
   if (unit == "tok/s") {
-    out.formula = fmt::format("batch {} x {} tokens / {}", number(point.at("batch")),
-                              number(point.at("output_tokens")), of);
+    out.formula = fmt::format("batch {} x {} tokens / {}", explained_number(point.at("batch")),
+                              explained_number(point.at("output_tokens")), of);
   }
-  settle(out, point, of, "s", number(point.at(of)));
+  settle(out, point, of, "s", explained_number(point.at(of)));
   return out;
 }
 
@@ -222,11 +165,11 @@ Explanation reserved(const Field& point) {
                  "the allocator was not simulated; \"memory\": {\"allocator\": \"simulate\"} in "
                  "the scenario has it run");
   }
-  const double segments = number(allocator->at("reserved_peak_bytes"));
+  const double segments = explained_number(allocator->at("reserved_peak_bytes"));
   double held = 0;
   for (const auto& [owner, bytes] : allocator->at("owners").members()) {
     out.terms.push_back({.what = fmt::format("{}: allocated", owner),
-                         .value = number(bytes),
+                         .value = explained_number(bytes),
                          .source = "simulated allocator, when most was reserved"});
     held += out.terms.back().value;
   }
@@ -248,7 +191,7 @@ Explanation pool(const Field& point) {
   Explanation out{.key = "kv_cache_bytes",
                   .point = point.at("label").string(),
                   .unit = "B",
-                  .value = number(start->at("kv_cache_bytes"))};
+                  .value = explained_number(start->at("kv_cache_bytes"))};
   struct Part {
     const char* key;
     const char* what;
@@ -260,7 +203,7 @@ Explanation pool(const Field& point) {
                                         {"activation_bytes", "peak of the profiling run", -1},
                                         {"missing_bytes", "missing: it does not start", 1}}};
   for (const Part& part : kParts) {
-    const double bytes = number(start->at(part.key));
+    const double bytes = explained_number(start->at(part.key));
     if (bytes == 0) continue;
     out.terms.push_back({.what = part.what,
                          .value = part.sign * bytes,
@@ -276,28 +219,10 @@ Explanation capacity(const Field& point) {
   out.key = "kv_capacity_tokens";
   out.unit = "tokens";
   const Field start = point.at("startup");
-  out.value = number(start.at("tokens"));
-  if (const auto tokens = maybe(point, "kv_capacity_tokens")) out.value = tokens;
+  out.value = explained_number(start.at("tokens"));
+  if (const auto tokens = maybe_number(point, "kv_capacity_tokens")) out.value = tokens;
   out.formula = fmt::format("{:.0f} blocks that kv_cache_bytes makes, in tokens of the full cache",
-                            number(start.at("blocks")));
-  return out;
-}
-
-/// An iteration of a service with the numbers that its iterations had on average.
-Explanation mean_iteration(const Field& point) {
-  const auto mean = point.find("mean_iteration");
-  if (!mean) {
-    fail_without(point, "iteration_s", "no iteration ran, or none is of continuous batches");
-  }
-  Explanation out = step(point, *mean, "iteration_s");
-  out.notes = {
-      fmt::format("an iteration of {} decoding sequences of {} tokens and {} prompt tokens: "
-                  "means of {} iterations, which took {:.4g} ms on average",
-                  number(mean->at("decodes")), number(mean->at("tokens")),
-                  number(mean->at("prefill_tokens")), number(mean->at("iterations")),
-                  number(mean->at("mean_s")) * kMilli),
-      "the time of the mean iteration is not the mean of times; ends of prompts, where a "
-      "method compresses, are left out"};
+                            explained_number(start.at("blocks")));
   return out;
 }
 
@@ -307,7 +232,7 @@ Explanation any_peak(const Field& point) {
   Explanation out = figure(point, "peak_hbm_bytes", "B");
   const Field owners = point.at("peak_owners");
   for (const auto& [owner, bytes] : owners.members()) {
-    out.terms.push_back({.what = owner, .value = number(bytes), .source = "peak_owners"});
+    out.terms.push_back({.what = owner, .value = explained_number(bytes), .source = "peak_owners"});
   }
   settle(out, owners, "peak_hbm_bytes", "B", *out.value);
   return out;
@@ -315,9 +240,10 @@ Explanation any_peak(const Field& point) {
 
 /// Figures of one kind of run are no figures of the other.
 void check_kind(const Field& result, std::string_view key) {
-  constexpr std::array<std::string_view, 4> kServe{"peak_hbm_bytes", "kv_cache_bytes",
-                                                   "kv_capacity_tokens", "iteration_s"};
-  constexpr std::array<std::string_view, 2> kServeOnly{"kv_capacity_tokens", "iteration_s"};
+  constexpr std::array<std::string_view, 5> kServe{"peak_hbm_bytes", "kv_cache_bytes",
+                                                   "kv_capacity_tokens", "iteration_s", "bound"};
+  constexpr std::array<std::string_view, 3> kServeOnly{"kv_capacity_tokens", "iteration_s",
+                                                       "bound"};
   const auto among = [&](const auto& keys) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };
@@ -335,13 +261,13 @@ Explanation running_out(const Field& point) {
   Explanation out{.key = "oom",
                   .point = point.at("label").string(),
                   .unit = "tokens",
-                  .low = maybe(point, "oom_tokens_low"),
-                  .high = maybe(point, "oom_tokens_high")};
+                  .low = maybe_number(point, "oom_tokens_low"),
+                  .high = maybe_number(point, "oom_tokens_high")};
   if (const auto bases = point.find("interval_basis")) out.basis = text_or_none(*bases, "memory");
-  const double usable = number(point.at("usable_hbm_bytes"));
+  const double usable = explained_number(point.at("usable_hbm_bytes"));
   const auto oom = point.find("oom");
   if (!oom) {
-    const double peak = number(point.at("peak_hbm_bytes"));
+    const double peak = explained_number(point.at("peak_hbm_bytes"));
     out.notes.push_back(out.low ? "it fits, but may run out of memory: see the interval"
                                 : "it fits");
     out.terms = {{.what = "peak_hbm_bytes",
@@ -352,14 +278,14 @@ Explanation running_out(const Field& point) {
     settle(out, point, "usable_hbm_bytes", "B", usable);
     return out;
   }
-  out.value = number(oom->at("tokens"));
+  out.value = explained_number(oom->at("tokens"));
   out.notes.push_back(fmt::format("in {}, step {}: {:.0f} B for {}, {:.0f} B free",
-                                  oom->at("phase").string(), number(oom->at("step")),
-                                  number(oom->at("requested")), oom->at("what").string(),
-                                  number(oom->at("free"))));
+                                  oom->at("phase").string(), explained_number(oom->at("step")),
+                                  explained_number(oom->at("requested")), oom->at("what").string(),
+                                  explained_number(oom->at("free"))));
   double held = 0;
   for (const auto& [owner, bytes] : oom->at("owners").members()) {
-    out.terms.push_back({.what = owner, .value = number(bytes), .source = "oom: owners"});
+    out.terms.push_back({.what = owner, .value = explained_number(bytes), .source = "oom: owners"});
     held += out.terms.back().value;
   }
   if (point.has("startup")) {
@@ -367,7 +293,8 @@ Explanation running_out(const Field& point) {
     settle(out, *oom, "bytes held", "B", held);
     return out;
   }
-  out.terms.push_back({.what = "free", .value = number(oom->at("free")), .source = "oom: free"});
+  out.terms.push_back(
+      {.what = "free", .value = explained_number(oom->at("free")), .source = "oom: free"});
   settle(out, *oom, "usable_hbm_bytes", "B", usable);
   return out;
 }
@@ -386,7 +313,8 @@ const std::vector<Entry>& entries() {
       {"kv_bytes", cache},
       {"kv_cache_bytes", pool},
       {"kv_capacity_tokens", capacity},
-      {"iteration_s", mean_iteration},
+      {"iteration_s", explain_iteration},
+      {"bound", explain_bound},
       {"prefill_s", prefill},
       {"step_s", [](const Field& p) { return decode_step(p, "step_s", false); }},
       {"first_step_s", [](const Field& p) { return decode_step(p, "first_step_s", true); }},
@@ -400,45 +328,51 @@ const std::vector<Entry>& entries() {
   return all;
 }
 
-/// By number or by label.
-Field find_point(const Field& result, std::string_view which) {
-  const Field points = result.at("points");
-  const std::vector<Field> all = points.items();
-  std::vector<std::string> labels;
-  for (const Field& point : all) {
-    labels.push_back(point.at("label").string());
-    if (!which.empty() && labels.back() == which) return point;
-  }
-  if (all.empty()) points.fail("a result without points: a replay's errors have no terms");
-  if (which.empty()) {
-    if (all.size() == 1) return all.front();
-    points.fail(fmt::format("{} points: --point takes a number from 0 to {} or a label (\"{}\", …)",
-                            all.size(), all.size() - 1, labels.front()));
-  }
-  std::size_t number = 0;
-  const auto [end, status] = std::from_chars(which.data(), which.data() + which.size(), number);
-  if (status == std::errc{} && end == which.data() + which.size() && number < all.size()) {
-    return all[number];
-  }
-  points.fail(unknown_name("point", which, labels));
-}
-
 }  // namespace
 
 std::vector<std::string> explained_keys() {
   std::vector<std::string> keys;
   for (const Entry& entry : entries()) keys.emplace_back(entry.key);
+  for (const std::string_view key : replay_keys()) keys.emplace_back(key);
   return keys;
 }
 
-Explanation explain_result(const Field& result, std::string_view key, std::string_view which) {
+Explanation explain_result(const Field& result, const ExplainRequest& request) {
   const Field schema = result.at("schema");
-  if (schema.raw() != "kvsim.run/1") schema.expected("\"kvsim.run/1\", the result of kvsim run");
+  const bool replay_alone = schema.raw() == "kvsim.replay/1";
+  if (schema.raw() != "kvsim.run/1" && !replay_alone) {
+    schema.expected("\"kvsim.run/1\" or \"kvsim.replay/1\", the result of kvsim run or replay");
+  }
+  const auto known = explained_keys();
+  if (std::find(known.begin(), known.end(), request.key) == known.end()) {
+    throw InputError{unknown_name("figure", request.key, known)};
+  }
+  if (is_replay_key(request.key)) {
+    const auto replay = replay_alone ? std::optional{result} : result.find("replay");
+    if (!replay) {
+      result.fail(
+          fmt::format("no replay: {} is of a method of one (kvsim replay -o DIR)", request.key));
+    }
+    return explain_replay(*replay, request);
+  }
+  if (request.layer || request.head) {
+    throw InputError{fmt::format("--layer and --head are of \"kept\", not of {}", request.key)};
+  }
+  if (replay_alone) {
+    throw InputError{fmt::format("{}: a replay explains {}, not {}", result.file(),
+                                 fmt::join(replay_keys(), ", "), request.key)};
+  }
+  check_kind(result, request.key);
   const auto found = std::find_if(entries().begin(), entries().end(),
-                                  [&](const Entry& entry) { return entry.key == key; });
-  if (found == entries().end()) throw InputError{unknown_name("figure", key, explained_keys())};
-  check_kind(result, key);
-  return found->explain(find_point(result, which));
+                                  [&](const Entry& entry) { return entry.key == request.key; });
+  const Field points = result.at("points");
+  if (points.items().empty()) {
+    points.fail(fmt::format("a result without points: of a replay {} are explained",
+                            fmt::join(replay_keys(), ", ")));
+  }
+  std::vector<std::string> labels;
+  for (const Field& point : points.items()) labels.push_back(point.at("label").string());
+  return found->explain(points.items()[which_of(points, "point", labels, request.which)]);
 }
 
 }  // namespace kvsim

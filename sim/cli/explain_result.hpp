@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,11 +20,22 @@ struct ExplainedTerm {
   std::string source{};
 };
 
+/// Beside the terms of a figure: lines that do not sum to it.
+struct ExplainedRow {
+  std::string what;
+  std::optional<double> share{};  // of a whole that the table's title names
+  std::string text{};
+};
+struct ExplainedTable {
+  std::string title;
+  std::vector<ExplainedRow> rows;
+};
+
 /// A figure of a point of a result, and what it is made of.
 struct Explanation {
   std::string key;
   std::string point;  // its label
-  std::string unit;   // "B", "s", "tok/s", "tokens"
+  std::string unit;   // "B", "s", "tok/s", "tokens", "entries", ""
   std::optional<double> value{};
   std::optional<double> low{}, high{};  // 90 %
   std::string basis{};                  // of the interval
@@ -33,16 +45,23 @@ struct Explanation {
   double total = 0;  // that they sum to
   std::vector<ExplainedTerm> terms{};
   std::vector<std::string> notes{};
+  std::vector<ExplainedTable> tables{};
+};
+
+/// What is to be explained of a document.
+struct ExplainRequest {
+  std::string key;
+  std::string which{};  // point or method, by number or label; empty: the only one
+  std::optional<std::int64_t> layer{}, head{};  // of "kept"
 };
 
 /// Figures that can be explained, as `kvsim explain` names them.
 [[nodiscard]] std::vector<std::string> explained_keys();
 
-/// Explains `key` of one point of a run's result.json. `which`: number or label of the point; may
-/// be empty where there is but one. Errors: InputError with file and place: another document than a
-/// run's, an unknown key or point, a figure whose terms the document does not hold (what to run
-/// again then), terms that do not sum to their figure.
-[[nodiscard]] Explanation explain_result(const Field& result, std::string_view key,
-                                         std::string_view which);
+/// Explains a figure of one point of a run's result.json, or of one method of a replay's. Errors:
+/// InputError with file and place: another document than these, an unknown key or point, a figure
+/// whose terms the document does not hold (what to run again then), terms that do not sum to their
+/// figure.
+[[nodiscard]] Explanation explain_result(const Field& result, const ExplainRequest& request);
 
 }  // namespace kvsim

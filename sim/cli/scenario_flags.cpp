@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "sim/cli/model_argument.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/replay_request.hpp"
 #include "sim/report/text.hpp"
@@ -69,8 +70,8 @@ ordered_json counts(const Arguments& arguments, std::string_view option, std::in
 ordered_json models(const Arguments& arguments) {
   std::vector<ordered_json> values;
   for (const std::string& name : arguments.list("model")) {
-    const bool file = name.ends_with(".json");
-    values.push_back(file ? ordered_json{{"config", name}} : ordered_json(name));
+    const auto file = model_file(name, "--model");
+    values.push_back(file ? ordered_json{{"config", file->string()}} : ordered_json(name));
   }
   return one_or_list(std::move(values));
 }

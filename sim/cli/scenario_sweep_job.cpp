@@ -12,10 +12,10 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/figure_options.hpp"
 #include "sim/cli/interrupt.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/terminal.hpp"
-#include "sim/cli/writes_page.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/scenario_sweep.hpp"
@@ -210,6 +210,8 @@ std::optional<Prepared> prepare(const Arguments& arguments, Ranks* ranks) {
 
 int run_scenario_sweep(const Arguments& arguments) {
   arguments.expect_words(1, 1, "one scenario file");
+  refuse_formats_without_folder(arguments, arguments.has("out") || !arguments.has("json"));
+  (void)folder_options(arguments);  // before anything runs
   const auto threads_asked = arguments.integer("threads", 0, kMostThreads);
   std::unique_ptr<Ranks> ranks;
   if (processes_started() > 1) ranks = join_ranks();
@@ -252,10 +254,7 @@ int run_scenario_sweep(const Arguments& arguments) {
   std::optional<ResultsFolder> written;
   if (prepared->folder) {
     const bool none = plan.echo().contains("figures") && plan.echo().at("figures") == false;
-    written = write_scenario_sweep(sweep, *prepared->folder,
-                                   {.figures = !none && !arguments.has("no-figures"),
-                                    .gnuplot = {},
-                                    .page = writes_page(arguments)});
+    written = write_scenario_sweep(sweep, *prepared->folder, folder_options(arguments, !none));
   }
   if (arguments.has("json")) {
     write_out(scenario_sweep_text(sweep));

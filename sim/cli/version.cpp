@@ -13,6 +13,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/explorer/page/explorer_page.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/text.hpp"
 
@@ -34,6 +35,7 @@ constexpr const char* kBuildType = KVSIM_BUILD_TYPE;
 constexpr const char* kArch = KVSIM_BUILD_ARCH;
 constexpr bool kCuda = KVSIM_BUILD_CUDA != 0;
 constexpr bool kMpi = KVSIM_BUILD_MPI != 0;
+constexpr bool kPython = KVSIM_BUILD_PYTHON != 0;
 
 /// Calibrations of one GPU.
 struct GpuCalibrations {
@@ -58,9 +60,14 @@ std::map<std::string, GpuCalibrations> by_gpu() {
 }
 
 std::string version_text() {
-  std::string out =
-      fmt::format("kvsim {}\nbuild: {}, {}, arch {}, CUDA {}, MPI {}\n", kvsim_version(),
-                  kBuildType, kCompiler, kArch, kCuda ? "on" : "off", kMpi ? "on" : "off");
+  constexpr std::size_t kWidth = 80;
+  const auto word = [](bool on) { return on ? "on" : "off"; };
+  std::string out = fmt::format("kvsim {}\n", kvsim_version());
+  out += paragraph(
+      fmt::format("build: {}, {}, arch {}, CUDA {}, MPI {}, explorer {}, Python module {}",
+                  kBuildType, kCompiler, kArch, word(kCuda), word(kMpi),
+                  word(!explorer_core().empty()), word(kPython)),
+      kWidth, 2);
   std::int64_t entries = 0;
   std::int64_t rows = 0;
   std::string first, last;
@@ -73,7 +80,6 @@ std::string version_text() {
     gpus.push_back(gpu);
   }
   if (gpus.empty()) return out + "calibrations: none\n";
-  constexpr std::size_t kWidth = 80;
   return out +
          paragraph(fmt::format("calibrations: {} kernels of {} GPUs, {} timings, fitted {}: {}",
                                entries, gpus.size(), with_commas(rows),
@@ -90,7 +96,9 @@ ordered_json version_json() {
                      {"compiler", kCompiler},
                      {"arch", kArch},
                      {"cuda", kCuda},
-                     {"mpi", kMpi}}}};
+                     {"mpi", kMpi},
+                     {"explorer", !explorer_core().empty()},
+                     {"python", kPython}}}};
   out["calibrations"] = ordered_json::array();
   for (const auto& [gpu, one] : by_gpu()) {
     out["calibrations"].push_back({{"gpu", gpu},

@@ -51,7 +51,11 @@ Choices<const Llm*> read_models(const Field& field, const fs::path& folder, OwnP
       own.models.push_back(std::make_shared<const Llm>(read_own_model(item, folder)));
       out.push_back({own.models.back().get(), item});
     } else {
-      out.push_back({placed(item, [&] { return &find_llm(item.string()); }), item});
+      const std::string name = item.string();
+      if (name.ends_with(".json")) {
+        item.fail(fmt::format("a model's own file is given as {{\"config\": \"{}\"}}", name));
+      }
+      out.push_back({placed(item, [&] { return &find_llm(name); }), item});
     }
   }
   return out;

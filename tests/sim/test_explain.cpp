@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -163,6 +164,149 @@ TEST_CASE("explain: a service's capacity, peak and mean iteration, and no figure
   CHECK(has(complaint({"explain", "out", "prefill_s"}, folder), "a service explains"));
 }
 
+/// Sum of a table's shares.
+double shares_of(const json& table) {
+  double sum = 0;
+  for (const json& row : table.at("rows")) sum += row.at("share").get<double>();
+  return sum;
+}
+
+/// A service of 200 requests that come at once, with what bounds it.
+json bound_of(const std::string& name, const std::string& more) {
+  const fs::path folder = fresh(name);
+  run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
+    "stack": "vllm", "requests": {"arrivals": {"kind": "fixed", "rate": 1000}, "count": 200,
+    "prompt_tokens": 600, "output_tokens": 60})" +
+                  more + "}");
+  const json out = explain(folder, "bound");
+  const json point = json::parse(std::ifstream{folder / "out/result.json"}).at("points").at(0);
+  // Phases sum to the makespan, and are those of the result.
+  double sum = 0;
+  for (const json& term : out.at("terms")) sum += term.at("value").get<double>();
+  CHECK(sum == rel(point.at("makespan_s").get<double>()).epsilon(1e-8));
+  double phases = 0;
+  for (const auto& phase : point.at("phases").items()) phases += phase.value().get<double>();
+  CHECK(phases == rel(1.0).epsilon(1e-9));
+  CHECK(point.at("phases").at("idle").get<double>() ==
+        doctest::Approx(1 - point.at("busy").get<double>()));
+  // The resource that binds is marked, and it alone.
+  REQUIRE(out.at("tables").size() == 3);
+  int binding = 0;
+  for (const json& row : out.at("tables").at(0).at("rows")) {
+    binding += row.at("what").get<std::string>().ends_with("(binds)") ? 1 : 0;
+    if (!row.at("share").is_null()) CHECK(row.at("share").get<double>() <= 1 + 1e-9);
+  }
+  CHECK(binding == 1);
+  // Families are a mean iteration, whole.
+  CHECK(shares_of(out.at("tables").at(1)) == rel(1.0).epsilon(1e-9));
+  const Outcome text = run_kvsim({"explain", "out", "bound"}, folder);
+  CHECK(has(text.out, "what moves it"));
+  return {{"explained", out}, {"point", point}};
+}
+
+TEST_CASE("explain: what bounds a service, its phases, resources and what moves it") {
+  const json few = bound_of("few", R"(, "scheduler": {"name": "vllm-v1", "max_num_seqs": 4})");
+  CHECK(few.at("point").at("bound") == "max_num_seqs");
+  CHECK(few.at("point").at("resources").at("max_num_seqs") == 4);
+  CHECK(few.at("point").at("resources").at("most_running") == 4);
+  CHECK(few.at("point").at("resources").at("seqs_full") > 0.9);
+  const json small =
+      bound_of("small", R"(, "memory": {"hbm": "24 GiB"}, "engine": {"max_model_len": 2048})");
+  CHECK(small.at("point").at("bound") == "kv_capacity");
+  // Where the cache binds, what makes it larger stands first.
+  const json& first = small.at("explained").at("tables").at(2).at("rows").at(0);
+  CHECK(has(first.at("text").get<std::string>(), "more cache"));
+  // A budget of 16 tokens is always spent while prompts wait; four sequences do not fill 8,192.
+  const json tight =
+      bound_of("tight", R"(, "scheduler": {"name": "vllm-v1", "max_num_batched_tokens": 16})");
+  CHECK(tight.at("point").at("resources").at("tokens_full") > 0.9);
+  CHECK(few.at("point").at("resources").at("tokens_full") <
+        tight.at("point").at("resources").at("tokens_full"));
+}
+
+TEST_CASE("explain: what a replay's methods hold, and why") {
+  const fs::path folder = fresh("replay");
+  const std::string trace =
+      std::string{KVSIM_SOURCE_DIR} + "/traces/samples/books-treasure-512.safetensors";
+  const Outcome ran =
+      run_kvsim({"replay", "-t", trace, "-m", "full,streaming-llm,h2o,snapkv,zeromerge", "-b",
+                 "0.2", "-o", "out", "--no-figures", "-q"},
+                folder);
+  REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  const json result = json::parse(std::ifstream{folder / "out/result.json"});
+  const auto& methods = result.at("methods");
+  for (std::size_t m = 0; m < methods.size(); ++m) {
+    const json& method = methods.at(m);
+    INFO(method.at("name"));
+    for (const std::string key : {"bytes_held_final", "entries_held_final", "rel_error_mean"}) {
+      INFO(key);
+      const json out = explain(folder, key, std::to_string(m));
+      double sum = 0;
+      for (const json& term : out.at("terms")) {
+        sum += term.at("value").get<double>();
+        CHECK(term.at("value").get<double>() >= 0);
+      }
+      CHECK(sum == rel(method.at(key).get<double>()).epsilon(1e-9));
+    }
+    // Every head's entries, one by one, are those that it holds.
+    std::int64_t listed = 0;
+    for (const json& layer : method.at("layers")) {
+      std::int64_t of_layer = 0;
+      for (const json& head : method.at("per_head")) {
+        if (head.at("layer") != layer.at("layer")) continue;
+        const Outcome one =
+            run_kvsim({"explain", "out", "kept", "-p", std::to_string(m), "--layer",
+                       head.at("layer").dump(), "--head", head.at("head").dump(), "--json"},
+                      folder);
+        REQUIRE_MESSAGE(one.status == 0, one.err);
+        const json kept = json::parse(one.out);
+        CHECK(kept.at("value") == head.at("entries_final"));
+        of_layer += kept.at("value").get<std::int64_t>();
+        break;  // one head of a layer: each is a start of the program
+      }
+      listed += of_layer;
+    }
+    CHECK(listed > 0);
+    const std::string law =
+        explain(folder, "bytes_held_final", std::to_string(m)).at("notes").dump();
+    if (method.at("closed_form_bytes_final") == method.at("bytes_held_final")) {
+      CHECK(has(law, "the same"));
+    }
+  }
+  const auto roles = [&](std::size_t m) {
+    std::map<std::string, std::int64_t> out;
+    for (const json& row : methods.at(m).at("kept_by_role")) {
+      out[row.at("role")] += row.at("entries").get<std::int64_t>();
+    }
+    return out;
+  };
+  // The full cache holds all; StreamingLLM its sinks (4 a head) and the last; H2O heavy hitters.
+  CHECK(roles(0).size() == 1);
+  CHECK(roles(0).contains("whole"));
+  const std::int64_t heads = static_cast<std::int64_t>(methods.at(1).at("per_head").size());
+  CHECK(roles(1).at("sink") == 4 * heads);
+  CHECK(roles(1).size() == 2);
+  CHECK(roles(1).contains("recent"));
+  CHECK(roles(2).contains("score"));
+  CHECK(roles(2).contains("recent"));
+  CHECK(roles(3).contains("decoded"));
+  CHECK(roles(3).contains("score"));
+  CHECK(roles(4).contains("merged"));
+  // By hand of SnapKV: what came after the prompt is decode steps times heads.
+  CHECK(roles(3).at("decoded") == methods.at(3).at("steps").get<std::int64_t>() * heads);
+  const Outcome by_label = run_kvsim({"explain", "out", "kept", "-p", "h2o 0.2"}, folder);
+  CHECK(by_label.status == 0);
+  CHECK(has(by_label.out, "rank 1 of"));
+  CHECK(has(complaint({"explain", "out", "kept"}, folder), "5 methods: --point takes"));
+  CHECK(has(complaint({"explain", "out", "kept", "-p", "0", "--layer", "99"}, folder),
+            "there is no layer 99"));
+  CHECK(has(complaint({"explain", "out", "peak_hbm_bytes"}, folder), "a replay explains"));
+  CHECK(has(complaint({"explain", "out", "bytes_held_final", "-p", "0", "--layer", "1"}, folder),
+            "--layer and --head are of"));
+  fs::remove(folder / "out/replay_kept.csv");
+  CHECK(has(complaint({"explain", "out", "kept", "-p", "0"}, folder), "replay -o"));
+}
+
 TEST_CASE("explain: other documents, and those that were changed, are refused with their place") {
   const fs::path folder = fresh("broken");
   run(folder, kFits);
@@ -177,7 +321,7 @@ TEST_CASE("explain: other documents, and those that were changed, are refused wi
     write(folder / "c.json", copy.dump());
     return complaint({"explain", "c.json", "peak_hbm_bytes"}, folder);
   };
-  CHECK(has(changed([](json& r) { r["schema"] = "kvsim.replay/1"; }), "c.json: /schema"));
+  CHECK(has(changed([](json& r) { r["schema"] = "kvsim.plan/1"; }), "c.json: /schema"));
   CHECK(has(changed([](json& r) { r["points"][0]["peak_terms"][0]["bytes"] = 1; }),
             "/points/0/peak_terms: terms that sum to"));
   CHECK(has(changed([](json& r) { r["points"][0].erase("peak_terms"); }), "peak_terms"));

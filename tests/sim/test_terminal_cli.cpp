@@ -1,15 +1,13 @@
 // What the program says to people at a terminal, and to shells: the answer by options, compare,
-// plot, colour, sparklines, widths, interrupts, manual pages, completion, the version.
+// plot, colour, sparklines, widths, manual pages, completion, the version.
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include <fcntl.h>
@@ -368,46 +366,51 @@ TEST_CASE("plot draws a result again, in other formats and for a page") {
   CHECK(has(complaint({"plot", "a"}, folder), "-o DIR"));
 }
 
-TEST_CASE("an interrupt leaves the points that are done, and says what is missing") {
-  const fs::path folder = fresh("interrupt");
-  // Some 20,000 points of many steps: more than a second's work, so that the interrupt meets it.
-  std::string batches = "1";
-  for (int i = 2; i <= 200; ++i) batches += "," + std::to_string(i);
-  write(folder / "s.json",
-        R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa", "dtype": "fp16",
-            "figures": false, "prompt_tokens": 100, "output_tokens": 20000, "batch": [)" +
-            batches + R"(], "method": ["full", {"name": "kivi-4"}]})");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::chdir(folder.c_str()) != 0) ::_exit(99);
-    if (std::freopen("err", "w", stderr) == nullptr || std::freopen("out", "w", stdout) == nullptr)
-      ::_exit(99);
-    ::execl(KVSIM_PROGRAM, KVSIM_PROGRAM, "run", "s.json", "-o", "r", "-j", "1", nullptr);
-    ::_exit(99);
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds{400});
-  ::kill(child, SIGINT);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  REQUIRE(WIFEXITED(status));
-  const std::string err = text_of(folder / "err");
-  INFO(err);
-  if (WEXITSTATUS(status) == 0) {
-    MESSAGE("the machine was through before the interrupt");
+TEST_CASE("figures come in the formats that are asked for, or the asking is refused") {
+  const fs::path folder = fresh("formats");
+  write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa",
+    "prompt_tokens": 1000, "output_tokens": 20, "batch": [1, 2]})");
+  CHECK(has(complaint({"run", "s.json", "--json", "--formats", "pdf"}, folder), "-o DIR"));
+  CHECK(has(complaint({"run", "s.json", "--no-figures", "--formats", "pdf"}, folder),
+            "--formats and --no-figures"));
+  CHECK(has(complaint({"run", "s.json", "--formats", "pdff"}, folder), "did you mean \"pdf\"?"));
+  CHECK(has(complaint({"run", "s.json", "--formats", "pdf,pdf"}, folder), "given twice"));
+  const std::string trace =
+      std::string{KVSIM_SOURCE_DIR} + "/traces/samples/books-treasure-512.safetensors";
+  CHECK(
+      has(complaint({"replay", "-t", trace, "-m", "full", "--formats", "pdf"}, folder), "-o DIR"));
+  CHECK_FALSE(fs::exists(folder / "kvsim-out"));
+  if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
+    MESSAGE("gnuplot is not here: nothing is drawn");
     return;
   }
-  CHECK(WEXITSTATUS(status) == 130);
-  CHECK(has(err, "kvsim run s.json -o r -j 1"));
-  for (const auto& entry : fs::directory_iterator{folder}) {
-    CHECK(entry.path().filename().string().find(".partial-") == std::string::npos);
+  write(folder / "plan.json", R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm",
+    "prompt_tokens": 1000, "output_tokens": 20, "plan": {"questions": ["largest_batch"]}})");
+  const std::vector<Words> commands{
+      {"run", "s.json"},
+      {"plan", "plan.json"},
+      {"replay", "-t", trace, "-m", "full,streaming-llm", "-b", "0.2"},
+      {"sweep", "s.json", "--vary", "/prompt_tokens=500,1000"}};
+  for (Words words : commands) {
+    INFO(words.front());
+    fs::remove_all(folder / "out");
+    words.insert(words.end(), {"-o", "out", "--formats", "pdf,svg"});
+    const Outcome outcome = run_kvsim(words, folder);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    std::size_t pdf = 0, svg = 0;
+    for (const auto& entry : fs::directory_iterator{folder / "out/figures"}) {
+      const std::string extension = entry.path().extension().string();
+      if (extension == ".pdf") {
+        CHECK(has(text_of(entry.path()).substr(0, 8), "%PDF-"));
+        ++pdf;
+      }
+      if (extension == ".svg") ++svg;
+      CHECK(extension != ".png");
+    }
+    CHECK(pdf > 0);
+    CHECK(pdf == svg);
+    if (words.front() == "run") CHECK(has(outcome.out, "(each as .pdf too)"));
   }
-  if (!fs::exists(folder / "r")) return;  // no point was done yet
-  const json result = json::parse(text_of(folder / "r/result.json"));
-  const std::size_t n = result.at("points").size();
-  CHECK(n > 0);
-  CHECK(n < 400);
-  CHECK(result.at("notes").dump().find("interrupted: ") != std::string::npos);
-  for (const json& point : result.at("points")) CHECK(point.at("peak_hbm_bytes") > 0);
 }
 
 TEST_CASE("every option of the help is in the manual page and in the completion") {
@@ -476,6 +479,40 @@ TEST_CASE("bash completes commands, options, and names of the catalogues after a
   CHECK(completed("kvsim list me", 2) == "methods\n");
 }
 
+TEST_CASE("a model given by file: a folder, a slip, a name that only looks like a path") {
+  const fs::path folder = fresh("model_files");
+  fs::create_directories(folder / "own");
+  fs::create_directories(folder / "empty");
+  write(folder / "own/config.json", R"({"model_type": "llama", "hidden_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
+    "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 4096})");
+  for (const char* name : {"own", "own/config.json", "./own"}) {
+    INFO(name);
+    const Outcome ran =
+        run_kvsim({"run", "--model", name, "--gpu", "A40", "--prompt", "1000", "--json"}, folder);
+    CHECK_MESSAGE(ran.status == 0, ran.err);
+    CHECK(run_kvsim({"show", "model", name}, folder).status == 0);
+  }
+  for (const Words& words : {Words{"show", "model"}, Words{"run", "--gpu", "A40", "--model"}}) {
+    const auto said = [&](const std::string& name) {
+      Words all = words;
+      all.push_back(name);
+      return complaint(all, folder);
+    };
+    const std::string slip = said("models/llama-2-7b/confg.json");
+    CHECK(has(slip, "no such file: models/llama-2-7b/confg.json (looked for "));
+    CHECK(has(slip, (folder / "models/llama-2-7b/confg.json").string()));
+    CHECK(has(slip, "the catalogue has llama-2-7b"));
+    CHECK(has(said("./nowhere"), "kvsim list models"));
+    CHECK(has(said("empty"), "empty: this folder holds no config.json"));
+    // Ids of the hub hold one slash: they are names.
+    CHECK(has(said("meta-llama/Lama-9"), "unknown model \"meta-llama/Lama-9\""));
+  }
+  write(folder / "s.json", R"({"model": "own/config.json", "gpu": "A40", "prompt_tokens": 10})");
+  CHECK(has(complaint({"run", "s.json"}, folder),
+            R"(/model: a model's own file is given as {"config")"));
+}
+
 TEST_CASE("the version says how it was built and what times rest on") {
   const fs::path folder = fresh("version");
   const Outcome version = run_kvsim({"--version"}, folder);
@@ -484,7 +521,12 @@ TEST_CASE("the version says how it was built and what times rest on") {
   CHECK(has(version.out, "calibrations: "));
   const json document = json_of({"--version", "--json"}, folder);
   CHECK(document.at("version") == "0.1.0");
-  CHECK(document.at("build").at("cuda").is_boolean());
+  for (const char* part : {"cuda", "mpi", "explorer", "python"}) {
+    CHECK(document.at("build").at(part).is_boolean());
+  }
+  for (const char* part : {"CUDA o", "MPI o", "explorer o", "Python module o"}) {
+    CHECK(has(version.out, part));
+  }
   std::int64_t rows = 0;
   for (const json& one : document.at("calibrations")) {
     CHECK(one.at("rows_fitted") > 0);

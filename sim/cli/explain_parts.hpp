@@ -1,0 +1,51 @@
+#pragma once
+
+// Inside of `kvsim explain`: what its parts share, and the parts that have a file of their own.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/json/field.hpp"
+#include "sim/cli/explain_result.hpp"
+
+namespace kvsim {
+
+/// A finite number of a document.
+[[nodiscard]] double explained_number(const Field& field);
+[[nodiscard]] std::optional<double> maybe_number(const Field& object, std::string_view key);
+[[nodiscard]] std::string text_or_none(const Field& object, std::string_view key);
+
+/// Says what the terms sum to. Errors: InputError where they do not.
+void settle(Explanation& out, const Field& place, std::string_view of, std::string_view unit,
+            double total);
+
+/// Throws InputError: there is no such figure of `point`, and why.
+[[noreturn]] void fail_without(const Field& point, std::string_view key, std::string_view why);
+
+/// Which of `labels` is meant, by number or label; of one alone nothing need be said. Errors:
+/// InputError at `place`, naming the nearest.
+[[nodiscard]] std::size_t which_of(const Field& place, std::string_view what,
+                                   const std::vector<std::string>& labels, std::string_view which);
+
+/// "12.3 %".
+[[nodiscard]] std::string percent_text(double share);
+
+/// A step with its terms: of time_terms, or a mean iteration.
+[[nodiscard]] Explanation explain_step(const Field& point, const Field& step, std::string_view key);
+
+/// An iteration of a service with the numbers that its iterations had on average.
+[[nodiscard]] Explanation explain_iteration(const Field& point);
+/// What keeps a service from doing more: its time by phase, what may bind and how much of it was in
+/// use, a mean iteration by operator family, what moves it most.
+[[nodiscard]] Explanation explain_bound(const Field& point);
+
+/// Figures of a method of a replay.
+[[nodiscard]] std::span<const std::string_view> replay_keys();
+[[nodiscard]] bool is_replay_key(std::string_view key);
+/// `replay`: the document of schema kvsim.replay/1.
+[[nodiscard]] Explanation explain_replay(const Field& replay, const ExplainRequest& request);
+
+}  // namespace kvsim

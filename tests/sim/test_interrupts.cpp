@@ -1,0 +1,186 @@
+// Ctrl-C in the middle of a run, a plan, a replay: what is done is written whole, the rest is
+// named.
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/sim/program.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using test::Outcome;
+using test::run_kvsim;
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+fs::path fresh(const std::string& name) {
+  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
+}
+void write(const fs::path& path, std::string_view text) { std::ofstream{path} << text; }
+std::string text_of(const fs::path& path) {
+  std::ifstream in{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+bool has(const std::string& text, std::string_view part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+/// Starts kvsim and sends it SIGINT after a while. Outcome::out is left empty.
+Outcome interrupted(const fs::path& folder, const Words& words, std::chrono::milliseconds after) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::chdir(folder.c_str()) != 0) ::_exit(99);
+    if (std::freopen("err", "w", stderr) == nullptr || std::freopen("out", "w", stdout) == nullptr)
+      ::_exit(99);
+    Words all{KVSIM_PROGRAM};
+    all.insert(all.end(), words.begin(), words.end());
+    std::vector<char*> argv;
+    for (std::string& word : all) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    ::execv(KVSIM_PROGRAM, argv.data());
+    ::_exit(99);
+  }
+  std::this_thread::sleep_for(after);
+  ::kill(child, SIGINT);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  for (const auto& entry : fs::recursive_directory_iterator{folder}) {
+    CHECK(entry.path().filename().string().find(".partial-") == std::string::npos);
+  }
+  return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+          .out = "",
+          .err = text_of(folder / "err")};
+}
+
+/// Interrupts the command sooner or later until it leaves `file`, with something missing; nullopt
+/// where the machine was too slow or too quick for all of it.
+std::optional<Outcome> cut_in_the_middle(const fs::path& folder, const Words& words,
+                                         const std::string& file) {
+  for (const int after : {400, 150, 1000, 2500, 60}) {
+    fs::remove_all(folder / "r");
+    const Outcome cut = interrupted(folder, words, std::chrono::milliseconds{after});
+    INFO(cut.err);
+    if (cut.status == 0) continue;
+    REQUIRE(cut.status == 130);
+    if (fs::exists(folder / file)) {
+      CHECK(has(cut.err, " missing"));
+      return cut;
+    }
+    CHECK_FALSE(fs::exists(folder / "r"));  // before the first, or while files were written
+  }
+  MESSAGE("the interrupt always came before the first or after the last");
+  return std::nullopt;
+}
+
+TEST_CASE("an interrupt leaves the points that are done, and says what is missing") {
+  const fs::path folder = fresh("interrupt");
+  // Some 20,000 points of many steps: more than a second's work, so that the interrupt meets it.
+  std::string batches = "1";
+  for (int i = 2; i <= 200; ++i) batches += "," + std::to_string(i);
+  write(folder / "s.json",
+        R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa", "dtype": "fp16",
+            "figures": false, "prompt_tokens": 100, "output_tokens": 20000, "batch": [)" +
+            batches + R"(], "method": ["full", {"name": "kivi-4"}]})");
+  const auto cut =
+      cut_in_the_middle(folder, {"run", "s.json", "-o", "r", "-j", "1"}, "r/result.json");
+  if (!cut) return;
+  CHECK(has(cut->err, "kvsim run s.json -o r -j 1"));
+  const json result = json::parse(text_of(folder / "r/result.json"));
+  const std::size_t n = result.at("points").size();
+  CHECK(n > 0);
+  CHECK(n < 400);
+  CHECK(result.at("notes").dump().find("interrupted: ") != std::string::npos);
+  for (const json& point : result.at("points")) CHECK(point.at("peak_hbm_bytes") > 0);
+}
+
+TEST_CASE("an interrupted plan keeps the answers that it has, and says how many are missing") {
+  const fs::path folder = fresh("interrupt_plan");
+  // Eight candidates of some tenths of a second each.
+  write(folder / "s.json", R"({"kind": "serve", "model": "llama-3.1-8b",
+    "gpu": ["A100-80GB-SXM", "H100-80GB-SXM", "A40", "L40"], "stack": "vllm", "figures": false,
+    "method": ["full", {"name": "snapkv", "budget": 0.2}], "slo": {"ttft": "2 s"},
+    "requests": {"arrivals": {"kind": "poisson", "rate": 1}, "count": 4000,
+                 "prompt_tokens": 1000, "output_tokens": 200},
+    "plan": {"questions": ["highest_rate"]}})");
+  const auto cut =
+      cut_in_the_middle(folder, {"plan", "s.json", "-o", "r", "-j", "1"}, "r/plan.json");
+  if (!cut) return;
+  CHECK(has(cut->err, "candidates are missing; all of them: kvsim plan s.json -o r -j 1"));
+  const json plan = json::parse(text_of(folder / "r/plan.json"));
+  std::size_t answered = 0, missing = 0;
+  for (const json& group : plan.at("answers")) {
+    for (const json& one : group.at("candidates")) {
+      const bool told = one.at("answer") > 0 || !one.at("impossible").is_null();
+      // What was not searched says so, and no answer stands there for it.
+      if (!told) CHECK_FALSE(one.at("pruned").is_null());
+      (told ? answered : missing) += 1;
+    }
+  }
+  CHECK(answered > 0);
+  CHECK(missing > 0);
+  CHECK(fs::exists(folder / "r/plan.csv"));
+}
+
+TEST_CASE("an interrupted replay keeps the traces that are through, and says which are missing") {
+  const fs::path folder = fresh("interrupt_replay");
+  const auto trace = [&](const std::string& name, const std::string& layers,
+                         const std::string& tokens) {
+    REQUIRE(run_kvsim({"trace", "generate", name, "--layers", layers, "--heads", "4", "--kv-heads",
+                       "2", "--head-dim", "32", "--tokens", tokens},
+                      folder)
+                .status == 0);
+  };
+  trace("small.safetensors", "1", "64");
+  trace("large.safetensors", "24", "1536");
+  const Words words{"replay",
+                    "-t",
+                    "small.safetensors",
+                    "-t",
+                    "large.safetensors",
+                    "--method",
+                    "full,h2o,snapkv,streaming-llm",
+                    "-b",
+                    "0.2",
+                    "-o",
+                    "r",
+                    "-j",
+                    "1",
+                    "--no-figures"};
+  const auto cut = cut_in_the_middle(folder, words, "r/small/result.json");
+  if (!cut) return;
+  CHECK(has(cut->err, "1 of 2 traces is missing; all of them: kvsim replay -t small"));
+  CHECK_FALSE(fs::exists(folder / "r/large"));
+  CHECK_FALSE(fs::exists(folder / "r/aggregate"));
+  // What is there is what an undisturbed run of it writes.
+  REQUIRE(
+      run_kvsim({"replay", "-t", "small.safetensors", "--method", "full,h2o,snapkv,streaming-llm",
+                 "-b", "0.2", "-o", "alone", "--no-figures", "-q"},
+                folder)
+          .status == 0);
+  for (const auto& entry : fs::directory_iterator{folder / "alone"}) {
+    const fs::path name = entry.path().filename();
+    CHECK(text_of(folder / "r/small" / name) == text_of(entry.path()));
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
