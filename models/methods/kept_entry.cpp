@@ -11,6 +11,18 @@
 
 namespace kvsim {
 
+namespace {
+
+/// Whether the size law of a rule has every token after the prompt stay.
+bool appends(const SelectRule& rule) {
+  constexpr std::int64_t kBudget = 64, kPrompt = 128, kSteps = 4096;
+  if (!rule.bounded()) return false;
+  const auto held = rule.held(kBudget, kPrompt, kPrompt + kSteps);
+  return held && *held >= kSteps;
+}
+
+}  // namespace
+
 std::string_view name_of(KeptRole role) {
   constexpr std::array<std::string_view, kKeptRoles> kNames{
       "whole", "sink", "recent", "protected", "score", "decoded", "merged"};
@@ -28,7 +40,7 @@ std::vector<KeptEntry> CacheSession::why_kept(std::size_t h) const {
   const auto prompt = static_cast<std::int32_t>(heads_[h].vectors.prompt);
   const bool whole = entries.size() == newest_ + 1;
   // A rule that lets nothing go at decode steps judged once, at the prompt's end.
-  const bool once = !rule.leaves_in_decode();
+  const bool once = !rule.leaves_in_decode() || appends(rule);
   const std::int32_t last = once ? prompt - 1 : newest_;
   std::vector<KeptEntry> all;
   bool any_score = false;
