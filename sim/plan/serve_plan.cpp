@@ -229,7 +229,11 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   }
   const auto bound_knob = [&](const char* name, std::optional<Seconds> SloSpec::*bound) {
     if (!(base.slo.*bound)) return;
-    spec_knob(name, knob_ratios(), [bound](ServeSpec& spec, double ratio) {
+    // What a bound lacks is known: it is tried as well.
+    std::vector<double> ratios = knob_ratios();
+    const double lacking = std::ceil(me.service.at(load).need);
+    if (std::isfinite(lacking) && lacking > ratios.back()) ratios.push_back(lacking);
+    spec_knob(name, ratios, [bound](ServeSpec& spec, double ratio) {
       *(spec.slo.*bound) = *(spec.slo.*bound) * ratio;
     });
   };

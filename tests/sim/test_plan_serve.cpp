@@ -301,6 +301,10 @@ TEST_CASE("impossible: each constraint is named, and its knob helps") {
   CHECK(ttft.constraint == "ttft");
   CHECK(ttft.need > 1);
   CHECK(moves(ttft, "slo/ttft") == rel(1, 1e-6));  // the bound itself, percent for percent
+  CHECK(ttft.need > 8);
+  for (const KnobEffect& knob : ttft.knobs) {  // however much it lacks, so much is enough
+    if (knob.knob == "slo/ttft") CHECK(knob.enough == fmt::format("x {:g}", std::ceil(ttft.need)));
+  }
   CHECK(moves(ttft, "compute") > 0.1);
 
   const Impossible tpot = why("", R"("tpot": "2 ms")");
