@@ -75,8 +75,8 @@ struct Op {
   std::int32_t launches = 1;
   std::int32_t stream = 0;     // operators of one stream run in order
   Dtype dtype = Dtype::kFp16;  // of the arithmetic
-  double blocks = 0;  // independent thread blocks, where fewer than the GPU's processors may
-                      // limit it; 0: always enough
+  double blocks = 0;      // independent thread blocks, where fewer than the GPU's processors may
+                          // limit it; 0: always enough
   bool exchange = false;  // of tokens with their experts' GPUs: at the stack's rate, if it has one
   std::optional<KernelUse> kernel{};
 

@@ -77,8 +77,8 @@ class Roofline {
  private:
   std::array<double, kDtypes.size()> flop_rate_{};
   double bandwidth_ = 0;
-  double link_ = 0;       // to host memory
-  double peer_link_ = 0;  // to another GPU, one direction
+  double link_ = 0;                                  // to host memory
+  double peer_link_ = 0;                             // to another GPU, one direction
   double exchange_link_ = 0, exchange_latency_ = 0;  // of tokens with their experts
   double processors_ = 0;
   double launch_overhead_ = 0;

@@ -60,7 +60,7 @@ struct Stack {
   /// without an entry are timed by the roofline.
   std::map<std::string, std::string, std::less<>> kernels;
 
-  std::int64_t block_tokens = 1;   // of a paged cache's block
+  std::int64_t block_tokens = 1;  // of a paged cache's block
   /// A block of a paged cache holds one head's entries, and attention takes a length a head; else a
   /// block holds a layer's entries of all heads, and each is read as far as the longest reaches.
   bool per_head_blocks = false;
@@ -93,7 +93,7 @@ struct Stack {
   /// time without latency, and the latency. 0: they go over the GPUs' own links, as collectives do.
   BytesPerSecond exchange_rate{0.0};
   Seconds exchange_latency{};
-  Overlap overlap = Overlap::kMax;   // of arithmetic and traffic
+  Overlap overlap = Overlap::kMax;              // of arithmetic and traffic
   std::map<std::string, ReachedRates> reached;  // by operator family ("gemm", …)
 
   std::map<std::string, std::string> sources;

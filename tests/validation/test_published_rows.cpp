@@ -215,7 +215,7 @@ TEST_CASE("frameworks by patterns, versions and dates") {
   CHECK_FALSE(match_stack(old, AttentionPatch::kNone).all_logits);
 }
 
-TEST_CASE("released code that drops entries runs one sequence; for batches it masks them") {
+TEST_CASE("released code that drops entries runs one sequence, and for batches it masks them") {
   const auto patch = [](const char* method, std::int64_t batch) {
     return attention_patch(method, make_method({method, {}, {}}, 4096)->needs(), batch);
   };

@@ -30,8 +30,8 @@ inline constexpr std::size_t kKernelOps = 9;
 /// One layer, one query token per sequence, on one GPU (head counts are those of the GPU).
 struct DecodeAttentionCall {
   double batch = 1;
-  double kv_len = 1;  // entries read per sequence and KV head, the new one included; the mean of
-                      // ragged ones
+  double kv_len = 1;   // entries read per sequence and KV head, the new one included; the mean of
+                       // ragged ones
   double longest = 0;  // of these, the most of one KV head, where heads differ; 0: they do not
   std::int32_t q_heads = 1;
   std::int32_t kv_heads = 1;
