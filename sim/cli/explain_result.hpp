@@ -34,8 +34,8 @@ struct ExplainedTable {
 /// A figure of a point of a result, and what it is made of.
 struct Explanation {
   std::string key;
-  std::string point;  // its label
-  std::string unit;   // "B", "s", "tok/s", "tokens", "entries", ""
+  std::string point{};  // its label
+  std::string unit{};   // "B", "s", "tok/s", "tokens", "entries", ""
   std::optional<double> value{};
   std::optional<double> low{}, high{};  // 90 %
   std::string basis{};                  // of the interval

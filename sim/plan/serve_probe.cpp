@@ -143,7 +143,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
   std::int64_t longest = 0;
   for (const RequestOutcome& r : result.outcomes) {
     if (r.status != RequestStatus::kCompleted) continue;
-    good += keeps(spec_.slo, r) ? 1 : 0;
+    good += keeps(spec_.slo, r) ? 1U : 0U;
     const auto taken = shares(spec_.slo, r);
     for (std::size_t b = 0; b < taken.size(); ++b) each[b].push_back(taken[b]);
     most.push_back(*std::max_element(taken.begin(), taken.end()));
