@@ -4,12 +4,30 @@ function(kvsim_cold TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
 endfunction()
 
-# kvsim_precompile(TARGET [HEADER…]): headers that most files of a target include, read once where
-# KVSIM_PCH is on. Every file still includes what it uses: builds with ccache see to that.
-function(kvsim_precompile TARGET)
+# kvsim_headers(NAME LIBRARY|PROGRAM [HEADER…]): a target that only holds a precompiled header, of what
+# most files include, read once where KVSIM_PCH is on. Every file still includes what it uses: builds
+# with ccache see to that. A library's differs from a program's: -fPIC, -fPIE. <nlohmann/json.hpp> is for
+# those that mostly read it: it has g++ make its parser anew in every file, used or not, in 0.7 s.
+function(kvsim_headers NAME KIND)
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${NAME}.cpp)
+  file(CONFIGURE OUTPUT ${source} CONTENT "")
+  add_library(${NAME} OBJECT EXCLUDE_FROM_ALL ${source})
+  if(KIND STREQUAL "PROGRAM")
+    set_target_properties(${NAME} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${NAME} PRIVATE ${CMAKE_CXX_COMPILE_OPTIONS_PIE})
+  endif()
+  target_compile_features(${NAME} PRIVATE cxx_std_20)
+  target_link_libraries(${NAME} PRIVATE kvsim_flags fmt::fmt nlohmann_json::nlohmann_json)
   if(KVSIM_PCH)
-    target_precompile_headers(${TARGET} PRIVATE <algorithm> <functional> <map> <memory> <optional> <string>
-                                                <vector> <fmt/format.h> <nlohmann/json.hpp> ${ARGN})
+    target_precompile_headers(${NAME} PRIVATE <algorithm> <functional> <map> <memory> <optional> <string> <vector>
+                                              <fmt/format.h> ${ARGN})
+  endif()
+endfunction()
+
+# kvsim_precompiled(TARGET HOLDER): TARGET reads the header that HOLDER holds; both have the same flags.
+function(kvsim_precompiled TARGET HOLDER)
+  if(KVSIM_PCH)
+    target_precompile_headers(${TARGET} REUSE_FROM ${HOLDER})
   endif()
 endfunction()
 
@@ -26,7 +44,9 @@ function(kvsim_library NAME)
   target_compile_features(kvsim_${NAME} PUBLIC cxx_std_20)
   if(ARG_COLD)
     kvsim_cold(kvsim_${NAME})
-    kvsim_precompile(kvsim_${NAME})
+    kvsim_precompiled(kvsim_${NAME} kvsim_cold_headers)
+  else()
+    kvsim_precompiled(kvsim_${NAME} kvsim_hot_headers)
   endif()
   target_link_libraries(kvsim_${NAME} PUBLIC ${ARG_DEPENDS}
                         PRIVATE $<BUILD_INTERFACE:kvsim_flags> ${ARG_PRIVATE_DEPENDS})

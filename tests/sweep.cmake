@@ -1,4 +1,4 @@
-kvsim_test(sweep SOURCES sim/test_sweep_plan.cpp sim/test_points_file.cpp sim/test_run_sweep.cpp
+kvsim_test(sweep JSON SOURCES sim/test_sweep_plan.cpp sim/test_points_file.cpp sim/test_run_sweep.cpp
            LINK kvsim::sweep kvsim::report kvsim::json)
 # The program, alone and under mpirun.
 kvsim_test(sweep_cli SOURCES sim/test_sweep_cli.cpp sim/program.cpp LINK kvsim::json kvsim::ranks)
