@@ -1,11 +1,16 @@
 # kvsim_fuzz(NAME LIBRARIES…): fuzz_NAME.cpp under libFuzzer where KVSIM_FUZZ is on (preset "fuzz");
-# in every build its kept inputs (kept/NAME) run as a test.
+# in every build its kept inputs (kept/NAME) run as a test. kvsim_fuzzers builds all of them, and nothing
+# that they do not link.
+if(KVSIM_FUZZ)
+  add_custom_target(kvsim_fuzzers)
+endif()
 function(kvsim_fuzz NAME)
   set(here ${PROJECT_SOURCE_DIR}/tests/fuzz)
   if(KVSIM_FUZZ)
     add_executable(fuzz_${NAME} ${here}/fuzz_${NAME}.cpp ${here}/as_file.cpp)
     target_link_options(fuzz_${NAME} PRIVATE -fsanitize=fuzzer)
     set_target_properties(fuzz_${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+    add_dependencies(kvsim_fuzzers fuzz_${NAME})
     set(target fuzz_${NAME})
   else()
     add_executable(kept_${NAME} ${here}/fuzz_${NAME}.cpp ${here}/as_file.cpp ${here}/run_kept.cpp)
