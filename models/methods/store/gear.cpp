@@ -266,11 +266,10 @@ class GearRule final : public StoreRule {
     PrefillExtra extra;
     extra.flops =
         2.0 * shape.n_kv_heads * compress_flops(tokens, shape.head_dim, shape_.prompt_rank);
-    extra.read = 2.0 * tokens * shape.n_kv_heads * shape.head_dim * bits_of(recorded) / 8.0 *
-                 (1.0 + 2.0 * shape_.rounds);
-    extra.written =
-        static_cast<double>(kv_bytes(prompt, prompt, shape.head_dim, recorded).count()) *
-        shape.n_kv_heads;
+    // What power iteration reads again; the first read, and what is packed, is the write of the
+    // cache.
+    extra.read = 2.0 * tokens * shape.n_kv_heads * shape.head_dim * bits_of(recorded) / 8.0 * 2.0 *
+                 shape_.rounds;
     extra.transient = bytes_of(2 * prompt * shape.n_kv_heads * shape.head_dim, recorded);
     extra.launches = 4 + 4 * shape_.rounds;
     return extra;

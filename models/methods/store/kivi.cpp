@@ -210,15 +210,13 @@ class KiviRule final : public StoreRule {
     traffic.move_read += 2.0 * d * bits_of(shape.recorded) / 8.0;
     traffic.move_write += 2.0 * d * bits_per_element(shape.head_dim, shape.recorded) / 8.0;
   }
-  PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
+  PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
     const double elements = 2.0 * static_cast<double>(prompt) * shape.n_kv_heads * shape.head_dim;
+    // Its bytes are the write of the cache: rows are read once and packed. Two launches pack keys
+    // and values, these two copy the newest rows.
     PrefillExtra extra;
     extra.flops = 4.0 * elements;  // minimum, maximum, scale, round
-    extra.read = elements * bits_of(recorded) / 8.0;
-    extra.written =
-        static_cast<double>(kv_bytes(prompt, prompt, shape.head_dim, recorded).count()) *
-        shape.n_kv_heads;
     extra.launches = 2;
     return extra;
   }

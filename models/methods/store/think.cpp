@@ -141,10 +141,8 @@ class ThinkRule final : public StoreRule {
                            shape.n_heads * shape.head_dim;
     PrefillExtra extra;
     extra.flops = 2.0 * (keys + queries);
-    extra.read = (2.0 * keys + queries) * bits_of(recorded) / 8.0;  // scored, then gathered
-    extra.written = keys *
-                    (1.0 - static_cast<double>(shape_.dropped(shape.head_dim)) / shape.head_dim) *
-                    bits_of(recorded) / 8.0;
+    extra.read =
+        (keys + queries) * bits_of(recorded) / 8.0;  // the gather is the write of the cache
     extra.launches = 4;
     return extra;
   }
