@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <set>
 #include <type_traits>
 
@@ -163,6 +165,30 @@ std::vector<ParamInfo> declared_params(const Parsed& parsed) {
   return declared;
 }
 
+/// What a name alone says: the same for every prompt that a method is settled for.
+struct Named {
+  explicit Named(const std::string& name) : parsed{parse_name(name)} {
+    check_legality(parsed);
+    declared = declared_params(parsed);
+  }
+  Parsed parsed;
+  std::vector<ParamInfo> declared;
+};
+
+/// Reads a name once: of a sweep's thousands of methods few have names of their own. Errors:
+/// InputError, as often as it is asked for.
+std::shared_ptr<const Named> named(const std::string& name) {
+  constexpr std::size_t kMostKept = 1024;
+  static std::mutex guard;
+  static std::map<std::string, std::shared_ptr<const Named>> known;
+  const std::lock_guard lock{guard};
+  if (const auto found = known.find(name); found != known.end()) return found->second;
+  auto fresh = std::make_shared<const Named>(name);
+  if (known.size() >= kMostKept) known.clear();
+  known.emplace(name, fresh);
+  return fresh;
+}
+
 bool was_given(const MethodSpec& spec, const std::vector<ParamInfo>& declared,
                std::string_view name) {
   const ParamInfo* wanted = find_param(declared, name);
@@ -239,9 +265,12 @@ std::int64_t budget_entries_of(const std::string& method, const Budget& budget, 
 class Settler final : public Settling {
  public:
   Settler(const MethodSpec& spec, std::int64_t prompt, const MethodSite& site)
-      : spec_{spec}, prompt_{prompt}, site_{site}, parsed_{parse_name(spec.name)} {
-    check_legality(parsed_);
-    declared_ = declared_params(parsed_);
+      : spec_{spec},
+        prompt_{prompt},
+        site_{site},
+        named_{named(spec.name)},
+        parsed_{named_->parsed},
+        declared_{named_->declared} {
     parts_.name = spec.name;
     parts_.params = settle_params(spec.name, declared_, spec.params);
     parts_.recorded = site.recorded;
@@ -382,7 +411,8 @@ class Settler final : public Settling {
                       "select={} has none: it only appends",
                       choice("merge"), choice("select")));
     }
-    const MethodNeeds needs = ComposedMethod{parts_}.needs();
+    const ComposedMethod all{parts_};
+    const MethodNeeds needs = all.needs();
     if (parts_.read && needs.decode_rows) {
       refuse(
           fmt::format("read={} reads part of the cache, so there is no whole attention row to "
@@ -397,7 +427,7 @@ class Settler final : public Settling {
     }
     if (parts_.share) refuse_what_pairs_cannot();
     if (parts_.merge->refresh_period() > 0 &&
-        (parts_.share || ComposedMethod{parts_}.decision_scope() == DecisionScope::kLayer)) {
+        (parts_.share || all.decision_scope() == DecisionScope::kLayer)) {
       refuse("refresh_period makes the cache of one head anew, and here heads decide together");
     }
     if (parts_.merge->needs_layer() && parts_.budget->scope() != BudgetScope::kHead &&
@@ -468,8 +498,9 @@ class Settler final : public Settling {
   const MethodSpec& spec_;
   std::int64_t prompt_;
   const MethodSite& site_;
-  Parsed parsed_;
-  std::vector<ParamInfo> declared_;
+  std::shared_ptr<const Named> named_;
+  const Parsed& parsed_;
+  const std::vector<ParamInfo>& declared_;
   mutable std::set<std::string> asked_;  // parameters that some maker read
   Composition parts_;
   std::int64_t entries_ = 0;
