@@ -7,6 +7,7 @@
 #include "sim/report/json_values.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/startup_report.hpp"
+#include "sim/serve/figures_json.hpp"
 
 namespace kvsim {
 namespace {
@@ -40,15 +41,6 @@ ordered_json terms_json(const std::vector<PeakTerm>& terms) {
                    {"source", term.source}});
   }
   return out;
-}
-
-/// A predicted figure and the interval beside it, null where nothing says one.
-template <class Ends>
-void put_predicted(ordered_json& point, const std::string& name, ordered_json value,
-                   const std::optional<Ends>& interval) {
-  point[name] = std::move(value);
-  point[name + "_low"] = interval ? ordered_json(interval->low.count()) : ordered_json(nullptr);
-  point[name + "_high"] = interval ? ordered_json(interval->high.count()) : ordered_json(nullptr);
 }
 
 void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
@@ -94,15 +86,6 @@ ordered_json allocator_json(const AllocationReport& report) {
   }
   return out;
 }
-
-/// Ends of an interval of tokens per second, as put_predicted takes them.
-struct Rate {
-  struct End {
-    double value;
-    [[nodiscard]] double count() const { return value; }
-  };
-  End low, high;
-};
 
 /// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
 /// whether there is one (0 or 1).
@@ -180,37 +163,10 @@ ordered_json static_point_json(const ScenarioPoint& point, const StaticResult& r
   ordered_json out = point.keys.is_object() ? point.keys : ordered_json::object();
   out["label"] = point.label;
   const auto& at = result.intervals;
-  // Rates are highest where times are lowest.
-  const auto rate = [&](const std::optional<Interval>& time) -> std::optional<Rate> {
-    if (!time) return std::nullopt;
-    const double tokens =
-        static_cast<double>(point.spec.batch) * static_cast<double>(point.spec.output_tokens);
-    return Rate{{tokens / time->high.count()}, {tokens / time->low.count()}};
-  };
-  std::optional<Interval> whole_run;
-  if (at && at->prefill && at->decode) {
-    whole_run = Interval{.low = at->prefill->low + at->decode->low,
-                         .high = at->prefill->high + at->decode->high};
-  }
-  const std::optional<Interval> decode = at ? at->decode : std::nullopt;
-  put_predicted(out, "peak_hbm_bytes", result.peak_hbm.count(), at ? at->peak : std::nullopt);
-  // By the size law, which is exact.
-  put_predicted(out, "kv_bytes", result.kv_bytes.count(), std::optional<BytesInterval>{});
-  put_predicted(out, "throughput_tok_s", number_or_null(result.throughput_tok_s), rate(whole_run));
-  put_predicted(out, "decode_tok_s", number_or_null(result.decode_tok_s), rate(decode));
+  out.update(static_figures_json(point.spec, result));
   out["kv_bytes_wanted"] =
       point.kv_bytes_wanted ? ordered_json(point.kv_bytes_wanted->count()) : ordered_json(nullptr);
   out["size_law"] = point.size_law;
-  std::optional<double> latency;
-  if (result.prefill_time && result.decode_time) {
-    latency = result.prefill_time->count() + result.decode_time->count();
-  }
-  put_predicted(out, "latency_s", number_or_null(latency), whole_run);
-  put_predicted(out, "prefill_s", seconds_or_null(result.prefill_time),
-                at ? at->prefill : std::nullopt);
-  put_predicted(out, "decode_s", seconds_or_null(result.decode_time), decode);
-  out["oom_tokens_low"] = at && at->oom_low ? ordered_json(*at->oom_low) : ordered_json(nullptr);
-  out["oom_tokens_high"] = at && at->oom_high ? ordered_json(*at->oom_high) : ordered_json(nullptr);
   put_fit_range(out, result.fit_range);
   out["interval_basis"] = nullptr;
   if (at) out["interval_basis"] = {{"time", at->time_basis}, {"memory", at->memory_basis}};

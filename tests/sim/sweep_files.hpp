@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,15 +12,9 @@
 
 #include "models/units/error.hpp"
 #include "sim/sweep/sweep_plan.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim::test {
-
-inline std::filesystem::path sweep_folder(const std::string& name) {
-  const std::filesystem::path folder = std::filesystem::path{KVSIM_TEST_SCRATCH} / name;
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
-}
 
 /// A small scenario with `more` members, which start with a comma or are none.
 inline std::filesystem::path sweep_file(const std::filesystem::path& folder,
@@ -36,11 +29,6 @@ inline std::filesystem::path sweep_file(const std::filesystem::path& folder,
 
 inline SweepPlan plan_of(const std::filesystem::path& file, const SweepChanges& changes = {}) {
   return {scenario_document(file, {}), file, changes};
-}
-
-inline std::string text_of(const std::filesystem::path& file) {
-  std::ifstream in{file, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
 }
 
 /// What an action complains of; "" if of nothing.

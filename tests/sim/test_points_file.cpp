@@ -24,7 +24,7 @@ TEST_CASE("a line comes back as it was, and no other text of its length does") {
 }
 
 TEST_CASE("cut at any byte, the file holds the lines before the cut") {
-  const auto folder = test::sweep_folder("cut");
+  const auto folder = test::fresh("cut");
   const auto file = folder / "points.jsonl";
   std::vector<std::size_t> ends;
   {
@@ -58,7 +58,7 @@ TEST_CASE("cut at any byte, the file holds the lines before the cut") {
 }
 
 TEST_CASE("what cannot be read or written is said") {
-  const auto folder = test::sweep_folder("unread");
+  const auto folder = test::fresh("unread");
   CHECK(test::complaint([&] { (void)read_points_file(folder / "none"); }).find("cannot be read") !=
         std::string::npos);
   CHECK(test::complaint([&] {

@@ -8,6 +8,7 @@
 
 #include "models/json/field.hpp"
 #include "sim/report/scenario_sweep.hpp"
+#include "sim/serve/figures_json.hpp"
 #include "sim/serve/static_run.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
@@ -20,9 +21,9 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 using test::complaint;
+using test::fresh;
 using test::plan_of;
 using test::sweep_file;
-using test::sweep_folder;
 
 SweepPlan with(const std::filesystem::path& file, std::vector<std::string> axes,
                bool skip_impossible = false) {
@@ -48,9 +49,9 @@ std::vector<std::string> run_all(const SweepPlan& plan, int threads, const Point
 }
 
 TEST_CASE("every point is what run_static gives of its scenario, on any number of threads") {
-  const auto folder = sweep_folder("same");
+  const auto folder = fresh("same");
   const SweepPlan plan =
-      with(sweep_file(folder, ""),
+      with(sweep_file(folder, R"(, "stack": "hf-sdpa")"),
            {"/batch=1,4,400", "/method=full,{\"name\": \"h2o\", \"budget\": 0.2}"});
   const auto alone = run_all(plan, 1, runner_of("static"));
   for (const int threads : {2, 4}) CHECK(run_all(plan, threads, runner_of("static")) == alone);
@@ -65,13 +66,25 @@ TEST_CASE("every point is what run_static gives of its scenario, on any number o
     CHECK(results.at("fits") == !result.oom.has_value());
     CHECK(results.at("oom").is_null() == !result.oom.has_value());
     if (!result.oom) CHECK(results.at("throughput_tok_s") == *result.throughput_tok_s);
+    // Figures and their intervals are a single run's, key by key.
+    const ordered_json run = static_figures_json(
+        scenario.points.front().spec,
+        run_static(scenario.points.front().spec, {.max_samples = 3, .intervals = true}));
+    for (const auto& [key, value] : run.items()) CHECK(results.at(key) == value);
+    if (result.oom) {
+      CHECK(results.at("oom_tokens_low") <= results.at("oom").at("tokens"));
+    } else {
+      CHECK(results.at("peak_hbm_bytes_low") < results.at("peak_hbm_bytes"));
+      CHECK(results.at("decode_tok_s_low") < results.at("decode_tok_s"));
+      CHECK(results.at("decode_tok_s_high") > results.at("decode_tok_s"));
+    }
   }
   // 400 sequences of 1,000 tokens do not fit beside the weights.
   CHECK(ordered_json::parse(alone[4]).at("results").at("fits") == false);
 }
 
 TEST_CASE("the failure told is that of the lowest point, whatever the number of threads") {
-  const auto folder = sweep_folder("fail");
+  const auto folder = fresh("fail");
   const SweepPlan plan = with(sweep_file(folder, ""), {"/batch=1,2,3,4,5,6,7,8"});
   const PointRunner runner = [](const Scenario&, const ScenarioPoint& point) -> ordered_json {
     if (point.spec.batch >= 3) throw InputError{fmt::format("batch {}", point.spec.batch)};
@@ -86,7 +99,7 @@ TEST_CASE("the failure told is that of the lowest point, whatever the number of 
 }
 
 TEST_CASE("impossible points end the sweep, or are listed with the reason") {
-  const auto folder = sweep_folder("impossible");
+  const auto folder = fresh("impossible");
   const auto runner = runner_of("static");
   const SweepPlan lenient =
       with(sweep_file(folder, ""), {"/method=full,h2o", "/method/budget=0.1,0.2"}, true);
@@ -124,7 +137,7 @@ ScenarioSweep made_up(const SweepPlan& plan) {
 }
 
 TEST_CASE("CSV, table and document hold every point") {
-  const auto folder = sweep_folder("documents");
+  const auto folder = fresh("documents");
   const SweepPlan plan = with(sweep_file(folder, R"(, "method": ["full",
     {"name": "h2o", "budget": [0.1, 0.2]}])"),
                               {"/batch=1,2"});
@@ -156,7 +169,7 @@ TEST_CASE("CSV, table and document hold every point") {
 
 TEST_CASE(
     "two numbers make heat maps, one makes lines with the full cache across, words make bars") {
-  const auto folder = sweep_folder("figures");
+  const auto folder = fresh("figures");
   const auto kinds = [&](std::vector<std::string> axes) {
     const SweepPlan plan = with(sweep_file(folder, ""), std::move(axes));
     std::set<std::string> out;

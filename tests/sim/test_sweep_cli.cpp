@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include <fcntl.h>
@@ -21,18 +22,20 @@
 #include "tests/sim/program.hpp"
 #include "tests/sim/sweep_files.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
+using test::fresh;
 using test::Outcome;
 using test::run_kvsim;
 using test::sweep_file;
-using test::sweep_folder;
 using test::text_of;
 using Words = std::vector<std::string>;
+using test::has;
 
 /// Every file under `folder` with its text.
 std::map<std::string, std::string> files_of(const fs::path& folder) {
@@ -51,10 +54,6 @@ Words sweep_words(const std::string& out, Words more = {}) {
   return words;
 }
 
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// A folder as a killed sweep leaves it: the first `bytes` of `points`.
 void leave_behind(const fs::path& folder, const std::string& points, std::size_t bytes) {
   fs::remove_all(folder);
@@ -65,7 +64,7 @@ void leave_behind(const fs::path& folder, const std::string& points, std::size_t
 }
 
 TEST_CASE("the same bytes at any number of threads, and what `run` gives of a point") {
-  const fs::path folder = sweep_folder("threads");
+  const fs::path folder = fresh("threads");
   sweep_file(folder, "");
   std::map<std::string, std::string> first;
   for (const std::string threads : {"1", "2", "4", "0"}) {
@@ -98,7 +97,7 @@ TEST_CASE("the same bytes at any number of threads, and what `run` gives of a po
 }
 
 TEST_CASE("cut at any line and within lines, a resumed sweep gives the same bytes") {
-  const fs::path folder = sweep_folder("resume");
+  const fs::path folder = fresh("resume");
   sweep_file(folder, "");
   REQUIRE(run_kvsim(sweep_words("whole"), folder).status == 0);
   const auto whole = files_of(folder / "whole");
@@ -132,7 +131,7 @@ TEST_CASE("cut at any line and within lines, a resumed sweep gives the same byte
 }
 
 TEST_CASE("points of another sweep or version are refused, unfinished ones not overwritten") {
-  const fs::path folder = sweep_folder("other");
+  const fs::path folder = fresh("other");
   sweep_file(folder, "");
   REQUIRE(run_kvsim(sweep_words("out"), folder).status == 0);
   const std::string points = text_of(folder / "out/points.jsonl");
@@ -158,7 +157,7 @@ TEST_CASE("points of another sweep or version are refused, unfinished ones not o
 }
 
 TEST_CASE("bad input is refused in one line, before anything is written") {
-  const fs::path folder = sweep_folder("refused");
+  const fs::path folder = fresh("refused");
   sweep_file(folder, "");
   const auto refused = [&](Words words, std::string_view why) {
     const Outcome outcome = run_kvsim(words, folder);
@@ -184,7 +183,7 @@ TEST_CASE("bad input is refused in one line, before anything is written") {
 }
 
 TEST_CASE("`run` of a scenario with a sweep sweeps it") {
-  const fs::path folder = sweep_folder("run");
+  const fs::path folder = fresh("run");
   sweep_file(folder, R"(, "sweep": {"axes": [{"key": "/batch", "values": [1, 2]}]})");
   const Outcome outcome = run_kvsim({"run", "s.json", "--no-figures"}, folder);
   CHECK(outcome.status == 0);
@@ -192,19 +191,21 @@ TEST_CASE("`run` of a scenario with a sweep sweeps it") {
   CHECK(fs::exists(folder / "kvsim-out/s/sweep.json"));
 }
 
-/// Starts a sweep and sends `signal` once its points file holds some points.
-Outcome interrupted(const fs::path& folder, const Words& words, const fs::path& points,
-                    int signal) {
+/// Starts a sweep, by `program`, and once the points file holds some points has `stop` end it,
+/// which is given its process and says whether it could.
+template <class Stop>
+Outcome interrupted(const fs::path& folder, const Words& words, const fs::path& points, Stop&& stop,
+                    const Words& program = {KVSIM_PROGRAM}) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::dup2(::open((folder / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
     if (::chdir(folder.c_str()) != 0) ::_exit(99);
-    Words all{KVSIM_PROGRAM};
+    Words all = program;
     all.insert(all.end(), words.begin(), words.end());
     std::vector<char*> argv;
     for (std::string& word : all) argv.push_back(word.data());
     argv.push_back(nullptr);
-    ::execv(KVSIM_PROGRAM, argv.data());
+    ::execvp(argv.front(), argv.data());
     ::_exit(99);
   }
   constexpr std::uintmax_t kSome = 20'000;
@@ -213,7 +214,7 @@ Outcome interrupted(const fs::path& folder, const Words& words, const fs::path& 
   while (::waitpid(child, &status, WNOHANG) == 0) {
     std::error_code absent;
     const auto size = fs::file_size(points, absent);
-    if (!sent && !absent && size > kSome) sent = ::kill(child, signal) == 0;
+    if (!sent && !absent && size > kSome) sent = stop(child);
     std::this_thread::sleep_for(std::chrono::microseconds{200});
   }
   return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
@@ -221,25 +222,29 @@ Outcome interrupted(const fs::path& folder, const Words& words, const fs::path& 
           .err = text_of(folder / "err")};
 }
 
-TEST_CASE("interrupted or killed, a sweep says how to go on, and goes on to the same bytes") {
-  const fs::path folder = sweep_folder("killed");
-  sweep_file(folder, R"(, "sweep": {"mode": "random", "samples": 1500, "axes": [
+/// A sweep that takes long enough to be cut short.
+constexpr std::string_view kLong = R"(, "sweep": {"mode": "random", "samples": 1500, "axes": [
     {"key": "/batch", "low": 1, "high": 64, "integer": true},
-    {"key": "/prompt_tokens", "low": 10, "high": 4000, "integer": true, "scale": "log"}]})");
-  const auto words = [](const std::string& out, Words more = {}) {
-    Words all{"sweep", "s.json", "-o", out, "-q", "--no-figures"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  };
-  REQUIRE(run_kvsim(words("whole"), folder).status == 0);
+    {"key": "/prompt_tokens", "low": 10, "high": 4000, "integer": true, "scale": "log"}]})";
+Words long_words(const std::string& out, const Words& more = {}) {
+  Words all{"sweep", "s.json", "-o", out, "-q", "--no-figures"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST_CASE("interrupted or killed, a sweep says how to go on, and goes on to the same bytes") {
+  const fs::path folder = fresh("killed");
+  sweep_file(folder, kLong);
+  REQUIRE(run_kvsim(long_words("whole"), folder).status == 0);
   const auto whole = files_of(folder / "whole");
   for (const int signal : {SIGINT, SIGKILL}) {
     const std::string out = fmt::format("out{}", signal);
-    const Outcome cut = interrupted(folder, words(out), folder / out / "points.jsonl", signal);
+    const Outcome cut = interrupted(folder, long_words(out), folder / out / "points.jsonl",
+                                    [&](pid_t child) { return ::kill(child, signal) == 0; });
     CHECK(cut.status == 128 + signal);
     if (signal == SIGINT) CHECK(has(cut.err, "the same command with --resume goes on"));
     CHECK_FALSE(fs::exists(folder / out / "sweep.json"));
-    const Outcome resumed = run_kvsim(words(out, {"--resume"}), folder);
+    const Outcome resumed = run_kvsim(long_words(out, {"--resume"}), folder);
     REQUIRE_MESSAGE(resumed.status == 0, resumed.err);
     CHECK(files_of(folder / out) == whole);
   }
@@ -267,7 +272,7 @@ std::optional<Outcome> run_mpi(int n, const Words& words, const fs::path& folder
 }
 
 TEST_CASE("the same bytes under mpirun, begun there or resumed there") {
-  const fs::path folder = sweep_folder("mpi");
+  const fs::path folder = fresh("mpi");
   sweep_file(folder, "");
   REQUIRE(run_kvsim(sweep_words("alone"), folder).status == 0);
   const auto alone = files_of(folder / "alone");
@@ -287,8 +292,44 @@ TEST_CASE("the same bytes under mpirun, begun there or resumed there") {
   CHECK(files_of(folder / "cut") == alone);
 }
 
+/// The n-th process that `parent` started; 0 where this machine does not say.
+pid_t child_of(pid_t parent, int n) {
+  std::istringstream all{text_of(fmt::format("/proc/{0}/task/{0}/children", parent))};
+  pid_t child = 0;
+  while (n-- >= 0) {
+    if (!(all >> child)) return 0;
+  }
+  return child;
+}
+
+TEST_CASE("a job whose process is killed under mpirun goes on with its points, to the same bytes") {
+  const fs::path folder = fresh("mpi-killed");
+  sweep_file(folder, kLong);
+  const auto whole = run_mpi(2, long_words("whole"), folder);
+  if (!whole) return;
+  REQUIRE_MESSAGE(whole->status == 0, whole->err);
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  for (const int rank : {0, 1}) {  // who writes, and who only works
+    const std::string out = fmt::format("cut{}", rank);
+    const Outcome cut = interrupted(folder, long_words(out), folder / out / "points.jsonl",
+                                    [&](pid_t job) {
+                                      const pid_t process = child_of(job, rank);
+                                      return process != 0 && ::kill(process, SIGKILL) == 0;
+                                    },
+                                    {"mpirun", "--oversubscribe", "-n", "2", KVSIM_PROGRAM});
+    INFO(cut.err);
+    CHECK(cut.status != 0);
+    CHECK_FALSE(fs::exists(folder / out / "sweep.json"));
+    const auto resumed = run_mpi(2, long_words(out, {"--resume"}), folder);
+    REQUIRE(resumed);
+    REQUIRE_MESSAGE(resumed->status == 0, resumed->err);
+    CHECK(files_of(folder / out) == files_of(folder / "whole"));
+  }
+}
+
 TEST_CASE("under mpirun what is wrong is said once, and all end") {
-  const fs::path folder = sweep_folder("mpi-bad");
+  const fs::path folder = fresh("mpi-bad");
   sweep_file(folder, "");
   const auto said_once = [](const std::string& text, std::string_view part) {
     const std::size_t at = text.find(part);

@@ -10,22 +10,20 @@
 #include "sim/sweep/sweep_plan.hpp"
 #include "tests/sim/sweep_files.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
 
 using nlohmann::json;
 using test::complaint;
+using test::fresh;
+using test::has;
 using test::plan_of;
 using test::sweep_file;
-using test::sweep_folder;
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("a grid is the product of its axes, each combination once, the last changing fastest") {
-  const auto folder = sweep_folder("grid");
+  const auto folder = fresh("grid");
   const auto file = sweep_file(folder, R"(, "sweep": {"axes": [
     {"key": "/batch", "values": [1, 2, 4]},
     {"key": "/stack", "values": ["ideal", "hf-sdpa"]},
@@ -47,7 +45,7 @@ TEST_CASE("a grid is the product of its axes, each combination once, the last ch
 }
 
 TEST_CASE("a point is the scenario that --set makes of the file, with its hash") {
-  const auto folder = sweep_folder("set");
+  const auto folder = fresh("set");
   const auto file = sweep_file(folder, "");
   SweepChanges changes;
   changes.vary = {axis_of_text("/batch=1,8"), axis_of_text("/memory/hbm=80 GiB,141 GiB"),
@@ -63,7 +61,7 @@ TEST_CASE("a point is the scenario that --set makes of the file, with its hash")
 }
 
 TEST_CASE("lists of the scenario are axes before the others, methods with several budgets unfold") {
-  const auto folder = sweep_folder("lists");
+  const auto folder = fresh("lists");
   const auto file = sweep_file(folder, R"(, "batch": [1, 2],
     "method": ["full", {"name": "h2o", "budget": [0.1, 0.2]}])");
   SweepChanges changes;
@@ -81,7 +79,7 @@ TEST_CASE("lists of the scenario are axes before the others, methods with severa
 }
 
 TEST_CASE("a parameter is set in the method, whichever axis comes first") {
-  const auto folder = sweep_folder("nested");
+  const auto folder = fresh("nested");
   const auto file = sweep_file(folder, "");
   SweepChanges changes;
   changes.vary = {axis_of_text("/method/budget=0.1,0.3"), axis_of_text("/method=h2o,snapkv")};
@@ -92,7 +90,7 @@ TEST_CASE("a parameter is set in the method, whichever axis comes first") {
 }
 
 TEST_CASE("samples lie within bounds and depend on seed, key and number alone") {
-  const auto folder = sweep_folder("random");
+  const auto folder = fresh("random");
   const char* axes = R"({"key": "/batch", "low": 1, "high": 64, "scale": "log", "integer": true},
                         {"key": "/memory/hbm", "low": 40, "high": 160, "unit": "GiB"},
                         {"key": "/method/budget", "low": 0.01, "high": 0.9, "scale": "log"},
@@ -102,7 +100,7 @@ TEST_CASE("samples lie within bounds and depend on seed, key and number alone") 
                           {"key": "/batch", "low": 1, "high": 64, "scale": "log", "integer": true})";
   const auto with = [&](const std::string& name, int samples, int seed, const char* list) {
     const auto file = sweep_file(
-        sweep_folder("random/" + name),
+        fresh("random/" + name),
         fmt::format(
             R"(, "method": "h2o", "sweep": {{"mode": "random", "samples": {}, "seed": {}, "axes": [{}]}})",
             samples, seed, list));
@@ -156,7 +154,7 @@ TEST_CASE("--vary reads JSON and words, commas inside brackets and quotes apart"
 }
 
 TEST_CASE("what cannot be varied is refused with its place") {
-  const auto folder = sweep_folder("bad");
+  const auto folder = fresh("bad");
   const auto vary = [&](const std::string& text) {
     return complaint([&] {
       SweepChanges changes;

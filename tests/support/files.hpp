@@ -1,0 +1,39 @@
+#pragma once
+
+// Files and texts of tests: a folder of their own, what stands in it, what stands in a text.
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include <doctest/doctest.h>
+
+namespace kvsim::test {
+
+/// An empty folder of this name in the test program's own; what was there is gone.
+inline std::filesystem::path fresh(std::string_view name) {
+  std::filesystem::path folder = std::filesystem::path{KVSIM_TEST_SCRATCH} / name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+inline void write(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream{path, std::ios::binary} << text;
+}
+
+/// The whole file; empty where there is none.
+inline std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+/// Whether `part` stands in `text`, which a failing check shows.
+inline bool has(const std::string& text, std::string_view part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace kvsim::test
