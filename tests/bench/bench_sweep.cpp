@@ -1,7 +1,8 @@
 // Prints what points of a sweep cost, how much of that is reading them, and how well threads share
-// them: wall time of one thread over that of n, by n. Other programs on the machine count against
-// it, so that nothing is gated. Processes: time mpirun -n N kvsim sweep (docs/sweeps.md). Not a
-// test.
+// them: wall time of one thread over that of n, by n; beside it what the machine allows: as many
+// processes that share nothing, each with its part of the points. Other programs on the machine
+// count against both, so that nothing is gated. Processes: time mpirun -n N kvsim sweep
+// (docs/sweeps.md). Not a test.
 
 #include <chrono>
 #include <ctime>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "sim/engine/parallel.hpp"
@@ -38,6 +40,25 @@ Took timed(Work&& work) {
   work();
   return {std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(),
           cpu_seconds() - cpu};
+}
+
+/// The wall time of n processes of one thread that share the points and nothing else.
+Took apart(int n, const SweepPlan& plan, const std::vector<std::size_t>& todo,
+           const PointRunner& runner) {
+  return timed([&] {
+    for (int part = 0; part < n; ++part) {
+      if (fork() != 0) continue;
+      std::vector<std::size_t> mine;
+      for (std::size_t i = static_cast<std::size_t>(part); i < todo.size();
+           i += static_cast<std::size_t>(n)) {
+        mine.push_back(todo[i]);
+      }
+      run_sweep_points(plan, mine, runner, {.threads = 1}, [](auto, const auto&) {});
+      _exit(0);
+    }
+    while (wait(nullptr) > 0) {
+    }
+  });
 }
 
 }  // namespace
@@ -74,6 +95,10 @@ int main() {
         "wall {:.0f} %, by processor time {:.0f} %\n",
         threads, took.cpu_s / kPoints * 1e6, took.wall_s / kPoints * 1e6,
         100 * alone.wall_s / took.wall_s / threads, 100 * alone.cpu_s / took.cpu_s);
+    if (threads == 1) continue;
+    const double best = apart(threads, plan, todo, runner).wall_s;
+    fmt::print("{} processes that share nothing: {:7.1f} us of wall time, {:.0f} % of one's each\n",
+               threads, best / kPoints * 1e6, 100 * alone.wall_s / best / threads);
   }
   return 0;
 }
