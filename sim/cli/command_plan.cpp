@@ -88,19 +88,6 @@ int run_plan_job(const Arguments& arguments) {
 }
 
 Command plan_command() {
-  std::vector<Option> options{
-      {"out", 'o', "DIR", false, "results folder (kvsim-out/NAME; of options, none without it)",
-       Option::Values::kFolders},
-      {"set", 's', "/KEY=VALUE", true,
-       "override a key of the scenario: JSON pointer, JSON value or a word"},
-      {"json", 0, "", false,
-       "print JSON (schema kvsim.plan/1) and nothing else; no folder without -o"},
-      {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
-      {"no-report", 0, "", false, "leave report.html out of it"},
-      formats_option(),
-      {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
-      {"quiet", 'q', "", false, "no summary, no progress"}};
-  for (Option& option : scenario_options()) options.push_back(std::move(option));
   return {.name = "plan",
           .summary = "how far methods and GPUs go: context, batch, rate, GPUs, cost",
           .usage =
@@ -110,7 +97,8 @@ Command plan_command() {
               "kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv\n"
               "kvsim plan scenarios/plan-h100-longcontext.json\n"
               "kvsim plan my.json --set /plan/confidence=0.99 --json",
-          .options = std::move(options),
+          .options = scenario_command_options(
+              "results folder (kvsim-out/NAME; of options, none without it)", "kvsim.plan/1"),
           .run = run_plan_job};
 }
 

@@ -186,20 +186,6 @@ int run_run(const Arguments& arguments) {
 }  // namespace
 
 Command run_command() {
-  std::vector<Option> options{
-      {"out", 'o', "DIR", false,
-       "results folder (kvsim-out/NAME); of several scenarios, its parent",
-       Option::Values::kFolders},
-      {"set", 's', "/KEY=VALUE", true,
-       "override a key of the scenario: JSON pointer, JSON value or a word"},
-      {"json", 0, "", false,
-       "print JSON (schema kvsim.run/1) and nothing else; no folder without -o"},
-      {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
-      {"no-report", 0, "", false, "leave report.html out of it"},
-      formats_option(),
-      {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
-      {"quiet", 'q', "", false, "no summary, no progress"}};
-  for (Option& option : scenario_options()) options.push_back(std::move(option));
   return {.name = "run",
           .summary =
               "simulate scenarios: static batches and services; memory, time, tables and figures",
@@ -211,7 +197,8 @@ Command run_command() {
               "kvsim run my.json --set /gpu=H200-141GB-SXM --set /batch=[1,2,4] --json\n"
               "kvsim run --model llama-3.1-8b --gpu h100-80gb-sxm --method full,snapkv \\\n"
               "    --budget 0.2 --prompt 32K --batch 1,8",
-          .options = std::move(options),
+          .options = scenario_command_options(
+              "results folder (kvsim-out/NAME); of several scenarios, its parent", "kvsim.run/1"),
           .run = run_run};
 }
 

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "sim/cli/figure_options.hpp"
 #include "sim/cli/model_argument.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/replay_request.hpp"
@@ -128,9 +130,19 @@ std::string name_words(const ordered_json& value) {
 
 }  // namespace
 
-std::vector<Option> scenario_options() {
+std::vector<Option> scenario_command_options(std::string out, std::string_view schema) {
   using V = Option::Values;
-  return {{"model", 0, "NAME[,NAME…]", false, "the LLM, of `kvsim list models`, or a config.json",
+  return {{"out", 'o', "DIR", false, std::move(out), V::kFolders},
+          {"set", 's', "/KEY=VALUE", true,
+           "override a key of the scenario: JSON pointer, JSON value or a word"},
+          {"json", 0, "", false,
+           fmt::format("print JSON (schema {}) and nothing else; no folder without -o", schema)},
+          {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
+          {"no-report", 0, "", false, "leave report.html out of it"},
+          formats_option(),
+          {"threads", 'j', "N", false, "threads; 0: the machine's; no result depends on it"},
+          {"quiet", 'q', "", false, "no summary, no progress"},
+          {"model", 0, "NAME[,NAME…]", false, "the LLM, of `kvsim list models`, or a config.json",
            V::kModels},
           {"gpu", 0, "NAME[,NAME…]", false, "the GPU, of `kvsim list gpus`", V::kGpus},
           {"gpus", 0, "N[,N…]", false, "GPUs that share the model by tensor parallelism (1)"},

@@ -4,6 +4,7 @@
 // option is a key of scenario files, so that one reader checks both.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -13,8 +14,10 @@
 
 namespace kvsim {
 
-/// Options that are keys of a scenario, and --print-scenario.
-[[nodiscard]] std::vector<Option> scenario_options();
+/// What commands that work through a scenario take: where results go, as `out` says, and with which
+/// `schema` --json answers; then the options that are keys of a scenario, and --print-scenario.
+[[nodiscard]] std::vector<Option> scenario_command_options(std::string out,
+                                                           std::string_view schema);
 /// Whether one of them is given, so that no file is to be read. Errors: InputError where a file is
 /// named beside them, or where they leave out the model or the GPU.
 [[nodiscard]] bool asks_by_options(const Arguments& arguments);
