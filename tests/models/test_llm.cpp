@@ -14,6 +14,7 @@
 #include "models/llm/llm.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim::embedded {
 std::span<const EmbeddedFile> llm_files();
@@ -23,6 +24,7 @@ namespace kvsim {
 namespace {
 
 using nlohmann::json;
+using test::has;
 using test::rel;
 
 std::string complaint_of(auto&& read) {
@@ -37,9 +39,6 @@ std::string complaint_of(auto&& read) {
 Llm read(const json& config) { return read_hf_config(Field::wrap(config, "config.json"), "m"); }
 std::string refusal(const json& config) {
   return complaint_of([&] { (void)read(config); });
-}
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 json catalogue_config(std::string_view name) {

@@ -1,20 +1,14 @@
 #include "tests/sim/program.hpp"
 
-#include <fstream>
-#include <iterator>
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/files.hpp"
+
 namespace kvsim::test {
 namespace {
-
-std::string text_of(const std::filesystem::path& file) {
-  std::ifstream in{file, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
-}
 
 /// In the child: puts the streams in place and becomes kvsim.
 [[noreturn]] void become_kvsim(const std::vector<std::string>& arguments,

@@ -14,6 +14,7 @@
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
@@ -25,22 +26,12 @@ using test::Outcome;
 using test::run_kvsim;
 using test::Stdout;
 using Words = std::vector<std::string>;
+using test::fresh;
+using test::has;
+using test::text_of;
 
 const fs::path kRoot{KVSIM_SOURCE_DIR};
 const std::string kSample = (kRoot / "traces/samples/books-treasure-512.safetensors").string();
-
-/// A folder of its own for each test case.
-fs::path fresh(const std::string& name) {
-  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / "cli" / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
-
-std::string text_of(const fs::path& file) {
-  std::ifstream in{file, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
-}
 
 std::string write(const fs::path& file, std::string_view text) {
   std::ofstream{file, std::ios::binary} << text;
@@ -59,10 +50,6 @@ std::string complaint(const Words& words, const fs::path& folder) {
   CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
   CHECK(outcome.err.starts_with("kvsim: "));
   return outcome.err.substr(0, outcome.err.size() - 1);
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 json json_of(const Words& words, const fs::path& folder) {

@@ -13,6 +13,7 @@
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
@@ -22,18 +23,9 @@ using test::Outcome;
 using test::rel;
 using test::run_kvsim;
 namespace fs = std::filesystem;
-
-fs::path fresh(const std::string& name) {
-  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
-void write(const fs::path& path, std::string_view text) { std::ofstream{path} << text; }
-bool has(const std::string& text, std::string_view part) {
-  INFO(text);
-  return text.find(part) != std::string::npos;
-}
+using test::fresh;
+using test::has;
+using test::write;
 
 /// Runs `scenario` (JSON) into `folder`/out.
 void run(const fs::path& folder, std::string_view scenario) {

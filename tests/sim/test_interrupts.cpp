@@ -18,6 +18,7 @@
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
@@ -27,22 +28,10 @@ using test::Outcome;
 using test::run_kvsim;
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-
-fs::path fresh(const std::string& name) {
-  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
-void write(const fs::path& path, std::string_view text) { std::ofstream{path} << text; }
-std::string text_of(const fs::path& path) {
-  std::ifstream in{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
-}
-bool has(const std::string& text, std::string_view part) {
-  INFO(text);
-  return text.find(part) != std::string::npos;
-}
+using test::fresh;
+using test::has;
+using test::text_of;
+using test::write;
 
 /// Starts kvsim and sends it SIGINT after a while. Outcome::out is left empty.
 Outcome interrupted(const fs::path& folder, const Words& words, std::chrono::milliseconds after) {

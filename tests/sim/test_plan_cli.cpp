@@ -7,6 +7,7 @@
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
@@ -14,17 +15,11 @@ namespace {
 using nlohmann::json;
 using test::run_kvsim;
 namespace fs = std::filesystem;
+using test::fresh;
 
 const fs::path kScratch = fs::path{KVSIM_TEST_SCRATCH};
 const std::string kShipped =
     (fs::path{KVSIM_SOURCE_DIR} / "scenarios/plan-h100-longcontext.json").string();
-
-fs::path fresh(const char* name) {
-  const fs::path folder = kScratch / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
 
 TEST_CASE("the shipped plan runs out of the box, by plan and by run") {
   const fs::path folder = fresh("shipped");

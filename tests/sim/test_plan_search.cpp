@@ -15,10 +15,12 @@
 #include "sim/serve/intervals.hpp"
 #include "tests/sim/plan_files.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
 
+using test::has;
 using test::rel;
 
 TEST_CASE("the last that holds is found from anywhere") {
@@ -169,10 +171,6 @@ std::string complaint(std::string_view plan) {
     return error.what();
   }
   return "no complaint";
-}
-
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("keys of a plan are checked, with file and place") {

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/sim/program.hpp"
+#include "tests/support/files.hpp"
 
 namespace fs = std::filesystem;
 using kvsim::test::Outcome;
@@ -19,21 +20,10 @@ using kvsim::test::run_kvsim;
 
 namespace {
 
+using kvsim::test::fresh;
+using kvsim::test::has;
+using kvsim::test::text_of;
 const fs::path kRoot{KVSIM_SOURCE_DIR};
-
-fs::path fresh(const std::string& name) {
-  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
-std::string text_of(const fs::path& path) {
-  std::ifstream in{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
-}
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -20,6 +20,7 @@
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
@@ -29,22 +30,11 @@ using test::Outcome;
 using test::run_kvsim;
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
+using test::fresh;
+using test::has;
+using test::text_of;
+using test::write;
 
-fs::path fresh(const std::string& name) {
-  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
-void write(const fs::path& path, std::string_view text) { std::ofstream{path} << text; }
-std::string text_of(const fs::path& path) {
-  std::ifstream in{path, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
-}
-bool has(const std::string& text, std::string_view part) {
-  INFO(text);
-  return text.find(part) != std::string::npos;
-}
 std::string shipped(const std::string& name) {
   return (fs::path{KVSIM_SOURCE_DIR} / "scenarios" / (name + ".json")).string();
 }

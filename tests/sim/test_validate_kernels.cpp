@@ -8,21 +8,16 @@
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::fresh;
 using test::Outcome;
 using test::run_kvsim;
-
-fs::path fresh(const std::string& name) {
-  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / "validate_kernels" / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
 
 TEST_CASE("validate kernels: every kernel passes, counted as its formula says") {
   const fs::path folder = fresh("all");

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 #include "validation/device/apart.hpp"
 #include "validation/device/counters.hpp"
 #include "validation/device/kernels_apart.hpp"
@@ -23,13 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using kernels::KernelResult;
 using std::chrono::milliseconds;
-
-fs::path fresh(const std::string& name) {
-  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
+using test::fresh;
 
 TEST_CASE("apart: lines arrive whole and in order, however long") {
   std::vector<std::string> heard;

@@ -10,21 +10,17 @@
 
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::fresh;
 using test::Outcome;
 using test::run_kvsim;
-
-fs::path fresh(const std::string& name) {
-  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / name;
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
+using test::text_of;
 
 std::string write(const fs::path& file, std::string_view text) {
   std::ofstream{file, std::ios::binary} << text;
@@ -44,11 +40,6 @@ std::optional<int> python(const std::string& script, const std::string& argument
                                           program, KVSIM_SOURCE_DIR, script, arguments);
   const int status = std::system(command.c_str());  // NOLINT: a fixed command
   return status / 256;
-}
-
-std::string text_of(const fs::path& file) {
-  std::ifstream in{file, std::ios::binary};
-  return {std::istreambuf_iterator<char>{in}, {}};
 }
 
 TEST_CASE("a snapshot solved by hand is converted and predicted to the byte") {
