@@ -3,6 +3,7 @@
 #include "sim/cli/measured_report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include <fmt/format.h>
@@ -119,6 +120,35 @@ std::string markdown_row(const AccuracyGroup& g, bool pooled) {
                      percent(g.large, &ErrorSummary::mape), 100 * g.covered, basis_text(g));
 }
 
+/// Errors by family, generation of the GPU and format: what a goal for "an unseen GPU of a known
+/// generation" is about. Where nothing of the generation is left, the data sheet stands in
+/// (*nominal*).
+std::string generations_markdown(const std::vector<PredictedRow>& rows) {
+  struct Pool {
+    std::vector<double> errors;
+    std::int64_t nominal = 0;
+  };
+  std::map<std::array<std::string, 3>, Pool> pools;
+  for (const PredictedRow& p : rows) {
+    Pool& pool = pools[{std::string{name_of(op_of(p.row->call))}, p.row->gpu->generation,
+                        p.row->format.name}];
+    pool.errors.push_back(p.error());
+    pool.nominal += p.basis == KernelBasis::kNominal ? 1 : 0;
+  }
+  std::string out =
+      "| family | generation | format | rows | MAPE % | median | p90 | bias | with nothing of the "
+      "generation |\n|---|---|---|---:|---:|---:|---:|---:|---:|\n";
+  for (auto& [names, pool] : pools) {
+    const ErrorSummary all = summarise(std::move(pool.errors));
+    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {:.0f} % |\n", names[0], names[1],
+                       names[2], all.n, percent(all, &ErrorSummary::mape),
+                       percent(all, &ErrorSummary::median_ape),
+                       percent(all, &ErrorSummary::p90_ape), percent(all, &ErrorSummary::bias),
+                       100.0 * static_cast<double>(pool.nominal) / static_cast<double>(all.n));
+  }
+  return out;
+}
+
 }  // namespace
 
 ordered_json measured_json(const MeasuredScore& score, bool with_rows) {
@@ -183,6 +213,7 @@ std::string measured_markdown(const MeasuredScore& score, const std::string& tit
   for (const AccuracyGroup& g : score.groups) {
     if (g.gpu.empty()) out += markdown_row(g, true);
   }
+  out += "\n" + generations_markdown(score.rows);
   out += fmt::format("\n| family | GPU | kernels | format | {}|---|---|---|---|{}\n", columns,
                      "---:|---:|---:|---:|---:|---:|---:|---:|---|");
   for (const AccuracyGroup& g : score.groups) {
