@@ -212,15 +212,15 @@ CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline)
       roofline_{roofline},
       groups_{layer_groups(*in.llm, *in.method)},
       forms_(groups_.size()),
-      logits_{output_logits(in, 1)},
       host_{host_time(in, true)} {
   const GraphCost embed = evaluate(embed_tokens(in, 1), roofline);
-  const GraphCost head = evaluate(logits_, roofline);
+  const OpGraph logits = output_logits(in, 1);
+  const GraphCost head = evaluate(logits, roofline);
   around_ = {.time = embed.time + head.time,
              .flops = embed.flops + head.flops,
              .bytes = embed.bytes + head.bytes,
              .at_peak = embed.at_peak + head.at_peak};
-  around_peak_ = logits_.alive_peak().bytes;
+  around_peak_ = logits.alive_peak().bytes;
 }
 
 const CompiledLayer& CompiledDecode::layer(std::size_t group, const DecodeMoment& moment) {

@@ -88,7 +88,6 @@ class CompiledDecode {
   [[nodiscard]] const std::vector<LayerGroup>& groups() const { return groups_; }
   [[nodiscard]] const GraphCost& around() const { return around_; }  // embedding and logits
   [[nodiscard]] Bytes around_peak() const { return around_peak_; }   // of either's tensors
-  [[nodiscard]] const OpGraph& logits() const { return logits_; }
   [[nodiscard]] Seconds host() const { return host_; }
 
  private:
@@ -97,7 +96,6 @@ class CompiledDecode {
   const Roofline& roofline_;
   std::vector<LayerGroup> groups_;
   std::vector<std::array<std::unique_ptr<CompiledLayer>, kForms>> forms_;
-  OpGraph logits_;
   GraphCost around_;
   Bytes around_peak_;
   Seconds host_;

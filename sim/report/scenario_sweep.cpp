@@ -146,9 +146,14 @@ std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
       if (!best || (measure.most_is_best ? *value > than : *value < than)) best = i;
     }
     if (!best) continue;
-    out += lines(fmt::format("{} {}: {:.4g}{}{}, {}", measure.most_is_best ? "most" : "least",
+    std::string ends;
+    if (const auto interval = sweep.interval(measure, *best)) {
+      ends = fmt::format(" (90 % of cases {:.4g} to {:.4g})", interval->first / measure.divisor,
+                         interval->second / measure.divisor);
+    }
+    out += lines(fmt::format("{} {}: {:.4g}{}{}{}, {}", measure.most_is_best ? "most" : "least",
                              measure.words, *sweep.measure(measure, *best) / measure.divisor,
-                             measure.unit.empty() ? "" : " ", measure.unit,
+                             measure.unit.empty() ? "" : " ", measure.unit, ends,
                              clean_text(point_words(sweep, *best))),
                  width);
   }
@@ -249,6 +254,25 @@ std::optional<double> ScenarioSweep::measure(const SweepMeasure& measure, std::s
     if (measures_[m].path == measure.path) return measured_[m].at(point);
   }
   return std::nullopt;
+}
+
+std::optional<std::pair<double, double>> ScenarioSweep::interval(const SweepMeasure& measure,
+                                                                 std::size_t point) const {
+  const ordered_json whole = object(point);
+  if (!whole.contains("results")) return std::nullopt;
+  // "ttft_s/p90" has its ends in "ttft_s_low/p90".
+  const std::size_t slash = std::min(measure.path.find('/'), measure.path.size());
+  const auto end = [&](std::string_view which) {
+    const ordered_json* value = find_path(
+        whole.at("results"),
+        fmt::format("{}_{}{}", measure.path.substr(0, slash), which, measure.path.substr(slash)));
+    return value != nullptr && value->is_number() ? std::optional{value->get<double>()}
+                                                  : std::nullopt;
+  };
+  const std::optional<double> low = end("low");
+  const std::optional<double> high = end("high");
+  if (!low || !high) return std::nullopt;
+  return std::pair{*low, *high};
 }
 
 std::string sweep_value_text(const json& value) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -53,6 +54,9 @@ class ScenarioSweep {
   [[nodiscard]] nlohmann::json value(const SweepColumn& column, std::size_t point) const;
   /// Base units; nullopt where the point has none: it ran out of memory, or was skipped.
   [[nodiscard]] std::optional<double> measure(const SweepMeasure& measure, std::size_t point) const;
+  /// Where 90 % of cases lie about it, base units; nullopt where the point's results do not say.
+  [[nodiscard]] std::optional<std::pair<double, double>> interval(const SweepMeasure& measure,
+                                                                  std::size_t point) const;
   [[nodiscard]] bool skipped(std::size_t point) const { return skipped_[point]; }
   [[nodiscard]] bool ran_out(std::size_t point) const { return ran_out_[point]; }
 

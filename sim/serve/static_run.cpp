@@ -409,7 +409,7 @@ bool StaticRun::decode_one(std::int64_t step) {
   const Bytes head_peak = standing + compiled_->around_peak();
   if (head_peak > result_.usable_hbm) {
     holdings_[Owner::kActivations] += resident_;
-    result_.oom = event(compiled_->logits(), place_of(RunPart::kDecodeLogits, -1, step));
+    result_.oom = event(output_logits(in_, 1), place_of(RunPart::kDecodeLogits, -1, step));
     return false;
   }
   if (head_peak > result_.peak_hbm) {
