@@ -33,6 +33,8 @@ struct Command {
 /// Text of `kvsim help` and of `kvsim help COMMAND`.
 [[nodiscard]] std::string general_help();
 [[nodiscard]] std::string command_help(const Command& command);
+/// Of commands of two words, by their first: "trace". Empty where there are none.
+[[nodiscard]] std::string group_help(std::string_view first);
 
 // One file each: command_NAME.cpp.
 [[nodiscard]] Command run_command();

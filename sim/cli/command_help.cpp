@@ -60,8 +60,13 @@ int run_help(const Arguments& arguments) {
                                         : man_page(find_command(arguments.words())));
     return kDone;
   }
-  write_out(arguments.words().empty() ? general_help()
-                                      : command_help(find_command(arguments.words())));
+  if (arguments.words().empty()) {
+    write_out(general_help());
+    return kDone;
+  }
+  const std::string group =
+      arguments.words().size() == 1 ? group_help(arguments.words().front()) : std::string{};
+  write_out(group.empty() ? command_help(find_command(arguments.words())) : group);
   return kDone;
 }
 
@@ -135,9 +140,22 @@ std::string general_help() {
       "  kvsim --version       version, build and calibrations; with --json as JSON\n\n"
       "start with: kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv\n"
       "            kvsim run scenarios/zeromerge-a800.json\n"
-      "exit status: 0 done (running out of memory is a result), 1 the answer is \"does not\n"
-      "             fit\", 2 bad input, 3 a fault of kvsim\n";
+      "exit status: 0 done (running out of memory is a result), 1 the answer is \"does\n"
+      "             not fit\", 2 bad input, 3 a fault of kvsim\n";
   return out;
+}
+
+std::string group_help(std::string_view first) {
+  std::string out;
+  for (const Command& command : commands()) {
+    if (name_length(command) == 1 || !command.name.starts_with(fmt::format("{} ", first))) continue;
+    constexpr std::size_t kIndent = 29;
+    out +=
+        fmt::format("  kvsim {:<20} {}", command.name, paragraph(command.summary, kWidth, kIndent));
+  }
+  if (out.empty()) return out;
+  return fmt::format("kvsim {} …: one of\n\n{}\n  kvsim help {} …    its options, with examples\n",
+                     first, out, first);
 }
 
 std::string command_help(const Command& command) {

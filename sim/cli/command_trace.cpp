@@ -150,14 +150,18 @@ std::string check_text(const TraceInfo& info, const TraceCheck& check, std::size
                    share(layer.top5), share(layer.top20), share(layer.heavy20),
                    fmt::format("{:.2f}", layer.entropy.mean), share(layer.entropy_norm)});
   }
-  return fmt::format(
-      "{}: attention rebuilt from {} rows, means over heads and over the {} rows of the second "
-      "half\n{}"
-      "uniform attention would show first token {:.3f}, last 32 {:.3f}\n"
-      "shares of a row's mass; heavy 20 %: all rows' mass in the heaviest fifth of the keys; "
-      "entropy in nats\n",
-      info.name, with_commas(check.rows_used), with_commas(check.late_rows_used), table.str(width),
-      check.uniform_first_token, check.uniform_last32);
+  return paragraph(fmt::format(
+                       "{}: attention rebuilt from {} rows, means over heads and over the {} "
+                       "rows of the second half",
+                       info.name, with_commas(check.rows_used), with_commas(check.late_rows_used)),
+                   width) +
+         table.str(width) +
+         fmt::format("uniform attention would show first token {:.3f}, last 32 {:.3f}\n",
+                     check.uniform_first_token, check.uniform_last32) +
+         paragraph(
+             "shares of a row's mass; heavy 20 %: all rows' mass in the heaviest fifth of the "
+             "keys; entropy in nats",
+             width);
 }
 
 int run_check(const Arguments& arguments) {

@@ -159,7 +159,7 @@ Command trace_convert_command() {
       .summary = "copy a trace with another format, fewer tokens or layers, or from a foreign file",
       .usage = "kvsim trace convert FROM TO [options]",
       .examples =
-          "kvsim trace convert big.safetensors small.safetensors --tokens 512 --dtype fp16\n"
+          "kvsim trace convert big.safetensors new.safetensors --tokens 512 --dtype fp16\n"
           "kvsim trace convert dump.safetensors t.safetensors \\\n"
           "      --name q=attn.{i}.query --metadata prompt_len=100",
       .options = {{"dtype", 0, "FORMAT", false, "fp32, fp16 or bf16 (each tensor's own)"},

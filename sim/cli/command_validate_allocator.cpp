@@ -199,11 +199,11 @@ Command validate_allocator_command() {
   return {
       .name = "validate allocator",
       .summary = "a recorded allocation trace through the caching allocator's model",
-      .usage = "kvsim validate allocator TRACE [--device-bytes SIZE] [--alloc-conf CONF] [options]",
+      .usage = "kvsim validate allocator TRACE [--device-bytes SIZE] [--alloc-conf CONF]",
       .examples =
           "python3 validation/snapshot_to_trace.py snapshot.pickle -o trace.jsonl\n"
           "kvsim validate allocator trace.jsonl --device-bytes \"79.15 GiB\"\n"
-          "kvsim validate allocator trace.jsonl --alloc-conf expandable_segments:True --json",
+          "kvsim validate allocator t.jsonl --alloc-conf expandable_segments:True --json",
       .options = {{"device-bytes", 0, "SIZE", false,
                    "the device's memory (the trace's; none: nothing is refused)"},
                   {"outside-bytes", 0, "SIZE", false,

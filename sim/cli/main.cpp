@@ -36,6 +36,12 @@ int dispatch(const std::vector<std::string>& words) {
     throw InputError{
         unknown_name("option", first, std::vector<std::string>{"--help", "--version"})};
   }
+  if (words.size() == 2 && (words[1] == "--help" || words[1] == "-h")) {
+    if (const std::string group = group_help(first); !group.empty()) {
+      write_out(group);
+      return kDone;
+    }
+  }
   const Command& command = find_command(words);
   const std::vector<std::string> rest{
       words.begin() + static_cast<std::ptrdiff_t>(name_length(command)), words.end()};

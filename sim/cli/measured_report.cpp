@@ -77,13 +77,13 @@ std::string table_of(const std::vector<AccuracyGroup>& groups, std::size_t width
                {"format", Align::kLeft},
                {"rows"},
                {"MAPE", Align::kRight, "%"},
-               {"median", Align::kRight, "%"},
-               {"p90", Align::kRight, "%"},
-               {"worst", Align::kRight, "%"},
-               {"bias", Align::kRight, "%"},
-               {">=30 µs", Align::kRight, "MAPE %"},
+               {"median", Align::kRight, "%", true},
+               {"p90", Align::kRight, "%", true},
+               {"worst", Align::kRight, "%", true},
+               {"bias", Align::kRight, "%", true},
+               {">=30 µs", Align::kRight, "MAPE %", true},
                {"held out", Align::kRight, "MAPE %"},
-               {"in 90 %", Align::kRight, "%"}}};
+               {"in 90 %", Align::kRight, "%", true}}};
   bool pooled = false;
   for (const AccuracyGroup& g : groups) {
     if (g.gpu.empty() && !pooled) {

@@ -41,11 +41,11 @@ std::string errors_table(const std::vector<PublishedGroup>& groups, std::size_t 
                {"expressed"},
                {"MAPE", Table::Align::kRight, "%"},
                {"median", Table::Align::kRight, "%"},
-               {"p90", Table::Align::kRight, "%"},
-               {"bias", Table::Align::kRight, "%"},
+               {"p90", Table::Align::kRight, "%", true},
+               {"bias", Table::Align::kRight, "%", true},
                {"held out"},
                {"MAPE", Table::Align::kRight, "%"},
-               {"median", Table::Align::kRight, "%"},
+               {"median", Table::Align::kRight, "%", true},
                {"verdicts"}}};
   for (const PublishedGroup& group : groups) {
     const std::string verdicts = group.oom_total == 0
@@ -87,12 +87,15 @@ std::map<std::string, std::size_t> reasons_of(const PublishedScore& score) {
   return out;
 }
 
-std::string reasons_text(const std::map<std::string, std::size_t>& reasons) {
+std::string reasons_text(const std::map<std::string, std::size_t>& reasons, std::size_t width) {
+  constexpr std::size_t kIndent = 9;
   std::vector<std::pair<std::string, std::size_t>> sorted{reasons.begin(), reasons.end()};
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   std::string out;
-  for (const auto& [reason, n] : sorted) out += fmt::format("  {:5}  {}\n", n, reason);
+  for (const auto& [reason, n] : sorted) {
+    out += fmt::format("  {:5}  {}", n, paragraph(reason, width, kIndent));
+  }
   return out;
 }
 
@@ -139,7 +142,7 @@ std::string unstated_text(const PublishedScore& score, std::size_t width) {
                {"published"},
                {"predicted"},
                {"error", Table::Align::kRight, "%"},
-               {"in its interval", Table::Align::kLeft},
+               {"inside", Table::Align::kRight, "interval"},
                {"not stated", Table::Align::kLeft}}};
   bool any = false;
   for (const ScoredRow& row : score.rows) {
@@ -219,18 +222,23 @@ std::string published_text(const PublishedScore& score, bool rows, std::size_t w
   std::string out;
   if (rows) out += rows_table(score, width) + "\n";
   out += errors_table(score.pooled, width);
+  out += paragraph(
+      "errors are |predicted - published| / published; held out: rows of documents that no "
+      "constant "
+      "of their stack was taken from; verdicts: out of memory or not, right ones of all, figures "
+      "of "
+      "runs predicted not to fit counted as wrong",
+      width);
   out += fmt::format(
-      "errors are |predicted - published| / published; held out: rows of documents that no\n"
-      "constant of their stack was taken from; verdicts: out of memory or not, right ones of all,\n"
-      "figures of runs predicted not to fit counted as wrong\n\n"
-      "expressed  {} of all rows\n"
-      "           {} of those in scope (GPU known, numbers parse, inference)\n",
+      "\nexpressed  {} of all rows\n"
+      "           {} of those in scope: GPU known, numbers\n"
+      "           parse, inference\n",
       share_of(expressed, score.rows.size()),
       share_of(score.n_in_scope_expressed, score.n_in_scope));
   out += furthest_off(score, width);
   out += unstated_text(score, width);
   const auto reasons = reasons_of(score);
-  if (!reasons.empty()) out += "\nnot expressed\n" + reasons_text(reasons);
+  if (!reasons.empty()) out += "\nnot expressed\n" + reasons_text(reasons, width);
   return out;
 }
 

@@ -145,7 +145,7 @@ std::string calibrations_text(std::size_t width) {
                    held ? percent(e.held_out.p90_ape) : "-"});
   }
   return table.str(width) +
-         "errors in %; `kvsim show calibration OP:GPU:KERNELS:FORMAT` says ranges and sources\n";
+         "errors in %; ranges and sources: `kvsim show calibration OP:GPU:KERNELS:FORMAT`\n";
 }
 
 }  // namespace kvsim

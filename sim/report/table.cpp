@@ -50,10 +50,19 @@ std::string Table::str(std::size_t width) const {
     --*widest;
     --total;
   }
+  std::vector<bool> shown(columns_.size(), true);
+  std::string left_out;
+  for (std::size_t c = columns_.size(); c-- > 0 && total > width;) {
+    if (!columns_[c].spare) continue;
+    shown[c] = false;
+    total -= widths[c] + kGap;
+    left_out = columns_[c].header + (left_out.empty() ? "" : ", ") + left_out;
+  }
   std::string out;
   const auto add_line = [&](const auto& cell) {
     std::string line;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (!shown[c]) continue;
       const bool left = columns_[c].align == Align::kLeft;
       const std::string text = left ? shortened(cell(c), widths[c]) : cell(c);
       const std::size_t used = display_width(text);
@@ -73,6 +82,11 @@ std::string Table::str(std::size_t width) const {
       add_line([&](std::size_t c) { return row.cells[c]; });
     else
       out += shortened(row.section, width) + "\n";
+  }
+  if (!left_out.empty()) {
+    for (const std::string& line : wrapped("not shown at this width: " + left_out, width)) {
+      out += line + "\n";
+    }
   }
   return out;
 }

@@ -23,6 +23,7 @@ class Table {
     std::string header;
     Align align = Align::kRight;
     std::string unit{};  // under the header; a line of its own where any column has one
+    bool spare = false;  // left out, the last first, where the table is too wide all the same
   };
   explicit Table(std::vector<Column> columns);
   /// Errors: ContractError unless there is a cell for every column.
@@ -30,8 +31,8 @@ class Table {
   /// A line over the rows that follow, as wide as the table.
   void add_section(const std::string& heading);
   /// Lines end in "\n" and hold no trailing blanks. Left columns are shortened with "…" as far as
-  /// 12 columns where the table is wider than `width`; numbers never are. Control characters are
-  /// dropped.
+  /// 12 columns where the table is wider than `width`; numbers never are, but spare columns go, and
+  /// a last line names them. Control characters are dropped.
   [[nodiscard]] std::string str(std::size_t width = 80) const;
 
  private:

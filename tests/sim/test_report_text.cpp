@@ -14,6 +14,21 @@
 namespace kvsim {
 namespace {
 
+TEST_CASE("spare columns of a table go, the last first, where it is too wide, and are named") {
+  Table table{{{"name", Table::Align::kLeft},
+               {"first"},
+               {"second", Table::Align::kRight, "", true},
+               {"third", Table::Align::kRight, "", true},
+               {"last"}}};
+  table.add_row({"a", "1", "2", "3", "4"});
+  CHECK(table.str(80) == "name  first  second  third  last\na         1       2      3     4\n");
+  CHECK(table.str(31) ==
+        "name  first  second  last\na         1       2     4\nnot shown at this width: third\n");
+  CHECK(table.str(24) ==
+        "name  first  last\na         1     4\nnot shown at this width:\nsecond, third\n");
+  CHECK(table.str(9).starts_with("name  first  last\n"));  // what is not spare stays
+}
+
 TEST_CASE("widths are those of a terminal") {
   CHECK(display_width("") == 0);
   CHECK(display_width("abc") == 3);

@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <pty.h>
 #include <signal.h>
@@ -300,6 +301,34 @@ TEST_CASE("colour and sparklines stand on a terminal alone, and never under NO_C
   always.insert(always.end(), {"--color=always"});
   CHECK(has(run_kvsim(always, folder).out, "\x1b[31m"));
   CHECK(has(complaint({"list", "gpus", "--color", "red"}, folder), "auto, always or never"));
+}
+
+TEST_CASE("no help is wider than 80 columns, and a group of commands has one") {
+  const fs::path folder = fresh("help");
+  std::istringstream general{run_kvsim({"help"}, folder).out};
+  std::vector<Words> asked{{"help"}, {"list", "calibrations"}, {"list", "methods"}};
+  for (std::string line; std::getline(general, line);) {
+    if (!line.starts_with("  ") || line.size() < 4 || line[2] == ' ' || line[2] == 'k') continue;
+    std::istringstream words{line.substr(0, 20)};
+    Words command{"help"};
+    for (std::string word; words >> word;) command.push_back(word);
+    asked.push_back(command);
+  }
+  CHECK(asked.size() > 25);  // every command
+  for (const char* group : {"trace", "requests", "validate"}) {
+    asked.push_back({"help", group});
+    CHECK(run_kvsim({group, "--help"}, folder).out == run_kvsim({"help", group}, folder).out);
+    CHECK(has(run_kvsim({"help", group}, folder).out, std::string{"kvsim help "} + group));
+  }
+  for (const Words& words : asked) {
+    const Outcome outcome = run_kvsim(words, folder);
+    INFO(fmt::format("{}", fmt::join(words, " ")));
+    CHECK(outcome.status == 0);
+    CHECK(!outcome.out.empty());
+    std::string line;
+    CHECK_MESSAGE(widest(outcome.out, line) <= 80, line);
+  }
+  CHECK(complaint({"help", "nonsense"}, folder).find("unknown command") != std::string::npos);
 }
 
 TEST_CASE("no line of a shipped scenario's summary is wider than 80 columns") {
