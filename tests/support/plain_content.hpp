@@ -37,6 +37,7 @@ inline Ids plain_top(const Scores& scores, std::int64_t count, bool& clear) {
   std::vector<std::pair<double, std::int32_t>> ranked;
   for (const auto& [id, x] : scores) ranked.emplace_back(-x, id);
   std::sort(ranked.begin(), ranked.end());
+  if (count == 0) return {};
   if (count < std::ssize(ranked)) {
     const double gap = ranked[static_cast<std::size_t>(count)].first -
                        ranked[static_cast<std::size_t>(count) - 1].first;
