@@ -186,10 +186,23 @@ bool StaticRun::prefill_layers() {
   const std::vector<Tensor> residents = resident_tensors(in_, prompt);
   const auto add_residents = [&](Owner owner) {
     for (const Tensor& t : residents) {
-      if (t.owner == owner) holdings_[owner] += t.bytes;
+      if (t.owner != owner) continue;
+      const Bytes free = result_.usable_hbm - holdings_.total();
+      if (t.bytes > free) {
+        result_.oom = OomEvent{.step = 0,
+                               .tokens = prompt,
+                               .phase = "prefill",
+                               .what = std::string{t.name},
+                               .requested = t.bytes,
+                               .free = free,
+                               .owners = holdings_.named()};
+        return false;
+      }
+      holdings_[owner] += t.bytes;
     }
+    return true;
   };
-  add_residents(Owner::kMask);
+  if (!add_residents(Owner::kMask)) return false;
 
   std::int32_t layer = 0;
   bool embeddings_held = false;
@@ -199,8 +212,9 @@ bool StaticRun::prefill_layers() {
     GraphCost cost;
     for (layer = group.first; layer < group.first + group.count;) {
       // In the first layer the embeddings are the layer's own input.
-      if (layer == 1 && !std::exchange(embeddings_held, true)) {
-        add_residents(Owner::kActivations);
+      if (layer == 1 && !std::exchange(embeddings_held, true) &&
+          !add_residents(Owner::kActivations)) {
+        return false;
       }
       const std::int64_t kept = held_entries(in_, layer, prompt, prompt);
       if (!graph || kept != held_[static_cast<std::size_t>(layer - 1)]) {

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cmath>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -369,6 +370,41 @@ TEST_CASE("weights that do not fit are an OOM of loading") {
   CHECK(r.timeline.empty());
   c.gpu.hbm_usable = 100_MiB;
   CHECK(run_static(c.spec).oom->what == "CUDA context");
+}
+
+TEST_CASE("whatever memory a GPU has, what does not fit is asked for, named and told in terms") {
+  const Llm llm = llama2_7b();
+  const auto full = std::make_shared<FullMethod>();
+  const auto peak = [&](const Gpu& gpu, const char* stack) {
+    return run_static({.llm = &llm,
+                       .gpu = &gpu,
+                       .stack = &find_stack(stack),
+                       .method = full,
+                       .prompt_tokens = 40000,
+                       .output_tokens = 2},
+                      {.intervals = true});
+  };
+  std::set<std::string> asked;
+  for (const char* stack : {"ideal", "hf-eager", "hf-sdpa", "torch-static"}) {
+    for (int gib = 1; gib <= 80; ++gib) {
+      Gpu gpu = a800();
+      gpu.hbm_usable = Bytes{static_cast<std::int64_t>(gib) << 30};
+      const StaticResult result = peak(gpu, stack);  // a fault of ours throws
+      INFO(stack, " on ", gib, " GiB");
+      Bytes terms;
+      for (const PeakTerm& term : result.peak_terms) terms += term.bytes;
+      CHECK(terms == result.peak_hbm);
+      if (!result.oom) continue;
+      asked.insert(result.oom->what);
+      CHECK(result.oom->requested > result.oom->free);
+      Bytes held;
+      for (const auto& [owner, bytes] : result.oom->owners) held += bytes;
+      CHECK(held + result.oom->free <= gpu.hbm_usable);
+    }
+  }
+  CHECK(asked.contains("weights"));
+  CHECK(asked.contains("causal mask"));
+  CHECK(asked.size() > 5);
 }
 
 TEST_CASE("weights in the published format take what is published, in another all of it") {
