@@ -173,9 +173,11 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
       report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
     }
     report.serve_intervals.resize(report.iterations.size());
+    // A point alone shares its own runs out instead.
+    const int within = report.iterations.size() == 1 ? how.threads : 1;
     parallel_for(report.iterations.size(), how.threads, [&](std::size_t i) {
-      report.serve_intervals[i] =
-          serve_intervals(*scenario.points[i].serve, report.serves[i], report.iterations[i]);
+      report.serve_intervals[i] = serve_intervals(*scenario.points[i].serve, report.serves[i],
+                                                  report.iterations[i], within);
     });
     if (scenario.points.size() > kMostWithGaps) {
       report.notes.push_back(

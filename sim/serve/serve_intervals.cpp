@@ -1,7 +1,9 @@
 #include "sim/serve/serve_intervals.hpp"
 
 #include <algorithm>
+#include <array>
 
+#include "sim/engine/parallel.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "sim/serve/time_residual.hpp"
 
@@ -67,7 +69,8 @@ std::optional<TimeEnds> time_ends(const ServeSpec& spec,
 }
 
 std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const ServeResult& result,
-                                              const std::optional<MeanIteration>& iteration) {
+                                              const std::optional<MeanIteration>& iteration,
+                                              int threads) {
   const std::optional<TimeEnds> ends = time_ends(spec, iteration);
   if (!ends) return std::nullopt;
   ServeIntervals out;
@@ -75,9 +78,13 @@ std::optional<ServeIntervals> serve_intervals(const ServeSpec& spec, const Serve
   out.slower = ends->slower;
   out.basis = ends->basis;
   out.low = out.high = figures_of(result);
-  for (const double factor : {out.faster, out.slower}) {
-    const ServeFigures other =
-        figures_of(run_serve(spec, {.max_samples = 2, .keep_gaps = false, .time_scale = factor}));
+  const std::array factors{out.faster, out.slower};
+  std::array<ServeFigures, 2> others;
+  parallel_for(factors.size(), threads, [&](std::size_t i) {
+    others[i] = figures_of(
+        run_serve(spec, {.max_samples = 2, .keep_gaps = false, .time_scale = factors[i]}));
+  });
+  for (const ServeFigures& other : others) {
     widen(out.low, other, [](double a, double b) { return std::min(a, b); });
     widen(out.high, other, [](double a, double b) { return std::max(a, b); });
   }

@@ -39,9 +39,10 @@ struct ServeIntervals {
   std::string basis;
 };
 
-/// The factors are those of time_ends; nullopt where there are none.
+/// The factors are those of time_ends; nullopt where there are none. The service's two other runs
+/// go on up to `threads` threads (0: the machine's).
 [[nodiscard]] std::optional<ServeIntervals> serve_intervals(
-    const ServeSpec& spec, const ServeResult& result,
-    const std::optional<MeanIteration>& iteration);
+    const ServeSpec& spec, const ServeResult& result, const std::optional<MeanIteration>& iteration,
+    int threads = 1);
 
 }  // namespace kvsim
