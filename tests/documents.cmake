@@ -8,8 +8,9 @@ target_compile_definitions(run_commands PRIVATE KVSIM_SOURCE_DIR="${PROJECT_SOUR
                            KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 target_link_libraries(run_commands PRIVATE kvsim_flags fmt::fmt)
 add_dependencies(run_commands kvsim)
-file(GLOB_RECURSE kvsim_documents CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CONTRIBUTING.md ${PROJECT_SOURCE_DIR}/docs/*.md)
+file(GLOB kvsim_documents CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CONTRIBUTING.md ${PROJECT_SOURCE_DIR}/docs/*.md
+     ${PROJECT_SOURCE_DIR}/docs/*/*.md)
 foreach(document IN LISTS kvsim_documents)
   string(MAKE_C_IDENTIFIER ${document} scratch)
   add_test(NAME "documents: every command of ${document}"

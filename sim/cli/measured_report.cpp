@@ -121,19 +121,21 @@ std::string markdown_row(const AccuracyGroup& g, bool pooled) {
 }
 
 /// Errors by family, generation of the GPU and format: what a goal for "an unseen GPU of a known
-/// generation" is about. Where nothing of the generation is left, the data sheet stands in
-/// (*nominal*).
+/// generation" is about. Where nothing of the generation is left, another generation or the data
+/// sheet stands in.
 std::string generations_markdown(const std::vector<PredictedRow>& rows) {
   struct Pool {
     std::vector<double> errors;
-    std::int64_t nominal = 0;
+    std::int64_t strange = 0;  // with nothing of the generation to stand in
   };
   std::map<std::array<std::string, 3>, Pool> pools;
   for (const PredictedRow& p : rows) {
     Pool& pool = pools[{std::string{name_of(op_of(p.row->call))}, p.row->gpu->generation,
                         p.row->format.name}];
     pool.errors.push_back(p.error());
-    pool.nominal += p.basis == KernelBasis::kNominal ? 1 : 0;
+    const bool strange =
+        p.basis == KernelBasis::kNominal || p.basis == KernelBasis::kOtherGeneration;
+    pool.strange += strange ? 1 : 0;
   }
   std::string out =
       "| family | generation | format | rows | MAPE % | median | p90 | bias | with nothing of the "
@@ -144,7 +146,7 @@ std::string generations_markdown(const std::vector<PredictedRow>& rows) {
                        names[2], all.n, percent(all, &ErrorSummary::mape),
                        percent(all, &ErrorSummary::median_ape),
                        percent(all, &ErrorSummary::p90_ape), percent(all, &ErrorSummary::bias),
-                       100.0 * static_cast<double>(pool.nominal) / static_cast<double>(all.n));
+                       100.0 * static_cast<double>(pool.strange) / static_cast<double>(all.n));
   }
   return out;
 }

@@ -71,7 +71,11 @@ TEST_CASE("every point is what run_static gives of its scenario, on any number o
         scenario.points.front().spec,
         run_static(scenario.points.front().spec, {.max_samples = 3, .intervals = true}));
     for (const auto& [key, value] : run.items()) CHECK(results.at(key) == value);
+    for (const char* end : {"peak_hbm_bytes_low", "decode_tok_s_low"}) {
+      if (!result.oom) CHECK(results.at(end).is_number());  // null is less than any number
+    }
     if (result.oom) {
+      CHECK(results.at("oom_tokens_low").is_number());
       CHECK(results.at("oom_tokens_low") <= results.at("oom").at("tokens"));
     } else {
       CHECK(results.at("peak_hbm_bytes_low") < results.at("peak_hbm_bytes"));

@@ -308,6 +308,10 @@ TEST_CASE("a job whose process is killed under mpirun goes on with its points, t
   const auto whole = run_mpi(2, long_words("whole"), folder);
   if (!whole) return;
   REQUIRE_MESSAGE(whole->status == 0, whole->err);
+  if (!fs::exists(fmt::format("/proc/self/task/{}/children", ::getpid()))) {
+    fmt::print("KVSIM-SKIPPED: this machine does not say which processes another started\n");
+    return;
+  }
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   for (const int rank : {0, 1}) {  // who writes, and who only works
