@@ -109,16 +109,23 @@ bool ContinuousEngine::admit(RequestId id, std::int32_t tokens, std::int64_t kee
   running_.push_back(id);
   plan_.push_back({id, tokens});
   RequestOutcome& out = state_->outcomes[static_cast<std::size_t>(id)];
+  std::int32_t hits = found;
   if (out.scheduled < SimTime{}) {
     out.scheduled = now_;
     out.cached_tokens = found;
     if (parts_.prefix_caching) {
-      state_->prefix_hits += found;
       state_->prefix_queries += s.known;
-      counts_.prefix_hits += found;
       counts_.prefix_queries += s.known;
     }
+  } else {
+    // Back after a preemption: what it once had is found or computed again, and no hit; what others
+    // have computed since it has not paid for.
+    const std::int32_t had =
+        std::max(out.cached_tokens, state_->computed_once[static_cast<std::size_t>(id)]);
+    hits = std::max(0, found - had);
   }
+  state_->prefix_hits += hits;
+  counts_.prefix_hits += hits;
   return true;
 }
 

@@ -463,12 +463,7 @@ std::int64_t KvMemory::most_units(std::int32_t prompt, std::int64_t tokens) {
 
 Bytes KvMemory::logical(RequestId id, const Sequence& s) {
   const Holding& h = holding(id);
-  if (h.law == nullptr || s.computed < s.target) {
-    // Rows of all layers; exact where a block's bytes are a multiple of its entries.
-    const double share = static_cast<double>(s.computed) / static_cast<double>(block_);
-    return Bytes{static_cast<std::int64_t>(
-        share * static_cast<double>((sizes_->unit() * block_units_).count()))};
-  }
+  if (h.law == nullptr || s.computed < s.target) return sizes_->prompt_logical(s.computed);
   return h.law->logical(s.computed - s.target);
 }
 

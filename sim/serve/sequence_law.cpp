@@ -83,6 +83,15 @@ std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) c
   return units;
 }
 
+Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
+  double units = 0;
+  for (const Law& l : laws_) {
+    const std::int64_t held = l.window > 0 ? std::min(tokens, l.window) : tokens;
+    units += static_cast<double>(l.units) * static_cast<double>(held) / static_cast<double>(block_);
+  }
+  return Bytes{static_cast<std::int64_t>(units * static_cast<double>(unit_.count()))};
+}
+
 SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base,
                          const BlockSizes& sizes, std::int64_t prompt, bool offloads)
     : method_{std::move(method)},

@@ -46,6 +46,9 @@ class BlockSizes {
   /// Units of full rows of `tokens` tokens that stand while a prompt is computed, of which the last
   /// `chunk` are new: a window's layers keep no more than it reaches back.
   [[nodiscard]] std::int64_t prompt_units(std::int64_t tokens, std::int64_t chunk) const;
+  /// Bytes of the rows of `tokens` tokens that a prompt in the making holds; of a window's layers
+  /// what it reaches. Exact where a block's bytes are a multiple of its entries.
+  [[nodiscard]] Bytes prompt_logical(std::int64_t tokens) const;
 
   struct Law {
     LawLayers layers;

@@ -349,9 +349,10 @@ TEST_CASE("a real engine frees nothing under retrieval heads that share its bloc
     // With one head a GPU it is taken for the longest: nothing streams on the GPU that is waited
     // for.
     CHECK((own.kv_reclaimed > Bytes{}) == (gpus < 8));
-    CHECK(own.tpot.mean <= shared.tpot.mean);
+    // Gaps, and not the mean of requests' TPOT, which one of two tokens may move by a tenth.
+    CHECK(own.itl.mean <= shared.itl.mean);
     // Nor is anything read less.
-    CHECK(shared.tpot.mean >= 0.99 * full.tpot.mean);
+    CHECK(shared.itl.mean >= 0.99 * full.itl.mean);
   }
 }
 

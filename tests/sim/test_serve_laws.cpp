@@ -63,42 +63,50 @@ void check_outcomes(const SmallService& service, const ServeResult& r) {
   }
 }
 
+void conserve(QueueOrder order, bool caching, std::int64_t blocks, std::int64_t long_prefill,
+              std::uint64_t seed) {
+  INFO(static_cast<int>(order), " caching ", caching, " blocks ", blocks, " threshold ",
+       long_prefill, " seed ", seed);
+  CheckingObserver observer;
+  const SmallService service{.blocks = blocks,
+                             .scheduler = {.name = "vllm-v1",
+                                           .order = order,
+                                           .max_num_batched_tokens = 256,
+                                           .max_num_seqs = 12,
+                                           .long_prefill_token_threshold = long_prefill,
+                                           .prefix_caching = caching},
+                             .trace = test::random_trace(seed, 150, 40, 100, 40, caching),
+                             .observer = &observer};
+  const ServeResult r = service.run();
+  check_outcomes(service, r);
+  // Tokens computed: each once, those that preemption cost again, less those found.
+  std::int64_t once = 0;
+  for (const RequestOutcome& o : r.outcomes) {
+    if (o.status == RequestStatus::kCompleted) {
+      once += o.prompt_tokens + std::max(o.output_tokens - 1, 0);
+    }
+  }
+  if (r.rejected == r.oom_events && r.rejected == 0) {
+    CHECK(observer.planned_tokens == once + r.recomputed_tokens - r.prefix_hit_tokens);
+  }
+  CHECK(r.prefix_hit_tokens <= r.prefix_query_tokens);
+  CHECK(observer.most_running <= 12);
+  CHECK(r.peak_blocks <= r.blocks);
+  CHECK(r.blocks == blocks);
+  if (blocks == 200) CHECK(r.preemptions == 0);
+  if (blocks == 24) CHECK(r.preemptions > 0);
+  if (caching) CHECK(r.prefix_hit_tokens > 0);
+}
+
 TEST_CASE("requests, tokens and blocks are conserved at every step, and time goes on") {
   for (const QueueOrder order :
        {QueueOrder::kFcfs, QueueOrder::kPriority, QueueOrder::kShortestDeclared}) {
     for (const bool caching : {false, true}) {
       for (const std::int64_t blocks : {24, 40, 200}) {
         for (const std::int64_t long_prefill : {0, 40}) {
-          INFO(static_cast<int>(order), " caching ", caching, " blocks ", blocks, " threshold ",
-               long_prefill);
-          CheckingObserver observer;
-          const SmallService service{.blocks = blocks,
-                                     .scheduler = {.name = "vllm-v1",
-                                                   .order = order,
-                                                   .max_num_batched_tokens = 256,
-                                                   .max_num_seqs = 12,
-                                                   .long_prefill_token_threshold = long_prefill,
-                                                   .prefix_caching = caching},
-                                     .trace = test::random_trace(7, 150, 40, 100, 40, caching),
-                                     .observer = &observer};
-          const ServeResult r = service.run();
-          check_outcomes(service, r);
-          // Tokens computed: each once, those that preemption cost again, less those found.
-          std::int64_t once = 0;
-          for (const RequestOutcome& o : r.outcomes) {
-            if (o.status == RequestStatus::kCompleted) {
-              once += o.prompt_tokens + std::max(o.output_tokens - 1, 0);
-            }
+          for (const std::uint64_t seed : {7, 40, 47}) {
+            conserve(order, caching, blocks, long_prefill, seed);
           }
-          if (r.rejected == r.oom_events && r.rejected == 0) {
-            CHECK(observer.planned_tokens == once + r.recomputed_tokens - r.prefix_hit_tokens);
-          }
-          CHECK(observer.most_running <= 12);
-          CHECK(r.peak_blocks <= r.blocks);
-          CHECK(r.blocks == blocks);
-          if (blocks == 200) CHECK(r.preemptions == 0);
-          if (blocks == 24) CHECK(r.preemptions > 0);
-          if (caching) CHECK(r.prefix_hit_tokens > 0);
         }
       }
     }
