@@ -95,8 +95,11 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
       out["band"].push_back({s.x, number(s.low), number(s.high)});
     });
   }
-  if (line.lone_mark) out["open"] = {mark(*line.lone_mark, chart.lone_mark_label)};
-  if (line.end) out["ends"] = {mark(*line.end, end_text(chart, at))};
+  // array(): what braces around one value make differs among compilers.
+  if (line.lone_mark) {
+    out["open"] = ordered_json::array({mark(*line.lone_mark, chart.lone_mark_label)});
+  }
+  if (line.end) out["ends"] = ordered_json::array({mark(*line.end, end_text(chart, at))});
   return out;
 }
 
