@@ -8,6 +8,7 @@
 
 #include <cstddef>
 
+#include <cpuid.h>
 #include <unistd.h>
 
 namespace kvsim {
@@ -23,6 +24,12 @@ struct Message {
     while (*word != '\0' && length < kLongestMessage) text[length++] = *word++;
   }
 };
+
+/// Bit `bit` of ecx of a leaf of cpuid: what clang's __builtin_cpu_supports has no word for.
+bool in_ecx(unsigned leaf, unsigned bit) {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(leaf, &a, &b, &c, &d) != 0 && (c >> bit & 1U) != 0;
+}
 
 /// The early number: before the constructors of the library and of every other file.
 constexpr int kBadInput = 2;
@@ -45,8 +52,8 @@ __attribute__((constructor(101))) void check_cpu() {
       {"bmi", __builtin_cpu_supports("bmi") != 0},
       {"bmi2", __builtin_cpu_supports("bmi2") != 0},
       {"fma", __builtin_cpu_supports("fma") != 0},
-      {"f16c", __builtin_cpu_supports("f16c") != 0},
-      {"lzcnt", __builtin_cpu_supports("lzcnt") != 0},
+      {"f16c", in_ecx(1, 29)},
+      {"lzcnt", in_ecx(0x80000001, 5)},
       {"avx512f", __builtin_cpu_supports("avx512f") != 0},
       {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
       {"avx512cd", __builtin_cpu_supports("avx512cd") != 0},
