@@ -94,8 +94,9 @@ TEST_CASE("explain: the terms of every figure sum to it") {
   CHECK(cache.at("value") == 32LL * 2 * 2 * 1020 * 4096 * 2);
   CHECK(cache.at("terms").size() == 1);
   // Times of a calibrated stack have intervals, and say what they rest on.
-  CHECK_FALSE(explain(folder, "prefill_s").at("low").is_null());
-  for (const json& term : explain(folder, "prefill_s").at("terms")) {
+  const json prefill = explain(folder, "prefill_s");
+  CHECK_FALSE(prefill.at("low").is_null());
+  for (const json& term : prefill.at("terms")) {
     CHECK_FALSE(term.at("basis").is_null());
     CHECK_FALSE(term.at("formula").is_null());
     CHECK_FALSE(term.at("source").is_null());

@@ -83,7 +83,8 @@ TEST_CASE(
     "a full cache takes more the longer it is, speeds are told where a run fits and nowhere else") {
   ordered_json asked = small("hf-sdpa");
   asked["method"] = "full";  // others score in smaller chunks where memory runs short
-  for (const ordered_json& point : explore_reach(asked.dump()).at("points")) {
+  const ordered_json reach = explore_reach(asked.dump());
+  for (const ordered_json& point : reach.at("points")) {
     double before = 0;
     REQUIRE(point.at("curve").size() > 10);
     for (const ordered_json& one : point.at("curve")) {

@@ -135,7 +135,10 @@ TEST_CASE("the front holds no beaten point, and the best of each objective") {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
     return static_cast<double>(state >> 40);
   };
-  for (int i = 0; i < 200; ++i) points.push_back(way(draw(), draw(), draw()));
+  for (int i = 0; i < 200; ++i) {
+    const double a = draw(), b = draw(), c = draw();
+    points.push_back(way(c, b, a));
+  }
   const PlanResult plan = front_of(points);
   const auto& marked = plan.candidates[0].points;
   std::size_t least[3] = {0, 0, 0};

@@ -221,7 +221,8 @@ TEST_CASE("more memory, more bandwidth or a smaller cache never slow the same st
   auto trace = std::make_shared<RequestTrace>();
   test::Dice dice{4};
   for (int i = 0; i < 48; ++i) {
-    trace->requests.push_back(request(0.05 * i, dice.between(200, 3000), dice.between(1, 200)));
+    const std::int32_t output = dice.between(1, 200);
+    trace->requests.push_back(request(0.05 * i, dice.between(200, 3000), output));
   }
   ServeSpec spec = static_spec(llm, gpu, "ideal", 1, 1, 1);
   spec.requests = trace;

@@ -89,7 +89,8 @@ TEST_CASE("twice the replicas serve twice the requests as one serves them") {
   double at = 0;
   for (int i = 0; i < 120; ++i) {
     at += 0.01 * dice.uniform();
-    one.trace.requests.push_back(request(at, dice.between(1, 120), dice.between(1, 60)));
+    const std::int32_t output = dice.between(1, 60);
+    one.trace.requests.push_back(request(at, dice.between(1, 120), output));
   }
   SmallService two = one;
   two.trace.requests.clear();

@@ -30,7 +30,8 @@ struct Service {
     double at = 0;
     for (int i = 0; i < 300; ++i) {
       at -= std::log(dice.uniform()) / 6;
-      trace->requests.push_back(test::request(at, dice.between(200, 1800), dice.between(2, 200)));
+      const std::int32_t output = dice.between(2, 200);
+      trace->requests.push_back(test::request(at, dice.between(200, 1800), output));
     }
     spec = {.llm = &find_llm("llama-3.1-8b"),
             .gpu = &find_gpu("H100-80GB-SXM"),

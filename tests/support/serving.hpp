@@ -162,9 +162,12 @@ inline RequestTrace random_trace(std::uint64_t seed, std::int32_t n, double rate
   double at = 0;
   for (std::int32_t i = 0; i < n; ++i) {
     at -= std::log(dice.uniform()) / rate;
-    Request r = request(at, dice.between(1, 2 * prompt - 1), dice.between(0, 2 * output));
+    const std::int32_t outputs = dice.between(0, 2 * output);
+    Request r = request(at, dice.between(1, 2 * prompt - 1), outputs);
     r.priority = dice.between(0, 3);
-    r.declared_tokens = dice.between(0, 1) * dice.between(1, 4 * output);
+    const bool declares = dice.between(0, 1) == 1;
+    const std::int32_t declared = dice.between(1, 4 * output);
+    if (declares) r.declared_tokens = declared;
     if (i > 3 && dice.uniform() < 0.2) {
       r.after = i - dice.between(1, 3);
       r.arrival = to_sim_time(Seconds{dice.uniform() / rate});
