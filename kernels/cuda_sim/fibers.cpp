@@ -2,7 +2,7 @@
 
 #include <boost/context/protected_fixedsize_stack.hpp>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if KVSIM_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -10,7 +10,7 @@
 namespace kvsim::cuda_sim {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if KVSIM_ADDRESS_SANITIZER
 constexpr std::size_t kStackBytes = 512 * 1024;  // frames are several times as large
 #else
 constexpr std::size_t kStackBytes = 128 * 1024;  // committed page by page, as they are touched
@@ -34,7 +34,7 @@ FiberPool::FiberPool(Body body, void* context) : body_{body}, context_{context} 
 FiberPool::~FiberPool() {
   auto allocator = stacks();
   for (const auto& fiber : all_) {
-#if defined(__SANITIZE_ADDRESS__)
+#if KVSIM_ADDRESS_SANITIZER
     __asan_unpoison_memory_region(fiber->bottom, fiber->usable);
 #endif
     allocator.deallocate(fiber->stack);
@@ -71,7 +71,7 @@ void FiberPool::abandon() {
   idle_.clear();
   // Last first: take() hands out the first again.
   for (auto fiber = all_.rbegin(); fiber != all_.rend(); ++fiber) {
-#if defined(__SANITIZE_ADDRESS__)
+#if KVSIM_ADDRESS_SANITIZER
     __asan_unpoison_memory_region((*fiber)->bottom, (*fiber)->usable);
 #endif
     start(**fiber);
@@ -86,7 +86,7 @@ void FiberPool::enter(boost::context::detail::transfer_t from) {
   pool->body_(pool->context_);
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if KVSIM_ADDRESS_SANITIZER
 
 void FiberPool::leaving(Fiber* from, Fiber* to) {
   __sanitizer_start_switch_fiber(&from->fake_stack, to->bottom, to->usable);

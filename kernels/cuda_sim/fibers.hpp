@@ -7,9 +7,18 @@
 #include <boost/context/detail/fcontext.hpp>
 #include <boost/context/stack_context.hpp>
 
+// g++ says that it is on by a macro, clang by a feature.
+#if defined(__SANITIZE_ADDRESS__)
+#define KVSIM_ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#define KVSIM_ADDRESS_SANITIZER __has_feature(address_sanitizer)
+#else
+#define KVSIM_ADDRESS_SANITIZER 0
+#endif
+
 namespace kvsim::cuda_sim {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if KVSIM_ADDRESS_SANITIZER
 inline constexpr bool kTellSanitizer = true;  // AddressSanitizer has to be told of each switch
 #else
 inline constexpr bool kTellSanitizer = false;
