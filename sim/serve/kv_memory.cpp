@@ -9,11 +9,11 @@ namespace kvsim {
 namespace {
 
 /// Of each request the next turn of its conversation: one that waits for it, and whose prompt goes
-/// on from its prompt and answer. Equal ids stand for equal tokens after equal prefixes, so that
-/// the last whole id of the prompt says it of all.
+/// on from its prompt and answer. That the one before it has ended says nothing, nor that both
+/// begin alike: so do requests of a closed loop's user behind one system prompt.
 std::vector<RequestId> next_turns(const RequestTrace& trace) {
   std::vector<RequestId> next;
-  if (trace.prefix_block == 0) return next;
+  if (trace.prefix_block == 0 || !trace.conversations) return next;
   const auto id = [&](const Request& r, std::int32_t i) {
     return trace.prefix_ids[static_cast<std::size_t>(r.prefix_first) + static_cast<std::size_t>(i)];
   };
@@ -21,12 +21,12 @@ std::vector<RequestId> next_turns(const RequestTrace& trace) {
     const Request& turn = trace.requests[i];
     if (turn.after < 0 || turn.prefix_count == 0) continue;
     const Request& before = trace.requests[static_cast<std::size_t>(turn.after)];
+    if (turn.session < 0 || turn.session != before.session) continue;
     const std::int32_t whole = before.prompt_tokens / trace.prefix_block;
-    const bool goes_on =
-        turn.prompt_tokens >= before.prompt_tokens + before.output_tokens &&
-        turn.prefix_count > whole &&
-        (whole > 0 ? before.prefix_count >= whole && id(before, whole - 1) == id(turn, whole - 1)
-                   : turn.session >= 0 && turn.session == before.session);
+    const bool goes_on = turn.prompt_tokens >= before.prompt_tokens + before.output_tokens &&
+                         turn.prefix_count > whole &&
+                         (whole == 0 || (before.prefix_count >= whole &&
+                                         id(before, whole - 1) == id(turn, whole - 1)));
     if (!goes_on) continue;
     if (next.empty()) next.assign(trace.requests.size(), -1);
     RequestId& first = next[static_cast<std::size_t>(turn.after)];

@@ -11,6 +11,7 @@
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 #include "traces/requests/context_ids.hpp"
+#include "traces/requests/generate_requests.hpp"
 
 namespace kvsim {
 namespace {
@@ -92,7 +93,7 @@ TEST_CASE("a request is refused by what it declares, never by what it turns out 
 
 /// Two turns of one conversation: 40 tokens, an answer of 25, and 20 tokens more.
 RequestTrace two_turns(std::int32_t ids) {
-  RequestTrace trace;
+  RequestTrace trace{.conversations = true};
   ContextIds context{trace, ids};
   std::vector<std::uint64_t> full;
   Request first = request(0, 40, 25);
@@ -128,12 +129,72 @@ TEST_CASE("the next turn of a conversation finds the answer before it") {
   }
 }
 
+TEST_CASE("a closed loop's user finds the prompt that all share, and no answer of its own") {
+  // 512 of 513 to 712 tokens are shared; what follows them, and the answer, are each request's own.
+  const GeneratorSpec spec{.arrivals = {.kind = ArrivalKind::kClosed, .users = 4},
+                           .count = 200,
+                           .prompt_tokens = {.kind = LengthKind::kUniform, .low = 1, .high = 200},
+                           .output_tokens = {.kind = LengthKind::kFixed, .low = 16, .high = 16},
+                           .shared_prefix = SharedPrefixSpec{.tokens = 512}};
+  SmallService service{.blocks = 4096};
+  service.trace = generate_requests(spec, 0);
+  const ServeResult alone = service.run();
+  CHECK(alone.completed == 200);
+  CHECK(alone.prefix_hit_tokens > 190 * 512);
+  for (const RequestOutcome& o : alone.outcomes) CHECK(o.cached_tokens <= 512);
+  // Users whose requests do go on from one another find what was said; every turn begins an id of
+  // its own, as a block has no more than two names.
+  GeneratorSpec talks = spec;
+  talks.prompt_tokens.low = 64;
+  talks.sessions = SessionSpec{.turns = {.kind = LengthKind::kFixed, .low = 4, .high = 4}};
+  service.trace = generate_requests(talks, 0);
+  std::int32_t found = 0;
+  const ServeResult turns = service.run();
+  for (std::size_t i = 0; i < turns.outcomes.size(); ++i) {
+    const Request& r = service.trace.requests[i];
+    const bool goes_on =
+        r.after >= 0 &&
+        service.trace.requests[static_cast<std::size_t>(r.after)].session == r.session;
+    const std::int32_t cached = turns.outcomes[i].cached_tokens;
+    if (goes_on) {
+      const Request& before = service.trace.requests[static_cast<std::size_t>(r.after)];
+      CHECK(cached == (before.prompt_tokens + before.output_tokens - 1) / 16 * 16);
+      ++found;
+    } else {
+      CHECK(cached <= 512);
+    }
+  }
+  CHECK(found >= 120);
+}
+
+TEST_CASE("a recorded conversation's turns find answers under a closed loop, its users' do not") {
+  // A conversation of two turns and, by the same user, one that begins with the same 80 tokens.
+  RequestTrace trace = two_turns(16);
+  trace.requests[1].output_tokens = 25;
+  ContextIds context{trace, 16};
+  for (std::uint64_t skip = 0; skip < 100; ++skip) (void)context.fresh();
+  const auto begin = trace.prefix_ids.begin() + trace.requests[1].prefix_first;
+  std::vector<std::uint64_t> full{begin, begin + 5};
+  Request other = request(0, 120, 5);
+  other.session = 1;
+  context.turn(other, full);
+  trace.requests.push_back(other);
+  replace_arrivals(trace, {.kind = ArrivalKind::kClosed, .users = 1}, {}, 0);
+  REQUIRE(trace.requests[2].after == 1);
+  SmallService service{.blocks = 1024};
+  service.trace = trace;
+  const ServeResult r = service.run();
+  CHECK(r.outcomes[1].cached_tokens == 64);
+  CHECK(r.outcomes[2].cached_tokens == 80);
+}
+
 TEST_CASE("answers kept for later turns conserve blocks where memory is short") {
   for (const std::int64_t blocks : {24, 40, 400}) {
     for (const std::int32_t ids : {16, 48}) {
       INFO(blocks, " blocks, ", ids, " tokens an id");
       CheckingObserver observer;
       SmallService service{.blocks = blocks, .observer = &observer};
+      service.trace.conversations = true;
       ContextIds context{service.trace, ids};
       for (std::int32_t talk = 0; talk < 12; ++talk) {
         std::vector<std::uint64_t> full;

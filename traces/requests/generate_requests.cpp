@@ -90,6 +90,7 @@ class Generator {
     trace_.format = "generated";
     trace_.requests.reserve(static_cast<std::size_t>(spec.count));
     if (spec.sessions) turns_.emplace(spec.sessions->turns);
+    trace_.conversations = spec.sessions.has_value();
     if (spec.sessions || spec.shared_prefix) ids_.emplace(trace_, spec.prefix_block);
     if (spec.shared_prefix) make_prefixes(*spec.shared_prefix);
   }

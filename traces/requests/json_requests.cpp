@@ -251,6 +251,7 @@ RequestTrace read_mooncake(LineReader& lines, std::string first, const ReadOptio
 
 RequestTrace read_sharegpt(LineReader& lines, std::string first, const ReadOptions& options) {
   RequestSink sink{lines.name(), RequestFormat::kShareGpt, options};
+  sink.trace().conversations = true;
   ContextIds ids{sink.trace(), options.prefix_block.value_or(kContextBlock)};
   Conversations conversations{lines, std::move(first)};
   std::int64_t unanswered = 0;

@@ -34,7 +34,11 @@ struct RequestTrace {
   /// Equal ids: the same tokens after the same prefix. An id stands for `prefix_block` tokens, the
   /// last of a request for the rest of its prompt.
   std::vector<std::uint64_t> prefix_ids;
-  std::int32_t prefix_block = 0;   // 0: nothing is known of prefixes
+  std::int32_t prefix_block = 0;  // 0: nothing is known of prefixes
+  /// Of one session a request that waits for another is the next turn of a conversation: its prompt
+  /// is that one's prompt and answer and more. false: sessions may be users, whose requests are
+  /// their own.
+  bool conversations = false;
   std::int64_t skipped = 0;        // malformed records that the caller allowed to be passed over
   std::vector<std::string> notes;  // what a reader should know: "arrivals are quantised to 3 s", …
 };
