@@ -62,16 +62,23 @@ ServeGenWindow read_window(std::string_view line, const std::string& place) {
   };
   ServeGenWindow window{.start = number(0, "window start", 1.0 * kLongestTrace),
                         .rate = number(1, "rate", 1e6)};
-  if (cells[3] == "Gamma" || cells[3] == "Weibull") {
-    window.gaps = cells[3] == "Gamma" ? GapKind::kGamma : GapKind::kWeibull;
-    window.shape = number(4, "pattern parameter 1", 1e6);
-    if (window.shape < 1e-3) {
-      throw InputError{fmt::format("{}: pattern parameter 1", place), "a shape of at least 0.001",
-                       in_quotes(cells[4])};
-    }
-  } else if (!cells[3].empty() && cells[3] != "Exponential" && cells[3] != "Poisson") {
+  const bool shaped = cells[3] == "Gamma" || cells[3] == "Weibull";
+  if (!shaped && !cells[3].empty() && cells[3] != "Exponential" && cells[3] != "Poisson") {
     throw InputError{fmt::format("{}: pattern", place),
                      "Gamma, Weibull, Exponential, Poisson or nothing", in_quotes(cells[3])};
+  }
+  // Of CV and scale only the form counts: shape and rate say them already. A pattern without
+  // parameters may leave them out.
+  if (shaped || !cells[2].empty()) (void)number(2, "CV", 1e6);
+  if (shaped || !cells[5].empty()) (void)number(5, "pattern parameter 2", 1e12);
+  if (!shaped && cells[4].empty()) return window;
+  const double shape = number(4, "pattern parameter 1", 1e6);
+  if (!shaped) return window;
+  window.gaps = cells[3] == "Gamma" ? GapKind::kGamma : GapKind::kWeibull;
+  window.shape = shape;
+  if (shape < 1e-3) {
+    throw InputError{fmt::format("{}: pattern parameter 1", place), "a shape of at least 0.001",
+                     in_quotes(cells[4])};
   }
   return window;
 }
@@ -198,7 +205,7 @@ bool looks_like_servegen(const fs::path& path) {
   return name.ends_with(kTraceEnd) || name.ends_with(kDatasetEnd);
 }
 
-ServeGenClient read_servegen_client(const fs::path& path) {
+ServeGenClient read_servegen_client(const fs::path& path, RequestSink& sink) {
   const std::string stem = stem_of(path);
   const fs::path trace = stem + std::string{kTraceEnd};
   std::ifstream in{trace, std::ios::binary};
@@ -209,19 +216,24 @@ ServeGenClient read_servegen_client(const fs::path& path) {
   double expected = 0.0;
   while (lines.next(line)) {
     if (trimmed(line).empty()) continue;
-    const ServeGenWindow window = read_window(line, lines.place());
-    if (!client.windows.empty()) {
-      const ServeGenWindow& before = client.windows.back();
-      if (window.start <= before.start) {
-        throw InputError{fmt::format("{}: window start", lines.place()),
-                         fmt::format("more than the {:g} s before it", before.start),
-                         fmt::format("{:g}", window.start)};
+    sink.record([&] {
+      const ServeGenWindow window = read_window(line, lines.place());
+      if (!client.windows.empty()) {
+        const ServeGenWindow& before = client.windows.back();
+        if (window.start <= before.start) {
+          throw InputError{fmt::format("{}: window start", lines.place()),
+                           fmt::format("more than the {:g} s before it", before.start),
+                           fmt::format("{:g}", window.start)};
+        }
+        expected += before.rate * (window.start - before.start);
       }
-      expected += before.rate * (window.start - before.start);
-    }
-    client.windows.push_back(window);
+      client.windows.push_back(window);
+    });
   }
-  if (client.windows.empty()) throw InputError{trace.string(), "at least one window", "none"};
+  if (client.windows.empty()) {
+    throw InputError{trace.string(), "at least one window",
+                     sink.trace().skipped == 0 ? "none" : "none besides bad records"};
+  }
   constexpr double kMost = 1e8;
   if (expected > kMost) {
     throw InputError{trace.string(), fmt::format("rates that make at most {:g} requests", kMost),
@@ -248,14 +260,14 @@ RequestTrace read_servegen(const fs::path& path, const ReadOptions& options) {
   } else {
     clients.push_back(path);
   }
+  RequestSink sink{path.string(), RequestFormat::kServeGen, options};
   std::vector<Request> drawn;
   for (std::size_t i = 0; i < clients.size(); ++i) {
-    draw_client(read_servegen_client(clients[i]), options.seed, static_cast<std::int32_t>(i),
+    draw_client(read_servegen_client(clients[i], sink), options.seed, static_cast<std::int32_t>(i),
                 drawn);
   }
   std::stable_sort(drawn.begin(), drawn.end(),
                    [](const Request& a, const Request& b) { return a.arrival < b.arrival; });
-  RequestSink sink{path.string(), RequestFormat::kServeGen, options};
   sink.expect(drawn.size());
   for (const Request& r : drawn) sink.add(r, [&] { return path.string(); });
   sink.trace().notes.push_back(

@@ -34,8 +34,13 @@ struct ServeGenClient {
 /// Whether `path` is a folder, or called like one of a client's two files.
 [[nodiscard]] bool looks_like_servegen(const std::filesystem::path& path);
 
-/// One client's `*-trace.csv` and `*-dataset.json`. Errors: InputError.
-[[nodiscard]] ServeGenClient read_servegen_client(const std::filesystem::path& path);
+class RequestSink;
+
+/// One client's `*-trace.csv` and `*-dataset.json`. Windows are records of `sink`, which passes
+/// over bad ones as its options allow; the window before one lasts until the next good one. Errors:
+/// InputError.
+[[nodiscard]] ServeGenClient read_servegen_client(const std::filesystem::path& path,
+                                                  RequestSink& sink);
 
 /// Requests drawn for the client or the folder of clients at `path`. A client's arrivals are a
 /// renewal process of unit-mean gaps (of the pattern of the window they begin in) laid over the

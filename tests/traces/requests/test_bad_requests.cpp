@@ -1,5 +1,8 @@
 // Input that is wrong is answered with its place; nothing crashes.
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <string>
 #include <utility>
@@ -12,6 +15,7 @@
 #include "tests/traces/scratch.hpp"
 #include "traces/requests/read_requests.hpp"
 #include "traces/requests/record_reader.hpp"
+#include "traces/requests/write_requests.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;
@@ -134,6 +138,51 @@ TEST_CASE("skip_bad: so many and no more, counted") {
       "{\"timestamp\": 6, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [3]}\n",
       "f", options);
   CHECK(m.prefix_ids == std::vector<std::uint64_t>{1, 3});
+}
+
+TEST_CASE("servegen: windows are records, every column of them is read") {
+  const auto folder = scratch("servegen_bad");
+  std::filesystem::create_directories(folder);
+  const std::string file = (folder / "c-trace.csv").string();
+  const auto trace = [&](const std::string& text, std::int64_t skip_bad = 0) {
+    std::ofstream{folder / "c-trace.csv", std::ios::binary} << text;
+    ReadOptions options;
+    options.skip_bad = skip_bad;
+    return read_requests(folder, options);
+  };
+  const auto wrong = [&](const std::string& text, std::int64_t skip_bad = 0) {
+    const std::string all = complaint<InputError>([&] { (void)trace(text, skip_bad); });
+    CHECK(all.starts_with(file));
+    return all.substr(std::min(all.size(), file.size()));
+  };
+  std::ofstream{folder / "c-dataset.json"}
+      << R"({"0": {"input_tokens": "{5: 1}", "output_tokens": "{1: 1}"}})";
+  const std::string good = "0,1.0,1,Gamma,1,1\n";
+  CHECK(wrong(good + "600,1.0,abc,Gamma,1,1\n") ==
+        ":2: CV: expected a number in [0, 1e+06], got \"abc\"");
+  CHECK(wrong(good + "600,1.0,1,Gamma,1,x\n") ==
+        ":2: pattern parameter 2: expected a number in [0, 1e+12], got \"x\"");
+  CHECK(wrong("0,1.0,1,Weibull,,1\n") ==
+        ":1: pattern parameter 1: expected a number in [0, 1e+06], got \"\"");
+  for (const char* bad : {"600,1,-1,Gamma,1,1", "600,1,nan,Gamma,1,1", "600,1,1,,x,", "600,1,y,,,",
+                          "600,1,1,Poisson,0,z", "600,1,1,Gamma,1", "600,1,1,Gauss,1,1",
+                          "0,1,1,Gamma,1,1", "600,1,1,Gamma,1,\xff"}) {
+    INFO(bad);
+    CHECK(wrong(fmt::format("{}{}\n", good, bad)).starts_with(":2"));
+    // Passed over and counted, it leaves what the file without it gives.
+    const RequestTrace with = trace(fmt::format("{}{}\n1200,0,0,,0,0\n", good, bad), 1);
+    CHECK(with.skipped == 1);
+    CHECK(std::find(with.notes.begin(), with.notes.end(), "1 bad records were passed over") !=
+          with.notes.end());
+    const RequestTrace without = trace(good + "1200,0,0,,0,0\n");
+    CHECK(without.skipped == 0);
+    CHECK(requests_text(with, RequestFormat::kPlain) ==
+          requests_text(without, RequestFormat::kPlain));
+  }
+  // A pattern without parameters may leave them out.
+  CHECK(trace("0,1,,,,\n").requests.size() > 400);
+  CHECK(wrong("0,x,1,Gamma,1,1\n" + good + "y\nz\n", 2).starts_with(":4"));
+  CHECK(wrong("y\nz\n", 2) == ": expected at least one window, got none besides bad records");
 }
 
 TEST_CASE("json records: keys, kinds, ends") {
