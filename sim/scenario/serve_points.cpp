@@ -11,6 +11,7 @@
 
 #include "models/llm/catalogue.hpp"
 #include "sim/scenario/keys.hpp"
+#include "sim/scenario/list_keys.hpp"
 #include "sim/scenario/serve_field.hpp"
 #include "traces/requests/workload.hpp"
 
@@ -22,23 +23,6 @@ using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostStages = 1024;
-
-/// Members of `requests` that may be lists, of which every value makes points, and what points and
-/// labels call them.
-struct RequestList {
-  std::string_view pointer;
-  std::string_view key;
-};
-constexpr std::array kRequestLists{
-    RequestList{"/file", "workload"},
-    RequestList{"/rate_scale", "rate_scale"},
-    RequestList{"/arrivals/rate", "rate"},
-    RequestList{"/arrivals/users", "users"},
-    RequestList{"/arrivals/cv", "cv"},
-    RequestList{"/limit", "limit"},
-    RequestList{"/prompt_scale", "prompt_scale"},
-    RequestList{"/output_scale", "output_scale"},
-};
 
 /// One workload that is asked for.
 struct AskedRequests {
@@ -70,7 +54,7 @@ std::vector<AskedRequests> request_choices(const Field& field) {
   for (const Field& item : field.one_or_more()) {
     if (!item.is_object()) item.expected("an object: a file of requests, or a generator");
     std::vector<std::pair<json, ordered_json>> of_item{{item.raw(), ordered_json::object()}};
-    for (const RequestList& list : kRequestLists) {
+    for (const RequestList& list : request_lists()) {
       const json::json_pointer pointer{std::string{list.pointer}};
       if (!item.raw().contains(pointer) || item.raw().at(pointer).is_null()) continue;
       const json& given = item.raw().at(pointer);
@@ -84,7 +68,7 @@ std::vector<AskedRequests> request_choices(const Field& field) {
         for (const json& one : values) {
           longer.emplace_back(value, keys);
           longer.back().first[pointer] = one;
-          if (list.key != "workload") longer.back().second[std::string{list.key}] = one;
+          if (list.name != "workload") longer.back().second[std::string{list.name}] = one;
         }
       }
       of_item = std::move(longer);

@@ -16,6 +16,7 @@
 #include "models/units/error.hpp"
 #include "sim/scenario/document.hpp"
 #include "sim/scenario/keys.hpp"
+#include "sim/scenario/list_keys.hpp"
 
 namespace kvsim {
 namespace {
@@ -27,32 +28,9 @@ std::string text_of(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-/// Keys whose lists are axes, in the order of a scenario's points.
-constexpr std::array<std::string_view, 11> kListKeys{
-    "model",    "gpu",   "gpu_count",     "stack",         "calibration", "dtype",
-    "kv_dtype", "batch", "prompt_tokens", "output_tokens", "method"};
-
 /// What is of the file and not of a run.
 constexpr std::array<std::string_view, 8> kNotVaried{"schema", "title",  "description", "extends",
                                                      "sweep",  "replay", "published",   "figures"};
-
-/// A method with a list of budgets, as one method of each.
-std::vector<json> expanded(const json& list) {
-  std::vector<json> out;
-  for (const json& item : list) {
-    const bool budgets =
-        item.is_object() && item.contains("budget") && item.at("budget").is_array();
-    if (!budgets) {
-      out.push_back(item);
-      continue;
-    }
-    for (const json& budget : item.at("budget")) {
-      out.push_back(item);
-      out.back()["budget"] = budget;
-    }
-  }
-  return out;
-}
 
 /// Six digits, which no reader needs more of, within the range all the same.
 double rounded(double value, const AxisRange& range) {
@@ -240,31 +218,64 @@ void SweepPlan::take_section(const SweepChanges& changes) {
   }
 }
 
+bool SweepPlan::stays_list(const std::string& pointer, const json& list) const {
+  bool stays = false;
+  for (const ScenarioAxis& axis : axes_) {
+    if (!axis.pointer.starts_with(pointer + "/")) continue;
+    const std::string inside = axis.pointer.substr(pointer.size());
+    const std::string index = first_token(inside);
+    if (index != "-" && index.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (list.size() != 1 || index != "0") {
+      const std::string rest = inside.substr(index.size() + 1);
+      throw InputError{
+          fmt::format("{}: {} is a list of {}, and each makes points of its own: vary {}{}{}, or "
+                      "write the values into the list",
+                      axis.place, pointer, list.size(), pointer, rest,
+                      rest.empty() ? "" : ", which sets it in every one")};
+    }
+    stays = true;
+  }
+  return stays;
+}
+
 void SweepPlan::take_lists() {
   std::vector<ScenarioAxis> lists;
-  for (const std::string_view key : kListKeys) {
+  // Whether an axis sets all of what stands at `pointer`.
+  const auto varied = [&](const std::string& pointer) {
+    return std::any_of(axes_.begin(), axes_.end(), [&](const ScenarioAxis& axis) {
+      return (pointer + "/").starts_with(axis.pointer + "/");
+    });
+  };
+  const auto add = [&](const std::string& pointer, std::vector<json> values) {
+    lists.push_back({.pointer = pointer,
+                     .place = fmt::format("{}: {}", file_.lexically_normal().string(), pointer),
+                     .values = std::move(values)});
+    check_axis(lists.back());
+  };
+  for (const std::string_view key : list_keys()) {
     const std::string pointer = fmt::format("/{}", key);
-    const bool varied = std::any_of(axes_.begin(), axes_.end(), [&](const ScenarioAxis& axis) {
-      return axis.pointer == pointer;
-    });
-    // An item that is varied by its index: the list stays one.
-    const bool inside = std::any_of(axes_.begin(), axes_.end(), [&](const ScenarioAxis& axis) {
-      return axis.pointer.starts_with(pointer + "/0");
-    });
     const auto found = base_.find(key);
-    if (found == base_.end() || inside) continue;
-    if (!varied && found->is_array()) {
-      ScenarioAxis axis{.pointer = pointer,
-                        .place = fmt::format("{}: {}", file_.lexically_normal().string(), pointer),
-                        .values = key == "method"
-                                      ? expanded(*found)
-                                      : std::vector<json>(found->begin(), found->end())};
-      check_axis(axis);
-      lists.push_back(std::move(axis));
-    } else if (!varied) {
+    if (found == base_.end()) continue;
+    if (varied(pointer)) {
+      base_.erase(found);
       continue;
     }
-    base_.erase(found);
+    std::vector<std::string> members = list_members(key);
+    std::erase_if(members, [&](const std::string& member) { return varied(pointer + member); });
+    if (found->is_array()) {
+      if (stays_list(pointer, *found)) continue;
+      add(pointer, listed_values(*found, members));
+      base_.erase(found);
+      continue;
+    }
+    for (const std::string& member : members) {
+      const json::json_pointer at{member};
+      if (!found->is_object() || !found->contains(at) || !found->at(at).is_array()) continue;
+      const json list = found->at(at);
+      if (stays_list(pointer + member, list)) continue;
+      add(pointer + member, list.get<std::vector<json>>());
+      found->at(at.parent_pointer()).erase(at.back());
+    }
   }
   axes_.insert(axes_.begin(), std::make_move_iterator(lists.begin()),
                std::make_move_iterator(lists.end()));

@@ -29,7 +29,7 @@ struct SweepChanges {
 /// Many scenarios out of one: which keys differ, and what they are at each point.
 ///
 /// A grid has the product of its axes' values, the last axis changing fastest; keys that the
-/// scenario gives as lists are axes too, before those of `sweep`. Random sample i of an axis is a
+/// scenario gives as lists (sim/scenario/list_keys.hpp) are axes too, before those of `sweep`. Random sample i of an axis is a
 /// function of (seed, the axis' key, i) alone, so that neither the order of axes, nor their number,
 /// nor how many samples there are changes it; numbers are drawn to six digits.
 class SweepPlan {
@@ -58,6 +58,9 @@ class SweepPlan {
 
  private:
   void take_lists();
+  /// Whether an axis sets something within the only item of the list at `pointer`, which then stays
+  /// one. Errors: InputError where there are several items, which are points and no places.
+  [[nodiscard]] bool stays_list(const std::string& pointer, const nlohmann::json& list) const;
   void take_section(const SweepChanges& changes);
   void refuse_too_many();
   void check_values() const;

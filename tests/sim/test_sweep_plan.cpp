@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "sim/scenario/keys.hpp"
+#include "sim/scenario/list_keys.hpp"
 #include "sim/sweep/sweep_plan.hpp"
 #include "tests/sim/sweep_files.hpp"
 #include "tests/support/check.hpp"
@@ -76,6 +80,114 @@ TEST_CASE("lists of the scenario are axes before the others, methods with severa
   // --vary takes the place of the list.
   changes.vary = {axis_of_text("/batch=4,8,16")};
   CHECK(plan_of(file, changes).size() == 3 * 3);
+}
+
+/// A service of 20 requests with `more` members, which start with a comma.
+std::filesystem::path service_file(const std::filesystem::path& folder, const std::string& more) {
+  const std::filesystem::path file = folder / "s.json";
+  std::ofstream{file} << R"({"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM",
+    "dtype": "fp16", "stack": "vllm")"
+                      << more << "}";
+  return file;
+}
+
+/// The sweep has the points of a run of the same file, each with its keys, in their order.
+void check_same_points(const std::filesystem::path& file) {
+  const Scenario run = read_scenario(file, {});
+  const SweepPlan plan = plan_of(file);
+  REQUIRE(plan.size() == run.points.size());
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    INFO("point ", i);
+    CHECK(plan.scenario(i).points.front().keys == run.points[i].keys);
+  }
+}
+
+TEST_CASE("a sweep of a scenario's lists has the points of its run, in their order") {
+  check_same_points(
+      sweep_file(fresh("same/static"), R"(, "batch": [1, 2], "stack": ["ideal", "hf-sdpa"],
+    "gpu_count": [1, 2], "calibration": ["builtin", "nominal"], "kv_dtype": ["fp16", "int8"],
+    "method": {"name": "h2o", "budget": [0.1, 0.2]})"));
+  const std::string requests =
+      R"({"arrivals": {"kind": "poisson", "rate": [2, 4]}, "count": 20, "limit": [5, 10],
+    "prompt_tokens": 100, "output_tokens": 5, "rate_scale": [1, 2], "prompt_scale": [1, 3],
+    "output_scale": [1, 2]})";
+  check_same_points(service_file(
+      fresh("same/serve"),
+      R"(, "scheduler": ["vllm-v1", {"name": "vllm-v0", "max_num_seqs": [8, 16], "swap": [true, false]}],
+           "cluster": {"replicas": [1, 2], "router": ["round-robin", "least-loaded"]},
+           "pipeline_parallel": [1, 2], "requests": )" +
+          requests));
+  check_same_points(service_file(
+      fresh("same/requests"),
+      R"(, "scheduler": {"max_num_batched_tokens": [256, 512], "max_num_seqs": [8, 16]},
+           "speculation": [{"draft": "llama-3.2-1b", "tokens": [2, 3]},
+                           {"draft": "llama-3.2-1b", "acceptance": [0.5, 0.9]}],
+           "method": ["full"],
+           "requests": [{"arrivals": {"kind": "closed", "users": [1, 2]}, "count": 20,
+                         "prompt_tokens": 100, "output_tokens": 5},
+                        {"arrivals": {"kind": "gamma", "rate": [2, 4], "cv": [1, 2]}, "count": 20,
+                         "prompt_tokens": 100, "output_tokens": 5}])"));
+}
+
+TEST_CASE("the keys that may be lists are those that the table of keys says it of") {
+  std::set<std::string> said, listed;
+  for (const ScenarioObject& object : scenario_objects()) {
+    if (object.name != "point") continue;
+    for (const ScenarioKey& key : object.keys) {
+      if (key.type.find("or list") != std::string_view::npos) said.emplace(key.name);
+    }
+  }
+  for (const std::string_view key : list_keys()) listed.emplace(key);
+  CHECK(said == listed);
+}
+
+TEST_CASE("lists of a service are axes by their pointers, which --vary takes the place of") {
+  const auto file =
+      service_file(fresh("service"), R"(, "scheduler": {"name": ["vllm-v1", "vllm-v0"]},
+           "requests": {"arrivals": {"kind": "poisson", "rate": [2, 4, 8]}, "count": 20, "prompt_tokens": 100,
+                        "output_tokens": 5, "limit": [10]})");
+  const SweepPlan plan = plan_of(file);
+  REQUIRE(plan.axes().size() == 3);
+  CHECK(plan.axes()[0].pointer == "/scheduler/name");
+  CHECK(plan.axes()[1].pointer == "/requests/arrivals/rate");
+  CHECK(plan.axes()[1].values == std::vector<json>{2, 4, 8});
+  CHECK(plan.axes()[2].pointer == "/requests/limit");
+  CHECK(plan.size() == 2 * 3);
+  SweepChanges changes;
+  changes.vary = {axis_of_text("/requests/arrivals/rate=1,3")};
+  CHECK(plan_of(file, changes).size() == 2 * 2);
+  changes.vary = {axis_of_text(R"(/requests/arrivals={"kind": "closed", "users": 3})")};
+  CHECK(plan_of(file, changes).size() == 2);
+  changes.vary = {axis_of_text("/scheduler=vllm-v1")};
+  CHECK(plan_of(file, changes).size() == 3);
+}
+
+TEST_CASE("an item of a list is varied by its index where it is the only one") {
+  const auto one = sweep_file(fresh("one"), R"(, "method": [{"name": "h2o"}])");
+  SweepChanges changes;
+  changes.vary = {axis_of_text("/method/0/budget=0.1,0.2")};
+  const SweepPlan plan = plan_of(one, changes);
+  REQUIRE(plan.size() == 2);
+  CHECK(plan.scenario(1).points.front().keys.at("budget") == 0.2);
+  const auto many = sweep_file(fresh("many"), R"(, "method": ["full", {"name": "h2o"}, "h2o"])");
+  for (const std::string index : {"0", "1", "2", "10", "-"}) {
+    INFO(index);
+    changes.vary = {axis_of_text(fmt::format("/method/{}/budget=0.1,0.2", index))};
+    CHECK(complaint([&] { (void)plan_of(many, changes); }) ==
+          fmt::format("--vary /method/{}/budget: /method is a list of 3, and each makes points of "
+                      "its own: vary /method/budget, which sets it in every one, or write the "
+                      "values into the list",
+                      index));
+  }
+  changes.vary = {axis_of_text("/method/1/budget=0.1,0.2")};
+  CHECK(has(complaint([&] { (void)plan_of(one, changes); }), "/method is a list of 1"));
+  // What all have is varied in each; their own lists give way to it.
+  const auto budgets = sweep_file(
+      fresh("budgets"), R"(, "method": [{"name": "h2o", "budget": [0.3, 0.4]}, "snapkv"])");
+  changes.vary = {axis_of_text("/method/budget=0.1,0.2,0.5")};
+  const SweepPlan each = plan_of(budgets, changes);
+  CHECK(each.size() == 6);
+  CHECK(each.scenario(5).points.front().keys.at("budget") == 0.5);
 }
 
 TEST_CASE("a parameter is set in the method, whichever axis comes first") {
