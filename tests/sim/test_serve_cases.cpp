@@ -1,6 +1,9 @@
 // Cases solved by hand or in closed form: queueing, static batches, edges of a workload.
 
 #include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
 
 #include "models/cost/calibration.hpp"
 #include "models/units/error.hpp"
@@ -236,13 +239,20 @@ TEST_CASE("more memory, more bandwidth or a smaller cache never slow the same st
     last = r.output_tok_s;
   }
   std::int64_t done = 0;
-  for (const std::int64_t gib : {16, 20, 24, 32, 40, 80}) {
+  std::set<std::int64_t> served;
+  last = 0;
+  for (const std::int64_t gib : {16, 18, 20, 22, 24, 28, 32, 40, 80}) {
+    INFO(gib, " GiB");
     gpu.hbm_usable = 1_GiB * gib;
     const ServeResult r = run_serve(spec);
     CHECK(r.output_tokens >= done);
+    CHECK(r.output_tok_s >= last);
     done = r.output_tokens;
+    last = r.output_tok_s;
+    served.insert(r.completed);
   }
   CHECK(done > 0);
+  CHECK(served.size() >= 3);  // none, some and all of them
   last = 1e300;
   for (const std::int64_t budget : {64, 128, 256, 1024, 4096}) {
     spec.method = {"streaming-llm", {}, Budget{.entries = budget}};
@@ -279,6 +289,46 @@ TEST_CASE("workloads of nothing, of one, of prompts alone") {
   CHECK(prompt.outcomes[0].finish > SimTime{});
   CHECK(prompt.ttft.n == 1);
   CHECK(prompt.e2e.n == 2);
+}
+
+TEST_CASE("every scheduler, alone and in a cluster, serves nothing and one request") {
+  for (const std::string name : {"static", "vllm-v1", "vllm-v0", "sglang", "trtllm"}) {
+    for (const ClusterSpec& cluster :
+         {ClusterSpec{}, ClusterSpec{.replicas = 3},
+          ClusterSpec{.replicas = 2, .prefill_replicas = 1},
+          ClusterSpec{.replicas = 2, .router = RouterPolicy::kPrefixAware}}) {
+      INFO(name, ", ", cluster.replicas, " replicas, ", cluster.prefill_replicas, " to prefill");
+      if (name == "static" && cluster.prefill_replicas > 0) continue;
+      SmallService service{.blocks = 64, .scheduler = {.name = name}, .cluster = cluster};
+      if (name == "static") {  // no pool of blocks: weights stand in the same memory
+        service.blocks = 1 << 16;
+        service.stack = "hf-sdpa";
+      }
+      const ServeResult none = service.run();
+      CHECK(none.completed + none.rejected + none.unfinished == 0);
+      CHECK(none.iterations == 0);
+      CHECK(none.makespan == SimTime{});
+      CHECK(none.output_tok_s == 0);
+      CHECK(none.total_tok_s == 0);
+      CHECK(none.request_s == 0);
+      CHECK(none.ttft.n == 0);
+      CHECK(none.oom_events == 0);
+
+      service.trace.requests = {request(3, 40, 9)};
+      const ServeResult one = service.run();
+      CHECK(one.completed == 1);
+      CHECK(one.preemptions == 0);
+      CHECK(one.queue.mean == 0);
+      CHECK(one.outcomes[0].output_tokens == 9);
+      CHECK(one.outcomes[0].first_token > one.outcomes[0].arrival);
+      CHECK(one.ttft.n == 1);
+      CHECK(one.tpot.n == 1);
+      CHECK(one.e2e.mean == test::rel(s(one.outcomes[0].finish - one.outcomes[0].arrival)));
+      // One pass over the prompt, and of every token after the first one of its own.
+      CHECK(one.iterations == 9);
+      CHECK(one.makespan == one.outcomes[0].finish - one.outcomes[0].arrival);
+    }
+  }
 }
 
 TEST_CASE("what can never be served is refused with a reason, and nobody waits behind it") {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,43 @@ std::string why(const std::string& text, const ReadOptions& options = {}) {
   return complaint<InputError>([&] { (void)parse_requests(text, "f", options); });
 }
 std::string why_row(const std::string& row) { return why(kHead + row + "\n"); }
+
+/// `text` with one to four random edits.
+std::string mutated(std::string text, std::mt19937_64& random) {
+  static const std::vector<std::string> pieces{"\n",       ",",
+                                               "\"",       "-",
+                                               "nan",      "1e309",
+                                               "\r",       "\xFF",
+                                               "[",        "]",
+                                               "{",        "}",
+                                               ":",        "99999999999999999999",
+                                               "\\u0000",  "/*",
+                                               "16777217", "\xEF\xBB\xBF",
+                                               " "};
+  for (std::uint64_t edits = 1 + random() % 4; edits > 0 && !text.empty(); --edits) {
+    const std::size_t at = random() % text.size();
+    switch (random() % 5) {
+      case 0:
+        text[at] = static_cast<char>(random() % 256);
+        break;
+      case 1:
+        text.erase(at, 1 + random() % 8);
+        break;
+      case 2:
+        text.insert(at, pieces[random() % pieces.size()]);
+        break;
+      case 3:
+        text.resize(at);
+        break;
+      default: {
+        const std::size_t length = random() % 40;
+        text.insert(at, text.substr(random() % text.size(), length));
+        break;
+      }
+    }
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -234,41 +272,11 @@ TEST_CASE("mutated inputs give a sound trace or an InputError, and nothing else"
       "1}, {\"from\": \"gpt\", \"tokens\": 3}]}]\n",
       "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
       "0,2,0,0.125,1,374,44\n1,2,0,0.5,1,4,4\n"};
-  const std::vector<std::string> pieces{"\n",       ",",
-                                        "\"",       "-",
-                                        "nan",      "1e309",
-                                        "\r",       "\xFF",
-                                        "[",        "]",
-                                        "{",        "}",
-                                        ":",        "99999999999999999999",
-                                        "\\u0000",  "/*",
-                                        "16777217", "\xEF\xBB\xBF",
-                                        " "};
   std::mt19937_64 random{7};
   int sound = 0;
   int refused = 0;
   for (int round = 0; round < 20000; ++round) {
-    std::string text = seeds[random() % seeds.size()];
-    for (std::uint64_t edits = 1 + random() % 4; edits > 0 && !text.empty(); --edits) {
-      const std::size_t at = random() % text.size();
-      switch (random() % 5) {
-        case 0:
-          text[at] = static_cast<char>(random() % 256);
-          break;
-        case 1:
-          text.erase(at, 1 + random() % 8);
-          break;
-        case 2:
-          text.insert(at, pieces[random() % pieces.size()]);
-          break;
-        case 3:
-          text.resize(at);
-          break;
-        default:
-          text.insert(at, text.substr(random() % text.size(), random() % 40));
-          break;
-      }
-    }
+    const std::string text = mutated(seeds[random() % seeds.size()], random);
     ReadOptions options;
     options.skip_bad = static_cast<std::int64_t>(random() % 3);
     options.sort = random() % 2 == 0;
@@ -287,4 +295,41 @@ TEST_CASE("mutated inputs give a sound trace or an InputError, and nothing else"
   }
   CHECK(sound > 1000);
   CHECK(refused > 2000);
+}
+
+TEST_CASE("mutated clients of ServeGen give a sound trace or an InputError, and nothing else") {
+  const std::string windows = "0,0.2,1,Gamma,0.5,9\n600,0,0,,0,0\n1200,0.3,1,Weibull,2,9\n";
+  const std::string lengths =
+      R"({"0": {"input_tokens": "{5: 0.5, 7: 0.5}", "output_tokens": "{1: 1}"},
+          "1200": {"input_tokens": "{9: 1e0}", "output_tokens": "{2: 1}", "reason_ratio": "{}"}})";
+  const auto folder = scratch("servegen_mutated");
+  std::filesystem::create_directories(folder);
+  std::ofstream{folder / "b-trace.csv"} << windows;
+  std::ofstream{folder / "b-dataset.json"} << lengths;
+  std::mt19937_64 random{11};
+  int sound = 0;
+  int passed_over = 0;
+  int refused = 0;
+  for (int round = 0; round < 800; ++round) {
+    const bool of_windows = random() % 3 != 0;
+    std::ofstream{folder / "c-trace.csv", std::ios::binary}
+        << (of_windows ? mutated(windows, random) : windows);
+    std::ofstream{folder / "c-dataset.json", std::ios::binary}
+        << (of_windows ? lengths : mutated(lengths, random));
+    ReadOptions options;
+    options.skip_bad = static_cast<std::int64_t>(random() % 3);
+    try {
+      const RequestTrace trace = read_requests(folder, options);
+      check_requests(trace);
+      CHECK(trace.skipped <= options.skip_bad);
+      passed_over += trace.skipped > 0 ? 1 : 0;
+      ++sound;
+    } catch (const InputError& error) {
+      CHECK(std::string_view{error.what()}.starts_with(folder.string()));
+      ++refused;
+    }
+  }
+  CHECK(sound > 100);
+  CHECK(passed_over > 100);
+  CHECK(refused > 100);
 }
