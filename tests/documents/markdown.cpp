@@ -1,5 +1,6 @@
 #include "tests/documents/markdown.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <fstream>
 #include <stdexcept>
@@ -10,6 +11,10 @@ namespace {
 bool is_fence(std::string_view text) {
   const std::size_t start = text.find_first_not_of(' ');
   return start != std::string_view::npos && text.substr(start).starts_with("```");
+}
+
+std::string_view without_end(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t\r") + 1);
 }
 
 /// Up to a # that begins a word outside quotes, as the shell sees it.
@@ -78,6 +83,45 @@ std::vector<DocumentLine> shell_commands(const std::vector<DocumentLine>& lines)
     joined = goes_on;
   }
   return commands;
+}
+
+std::vector<PrintedBlock> printed_blocks(const std::vector<DocumentLine>& lines) {
+  std::vector<PrintedBlock> blocks;
+  std::size_t shell_from = 0;
+  std::size_t shell_to = 0;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const bool marked = without_end(lines[i].text) == "<!-- printed -->";
+    if (marked && (i + 1 == lines.size() || !is_fence(lines[i + 1].text))) {
+      throw std::runtime_error{"line " + std::to_string(lines[i].number) +
+                               ": no fenced block follows the mark"};
+    }
+    if (marked) ++i;
+    if (!is_fence(lines[i].text)) continue;
+    const std::size_t fence = i;
+    for (++i; i < lines.size() && !is_fence(lines[i].text);) ++i;
+    if (marked) {
+      blocks.push_back({lines[fence - 1].number, {}, shell_from, shell_to});
+      for (std::size_t k = fence + 1; k < i; ++k) blocks.back().text.push_back(lines[k].text);
+    } else if (lines[fence].text.ends_with("```sh")) {
+      shell_from = lines[fence].number;
+      shell_to = shell_from + (i - fence);
+    }
+  }
+  return blocks;
+}
+
+bool stands_in(const std::vector<std::string>& block, std::string_view output) {
+  std::vector<std::string_view> printed;
+  while (!output.empty()) {
+    const std::size_t end = output.find('\n');
+    printed.push_back(without_end(output.substr(0, end)));
+    output.remove_prefix(end == std::string_view::npos ? output.size() : end + 1);
+  }
+  return std::search(printed.begin(), printed.end(), block.begin(), block.end(),
+                     [](std::string_view a, const std::string& b) {
+                       return a == without_end(b);
+                     }) != printed.end() &&
+         !block.empty();
 }
 
 std::vector<DocumentLine> link_targets(const std::vector<DocumentLine>& lines) {

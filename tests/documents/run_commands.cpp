@@ -1,13 +1,18 @@
 // run_commands FILE.md SCRATCH: types every command of a document, in order, in a folder that looks
 // like a clone of the project with a user's files in it (fixtures/), and fails where one does.
+// What a page marks as printed (<!-- printed -->) is held against what its commands print.
 // Commands that would change this machine or need another one are passed over by name, with a
 // reason.
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -93,11 +98,39 @@ int type(const std::string& command, const fs::path& folder) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
+std::string last_output(const fs::path& folder) {
+  std::ifstream in{folder / "last-output"};
+  std::ostringstream text;
+  text << in.rdbuf();
+  return std::move(text).str();
+}
+
+/// How many blocks marked as printed no command printed. `outputs`: of the commands typed, by line.
+int check_printed(const fs::path& document, const std::vector<DocumentLine>& lines,
+                  const std::map<std::size_t, std::string>& outputs) {
+  int failed = 0;
+  for (const PrintedBlock& block : printed_blocks(lines)) {
+    const auto from = outputs.lower_bound(block.shell_from);
+    const auto to = outputs.upper_bound(block.shell_to);
+    const bool held = std::any_of(
+        from, to, [&](const auto& output) { return stands_in(block.text, output.second); });
+    fmt::print("{}: the block printed at line {}\n", held ? "ok" : "FAILED", block.number);
+    if (held) continue;
+    ++failed;
+    fmt::print("  {}:{}: no command of the block above it prints this; they print:\n",
+               document.filename().string(), block.number);
+    for (auto at = from; at != to; ++at) fmt::print("{}\n", at->second);
+  }
+  return failed;
+}
+
 int run(const fs::path& document, const fs::path& scratch) {
   prepare(document, scratch);
   int failed = 0;
   std::size_t typed = 0;
-  for (const DocumentLine& command : shell_commands(read_document(document))) {
+  const std::vector<DocumentLine> lines = read_document(document);
+  std::map<std::size_t, std::string> outputs;
+  for (const DocumentLine& command : shell_commands(lines)) {
     if (command.text.starts_with("#!")) continue;
     if (const auto reason = excuse_for(command.text)) {
       fmt::print("passed over: {}  ({})\n", command.text, *reason);
@@ -105,6 +138,7 @@ int run(const fs::path& document, const fs::path& scratch) {
     }
     const int status = type(command.text, scratch);
     ++typed;
+    outputs[command.number] = last_output(scratch);
     fmt::print("{}: {}\n", status == 0 ? "ok" : "FAILED", command.text);
     if (status == 0) continue;
     ++failed;
@@ -115,6 +149,7 @@ int run(const fs::path& document, const fs::path& scratch) {
     if (std::system(show.c_str()) != 0) fmt::print("  (nothing)\n");
   }
   fmt::print("{} commands of {} typed, {} failed\n", typed, document.filename().string(), failed);
+  failed += check_printed(document, lines, outputs);
   return failed == 0 ? 0 : 1;
 }
 

@@ -89,4 +89,34 @@ TEST_CASE("commands are read as the shell reads them") {
   CHECK(commands[1].text == "kvsim run b.json     --set '/title=a # b'");
 }
 
+TEST_CASE("what a page says is printed belongs to the commands above it, whole lines of it") {
+  const std::vector<DocumentLine> lines{{1, "```sh"}, {2, "kvsim list gpus"},  {3, "```"},
+                                        {4, "```"},   {5, "a picture"},        {6, "```"},
+                                        {7, "and"},   {8, "<!-- printed -->"}, {9, "```"},
+                                        {10, "GPU"},  {11, "H100  80"},        {12, "```"}};
+  const auto blocks = printed_blocks(lines);
+  REQUIRE(blocks.size() == 1);
+  CHECK(blocks[0].number == 8);
+  CHECK(blocks[0].shell_from == 1);
+  CHECK(blocks[0].shell_to == 3);
+  CHECK(blocks[0].text == std::vector<std::string>{"GPU", "H100  80"});
+  CHECK(stands_in(blocks[0].text, "two\nGPU  \nH100  80\nmore\n"));
+  CHECK_FALSE(stands_in(blocks[0].text, "GPU\nH100  81\n"));   // a figure that moved
+  CHECK_FALSE(stands_in(blocks[0].text, "GPU\nH100  802\n"));  // no part of a line
+  CHECK_FALSE(stands_in(blocks[0].text, "GPU\n\nH100  80\n"));
+  CHECK_FALSE(stands_in({}, "anything\n"));
+  CHECK_THROWS((void)printed_blocks({{1, "<!-- printed -->"}, {2, "no block"}}));
+}
+
+TEST_CASE("every block marked as printed stands under commands, and the first screen's is marked") {
+  for (const fs::path& document : documents()) {
+    const auto blocks = printed_blocks(read_document(document));
+    for (const PrintedBlock& block : blocks) {
+      INFO(document.string(), ":", block.number);
+      CHECK(block.shell_from > 0);
+    }
+    if (document == root / "README.md") CHECK_FALSE(blocks.empty());
+  }
+}
+
 }  // namespace
