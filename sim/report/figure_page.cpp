@@ -84,16 +84,19 @@ ordered_json levels_json(const std::vector<ChartLevel>& levels) {
 ordered_json line_json(const LineChart& chart, std::size_t at) {
   const ChartLine& line = chart.lines[at];
   ordered_json out{{"name", line.label}, {"values", ordered_json::array()}};
+  std::set<double> shown;
   thinned(line.points.size(), [&](std::size_t i) {
     out["values"].push_back({line.points[i].x, number(line.points[i].y)});
+    shown.insert(line.points[i].x);
   });
   const std::vector<ChartSpread>& band = line.band.empty() ? line.spreads : line.band;
   if (!band.empty()) {
     out["band"] = ordered_json::array();
-    thinned(band.size(), [&](std::size_t i) {
-      const ChartSpread& s = band[i];
-      out["band"].push_back({s.x, number(s.low), number(s.high)});
-    });
+    // Thinned to the places of the line, which may have points beyond its band: readers pair them.
+    for (const ChartSpread& s : band) {
+      const bool kept = band.size() <= kMostValues || shown.contains(s.x) || &s == &band.back();
+      if (kept) out["band"].push_back({s.x, number(s.low), number(s.high)});
+    }
   }
   // array(): what braces around one value make differs among compilers.
   if (line.lone_mark) {

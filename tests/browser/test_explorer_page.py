@@ -30,10 +30,10 @@ def text(page, element):
 
 
 def answered(page):
-    """Waits until the knobs as they stand are answered. Errors: TimeoutError."""
+    """Waits until the knobs as they stand are answered or refused. Errors: TimeoutError."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        if page.evaluate("document.getElementById('answers').dataset.state") == "answered":
+        if page.evaluate("document.getElementById('answers').dataset.state") != "waiting":
             page.settle()
             return
         time.sleep(0.02)
@@ -103,7 +103,10 @@ def use(browser, address):
     check("a complaint beside the knob", page.evaluate("!document.getElementById('knob-batch-wrong').hidden"))
     check("in the core's words", "expected an integer" in text(page, "knob-batch-wrong"), text(page, "knob-batch-wrong"))
     check("the answers stay", text(page, "longest") != "")
+    dim = "document.getElementById('answers').classList.contains('stale')"
+    check("but dim, as they are of other knobs", page.evaluate(dim))
     turn(page, "batch", "2")
+    check("a right knob's answers are bright", not page.evaluate(dim))
     check("the complaint goes", page.evaluate("document.getElementById('knob-batch-wrong').hidden && document.getElementById('status').hidden"))
 
     # The address keeps the state: the same page opened anew says the same.

@@ -103,6 +103,12 @@ def use(page, name):
         x, y = page.evaluate(mark_place(card["id"]))
         text = tip_at(page, card["id"], x, y)
         check(f"{where}: hovering tells a number", any(c.isdigit() for c in text), repr(text))
+    repeated = page.evaluate("""(() => {
+      const ids = [...document.querySelectorAll('[id]')].map(node => node.id);
+      return ids.filter((id, i) => ids.indexOf(id) !== i); })()""")
+    check(f"{name}: no id twice on the page", repeated == [], repeated)
+    check(f"{name}: links within the page lead somewhere", page.evaluate(
+        "[...document.querySelectorAll('a[href^=\"#\"]')].every(a => document.getElementById(a.hash.slice(1)))"))
     check(f"{name}: words at the top", page.evaluate("document.querySelectorAll('.verdict li').length") >= 1)
     check(f"{name}: every heading level in order", page.evaluate(
         "[...document.querySelectorAll('h1,h2,h3')].every((h, i, all) => i === 0 || +h.tagName[1] <= +all[i-1].tagName[1] + 1)"))
@@ -113,6 +119,17 @@ def use(page, name):
       return card.data.querySelectorAll('tbody tr').length; })()""") > 0)
     check(f"{name}: nothing fetched", [r for r in page.requests if not r.startswith("file:")] == [], page.requests)
     check(f"{name}: console", page.messages == [], page.messages)
+
+
+def intervals(page):
+    """An interval belongs to the point at its x, though a line has points that its band has not."""
+    spec = """{kind: 'lines', x: {name: 'length', unit: 'tokens'}, y: {name: 'rate', unit: 'tok/s'}, levels: [],
+      series: [{name: 'full', values: [[1, 10], [2, 20], [3, 30]], band: [[1, 5, 15], [3, 25, 35]]}]}"""
+    rows = page.evaluate(f"kvsimCardParts.dataOf({spec})[1].map(row => row[3])")
+    check("static: the table pairs points and intervals", rows == ["5 tok/s to 15 tok/s", "–", "25 tok/s to 35 tok/s"], rows)
+    words = [page.evaluate(f"kvsimCardTips.wordsOf({spec}, 0, {k})") for k in range(3)]
+    check("static: intervals in words", words[2].endswith("rate 30 tok/s, in 90 % of cases 25 tok/s to 35 tok/s"), words[2])
+    check("static: and no word of one that is not there", words[1].endswith("rate 20 tok/s"), words[1])
 
 
 def toggles(page):
@@ -222,6 +239,7 @@ def main():
             page = browser.open(uri)
             use(page, name)
             if name == "static":
+                intervals(page)
                 toggles(page)
                 keyboard(page)
                 check("static: console after use", page.messages == [], page.messages)

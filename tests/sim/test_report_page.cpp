@@ -115,6 +115,24 @@ TEST_CASE("a run with hostile names gives a page whose data are whole") {
   }
 }
 
+TEST_CASE("a long line keeps the intervals of the points that it keeps") {
+  // A run that ends out of memory has one point more than its band: 801 are drawn every third, 800
+  // would be every second.
+  LineChart chart{.name = "memory_vs_length", .x_column = "tokens", .y_column = "hbm_bytes"};
+  chart.lines.push_back({.label = "full"});
+  ChartLine& line = chart.lines.back();
+  for (int i = 0; i <= 800; ++i) line.points.push_back({1.0 * i, 100.0 + i});
+  for (int i = 0; i < 800; ++i) line.band.push_back({1.0 * i, 90.0 + i, 110.0 + i});
+  const ordered_json series = page_chart(chart).at("series").at(0);
+  CHECK(series.at("values").size() == 268);
+  CHECK(series.at("band").size() == 268);
+  for (std::size_t k = 0; k + 1 < series.at("values").size(); ++k) {
+    const double x = series.at("values")[k][0];
+    CHECK(series.at("band")[k] == ordered_json::array({x, 90 + x, 110 + x}));
+  }
+  CHECK(series.at("band").back()[0] == 799);
+}
+
 TEST_CASE("a page needs no network and says so to the browser") {
   const Scenario scenario = test::sample_scenario();
   const std::string html = page_of(test::sample_report(scenario));

@@ -61,7 +61,8 @@
     window.clearTimeout(timer);
     timer = window.setTimeout(ask, kRest);
   }
-  /// 'waiting' until both documents of the knobs as they stand have come, or a complaint: 'answered'.
+  /// 'waiting' until both documents of the knobs as they stand have come, then 'answered', or 'refused'
+  /// where a knob is wrong: what stands there is of former knobs and stays dim.
   function mark(what) {
     byId('answers').dataset.state = what;
     byId('answers').classList.toggle('stale', what !== 'answered');
@@ -69,16 +70,17 @@
   function ask() {
     if (!ready) return;
     mark('waiting');
-    let missing = 2;
+    let missing = 2, refused = false;
     const answered = () => {
       if (--missing > 0) return;
       byId('answers').dataset.took = (performance.now() - begun).toFixed(0);
-      mark('answered');
+      mark(refused ? 'refused' : 'answered');
     };
     begun = performance.now();
     const scenario = window.kvsimKnobs.scenarioOf(state, catalogue, true);
     showScenario();
     const failed = message => {
+      refused = true;
       knobs.complain(message);
       status(`Not possible so: ${message.replace(/^explorer\.json: /, '')}`, true);
       answered();

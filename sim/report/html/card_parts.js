@@ -103,6 +103,13 @@ window.kvsimCardParts = (() => {
                                     null);
   }
 
+  /// What 90 % of cases lie between at `x` of a series: "1 GiB to 2 GiB"; empty where nothing is
+  /// known. By x, as a line may have points that its band has not.
+  function intervalOf(spec, s, x) {
+    const at = (s.band || []).find(b => b[0] === x);
+    return at ? `${say(at[1], spec.y.unit)} to ${say(at[2], spec.y.unit)}` : '';
+  }
+
   /// Heading and rows of a spec's data, numbers with units.
   function dataOf(spec) {
     if (spec.kind === 'heat') {
@@ -141,11 +148,7 @@ window.kvsimCardParts = (() => {
           s.names ? `${s.name}: ${s.names[k]}` : s.name, say(v[0], spec.x.unit),
           say(v[1], spec.y.unit)
         ];
-        if (bands)
-          row.push(
-              s.band && s.band[k] ?
-                  `${say(s.band[k][1], spec.y.unit)} to ${say(s.band[k][2], spec.y.unit)}` :
-                  '–');
+        if (bands) row.push(intervalOf(spec, s, v[0]) || '–');
         rows.push(row);
       });
       for (const e of [...(s.open || []), ...(s.ends || [])]) {
@@ -160,5 +163,5 @@ window.kvsimCardParts = (() => {
     return [['', spec.x.name, spec.y.name, ...(bands ? ['90 % of cases'] : [])], rows];
   }
 
-  return {el, swatch, tableOf, dataOf};
+  return {el, swatch, tableOf, dataOf, intervalOf};
 })();

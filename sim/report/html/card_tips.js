@@ -3,7 +3,7 @@
 // `window.kvsimCardTips`; needs units.js, card_parts.js.
 window.kvsimCardTips = (() => {
   const {say} = window.kvsimUnits;
-  const {el, swatch} = window.kvsimCardParts;
+  const {el, swatch, intervalOf} = window.kvsimCardParts;
 
   function indexOf(p) {
     const [kind, at] = String(p.seriesId).split(':');
@@ -63,10 +63,8 @@ window.kvsimCardTips = (() => {
         const v = s.values[p.dataIndex];
         if (!v || v[1] === null) continue;
         if (Array.isArray(params) && !near(p.axisValue, v[0] / x.by)) continue;
-        const band = s.band && s.band[p.dataIndex] && s.band[p.dataIndex][0] === v[0] ?
-            ` (${say(s.band[p.dataIndex][1], spec.y.unit)} to ${
-                say(s.band[p.dataIndex][2], spec.y.unit)})` :
-            '';
+        const interval = intervalOf(spec, s, v[0]);
+        const band = interval && ` (${interval})`;
         seen.push(v[0]);
         if (spec.kind === 'points') {
           head = s.names ? s.names[p.dataIndex] : s.name;
@@ -112,8 +110,9 @@ window.kvsimCardTips = (() => {
     if (spec.kind === 'bars')
       return `${spec.categories[k]}, ${s.name}: ${say(s.values[k], spec.y.unit)}`;
     const v = s.values[k];
+    const interval = intervalOf(spec, s, v[0]);
     return `${s.names ? s.names[k] : s.name}: ${spec.x.name} ${say(v[0], spec.x.unit)}, ${
-        spec.y.name} ${say(v[1], spec.y.unit)}`;
+        spec.y.name} ${say(v[1], spec.y.unit)}${interval && `, in 90 % of cases ${interval}`}`;
   }
 
   return {tipOf, wordsOf};

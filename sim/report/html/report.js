@@ -6,7 +6,7 @@
   const {el, mount, themeSwitch} = window.kvsimCards;
   const sections = window.kvsimSections;
   const {say, number} = window.kvsimUnits;
-  const main = document.getElementById('results');
+  const main = document.getElementById('main');
   const doc = data.document;
   const points = doc.points || [];
   const replay = doc.replay;
