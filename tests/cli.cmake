@@ -1,5 +1,5 @@
 # The program as users meet it: exit statuses, streams, messages.
-kvsim_test(cli SOURCES sim/test_cli.cpp sim/test_golden.cpp sim/program.cpp LINK kvsim::json)
+kvsim_test(cli SOURCES sim/test_cli.cpp sim/test_golden.cpp sim/test_places.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_cli kvsim)
 kvsim_test(validate_kernels SOURCES sim/test_validate_kernels.cpp sim/program.cpp LINK kvsim::json)

@@ -1,11 +1,13 @@
 #include "validation/csv_table.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -84,7 +86,10 @@ CsvTable CsvTable::read_file(const std::filesystem::path& path) {
   std::error_code failure;
   const auto size = std::filesystem::file_size(path, failure);
   std::ifstream in{path, std::ios::binary};
-  if (failure || !in) throw InputError{fmt::format("{}: can't be read", path.string())};
+  if (!failure && !in) failure = {errno, std::generic_category()};
+  if (failure) {
+    throw InputError{fmt::format("{}: can't be read: {}", path.string(), failure.message())};
+  }
   if (size > kLargest) {
     throw InputError{path.string(), "at most 1 GiB", fmt::format("{} bytes", size)};
   }

@@ -11,6 +11,7 @@
 
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
+#include "models/units/folder.hpp"
 
 namespace kvsim {
 namespace {
@@ -327,11 +328,8 @@ MeasuredFile read_measured(const std::filesystem::path& path) {
 
 std::vector<MeasuredFile> read_all_measured(const std::filesystem::path& path) {
   std::vector<std::filesystem::path> paths;
-  if (std::filesystem::is_directory(path)) {
-    for (const auto& entry : std::filesystem::directory_iterator{path}) {
-      if (entry.path().extension() == ".csv") paths.push_back(entry.path());
-    }
-    std::sort(paths.begin(), paths.end());
+  if (std::error_code status; std::filesystem::is_directory(path, status)) {
+    paths = files_in(path, ".csv");
     if (paths.empty()) throw InputError{path.string(), "CSV files", "none"};
   } else {
     paths.push_back(path);

@@ -1,7 +1,6 @@
 // kvsim calibrate --measured: coefficients of the kernels' forms from timings of others.
 
 #include <chrono>
-#include <filesystem>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,8 +17,6 @@
 
 namespace kvsim {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string today() {
   const auto day = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
@@ -77,6 +74,7 @@ int calibrate_measured(const Arguments& arguments) {
   if (files.empty()) {
     throw InputError{*arguments.value("measured"), "kernel timings to fit to", "none"};
   }
+  AtomicFiles written{*out};  // a place that cannot be written is told before the fit
   const bool quiet = arguments.has("quiet");
   Progress progress{"fitting"};
   const std::vector<KernelCalibrationFile> fitted = calibrate_kernels(
@@ -85,10 +83,10 @@ int calibrate_measured(const Arguments& arguments) {
         if (!quiet) progress.update(done);
       });
   progress.finish();
-  fs::create_directories(*out);
   for (const KernelCalibrationFile& file : fitted) {
-    write_file_atomically(fs::path{*out} / calibration_file_name(file), write_calibration(file));
+    written.write(calibration_file_name(file), write_calibration(file));
   }
+  written.commit();
   if (arguments.has("json")) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const KernelCalibrationFile& file : fitted) {

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/folder.hpp"
 #include "sim/cli/figure_options.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/chart.hpp"
@@ -34,12 +35,13 @@ std::string read_text(const fs::path& path) {
 }
 
 fs::path figures_of(const fs::path& result) {
-  std::error_code status;
   for (const fs::path& folder : {result / "figures", result}) {
-    if (!fs::is_directory(folder, status)) continue;
-    for (const auto& entry : fs::directory_iterator{folder}) {
-      if (entry.path().extension() == ".gp") return folder;
+    std::error_code status;
+    const fs::file_type type = fs::status(folder, status).type();
+    if (type == fs::file_type::none) {
+      throw InputError{fmt::format("{}: cannot be read: {}", folder.string(), status.message())};
     }
+    if (type == fs::file_type::directory && !files_in(folder, ".gp").empty()) return folder;
   }
   throw InputError{fmt::format("{}: no results folder with figures: there is no figures/*.gp in it",
                                result.string())};
@@ -49,14 +51,13 @@ fs::path figures_of(const fs::path& result) {
 std::vector<Figure> read_figures(const fs::path& result) {
   const fs::path folder = figures_of(result);
   std::vector<Figure> figures;
-  for (const auto& entry : fs::directory_iterator{folder}) {
-    if (entry.path().extension() != ".gp") continue;
-    fs::path data = entry.path();
+  for (const fs::path& script : files_in(folder, ".gp")) {
+    fs::path data = script;
     data.replace_extension(".csv");
-    figures.push_back({.name = entry.path().stem().string(),
+    figures.push_back({.name = script.stem().string(),
                        .title = "",
                        .csv = read_text(data),
-                       .script = read_text(entry.path())});
+                       .script = read_text(script)});
   }
   std::sort(figures.begin(), figures.end(),
             [](const Figure& a, const Figure& b) { return a.name < b.name; });

@@ -79,8 +79,7 @@ int run_validate_kernels(const Arguments& arguments) {
   if (folder) {
     folder->write("result.json", to_file_text(kernels_json(score)));
     if (found.calibration) folder->write("calibration.json", to_file_text(*found.calibration));
-    fs::create_directories(folder->partial() / "figures");
-    const DrawnFigures drawn = draw_figures(kernels_figures(score), folder->partial() / "figures");
+    const DrawnFigures drawn = draw_figures(kernels_figures(score), folder->make_folder("figures"));
     for (const std::string& note : drawn.notes) written += fmt::format("note: {}\n", note);
     folder->commit();
     written +=

@@ -78,8 +78,8 @@ int run_validate_measured(const Arguments& arguments) {
   if (folder) {
     folder->write("result.json", to_file_text(measured_json(score, false)));
     folder->write("rows.csv", measured_csv(score));
-    fs::create_directories(folder->partial() / "figures");
-    const DrawnFigures drawn = draw_figures(measured_figures(score), folder->partial() / "figures");
+    const DrawnFigures drawn =
+        draw_figures(measured_figures(score), folder->make_folder("figures"));
     for (const std::string& note : drawn.notes) written += fmt::format("note: {}\n", note);
     folder->commit();
     written += fmt::format("wrote {}: result.json, rows.csv, {} files of figures\n",

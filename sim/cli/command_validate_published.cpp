@@ -39,9 +39,8 @@ int run_validate_published(const Arguments& arguments) {
   if (folder) {
     folder->write("result.json", to_file_text(json));
     folder->write("rows.csv", published_csv(score));
-    fs::create_directories(folder->partial() / "figures");
     const DrawnFigures drawn =
-        draw_figures(published_figures(score), folder->partial() / "figures");
+        draw_figures(published_figures(score), folder->make_folder("figures"));
     for (const std::string& note : drawn.notes) written += fmt::format("note: {}\n", note);
     folder->commit();
     written += fmt::format("wrote {}: result.json, rows.csv, {} files of figures\n",

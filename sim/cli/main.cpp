@@ -1,5 +1,6 @@
 #include <cstddef>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@
 
 namespace kvsim {
 namespace {
+
+namespace fs = std::filesystem;
 
 int dispatch(const std::vector<std::string>& words) {
   if (words.empty()) {
@@ -79,6 +82,11 @@ int guarded(int argc, char** argv) {
     return dispatch(words);
   } catch (const InputError& error) {
     complain(error.what());
+    return kBadInput;
+  } catch (const fs::filesystem_error& error) {
+    // A place that cannot be read or written is the user's to mend.
+    complain(fmt::format("{}{}{}", error.path1().string(), error.path1().empty() ? "" : ": ",
+                         error.code().message()));
     return kBadInput;
   } catch (const ContractError& error) {
     report_fault(error.what());

@@ -24,8 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = ".kvsim-folder";
+constexpr const char* kFiles = "files";  // what a set of files is built under
 constexpr const char* kManifestHead = "kvsim wrote these files and may replace them:";
 constexpr mode_t kFileMode = 0666;  // before the umask
+constexpr mode_t kFolderMode = 0777;
 
 [[noreturn]] void cannot_write(const fs::path& path, const std::string& reason) {
   throw InputError{fmt::format("{}: cannot be written: {}", path.string(), reason)};
@@ -155,6 +157,28 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
   }
 }
 
+std::error_code MadeFolders::make(const fs::path& folder) {
+  std::error_code status;
+  for (fs::path at = folder; !fs::exists(at, status) && at.has_relative_path();
+       at = at.parent_path()) {
+    made_.push_back(at);
+    registered_.emplace_back(at, TemporaryKind::kEmptyFolder);
+  }
+  fs::create_directories(folder, status);
+  return status;
+}
+
+void MadeFolders::remove() {
+  std::error_code ignored;  // what somebody else put there meanwhile stays
+  for (const fs::path& folder : made_) fs::remove(folder, ignored);
+  keep();
+}
+
+void MadeFolders::keep() {
+  made_.clear();
+  registered_.clear();
+}
+
 AtomicFolder::AtomicFolder(const fs::path& path) : shown_{path} {
   std::error_code status;
   target_ = fs::weakly_canonical(fs::absolute(path, status), status);
@@ -163,40 +187,26 @@ AtomicFolder::AtomicFolder(const fs::path& path) : shown_{path} {
   if (!target_.has_filename()) cannot_write(path, "it is the root of the file system");
   remove_abandoned(target_);
   check_replaceable(path, target_);
-  fs::path missing = target_.parent_path();
-  while (!fs::exists(missing, status) && missing.has_relative_path()) {
-    made_parent_ = missing;
-    registered_.emplace_back(missing, TemporaryKind::kEmptyFolder);
-    missing = missing.parent_path();
-  }
-  fs::create_directories(target_.parent_path(), status);
+  status = parents_.make(target_.parent_path());
   if (!status) {
     partial_ = sibling_of(target_, "partial");
-    registered_.emplace_back(partial_, TemporaryKind::kTree);
-    if (::mkdir(partial_.c_str(), 0777) != 0) status = {errno, std::generic_category()};
+    registered_.emplace(partial_, TemporaryKind::kTree);
+    if (::mkdir(partial_.c_str(), kFolderMode) != 0) status = {errno, std::generic_category()};
   }
-  if (status) {
-    partial_.clear();
-    remove_made_parents();
-    cannot_write(path, status.message());
-  }
+  if (status) cannot_write(path, status.message());
 }
 
 AtomicFolder::~AtomicFolder() {
   if (committed_) return;
   std::error_code ignored;
-  if (!partial_.empty()) fs::remove_all(partial_, ignored);
-  remove_made_parents();
+  fs::remove_all(partial_, ignored);
 }
 
-void AtomicFolder::remove_made_parents() const {
-  if (!made_parent_) return;
+fs::path AtomicFolder::make_folder(const fs::path& name) const {
   std::error_code status;
-  // Upwards while empty; what somebody else put there meanwhile stays.
-  for (fs::path at = target_.parent_path();; at = at.parent_path()) {
-    fs::remove(at, status);
-    if (at == *made_parent_ || !at.has_relative_path()) break;
-  }
+  fs::create_directories(partial_ / name, status);
+  if (status) cannot_write(shown_ / name, status.message());
+  return partial_ / name;
 }
 
 void AtomicFolder::write(const fs::path& name, std::string_view text) const {
@@ -231,11 +241,55 @@ void AtomicFolder::commit() {
     cannot_write(shown_, status.message());
   }
   committed_ = true;
-  registered_.clear();
+  registered_.reset();
+  parents_.keep();
   if (old.empty()) return;
   const Temporary aside{old, TemporaryKind::kTree};
   held.reset();
   fs::remove_all(old, status);
+}
+
+AtomicFiles::AtomicFiles(const fs::path& folder) : shown_{folder} {
+  std::error_code status;
+  target_ = fs::weakly_canonical(fs::absolute(folder, status), status);
+  if (status || target_.empty()) cannot_write(folder, status ? status.message() : "no such folder");
+  const fs::file_status there = fs::status(target_, status);
+  if (there.type() == fs::file_type::none) cannot_write(folder, status.message());
+  if (fs::exists(there) && !fs::is_directory(there)) {
+    cannot_write(folder, "it is there already and is no folder");
+  }
+  status = made_.make(target_);
+  if (!status) {
+    remove_abandoned(target_ / kFiles);
+    partial_ = sibling_of(target_ / kFiles, "partial");
+    registered_.emplace(partial_, TemporaryKind::kTree);
+    if (::mkdir(partial_.c_str(), kFolderMode) != 0) status = {errno, std::generic_category()};
+  }
+  if (status) cannot_write(folder, status.message());
+}
+
+AtomicFiles::~AtomicFiles() {
+  std::error_code ignored;
+  fs::remove_all(partial_, ignored);
+}
+
+void AtomicFiles::write(const std::string& name, std::string_view text) {
+  std::error_code status;
+  if (fs::is_directory(target_ / name, status)) cannot_write(shown_ / name, "it is a folder");
+  const int error = write_new(partial_ / name, text, /*sync=*/true);
+  if (error != 0) cannot_write(shown_ / name, reason_of(error));
+  names_.push_back(name);
+}
+
+void AtomicFiles::commit() {
+  const HeldSignals held;  // all of them or none
+  for (const std::string& name : names_) {
+    std::error_code status;
+    fs::rename(partial_ / name, target_ / name, status);
+    if (status) cannot_write(shown_ / name, status.message());
+  }
+  names_.clear();
+  made_.keep();
 }
 
 }  // namespace kvsim

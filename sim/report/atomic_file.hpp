@@ -3,7 +3,10 @@
 #include <filesystem>
 #include <list>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 #include "models/units/temporary.hpp"
 
@@ -13,6 +16,24 @@ namespace kvsim {
 /// file or the whole new one. Errors: InputError "PATH: cannot be written: REASON"; the old file is
 /// then untouched and the temporary one gone.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+/// Folders made on the way to a place. Unless kept they go again, upwards while they are empty.
+class MadeFolders {
+ public:
+  MadeFolders() = default;
+  ~MadeFolders() { remove(); }
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+
+  /// Makes `folder`, absolute, and those around it that are not there. Once.
+  [[nodiscard]] std::error_code make(const std::filesystem::path& folder);
+  void remove();
+  void keep();
+
+ private:
+  std::vector<std::filesystem::path> made_;  // innermost first
+  std::list<Temporary> registered_;
+};
 
 /// A folder that appears whole or not at all. Files are built in `NAME.partial-PID` beside it;
 /// commit() renames that into place. A folder already there is replaced if it is empty or if kvsim
@@ -32,18 +53,45 @@ class AtomicFolder {
   [[nodiscard]] const std::filesystem::path& partial() const { return partial_; }
   /// Writes partial()/NAME (NAME may name a sub-folder, created on the way).
   void write(const std::filesystem::path& name, std::string_view text) const;
+  /// Creates the sub-folder partial()/NAME and returns it, for what others write there.
+  [[nodiscard]] std::filesystem::path make_folder(const std::filesystem::path& name) const;
   /// Errors: InputError; what stood at the path before then stands there still.
   void commit();
 
  private:
-  void remove_made_parents() const;
-
   std::filesystem::path shown_;  // as the user gave it, for messages
   std::filesystem::path target_;
   std::filesystem::path partial_;
-  std::optional<std::filesystem::path> made_parent_;  // topmost folder created for us
-  std::list<Temporary> registered_;                   // what an interrupt is to take away
+  MadeFolders parents_;
+  std::optional<Temporary> registered_;  // what an interrupt is to take away
   bool committed_ = false;
+};
+
+/// Files of one folder that change together, beside others that stay as they are: built in a folder
+/// `files.partial-PID` in it, put into place by commit().
+class AtomicFiles {
+ public:
+  /// Makes the folder where there is none. Errors: InputError where it is no folder, cannot be made
+  /// or cannot be written into.
+  explicit AtomicFiles(const std::filesystem::path& folder);
+  /// Removes what was built, and the folders made for it, unless commit() has run.
+  ~AtomicFiles();
+  AtomicFiles(const AtomicFiles&) = delete;
+  AtomicFiles& operator=(const AtomicFiles&) = delete;
+
+  /// Builds FOLDER/NAME; a name comes once. Errors: InputError.
+  void write(const std::string& name, std::string_view text);
+  /// Replaces each file by the one built. Errors: InputError, before any file moved unless the file
+  /// system fails between two renames.
+  void commit();
+
+ private:
+  std::filesystem::path shown_;  // as the user gave it, for messages
+  std::filesystem::path target_;
+  std::filesystem::path partial_;
+  MadeFolders made_;
+  std::optional<Temporary> registered_;
+  std::vector<std::string> names_;
 };
 
 }  // namespace kvsim

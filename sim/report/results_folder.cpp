@@ -70,9 +70,7 @@ ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
                         const std::filesystem::path& folder, const FolderOptions& options) {
   ResultsFolder out{folder, {}, set.notes};
   if (!options.figures || set.figures.empty()) return out;
-  const std::filesystem::path place = building.partial() / "figures";
-  std::error_code status;
-  std::filesystem::create_directories(place, status);  // a failure shows at the first file
+  const std::filesystem::path place = building.make_folder("figures");
   const DrawnFigures drawn = draw_figures(set.figures, place, options.gnuplot, options.style);
   for (const std::string& file : drawn.files) out.figures.push_back("figures/" + file);
   out.notes.insert(out.notes.end(), drawn.notes.begin(), drawn.notes.end());

@@ -4,11 +4,13 @@
 #include "models/units/check.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/error.hpp"
+#include "models/units/folder.hpp"
 #include "models/units/result.hpp"
 #include "models/units/units.hpp"
 #include "models/units/units_format.hpp"
 #include "models/units/units_parse.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {
@@ -100,6 +102,20 @@ TEST_CASE("a result is a value or a reason, and asking for the other is our faul
   CHECK(yes.value() == 3);
   CHECK(no.error() == "needs 2 GiB more");
   CHECK_THROWS_AS((void)no.value(), ContractError);
+}
+
+TEST_CASE("files of a folder come in order, and a place that cannot be listed says why") {
+  const std::filesystem::path folder = test::fresh("files_in");
+  for (const char* name : {"b.csv", "a.csv", "c.json", "csv"}) test::write(folder / name, "");
+  CHECK(files_in(folder, ".csv") == std::vector{folder / "a.csv", folder / "b.csv"});
+  CHECK(files_in(folder, ".gp").empty());
+  try {
+    (void)files_in(folder / "absent", ".csv");
+    FAIL("listed what is not there");
+  } catch (const InputError& error) {
+    CHECK(error.what() ==
+          (folder / "absent").string() + ": cannot be read: No such file or directory");
+  }
 }
 
 }  // namespace

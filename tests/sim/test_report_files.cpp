@@ -141,6 +141,40 @@ TEST_CASE("a file that comes while the run computes is not lost") {
   CHECK(read(dir / "out" / "b") == "mine");
 }
 
+TEST_CASE("files of a folder change together, and others of it stay") {
+  const fs::path dir = scratch("set");
+  {
+    AtomicFiles files{dir / "deep" / "er"};
+    files.write("a", "a");
+  }
+  CHECK(entries(dir) == 0);  // neither what was built nor the folders made for it
+  fs::create_directories(dir / "out");
+  for (const char* name : {"a", "b", "mine"}) write_file_atomically(dir / "out" / name, "old");
+  {
+    AtomicFiles files{dir / "out"};
+    files.write("a", "new");
+    files.write("b", "new");
+    CHECK(read(dir / "out" / "a") == "old");
+    files.commit();
+  }
+  CHECK(read(dir / "out" / "a") == "new");
+  CHECK(read(dir / "out" / "b") == "new");
+  CHECK(read(dir / "out" / "mine") == "old");
+  CHECK(entries(dir / "out") == 3);
+  {
+    AtomicFiles files{dir / "out"};
+    files.write("a", "newer");
+    fs::create_directories(dir / "out" / "c");
+    CHECK(complaint_of([&] { files.write("c", "newer"); }) ==
+          (dir / "out" / "c").string() + ": cannot be written: it is a folder");
+  }
+  CHECK(read(dir / "out" / "a") == "new");
+  CHECK(complaint_of([&] { AtomicFiles{dir / "out" / "a"}; }) ==
+        (dir / "out" / "a").string() + ": cannot be written: it is there already and is no folder");
+  CHECK(complaint_of([&] { AtomicFiles{dir / "out" / "a" / "b"}; }).find("cannot be written") !=
+        std::string::npos);
+}
+
 TEST_CASE("a results folder holds result.json and the tables, the same bytes each time") {
   const fs::path dir = scratch("results");
   const Scenario scenario = test::sample_scenario();

@@ -110,9 +110,12 @@ RequestTrace read_requests(const fs::path& path, const ReadOptions& options) {
     return read_servegen(path, options);
   }
   std::error_code status;
-  if (!fs::is_regular_file(path, status) && !fs::is_fifo(path, status)) {
+  const fs::file_type type = fs::status(path, status).type();
+  if (type != fs::file_type::regular && type != fs::file_type::fifo) {
     throw InputError{fmt::format("{}: cannot be read: {}", path.string(),
-                                 fs::exists(path) ? "it is no file" : "it is not there")};
+                                 type == fs::file_type::not_found ? "it is not there"
+                                 : type == fs::file_type::none    ? status.message()
+                                                                  : "it is no file")};
   }
   std::ifstream in{path, std::ios::binary};
   if (!in) throw InputError{fmt::format("{}: cannot be read", path.string())};

@@ -9,6 +9,7 @@
 #include "models/json/embedded.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/folder.hpp"
 
 namespace kvsim::embedded {
 std::span<const EmbeddedFile> calibration_files();
@@ -281,14 +282,8 @@ std::string write_calibration(const KernelCalibrationFile& file) {
 
 std::vector<KernelCalibrationFile> read_calibrations(const std::filesystem::path& path) {
   std::vector<std::filesystem::path> paths;
-  std::error_code status;
-  if (std::filesystem::is_directory(path, status)) {
-    const std::filesystem::directory_iterator folder{path, status};
-    if (status) throw InputError{fmt::format("{}: cannot be read", path.string())};
-    for (const auto& entry : folder) {
-      if (entry.path().extension() == ".json") paths.push_back(entry.path());
-    }
-    std::sort(paths.begin(), paths.end());
+  if (std::error_code status; std::filesystem::is_directory(path, status)) {
+    paths = files_in(path, ".json");
     if (paths.empty()) throw InputError{path.string(), "calibration files (*.json)", "none"};
   } else {
     paths.push_back(path);

@@ -1,8 +1,11 @@
 #include "models/methods/merge/low_rank_weights.hpp"
 
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -37,7 +40,10 @@ std::shared_ptr<const LowRankWeights> LowRankWeights::read(const std::filesystem
                                 static_cast<std::uintmax_t>(weights->heads_) * shape.parameters() *
                                 sizeof(float);
   // Compared before anything is allocated: a wrong first line must not ask for all memory.
-  if (const auto size = std::filesystem::file_size(path); size != begin + wanted) {
+  std::error_code status;
+  const std::uintmax_t size = std::filesystem::file_size(path, status);
+  if (status) fail(fmt::format("cannot be read: {}", status.message()));
+  if (size != begin + wanted) {
     fail(fmt::format("expected {} bytes of numbers after the first line, got {}", wanted,
                      size - begin));
   }

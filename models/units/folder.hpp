@@ -1,0 +1,14 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+namespace kvsim {
+
+/// What stands in `folder` under names that end in `extension` (".csv"), sorted.
+/// Errors: InputError "FOLDER: cannot be read: REASON".
+[[nodiscard]] std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder,
+                                                          std::string_view extension);
+
+}  // namespace kvsim
