@@ -70,6 +70,9 @@ class Roofline {
   /// The fitted kernel that times `op`; null: the roofline does.
   [[nodiscard]] const KernelChoice* kernel(const Op& op) const;
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
+  /// Keeps the times of fitted matrix products of few rows: those of decode steps come again with
+  /// every prompt, method and layer. What time() gives stays the same.
+  void remember_products();
   /// The stack names neither kernels nor shares of the data sheet: times are a bound that no
   /// measurement was held against, and have no interval.
   [[nodiscard]] bool is_bound() const { return is_bound_; }
@@ -90,6 +93,13 @@ class Roofline {
     const KernelChoice* choice = nullptr;
   };
   mutable std::array<Last, kKernelOps> last_{};
+  struct Product {
+    const KernelChoice* choice = nullptr;
+    GemmCall call{};
+    double us = 0;
+  };
+  [[nodiscard]] double product_us(const KernelChoice& choice, const GemmCall& call) const;
+  mutable std::vector<Product> products_;  // by a hash; empty: none are kept
   double collective_latency_ = 0;
   bool adds_ = false;
   bool copies_by_element_ = false;

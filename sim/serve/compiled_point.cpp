@@ -103,6 +103,7 @@ CompiledPoint::Impl::Impl(PointSpec asked)
       outside_{weights_held(base_)},
       is_static_{is_preallocated(stack_)} {
   for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
+  roofline_.remember_products();
 }
 
 PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
