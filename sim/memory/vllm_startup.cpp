@@ -37,7 +37,53 @@ Bytes layer_peak(const CostInput& in, std::int64_t tokens) {
   return peak;
 }
 
+/// The method's own score matrices of `rows` query rows over `prompt` keys, in the layer that has
+/// the largest.
+Bytes score_matrices(const CostInput& in, std::int64_t prompt, std::int64_t rows) {
+  CostInput one = in;
+  one.batch = 1;
+  one.prompt = prompt;
+  Bytes most;
+  for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
+    const OpGraph graph =
+        prefill_layer(one, group.first, {.prompt = prompt, .kept = prompt, .score_rows = rows});
+    Bytes sum;  // all stand at one operator
+    for (const Tensor& t : graph.tensors()) {
+      if (t.owner == Owner::kScores) sum += t.bytes;
+    }
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
 }  // namespace
+
+Bytes scoring_excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
+  const std::int64_t rows = std::min(prompt, startup.pass_tokens);
+  const Bytes profiled = score_matrices(in, startup.pass_tokens, startup.pass_tokens);
+  return std::max(Bytes{}, score_matrices(in, prompt, rows) - profiled);
+}
+
+Bytes scoring_room(const EngineStartup& startup) {
+  return std::max(Bytes{}, startup.activation - startup.layer_activation) +
+         std::max(Bytes{}, startup.total - startup.usable - startup.graphs);
+}
+
+std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,
+                                   std::int64_t most) {
+  if (in.method->needs().prompt_scores == PromptScoreClass::kNone) return most;
+  const Bytes room = scoring_room(startup);
+  const auto fits = [&](std::int64_t prompt) {
+    return scoring_excess(in, startup, prompt) <= room;
+  };
+  if (fits(most)) return most;
+  std::int64_t good = 0, bad = most;
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
 
 EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_tokens,
                              const StackOptions& measured) {
@@ -65,6 +111,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   const double logits = static_cast<double>(stack.max_num_seqs) * static_cast<double>(vocab);
   out.sampling_activation =
       hidden + Bytes{static_cast<std::int64_t>(std::ceil(logits * stack.sampler_bytes))};
+  out.pass_tokens = batched;
   out.layer_activation = layer_peak(in, batched);
   out.activation =
       measured.activation.value_or(std::max(out.layer_activation, out.sampling_activation));

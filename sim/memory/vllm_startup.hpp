@@ -24,9 +24,10 @@ struct EngineStartup {
   Bytes usable{};  // the fraction that the engine takes
   Bytes weights{};
   Bytes non_torch{};
-  Bytes layer_activation{};     // peak of the profiling run's layers
-  Bytes sampling_activation{};  // peak of its dummy sampling
-  Bytes activation{};           // the larger of both, or as measured
+  std::int64_t pass_tokens = 0;  // of the profiling run: no pass computes more
+  Bytes layer_activation{};      // peak of the profiling run's layers
+  Bytes sampling_activation{};   // peak of its dummy sampling
+  Bytes activation{};            // the larger of both, or as measured
   Bytes graphs{};
   Bytes kv_cache{};  // 0 where nothing is left
   Bytes missing{};   // what lacks for an empty cache; 0 where something is left
@@ -46,5 +47,17 @@ struct EngineStartup {
 [[nodiscard]] EngineStartup engine_startup(const CostInput& in, Bytes total,
                                            std::int64_t run_tokens,
                                            const StackOptions& measured = {});
+
+/// What the score matrices of a method that reads its scores take beyond the profiling run's, whose
+/// prompts have nothing before them, while a pass computes the last rows of a prompt in one layer:
+/// all queries of the pass over the whole prompt. As `in` of engine_startup.
+[[nodiscard]] Bytes scoring_excess(const CostInput& in, const EngineStartup& startup,
+                                   std::int64_t prompt);
+/// What of the GPU is left for it: of the activation peak what its sampling takes beyond layers,
+/// and of the memory that the engine's fraction leaves out what CUDA graphs do not hold.
+[[nodiscard]] Bytes scoring_room(const EngineStartup& startup);
+/// The longest prompt, of at most `most` tokens, whose scoring finds that room; 0: none does.
+[[nodiscard]] std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,
+                                                 std::int64_t most);
 
 }  // namespace kvsim

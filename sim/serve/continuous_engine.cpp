@@ -64,6 +64,14 @@ bool ContinuousEngine::serves(RequestId id, SimTime now) {
     state_->end(id, RequestStatus::kRejected, now);
     return false;
   }
+  if (s.prompt > parts_.longest_scored) {
+    state_->oom(now, id,
+                fmt::format("attention scores of a prompt of {} tokens, beyond the profiling run",
+                            s.prompt),
+                parts_.scoring(s.prompt), parts_.scoring_room, parts_.standing);
+    state_->end(id, RequestStatus::kRejected, now);
+    return false;
+  }
   OutsideMemory& outside = parts_.offload.to == OffloadTier::kNvme ? nvme_ : host_;
   const Bytes offloaded = kv_.outside_of(s.prompt);
   if (offloaded > Bytes{} && outside.capacity() && offloaded > *outside.capacity()) {

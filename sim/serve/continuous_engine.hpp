@@ -3,6 +3,8 @@
 // Inside of sim/serve: an engine with continuous batching over a paged cache.
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +36,11 @@ struct EngineParts {
   Bytes held_unit{};  // of a unit, on the GPU whose memory is told: the stage with the least room
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
+  /// Prompts beyond it ask for score matrices that there is no room for; `scoring` says how much
+  /// a prompt asks for.
+  std::int64_t longest_scored = std::numeric_limits<std::int64_t>::max();
+  std::function<Bytes(std::int64_t)> scoring{};
+  Bytes scoring_room{};
   bool clips = false;          // outputs declared beyond it are cut, not refused
   Owners standing;             // beside the pool: context, weights, …
   Bytes host_memory{};         // for swapped caches, of one GPU

@@ -348,10 +348,13 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                    .weight_format = spec_.weight_format,
                    .tensor_parallel = spec_.tensor_parallel,
                    .options = options_};
+    const bool beforehand = stack_.growth == CacheGrowth::kStatic && stack_.max_model_len == 0;
     return std::make_unique<StaticEngine>(state, replica, max_samples, std::move(one), laws_,
-                                          spec_.scheduler.order, batch);
+                                          spec_.scheduler.order, batch,
+                                          beforehand ? longest_request(*spec_.requests) : 0);
   }
   const std::int64_t units = pool_units_;
+  const bool scores = role != ReplicaRole::kDecode;
   state.most_stride = spec_.pipeline_parallel;
   const SchedulerSite site{.stack = &stack_,
                            .max_model_len = startup_->max_model_len,
@@ -363,29 +366,34 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                                     : find_scheduler(scheduler_).make(spec_.scheduler, site);
   // What is to be compressed after it has moved is held whole until then.
   const bool whole = full_law_ || (role == ReplicaRole::kPrefill && moves_whole_);
-  EngineParts parts{.sizes = &*sizes_,
-                    .laws = whole ? nullptr : &laws_,
-                    .cost = pipeline_ ? pipeline_->costs.front().get() : cost_.get(),
-                    .startup = *startup_,
-                    .pool_units = units,
-                    .held_unit = held_unit_,
-                    .prefix_caching = prefix_caching_,
-                    .max_model_len = startup_->max_model_len,
-                    .clips = find_scheduler(scheduler_).clips,
-                    .standing = standing_,
-                    // Its GPUs share it, as much for each.
-                    .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
-                    .nvme = Bytes{spec_.nvme.capacity.count() / spec_.tensor_parallel},
-                    .swap = {.link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
-                             .write = spec_.nvme.write * (1.0 / spec_.tensor_parallel),
-                             .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel)},
-                    .keeps_outside = keeps_outside_,
-                    .offload = spec_.offload,
-                    .order = spec_.scheduler.order,
-                    .role = role,
-                    .drafts = draft_ ? spec_.speculation.tokens : 0,
-                    .acceptance = spec_.speculation.acceptance,
-                    .seed = spec_.seed};
+  EngineParts parts{
+      .sizes = &*sizes_,
+      .laws = whole ? nullptr : &laws_,
+      .cost = pipeline_ ? pipeline_->costs.front().get() : cost_.get(),
+      .startup = *startup_,
+      .pool_units = units,
+      .held_unit = held_unit_,
+      .prefix_caching = prefix_caching_,
+      .max_model_len = startup_->max_model_len,
+      .longest_scored = scores ? longest_scored_prompt(in_, *startup_, startup_->max_model_len)
+                               : startup_->max_model_len,
+      .scoring = [this](std::int64_t prompt) { return scoring_excess(in_, *startup_, prompt); },
+      .scoring_room = scoring_room(*startup_),
+      .clips = find_scheduler(scheduler_).clips,
+      .standing = standing_,
+      // Its GPUs share it, as much for each.
+      .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
+      .nvme = Bytes{spec_.nvme.capacity.count() / spec_.tensor_parallel},
+      .swap = {.link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
+               .write = spec_.nvme.write * (1.0 / spec_.tensor_parallel),
+               .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel)},
+      .keeps_outside = keeps_outside_,
+      .offload = spec_.offload,
+      .order = spec_.scheduler.order,
+      .role = role,
+      .drafts = draft_ ? spec_.speculation.tokens : 0,
+      .acceptance = spec_.speculation.acceptance,
+      .seed = spec_.seed};
   if (pipeline_) {
     for (std::size_t i = 1; i < pipeline_->costs.size(); ++i) {
       parts.later_stages.push_back(pipeline_->costs[i].get());

@@ -11,15 +11,22 @@ namespace kvsim {
 
 StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples,
                            StaticSpec spec, SequenceLaws& laws, QueueOrder order,
-                           std::int64_t batch)
+                           std::int64_t batch, std::int64_t reserved)
     : Engine{state, replica, max_samples},
       spec_{std::move(spec)},
       laws_{&laws},
       queue_{order, state.sequences},
-      most_{batch} {
+      most_{batch},
+      reserved_{reserved} {
   notes_.emplace_back(
       "static batches: a request ends with its own last token, its memory stays until the longest "
       "of its batch is done");
+  if (reserved_ > 0) {
+    notes_.push_back(fmt::format(
+        "caches are allocated before a batch runs: for the outputs that its requests declare, and "
+        "for {} tokens a sequence where one declares none",
+        reserved_));
+  }
 }
 
 void StaticEngine::arrive(RequestId id, SimTime /*now*/) {
@@ -28,7 +35,8 @@ void StaticEngine::arrive(RequestId id, SimTime /*now*/) {
 }
 
 void StaticEngine::form(SimTime now) {
-  std::int64_t prompt = 1, output = 0;
+  std::int64_t prompt = 1, output = 0, declared = 0;
+  bool all_declare = true;
   while (!queue_.empty() && std::ssize(batch_) < most_) {
     const RequestId id = queue_.front();
     queue_.remove(id);
@@ -38,6 +46,12 @@ void StaticEngine::form(SimTime now) {
     state_->outcomes[static_cast<std::size_t>(id)].scheduled = now;
     prompt = std::max<std::int64_t>(prompt, s.prompt);
     output = std::max<std::int64_t>(output, state_->output[static_cast<std::size_t>(id)]);
+    declared = std::max<std::int64_t>(declared, s.declared);
+    all_declare = all_declare && s.declared > 0;
+  }
+  if (reserved_ > 0) {
+    spec_.options.max_model_len =
+        all_declare ? prompt + declared : std::max(reserved_, prompt + declared);
   }
   spec_.method = laws_->settle_or_full(prompt);
   spec_.batch = std::ssize(batch_);

@@ -18,9 +18,11 @@ namespace kvsim {
 /// batch that runs out of memory raises: its requests are lost, the next batch starts.
 class StaticEngine final : public Engine {
  public:
-  /// `spec`: all but method and sizes. `laws` outlives the engine.
+  /// `spec`: all but method and sizes. `laws` outlives the engine. `reserved`: tokens of a sequence
+  /// for which a stack that allocates caches beforehand does so where a request declares no output,
+  /// nobody knowing its true one; 0: caches grow, or the stack's own setting holds.
   StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples, StaticSpec spec,
-               SequenceLaws& laws, QueueOrder order, std::int64_t batch);
+               SequenceLaws& laws, QueueOrder order, std::int64_t batch, std::int64_t reserved);
 
   void arrive(RequestId id, SimTime now) override;
   std::optional<SimTime> start(SimTime now, bool more_coming) override;
@@ -42,6 +44,7 @@ class StaticEngine final : public Engine {
   SequenceLaws* laws_;
   WaitingQueue queue_;
   std::int64_t most_;
+  std::int64_t reserved_;
   std::vector<RequestId> batch_;
   StaticResult run_;
   std::size_t next_ = 0;  // step of the batch that runs or starts next

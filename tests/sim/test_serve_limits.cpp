@@ -91,6 +91,54 @@ TEST_CASE("a request is refused by what it declares, never by what it turns out 
   }
 }
 
+TEST_CASE("prompts whose score matrices find no room are refused, and no others") {
+  // Every pass of 8192 queries over 100,000 keys: 32 heads of 16 bit are 52 GB, and fp32 beside.
+  ServeSpec spec = llama_on(find_gpu("A100-80GB-SXM"), "vllm");
+  auto trace = std::make_shared<RequestTrace>();
+  trace->requests = {request(0, 100'000, 10), request(1, 4000, 10)};
+  spec.requests = trace;
+  spec.scheduler.max_num_batched_tokens = 8192;
+  spec.method = {"h2o", {}, Budget{.fraction = 0.1}};
+  const ServeResult eager = run_serve(spec);
+  CHECK(eager.outcomes[0].status == RequestStatus::kRejected);
+  CHECK(eager.outcomes[1].status == RequestStatus::kCompleted);
+  REQUIRE(eager.ooms.size() == 1);
+  CHECK(eager.ooms[0].what.find("attention scores") != std::string::npos);
+  CHECK(eager.ooms[0].requested > eager.ooms[0].free);
+  // Smaller passes ask for less; a window's scores, or none, for next to nothing.
+  spec.scheduler.max_num_batched_tokens = 512;
+  CHECK(run_serve(spec).oom_events == 0);
+  spec.scheduler.max_num_batched_tokens = 8192;
+  for (const char* method : {"full", "snapkv", "streaming-llm"}) {
+    INFO(method);
+    spec.method = {method, {}, {}};
+    if (spec.method.name != "full") spec.method.budget = Budget{.fraction = 0.1};
+    const ServeResult r = run_serve(spec);
+    CHECK(r.completed == 2);
+    CHECK(r.oom_events == 0);
+  }
+}
+
+TEST_CASE("a batch that allocates its caches beforehand does so for what is declared") {
+  const auto peak = [](std::int32_t output, std::int32_t declared, std::int32_t other = 4000) {
+    ServeSpec spec = llama_on(find_gpu("A100-80GB-SXM"), "torch-static");
+    auto trace = std::make_shared<RequestTrace>();
+    for (const std::int32_t n : {output, other}) {
+      trace->requests.push_back(request(0, 1000, n));
+      trace->requests.back().declared_tokens = declared;
+    }
+    spec.requests = trace;
+    spec.scheduler = {.name = "static", .batch = 1};
+    return run_serve(spec).peak_owners.at("kv_cache");
+  };
+  // 131,072 bytes a token, of which the last is never stored.
+  CHECK(peak(50, 4000) == Bytes{131072LL * 5000});
+  CHECK(peak(50, 4000) == peak(2000, 4000));
+  CHECK(peak(50, 6000, 50) == Bytes{131072LL * 7000});
+  // Who declares nothing is given what the longest of the workload takes.
+  CHECK(peak(50, 0) == peak(2000, 0));
+}
+
 /// Two turns of one conversation: 40 tokens, an answer of 25, and 20 tokens more.
 RequestTrace two_turns(std::int32_t ids) {
   RequestTrace trace{.conversations = true};
