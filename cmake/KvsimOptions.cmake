@@ -25,7 +25,7 @@ endif()
 # Headers of JSON, text and tests read once: a fifth of a build's time. ccache keeps nothing that a
 # precompiled header of g++'s went into (no two are alike), so that where it is there are none.
 set(kvsim_pch OFF)
-if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT EMSCRIPTEN)  # whose build has its own
   set(kvsim_pch ON)
 endif()
 option(KVSIM_PCH "Precompile headers; by default where there is no ccache" ${kvsim_pch})
