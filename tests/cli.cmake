@@ -36,3 +36,6 @@ foreach(shell zsh fish)
   set_tests_properties("cli: completion in ${shell}" PROPERTIES LABELS full TIMEOUT 600
                        SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED")
 endforeach()
+kvsim_bench(files SOURCES bench/bench_files.cpp LINK fmt::fmt)
+target_compile_definitions(bench_files PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(bench_files kvsim)

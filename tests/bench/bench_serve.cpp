@@ -1,8 +1,8 @@
 // Prints what the serving simulator costs on this machine: a 20,000-request Poisson trace (6 a
 // second, about 1000 prompt and 200 output tokens) through vLLM's V1 scheduler with Llama-2-7B on
-// A100-80GB, every inter-token gap kept; then how the cost of an iteration and of a token goes from
-// 1,000 requests on, and what each scheduler costs. Exits 1 where the trace takes more processor
-// time or memory than the gates. Not a test. `bench_serve N` adds a run of N requests.
+// A100-80GB, every inter-token gap kept; then what methods and schedulers cost, and a million
+// requests. Exits 1 where the trace or the million take more processor time or memory than the
+// gates, or where an iteration of the million costs more than half as much again. Not a test.
 
 #include <cmath>
 #include <cstdlib>
@@ -24,6 +24,8 @@ using namespace kvsim;  // NOLINT
 
 constexpr double kGateSeconds = 0.25;
 constexpr double kGateMegabytes = 100;
+constexpr double kMillionMegabytes = 1000;
+constexpr double kFlat = 1.5;  // an iteration among a million requests over one among 20,000
 
 double cpu_seconds() {
   timespec t{};
@@ -81,6 +83,9 @@ std::shared_ptr<const RequestTrace> prefixes(std::int64_t n, double rate) {
 struct Took {
   double seconds = 0;
   ServeResult result;
+  [[nodiscard]] double per_iteration() const {
+    return seconds / static_cast<double>(result.iterations);
+  }
 };
 
 Took bench(const ServeSpec& spec, std::int64_t n, const char* label) {
@@ -106,7 +111,7 @@ Took bench(const ServeSpec& spec, std::int64_t n, const char* label) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main() {
   const ServeSpec spec{.llm = &find_llm("llama-2-7b"),
                        .gpu = &find_gpu("A100-80GB-SXM"),
                        .stack = &find_stack("vllm"),
@@ -143,9 +148,17 @@ int main(int argc, char** argv) {
   pages.stack = &find_stack("sglang");
   pages.scheduler.name = "sglang";
   (void)bench(pages, 20000, "page 1");
-  if (argc > 1) (void)bench(spec, std::atoll(argv[1]), "full");
   if (!good) {
     fmt::print("above {} s or {} MB for 20,000 requests\n", kGateSeconds, kGateMegabytes);
   }
-  return good ? 0 : 1;
+  const Took million = bench(spec, 1'000'000, "full");
+  const double all_megabytes = peak_megabytes();
+  const double growth = million.per_iteration() / gate.per_iteration();
+  fmt::print("an iteration of a million requests costs {:.2f} of one of 20,000\n", growth);
+  const bool flat = all_megabytes <= kMillionMegabytes && growth <= kFlat;
+  if (!flat) {
+    fmt::print("above {} MB for a million requests, or {} of the cost of an iteration\n",
+               kMillionMegabytes, kFlat);
+  }
+  return good && flat ? 0 : 1;
 }
