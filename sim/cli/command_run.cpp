@@ -2,9 +2,12 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
@@ -44,10 +47,23 @@ std::optional<fs::path> folder_of(const Arguments& arguments, const Scenario& sc
   return fs::path{"kvsim-out"} / scenario.name;
 }
 
+/// What an interrupt kept from running.
+struct Missing {
+  std::size_t points = 0, replays = 0;
+
+  [[nodiscard]] bool any() const { return points + replays > 0; }
+  void operator+=(const Missing& other) {
+    points += other.points;
+    replays += other.replays;
+  }
+};
+
 struct Finished {
   ordered_json document;
   std::string text;
-  std::size_t missing = 0;  // points that an interrupt kept from running
+  Missing missing;
+
+  [[nodiscard]] bool nothing() const { return document.is_null() && text.empty(); }
 };
 
 Finished run_one(const Arguments& arguments, Scenario& scenario,
@@ -62,8 +78,6 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
       .threads = threads, .per_head = folder && writes.page, .why_kept = folder.has_value()};
   std::optional<StopOnInterrupt> stops{std::in_place};
   how.phase = [&](const std::string& what, double total, const std::string& unit) {
-    // Of points those that are done can be kept, of a replay nothing: there an interrupt ends all.
-    if (what.starts_with("replaying")) stops.reset();
     if (!quiet) bar.emplace(what, total, unit);
   };
   if (!quiet) how.progress = [&](double done) { bar->update(done); };
@@ -73,8 +87,8 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
   bar.reset();
   stops.reset();  // while files are written an interrupt ends the program, which takes them away
-  const std::size_t missing = report.missing;
-  if (missing > 0 && scenario.points.empty()) return {nullptr, "", missing};
+  const Missing missing{report.missing, report.replay_missing ? 1U : 0U};
+  if (missing.any() && scenario.points.empty()) return {nullptr, "", missing};
   std::optional<ResultsFolder> written;
   if (folder) {
     written = write_run_results(report, *folder, writes);
@@ -90,11 +104,18 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   return {nullptr, run_summary(report, written ? &*written : nullptr, terminal_style()), missing};
 }
 
-/// What an interrupt left, and how to have the rest.
-void tell_missing(std::size_t missing, const std::optional<fs::path>& folder) {
-  write_err(fmt::format(
-      "kvsim: {} point{} missing{}; all of them: {}\n", missing, missing == 1 ? " is" : "s are",
-      folder ? fmt::format("; {} holds the others", folder->string()) : "", command_line()));
+/// What an interrupt left in `folder`, and how to have the rest.
+void tell_missing(const Missing& missing, const std::optional<fs::path>& folder) {
+  const auto counted = [](std::size_t n, std::string_view what) {
+    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+  };
+  std::vector<std::string> what;
+  if (missing.points > 0) what.push_back(counted(missing.points, "point"));
+  if (missing.replays > 0) what.push_back(counted(missing.replays, "replay"));
+  write_err(fmt::format("kvsim: {} {} missing{}; all of it: {}\n", fmt::join(what, " and "),
+                        missing.points + missing.replays == 1 ? "is" : "are",
+                        folder ? fmt::format("; {} holds the others", folder->string()) : "",
+                        command_line()));
 }
 
 /// What came of one scenario, printed.
@@ -102,15 +123,15 @@ int run_alone(const Arguments& arguments, Scenario scenario) {
   const std::optional<fs::path> folder = folder_of(arguments, scenario, false);
   if (folder) check_results_folder(*folder);
   const Finished finished = run_one(arguments, scenario, folder);
-  if (finished.document.is_null() && finished.text.empty()) {
+  if (finished.nothing()) {
     // Nothing ran.
   } else if (arguments.has("json")) {
     write_out(to_file_text(finished.document));
   } else if (!arguments.has("quiet")) {
     write_out(finished.text);
   }
-  if (finished.missing == 0) return kDone;
-  tell_missing(finished.missing, folder);
+  if (!finished.missing.any()) return kDone;
+  tell_missing(finished.missing, finished.nothing() ? std::nullopt : folder);
   return interrupted_status();
 }
 
@@ -159,15 +180,17 @@ int run_run(const Arguments& arguments) {
     }
   }
   ordered_json documents = ordered_json::array();
-  std::size_t missing = 0;
+  Missing missing;
+  std::optional<fs::path> holds;  // the folder, or the one around theirs, that has what is done
   for (std::size_t i = 0; i < scenarios.size(); ++i) {
     if (StopOnInterrupt::asked()) {
-      missing += scenarios[i].points.size();
+      missing += {scenarios[i].points.size(), scenarios[i].replay ? 1U : 0U};
       continue;
     }
     Finished finished = run_one(arguments, scenarios[i], folders[i]);
     missing += finished.missing;
-    if (finished.document.is_null() && finished.text.empty()) continue;  // nothing ran
+    if (finished.nothing()) continue;
+    if (folders[i]) holds = several ? folders[i]->parent_path() : *folders[i];
     if (arguments.has("json")) {
       documents.push_back(std::move(finished.document));
     } else if (!arguments.has("quiet")) {
@@ -178,8 +201,8 @@ int run_run(const Arguments& arguments) {
     const ordered_json all{{"schema", "kvsim.runs/1"}, {"runs", documents}};
     write_out(to_file_text(several ? all : documents.front()));
   }
-  if (missing == 0) return kDone;
-  tell_missing(missing, folders.front());
+  if (!missing.any()) return kDone;
+  tell_missing(missing, holds);
   return interrupted_status();
 }
 

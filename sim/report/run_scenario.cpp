@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "sim/scenario/measured_points.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "sim/serve/static_run.hpp"
+#include "traces/trace.hpp"
 
 namespace kvsim {
 namespace {
@@ -145,6 +147,37 @@ std::vector<ServeResult> run_serve_points(const Scenario& scenario, const RunOpt
   return results;
 }
 
+/// Ends a replay that was told to stop, whatever thread notices.
+struct Stopped {};
+
+/// The replay that the scenario asks for; given up, and told, where the run was told to stop.
+void replay_trace(const Scenario& scenario, const RunOptions& how, RunReport& report) {
+  const auto stopped = [&] { return how.stop && how.stop(); };
+  ReplayOptions options;
+  options.threads = how.threads;
+  options.progress = [&](double done) {
+    if (stopped()) throw Stopped{};
+    if (how.progress) how.progress(done);
+  };
+  options.per_step = scenario.replay->per_step;
+  options.per_head = scenario.replay->per_head || how.per_head;
+  options.why_kept = how.why_kept;
+  options.seed = scenario.seed;
+  const std::filesystem::path& trace = scenario.replay->trace;
+  try {
+    if (report.missing > 0 || stopped()) throw Stopped{};
+    begin(how, "replaying " + trace.stem().string(),
+          static_cast<double>(Trace::open(trace).info().n_layers), "layers");
+    ReplayJob job = run_replay_job(trace, scenario.replay->methods, options);
+    report.replay = std::move(job.result);
+    report.skipped = std::move(job.skipped);
+  } catch (const Stopped&) {
+    report.replay_missing = true;
+    report.notes.push_back(
+        fmt::format("interrupted: the replay of {} is missing", trace.stem().string()));
+  }
+}
+
 }  // namespace
 
 void measure_missing_laws(Scenario& scenario, const RunOptions& how) {
@@ -195,19 +228,7 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
                     "points, more than {}",
                     scenario.points.size(), kMostExplained));
   }
-  if (scenario.replay && report.missing == 0) {
-    begin(how, "replaying " + scenario.replay->trace.stem().string());
-    ReplayOptions options;
-    options.threads = how.threads;
-    options.progress = how.progress;
-    options.per_step = scenario.replay->per_step;
-    options.per_head = scenario.replay->per_head || how.per_head;
-    options.why_kept = how.why_kept;
-    options.seed = scenario.seed;
-    ReplayJob job = run_replay_job(scenario.replay->trace, scenario.replay->methods, options);
-    report.replay = std::move(job.result);
-    report.skipped = std::move(job.skipped);
-  }
+  if (scenario.replay) replay_trace(scenario, how, report);
   return report;
 }
 

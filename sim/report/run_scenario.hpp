@@ -18,14 +18,16 @@ struct RunOptions {
   std::function<void(const std::string& what, double total, const std::string& unit)> phase{};
   /// Told the share of the phase that is done, from any thread. What it throws ends the run.
   std::function<void(double)> progress{};
-  /// Asked before each point, from any thread: true leaves out what has not begun. May be empty.
+  /// Asked before each point and while a trace is replayed, from any thread: true leaves out the
+  /// points that have not begun, and the replay. May be empty.
   std::function<bool()> stop{};
 };
 
 /// Runs the points of `scenario` and the replay it asks for: all that its report is made of. Size
 /// laws that depend on data are measured first, and kept in the scenario, which the report points
 /// to. Points that `stop` left out leave the scenario too, are counted in `missing` and named in a
-/// note; no replay follows them. Errors: InputError, with the name of the point that cannot be run.
+/// note; no replay follows them. One that `stop` ends is given up and named likewise. Errors:
+/// InputError, with the name of the point that cannot be run.
 [[nodiscard]] RunReport run_scenario(Scenario& scenario, const RunOptions& options);
 
 /// Measures size laws that depend on data (measure_laws) where points have such.

@@ -101,6 +101,28 @@ TEST_CASE("an interrupt leaves the points that are done, and says what is missin
   for (const json& point : result.at("points")) CHECK(point.at("peak_hbm_bytes") > 0);
 }
 
+TEST_CASE("an interrupted replay of a scenario leaves its points, and says that it is missing") {
+  const fs::path folder = fresh("interrupt_scenario_replay");
+  REQUIRE(run_kvsim({"trace", "generate", "large.safetensors", "--layers", "24", "--heads", "4",
+                     "--kv-heads", "2", "--head-dim", "32", "--tokens", "1536"},
+                    folder)
+              .status == 0);
+  write(folder / "s.json",
+        R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa", "dtype": "fp16",
+            "figures": false, "prompt_tokens": 100, "output_tokens": 10, "batch": [1, 2],
+            "replay": {"trace": "large.safetensors",
+                       "methods": ["full", {"name": "h2o", "budget": 0.2},
+                                   {"name": "snapkv", "budget": 0.2}]}})");
+  const auto cut =
+      cut_in_the_middle(folder, {"run", "s.json", "-o", "r", "-j", "1"}, "r/result.json");
+  if (!cut) return;
+  CHECK(has(cut->err, "1 replay is missing; r holds the others; all of it: kvsim run s.json -o r"));
+  const json result = json::parse(text_of(folder / "r/result.json"));
+  CHECK(result.at("points").size() == 2);
+  CHECK_FALSE(result.contains("replay"));
+  CHECK(has(result.at("notes").dump(), "interrupted: the replay of large is missing"));
+}
+
 TEST_CASE("an interrupted plan keeps the answers that it has, and says how many are missing") {
   const fs::path folder = fresh("interrupt_plan");
   // Eight candidates of some tenths of a second each.
