@@ -277,6 +277,10 @@ std::int64_t elements(const TensorPlan& plan) {
   return n;
 }
 
+double bytes(const TensorPlan& plan) {
+  return static_cast<double>(elements(plan)) * static_cast<double>(item_size(plan.type));
+}
+
 /// The first elements of a tensor are the first rows, so a cut is a shorter read.
 void copy_floats(const Safetensors& in, const Step& step, SafetensorsWriter& writer) {
   const std::int64_t all = elements(step.to);
@@ -341,8 +345,9 @@ void convert_trace(const std::filesystem::path& in, const std::filesystem::path&
   double total = 0, done = 0;
   for (const Step& step : plan.steps()) {
     tensors.push_back(step.to);
-    total += static_cast<double>(elements(step.to));
+    total += bytes(step.to);
   }
+  if (options.begins) options.begins(total);
   Scrap unchecked{out.string() + ".unchecked"};
   SafetensorsWriter writer{unchecked.path, std::move(tensors), plan.metadata()};
   for (const Step& step : plan.steps()) {
@@ -353,7 +358,7 @@ void convert_trace(const std::filesystem::path& in, const std::filesystem::path&
       copy_floats(file, step, writer);
     }
     file.release(*file.find(step.from));
-    done += static_cast<double>(elements(step.to));
+    done += bytes(step.to);
   }
   writer.finish();
   try {

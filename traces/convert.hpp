@@ -26,6 +26,7 @@ struct ConvertOptions {
   /// Replaces or adds metadata; what a foreign file lacks (prompt_len, softmax_scale) comes from
   /// here. Sizes are always those of the tensors written.
   std::map<std::string, std::string> metadata;
+  std::function<void(double)> begins;    // told how many bytes will be written; may be empty
   std::function<void(double)> progress;  // called with the share done, 0 … 1; may be empty
 };
 

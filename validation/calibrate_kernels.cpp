@@ -170,10 +170,9 @@ std::string calibration_file_name(const KernelCalibrationFile& file) {
   return name;
 }
 
-std::vector<KernelCalibrationFile> calibrate_kernels(const std::vector<MeasuredFile>& files,
-                                                     const std::string& provenance,
-                                                     const std::string& date,
-                                                     const std::function<void(double)>& progress) {
+std::vector<KernelCalibrationFile> calibrate_kernels(
+    const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
+    const std::function<void(std::size_t done, std::size_t all)>& progress) {
   using Key = std::tuple<std::string, int, std::string, std::string>;  // GPU, op, stack, format
   std::map<Key, Pointers> groups;
   for (const MeasuredFile& file : files) {
@@ -194,7 +193,7 @@ std::vector<KernelCalibrationFile> calibrate_kernels(const std::vector<MeasuredF
     fits[i] = calibrate(tasks[i].second, {}, errors[i]);
     const std::scoped_lock lock{mutex};
     ++done;
-    if (progress) progress(static_cast<double>(done) / static_cast<double>(tasks.size()));
+    if (progress) progress(done, tasks.size());
   });
   set_intervals(fits, errors);
   std::map<std::pair<std::string, int>, KernelCalibrationFile> out;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -12,10 +13,10 @@ namespace kvsim {
 /// Fits every (op, GPU, stack, format) that has at least `least_rows` rows, with the held-out
 /// shapes kept from it, and says how well each holds on both parts. One file a GPU and family, in
 /// the order of their names. Fits run side by side;
-/// `progress` is called after each with the share that is done.
+/// `progress` is called after each with how many are done, and of how many.
 [[nodiscard]] std::vector<KernelCalibrationFile> calibrate_kernels(
     const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
-    const std::function<void(double)>& progress = {});
+    const std::function<void(std::size_t done, std::size_t all)>& progress = {});
 
 inline constexpr std::size_t kLeastRows = 16;
 

@@ -79,8 +79,10 @@ int calibrate_measured(const Arguments& arguments) {
   Progress progress{"fitting"};
   const std::vector<KernelCalibrationFile> fitted = calibrate_kernels(
       files, arguments.value("provenance").value_or("timings given on the command line"),
-      arguments.value("date").value_or(today()), [&](double done) {
-        if (!quiet) progress.update(done);
+      arguments.value("date").value_or(today()), [&](std::size_t done, std::size_t all) {
+        if (quiet) return;
+        progress.expect(static_cast<double>(all), "fits");
+        progress.update(static_cast<double>(done) / static_cast<double>(all));
       });
   progress.finish();
   for (const KernelCalibrationFile& file : fitted) {

@@ -93,7 +93,8 @@ int run_fit(const Arguments& arguments) {
   const auto out = arguments.value("out");
   if (!out) throw InputError{"fit-surrogate", "-o FILE, where the weights go", "none"};
   SurrogateOptions options = options_of(arguments);
-  Progress progress{"fitting", 0, "layers"};
+  Progress progress{"fitting"};
+  options.begins = [&](std::int32_t layers) { progress.expect(layers, "layers"); };
   if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
   std::vector<fs::path> traces;
   for (const std::string& word : arguments.words()) traces.emplace_back(word);

@@ -61,6 +61,7 @@ int run_plan_job(const Arguments& arguments) {
   const auto threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
   PlanOptions options{.threads = threads};
   Progress progress{"planning " + scenario.name};
+  options.begins = [&](std::size_t n) { progress.expect(static_cast<double>(n), "searches"); };
   if (!quiet) options.progress = [&](double done) { progress.update(done); };
   measure_missing_laws(scenario, {.threads = threads});
   options.stop = StopOnInterrupt::asked;

@@ -17,6 +17,7 @@
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
 #include "sim/report/table.hpp"
+#include "traces/trace.hpp"
 
 namespace kvsim {
 namespace {
@@ -151,7 +152,8 @@ int run_replay(const Arguments& arguments) {
   std::vector<ReplayJob> jobs;
   std::optional<StopOnInterrupt> stops{std::in_place};
   for (std::size_t i = 0; i < traces.size() && !StopOnInterrupt::asked(); ++i) {
-    Progress progress{fmt::format("replaying {}", fs::path{traces[i]}.stem().string())};
+    Progress progress{fmt::format("replaying {}", fs::path{traces[i]}.stem().string()),
+                      static_cast<double>(Trace::open(traces[i]).info().n_layers), "layers"};
     const bool quiet = arguments.has("quiet");
     options.progress = [&](double done) {
       if (StopOnInterrupt::asked()) throw Interrupted{};

@@ -14,6 +14,7 @@
 #include "sim/report/replay_sweep.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
+#include "traces/trace.hpp"
 
 namespace kvsim {
 namespace {
@@ -193,7 +194,8 @@ int run_sweep(const Arguments& arguments) {
   // Any combination may be impossible: a value out of its range, slots beyond the budget.
   const std::set<std::string> all{sweep.methods.begin(), sweep.methods.end()};
   for (const std::string& trace : traces) {
-    Progress progress{"replaying " + fs::path{trace}.stem().string()};
+    Progress progress{"replaying " + fs::path{trace}.stem().string(),
+                      static_cast<double>(Trace::open(trace).info().n_layers), "layers"};
     if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
     sweep.jobs.push_back(run_replay_job(trace, specs, options, all));
   }

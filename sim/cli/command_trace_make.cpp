@@ -84,7 +84,8 @@ int run_generate(const Arguments& arguments) {
   options.with_scores = arguments.has("with-scores");
   options.with_decisions = arguments.has("with-decisions");
   const fs::path file = arguments.words().front();
-  Progress progress{"generating " + file.filename().string()};
+  Progress progress{"generating " + file.filename().string(), static_cast<double>(options.layers),
+                    "layers"};
   if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
   generate_trace(options, file);
   progress.finish();
@@ -116,6 +117,8 @@ int run_convert(const Arguments& arguments) {
   }
   const fs::path file = arguments.words()[1];
   Progress progress{"converting " + file.filename().string()};
+  constexpr double kMB = 1e6;
+  options.begins = [&](double bytes) { progress.expect(bytes / kMB, "MB"); };
   if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
   convert_trace(arguments.words()[0], file, options);
   progress.finish();

@@ -186,6 +186,7 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
     quality = measure_quality(*scenario.plan->quality, specs, scenario.seed, options.threads);
   }
   PlanCandidates all = plan_candidates(scenario, std::move(quality));
+  if (options.begins) options.begins(all.units.size());
   std::atomic<std::size_t> done{0};
   std::atomic<std::size_t> missing{0};
   parallel_for(all.units.size(), options.threads, [&](std::size_t u) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 
 #include "sim/plan/plan_result.hpp"
@@ -10,7 +11,8 @@ namespace kvsim {
 struct PlanOptions {
   int threads = 0;    // 0: the machine's; no result depends on it
   bool prune = true;  // leave out what a bound by the data sheet shows cannot win
-  std::function<void(double)> progress{};  // the share of candidates that is through
+  std::function<void(std::size_t)> begins{};  // told how many searches there are, before the first
+  std::function<void(double)> progress{};     // the share of them that is through
   /// True: candidates that are not begun are left out, said to be `pruned`. Asked by all threads.
   std::function<bool()> stop{};
 };

@@ -86,6 +86,7 @@ SurrogateFits fit_surrogates(const std::vector<fs::path>& paths, const Surrogate
   }
   if (traces.empty()) throw InputError{"no trace to fit a surrogate on"};
   const TraceInfo& shape = traces.front().info();
+  if (options.begins) options.begins(shape.n_layers);
   SurrogateFits fits;
   double mean = 0;
   for (std::int32_t layer = 0; layer < shape.n_layers; ++layer) {

@@ -29,7 +29,8 @@ struct SurrogateOptions {
   /// neighbours of those fitted on: of each five blocks one chooses penalty or epoch and one is
   /// held out.
   std::int64_t block = 16;
-  std::function<void(double)> progress;
+  std::function<void(std::int32_t)> begins;  // told how many layers are fitted; may be empty
+  std::function<void(double)> progress;      // the share of them that is fitted; may be empty
 };
 
 struct LayerFit {

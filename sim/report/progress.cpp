@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -75,6 +76,12 @@ Progress::Progress(std::string what, double total, std::string unit, int descrip
       last_drawn_{started_ - kBetween} {}
 
 Progress::~Progress() { finish(); }
+
+void Progress::expect(double total, std::string unit) {
+  const std::lock_guard lock{mutex_};
+  total_ = total;
+  unit_ = std::move(unit);
+}
 
 void Progress::update(double fraction) {
   const std::lock_guard lock{mutex_};

@@ -22,6 +22,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  /// The total, where it is known only once the work has begun.
+  void expect(double total, std::string unit);
   /// `fraction` in [0, 1] done. Redraws at most ten times a second.
   void update(double fraction);
   /// Wipes the bar; later updates write nothing.

@@ -189,7 +189,8 @@ TEST_CASE("on a terminal progress appears after a second and wipes itself") {
   const int terminal = ::open(::ptsname(master), O_RDWR | O_NOCTTY);
   REQUIRE(terminal >= 0);
   {
-    Progress progress{"work", 10, "points", terminal};
+    Progress progress{"work", 0, "", terminal};
+    progress.expect(10, "points");
     progress.update(0.1);  // too early to bother anyone
     std::this_thread::sleep_for(std::chrono::milliseconds{1050});
     progress.update(0.5);
@@ -205,6 +206,8 @@ TEST_CASE("on a terminal progress appears after a second and wipes itself") {
   INFO(text);
   CHECK(text.find(" 10 %") == std::string::npos);
   CHECK(text.find(" 50 %") != std::string::npos);
+  CHECK(text.find(" points/s") != std::string::npos);
+  CHECK(text.find(" left") != std::string::npos);
   CHECK(text.find(" 51 %") == std::string::npos);
   CHECK(text.find(" 90 %") == std::string::npos);
   CHECK(text.ends_with("\x1b[K"));
