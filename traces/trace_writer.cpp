@@ -149,15 +149,19 @@ void SafetensorsWriter::finish() {
   KVSIM_CHECK(state_->file != nullptr, "finished already");
   KVSIM_CHECK(state_->at == state_->plan.size(), "\"{}\" is not complete", current());
   // Data first, then the name: a crash leaves the old file or the new one, never half of it.
-  const bool flushed = std::fflush(state_->file) == 0 && ::fsync(::fileno(state_->file)) == 0;
-  const int reason = errno;
-  const bool closed = std::fclose(state_->file) == 0;
+  int reason = 0;  // of the first that failed
+  if (std::fflush(state_->file) != 0 || ::fsync(::fileno(state_->file)) != 0) reason = errno;
+  // A full disk's last chance to speak.
+  if (std::fclose(state_->file) != 0 && reason == 0) reason = errno;
   state_->file = nullptr;
-  std::error_code status;
-  if (flushed && closed) std::filesystem::rename(state_->temporary, state_->path, status);
-  if (!flushed || !closed || status) {
+  if (reason == 0) {
+    std::error_code status;
+    std::filesystem::rename(state_->temporary, state_->path, status);
+    reason = status.value();
+  }
+  if (reason != 0) {
     std::remove(state_->temporary.c_str());
-    state_->fail(status ? status.value() : reason);
+    state_->fail(reason);
   }
 }
 
