@@ -349,6 +349,17 @@ class Installed(unittest.TestCase):
         self.assertEqual(done.stdout.split(), [os.path.join(moved, "kvsim", "__init__.py"), kvsim.__version__], done.stderr)
 
 
+    def test_under_usr_it_stands_where_the_interpreter_looks(self):
+        prefix = os.path.join(SCRATCH, "root", "usr")
+        shutil.rmtree(prefix, ignore_errors=True)
+        script = os.path.join(MODULES, "..", "sim", "python", "cmake_install.cmake")
+        subprocess.run([CMAKE, f"-DCMAKE_INSTALL_PREFIX={prefix}", "-P", script], check=True, capture_output=True)
+        debian = os.path.exists("/usr/lib/python3/dist-packages")
+        site = "python3/dist-packages" if debian else f"python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+        self.assertTrue(os.path.exists(os.path.join(prefix, "lib", site, "kvsim", "__init__.py")))
+        self.assertEqual(os.listdir(os.path.join(prefix, "lib")), [site.split("/")[0]])
+
+
 class Notebook(unittest.TestCase):
     def test_its_cells_run_in_order(self):
         with open(os.path.join(SOURCES, "sim", "python", "examples", "quickstart.ipynb"), encoding="utf-8") as file:
