@@ -71,7 +71,8 @@ Bytes scoring_room(const EngineStartup& startup) {
 
 std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,
                                    std::int64_t most) {
-  if (in.method->needs().prompt_scores == PromptScoreClass::kNone) return most;
+  const bool scores = in.method->needs().prompt_scores != PromptScoreClass::kNone;
+  if (!scores || startup.activation_measured) return most;
   const Bytes room = scoring_room(startup);
   const auto fits = [&](std::int64_t prompt) {
     return scoring_excess(in, startup, prompt) <= room;
@@ -113,6 +114,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
       hidden + Bytes{static_cast<std::int64_t>(std::ceil(logits * stack.sampler_bytes))};
   out.pass_tokens = batched;
   out.layer_activation = layer_peak(in, batched);
+  out.activation_measured = measured.activation.has_value();
   out.activation =
       measured.activation.value_or(std::max(out.layer_activation, out.sampling_activation));
 

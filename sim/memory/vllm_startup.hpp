@@ -28,6 +28,7 @@ struct EngineStartup {
   Bytes layer_activation{};      // peak of the profiling run's layers
   Bytes sampling_activation{};   // peak of its dummy sampling
   Bytes activation{};            // the larger of both, or as measured
+  bool activation_measured = false;
   Bytes graphs{};
   Bytes kv_cache{};  // 0 where nothing is left
   Bytes missing{};   // what lacks for an empty cache; 0 where something is left
@@ -56,7 +57,8 @@ struct EngineStartup {
 /// What of the GPU is left for it: of the activation peak what its sampling takes beyond layers,
 /// and of the memory that the engine's fraction leaves out what CUDA graphs do not hold.
 [[nodiscard]] Bytes scoring_room(const EngineStartup& startup);
-/// The longest prompt, of at most `most` tokens, whose scoring finds that room; 0: none does.
+/// The longest prompt, of at most `most` tokens, whose scoring finds that room; 0: none does. A
+/// measured activation peak is taken to hold what the method adds: `most`.
 [[nodiscard]] std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,
                                                  std::int64_t most);
 

@@ -244,8 +244,9 @@ std::string serve_verdict(const RunReport& report, const std::vector<std::string
       // Without a pool there is nothing to reject by: a batch raised.
       say(fmt::format("{} request{} rejected: {}", with_commas(r.rejected),
                       r.rejected == 1 ? "" : "s",
-                      r.block_tokens > 0 ? "no cache or sequence limit takes so many tokens"
-                                         : "lost with batches that ran out of memory"),
+                      r.block_tokens > 0
+                          ? "no cache, no sequence limit or no room for scores takes so many tokens"
+                          : "lost with batches that ran out of memory"),
           labels[i]);
     }
     if (!r.ooms.empty())
