@@ -1,7 +1,9 @@
 #include "models/json/field.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <set>
 
 #include <fmt/format.h>
@@ -54,7 +56,8 @@ std::string reason(const json::exception& error) {
   return std::string{text};
 }
 
-/// Refuses what the parser would let pass in silence: repeated keys, bottomless nesting.
+/// Refuses what the parser would let pass in silence: bottomless nesting and repeated keys. Those
+/// it counts, for speed: an object of fewer keys than were read had one twice.
 class Watch {
  public:
   explicit Watch(const std::string& place) : place_{place} {}
@@ -63,25 +66,24 @@ class Watch {
     switch (event) {
       case json::parse_event_t::object_start:
         check_depth(depth);
-        keys_.emplace_back();
+        keys_.push_back(0);
         break;
       case json::parse_event_t::array_start:
         check_depth(depth);
         break;
       case json::parse_event_t::object_end:
+        repeated_ = repeated_ || parsed.size() != keys_.back();
         keys_.pop_back();
         break;
       case json::parse_event_t::key:
-        if (const auto& key = parsed.get_ref<const std::string&>();
-            !keys_.back().insert(key).second) {
-          throw InputError{fmt::format("{}: key \"{}\" is given twice in one object", place_, key)};
-        }
+        ++keys_.back();
         break;
       default:
         break;
     }
     return true;
   }
+  [[nodiscard]] bool repeated() const { return repeated_; }
 
  private:
   void check_depth(int depth) const {
@@ -90,24 +92,55 @@ class Watch {
     }
   }
   const std::string& place_;
-  std::vector<std::set<std::string>> keys_;
+  std::vector<std::size_t> keys_;
+  bool repeated_ = false;
 };
+
+/// Throws, naming the first key of `text` that one object has twice.
+[[noreturn]] void name_repeated(std::string_view text, const std::string& place) {
+  std::vector<std::set<std::string>> keys;
+  const auto watch = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second)
+        throw InputError{fmt::format("{}: key \"{}\" is given twice in one object", place, key)};
+    }
+    return true;
+  };
+  [[maybe_unused]] const json again =
+      json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+  throw InputError{fmt::format("{}: a key is given twice in one object", place)};
+}
 
 }  // namespace
 
-Field::Field(std::shared_ptr<const json> document, const json* value, std::string file,
-             std::string pointer)
-    : document_{std::move(document)},
-      value_{value},
-      file_{std::move(file)},
-      pointer_{std::move(pointer)} {}
+struct Field::Document {
+  json value;
+  std::string place;
+};
+
+Field::Field(std::shared_ptr<const Document> document, const json* value, std::string pointer)
+    : document_{std::move(document)}, value_{value}, pointer_{std::move(pointer)} {}
+
+Field Field::root(json value, std::string place) {
+  auto document = std::make_shared<Document>();  // not from {value, place}: braces make an array
+  document->value = std::move(value);
+  document->place = std::move(place);
+  const json* top = &document->value;
+  return Field{std::move(document), top, ""};
+}
+
+const std::string& Field::file() const { return document_->place; }
 
 Field Field::parse(std::string_view text, std::string place) {
   try {
-    auto document = std::make_shared<const json>(
-        json::parse(text, Watch{place}, /*allow_exceptions=*/true, /*ignore_comments=*/true));
-    const json* root = document.get();
-    return Field{std::move(document), root, std::move(place), ""};
+    Watch watch{place};
+    json value = json::parse(text, std::ref(watch), /*allow_exceptions=*/true,
+                             /*ignore_comments=*/true);
+    if (watch.repeated()) name_repeated(text, place);
+    return root(std::move(value), std::move(place));
   } catch (const json::exception& error) {
     throw InputError{fmt::format("{}: not valid JSON: {}", place, reason(error))};
   }
@@ -130,9 +163,7 @@ Field Field::read_file(const std::filesystem::path& path) {
 }
 
 Field Field::wrap(json value, std::string place) {
-  auto document = std::make_shared<const json>(std::move(value));
-  const json* root = document.get();
-  return Field{std::move(document), root, std::move(place), ""};
+  return root(std::move(value), std::move(place));
 }
 
 bool Field::is_object() const { return value_->is_object(); }
@@ -142,24 +173,37 @@ bool Field::is_number() const { return value_->is_number(); }
 bool Field::is_null() const { return value_->is_null(); }
 
 void Field::allow_only(std::initializer_list<std::string_view> keys) const {
-  allow_only(std::vector<std::string>(keys.begin(), keys.end()));
+  if (!value_->is_object()) expected("an object");
+  for (const auto& [key, value] : value_->items()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+      unknown(key, std::vector<std::string>(keys.begin(), keys.end()));
+  }
 }
 
 void Field::allow_only(std::span<const std::string> keys) const {
   if (!value_->is_object()) expected("an object");
   for (const auto& [key, value] : value_->items()) {
-    bool known = false;
-    for (const std::string& allowed : keys) known = known || allowed == key;
-    if (known) continue;
-    const std::string near = nearest(key, keys);
-    throw InputError{fmt::format("{}: {}/{}: unknown key{} ({})", file_, pointer_, escaped(key),
-                                 near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
-                                 fmt::join(keys, ", "))};
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) unknown(key, keys);
   }
 }
 
+void Field::unknown(const std::string& key, std::span<const std::string> keys) const {
+  const std::string near = nearest(key, keys);
+  throw InputError{fmt::format("{}: {}/{}: unknown key{} ({})", file(), pointer_, escaped(key),
+                               near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
+                               fmt::join(keys, ", "))};
+}
+
 Field Field::child(const json& value, std::string_view token) const {
-  return Field{document_, &value, file_, fmt::format("{}/{}", pointer_, escaped(token))};
+  std::string pointer;
+  pointer.reserve(pointer_.size() + 1 + token.size());
+  pointer += pointer_;
+  pointer += '/';
+  if (token.find_first_of("~/") == std::string_view::npos)
+    pointer += token;
+  else
+    pointer += escaped(token);
+  return Field{document_, &value, std::move(pointer)};
 }
 
 bool Field::has(std::string_view key) const {
@@ -172,7 +216,7 @@ Field Field::at(std::string_view key) const {
   if (!value_->is_object()) expected("an object");
   const auto found = value_->find(key);
   if (found == value_->end()) {
-    throw InputError{fmt::format("{}: {}/{}: missing", file_, pointer_, escaped(key))};
+    throw InputError{fmt::format("{}: {}/{}: missing", file(), pointer_, escaped(key))};
   }
   return child(*found, key);
 }
@@ -185,6 +229,7 @@ std::optional<Field> Field::find(std::string_view key) const {
 std::vector<std::pair<std::string, Field>> Field::members() const {
   if (!value_->is_object()) expected("an object");
   std::vector<std::pair<std::string, Field>> out;
+  out.reserve(value_->size());
   for (const auto& [key, value] : value_->items()) out.emplace_back(key, child(value, key));
   return out;
 }
@@ -192,6 +237,7 @@ std::vector<std::pair<std::string, Field>> Field::members() const {
 std::vector<Field> Field::items() const {
   if (!value_->is_array()) expected("an array");
   std::vector<Field> out;
+  out.reserve(value_->size());
   for (std::size_t i = 0; i < value_->size(); ++i)
     out.push_back(child((*value_)[i], std::to_string(i)));
   return out;
@@ -292,7 +338,7 @@ Seconds Field::duration() const {
 }
 
 std::string Field::place() const {
-  return pointer_.empty() ? file_ : fmt::format("{}: {}", file_, pointer_);
+  return pointer_.empty() ? file() : fmt::format("{}: {}", file(), pointer_);
 }
 
 void Field::expected(std::string_view what) const {

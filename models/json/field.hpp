@@ -69,7 +69,7 @@ class Field {
 
   /// "FILE: POINTER", for messages of one's own.
   [[nodiscard]] std::string place() const;
-  [[nodiscard]] const std::string& file() const { return file_; }
+  [[nodiscard]] const std::string& file() const;
   [[nodiscard]] const std::string& pointer() const { return pointer_; }
   [[nodiscard]] const nlohmann::json& raw() const { return *value_; }
   /// Throws InputError: PLACE: expected `what`, got <this value>.
@@ -78,13 +78,14 @@ class Field {
   [[noreturn]] void fail(std::string_view complaint) const;
 
  private:
-  Field(std::shared_ptr<const nlohmann::json> document, const nlohmann::json* value,
-        std::string file, std::string pointer);
+  struct Document;  // the value at the root, and what messages call its file
+  Field(std::shared_ptr<const Document> document, const nlohmann::json* value, std::string pointer);
+  [[nodiscard]] static Field root(nlohmann::json value, std::string place);
+  [[noreturn]] void unknown(const std::string& key, std::span<const std::string> keys) const;
   [[nodiscard]] Field child(const nlohmann::json& value, std::string_view token) const;
 
-  std::shared_ptr<const nlohmann::json> document_;
+  std::shared_ptr<const Document> document_;
   const nlohmann::json* value_;
-  std::string file_;
   std::string pointer_;
 };
 
