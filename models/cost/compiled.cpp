@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "models/cost/layer_builder.hpp"
 #include "models/units/check.hpp"
@@ -207,21 +208,28 @@ Bytes CompiledLayer::alive_peak(const DecodeMoment& moment) const {
   return Bytes{peak};
 }
 
-CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline)
-    : in_{in},
-      roofline_{roofline},
-      groups_{layer_groups(*in.llm, *in.method)},
-      forms_(groups_.size()),
-      host_{host_time(in, true)} {
+DecodeEnds decode_ends(const CostInput& in, const Roofline& roofline) {
   const GraphCost embed = evaluate(embed_tokens(in, 1), roofline);
   const OpGraph logits = output_logits(in, 1);
   const GraphCost head = evaluate(logits, roofline);
-  around_ = {.time = embed.time + head.time,
-             .flops = embed.flops + head.flops,
-             .bytes = embed.bytes + head.bytes,
-             .at_peak = embed.at_peak + head.at_peak};
-  around_peak_ = logits.alive_peak().bytes;
+  return {.cost = {.time = embed.time + head.time,
+                   .flops = embed.flops + head.flops,
+                   .bytes = embed.bytes + head.bytes,
+                   .at_peak = embed.at_peak + head.at_peak},
+          .peak = logits.alive_peak().bytes};
 }
+
+CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline)
+    : CompiledDecode{in, roofline, decode_ends(in, roofline), layer_groups(*in.llm, *in.method)} {}
+
+CompiledDecode::CompiledDecode(const CostInput& in, const Roofline& roofline,
+                               const DecodeEnds& ends, std::vector<LayerGroup> groups)
+    : in_{in},
+      roofline_{roofline},
+      groups_{std::move(groups)},
+      forms_(groups_.size()),
+      ends_{ends},
+      host_{host_time(in, true)} {}
 
 const CompiledLayer& CompiledDecode::layer(std::size_t group, const DecodeMoment& moment) {
   const std::size_t form = static_cast<std::size_t>(moment.change) * 2 + (moment.evicts ? 1 : 0);

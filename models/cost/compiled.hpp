@@ -76,18 +76,28 @@ class CompiledLayer {
   std::vector<AliveSet> sets_;
 };
 
+/// The embedding and the logits of a decode step: no method or length touches them.
+struct DecodeEnds {
+  GraphCost cost;
+  Bytes peak;  // of either's tensors
+};
+[[nodiscard]] DecodeEnds decode_ends(const CostInput& in, const Roofline& roofline);
+
 /// All decode steps of one (model, GPU, method, stack, batch): compiled layers, made as they are
 /// first needed, and the embedding and logits around them.
 class CompiledDecode {
  public:
   CompiledDecode(const CostInput& in, const Roofline& roofline);
+  /// As above, where the ends and the groups (layer_groups of the input) were worked out before.
+  CompiledDecode(const CostInput& in, const Roofline& roofline, const DecodeEnds& ends,
+                 std::vector<LayerGroup> groups);
 
   /// The compiled form of the layers of `groups()[group]` for a step that changes their cache so;
   /// groups of layers alike share it.
   [[nodiscard]] const CompiledLayer& layer(std::size_t group, const DecodeMoment& moment);
   [[nodiscard]] const std::vector<LayerGroup>& groups() const { return groups_; }
-  [[nodiscard]] const GraphCost& around() const { return around_; }  // embedding and logits
-  [[nodiscard]] Bytes around_peak() const { return around_peak_; }   // of either's tensors
+  [[nodiscard]] const GraphCost& around() const { return ends_.cost; }  // embedding and logits
+  [[nodiscard]] Bytes around_peak() const { return ends_.peak; }        // of either's tensors
   [[nodiscard]] Seconds host() const { return host_; }
 
  private:
@@ -96,8 +106,7 @@ class CompiledDecode {
   const Roofline& roofline_;
   std::vector<LayerGroup> groups_;
   std::vector<std::array<std::unique_ptr<CompiledLayer>, kForms>> forms_;
-  GraphCost around_;
-  Bytes around_peak_;
+  DecodeEnds ends_;
   Seconds host_;
 };
 

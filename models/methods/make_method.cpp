@@ -5,8 +5,9 @@
 #include <limits>
 #include <map>
 #include <mutex>
-#include <set>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -170,9 +171,21 @@ struct Named {
   explicit Named(const std::string& name) : parsed{parse_name(name)} {
     check_legality(parsed);
     declared = declared_params(parsed);
+    defaults = settle_params(name, declared, {});
+    for (const auto& [axis, choice] : parsed.axes)
+      choices.emplace_back(axis, &choice_of(axis, choice));
+  }
+  [[nodiscard]] const AxisChoice& chosen(std::string_view axis) const {
+    for (const auto& [name, choice] : choices) {
+      if (name == axis) return *choice;
+    }
+    KVSIM_CHECK(false, "no axis {}", axis);
+    return *choices.front().second;
   }
   Parsed parsed;
   std::vector<ParamInfo> declared;
+  Params defaults;
+  std::vector<std::pair<std::string_view, const AxisChoice*>> choices;  // by axis
 };
 
 /// Reads a name once: of a sweep's thousands of methods few have names of their own. Errors:
@@ -270,9 +283,11 @@ class Settler final : public Settling {
         site_{site},
         named_{named(spec.name)},
         parsed_{named_->parsed},
-        declared_{named_->declared} {
+        declared_{named_->declared},
+        asked_(declared_.size()) {
     parts_.name = spec.name;
-    parts_.params = settle_params(spec.name, declared_, spec.params);
+    parts_.params =
+        spec.params.empty() ? named_->defaults : settle_params(spec.name, declared_, spec.params);
     parts_.recorded = site.recorded;
     parts_.n_layers = layers_known();
   }
@@ -290,8 +305,9 @@ class Settler final : public Settling {
       parts_.params["budget"] = entries_;
     }
     refuse_what_cannot_be();
-    for (const ParamInfo& info : declared_) {
-      if (asked_.contains(info.name)) continue;
+    for (std::size_t i = 0; i < declared_.size(); ++i) {
+      if (asked_[i]) continue;
+      const ParamInfo& info = declared_[i];
       // One word alone says how something is done where there is no choice.
       if (given(info.name) && info.words.size() != 1) refuse_unread(info);
       parts_.unasked.push_back(info.name);
@@ -317,19 +333,19 @@ class Settler final : public Settling {
     return *parts_.store;
   }
   double number(const std::string& name) const override {
-    asked_.insert(name);
+    note_asked(name);
     return param_number(parts_.params, name);
   }
   std::int64_t integer(const std::string& name) const override {
-    asked_.insert(name);
+    note_asked(name);
     return param_integer(parts_.params, name);
   }
   const std::string& word(const std::string& name) const override {
-    asked_.insert(name);
+    note_asked(name);
     return param_word(parts_.params, name);
   }
   bool flag(const std::string& name) const override {
-    asked_.insert(name);
+    note_asked(name);
     return param_flag(parts_.params, name);
   }
   bool given(std::string_view name) const override { return was_given(spec_, declared_, name); }
@@ -357,7 +373,7 @@ class Settler final : public Settling {
   std::int64_t entries() const override { return entries_; }
   void set_entries(std::int64_t entries) override { entries_ = entries; }
   std::int64_t reserve_slots(std::int64_t beyond_tail) override {
-    const AxisChoice& merge = choice_of("merge", choice("merge"));
+    const AxisChoice& merge = named_->chosen("merge");
     slots_ = merge.slots != nullptr ? merge.slots(*this, beyond_tail) : 0;
     return slots_;
   }
@@ -365,8 +381,37 @@ class Settler final : public Settling {
 
  private:
   template <class Make>
-  std::invoke_result_t<Make, Settling&> make(const std::string& axis) {
-    return std::get<Make>(choice_of(axis, choice(axis)).make)(*this);
+  std::invoke_result_t<Make, Settling&> make(std::string_view axis) {
+    return std::get<Make>(named_->chosen(axis).make)(*this);
+  }
+  void note_asked(std::string_view name) const {
+    for (std::size_t i = 0; i < declared_.size(); ++i) {
+      if (declared_[i].name == name) asked_[i] = true;
+    }
+  }
+  [[nodiscard]] bool was_asked(std::string_view name) const {
+    for (std::size_t i = 0; i < declared_.size(); ++i) {
+      if (declared_[i].name == name) return asked_[i];
+    }
+    return false;
+  }
+  /// The rules alone, as a method to ask: a sweep settles thousands, and parameters take long to
+  /// copy.
+  [[nodiscard]] ComposedMethod rules() const {
+    return ComposedMethod{{.name = {},
+                           .params = {},
+                           .select = parts_.select,
+                           .budget = parts_.budget,
+                           .merge = parts_.merge,
+                           .store = parts_.store,
+                           .share = parts_.share,
+                           .read = parts_.read,
+                           .recorded = parts_.recorded,
+                           .n_layers = parts_.n_layers,
+                           .query_head = parts_.query_head,
+                           .rerotate = parts_.rerotate,
+                           .learns_steps = parts_.learns_steps,
+                           .unasked = {}}};
   }
   /// A value that changes nothing is a misunderstanding: says which settings leave it unread.
   [[noreturn]] void refuse_unread(const ParamInfo& info) const {
@@ -378,7 +423,7 @@ class Settler final : public Settling {
       for (const ParamInfo& mode : each.params) {
         const bool decides =
             !mode.words.empty() || std::holds_alternative<bool>(mode.default_value);
-        if (!decides || mode.name == info.name || !asked_.contains(mode.name)) continue;
+        if (!decides || mode.name == info.name || !was_asked(mode.name)) continue;
         modes += fmt::format(", {}={}", mode.name, to_text(parts_.params.at(mode.name)));
       }
     }
@@ -411,7 +456,7 @@ class Settler final : public Settling {
                       "select={} has none: it only appends",
                       choice("merge"), choice("select")));
     }
-    const ComposedMethod all{parts_};
+    const ComposedMethod all = rules();
     const MethodNeeds needs = all.needs();
     if (parts_.read && needs.decode_rows) {
       refuse(
@@ -501,7 +546,7 @@ class Settler final : public Settling {
   std::shared_ptr<const Named> named_;
   const Parsed& parsed_;
   const std::vector<ParamInfo>& declared_;
-  mutable std::set<std::string> asked_;  // parameters that some maker read
+  mutable std::vector<bool> asked_;  // of declared_: some maker read it
   Composition parts_;
   std::int64_t entries_ = 0;
   std::int64_t slots_ = 0;

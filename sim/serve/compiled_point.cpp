@@ -48,6 +48,7 @@ struct CompiledPoint::Impl {
     return !spec_.one_method && law.laws <= 2;
   }
   PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
+  const DecodeEnds& ends_of(const PointRun& run);
   /// Makes the run's decode side ready up to `step`.
   void reach(PointRun& run, std::int64_t step);
   [[nodiscard]] Seconds step_time(const PointRun& run, std::size_t segment, std::int64_t step,
@@ -76,6 +77,7 @@ struct CompiledPoint::Impl {
   bool is_static_;
   std::unordered_map<const Method*, std::unique_ptr<PointLaw>> laws_;  // looked up, never walked
   std::unordered_map<std::int64_t, PointLaw*> law_of_prompt_;
+  std::unordered_map<std::int64_t, DecodeEnds> ends_;  // of a batch size
   PointRun run_;
   struct {
     const PointLaw* law = nullptr;
@@ -166,6 +168,13 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   return run_;
 }
 
+const DecodeEnds& CompiledPoint::Impl::ends_of(const PointRun& run) {
+  const auto known = ends_.find(run.batch);
+  if (known != ends_.end()) return known->second;
+  if (ends_.size() > kMostKept) ends_.clear();
+  return ends_[run.batch] = decode_ends(run.in, roofline_);
+}
+
 void CompiledPoint::Impl::reach(PointRun& run, std::int64_t step) {
   run.trajectory->extend(run.in, step);
   if (run.decode != nullptr) return;
@@ -173,7 +182,9 @@ void CompiledPoint::Impl::reach(PointRun& run, std::int64_t step) {
   if (decodes.size() > kMostKept) decodes.clear();
   // Formats of their own treat a prompt's entries apart.
   const std::int64_t prompt = run.law->method->plain_rows() ? 0 : run.prompt;
-  run.decode = &decodes.try_emplace({run.batch, prompt}, run.in, roofline_).first->second;
+  run.decode =
+      &decodes.try_emplace({run.batch, prompt}, run.in, roofline_, ends_of(run), run.law->groups)
+           .first->second;
 }
 
 template <class Visit>

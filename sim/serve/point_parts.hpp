@@ -34,8 +34,9 @@ struct PrefillFigures {
 
 /// All decode steps of one batch size.
 struct DecodeForms {
-  DecodeForms(const CostInput& input, const Roofline& roofline)
-      : in{input}, compiled{in, roofline}, roofline_{roofline} {
+  DecodeForms(const CostInput& input, const Roofline& roofline, const DecodeEnds& ends,
+              const std::vector<LayerGroup>& groups)
+      : in{input}, compiled{in, roofline, ends, groups}, roofline_{roofline} {
     for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
     for (const LayerGroup& group : compiled.groups()) rows.emplace_back(in, group.first);
     between = between_steps(in);
