@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <set>
 #include <span>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "models/json/embedded.hpp"
 #include "models/json/field.hpp"
@@ -37,7 +37,9 @@ std::vector<std::string> words_of(std::string_view name) {
 }
 
 std::string key_of(std::string_view name) {
-  return fmt::format("{}", fmt::join(words_of(name), ""));
+  std::string key;
+  for (const std::string& word : words_of(name)) key += word;
+  return key;
 }
 
 /// Peaks by operand format, dense only.
@@ -135,18 +137,21 @@ const std::vector<Gpu>& builtin_gpus() {
 }
 
 const Gpu& find_gpu(std::string_view name) {
-  const std::string key = key_of(name);
-  std::vector<std::string> names;
-  for (const Gpu& gpu : builtin_gpus()) {
-    if (key_of(gpu.name) == key) return gpu;
-    for (const std::string& alias : gpu.aliases) {
-      if (key_of(alias) == key) return gpu;
+  // By the keys of names and aliases: reading calibrations asks for hundreds.
+  static const std::map<std::string, const Gpu*> index = [] {
+    std::map<std::string, const Gpu*> out;
+    for (const Gpu& gpu : builtin_gpus()) {
+      out.emplace(key_of(gpu.name), &gpu);
+      for (const std::string& alias : gpu.aliases) out.emplace(key_of(alias), &gpu);
     }
-    names.push_back(gpu.name);
-  }
+    return out;
+  }();
+  if (const auto found = index.find(key_of(name)); found != index.end()) return *found->second;
   if (const auto may_mean = candidates(words_of(name)); !may_mean.empty()) {
     throw InputError{ambiguous_name("GPU", name, may_mean)};
   }
+  std::vector<std::string> names;
+  for (const Gpu& gpu : builtin_gpus()) names.push_back(gpu.name);
   throw InputError{unknown_name("GPU", name, names)};
 }
 
