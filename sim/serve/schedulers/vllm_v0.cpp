@@ -189,8 +189,14 @@ class VllmV0 : public Scheduler {
     while (!batch.swapped().empty() && left_ > 0 &&
            static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
       const RequestId id = batch.swapped().front();
+      const Sequence& s = batch.sequence(id);
+      // The program took all blocks of a prompt with its first chunk: they come back together.
+      const std::int64_t rest =
+          s.prefills() ? std::max<std::int64_t>(0, batch.units_for(s.target, s.target) -
+                                                       batch.units_for(s.computed, s.computed))
+                       : 0;
       // A block is touched by what it computes next.
-      if (!batch.swap_in(id, keep_free_ + owed_ + one_)) return;
+      if (!batch.swap_in(id, keep_free_ + owed_ + rest + one_)) return;
       const std::int32_t tokens = take(batch.sequence(id).to_compute());
       if (!batch.schedule(id, tokens)) return;
       left_ -= tokens;
