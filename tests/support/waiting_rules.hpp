@@ -1,0 +1,392 @@
+#pragma once
+
+// Work conservation under memory pressure: after each iteration that an engine formed, whether the
+// one who waits first would have found room in it. What "room" is each scheduler says for itself:
+// the rules stand here once more, told from sequences and the size of the pool alone, for the full
+// cache without prefix caching. Nothing is asked of schedulers, their batch builder or KvMemory.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/units/check.hpp"
+#include "tests/support/serving.hpp"
+
+namespace kvsim::test {
+
+/// An engine's settings as the rules need them.
+struct RuleSite {
+  SchedulerSpec spec;
+  std::int64_t blocks = 0;          // of the pool
+  std::int64_t block_tokens = 16;   // full cache: a block of all layers
+  std::int64_t stack_tokens = 512;  // the engine's prefill_chunk, where the spec says nothing
+  std::int64_t longest = 0;         // prompt and what may follow it, of any request
+};
+
+/// An iteration that was formed: what stood before it and what stands now.
+struct Formed {
+  std::vector<RequestId> waited, waits;    // in the order that the queue is served
+  std::vector<RequestId> ran;              // in the order of admission
+  std::vector<RequestId> swapped, stays;   // outside, before and after, in the order of leaving
+  std::vector<RequestId> put_out;          // preempted or swapped out
+  std::int64_t free_before = 0, free = 0;  // blocks
+  std::int64_t planned = 0;                // tokens
+  bool prefills = false;
+};
+
+/// Holds every iteration to the rule of its scheduler.
+class WorkObserver : public CheckingObserver {
+ public:
+  WorkObserver(RuleSite site) : CheckingObserver{site.block_tokens}, site_{std::move(site)} {
+    const SchedulerSpec& spec = site_.spec;
+    most_ = spec.max_num_seqs.value();
+    chunked_ = spec.chunked_prefill.value();
+    if (spec.name == "sglang" || spec.name == "trtllm") {  // they shorten what the pool cannot hold
+      site_.longest = std::min(site_.longest, site_.blocks * site_.block_tokens);
+    }
+    if (chunked_) {
+      budget_ = spec.max_num_batched_tokens.value();
+    } else if (spec.name == "vllm-v0") {
+      budget_ = std::max({site_.stack_tokens, std::int64_t{2048}, site_.longest});
+    } else {
+      budget_ = std::max(site_.stack_tokens, site_.longest);
+    }
+    const auto pool = static_cast<double>(site_.blocks);
+    if (spec.name == "vllm-v1") {
+      keep_ = static_cast<std::int64_t>(std::ceil(spec.watermark.value_or(0) * pool));
+    } else if (spec.name == "vllm-v0") {
+      keep_ = static_cast<std::int64_t>(std::floor(spec.watermark.value_or(0.01) * pool));
+    }
+  }
+
+  void planned(const IterationView& v) override {
+    CheckingObserver::planned(v);
+    sequences_ = v.sequences;
+    const Formed formed = follow(v);
+    if (!formed.waits.empty()) ++somebody_waits;
+    judge(v, formed);
+    last_running_ = v.running.size();
+  }
+  void ended(const IterationView& v) override {
+    CheckingObserver::ended(v);
+    ran_.assign(v.running.begin(), v.running.end());
+    for (std::size_t i = 0; i < v.sequences->size(); ++i) {
+      computed_[i] = (*v.sequences)[i].computed;
+      target_[i] = (*v.sequences)[i].target;
+    }
+  }
+
+  std::int64_t somebody_waits = 0;  // iterations
+  std::int64_t for_memory = 0;      // of these, where memory alone kept the first out
+  std::int64_t exempt = 0;          // where nobody is admitted as somebody had to leave
+
+ private:
+  [[nodiscard]] const Sequence& at(RequestId id) const {
+    return (*sequences_)[static_cast<std::size_t>(id)];
+  }
+  [[nodiscard]] std::int64_t blocks(std::int64_t tokens) const {
+    return (tokens + site_.block_tokens - 1) / site_.block_tokens;
+  }
+  /// Tokens in whole blocks.
+  [[nodiscard]] std::int64_t paged(std::int64_t tokens) const {
+    return blocks(tokens) * site_.block_tokens;
+  }
+
+  Formed follow(const IterationView& v) {
+    const std::size_t n = v.sequences->size();
+    came_.resize(n);
+    computed_.resize(n);
+    target_.resize(n);
+    Formed f;
+    std::vector<RequestId> came;
+    for (std::size_t i = 0; i < n; ++i) {
+      const SequenceState now = (*v.sequences)[i].state;
+      if (came_[i] || now == SequenceState::kComing) continue;
+      came_[i] = true;
+      if (now != SequenceState::kEnded) came.push_back(static_cast<RequestId>(i));
+    }
+    std::sort(came.begin(), came.end(),
+              [&](RequestId a, RequestId b) { return at(a).rank < at(b).rank; });
+    queue_.insert(queue_.end(), came.begin(), came.end());
+    f.waited = in_order(queue_);
+    f.ran = ran_;
+    f.free_before = f.free = site_.blocks;
+    std::vector<RequestId> recomputed, left;
+    for (const RequestId id : ran_) {
+      f.free_before -= blocks(computed_[static_cast<std::size_t>(id)]);
+      if (at(id).state == SequenceState::kWaiting) recomputed.push_back(id);
+      if (at(id).state == SequenceState::kSwapped) left.push_back(id);
+    }
+    f.put_out = recomputed;
+    f.put_out.insert(f.put_out.end(), left.begin(), left.end());
+    for (const RequestId id : v.running) f.free -= blocks(at(id).computed + at(id).planned);
+    for (const Planned& p : v.plan) {
+      f.planned += p.tokens;
+      f.prefills = f.prefills || at(p.id).prefills();
+    }
+
+    std::erase_if(queue_, [&](RequestId id) { return at(id).state != SequenceState::kWaiting; });
+    by_leaving(recomputed);
+    queue_.insert(site_.spec.name == "sglang" ? queue_.end() : queue_.begin(), recomputed.begin(),
+                  recomputed.end());
+    f.waits = in_order(queue_);
+
+    f.swapped = swapped_;
+    by_leaving(left);
+    swapped_.insert(swapped_.end(), left.rbegin(), left.rend());
+    std::erase_if(swapped_, [&](RequestId id) { return at(id).state != SequenceState::kSwapped; });
+    f.stays = swapped_;
+    return f;
+  }
+  /// Who ran, as they stand in the queue when they are back.
+  void by_leaving(std::vector<RequestId>& who) const {
+    if (site_.spec.name == "vllm-v0" && chunked_) {
+      // Decodes stand before chunks in the line whose end leaves first.
+      std::stable_partition(who.begin(), who.end(), [&](RequestId id) {
+        const auto i = static_cast<std::size_t>(id);
+        return computed_[i] >= target_[i];
+      });
+    }
+    if (site_.spec.name != "sglang") return;
+    std::reverse(who.begin(), who.end());
+    std::stable_sort(who.begin(), who.end(), [&](RequestId a, RequestId b) {
+      return std::pair{at(a).generated(), -at(a).prompt} <
+             std::pair{at(b).generated(), -at(b).prompt};
+    });
+  }
+  [[nodiscard]] std::vector<RequestId> in_order(std::vector<RequestId> line) const {
+    const auto first = [&](RequestId id) -> std::int64_t {
+      if (site_.spec.order == QueueOrder::kPriority) return at(id).priority;
+      if (at(id).declared > 0) return at(id).declared;
+      return std::numeric_limits<std::int64_t>::max();
+    };
+    if (site_.spec.order == QueueOrder::kFcfs) return line;
+    std::sort(line.begin(), line.end(), [&](RequestId a, RequestId b) {
+      return std::pair{first(a), at(a).rank} < std::pair{first(b), at(b).rank};
+    });
+    return line;
+  }
+
+  void judge(const IterationView& v, const Formed& f) {
+    if (site_.spec.name == "sglang") return sglang(v, f);
+    if (!f.put_out.empty()) ++exempt;
+    if (site_.spec.name == "vllm-v1") return v1(v, f);
+    if (site_.spec.name == "trtllm") return trtllm(v, f);
+    chunked_ ? v0_chunks(v, f) : v0_whole(v, f);
+  }
+
+  /// Blocks that prompts which run have yet to take.
+  [[nodiscard]] std::int64_t owed(const IterationView& v) const {
+    std::int64_t sum = 0;
+    for (const RequestId id : v.running) {
+      const Sequence& s = at(id);
+      const std::int64_t done = std::int64_t{s.computed} + s.planned;
+      if (done < s.target) sum += blocks(s.target) - blocks(done);
+    }
+    return sum;
+  }
+  void all_run(const IterationView& v) const {
+    KVSIM_CHECK(v.plan.size() == v.running.size(), "{} of {} that run are planned", v.plan.size(),
+                v.running.size());
+  }
+  void refuse(bool fits, RequestId id, std::int64_t wants, std::int64_t free) {
+    KVSIM_CHECK(!fits, "request {} waits for {} blocks and {} are free", id, wants, free);
+    ++for_memory;
+  }
+
+  /// A chunk as large as the budget leaves finds its blocks, above the watermark.
+  void v1(const IterationView& v, const Formed& f) {
+    const std::int64_t left = budget_ - f.planned;
+    // By priority whoever gives up its own place ends the round.
+    if (!f.put_out.empty()) return;
+    if (left > 0) all_run(v);
+    if (f.waits.empty() || std::ssize(v.running) >= most_) return;
+    const RequestId id = f.waits.front();
+    const std::int64_t known = at(id).known;
+    const std::int64_t chunk = chunked_ ? std::min(known, left) : known <= left ? known : 0;
+    if (chunk == 0) return;
+    refuse(blocks(chunk) + keep_ <= f.free, id, blocks(chunk) + keep_, f.free);
+  }
+
+  /// All of its prompt finds blocks above the watermark, and tokens, while nobody is outside; it is
+  /// asked before anybody decodes. Who is outside comes back where a block more than it had is
+  /// free.
+  void v0_whole(const IterationView& v, const Formed& f) {
+    if (f.prefills) {
+      KVSIM_CHECK(f.swapped.empty(), "{} are outside while prompts start", f.swapped.size());
+      v0_first(f.waits, budget_ - f.planned, v.running.size(), f.free);
+      return;
+    }
+    all_run(v);
+    if (f.swapped.empty()) v0_first(f.waited, budget_, f.ran.size(), f.free_before);
+    v0_outside(v, f, 0);
+  }
+  void v0_first(const std::vector<RequestId>& line, std::int64_t left, std::size_t run,
+                std::int64_t free) {
+    if (line.empty() || std::cmp_greater_equal(run, most_)) return;
+    const std::int64_t known = at(line.front()).known;
+    if (known > left) return;
+    refuse(blocks(known) + keep_ <= free, line.front(), blocks(known) + keep_, free);
+  }
+  void v0_outside(const IterationView& v, const Formed& f, std::int64_t promised) {
+    if (!f.put_out.empty() || f.stays.empty() || f.planned >= budget_ ||
+        std::ssize(v.running) >= most_) {
+      return;
+    }
+    // All blocks of a prompt that was cut come back together.
+    const Sequence& s = at(f.stays.front());
+    const std::int64_t tokens = s.computed < s.target ? s.target : s.computed;
+    const std::int64_t wants = blocks(tokens) + keep_ + promised + 1;
+    refuse(wants <= f.free, f.stays.front(), wants, f.free);
+  }
+  /// The blocks of all of its prompt are free beside those of prompts that run.
+  void v0_chunks(const IterationView& v, const Formed& f) {
+    const std::int64_t left = budget_ - f.planned;
+    if (left > 0) all_run(v);
+    const std::int64_t promised = owed(v);
+    v0_outside(v, f, promised);
+    if (!f.put_out.empty() || f.waits.empty() || left == 0 || std::ssize(v.running) >= most_) {
+      return;
+    }
+    const std::int64_t wants = blocks(at(f.waits.front()).known) + keep_ + promised;
+    refuse(wants <= f.free, f.waits.front(), wants, f.free);
+  }
+
+  /// Guaranteed: all that it may come to is free beside what the others may yet come to. At most
+  /// utilization: its prompt is, beside the prompts that run.
+  void trtllm(const IterationView& v, const Formed& f) {
+    const std::int64_t left = budget_ - f.planned;
+    bool goes_on = true;  // every prompt that runs has a chunk of this iteration
+    for (const RequestId id : v.running) {
+      const bool chunk = at(id).prefills();
+      goes_on = goes_on && (!chunk || at(id).planned > 0);
+      KVSIM_CHECK(at(id).planned > 0 || (chunk && left < site_.block_tokens) || left == 0,
+                  "request {} is left out with {} tokens to spare", id, left);
+    }
+    if (!f.put_out.empty() || !goes_on || f.waits.empty() || std::ssize(v.running) >= most_) return;
+    const RequestId id = f.waits.front();
+    const std::int64_t known = at(id).known;
+    const bool whole = known <= left;
+    if (!whole && (!chunked_ || left < site_.block_tokens)) return;
+    std::int64_t wants = 0;
+    if (site_.spec.policy == "max-utilization") {
+      wants = blocks(known) + owed(v);
+    } else {
+      wants = blocks(most_tokens(at(id)));
+      for (const RequestId one : v.running) {
+        const Sequence& s = at(one);
+        wants += std::max<std::int64_t>(0, blocks(most_tokens(s)) - blocks(s.computed + s.planned));
+      }
+    }
+    refuse(wants <= f.free, id, wants, f.free);
+  }
+  [[nodiscard]] std::int64_t most_tokens(const Sequence& s) const {
+    return s.declared > 0 ? std::min<std::int64_t>(s.prompt + s.declared, site_.longest)
+                          : site_.longest;
+  }
+
+  /// Its prompt and all it may generate fit beside new_token_ratio of what those that decode may
+  /// yet generate. Once refused, nobody is asked until the decode after somebody left has been.
+  void sglang(const IterationView& v, const Formed& f) {
+    constexpr std::int64_t kMostPrefill = 16384;
+    constexpr double kFirst = 0.7, kLeast = 0.7 * 0.14, kSteps = 600;
+    if (f.ran.empty()) {
+      ratio_ = kFirst;
+      full_ = false;
+    }
+    if (prefilled_ && f.ran.size() < last_running_) full_ = false;
+    double reserve = 0;
+    std::int64_t decoding = 0;
+    for (const RequestId id : f.ran) {
+      const auto i = static_cast<std::size_t>(id);
+      if (computed_[i] < target_[i]) continue;  // whose prompt is cut
+      ++decoding;
+      const std::int64_t more =
+          blocks(computed_[i] + to_come(at(id))) - blocks(std::int64_t{computed_[i]});
+      reserve += static_cast<double>(std::max<std::int64_t>(0, more)) * ratio_;
+    }
+    if (f.prefills) {
+      std::int64_t left = kMostPrefill;
+      std::int64_t chunk = chunked_ ? budget_ : std::numeric_limits<std::int32_t>::max();
+      bool cut = false;
+      for (const Planned& p : v.plan) {
+        const Sequence& s = at(p.id);
+        KVSIM_CHECK(s.prefills(), "request {} decodes beside prompts", p.id);
+        left -= paged(p.tokens);
+        chunk -= paged(p.tokens);
+        cut = cut || s.computed + s.planned < s.target;
+        if (s.computed + s.planned == s.target) reserve += static_cast<double>(future(s));
+      }
+      if (!f.waits.empty() && !cut) {
+        const Sequence& s = at(f.waits.front());
+        if (std::ssize(v.plan) >= most_ - decoding) {
+          full_ = true;
+        } else if (left > 0 && chunk > 0) {
+          const double wants = static_cast<double>(blocks(s.known) + future(s)) + reserve;
+          const bool tokens = paged(s.known) < left && (paged(s.known) <= chunk || chunk >= 16);
+          if (wants >= static_cast<double>(f.free)) {
+            full_ = true;
+            ++for_memory;
+          } else {
+            KVSIM_CHECK(!tokens, "request {} waits for {} blocks and {} are free", f.waits.front(),
+                        wants, f.free);
+          }
+        }
+      }
+      prefilled_ = true;
+      return;
+    }
+    all_run(v);
+    if (!full_ && !f.waited.empty()) {
+      const Sequence& s = at(f.waited.front());
+      const double wants = static_cast<double>(blocks(s.known) + future(s)) + reserve;
+      if (decoding < most_) {
+        refuse(wants < static_cast<double>(f.free_before), f.waited.front(),
+               static_cast<std::int64_t>(wants), f.free_before);
+      }
+      full_ = true;
+    }
+    if (f.ran.size() < last_running_) full_ = false;
+    if (f.put_out.empty()) {
+      ratio_ = std::max(ratio_ - (kFirst - kLeast) / kSteps, kLeast);
+    } else {
+      ++exempt;
+      full_ = false;
+      std::int64_t generated = 0, most = 0;
+      for (const RequestId id : v.running) {
+        generated += at(id).generated() + 20;
+        most += most_new(at(id));
+      }
+      ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(most + 1));
+    }
+    prefilled_ = false;
+  }
+  [[nodiscard]] std::int64_t most_new(const Sequence& s) const {
+    const std::int64_t room = std::max<std::int64_t>(0, site_.longest - 2 - s.prompt);
+    return s.declared > 0 ? std::min<std::int64_t>(s.declared, room) : room;
+  }
+  [[nodiscard]] std::int64_t to_come(const Sequence& s) const {
+    return std::clamp<std::int64_t>(most_new(s) - s.generated(), 0, 4096);
+  }
+  [[nodiscard]] std::int64_t future(const Sequence& s) const {
+    return blocks(s.known + to_come(s)) - blocks(s.known);
+  }
+
+  RuleSite site_;
+  std::int64_t most_ = 0, budget_ = 0, keep_ = 0;
+  bool chunked_ = true;
+  const std::vector<Sequence>* sequences_ = nullptr;
+  std::vector<RequestId> queue_, ran_, swapped_;
+  std::vector<bool> came_;
+  std::vector<std::int32_t> computed_, target_;  // when the last iteration ended
+  std::size_t last_running_ = 0;
+  // sglang's new_token_ratio and batch_is_full
+  double ratio_ = 0.7;
+  bool full_ = false, prefilled_ = false;
+};
+
+}  // namespace kvsim::test
