@@ -117,6 +117,13 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
     if (spec_.offload.to != OffloadTier::kNone) {
       throw InputError{"offload: static batches keep all of their caches on the GPU"};
     }
+    Bytes standing;
+    for (const auto& [owner, bytes] : standing_) standing += bytes;
+    if (standing > usable_) {
+      cannot_start_ = fmt::format(
+          "the model does not load: of {} its weights take {} and the context {}, {} are missing",
+          usable_, standing_["weights"], standing_["context"], standing - usable_);
+    }
     return;
   }
   if (stack_.growth != CacheGrowth::kPaged) {

@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/serve/compiled_point.hpp"
 
 namespace kvsim {
 
@@ -60,6 +63,7 @@ void StaticEngine::form(SimTime now) {
   spec_.output_tokens = std::max<std::int64_t>(output - 1, 0);
   run_ = run_static(spec_, {.max_samples = static_cast<std::size_t>(output) + 3});
   next_ = 0;
+  ++formed_;
   work_.flops += run_.flops;
   work_.bytes += run_.bytes_moved;
   work_.at_peak += run_.at_peak;
@@ -71,9 +75,57 @@ void StaticEngine::form(SimTime now) {
   }
 }
 
+StaticEngine::Shortage StaticEngine::shortage() const {
+  CompiledPoint point{
+      {.llm = spec_.llm,
+       .gpu = spec_.gpu,
+       .stack = spec_.stack,
+       .method = [this](std::int64_t prompt) -> std::shared_ptr<const Method> {
+         if (prompt == spec_.prompt_tokens) return spec_.method;
+         try {
+           return laws_->settle(prompt);
+         } catch (const InputError&) {  // too short for the method: held whole either way
+           return spec_.method;
+         }
+       },
+       .weight_dtype = spec_.weight_dtype,
+       .kv_dtype = spec_.kv_dtype,
+       .calibration = spec_.calibration,
+       .weight_format = spec_.weight_format,
+       .tensor_parallel = spec_.tensor_parallel,
+       .options = spec_.options}};
+  const std::int64_t prompt = spec_.prompt_tokens, output = spec_.output_tokens;
+  const PointResult whole =
+      point.memory_at({.batch = spec_.batch, .prompt_tokens = prompt, .output_tokens = output});
+  Shortage out{.lack = std::max(Bytes{}, Bytes{} - whole.margin()), .enough = {}};
+  const auto fitting = point.largest_batch(prompt, output, spec_.batch);
+  const std::int64_t beside = fitting ? spec_.batch : 1;
+  const auto shorter = reserved_ > 0 ? std::nullopt : point.longest_prompt(beside, output, prompt);
+  out.enough = fitting ? fmt::format("{} of them {} at once", with_commas(*fitting),
+                                     *fitting == 1 ? "fits" : "fit")
+                       : std::string{"not one of them fits"};
+  if (shorter && (!fitting || spec_.batch > *fitting)) {
+    out.enough += fmt::format(", {} with {} of up to {} tokens",
+                              fitting ? fmt::format("or {}", with_commas(beside)) : "one does",
+                              beside == 1 ? "a prompt" : "prompts", with_commas(*shorter));
+  }
+  return out;
+}
+
 void StaticEngine::raise(SimTime now) {
   const OomEvent& oom = *run_.oom;
-  std::string what = fmt::format("{} of a batch of {}", oom.what, spec_.batch);
+  const Shortage lacks = shortage();
+  std::string what = fmt::format(
+      "{} of a batch of {}, prompts of up to {} and outputs of up to {} tokens{}: {}", oom.what,
+      spec_.batch, with_commas(spec_.prompt_tokens), with_commas(spec_.output_tokens + 1),
+      lacks.lack > Bytes{} ? fmt::format(", which lacks {}", lacks.lack) : "", lacks.enough);
+  ++raised_;
+  if (raised_ == 1 || lacks.lack > most_lack_) {
+    most_lack_ = lacks.lack;
+    most_enough_ = fmt::format("{} of {} and {} tokens lacked {}: {}", with_commas(spec_.batch),
+                               with_commas(spec_.prompt_tokens),
+                               with_commas(spec_.output_tokens + 1), lacks.lack, lacks.enough);
+  }
   state_->oom(now, batch_.front(), std::move(what), oom.requested, oom.free, oom.owners);
   for (const RequestId id : batch_) {
     const Sequence& s = state_->sequences[static_cast<std::size_t>(id)];
@@ -160,6 +212,15 @@ ServeSample StaticEngine::sample_now(SimTime now, const StaticSample& step) cons
 }
 
 EngineMemory StaticEngine::memory() const { return memory_; }
+
+std::vector<std::string> StaticEngine::notes() const {
+  std::vector<std::string> notes = notes_;
+  if (raised_ > 0) {
+    notes.push_back(fmt::format("{} of {} batches ran out of memory and are lost; that of {}",
+                                with_commas(raised_), with_commas(formed_), most_enough_));
+  }
+  return notes;
+}
 
 std::string StaticEngine::describe() const {
   const char* order = queue_.order() == QueueOrder::kFcfs       ? "first come first served"

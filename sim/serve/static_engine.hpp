@@ -33,11 +33,17 @@ class StaticEngine final : public Engine {
   EngineMemory memory() const override;
   std::string describe() const override;
   BatchLimits limits() const override { return {.seqs = most_}; }
-  std::vector<std::string> notes() const override { return notes_; }
+  std::vector<std::string> notes() const override;
 
  private:
   void form(SimTime now);
   void raise(SimTime now);
+  /// By how much the batch that was formed last does not fit, and what of it would.
+  struct Shortage {
+    Bytes lack{};        // at its peak; 0: not known, as the run ends before it
+    std::string enough;  // "5 of them fit at once, or 8 with prompts of up to 2,311 tokens"
+  };
+  [[nodiscard]] Shortage shortage() const;
   [[nodiscard]] ServeSample sample_now(SimTime now, const StaticSample& step) const;
 
   StaticSpec spec_;
@@ -53,6 +59,9 @@ class StaticEngine final : public Engine {
   Bytes held_empty_{};  // between batches
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;
   std::vector<std::string> notes_;
+  std::int64_t formed_ = 0, raised_ = 0;  // batches
+  Bytes most_lack_{};                     // of those that raised
+  std::string most_enough_;
 };
 
 }  // namespace kvsim

@@ -1,5 +1,7 @@
 // Cases solved by hand or in closed form: queueing, static batches, edges of a workload.
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <set>
@@ -216,6 +218,84 @@ TEST_CASE("a static batch that is refused memory is lost, and the next one runs"
   CHECK(r.outcomes[0].output_tokens > 0);
   CHECK(r.outcomes[0].output_tokens < 4000);
   CHECK(r.outcomes[2].status == RequestStatus::kCompleted);
+}
+
+/// The number that stands before `words` in `text`.
+std::int64_t number_before(const std::string& text, const std::string& words) {
+  const std::size_t end = text.find(words);
+  INFO(text);
+  REQUIRE(end != std::string::npos);
+  std::size_t begin = end;
+  while (begin > 0 && (std::isdigit(text[begin - 1]) != 0 || text[begin - 1] == ',')) --begin;
+  std::string digits = text.substr(begin, end - begin);
+  std::erase(digits, ',');
+  REQUIRE(!digits.empty());
+  return std::stoll(digits);
+}
+
+TEST_CASE("a static batch that raises says what it lacks, how many would fit and how long") {
+  const Llm llm = test::small_llm();
+  for (const std::string stack : {"ideal", "hf-sdpa", "hf-eager"}) {
+    INFO(stack);
+    Gpu gpu = test::a800();
+    ServeSpec spec = static_spec(llm, gpu, stack, 16, 3000, 200);
+    const auto served = [&](std::int64_t batch, std::int32_t prompt) {
+      ServeSpec one = static_spec(llm, gpu, stack, batch, prompt, 200);
+      return run_serve(one).completed == batch;
+    };
+    const Bytes roomy = run_serve(spec).peak_hbm;
+    gpu.hbm_usable = roomy - Bytes{40'000'000};
+    const ServeResult r = run_serve(spec);
+    REQUIRE(r.ooms.size() == 1);
+    const std::string& what = r.ooms[0].what;
+    INFO(what);
+    CHECK(what.find("which lacks 38.15 MiB") != std::string::npos);
+    const std::int64_t batch = number_before(what, " of them fit at once");
+    CHECK(served(batch, 3000));
+    CHECK_FALSE(served(batch + 1, 3000));
+    const auto prompt =
+        static_cast<std::int32_t>(number_before(what.substr(what.find("or 16 with")), " tokens"));
+    CHECK(served(16, prompt));
+    CHECK_FALSE(served(16, prompt + 1));
+    CHECK(std::any_of(r.notes.begin(), r.notes.end(), [](const std::string& note) {
+      return note.find("1 of 1 batches ran out of memory") != std::string::npos;
+    }));
+    // Alone it is too long: how long it might be.
+    gpu.hbm_usable = roomy;
+    spec = static_spec(llm, gpu, stack, 2, 80'000, 200);
+    const ServeResult long_one = run_serve(spec);
+    if (long_one.rejected == 0) continue;
+    const std::int64_t least = number_before(
+        long_one.ooms[0].what.substr(long_one.ooms[0].what.find("not one")), " token");
+    CHECK(served(1, static_cast<std::int32_t>(least)));
+    CHECK_FALSE(served(1, static_cast<std::int32_t>(least) + 1));
+  }
+}
+
+TEST_CASE("a model that static batches cannot load is said so once, and what would load it") {
+  auto trace = std::make_shared<RequestTrace>();
+  for (int i = 0; i < 40; ++i) trace->requests.push_back(request(0.1 * i, 100, 10));
+  const ServeSpec spec{.llm = &find_llm("llama-3.1-405b"),
+                       .gpu = &find_gpu("H100-80GB-SXM"),
+                       .stack = &find_stack("hf-sdpa"),
+                       .weight_dtype = Dtype::kBf16,
+                       .kv_dtype = Dtype::kBf16,
+                       .requests = trace,
+                       .scheduler = {.name = "static", .batch = 4}};
+  const ServeResult r = run_serve(spec);
+  CHECK(r.rejected == 40);
+  CHECK(r.oom_events == 1);
+  REQUIRE(r.ooms.size() == 1);
+  CHECK(r.ooms[0].request == -1);
+  INFO(r.ooms[0].what);
+  CHECK(r.ooms[0].what.find("are missing") != std::string::npos);
+  const auto gpus =
+      static_cast<std::int32_t>(number_before(r.ooms[0].what, " GPUs under tensor parallelism"));
+  ServeSpec wide = spec;
+  wide.tensor_parallel = gpus;
+  CHECK(run_serve(wide).oom_events != 1);
+  wide.tensor_parallel = gpus / 2;
+  CHECK(run_serve(wide).ooms.at(0).request == -1);
 }
 
 TEST_CASE("more memory, more bandwidth or a smaller cache never slow the same static workload") {
