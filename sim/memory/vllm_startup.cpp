@@ -58,25 +58,24 @@ Bytes score_matrices(const CostInput& in, std::int64_t prompt, std::int64_t rows
 
 }  // namespace
 
-Bytes scoring_excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
-  const std::int64_t rows = std::min(prompt, startup.pass_tokens);
+namespace {
+
+/// Beyond the profiling run's.
+Bytes excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt,
+             std::int64_t rows) {
   const Bytes profiled = score_matrices(in, startup.pass_tokens, startup.pass_tokens);
   return std::max(Bytes{}, score_matrices(in, prompt, rows) - profiled);
 }
 
-Bytes scoring_room(const EngineStartup& startup) {
-  return std::max(Bytes{}, startup.activation - startup.layer_activation) +
-         std::max(Bytes{}, startup.total - startup.usable - startup.graphs);
+/// A measured activation peak is taken to hold what the method adds.
+bool needs_room(const CostInput& in, const EngineStartup& startup) {
+  return in.method->needs().prompt_scores != PromptScoreClass::kNone &&
+         !startup.activation_measured;
 }
 
-std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,
-                                   std::int64_t most) {
-  const bool scores = in.method->needs().prompt_scores != PromptScoreClass::kNone;
-  if (!scores || startup.activation_measured) return most;
-  const Bytes room = scoring_room(startup);
-  const auto fits = [&](std::int64_t prompt) {
-    return scoring_excess(in, startup, prompt) <= room;
-  };
+/// The last of [0, most] that `fits`, which 0 does.
+template <class Fits>
+std::int64_t last_fitting(std::int64_t most, const Fits& fits) {
   if (fits(most)) return most;
   std::int64_t good = 0, bad = most;
   while (bad - good > 1) {
@@ -84,6 +83,33 @@ std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& sta
     (fits(middle) ? good : bad) = middle;
   }
   return good;
+}
+
+}  // namespace
+
+Bytes scoring_excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
+  return excess(in, startup, prompt, std::min(prompt, startup.pass_tokens));
+}
+
+Bytes scoring_room(const EngineStartup& startup) {
+  return std::max(Bytes{}, startup.activation - startup.layer_activation) +
+         std::max(Bytes{}, startup.total - startup.usable - startup.graphs);
+}
+
+std::int64_t scored_rows(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
+  const std::int64_t most = std::min(prompt, startup.pass_tokens);
+  if (!needs_room(in, startup)) return most;
+  const Bytes room = scoring_room(startup);
+  return last_fitting(most,
+                      [&](std::int64_t rows) { return excess(in, startup, prompt, rows) <= room; });
+}
+
+std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,
+                                   std::int64_t most) {
+  if (!needs_room(in, startup)) return most;
+  const Bytes room = scoring_room(startup);
+  return last_fitting(
+      most, [&](std::int64_t prompt) { return scoring_excess(in, startup, prompt) <= room; });
 }
 
 EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_tokens,

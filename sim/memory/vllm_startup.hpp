@@ -57,6 +57,10 @@ struct EngineStartup {
 /// What of the GPU is left for it: of the activation peak what its sampling takes beyond layers,
 /// and of the memory that the engine's fraction leaves out what CUDA graphs do not hold.
 [[nodiscard]] Bytes scoring_room(const EngineStartup& startup);
+/// Query rows of a pass over so long a prompt whose scoring finds that room at one time: all of the
+/// pass, or fewer; 0: not one row does. With a measured activation peak all of them do.
+[[nodiscard]] std::int64_t scored_rows(const CostInput& in, const EngineStartup& startup,
+                                       std::int64_t prompt);
 /// The longest prompt, of at most `most` tokens, whose scoring finds that room; 0: none does. A
 /// measured activation peak is taken to hold what the method adds: `most`.
 [[nodiscard]] std::int64_t longest_scored_prompt(const CostInput& in, const EngineStartup& startup,

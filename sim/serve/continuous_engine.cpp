@@ -207,6 +207,16 @@ std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
   kv_.release(id, s, how.keeps_generated ? s.computed : s.target);
   s.computed = s.drafts = 0;
   s.target = s.known;
+  if (s.known > parts_.longest_scored && rows_scored(s.known) < 1) {
+    state_->oom(now_, id,
+                fmt::format("attention scores of {} tokens that are to be computed anew, one row "
+                            "at a time",
+                            s.known),
+                parts_.scoring(s.known), parts_.scoring_room, parts_.standing);
+    state_->end(id, RequestStatus::kRejected, now_);
+    if (load() == 0) timeline_.finish(sample_now(now_));
+    return planned;
+  }
   s.state = SequenceState::kWaiting;
   how.to_back ? queue_.push(id) : queue_.push_front(id);
   RequestOutcome& out = state_->outcomes[static_cast<std::size_t>(id)];
@@ -443,6 +453,12 @@ std::vector<std::string> ContinuousEngine::notes() const {
     notes.push_back(fmt::format("{} caches were to be moved and found no room in {}: computed anew",
                                 no_room_outside_,
                                 parts_.nvme > Bytes{} ? "host memory and NVMe" : "host memory"));
+  }
+  if (sliced_ > 0) {
+    notes.push_back(fmt::format(
+        "{} prompts computed anew had grown beyond {} tokens, whose attention scores find no room "
+        "at one time: they were scored a few rows at a time",
+        sliced_, parts_.longest_scored));
   }
   return notes;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,9 +38,10 @@ struct EngineParts {
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
   /// Prompts beyond it ask for score matrices that there is no room for; `scoring` says how much
-  /// a prompt asks for.
+  /// a prompt asks for, `scored_rows` how many rows of a pass over it find room at one time.
   std::int64_t longest_scored = std::numeric_limits<std::int64_t>::max();
   std::function<Bytes(std::int64_t)> scoring{};
+  std::function<std::int64_t(std::int64_t)> scored_rows{};
   Bytes scoring_room{};
   bool clips = false;          // outputs declared beyond it are cut, not refused
   Owners standing;             // beside the pool: context, weights, …
@@ -177,6 +179,11 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
   void count_work(const MixedCost& cost, SimTime took);
   [[nodiscard]] MixedStep iteration();
+  /// A part of a prompt. One that grew beyond longest_scored before it was preempted is scored a
+  /// few rows at a time: each slice reads what stands before it again.
+  void add_chunk(const Sequence& s, std::int64_t tokens);
+  /// Rows that find room over so many tokens at one time.
+  [[nodiscard]] std::int64_t rows_scored(std::int64_t tokens);
   /// Entries that stand outside and those that go there in a sequence's part of the iteration.
   void count_offloads(const Planned& p);
   /// An iteration's time with what moves for it.
@@ -207,10 +214,12 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;
   std::int64_t swaps_ = 0, swaps_to_nvme_ = 0, no_room_outside_ = 0;
-  std::vector<RequestId> prefilled_ids_;  // nobody has asked for yet
-  std::vector<RequestId> leaving_;        // prefilled, their caches still here
-  std::int64_t reserved_ = 0;             // caches on their way here
-  std::int64_t received_ = 0;             // of these, those that came and wait to be admitted
+  std::map<std::int64_t, std::int64_t> rows_scored_;  // by tokens of what was preempted
+  std::int64_t sliced_ = 0;                           // prompts computed anew a few rows at a time
+  std::vector<RequestId> prefilled_ids_;              // nobody has asked for yet
+  std::vector<RequestId> leaving_;                    // prefilled, their caches still here
+  std::int64_t reserved_ = 0;                         // caches on their way here
+  std::int64_t received_ = 0;  // of these, those that came and wait to be admitted
   Bytes standing_{};
 };
 

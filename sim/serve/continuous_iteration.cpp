@@ -30,6 +30,23 @@ void ContinuousEngine::count_offloads(const Planned& p) {
   work_.written += written;
 }
 
+std::int64_t ContinuousEngine::rows_scored(std::int64_t tokens) {
+  const auto [known, is_new] = rows_scored_.try_emplace(tokens);
+  if (is_new) known->second = parts_.scored_rows(tokens);
+  return known->second;
+}
+
+void ContinuousEngine::add_chunk(const Sequence& s, std::int64_t tokens) {
+  const bool sliced = s.target > parts_.longest_scored;
+  const std::int64_t rows = sliced ? std::max<std::int64_t>(1, rows_scored(s.target)) : tokens;
+  for (std::int64_t done = 0; done < tokens; done += rows) {
+    const std::int64_t slice = std::min(rows, tokens - done);
+    const std::int64_t before = s.computed + done;
+    chunks_.push_back({.tokens = slice, .before = before, .last = before + slice == s.target});
+  }
+  if (sliced && s.computed + tokens == s.target) ++sliced_;
+}
+
 MixedStep ContinuousEngine::iteration() {
   chunks_.clear();
   fetched_ = {};
@@ -43,8 +60,7 @@ MixedStep ContinuousEngine::iteration() {
   for (const Planned& p : plan_) {
     const Sequence& s = at(p.id);
     if (s.prefills()) {
-      chunks_.push_back(
-          {.tokens = p.tokens, .before = s.computed, .last = s.computed + p.tokens == s.target});
+      add_chunk(s, p.tokens);
       prefilled_ += p.tokens;
       continue;
     }

@@ -361,7 +361,6 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                                           beforehand ? longest_request(*spec_.requests) : 0);
   }
   const std::int64_t units = pool_units_;
-  const bool scores = role != ReplicaRole::kDecode;
   state.most_stride = spec_.pipeline_parallel;
   const SchedulerSite site{.stack = &stack_,
                            .max_model_len = startup_->max_model_len,
@@ -382,9 +381,9 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
       .held_unit = held_unit_,
       .prefix_caching = prefix_caching_,
       .max_model_len = startup_->max_model_len,
-      .longest_scored = scores ? longest_scored_prompt(in_, *startup_, startup_->max_model_len)
-                               : startup_->max_model_len,
+      .longest_scored = longest_scored_prompt(in_, *startup_, startup_->max_model_len),
       .scoring = [this](std::int64_t prompt) { return scoring_excess(in_, *startup_, prompt); },
+      .scored_rows = [this](std::int64_t tokens) { return scored_rows(in_, *startup_, tokens); },
       .scoring_room = scoring_room(*startup_),
       .clips = find_scheduler(scheduler_).clips,
       .standing = standing_,

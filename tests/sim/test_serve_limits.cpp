@@ -7,6 +7,7 @@
 
 #include "models/llm/catalogue.hpp"
 #include "sim/serve/intervals.hpp"
+#include "sim/serve/scheduler.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
@@ -117,6 +118,105 @@ TEST_CASE("prompts whose score matrices find no room are refused, and no others"
     CHECK(r.completed == 2);
     CHECK(r.oom_events == 0);
   }
+}
+
+/// vLLM V1, but for one sequence that leaves when it has generated so many tokens.
+class PreemptsOnce : public Scheduler {
+ public:
+  PreemptsOnce(std::unique_ptr<Scheduler> inner, std::int32_t after)
+      : inner_{std::move(inner)}, after_{after} {}
+  void schedule(BatchBuilder& batch) override {
+    if (!done_ && !batch.running().empty() &&
+        batch.sequence(batch.running().front()).generated() == after_) {
+      done_ = true;
+      batch.preempt(batch.running().front());
+    }
+    inner_->schedule(batch);
+  }
+  [[nodiscard]] std::string describe() const override { return inner_->describe(); }
+
+ private:
+  std::unique_ptr<Scheduler> inner_;
+  std::int32_t after_;
+  bool done_ = false;
+};
+
+/// Keeps the parts of prompts that iterations were made of.
+class RecordedCost : public IterationCost {
+ public:
+  RecordedCost(std::unique_ptr<IterationCost> inner, std::vector<PrefillChunk>& chunks)
+      : inner_{std::move(inner)}, chunks_{&chunks} {}
+  MixedCost cost(const MixedStep& step) override {
+    chunks_->insert(chunks_->end(), step.chunks.begin(), step.chunks.end());
+    return inner_->cost(step);
+  }
+  std::span<const LawLayers> laws() const override { return inner_->laws(); }
+
+ private:
+  std::unique_ptr<IterationCost> inner_;
+  std::vector<PrefillChunk>* chunks_;
+};
+
+TEST_CASE("who grew beyond the longest scored prompt is scored anew a few rows at a time") {
+  static constexpr std::int32_t kPass = 8192, kGrown = 500;
+  ServeSpec spec = llama_on(find_gpu("A100-80GB-SXM"), "vllm");
+  spec.scheduler = {.name = "vllm-v1", .max_num_batched_tokens = kPass, .prefix_caching = false};
+  spec.method = {"h2o", {}, Budget{.fraction = 0.1}};
+  const auto with = [&](std::int32_t prompt, std::int32_t output) {
+    auto trace = std::make_shared<RequestTrace>();
+    trace->requests = {request(0, prompt, output)};
+    spec.requests = trace;
+  };
+  std::int32_t longest = 4000, refused = 100'000;
+  while (refused - longest > 1) {
+    const std::int32_t middle = longest + (refused - longest) / 2;
+    with(middle, 1);
+    (run_serve(spec).completed == 1 ? longest : refused) = middle;
+  }
+  REQUIRE(longest > kPass);
+
+  const auto preempted = [&](std::int32_t prompt, std::vector<PrefillChunk>& chunks) {
+    with(prompt, kGrown + 40);
+    ServeHooks hooks;
+    hooks.cost = [&](const CostInput& in, const Roofline& roofline) {
+      return std::make_unique<RecordedCost>(mixed_iteration_cost(in, roofline), chunks);
+    };
+    hooks.scheduler = [](const SchedulerSpec& of, const SchedulerSite& site) {
+      return std::make_unique<PreemptsOnce>(find_scheduler("vllm-v1").make(of, site), kGrown);
+    };
+    const ServeResult r = run_serve(spec, {}, hooks);
+    CHECK(r.completed == 1);
+    CHECK(r.preemptions == 1);
+    CHECK(r.oom_events == 0);
+    // The prompt in whole passes, then all again with what it had generated.
+    std::int64_t tokens = 0, most_pairs = 0;
+    for (const PrefillChunk& c : chunks) {
+      CHECK(c.before == (tokens < prompt ? tokens : tokens - prompt));
+      CHECK(c.last == (tokens + c.tokens == prompt || tokens + c.tokens == 2 * prompt + kGrown));
+      const std::int64_t keys = tokens < prompt ? prompt : prompt + kGrown;
+      most_pairs = std::max(most_pairs, c.tokens * keys);
+      tokens += c.tokens;
+    }
+    CHECK(tokens == 2 * prompt + kGrown);
+    // Matrices have a place for every pair of row and key: never more of them than find room.
+    CHECK(most_pairs < std::int64_t{kPass} * (longest + 1));
+    return r;
+  };
+  std::vector<PrefillChunk> whole, sliced;
+  const ServeResult fits = preempted(longest - kGrown, whole);
+  for (const PrefillChunk& c : whole) CHECK((c.tokens == kPass || c.last));
+  const ServeResult grew = preempted(longest, sliced);
+  const auto slices = std::count_if(sliced.begin(), sliced.end(), [](const PrefillChunk& c) {
+    return c.tokens != kPass && !c.last;
+  });
+  CHECK(slices >= longest / kPass);
+  const auto noted = [](const ServeResult& r) {
+    return std::any_of(r.notes.begin(), r.notes.end(), [](const std::string& note) {
+      return note.find("a few rows at a time") != std::string::npos;
+    });
+  };
+  CHECK(noted(grew));
+  CHECK_FALSE(noted(fits));
 }
 
 TEST_CASE("a batch that allocates its caches beforehand does so for what is declared") {

@@ -137,7 +137,7 @@ class VllmV0 : public Scheduler {
     ++put_out_;
     if (!swaps_ || !batch.swap_out(id)) {
       left_ += batch.preempt(id);
-      ++recomputed_;
+      if (batch.sequence(id).state == SequenceState::kWaiting) ++recomputed_;
     }
     if (half_done) owed_ = owed(batch);
   }
