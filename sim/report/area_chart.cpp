@@ -8,6 +8,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_document.hpp"
 #include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
@@ -21,8 +22,9 @@ constexpr double kLeft = 84;  // pixels
 constexpr double kHeight = 340;
 
 std::string data_csv(const AreaChart& chart) {
-  std::string out = chart.x_column;
-  for (const AreaBand& band : chart.bands) out.append(",").append(csv_field(band.column));
+  std::string out = csv_field(clean_text(chart.x_column));
+  for (const AreaBand& band : chart.bands)
+    out.append(",").append(csv_field(clean_text(band.column)));
   out += "\n";
   for (std::size_t i = 0; i < chart.x.size(); ++i) {
     out += csv_number(chart.x[i]);
@@ -99,6 +101,7 @@ Figure draw(const AreaChart& chart) {
                 script(chart.name, chart.title, layout, settings,
                        fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
   figure.page = page_chart(chart);
+  figure.chart = chart_json(chart);
   return figure;
 }
 

@@ -9,6 +9,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_document.hpp"
 #include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
@@ -175,8 +176,10 @@ struct Drawn {
 
 Drawn lay_out(const BarChart& chart, double x_high, double plot_pixels) {
   Drawn drawn;
-  drawn.csv =
-      fmt::format("bar,kind,part,from_{0},to_{0},drawn_to_{0},label,part_name\n", chart.column);
+  drawn.csv = fmt::format("bar,kind,part,{},{},{},label,part_name\n",
+                          csv_field(clean_text("from_" + chart.column)),
+                          csv_field(clean_text("to_" + chart.column)),
+                          csv_field(clean_text("drawn_to_" + chart.column)));
   const Band band = band_of(chart);
   const double pixel = x_high / plot_pixels;
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
@@ -287,6 +290,7 @@ Figure draw(const BarChart& chart) {
                 script(chart.name, chart.title, layout, settings,
                        fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
   figure.page = page_chart(chart);
+  figure.chart = chart_json(chart);
   return figure;
 }
 

@@ -34,12 +34,13 @@ Parts cut(const std::string& script) {
         "a figure's script is not as kvsim writes it: no \"set terminal svg size W,H\" with an "
         "output and a plot"};
   };
-  constexpr std::string_view kTerminal = "set terminal svg size ";
+  // At a line's start, where no text of a user's can stand.
+  constexpr std::string_view kTerminal = "\nset terminal svg size ";
   constexpr std::string_view kOutput = "\nset output '";
   constexpr std::string_view kEnd = "\nunset output\n";
   const std::size_t terminal = script.find(kTerminal);
   if (terminal == std::string::npos) fail();
-  Parts parts{.head = script.substr(0, terminal)};
+  Parts parts{.head = script.substr(0, terminal + 1)};
   const std::string sizes = script.substr(terminal + kTerminal.size(), 32);
   static const std::regex size{R"(^(\d+),(\d+) )"};
   std::smatch found;

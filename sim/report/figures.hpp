@@ -10,14 +10,16 @@
 namespace kvsim {
 
 /// A figure before it is drawn: data and a gnuplot script that reads it and writes NAME.svg and
-/// NAME.png beside it. `gnuplot NAME.gp` in that folder draws it again.
+/// NAME.png beside it. `gnuplot NAME.gp` in that folder draws it again; `kvsim plot` draws anew
+/// from NAME.figure.json.
 struct Figure {
-  std::string name;               // "memory_vs_length_a800"; a file name without surprises
-  std::string title;              // for people
-  std::string csv;                // NAME.csv
-  std::string script;             // NAME.gp
-  std::string kind{};             // "memory_vs_length", the word that scenarios choose figures by
-  nlohmann::ordered_json page{};  // the same chart for a page (figure_page.hpp); null: none
+  std::string name;                // "memory_vs_length_a800"; a file name without surprises
+  std::string title;               // for people
+  std::string csv;                 // NAME.csv
+  std::string script;              // NAME.gp
+  std::string kind{};              // "memory_vs_length", the word that scenarios choose figures by
+  nlohmann::ordered_json page{};   // the same chart for a page (figure_page.hpp); null: none
+  nlohmann::ordered_json chart{};  // and as a document (figure_document.hpp); null: none
 };
 
 struct FigureSet {

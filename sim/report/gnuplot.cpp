@@ -16,6 +16,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/report/atomic_file.hpp"
+#include "sim/report/figure_document.hpp"
 #include "sim/report/figure_style.hpp"
 #include "sim/report/text.hpp"
 
@@ -127,6 +128,9 @@ DrawnFigures draw_figures(const std::vector<Figure>& figures, const fs::path& fo
   for (const Figure& figure : figures) {
     write_file_atomically(folder / (figure.name + ".csv"), figure.csv);
     write_file_atomically(folder / (figure.name + ".gp"), styled_script(figure.script, style));
+    if (const std::string document = figure_document(figure); !document.empty()) {
+      write_file_atomically(folder / (figure.name + kFigureSuffix), document);
+    }
     if (!found) continue;
     const Outcome outcome = run_gnuplot(options, folder, figure.name + ".gp");
     if (!outcome.found) {

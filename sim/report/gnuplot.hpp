@@ -28,8 +28,8 @@ struct DrawnFigures {
   std::vector<std::string> notes;
 };
 
-/// Writes the figures' CSV and script into `folder` (which exists) and runs gnuplot on each.
-/// Errors: InputError if `folder` cannot be written.
+/// Writes the figures' CSV, script and document into `folder` (which exists) and runs gnuplot on
+/// each. Errors: InputError if `folder` cannot be written.
 [[nodiscard]] DrawnFigures draw_figures(const std::vector<Figure>& figures,
                                         const std::filesystem::path& folder,
                                         const GnuplotOptions& options = {});

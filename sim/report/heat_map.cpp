@@ -10,6 +10,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_document.hpp"
 #include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
@@ -45,8 +46,9 @@ std::string ticks(const std::vector<std::string>& values, std::string_view axis)
 Figure draw(const HeatMap& map) {
   KVSIM_CHECK(map.values.size() == map.y_values.size() && !map.values.empty(),
               "{} rows of {} values", map.values.size(), map.y_values.size());
-  std::string csv = fmt::format("x_index,y_index,{},{},{}\n", csv_field(map.x_column),
-                                csv_field(map.y_column), csv_field(map.z_column));
+  std::string csv =
+      fmt::format("x_index,y_index,{},{},{}\n", csv_field(clean_text(map.x_column)),
+                  csv_field(clean_text(map.y_column)), csv_field(clean_text(map.z_column)));
   double low = INFINITY;
   double high = -INFINITY;
   for (std::size_t y = 0; y < map.values.size(); ++y) {
@@ -58,8 +60,9 @@ Figure draw(const HeatMap& map) {
         low = std::min(low, *value / map.z_unit);
         high = std::max(high, *value / map.z_unit);
       }
-      csv += fmt::format("{},{},{},{},{}\n", x, y, csv_field(map.x_values[x]),
-                         csv_field(map.y_values[y]), value ? csv_number(*value) : "NaN");
+      csv +=
+          fmt::format("{},{},{},{},{}\n", x, y, csv_field(clean_text(map.x_values[x])),
+                      csv_field(clean_text(map.y_values[y])), value ? csv_number(*value) : "NaN");
     }
   }
   KVSIM_CHECK(low <= high, "figure {} has no value", map.name);
@@ -98,6 +101,7 @@ Figure draw(const HeatMap& map) {
   Figure figure{map.name, clean_text(map.title), csv,
                 script(map.name, map.title, {left, height, {}}, settings, plot)};
   figure.page = page_chart(map);
+  figure.chart = chart_json(map);
   return figure;
 }
 

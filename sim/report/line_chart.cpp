@@ -7,6 +7,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_document.hpp"
 #include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/line_layout.hpp"
@@ -110,7 +111,8 @@ std::string x_ticks(const LineBox& box, bool integer) {
 }
 
 std::string data_csv(const LineChart& chart) {
-  std::string out = fmt::format("series,kind,{},{},label\n", chart.x_column, chart.y_column);
+  std::string out = fmt::format("series,kind,{},{},label\n", csv_field(clean_text(chart.x_column)),
+                                csv_field(clean_text(chart.y_column)));
   const auto put = [&](std::size_t series, Kind kind, ChartPoint p, const std::string& label) {
     out += fmt::format("{},{},{},{},{}\n", series, static_cast<int>(kind), csv_number(p.x),
                        csv_number(p.y), csv_field(clean_text(label)));
@@ -294,6 +296,7 @@ Figure draw(const LineChart& chart) {
                 script(chart.name, chart.title, layout, settings,
                        fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
   figure.page = page_chart(chart);
+  figure.chart = chart_json(chart);
   return figure;
 }
 

@@ -10,6 +10,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_document.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -23,7 +24,8 @@ constexpr double kPlotHeight = 480;
 constexpr const char* kFaint = "#b0b0b0";
 
 std::string data_csv(const ParityChart& chart) {
-  std::string out = fmt::format("series,{},{},label\n", chart.x_column, chart.y_column);
+  std::string out = fmt::format("series,{},{},label\n", csv_field(clean_text(chart.x_column)),
+                                csv_field(clean_text(chart.y_column)));
   for (std::size_t i = 0; i < chart.groups.size(); ++i) {
     for (const ChartPoint p : chart.groups[i].points) {
       out += fmt::format("{},{},{},{}\n", i, csv_number(p.x), csv_number(p.y),
@@ -118,9 +120,11 @@ Figure draw(const ParityChart& chart) {
   title("lines lw 1 lc rgb '#555555'",
         "predicted = " + chart.x_column.substr(0, chart.x_column.find('_')));
   if (chart.band > 0) title("lines lw 10 lc rgb '#e8e8e8'", chart.band_label);
-  return {chart.name, clean_text(chart.title), data_csv(chart),
-          script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,
-                 fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  Figure figure{chart.name, clean_text(chart.title), data_csv(chart),
+                script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,
+                       fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
+  figure.chart = chart_json(chart);
+  return figure;
 }
 
 }  // namespace kvsim

@@ -10,6 +10,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/figure_document.hpp"
 #include "sim/report/figure_page.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
@@ -40,7 +41,9 @@ std::string log_ticks(const char* axis, double low, double high) {
 }
 
 std::string data_csv(const ScatterChart& chart, const std::vector<ChartPoint>& front) {
-  std::string out = fmt::format("series,{},{},on_front,label\n", chart.x_column, chart.y_column);
+  std::string out =
+      fmt::format("series,{},{},on_front,label\n", csv_field(clean_text(chart.x_column)),
+                  csv_field(clean_text(chart.y_column)));
   for (std::size_t i = 0; i < chart.groups.size(); ++i) {
     for (const ChartPoint p : chart.groups[i].points) {
       const bool leads = std::any_of(front.begin(), front.end(),
@@ -149,6 +152,7 @@ Figure draw(const ScatterChart& chart) {
                 script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,
                        fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
   figure.page = page_chart(chart);
+  figure.chart = chart_json(chart);
   return figure;
 }
 

@@ -377,12 +377,95 @@ TEST_CASE("plot draws a result again, in other formats and for a page") {
   const Outcome both = run_kvsim({"plot", "a", "b", "-o", "both", "--formats", "svg"}, folder);
   REQUIRE_MESSAGE(both.status == 0, both.err);
   const std::string overlaid = text_of(folder / "both/memory_vs_length.svg");
-  for (const char* label : {"a: full", "b: full", "a: h2o", "b: h2o"}) CHECK(has(overlaid, label));
+  for (const char* label : {"a: full", "b: full", "a: h2o", "b: h2o", "HBM (GiB)",
+                            "tokens per sequence (prompt and output)", "usable HBM",
+                            "Peak memory versus length: a, b"}) {
+    CHECK_MESSAGE(has(overlaid, label), label);
+  }
+  CHECK(has(text_of(folder / "both/memory_vs_length.csv"), "a: full"));
+  // What was drawn together can be drawn again, and alike folders are told apart by those around.
+  REQUIRE(
+      run_kvsim({"plot", "both", "-o", "both-again", "-q", "--formats", "svg"}, folder).status ==
+      0);
+  CHECK(text_of(folder / "both-again/memory_vs_length.svg") == overlaid);
+  for (const char* place : {"x", "y"}) {
+    fs::create_directories(folder / place);
+    fs::copy(folder / "a", folder / place / "run", fs::copy_options::recursive);
+  }
+  REQUIRE(
+      run_kvsim({"plot", "x/run", "y/run/figures", "-o", "xy", "-q", "--formats", "svg"}, folder)
+          .status == 0);
+  CHECK(has(text_of(folder / "xy/memory_vs_length.csv"), "x/run: full"));
+  CHECK(has(complaint({"plot", "a", "./a", "-o", "z"}, folder), "./a: is given twice"));
   CHECK(has(complaint({"plot", "a", "-o", "x", "--formats", "gif"}, folder), "--formats"));
   CHECK(has(complaint({"plot", "a", "-o", "x", "--figure", "memory_vs_lenght"}, folder),
             "did you mean \"memory_vs_length\"?"));
   CHECK(has(complaint({"plot", ".", "-o", "x"}, folder), "no results folder"));
   CHECK(has(complaint({"plot", "a"}, folder), "-o DIR"));
+}
+
+TEST_CASE("plot says which figures results cannot share, and why") {
+  const fs::path folder = fresh("plot_apart");
+  const std::string common = R"("model": "llama-2-7b", "gpu": "A100-40GB-SXM", "stack": "hf-sdpa",
+    "prompt_tokens": 4000, )";
+  write(folder / "a.json", "{" + common + R"("output_tokens": 4000, "figures": ["memory_vs_length",
+    "hbm_breakdown"]})");
+  write(folder / "b.json",
+        "{" + common + R"("output_tokens": 4000, "figures": ["hbm_breakdown"]})");
+  write(folder / "c.json", "{" + common + R"("output_tokens": 0, "figures": ["cache_size"]})");
+  for (const std::string name : {"a", "b", "c"}) {
+    REQUIRE(run_kvsim({"run", name + ".json", "-o", name, "-q"}, folder).status == 0);
+  }
+  const Outcome bars = run_kvsim({"plot", "a", "b", "-o", "ab"}, folder);
+  CHECK(bars.status == (std::system("gnuplot --version > /dev/null 2>&1") == 0 ? 0 : 2));
+  CHECK(has(bars.err, "memory_vs_length (peak_bytes over tokens): there is none in b (not drawn)"));
+  CHECK(fs::exists(folder / "ab/hbm_breakdown.csv"));
+  CHECK_FALSE(fs::exists(folder / "ab/memory_vs_length.csv"));
+  const std::string none = complaint({"plot", "a", "c", "-o", "ac"}, folder);
+  CHECK(has(none, "no figure can be drawn of all of the results"));
+  CHECK(has(none, "cache_size (bytes): there is none in a"));
+  CHECK_FALSE(fs::exists(folder / "ac"));
+}
+
+TEST_CASE("plot runs no script that it finds, and reads documents as it reads all input") {
+  const fs::path folder = fresh("plot_poisoned");
+  write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-40GB-SXM", "stack": "hf-sdpa",
+    "prompt_tokens": 4000, "output_tokens": 4000, "figures": ["memory_vs_length"]})");
+  REQUIRE(run_kvsim({"run", "s.json", "-o", "a", "-q"}, folder).status == 0);
+  const std::string pwned = (folder / "pwned").string();
+  const std::string poison = "system('touch " + pwned + "')\n";
+  const fs::path script = folder / "a/figures/memory_vs_length.gp";
+  write(script, poison + text_of(script));
+  write(folder / "a/figures/extra.gp", poison);
+  const fs::path data = folder / "a/figures/memory_vs_length.csv";
+  write(data, "`touch " + pwned + "`\n" + text_of(data));
+  for (const Words& words : {Words{"plot", "a", "-o", "x"}, Words{"plot", "a", "-o", "y", "--style",
+                                                                  "paper", "--formats", "pdf"}}) {
+    const Outcome drawn = run_kvsim(words, folder);
+    CHECK_FALSE(fs::exists(pwned));
+    CHECK(has(text_of(folder / words[3] / "memory_vs_length.gp"), "# Drawn by kvsim"));
+    CHECK(text_of(folder / words[3] / "memory_vs_length.gp").find("touch") == std::string::npos);
+    CHECK_FALSE(fs::exists(folder / words[3] / "extra.gp"));
+  }
+  const fs::path document = folder / "a/figures/memory_vs_length.figure.json";
+  const std::string good = text_of(document);
+  const auto with = [&](const std::string& before, const std::string& after) {
+    std::string text = good;
+    const std::size_t at = text.find(before);
+    REQUIRE(at != std::string::npos);
+    write(document, text.replace(at, before.size(), after));
+    return complaint({"plot", "a", "-o", "z"}, folder);
+  };
+  CHECK(has(with("\"name\":\"memory_vs_length\"", "\"name\":\"other\""),
+            "/name: expected the file's name, memory_vs_length, got \"other\""));
+  CHECK(has(with("\"name\":\"memory_vs_length\"", "\"name\":\"a'\\nsystem 'id'\""),
+            "/name: expected a file name"));
+  CHECK(has(with("\"y_unit\":", "\"y_unit\":-"), "/y_unit: expected a number above 0"));
+  CHECK(has(with("{", "{\"run\":1,"), "/run: unknown key"));
+  fs::remove(document);
+  CHECK(has(complaint({"plot", "a", "-o", "z"}, folder), "without their documents"));
+  CHECK_FALSE(fs::exists(folder / "z"));
+  CHECK_FALSE(fs::exists(pwned));
 }
 
 TEST_CASE("figures come in the formats that are asked for, or the asking is refused") {
