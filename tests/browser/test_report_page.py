@@ -18,6 +18,7 @@ PROGRAM, SOURCE, SCRATCH = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(
 SHOTS = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else None
 
 TRACE = SOURCE / "traces/samples/books-treasure-512.safetensors"
+OTHER = SCRATCH / "other.safetensors"  # generated, beside TRACE of the means over traces
 # Of each page: the command that makes it, its kind, and how many charts it has at the least.
 PAGES = {
     "static": (["run", "scenarios/zeromerge-a800.json"], "static", 6),
@@ -25,6 +26,8 @@ PAGES = {
     "plan": (["plan", "scenarios/plan-h100-longcontext.json"], "plan", 2),
     "sweep": (["sweep", "scenarios/sweep-methods.json"], "scenario-sweep", 1),
     "replay": (["replay", "--trace", str(TRACE), "--method", "full,h2o,snapkv", "--budget", "0.1,0.2"], "replay", 4),
+    "aggregate": (["replay", "--trace", str(TRACE), "--trace", str(OTHER), "--method", "full,h2o,snapkv", "--budget", "0.1,0.2"],
+                  "aggregate", 1),
 }
 
 failures = []
@@ -39,8 +42,12 @@ def make(name):
     words, _, _ = PAGES[name]
     folder = SCRATCH / name
     # Without gnuplot: its figures are not what is tested here.
-    subprocess.run([PROGRAM, *words, "-o", str(folder), "-q"], cwd=SOURCE, check=True, env={"PATH": ""})
-    return (folder / "report.html").as_uri()
+    run = lambda words: subprocess.run([PROGRAM, *words], cwd=SOURCE, check=True, env={"PATH": ""}, stdout=subprocess.DEVNULL)
+    if str(OTHER) in words:
+        run(["trace", "generate", str(OTHER), "--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--tokens", "256"])
+    run([*words, "-o", str(folder), "-q"])
+    # Means over traces stand beside each trace's own results.
+    return (folder / ("aggregate" if name == "aggregate" else "") / "report.html").as_uri()
 
 
 # Of every chart: its id, kind of renderer's marks, and where it is.
@@ -186,9 +193,65 @@ def keyboard(page):
     check("arrows say a value", any(c.isdigit() for c in said), repr(said))
     page.press("ArrowDown")
     check("down goes to another line", page.evaluate("kvsimCards.all()[0].live.textContent") != said)
+    marks(page)
     page.evaluate("document.querySelector('.entry').focus()")
     page.press(" ", "Space")
     check("space switches a line", page.evaluate("document.querySelector('.entry').getAttribute('aria-pressed')") == "false")
+
+
+def means(page):
+    """The table of means over traces says what aggregate.csv says, with intervals."""
+    rows = page.evaluate("[...document.querySelectorAll('#results table tbody tr')].map(r => [...r.children].map(c => c.innerText))")
+    check("aggregate: a row a method and budget", len(rows) == 5, rows)
+    check("aggregate: over both traces", all(row[2] == "2" for row in rows), rows)
+    document = page.evaluate("JSON.parse(document.getElementById('kvsim-report').textContent).document")
+    first = next(r for r in document["aggregate"] if r["name"] == "h2o")
+    shown = next((row for row in rows if row[0] == "h2o"), [])
+    error = page.evaluate(f"kvsimCharts.number({first['rel_error']['mean']})")
+    low = page.evaluate(f"kvsimCharts.number({first['rel_error']['ci95_low']})")
+    check("aggregate: the mean error and its interval", any(error in cell and low in cell for cell in shown), (error, low, shown))
+
+
+def marks(page):
+    """Open marks and crosses are among the places that arrows go to, and are said and shown there."""
+    card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
+    live = f"{card}.live.textContent"
+    # Of the first line: the cross is its last place, the open mark is among its first.
+    spec = page.evaluate(f"""(() => {{ const {{series}} = {card}.spec;
+      return series.map(s => ({{name: s.name, points: s.values.length,
+        ends: (s.ends || []).map(e => e.text), open: (s.open || []).map(e => e.text)}})); }})()""")
+    first = spec[0]
+    check("keyboard: the first line has a cross and an open mark", first["ends"] and first["open"], first)
+    page.evaluate(f"(() => {{ {card}.at = null; {card}.plot.focus(); }})()")
+    page.press("End")
+    page.settle()
+    said = page.evaluate(live)
+    check("keyboard: the end of the line is its cross", first["ends"][0] in said and "tokens" in said, repr(said))
+    tip = page.evaluate(f"""(() => {{ const tip = {card}.plot.querySelector('.tip');
+      return tip && getComputedStyle(tip.parentElement).visibility !== 'hidden' ? tip.innerText : ''; }})()""")
+    check("keyboard: the cross has its tip", first["ends"][0] in tip, repr(tip))
+    page.press("ArrowLeft")
+    check("keyboard: left of it is a point of the line", page.evaluate(live) != said)
+    page.press("Home")
+    # Each place once, from left to right: as many as there are points and marks.
+    heard = [page.evaluate(live)]
+    for _ in range(first["points"] + 4):
+        page.press("ArrowRight")
+        heard.append(page.evaluate(live))
+    places = list(dict.fromkeys(heard))
+    wanted = first["points"] + len(first["ends"]) + len(first["open"])
+    check("keyboard: every point and mark once", len(places) == wanted, (len(places), wanted))
+    check("keyboard: the open mark among them", sum(first["open"][0] in one for one in places) == 1, first["open"])
+    # A line that ran out before its first step has no point; its cross is reached all the same.
+    pointless = [s["name"] for s in spec if s["points"] == 0 and s["ends"]]
+    check("keyboard: there is such a line", pointless, spec)
+    page.press("Home")
+    heard = []
+    for _ in range(len(spec)):
+        heard.append(page.evaluate(live))
+        page.press("ArrowDown")
+    for name in pointless:
+        check(f"keyboard: the cross of {name}", any(one.startswith(f"{name}: ") for one in heard), heard)
 
 
 def themes(browser, uri):
@@ -243,6 +306,8 @@ def main():
                 toggles(page)
                 keyboard(page)
                 check("static: console after use", page.messages == [], page.messages)
+            if name == "aggregate":
+                means(page)
             widths(page, name)
             page.close()
         themes(browser, next(iter(uris.values())))

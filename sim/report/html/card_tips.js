@@ -115,5 +115,37 @@ window.kvsimCardTips = (() => {
         spec.y.name} ${say(v[1], spec.y.unit)}${interval && `, in 90 % of cases ${interval}`}`;
   }
 
-  return {tipOf, wordsOf};
+  /// A cross or an open mark in words.
+  function wordsOfMark(spec, i, kind, k) {
+    const s = spec.series[i];
+    const item = s[kind === 'end' ? 'ends' : 'open'][k];
+    return `${s.name}: ${item.text}, ${spec.x.name} ${say(item.x, spec.x.unit)}, ${spec.y.name} ${
+        say(item.y, spec.y.unit)}`;
+  }
+
+  /// Where the keyboard stops: of every line that is drawn its points, open marks and crosses, from
+  /// left to right. A line without a point has its cross still.
+  function stopsOf(spec, series) {
+    const kOrder = {open: 0, line: 1, end: 2};  // of those at one place
+    const lines = new Map();
+    series.forEach((drawn, seriesIndex) => {
+      const [kind, line, mark] = String(drawn.id).split(':');
+      if (kOrder[kind] === undefined) return;
+      const i = Number(line);
+      if (!lines.has(i)) lines.set(i, []);
+      (drawn.data || []).forEach((_, dataIndex) => {
+        const k = kind === 'line' ? dataIndex : Number(mark);
+        const s = spec.series && spec.series[i];
+        const item = kind === 'line' ? null : s[kind === 'end' ? 'ends' : 'open'][k];
+        const x = spec.kind !== 'lines' ? dataIndex : item ? item.x : s.values[k][0];
+        const words = () => item ? wordsOfMark(spec, i, kind, k) : wordsOf(spec, i, k);
+        lines.get(i).push({seriesIndex, dataIndex, x, order: kOrder[kind], words});
+      });
+    });
+    const out = [...lines.entries()].sort((a, b) => a[0] - b[0]).map(entry => entry[1]);
+    for (const stops of out) stops.sort((a, b) => a.x - b.x || a.order - b.order);
+    return out.filter(stops => stops.length > 0);
+  }
+
+  return {tipOf, wordsOf, stopsOf};
 })();

@@ -14,13 +14,13 @@
 //
 // A card has a heading, a key whose entries are buttons (they show and hide a line), switches of
 // the axes, zoom buttons, the chart, and the data as a table. The chart takes the focus: left and
-// right go along a line, up and down to the next one, + and - zoom, 0 resets; what stands there is
-// said in a live region.
+// right go along a line, its open marks and crosses among its points, Home and End to its ends, up
+// and down to the next one, + and - zoom, 0 resets; what stands there is said in a live region.
 window.kvsimCards = (() => {
   const {named, scale} = window.kvsimUnits;
   const charts = window.kvsimCharts;
   const {el, swatch, tableOf, dataOf} = window.kvsimCardParts;
-  const {tipOf, wordsOf} = window.kvsimCardTips;
+  const {tipOf, stopsOf} = window.kvsimCardTips;
   const cards = [];
   const kPaperWidth = 660;  // pixels, of A4 and letter between usual margins
 
@@ -52,7 +52,7 @@ window.kvsimCards = (() => {
           el(`h${options.level || 3}`, {id: `${id}-title`}, options.title), this.text, this.tools,
           this.key, this.plot, this.note,
           el('p', {class: 'hidden-text', id: `${id}-help`},
-             'Left and right arrow go from point to point, up and down to another line, plus and minus zoom, 0 resets the zoom. The data stand as a table below.'),
+             'Left and right arrow go from point to point, open marks and crosses among them, Home and End to the first and the last of a line, up and down to another line; plus and minus zoom, 0 resets the zoom. The data stand as a table below.'),
           this.live, this.data);
       host.append(this.node);
       this.chart = window.echarts.init(
@@ -241,25 +241,30 @@ window.kvsimCards = (() => {
         event.preventDefault();
         return;
       }
-      const move = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [
-                      1, 0
-                    ]}[event.key];
       if (event.key === 'Escape') {
         this.chart.dispatchAction({type: 'hideTip'});
         return;
       }
-      if (!move) return;
+      const along = {ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity}[event.key] || 0;
+      const across = {ArrowUp: -1, ArrowDown: 1}[event.key] || 0;
+      if (along === 0 && across === 0) return;
       event.preventDefault();
-      const lines = this.option.series.map((s, k) => ({k, id: s.id, n: s.data ? s.data.length : 0}))
-                        .filter(s => String(s.id).startsWith('line:') && s.n > 0);
+      const lines = stopsOf(this.spec, this.option.series);
       if (lines.length === 0) return;
       let [s, i] = this.at || [0, -1];
-      s = Math.min(lines.length - 1, Math.max(0, s + move[0]));
-      const step = event.shiftKey ? 10 : 1;
-      i = Math.min(lines[s].n - 1, Math.max(0, i + move[1] * step));
+      const former = lines[s] && lines[s][i];
+      s = Math.min(lines.length - 1, Math.max(0, s + across));
+      // Beside where the line before was left: lines need not have a point at the same places.
+      if (across !== 0 && former) {
+        const distance = stop => Math.abs(stop.x - former.x) + (stop.order === former.order ? 0 : 1e-9);
+        i = lines[s].reduce((best, stop, k) => distance(stop) < distance(lines[s][best]) ? k : best, 0);
+      }
+      i = Math.min(lines[s].length - 1, Math.max(0, i + along * (event.shiftKey ? 10 : 1)));
       this.at = [s, i];
-      this.chart.dispatchAction({type: 'showTip', seriesIndex: lines[s].k, dataIndex: i});
-      this.live.textContent = wordsOf(this.spec, Number(lines[s].id.split(':')[1]), i);
+      const stop = lines[s][i];
+      this.chart.dispatchAction(
+          {type: 'showTip', seriesIndex: stop.seriesIndex, dataIndex: stop.dataIndex});
+      this.live.textContent = stop.words();
     }
     fillTable() {
       if (!this.data.open) return;

@@ -328,6 +328,11 @@
     table(
         points.length > 0 ? 'error' : 'results', 'Methods', sections.replayTable(replay.methods),
         `Trace ${replay.trace}. Errors are of attention's output against the full cache's.`);
+  if (data.kind === 'aggregate')
+    table(
+        'results', 'Methods', sections.aggregateTable(doc.aggregate),
+        `Means over ${
+            doc.traces.length} traces, each counting once; under a figure where its mean lies in 95 % of cases.`);
   if (data.kind === 'scenario-sweep') table('results', 'Points', sections.sweepTable(data.extras));
   if (data.kind === 'sweep')
     table('results', 'Points', sections.replayTable(points.map(p => p.method)));

@@ -360,6 +360,27 @@ window.kvsimSections = (() => {
                  isNumber(m.retained_mass_mean) ? say(m.retained_mass_mean, 'share') : '–',
                  isNumber(m.entries_read_share) ? say(m.entries_read_share, 'share') : '–']));
   }
+  /// Means over traces, with Student's interval under them.
+  function aggregateTable(rows) {
+    const spread = (s, text) => !s || !isNumber(s.mean) ? '–' :
+        isNumber(s.ci95_low) ? [text(s.mean), `${text(s.ci95_low)} to ${text(s.ci95_high)}`] :
+                               text(s.mean);
+    const share = v => say(v, 'share');
+    return tableOf(
+        [
+          'method', 'budget', 'traces', 'bytes, of the full cache', 'read, of the full cache',
+          'mean error', 'cosine', 'mass retained', 'error over the oracle\'s'
+        ],
+        rows.map(
+            r =>
+                [r.name,
+                 r.budget === null ? '–' :
+                     r.budget <= 1 ? share(r.budget) :
+                                     `${number(r.budget)} entries`,
+                 number(r.traces.length), spread(r.bytes_share, share), spread(r.read_share, share),
+                 spread(r.rel_error, number), spread(r.cosine, number),
+                 spread(r.retained_mass, share), spread(r.oracle_error_ratio, number)]));
+  }
   function planTable(answer, costUnit) {
     return tableOf(
         [
@@ -412,6 +433,7 @@ window.kvsimSections = (() => {
     staticTable,
     serveTable,
     replayTable,
+    aggregateTable,
     planTable,
     sweepTable,
     publishedTable,
