@@ -87,7 +87,9 @@ std::string explanation_text(const Explanation& e, std::size_t width) {
                                    : fmt::format("{}: {}", term.basis, term.source);
     if (!source.empty()) out += indented(source, kIndent, width);
   }
-  out += fmt::format("{:>7}  {}  {}\n", "100 %", amount_text(e.total, e.terms_unit), e.terms_of);
+  if (!e.terms.empty()) {
+    out += fmt::format("{:>7}  {}  {}\n", "100 %", amount_text(e.total, e.terms_unit), e.terms_of);
+  }
   for (const ExplainedTable& table : e.tables) {
     out += "\n" + indented(fmt::format("{}:", table.title), 0, width);
     for (const ExplainedRow& row : table.rows) {
@@ -155,10 +157,14 @@ int run_explain(const Arguments& arguments) {
   fs::path path = arguments.words()[0];
   std::error_code status;
   if (fs::is_directory(path, status)) {
-    path /= "result.json";
+    const fs::path folder = path;
+    path = folder / "result.json";
+    if (!fs::exists(path, status)) path = folder / "plan.json";
     if (!fs::exists(path, status)) {
-      throw InputError{fmt::format("{}: this folder holds no result.json of kvsim run or replay",
-                                   path.parent_path().string())};
+      throw InputError{fmt::format(
+          "{}: this folder holds no result.json of kvsim run or replay and no plan.json of kvsim "
+          "plan",
+          folder.string())};
     }
   }
   constexpr std::int64_t kMost = 1 << 20;
@@ -183,27 +189,28 @@ Command explain_command() {
     keys.pop_back();  // the line's end
     return fmt::format(
         "kvsim explain RESULT KEY [--point N|LABEL] [options]\n"
-        "  RESULT  a results folder of kvsim run or replay, or its result.json\n"
+        "  RESULT  a results folder of kvsim run, replay or plan, or its JSON file\n"
         "  KEY     {}",
         keys);
   }();
-  return {.name = "explain",
-          .summary = "a figure of a result term by term, with formulas, sources and intervals",
-          .usage = usage,
-          .examples =
-              "kvsim explain kvsim-out/zeromerge-a800 peak_hbm_bytes --point 0\n"
-              "kvsim explain kvsim-out/my step_s\n"
-              "kvsim explain kvsim-out/serve-azure-code bound --point 0\n"
-              "kvsim explain out/all bytes_held_final --point 'h2o 0.2'\n"
-              "kvsim explain out/all kept --point 'h2o 0.2' --layer 1 --head 0",
-          .options = {{"point", 'p', "N|LABEL", false,
-                       "which point, or method of a replay, by number from 0 or by label; needed "
-                       "where there are "
-                       "several"},
-                      {"layer", 0, "N", false, "of \"kept\": the layer (0)"},
-                      {"head", 0, "N", false, "of \"kept\": the stored head (0)"},
-                      {"json", 0, "", false, "print JSON (schema kvsim.explain/1)"}},
-          .run = run_explain};
+  return {
+      .name = "explain",
+      .summary = "a figure of a result term by term, with formulas, sources and intervals",
+      .usage = usage,
+      .examples =
+          "kvsim explain kvsim-out/zeromerge-a800 peak_hbm_bytes --point 0\n"
+          "kvsim explain kvsim-out/my step_s\n"
+          "kvsim explain kvsim-out/serve-azure-code bound --point 0\n"
+          "kvsim explain kvsim-out/my-plan longest_context\n"
+          "kvsim explain out/all bytes_held_final --point 'h2o 0.2'\n"
+          "kvsim explain out/all kept --point 'h2o 0.2' --layer 1 --head 0",
+      .options = {{"point", 'p', "N|LABEL", false,
+                   "which point, method of a replay or candidate of a plan, by number from 0 or by "
+                   "label; needed where there are several (of a plan's lone answer the best)"},
+                  {"layer", 0, "N", false, "of \"kept\": the layer (0)"},
+                  {"head", 0, "N", false, "of \"kept\": the stored head (0)"},
+                  {"json", 0, "", false, "print JSON (schema kvsim.explain/1)"}},
+      .run = run_explain};
 }
 
 }  // namespace kvsim

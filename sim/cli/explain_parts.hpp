@@ -42,6 +42,13 @@ void settle(Explanation& out, const Field& place, std::string_view of, std::stri
 /// use, a mean iteration by operator family, what moves it most.
 [[nodiscard]] Explanation explain_bound(const Field& point);
 
+/// Questions of a plan.
+[[nodiscard]] std::span<const std::string_view> plan_keys();
+[[nodiscard]] bool is_plan_key(std::string_view key);
+/// `plan`: the document of schema kvsim.plan/1. Of a lone answer the best candidate need not be
+/// named.
+[[nodiscard]] Explanation explain_plan(const Field& plan, const ExplainRequest& request);
+
 /// Figures of a method of a replay.
 [[nodiscard]] std::span<const std::string_view> replay_keys();
 [[nodiscard]] bool is_replay_key(std::string_view key);

@@ -334,19 +334,33 @@ std::vector<std::string> explained_keys() {
   std::vector<std::string> keys;
   for (const Entry& entry : entries()) keys.emplace_back(entry.key);
   for (const std::string_view key : replay_keys()) keys.emplace_back(key);
+  for (const std::string_view key : plan_keys()) keys.emplace_back(key);
   return keys;
 }
 
 Explanation explain_result(const Field& result, const ExplainRequest& request) {
   const Field schema = result.at("schema");
   const bool replay_alone = schema.raw() == "kvsim.replay/1";
-  if (schema.raw() != "kvsim.run/1" && !replay_alone) {
-    schema.expected("\"kvsim.run/1\" or \"kvsim.replay/1\", the result of kvsim run or replay");
+  const bool plan = schema.raw() == "kvsim.plan/1";
+  if (schema.raw() != "kvsim.run/1" && !replay_alone && !plan) {
+    schema.expected(
+        "\"kvsim.run/1\", \"kvsim.replay/1\" or \"kvsim.plan/1\", the result of kvsim run, replay "
+        "or plan");
   }
   const auto known = explained_keys();
   if (std::find(known.begin(), known.end(), request.key) == known.end()) {
     throw InputError{unknown_name("figure", request.key, known)};
   }
+  if (plan != is_plan_key(request.key)) {
+    throw InputError{
+        plan ? fmt::format("{}: a plan explains {}, not {}", result.file(),
+                           fmt::join(plan_keys(), ", "), request.key)
+             : fmt::format("{}: {} is asked of a plan (kvsim plan)", result.file(), request.key)};
+  }
+  if (plan && (request.layer || request.head)) {
+    throw InputError{fmt::format("--layer and --head are of \"kept\", not of {}", request.key)};
+  }
+  if (plan) return explain_plan(result, request);
   if (is_replay_key(request.key)) {
     const auto replay = replay_alone ? std::optional{result} : result.find("replay");
     if (!replay) {

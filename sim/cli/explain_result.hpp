@@ -58,7 +58,8 @@ struct ExplainRequest {
 /// Figures that can be explained, as `kvsim explain` names them.
 [[nodiscard]] std::vector<std::string> explained_keys();
 
-/// Explains a figure of one point of a run's result.json, or of one method of a replay's. Errors:
+/// Explains a figure of one point of a run's result.json, of one method of a replay's, or of one
+/// candidate of a plan's plan.json. Errors:
 /// InputError with file and place: another document than these, an unknown key or point, a figure
 /// whose terms the document does not hold (what to run again then), terms that do not sum to their
 /// figure.

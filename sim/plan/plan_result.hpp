@@ -11,6 +11,7 @@
 #include "models/units/units.hpp"
 #include "sim/plan/quality.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/serve/static_run.hpp"
 
 namespace kvsim {
 
@@ -55,11 +56,35 @@ struct LikelyAnswers {
   double predicted = 0, at_best = 0;
 };
 
+/// What a static batch is asked for.
+struct RunSizes {
+  std::int64_t batch = 0, prompt_tokens = 0, output_tokens = 0;
+};
+
 /// Of a static batch: the run at the answer, as predicted.
 struct RunAtAnswer {
   Bytes peak, usable;  // of one GPU
   double ttft_s = 0;
   double decode_tok_s = 0;  // of the batch, over all decode steps
+  RunSizes sizes{};
+  std::string peak_phase{};
+  std::vector<PeakTerm> terms{};  // they sum to the peak
+  /// What is left of it where the run takes as much more as the confidence counts.
+  Bytes free_at_confidence{};
+};
+
+/// Of a static batch: the next size, which does not fit.
+struct NextRun {
+  Impossible why;  // without knobs
+  RunSizes sizes{};
+  std::optional<OomEvent> oom{};  // at the confidence's memory
+};
+
+/// How much of a bound the answer of a service takes: where the attained share of requests is.
+struct BoundShare {
+  std::string bound;  // "ttft", "tpot", "e2e"
+  Seconds limit;
+  double share = 0;
 };
 
 /// One method on one kind and number of GPUs, and how far it goes.
@@ -76,9 +101,10 @@ struct PlanCandidate {
   std::optional<double> answer;  // tokens, sequences, requests a second, GPUs
   std::optional<LikelyAnswers> likely{};  // beside an answer
   std::optional<RunAtAnswer> at_answer{};
-  /// Of a static batch with an answer: what one more token or sequence lacks. `knobs` is empty.
-  std::optional<Impossible> runs_out{};
-  bool at_most = false;  // the search ended there, not the memory
+  std::optional<NextRun> runs_out{};  // of a static batch with an answer
+  std::vector<BoundShare> bounds{};   // of a service at its answer
+  std::optional<double> next{};       // of a service: what was tried next and keeps them no longer
+  bool at_most = false;               // the search ended there, not the memory
   bool monotone = true;
   std::size_t probes = 0;
   std::int64_t positions = 0;  // that the model is published for, where the answer goes beyond

@@ -128,6 +128,8 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   const ServeProbe& at = me.service.at({.scale = last});
   out.answer = at.offered;
   out.times = at.times;
+  out.bounds = at.bounds;
+  if (!found.at_most) out.next = me.service.offered(me.rate_of(*found.last + 1));
   if (found.at_most) out.notes.emplace_back("no higher rate was tried");
 }
 
@@ -160,7 +162,12 @@ void ServeCandidate::fewest_gpus(PlanCandidate& out) {
     if (copies < out.replicas) continue;
     out.points.push_back(me.point_at(me.service.at(Impl::copies(copies))));
   }
-  out.times = me.service.at(Impl::copies(out.replicas)).times;
+  const ServeProbe& at = me.service.at(Impl::copies(out.replicas));
+  out.times = at.times;
+  out.bounds = at.bounds;
+  if (out.replicas > 1) {
+    out.next = static_cast<double>((out.replicas - 1) * me.service.gpus());
+  }
 }
 
 std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {

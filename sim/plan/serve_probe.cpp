@@ -151,11 +151,16 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
   for (const Request& r : spec_.requests->requests) {
     longest = std::max(longest, std::int64_t{r.prompt_tokens} + r.output_tokens);
   }
+  const std::array<std::optional<Seconds>, 3> bounds{spec_.slo.ttft, spec_.slo.tpot, spec_.slo.e2e};
   const std::size_t n = result.outcomes.size();
   out.holds = good >= requests_of_share(attainment_, n);
   out.need = quantile(most, attainment_, n);
   if (out.holds) {
     out.need = std::min(out.need, 1.0);  // a quotient of times may round up
+    for (std::size_t b = 0; b < each.size(); ++b) {
+      if (bounds[b])
+        out.bounds.push_back({kBounds[b], *bounds[b], quantile(each[b], attainment_, n)});
+    }
     return out;
   }
   if (!std::isfinite(out.need)) {
@@ -197,7 +202,6 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       worst = b;
     }
   }
-  const std::array<std::optional<Seconds>, 3> bounds{spec_.slo.ttft, spec_.slo.tpot, spec_.slo.e2e};
   out.constraint = kBounds[worst];
   out.text = fmt::format("{} of {:.4g} % of requests is up to {:.3g} s, {:g} s is the bound",
                          kBoundWords[worst], 100 * attainment_,

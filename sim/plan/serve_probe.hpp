@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "models/gpu/gpu.hpp"
 #include "sim/plan/confidence.hpp"
@@ -29,6 +30,7 @@ struct ServeProbe {
   double output_tok_s = 0;  // of all replicas, over the makespan
   double gpus = 1;          // of all replicas
   ServiceTimes times;
+  std::vector<BoundShare> bounds;  // where it holds
 };
 
 /// How a service is asked.

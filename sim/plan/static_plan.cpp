@@ -27,11 +27,17 @@ Point point_of(const StaticSpec& spec, PlanQuestion question, std::int64_t n) {
           .output_tokens = spec.output_tokens};
 }
 
+RunSizes sizes_of(const Point& point) {
+  return {point.batch, point.prompt_tokens, point.output_tokens};
+}
+
 /// What a run that does not fit is short of.
-Impossible why_not(StaticCase& one, const Point& least) {
-  Impossible out;
+NextRun why_not(StaticCase& one, const Point& least) {
+  NextRun next{.sizes = sizes_of(least)};
+  Impossible& out = next.why;
   out.need = one.need(least);
   const StaticResult run = one.run(least, true);
+  next.oom = run.oom;
   const auto part = [&](const char* owner) {
     const auto found = run.peak_owners.find(owner);
     return found == run.peak_owners.end() ? Bytes{} : found->second;
@@ -66,7 +72,7 @@ Impossible why_not(StaticCase& one, const Point& least) {
   if (std::isfinite(out.need) && out.need >= kTelling) {
     out.text += fmt::format("; {:.2f} times what there is", out.need);
   }
-  return out;
+  return next;
 }
 
 void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one,
@@ -82,7 +88,12 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
     out.at_answer = RunAtAnswer{.peak = run.peak_hbm,
                                 .usable = run.usable_hbm,
                                 .ttft_s = run.prefill_time->count(),
-                                .decode_tok_s = run.decode_tok_s.value_or(0)};
+                                .decode_tok_s = run.decode_tok_s.value_or(0),
+                                .sizes = sizes_of(point_of(spec, question, answer)),
+                                .peak_phase = run.peak_phase,
+                                .terms = run.peak_terms};
+    const PointResult tight = one.memory(point_of(spec, question, answer));
+    out.at_answer->free_at_confidence = tight.usable - tight.peak();
   }
   if (run.intervals && run.prefill_time && run.decode_time) {
     // Of the whole run: the parts' errors are those of the same kernels, and go together.
@@ -156,7 +167,7 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   out.monotone = found.monotone;
   out.at_most = found.at_most;
   if (!found.last) {
-    out.impossible = why_not(one, point_of(spec, question, 1));
+    out.impossible = why_not(one, point_of(spec, question, 1)).why;
     return;
   }
   if (batch && found.at_most && together == *found.last) {

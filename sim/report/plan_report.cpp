@@ -8,6 +8,7 @@
 #include "sim/report/csv.hpp"
 #include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/run_json.hpp"
 #include "sim/report/text.hpp"
 #include "sim/scenario/method_field.hpp"
 
@@ -77,6 +78,12 @@ ordered_json impossible_json(const Impossible& why) {
   return out;
 }
 
+ordered_json sizes_json(const RunSizes& sizes) {
+  return {{"batch", sizes.batch},
+          {"prompt_tokens", sizes.prompt_tokens},
+          {"output_tokens", sizes.output_tokens}};
+}
+
 ordered_json candidate_json(const PlanCandidate& one) {
   ordered_json out{{"label", one.label},
                    {"method", one.method.name},
@@ -106,10 +113,29 @@ ordered_json candidate_json(const PlanCandidate& one) {
     out["usable_hbm_bytes"] = one.at_answer->usable.count();
     out["prefill_s"] = number(one.at_answer->ttft_s);
     out["decode_tok_s"] = number(one.at_answer->decode_tok_s);
+    out["at_answer"] = sizes_json(one.at_answer->sizes);
+    out["at_answer"]["peak_phase"] = one.at_answer->peak_phase;
+    out["at_answer"]["free_bytes"] = one.at_answer->free_at_confidence.count();
+    out["at_answer"]["peak_terms"] = peak_terms_json(one.at_answer->terms);
   }
-  out["runs_out"] = one.runs_out ? ordered_json{{"constraint", one.runs_out->constraint},
-                                                {"text", one.runs_out->text}}
-                                 : ordered_json(nullptr);
+  out["runs_out"] = nullptr;
+  if (one.runs_out) {
+    const Impossible& why = one.runs_out->why;
+    out["runs_out"] = {{"constraint", why.constraint},
+                       {"text", why.text},
+                       {"need", why.need > 0 ? number(why.need) : ordered_json(nullptr)}};
+    out["runs_out"].update(sizes_json(one.runs_out->sizes));
+    out["runs_out"]["oom"] = oom_json(one.runs_out->oom);
+  }
+  if (!one.bounds.empty()) {
+    out["bounds"] = ordered_json::array();
+    for (const BoundShare& bound : one.bounds) {
+      out["bounds"].push_back({{"bound", bound.bound},
+                               {"bound_s", bound.limit.count()},
+                               {"share", number(bound.share)}});
+    }
+    out["next"] = number(one.next);
+  }
   out["points"] = ordered_json::array();
   for (const OperatingPoint& point : one.points) {
     out["points"].push_back({{"load", number(point.load)},

@@ -70,8 +70,9 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
                         : "-");
     cells.push_back(run ? amount(run->ttft_s) : "-");
     cells.push_back(run && run->decode_tok_s > 0 ? amount(run->decode_tok_s) : "-");
-    const auto& why = one.impossible ? one.impossible : one.runs_out;
-    cells.push_back(why ? scarce(why->constraint) : "-");
+    cells.push_back(one.impossible ? scarce(one.impossible->constraint)
+                    : one.runs_out ? scarce(one.runs_out->why.constraint)
+                                   : "-");
     table.add_row(std::move(cells));
     tones.push_back({.last_word = one.answer ? Tone::kPlain : Tone::kBad});
   }
@@ -89,7 +90,7 @@ std::string scarcities(const PlanResult& plan, const PlanGroup& group, std::size
     } else if (one.runs_out && one.answer) {
       const double next = *one.answer + 1;
       text = fmt::format("{}: at {} {} {}", one.label, plan_amount(group.question, next),
-                         plan_unit(group.question, next), one.runs_out->text);
+                         plan_unit(group.question, next), one.runs_out->why.text);
     } else {
       continue;
     }

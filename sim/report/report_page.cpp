@@ -331,7 +331,10 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
   ordered_json shown = document;
   std::size_t n = 0;
   for (ordered_json& answer : shown["answers"]) {
-    for (ordered_json& candidate : answer["candidates"]) n += candidate["points"].size();
+    for (ordered_json& candidate : answer["candidates"]) {
+      n += candidate["points"].size();
+      candidate.erase("at_answer");  // kvsim explain tells it
+    }
   }
   if (n > kMostCandidatePoints) {
     for (ordered_json& answer : shown["answers"]) {

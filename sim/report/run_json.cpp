@@ -20,29 +20,6 @@ ordered_json owners_json(const Owners& owners) {
   return out;
 }
 
-ordered_json oom_json(const std::optional<OomEvent>& oom) {
-  if (!oom) return nullptr;
-  return {{"step", oom->step},
-          {"tokens", oom->tokens},
-          {"phase", oom->phase},
-          {"what", oom->what},
-          {"requested", oom->requested.count()},
-          {"free", oom->free.count()},
-          {"owners", owners_json(oom->owners)}};
-}
-
-ordered_json terms_json(const std::vector<PeakTerm>& terms) {
-  ordered_json out = ordered_json::array();
-  for (const PeakTerm& term : terms) {
-    out.push_back({{"owner", term.owner},
-                   {"what", term.what},
-                   {"bytes", term.bytes.count()},
-                   {"formula", term.formula},
-                   {"source", term.source}});
-  }
-  return out;
-}
-
 void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
   const auto put = [&](const char* name, const auto& value) {
     point[name] = value ? ordered_json(*value) : ordered_json(nullptr);
@@ -128,6 +105,29 @@ ordered_json published_json(const PublishedFigure& figure, const ordered_json& p
 
 }  // namespace
 
+ordered_json oom_json(const std::optional<OomEvent>& oom) {
+  if (!oom) return nullptr;
+  return {{"step", oom->step},
+          {"tokens", oom->tokens},
+          {"phase", oom->phase},
+          {"what", oom->what},
+          {"requested", oom->requested.count()},
+          {"free", oom->free.count()},
+          {"owners", owners_json(oom->owners)}};
+}
+
+ordered_json peak_terms_json(const std::vector<PeakTerm>& terms) {
+  ordered_json out = ordered_json::array();
+  for (const PeakTerm& term : terms) {
+    out.push_back({{"owner", term.owner},
+                   {"what", term.what},
+                   {"bytes", term.bytes.count()},
+                   {"formula", term.formula},
+                   {"source", term.source}});
+  }
+  return out;
+}
+
 std::string_view kvsim_version() { return KVSIM_VERSION; }
 
 ordered_json explained_json(const std::vector<ExplainedStep>& steps) {
@@ -173,7 +173,7 @@ ordered_json static_point_json(const ScenarioPoint& point, const StaticResult& r
   out["oom"] = oom_json(result.oom);
   out["peak_phase"] = result.peak_phase;
   out["peak_owners"] = owners_json(result.peak_owners);
-  out["peak_terms"] = terms_json(result.peak_terms);
+  out["peak_terms"] = peak_terms_json(result.peak_terms);
   out["time_terms"] = explained_json(result.explained);
   out["prefill_peak_bytes"] = result.prefill_peak.count();
   out["decode_peak_bytes"] = result.decode_peak > Bytes{0}

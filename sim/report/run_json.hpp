@@ -17,6 +17,10 @@ namespace kvsim {
 /// One of `points`: what was asked of it and what came out.
 [[nodiscard]] nlohmann::ordered_json static_point_json(const ScenarioPoint& point,
                                                        const StaticResult& result);
+/// `oom`: null where it fits.
+[[nodiscard]] nlohmann::ordered_json oom_json(const std::optional<OomEvent>& oom);
+/// `peak_terms`.
+[[nodiscard]] nlohmann::ordered_json peak_terms_json(const std::vector<PeakTerm>& terms);
 /// `time_terms` of a point.
 [[nodiscard]] nlohmann::ordered_json explained_json(const std::vector<ExplainedStep>& steps);
 /// `calibration`: of each result its id and provenance; one text where all share it.

@@ -1,7 +1,9 @@
 // kvsim explain: terms that sum to their figure, and what is said where there are none. Through the
 // program, as users meet it.
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -300,6 +302,161 @@ TEST_CASE("explain: what a replay's methods hold, and why") {
   CHECK(has(complaint({"explain", "out", "kept", "-p", "0"}, folder), "replay -o"));
 }
 
+/// The widest line in characters; lines are UTF-8.
+std::size_t widest_line(const std::string& text) {
+  std::size_t widest = 0, now = 0;
+  for (const char c : text) {
+    if (c == '\n') {
+      now = 0;
+    } else if ((static_cast<unsigned char>(c) & 0xC0U) != 0x80U) {
+      widest = std::max(widest, ++now);
+    }
+  }
+  return widest;
+}
+
+/// Plans `plan` (JSON) into `folder`/out and reads plan.json.
+json planned(const fs::path& folder, std::string_view plan) {
+  write(folder / "p.json", plan);
+  const Outcome outcome = run_kvsim({"plan", "p.json", "-o", "out", "--no-figures", "-q"}, folder);
+  REQUIRE_MESSAGE((outcome.status == 0 || outcome.status == 1), outcome.err);
+  return json::parse(std::ifstream{folder / "out/plan.json"});
+}
+double sum_of(const json& explained) {
+  double sum = 0;
+  for (const json& term : explained.at("terms")) sum += term.at("value").get<double>();
+  return sum;
+}
+std::string notes_of(const json& explained) {
+  std::string all;
+  for (const json& note : explained.at("notes")) all += note.get<std::string>() + "\n";
+  return all;
+}
+
+TEST_CASE("explain: a plan's answer is every byte of its run, and the next size lacks some") {
+  const std::string model = R"({"model": "llama-3.1-8b", "gpu": "A100-40GB-SXM", )";
+  for (const char* stack : {"hf-sdpa", "vllm"}) {
+    const fs::path folder = fresh(std::string{"plan_"} + stack);
+    const json plan = planned(folder, model + R"("stack": ")" + stack + R"(",
+      "prompt_tokens": 4096, "output_tokens": 64, "method": ["full", {"name": "snapkv", "budget": 0.2}],
+      "plan": {"questions": ["longest_context", "largest_batch"]}})");
+    for (const json& answer : plan.at("answers")) {
+      const std::string question = answer.at("question");
+      for (const json& candidate : answer.at("candidates")) {
+        const std::string label = candidate.at("label");
+        INFO(stack, " ", question, " ", label);
+        const json out = explain(folder, question, label);
+        CHECK(out.at("value") == candidate.at("answer"));
+        CHECK(out.at("terms_of") == "usable_hbm_bytes");
+        CHECK(sum_of(out) == rel(candidate.at("usable_hbm_bytes").get<double>()));
+        for (const json& term : out.at("terms")) CHECK(term.at("value") >= 0);
+        CHECK(out.at("terms").back().at("what") == "free");
+        // The run at the answer, by itself, has the same peak, term by term.
+        const json& at = candidate.at("at_answer");
+        write(folder / "s.json",
+              model + R"("stack": ")" + stack + R"(", "batch": )" + at.at("batch").dump() +
+                  R"(, "prompt_tokens": )" + at.at("prompt_tokens").dump() +
+                  R"(, "output_tokens": 64,
+                                     "method": )" +
+                  (candidate.at("method") == "full" ? std::string{"\"full\"}"}
+                                                    : R"({"name": "snapkv", "budget": 0.2}})"));
+        const Outcome ran = run_kvsim({"run", "s.json", "--json"}, folder);
+        REQUIRE_MESSAGE(ran.status == 0, ran.err);
+        const json point = json::parse(ran.out).at("points").at(0);
+        CHECK(point.at("peak_hbm_bytes") == candidate.at("peak_hbm_bytes"));
+        CHECK(point.at("peak_terms") == at.at("peak_terms"));
+        // The next is one larger, and what it was short of is said.
+        const json& next = candidate.at("runs_out");
+        const char* grows = question == "largest_batch" ? "batch" : "prompt_tokens";
+        CHECK(next.at(grows) == at.at(grows).get<std::int64_t>() + 1);
+        const std::string notes = notes_of(out);
+        CHECK(has(notes, "does not fit: " + next.at("constraint").get<std::string>()));
+        CHECK(has(notes, next.at("text").get<std::string>()));
+        CHECK(has(notes, "its peak is in " + at.at("peak_phase").get<std::string>()));
+        const Outcome text = run_kvsim({"explain", "out", question, "-p", label}, folder);
+        CHECK(widest_line(text.out) <= 80);
+        CHECK(has(text.out, "usable_hbm_bytes"));
+      }
+      // Of a lone answer the best need not be named.
+      CHECK(explain(folder, question).at("point") == answer.at("best"));
+    }
+    CHECK(
+        has(complaint({"explain", "out", "highest_rate"}, folder),
+            "this plan does not ask for highest_rate; it asks for longest_context, largest_batch"));
+    CHECK(has(complaint({"explain", "out", "peak_hbm_bytes"}, folder), "a plan explains"));
+    CHECK(has(complaint({"explain", "out", "largest_batch", "-p", "snapvk"}, folder), "candidate"));
+    CHECK(has(complaint({"explain", "out", "largest_batch", "--layer", "1"}, folder), "--layer"));
+  }
+}
+
+TEST_CASE("explain: of a plan that is impossible what is lacking, of changed ones the place") {
+  const fs::path folder = fresh("plan_impossible");
+  const json plan = planned(folder, R"({"model": "llama-3.1-8b", "gpu": "A100-40GB-SXM",
+    "stack": "vllm", "memory": {"hbm": "12 GiB"}, "prompt_tokens": 4096, "output_tokens": 64,
+    "plan": {"questions": "largest_batch"}})");
+  const json out = explain(folder, "largest_batch", "0");
+  CHECK(out.at("value").is_null());
+  CHECK(out.at("terms").empty());
+  CHECK(has(notes_of(out), "impossible: weights: "));
+  const json& knobs = plan.at("answers").at(0).at("candidates").at(0).at("impossible").at("knobs");
+  REQUIRE(out.at("tables").size() == 1);
+  CHECK(out.at("tables").at(0).at("rows").size() == knobs.size());
+  const Outcome text = run_kvsim({"explain", "out", "largest_batch", "-p", "0"}, folder);
+  CHECK(text.out.find("100 %") == std::string::npos);
+  CHECK(widest_line(text.out) <= 80);
+  run(folder, kFits);
+  CHECK(has(complaint({"explain", "out", "largest_batch"}, folder), "is asked of a plan"));
+
+  const fs::path changed = fresh("plan_changed");
+  json good = planned(changed, R"({"model": "llama-3.1-8b", "gpu": "A100-40GB-SXM", "stack": "vllm",
+    "prompt_tokens": 4096, "output_tokens": 64, "plan": {"questions": "largest_batch"}})");
+  const auto said = [&](const auto& change) {
+    json copy = good;
+    change(copy.at("answers").at(0).at("candidates").at(0));
+    write(changed / "c.json", copy.dump());
+    return complaint({"explain", "c.json", "largest_batch"}, changed);
+  };
+  CHECK(has(said([](json& c) { c.at("at_answer").at("peak_terms").at(0)["bytes"] = 1; }),
+            "/at_answer/peak_terms: terms that sum to"));
+  CHECK(has(said([](json& c) { c.erase("at_answer"); }), "no run at the answer"));
+  CHECK(has(said([](json& c) { c["answer"] = nullptr; }), "neither an answer nor"));
+}
+
+TEST_CASE("explain: the rate of a plan's service and the bound that it comes nearest to") {
+  const fs::path folder = fresh("plan_service");
+  const json plan = planned(folder, R"({"kind": "serve", "model": "llama-3.1-8b",
+    "gpu": "H100-80GB-SXM", "stack": "vllm",
+    "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 60, "prompt_tokens": 2000,
+                 "output_tokens": 100},
+    "slo": {"ttft": "2 s", "tpot": "50 ms"},
+    "plan": {"questions": ["highest_rate", "fewest_gpus"], "rate_step": 0.2}})");
+  const json& candidate = plan.at("answers").at(0).at("candidates").at(0);
+  const json out = explain(folder, "highest_rate");
+  CHECK(out.at("value").get<double>() == rel(candidate.at("answer").get<double>()));
+  // One step of the search more.
+  CHECK(candidate.at("next").get<double>() == rel(1.2 * candidate.at("answer").get<double>()));
+  REQUIRE(candidate.at("bounds").size() == 2);  // no bound on whole requests
+  double most = 0;
+  std::string tightest;
+  for (const json& bound : candidate.at("bounds")) {
+    const double share = bound.at("share");
+    CHECK(share > 0);
+    CHECK(share <= 1);
+    if (share > most) tightest = bound.at("bound");
+    most = std::max(most, share);
+  }
+  CHECK(has(notes_of(out), "nearest to its bound at the answer is " + tightest));
+  REQUIRE(out.at("tables").size() == 1);
+  CHECK(out.at("tables").at(0).at("rows").size() == 2);
+  const json fewest = explain(folder, "fewest_gpus");
+  CHECK(fewest.at("unit") == "GPUs");
+  for (const char* key : {"highest_rate", "fewest_gpus"}) {
+    const Outcome text = run_kvsim({"explain", "out", key}, folder);
+    CHECK(text.status == 0);
+    CHECK(widest_line(text.out) <= 80);
+  }
+}
+
 TEST_CASE("explain: other documents, and those that were changed, are refused with their place") {
   const fs::path folder = fresh("broken");
   run(folder, kFits);
@@ -314,7 +471,7 @@ TEST_CASE("explain: other documents, and those that were changed, are refused wi
     write(folder / "c.json", copy.dump());
     return complaint({"explain", "c.json", "peak_hbm_bytes"}, folder);
   };
-  CHECK(has(changed([](json& r) { r["schema"] = "kvsim.plan/1"; }), "c.json: /schema"));
+  CHECK(has(changed([](json& r) { r["schema"] = "kvsim.sweep/1"; }), "c.json: /schema"));
   CHECK(has(changed([](json& r) { r["points"][0]["peak_terms"][0]["bytes"] = 1; }),
             "/points/0/peak_terms: terms that sum to"));
   CHECK(has(changed([](json& r) { r["points"][0].erase("peak_terms"); }), "peak_terms"));
