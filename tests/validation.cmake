@@ -16,6 +16,12 @@ kvsim_test(published
           validation/test_published_accuracy.cpp
   LINK kvsim::validation)
 
+if(Python3_EXECUTABLE)
+  add_test(NAME "validation: broken memory snapshots are refused"
+           COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_SOURCE_DIR}/validation/mutate_snapshots.py
+                   ${PROJECT_SOURCE_DIR}/validation/snapshot_to_trace.py ${CMAKE_CURRENT_BINARY_DIR}/scratch/snapshots)
+endif()
+
 # The scripts of validation/torch without a GPU: against a fake allocator, and on a CPU where some
 # Python has torch.
 if(Python3_EXECUTABLE)

@@ -20,11 +20,17 @@ without a segment taken after them, were given back on request.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pickle
 import sys
 import tempfile
+
+try:
+    import resource
+except ImportError:  # no such limits on this system
+    resource = None
 
 SEGMENT_TAKEN = ("segment_alloc", "segment_map")
 SEGMENT_GIVEN = ("segment_free", "segment_unmap")
@@ -46,9 +52,28 @@ class PlainUnpickler(pickle.Unpickler):
         raise BadSnapshot("the pickle refers to objects outside itself: not a memory snapshot")
 
 
+@contextlib.contextmanager
+def bounded_memory(file_bytes):
+    """A few bytes of a pickle can ask for all memory. What a snapshot needs is some 20 times its file."""
+    if resource is None:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    most = used + (1 << 30) + 64 * file_bytes
+    if before[0] != resource.RLIM_INFINITY:
+        most = min(most, before[0])
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def load(path):
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, bounded_memory(os.path.getsize(path)):
             return PlainUnpickler(file).load()
     except OSError as error:
         raise BadSnapshot(error.strerror)
@@ -62,6 +87,16 @@ def number(value, what, least=0):
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadSnapshot(f"{what}: expected an integer of at least {least}, got {value!r}")
     return value
+
+
+def entries(owner, key, place):
+    """The dictionaries in the list that `owner` has under `key`; none where it has no such key."""
+    found = owner.get(key)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise BadSnapshot(f"{place}: expected a list of dictionaries")
+    return found
 
 
 def events_of(snapshot, device):
@@ -85,7 +120,7 @@ def events_of(snapshot, device):
         action = entry["action"]
         if action in IGNORED:
             continue
-        if action not in KNOWN:
+        if not isinstance(action, str) or action not in KNOWN:
             raise BadSnapshot(f"{place}: unknown action {action!r}")
         events.append({
             "action": action,
@@ -122,20 +157,23 @@ def initial_state(snapshot, device, events):
     live = {}
     segments = {}
     mapped = 0
-    for segment in snapshot.get("segments") or []:
+    for i, segment in enumerate(entries(snapshot, "segments", "segments")):
         if segment.get("device") != device:
             continue
-        address = number(segment.get("address", 0), "segment.address")
-        size = number(segment.get("total_size"), "segment.total_size")
+        place = f"segments[{i}]"
+        address = number(segment.get("address", 0), f"{place}.address")
+        size = number(segment.get("total_size"), f"{place}.total_size")
+        stream = number(segment.get("stream", 0), f"{place}.stream")
         if segment.get("is_expandable"):
             mapped += size
         else:
             segments[address] = size
-        for block in segment.get("blocks") or []:
+        for block in entries(segment, "blocks", f"{place}.blocks"):
+            size = number(block.get("size", 0), f"{place}.blocks: size")
             if str(block.get("state", "")).startswith("active"):
-                size = block.get("requested_size") or block.get("size")
-                live[block.get("address", address)] = (size, segment.get("stream", 0))
-            address += block.get("size", 0)
+                requested = number(block.get("requested_size") or size, f"{place}.blocks: requested_size", 1)
+                live[number(block.get("address", address), f"{place}.blocks: address")] = (requested, stream)
+            address += size
     for event in reversed(events):
         action, address = event["action"], event["address"]
         if action == "alloc":
