@@ -1,7 +1,6 @@
 #include "models/methods/kept_entry.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -22,12 +21,6 @@ bool appends(const SelectRule& rule) {
 }
 
 }  // namespace
-
-std::string_view name_of(KeptRole role) {
-  constexpr std::array<std::string_view, kKeptRoles> kNames{
-      "whole", "sink", "recent", "protected", "score", "decoded", "merged"};
-  return kNames.at(static_cast<std::size_t>(role));
-}
 
 std::vector<KeptEntry> CacheSession::why_kept(std::size_t h) const {
   const EntryTable& entries = heads_[h].entries;

@@ -4,58 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "models/methods/budget/budget.hpp"
+#include "models/methods/budget/head_table.hpp"
 #include "models/units/check.hpp"
-#include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
 
-using Table = std::vector<std::vector<double>>;  // [layer][KV head]
-
-Table read_table(const std::string& path) {
-  std::ifstream file{path};
-  if (!file) throw InputError{fmt::format("{}: cannot be read", path)};
-  Table table;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    std::istringstream words{line};
-    std::vector<double> row;
-    std::string word;
-    while (words >> word) {
-      std::size_t used = 0;
-      double value = 0;
-      try {
-        value = std::stod(word, &used);
-      } catch (const std::exception&) {
-        used = 0;
-      }
-      if (used != word.size() || !std::isfinite(value)) {
-        throw InputError{fmt::format("{}:{}: expected a number for each KV head, got \"{}\"", path,
-                                     number, word)};
-      }
-      row.push_back(value);
-    }
-    if (row.empty()) continue;
-    if (!table.empty() && row.size() != table.front().size()) {
-      throw InputError{fmt::format("{}:{}: expected {} KV heads as above, got {}", path, number,
-                                   table.front().size(), row.size())};
-    }
-    table.push_back(std::move(row));
-  }
-  if (table.empty()) throw InputError{fmt::format("{}: expected a line for each layer", path)};
-  return table;
-}
-
 class DuoBudget final : public BudgetRule {
  public:
-  DuoBudget(std::int64_t entries, double fraction, bool at_least, Table table)
+  DuoBudget(std::int64_t entries, double fraction, bool at_least, HeadTable table)
       : entries_{entries}, fraction_{fraction}, at_least_{at_least}, table_{std::move(table)} {}
   BudgetScope scope() const override { return BudgetScope::kModel; }
   std::optional<std::int64_t> entries(std::int32_t /*layer*/) const override {
@@ -95,7 +57,7 @@ class DuoBudget final : public BudgetRule {
   std::int64_t entries_;
   double fraction_;
   bool at_least_;
-  Table table_;
+  HeadTable table_;
 };
 
 std::shared_ptr<const BudgetRule> make(Settling& settling) {
@@ -103,9 +65,9 @@ std::shared_ptr<const BudgetRule> make(Settling& settling) {
     settling.refuse("budget=duo is a budget of whole heads: expected select=streaming-heads");
   }
   const std::int64_t entries = settling.integer("n_sink") + settling.integer("n_recent");
-  Table table;
+  HeadTable table;
   if (const std::string& path = settling.word("heads"); !path.empty()) {
-    table = read_table(path);
+    table = read_head_table(path);
     const auto heads = static_cast<std::size_t>(settling.site().shape.n_kv_heads);
     const auto layers = static_cast<std::size_t>(settling.n_layers());
     if (table.size() != layers || (heads > 0 && table.front().size() != heads)) {

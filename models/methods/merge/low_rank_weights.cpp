@@ -35,7 +35,15 @@ std::shared_ptr<const LowRankWeights> LowRankWeights::read(const std::filesystem
       !sane(weights->heads_) || !sane(shape.head_dim) || !sane(shape.hidden) || !sane(shape.rank)) {
     fail("expected a first line \"kvsim-low-rank 1 LAYERS HEADS HEAD_DIM HIDDEN RANK\"");
   }
+  if (file.eof()) fail("expected a line end after the first line");
   const auto begin = static_cast<std::uintmax_t>(file.tellg());
+  // A file of that size there is none, and 64 bits would wrap to one that there is.
+  constexpr double kLargestFile = 1e18;
+  if (const double about = 1.0 * weights->layers_ * weights->heads_ *
+                           static_cast<double>(shape.parameters()) * sizeof(float);
+      about > kLargestFile) {
+    fail(fmt::format("its first line asks for {:.3g} bytes of numbers", about));
+  }
   const std::uintmax_t wanted = static_cast<std::uintmax_t>(weights->layers_) *
                                 static_cast<std::uintmax_t>(weights->heads_) * shape.parameters() *
                                 sizeof(float);
