@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTraceEnd = "-trace.csv";
 constexpr std::string_view kDatasetEnd = "-dataset.json";
 constexpr double kUsualWindow = 600.0;
+constexpr double kMostExpected = 1e8;  // requests, as of generators
 
 std::optional<double> parse_double(std::string_view text) {
   double value = 0.0;
@@ -146,6 +147,21 @@ std::vector<ServeGenLengths> read_lengths(const fs::path& path) {
   return all;
 }
 
+/// How long the window lasts: to the next; the last as long as the one before it.
+double seconds_of(const std::vector<ServeGenWindow>& windows, std::size_t i) {
+  if (i + 1 < windows.size()) return windows[i + 1].start - windows[i].start;
+  return i > 0 ? windows[i].start - windows[i - 1].start : kUsualWindow;
+}
+
+/// Before any is drawn: a line of rates can ask for more than a machine holds.
+void refuse_too_many(const fs::path& place, double expected) {
+  if (expected > kMostExpected) {
+    throw InputError{place.string(),
+                     fmt::format("rates that make at most {:g} requests", kMostExpected),
+                     fmt::format("{:.3g}", expected)};
+  }
+}
+
 double unit_gap(const ServeGenWindow& window, RandomStream& stream) {
   switch (window.gaps) {
     case GapKind::kExponential:
@@ -175,10 +191,7 @@ void draw_client(const ServeGenClient& client, std::uint64_t seed, std::int32_t 
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const ServeGenWindow& window = windows[i];
     if (window.rate <= 0.0) continue;
-    const double length = i + 1 < windows.size() ? windows[i + 1].start - window.start
-                          : i > 0                ? window.start - windows[i - 1].start
-                                                 : kUsualWindow;
-    double left = window.rate * length;
+    double left = window.rate * seconds_of(windows, i);
     double at = window.start;
     if (owed < 0.0) owed = unit_gap(window, gaps);
     for (; owed <= left; owed = unit_gap(window, gaps)) {
@@ -198,6 +211,14 @@ void draw_client(const ServeGenClient& client, std::uint64_t seed, std::int32_t 
 
 }  // namespace
 
+double expected_requests(const ServeGenClient& client) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < client.windows.size(); ++i) {
+    sum += client.windows[i].rate * seconds_of(client.windows, i);
+  }
+  return sum;
+}
+
 bool looks_like_servegen(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return true;
@@ -213,7 +234,6 @@ ServeGenClient read_servegen_client(const fs::path& path, RequestSink& sink) {
   ServeGenClient client{.name = fs::path{stem}.filename().string()};
   LineReader lines{in, trace.string()};
   std::string_view line;
-  double expected = 0.0;
   while (lines.next(line)) {
     if (trimmed(line).empty()) continue;
     sink.record([&] {
@@ -225,7 +245,6 @@ ServeGenClient read_servegen_client(const fs::path& path, RequestSink& sink) {
                            fmt::format("more than the {:g} s before it", before.start),
                            fmt::format("{:g}", window.start)};
         }
-        expected += before.rate * (window.start - before.start);
       }
       client.windows.push_back(window);
     });
@@ -234,11 +253,7 @@ ServeGenClient read_servegen_client(const fs::path& path, RequestSink& sink) {
     throw InputError{trace.string(), "at least one window",
                      sink.trace().skipped == 0 ? "none" : "none besides bad records"};
   }
-  constexpr double kMost = 1e8;
-  if (expected > kMost) {
-    throw InputError{trace.string(), fmt::format("rates that make at most {:g} requests", kMost),
-                     fmt::format("{:.3g}", expected)};
-  }
+  refuse_too_many(trace, expected_requests(client));
   client.lengths = read_lengths(stem + std::string{kDatasetEnd});
   return client;
 }
@@ -262,9 +277,12 @@ RequestTrace read_servegen(const fs::path& path, const ReadOptions& options) {
   }
   RequestSink sink{path.string(), RequestFormat::kServeGen, options};
   std::vector<Request> drawn;
+  double expected = 0.0;  // of all clients so far
   for (std::size_t i = 0; i < clients.size(); ++i) {
-    draw_client(read_servegen_client(clients[i], sink), options.seed, static_cast<std::int32_t>(i),
-                drawn);
+    const ServeGenClient client = read_servegen_client(clients[i], sink);
+    expected += expected_requests(client);
+    refuse_too_many(path, expected);
+    draw_client(client, options.seed, static_cast<std::int32_t>(i), drawn);
   }
   std::stable_sort(drawn.begin(), drawn.end(),
                    [](const Request& a, const Request& b) { return a.arrival < b.arrival; });

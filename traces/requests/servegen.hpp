@@ -34,6 +34,9 @@ struct ServeGenClient {
 /// Whether `path` is a folder, or called like one of a client's two files.
 [[nodiscard]] bool looks_like_servegen(const std::filesystem::path& path);
 
+/// How many requests its rates make.
+[[nodiscard]] double expected_requests(const ServeGenClient& client);
+
 class RequestSink;
 
 /// One client's `*-trace.csv` and `*-dataset.json`. Windows are records of `sink`, which passes
@@ -46,7 +49,7 @@ class RequestSink;
 /// renewal process of unit-mean gaps (of the pattern of the window they begin in) laid over the
 /// integral of its rate, so that each window has rate * length requests in expectation; the
 /// published scale parameters are not used, as the rate says it already. Lengths are independent of
-/// each other. Errors: InputError.
+/// each other. Errors: InputError, also where rates make more than 1e8 requests.
 [[nodiscard]] RequestTrace read_servegen(const std::filesystem::path& path,
                                          const ReadOptions& options);
 
