@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
@@ -23,13 +22,13 @@
 #include "sim/scenario/scenario.hpp"
 #include "sim/sweep/join_ranks.hpp"
 #include "sim/sweep/points_file.hpp"
+#include "sim/sweep/resumed_points.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
 
 namespace kvsim {
 namespace {
 
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostThreads = 1024;
@@ -48,31 +47,6 @@ SweepPlan read_plan(const Arguments& arguments) {
   return {scenario_document(file, read_overrides(arguments)), file, changes};
 }
 
-std::string shown(const json& value) {
-  constexpr std::size_t kLongest = 60;
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "…";
-  return text;
-}
-
-/// "/batch: 4 there, 8 here": where what is asked for now is not what was asked for then.
-std::string differences(const json& then, const json& now) {
-  constexpr std::size_t kMostSaid = 3;
-  std::vector<std::string> said;
-  for (const json& change : json::diff(then, now)) {
-    if (said.size() == kMostSaid) {
-      said.emplace_back("…");
-      break;
-    }
-    const std::string path = change.at("path");
-    const std::string op = change.at("op");
-    const std::string before = op == "add" ? "absent" : shown(then.at(json::json_pointer{path}));
-    const std::string after = op == "remove" ? "absent" : shown(change.at("value"));
-    said.push_back(fmt::format("{}: {} there, {} here", path, before, after));
-  }
-  return fmt::format("{}", fmt::join(said, "; "));
-}
-
 /// The sweep's points as far as they are done, and the file that more are added to.
 struct Ledger {
   std::vector<std::string> objects;  // by point; empty: not yet done
@@ -87,37 +61,13 @@ struct Ledger {
   }
 };
 
-void refuse_other_sweep(const fs::path& file, const json& header, const SweepPlan& plan) {
-  if (header.value("schema", "") != "kvsim.sweep-points/1") {
-    throw InputError{fmt::format("{}: is no points file of a sweep", file.string())};
-  }
-  if (header.at("kvsim") != std::string{kvsim_version()}) {
-    throw InputError{fmt::format(
-        "{}: was begun by kvsim {} and this is kvsim {}, whose figures may differ; remove the "
-        "folder to begin anew",
-        file.string(), header.at("kvsim").get<std::string>(), kvsim_version())};
-  }
-  if (header.at("hash") != plan.hash()) {
-    throw InputError{fmt::format("{}: is of another sweep: {}", file.string(),
-                                 differences(header.at("sweep"), plan.echo()))};
-  }
-}
-
 /// Takes what is there into `ledger`; false where there is nothing to go on with.
 bool take_up(const fs::path& file, const SweepPlan& plan, bool quiet, Ledger& ledger) {
   std::error_code status;
   if (!fs::is_regular_file(file, status)) return false;
   const auto content = read_points_file(file);
   if (!content) return false;
-  refuse_other_sweep(file, content->header, plan);
-  for (const std::string& object : content->objects) {
-    const json point = json::parse(object).at("point");
-    if (!point.is_number_unsigned() || point.get<std::size_t>() >= plan.size()) {
-      throw InputError{
-          fmt::format("{}: point {} of {} points", file.string(), point.dump(), plan.size())};
-    }
-    ledger.objects[point.get<std::size_t>()] = object;
-  }
+  ledger.objects = resumed_points(*content, plan, kvsim_version(), file);
   if (content->torn_bytes > 0 && !quiet) {
     write_err(fmt::format("kvsim: {}: dropped {} bytes of a line that is not whole\n",
                           file.string(), content->torn_bytes));
@@ -135,7 +85,8 @@ void refuse_unfinished(const fs::path& folder) {
   throw InputError{
       fmt::format("{}: holds {} of {} points of a sweep that was not finished; --resume goes on "
                   "with it; to begin anew, choose another folder or remove this one",
-                  folder.string(), content->objects.size(), content->header.value("points", 0))};
+                  folder.string(), content->objects.size(),
+                  content->header.contains("points") ? content->header.at("points").dump() : "?")};
 }
 
 Ledger open_ledger(const Arguments& arguments, const SweepPlan& plan,

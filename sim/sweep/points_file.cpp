@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "models/json/field.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/document.hpp"
@@ -66,7 +67,7 @@ std::optional<PointsContent> read_points_file(const std::filesystem::path& path)
     }
   }
   if (!header) return std::nullopt;
-  content.header = nlohmann::json::parse(*header);
+  content.header = Field::parse(*header, fmt::format("{}:1", path.string())).raw();
   content.good_bytes = from;
   content.torn_bytes = text.size() - from;
   return content;

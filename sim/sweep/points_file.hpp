@@ -32,7 +32,8 @@ struct PointsContent {
   std::size_t good_bytes = 0;        // length of all whole lines
   std::size_t torn_bytes = 0;        // behind them
 };
-/// Errors: InputError if the file cannot be read. nullopt: not even its first line is whole.
+/// Errors: InputError if the file cannot be read or its first line, though whole, is no JSON.
+/// nullopt: not even its first line is whole.
 [[nodiscard]] std::optional<PointsContent> read_points_file(const std::filesystem::path& path);
 
 /// Appends lines to a points file. Each is handed to the system at once and whole, so that ending

@@ -1,0 +1,90 @@
+#include "sim/sweep/resumed_points.hpp"
+
+#include <cstdint>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/json/field.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+std::string shown(const json& value) {
+  constexpr std::size_t kLongest = 60;
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "…";
+  return text;
+}
+
+/// "/batch: 4 there, 8 here": where what is asked for now is not what was asked for then.
+std::string differences(const json& then, const json& now) {
+  constexpr std::size_t kMostSaid = 3;
+  std::vector<std::string> said;
+  for (const json& change : json::diff(then, now)) {
+    if (said.size() == kMostSaid) {
+      said.emplace_back("…");
+      break;
+    }
+    const std::string path = change.at("path");
+    const std::string op = change.at("op");
+    const std::string before = op == "add" ? "absent" : shown(then.at(json::json_pointer{path}));
+    const std::string after = op == "remove" ? "absent" : shown(change.at("value"));
+    said.push_back(fmt::format("{}: {} there, {} here", path, before, after));
+  }
+  return fmt::format("{}", fmt::join(said, "; "));
+}
+
+void refuse_other_sweep(const Field& header, const SweepPlan& plan, std::string_view version,
+                        const fs::path& file) {
+  const auto schema = header.find("schema");
+  if (!schema || schema->raw() != "kvsim.sweep-points/1") {
+    throw InputError{fmt::format("{}: is no points file of a sweep", file.string())};
+  }
+  if (const std::string by = header.at("kvsim").string(); by != version) {
+    throw InputError{fmt::format(
+        "{}: was begun by kvsim {} and this is kvsim {}, whose figures may differ; remove the "
+        "folder to begin anew",
+        file.string(), by, version)};
+  }
+  if (header.at("hash").string() != plan.hash()) {
+    throw InputError{fmt::format("{}: is of another sweep: {}", file.string(),
+                                 differences(header.at("sweep").raw(), plan.echo()))};
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> resumed_points(const PointsContent& content, const SweepPlan& plan,
+                                        std::string_view version, const fs::path& file) {
+  refuse_other_sweep(Field::wrap(content.header, fmt::format("{}:1", file.string())), plan, version,
+                     file);
+  std::vector<std::string> objects(plan.size());
+  for (std::size_t i = 0; i < content.objects.size(); ++i) {
+    const std::string& text = content.objects[i];
+    const Field object = Field::parse(text, fmt::format("{}:{}", file.string(), i + 2));
+    object.allow_only({"point", "hash", "results", "skipped"});
+    const auto point = static_cast<std::size_t>(
+        object.at("point").integer(0, static_cast<std::int64_t>(plan.size()) - 1));
+    const bool skipped = object.has("skipped");
+    if (skipped) {
+      (void)object.at("skipped").string();
+    } else {
+      (void)object.at("hash").string();
+      (void)object.at("results").members();
+    }
+    // Documents take the text as it is, cut where the results begin.
+    if (!text.starts_with(fmt::format("{{\"point\":{},\"hash\":", point)) ||
+        text.find(skipped ? ",\"skipped\":" : ",\"results\":") == std::string::npos) {
+      object.fail("expected {\"point\":N,\"hash\":…,\"results\":…} as kvsim writes it");
+    }
+    objects[point] = text;
+  }
+  return objects;
+}
+
+}  // namespace kvsim
