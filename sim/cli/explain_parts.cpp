@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "sim/report/text.hpp"
 
 namespace kvsim {
 namespace {
@@ -61,6 +62,12 @@ std::size_t which_of(const Field& place, std::string_view what,
     return number;
   }
   place.fail(unknown_name(what, which, labels));
+}
+
+std::string count_text(double n) {
+  constexpr double kWhole = 9e18;
+  return std::abs(n) < kWhole ? with_commas(static_cast<std::int64_t>(n))
+                              : fmt::format("{:.6g}", n);
 }
 
 std::string percent_text(double share) {

@@ -30,6 +30,8 @@ void settle(Explanation& out, const Field& place, std::string_view of, std::stri
 [[nodiscard]] std::size_t which_of(const Field& place, std::string_view what,
                                    const std::vector<std::string>& labels, std::string_view which);
 
+/// "12,345"; what 64 bits do not hold as a power of ten.
+[[nodiscard]] std::string count_text(double n);
 /// "12.3 %".
 [[nodiscard]] std::string percent_text(double share);
 

@@ -4,18 +4,16 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "models/methods/kept_entry.hpp"
 #include "models/units/error.hpp"
-#include "sim/cli/arguments.hpp"
 #include "sim/cli/explain_parts.hpp"
+#include "sim/cli/kept_lines.hpp"
 #include "sim/report/text.hpp"
 
 namespace kvsim {
@@ -71,8 +69,6 @@ std::vector<std::pair<std::string, Role>> roles_of(const Field& method) {
   std::erase_if(roles, [](const auto& role) { return role.second.entries == 0; });
   return roles;
 }
-
-std::string count_text(double n) { return with_commas(static_cast<std::int64_t>(n)); }
 
 std::string score_text(const Role& role) {
   if (role.lowest && role.highest) {
@@ -176,61 +172,6 @@ Explanation error(const Field& method) {
   settle(out, layers, "rel_error_mean", "", *mean);
   out.notes.emplace_back("|o' - o| / |o| of attention's output, mean over steps and query heads");
   return out;
-}
-
-/// One line of replay_kept.csv.
-struct KeptLine {
-  std::string role;
-  double first = 0, last = 0, entries = 0, tokens_each = 0;
-  std::optional<double> score;
-};
-
-std::vector<KeptLine> read_kept(const fs::path& file, std::size_t method, std::int64_t layer,
-                                std::int64_t head) {
-  std::ifstream in{file, std::ios::binary};
-  if (!in) {
-    throw InputError{fmt::format(
-        "{}: cannot be read: entries are listed in the folders of kvsim replay -o, and there of "
-        "methods that hold no more than 200,000",
-        file.string())};
-  }
-  // From the end, since a method's name may hold commas: layer, head, role, first, last, …
-  std::vector<KeptLine> lines;
-  std::string line;
-  std::getline(in, line);
-  for (std::size_t number = 2; std::getline(in, line); ++number) {
-    constexpr std::size_t kAfterName = 9;  // budget on
-    std::vector<std::string> fields;
-    std::istringstream words{line + ","};
-    for (std::string word; std::getline(words, word, ',');) fields.push_back(word);
-    const auto fail = [&] {
-      throw InputError{
-          fmt::format("{}:{}: expected index,method,budget,layer,head,role,first,last,"
-                      "entries,tokens_each,score, got \"{}\"",
-                      file.string(), number, line)};
-    };
-    if (fields.size() < kAfterName + 2) fail();
-    const std::size_t at = fields.size() - kAfterName;
-    const auto index = parse_integer(fields.front());
-    const auto of_layer = parse_integer(fields[at + 1]), of_head = parse_integer(fields[at + 2]);
-    if (!index || !of_layer || !of_head) fail();
-    if (*index != static_cast<std::int64_t>(method) || *of_layer != layer || *of_head != head) {
-      continue;
-    }
-    KeptLine& one = lines.emplace_back();
-    one.role = fields[at + 3];
-    const auto number_at = [&](std::size_t i) {
-      const auto value = parse_number(fields[at + i]);
-      if (!value) fail();
-      return *value;
-    };
-    one.first = number_at(4);
-    one.last = number_at(5);
-    one.entries = number_at(6);
-    one.tokens_each = number_at(7);
-    if (!fields[at + 8].empty()) one.score = number_at(8);
-  }
-  return lines;
 }
 
 Explanation kept(const Field& replay, std::size_t method, const ExplainRequest& request) {

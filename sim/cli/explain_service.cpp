@@ -31,9 +31,7 @@ std::vector<std::pair<std::string, double>> sums_by(
   return out;
 }
 
-std::string tokens_text(double tokens) {
-  return with_commas(static_cast<std::int64_t>(tokens)) + " tokens";
-}
+std::string tokens_text(double tokens) { return count_text(tokens) + " tokens"; }
 
 /// What a term waits for, in words: collectives wait for the link, whatever bounds them.
 std::string resource_of(const Field& term) {
@@ -94,8 +92,7 @@ ExplainedTable resources(const Field& point, const std::optional<Field>& mean) {
     add("link", "link between replicas", std::nullopt,
         fmt::format("{} caches moved, {:.4g} ms each on average, and {:.4g} ms before that for "
                     "memory",
-                    with_commas(static_cast<std::int64_t>(moved)),
-                    kMilli * explained_number(use.at("transfer_s")),
+                    count_text(moved), kMilli * explained_number(use.at("transfer_s")),
                     kMilli * explained_number(use.at("transfer_wait_s"))));
   }
   return table;

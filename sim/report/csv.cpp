@@ -28,23 +28,6 @@ std::string optional_number(const std::optional<double>& value) {
 
 }  // namespace
 
-std::string csv_field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string{text};
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  return out + "\"";
-}
-
-std::string csv_number(double value) {
-  if (!std::isfinite(value)) return "";
-  std::array<char, 32> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-  return {digits.data(), end};
-}
-
 std::string points_csv(const RunReport& report) {
   const ordered_json points = run_document(report).at("points");
   // Columns are the keys of the first point and whatever later ones add; what is nested stays in

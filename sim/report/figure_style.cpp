@@ -1,21 +1,22 @@
 #include "sim/report/figure_style.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <optional>
-#include <regex>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
 #include "sim/report/chart_parts.hpp"
+#include "sim/report/csv.hpp"
 #include "sim/report/text.hpp"
 
 namespace kvsim {
 namespace {
 
-using chart::number;
+std::string number(double value) { return csv_number(value); }
 
 constexpr double kPixelsPerInch = 96;  // of the layout that scripts have
 constexpr double kPaperPoints = 8;
@@ -27,6 +28,25 @@ struct Parts {
   std::string name{}, plot{};
   double width = 0, height = 0;  // pixels
 };
+
+/// The number that begins `text`, which then begins behind it; nullopt where it is none that a
+/// script of kvsim's has.
+std::optional<double> take_number(std::string_view& text) {
+  constexpr double kMost = 1e6;  // pixels, rows
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || !(value >= 0 && value <= kMost)) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+/// The number behind the first `words` of `text`.
+std::optional<double> number_after(std::string_view text, std::string_view words) {
+  const std::size_t at = text.find(words);
+  if (at == text.npos) return std::nullopt;
+  text.remove_prefix(at + words.size());
+  return take_number(text);
+}
 
 Parts cut(const std::string& script) {
   const auto fail = [] {
@@ -41,12 +61,15 @@ Parts cut(const std::string& script) {
   const std::size_t terminal = script.find(kTerminal);
   if (terminal == std::string::npos) fail();
   Parts parts{.head = script.substr(0, terminal + 1)};
-  const std::string sizes = script.substr(terminal + kTerminal.size(), 32);
-  static const std::regex size{R"(^(\d+),(\d+) )"};
-  std::smatch found;
-  if (!std::regex_search(sizes, found, size)) fail();
-  parts.width = std::stod(found[1]);
-  parts.height = std::stod(found[2]);
+  std::string_view sizes{script};
+  sizes.remove_prefix(terminal + kTerminal.size());
+  const auto width = take_number(sizes);
+  if (!width || !sizes.starts_with(',')) fail();
+  sizes.remove_prefix(1);
+  const auto height = take_number(sizes);
+  if (!height || !sizes.starts_with(' ') || *width < 1 || *height < 1) fail();
+  parts.width = *width;
+  parts.height = *height;
   const std::size_t output = script.find(kOutput, terminal);
   if (output == std::string::npos) fail();
   const std::size_t name = output + kOutput.size();
@@ -60,10 +83,9 @@ Parts cut(const std::string& script) {
 }
 
 double margin(const std::string& head, const std::string& side) {
-  const std::string words = fmt::format("set {}margin at screen ", side);
-  const std::size_t at = head.find(words);
-  if (at == std::string::npos) throw InputError{"a figure's script has no margins"};
-  return std::stod(head.substr(at + words.size(), 32));
+  const auto value = number_after(head, fmt::format("set {}margin at screen ", side));
+  if (!value || *value > 1) throw InputError{"a figure's script has no margins"};
+  return *value;
 }
 
 /// Whether a line of the head is the title's.
@@ -97,10 +119,7 @@ void lay_out_for_paper(Parts& parts, double width_in, double scale) {
   const double right = (1 - margin(parts.head, "r")) * parts.width * scale;
   const double bottom_before = margin(parts.head, "b") * parts.height;
   const double plot = (margin(parts.head, "t") - margin(parts.head, "b")) * parts.height * scale;
-  static const std::regex rows_words{R"(maxrows (\d+))"};
-  std::smatch found;
-  double rows_before = 1;
-  if (std::regex_search(parts.head, found, rows_words)) rows_before = std::stod(found[1]);
+  const double rows_before = number_after(parts.head, "maxrows ").value_or(1);
   const auto entries = static_cast<double>(count(parts.plot, " title '"));
   const double rows = narrow ? std::max(1.0, entries) : rows_before;
   const double bottom = (bottom_before + kLegendRow * (rows - rows_before)) * scale;
