@@ -14,6 +14,8 @@
 
 namespace kvsim {
 
+inline constexpr const char* kSurrogateFormat = "kvsim-surrogate";  // in a file's metadata
+
 /// A model's surrogates, one a layer, and where they come from.
 struct SurrogateFile {
   std::vector<Surrogate> layers;
