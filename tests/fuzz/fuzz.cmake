@@ -1,11 +1,11 @@
-# kvsim_fuzz(NAME LIBRARIES…): fuzz_NAME.cpp under libFuzzer where KVSIM_FUZZ is on (preset "asan");
+# kvsim_fuzz(NAME [SOURCES …] LINK …): fuzz_NAME.cpp under libFuzzer where KVSIM_FUZZ is on (preset "asan");
 # in every build its kept inputs (kept/NAME) run as a test. kvsim_fuzzers builds all of them, and nothing
-# that they do not link.
+# that they do not link. SOURCES: files of the program that no library holds.
 if(KVSIM_FUZZ)
   add_custom_target(kvsim_fuzzers)
   # libFuzzer is led by which branches of what parses are taken; arithmetic would only run slower.
   # clang takes no precompiled header that was compiled otherwise.
-  foreach(library json traces requests llm scenario cost memory validation)
+  foreach(library json traces requests llm scenario cost memory sweep validation)
     target_compile_options(kvsim_${library} PRIVATE -O1 -fsanitize=fuzzer-no-link)
     set_target_properties(kvsim_${library} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
   endforeach()
@@ -16,24 +16,44 @@ function(kvsim_fuzz_program TARGET)
   target_link_libraries(${TARGET} PRIVATE kvsim_flags fmt::fmt ${ARGN})
 endfunction()
 function(kvsim_fuzz NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   set(here ${PROJECT_SOURCE_DIR}/tests/fuzz)
+  set(sources ${here}/fuzz_${NAME}.cpp ${here}/as_file.cpp)
+  foreach(source IN LISTS ARG_SOURCES)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/${source})
+  endforeach()
   if(KVSIM_FUZZ)
-    add_executable(fuzz_${NAME} ${here}/fuzz_${NAME}.cpp ${here}/as_file.cpp)
+    add_executable(fuzz_${NAME} ${sources})
+    target_compile_options(fuzz_${NAME} PRIVATE -O1 -fsanitize=fuzzer-no-link)
     target_link_options(fuzz_${NAME} PRIVATE -fsanitize=fuzzer)
     set_target_properties(fuzz_${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
     add_dependencies(kvsim_fuzzers fuzz_${NAME})
-    kvsim_fuzz_program(fuzz_${NAME} ${ARGN})
+    kvsim_fuzz_program(fuzz_${NAME} ${ARG_LINK})
   endif()
-  add_executable(kept_${NAME} ${here}/fuzz_${NAME}.cpp ${here}/as_file.cpp ${here}/run_kept.cpp)
-  kvsim_fuzz_program(kept_${NAME} ${ARGN})
+  add_executable(kept_${NAME} ${sources} ${here}/run_kept.cpp)
+  kvsim_fuzz_program(kept_${NAME} ${ARG_LINK})
   add_test(NAME "fuzz: kept inputs of ${NAME} are answered" COMMAND kept_${NAME} ${here}/kept/${NAME})
 endfunction()
 
-kvsim_fuzz(safetensors kvsim::traces)
-kvsim_fuzz(scenario kvsim::scenario nlohmann_json::nlohmann_json)
-kvsim_fuzz(config kvsim::llm)
-kvsim_fuzz(requests kvsim::requests)
-kvsim_fuzz(calibration kvsim::cost)
-kvsim_fuzz(allocator kvsim::validation)
-kvsim_fuzz(tables kvsim::validation)
-kvsim_fuzz(log kvsim::memory)
+kvsim_fuzz(safetensors LINK kvsim::traces)
+kvsim_fuzz(scenario LINK kvsim::scenario nlohmann_json::nlohmann_json)
+kvsim_fuzz(sweep LINK kvsim::sweep nlohmann_json::nlohmann_json)
+kvsim_fuzz(config LINK kvsim::llm)
+kvsim_fuzz(requests LINK kvsim::requests)
+kvsim_fuzz(servegen LINK kvsim::requests)
+kvsim_fuzz(calibration LINK kvsim::cost)
+kvsim_fuzz(weights SOURCES models/methods/budget/head_table.cpp models/methods/merge/low_rank_weights.cpp
+                           sim/replay/surrogate_file.cpp
+           LINK kvsim::traces)
+kvsim_fuzz(allocator LINK kvsim::validation)
+kvsim_fuzz(tables SOURCES validation/device/profiler_csv.cpp LINK kvsim::validation)
+kvsim_fuzz(log LINK kvsim::memory)
+# What reads results back.
+set(kvsim_words sim/report/text.cpp sim/cli/arguments.cpp sim/cli/kept_lines.cpp)
+kvsim_fuzz(results SOURCES sim/cli/compare_results.cpp sim/cli/explain_parts.cpp sim/cli/explain_replay.cpp
+                           sim/cli/explain_result.cpp sim/cli/explain_service.cpp
+                           models/methods/kept_role.cpp ${kvsim_words}
+           LINK kvsim::json nlohmann_json::nlohmann_json Boost::program_options)
+kvsim_fuzz(figures SOURCES sim/cli/figure_lines.cpp sim/report/csv_cells.cpp sim/report/figure_style.cpp
+                           ${kvsim_words}
+           LINK kvsim::json Boost::program_options)

@@ -1,10 +1,17 @@
-// Calibration files.
+// Calibration files: fitted kernels, and what kernels reached on a device.
+#include "models/cost/device_calibration.hpp"
 #include "models/cost/kernels/calibration.hpp"
 #include "models/json/field.hpp"
 #include "tests/fuzz/target.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvsim;
-  return fuzz::expect_answer(
-      [&] { (void)read_calibration(Field::parse(fuzz::text_of(data, size), "input")); });
+  return fuzz::expect_answer([&] {
+    const Field document = Field::parse(fuzz::text_of(data, size), "input");
+    if (is_device_calibration(document)) {
+      (void)read_device_calibration(document, "input");
+    } else {
+      (void)read_calibration(document);
+    }
+  });
 }

@@ -29,7 +29,8 @@ int expect_answer(Read&& read) {
   return 0;
 }
 
-/// The bytes as a file, for readers that map one. One file at a time.
-[[nodiscard]] std::filesystem::path as_file(std::string_view bytes);
+/// The bytes as a file, for readers that map one. A slot (0 or 1) holds one file at a time and
+/// keeps its path.
+[[nodiscard]] std::filesystem::path as_file(std::string_view bytes, std::size_t slot = 0);
 
 }  // namespace kvsim::fuzz
