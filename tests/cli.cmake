@@ -29,6 +29,10 @@ add_dependencies(test_terminal_cli kvsim)
 kvsim_test(interrupts SOURCES sim/test_interrupts.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_interrupts PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_interrupts kvsim)
+# Where there is no room to write.
+kvsim_test(full_disk SOURCES sim/test_full_disk.cpp sim/program.cpp LINK fmt::fmt)
+target_compile_definitions(test_full_disk PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(test_full_disk kvsim)
 # Completions, typed at in their shells.
 foreach(shell zsh fish)
   add_test(NAME "cli: completion in ${shell}"

@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
+#include "models/units/temporary.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/trace.hpp"
 #include "traces/trace_writer.hpp"
@@ -328,6 +329,7 @@ void copy_ids(const Safetensors& in, const Step& step, SafetensorsWriter& writer
 /// Removes a file on the way out unless told that it is gone.
 struct Scrap {
   std::filesystem::path path;
+  Temporary registered{path, TemporaryKind::kFile};
   ~Scrap() {
     std::error_code ignored;
     if (!path.empty()) std::filesystem::remove(path, ignored);

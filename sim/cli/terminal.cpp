@@ -42,7 +42,10 @@ void prepare_standard_streams() {
     // The lowest free number is taken, which is `descriptor`: those below are open by now.
     (void)::open("/dev/null", O_RDWR);
   }
+  // Both have an errno, which can be told: a reader that is gone, a file past what `ulimit -f`
+  // allows.
   (void)std::signal(SIGPIPE, SIG_IGN);
+  (void)std::signal(SIGXFSZ, SIG_IGN);
 }
 
 void write_out(std::string_view text) {

@@ -29,8 +29,17 @@ constexpr const char* kManifestHead = "kvsim wrote these files and may replace t
 constexpr mode_t kFileMode = 0666;  // before the umask
 constexpr mode_t kFolderMode = 0777;
 
+/// `path` as it will be called once it is whole: "out/a.csv" of "out.partial-4711/a.csv".
+std::string name_to_come(const fs::path& path) {
+  std::string name = path.string();
+  const std::size_t mark = name.find(fmt::format(".partial-{}", ::getpid()));
+  if (mark != std::string::npos)
+    name.erase(mark, std::min(name.find('/', mark), name.size()) - mark);
+  return name;
+}
+
 [[noreturn]] void cannot_write(const fs::path& path, const std::string& reason) {
-  throw InputError{fmt::format("{}: cannot be written: {}", path.string(), reason)};
+  throw InputError{fmt::format("{}: cannot be written: {}", name_to_come(path), reason)};
 }
 std::string reason_of(int error) { return std::generic_category().message(error); }
 

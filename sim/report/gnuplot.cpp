@@ -1,8 +1,12 @@
 #include "sim/report/gnuplot.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 #include <vector>
 
@@ -102,6 +106,19 @@ std::string first_complaint(const std::string& messages) {
   return shortened(clean_text(last), kLongest);
 }
 
+/// Whether the file ends as its format ends: gnuplot on a full disk says nothing.
+bool is_whole(const fs::path& path, std::string_view format) {
+  constexpr std::size_t kEnd = 64;
+  std::error_code status;
+  const std::uintmax_t size = fs::file_size(path, status);
+  if (status || size == 0) return false;
+  std::ifstream in{path, std::ios::binary};
+  in.seekg(-static_cast<std::streamoff>(std::min<std::uintmax_t>(size, kEnd)), std::ios::end);
+  const std::string end{std::istreambuf_iterator<char>{in}, {}};
+  const std::string_view mark = format == "svg" ? "</svg>" : format == "png" ? "IEND" : "%%EOF";
+  return end.find(mark) != std::string::npos;
+}
+
 }  // namespace
 
 std::string gnuplot_quote(std::string_view text) {
@@ -152,13 +169,12 @@ DrawnFigures draw_figures(const std::vector<Figure>& figures, const fs::path& fo
     }
     for (const std::string& format : style.formats) {
       const std::string name = fmt::format("{}.{}", figure.name, format);
-      std::error_code status;
-      const bool whole = failure.empty() && fs::file_size(folder / name, status) > 0 && !status;
-      if (whole) {
+      if (failure.empty() && is_whole(folder / name, format)) {
         drawn.files.push_back(name);
       } else {
-        fs::remove(folder / name, status);
-        if (failure.empty()) failure = name + " came out empty";
+        std::error_code ignored;
+        fs::remove(folder / name, ignored);
+        if (failure.empty()) failure = name + " did not come out whole";
       }
     }
     if (!failure.empty()) {

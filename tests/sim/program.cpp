@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,17 +39,20 @@ namespace {
   ::_exit(kCannotStart);
 }
 
-}  // namespace
-
-Outcome run_kvsim(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
-                  Stdout where) {
+/// `prepare` is called in the child before it becomes kvsim.
+template <class Prepare>
+Outcome run_prepared(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
+                     Stdout where, const Prepare& prepare) {
   std::filesystem::create_directories(folder);
   // ctest runs cases side by side: files are named after the process.
   const std::string mine = std::to_string(::getpid());
   const auto out = folder / ("stdout." + mine);
   const auto err = folder / ("stderr." + mine);
   const pid_t child = ::fork();
-  if (child == 0) become_kvsim(arguments, folder, where, out, err);
+  if (child == 0) {
+    prepare();
+    become_kvsim(arguments, folder, where, out, err);
+  }
   int status = 0;
   ::waitpid(child, &status, 0);
   constexpr int kSignalBase = 128;
@@ -59,6 +63,22 @@ Outcome run_kvsim(const std::vector<std::string>& arguments, const std::filesyst
   std::filesystem::remove(out);
   std::filesystem::remove(err);
   return outcome;
+}
+
+}  // namespace
+
+Outcome run_kvsim(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
+                  Stdout where) {
+  return run_prepared(arguments, folder, where, [] {});
+}
+
+Outcome run_kvsim_up_to(std::int64_t file_bytes, const std::vector<std::string>& arguments,
+                        const std::filesystem::path& folder) {
+  return run_prepared(arguments, folder, Stdout::kCaptured, [file_bytes] {
+    const auto most = static_cast<rlim_t>(file_bytes);
+    const rlimit limit{.rlim_cur = most, .rlim_max = most};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  });
 }
 
 Outcome interrupt_kvsim(const std::vector<std::string>& arguments,

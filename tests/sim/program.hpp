@@ -2,6 +2,7 @@
 
 // Runs the built program as a user would.
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -22,8 +23,13 @@ enum class Stdout { kCaptured, kClosed, kFull, kGone };
                                 const std::filesystem::path& folder,
                                 Stdout where = Stdout::kCaptured);
 
-/// As above, but sends `signal` as soon as a name that holds ".partial-" is somewhere in `folder`.
-/// If the program ends before, so does this. Outcome::out is left empty.
+/// As the first, but no file may grow past `file_bytes` (`ulimit -f`).
+[[nodiscard]] Outcome run_kvsim_up_to(std::int64_t file_bytes,
+                                      const std::vector<std::string>& arguments,
+                                      const std::filesystem::path& folder);
+
+/// As the first, but sends `signal` as soon as a name that holds ".partial-" is somewhere in
+/// `folder`. If the program ends before, so does this. Outcome::out is left empty.
 [[nodiscard]] Outcome interrupt_kvsim(const std::vector<std::string>& arguments,
                                       const std::filesystem::path& folder, int signal);
 
