@@ -8,16 +8,19 @@
 
 namespace {
 std::int64_t count = 0;
+std::int64_t bytes = 0;
 }  // namespace
 
 void* operator new(std::size_t size) {
   ++count;
+  bytes += static_cast<std::int64_t>(size);
   if (void* p = std::malloc(size > 0 ? size : 1)) return p;
   throw std::bad_alloc{};
 }
 // Standard algorithms ask for their buffers this way, which are given back as the others.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   ++count;
+  bytes += static_cast<std::int64_t>(size);
   return std::malloc(size > 0 ? size : 1);
 }
 void operator delete(void* p) noexcept { std::free(p); }
@@ -25,4 +28,5 @@ void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 namespace kvsim::test {
 std::int64_t heap_allocations() { return count; }
+std::int64_t heap_bytes() { return bytes; }
 }  // namespace kvsim::test
