@@ -17,6 +17,19 @@ foreach(document IN LISTS kvsim_documents)
            COMMAND run_commands ${PROJECT_SOURCE_DIR}/${document} ${CMAKE_CURRENT_BINARY_DIR}/scratch/${scratch})
   set_tests_properties("documents: every command of ${document}" PROPERTIES LABELS full TIMEOUT 900)
 endforeach()
+# Blocks of Python, of each page that has some; what a page needs and does not find it says.
+foreach(document IN LISTS kvsim_documents)
+  file(STRINGS ${PROJECT_SOURCE_DIR}/${document} kvsim_blocks REGEX "^```python$")
+  if(kvsim_blocks AND KVSIM_PYTHON_EXECUTABLE)
+    string(MAKE_C_IDENTIFIER python_${document} scratch)
+    add_test(NAME "documents: blocks of Python of ${document}"
+             COMMAND "${KVSIM_PYTHON_EXECUTABLE}" -B ${CMAKE_CURRENT_SOURCE_DIR}/documents/run_python.py
+                     $<TARGET_FILE:kvsim> ${CMAKE_CURRENT_BINARY_DIR}/scratch/${scratch} ${PROJECT_SOURCE_DIR}
+                     ${CMAKE_BINARY_DIR}/python ${document})
+    set_tests_properties("documents: blocks of Python of ${document}" PROPERTIES
+                         LABELS full TIMEOUT 300 SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED")
+  endif()
+endforeach()
 find_program(MKDOCS_PROGRAM mkdocs)
 if(MKDOCS_PROGRAM)
   add_test(NAME "documents: the site builds without a warning"

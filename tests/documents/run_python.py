@@ -1,0 +1,98 @@
+"""run_python.py PROGRAM SCRATCH SOURCES MODULES PAGE.md…: runs the ```python blocks of pages as they stand.
+
+The blocks of a page run one after another in one namespace, in a folder that looks like a clone of the project. What
+a block takes for granted (a model, arrays of one's own) a page's `prelude` below provides. Blocks that need another
+machine are passed over by name, with a reason.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import traceback
+
+PROGRAM, SCRATCH, SOURCES, MODULES = sys.argv[1:5]
+PAGES = sys.argv[5:]
+
+ARRAYS = """
+import numpy as _np
+_draw = _np.random.default_rng(7)
+q, k, v = (_draw.standard_normal((2, heads, 1800, 8), dtype=_np.float32) for heads in (4, 2, 2))
+"""
+MODEL = """
+import sys as _sys
+_sys.path.insert(0, "tests/python")
+from tiny_llama import TinyLlama as _TinyLlama
+model = _TinyLlama(layers=17, heads=2, kv_heads=1, max_position_embeddings=2048)
+tokens = [(7 * i) % 64 for i in range(1800)]
+"""
+PRELUDES = {"docs/python.md": ARRAYS, "docs/record.md": MODEL}
+NEEDS = {"docs/python.md": ("kvsim", "numpy"), "docs/record.md": ("torch", "numpy")}
+EXCUSES = {"torch.cuda.memory._record_memory_history": "records a GPU's memory"}
+
+
+def blocks_of(text):
+    """(line number, code) of each block."""
+    for found in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield text.count("\n", 0, found.start()) + 2, found.group(1)
+
+
+def run_page(page, folder):
+    """How many blocks ran and how many failed; the reason where none could or all are passed over."""
+    with open(os.path.join(SOURCES, page), encoding="utf-8") as file:
+        blocks = list(blocks_of(file.read()))
+    ran = failed = 0
+    namespace = passed_over = None
+    for line, code in blocks:
+        excuse = next((why for start, why in EXCUSES.items() if code.startswith(start)), None)
+        if excuse:
+            compile(code, page, "exec")  # at least it is Python
+            print(f"passed over: {page}:{line} ({excuse})")
+            passed_over = f"line {line} {excuse}"
+            continue
+        if namespace is None:
+            missing = [name for name in NEEDS.get(page, ()) if importlib.util.find_spec(name) is None]
+            if missing:
+                return ran, failed, f"{sys.executable} has no {', '.join(missing)}"
+            os.chdir(folder)
+            namespace = {"__name__": "__main__"}
+            exec(PRELUDES.get(page, ""), namespace)
+        try:
+            # Lines that end up as the page's own in a traceback.
+            exec(compile("\n" * (line - 1) + code, page, "exec"), namespace)
+            print(f"ok: {page}:{line}")
+        except Exception:
+            failed += 1
+            print(f"FAILED: {page}:{line}")
+            traceback.print_exc(file=sys.stdout)
+        ran += 1
+    return ran, failed, None if ran else passed_over
+
+
+def main():
+    sys.path.insert(0, MODULES)
+    os.environ["PATH"] = os.path.dirname(PROGRAM) + os.pathsep + os.environ.get("PATH", "")
+    folder = os.path.join(SCRATCH, "clone")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    for part in ("traces", "tests", "scenarios", "validation"):
+        os.symlink(os.path.join(SOURCES, part), os.path.join(folder, part))
+    total = failures = 0
+    skipped = []
+    for page in PAGES:
+        ran, failed, reason = run_page(page, folder)
+        total += ran
+        failures += failed
+        if reason:
+            skipped.append(f"{page}: {reason}")
+    print(f"{total} blocks ran, {failures} failed")
+    if failures:
+        sys.exit(1)
+    for reason in skipped:
+        print(f"KVSIM-SKIPPED: {reason}")
+    if total == 0 and not skipped:
+        sys.exit("no page had a block that could run")
+
+
+main()
