@@ -106,8 +106,7 @@ ordered_json document_of(const std::vector<ReplayJob>& jobs) {
 
 /// What an interrupt left, and how to have the rest. Returns the exit status.
 int tell_missing(std::size_t missing, std::size_t all) {
-  write_err(fmt::format("kvsim: {} of {} traces {} missing; all of them: {}\n", missing, all,
-                        missing == 1 ? "is" : "are", command_line()));
+  write_err(missing_traces_line(missing, all));
   return interrupted_status();
 }
 

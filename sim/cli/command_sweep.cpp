@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/figure_options.hpp"
+#include "sim/cli/interrupt.hpp"
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
@@ -193,11 +195,31 @@ int run_sweep(const Arguments& arguments) {
   for (const SweepCell& cell : sweep.cells) specs.push_back(cell.spec);
   // Any combination may be impossible: a value out of its range, slots beyond the budget.
   const std::set<std::string> all{sweep.methods.begin(), sweep.methods.end()};
-  for (const std::string& trace : traces) {
-    Progress progress{"replaying " + fs::path{trace}.stem().string(),
-                      static_cast<double>(Trace::open(trace).info().n_layers), "layers"};
-    if (!arguments.has("quiet")) options.progress = [&](double done) { progress.update(done); };
-    sweep.jobs.push_back(run_replay_job(trace, specs, options, all));
+  const bool quiet = arguments.has("quiet");
+  std::optional<StopOnInterrupt> stops{std::in_place};
+  for (std::size_t i = 0; i < traces.size() && !StopOnInterrupt::asked(); ++i) {
+    Progress progress{"replaying " + fs::path{traces[i]}.stem().string(),
+                      static_cast<double>(Trace::open(traces[i]).info().n_layers), "layers"};
+    options.progress = [&](double done) {
+      if (StopOnInterrupt::asked()) throw Interrupted{};
+      if (!quiet) progress.update(done);
+    };
+    try {
+      sweep.jobs.push_back(run_replay_job(traces[i], specs, options, all));
+    } catch (const Interrupted&) {
+      // Told below.
+    }
+  }
+  stops.reset();  // while files are written an interrupt ends the program, which takes them away
+  const std::size_t missing = traces.size() - sweep.jobs.size();
+  if (missing > 0) {
+    sweep.notes.push_back(fmt::format("interrupted: {} of {} traces are missing, from {} on",
+                                      missing, traces.size(),
+                                      fs::path{traces[sweep.jobs.size()]}.stem().string()));
+  }
+  if (sweep.jobs.empty()) {
+    write_err(missing_traces_line(missing, traces.size()));
+    return interrupted_status();
   }
   std::optional<ResultsFolder> written;
   if (out) {
@@ -205,8 +227,12 @@ int run_sweep(const Arguments& arguments) {
   }
   if (arguments.has("json")) {
     write_out(to_file_text(sweep_document(sweep)));
-  } else if (!arguments.has("quiet")) {
+  } else if (!quiet) {
     write_out(sweep_summary(sweep, written ? &*written : nullptr, terminal_width()));
+  }
+  if (missing > 0) {
+    write_err(missing_traces_line(missing, traces.size()));
+    return interrupted_status();
   }
   return kDone;
 }

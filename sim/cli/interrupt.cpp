@@ -49,16 +49,20 @@ void end_by(int number) {
   (void)::raise(number);
 }
 
-}  // namespace
-
-OnInterrupt::OnInterrupt(std::string_view line) {
-  // A bar of progress may stand on the line.
-  const std::string text = fmt::format("\n{}\n", line.substr(0, 500));
+void set_last_words(std::string_view text) {
+  n_last_words = 0;  // a signal meanwhile finds none
   std::copy(text.begin(), text.end(), last_words.begin());
   n_last_words = text.size();
 }
 
-OnInterrupt::~OnInterrupt() { n_last_words = 0; }
+}  // namespace
+
+OnInterrupt::OnInterrupt(std::string_view line) : before_{last_words.data(), n_last_words.load()} {
+  // A bar of progress may stand on the line.
+  set_last_words(fmt::format("\n{}\n", line.substr(0, 500)));
+}
+
+OnInterrupt::~OnInterrupt() { set_last_words(before_); }
 
 StopOnInterrupt::StopOnInterrupt() { taken_down = true; }
 StopOnInterrupt::~StopOnInterrupt() { taken_down = false; }
@@ -91,6 +95,11 @@ void remember_command_line(std::span<const std::string> words) {
   }
 }
 std::string command_line() { return command_words; }
+
+std::string missing_traces_line(std::size_t missing, std::size_t all) {
+  return fmt::format("kvsim: {} of {} traces {} missing; all of them: {}\n", missing, all,
+                     missing == 1 ? "is" : "are", command_words);
+}
 
 void clean_up_on_signals() {
   struct sigaction action = {};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,13 +13,16 @@ namespace kvsim {
 void clean_up_on_signals();
 
 /// While it lives, such a signal first writes a line to standard error: what is left behind, and
-/// how to go on with it. One at a time; at most 500 bytes of it.
+/// how to go on with it. At most 500 bytes of it. Of several the youngest speaks.
 class OnInterrupt {
  public:
   explicit OnInterrupt(std::string_view line);
   ~OnInterrupt();
   OnInterrupt(const OnInterrupt&) = delete;
   OnInterrupt& operator=(const OnInterrupt&) = delete;
+
+ private:
+  std::string before_;  // what was to be written until then
 };
 
 /// While it lives, the first SIGINT or SIGTERM is taken down instead of ending the program, so that
@@ -40,6 +44,9 @@ struct Interrupted {};
 
 /// The exit status of a command that was interrupted and wrote what it had: 128 and the signal.
 [[nodiscard]] int interrupted_status();
+
+/// "kvsim: K of N traces are missing; all of them: COMMAND", of those that an interrupt left.
+[[nodiscard]] std::string missing_traces_line(std::size_t missing, std::size_t all);
 
 /// The command line, quoted for a shell, as main was called.
 void remember_command_line(std::span<const std::string> words);

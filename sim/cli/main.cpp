@@ -57,6 +57,9 @@ int dispatch(const std::vector<std::string>& words) {
   }
   const Arguments arguments{std::string{command.name}, command.options, rest};
   choose_colour(arguments.value("color").value_or("auto"));
+  // Those that keep what they have when they are interrupted say so themselves.
+  const OnInterrupt last_words{fmt::format(
+      "kvsim: interrupted; results are written whole or not at all; again: {}", command_line())};
   return command.run(arguments);
 }
 

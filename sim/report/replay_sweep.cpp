@@ -267,7 +267,7 @@ ordered_json sweep_document(const ReplaySweep& sweep) {
                                    {"rel_error", means[m].over.rel_error.mean}});
     }
   }
-  out["notes"] = ordered_json::array();
+  out["notes"] = sweep.notes;
   return out;
 }
 
@@ -327,6 +327,7 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
   const ordered_json document = sweep_document(sweep);
   if (!document.at("best").empty()) out.append("\n").append(best_lines(sweep, document, width));
   out += means_text(sweep, sweep_means(sweep), width);
+  for (const std::string& note : sweep.notes) out += lines("note: " + clean_text(note), width);
   if (written != nullptr) {
     out += fmt::format("\nresults  {}/result.json\n", clean_text(written->folder.string()));
     if (written->page) {

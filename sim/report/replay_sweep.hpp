@@ -33,9 +33,10 @@ struct ReplaySweep {
   std::vector<std::string> methods;
   std::vector<Budget> budgets;  // as asked for; empty: the methods' own
   std::vector<SweepAxis> axes;
-  Params fixed;                  // given with one value
-  std::vector<SweepCell> cells;  // method, budget, then the axes, the last changing fastest
-  std::vector<ReplayJob> jobs;   // a trace each, its methods asked for being those of `cells`
+  Params fixed;                      // given with one value
+  std::vector<SweepCell> cells;      // method, budget, then the axes, the last changing fastest
+  std::vector<ReplayJob> jobs;       // a trace each, its methods asked for being those of `cells`
+  std::vector<std::string> notes{};  // traces that are missing
 };
 
 /// "zeromerge, alpha 0.6, residual_slots 4": the method where there are several, then the varied

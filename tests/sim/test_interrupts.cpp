@@ -193,5 +193,71 @@ TEST_CASE("an interrupted replay keeps the traces that are through, and says whi
   }
 }
 
+TEST_CASE("an interrupted sweep of replays keeps the traces that are through") {
+  const fs::path folder = fresh("interrupt_sweep");
+  const auto trace = [&](const std::string& name, const std::string& layers,
+                         const std::string& tokens) {
+    REQUIRE(run_kvsim({"trace", "generate", name, "--layers", layers, "--heads", "4", "--kv-heads",
+                       "2", "--head-dim", "32", "--tokens", tokens},
+                      folder)
+                .status == 0);
+  };
+  trace("small.safetensors", "1", "64");
+  trace("large.safetensors", "24", "1536");
+  const Words tail{"--method",    "h2o", "-b", "0.2",        "--vary",
+                   "sinks=0,2,4", "-j",  "1",  "--no-report"};
+  Words words{"sweep", "-t", "small.safetensors", "-t", "large.safetensors", "-o", "r"};
+  words.insert(words.end(), tail.begin(), tail.end());
+  const auto cut = cut_in_the_middle(folder, words, "r/result.json");
+  if (!cut) return;
+  CHECK(has(cut->err, "1 of 2 traces is missing; all of them: kvsim sweep -t small"));
+  const json result = json::parse(text_of(folder / "r/result.json"));
+  CHECK(result.at("points").size() == 3);
+  REQUIRE(result.at("notes").size() >= 1);
+  CHECK(result.at("notes").front() == "interrupted: 1 of 2 traces are missing, from large on");
+  // But for that note it is what an undisturbed sweep of it writes.
+  Words alone{"sweep", "-t", "small.safetensors", "-o", "alone", "-q"};
+  alone.insert(alone.end(), tail.begin(), tail.end());
+  REQUIRE(run_kvsim(alone, folder).status == 0);
+  CHECK(text_of(folder / "r/sweep.csv") == text_of(folder / "alone/sweep.csv"));
+  CHECK(result.at("points") == json::parse(text_of(folder / "alone/result.json")).at("points"));
+}
+
+TEST_CASE("an interrupted validation or calibration leaves nothing, and says the command again") {
+  const fs::path folder = fresh("interrupt_validate");
+  // So many rows that the interrupt, which comes as soon as the folder is begun, meets them.
+  std::string published =
+      "id,source,gpu,gpu_count,model,dtype,kv_dtype,framework,method,method_params,batch,"
+      "prompt_len,output_len,metric,value,unit,note\n";
+  for (int i = 0; i < 2000; ++i) {
+    published += "MY-" + std::to_string(i) +
+                 ",made up for a test,A100-80GB-SXM,1,Llama-2-7B,fp16,fp16,HF transformers 4.47.1,"
+                 "full,,4," +
+                 std::to_string(512 + i) + ",512,throughput_tok_s,60.0,tok/s,\n";
+  }
+  write(folder / "published.csv", published);
+  fs::create_directories(folder / "timings");
+  std::string timings =
+      "gpu,source,num_q_heads,num_kv_heads,head_dim,dtype,kv_dtype,batch_size,kv_len,time_us\n";
+  for (int i = 1; i <= 2000; ++i) {
+    timings += "H100-80GB-SXM,mine-1.0,32,8,128,bf16,bf16," + std::to_string(1 + i % 40) + "," +
+               std::to_string(64 * i) + "," + std::to_string(5 + i * (1 + i % 40) * 0.01) + "\n";
+  }
+  write(folder / "timings/decode_attention.csv", timings);
+  for (const Words& words : {Words{"validate", "published", "published.csv", "-o", "r"},
+                             Words{"validate", "measured", "timings", "-o", "r"},
+                             Words{"validate", "kernels", "-o", "r"},
+                             Words{"calibrate", "--measured", "timings", "-o", "r"}}) {
+    INFO(words[0], " ", words[1]);
+    const Outcome cut = test::interrupt_kvsim(words, folder, SIGINT);
+    INFO(cut.err);
+    CHECK(cut.status == 130);
+    std::string again = "results are written whole or not at all; again: kvsim";
+    for (const std::string& word : words) again += " " + word;
+    CHECK(has(cut.err, again + "\n"));
+    CHECK_FALSE(fs::exists(folder / "r"));
+  }
+}
+
 }  // namespace
 }  // namespace kvsim
