@@ -19,7 +19,6 @@ namespace {
 constexpr std::array<std::string_view, 4> kPlanKeys{"longest_context", "largest_batch",
                                                     "highest_rate", "fewest_gpus"};
 
-std::string count_text(double n) { return with_commas(std::llround(n)); }
 std::string bytes_text(double bytes) { return to_text(Bytes{std::llround(bytes)}); }
 
 std::string spaced(std::string text) {

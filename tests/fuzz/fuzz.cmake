@@ -50,10 +50,10 @@ kvsim_fuzz(tables SOURCES validation/device/profiler_csv.cpp LINK kvsim::validat
 kvsim_fuzz(log LINK kvsim::memory)
 # What reads results back.
 set(kvsim_words sim/report/text.cpp sim/cli/arguments.cpp sim/cli/kept_lines.cpp)
-kvsim_fuzz(results SOURCES sim/cli/compare_results.cpp sim/cli/explain_parts.cpp sim/cli/explain_replay.cpp
+kvsim_fuzz(results SOURCES sim/cli/compare_results.cpp sim/cli/explain_parts.cpp sim/cli/explain_plan.cpp
+                           sim/cli/explain_replay.cpp
                            sim/cli/explain_result.cpp sim/cli/explain_service.cpp
                            models/methods/kept_role.cpp ${kvsim_words}
            LINK kvsim::json nlohmann_json::nlohmann_json Boost::program_options)
-kvsim_fuzz(figures SOURCES sim/cli/figure_lines.cpp sim/report/csv_cells.cpp sim/report/figure_style.cpp
-                           ${kvsim_words}
-           LINK kvsim::json Boost::program_options)
+kvsim_fuzz(figures SOURCES sim/cli/arguments.cpp sim/cli/kept_lines.cpp
+           LINK kvsim::report nlohmann_json::nlohmann_json Boost::program_options)

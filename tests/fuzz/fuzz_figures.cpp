@@ -1,9 +1,11 @@
-// Files of results folders beside result.json: figures' data and scripts, as `kvsim plot` reads
-// them, and the entries that a replay kept, as `kvsim explain` does.
+// Files of results folders beside result.json: figures' documents, as `kvsim plot` reads and draws
+// them for screen and page, and the entries that a replay kept, as `kvsim explain` does.
+#include <set>
 #include <string>
 
-#include "sim/cli/figure_lines.hpp"
+#include "models/json/field.hpp"
 #include "sim/cli/kept_lines.hpp"
+#include "sim/report/figure_document.hpp"
 #include "sim/report/figure_style.hpp"
 #include "tests/fuzz/target.hpp"
 
@@ -11,13 +13,12 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvsim;
   const std::string text{fuzz::text_of(data, size)};
   fuzz::expect_answer([&] {
-    (void)read_lines({.name = "figure", .title = "", .csv = text, .script = ""}, "a: ", "input");
-  });
-  for (const double width : {FigureStyle::kColumn, FigureStyle::kPage}) {
-    fuzz::expect_answer([&] {
+    std::set<std::string> words;
+    const Figure figure = draw(read_figure(Field::parse(text, "input"), words).chart);
+    for (const double width : {FigureStyle::kColumn, FigureStyle::kPage}) {
       const FigureStyle style{.formats = {"svg", "png", "pdf"}, .paper = true, .width_in = width};
-      (void)styled_script(text, style);
-    });
-  }
+      (void)styled_script(figure.script, style);
+    }
+  });
   return fuzz::expect_answer([&] { (void)read_kept(fuzz::as_file(text), 0, 0, 0); });
 }
