@@ -265,6 +265,7 @@ std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/
   Flight& flight = flights_[(next_flight_ + in_flight_) % flights_.size()];
   ++in_flight_;
   flight.start = now;
+  flight.due = ends;
   flight.decodes = decodes_;
   flight.prefilled = prefilled_;
   flight.plan.swap(plan_);
@@ -317,6 +318,10 @@ void ContinuousEngine::end(SimTime now) {
   Flight& flight = flights_[next_flight_];
   next_flight_ = (next_flight_ + 1) % flights_.size();
   --in_flight_;
+  if (now > flight.due) {  // it waited for a link that others fill
+    work_.busy += now - flight.due;
+    work_.add_phase(now - flight.due, flight.prefilled > 0, flight.decodes > 0);
+  }
   std::size_t done = 0;
   peak_taken_ = std::max(peak_taken_, kv_.taken());
   for (const Planned& p : flight.plan) {

@@ -43,11 +43,14 @@ struct EngineParts {
   std::function<Bytes(std::int64_t)> scoring{};
   std::function<std::int64_t(std::int64_t)> scored_rows{};
   Bytes scoring_room{};
-  bool clips = false;          // outputs declared beyond it are cut, not refused
-  Owners standing;             // beside the pool: context, weights, …
-  Bytes host_memory{};         // for swapped caches, of one GPU
-  Bytes nvme{};                // for those that it has no room for, likewise
-  SwapRates swap{};            // of one GPU
+  bool clips = false;   // outputs declared beyond it are cut, not refused
+  Owners standing;      // beside the pool: context, weights, …
+  Bytes host_memory{};  // for swapped caches, of one GPU
+  Bytes nvme{};         // for those that it has no room for, likewise
+  SwapRates swap{};     // of one GPU
+  /// Caches of other replicas move over the GPU's link to its host, too: whoever drives the engine
+  /// times what goes over it for an iteration (take_host_traffic).
+  bool shares_host_link = false;
   bool keeps_outside = false;  // methods keep entries in host memory, or in NVMe where offload says
   OffloadSpec offload{};
   QueueOrder order = QueueOrder::kFcfs;
@@ -118,6 +121,9 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] bool reserve(RequestId id, std::int64_t units);
   /// The cache has come: its request waits to be admitted.
   void receive(RequestId id);
+  /// Of an engine that shares_host_link: what one GPU moves for the iteration that was formed last,
+  /// before it can run; start() has not counted the time that this takes.
+  [[nodiscard]] SwapTraffic take_host_traffic() { return std::exchange(host_traffic_, {}); }
 
  private:
   // BatchBuilder
@@ -166,7 +172,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   /// An iteration that has not ended.
   struct Flight {
     std::vector<Planned> plan;  // 0 tokens: counted when it started
-    SimTime start{};
+    SimTime start{}, due{};
     std::int64_t decodes = 0, prefilled = 0;
   };
   /// Goes through all stages, each one after another iteration: when it ends.
@@ -211,6 +217,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   RequestId refused_ = -1;                       // whose room was asked for last, in vain
   SwapTraffic moved_{};                          // for this iteration
   SwapTraffic fetched_{};                        // of this iteration: entries that stand outside
+  SwapTraffic host_traffic_{};                   // that nobody has asked for yet
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;
   std::int64_t swaps_ = 0, swaps_to_nvme_ = 0, no_room_outside_ = 0;

@@ -114,6 +114,13 @@ void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
 }
 
 Seconds ContinuousEngine::with_transfers(const MixedCost& cost) {
+  if (parts_.shares_host_link) {
+    // The method's own copies go over the link with all else; alone they take what they took.
+    const Bytes copied{std::llround(cost.host_copies.count() * parts_.swap.link.count())};
+    host_traffic_ += std::exchange(moved_, SwapTraffic{});
+    host_traffic_ += {.host = copied, .back = copied};
+    return cost.time - cost.host_copies;
+  }
   // What is swapped has to be here first; what is fetched may come beside the arithmetic.
   const Seconds swapped = swap_time(moved_, parts_.swap);
   SwapTraffic all = std::exchange(fetched_, SwapTraffic{});

@@ -51,6 +51,7 @@ bool ContinuousEngine::swap_in(RequestId id, std::int64_t keep_free) {
   swapped_caches_.erase(swapped_caches_.begin() + place);
   free_outside(cache);
   (cache.on_nvme ? moved_.from_nvme : moved_.host) += bytes;
+  if (!cache.on_nvme) moved_.back += bytes;
   s.state = SequenceState::kRunning;
   running_.push_back(id);
   return true;

@@ -1,11 +1,15 @@
 #include "sim/serve/handoffs.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "models/units/check.hpp"
 #include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
+namespace {
+constexpr int kKindsOfTraffic = 4;  // of one iteration: to the host and back, to NVMe and back
+}
 
 Handoffs::Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine>> engines,
                    Bytes unit)
@@ -16,9 +20,11 @@ Handoffs::Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine
                               : RouterPolicy::kLeastLoaded,
                           0)},
       unit_{unit},
+      gpus_{gpus_per_replica(spec)},
       topology_{service_topology(spec)},
       transfers_{topology_.topology},
       pending_(decoding_.size()),
+      waiting_(engines.size()),
       given_(decoding_.size()) {
   for (const auto& engine : engines) {
     continuous_.push_back(dynamic_cast<ContinuousEngine*>(engine.get()));
@@ -50,9 +56,39 @@ void Handoffs::move(std::size_t decoding, SimTime now) {
   }
 }
 
+bool Handoffs::waits(std::size_t i, SimTime now, SimTime ends) {
+  if (!topology_.shares_host_links) return false;
+  const SwapTraffic of_gpu = engine(i).take_host_traffic();
+  if (of_gpu.total() == Bytes{}) return false;
+  const Topology::PlaceIndex gpus = topology_.replicas[i], host = topology_.hosts[i];
+  const Topology::PlaceIndex nvme = topology_.nvmes.empty() ? host : topology_.nvmes[i];
+  struct Part {
+    Topology::PlaceIndex from, to;
+    Bytes bytes;
+  };
+  const std::array<Part, kKindsOfTraffic> parts{
+      Part{gpus, host, of_gpu.host - of_gpu.back}, Part{host, gpus, of_gpu.back},
+      Part{gpus, nvme, of_gpu.to_nvme}, Part{nvme, gpus, of_gpu.from_nvme}};
+  waiting_[i] = {.transfers = 0, .took = ends - now};
+  for (std::size_t kind = 0; kind < parts.size(); ++kind) {
+    const Part& part = parts[kind];
+    if (part.bytes == Bytes{}) continue;
+    // Requests have the tags from 0 on.
+    const auto tag = static_cast<std::int64_t>(kKindsOfTraffic * i + kind);
+    transfers_.start(now, part.from, part.to, part.bytes * std::int64_t{gpus_}, -1 - tag);
+    ++waiting_[i].transfers;
+  }
+  return true;
+}
+
 std::vector<std::size_t> Handoffs::arrivals(SimTime now) {
   std::vector<std::size_t> touched;
   for (const std::int64_t tag : transfers_.advance(now)) {
+    if (tag < 0) {
+      const auto i = static_cast<std::size_t>((-1 - tag) / kKindsOfTraffic);
+      if (--waiting_[i].transfers == 0) unblocked_.push_back({i, waiting_[i].took});
+      continue;
+    }
     const auto move = std::find_if(moves_.begin(), moves_.end(),
                                    [&](const Move& m) { return std::int64_t{m.id} == tag; });
     KVSIM_CHECK(move != moves_.end(), "request {} was not awaited", tag);

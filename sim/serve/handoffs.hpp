@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sim/serve/continuous_engine.hpp"
@@ -18,7 +19,8 @@ namespace kvsim {
 
 /// A prefilled request is given to a decoding replica at once. Its cache moves as soon as memory is
 /// there, in the order of giving (back-pressure: until then, and until all of it has come, the
-/// prefilling replica holds it). Moves share links.
+/// prefilling replica holds it). Moves share links, also with what iterations move between GPUs
+/// and host where both go over one.
 class Handoffs {
  public:
   /// `engines`: decoding replicas, then those that prefill; all continuous. They outlive this.
@@ -33,6 +35,16 @@ class Handoffs {
   [[nodiscard]] std::optional<SimTime> next() const { return transfers_.next(); }
   /// Caches that have come by now; the engines they left and came to, in that order.
   [[nodiscard]] std::vector<std::size_t> arrivals(SimTime now);
+
+  /// Of the iteration that engine `i` has just formed, which ends at `ends` but for what goes over
+  /// a link that is shared: whether it waits for that. Its end is then told by unblocked().
+  [[nodiscard]] bool waits(std::size_t i, SimTime now, SimTime ends);
+  struct Unblocked {
+    std::size_t engine = 0;
+    SimTime took{};  // of the iteration from now on
+  };
+  /// Iterations whose transfers have come, since the last call.
+  [[nodiscard]] std::vector<Unblocked> unblocked() { return std::exchange(unblocked_, {}); }
 
   /// Requests that were given to an engine.
   [[nodiscard]] std::int64_t given(std::size_t decoding) const { return given_[decoding]; }
@@ -50,16 +62,23 @@ class Handoffs {
     SimTime since{};
     Bytes bytes{};
   };
+  struct Waiting {
+    int transfers = 0;  // under way
+    SimTime took{};
+  };
   [[nodiscard]] ContinuousEngine& engine(std::size_t i) { return *continuous_[i]; }
 
   std::span<const std::unique_ptr<Engine>> decoding_;
   std::vector<ContinuousEngine*> continuous_;
   std::unique_ptr<Router> router_;
   Bytes unit_;
+  std::int32_t gpus_;  // of a replica, which all move equal shares
   ServiceTopology topology_;
   TransferEngine transfers_;
   std::vector<std::deque<Pending>> pending_;  // [decoding]
   std::vector<Move> moves_;                   // under way
+  std::vector<Waiting> waiting_;              // [engines]
+  std::vector<Unblocked> unblocked_;
   std::vector<std::int64_t> given_;
   Bytes moved_{};
   std::vector<SimTime> took_, waited_;

@@ -162,6 +162,10 @@ class Service {
       if (roles_[i] == ReplicaRole::kDecode) handoffs_->move(i, now);
       wake(i, now);
     }
+    for (const Handoffs::Unblocked& one : handoffs_->unblocked()) {
+      queue_.schedule(now + one.took, Phase::kRelease,
+                      IterationEnd{static_cast<std::int32_t>(one.engine)});
+    }
     await_transfers();
   }
   /// An event stands where something happens next on the links; one that came too early is idle.
@@ -178,7 +182,11 @@ class Service {
     follow(now);
     if (!ends) return;  // what comes next wakes it
     ++in_flight_[i];
-    queue_.schedule(*ends, Phase::kRelease, IterationEnd{e.engine});
+    if (handoffs_ != nullptr && handoffs_->waits(i, now, *ends)) {
+      await_transfers();
+    } else {
+      queue_.schedule(*ends, Phase::kRelease, IterationEnd{e.engine});
+    }
     wake(i, now);  // a pipeline takes more than one
   }
   /// All that comes at this moment comes before the iteration is formed.

@@ -393,6 +393,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
       .swap = {.link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
                .write = spec_.nvme.write * (1.0 / spec_.tensor_parallel),
                .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel)},
+      .shares_host_link = cannot_start_.empty() && spec_.cluster.prefill_replicas > 0 &&
+                          service_topology(spec_).shares_host_links,
       .keeps_outside = keeps_outside_,
       .offload = spec_.offload,
       .order = spec_.scheduler.order,

@@ -13,6 +13,9 @@ struct ServiceTopology {
   Topology topology;
   std::vector<Topology::PlaceIndex> replicas;  // decoding ones, then prefilling ones
   std::vector<Topology::PlaceIndex> hosts;     // the memory beside each replica's GPUs
+  std::vector<Topology::PlaceIndex> nvmes;     // behind it; empty: there is none
+  /// What moves between a replica's GPUs and its host, and between replicas, goes over one link.
+  bool shares_host_links = false;
 };
 
 /// GPUs of one replica, and of all.
@@ -30,7 +33,7 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
 
 /// A place for each replica's GPUs, which all move equal shares at one time, its host memory over
 /// PCIe or C2C, and what joins replicas: a network of the spec's link, one each way for a replica;
-/// without one the NVLinks of their GPUs to a switch, or PCIe through their hosts' memory.
+/// without one the NVLinks of their GPUs to a switch, or the PCIe that leads to their host, too.
 /// Errors: InputError where no link is said and the replicas cannot stand in one node of 8 GPUs, or
 /// of as many as an NVLink joins.
 [[nodiscard]] ServiceTopology service_topology(const ServeSpec& spec);

@@ -9,11 +9,13 @@ namespace kvsim {
 /// Bytes that one GPU's link to its host carries for an iteration.
 struct SwapTraffic {
   Bytes host{};     // to or from host memory
+  Bytes back{};     // of `host`: towards the GPU
   Bytes to_nvme{};  // through it
   Bytes from_nvme{};
   [[nodiscard]] Bytes total() const { return host + to_nvme + from_nvme; }
   SwapTraffic& operator+=(const SwapTraffic& other) {
     host += other.host;
+    back += other.back;
     to_nvme += other.to_nvme;
     from_nvme += other.from_nvme;
     return *this;

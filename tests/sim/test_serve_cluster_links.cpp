@@ -1,12 +1,14 @@
 // Links and the transfers that share them.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
 #include <vector>
 
 #include "models/units/error.hpp"
+#include "sim/serve/scheduler.hpp"
 #include "sim/serve/service_topology.hpp"
 #include "sim/serve/transfer.hpp"
 #include "tests/support/check.hpp"
@@ -265,6 +267,133 @@ TEST_CASE("replicas are joined by what their GPUs have, or by the link that is s
             .count() == test::rel(5e-6));
   spec.cluster.link = BytesPerSecond{};
   CHECK_THROWS_AS((void)service_topology(spec), InputError);
+}
+
+TEST_CASE("what goes to the host meets what goes to other replicas over PCIe, and nowhere else") {
+  const Llm llm = test::small_llm();
+  Gpu gpu = test::a800();
+  gpu.pcie = BytesPerSecond{25e9};
+  ServeSpec spec{.llm = &llm, .gpu = &gpu, .requests = nullptr};
+  spec.cluster = {.replicas = 2, .prefill_replicas = 1};
+  spec.nvme = {.capacity = 1_GiB, .read = BytesPerSecond{7e9}, .write = BytesPerSecond{5e9}};
+  const auto shared = [&] {
+    const ServiceTopology s = service_topology(spec);
+    const auto meets = [&](std::size_t a, std::size_t b, std::size_t c, std::size_t d) {
+      const auto one = s.topology.route(a, b), other = s.topology.route(c, d);
+      return std::any_of(one.begin(), one.end(), [&](const auto l) {
+        return std::find(other.begin(), other.end(), l) != other.end();
+      });
+    };
+    const auto gpus = s.replicas[0], host = s.hosts[0], nvme = s.nvmes[0], other = s.replicas[2];
+    // What leaves, and what comes; those that go the other way meet nobody.
+    CHECK(meets(gpus, host, gpus, other) == s.shares_host_links);
+    CHECK(meets(host, gpus, other, gpus) == s.shares_host_links);
+    CHECK(meets(nvme, gpus, other, gpus) == s.shares_host_links);
+    CHECK_FALSE(meets(gpus, nvme, other, gpus));
+    CHECK_FALSE(meets(s.replicas[1], s.hosts[1], gpus, other));
+    return s.shares_host_links;
+  };
+  CHECK(shared());
+  gpu.c2c = BytesPerSecond{450e9};
+  CHECK_FALSE(shared());
+  gpu.c2c.reset();
+  gpu.nvlink = BytesPerSecond{400e9};
+  CHECK_FALSE(shared());
+  gpu.nvlink.reset();
+  spec.cluster.link = BytesPerSecond{12.5e9};
+  CHECK_FALSE(shared());
+}
+
+/// All that fits; a sequence of three generated tokens goes to the host and comes back at once.
+class SwapsOnce : public Scheduler {
+ public:
+  void schedule(BatchBuilder& batch) override {
+    for (const RequestId id : batch.running()) {
+      if (done_ || batch.sequence(id).generated() != 3) continue;
+      done_ = true;
+      CHECK(batch.swap_out(id));
+      return;
+    }
+    while (!batch.swapped().empty() && batch.swap_in(batch.swapped().front())) {
+    }
+    for (std::size_t i = 0; i < batch.running().size(); ++i) {
+      const RequestId id = batch.running()[i];
+      CHECK(batch.schedule(id, batch.sequence(id).to_compute()));
+    }
+    while (batch.waiting() > 0) {
+      const RequestId id = batch.next_waiting();
+      if (!batch.admit(id, batch.sequence(id).known - batch.cached_tokens(id))) return;
+    }
+  }
+  [[nodiscard]] std::string describe() const override { return "swaps once"; }
+
+ private:
+  bool done_ = false;
+};
+
+TEST_CASE("a cache that comes back from the host shares PCIe with one that comes to decode") {
+  // 7 blocks of 16 KiB at 25 GB/s: 4.58752 us. Request 0 is prefilled at 1 ms and decodes from
+  // 1.00458752 ms on, in 1 ms each: at 3.00458752 ms it has three tokens, goes out and comes back.
+  test::SmallService service{.times = {.iteration = 1e-3, .per_token = 0, .per_entry = 0},
+                             .host_memory = 1_GiB,
+                             .cluster = {.prefill_replicas = 1}};
+  service.make_scheduler = [] { return std::make_unique<SwapsOnce>(); };
+  service.trace.requests = {test::request(0, 100, 6)};
+  const auto ps = [](double us) { return SimTime{std::llround(us * 1e6)}; };
+  const ServeResult alone = service.run();
+  REQUIRE(alone.completed == 1);
+  REQUIRE(alone.iteration_ends[0].size() == 5);
+  CHECK(alone.iteration_ends[0][1] == ps(3004.58752));
+  // Both ways at one time, each with the link's rate.
+  CHECK(alone.iteration_ends[0][2] == ps(3004.58752 + 4.58752 + 1000));
+  // Six iterations of two replicas.
+  CHECK(2 * alone.busy * to_seconds(alone.makespan).count() == test::rel(6e-3 + 4.58752e-6, 1e-6));
+
+  // Request 1 is prefilled 2 us before that: 50,000 of its 114,688 B have come. The other 64,688
+  // take 5.17504 us at half the rate; then 50,000 B of what comes back are left, 2 us.
+  service.trace.requests.push_back(test::request(2002.58752e-6, 100, 3));
+  const ServeResult both = service.run();
+  REQUIRE(both.completed == 2);
+  CHECK(both.iteration_ends[0][1] == ps(3004.58752));
+  CHECK(both.iteration_ends[0][2] == ps(3004.58752 + 5.17504 + 2 + 1000));
+  CHECK(both.transfer.p50 == test::rel(4.58752e-6));
+  CHECK(both.transfer.p99 == test::rel(2e-6 + 5.17504e-6));
+  // Over a link of their own neither waits for the other.
+  service.cluster.link = BytesPerSecond{25e9};
+  const ServeResult apart = service.run();
+  CHECK(apart.transfer.p99 == test::rel(4.58752e-6));
+  CHECK(apart.iteration_ends[0][2] == ps(3004.58752 + 2 * 4.58752 + 1000));
+}
+
+TEST_CASE("swapping replicas that share PCIe with caches on their way lose nothing, twice alike") {
+  for (const bool chunked : {false, true}) {
+    for (const bool nvme : {false, true}) {
+      INFO(chunked, " ", nvme);
+      test::SmallService service{.blocks = 30,
+                                 .times = {.iteration = 1e-5, .per_token = 1e-8, .per_entry = 0},
+                                 .scheduler = {.name = "vllm-v0",
+                                               .max_num_seqs = 12,
+                                               .chunked_prefill = chunked,
+                                               .swap = true},
+                                 .host_memory = nvme ? 100_KiB : 1_GiB,
+                                 .trace = test::random_trace(7, 100, 6000, 100, 40),
+                                 .cluster = {.replicas = 2, .prefill_replicas = 1}};
+      if (nvme) {
+        service.nvme = {
+            .capacity = 1_GiB, .read = BytesPerSecond{7e9}, .write = BytesPerSecond{5e9}};
+      }
+      const ServeResult r = service.run();
+      CHECK(r.completed == 100);
+      CHECK(r.preemptions > 5);
+      CHECK(r.transfers > 50);
+      CHECK(r.busy <= 1);
+      const ServeResult again = service.run();
+      CHECK(again.iteration_ends == r.iteration_ends);
+      // A link of the caches' own is no slower for them.
+      service.cluster.link = BytesPerSecond{25e9};
+      CHECK(service.run().transfer.mean <= r.transfer.mean);
+    }
+  }
 }
 
 }  // namespace
