@@ -30,18 +30,18 @@ class UnitSearch {
       for (const std::size_t c : order) plan_static(all_.inputs[c], candidate(c));
       return;
     }
-    // Rates are asked for of every GPU; numbers of GPUs of the best alone.
-    const bool fewest = std::all_of(order.begin(), order.end(), [&](std::size_t c) {
-      return candidate(c).question == PlanQuestion::kFewestGpus;
-    });
-    if (fewest) {
-      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return ServeCandidate::bound_of(all_.inputs[a]).cost <
-               ServeCandidate::bound_of(all_.inputs[b]).cost;
-      });
-    }
+    // Rates are asked for of every GPU: each has ways to run at many loads, and one whose highest
+    // rate is low may still be the cheapest or the quickest. Numbers of GPUs are of one load alone:
+    // those come last, the cheapest bound first, and who is sure to be beaten is left out.
+    const auto rank = [&](std::size_t c) {
+      const bool fewest = candidate(c).question == PlanQuestion::kFewestGpus;
+      return std::pair{fewest, fewest ? ServeCandidate::bound_of(all_.inputs[c]).cost : 0.0};
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
     std::map<const ScenarioPoint*, std::unique_ptr<ServeCandidate>> engines;
     for (const std::size_t c : order) {
+      const bool fewest = candidate(c).question == PlanQuestion::kFewestGpus;
       if (fewest && prune_ && cannot_win(c)) continue;
       auto& engine = engines[all_.inputs[c].point];
       if (!engine) engine = std::make_unique<ServeCandidate>(all_.inputs[c]);

@@ -1,5 +1,6 @@
 // Plans of services: boundaries, monotonicity, agreement with running every rate, what binds.
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -231,32 +232,69 @@ TEST_CASE("a service of several GPUs is counted whole, and copied whole") {
   CHECK(*fewest.answer == static_cast<double>(4 * fewest.replicas));
 }
 
-TEST_CASE("pruning changes no answer and no front") {
-  const auto run = [&](bool prune) {
-    const Scenario scenario = serve_plan(
-        R"(, "gpu": ["A40", "H200-141GB-SXM"], "slo": {"e2e": "6 s"},
-           "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 200,
-                        "prompt_tokens": 600, "output_tokens": 60})",
-        R"("questions": "fewest_gpus", "confidence": 0,
-           "prices": {"H200-141GB-SXM": "3 USD/h", "A40": "30 USD/h"})");
-    return run_plan(scenario, {.threads = 1, .prune = prune});
-  };
-  const PlanResult all = run(false);
-  const PlanResult some = run(true);
-  std::size_t pruned = 0;
-  for (std::size_t c = 0; c < all.candidates.size(); ++c) {
-    const PlanCandidate& one = some.candidates[c];
-    if (one.pruned.empty()) {
-      CHECK(one.answer == all.candidates[c].answer);
-      continue;
+TEST_CASE("pruning changes no answer and no front, whatever is asked beside") {
+  for (const char* questions : {R"("fewest_gpus")", R"(["fewest_gpus", "highest_rate"])",
+                                R"(["highest_rate", "fewest_gpus"])"}) {
+    INFO(std::string{questions});
+    const auto run = [&](bool prune) {
+      const Scenario scenario = serve_plan(
+          R"(, "gpu": ["A40", "H200-141GB-SXM"], "slo": {"e2e": "6 s"},
+             "method": ["full", {"name": "snapkv", "budget": 0.5}],
+             "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 200,
+                          "prompt_tokens": 600, "output_tokens": 60})",
+          fmt::format(R"("questions": {}, "confidence": 0, "rate_step": 0.1,
+                         "prices": {{"H200-141GB-SXM": "3 USD/h", "A40": "30 USD/h"}})",
+                      questions));
+      return run_plan(scenario, {.threads = 1, .prune = prune});
+    };
+    const PlanResult all = run(false);
+    const PlanResult some = run(true);
+    std::size_t pruned = 0, probes = 0, without = 0;
+    for (std::size_t c = 0; c < all.candidates.size(); ++c) {
+      const PlanCandidate& one = some.candidates[c];
+      const PlanCandidate& same = all.candidates[c];
+      CHECK(same.pruned.empty());
+      probes += one.probes;
+      without += same.probes;
+      if (one.pruned.empty()) {
+        CHECK(one.answer == same.answer);
+        CHECK(one.probes == same.probes);
+        REQUIRE(one.points.size() == same.points.size());
+        for (std::size_t i = 0; i < one.points.size(); ++i) {
+          CHECK(one.points[i].cost == same.points[i].cost);
+          CHECK(one.points[i].latency_s == same.points[i].latency_s);
+          CHECK(one.points[i].on_front == same.points[i].on_front);
+        }
+        continue;
+      }
+      ++pruned;
+      // Nothing that was left out would have stood on the front, or won.
+      CHECK(one.question == PlanQuestion::kFewestGpus);
+      for (const OperatingPoint& point : same.points) CHECK_FALSE(point.on_front);
+      CHECK(all.groups[same.group].best != c);
     }
-    ++pruned;
-    // Nothing that was left out would have stood on the front, or won.
-    for (const OperatingPoint& point : all.candidates[c].points) CHECK_FALSE(point.on_front);
-    CHECK(all.groups[0].best != c);
+    CHECK(pruned == 2);  // of either method the dear GPU
+    CHECK(probes < without);
+    REQUIRE(some.groups.size() == all.groups.size());
+    for (std::size_t g = 0; g < all.groups.size(); ++g) {
+      CHECK(some.groups[g].best == all.groups[g].best);
+    }
   }
-  CHECK(pruned > 0);
-  CHECK(some.groups[0].best == all.groups[0].best);
+}
+
+TEST_CASE("who serves the lower rate may stand on the front: its answer leaves nobody out") {
+  const Scenario scenario =
+      serve_plan(R"(, "gpu": ["A40", "H200-141GB-SXM"], "slo": {"e2e": "6 s"})",
+                 R"("questions": "highest_rate", "confidence": 0, "rate_step": 0.1,
+         "prices": {"H200-141GB-SXM": "30 USD/h", "A40": "0.4 USD/h"})");
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  REQUIRE(plan.candidates.size() == 2);
+  const PlanCandidate& slow = plan.candidates[0];
+  REQUIRE(slow.answer.has_value());
+  CHECK(*slow.answer < *plan.candidates[1].answer);
+  CHECK(plan.groups[0].best == 1U);
+  CHECK(std::any_of(slow.points.begin(), slow.points.end(),
+                    [](const OperatingPoint& point) { return point.on_front; }));
 }
 
 TEST_CASE("a bound by the data sheet is below every run") {
