@@ -19,6 +19,7 @@
 
 #include "sim/sweep/join_ranks.hpp"
 #include "sim/sweep/points_file.hpp"
+#include "tests/sim/files_under.hpp"
 #include "tests/sim/program.hpp"
 #include "tests/sim/sweep_files.hpp"
 #include "tests/support/check.hpp"
@@ -29,6 +30,7 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
+using test::files_under;
 using test::fresh;
 using test::Outcome;
 using test::run_kvsim;
@@ -36,16 +38,6 @@ using test::sweep_file;
 using test::text_of;
 using Words = std::vector<std::string>;
 using test::has;
-
-/// Every file under `folder` with its text.
-std::map<std::string, std::string> files_of(const fs::path& folder) {
-  std::map<std::string, std::string> out;
-  for (const auto& entry : fs::recursive_directory_iterator{folder}) {
-    if (!entry.is_regular_file()) continue;
-    out[entry.path().lexically_relative(folder).string()] = text_of(entry.path());
-  }
-  return out;
-}
 
 Words sweep_words(const std::string& out, Words more = {}) {
   Words words{"sweep",        "s.json", "--vary", "/batch=1,2,4", "--vary",
@@ -71,8 +63,8 @@ TEST_CASE("the same bytes at any number of threads, and what `run` gives of a po
     const Outcome outcome = run_kvsim(sweep_words("out" + threads, {"-j", threads}), folder);
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
     CHECK(outcome.out.empty());
-    if (first.empty()) first = files_of(folder / "out1");
-    CHECK(files_of(folder / ("out" + threads)) == first);
+    if (first.empty()) first = files_under(folder / "out1");
+    CHECK(files_under(folder / ("out" + threads)) == first);
   }
   CHECK(first.contains("sweep.json"));
   CHECK(first.contains("sweep.csv"));
@@ -100,7 +92,7 @@ TEST_CASE("cut at any line and within lines, a resumed sweep gives the same byte
   const fs::path folder = fresh("resume");
   sweep_file(folder, "");
   REQUIRE(run_kvsim(sweep_words("whole"), folder).status == 0);
-  const auto whole = files_of(folder / "whole");
+  const auto whole = files_under(folder / "whole");
   const std::string points = whole.at("points.jsonl");
   std::vector<std::size_t> cuts{0, 1, points.size() - 1, points.size()};
   for (std::size_t at = 0; (at = points.find('\n', at)) != std::string::npos; ++at) {
@@ -112,13 +104,13 @@ TEST_CASE("cut at any line and within lines, a resumed sweep gives the same byte
     leave_behind(folder / "cut", points, cut);
     const Outcome outcome = run_kvsim(sweep_words("cut", {"--resume", "-j", "2"}), folder);
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-    REQUIRE(files_of(folder / "cut") == whole);
+    REQUIRE(files_under(folder / "cut") == whole);
   }
   // Where nothing is there it begins, and where all is there it stays.
   CHECK(run_kvsim(sweep_words("cut", {"--resume"}), folder).status == 0);
-  CHECK(files_of(folder / "cut") == whole);
+  CHECK(files_under(folder / "cut") == whole);
   CHECK(run_kvsim(sweep_words("new", {"--resume"}), folder).status == 0);
-  CHECK(files_of(folder / "new") == whole);
+  CHECK(files_under(folder / "new") == whole);
   // A damaged line and what follows it are run again.
   std::string damaged = points;
   damaged[points.size() - 700] ^= 1;
@@ -127,7 +119,7 @@ TEST_CASE("cut at any line and within lines, a resumed sweep gives the same byte
   loud.erase(loud.begin() + 8);  // -q
   const Outcome outcome = run_kvsim(loud, folder);
   CHECK(has(outcome.err, "points.jsonl: dropped"));
-  CHECK(files_of(folder / "cut") == whole);
+  CHECK(files_under(folder / "cut") == whole);
 }
 
 TEST_CASE("points of another sweep or version are refused, unfinished ones not overwritten") {
@@ -236,7 +228,7 @@ TEST_CASE("interrupted or killed, a sweep says how to go on, and goes on to the 
   const fs::path folder = fresh("killed");
   sweep_file(folder, kLong);
   REQUIRE(run_kvsim(long_words("whole"), folder).status == 0);
-  const auto whole = files_of(folder / "whole");
+  const auto whole = files_under(folder / "whole");
   for (const int signal : {SIGINT, SIGKILL}) {
     const std::string out = fmt::format("out{}", signal);
     const Outcome cut = interrupted(folder, long_words(out), folder / out / "points.jsonl",
@@ -246,7 +238,7 @@ TEST_CASE("interrupted or killed, a sweep says how to go on, and goes on to the 
     CHECK_FALSE(fs::exists(folder / out / "sweep.json"));
     const Outcome resumed = run_kvsim(long_words(out, {"--resume"}), folder);
     REQUIRE_MESSAGE(resumed.status == 0, resumed.err);
-    CHECK(files_of(folder / out) == whole);
+    CHECK(files_under(folder / out) == whole);
   }
 }
 
@@ -276,21 +268,21 @@ TEST_CASE("the same bytes under mpirun, begun there or resumed there") {
   const fs::path folder = fresh("mpi");
   sweep_file(folder, "");
   REQUIRE(run_kvsim(sweep_words("alone"), folder).status == 0);
-  const auto alone = files_of(folder / "alone");
+  const auto alone = files_under(folder / "alone");
   for (const int n : {1, 2, 3}) {
     const std::string out = fmt::format("ranks{}", n);
     const auto outcome = run_mpi(n, sweep_words(out), folder);
     if (!outcome) return;
     REQUIRE_MESSAGE(outcome->status == 0, outcome->err);
     CHECK(outcome->out.empty());
-    CHECK(files_of(folder / out) == alone);
+    CHECK(files_under(folder / out) == alone);
   }
   const std::string points = alone.at("points.jsonl");
   leave_behind(folder / "cut", points, points.size() - 1100);
   const auto resumed = run_mpi(2, sweep_words("cut", {"--resume"}), folder);
   REQUIRE(resumed);
   CHECK(resumed->status == 0);
-  CHECK(files_of(folder / "cut") == alone);
+  CHECK(files_under(folder / "cut") == alone);
 }
 
 /// The n-th process that `parent` started; 0 where this machine does not say.
@@ -330,7 +322,7 @@ TEST_CASE("a job whose process is killed under mpirun goes on with its points, t
     const auto resumed = run_mpi(2, long_words(out, {"--resume"}), folder);
     REQUIRE(resumed);
     REQUIRE_MESSAGE(resumed->status == 0, resumed->err);
-    CHECK(files_of(folder / out) == files_of(folder / "whole"));
+    CHECK(files_under(folder / out) == files_under(folder / "whole"));
   }
 }
 
