@@ -226,8 +226,8 @@ Command plot_command() {
           .summary = "the figures of results again: other formats, for a page, of several together",
           .usage =
               "kvsim plot RESULT… -o DIR [options]\n"
-              "  RESULT  a results folder, or one that plot wrote; of several, the figures that\n"
-              "          all have, each with the lines, marks and bars of all",
+              "  RESULT  a results folder, or one that plot wrote; of several, the figures\n"
+              "          that all have, each with the lines, marks and bars of all",
           .examples =
               "kvsim plot kvsim-out/zeromerge-a800 -o paper --style paper --formats pdf\n"
               "kvsim plot kvsim-out/a kvsim-out/b -o both --figure memory_vs_length",
