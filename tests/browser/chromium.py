@@ -99,7 +99,8 @@ class Chromium:
                 raise RuntimeError(f"{method}: {answer['error'].get('message')}")
             return answer["result"]
 
-    def open(self, url, width=1280, height=900, dark=False):
+    def open(self, url, width=1280, height=900, dark=False, before=None):
+        """A tab at `url`; `before` is a script that runs in it ahead of the page's own."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         page = Page(self, target, session)
@@ -110,6 +111,8 @@ class Chromium:
         page.call("Network.enable")
         page.size(width, height)
         page.dark(dark)
+        if before:
+            page.call("Page.addScriptToEvaluateOnNewDocument", {"source": before})
         page.go(url)
         return page
 

@@ -40,13 +40,18 @@ def answered(page):
     raise TimeoutError(f"no answer; status: {text(page, 'status')}")
 
 
-def turn(page, knob, value):
-    """Sets a control as a reader would, and waits for the answer."""
+def set_knob(page, knob, value):
+    """Sets a control as a reader would."""
     page.evaluate(f"""(() => {{
       const control = document.getElementById({json.dumps('knob-' + knob)});
       control.value = {json.dumps(value)};
       control.dispatchEvent(new Event(control.tagName === 'SELECT' ? 'change' : 'input', {{bubbles: true}}));
     }})()""")
+
+
+def turn(page, knob, value):
+    """Sets a control and waits for the answer."""
+    set_knob(page, knob, value)
     answered(page)
 
 
@@ -126,6 +131,85 @@ def use(browser, address):
     return took
 
 
+# Stands between page and worker: answers wait in `held` while `hold` is set, and questions are noted.
+BETWEEN = """
+window.between = {hold: false, held: [], asked: []};
+window.Worker = class extends Worker {
+  postMessage(message, ...more) {
+    if (message.id) between.asked.push(message);
+    super.postMessage(message, ...more);
+  }
+  set onmessage(take) {
+    super.onmessage = event => {
+      if (between.hold && event.data.id) between.held.push(event);
+      else take(event);
+    };
+    between.deliver = () => between.held.splice(0).forEach(take);
+  }
+};
+"""
+
+
+def wait(page, condition):
+    deadline = time.monotonic() + WAIT_S
+    while not page.evaluate(condition):
+        if time.monotonic() > deadline:
+            raise TimeoutError(condition)
+        time.sleep(0.02)
+
+
+def stale(browser, uri):
+    """An answer to an older question that comes after a newer one was asked, or after a knob was turned, is dropped."""
+    page = browser.open(uri, before=BETWEEN)
+    answered(page)
+    shown = "document.getElementById('longest').textContent + document.getElementById('verdict').textContent"
+    first = page.evaluate(shown)
+
+    # Turned again before the answer: it is of knobs as they no longer stand.
+    page.evaluate("between.asked = []; between.hold = true")
+    set_knob(page, "batch", "3")
+    wait(page, "between.held.length === 2")
+    page.evaluate("between.hold = false")
+    set_knob(page, "batch", "4")
+    page.evaluate("between.deliver()")
+    check("an answer to former knobs is not shown", page.evaluate(shown) == first)
+    check("nor does it make the answers bright", page.evaluate("document.getElementById('answers').dataset.state") == "waiting")
+    answered(page)
+    four = page.evaluate(shown)
+    check("the newest knobs are answered", "in each of 4 sequences" in four, four)
+
+    # Both questions are asked; the older one's answers come last.
+    page.evaluate("between.hold = true")
+    set_knob(page, "batch", "5")
+    wait(page, "between.held.length === 2")
+    set_knob(page, "batch", "6")
+    wait(page, "between.held.length === 4")
+    page.evaluate("between.held.sort((a, b) => b.data.id - a.data.id); between.hold = false; between.deliver()")
+    page.settle()
+    six = page.evaluate(shown)
+    check("an older answer does not replace a newer", "in each of 6 sequences" in six, six)
+    check("and it is of the knobs", page.evaluate("JSON.parse(document.getElementById('scenario').textContent).batch") == 6)
+    ids = page.evaluate("between.asked.map(q => q.id)")
+    check("questions are numbered upwards", ids == sorted(ids) and len(set(ids)) == len(ids), ids)
+
+    # The worker does not compute what nobody waits for: of many at once the newest of a kind.
+    page.evaluate("""(() => {
+      const core = 'async function kvsimCore() { return {run: s => s, reach: s => s}; }';
+      const source = [core, document.getElementById('worker-js').textContent];
+      window.answers = [];
+      const alone = new Worker(URL.createObjectURL(new Blob(source, {type: 'text/javascript'})));
+      alone.onmessage = ({data}) => answers.push(data);
+      alone.postMessage({bytes: new ArrayBuffer(1)});
+      for (let id = 1; id <= 6; ++id) alone.postMessage({id, what: id % 2 ? 'run' : 'reach', scenario: `${id}`});
+    })()""")
+    wait(page, "answers.some(a => a.id === 6) && answers.some(a => a.id === 5)")
+    kept = page.evaluate("answers.filter(a => a.id).map(a => a.id)")
+    check("the worker answers the newest of each kind last", kept[-2:] == [5, 6], kept)
+    check("and skips what newer ones made idle", len(kept) < 6, kept)
+    check("stale: nothing on the console", page.messages == [], page.messages)
+    page.close()
+
+
 def main():
     if find_chromium() is None:
         print("KVSIM-SKIPPED: no Chromium (KVSIM_CHROMIUM names one)")
@@ -135,6 +219,7 @@ def main():
     subprocess.run([PROGRAM, "explorer", "-o", str(file)], check=True, stdout=subprocess.DEVNULL)
     with Chromium() as browser:
         took = use(browser, file.as_uri())
+        stale(browser, file.as_uri())
         if SHOTS:
             SHOTS.mkdir(parents=True, exist_ok=True)
             for width in (390, 1280):

@@ -8,10 +8,11 @@
   const byId = id => document.getElementById(id);
   const kRest = 150;  // ms that the knobs are still before the core is asked
 
-  // ---- The core, in a worker. Only the newest question of each kind is answered. ----
+  // ---- The core, in a worker. What it answers to a question that is not the newest of its kind, or
+  // that was asked of knobs as they no longer stand, is dropped. ----
 
   let worker = null, ready = false;
-  const waiting = {}, newest = {};
+  const waiting = {};  // of each kind the newest question that has no answer yet
   let questions = 0;
 
   async function startCore() {
@@ -28,15 +29,18 @@
   function onCore(data) {
     if (data.broken) { broken(data.broken); return; }
     if (data.ready) { ready = true; ask(); return; }
-    const asked = waiting[data.id];
-    delete waiting[data.id];
-    if (!asked || newest[asked.what] !== data.id) return;
+    const asked = Object.values(waiting).find(one => one.id === data.id);
+    if (!asked) return;
+    delete waiting[asked.what];
     if (data.error) asked.failed(data.error, data.wrong); else asked.done(data.document);
+  }
+  /// Answers that are still to come are of former knobs.
+  function forget() {
+    for (const what of Object.keys(waiting)) delete waiting[what];
   }
   function question(what, scenario, done, failed) {
     const id = ++questions;
-    newest[what] = id;
-    waiting[id] = {what, done, failed};
+    waiting[what] = {id, what, done, failed};
     worker.postMessage({id, what, scenario: JSON.stringify(scenario)});
   }
   function broken(why) {
@@ -57,6 +61,7 @@
 
   function changed() {
     window.history.replaceState(null, '', window.kvsimKnobs.writeHash(state));
+    forget();
     mark('waiting');
     window.clearTimeout(timer);
     timer = window.setTimeout(ask, kRest);

@@ -1,7 +1,28 @@
 'use strict';
 // The core beside the page, so that the page answers to its reader while the core computes. Takes
 // {bytes} once, then {id, what, scenario}; answers {ready} and {id, document} or {id, error, wrong}.
+// Ids ascend. Of questions of one kind that came while it computed the newest alone is answered.
 let core = null;
+const newest = new Map();  // of each kind what is to be answered next
+let awake = false;
+
+function answer({id, what, scenario}) {
+  try {
+    self.postMessage({id, document: JSON.parse(core[what](scenario))});
+  } catch (error) {
+    self.postMessage({id, error: String(error.message || error), wrong: error.name === 'InputError'});
+  }
+}
+/// One question, then what has come meanwhile is taken in before the next.
+function answerNext() {
+  const [next] = [...newest.values()].sort((a, b) => a.id - b.id);
+  if (next) {
+    newest.delete(next.what);
+    answer(next);
+  }
+  awake = newest.size > 0;
+  if (awake) setTimeout(answerNext, 0);
+}
 self.onmessage = async ({data}) => {
   if (data.bytes) {
     try {
@@ -12,9 +33,10 @@ self.onmessage = async ({data}) => {
     }
     return;
   }
-  try {
-    self.postMessage({id: data.id, document: JSON.parse(core[data.what](data.scenario))});
-  } catch (error) {
-    self.postMessage({id: data.id, error: String(error.message || error), wrong: error.name === 'InputError'});
+  const waiting = newest.get(data.what);
+  if (!waiting || waiting.id < data.id) newest.set(data.what, data);
+  if (!awake) {
+    awake = true;
+    setTimeout(answerNext, 0);
   }
 };
