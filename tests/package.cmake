@@ -1,8 +1,10 @@
-# A Debian package, made, unpacked elsewhere and used; and what vcpkg.json and the Dockerfile say.
+# The Debian packages (program, libraries), made, unpacked elsewhere and used; and what vcpkg.json and the Dockerfile say.
 if(DPKG_DEB_PROGRAM AND DPKG_SHLIBDEPS_PROGRAM)
   add_test(NAME "package: a Debian package works where it is unpacked"
            COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSCRATCH=${CMAKE_CURRENT_BINARY_DIR}/scratch/package
                    -DCPACK=${CMAKE_CPACK_COMMAND} -DDPKG_DEB=${DPKG_DEB_PROGRAM}
+                   -DEXAMPLE=${PROJECT_SOURCE_DIR}/examples/installed -DGENERATOR=${CMAKE_GENERATOR}
+                   -DCXX=${CMAKE_CXX_COMPILER}
                    -P ${CMAKE_CURRENT_SOURCE_DIR}/package/check.cmake)
 else()
   add_test(NAME "package: a Debian package works where it is unpacked"
@@ -10,5 +12,5 @@ else()
   set_tests_properties("package: a Debian package works where it is unpacked" PROPERTIES
                        SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED")
 endif()
-set_tests_properties("package: a Debian package works where it is unpacked" PROPERTIES LABELS full TIMEOUT 600)
+set_tests_properties("package: a Debian package works where it is unpacked" PROPERTIES LABELS full TIMEOUT 900)
 kvsim_test(package SOURCES package/test_manifests.cpp LINK kvsim::json nlohmann_json::nlohmann_json)
