@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 class Client {
  public:
   Client() {
-    std::string name = (fs::temp_directory_path() / "kvsim-fuzz-XXXXXX").string();
+    std::string name = (fs::temp_directory_path() / "kvsim-fuzz-").string() + std::string(6, 'X');
     if (mkdtemp(name.data()) == nullptr) std::abort();
     folder_ = name;
     fs::create_symlink(kvsim::fuzz::as_file("", 0), folder_ / "client-trace.csv");
