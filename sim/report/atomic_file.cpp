@@ -107,6 +107,25 @@ bool holds_working_directory(const fs::path& folder) {
   return false;
 }
 
+/// The absolute path, without links and dots; "out/" is "out".
+fs::path resolved(const fs::path& path) {
+  std::error_code status;
+  fs::path target = fs::weakly_canonical(fs::absolute(path, status), status);
+  if (status || target.empty()) cannot_write(path, status ? status.message() : "no such folder");
+  return target.filename().empty() ? target.parent_path() : target;
+}
+
+/// Makes the folder that `target` is built under, beside it, and those around it.
+std::error_code begin(const fs::path& target, MadeFolders& around, fs::path& partial,
+                      std::optional<Temporary>& registered) {
+  const std::error_code status = around.make(target.parent_path());
+  if (status) return status;
+  partial = sibling_of(target, "partial");
+  registered.emplace(partial, TemporaryKind::kTree);
+  if (::mkdir(partial.c_str(), kFolderMode) == 0) return {};
+  return {errno, std::generic_category()};
+}
+
 /// Refuses a target that commit() must not replace.
 void check_replaceable(const fs::path& shown, const fs::path& target) {
   std::error_code status;
@@ -189,19 +208,11 @@ void MadeFolders::keep() {
 }
 
 AtomicFolder::AtomicFolder(const fs::path& path) : shown_{path} {
-  std::error_code status;
-  target_ = fs::weakly_canonical(fs::absolute(path, status), status);
-  if (status || target_.empty()) cannot_write(path, status ? status.message() : "no such folder");
-  if (target_.filename().empty()) target_ = target_.parent_path();  // "out/" is "out"
+  target_ = resolved(path);
   if (!target_.has_filename()) cannot_write(path, "it is the root of the file system");
   remove_abandoned(target_);
   check_replaceable(path, target_);
-  status = parents_.make(target_.parent_path());
-  if (!status) {
-    partial_ = sibling_of(target_, "partial");
-    registered_.emplace(partial_, TemporaryKind::kTree);
-    if (::mkdir(partial_.c_str(), kFolderMode) != 0) status = {errno, std::generic_category()};
-  }
+  const std::error_code status = begin(target_, parents_, partial_, registered_);
   if (status) cannot_write(path, status.message());
 }
 
@@ -259,21 +270,15 @@ void AtomicFolder::commit() {
 }
 
 AtomicFiles::AtomicFiles(const fs::path& folder) : shown_{folder} {
+  target_ = resolved(folder);
   std::error_code status;
-  target_ = fs::weakly_canonical(fs::absolute(folder, status), status);
-  if (status || target_.empty()) cannot_write(folder, status ? status.message() : "no such folder");
   const fs::file_status there = fs::status(target_, status);
   if (there.type() == fs::file_type::none) cannot_write(folder, status.message());
   if (fs::exists(there) && !fs::is_directory(there)) {
     cannot_write(folder, "it is there already and is no folder");
   }
-  status = made_.make(target_);
-  if (!status) {
-    remove_abandoned(target_ / kFiles);
-    partial_ = sibling_of(target_ / kFiles, "partial");
-    registered_.emplace(partial_, TemporaryKind::kTree);
-    if (::mkdir(partial_.c_str(), kFolderMode) != 0) status = {errno, std::generic_category()};
-  }
+  remove_abandoned(target_ / kFiles);
+  status = begin(target_ / kFiles, made_, partial_, registered_);
   if (status) cannot_write(folder, status.message());
 }
 
