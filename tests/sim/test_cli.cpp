@@ -807,7 +807,8 @@ TEST_CASE("an interrupted program takes what it was writing away and says which 
     "prompt_tokens": [1000, 2000, 3000, 4000], "output_tokens": 4000, "method": ["full", {"name": "h2o", "budget": 0.2}]})");
   const Outcome run = interrupt_kvsim({"run", scenario, "-o", "deep/er/out"}, folder, SIGINT);
   CHECK(run.status == 128 + SIGINT);
-  CHECK(run.err.empty());
+  CHECK(has(run.err, "interrupted; results are written whole or not at all; again: kvsim run "));
+  CHECK(run.err.ends_with(" -o deep/er/out\n"));
   CHECK(names_in(folder) == Words{"many.json"});
 }
 
