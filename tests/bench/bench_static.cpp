@@ -1,8 +1,9 @@
 // Prints what a static point and a long static run cost on this machine, and what points of one
 // combination cost once it is compiled. Exits 1 where points with fitted kernels take more
-// processor time than the gates: of the full cache drawn at random, of methods with a size law by
-// lines on a grid. Not gated are points at prompts that a method is settled for the first time, and
-// formats that grow in steps, whose decode steps are summed one by one. Not a test.
+// processor time than the gates: a prompt, a decode step and the memory drawn at random, where a
+// method is settled for the prompt, too; and runs on a grid, of methods with a size law by lines.
+// Not gated are runs of formats that grow in steps, whose decode steps are summed one by one. Not a
+// test.
 
 #include <ctime>
 #include <string>
@@ -151,8 +152,7 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
   const double each = 1e6 * took / static_cast<double>(asked_for);
   fmt::print("{:14} {:8} {:9} grid of {} points in {:.2f} s: {:.2f} us each, {} fit\n", llm.name,
              stack_name, method_name, asked_for, took, each, fit);
-  if (!by_lines) return sink > 0;
-  return sink > 0 && (!full || point <= kPointGateMicros) && each <= kGridGateMicros;
+  return sink > 0 && point <= kPointGateMicros && (!by_lines || each <= kGridGateMicros);
 }
 
 }  // namespace
