@@ -75,7 +75,7 @@ struct RunAtAnswer {
 
 /// Of a static batch: the next size, which does not fit.
 struct NextRun {
-  Impossible why;  // without knobs
+  Impossible why{};  // without knobs
   RunSizes sizes{};
   std::optional<OomEvent> oom{};  // at the confidence's memory
 };
