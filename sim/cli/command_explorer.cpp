@@ -19,10 +19,11 @@ int run_explorer(const Arguments& arguments) {
   if (!out) throw InputError{"explorer: expected -o FILE.html, where the page goes"};
   if (explorer_core().empty()) {
     throw InputError{
-        "explorer: this build of kvsim has none, because it was made without Emscripten. Install "
-        "it "
-        "(package emscripten) and build with cmake --preset explorer && cmake --build --preset "
-        "explorer (docs/explorer.md)"};
+        "explorer: this build of kvsim has none, because it was made without Emscripten. In a "
+        "clone "
+        "./kv explorer installs it, builds and writes out/explorer.html; by hand: package "
+        "emscripten, "
+        "then cmake --preset explorer && cmake --build --preset explorer (docs/explorer.md)"};
   }
   const std::string page = explorer_page();
   write_file_atomically(*out, page);

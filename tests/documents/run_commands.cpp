@@ -33,6 +33,9 @@ struct Excuse {
 };
 
 constexpr std::array excuses{
+    Excuse{"./kv explorer",
+           "compiles with Emscripten for minutes; ./kv test-full builds the same page "
+           "and uses it in a browser"},
     Excuse{"./kv ", "is what runs this test"},
     Excuse{"apt-get ", "installs packages"},
     Excuse{"sudo ", "installs packages"},
