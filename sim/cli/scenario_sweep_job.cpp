@@ -201,7 +201,7 @@ int run_scenario_sweep(const Arguments& arguments) {
     progress.finish();
     if (ledger.writer) ledger.writer->sync();
   }
-  const ScenarioSweep sweep{plan, std::move(ledger.objects)};
+  const ScenarioSweep sweep{plan, std::move(ledger.objects), threads};
   std::optional<ResultsFolder> written;
   if (prepared->folder) {
     const bool none = plan.echo().contains("figures") && plan.echo().at("figures") == false;

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/check.hpp"
+#include "sim/engine/parallel.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
@@ -197,11 +198,12 @@ std::string table_of(const ScenarioSweep& sweep, std::size_t width) {
 
 }  // namespace
 
-ScenarioSweep::ScenarioSweep(const SweepPlan& plan, std::vector<std::string> objects)
+ScenarioSweep::ScenarioSweep(const SweepPlan& plan, std::vector<std::string> objects, int threads)
     : plan_{&plan},
       objects_{std::move(objects)},
       skipped_(objects_.size()),
-      ran_out_(objects_.size()) {
+      ran_out_(objects_.size()),
+      threads_{threads} {
   KVSIM_CHECK(objects_.size() == plan.size(), "{} objects of {} points", objects_.size(),
               plan.size());
   for (std::size_t a = 0; a < plan.axes().size(); ++a) {
@@ -216,19 +218,19 @@ ScenarioSweep::ScenarioSweep(const SweepPlan& plan, std::vector<std::string> obj
   const std::vector<SweepMeasure>& known = known_measures();
   std::vector<std::vector<std::optional<double>>> all(
       known.size(), std::vector<std::optional<double>>(objects_.size()));
-  for (std::size_t i = 0; i < objects_.size(); ++i) {
+  parallel_for(objects_.size(), threads_, [&](std::size_t i) {
     const ordered_json point = object(i);
     KVSIM_CHECK(point.at("point") == i, "object {} is of point {}", i, point.at("point").dump());
-    skipped_[i] = point.contains("skipped");
-    if (skipped_[i]) continue;
+    skipped_[i] = point.contains("skipped") ? 1 : 0;
+    if (skipped(i)) return;
     const ordered_json& results = point.at("results");
     const ordered_json* fits = find_path(results, "fits");
-    ran_out_[i] = fits != nullptr && *fits == false;
+    ran_out_[i] = fits != nullptr && *fits == false ? 1 : 0;
     for (std::size_t m = 0; m < known.size(); ++m) {
       const ordered_json* value = find_path(results, known[m].path);
       if (value != nullptr && value->is_number()) all[m][i] = value->get<double>();
     }
-  }
+  });
   for (std::size_t m = 0; m < known.size(); ++m) {
     if (std::none_of(all[m].begin(), all[m].end(), [](const auto& x) { return x.has_value(); })) {
       continue;
@@ -303,21 +305,24 @@ std::string scenario_sweep_text(const ScenarioSweep& sweep, const std::vector<st
   std::string out = to_file_text(head);
   out.resize(out.rfind("\n}"));  // the end of the object
   out += ",\n  \"points\": [";
-  for (std::size_t i = 0; i < sweep.size(); ++i) {
+  std::vector<std::string> parts(sweep.size());
+  parallel_for(sweep.size(), sweep.threads(), [&](std::size_t i) {
     const std::vector<json> values = plan.values(i);
     ordered_json named = ordered_json::object();
     for (std::size_t a = 0; a < values.size(); ++a) named[plan.axes()[a].pointer] = values[a];
-    out += i == 0 ? "\n    " : ",\n    ";
+    std::string& part = parts[i];
+    part = i == 0 ? "\n    " : ",\n    ";
     // Between the hash and what follows it; no word of the user's stands before.
     const std::string& text = sweep.text(i);
     const std::size_t at =
         text.find(sweep.skipped(i) ? std::string_view{",\"skipped\":"} : ",\"results\":");
     KVSIM_CHECK(at != std::string::npos, "an object without results: {}", text);
-    out += text.substr(0, at);
-    out += ",\"values\":";
-    out += named.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-    out += text.substr(at);
-  }
+    part += text.substr(0, at);
+    part += ",\"values\":";
+    part += named.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    part += text.substr(at);
+  });
+  for (const std::string& part : parts) out += part;
   return out + "\n  ]\n}\n";
 }
 
@@ -328,10 +333,11 @@ std::string scenario_sweep_csv(const ScenarioSweep& sweep) {
   bool any_skipped = false;
   struct Row {
     std::string begin, skipped;
+    std::vector<std::pair<std::string, std::string>> leaves;  // names and cells
     std::vector<std::string> cells;  // of `names` as far as they were known
   };
   std::vector<Row> rows(sweep.size());
-  for (std::size_t i = 0; i < sweep.size(); ++i) {
+  parallel_for(sweep.size(), sweep.threads(), [&](std::size_t i) {
     Row& row = rows[i];
     const ordered_json object = sweep.object(i);
     row.begin = fmt::format("{},{}", i, csv_value(json(object.at("hash"))));
@@ -340,18 +346,28 @@ std::string scenario_sweep_csv(const ScenarioSweep& sweep) {
       row.begin += csv_value(sweep.value(column, i));
     }
     if (sweep.skipped(i)) {
-      any_skipped = true;
       row.skipped = csv_value(json(object.at("skipped")));
-      continue;
+      return;
     }
     std::vector<std::pair<std::string, const ordered_json*>> leaves;
     flatten(object.at("results"), "", leaves);
-    for (const auto& [name, value] : leaves) {
-      const auto [found, fresh] = known.emplace(name, names.size());
-      if (fresh) names.push_back(name);
-      if (row.cells.size() <= found->second) row.cells.resize(found->second + 1);
-      row.cells[found->second] = csv_value(json(*value));
+    for (auto& [name, value] : leaves) {
+      row.leaves.emplace_back(std::move(name), csv_value(json(*value)));
     }
+  });
+  for (std::size_t i = 0; i < sweep.size(); ++i) {
+    Row& row = rows[i];
+    any_skipped = any_skipped || sweep.skipped(i);
+    for (auto& [name, cell] : row.leaves) {
+      auto found = known.find(name);
+      if (found == known.end()) {
+        found = known.emplace(name, names.size()).first;
+        names.push_back(std::move(name));
+      }
+      if (row.cells.size() <= found->second) row.cells.resize(found->second + 1);
+      row.cells[found->second] = std::move(cell);
+    }
+    row.leaves = {};
   }
   std::string out = "point,hash";
   for (const SweepColumn& column : sweep.columns())
@@ -432,9 +448,10 @@ ResultsFolder write_scenario_sweep(const ScenarioSweep& sweep, const std::filesy
   building.write("sweep.json", scenario_sweep_text(sweep, out.notes));
   building.write("sweep.csv", scenario_sweep_csv(sweep));
   std::string points = summed_line(sweep_header(sweep.plan()));
-  for (std::size_t i = 0; i < sweep.size(); ++i) {
-    points += summed_line(sweep.text(i));
-  }
+  std::vector<std::string> lines(sweep.size());
+  parallel_for(sweep.size(), sweep.threads(),
+               [&](std::size_t i) { lines[i] = summed_line(sweep.text(i)); });
+  for (const std::string& line : lines) points += line;
   building.write(std::string{kPointsFile}, points);
   building.commit();
   return out;

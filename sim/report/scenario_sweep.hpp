@@ -40,8 +40,10 @@ struct SweepMeasure {
 /// A sweep that is done: of each point its object, as run_sweep_point makes them.
 class ScenarioSweep {
  public:
-  /// Errors: ContractError unless there is one object for every point, in order.
-  ScenarioSweep(const SweepPlan& plan, std::vector<std::string> objects);
+  /// `threads`: that read the objects and write documents of them, whose bytes do not depend on it;
+  /// 0: as many as the machine has. Errors: ContractError unless there is one object for every
+  /// point, in order.
+  ScenarioSweep(const SweepPlan& plan, std::vector<std::string> objects, int threads = 1);
 
   [[nodiscard]] const SweepPlan& plan() const { return *plan_; }
   [[nodiscard]] std::size_t size() const { return objects_.size(); }
@@ -57,8 +59,9 @@ class ScenarioSweep {
   /// Where 90 % of cases lie about it, base units; nullopt where the point's results do not say.
   [[nodiscard]] std::optional<std::pair<double, double>> interval(const SweepMeasure& measure,
                                                                   std::size_t point) const;
-  [[nodiscard]] bool skipped(std::size_t point) const { return skipped_[point]; }
-  [[nodiscard]] bool ran_out(std::size_t point) const { return ran_out_[point]; }
+  [[nodiscard]] bool skipped(std::size_t point) const { return skipped_[point] != 0; }
+  [[nodiscard]] bool ran_out(std::size_t point) const { return ran_out_[point] != 0; }
+  [[nodiscard]] int threads() const { return threads_; }
 
  private:
   const SweepPlan* plan_;
@@ -66,7 +69,8 @@ class ScenarioSweep {
   std::vector<SweepColumn> columns_;
   std::vector<SweepMeasure> measures_;
   std::vector<std::vector<std::optional<double>>> measured_;  // [measure][point]
-  std::vector<bool> skipped_, ran_out_;
+  std::vector<unsigned char> skipped_, ran_out_;  // threads write elements beside each other
+  int threads_;
 };
 
 /// "8192", "h2o", "40 GiB"; "-" for null.
