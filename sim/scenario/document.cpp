@@ -180,6 +180,16 @@ std::string_view kind_of(const json& value) {
   return "a number";
 }
 
+/// Files are checked by the parser, words of the command line here: no JSON can be written of
+/// others.
+void check_utf8(const std::string& text, std::string_view place) {
+  try {
+    (void)json(text).dump();
+  } catch (const json::type_error&) {
+    throw InputError{fmt::format("{}: expected UTF-8 text", place)};
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> pointer_tokens(const std::string& pointer, std::string_view place) {
@@ -189,6 +199,7 @@ std::vector<std::string> pointer_tokens(const std::string& pointer, std::string_
   if (pointer.empty() || pointer.front() != '/') {
     refuse("expected a JSON pointer that starts with \"/\", such as /batch");
   }
+  check_utf8(pointer, place);
   std::vector<std::string> tokens;
   for (std::size_t i = 0; i < pointer.size(); ++i) {
     const char c = pointer[i];
@@ -214,6 +225,7 @@ json json_or_word(const std::string& text, const std::string& place) {
         std::string_view{"[{\""}.find(text[first]) != std::string_view::npos) {
       return Field::parse(text, place).raw();  // throws with line and column
     }
+    check_utf8(text, place);
     return text;
   }
   return Field::parse(text, place).raw();

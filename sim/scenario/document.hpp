@@ -44,12 +44,12 @@ void set_value(nlohmann::json& document, const std::string& pointer, nlohmann::j
                std::string_view place);
 
 /// The tokens of a JSON pointer. Errors: InputError, beginning with `place`, if it is none, is
-/// empty, or ends in an empty key.
+/// empty, no UTF-8, or ends in an empty key.
 [[nodiscard]] std::vector<std::string> pointer_tokens(const std::string& pointer,
                                                       std::string_view place);
 
 /// `text` as JSON, or as the plain word it is. Errors: InputError, beginning with `place`, if it
-/// begins as a list, an object or a quoted text and is none.
+/// begins as a list, an object or a quoted text and is none, or is no UTF-8.
 [[nodiscard]] nlohmann::json json_or_word(const std::string& text, const std::string& place);
 
 /// FNV-1a of 64 bits over `text`, 16 hexadecimal digits.

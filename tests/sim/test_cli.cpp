@@ -304,6 +304,8 @@ TEST_CASE("bad scenarios: exit 2 and one line, before anything is computed or wr
   CHECK(has(complaint({"run", tiny, "-o", ""}, folder), "run: -o/--out DIR is empty"));
   CHECK(has(complaint({"run", tiny, "--set", "/batch"}, folder),
             "--set: expected /json/pointer=value, got \"/batch\""));
+  CHECK(has(complaint({"run", tiny, "--set", "/title=\xff"}, folder),
+            "--set /title: expected UTF-8 text"));
   CHECK(has(complaint({"run", tiny, "--set", "/batch=many"}, folder),
             "tiny.json (after --set): /batch: expected an integer in [1, 1048576], got \"many\""));
   CHECK_FALSE(fs::exists(folder / "kvsim-out"));
