@@ -1,11 +1,14 @@
 #include "sim/report/serve_events.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include <fmt/compile.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -19,26 +22,16 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 std::string quoted(const std::string& text) { return nlohmann::json(clean_text(text)).dump(); }
 
-/// With all digits of the clock's picoseconds.
-std::string microseconds(SimTime t) {
-  constexpr std::int64_t kPerMicrosecond = 1'000'000;
-  return fmt::format("{}.{:06}", t.count() / kPerMicrosecond, t.count() % kPerMicrosecond);
-}
-
-constexpr const char* kProcess =
+// Compiled formats: a service of a minute has some ten thousand events.
+constexpr char kProcess[] =
     R"({{"ph": "M", "pid": {}, "name": "process_name", "args": {{"name": {}}}}})";
-constexpr const char* kThread =
+constexpr char kThread[] =
     R"({{"ph": "M", "pid": {}, "tid": 1, "name": "thread_name", "args": {{"name": "iterations"}}}})";
-constexpr const char* kSlice =
-    R"({{"ph": "X", "pid": {}, "tid": 1, "name": "{}", "ts": {}, "dur": {}, "args": )"
-    R"({{"decodes": {}, "prefill_tokens": {}}}}})";
-constexpr const char* kRequests =
-    R"({{"ph": "C", "pid": {}, "name": "requests", "ts": {}, "args": )"
-    R"({{"running": {}, "waiting": {}}}}})";
-constexpr const char* kPart = R"({}"{}": {:.6g})";
-constexpr const char* kHbm =
-    "{{\"ph\": \"C\", \"pid\": {}, \"name\": \"HBM by owner (GiB)\", \"ts\": {}, \"args\": "
-    "{{{}}}}}";
+constexpr char kSlice[] = R"({{"ph": "X", "pid": {}, "tid": 1, "name": "{}", "ts": )";
+constexpr char kSliceOf[] = R"(, "args": {{"decodes": {}, "prefill_tokens": {}}}}})";
+constexpr char kRequests[] = R"({{"ph": "C", "pid": {}, "name": "requests", "ts": )";
+constexpr char kRequestsOf[] = R"(, "args": {{"running": {}, "waiting": {}}}}})";
+constexpr char kHbm[] = R"~({{"ph": "C", "pid": {}, "name": "HBM by owner (GiB)", "ts": )~";
 
 class Events {
  public:
@@ -49,21 +42,28 @@ class Events {
     fmt::format_to(begin(), kThread, pid);
   }
   void slice(std::size_t pid, const ServeIteration& it) {
-    const char* name = it.prefill_tokens == 0 ? "decode" : it.decodes == 0 ? "prefill" : "mixed";
-    fmt::format_to(begin(), kSlice, pid, name, microseconds(it.start),
-                   microseconds(it.end - it.start), it.decodes, it.prefill_tokens);
+    const std::string_view name = it.prefill_tokens == 0 ? "decode"
+                                  : it.decodes == 0      ? "prefill"
+                                                         : "mixed";
+    fmt::format_to(begin(), FMT_COMPILE(kSlice), pid, name);
+    put_microseconds(it.start);
+    put(", \"dur\": ");
+    put_microseconds(it.end - it.start);
+    fmt::format_to(end(), FMT_COMPILE(kSliceOf), it.decodes, it.prefill_tokens);
   }
   void counters(std::size_t pid, const ServeResult& result, const ServeSample& s) {
-    const std::string at = microseconds(s.at);
-    fmt::format_to(begin(), kRequests, pid, at, s.running, s.waiting);
-    std::string parts;
+    fmt::format_to(begin(), FMT_COMPILE(kRequests), pid);
+    put_microseconds(s.at);
+    fmt::format_to(end(), FMT_COMPILE(kRequestsOf), s.running, s.waiting);
+    fmt::format_to(begin(), FMT_COMPILE(kHbm), pid);
+    put_microseconds(s.at);
+    put(", \"args\": {");
     const auto bytes = hbm_parts(result, s);
     for (std::size_t part = 0; part < kHbmParts; ++part) {
-      fmt::format_to(std::back_inserter(parts), kPart, part > 0 ? ", " : "",
-                     name_of(static_cast<HbmPart>(part)),
-                     static_cast<double>(bytes[part].count()) / kGiB);
+      if (part > 0) put(", ");
+      put(text_of(part, bytes[part]));
     }
-    fmt::format_to(begin(), kHbm, pid, at, parts);
+    put("}}");
   }
   std::string take() {
     put("\n]}\n");
@@ -71,14 +71,36 @@ class Events {
   }
 
  private:
+  struct PartText {
+    Bytes bytes;
+    std::string text;
+  };
   void put(std::string_view text) { out_.append(text.data(), text.data() + text.size()); }
+  /// With all digits of the clock's picoseconds.
+  void put_microseconds(SimTime t) {
+    constexpr std::int64_t kPerMicrosecond = 1'000'000;
+    fmt::format_to(end(), FMT_COMPILE("{}.{:06}"), t.count() / kPerMicrosecond,
+                   t.count() % kPerMicrosecond);
+  }
+  /// A part of HBM by its name; most stay as they were at the sample before.
+  const std::string& text_of(std::size_t part, Bytes bytes) {
+    PartText& known = parts_[part];
+    if (known.text.empty() || known.bytes != bytes) {
+      known = {.bytes = bytes,
+               .text = fmt::format("\"{}\": {:.6g}", name_of(static_cast<HbmPart>(part)),
+                                   static_cast<double>(bytes.count()) / kGiB)};
+    }
+    return known.text;
+  }
+  std::back_insert_iterator<fmt::memory_buffer> end() { return std::back_inserter(out_); }
   std::back_insert_iterator<fmt::memory_buffer> begin() {
     if (!first_) put(",\n");
     first_ = false;
-    return std::back_inserter(out_);
+    return end();
   }
 
   fmt::memory_buffer out_;
+  std::array<PartText, kHbmParts> parts_;
   bool first_ = true;
 };
 
