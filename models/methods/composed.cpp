@@ -11,6 +11,14 @@ ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
   parts_.learns_steps = parts_.select->needs().decode_rows || parts_.merge->needs().decode_rows;
 }
 
+const Params& ComposedMethod::params() const {
+  std::call_once(asked_, [&] {
+    if (parts_.declared) params_ = *parts_.declared;
+    for (const auto& [name, value] : parts_.solved) params_[name] = value;
+  });
+  return params_;
+}
+
 bool ComposedMethod::selects_together() const {
   return parts_.select->shared_by_layer() || (parts_.share && parts_.share->whole_rows()) ||
          (parts_.read && parts_.read->needs_layer());

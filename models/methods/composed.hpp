@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,10 @@ namespace kvsim {
 /// What a composition is made of, every axis settled.
 struct Composition {
   std::string name;
-  Params params;
+  // Every declared parameter as given or by default, and those that were solved since, which stand
+  // instead: a sweep settles thousands of methods, and most say the same of most parameters.
+  std::shared_ptr<const Params> declared;
+  Params solved;
   std::shared_ptr<const SelectRule> select;
   std::shared_ptr<const BudgetRule> budget;
   std::shared_ptr<const MergeRule> merge;
@@ -51,7 +55,7 @@ class ComposedMethod final : public Method {
   [[nodiscard]] StepTraffic head_traffic(const StepEvents& events, const HeadShape& shape) const;
 
   [[nodiscard]] const std::string& name() const override { return parts_.name; }
-  [[nodiscard]] const Params& params() const override { return parts_.params; }
+  [[nodiscard]] const Params& params() const override;  // put together when first asked for
   [[nodiscard]] MethodNeeds needs() const override;
   [[nodiscard]] PrefillPeak prefill_peak() const override;
   [[nodiscard]] Compaction compaction() const override;
@@ -87,6 +91,8 @@ class ComposedMethod final : public Method {
   [[nodiscard]] double paired_layers() const;  // of all layers, their share
 
   Composition parts_;
+  mutable std::once_flag asked_;
+  mutable Params params_;
 };
 
 /// `method` as the composition it is. Errors: ContractError if it is none (a test's stand-in).

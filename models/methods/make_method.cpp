@@ -286,15 +286,17 @@ class Settler final : public Settling {
         declared_{named_->declared},
         asked_(declared_.size()) {
     parts_.name = spec.name;
-    parts_.params =
-        spec.params.empty() ? named_->defaults : settle_params(spec.name, declared_, spec.params);
+    parts_.declared =
+        spec.params.empty()
+            ? std::shared_ptr<const Params>{named_, &named_->defaults}
+            : std::make_shared<const Params>(settle_params(spec.name, declared_, spec.params));
     parts_.recorded = site.recorded;
     parts_.n_layers = layers_known();
   }
 
   std::shared_ptr<const Method> settle() {
     parts_.query_head = word("granularity") == "query_head";
-    parts_.rerotate = parts_.params.contains("positions") && word("positions") == "rerotate";
+    parts_.rerotate = parts_.declared->contains("positions") && word("positions") == "rerotate";
     parts_.store = make<MakeStore>("store");
     parts_.share = make<MakeShare>("share");
     parts_.select = make<MakeSelect>("select");
@@ -302,7 +304,7 @@ class Settler final : public Settling {
     parts_.merge = make<MakeMerge>("merge");
     parts_.read = make<MakeRead>("read");
     if (entries_ > 0 && entries_ < std::numeric_limits<std::int64_t>::max()) {
-      parts_.params["budget"] = entries_;
+      parts_.solved["budget"] = entries_;
     }
     refuse_what_cannot_be();
     for (std::size_t i = 0; i < declared_.size(); ++i) {
@@ -332,25 +334,15 @@ class Settler final : public Settling {
     KVSIM_CHECK(parts_.store != nullptr, "the store of \"{}\" is not settled yet", spec_.name);
     return *parts_.store;
   }
-  double number(const std::string& name) const override {
-    note_asked(name);
-    return param_number(parts_.params, name);
-  }
-  std::int64_t integer(const std::string& name) const override {
-    note_asked(name);
-    return param_integer(parts_.params, name);
-  }
+  double number(const std::string& name) const override { return value<double>(name); }
+  std::int64_t integer(const std::string& name) const override { return value<std::int64_t>(name); }
   const std::string& word(const std::string& name) const override {
-    note_asked(name);
-    return param_word(parts_.params, name);
+    return value<std::string>(name);
   }
-  bool flag(const std::string& name) const override {
-    note_asked(name);
-    return param_flag(parts_.params, name);
-  }
+  bool flag(const std::string& name) const override { return value<bool>(name); }
   bool given(std::string_view name) const override { return was_given(spec_, declared_, name); }
   void settle(const std::string& name, const ParamValue& value) override {
-    parts_.params[name] = value;
+    parts_.solved[name] = value;
   }
   const std::optional<Budget>& budget() const override { return spec_.budget; }
   std::int64_t entries_of(const Budget& budget) const override {
@@ -384,6 +376,21 @@ class Settler final : public Settling {
   std::invoke_result_t<Make, Settling&> make(std::string_view axis) {
     return std::get<Make>(named_->chosen(axis).make)(*this);
   }
+  [[nodiscard]] const ParamValue& value_of(const std::string& name) const {
+    if (const auto found = parts_.solved.find(name); found != parts_.solved.end()) {
+      return found->second;
+    }
+    const auto found = parts_.declared->find(name);
+    KVSIM_CHECK(found != parts_.declared->end(), "no parameter \"{}\"", name);
+    return found->second;
+  }
+  template <class T>
+  [[nodiscard]] const T& value(const std::string& name) const {
+    note_asked(name);
+    const ParamValue& known = value_of(name);
+    KVSIM_CHECK(std::holds_alternative<T>(known), "parameter \"{}\" is of another type", name);
+    return std::get<T>(known);
+  }
   void note_asked(std::string_view name) const {
     for (std::size_t i = 0; i < declared_.size(); ++i) {
       if (declared_[i].name == name) asked_[i] = true;
@@ -399,7 +406,8 @@ class Settler final : public Settling {
   /// copy.
   [[nodiscard]] ComposedMethod rules() const {
     return ComposedMethod{{.name = {},
-                           .params = {},
+                           .declared = {},
+                           .solved = {},
                            .select = parts_.select,
                            .budget = parts_.budget,
                            .merge = parts_.merge,
@@ -424,7 +432,7 @@ class Settler final : public Settling {
         const bool decides =
             !mode.words.empty() || std::holds_alternative<bool>(mode.default_value);
         if (!decides || mode.name == info.name || !was_asked(mode.name)) continue;
-        modes += fmt::format(", {}={}", mode.name, to_text(parts_.params.at(mode.name)));
+        modes += fmt::format(", {}={}", mode.name, to_text(value_of(mode.name)));
       }
     }
     refuse(fmt::format("parameter {} is given, and has no effect with {}: nothing reads it there",
