@@ -131,20 +131,22 @@ LayerCache left_behind(const CostInput& in, std::int32_t layer, const DecodeMome
 
 std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
+  std::int32_t kind_before = 0;
   for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
     const auto& layers = llm.layers;
     const auto i = static_cast<std::size_t>(l);
-    if (!groups.empty() && alike(layers[i - 1], layers[i]) &&
-        method.layer_kind(l - 1) == method.layer_kind(l)) {
+    const std::int32_t kind = method.layer_kind(l);
+    if (!groups.empty() && kind == kind_before && alike(layers[i - 1], layers[i])) {
       ++groups.back().count;
     } else {
       const auto like = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& g) {
         return alike(layers[static_cast<std::size_t>(g.first)], layers[i]) &&
-               method.layer_kind(g.first) == method.layer_kind(l);
+               method.layer_kind(g.first) == kind;
       });
       groups.push_back(
           {.first = l, .count = 1, .like = static_cast<std::int32_t>(like - groups.begin())});
     }
+    kind_before = kind;
   }
   return groups;
 }

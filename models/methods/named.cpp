@@ -1,0 +1,218 @@
+// From a method's name to the choices of its axes and the parameters that these declare.
+
+#include "models/methods/named.hpp"
+
+#include <algorithm>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "models/methods/params.hpp"
+#include "models/methods/presets.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Every axis' choice when nothing else is said.
+const std::map<std::string, std::string>& neutral_axes() {
+  static const std::map<std::string, std::string> axes{{"select", "all"}, {"budget", "none"},
+                                                       {"merge", "drop"}, {"share", "none"},
+                                                       {"read", "all"},   {"store", "recorded"}};
+  return axes;
+}
+
+const Preset* find_preset(std::string_view name) {
+  for (const Preset& preset : presets()) {
+    if (preset.info.name == name) return &preset;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> split(std::string_view name) {
+  std::vector<std::string> parts;
+  std::size_t at = 0;
+  while (true) {
+    const std::size_t plus = name.find('+', at);
+    parts.emplace_back(name.substr(at, plus == std::string_view::npos ? plus : plus - at));
+    if (plus == std::string_view::npos) return parts;
+    at = plus + 1;
+  }
+}
+
+void choose(Parsed& parsed, const std::string& axis, const std::string& choice,
+            const std::string& by) {
+  if (const auto [at, fresh] = parsed.chosen_by.emplace(axis, by); !fresh) {
+    throw InputError{fmt::format("method \"{}\": two choices on the axis {}: \"{}\" and \"{}\"",
+                                 parsed.name, axis, at->second, by)};
+  }
+  parsed.axes[axis] = choice;
+}
+
+void choose_axis(Parsed& parsed, const std::string& part, std::size_t equals) {
+  const std::string axis = part.substr(0, equals);
+  const std::string choice = part.substr(equals + 1);
+  std::vector<std::string> known;
+  bool axis_known = false;
+  for (const AxisChoice& each : axis_choices()) {
+    if (each.axis != axis) continue;
+    axis_known = true;
+    known.emplace_back(each.name);
+  }
+  if (!axis_known) {
+    std::vector<std::string> axes;
+    for (const auto& [name, neutral] : neutral_axes()) axes.push_back(name);
+    throw InputError{
+        fmt::format("method \"{}\": {}", parsed.name, unknown_name("axis", axis, axes))};
+  }
+  if (std::find(known.begin(), known.end(), choice) == known.end()) {
+    throw InputError{fmt::format("method \"{}\": {}", parsed.name,
+                                 unknown_name(axis + " choice", choice, known))};
+  }
+  choose(parsed, axis, choice, part);
+}
+
+Parsed parse_name(const std::string& name) {
+  Parsed parsed;
+  parsed.name = name;
+  parsed.axes = neutral_axes();
+  for (const std::string& part : split(name)) {
+    if (const Preset* preset = find_preset(part)) {
+      for (const auto& [axis, choice] : preset->info.axes) {
+        // A uniform budget is what selectors get that nobody chose one for, so a preset's gives
+        // way; so does one with no whole layers unless asked for.
+        const bool gives_way = axis == "budget" && (choice == "uniform" || choice == "first_full");
+        if (gives_way && choice != "uniform") parsed.usual_budget = choice;
+        if (choice != neutral_axes().at(axis) && !gives_way) choose(parsed, axis, choice, part);
+      }
+      parsed.defaults.insert(preset->defaults.begin(), preset->defaults.end());
+      parsed.default_budget = std::max(parsed.default_budget, preset->default_budget);
+    } else if (const std::size_t equals = part.find('='); equals != std::string::npos) {
+      choose_axis(parsed, part, equals);
+    } else {
+      std::vector<std::string> known;
+      for (const Preset& each : presets()) known.push_back(each.info.name);
+      throw InputError{unknown_name("method", part, known)};
+    }
+  }
+  return parsed;
+}
+
+const AxisChoice& choice_of(std::string_view axis, std::string_view name) {
+  for (const AxisChoice& each : axis_choices()) {
+    if (each.axis == axis && each.name == name) return each;
+  }
+  KVSIM_CHECK(false, "axis {} has no choice {}", axis, name);
+  return axis_choices().front();
+}
+
+/// Combinations that mean nothing are refused with the reason.
+void check_legality(Parsed& parsed) {
+  const auto refuse = [&](std::string_view reason) {
+    throw InputError{fmt::format("method \"{}\": {}", parsed.name, reason)};
+  };
+  if (parsed.axes["select"] == "all") {
+    if (parsed.axes["merge"] != "drop")
+      refuse("select=all lets nothing leave, so there is nothing to merge");
+    if (parsed.axes["budget"] != "none")
+      refuse("select=all lets nothing leave, so a budget has no meaning");
+    return;
+  }
+  if (parsed.axes["budget"] == "none" && choice_of("select", parsed.axes["select"]).takes_budget) {
+    if (parsed.chosen_by.contains("budget")) {
+      refuse(fmt::format("select={} drops entries, so it needs a budget", parsed.axes["select"]));
+    }
+    parsed.axes["budget"] = parsed.usual_budget;
+  }
+}
+
+std::vector<ParamInfo> declared_params(const Parsed& parsed) {
+  std::vector<ParamInfo> declared;
+  for (const AxisChoice& choice : axis_choices()) {
+    if (parsed.axes.at(std::string{choice.axis}) != choice.name) continue;
+    for (ParamInfo info : choice.params) {
+      if (const ParamInfo* other = find_param(declared, info.name)) {  // shared with another axis
+        if (!means_the_same(*other, info)) {
+          throw InputError{fmt::format(
+              "method \"{}\": {}={} has a parameter {} ({}), and so has another of its choices "
+              "({}): a value could not say which it is for",
+              parsed.name, choice.axis, choice.name, info.name, info.help, other->help)};
+        }
+        continue;
+      }
+      if (const auto found = parsed.defaults.find(info.name); found != parsed.defaults.end()) {
+        info.default_value = found->second;
+      }
+      declared.push_back(std::move(info));
+    }
+  }
+  declared.push_back(*find_param(presets().front().info.params, "granularity"));
+  return declared;
+}
+
+}  // namespace
+
+Named::Named(const std::string& name) : parsed{parse_name(name)} {
+  check_legality(parsed);
+  declared = declared_params(parsed);
+  defaults = settle_params(name, declared, {});
+  for (const auto& [axis, choice] : parsed.axes)
+    choices.emplace_back(axis, &choice_of(axis, choice));
+}
+
+const AxisChoice& Named::chosen(std::string_view axis) const {
+  for (const auto& [name, choice] : choices) {
+    if (name == axis) return *choice;
+  }
+  KVSIM_CHECK(false, "no axis {}", axis);
+  return *choices.front().second;
+}
+
+std::shared_ptr<const Named> named(const std::string& name) {
+  constexpr std::size_t kMostKept = 1024;
+  static std::mutex guard;
+  static std::map<std::string, std::shared_ptr<const Named>> known;
+  const std::lock_guard lock{guard};
+  if (const auto found = known.find(name); found != known.end()) return found->second;
+  auto fresh = std::make_shared<const Named>(name);
+  if (known.size() >= kMostKept) known.clear();
+  known.emplace(name, fresh);
+  return fresh;
+}
+
+MethodInfo describe_method(const std::string& name) {
+  if (const Preset* preset = find_preset(name)) return preset->info;
+  Parsed parsed = parse_name(name);
+  check_legality(parsed);
+  MethodInfo info;
+  info.name = name;
+  info.axes = parsed.axes;
+  info.params = declared_params(parsed);
+  std::string parts;
+  for (const std::string& part : split(name)) {
+    parts += fmt::format("{}{}", parts.empty() ? "" : ", ", part);
+    const Preset* preset = find_preset(part);
+    if (preset == nullptr || preset->info.paper.empty()) continue;
+    info.paper += fmt::format("{}{}", info.paper.empty() ? "" : "; ", preset->info.paper);
+  }
+  info.summary = "composed of " + parts;
+  for (const Preset& preset : presets()) {
+    const auto& axes = preset.info.axes;
+    if (axes.at("select") != parsed.axes["select"] || axes.at("merge") != parsed.axes["merge"]) {
+      continue;
+    }
+    info.size_law = preset.info.size_law;
+    info.cost_class = preset.info.cost_class;
+    break;
+  }
+  return info;
+}
+
+bool takes_budget(std::string_view name) {
+  const Parsed parsed = parse_name(std::string{name});
+  return choice_of("select", parsed.axes.at("select")).takes_budget ||
+         choice_of("read", parsed.axes.at("read")).takes_budget;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,46 @@
+#pragma once
+
+// A method's name taken apart, before any number is settled. Of make_method.cpp alone.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/methods/choices.hpp"
+#include "models/methods/method.hpp"
+
+namespace kvsim {
+
+/// A name taken apart, before any number is settled.
+struct Parsed {
+  std::string name;
+  std::map<std::string, std::string> axes;
+  std::map<std::string, std::string> chosen_by;  // axis -> the part of the name that chose it
+  Params defaults;
+  double default_budget = 0;
+  std::string usual_budget = "uniform";  // of selectors that need one, where none was chosen
+};
+
+/// What a name alone says: the same for every prompt that a method is settled for.
+struct Named {
+  /// Errors: InputError where it names nothing, or a combination that means nothing.
+  explicit Named(const std::string& name);
+  Named(const Named&) = delete;  // `choices` has names of `parsed`
+  Named& operator=(const Named&) = delete;
+
+  [[nodiscard]] const AxisChoice& chosen(std::string_view axis) const;
+
+  Parsed parsed;
+  std::vector<ParamInfo> declared;
+  Params defaults;
+  std::vector<std::pair<std::string_view, const AxisChoice*>> choices;  // by axis
+};
+
+/// Reads a name once: of a sweep's thousands of methods few have names of their own. Errors:
+/// InputError, as often as it is asked for.
+[[nodiscard]] std::shared_ptr<const Named> named(const std::string& name);
+
+}  // namespace kvsim
