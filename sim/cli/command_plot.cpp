@@ -162,8 +162,8 @@ std::vector<Figure> figures_to_draw(const Arguments& arguments,
   const Overlaid overlaid = overlay_results(results);
   for (const AnyChart& chart : overlaid.charts) figures.push_back(draw(chart));
   if (figures.empty()) {
-    throw InputError{fmt::format("plot: no figure can be drawn of all of the results:\n  {}",
-                                 fmt::join(overlaid.notes, "\n  "))};
+    throw InputError{fmt::format("plot: no figure can be drawn of all of the results: {}",
+                                 fmt::join(overlaid.notes, "; "))};
   }
   for (const std::string& note : overlaid.notes) notes.push_back(note + " (not drawn)");
   return figures;
