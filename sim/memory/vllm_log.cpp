@@ -22,6 +22,11 @@ double number(std::string text, std::string_view line, const std::string& place)
   if (error != std::errc{} || end != text.data() + text.size()) {
     throw InputError{fmt::format("{}: expected a number, got \"{}\" in: {}", place, text, line)};
   }
+  constexpr double kMost = 4e9;  // GiB, or tokens: beyond it bytes are not counted in 64 bits
+  if (!(std::abs(value) <= kMost)) {
+    throw InputError{fmt::format("{}: expected a number of at most {}, got \"{}\" in: {}", place,
+                                 kMost, text, line)};
+  }
   return value;
 }
 

@@ -184,6 +184,9 @@ TEST_CASE("start-up logs of several vLLM versions are read") {
   CHECK_THROWS_AS((void)read_vllm_log("nothing here\n", "x.log"), InputError);
   CHECK_THROWS_WITH((void)read_vllm_log("Model loading took 1.2.3 GiB\n", "x.log"),
                     "x.log: expected a number, got \"1.2.3\" in: Model loading took 1.2.3 GiB");
+  CHECK_THROWS_WITH((void)read_vllm_log("GPU KV cache size: 99,000,000,000 tokens\n", "x.log"),
+                    "x.log: expected a number of at most 4000000000, got \"99000000000\" in: GPU "
+                    "KV cache size: 99,000,000,000 tokens");
 }
 
 }  // namespace
