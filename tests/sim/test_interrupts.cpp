@@ -151,8 +151,8 @@ TEST_CASE("an interrupted plan keeps the answers that it has, and says how many 
   CHECK(fs::exists(folder / "r/plan.csv"));
 }
 
-TEST_CASE("an interrupted replay keeps the traces that are through, and says which are missing") {
-  const fs::path folder = fresh("interrupt_replay");
+/// small.safetensors, through at once, and large.safetensors, which takes long enough to be cut.
+void write_traces(const fs::path& folder) {
   const auto trace = [&](const std::string& name, const std::string& layers,
                          const std::string& tokens) {
     REQUIRE(run_kvsim({"trace", "generate", name, "--layers", layers, "--heads", "4", "--kv-heads",
@@ -162,6 +162,11 @@ TEST_CASE("an interrupted replay keeps the traces that are through, and says whi
   };
   trace("small.safetensors", "1", "64");
   trace("large.safetensors", "24", "1536");
+}
+
+TEST_CASE("an interrupted replay keeps the traces that are through, and says which are missing") {
+  const fs::path folder = fresh("interrupt_replay");
+  write_traces(folder);
   const Words words{"replay",
                     "-t",
                     "small.safetensors",
@@ -195,15 +200,7 @@ TEST_CASE("an interrupted replay keeps the traces that are through, and says whi
 
 TEST_CASE("an interrupted sweep of replays keeps the traces that are through") {
   const fs::path folder = fresh("interrupt_sweep");
-  const auto trace = [&](const std::string& name, const std::string& layers,
-                         const std::string& tokens) {
-    REQUIRE(run_kvsim({"trace", "generate", name, "--layers", layers, "--heads", "4", "--kv-heads",
-                       "2", "--head-dim", "32", "--tokens", tokens},
-                      folder)
-                .status == 0);
-  };
-  trace("small.safetensors", "1", "64");
-  trace("large.safetensors", "24", "1536");
+  write_traces(folder);
   const Words tail{"--method",    "h2o", "-b", "0.2",        "--vary",
                    "sinks=0,2,4", "-j",  "1",  "--no-report"};
   Words words{"sweep", "-t", "small.safetensors", "-t", "large.safetensors", "-o", "r"};
