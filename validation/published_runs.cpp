@@ -166,8 +166,7 @@ const StaticResult& PublishedRuns::run(const RunSize& size) {
   }
   StaticResult result = run_static(one, {.max_samples = 3});
   if (step_alone && !result.oom) {
-    result.usable_hbm = Bytes{static_cast<std::int64_t>(
-        std::floor(static_cast<double>(gpu_->hbm_usable.count()) * stack_->usable_fraction))};
+    result.usable_hbm = fraction_bytes(*stack_, gpu_->hbm_usable);
     if (result.decode_peak > result.usable_hbm) {
       result.oom = OomEvent{.step = size.steps,
                             .tokens = size.prompt + size.steps,

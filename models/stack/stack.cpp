@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <span>
 
 #include "models/json/embedded.hpp"
@@ -15,6 +16,7 @@ namespace kvsim {
 namespace {
 
 constexpr Bytes kPyTorchBlock = 512_B;
+constexpr std::array kFractionWords{"all", "before_weights", "after_weights", "free"};
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
 /// The enumerator whose word stands in `field`; words are in the order of the enumeration.
@@ -47,6 +49,13 @@ std::vector<Stack> read_profiles() {
 
 Bytes charged_bytes(const Stack& stack, Bytes n) {
   return stack.rounds_allocations ? round_up(n, kPyTorchBlock) : n;
+}
+
+std::string_view word_of(FractionOf what) { return kFractionWords[static_cast<std::size_t>(what)]; }
+
+Bytes fraction_bytes(const Stack& stack, Bytes total) {
+  return Bytes{static_cast<std::int64_t>(
+      std::floor(static_cast<double>(total.count()) * stack.usable_fraction))};
 }
 
 bool StackOptions::empty() const {
@@ -94,6 +103,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "host_per_step",
                              "sources",
                              "usable_fraction",
+                             "fraction_of",
                              "launch_overhead",
                              "host_per_layer",
                              "host_per_launch",
@@ -192,6 +202,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later("between_per_sequence",
              [&](const Field& f) { stack.between_per_sequence = f.duration(); });
   read_later("between_steps", [&](const Field& f) { stack.between_steps = f.duration(); });
+  read_later("fraction_of",
+             [&](const Field& f) { stack.fraction_of = read_enum<FractionOf>(f, kFractionWords); });
   read_later("sampler_bytes", [&](const Field& f) { stack.sampler_bytes = f.number(0, 1000); });
   read_later("graphs", [&](const Field& f) { stack.graphs = f.bytes(); });
   read_later("communication", [&](const Field& f) { stack.communication = f.bytes(); });

@@ -21,6 +21,15 @@ enum class CacheGrowth : std::uint8_t {
   kConcatAll,    // as kConcatLayer, but the caller holds every layer's old cache to the step's end
   kPaged         // blocks of a pool set aside at the start
 };
+/// What an engine's memory fraction is a share of: how it finds the bytes of its cache's pool.
+enum class FractionOf : std::uint8_t {
+  kAll,            // all memory, weights, the rest and activations within (vLLM)
+  kBeforeWeights,  // what is free before the weights; activations are outside (SGLang)
+  kAfterWeights,   // what they leave free; activations are outside (TurboMind)
+  kFree            // what weights and the profiling run's peak leave free (TensorRT-LLM)
+};
+/// As a profile writes it.
+[[nodiscard]] std::string_view word_of(FractionOf what);
 enum class AttentionExec : std::uint8_t { kFused, kEager };
 enum class LogitPositions : std::uint8_t { kLast, kAll };
 /// How an operator's arithmetic and traffic share its time.
@@ -51,9 +60,10 @@ struct Stack {
   std::int32_t norm_launches = 1;  // kernels one RMSNorm takes; more than 1: it is not fused
   std::int32_t rope_launches = 1;  // kernels the rotation of Q and K takes
   Bytes context;                   // CUDA context and libraries, per GPU
-  double usable_fraction = 1.0;    // of the usable HBM
-  Seconds launch_overhead;         // device-side gap per kernel
-  Seconds host_per_layer;  // host time per layer and step; the step takes the larger of both
+  double usable_fraction = 1.0;    // of the usable HBM, or, of a paged engine, of fraction_of
+  FractionOf fraction_of = FractionOf::kAll;
+  Seconds launch_overhead;  // device-side gap per kernel
+  Seconds host_per_layer;   // host time per layer and step; the step takes the larger of both
   Seconds host_per_step;
   Seconds host_per_launch;  // host time of each operator a method's own code adds
   /// Whose measured kernels time an operator family ("gemm": "vllm"); "*": any stack's. Families
@@ -109,7 +119,7 @@ struct StackOptions {
   std::optional<std::int64_t> block_tokens{};
   std::optional<bool> per_head_blocks{};
   std::optional<bool> lazy_compaction{};
-  std::optional<double> memory_fraction{};  // vLLM: gpu_memory_utilization
+  std::optional<double> memory_fraction{};  // of fraction_of; vLLM: gpu_memory_utilization
   std::optional<bool> cuda_graphs{};        // false: none are captured (enforce_eager)
   std::optional<std::int32_t> expert_parallel{};
   std::optional<double> expert_imbalance{};
@@ -130,6 +140,9 @@ struct StackOptions {
 [[nodiscard]] inline bool is_preallocated(const Stack& stack) {
   return stack.growth == CacheGrowth::kStatic || stack.growth == CacheGrowth::kPaged;
 }
+
+/// What a stack without a paged pool may use of a GPU's `total` bytes.
+[[nodiscard]] Bytes fraction_bytes(const Stack& stack, Bytes total);
 
 /// What the stack's allocator takes for a tensor of `n` bytes: PyTorch rounds to blocks of 512 B
 /// (kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp). Segments are the allocator's own matter.

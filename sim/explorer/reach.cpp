@@ -43,27 +43,25 @@ PlanCandidate longest_context(const ScenarioPoint& point, double confidence) {
   return out;
 }
 
-/// What an engine's start takes of a GPU without the cache.
-Bytes without_cache(const StaticSpec& spec) {
+/// An engine's start.
+std::optional<EngineStartup> startup_of(const StaticSpec& spec) {
   StaticSpec start = spec;
   start.batch = 1;
   start.output_tokens = 0;
   start.allocator.reset();
   constexpr std::size_t kFewest = 3;
-  const StaticResult result = run_static(start, {.max_samples = kFewest});
-  if (!result.startup) return Bytes{};
-  return result.startup->weights + result.startup->non_torch + result.startup->activation;
+  return run_static(start, {.max_samples = kFewest}).startup;
 }
 
 Reach reach_of(const ScenarioPoint& point) {
   Reach out{.predicted = longest_context(point, 0), .low = {}, .high = {}};
-  const Stack stack = with_options(*point.spec.stack, point.spec.options);
-  const auto residual = memory_residual(stack);
+  const auto residual = memory_residual(*point.spec.stack);
   if (!residual) return out;
   out.low = longest_context(point, kLikely).answer.value_or(0);
   // The other end: as predicted on a GPU with the memory that is then left.
-  const Gpu roomy = with_memory_for(*point.spec.gpu, stack, *residual, residual->low,
-                                    residual->without_cache ? without_cache(point.spec) : Bytes{});
+  const Gpu roomy = with_memory_for(
+      *point.spec.gpu, *residual, residual->low,
+      residual->without_cache ? startup_of(point.spec) : std::optional<EngineStartup>{});
   ScenarioPoint at_best = point;
   at_best.spec.gpu = &roomy;
   out.high = longest_context(at_best, 0).answer.value_or(0);

@@ -85,7 +85,37 @@ std::int64_t last_fitting(std::int64_t most, const Fits& fits) {
   return good;
 }
 
+Bytes times(double factor, Bytes bytes) {
+  return Bytes{static_cast<std::int64_t>(std::floor(factor * static_cast<double>(bytes.count())))};
+}
+
 }  // namespace
+
+Bytes EngineStartup::cache_beside(Bytes weights_taken, Bytes non_torch_taken,
+                                  Bytes activation_taken) const {
+  const auto share = [&](Bytes free) { return free > Bytes{} ? times(fraction, free) : free; };
+  switch (fraction_of) {
+    case FractionOf::kBeforeWeights:
+      return share(total - non_torch_taken) - weights_taken;
+    case FractionOf::kAfterWeights:
+      return share(total - non_torch_taken - weights_taken);
+    case FractionOf::kFree:
+      return share(total - non_torch_taken - weights_taken - activation_taken);
+    case FractionOf::kAll:
+      break;
+  }
+  return times(fraction, total) - weights_taken - non_torch_taken - activation_taken;
+}
+
+Bytes EngineStartup::as_memory(double factor) const {
+  const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
+  const double all = of(weights) + of(non_torch) + of(activation);
+  double memory = all / fraction;
+  if (fraction_of == FractionOf::kBeforeWeights) memory = of(non_torch) + of(weights) / fraction;
+  if (fraction_of == FractionOf::kAfterWeights) memory = of(non_torch) + of(weights);
+  if (fraction_of == FractionOf::kFree) memory = all;
+  return Bytes{std::llround((factor - 1) * memory)};
+}
 
 Bytes scoring_excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
   return excess(in, startup, prompt, std::min(prompt, startup.pass_tokens));
@@ -117,9 +147,8 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   const Stack& stack = *in.stack;
   KVSIM_CHECK(stack.growth == CacheGrowth::kPaged, "the start-up of stack {}, which has no pool",
               stack.name);
-  EngineStartup out{.total = total};
-  out.usable = Bytes{static_cast<std::int64_t>(
-      std::floor(static_cast<double>(total.count()) * stack.usable_fraction))};
+  EngineStartup out{
+      .total = total, .fraction = stack.usable_fraction, .fraction_of = stack.fraction_of};
   out.weights = weights_held(in);
   for (const OutsideBytes& part : outside_bytes(in)) {
     if (part.key == "graphs") {
@@ -144,7 +173,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   out.activation =
       measured.activation.value_or(std::max(out.layer_activation, out.sampling_activation));
 
-  const Bytes left = out.usable - out.weights - out.non_torch - out.activation;
+  const Bytes left = out.cache_beside(out.weights, out.non_torch, out.activation);
   for (std::int32_t layer = 0; layer < in.llm->n_layers(); ++layer) {
     const Bytes one = block_bytes(in, layer);
     out.block += one;
@@ -158,6 +187,9 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   }
   out.missing = std::max(Bytes{}, Bytes{} - left);
   out.kv_cache = std::max(Bytes{}, left);
+  out.usable = stack.fraction_of == FractionOf::kAll
+                   ? times(stack.usable_fraction, total)
+                   : std::min(total, out.weights + out.non_torch + out.activation + out.kv_cache);
   out.blocks = out.kv_cache.count() / out.block.count();
   out.tokens = out.blocks * stack.block_tokens;
   out.max_concurrency = static_cast<double>((out.block * out.blocks).count()) /

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -12,16 +13,22 @@ namespace kvsim {
 /// What a paged engine finds at its start, on one GPU: the profiling run's figures and the cache
 /// blocks that are left.
 ///
-///   cache = memory fraction x memory - weights - non-torch - activation peak
+///   cache = f x memory - weights - non-torch - activation peak          (vLLM)
+///   cache = f x (memory - non-torch) - weights                          (SGLang)
+///   cache = f x (memory - non-torch - weights)                          (TurboMind)
+///   cache = f x (memory - non-torch - weights - activation peak)        (TensorRT-LLM)
 ///
-/// The activation peak is the larger of the profiling run's layers over all the tokens of a pass,
-/// and of its dummy sampling: sampler_bytes x sequences x vocabulary beside the hidden states. CUDA
-/// graphs are captured later and not subtracted, as vLLM does it.
-/// Source: vllm v1/worker/gpu_worker.py, determine_available_memory; published logs agree to
-/// 0.01 GiB. Left out: padding of packed weights, buffers of LoRA and of vision encoders.
+/// with f the memory fraction, of what Stack::fraction_of says. The activation peak is the larger
+/// of the profiling run's layers over all the tokens of a pass, and of its dummy sampling:
+/// sampler_bytes x sequences x vocabulary beside the hidden states. CUDA graphs are captured later
+/// and not subtracted, as vLLM does it. Source: vllm v1/worker/gpu_worker.py,
+/// determine_available_memory; published logs agree to 0.01 GiB. Left out: padding of packed
+/// weights, buffers of LoRA and of vision encoders.
 struct EngineStartup {
-  Bytes total{};   // memory of the GPU
-  Bytes usable{};  // the fraction that the engine takes
+  Bytes total{};  // memory of the GPU
+  double fraction = 1;
+  FractionOf fraction_of = FractionOf::kAll;
+  Bytes usable{};  // what weights, non-torch, activations and the cache take of it, all told
   Bytes weights{};
   Bytes non_torch{};
   std::int64_t pass_tokens = 0;  // of the profiling run: no pass computes more
@@ -40,6 +47,15 @@ struct EngineStartup {
   double max_concurrency = 0;  // sequences of max_model_len that fit at once
   /// Whether one sequence of max_model_len fits, which vLLM asks at its start.
   [[nodiscard]] bool serves() const { return max_concurrency >= 1; }
+
+  /// What a run may hold on the GPU: CUDA graphs stand beside the rest.
+  [[nodiscard]] Bytes limit() const { return std::min(total, usable + graphs); }
+  /// What would be left for the cache where the rest took so much; below 0: what lacks.
+  [[nodiscard]] Bytes cache_beside(Bytes weights_taken, Bytes non_torch_taken,
+                                   Bytes activation_taken) const;
+  /// What the pool shrinks by where weights, non-torch and activations take `factor` times what
+  /// they do, in bytes of a smaller GPU: with that much less memory it is as small.
+  [[nodiscard]] Bytes as_memory(double factor) const;
 };
 
 /// The start of `in`'s stack on a GPU of `total` bytes. `in` is of one GPU, its stack as the run

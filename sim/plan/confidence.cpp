@@ -49,10 +49,11 @@ WorseEnd time_end(Seconds time, const std::optional<Interval>& interval, double 
           .basis = "intervals of the times"};
 }
 
-Gpu gpu_at(const Gpu& gpu, const Stack& stack, const WorseEnd& end, Bytes not_cache) {
+Gpu gpu_at(const Gpu& gpu, const Stack& stack, const WorseEnd& end,
+           const std::optional<EngineStartup>& startup) {
   const auto residual = memory_residual(stack);
   if (!residual || end.factor == 1) return gpu;
-  return with_memory_for(gpu, stack, *residual, end.factor, not_cache);
+  return with_memory_for(gpu, *residual, end.factor, startup);
 }
 
 }  // namespace kvsim

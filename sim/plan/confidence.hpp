@@ -7,6 +7,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"
+#include "sim/memory/vllm_startup.hpp"
 
 namespace kvsim {
 
@@ -30,8 +31,8 @@ struct WorseEnd {
                                 double confidence);
 
 /// `gpu` with the memory in which a run as predicted fits where on `gpu` one fits that takes
-/// `end.factor` times the predicted. `not_cache`: of an engine with a paged cache, what it holds
-/// beside the cache.
-[[nodiscard]] Gpu gpu_at(const Gpu& gpu, const Stack& stack, const WorseEnd& end, Bytes not_cache);
+/// `end.factor` times the predicted. `startup`: of an engine with a paged cache.
+[[nodiscard]] Gpu gpu_at(const Gpu& gpu, const Stack& stack, const WorseEnd& end,
+                         const std::optional<EngineStartup>& startup);
 
 }  // namespace kvsim

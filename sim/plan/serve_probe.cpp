@@ -87,11 +87,7 @@ ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
   memory_ = kvsim::memory_end(*spec_.stack, confidence);
   const ServeResult plain = run_serve(spec_);
   gpus_ = plain.gpus;
-  Bytes not_cache;
-  if (plain.startup) {
-    not_cache = plain.startup->weights + plain.startup->non_torch + plain.startup->activation;
-  }
-  gpu_ = gpu_at(*spec_.gpu, stack, memory_, not_cache);
+  gpu_ = gpu_at(*spec_.gpu, stack, memory_, plain.startup);
   if (time_factor) {
     time_ = {.factor = *time_factor, .basis = "as given"};
   } else if (const auto ends = time_ends(spec_, mean_iteration(spec_, plain))) {

@@ -22,17 +22,14 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
   const Stack stack = with_options(*spec_.stack, spec_.options);
   spec_.method = settle(spec_.prompt_tokens);
   spec_.allocator.reset();
-  Bytes not_cache;
+  std::optional<EngineStartup> startup;
   if (stack.growth == CacheGrowth::kPaged && end_.factor != 1) {
     StaticSpec least = spec_;
     least.batch = 1;
     least.output_tokens = 0;
-    const StaticResult start = run_static(least, {.max_samples = kFewestSamples});
-    if (start.startup) {
-      not_cache = start.startup->weights + start.startup->non_torch + start.startup->activation;
-    }
+    startup = run_static(least, {.max_samples = kFewestSamples}).startup;
   }
-  gpu_ = gpu_at(*spec_.gpu, stack, end_, not_cache);
+  gpu_ = gpu_at(*spec_.gpu, stack, end_, startup);
   compiled_ = std::make_unique<CompiledPoint>(
       PointSpec{.llm = spec_.llm,
                 .gpu = &gpu_,

@@ -24,6 +24,19 @@ std::string_view word_of(CacheGrowth growth) {
   }
   return "unknown";
 }
+std::string_view sentence_of(FractionOf what) {
+  switch (what) {
+    case FractionOf::kAll:
+      break;
+    case FractionOf::kBeforeWeights:
+      return "is free before the weights, for them and the cache";
+    case FractionOf::kAfterWeights:
+      return "the weights leave free, for the cache";
+    case FractionOf::kFree:
+      return "weights and activations leave free, for the cache";
+  }
+  return "the driver reports";
+}
 std::string_view sentence_of(CacheGrowth growth) {
   switch (growth) {
     case CacheGrowth::kStatic:
@@ -74,6 +87,7 @@ ordered_json stack_json(const Stack& stack) {
           {"rope_launches", stack.rope_launches},
           {"context_bytes", stack.context.count()},
           {"usable_fraction", stack.usable_fraction},
+          {"fraction_of", word_of(stack.fraction_of)},
           {"launch_overhead_s", stack.launch_overhead.count()},
           {"host_per_layer_s", stack.host_per_layer.count()},
           {"host_per_step_s", stack.host_per_step.count()},
@@ -156,7 +170,8 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   for (const auto& [family, whose] : stack.kernels) {
     facts.add("kernels, " + family, whose == "*" ? "of whichever stack is known best" : whose);
   }
-  facts.add("usable", fmt::format("{:g} of what the driver reports", stack.usable_fraction));
+  facts.add("usable",
+            fmt::format("{:g} of what {}", stack.usable_fraction, sentence_of(stack.fraction_of)));
   facts.add("time a launch", fmt::format("{}", stack.launch_overhead));
   facts.add("host time",
             fmt::format("{} a layer, {} a step, {} an operator of a method", stack.host_per_layer,

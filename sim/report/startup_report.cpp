@@ -19,6 +19,8 @@ std::string gib(Bytes bytes) {
 
 nlohmann::ordered_json startup_json(const EngineStartup& s) {
   return {{"total_bytes", s.total.count()},
+          {"memory_fraction", s.fraction},
+          {"fraction_of", word_of(s.fraction_of)},
           {"usable_bytes", s.usable.count()},
           {"weights_bytes", s.weights.count()},
           {"non_torch_bytes", s.non_torch.count()},
@@ -37,7 +39,9 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
 
 std::string startup_text(const EngineStartup& s, std::size_t width) {
   Table table{{{"engine start, one GPU", Table::Align::kLeft}, {"GiB"}}};
-  table.add_row({"memory fraction of the GPU", gib(s.usable)});
+  table.add_row({s.fraction_of == FractionOf::kAll ? "memory fraction of the GPU"
+                                                   : "taken of the GPU, all told",
+                 gib(s.usable)});
   table.add_row({"weights", gib(s.weights)});
   table.add_row({"non-torch", gib(s.non_torch)});
   table.add_row({"activation peak", gib(s.activation)});

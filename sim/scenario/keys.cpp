@@ -135,7 +135,9 @@ constexpr std::array kEngineKeys{
                 "of a service: whether survivors are written together as entries are dropped, or "
                 "once a quarter of a layer's blocks is holes"},
     ScenarioKey{"memory_fraction", "number", "0.01 to 1", "the stack's",
-                "share of the GPU's memory the engine may use (gpu_memory_utilization)"},
+                "share of the GPU's memory the engine takes, of what its stack counts by "
+                "(`kvsim show stack`): gpu_memory_utilization, mem_fraction_static, "
+                "free_gpu_memory_fraction, cache_max_entry_count"},
     ScenarioKey{"cuda_graphs", "boolean", "", "the stack's",
                 "false: none are captured (enforce_eager)"},
     ScenarioKey{"expert_parallel", "integer", "1 to 1024", "1",

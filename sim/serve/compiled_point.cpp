@@ -61,7 +61,13 @@ struct CompiledPoint::Impl {
   [[nodiscard]] StepSum sum_to(PointRun& run, std::size_t segment, std::int64_t last) const;
   [[nodiscard]] Bytes cache_at(const PointRun& run, std::int64_t step) const;
   [[nodiscard]] Bytes static_caches(const PointRun& run, std::int64_t end) const;
-  [[nodiscard]] Bytes pool(const PointRun& run, std::int64_t run_tokens);
+  struct Pool {
+    const PointLaw* law = nullptr;
+    std::int64_t tokens = -1;
+    Bytes cache;
+    Bytes limit;  // of all that a run holds
+  };
+  [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
   [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run) const;
   template <class Visit>  // visit(column's index of the first, number of layers, moment)
   void visit_runs(const PointRun& run, std::size_t segment, std::int64_t step, Visit&& visit) const;
@@ -79,11 +85,7 @@ struct CompiledPoint::Impl {
   std::unordered_map<std::int64_t, PointLaw*> law_of_prompt_;
   std::unordered_map<std::int64_t, DecodeEnds> ends_;  // of a batch size
   PointRun run_;
-  struct {
-    const PointLaw* law = nullptr;
-    std::int64_t tokens = -1;
-    Bytes bytes;
-  } pool_;
+  Pool pool_;
 };
 
 CompiledPoint::Impl::Impl(PointSpec asked)
@@ -100,8 +102,7 @@ CompiledPoint::Impl::Impl(PointSpec asked)
             .tensor_parallel = spec_.tensor_parallel,
             .vocab_size = spec_.llm->vocab_size,
             .measured_weights = spec_.options.weights},
-      usable_{static_cast<std::int64_t>(
-          std::floor(static_cast<double>(spec_.gpu->hbm_usable.count()) * stack_.usable_fraction))},
+      usable_{fraction_bytes(stack_, spec_.gpu->hbm_usable)},
       outside_{weights_held(base_)},
       is_static_{is_preallocated(stack_)} {
   for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
@@ -347,15 +348,15 @@ Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) 
   return sum;
 }
 
-Bytes CompiledPoint::Impl::pool(const PointRun& run, std::int64_t run_tokens) {
+const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
+                                                           std::int64_t run_tokens) {
   const std::int64_t tokens = stack_.prefill_chunk > 0 || stack_.max_model_len > 0 ? 0 : run_tokens;
   if (pool_.law != run.law || pool_.tokens != tokens) {
-    pool_ = {
-        .law = run.law,
-        .tokens = tokens,
-        .bytes = engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options).kv_cache};
+    const EngineStartup start =
+        engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options);
+    pool_ = {.law = run.law, .tokens = tokens, .cache = start.kv_cache, .limit = start.limit()};
   }
-  return pool_.bytes;
+  return pool_;
 }
 
 PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run) const {
@@ -409,15 +410,21 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
   load += placed;
 
-  PointResult out{.fits = true,
-                  .usable = usable_,
+  Bytes usable = usable_;
+  bool blocks_suffice = true;
+  if (stack_.growth == CacheGrowth::kPaged) {
+    const Pool& of_engine = pool(run, prompt + output);
+    usable = of_engine.limit;
+    blocks_suffice = placed <= of_engine.cache;
+  }
+  PointResult out{.fits = blocks_suffice,
+                  .usable = usable,
                   .prefill_peak = load + prefill.peak,
                   .decode_peak = {},
                   .kv_bytes = {},
                   .times = std::nullopt,
                   .inexact = {},
                   .simulated = {}};
-  if (stack_.growth == CacheGrowth::kPaged) out.fits = placed <= pool(run, prompt + output);
   // What such a run takes up to a refusal, only the run itself says.
   const auto simulated = [&] {
     PointResult full = simulate(point, run);
@@ -425,15 +432,15 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
     return full;
   };
   const bool retries =
-      out.fits && out.prefill_peak > usable_ && run.law->method->needs().retries_smaller_chunks;
+      out.fits && out.prefill_peak > usable && run.law->method->needs().retries_smaller_chunks;
   if (retries) {
-    const Bytes room = usable_ - load;
+    const Bytes room = usable - load;
     if (!run.retried || run.retried->room != room || (times && !run.retried->figures.time)) {
       run.retried = {.room = room, .figures = evaluate_prefill(run, roofline_, times, room)};
     }
     prefill = run.retried->figures;
     out.prefill_peak = load + prefill.peak;
-    if (out.prefill_peak > usable_) return simulated();
+    if (out.prefill_peak > usable) return simulated();
   }
   std::size_t segment = 0;
   const bool few = output <= kFewSteps && by_graphs(*run.law);
@@ -449,7 +456,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
     out.decode_peak = load + decode_peak;
   }
   out.kv_bytes = is_static_ ? placed : cache_at(run, output);
-  out.fits = out.fits && out.peak() <= usable_;
+  out.fits = out.fits && out.peak() <= usable;
   if (retries && !out.fits) return simulated();
   if (!times || !out.fits) return out;
 

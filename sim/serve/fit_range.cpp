@@ -33,8 +33,9 @@ class Search {
       : spec_{spec}, residual_{residual}, stack_{with_options(*spec.stack, spec.options)} {}
 
   /// The largest batch of a run that takes `factor` times what is predicted.
-  [[nodiscard]] std::int64_t batch(double factor, Bytes not_cache) const {
-    const Gpu gpu = gpu_for(factor, not_cache);
+  [[nodiscard]] std::int64_t batch(double factor,
+                                   const std::optional<EngineStartup>& startup) const {
+    const Gpu gpu = gpu_for(factor, startup);
     CompiledPoint point{point_spec(spec_, gpu, spec_.tensor_parallel)};
     return point.largest_batch(spec_.prompt_tokens, spec_.output_tokens, FitRange::kMostBatch)
         .value_or(0);
@@ -44,7 +45,7 @@ class Search {
   [[nodiscard]] std::optional<std::int32_t> gpus(double factor, std::int32_t first) const {
     for (std::int32_t ranks = first; ranks <= FitRange::kMostGpus; ++ranks) {
       if (!divides(ranks)) continue;
-      const Gpu gpu = gpu_for(factor, factor == 1 ? Bytes{} : not_cache(ranks));
+      const Gpu gpu = factor == 1 ? *spec_.gpu : gpu_for(factor, startup(ranks));
       CompiledPoint point{point_spec(spec_, gpu, ranks)};
       const Point size{.batch = spec_.batch,
                        .prompt_tokens = spec_.prompt_tokens,
@@ -55,9 +56,8 @@ class Search {
   }
 
  private:
-  [[nodiscard]] Gpu gpu_for(double factor, Bytes not_cache) const {
-    return factor == 1 ? *spec_.gpu
-                       : with_memory_for(*spec_.gpu, stack_, *residual_, factor, not_cache);
+  [[nodiscard]] Gpu gpu_for(double factor, const std::optional<EngineStartup>& startup) const {
+    return factor == 1 ? *spec_.gpu : with_memory_for(*spec_.gpu, *residual_, factor, startup);
   }
   [[nodiscard]] bool divides(std::int32_t ranks) const {
     try {
@@ -68,9 +68,9 @@ class Search {
     }
     return true;
   }
-  /// What an engine's start on so many GPUs takes of each without the cache.
-  [[nodiscard]] Bytes not_cache(std::int32_t ranks) const {
-    if (!residual_->without_cache) return Bytes{};
+  /// An engine's start on so many GPUs.
+  [[nodiscard]] std::optional<EngineStartup> startup(std::int32_t ranks) const {
+    if (!residual_->without_cache) return std::nullopt;
     StaticSpec start = spec_;
     start.tensor_parallel = ranks;
     start.batch = 1;
@@ -80,9 +80,7 @@ class Search {
       start.options.max_model_len = spec_.prompt_tokens + spec_.output_tokens;
     }
     constexpr std::size_t kFewest = 3;
-    const StaticResult result = run_static(start, {.max_samples = kFewest});
-    if (!result.startup) return Bytes{};
-    return result.startup->weights + result.startup->non_torch + result.startup->activation;
+    return run_static(start, {.max_samples = kFewest}).startup;
   }
 
   const StaticSpec& spec_;
@@ -93,13 +91,13 @@ class Search {
 }  // namespace
 
 FitRange fit_range(const StaticSpec& spec, const std::optional<MemoryResidual>& residual,
-                   Bytes not_cache) {
+                   const std::optional<EngineStartup>& startup) {
   const Search search{spec, residual};
   FitRange out;
-  out.batch = search.batch(1, not_cache);
+  out.batch = search.batch(1, startup);
   if (residual) {
-    out.batch_low = search.batch(residual->high, not_cache);
-    out.batch_high = search.batch(residual->low, not_cache);
+    out.batch_low = search.batch(residual->high, startup);
+    out.batch_high = search.batch(residual->low, startup);
     // Each end starts where the one before it ended: more memory never takes more GPUs.
     out.gpus_low = search.gpus(residual->low, 1);
     if (out.gpus_low) out.gpus = search.gpus(1, *out.gpus_low);

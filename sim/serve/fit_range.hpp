@@ -26,9 +26,10 @@ struct FitRange {
   std::optional<std::int32_t> gpus, gpus_low, gpus_high;
 };
 
-/// `not_cache`: what the run is predicted to take without its cache, for stacks whose residual is
-/// of that alone. Costs some tens of evaluations of a point's memory. Errors: as run_static.
+/// `startup`: the run's, of a paged engine. Costs some tens of evaluations of a point's memory.
+/// Errors: as run_static.
 [[nodiscard]] FitRange fit_range(const StaticSpec& spec,
-                                 const std::optional<MemoryResidual>& residual, Bytes not_cache);
+                                 const std::optional<MemoryResidual>& residual,
+                                 const std::optional<EngineStartup>& startup);
 
 }  // namespace kvsim

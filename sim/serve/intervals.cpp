@@ -49,15 +49,15 @@ PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,
   const auto residual = memory_residual(stack);
   KVSIM_CHECK(residual && residual->without_cache && startup.blocks >= 0,
               "the pool of stack {}, which has none", stack.name);
-  Bytes predicted;
-  if (!measured.weights) predicted += startup.weights;
-  if (!measured.non_torch) predicted += startup.non_torch;
-  if (!measured.activation) predicted += startup.activation;
-  // What is missing is below an empty cache: it has to be there first.
-  const Bytes left = startup.kv_cache - startup.missing;
   const auto at = [&](double factor) {
-    const double more = (factor - 1) * static_cast<double>(predicted.count());
-    return std::clamp(left - Bytes{std::llround(more)}, Bytes{}, startup.usable);
+    const auto taken = [&](Bytes predicted, const std::optional<Bytes>& is) {
+      if (is) return predicted;
+      return Bytes{std::llround(factor * static_cast<double>(predicted.count()))};
+    };
+    const Bytes cache = startup.cache_beside(taken(startup.weights, measured.weights),
+                                             taken(startup.non_torch, measured.non_torch),
+                                             taken(startup.activation, measured.activation));
+    return std::clamp(cache, Bytes{}, startup.total);
   };
   PoolInterval out{.low = at(residual->high), .high = at(residual->low), .basis = residual->basis};
   const std::int64_t block_tokens = stack.block_tokens;
@@ -68,16 +68,15 @@ PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,
   return out;
 }
 
-Gpu with_memory_for(const Gpu& gpu, const Stack& stack, const MemoryResidual& residual,
-                    double factor, Bytes not_cache) {
+Gpu with_memory_for(const Gpu& gpu, const MemoryResidual& residual, double factor,
+                    const std::optional<EngineStartup>& startup) {
   Gpu out = gpu;
-  const auto usable = static_cast<double>(gpu.hbm_usable.count());
-  // An engine's pool shrinks by what the rest takes more; the fraction stands before both.
-  const double scaled =
-      residual.without_cache
-          ? usable - (factor - 1) * static_cast<double>(not_cache.count()) / stack.usable_fraction
-          : usable / factor;
-  out.hbm_usable = Bytes{std::llround(std::max(0.0, scaled))};
+  if (!residual.without_cache) {
+    const auto usable = static_cast<double>(gpu.hbm_usable.count());
+    out.hbm_usable = Bytes{std::llround(usable / factor)};
+  } else if (startup) {
+    out.hbm_usable = std::max(Bytes{}, gpu.hbm_usable - startup->as_memory(factor));
+  }
   out.hbm = std::max(out.hbm, out.hbm_usable);
   return out;
 }

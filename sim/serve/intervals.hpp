@@ -58,10 +58,10 @@ struct PoolInterval {
                                          const StackOptions& measured);
 
 /// `gpu` with the memory in which a run as predicted fits where on `gpu` one fits that takes
-/// `factor` times the predicted: more for factors below 1, less above. `not_cache`: what is
-/// predicted without the cache, for a residual of that alone.
-[[nodiscard]] Gpu with_memory_for(const Gpu& gpu, const Stack& stack,
-                                  const MemoryResidual& residual, double factor, Bytes not_cache);
+/// `factor` times the predicted: more for factors below 1, less above. `startup`: of the run, for a
+/// residual of all but the cache.
+[[nodiscard]] Gpu with_memory_for(const Gpu& gpu, const MemoryResidual& residual, double factor,
+                                  const std::optional<EngineStartup>& startup);
 
 /// The interval of `sum`, the time of steps of which `some` are known: as theirs, relative to their
 /// time. nullopt where one of them has none, or there are none.

@@ -50,11 +50,11 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
   spec_.stack = &stack_;
   const auto points = static_cast<std::int64_t>(options.max_samples) - 2;
   stride_ = std::max<std::int64_t>(1, (spec.output_tokens + points - 1) / points);
-  result_.usable_hbm = Bytes{static_cast<std::int64_t>(
-      std::floor(static_cast<double>(spec.gpu->hbm_usable.count()) * stack_.usable_fraction))};
+  result_.usable_hbm = fraction_bytes(stack_, spec.gpu->hbm_usable);
   if (stack_.growth == CacheGrowth::kPaged) {
     result_.startup = engine_startup(in_, spec.gpu->hbm_usable,
                                      spec.prompt_tokens + spec.output_tokens, spec.options);
+    result_.usable_hbm = result_.startup->limit();
   }
   result_.calibration_id = calibration_.id;
   result_.calibration = provenance();
@@ -446,9 +446,9 @@ bool StaticRun::decode_one(std::int64_t step) {
 
 /// Tokens at the OOM of the same run with `factor` times the memory use; nullopt: it fits.
 std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryResidual& residual,
-                                          double factor, Bytes not_cache) {
-  const Stack stack = with_options(*spec.stack, spec.options);
-  const Gpu gpu = with_memory_for(*spec.gpu, stack, residual, factor, not_cache);
+                                          double factor,
+                                          const std::optional<EngineStartup>& startup) {
+  const Gpu gpu = with_memory_for(*spec.gpu, residual, factor, startup);
   StaticSpec other = spec;
   other.gpu = &gpu;
   other.allocator.reset();
@@ -460,23 +460,16 @@ std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryRe
 
 namespace {
 
-Bytes without_cache(const StaticResult& result) {
-  if (!result.startup) return result.peak_hbm;
-  const EngineStartup& start = *result.startup;
-  return start.weights + start.non_torch + start.activation;
-}
-
 void find_oom_range(const StaticSpec& spec, StaticResult& result) {
   const auto residual = memory_residual(*spec.stack);
   if (!residual) return;
   RunIntervals& intervals = *result.intervals;
-  const Bytes not_cache = without_cache(result);
   // What fits with room for the whole interval needs no second run.
   const bool roomy =
       intervals.peak && !residual->without_cache && intervals.peak->high <= result.usable_hbm;
-  if (!roomy) intervals.oom_low = oom_tokens_at(spec, *residual, residual->high, not_cache);
+  if (!roomy) intervals.oom_low = oom_tokens_at(spec, *residual, residual->high, result.startup);
   if (result.oom) {
-    intervals.oom_high = oom_tokens_at(spec, *residual, residual->low, not_cache);
+    intervals.oom_high = oom_tokens_at(spec, *residual, residual->low, result.startup);
   }
 }
 
@@ -495,7 +488,7 @@ StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
   StaticResult result = StaticRun{as_run, options}.run();
   if (options.intervals) find_oom_range(as_run, result);
   if (options.fit_range) {
-    result.fit_range = fit_range(as_run, memory_residual(*spec.stack), without_cache(result));
+    result.fit_range = fit_range(as_run, memory_residual(*spec.stack), result.startup);
   }
   return result;
 }

@@ -48,6 +48,7 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("rope_launches", s.rope_launches != ideal.rope_launches);
     sourced("context", s.context != ideal.context);
     sourced("usable_fraction", s.usable_fraction != ideal.usable_fraction);
+    sourced("fraction_of", s.fraction_of != ideal.fraction_of);
     sourced("launch_overhead", s.launch_overhead != ideal.launch_overhead);
     sourced("host_per_layer", s.host_per_layer != ideal.host_per_layer);
     sourced("host_per_step", s.host_per_step != ideal.host_per_step);

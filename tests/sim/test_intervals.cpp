@@ -162,12 +162,11 @@ TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
   CHECK(part.high == Bytes{1150});  // 400 + 600 x 1.25
   Gpu gpu;
   gpu.hbm = gpu.hbm_usable = Bytes{1000};
-  Stack stack;
-  CHECK(with_memory_for(gpu, stack, all, 1.25, {}).hbm_usable == Bytes{800});
-  CHECK(with_memory_for(gpu, stack, all, 1.0, {}).hbm_usable == Bytes{1000});
-  stack.usable_fraction = 0.5;
+  CHECK(with_memory_for(gpu, all, 1.25, {}).hbm_usable == Bytes{800});
+  CHECK(with_memory_for(gpu, all, 1.0, {}).hbm_usable == Bytes{1000});
   // 600 B of rest take 150 B more: the pool of half the memory loses as much if it has 300 B less.
-  CHECK(with_memory_for(gpu, stack, rest, 1.25, Bytes{600}).hbm_usable == Bytes{700});
+  const EngineStartup half{.fraction = 0.5, .weights = Bytes{300}, .activation = Bytes{300}};
+  CHECK(with_memory_for(gpu, rest, 1.25, half).hbm_usable == Bytes{700});
   for (const Stack& one : builtin_stacks()) {
     const auto residual = memory_residual(one);
     CHECK(residual.has_value() == one.rounds_allocations);

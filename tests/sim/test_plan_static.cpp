@@ -27,7 +27,7 @@ bool fits(const Scenario& scenario, const PlanCandidate& one, std::int64_t batch
           std::int64_t prompt) {
   StaticSpec spec = scenario.points[one.point].spec;
   const Gpu gpu =
-      gpu_at(*spec.gpu, *spec.stack, memory_end(*spec.stack, scenario.plan->confidence), Bytes{});
+      gpu_at(*spec.gpu, *spec.stack, memory_end(*spec.stack, scenario.plan->confidence), {});
   spec.gpu = &gpu;
   spec.batch = batch;
   spec.prompt_tokens = prompt;

@@ -472,6 +472,16 @@ TEST_CASE("the pool lies between its ends, which what was measured narrows to no
   CHECK(measured.pool_interval->tokens_low == measured.kv_capacity_tokens);
 }
 
+TEST_CASE("a pool that leaves activations no room is refused with what it leaves") {
+  ServeSpec spec = llama_on(find_gpu("H100-80GB-SXM"), "sglang");
+  CHECK(run_serve(spec).completed > 0);
+  spec.options.memory_fraction = 1.0;
+  const ServeResult r = run_serve(spec);
+  CHECK(r.completed == 0);
+  REQUIRE(r.ooms.size() == 1);
+  CHECK(r.ooms.front().what.find("for activations, whose peak is") != std::string::npos);
+}
+
 TEST_CASE("preemptions are counted beyond 32767") {
   CHECK(std::numeric_limits<decltype(RequestOutcome::preemptions)>::max() >=
         std::numeric_limits<std::int32_t>::max());

@@ -82,6 +82,58 @@ TEST_CASE("what a start takes and leaves moves the way it must") {
   CHECK(told.kv_cache - base.kv_cache == base.activation - told.activation);
 }
 
+// By hand: 100 GiB, of which weights take 40, the rest 10 and activations 8.
+TEST_CASE("pools by what an engine's fraction is of, solved by hand") {
+  const auto pool = [](FractionOf what) {
+    return EngineStartup{.total = from_gib(100), .fraction = 0.8, .fraction_of = what};
+  };
+  const auto left = [&](FractionOf what, double weights) {
+    return gib(pool(what).cache_beside(from_gib(weights), from_gib(10), from_gib(8)));
+  };
+  const auto near = [](double value) { return doctest::Approx(value).epsilon(1e-8); };
+  CHECK(left(FractionOf::kAll, 40) == near(22));            // 80 - 40 - 10 - 8
+  CHECK(left(FractionOf::kBeforeWeights, 40) == near(32));  // 0.8 x 90 - 40
+  CHECK(left(FractionOf::kAfterWeights, 40) == near(40));   // 0.8 x 50
+  CHECK(left(FractionOf::kFree, 40) == near(33.6));         // 0.8 x 42
+  // What lacks is not a share of anything.
+  CHECK(left(FractionOf::kAll, 90) == near(-28));
+  CHECK(left(FractionOf::kBeforeWeights, 90) == near(-18));
+  CHECK(left(FractionOf::kAfterWeights, 95) == near(-5));
+  CHECK(left(FractionOf::kFree, 90) == near(-8));
+}
+
+TEST_CASE("engines fill what they may, and a smaller GPU stands for a larger rest") {
+  for (const char* name : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
+    INFO(name);
+    const Case asked{.stack = name};
+    const EngineStartup s = start(asked);
+    CHECK(s.fraction_of == find_stack(name).fraction_of);
+    CHECK(s.kv_cache > Bytes{});
+    CHECK(s.weights + s.non_torch + s.activation + s.kv_cache == s.usable);
+    CHECK(s.usable <= s.total);
+    CHECK(s.limit() <= s.total);
+    const double factor = 1.2;
+    const auto more = [&](Bytes b) {
+      return Bytes{static_cast<std::int64_t>(factor * static_cast<double>(b.count()))};
+    };
+    EngineStartup smaller = s;
+    smaller.total -= s.as_memory(factor);
+    const Bytes by_memory = smaller.cache_beside(s.weights, s.non_torch, s.activation);
+    const Bytes by_rest = s.cache_beside(more(s.weights), more(s.non_torch), more(s.activation));
+    CHECK(gib(by_memory) == doctest::Approx(gib(by_rest)).epsilon(1e-6));
+    // A larger share never shrinks the pool, nor do larger weights grow it.
+    CHECK(start({.options = {.memory_fraction = 0.95}, .stack = name}).tokens >
+          start({.options = {.memory_fraction = 0.7}, .stack = name}).tokens);
+    CHECK(start({.model = "llama-2-13b", .stack = name}).kv_cache < s.kv_cache);
+  }
+  // A model that nearly fills the GPU leaves some of it to shares of what is free, and none to 0.9
+  // of all.
+  const StackOptions fills{.weights = from_gib(72), .activation = from_gib(1)};
+  CHECK(start({.options = fills}).kv_cache == Bytes{});
+  CHECK(gib(start({.options = fills, .stack = "trtllm"}).kv_cache) ==
+        doctest::Approx(0.9 * (79.18 - 72 - 1 - 1)).epsilon(1e-6));
+}
+
 // Logs of other engines' starts that no constant was fitted on. Terms of each: published rows
 // named.
 TEST_CASE("published starts: KV cache within 1 % of the log where it states the terms") {
