@@ -12,6 +12,7 @@
 #include "models/units/units_parse.hpp"
 #include "validation/published_methods.hpp"
 #include "validation/published_metrics.hpp"
+#include "validation/published_settings.hpp"
 #include "validation/published_stacks.hpp"
 
 namespace kvsim {
@@ -125,7 +126,9 @@ std::optional<std::int64_t> positive_count(std::optional<double> value) {
 }
 
 void read_engine_words(const PublishedRow& row, PublishedSetup& out) {
-  for (const std::string* text : {&row.method_params, &row.note}) {
+  const std::string setting{named_setting(row)};
+  if (!setting.empty()) out.assumed.push_back(fmt::format("{}: {}", row.note, setting));
+  for (const std::string* text : {&row.method_params, &row.note, &setting}) {
     const auto take = [&](auto& field, std::string_view words) {
       if (!field) field = positive_count(number_at(*text, words));
     };

@@ -226,6 +226,27 @@ TEST_CASE("released code that drops entries runs one sequence, and for batches i
   CHECK(patch("full", 8) == AttentionPatch::kNone);
 }
 
+TEST_CASE("settings that a document's legend explains are the row's own") {
+  const auto row = [](const std::string& source, const std::string& note) {
+    return score_of("a," + source +
+                    ",A100-80GB,2,Qwen2.5-72B-Instruct,bf16,bf16,vLLM 0.6.3,full,,1,1,"
+                    "2048,throughput_tok_s,18,tok/s," +
+                    note + "\n")
+        .rows.front();
+  };
+  const std::string legend = "github QwenLM/Qwen2.5 docs/source/benchmark/speed_benchmark.rst";
+  // Two A100 hold 135 GiB of weights at 0.98 of their memory, and not at vLLM's usual 0.9.
+  const ScoredRow named = row(legend, "Setting 1");
+  CHECK(named.prediction.value.has_value());
+  CHECK(std::any_of(named.prediction.assumed.begin(), named.prediction.assumed.end(),
+                    [](const std::string& text) {
+                      return text.find("Setting 1: gpu_memory_utilization=0.98") !=
+                             std::string::npos;
+                    }));
+  CHECK(row(legend, "Default").prediction.runs_out == true);
+  CHECK(row("another document", "Setting 1").prediction.runs_out == true);
+}
+
 TEST_CASE("rows that a source names as fitted on") {
   const char* text =
       "fitted on X (published: QW-115 to QW-127, KP-059, KP-085), and Y (published: GF-001)";
