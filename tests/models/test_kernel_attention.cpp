@@ -1,5 +1,6 @@
 // Times of decode attention and of MLA: laws over wide ranges, and cases done by hand.
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string_view>
@@ -262,6 +263,46 @@ TEST_CASE("attention over caches of unmeasured widths is timed by the nearest wi
   CHECK(all.choose(KernelOp::kDecodeAttention, gpu, "a-1",
                    attention_format(Dtype::kFp32, Dtype::kFp32))
             .basis() == KernelBasis::kNominal);
+}
+
+TEST_CASE(
+    "what the SMs set carries over in bytes a second, what the memory sets as a share of it") {
+  const Gpu &h100 = find_gpu("H100-80GB-SXM"), &h200 = find_gpu("H200-141GB-SXM");
+  REQUIRE(h100.sms == h200.sms);
+  const double less = h100.hbm_bandwidth.count() / h200.hbm_bandwidth.count();
+  const auto& names = decode_attention_form().coefficients;
+  const auto memory = static_cast<std::size_t>(
+      std::find_if(names.begin(), names.end(), [](const auto& c) { return c.name == "memory"; }) -
+      names.begin());
+  // Share of the bandwidth on `to` of a kernel that reaches `share` of it on `from`.
+  const auto carried = [&](const char* from, double share, const char* to) {
+    KernelCalibration entry = measured(from, "a-1", "bf16/bf16", 0.05);
+    entry.coefficients[memory] = share;
+    const KernelLibrary all = library({std::move(entry)});
+    const KernelChoice choice = all.choose(KernelOp::kDecodeAttention, find_gpu(to), "a-1",
+                                           attention_format(Dtype::kBf16, Dtype::kBf16));
+    REQUIRE(choice.factors().size() == 1);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const KernelChoice::Factor& f = choice.factors()[0];
+      if (i != memory) CHECK(f.coefficients[i] == f.calibration->coefficients[i]);
+    }
+    return choice.factors()[0].coefficients[memory];
+  };
+  CHECK(carried("H100-80GB-SXM", 0.95, "H200-141GB-SXM") == 0.95);
+  CHECK(carried("H100-80GB-SXM", 0.5, "H200-141GB-SXM") == rel(0.5 * less));
+  CHECK(carried("H100-80GB-SXM", 0.7, "H200-141GB-SXM") == rel(0.7 * std::sqrt(less)));
+  CHECK(carried("H200-141GB-SXM", 0.5, "H100-80GB-SXM") == rel(0.5 / less));
+  // No kernel reaches more of a memory than well-made ones do.
+  CHECK(carried("H200-141GB-SXM", 0.69, "H100-80GB-SXM") <= 0.95);
+  CHECK(carried("H100-80GB-SXM", 0.5, "H100-80GB-SXM") == 0.5);
+  CHECK(carried("A100-80GB-SXM", 0.5, "A40") == 0.5);  // another chip, with other SMs
+  // Whoever reaches more bytes a second here does so there.
+  double before = 0;
+  for (double share = 0.3; share < 1; share += 0.01) {
+    const double after = carried("H100-80GB-SXM", share, "H200-141GB-SXM");
+    CHECK(after > before);
+    before = after;
+  }
 }
 
 TEST_CASE("an unseen pair takes its stack from the same chip, then a newest version that fits") {

@@ -1,11 +1,19 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
 #include "models/cost/kernels/call.hpp"
 
 namespace kvsim {
+
+/// What a coefficient is of a chip's, and so what of it carries over to another GPU.
+enum class Carries : std::uint8_t {
+  kAsIs,      // latencies, sizes, shares of what is faster on a faster chip
+  kHbmShare,  // a share of the HBM bandwidth: where it is low, something else holds the kernel up
+  kSmRate     // a rate of one SM, given over its even share of the HBM bandwidth
+};
 
 /// One coefficient of a timing form: its meaning, and where a fit starts and may go. Coefficients
 /// are latencies (µs), shares of a data-sheet rate, or sizes, so that they carry over to another
@@ -17,6 +25,7 @@ struct Coefficient {
   double start = 1;
   double low = 0;  // above 0: the fit works in the logarithm; otherwise on the value
   double high = 1;
+  Carries carries = Carries::kAsIs;
 };
 
 /// A structured analytic form of one family's kernel time. Pure: no state, no allocation.

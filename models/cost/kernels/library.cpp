@@ -123,17 +123,44 @@ std::array<int, 3> version_of(std::string_view stack) {
   return version;
 }
 
+/// The coefficients of `entry` on another GPU. Kernels that reach most of the HBM bandwidth are
+/// held up by it, and reach as much of another's. Those far below it are held up by their SMs: on
+/// the same chip with other memory their bytes a second go with the number of these. In between,
+/// partly: the two ends are where well-made kernels are (0.8 and more), and where none of them is.
+/// Other chips have other SMs, of which this says nothing: there all are shares.
+std::vector<double> carried_over(const KernelCalibration& entry, const KernelForm& form,
+                                 const Gpu& gpu) {
+  constexpr double kHeldUp = 0.8, kFarBelow = 0.6, kMost = 0.95;
+  const Gpu& measured = find_gpu(entry.gpu);
+  std::vector<double> out = entry.coefficients;
+  if (nearness(gpu, measured) != Nearness::kSilicon) return out;
+  const KernelGpu there = kernel_gpu(measured), here = kernel_gpu(gpu);
+  // What an SM's even share of the bandwidth is there, over what it is here.
+  const double even = there.bandwidth / there.sms * here.sms / here.bandwidth;
+  for (std::size_t i = 0; i < form.coefficients.size() && i < out.size(); ++i) {
+    double of_sms = form.coefficients[i].carries == Carries::kSmRate ? 1 : 0;
+    if (form.coefficients[i].carries == Carries::kHbmShare) {
+      of_sms = std::clamp((kHeldUp - out[i]) / (kHeldUp - kFarBelow), 0.0, 1.0);
+    }
+    if (of_sms == 0) continue;
+    const double moved = out[i] * std::pow(even, of_sms);
+    const bool share = form.coefficients[i].carries == Carries::kHbmShare;
+    out[i] = share ? std::min(moved, std::max(out[i], kMost)) : moved;
+  }
+  return out;
+}
+
 }  // namespace
 
 double KernelChoice::microseconds(const KernelCall& call) const {
   if (factors_.size() == 1 && factors_[0].power == 1) {
     const Factor& f = factors_[0];
-    const double* c = f.calibration ? f.calibration->coefficients.data() : nominal_.data();
+    const double* c = f.calibration ? f.coefficients.data() : nominal_.data();
     return f.form->microseconds(call, f.format, f.gpu, c);
   }
   double log_time = 0;
   for (const Factor& f : factors_) {
-    const double* c = f.calibration ? f.calibration->coefficients.data() : nominal_.data();
+    const double* c = f.calibration ? f.coefficients.data() : nominal_.data();
     log_time += f.power * std::log(f.form->microseconds(call, f.format, f.gpu, c));
   }
   return std::exp(log_time);
@@ -277,8 +304,12 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
   const KernelForm& form = form_of(op);
   KernelChoice choice;
   const auto factor = [&](const Candidate& c, double power) {
-    choice.factors_.push_back(
-        {.calibration = c.entry, .form = &form, .gpu = here, .format = format, .power = power});
+    choice.factors_.push_back({.calibration = c.entry,
+                               .form = &form,
+                               .gpu = here,
+                               .format = format,
+                               .power = power,
+                               .coefficients = carried_over(*c.entry, form, gpu)});
   };
   const auto settle = [&](KernelBasis basis, std::string provenance) {
     choice.basis_ = basis;

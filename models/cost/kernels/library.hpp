@@ -31,6 +31,8 @@ class KernelChoice {
     KernelGpu gpu;
     KernelFormat format;
     double power = 1;
+    /// The calibration's, as they carry over from the GPU that it was measured on.
+    std::vector<double> coefficients{};
   };
 
   [[nodiscard]] double microseconds(const KernelCall& call) const;
