@@ -65,6 +65,45 @@ double start_time(const Gpu& gpu, double factor = 1, double loads = 1) {
 
 }  // namespace
 
+TEST_CASE("kernel library: a shipped file's name says what it holds, so that others stay unread") {
+  const auto shipped = shipped_calibrations();
+  REQUIRE(shipped.size() == builtin_calibrations().size());
+  std::size_t entries = 0, transfers = 0;
+  for (const ShippedCalibration& named : shipped) {
+    INFO(named.name);
+    const KernelCalibrationFile file = read_shipped(named);
+    CHECK(find_gpu(file.gpu).generation == named.generation);
+    for (const KernelCalibration& entry : file.entries) {
+      CHECK(entry.op == named.op);
+      CHECK(find_gpu(entry.gpu).generation == named.generation);
+    }
+    for (const KernelTransfer& one : file.transfers) CHECK(one.op == named.op);
+    entries += file.entries.size();
+    transfers += file.transfers.size();
+  }
+  CHECK(KernelLibrary::builtin().entries().size() == entries);
+  CHECK(KernelLibrary::builtin().transfers().size() == transfers);
+  // Read or unread, the same is chosen.
+  const KernelLibrary whole{builtin_calibrations()};
+  for (std::size_t i = 0; i < kKernelOps; ++i) {
+    const auto op = static_cast<KernelOp>(i);
+    CHECK(find_kernel_op(name_of(op)) == op);
+    for (const char* gpu : {"A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM", "B200", "T4"}) {
+      for (const char* stack : {"vllm", "sglang", "unheard-of"}) {
+        const KernelChoice a = whole.choose(op, find_gpu(gpu), stack, kBf16);
+        const KernelChoice b = KernelLibrary::builtin().choose(op, find_gpu(gpu), stack, kBf16);
+        CHECK(a.provenance() == b.provenance());
+        CHECK(a.basis() == b.basis());
+        REQUIRE(a.factors().size() == b.factors().size());
+        for (std::size_t f = 0; f < a.factors().size(); ++f) {
+          CHECK(a.factors()[f].coefficients == b.factors()[f].coefficients);
+        }
+      }
+    }
+  }
+  CHECK_FALSE(find_kernel_op("gemms"));
+}
+
 TEST_CASE("kernel library: how far it has to reach, nearest first") {
   const Gpu& a100 = find_gpu("A100-80GB-SXM");
   const Gpu& a800 = find_gpu("A800-80GB-SXM");

@@ -293,13 +293,30 @@ std::vector<KernelCalibrationFile> read_calibrations(const std::filesystem::path
   return out;
 }
 
+std::vector<ShippedCalibration> shipped_calibrations() {
+  std::vector<ShippedCalibration> out;
+  for (const auto& [name, text] : embedded::calibration_files()) {
+    const std::string_view file = name;
+    const std::size_t dash = file.find('-');
+    const auto op = find_kernel_op(file.substr(0, dash));
+    KVSIM_CHECK(op && dash != std::string_view::npos, "calibration file {}: no operator", file);
+    out.push_back({.name = file,
+                   .text = text,
+                   .op = *op,
+                   .generation = find_gpu(file.substr(dash + 1)).generation});
+  }
+  return out;
+}
+
+KernelCalibrationFile read_shipped(const ShippedCalibration& file) {
+  return read_calibration(
+      Field::parse(file.text, fmt::format("models/cost/kernels/data/{}.json", file.name)));
+}
+
 const std::vector<KernelCalibrationFile>& builtin_calibrations() {
   static const std::vector<KernelCalibrationFile> files = [] {
     std::vector<KernelCalibrationFile> out;
-    for (const auto& [name, text] : embedded::calibration_files()) {
-      out.push_back(read_calibration(
-          Field::parse(text, fmt::format("models/cost/kernels/data/{}.json", name))));
-    }
+    for (const ShippedCalibration& file : shipped_calibrations()) out.push_back(read_shipped(file));
     return out;
   }();
   return files;

@@ -106,4 +106,14 @@ struct KernelCalibrationFile {
 /// Those shipped with the program.
 [[nodiscard]] const std::vector<KernelCalibrationFile>& builtin_calibrations();
 
+/// One of them that was not read yet: its name says of what it is.
+struct ShippedCalibration {
+  std::string_view name;  // "gemm-a100-80gb-sxm"
+  std::string_view text;
+  KernelOp op{};
+  std::string_view generation;  // of its GPU
+};
+[[nodiscard]] std::vector<ShippedCalibration> shipped_calibrations();
+[[nodiscard]] KernelCalibrationFile read_shipped(const ShippedCalibration& file);
+
 }  // namespace kvsim

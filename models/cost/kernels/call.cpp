@@ -52,11 +52,20 @@ std::string_view short_name(Dtype dtype) {
 
 }  // namespace
 
-std::string_view name_of(KernelOp op) {
-  constexpr std::array<std::string_view, kKernelOps> kNames{
-      "decode_attention", "prefill_attention", "mla", "gemm", "grouped_gemm", "moe",
-      "elementwise",      "collective",        "copy"};
-  return kNames[static_cast<std::size_t>(op)];
+namespace {
+
+constexpr std::array<std::string_view, kKernelOps> kOpNames{
+    "decode_attention", "prefill_attention", "mla", "gemm", "grouped_gemm", "moe",
+    "elementwise",      "collective",        "copy"};
+
+}  // namespace
+
+std::string_view name_of(KernelOp op) { return kOpNames[static_cast<std::size_t>(op)]; }
+
+std::optional<KernelOp> find_kernel_op(std::string_view name) {
+  const auto* const found = std::find(kOpNames.begin(), kOpNames.end(), name);
+  if (found == kOpNames.end()) return std::nullopt;
+  return static_cast<KernelOp>(found - kOpNames.begin());
 }
 
 KernelFormat attention_format(Dtype compute, Dtype kv) {

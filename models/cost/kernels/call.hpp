@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -26,6 +27,7 @@ enum class KernelOp : std::uint8_t {
 };
 inline constexpr std::size_t kKernelOps = 9;
 [[nodiscard]] std::string_view name_of(KernelOp op);
+[[nodiscard]] std::optional<KernelOp> find_kernel_op(std::string_view name);
 
 /// One layer, one query token per sequence, on one GPU (head counts are those of the GPU).
 struct DecodeAttentionCall {

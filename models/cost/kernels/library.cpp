@@ -227,17 +227,58 @@ const KernelChoice& KernelLibrary::kept_choice(KernelOp op, const Gpu& gpu, std:
   return kept_->choices.emplace(key, choose(op, gpu, stack, format)).first->second;
 }
 
+struct KernelLibrary::File {
+  KernelCalibrationFile content;
+  std::optional<ShippedCalibration> shipped;
+  std::once_flag once;
+
+  const KernelCalibrationFile& read() {
+    if (shipped) std::call_once(once, [this] { content = read_shipped(*shipped); });
+    return content;
+  }
+  [[nodiscard]] bool may_time(KernelOp op, const Gpu& gpu) const {
+    return !shipped ||
+           (shipped->op == op && (shipped->generation == gpu.generation || stack_before_chip(op)));
+  }
+  [[nodiscard]] bool may_tell(KernelOp op, bool same_op) const {
+    return !shipped || (shipped->op == op) == same_op;
+  }
+};
+
 KernelLibrary::KernelLibrary(std::vector<KernelCalibrationFile> files)
-    : files_{std::move(files)}, kept_{std::make_unique<Kept>()} {
-  for (const KernelCalibrationFile& file : files_) {
-    for (const KernelCalibration& entry : file.entries) entries_.push_back(&entry);
-    for (const KernelTransfer& transfer : file.transfers) transfers_.push_back(&transfer);
+    : kept_{std::make_unique<Kept>()} {
+  for (KernelCalibrationFile& file : files) {
+    files_.push_back(std::make_unique<File>());
+    files_.back()->content = std::move(file);
   }
 }
 
 const KernelLibrary& KernelLibrary::builtin() {
-  static const KernelLibrary library{builtin_calibrations()};
+  static const KernelLibrary library = [] {
+    KernelLibrary out{std::vector<KernelCalibrationFile>{}};
+    for (const ShippedCalibration& file : shipped_calibrations()) {
+      out.files_.push_back(std::make_unique<File>());
+      out.files_.back()->shipped = file;
+    }
+    return out;
+  }();
   return library;
+}
+
+std::vector<const KernelCalibration*> KernelLibrary::entries() const {
+  std::vector<const KernelCalibration*> out;
+  for (const auto& file : files_) {
+    for (const KernelCalibration& entry : file->read().entries) out.push_back(&entry);
+  }
+  return out;
+}
+
+std::vector<const KernelTransfer*> KernelLibrary::transfers() const {
+  std::vector<const KernelTransfer*> out;
+  for (const auto& file : files_) {
+    for (const KernelTransfer& transfer : file->read().transfers) out.push_back(&transfer);
+  }
+  return out;
 }
 
 /// |log(measured / predicted)| below which 90 % of rows lie where a prediction reaches as far as
@@ -249,8 +290,11 @@ std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis)
   constexpr double kLevel = 0.9;
   Clusters cases;
   const auto take = [&](bool same_op, bool same_basis) {
-    for (const KernelTransfer* t : transfers_) {
-      if ((t->op == op) == same_op && (t->basis == basis) == same_basis) cases.push_back(t->errors);
+    for (const auto& file : files_) {
+      if (!file->may_tell(op, same_op)) continue;
+      for (const KernelTransfer& t : file->read().transfers) {
+        if ((t.op == op) == same_op && (t.basis == basis) == same_basis) cases.push_back(t.errors);
+      }
     }
   };
   take(true, true);
@@ -271,10 +315,10 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     bool exact, family, same_format;
   };
   std::vector<Candidate> candidates;
-  for (const KernelCalibration* entry : entries_) {
-    if (entry->op != op) continue;
+  const auto consider = [&](const KernelCalibration* entry) {
+    if (entry->op != op) return;
     const Gpu& measured = find_gpu(entry->gpu);
-    if (measured.generation != gpu.generation && !stack_before_chip(op)) continue;
+    if (measured.generation != gpu.generation && !stack_before_chip(op)) return;
     Candidate c{.entry = entry,
                 .format = parse_kernel_format(entry->format),
                 .gpu = nearness(gpu, measured),
@@ -283,9 +327,13 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
                 .same_format = false};
     c.same_format = equal_times(c.format, format);
     if (!c.same_format && !alike(c.format, format) && !converts_alike(op, c.format, format)) {
-      continue;
+      return;
     }
     candidates.push_back(std::move(c));
+  };
+  for (const auto& file : files_) {
+    if (!file->may_time(op, gpu)) continue;
+    for (const KernelCalibration& entry : file->read().entries) consider(&entry);
   }
   // Of other widths the nearest alone, and only where this one was not measured.
   double nearest = std::numeric_limits<double>::infinity();

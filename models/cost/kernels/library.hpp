@@ -72,8 +72,8 @@ class KernelLibrary {
   /// Safe from several threads.
   [[nodiscard]] const KernelChoice& kept_choice(KernelOp op, const Gpu& gpu, std::string_view stack,
                                                 const KernelFormat& format) const;
-  [[nodiscard]] std::span<const KernelCalibration* const> entries() const { return entries_; }
-  [[nodiscard]] std::span<const KernelTransfer* const> transfers() const { return transfers_; }
+  [[nodiscard]] std::vector<const KernelCalibration*> entries() const;
+  [[nodiscard]] std::vector<const KernelTransfer*> transfers() const;
 
   /// The library of the calibrations shipped with the program.
   [[nodiscard]] static const KernelLibrary& builtin();
@@ -81,9 +81,9 @@ class KernelLibrary {
  private:
   [[nodiscard]] std::optional<double> reach_error(KernelOp op, KernelBasis basis) const;
 
-  std::vector<KernelCalibrationFile> files_;
-  std::vector<const KernelCalibration*> entries_;
-  std::vector<const KernelTransfer*> transfers_;
+  /// A file at hand, or a shipped one, which is read when something of it is asked for.
+  struct File;
+  std::vector<std::unique_ptr<File>> files_;
   struct Kept;
   std::unique_ptr<Kept> kept_;
 };
