@@ -222,6 +222,13 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
       stack.reached[family] = reached;
     }
   });
+  if (stack.growth != CacheGrowth::kPaged && stack.fraction_of != FractionOf::kAll) {
+    if (const auto given = profile.find("fraction_of")) {
+      given->fail("expected \"all\": only a paged cache's pool is a share of anything else");
+    }
+    stack.fraction_of = FractionOf::kAll;  // of the paged profile that it extends
+    stack.sources.erase("fraction_of");
+  }
   for (const auto& [key, source] : profile.at("sources").members()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       source.fail(unknown_name("key", key, keys));

@@ -141,7 +141,7 @@ struct StackOptions {
   return stack.growth == CacheGrowth::kStatic || stack.growth == CacheGrowth::kPaged;
 }
 
-/// What a stack without a paged pool may use of a GPU's `total` bytes.
+/// What a stack whose cache is not paged may use of a GPU's `total` bytes.
 [[nodiscard]] Bytes fraction_bytes(const Stack& stack, Bytes total);
 
 /// What the stack's allocator takes for a tensor of `n` bytes: PyTorch rounds to blocks of 512 B

@@ -192,23 +192,39 @@ Explanation pool(const Field& point) {
                   .point = point.at("label").string(),
                   .unit = "B",
                   .value = explained_number(start->at("kv_cache_bytes"))};
-  struct Part {
-    const char* key;
-    const char* what;
-    double sign;
+  const auto add = [&](const char* what, double bytes, std::string_view keys) {
+    if (bytes == 0) return;
+    out.terms.push_back({.what = what, .value = bytes, .source = fmt::format("startup: {}", keys)});
   };
-  constexpr std::array<Part, 5> kParts{{{"usable_bytes", "memory the engine may take", 1},
-                                        {"weights_bytes", "weights", -1},
-                                        {"non_torch_bytes", "context, libraries, collectives", -1},
-                                        {"activation_bytes", "peak of the profiling run", -1},
-                                        {"missing_bytes", "missing: it does not start", 1}}};
-  for (const Part& part : kParts) {
-    const double bytes = explained_number(start->at(part.key));
-    if (bytes == 0) continue;
-    out.terms.push_back({.what = part.what,
-                         .value = part.sign * bytes,
-                         .source = fmt::format("startup: {}", part.key)});
+  const auto bytes_of = [&](const char* key) { return explained_number(start->at(key)); };
+  const auto take = [&](const char* what, const char* key) { add(what, -bytes_of(key), key); };
+  // Results of earlier versions are of engines that take a fraction of all.
+  const auto found = start->find("fraction_of");
+  const std::string of = found ? found->string() : "all";
+  double free = 0;
+  const auto leave_out = [&] {
+    const double kept = free > 0 ? std::floor(bytes_of("memory_fraction") * free) : free;
+    add("left out by the memory fraction", kept - free, "memory_fraction, fraction_of");
+  };
+  if (of == "all") {
+    add("memory the engine may take", bytes_of("usable_bytes"), "usable_bytes");
+    take("weights", "weights_bytes");
+    take("context, libraries, collectives", "non_torch_bytes");
+    take("peak of the profiling run", "activation_bytes");
+  } else {
+    add("memory of the GPU", bytes_of("total_bytes"), "total_bytes");
+    take("context, libraries, collectives", "non_torch_bytes");
+    free = bytes_of("total_bytes") - bytes_of("non_torch_bytes");
+    if (of == "before_weights") leave_out();
+    take("weights", "weights_bytes");
+    free -= bytes_of("weights_bytes");
+    if (of == "free") {
+      take("peak of the profiling run", "activation_bytes");
+      free -= bytes_of("activation_bytes");
+    }
+    if (of != "before_weights") leave_out();
   }
+  add("missing: it does not start", bytes_of("missing_bytes"), "missing_bytes");
   settle(out, *start, "kv_cache_bytes", "B", *out.value);
   return out;
 }

@@ -126,10 +126,15 @@ ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
            fmt::format("more cache: {} instead of {}", tokens_text(capacity * (pool + more) / pool),
                        tokens_text(capacity))});
     };
-    row("HBM", (kMore - 1) * explained_number(start->at("usable_bytes")));
+    // Of what the engine's fraction is of: more of what is free beside weights is that share of it.
+    const auto kind = start->find("fraction_of");
+    const bool of_free = kind && (kind->string() == "free" || kind->string() == "after_weights");
+    const double share = kind ? explained_number(start->at("memory_fraction")) : 1;
+    const double grows = explained_number(start->at(kind ? "total_bytes" : "usable_bytes"));
+    row("HBM", (kMore - 1) * share * grows);
     row("smaller cache entries (format, method)", (kMore - 1) * pool);
     row("smaller weights (format, GPUs)",
-        (1 - 1 / kMore) * explained_number(start->at("weights_bytes")));
+        (1 - 1 / kMore) * (of_free ? share : 1) * explained_number(start->at("weights_bytes")));
   }
   std::stable_sort(times.begin(), times.end(), by_share);
   std::stable_sort(memory.begin(), memory.end(), by_share);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "models/cost/cache_rows.hpp"
 #include "models/methods/method.hpp"
@@ -117,6 +118,15 @@ Bytes EngineStartup::as_memory(double factor) const {
   return Bytes{std::llround((factor - 1) * memory)};
 }
 
+double EngineStartup::need() const {
+  if (total <= Bytes{}) return std::numeric_limits<double>::infinity();
+  const bool before = fraction_of == FractionOf::kAll || fraction_of == FractionOf::kBeforeWeights;
+  const double wanted = static_cast<double>(missing.count()) / (before ? fraction : 1) +
+                        static_cast<double>(lacking().count());
+  const double need = 1 + wanted / static_cast<double>(total.count());
+  return starts() ? need : std::max(need, std::nextafter(1.0, 2.0));
+}
+
 Bytes scoring_excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
   return excess(in, startup, prompt, std::min(prompt, startup.pass_tokens));
 }
@@ -187,9 +197,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   }
   out.missing = std::max(Bytes{}, Bytes{} - left);
   out.kv_cache = std::max(Bytes{}, left);
-  out.usable = stack.fraction_of == FractionOf::kAll
-                   ? times(stack.usable_fraction, total)
-                   : std::min(total, out.weights + out.non_torch + out.activation + out.kv_cache);
+  out.usable = stack.fraction_of == FractionOf::kAll ? times(stack.usable_fraction, total) : total;
   out.blocks = out.kv_cache.count() / out.block.count();
   out.tokens = out.blocks * stack.block_tokens;
   out.max_concurrency = static_cast<double>((out.block * out.blocks).count()) /

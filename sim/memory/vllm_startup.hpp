@@ -21,14 +21,14 @@ namespace kvsim {
 /// with f the memory fraction, of what Stack::fraction_of says. The activation peak is the larger
 /// of the profiling run's layers over all the tokens of a pass, and of its dummy sampling:
 /// sampler_bytes x sequences x vocabulary beside the hidden states. CUDA graphs are captured later
-/// and not subtracted, as vLLM does it. Source: vllm v1/worker/gpu_worker.py,
-/// determine_available_memory; published logs agree to 0.01 GiB. Left out: padding of packed
-/// weights, buffers of LoRA and of vision encoders.
+/// and not subtracted, as vLLM does it. Source: vllm
+/// v1/worker/gpu_worker.py, determine_available_memory; published logs agree to 0.01 GiB. Left out:
+/// padding of packed weights, buffers of LoRA and of vision encoders.
 struct EngineStartup {
   Bytes total{};  // memory of the GPU
   double fraction = 1;
   FractionOf fraction_of = FractionOf::kAll;
-  Bytes usable{};  // what weights, non-torch, activations and the cache take of it, all told
+  Bytes usable{};  // the fraction of it that the engine takes; all of it where that is of less
   Bytes weights{};
   Bytes non_torch{};
   std::int64_t pass_tokens = 0;  // of the profiling run: no pass computes more
@@ -48,8 +48,19 @@ struct EngineStartup {
   /// Whether one sequence of max_model_len fits, which vLLM asks at its start.
   [[nodiscard]] bool serves() const { return max_concurrency >= 1; }
 
-  /// What a run may hold on the GPU: CUDA graphs stand beside the rest.
-  [[nodiscard]] Bytes limit() const { return std::min(total, usable + graphs); }
+  /// What the pool leaves too little for activations: the engine runs out of memory in its first
+  /// full pass. Graphs, of which profiles assume more than they know, are left out.
+  [[nodiscard]] Bytes lacking() const {
+    if (missing > Bytes{}) return {};  // nothing is left for a pool
+    return std::max(Bytes{}, weights + non_torch + kv_cache + activation - total);
+  }
+  [[nodiscard]] bool starts() const { return missing == Bytes{} && lacking() == Bytes{}; }
+  /// Memory that a start would take over what there is; at most 1 where it starts.
+  [[nodiscard]] double need() const;
+  /// What a run may hold on the GPU.
+  [[nodiscard]] Bytes limit() const {
+    return fraction_of == FractionOf::kAll ? std::min(total, usable + graphs) : total;
+  }
   /// What would be left for the cache where the rest took so much; below 0: what lacks.
   [[nodiscard]] Bytes cache_beside(Bytes weights_taken, Bytes non_torch_taken,
                                    Bytes activation_taken) const;

@@ -160,16 +160,19 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
     return out;
   }
   if (!std::isfinite(out.need)) {
-    const Bytes beside = result.startup ? result.startup->weights + result.startup->non_torch +
-                                              result.startup->activation
-                                        : Bytes{};
+    const bool starts = !result.startup || result.startup->starts();
     const double wanted =
-        result.kv_capacity_tokens > 0
-            ? static_cast<double>(longest) / static_cast<double>(result.kv_capacity_tokens)
-            : static_cast<double>(beside.count()) /
-                  static_cast<double>(std::max<std::int64_t>(1, result.usable_hbm.count()));
+        !starts ? result.startup->need()
+                : static_cast<double>(longest) /
+                      static_cast<double>(std::max<std::int64_t>(1, result.kv_capacity_tokens));
     // Above 1, whatever the method makes of the tokens: it was not enough.
-    if (result.kv_capacity_tokens > 0) {
+    if (!starts && result.startup->lacking() > Bytes{}) {
+      out.need = wanted;
+      out.constraint = "activations";
+      out.text = fmt::format("the cache's pool leaves {} for activations, which take {}",
+                             result.startup->activation - result.startup->lacking(),
+                             result.startup->activation);
+    } else if (result.kv_capacity_tokens > 0) {
       out.need = std::max(wanted, std::nextafter(1.0, 2.0));
       out.constraint = "kv_capacity";
       out.text =

@@ -44,11 +44,7 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
                 .options = spec_.options});
 }
 
-double StaticCase::need(const Point& point) {
-  const PointResult result = memory(point);
-  if (result.usable <= Bytes{}) return INFINITY;
-  return static_cast<double>(result.peak().count()) / static_cast<double>(result.usable.count());
-}
+double StaticCase::need(const Point& point) { return memory(point).need; }
 
 StaticResult StaticCase::run(const Point& point, bool at_end) const {
   StaticSpec one = spec_;

@@ -57,6 +57,11 @@ NextRun why_not(StaticCase& one, const Point& least) {
     out.text =
         fmt::format("the weights do not fit: of {} that may be used they take {}", run.usable_hbm,
                     std::max(weights, run.oom ? run.oom->requested : Bytes{}));
+  } else if (run.startup && run.startup->missing > Bytes{}) {
+    out.constraint = "kv_capacity";
+    out.text = fmt::format(
+        "of {} the weights take {}, activations and the rest {}: nothing is left for a cache",
+        run.usable_hbm, run.startup->weights, run.startup->activation + run.startup->non_torch);
   } else if (weights + memory.kv_bytes > run.usable_hbm ||
              memory.decode_peak >= memory.prefill_peak) {
     out.constraint = "kv_capacity";

@@ -30,6 +30,7 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
           {"graphs_bytes", s.graphs.count()},
           {"kv_cache_bytes", s.kv_cache.count()},
           {"missing_bytes", s.missing.count()},
+          {"lacking_bytes", s.lacking().count()},
           {"blocks", s.blocks},
           {"tokens", s.tokens},
           {"max_model_len", s.max_model_len},
@@ -39,19 +40,21 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
 
 std::string startup_text(const EngineStartup& s, std::size_t width) {
   Table table{{{"engine start, one GPU", Table::Align::kLeft}, {"GiB"}}};
-  table.add_row({s.fraction_of == FractionOf::kAll ? "memory fraction of the GPU"
-                                                   : "taken of the GPU, all told",
-                 gib(s.usable)});
+  const bool of_all = s.fraction_of == FractionOf::kAll;
+  table.add_row({of_all ? "memory fraction of the GPU" : "memory of the GPU", gib(s.usable)});
   table.add_row({"weights", gib(s.weights)});
   table.add_row({"non-torch", gib(s.non_torch)});
   table.add_row({"activation peak", gib(s.activation)});
   table.add_row({"KV cache", gib(s.kv_cache)});
-  table.add_row({"CUDA graphs, beyond these", gib(s.graphs)});
+  table.add_row({of_all ? "CUDA graphs, beyond these" : "CUDA graphs", gib(s.graphs)});
   std::string out = fmt::format("\n{}", table.str(width));
   out += fmt::format("GPU KV cache size: {} tokens ({} blocks)\n", with_commas(s.tokens),
                      with_commas(s.blocks));
   if (s.missing > Bytes{}) {
     out += fmt::format("It does not start: {} GiB are missing before any cache.\n", gib(s.missing));
+  } else if (s.lacking() > Bytes{}) {
+    out += fmt::format("It does not start: the pool leaves {} GiB less than activations take.\n",
+                       gib(s.lacking()));
   } else if (!s.serves()) {
     out += fmt::format("It does not start: a sequence of {} tokens does not fit the cache.\n",
                        with_commas(s.max_model_len));

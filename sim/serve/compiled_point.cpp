@@ -39,6 +39,8 @@ struct CompiledPoint::Impl {
   explicit Impl(PointSpec asked);
 
   PointResult evaluate(const Point& point, bool times);
+  /// With what it needs.
+  PointResult told(const Point& point, bool times);
   PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
 
  private:
@@ -65,7 +67,9 @@ struct CompiledPoint::Impl {
     const PointLaw* law = nullptr;
     std::int64_t tokens = -1;
     Bytes cache;
-    Bytes limit;  // of all that a run holds
+    Bytes limit;      // of all that a run holds
+    double need = 0;  // of the start alone
+    bool starts = true;
   };
   [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
   [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run) const;
@@ -354,7 +358,12 @@ const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
   if (pool_.law != run.law || pool_.tokens != tokens) {
     const EngineStartup start =
         engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options);
-    pool_ = {.law = run.law, .tokens = tokens, .cache = start.kv_cache, .limit = start.limit()};
+    pool_ = {.law = run.law,
+             .tokens = tokens,
+             .cache = start.kv_cache,
+             .limit = start.limit(),
+             .need = start.need(),
+             .starts = start.starts()};
   }
   return pool_;
 }
@@ -388,6 +397,19 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& ru
                    .decode = *full.decode_time,
                    .tok_s = full.throughput_tok_s.value_or(0)};
   }
+  return out;
+}
+
+PointResult CompiledPoint::Impl::told(const Point& point, bool times) {
+  PointResult out = evaluate(point, times);
+  const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
+  out.need = out.usable > Bytes{} ? of(out.peak()) / of(out.usable)
+                                  : std::numeric_limits<double>::infinity();
+  if (stack_.growth == CacheGrowth::kPaged) {
+    if (!pool_.starts && !out.fits) out.need = std::max(out.need, pool_.need);
+    if (pool_.cache > Bytes{}) out.need = std::max(out.need, of(out.kv_bytes) / of(pool_.cache));
+  }
+  if (!out.fits) out.need = std::max(out.need, std::nextafter(1.0, 2.0));
   return out;
 }
 
@@ -505,8 +527,8 @@ CompiledPoint::CompiledPoint(CompiledPoint&&) noexcept = default;
 CompiledPoint& CompiledPoint::operator=(CompiledPoint&&) noexcept = default;
 CompiledPoint::~CompiledPoint() = default;
 
-PointResult CompiledPoint::at(const Point& point) { return impl_->evaluate(point, true); }
-PointResult CompiledPoint::memory_at(const Point& point) { return impl_->evaluate(point, false); }
+PointResult CompiledPoint::at(const Point& point) { return impl_->told(point, true); }
+PointResult CompiledPoint::memory_at(const Point& point) { return impl_->told(point, false); }
 PointStep CompiledPoint::decode_step(std::int64_t batch, std::int64_t prompt, std::int64_t step) {
   return impl_->step_at(batch, prompt, step);
 }

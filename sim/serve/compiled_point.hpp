@@ -56,6 +56,8 @@ struct PointResult {
   /// fit, whose figures are up to its refusal.
   std::string_view simulated;
 
+  double need = 0;  // memory wanted over what there is: above 1 where it does not fit
+
   [[nodiscard]] Bytes peak() const { return std::max(prefill_peak, decode_peak); }
   [[nodiscard]] Bytes margin() const { return usable - peak(); }  // below 0: what lacks
 };

@@ -411,7 +411,7 @@ IterationView ContinuousEngine::view(std::span<const Planned> plan, SimTime star
 EngineMemory ContinuousEngine::memory() const {
   EngineMemory out{
       .peak = standing_ + parts_.held_unit * kv_.pool(),
-      .usable = parts_.startup.usable,
+      .usable = parts_.startup.limit(),
       .pool = parts_.held_unit * kv_.pool(),
       .peak_owners = parts_.standing,
       .blocks = kv_.pool() / parts_.sizes->block_units(),

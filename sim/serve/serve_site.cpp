@@ -100,7 +100,9 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
   in_.method = typical_.get();
   // A size that only a replay knows is refused before anything runs.
   (void)held_entries(in_, 0, typical_prompt_, typical_prompt_);
-  usable_ = fraction_bytes(stack_, spec.gpu->hbm_usable);
+  usable_ = stack_.growth == CacheGrowth::kPaged
+                ? engine_startup(in_, spec.gpu->hbm_usable, longest_, options_).limit()
+                : fraction_bytes(stack_, spec.gpu->hbm_usable);
   for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
   standing_["weights"] = weights_held(in_);
   check_scheduler_options(spec.scheduler, scheduler_);
@@ -238,12 +240,11 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
   }
   if (startup_->kv_cache <= Bytes{} || pool_units_ < 1) {
     cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
-  } else if (const Bytes room =
-                 startup_->total - startup_->weights - startup_->non_torch - startup_->kv_cache;
-             room < startup_->activation) {
+  } else if (startup_->lacking() > Bytes{}) {
     cannot_start_ = fmt::format(
-        "the cache's pool leaves {} for activations, whose peak is {} (engine: memory_fraction)",
-        room, startup_->activation);
+        "the cache's pool leaves {} for activations, which take {} (engine: "
+        "memory_fraction)",
+        startup_->activation - startup_->lacking(), startup_->activation);
   } else if (find_scheduler(scheduler_).clips && full_law_ && !startup_->serves()) {
     notes_.push_back(
         fmt::format("{} shortens its longest sequence from {} tokens to the {} that its pool holds",

@@ -109,9 +109,13 @@ TEST_CASE("engines fill what they may, and a smaller GPU stands for a larger res
     const EngineStartup s = start(asked);
     CHECK(s.fraction_of == find_stack(name).fraction_of);
     CHECK(s.kv_cache > Bytes{});
-    CHECK(s.weights + s.non_torch + s.activation + s.kv_cache == s.usable);
-    CHECK(s.usable <= s.total);
+    CHECK(s.cache_beside(s.weights, s.non_torch, s.activation) == s.kv_cache);
+    CHECK(s.weights + s.non_torch + s.activation + s.kv_cache <= s.total);
+    CHECK(s.starts());
+    CHECK(s.need() == 1);
     CHECK(s.limit() <= s.total);
+    // Whatever stands at one time stands within what a run may hold.
+    CHECK(s.weights + s.non_torch + s.activation + s.kv_cache <= s.limit());
     const double factor = 1.2;
     const auto more = [&](Bytes b) {
       return Bytes{static_cast<std::int64_t>(factor * static_cast<double>(b.count()))};
@@ -132,6 +136,29 @@ TEST_CASE("engines fill what they may, and a smaller GPU stands for a larger res
   CHECK(start({.options = fills}).kv_cache == Bytes{});
   CHECK(gib(start({.options = fills, .stack = "trtllm"}).kv_cache) ==
         doctest::Approx(0.9 * (79.18 - 72 - 1 - 1)).epsilon(1e-6));
+}
+
+TEST_CASE("a start that leaves passes no room, or a cache, lacks memory and says how much") {
+  // At 0.99 of what is free SGLang's weights and pool leave 0.8 GiB for activations.
+  const EngineStartup tight = start({.options = {.memory_fraction = 0.99}, .stack = "sglang"});
+  CHECK(tight.missing == Bytes{});
+  CHECK(tight.lacking() ==
+        tight.weights + tight.non_torch + tight.kv_cache + tight.activation - tight.total);
+  CHECK(tight.lacking() > Bytes{});
+  CHECK_FALSE(tight.starts());
+  CHECK(tight.need() > 1);
+  for (const char* name : {"vllm", "sglang", "trtllm", "lmdeploy"}) {
+    INFO(name);
+    const EngineStartup large = start({.model = "llama-3.1-70b", .stack = name});
+    CHECK(large.missing > Bytes{});
+    CHECK_FALSE(large.starts());
+    CHECK(large.need() > 1);
+    // So much more memory, and an empty cache stands.
+    const double more = large.need() * 1.0001 * gib(large.total);
+    CHECK(start({.model = "llama-3.1-70b", .total = more, .stack = name}).missing == Bytes{});
+    CHECK(start({.model = "llama-3.1-70b", .total = more * 0.999, .stack = name}).missing >
+          Bytes{});
+  }
 }
 
 // Logs of other engines' starts that no constant was fitted on. Terms of each: published rows
