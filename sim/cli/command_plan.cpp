@@ -41,7 +41,8 @@ int run_plan_job(const Arguments& arguments) {
       return kDone;
     }
   } else {
-    scenario = read_scenario(arguments.words().front(), read_overrides(arguments));
+    const std::string& file = arguments.words().front();
+    scenario = read_scenario(file, read_overrides(arguments, file));
   }
   if (!scenario.plan) {
     throw InputError{fmt::format("{}: has no \"plan\": what is to be answered (docs/plan.md)",

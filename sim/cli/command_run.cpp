@@ -146,10 +146,9 @@ int run_run(const Arguments& arguments) {
     return run_alone(arguments, std::move(scenario));
   }
   arguments.expect_words(1, SIZE_MAX, "one or more scenario files");
-  const std::vector<Override> overrides = read_overrides(arguments);
   const bool several = arguments.words().size() > 1;
   for (const std::string& file : arguments.words()) {
-    const auto document = scenario_document(file, overrides);
+    const auto document = scenario_document(file, read_overrides(arguments, file));
     const auto has = [&](const char* key) {
       return document.contains(key) && !document.at(key).is_null();
     };
@@ -169,7 +168,7 @@ int run_run(const Arguments& arguments) {
   std::vector<std::optional<fs::path>> folders;
   std::set<fs::path> taken;
   for (const std::string& file : arguments.words()) {
-    scenarios.push_back(read_scenario(file, overrides));
+    scenarios.push_back(read_scenario(file, read_overrides(arguments, file)));
     folders.push_back(folder_of(arguments, scenarios.back(), several));
     if (!folders.back()) continue;
     check_results_folder(*folders.back());

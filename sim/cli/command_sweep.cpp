@@ -8,6 +8,7 @@
 #include "sim/cli/command.hpp"
 #include "sim/cli/figure_options.hpp"
 #include "sim/cli/interrupt.hpp"
+#include "sim/cli/overrides.hpp"
 #include "sim/cli/replay_request.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
@@ -179,7 +180,8 @@ int run_sweep(const Arguments& arguments) {
     throw InputError{
         "sweep: expected a scenario file, or --trace FILE; `kvsim help sweep` shows how"};
   }
-  refuse_options(arguments, {"set", "samples", "skip-impossible", "resume", "no-figures"},
+  refuse_options(arguments,
+                 {"set", "skip-bad", "samples", "skip-impossible", "resume", "no-figures"},
                  "is of scenarios, and a sweep of replays has none");
   const std::vector<std::string> traces = read_traces(arguments, "sweep");
   if (!arguments.has("method")) throw InputError{"sweep: --method NAME is missing"};
@@ -263,6 +265,7 @@ Command sweep_command() {
                    "a key of the scenario (/JSON/POINTER), or a parameter of the methods that "
                    "have it, and its values; each with each"},
                   {"set", 's', "/KEY=VALUE", true, "override a key of the scenario"},
+                  skip_bad_option(),
                   {"samples", 0, "N", false,
                    "N random combinations of a scenario's values instead of all"},
                   {"skip-impossible", 0, "", false,

@@ -135,6 +135,7 @@ std::vector<Option> scenario_command_options(std::string out, std::string_view s
   return {{"out", 'o', "DIR", false, std::move(out), V::kFolders},
           {"set", 's', "/KEY=VALUE", true,
            "override a key of the scenario: JSON pointer, JSON value or a word"},
+          skip_bad_option(),
           {"json", 0, "", false,
            fmt::format("print JSON (schema {}) and nothing else; no folder without -o", schema)},
           {"no-figures", 0, "", false, "leave figures and report.html out of the results folder"},
@@ -202,6 +203,9 @@ ordered_json scenario_by_options(const Arguments& arguments, bool plans) {
   document["title"] = fmt::format("{} on {}, {}", name_words(document["model"]),
                                   name_words(document["gpu"]), name_words(document["method"]));
   for (const Override& change : read_overrides(arguments)) apply_override(document, change);
+  for (const Override& change : skip_bad_overrides(arguments, document, kPlace)) {
+    apply_override(document, change);
+  }
   // In the order of the key table, as a person would write it.
   ordered_json out;
   for (const std::string& key : scenario_key_names("scenario")) {

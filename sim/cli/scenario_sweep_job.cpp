@@ -44,7 +44,7 @@ SweepPlan read_plan(const Arguments& arguments) {
   }
   changes.skip_impossible = arguments.has("skip-impossible");
   const fs::path file = arguments.words().front();
-  return {scenario_document(file, read_overrides(arguments)), file, changes};
+  return {scenario_document(file, read_overrides(arguments, file)), file, changes};
 }
 
 /// The sweep's points as far as they are done, and the file that more are added to.

@@ -128,3 +128,66 @@ TEST_CASE("mistakes exit with 2, name the place, and write nothing") {
       run_kvsim({"requests", "info", "bad.csv", "--skip-bad", "1", "--json"}, folder);
   CHECK(nlohmann::json::parse(skipped.out)["skipped"] == 1);
 }
+
+TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
+  const fs::path folder = fresh("skip_bad");
+  std::ofstream{folder / "bad.csv"}
+      << "arrival_s,prompt_tokens,output_tokens\n0,100,4\n1,x,1\n2,200,2\n";
+  std::ofstream{folder / "good.csv"} << "arrival_s,prompt_tokens,output_tokens\n0,100,4\n";
+  const auto scenario = [&](const std::string& name, const std::string& requests) {
+    std::ofstream{folder / name} << R"({"kind": "serve", "model": "llama-3.1-8b",
+      "gpu": "H100-80GB-SXM", "stack": "vllm")" +
+                                        requests + "}";
+  };
+  scenario("s.json", R"(, "requests": {"file": "bad.csv"})");
+  scenario("two.json", R"(, "requests": [{"file": "bad.csv"}, {"file": "good.csv"}])");
+  scenario("drawn.json", R"(, "requests": {"arrivals": {"kind": "fixed", "rate": 1}, "count": 2,
+      "prompt_tokens": 9, "output_tokens": 1})");
+  const auto complaint = [&](const std::vector<std::string>& words) {
+    const Outcome out = run_kvsim(words, folder);
+    CHECK(out.status == 2);
+    CHECK(out.out.empty());
+    return out.err;
+  };
+  const auto points = [&](const std::vector<std::string>& words) {
+    const Outcome out = run_kvsim(words, folder);
+    REQUIRE_MESSAGE(out.status == 0, out.err);
+    return nlohmann::json::parse(out.out).at("points");
+  };
+  // A bad record more than allowed ends the run; as many as there are leave the others.
+  CHECK(has(complaint({"run", "s.json", "--json"}), "bad.csv:3: prompt_tokens"));
+  CHECK(has(complaint({"run", "s.json", "--json", "--skip-bad", "0"}), "bad.csv:3: prompt_tokens"));
+  const auto ran = points({"run", "s.json", "--json", "--skip-bad", "1"});
+  CHECK(ran.at(0).at("requests") == 2);
+  CHECK(has(ran.at(0).at("notes").dump(), "1 bad records were passed over"));
+  CHECK(ran == points({"run", "s.json", "--json", "--set", "/requests/skip_bad=1"}));
+  // It comes after --set, which it overrides, and is of every file of a list.
+  CHECK(ran ==
+        points({"run", "s.json", "--json", "--skip-bad", "1", "--set", "/requests/skip_bad=0"}));
+  CHECK(points({"run", "two.json", "--json", "--skip-bad", "1"}).size() == 2);
+  CHECK(
+      points({"sweep", "s.json", "--vary", "/gpu_count=1,2", "--json", "--skip-bad", "1"}).size() ==
+      2);
+  const std::vector<std::string> plan{"plan",
+                                      "s.json",
+                                      "--json",
+                                      "--set",
+                                      R"(/plan={"questions": ["highest_rate"]})",
+                                      "--set",
+                                      R"(/slo={"ttft": "2 s"})"};
+  CHECK(has(complaint(plan), "bad.csv:3: prompt_tokens"));
+  std::vector<std::string> skipping = plan;
+  skipping.insert(skipping.end(), {"--skip-bad", "1"});
+  const Outcome planned = run_kvsim(skipping, folder);
+  CHECK_MESSAGE(planned.status == 0, planned.err);
+  // Without a file of requests there is nothing to pass over.
+  CHECK(has(complaint({"run", "drawn.json", "--skip-bad", "1"}),
+            "--skip-bad: expected a scenario with a file of requests (/requests/file), got "
+            "drawn.json, which has none"));
+  CHECK(has(complaint({"run", "--model", "llama-2-7b", "--gpu", "A40", "--skip-bad", "1"}),
+            "got options, which has none"));
+  CHECK(has(complaint({"run", "s.json", "--skip-bad", "-1"}), "--skip-bad"));
+  CHECK(has(complaint({"sweep", "--trace", "t.safetensors", "--skip-bad", "1"}),
+            "sweep: --skip-bad is of scenarios"));
+  CHECK(has(run_kvsim({"help", "run"}, folder).out, "--skip-bad N"));
+}
