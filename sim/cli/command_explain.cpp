@@ -73,7 +73,7 @@ std::string explanation_text(const Explanation& e, std::size_t width) {
   } else if (!e.basis.empty()) {
     out += indented("interval: " + e.basis, 2, width);
   }
-  out += "\n";
+  if (!e.terms.empty()) out += "\n";
   for (const ExplainedTerm& term : e.terms) {
     const std::string share =
         e.total != 0 ? fmt::format("{:.1f} %", kPercent * term.value / e.total) : "-";

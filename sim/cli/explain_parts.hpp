@@ -44,6 +44,24 @@ void settle(Explanation& out, const Field& place, std::string_view of, std::stri
 /// use, a mean iteration by operator family, what moves it most.
 [[nodiscard]] Explanation explain_bound(const Field& point);
 
+/// Where the times of a service's requests went: queue, prompt and output where means are of the
+/// same requests, percentiles, iterations, what waited meanwhile. `key`: "ttft_s", "tpot_s",
+/// "itl_s", "e2e_s" or "queue_s".
+[[nodiscard]] Explanation explain_latency(const Field& point, std::string_view key);
+/// Tokens or requests over the makespan, and the makespan by phase.
+[[nodiscard]] Explanation explain_rate(const Field& point, std::string_view key);
+/// Requests within all bounds, and how often each bound is missed as far as percentiles tell.
+[[nodiscard]] Explanation explain_goodput(const Field& point);
+/// "mfu" or "mbu": the makespan by what the data sheet's rate explains of it.
+[[nodiscard]] Explanation explain_use(const Field& point, std::string_view key);
+
+/// Of a service's point: what its intervals rest on; empty where it has none.
+[[nodiscard]] std::string service_basis(const Field& point);
+/// The makespan by phase, as terms.
+void add_phases(Explanation& out, const Field& point);
+/// A mean iteration by operator family, most time first.
+[[nodiscard]] ExplainedTable mean_by_family(const Field& mean);
+
 /// Questions of a plan.
 [[nodiscard]] std::span<const std::string_view> plan_keys();
 [[nodiscard]] bool is_plan_key(std::string_view key);

@@ -237,6 +237,10 @@ Explanation capacity(const Field& point) {
   const Field start = point.at("startup");
   out.value = explained_number(start.at("tokens"));
   if (const auto tokens = maybe_number(point, "kv_capacity_tokens")) out.value = tokens;
+  // Of a service; the engine's start has no interval of its own.
+  out.low = maybe_number(point, "kv_capacity_tokens_low");
+  out.high = maybe_number(point, "kv_capacity_tokens_high");
+  out.basis = text_or_none(point, "pool_interval_basis");
   out.formula = fmt::format("{:.0f} blocks that kv_cache_bytes makes, in tokens of the full cache",
                             explained_number(start.at("blocks")));
   return out;
@@ -256,17 +260,28 @@ Explanation any_peak(const Field& point) {
 
 /// Figures of one kind of run are no figures of the other.
 void check_kind(const Field& result, std::string_view key) {
-  constexpr std::array<std::string_view, 5> kServe{"peak_hbm_bytes", "kv_cache_bytes",
-                                                   "kv_capacity_tokens", "iteration_s", "bound"};
-  constexpr std::array<std::string_view, 3> kServeOnly{"kv_capacity_tokens", "iteration_s",
-                                                       "bound"};
+  constexpr std::array<std::string_view, 2> kBoth{"peak_hbm_bytes", "kv_cache_bytes"};
+  constexpr std::array<std::string_view, 14> kServeOnly{"kv_capacity_tokens",
+                                                        "iteration_s",
+                                                        "bound",
+                                                        "queue_s",
+                                                        "ttft_s",
+                                                        "tpot_s",
+                                                        "itl_s",
+                                                        "e2e_s",
+                                                        "output_tok_s",
+                                                        "total_tok_s",
+                                                        "request_s",
+                                                        "goodput",
+                                                        "mfu",
+                                                        "mbu"};
   const auto among = [&](const auto& keys) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };
   const bool serves = result.has("kind") && result.at("kind").raw() == "serve";
-  if (serves && !among(kServe)) {
-    throw InputError{fmt::format("{}: a service explains {}, not {}", result.file(),
-                                 fmt::join(kServe, ", "), key)};
+  if (serves && !among(kBoth) && !among(kServeOnly)) {
+    throw InputError{fmt::format("{}: a service explains {}, {}, not {}", result.file(),
+                                 fmt::join(kBoth, ", "), fmt::join(kServeOnly, ", "), key)};
   }
   if (!serves && among(kServeOnly)) {
     throw InputError{fmt::format("{}: {} is of \"kind\": \"serve\" alone", result.file(), key)};
@@ -331,6 +346,17 @@ const std::vector<Entry>& entries() {
       {"kv_capacity_tokens", capacity},
       {"iteration_s", explain_iteration},
       {"bound", explain_bound},
+      {"queue_s", [](const Field& p) { return explain_latency(p, "queue_s"); }},
+      {"ttft_s", [](const Field& p) { return explain_latency(p, "ttft_s"); }},
+      {"tpot_s", [](const Field& p) { return explain_latency(p, "tpot_s"); }},
+      {"itl_s", [](const Field& p) { return explain_latency(p, "itl_s"); }},
+      {"e2e_s", [](const Field& p) { return explain_latency(p, "e2e_s"); }},
+      {"output_tok_s", [](const Field& p) { return explain_rate(p, "output_tok_s"); }},
+      {"total_tok_s", [](const Field& p) { return explain_rate(p, "total_tok_s"); }},
+      {"request_s", [](const Field& p) { return explain_rate(p, "request_s"); }},
+      {"goodput", explain_goodput},
+      {"mfu", [](const Field& p) { return explain_use(p, "mfu"); }},
+      {"mbu", [](const Field& p) { return explain_use(p, "mbu"); }},
       {"prefill_s", prefill},
       {"step_s", [](const Field& p) { return decode_step(p, "step_s", false); }},
       {"first_step_s", [](const Field& p) { return decode_step(p, "first_step_s", true); }},
@@ -402,7 +428,13 @@ Explanation explain_result(const Field& result, const ExplainRequest& request) {
   }
   std::vector<std::string> labels;
   for (const Field& point : points.items()) labels.push_back(point.at("label").string());
-  return found->explain(points.items()[which_of(points, "point", labels, request.which)]);
+  Explanation out =
+      found->explain(points.items()[which_of(points, "point", labels, request.which)]);
+  if (const auto definitions = result.find("definitions")) {
+    const std::string text = text_or_none(*definitions, request.key);
+    if (!text.empty()) out.notes.insert(out.notes.begin(), text);
+  }
+  return out;
 }
 
 }  // namespace kvsim

@@ -162,6 +162,45 @@ std::string advice(std::string_view bound) {
 
 }  // namespace
 
+std::string service_basis(const Field& point) {
+  const auto intervals = point.find("intervals");
+  return intervals ? text_or_none(*intervals, "basis") : std::string{};
+}
+
+void add_phases(Explanation& out, const Field& point) {
+  const double makespan = explained_number(point.at("makespan_s"));
+  const Field phases = point.at("phases");
+  struct Phase {
+    const char* key;
+    const char* what;
+  };
+  constexpr std::array<Phase, 4> kPhases{{{"prompts", "iterations of prompts alone"},
+                                          {"mixed", "iterations of prompts beside decodes"},
+                                          {"decodes", "iterations of decodes alone"},
+                                          {"idle", "no iteration"}}};
+  for (const Phase& phase : kPhases) {
+    const double share = explained_number(phases.at(phase.key));
+    if (share == 0) continue;
+    out.terms.push_back(
+        {.what = phase.what, .value = share * makespan, .source = "mean over replicas"});
+  }
+  settle(out, phases, "makespan_s", "s", makespan);
+}
+
+ExplainedTable mean_by_family(const Field& mean) {
+  const double all = explained_number(mean.at("step_s"));
+  ExplainedTable families{
+      fmt::format("a mean iteration of {:.4g} ms by operator family (iteration_s: every operator)",
+                  kMilli * all),
+      {}};
+  for (const auto& [family, seconds] :
+       sums_by(mean, [](const Field& term) { return term.at("family").string(); })) {
+    families.rows.push_back(
+        {family, all > 0 ? seconds / all : 0, fmt::format("{:.4g} ms", kMilli * seconds)});
+  }
+  return families;
+}
+
 Explanation explain_iteration(const Field& point) {
   const auto mean = point.find("mean_iteration");
   if (!mean) {
@@ -185,39 +224,10 @@ Explanation explain_bound(const Field& point) {
   const auto bound = point.at("bound").string();
   out.notes.push_back(fmt::format("{}: {}", bound, point.at("bound_text").string()));
   if (const std::string text = advice(bound); !text.empty()) out.notes.push_back(text);
-  const double makespan = explained_number(point.at("makespan_s"));
-  const Field phases = point.at("phases");
-  struct Phase {
-    const char* key;
-    const char* what;
-  };
-  constexpr std::array<Phase, 4> kPhases{{{"prompts", "iterations of prompts alone"},
-                                          {"mixed", "iterations of prompts beside decodes"},
-                                          {"decodes", "iterations of decodes alone"},
-                                          {"idle", "no iteration"}}};
-  for (const Phase& phase : kPhases) {
-    const double share = explained_number(phases.at(phase.key));
-    if (share == 0) continue;
-    out.terms.push_back(
-        {.what = phase.what, .value = share * makespan, .source = "mean over replicas"});
-  }
-  settle(out, phases, "makespan_s", "s", makespan);
+  add_phases(out, point);
   const auto mean = point.find("mean_iteration");
   out.tables.push_back(resources(point, mean));
-  if (mean) {
-    const double all = explained_number(mean->at("step_s"));
-    ExplainedTable families{
-        fmt::format(
-            "a mean iteration of {:.4g} ms by operator family (iteration_s: every operator)",
-            kMilli * all),
-        {}};
-    for (const auto& [family, seconds] :
-         sums_by(*mean, [](const Field& term) { return term.at("family").string(); })) {
-      families.rows.push_back(
-          {family, all > 0 ? seconds / all : 0, fmt::format("{:.4g} ms", kMilli * seconds)});
-    }
-    out.tables.push_back(std::move(families));
-  }
+  if (mean) out.tables.push_back(mean_by_family(*mean));
   out.tables.push_back(moves(point, mean));
   return out;
 }

@@ -2,17 +2,16 @@
 // program, as users meet it.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "tests/sim/explained.hpp"
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -21,37 +20,17 @@ namespace kvsim {
 namespace {
 
 using nlohmann::json;
+using test::complaint;
+using test::explain;
+using test::kFits;
 using test::Outcome;
 using test::rel;
+using test::run;
 using test::run_kvsim;
 namespace fs = std::filesystem;
 using test::fresh;
 using test::has;
 using test::write;
-
-/// Runs `scenario` (JSON) into `folder`/out.
-void run(const fs::path& folder, std::string_view scenario) {
-  write(folder / "s.json", scenario);
-  const Outcome outcome = run_kvsim({"run", "s.json", "-o", "out", "--no-figures", "-q"}, folder);
-  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-}
-json explain(const fs::path& folder, const std::string& key, const std::string& point = "") {
-  std::vector<std::string> words{"explain", "out", key, "--json"};
-  if (!point.empty()) words.insert(words.end(), {"--point", point});
-  const Outcome outcome = run_kvsim(words, folder);
-  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-  return json::parse(outcome.out);
-}
-std::string complaint(const std::vector<std::string>& words, const fs::path& folder) {
-  const Outcome outcome = run_kvsim(words, folder);
-  CHECK(outcome.status == 2);
-  CHECK(outcome.out.empty());
-  return outcome.err;
-}
-
-constexpr std::string_view kFits = R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM",
-  "stack": "hf-sdpa", "dtype": "fp16", "batch": 2, "prompt_tokens": 1000, "output_tokens": 20,
-  "memory": {"allocator": "simulate"}})";
 
 TEST_CASE("explain: the terms of every figure sum to it") {
   const fs::path folder = fresh("sums");
@@ -139,84 +118,6 @@ TEST_CASE("explain: the pool of a paged stack is what the start leaves") {
   double sum = 0;
   for (const json& term : pool.at("terms")) sum += term.at("value").get<double>();
   CHECK(sum == pool.at("value").get<double>());
-}
-
-TEST_CASE("explain: a service's capacity, peak and mean iteration, and no figure of a static run") {
-  const fs::path folder = fresh("service");
-  run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
-    "stack": "vllm", "requests": {"arrivals": {"kind": "poisson", "rate": 4}, "count": 40,
-    "prompt_tokens": 500, "output_tokens": 20}})");
-  for (const std::string key : {"kv_cache_bytes", "peak_hbm_bytes", "iteration_s"}) {
-    INFO(key);
-    const json out = explain(folder, key);
-    double sum = 0;
-    for (const json& term : out.at("terms")) sum += term.at("value").get<double>();
-    CHECK(sum == doctest::Approx(out.at("value").get<double>()).epsilon(1e-8));
-  }
-  const json result = json::parse(std::ifstream{folder / "out/result.json"});
-  CHECK(explain(folder, "kv_capacity_tokens").at("value") ==
-        result.at("points").at(0).at("kv_capacity_tokens"));
-  CHECK(has(complaint({"explain", "out", "prefill_s"}, folder), "a service explains"));
-}
-
-/// Sum of a table's shares.
-double shares_of(const json& table) {
-  double sum = 0;
-  for (const json& row : table.at("rows")) sum += row.at("share").get<double>();
-  return sum;
-}
-
-/// A service of 200 requests that come at once, with what bounds it.
-json bound_of(const std::string& name, const std::string& more) {
-  const fs::path folder = fresh(name);
-  run(folder, R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
-    "stack": "vllm", "requests": {"arrivals": {"kind": "fixed", "rate": 1000}, "count": 200,
-    "prompt_tokens": 600, "output_tokens": 60})" +
-                  more + "}");
-  const json out = explain(folder, "bound");
-  const json point = json::parse(std::ifstream{folder / "out/result.json"}).at("points").at(0);
-  // Phases sum to the makespan, and are those of the result.
-  double sum = 0;
-  for (const json& term : out.at("terms")) sum += term.at("value").get<double>();
-  CHECK(sum == rel(point.at("makespan_s").get<double>()).epsilon(1e-8));
-  double phases = 0;
-  for (const auto& phase : point.at("phases").items()) phases += phase.value().get<double>();
-  CHECK(phases == rel(1.0).epsilon(1e-9));
-  CHECK(point.at("phases").at("idle").get<double>() ==
-        doctest::Approx(1 - point.at("busy").get<double>()));
-  // The resource that binds is marked, and it alone.
-  REQUIRE(out.at("tables").size() == 3);
-  int binding = 0;
-  for (const json& row : out.at("tables").at(0).at("rows")) {
-    binding += row.at("what").get<std::string>().ends_with("(binds)") ? 1 : 0;
-    if (!row.at("share").is_null()) CHECK(row.at("share").get<double>() <= 1 + 1e-9);
-  }
-  CHECK(binding == 1);
-  // Families are a mean iteration, whole.
-  CHECK(shares_of(out.at("tables").at(1)) == rel(1.0).epsilon(1e-9));
-  const Outcome text = run_kvsim({"explain", "out", "bound"}, folder);
-  CHECK(has(text.out, "what moves it"));
-  return {{"explained", out}, {"point", point}};
-}
-
-TEST_CASE("explain: what bounds a service, its phases, resources and what moves it") {
-  const json few = bound_of("few", R"(, "scheduler": {"name": "vllm-v1", "max_num_seqs": 4})");
-  CHECK(few.at("point").at("bound") == "max_num_seqs");
-  CHECK(few.at("point").at("resources").at("max_num_seqs") == 4);
-  CHECK(few.at("point").at("resources").at("most_running") == 4);
-  CHECK(few.at("point").at("resources").at("seqs_full") > 0.9);
-  const json small =
-      bound_of("small", R"(, "memory": {"hbm": "24 GiB"}, "engine": {"max_model_len": 2048})");
-  CHECK(small.at("point").at("bound") == "kv_capacity");
-  // Where the cache binds, what makes it larger stands first.
-  const json& first = small.at("explained").at("tables").at(2).at("rows").at(0);
-  CHECK(has(first.at("text").get<std::string>(), "more cache"));
-  // A budget of 16 tokens is always spent while prompts wait; four sequences do not fill 8,192.
-  const json tight =
-      bound_of("tight", R"(, "scheduler": {"name": "vllm-v1", "max_num_batched_tokens": 16})");
-  CHECK(tight.at("point").at("resources").at("tokens_full") > 0.9);
-  CHECK(few.at("point").at("resources").at("tokens_full") <
-        tight.at("point").at("resources").at("tokens_full"));
 }
 
 TEST_CASE("explain: what a replay's methods hold, and why") {
