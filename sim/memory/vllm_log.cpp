@@ -83,8 +83,9 @@ VllmLog read_vllm_log(std::string_view text, const std::string& place) {
   static const std::regex concurrency{
       R"(Maximum concurrency for ([\d,]+) tokens per request: ([\d.,]+)x)", kFlags};
   static const std::regex fraction{
-      R"((?:gpu_memory_utilization[=\s]*\(?|Requested memory: )([\d.]+))", kFlags};
-  // "... total_gpu_memory (79.22GiB) x gpu_memory_utilization (0.90) = 71.30GiB"
+      R"((?:gpu_memory_utilization'?[=:\s]*\(?|Requested memory: )([\d.]+))", kFlags};
+  // "... total_gpu_memory (79.22GiB) x gpu_memory_utilization (0.90) = 71.30GiB"; the list of
+  // arguments: "'gpu_memory_utilization': 0.9"
   VllmLog log;
   std::optional<Bytes> peak;
   bool found = false;

@@ -17,7 +17,8 @@ struct VllmLog {
   std::optional<double> memory_fraction;
   std::optional<std::int64_t> blocks, tokens, max_model_len;
   std::optional<double> max_concurrency;
-  std::vector<std::string> notes;  // what was derived, and how
+  std::vector<std::string> notes;     // what was derived, and how
+  std::vector<std::string> warnings;  // what does not fit the scenario it is held against
 };
 
 /// Reads it line by line; where a figure comes twice (ranks, restarts) the last one holds. A

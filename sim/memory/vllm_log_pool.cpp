@@ -1,0 +1,211 @@
+#include "sim/memory/vllm_log_pool.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr double kRounding = 0.01 * kGiB;  // of the figures that vLLM prints
+// Two starts of the same model hold the same weights but for padding and buffers.
+constexpr double kWeightsApart = 0.1;
+// A derived term this far from its prediction is worth a look: the larger of the two.
+constexpr double kTermApart = 0.5;
+constexpr double kTermApartBytes = 0.5 * kGiB;
+// GPUs of one name differ by less (ECC, drivers, another process's context).
+constexpr double kMemoryApart = 0.02;
+// Beyond its prediction by this share of the engine's memory no term is a measurement of it.
+constexpr double kAbsurd = 0.25;
+
+double of(Bytes n) { return static_cast<double>(n.count()); }
+std::string gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
+std::string gib(Bytes n) { return gib(of(n)); }
+
+/// What a log's figure and its stand-in are called in an account.
+std::string_view whose(bool stated) { return stated ? "log" : "predicted"; }
+
+struct Logged {
+  Bytes pool;
+  std::string source;  // for people
+};
+
+std::optional<std::int64_t> tokens_of(const VllmLog& log, std::int64_t block_tokens) {
+  if (log.tokens) return log.tokens;
+  if (log.blocks) return *log.blocks * block_tokens;
+  return std::nullopt;
+}
+
+/// Whether layers let go of tokens that a sequence of max_model_len still has.
+bool has_windows(const EngineStartup& s, std::int64_t block_tokens) {
+  const std::int64_t blocks = (s.max_model_len + block_tokens - 1) / block_tokens;
+  return s.sequence < s.block * blocks;
+}
+
+/// Larger than the GPU itself, it is of another; sums of its bytes need not be in range either.
+void check_pool_in(const EngineStartup& s, double pool, const std::string& counted,
+                   const std::string& log_place) {
+  if (pool <= of(s.total)) return;
+  throw InputError{log_place, "a log of the scenario's start",
+                   fmt::format("a KV cache of {}{} GiB in a GPU of {} GiB: the scenario's GPU, "
+                               "model, kv_dtype or gpu_count is not the log's",
+                               counted, gib(pool), gib(s.total))};
+}
+
+/// The pool the log gives, in bytes or in the scenario's bytes a token; nullopt: neither.
+std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int64_t block_tokens,
+                                  const std::string& log_place) {
+  const auto tokens = tokens_of(log, block_tokens);
+  if (is_stated(log.kv_cache)) check_pool_in(s, of(*log.kv_cache), "", log_place);
+  if (!tokens) {
+    if (!is_stated(log.kv_cache)) return std::nullopt;
+    return Logged{*log.kv_cache, "log"};
+  }
+  if (*tokens % block_tokens != 0) {
+    log.warnings.push_back(fmt::format(
+        "{} tokens are no multiple of the scenario's blocks of {}: engine.block_tokens is not the "
+        "log's",
+        with_commas(*tokens), block_tokens));
+  }
+  const double token = of(s.block) / static_cast<double>(block_tokens);
+  const double bytes = token * static_cast<double>(*tokens);
+  if (!is_stated(log.kv_cache)) {
+    check_pool_in(s, bytes, fmt::format("{} tokens of {:.0f} B, ", with_commas(*tokens), token),
+                  log_place);
+    return Logged{Bytes{std::llround(bytes)}, "the log's tokens"};
+  }
+  // The pool is of whole blocks, and less than one is left over.
+  const double over = of(*log.kv_cache) - bytes;
+  if (over < -kRounding || over > kRounding + of(s.block)) {
+    log.warnings.push_back(fmt::format(
+        "the log's {} tokens of the scenario's {:.0f} B each are {} GiB, its KV cache is {} GiB: "
+        "the scenario's model, kv_dtype or gpu_count is not the log's, or its figures are of "
+        "different ranks{}",
+        with_commas(*tokens), token, gib(bytes), gib(*log.kv_cache),
+        has_windows(s, block_tokens) ? ", or the engine pads its groups of windowed layers" : ""));
+    return Logged{*log.kv_cache, "log"};
+  }
+  // Of the bytes that print as the log's, those that hold its tokens.
+  const Bytes least{static_cast<std::int64_t>(std::ceil(bytes))};
+  return Logged{std::clamp(*log.kv_cache, least, least + s.block - Bytes{1}), "log"};
+}
+
+/// A term worked out from the rest, beside what the models give for it.
+struct Derived {
+  const char* name;
+  std::optional<Bytes> VllmLog::*term;
+  Bytes value;
+  Bytes predicted;
+  std::string account;  // how it comes about
+};
+
+Derived what_is_left(const VllmLog& log, const EngineStartup& s, const Logged& logged) {
+  const auto fraction_of_total = [&] {
+    return fmt::format("{} ({}) x {} ({})", s.fraction, log.memory_fraction ? "log" : "scenario",
+                       gib(s.total), log.total ? "log" : "scenario");
+  };
+  const auto term = [](const char* name, Bytes n, std::string_view source) {
+    return fmt::format("{} {} ({})", name, gib(n), source);
+  };
+  const std::string weights = term("weights", s.weights, whose(is_stated(log.weights)));
+  const std::string cache = term("KV cache", logged.pool, logged.source);
+  if (!is_stated(log.activation)) {
+    return {"activation peak", &VllmLog::activation,
+            s.cache_beside(s.weights, s.non_torch, logged.pool), s.activation,
+            fmt::format("{} - {} - {} - {}", fraction_of_total(), weights,
+                        term("non-torch", s.non_torch, whose(is_stated(log.non_torch))), cache)};
+  }
+  if (!is_stated(log.non_torch)) {
+    return {"non-torch", &VllmLog::non_torch, s.cache_beside(s.weights, s.activation, logged.pool),
+            s.non_torch,
+            fmt::format("{} - {} - {} - {}", fraction_of_total(), weights,
+                        term("activation peak", s.activation, "log"), cache)};
+  }
+  const Bytes sum = s.weights + s.non_torch + s.activation + logged.pool;
+  Bytes total{static_cast<std::int64_t>(std::ceil(of(sum) / s.fraction))};
+  // floor(fraction x total) may come out a byte short.
+  while (std::floor(s.fraction * of(total)) < of(sum)) total = total + Bytes{1};
+  return {
+      "memory of the GPU", &VllmLog::total, total, s.total,
+      fmt::format("({} + {} + {} + {}) / {} ({})", weights, term("non-torch", s.non_torch, "log"),
+                  term("activation peak", s.activation, "log"), cache, s.fraction,
+                  log.memory_fraction ? "log" : "scenario")};
+}
+
+/// Whether a term so far off its prediction is none of the scenario's start.
+bool is_absurd(const Derived& d, const EngineStartup& s) {
+  if (d.value < Bytes{}) return true;
+  const double most = kAbsurd * (d.term == &VllmLog::total ? of(s.total) : of(s.usable));
+  const double over = of(d.value) - of(d.predicted);
+  return over > most || (d.term == &VllmLog::total && -over > most);
+}
+
+bool is_far(const Derived& d) {
+  const double apart = std::abs(of(d.value) - of(d.predicted));
+  if (d.term == &VllmLog::total) return apart > kMemoryApart * of(d.predicted);
+  return apart > std::max(kTermApartBytes, kTermApart * of(d.predicted));
+}
+
+void check_weights(VllmLog& log, Bytes predicted) {
+  if (!is_stated(log.weights)) return;
+  if (std::abs(of(*log.weights) - of(predicted)) <= kWeightsApart * of(predicted)) return;
+  log.warnings.push_back(
+      fmt::format("weights of {} GiB in the log, {} GiB predicted: the scenario's model, dtype or "
+                  "gpu_count is not the log's",
+                  gib(*log.weights), gib(predicted)));
+}
+
+}  // namespace
+
+bool is_stated(const std::optional<Bytes>& figure) { return figure && *figure >= Bytes{}; }
+
+std::vector<std::string> unstated_terms(const VllmLog& log) {
+  std::vector<std::string> out;
+  if (!log.total) out.emplace_back("memory of the GPU");
+  if (!log.memory_fraction) out.emplace_back("memory fraction");
+  if (!is_stated(log.weights)) out.emplace_back("weights");
+  if (!is_stated(log.non_torch)) out.emplace_back("non-torch");
+  if (!is_stated(log.activation)) out.emplace_back("activation peak");
+  return out;
+}
+
+void complete_from_pool(VllmLog& log, const EngineStartup& scenario, const EngineStartup& stated,
+                        std::int64_t block_tokens, const std::string& log_place,
+                        const std::string& scenario_place) {
+  check_weights(log, scenario.weights);
+  const auto logged = logged_pool(log, stated, block_tokens, log_place);
+  if (!logged || unstated_terms(log).empty()) return;
+  if (stated.fraction_of != FractionOf::kAll) {
+    throw InputError{scenario_place + ": /stack",
+                     "one whose memory fraction is of all memory, as vLLM's, to take the log's KV "
+                     "cache for its own",
+                     fmt::format("one whose fraction is of \"{}\"", word_of(stated.fraction_of))};
+  }
+  const bool derives_memory = is_stated(log.activation) && is_stated(log.non_torch);
+  // Weights or the fraction alone: the scenario stands for them, and nothing is left to derive.
+  if (derives_memory && log.total) return;
+  const Derived left = what_is_left(log, stated, *logged);
+  const std::string account = fmt::format("{} GiB = {}", gib(left.value), left.account);
+  if (is_absurd(left, stated)) {
+    throw InputError{
+        log_place, "a log of the scenario's start",
+        fmt::format("one by which the {} is {} (predicted {}): GPU, memory_fraction, model or "
+                    "gpu_count of {} is not the log's",
+                    left.name, account, gib(left.predicted), scenario_place)};
+  }
+  log.*left.term = left.value;
+  log.notes.push_back(fmt::format("{}: derived, not measured: {}", left.name, account));
+  if (is_far(left)) {
+    log.warnings.push_back(fmt::format(
+        "the {} comes out as {} GiB, predicted {} GiB: see that GPU, memory_fraction, gpu_count, "
+        "max_num_seqs and prefill_chunk of the scenario are the log's",
+        left.name, gib(left.value), gib(left.predicted)));
+  }
+}
+
+}  // namespace kvsim
