@@ -41,9 +41,9 @@ std::string_view format_name(const PublishedRow& row, const FormatText& text, co
 
 WeightStore match_weights(const PublishedRow& row, const FormatText& text, const Llm& llm) {
   if (bits_of(text.weights) >= 16) return {.base = text.weights, .format = nullptr};
-  // What a quantisation leaves alone is in the format the model computes in.
-  return {.base = default_kv_dtype(
-              llm, bits_of(llm.compute_dtype) < 16 ? Dtype::kBf16 : llm.compute_dtype),
+  // What a quantisation leaves alone is in the 16-bit format the model computes in: no kernel of 8
+  // or 4 bits hands fp32 on, whatever format a checkpoint (GPT-J's) is stored in.
+  return {.base = default_kv_dtype(llm, text.weights),
           .format = &find_weight_format(format_name(row, text, llm))};
 }
 

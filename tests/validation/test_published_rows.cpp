@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
@@ -54,6 +56,21 @@ TEST_CASE("known answers: weights, cache, an attention kernel's out-of-scope row
   CHECK(cache.n == 2);
   CHECK(*cache.mape == rel((24.0 / 1024.0 + 0) / 2));
   CHECK(*cache.bias == rel(-(24.0 / 1024.0) / 2));
+}
+
+TEST_CASE("a checkpoint stored in fp32 is not computed in it by kernels of 8 bits") {
+  // GPT-J's is. Its 28 layers of 4096 are a little less work than the 32 of Llama-2-7B; attention
+  // and norms in fp32 would make it half as long again.
+  const auto row = [](const char* model) {
+    return fmt::format(
+        "{},paper,H100-80GB,1,{},fp8,fp8,TensorRT-LLM,full,,1,2048,1,ttft_ms,29,ms,\n", model,
+        model);
+  };
+  const PublishedScore score = score_of(row("GPT-J-6B") + row("Llama-2-7B"));
+  REQUIRE(score.rows.size() == 2);
+  const double ratio = *score.rows[0].prediction.value / *score.rows[1].prediction.value;
+  CHECK(ratio > 0.75);
+  CHECK(ratio < 1);
 }
 
 TEST_CASE("verdicts: a run that fits, one that does not, and a figure of one predicted not to") {
