@@ -43,6 +43,16 @@ TEST_CASE("tuple caches hold two copies of the whole cache at a step's end") {
   CHECK(copies >= old - Bytes{std::int64_t{2} * 4096 * 2 * 8003});
 }
 
+TEST_CASE("the Llama of before transformers 4.36 holds its scores in memory") {
+  const StaticResult legacy = run_static(asked("llama-2-7b", "hf-legacy", 4096, 0));
+  const StaticResult fused = run_static(asked("llama-2-7b", "hf-sdpa", 4096, 0));
+  REQUIRE_FALSE(legacy.oom);
+  // 32 heads x 4096^2 scores: as they are softmaxed, in 16 bit beside fp32 at the least.
+  const double scores = 32.0 * 4096 * 4096 * (2 + 4) / kGiB;
+  CHECK(gib(legacy.prefill_peak) - gib(fused.prefill_peak) > 0.9 * scores);
+  CHECK(*legacy.prefill_time > *fused.prefill_time);
+}
+
 TEST_CASE("code that evicts by a mask keeps every entry, and LESS maps them all anew") {
   const auto run = [](const char* stack, const char* method, std::int64_t batch,
                       std::int64_t prompt, std::int64_t output) {
