@@ -1,5 +1,6 @@
 // Forms of matrix products, experts and elementwise kernels: laws, cases by hand, measured rows.
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,8 @@
 
 #include "models/cost/kernels/calibration.hpp"
 #include "models/cost/kernels/forms/tiles.hpp"
+#include "models/cost/kernels/library.hpp"
+#include "models/gpu/gpu.hpp"
 #include "tests/support/check.hpp"
 #include "validation/fit.hpp"
 
@@ -268,6 +271,43 @@ TEST_CASE("elementwise by hand: launches, one row's time, the stream") {
   CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) == rel(2 + 7, 1e-9));
   call.rows = 17;
   CHECK(time(elementwise_form(), call, "bf16", "H100-80GB-SXM", c) < 3);
+}
+
+TEST_CASE("streams that an SM holds up take its bytes a clock to another chip") {
+  const Gpu &a100 = find_gpu("A100-80GB-SXM"), &a40 = find_gpu("A40");
+  const KernelForm& form = elementwise_form();
+  const auto place = [&](std::string_view name) {
+    const auto found = std::find_if(form.coefficients.begin(), form.coefficients.end(),
+                                    [&](const Coefficient& c) { return c.name == name; });
+    REQUIRE(found != form.coefficients.end());
+    return static_cast<std::size_t>(found - form.coefficients.begin());
+  };
+  KernelCalibration entry{.op = KernelOp::kElementwise,
+                          .gpu = a100.name,
+                          .stack = "a-1",
+                          .format = "fp16",
+                          .form = std::string{form.id}};
+  for (const Coefficient& c : form.coefficients) entry.coefficients.push_back(c.start);
+  entry.coefficients[place("embedding_bandwidth")] = 0.15;
+  entry.coefficients[place("norm_bandwidth")] = 0.5;
+  entry.coefficients[place("add_bandwidth")] = 0.9;
+  entry.fitted = {.n = 100, .mape = 0.05};
+  KernelCalibrationFile file;
+  file.entries.push_back(entry);
+  const KernelLibrary library{{std::move(file)}};
+  const KernelFormat fp16 = parse_kernel_format("fp16");
+  const KernelChoice choice = library.choose(KernelOp::kElementwise, a40, "a-1", fp16);
+  REQUIRE(choice.factors().size() == 1);
+  const auto& carried = choice.factors()[0].coefficients;
+  // A100: 19.5 TFLOP/s of 108 SMs x 64 lanes x 2: 1.410 GHz; A40: 37.4 of 84 x 128 x 2: 1.739 GHz.
+  const double clocks = (37.4 / (84 * 128)) / (19.5 / (108 * 64));
+  const double share = 0.15 * (2039.0 / 108) / (696.0 / 84) * clocks;
+  CHECK(carried[place("embedding_bandwidth")] == rel(share));
+  CHECK(carried[place("norm_bandwidth")] == 0.95);  // its bytes are more than the A40's memory has
+  CHECK(carried[place("add_bandwidth")] == 0.9);    // held up by the memory on either
+  CHECK(carried[place("norm_launch")] == entry.coefficients[place("norm_launch")]);
+  const KernelChoice own = library.choose(KernelOp::kElementwise, a100, "a-1", fp16);
+  CHECK(own.factors()[0].coefficients == entry.coefficients);
 }
 
 TEST_CASE("gemm: fitted to some shapes of one GPU it holds on others, and on its sibling") {

@@ -123,20 +123,33 @@ std::array<int, 3> version_of(std::string_view stack) {
   return version;
 }
 
+/// Boost clock, Hz, from what the SMs' FP32 lanes reach: 64 of them on Turing and on the A100, of
+/// later chips 128 (NVIDIA's architecture white papers).
+double clock_of(const Gpu& gpu) {
+  const double lanes = gpu.generation == "turing" || gpu.silicon == "A100" ? 64 : 128;
+  return gpu.peak_fp32.count() / (2 * lanes * gpu.sms);
+}
+
 /// The coefficients of `entry` on another GPU. Kernels that reach most of the HBM bandwidth are
 /// held up by it, and reach as much of another's. Those far below it are held up by their SMs: on
 /// the same chip with other memory their bytes a second go with the number of these. In between,
 /// partly: the two ends are where well-made kernels are (0.8 and more), and where none of them is.
-/// Other chips have other SMs, of which this says nothing: there all are shares.
+/// Other chips have other SMs, of which this says nothing: there all are shares. But of streaming
+/// operators: each thread loads, computes a little and stores, so that what an SM moves in a clock
+/// is the kernel's own on any chip, within a tenth or two for embeddings, which are far from the
+/// bandwidth of every memory: 2.0 to 2.5 B a clock and SM on A100, A40 and H100 (docs/accuracy.md).
 std::vector<double> carried_over(const KernelCalibration& entry, const KernelForm& form,
                                  const Gpu& gpu) {
   constexpr double kHeldUp = 0.8, kFarBelow = 0.6, kMost = 0.95;
   const Gpu& measured = find_gpu(entry.gpu);
   std::vector<double> out = entry.coefficients;
-  if (nearness(gpu, measured) != Nearness::kSilicon) return out;
+  const Nearness near = nearness(gpu, measured);
+  const bool other_chip = near == Nearness::kGeneration || near == Nearness::kOther;
+  if (near == Nearness::kSame || (other_chip && entry.op != KernelOp::kElementwise)) return out;
   const KernelGpu there = kernel_gpu(measured), here = kernel_gpu(gpu);
   // What an SM's even share of the bandwidth is there, over what it is here.
-  const double even = there.bandwidth / there.sms * here.sms / here.bandwidth;
+  double even = there.bandwidth / there.sms * here.sms / here.bandwidth;
+  if (other_chip) even *= clock_of(gpu) / clock_of(measured);
   for (std::size_t i = 0; i < form.coefficients.size() && i < out.size(); ++i) {
     double of_sms = form.coefficients[i].carries == Carries::kSmRate ? 1 : 0;
     if (form.coefficients[i].carries == Carries::kHbmShare) {
