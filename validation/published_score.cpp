@@ -243,6 +243,19 @@ PublishedScore score_published(std::vector<PublishedRow> rows,
        [](const ScoredRow& row) { return row.pool && row.unstated.empty(); });
   pool("pool of a start, not all", false,
        [](const ScoredRow& row) { return row.pool && !row.unstated.empty(); });
+  for (const MetricKind kind : {MetricKind::kTime, MetricKind::kKernel}) {
+    std::map<std::string, std::vector<const ScoredRow*>> by_stack;
+    for (const ScoredRow& row : score.rows) {
+      if (row.kind == kind && row.error() && !row.inconsistent) by_stack[row.stack].push_back(&row);
+    }
+    for (const auto& [stack, members] : by_stack) {
+      PublishedGroup group = summed(members);
+      group.metric = name_of(kind);
+      group.stack = stack;
+      group.gpu = group.dtype = "all";
+      score.stacks.push_back(std::move(group));
+    }
+  }
   pool("all", false, [](const ScoredRow&) { return true; });
   pool("all", true, [](const ScoredRow&) { return true; });
   return score;

@@ -63,6 +63,7 @@ struct PublishedScore {
   std::vector<ScoredRow> rows;
   std::vector<PublishedGroup> groups;  // by metric, GPU, stack, dtype; sorted
   std::vector<PublishedGroup> pooled;  // by metric; by kind of metric; all
+  std::vector<PublishedGroup> stacks;  // times, then kernels, by stack; sources that hold together
   std::size_t n_in_scope = 0, n_in_scope_expressed = 0;
   std::map<std::string, std::size_t> out_of_scope;  // reasons
 };

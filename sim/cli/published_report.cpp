@@ -9,8 +9,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "sim/cli/published_misses.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/table.hpp"
+#include "validation/published_reasons.hpp"
 
 namespace kvsim {
 namespace {
@@ -210,6 +212,10 @@ ordered_json row_json(const ScoredRow& row) {
   if (row.pool) out["unstated"] = row.unstated;
   if (!p.expressed()) out["reason"] = p.reason;
   if (!row.in_scope) out["out_of_scope"] = row.out_of_scope;
+  if (misses_badly(row)) {
+    const RowReason* why = find_reason(row);
+    out["why_off"] = why != nullptr ? ordered_json(why->reason) : ordered_json(nullptr);
+  }
   out["assumed"] = p.assumed;
   return out;
 }
@@ -233,7 +239,9 @@ std::string published_text(const PublishedScore& score, bool rows, std::size_t w
       "           parse, inference\n",
       share_of(expressed, score.rows.size()),
       share_of(score.n_in_scope_expressed, score.n_in_scope));
+  out += stacks_text(score, width);
   out += furthest_off(score, width);
+  out += misses_text(score, width);
   out += unstated_text(score, width);
   const auto reasons = reasons_of(score);
   if (!reasons.empty()) out += "\nnot expressed\n" + reasons_text(reasons, width);
@@ -261,6 +269,8 @@ ordered_json published_json(const PublishedScore& score, const std::string& file
   for (const PublishedGroup& group : score.groups) out["groups"].push_back(group_json(group));
   out["pooled"] = ordered_json::array();
   for (const PublishedGroup& group : score.pooled) out["pooled"].push_back(group_json(group));
+  out["stacks"] = ordered_json::array();
+  for (const PublishedGroup& group : score.stacks) out["stacks"].push_back(group_json(group));
   out["reasons"] = ordered_json::object();
   for (const auto& [reason, n] : reasons_of(score)) out["reasons"][reason] = n;
   out["out_of_scope"] = ordered_json::object();

@@ -17,6 +17,7 @@
 #include "sim/serve/intervals.hpp"
 #include "sim/serve/time_residual.hpp"
 #include "tests/support/check.hpp"
+#include "validation/published_reasons.hpp"
 #include "validation/published_runs.hpp"
 #include "validation/published_score.hpp"
 
@@ -73,6 +74,39 @@ TEST_CASE("published figures are expressed and met") {
     CHECK(row.prediction.expressed() == row.prediction.reason.empty());
     if (row.interval) CHECK(row.interval->first <= row.interval->second);
     if (row.prediction.value) CHECK(*row.prediction.value >= -1e-9);
+  }
+}
+
+TEST_CASE(
+    "every figure off by more than half has a reason, and so has every stack off in the median") {
+  const auto data = test::data_dir();
+  if (!data) return;
+  const PublishedScore& score = whole_score(*data);
+  std::size_t badly = 0;
+  for (const ScoredRow& row : score.rows) {
+    if (!misses_badly(row)) continue;
+    ++badly;
+    INFO(row.row.id, " of ", row.document, ": ", 100 * *row.error(), " %");
+    CHECK(find_reason(row) != nullptr);
+  }
+  CHECK(badly > 0);
+  CHECK(badly <= 92);  // as many as were listed first
+  for (const PublishedGroup& group : score.stacks) {
+    INFO(group.metric, " of ", group.stack);
+    CHECK((*group.median_ape <= kBadMedian || find_stack_reason(group.stack) != nullptr));
+  }
+  // Nor does a reason outlive what it was for.
+  for (const RowReason& reason : row_reasons()) {
+    INFO(reason.document, ": ", reason.rows);
+    CHECK(std::any_of(score.rows.begin(), score.rows.end(), [&](const ScoredRow& row) {
+      return misses_badly(row) && find_reason(row) == &reason;
+    }));
+  }
+  for (const StackReason& reason : stack_reasons()) {
+    INFO(reason.stack);
+    CHECK(std::any_of(score.stacks.begin(), score.stacks.end(), [&](const PublishedGroup& group) {
+      return group.stack == reason.stack && *group.median_ape > kBadMedian;
+    }));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "tests/support/check.hpp"
 #include "validation/published_csv.hpp"
 #include "validation/published_methods.hpp"
+#include "validation/published_reasons.hpp"
 #include "validation/published_score.hpp"
 #include "validation/published_stacks.hpp"
 
@@ -108,6 +109,27 @@ TEST_CASE("pooled figures pool rows, and rows that contradict themselves stand a
   std::size_t rows = 0;
   for (const PublishedGroup& g : score.groups) rows += g.n_total;
   CHECK(rows == score.rows.size());
+}
+
+TEST_CASE(
+    "a reason holds for rows of its document alone, and a stack's times stand by themselves") {
+  const std::string setup =
+      ",A100-80GB,1,Llama-2-7B,fp16,fp16,HF transformers SDPA,full,,1,1024,0,";
+  const PublishedScore score =
+      score_of("RK-001,github Zefan-Cai/R-KV README" + setup + "ttft_s,1000,s,\n" + "RK-002,paper" +
+               setup + "ttft_s,1000,s,\n" + "RK-003,paper" + setup + "kv_cache_gb,0.5,GiB,\n");
+  REQUIRE(score.rows.size() == 3);
+  CHECK(misses_badly(score.rows[0]));
+  REQUIRE(find_reason(score.rows[0]) != nullptr);
+  CHECK(find_reason(score.rows[0])->document == "github Zefan-Cai/R-KV");
+  CHECK(misses_badly(score.rows[1]));
+  CHECK(find_reason(score.rows[1]) == nullptr);
+  CHECK_FALSE(misses_badly(score.rows[2]));
+  REQUIRE(score.stacks.size() == 1);
+  CHECK(score.stacks[0].stack == "hf-sdpa");
+  CHECK(score.stacks[0].n == 2);
+  CHECK(find_stack_reason("hf-sdpa") != nullptr);
+  CHECK(find_stack_reason("ideal") == nullptr);
 }
 
 TEST_CASE("rows that cannot be expressed have a reason, and none is a crash") {
