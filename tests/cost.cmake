@@ -3,7 +3,7 @@ kvsim_test(cost SOURCES models/test_stack.cpp models/test_cost.cpp models/test_c
 kvsim_test(kernel_use SOURCES models/test_kernel_use.cpp LINK kvsim::cost)
 kvsim_test(kernel_attention SOURCES models/test_kernel_attention.cpp LINK kvsim::cost)
 kvsim_test(kernels_prefill SOURCES models/test_kernels_prefill.cpp
-                                   models/test_kernels_transfers.cpp
+                                   models/test_kernels_transfers.cpp models/test_host_rate.cpp
            LINK kvsim::cost kvsim::validation)
 kvsim_test(mixed SOURCES models/test_mixed.cpp models/test_mixed_laws.cpp support/heap.cpp
            LINK kvsim::cost)

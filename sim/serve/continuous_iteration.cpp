@@ -24,7 +24,7 @@ void ContinuousEngine::count_offloads(const Planned& p) {
   }
   const Bytes fetched{std::llround(read)};
   const bool nvme = parts_.offload.to == OffloadTier::kNvme;
-  (nvme ? fetched_.from_nvme : fetched_.host) += fetched;
+  (nvme ? fetched_.from_nvme : fetched_.pieces) += fetched;
   (nvme ? fetched_.to_nvme : fetched_.host) += written;
   work_.fetched += fetched;
   work_.written += written;

@@ -12,7 +12,7 @@ constexpr int kKindsOfTraffic = 4;  // of one iteration: to the host and back, t
 }
 
 Handoffs::Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine>> engines,
-                   Bytes unit)
+                   Bytes unit, BytesPerSecond to_host)
     : decoding_{engines.first(static_cast<std::size_t>(spec.cluster.replicas))},
       // A decoding replica has no prefix that somebody else's request was computed with.
       router_{make_router(spec.cluster.router == RouterPolicy::kRoundRobin
@@ -21,7 +21,7 @@ Handoffs::Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine
                           0)},
       unit_{unit},
       gpus_{gpus_per_replica(spec)},
-      topology_{service_topology(spec)},
+      topology_{service_topology(spec, to_host)},
       transfers_{topology_.topology},
       pending_(decoding_.size()),
       waiting_(engines.size()),

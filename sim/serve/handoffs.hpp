@@ -24,8 +24,10 @@ namespace kvsim {
 class Handoffs {
  public:
   /// `engines`: decoding replicas, then those that prefill; all continuous. They outlive this.
-  /// `unit`: bytes of a pool's unit on all GPUs of a replica.
-  Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine>> engines, Bytes unit);
+  /// `unit`: bytes of a pool's unit on all GPUs of a replica. `to_host`: what copies between a GPU
+  /// and its host reach.
+  Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine>> engines, Bytes unit,
+           BytesPerSecond to_host);
 
   /// What engine `prefilling` has prefilled is given away.
   void take(std::size_t prefilling, SimTime now);

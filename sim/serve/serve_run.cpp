@@ -71,8 +71,9 @@ class Service {
     first_door_ = apart ? static_cast<std::size_t>(cluster.replicas) : 0;
     router_ = make_router(cluster.router, cluster.prefix_margin);
     if (apart && site_.cannot_start().empty()) {
-      handoffs_ = std::make_unique<Handoffs>(
-          spec, engines_, site_.pool_unit() * std::int64_t{spec.tensor_parallel});
+      handoffs_ = std::make_unique<Handoffs>(spec, engines_,
+                                             site_.pool_unit() * std::int64_t{spec.tensor_parallel},
+                                             site_.host_rate());
     }
     requests_.assign(engines_.size(), 0);
     in_flight_.assign(engines_.size(), 0);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/cache_rows.hpp"
+#include "models/methods/params.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
@@ -21,6 +22,11 @@ namespace {
 
 constexpr std::int64_t kStaticBatch = 8;      // where the spec names none
 constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are settled for without requests
+
+/// Entries of a head, one after another, that a step reads all or none of.
+std::int64_t page_of(const Method& method) {
+  return method.params().contains("page") ? param_integer(method.params(), "page") : 1;
+}
 
 /// With what it may generate, where it says so.
 std::int64_t longest_request(const RequestTrace& trace) {
@@ -149,7 +155,14 @@ void ServeSite::place_offloads() {
     const auto whole = static_cast<double>((rows.keys(kMany) + rows.values(kMany)).count());
     const StepTraffic step = typical_->decode_traffic(l, rows.shape(), spec_.kv_dtype,
                                                       static_cast<double>(kMany), false);
-    reads_part = reads_part || step.attention_read < kPart * whole;
+    if (step.attention_read >= kPart * whole) continue;
+    reads_part = true;
+    // Keys and values of a page are each a run of bytes; models without values keep latents alone.
+    const std::int64_t page = page_of(*typical_);
+    const std::int64_t runs = rows.stored_heads() * (rows.values(page) > Bytes{} ? 2 : 1);
+    const Bytes piece{
+        std::max<std::int64_t>(1, (rows.keys(page) + rows.values(page)).count() / runs)};
+    piece_ = piece_ > Bytes{} ? std::min(piece_, piece) : piece;
   }
   const bool has_own = own > Bytes{};
   if (offload.to == OffloadTier::kNone) {
@@ -181,16 +194,30 @@ void ServeSite::place_offloads() {
   }
   keeps_outside_ = has_own || reads_part;
   if (!has_own && reads_part) laws_.offload();
-  notes_.push_back(
-      !keeps_outside_
-          ? fmt::format("offload: {} reads all that it holds at every step: nothing is offloaded",
-                        spec_.method.name)
-          : fmt::format(
-                "offload: {} holds every entry of the layers that a step reads part of, HBM "
-                "what a step reads; copies are as large as they come, without a cost a "
-                "page{}",
-                offload.to == OffloadTier::kHost ? "host memory" : "NVMe",
-                has_own ? "; what is placed there is the method's own choice" : ""));
+  notes_.push_back(offload_note(has_own));
+}
+
+std::string ServeSite::offload_note(bool has_own) const {
+  if (!keeps_outside_) {
+    return fmt::format("offload: {} reads all that it holds at every step: nothing is offloaded",
+                       spec_.method.name);
+  }
+  const bool nvme = spec_.offload.to == OffloadTier::kNvme;
+  std::string note = fmt::format(
+      "offload: {} holds every entry of the layers that a step reads part of, HBM what a step "
+      "reads; ",
+      nvme ? "NVMe" : "host memory");
+  if (nvme) return note + "copies are as large as they come, without a cost a page";
+  if (has_own) {
+    return note +
+           "copies go without a cost a chunk; what is placed there is the method's own choice";
+  }
+  const std::int64_t page = page_of(*typical_);
+  return note + fmt::format(
+                    "it fetches keys and values of {} of a head as copies of {}, which "
+                    "reach {} of the link, large copies {}",
+                    page == 1 ? "an entry" : fmt::format("{} entries", page), piece_,
+                    host_rate(piece_), host_rate());
 }
 
 void ServeSite::start_paged(const ServeHooks& hooks) {
@@ -397,11 +424,12 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
       // Its GPUs share it, as much for each.
       .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
       .nvme = Bytes{spec_.nvme.capacity.count() / spec_.tensor_parallel},
-      .swap = {.link = spec_.gpu->c2c.value_or(spec_.gpu->pcie),
+      .swap = {.link = host_rate(),
                .write = spec_.nvme.write * (1.0 / spec_.tensor_parallel),
-               .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel)},
+               .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel),
+               .pieces = host_rate(piece_)},
       .shares_host_link = cannot_start_.empty() && spec_.cluster.prefill_replicas > 0 &&
-                          service_topology(spec_).shares_host_links,
+                          service_topology(spec_, host_rate()).shares_host_links,
       .keeps_outside = keeps_outside_,
       .offload = spec_.offload,
       .order = spec_.scheduler.order,
@@ -434,6 +462,11 @@ std::vector<std::string> ServeSite::notes() const {
       fmt::format("no simulated service was held against a real one: intervals rest on static "
                   "runs; {}",
                   time_residual(stack_).basis));
+  if (spec_.scheduler.swap.value_or(false)) {
+    notes.push_back(fmt::format("swap: copies between a GPU and its host reach {} of {}'s {}",
+                                host_rate(), spec_.gpu->c2c ? "C2C" : "PCIe",
+                                spec_.gpu->c2c.value_or(spec_.gpu->pcie)));
+  }
   const StaticSpec typical{.llm = spec_.llm,
                            .gpu = spec_.gpu,
                            .stack = spec_.stack,

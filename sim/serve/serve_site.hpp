@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/cost/host_rate.hpp"
 #include "models/cost/roofline.hpp"
 #include "sim/serve/engine.hpp"
 #include "sim/serve/pipeline.hpp"
@@ -37,6 +38,10 @@ class ServeSite {
   [[nodiscard]] const CostInput& cost_input() const { return in_; }
   [[nodiscard]] Bytes usable() const { return usable_; }
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
+  /// What copies between a GPU and its host reach: large ones, or pieces of so many bytes.
+  [[nodiscard]] BytesPerSecond host_rate(Bytes piece = {}) const {
+    return kvsim::host_rate(roofline_, *spec_.gpu, stack_, piece);
+  }
   [[nodiscard]] std::string provenance() const;
   [[nodiscard]] std::vector<std::string> notes() const;
   /// Tokens of the full cache that fit beside weights and context, where the stack has no pool.
@@ -50,6 +55,7 @@ class ServeSite {
   void note_declarations();
   /// Which entries stand outside the GPU, and whether that goes with all else.
   void place_offloads();
+  [[nodiscard]] std::string offload_note(bool has_own) const;
 
   const ServeSpec& spec_;
   const ServeHooks& hooks_;
@@ -78,6 +84,7 @@ class ServeSite {
   bool full_law_ = false;
   bool prefix_caching_ = false;
   bool keeps_outside_ = false;
+  Bytes piece_{};             // of what a step fetches: the least copy; 0: it fetches nothing
   bool moves_whole_ = false;  // caches are compressed after they have moved
   std::vector<std::string> notes_;
 };

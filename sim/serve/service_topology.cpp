@@ -56,7 +56,7 @@ bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus) {
   return gpus <= node_gpus(*spec.gpu);
 }
 
-ServiceTopology service_topology(const ServeSpec& spec) {
+ServiceTopology service_topology(const ServeSpec& spec, BytesPerSecond to_host) {
   const Gpu& gpu = *spec.gpu;
   const ClusterSpec& cluster = spec.cluster;
   const auto width = static_cast<double>(gpus_per_replica(spec));
@@ -73,7 +73,7 @@ ServiceTopology service_topology(const ServeSpec& spec) {
       ends.back() = t.add(PlaceKind::kSwitch, fmt::format("PCIe port of replica {}", i));
       t.join_both(ends.back(), out.hosts.back(), no_bound, Seconds{}, "root");
     }
-    t.join_both(out.replicas.back(), ends.back(), gpu.c2c.value_or(gpu.pcie) * width, Seconds{},
+    t.join_both(out.replicas.back(), ends.back(), to_host * width, Seconds{},
                 gpu.c2c ? "C2C" : "PCIe");
     if (spec.nvme.capacity <= Bytes{}) continue;
     out.nvmes.push_back(t.add(PlaceKind::kNvme, fmt::format("NVMe of replica {}", i)));

@@ -32,10 +32,11 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
 [[nodiscard]] bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus);
 
 /// A place for each replica's GPUs, which all move equal shares at one time, its host memory over
-/// PCIe or C2C, and what joins replicas: a network of the spec's link, one each way for a replica;
-/// without one the NVLinks of their GPUs to a switch, or the PCIe that leads to their host, too.
+/// PCIe or C2C, of which each GPU reaches `to_host`, and what joins replicas: a network of the
+/// spec's link, one each way for a replica; without one the NVLinks of their GPUs to a switch, or
+/// the PCIe that leads to their host, too, of which caches on their way reach as much.
 /// Errors: InputError where no link is said and the replicas cannot stand in one node of 8 GPUs, or
 /// of as many as an NVLink joins.
-[[nodiscard]] ServiceTopology service_topology(const ServeSpec& spec);
+[[nodiscard]] ServiceTopology service_topology(const ServeSpec& spec, BytesPerSecond to_host);
 
 }  // namespace kvsim

@@ -16,6 +16,7 @@ Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates) {
   };
   std::array flows{Flow{static_cast<double>(traffic.to_nvme.count()), rates.write.count(), 0},
                    Flow{static_cast<double>(traffic.from_nvme.count()), rates.read.count(), 0},
+                   Flow{static_cast<double>(traffic.pieces.count()), rates.pieces.count(), 0},
                    Flow{static_cast<double>(traffic.host.count()), rates.link.count(), 0}};
   std::sort(flows.begin(), flows.end(),
             [](const Flow& a, const Flow& b) { return a.most < b.most; });

@@ -12,12 +12,14 @@ struct SwapTraffic {
   Bytes back{};     // of `host`: towards the GPU
   Bytes to_nvme{};  // through it
   Bytes from_nvme{};
-  [[nodiscard]] Bytes total() const { return host + to_nvme + from_nvme; }
+  Bytes pieces{};  // from host memory in copies of a page each
+  [[nodiscard]] Bytes total() const { return host + to_nvme + from_nvme + pieces; }
   SwapTraffic& operator+=(const SwapTraffic& other) {
     host += other.host;
     back += other.back;
     to_nvme += other.to_nvme;
     from_nvme += other.from_nvme;
+    pieces += other.pieces;
     return *this;
   }
 };
@@ -25,11 +27,12 @@ struct SwapTraffic {
 struct SwapRates {
   BytesPerSecond link{0.0};
   BytesPerSecond write{0.0}, read{0.0};  // of NVMe
+  BytesPerSecond pieces{0.0};            // most that copies of a page reach of the link
 };
 
-/// Seconds until all of it has moved: the three share the link max-min fairly, those of NVMe go no
-/// faster than it writes or reads; NVMe writes and reads at one time. Left out: latencies, the
-/// link's two directions, which count as one.
+/// Seconds until all of it has moved: the four share the link max-min fairly, those of NVMe go no
+/// faster than it writes or reads, pieces no faster than they can; NVMe writes and reads at one
+/// time. Left out: latencies, the link's two directions, which count as one.
 /// Errors: ContractError where a rate that is needed is not above 0.
 [[nodiscard]] Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates);
 

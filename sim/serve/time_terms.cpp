@@ -175,6 +175,8 @@ class Explainer {
     if (op.bytes_read + op.bytes_written > 0) {
       if (op.family == OpFamily::kCollective) {
         gpu.emplace_back(in_.gpu->nvlink ? "nvlink" : "pcie");
+      } else if (op.family == OpFamily::kHostCopy) {
+        gpu.emplace_back(in_.gpu->c2c ? "c2c" : "pcie");
       } else {
         gpu.emplace_back("hbm_bandwidth");
       }

@@ -251,22 +251,32 @@ TEST_CASE("replicas are joined by what their GPUs have, or by the link that is s
     }
     return least;
   };
-  const ServiceTopology nvlink = service_topology(spec);
+  const ServiceTopology nvlink = service_topology(spec, gpu.pcie);
   // 400 GB/s both ways together, two GPUs.
   CHECK(narrowest(nvlink, nvlink.replicas[2], nvlink.replicas[0]) == test::rel(400e9));
   CHECK(narrowest(nvlink, nvlink.replicas[2], nvlink.hosts[2]) == test::rel(50e9));
   gpu.nvlink.reset();
-  const ServiceTopology pcie = service_topology(spec);
+  const ServiceTopology pcie = service_topology(spec, gpu.pcie);
   CHECK(narrowest(pcie, pcie.replicas[2], pcie.replicas[0]) == test::rel(50e9));
+  // What copies reach of PCIe holds for all that goes over it, and not for NVLink.
+  const BytesPerSecond reached{20e9};
+  const ServiceTopology slower = service_topology(spec, reached);
+  CHECK(narrowest(slower, slower.replicas[2], slower.replicas[0]) == test::rel(40e9));
+  CHECK(narrowest(slower, slower.replicas[2], slower.hosts[2]) == test::rel(40e9));
+  gpu.nvlink = BytesPerSecond{400e9};
+  const ServiceTopology beside = service_topology(spec, reached);
+  CHECK(narrowest(beside, beside.replicas[2], beside.replicas[0]) == test::rel(400e9));
+  CHECK(narrowest(beside, beside.replicas[2], beside.hosts[2]) == test::rel(40e9));
+  gpu.nvlink.reset();
   spec.cluster.link = BytesPerSecond{12.5e9};
   spec.cluster.link_latency = Seconds{5e-6};
   spec.cluster.replicas = 100;
-  const ServiceTopology network = service_topology(spec);
+  const ServiceTopology network = service_topology(spec, gpu.pcie);
   CHECK(narrowest(network, network.replicas[100], network.replicas[7]) == test::rel(12.5e9));
   CHECK(network.topology.latency(network.topology.route(network.replicas[0], network.replicas[1]))
             .count() == test::rel(5e-6));
   spec.cluster.link = BytesPerSecond{};
-  CHECK_THROWS_AS((void)service_topology(spec), InputError);
+  CHECK_THROWS_AS((void)service_topology(spec, gpu.pcie), InputError);
 }
 
 TEST_CASE("what goes to the host meets what goes to other replicas over PCIe, and nowhere else") {
@@ -277,7 +287,7 @@ TEST_CASE("what goes to the host meets what goes to other replicas over PCIe, an
   spec.cluster = {.replicas = 2, .prefill_replicas = 1};
   spec.nvme = {.capacity = 1_GiB, .read = BytesPerSecond{7e9}, .write = BytesPerSecond{5e9}};
   const auto shared = [&] {
-    const ServiceTopology s = service_topology(spec);
+    const ServiceTopology s = service_topology(spec, gpu.pcie);
     const auto meets = [&](std::size_t a, std::size_t b, std::size_t c, std::size_t d) {
       const auto one = s.topology.route(a, b), other = s.topology.route(c, d);
       return std::any_of(one.begin(), one.end(), [&](const auto l) {
@@ -352,12 +362,22 @@ TEST_CASE("a cache that comes back from the host shares PCIe with one that comes
   // Request 1 is prefilled 2 us before that: 50,000 of its 114,688 B have come. The other 64,688
   // take 5.17504 us at half the rate; then 50,000 B of what comes back are left, 2 us.
   service.trace.requests.push_back(test::request(2002.58752e-6, 100, 3));
+  const std::vector<Request> both_requests = service.trace.requests;
   const ServeResult both = service.run();
   REQUIRE(both.completed == 2);
   CHECK(both.iteration_ends[0][1] == ps(3004.58752));
   CHECK(both.iteration_ends[0][2] == ps(3004.58752 + 5.17504 + 2 + 1000));
   CHECK(both.transfer.p50 == test::rel(4.58752e-6));
   CHECK(both.transfer.p99 == test::rel(2e-6 + 5.17504e-6));
+  // Where copies reach four fifths of the link, so do caches that move over it: 5.7344 us alone.
+  service.link_reached = 0.8;
+  service.trace.requests.pop_back();
+  const ServeResult slow = service.run();
+  CHECK(slow.iteration_ends[0][1] == ps(3005.7344));
+  CHECK(slow.iteration_ends[0][2] == ps(3005.7344 + 5.7344 + 1000));
+  CHECK(slow.transfer.p50 == test::rel(5.7344e-6));
+  service.link_reached = 1;
+  service.trace.requests = both_requests;
   // Over a link of their own neither waits for the other.
   service.cluster.link = BytesPerSecond{25e9};
   const ServeResult apart = service.run();

@@ -97,6 +97,40 @@ TEST_CASE("a step waits for the longer of both, or for one after the other") {
         doctest::Approx(1e-3 + host).epsilon(1e-6));
 }
 
+TEST_CASE("pages of a few KiB are fetched one by one, by hand") {
+  const auto run = [](std::optional<double> reached, std::int64_t page) {
+    SmallService service = quest({.to = OffloadTier::kHost, .prefetch = false});
+    service.link_reached = reached;
+    service.method.params["page"] = page;
+    service.trace.requests = {request(0, 1000, 21)};
+    ServeResult r = service.run();
+    REQUIRE(r.completed == 1);
+    return r;
+  };
+  const auto fetch = [&](std::optional<double> reached, std::int64_t page) {
+    return run(reached, page).tpot.mean - 1e-3;
+  };
+  // 2 layers x 64 entries x 256 B are 32 copies of 1 KiB, keys or values of 16 entries of a head,
+  // of 0.6 us each; what is new goes out beside them.
+  CHECK(fetch(0.8, 16) == test::rel(32 * 0.6e-6, 1e-4));
+  // Twice as many of half the size.
+  CHECK(fetch(0.8, 8) == test::rel(64 * 0.6e-6, 1e-4));
+  // Whatever the share of the link that large ones reach.
+  CHECK(fetch(std::nullopt, 16) == test::rel(32 * 0.6e-6, 1e-4));
+  // At the data sheet's rate a page is what the link makes of its bytes.
+  CHECK(fetch(1, 8) == test::rel((2 * 64 + 2) * kLayerEntry / 25e9, 1e-4));
+  CHECK(fetch(1, 16) < fetch(0.8, 16));
+  const auto says = [](const ServeResult& r, const char* words) {
+    return std::any_of(r.notes.begin(), r.notes.end(), [&](const std::string& note) {
+      return note.find(words) != std::string::npos;
+    });
+  };
+  CHECK(says(run(0.8, 16),
+             "it fetches keys and values of 16 entries of a head as copies of 1 KiB, which reach "
+             "1.707 GB/s of the link, large copies 20 GB/s"));
+  CHECK(says(run(0.8, 1), "keys and values of an entry of a head as copies of 64 B"));
+}
+
 TEST_CASE("a tier that is full is said to be, and nobody waits behind it for ever") {
   SmallService service = quest({.to = OffloadTier::kHost});
   service.trace.requests = {request(0, 1000, 11), request(0, 1000, 11)};

@@ -172,6 +172,30 @@ TEST_CASE("swapped caches share the link, and NVMe takes its own time, by hand")
   CHECK(time(100, 50, 50) <= 100.0 / 10 + 50.0 / 4 + 50.0 / 8);
 }
 
+TEST_CASE("what comes in pieces takes their rate, and leaves the rest of the link, by hand") {
+  const auto time = [](std::int64_t host, std::int64_t pieces, double rate) {
+    return swap_time({.host = Bytes{host}, .pieces = Bytes{pieces}},
+                     {.link = BytesPerSecond{10.0}, .pieces = BytesPerSecond{rate}})
+        .count();
+  };
+  CHECK(time(0, 100, 2) == test::rel(50));
+  // 8 are left to the host until it has its 80; the pieces go on at 2.
+  CHECK(time(80, 100, 2) == test::rel(50));
+  CHECK(time(80, 10, 2) == test::rel(5 + (80 - 5 * 8.0) / 10));
+  // As fast as the link: shares are even.
+  CHECK(time(100, 100, 10) == test::rel(20));
+  CHECK(time(100, 100, 10) == time(200, 0, 0));
+  double last = 0;
+  for (const double rate : {10.0, 7.0, 3.0, 0.5}) {
+    const double t = time(100, 60, rate);
+    CHECK(t >= last);
+    CHECK(time(101, 60, rate) >= t);
+    CHECK(time(100, 61, rate) > t);
+    last = t;
+  }
+  CHECK_THROWS_AS((void)time(0, 1, 0), ContractError);
+}
+
 TEST_CASE("caches that host memory has no room for go to NVMe, and come back as they were") {
   SmallService service{.blocks = 60,
                        .scheduler = {.name = "vllm-v0", .prefix_caching = false, .swap = true},
@@ -195,6 +219,7 @@ TEST_CASE("caches that host memory has no room for go to NVMe, and come back as 
   REQUIRE(host.preemptions > 0);
   CHECK(host.recomputed_tokens == 0);
   CHECK_FALSE(says(host, "NVMe"));
+  CHECK(says(host, "swap: copies between a GPU and its host reach 25 GB/s of PCIe's 25 GB/s"));
   // A disk as fast as the link is host memory.
   const ServeResult fast = with(Bytes{}, 1_GiB, 25e9);
   CHECK(fast.iteration_ends == host.iteration_ends);

@@ -12,6 +12,8 @@
 #include "models/cost/step.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/methods/method.hpp"
+#include "sim/serve/sequence_law.hpp"
 #include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
@@ -306,6 +308,34 @@ TEST_CASE("terms by hand: Llama-2-7B, 100 tokens, one sequence on an A800") {
   CHECK(term(1, "waiting for the host").formula.starts_with("32 layers x 900 us - "));
   CHECK(term(1, "logits").layers == 0);
   CHECK(term(0, "up projection of 32 layers").bound == "memory");  // 100 tokens: below the ridge
+}
+
+TEST_CASE("copies between GPU and host name the link that they take") {
+  const Llm llm = llama2_7b();
+  const auto copy = [&](const Gpu& gpu, std::string_view stack) {
+    const StaticResult r = run_static(
+        {.llm = &llm,
+         .gpu = &gpu,
+         .stack = &find_stack(stack),
+         .method = make_method({"shadowkv", {}, {}}, 8192, method_site(llm, Dtype::kFp16)),
+         .prompt_tokens = 8192,
+         .output_tokens = 2},
+        {.time_terms = true});
+    for (const ExplainedStep& step : r.explained) {
+      for (const TimeTerm& term : step.terms) {
+        if (term.family == "host_copy") return term;
+      }
+    }
+    FAIL("no host copy");
+    return TimeTerm{};
+  };
+  const TimeTerm pcie = copy(find_gpu("H100-80GB-SXM"), "hf-sdpa");
+  CHECK(pcie.source.starts_with("gpu H100-80GB-SXM: pcie; stack hf-sdpa: launch_overhead;"));
+  CHECK(pcie.formula.ends_with(" B / 0.064 TB/s)"));
+  CHECK(pcie.basis == "data_sheet");
+  const TimeTerm c2c = copy(find_gpu("GH200-96GB"), "ideal");
+  CHECK(c2c.source.starts_with("gpu GH200-96GB: c2c;"));
+  CHECK(c2c.formula.ends_with(" B / 0.45 TB/s"));
 }
 
 TEST_CASE("a calibration stands in the formula, and gives intervals") {

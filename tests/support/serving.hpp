@@ -70,6 +70,8 @@ struct SmallService {
   NvmeSpec nvme{};
   RequestTrace trace{};
   std::string stack = "vllm";
+  /// Of PCIe, by copies between GPU and host; 1: whole or in pieces, none: as on any stack.
+  std::optional<double> link_reached = 1;
   std::int32_t tensor_parallel = 1;
   ServeObserver* observer = nullptr;
   std::shared_ptr<const MeasuredLaw> measured{};
@@ -87,11 +89,15 @@ struct SmallService {
     Gpu gpu = a800();
     gpu.pcie = BytesPerSecond{25e9};
     gpu.hbm_usable = full_cache_bytes(llm, blocks * block_tokens, Dtype::kFp16);
+    Calibration calibration{.id = "test", .provenance = "made up"};
+    calibration.families[static_cast<std::size_t>(OpFamily::kHostCopy)].bandwidth =
+        link_reached.value_or(1);
     const ServeSpec spec{.llm = &llm,
                          .gpu = &gpu,
                          .stack = &find_stack(stack),
                          .method = method,
                          .measured = measured,
+                         .calibration = link_reached ? &calibration : nullptr,
                          .tensor_parallel = tensor_parallel,
                          .pipeline_parallel = pipeline,
                          .options = {.max_model_len = max_model_len,
