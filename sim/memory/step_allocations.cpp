@@ -85,50 +85,116 @@ std::vector<Action> schedule_of(const OpGraph& graph, bool standing_cache) {
   return out;
 }
 
-class Walk {
+}  // namespace
+
+struct AllocationSession::Impl {
  public:
-  explicit Walk(const AllocationRun& run)
-      : run_{run}, in_{*run.cost}, allocator_{run.device, run.config} {
+  Impl(const AllocatorDevice& device, const AllocatorConfig& config) : allocator_{device, config} {
     for (std::size_t i = 0; i < kOwners; ++i) {
       owners_[i] = allocator_.owner(name_of(static_cast<Owner>(i)));
     }
-    caches_.resize(static_cast<std::size_t>(in_.llm->n_layers()));
   }
 
-  AllocationReport run() {
-    if (load() && prefill()) {
-      note_step();
-      for (std::int64_t step = 1; step <= run_.output; ++step) {
+  std::optional<AllocationRefusal> load(const CostInput& in) {
+    KVSIM_CHECK(in.llm != nullptr, "allocations without a model");
+    refusal_.reset();
+    if (loaded_) return std::nullopt;
+    release_all(weights_);
+    phase_ = "load";
+    const bool shared = in.stack->expert_parallel > 1;
+    const Llm held = shared ? held_model(in) : Llm{};
+    for (const WeightTensor& weight : weight_tensors(shared ? held : *in.llm, in.weight_dtype)) {
+      const auto got = allocate(Owner::kWeights, weight.bytes, "weights", -1);
+      if (!got) return refusal_;
+      weights_.push_back(*got);
+    }
+    loaded_ = true;
+    return std::nullopt;
+  }
+
+  AllocationReport batch(const AllocationRun& run) {
+    KVSIM_CHECK(run.cost != nullptr, "a run of allocations without a model");
+    KVSIM_CHECK(run.prompt >= 1 && run.output >= 0, "prompt {} at least 1, output {} at least 0",
+                run.prompt, run.output);
+    end_batch();
+    run_ = &run;
+    in_ = run.cost;
+    step_ = 0;
+    caches_.assign(static_cast<std::size_t>(in_->llm->n_layers()), {});
+    AllocationReport mine;
+    const auto note = [&] {
+      note_fragmentation();
+      mine.samples.push_back(
+          {.allocated = allocator_.allocated(), .reserved = allocator_.reserved()});
+    };
+    if (!load(*in_) && place() && prefill()) {
+      note();
+      for (std::int64_t step = 1; step <= run.output; ++step) {
         if (!decode(step)) break;
-        report_.steps = step;
-        note_step();
+        mine.steps = step;
+        note();
       }
     }
-    report_.end = allocator_.stats();
-    report_.owners_at_peak = allocator_.peak_owners();
-    return std::move(report_);
+    if (!first_oom_) first_oom_ = refusal_;
+    steps_ += mine.steps;
+    mine.oom = refusal_;
+    add_totals(mine);
+    return mine;
+  }
+
+  void end_batch() {
+    // Of a graph that was refused: what it held, its input and the cache that it took over.
+    for (std::optional<Held>& tensor : held_) {
+      if (tensor) drop(*std::exchange(tensor, std::nullopt));
+    }
+    if (input_) drop(*std::exchange(input_, std::nullopt));
+    if (embeddings_) release(*std::exchange(embeddings_, std::nullopt));
+    if (mask_) release(*std::exchange(mask_, std::nullopt));
+    release_all(older_);
+    for (StandingCache& cache : caches_) {
+      for (std::optional<Held>& part : cache) {
+        if (part) release(*std::exchange(part, std::nullopt));
+      }
+    }
+    release_all(placed_);
+    if (!loaded_) release_all(weights_);
+    Bytes weights;
+    for (const Held& tensor : weights_) weights += round_up(tensor.bytes, kBlock);
+    KVSIM_CHECK(alive_ == weights, "{} B are held between batches, the weights are {} B",
+                alive_.count(), weights.count());
+  }
+
+  [[nodiscard]] AllocationReport report() const {
+    AllocationReport all{.steps = steps_, .oom = first_oom_};
+    add_totals(all);
+    return all;
   }
 
  private:
-  void note_step() {
-    report_.worst_fragmentation =
-        std::max(report_.worst_fragmentation, allocator_.stats().fragmentation());
+  void add_totals(AllocationReport& report) const {
+    report.end = allocator_.stats();
+    report.tensor_peak = tensor_peak_;
+    report.owners_at_peak = allocator_.peak_owners();
+    report.worst_fragmentation = worst_fragmentation_;
+  }
+  void note_fragmentation() {
+    worst_fragmentation_ = std::max(worst_fragmentation_, allocator_.stats().fragmentation());
   }
 
   std::optional<Held> allocate(Owner owner, Bytes bytes, std::string_view what,
                                std::int32_t layer) {
     const auto got = allocator_.malloc(bytes, owners_[static_cast<std::size_t>(owner)]);
     if (!got) {
-      report_.oom = AllocationRefusal{
+      refusal_ = AllocationRefusal{
           .step = step_,
-          .tokens = phase_ == "load" ? 0 : run_.prompt + step_,
+          .tokens = phase_ == "load" ? 0 : run_->prompt + step_,
           .phase = phase_,
           .what = layer < 0 ? std::string{what} : fmt::format("{} of layer {}", what, layer),
           .reason = got.error()};
       return std::nullopt;
     }
     alive_ += round_up(bytes, kBlock);
-    report_.tensor_peak = std::max(report_.tensor_peak, alive_);
+    tensor_peak_ = std::max(tensor_peak_, alive_);
     return Held{got.value(), bytes};
   }
   void release(const Held& held) {
@@ -136,23 +202,35 @@ class Walk {
     alive_ -= round_up(held.bytes, kBlock);
   }
 
-  bool load() {
+  void release_all(std::vector<Held>& tensors) {
+    for (const Held& tensor : tensors) release(tensor);
+    tensors.clear();
+  }
+
+  /// What a batch allocates before it runs.
+  bool place() {
     phase_ = "load";
-    const bool shared = in_.stack->expert_parallel > 1;
-    const Llm held = shared ? held_model(in_) : Llm{};
-    for (const WeightTensor& weight : weight_tensors(shared ? held : *in_.llm, in_.weight_dtype)) {
-      if (!allocate(Owner::kWeights, weight.bytes, "weights", -1)) return false;
+    const CostInput& in = *in_;
+    const std::int64_t end = std::max(run_->prompt + run_->output, in.allocated);
+    const auto keep = [&](Owner owner, Bytes bytes, std::string_view what, std::int32_t layer) {
+      if (bytes <= Bytes{}) return true;
+      const auto got = allocate(owner, bytes, what, layer);
+      if (got) placed_.push_back(*got);
+      return got.has_value();
+    };
+    if (in.stack->full_causal_mask &&
+        !keep(Owner::kMask, full_mask_bytes(in, end), "full causal mask", -1)) {
+      return false;
     }
-    if (in_.stack->growth != CacheGrowth::kStatic) return true;
-    for (std::int32_t l = 0; l < in_.llm->n_layers(); ++l) {
-      const LayerCache cache =
-          layer_cache(in_, l,
-                      std::max(held_entries(in_, l, run_.prompt, run_.prompt),
-                               held_entries(in_, l, run_.prompt, run_.prompt + run_.output)));
+    if (in.stack->growth != CacheGrowth::kStatic) return true;
+    for (std::int32_t l = 0; l < in.llm->n_layers(); ++l) {
+      const LayerCache cache = layer_cache(in, l,
+                                           std::max(held_entries(in, l, run_->prompt, run_->prompt),
+                                                    held_entries(in, l, run_->prompt, end)));
       for (const auto& [owner, bytes] :
            {std::pair{Owner::kKvCache, cache.keys}, std::pair{Owner::kKvCache, cache.values},
             std::pair{Owner::kSideData, cache.side}}) {
-        if (bytes > Bytes{} && !allocate(owner, bytes, "static cache", l)) return false;
+        if (!keep(owner, bytes, "static cache", l)) return false;
       }
     }
     return true;
@@ -190,7 +268,7 @@ class Walk {
           KVSIM_CHECK(tensor.owner == Owner::kSideData,
                       "{} of layer {} do not stand as the step before left them", tensor.name,
                       layer);
-          if (mine) release(*mine);
+          if (mine) release(*std::exchange(mine, std::nullopt));
           mine = allocate(tensor.owner, tensor.bytes, tensor.name, layer);
           if (!mine) return false;
           break;
@@ -209,6 +287,7 @@ class Walk {
         drop(*held_[t]);
       }
     }
+    held_.clear();
     return true;
   }
 
@@ -220,19 +299,18 @@ class Walk {
 
   bool prefill() {
     phase_ = "prefill";
-    const Step step = prefill_step(in_, run_.prompt, run_.score_rows);
-    return run_step(step, run_.prompt, false);
+    const Step step = prefill_step(*in_, run_->prompt, run_->score_rows);
+    return run_step(step, run_->prompt, false);
   }
   bool decode(std::int64_t step) {
     phase_ = "decode";
     step_ = step;
-    const std::int64_t tokens = run_.prompt + step;
-    return run_step(decode_step(in_, run_.prompt, tokens), 1,
-                    in_.stack->growth != CacheGrowth::kStatic);
+    const std::int64_t tokens = run_->prompt + step;
+    return run_step(decode_step(*in_, run_->prompt, tokens), 1,
+                    in_->stack->growth != CacheGrowth::kStatic);
   }
 
   bool run_step(const Step& step, std::int64_t tokens, bool standing_cache) {
-    std::optional<Held> mask;
     bool logits_done = false;
     for (std::size_t s = 0; s < step.segments.size(); ++s) {
       const Segment& segment = step.segments[s];
@@ -244,45 +322,56 @@ class Walk {
       }
       if (s == 0) {
         // What callers and all layers hold until the step is through.
-        if (in_.stack->keeps_inputs) embeddings_ = input_;
-        for (const Tensor& t : resident_tensors(in_, tokens)) {
+        if (in_->stack->keeps_inputs) embeddings_ = input_;
+        for (const Tensor& t : resident_tensors(*in_, tokens)) {
           if (t.owner != Owner::kMask) continue;
-          mask = allocate(t.owner, t.bytes, t.name, -1);
-          if (!mask) return false;
+          mask_ = allocate(t.owner, t.bytes, t.name, -1);
+          if (!mask_) return false;
         }
       } else if (segment.first_layer < 0) {
         logits_done = true;
         if (embeddings_) release(*std::exchange(embeddings_, std::nullopt));
-        if (mask) release(*std::exchange(mask, std::nullopt));
+        if (mask_) release(*std::exchange(mask_, std::nullopt));
       }
     }
-    for (const Held& old : older_) release(old);
-    older_.clear();
+    release_all(older_);
     return true;
   }
 
-  const AllocationRun& run_;
-  const CostInput& in_;
   CachingAllocator allocator_;
   std::array<CachingAllocator::OwnerId, kOwners> owners_{};
+  std::vector<Held> weights_;
+  bool loaded_ = false;                 // all of them
+  const AllocationRun* run_ = nullptr;  // while it runs
+  const CostInput* in_ = nullptr;
+  std::vector<Held> placed_;               // before the batch ran
   std::vector<StandingCache> caches_;      // by layer
   std::vector<std::optional<Held>> held_;  // of the graph that runs
   std::optional<Held> input_;              // of the next graph
   std::optional<Held> embeddings_;         // held by the caller
+  std::optional<Held> mask_;               // of all layers of a step
   std::vector<Held> older_;                // caches that the caller holds to the step's end
   Bytes alive_;
   std::int64_t step_ = 0;
   std::string phase_;
-  AllocationReport report_;
+  std::optional<AllocationRefusal> refusal_;  // of the batch that runs
+  std::optional<AllocationRefusal> first_oom_;
+  Bytes tensor_peak_;
+  double worst_fragmentation_ = 0;
+  std::int64_t steps_ = 0;
 };
 
-}  // namespace
+AllocationSession::AllocationSession(const AllocatorDevice& device, const AllocatorConfig& config)
+    : impl_{std::make_unique<Impl>(device, config)} {}
+AllocationSession::AllocationSession(AllocationSession&&) noexcept = default;
+AllocationSession& AllocationSession::operator=(AllocationSession&&) noexcept = default;
+AllocationSession::~AllocationSession() = default;
 
-AllocationReport run_allocations(const AllocationRun& run) {
-  KVSIM_CHECK(run.cost != nullptr, "a run of allocations without a model");
-  KVSIM_CHECK(run.prompt >= 1 && run.output >= 0, "prompt {} at least 1, output {} at least 0",
-              run.prompt, run.output);
-  return Walk{run}.run();
+std::optional<AllocationRefusal> AllocationSession::load(const CostInput& in) {
+  return impl_->load(in);
 }
+AllocationReport AllocationSession::batch(const AllocationRun& run) { return impl_->batch(run); }
+void AllocationSession::end_batch() { impl_->end_batch(); }
+AllocationReport AllocationSession::report() const { return impl_->report(); }
 
 }  // namespace kvsim

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +29,6 @@ struct AllocationRun {
   std::int64_t prompt = 1;                  // tokens a sequence
   std::int64_t output = 0;                  // decode steps
   std::vector<std::int64_t> score_rows{1};  // as prefill_step takes them
-  AllocatorDevice device;
-  AllocatorConfig config;
 };
 
 /// Where a run ended for want of memory.
@@ -41,20 +40,56 @@ struct AllocationRefusal {
   OutOfMemory reason;
 };
 
-struct AllocationReport {
-  AllocatorStats end;              // after the last step, or at the refusal
-  Bytes tensor_peak;               // of what tensors asked for, in blocks of 512 B
-  Owners owners_at_peak;           // of allocated bytes when reserved was highest
-  double worst_fragmentation = 0;  // after any step
-  std::int64_t steps = 0;          // decode steps made
-  std::optional<AllocationRefusal> oom;
+/// What stands after one step.
+struct AllocationSample {
+  Bytes allocated;
+  Bytes reserved;
 };
 
-/// Makes every allocation and release of the run in the order of its graphs (models/cost/step.hpp):
-/// weights, a static cache, prefill, then `output` decode steps. A layer's output is the next
-/// one's input; a cache that was copied into a longer or shorter tensor is that tensor from then
-/// on; logits go with their step. Deterministic. Errors: ContractError on sizes below 1; InputError
-/// where the method's size depends on data.
-[[nodiscard]] AllocationReport run_allocations(const AllocationRun& run);
+/// Of one batch, or of all that an AllocationSession has run: sizes and peaks are of everything
+/// that its allocator has seen so far.
+struct AllocationReport {
+  AllocatorStats end;                     // after the last step, or at the refusal
+  Bytes tensor_peak;                      // of what tensors asked for, in blocks of 512 B
+  Owners owners_at_peak;                  // of allocated bytes when reserved was highest
+  double worst_fragmentation = 0;         // after any step
+  std::int64_t steps = 0;                 // decode steps made, of all batches reported
+  std::optional<AllocationRefusal> oom;   // the first
+  std::vector<AllocationSample> samples;  // of one batch: after prefill and each decode step
+};
+
+/// The allocations of batches that follow each other on one device. Weights are loaded once; what a
+/// batch takes goes with it, whether or not it ran to its end, as where a script catches the
+/// exception. The segments that it leaves cached, and how they are split, meet the next batch.
+/// Deterministic.
+class AllocationSession {
+ public:
+  AllocationSession(const AllocatorDevice& device, const AllocatorConfig& config);
+  AllocationSession(AllocationSession&&) noexcept;
+  AllocationSession& operator=(AllocationSession&&) noexcept;
+  ~AllocationSession();
+
+  /// Takes the weights, once; nullopt: they stand. Refused, what was taken of them stands until
+  /// end_batch, or the next try.
+  /// Errors: ContractError without a model.
+  [[nodiscard]] std::optional<AllocationRefusal> load(const CostInput& in);
+
+  /// Makes every allocation and release of a batch in the order of its graphs
+  /// (models/cost/step.hpp): weights if they are not there, what is allocated beforehand (a static
+  /// cache, a mask), prefill, then `output` decode steps. A layer's output is the next one's input;
+  /// a cache that was copied into a longer or shorter tensor is that tensor from then on; logits go
+  /// with their step. What the batch holds at its end stands until end_batch, or the next batch.
+  /// Errors: ContractError on sizes below 1; InputError where the method's size depends on data.
+  [[nodiscard]] AllocationReport batch(const AllocationRun& run);
+  /// Releases all that the batch took.
+  void end_batch();
+
+  /// Of all batches so far.
+  [[nodiscard]] AllocationReport report() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace kvsim

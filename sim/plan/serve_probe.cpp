@@ -78,6 +78,7 @@ double quantile(std::vector<double> values, double q, std::size_t n) {
 ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
                      std::optional<double> time_factor)
     : spec_{std::move(spec)}, attainment_{attainment} {
+  spec_.allocator.reset();  // as of a plan for static batches: a search counts bytes
   if (spec_.slo.empty()) {
     throw InputError{
         "plan: highest_rate and fewest_gpus need \"slo\": bounds that requests have to keep"};

@@ -33,37 +33,6 @@ void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
   put("fewest_gpus_high", fit.gpus_high);
 }
 
-/// What the simulated allocator came to, in PyTorch's terms: without the CUDA context.
-ordered_json allocator_json(const AllocationReport& report) {
-  ordered_json out = {{"allocated_peak_bytes", report.end.allocated_peak.count()},
-                      {"reserved_peak_bytes", report.end.reserved_peak.count()},
-                      {"tensor_peak_bytes", report.tensor_peak.count()},
-                      {"allocated_final_bytes", report.end.allocated.count()},
-                      {"reserved_final_bytes", report.end.reserved.count()},
-                      {"largest_free_final_bytes", report.end.largest_free.count()},
-                      {"inactive_split_final_bytes", report.end.inactive_split.count()},
-                      {"fragmentation_final", report.end.fragmentation()},
-                      {"fragmentation_worst", report.worst_fragmentation},
-                      {"segments_final", report.end.segments},
-                      {"device_allocs", report.end.device_allocs},
-                      {"retries", report.end.retries},
-                      {"steps", report.steps},
-                      {"owners", owners_json(report.owners_at_peak)},
-                      {"oom", nullptr}};
-  if (report.oom) {
-    out["oom"] = {{"step", report.oom->step},
-                  {"tokens", report.oom->tokens},
-                  {"phase", report.oom->phase},
-                  {"what", report.oom->what},
-                  {"requested", report.oom->reason.requested.count()},
-                  {"free", report.oom->reason.free.count()},
-                  {"reserved", report.oom->reason.reserved.count()},
-                  {"owners", owners_json(report.oom->reason.owners)},
-                  {"message", report.oom->reason.message()}};
-  }
-  return out;
-}
-
 /// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
 /// whether there is one (0 or 1).
 std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
@@ -104,6 +73,36 @@ ordered_json published_json(const PublishedFigure& figure, const ordered_json& p
 }
 
 }  // namespace
+
+ordered_json allocator_json(const AllocationReport& report) {
+  ordered_json out = {{"allocated_peak_bytes", report.end.allocated_peak.count()},
+                      {"reserved_peak_bytes", report.end.reserved_peak.count()},
+                      {"tensor_peak_bytes", report.tensor_peak.count()},
+                      {"allocated_final_bytes", report.end.allocated.count()},
+                      {"reserved_final_bytes", report.end.reserved.count()},
+                      {"largest_free_final_bytes", report.end.largest_free.count()},
+                      {"inactive_split_final_bytes", report.end.inactive_split.count()},
+                      {"fragmentation_final", report.end.fragmentation()},
+                      {"fragmentation_worst", report.worst_fragmentation},
+                      {"segments_final", report.end.segments},
+                      {"device_allocs", report.end.device_allocs},
+                      {"retries", report.end.retries},
+                      {"steps", report.steps},
+                      {"owners", owners_json(report.owners_at_peak)},
+                      {"oom", nullptr}};
+  if (report.oom) {
+    out["oom"] = {{"step", report.oom->step},
+                  {"tokens", report.oom->tokens},
+                  {"phase", report.oom->phase},
+                  {"what", report.oom->what},
+                  {"requested", report.oom->reason.requested.count()},
+                  {"free", report.oom->reason.free.count()},
+                  {"reserved", report.oom->reason.reserved.count()},
+                  {"owners", owners_json(report.oom->reason.owners)},
+                  {"message", report.oom->reason.message()}};
+  }
+  return out;
+}
 
 ordered_json oom_json(const std::optional<OomEvent>& oom) {
   if (!oom) return nullptr;

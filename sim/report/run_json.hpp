@@ -17,6 +17,8 @@ namespace kvsim {
 /// One of `points`: what was asked of it and what came out.
 [[nodiscard]] nlohmann::ordered_json static_point_json(const ScenarioPoint& point,
                                                        const StaticResult& result);
+/// `allocator`, in PyTorch's terms: without the CUDA context.
+[[nodiscard]] nlohmann::ordered_json allocator_json(const AllocationReport& report);
 /// `oom`: null where it fits.
 [[nodiscard]] nlohmann::ordered_json oom_json(const std::optional<OomEvent>& oom);
 /// `peak_terms`.

@@ -90,6 +90,9 @@ std::string serve_timeline_csv(const RunReport& report) {
   for (std::size_t part = 0; part < kHbmParts; ++part) {
     fmt::format_to(std::back_inserter(out), ",{}_bytes", name_of(static_cast<HbmPart>(part)));
   }
+  const bool simulated = std::any_of(report.serves.begin(), report.serves.end(),
+                                     [](const ServeResult& r) { return r.allocator.has_value(); });
+  if (simulated) put(out, ",reserved_bytes");
   put(out, "\n");
   for (std::size_t i = 0; i < report.serves.size(); ++i) {
     const ServeResult& result = report.serves[i];
@@ -104,6 +107,10 @@ std::string serve_timeline_csv(const RunReport& report) {
                        s.waiting, s.tokens, s.prompt_tokens, s.held.count());
         for (const Bytes bytes : hbm_parts(result, s)) {
           fmt::format_to(std::back_inserter(out), FMT_COMPILE(",{}"), bytes.count());
+        }
+        if (simulated) {
+          out.push_back(',');
+          if (result.allocator) put(out, std::to_string(s.reserved.count()));
         }
         out.push_back('\n');
       }
@@ -126,7 +133,10 @@ std::string serve_points_csv(const RunReport& report) {
     ordered_json& row = rows.emplace_back(ordered_json::object());
     for (const auto& item : point.items()) {
       const ordered_json& value = item.value();
-      if (item.key() == "engine" || item.key() == "memory" || value.is_array()) continue;
+      if (item.key() == "engine" || item.key() == "memory" || item.key() == "allocator" ||
+          value.is_array()) {
+        continue;
+      }
       if (!value.is_object()) {
         row[item.key()] = value;
         continue;

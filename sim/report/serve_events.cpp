@@ -31,6 +31,8 @@ constexpr char kSlice[] = R"({{"ph": "X", "pid": {}, "tid": 1, "name": "{}", "ts
 constexpr char kSliceOf[] = R"(, "args": {{"decodes": {}, "prefill_tokens": {}}}}})";
 constexpr char kRequests[] = R"({{"ph": "C", "pid": {}, "name": "requests", "ts": )";
 constexpr char kRequestsOf[] = R"(, "args": {{"running": {}, "waiting": {}}}}})";
+constexpr char kAllocator[] = R"~({{"ph": "C", "pid": {}, "name": "allocator (GiB)", "ts": )~";
+constexpr char kAllocatorOf[] = R"(, "args": {{"reserved": {:.6g}}}}})";
 constexpr char kHbm[] = R"~({{"ph": "C", "pid": {}, "name": "HBM by owner (GiB)", "ts": )~";
 
 class Events {
@@ -64,6 +66,11 @@ class Events {
       put(text_of(part, bytes[part]));
     }
     put("}}");
+    if (!result.allocator) return;
+    fmt::format_to(begin(), FMT_COMPILE(kAllocator), pid);
+    put_microseconds(s.at);
+    fmt::format_to(end(), FMT_COMPILE(kAllocatorOf),
+                   static_cast<double>(s.reserved.count()) / kGiB);
   }
   std::string take() {
     put("\n]}\n");
@@ -107,11 +114,11 @@ class Events {
 }  // namespace
 
 std::string serve_events_json(const RunReport& report, std::size_t most_events) {
-  constexpr std::size_t kPerSample = 2;  // counters
   std::size_t all = 0;
   for (const ServeResult& result : report.serves) {
+    const std::size_t counters = result.allocator ? 3 : 2;  // of a sample
     all += result.iteration_samples.size();
-    for (const auto& timeline : result.timeline) all += kPerSample * timeline.size();
+    for (const auto& timeline : result.timeline) all += counters * timeline.size();
   }
   const std::size_t stride = std::max<std::size_t>(1, (all + most_events - 1) / most_events);
   Events events;

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/report/run_json.hpp"
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/startup_report.hpp"
 #include "sim/serve/figures_json.hpp"
@@ -53,6 +54,7 @@ ordered_json ooms_json(const std::vector<ServeOom>& ooms) {
                    {"requested", oom.requested.count()},
                    {"free", oom.free.count()},
                    {"owners", owners_json(oom.owners)}});
+    if (!oom.message.empty()) out.back()["message"] = oom.message;
   }
   return out;
 }
@@ -109,6 +111,7 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   out["phases"] = phases_json(r);
   out["resources"] = resources_json(r);
   out["peak_owners"] = owners_json(r.peak_owners);
+  if (r.allocator) out["allocator"] = allocator_json(*r.allocator);
   out["host_tier"] = tier_json(r.tiers, "host memory");
   out["nvme_tier"] = tier_json(r.tiers, "NVMe");
   out["size_law"] = point.size_law;

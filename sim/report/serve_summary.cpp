@@ -213,6 +213,7 @@ std::string first_oom(const ServeOom& oom) {
   if (oom.requested > Bytes{}) {
     text += fmt::format(", asked {}, {} free", to_text(oom.requested), to_text(oom.free));
   }
+  if (!oom.message.empty()) text += ". " + oom.message;
   return text;
 }
 

@@ -216,7 +216,9 @@ Choices<std::int64_t> read_counts(const Field& field, std::int64_t least, std::i
   return out;
 }
 
-std::optional<AllocatorConfig> read_allocator(const Field& memory) {
+namespace {
+
+std::optional<AllocatorConfig> allocator_settings(const Field& memory) {
   memory.allow_only(scenario_key_names("memory"));
   const auto how = memory.find("allocator");
   const bool simulates =
@@ -225,6 +227,30 @@ std::optional<AllocatorConfig> read_allocator(const Field& memory) {
   if (conf && !simulates) conf->fail("is of \"allocator\": \"simulate\" alone");
   if (!simulates) return std::nullopt;
   return conf ? parse_alloc_conf(conf->string(), conf->place()) : AllocatorConfig{};
+}
+
+}  // namespace
+
+std::optional<AllocatorConfig> read_allocator(const Group& group, const EngineAxes& axes,
+                                              bool serves) {
+  const auto memory = group.find("memory");
+  if (!memory) return std::nullopt;
+  auto settings = allocator_settings(*memory);
+  if (!settings) return settings;
+  const Field how = memory->at("allocator");
+  for (const auto& stack : axes.stacks) {
+    if (serves && stack.value->growth == CacheGrowth::kPaged) {
+      how.fail(fmt::format(
+          "stack \"{}\" keeps the caches of a service in one pool, a single allocation at its "
+          "start: expected analytic, or a stack that serves static batches",
+          stack.value->name));
+    }
+    if (!stack.value->rounds_allocations) {
+      how.fail(fmt::format("stack \"{}\" does not allocate by PyTorch's caching allocator",
+                           stack.value->name));
+    }
+  }
+  return settings;
 }
 
 std::vector<std::size_t> EngineAxes::sizes() const {
@@ -290,7 +316,7 @@ void check_engine_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("memory")) {
     (void)read_size(*field, "hbm");
     (void)read_size(*field, "usable_hbm");
-    (void)read_allocator(*field);
+    (void)allocator_settings(*field);
   }
 }
 

@@ -74,9 +74,6 @@ struct AskedMethod {
 
 [[nodiscard]] Choices<std::int64_t> read_counts(const Field& field, std::int64_t least,
                                                 std::int64_t most);
-/// Settings of the simulated allocator; nullopt: it is not simulated.
-[[nodiscard]] std::optional<AllocatorConfig> read_allocator(const Field& memory);
-
 /// What an engine is, whatever it is asked to do.
 struct EngineAxes {
   Choices<const Llm*> models;
@@ -96,6 +93,10 @@ struct EngineAxes {
 };
 [[nodiscard]] EngineAxes read_engine_axes(const Group& group, const std::filesystem::path& folder,
                                           OwnParts& own);
+/// Settings of the simulated allocator; nullopt: it is not simulated. Errors: InputError where one
+/// of the stacks does not use it, or, of a service, has its cache in a pool.
+[[nodiscard]] std::optional<AllocatorConfig> read_allocator(const Group& group,
+                                                            const EngineAxes& axes, bool serves);
 /// Checks the form of those keys of `keys` that an engine has. Errors: InputError.
 void check_engine_keys(const Field& keys, const std::filesystem::path& folder);
 

@@ -114,7 +114,8 @@ constexpr std::array kMemoryKeys{
     ScenarioKey{"usable_hbm", "size", "", "the catalogue's",
                 "HBM the driver reports to a process, instead of the catalogue's"},
     ScenarioKey{"allocator", "name", "analytic or simulate", "analytic",
-                "simulate: every allocation through PyTorch's caching allocator, too"},
+                "simulate: every allocation through PyTorch's caching allocator, too; "
+                "of services, of those in static batches"},
     ScenarioKey{"alloc_conf", "text", "", "PyTorch's defaults",
                 "its settings, as PYTORCH_CUDA_ALLOC_CONF; with allocator: simulate"},
 };

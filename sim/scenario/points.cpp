@@ -42,14 +42,7 @@ StaticAxes read_static_axes(const Group& group, const PointsInput& in, OwnParts&
       }
     }
   }
-  if (const auto memory = group.find("memory")) axes.allocator = read_allocator(*memory);
-  for (const auto& stack : axes.engine.stacks) {
-    if (!axes.allocator || stack.value->rounds_allocations) continue;
-    group.find("memory")
-        ->at("allocator")
-        .fail(fmt::format("stack \"{}\" does not allocate by PyTorch's caching allocator",
-                          stack.value->name));
-  }
+  axes.allocator = read_allocator(group, axes.engine, false);
   if (const auto batches = group.find("batch")) {
     axes.batches = read_counts(*batches, 1, kMostBatch);
   } else {

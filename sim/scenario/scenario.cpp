@@ -104,11 +104,6 @@ void check_kind(const Field& root, bool serves) {
       field->fail(fmt::format("is of \"kind\": \"{}\" alone, and this scenario is \"{}\"",
                               serves ? "static" : "serve", serves ? "serve" : "static"));
     }
-    const auto memory = serves ? keys.find("memory") : std::nullopt;
-    if (!memory) return;
-    if (const auto how = memory->find("allocator"); how && how->string() == "simulate") {
-      how->fail("\"simulate\" is of \"kind\": \"static\" alone");
-    }
   };
   check(root);
   if (const auto points = root.find("points")) {

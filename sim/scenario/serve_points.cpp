@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -114,6 +115,7 @@ struct ServeAxes {
   Bytes host_memory{0};
   NvmeSpec nvme{};
   OffloadSpec offload{};
+  std::optional<AllocatorConfig> allocator;
 };
 
 std::vector<Members> members_or_none(const Group& group, std::string_view key) {
@@ -130,6 +132,7 @@ Bytes read_host_memory(const Field& field) {
 ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& own) {
   ServeAxes axes;
   axes.engine = read_engine_axes(group, in.folder, own);
+  axes.allocator = read_allocator(group, axes.engine, true);
   if (const auto stages = group.find("pipeline_parallel")) {
     axes.stages = read_counts(*stages, 1, kMostStages);
   } else {
@@ -269,6 +272,7 @@ void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
           fmt::format("at most the {} layers of {}", spec.llm->n_layers(), spec.llm->name));
     }
     spec.options = part.options;
+    spec.allocator = axes.allocator;
     spec.requests = workload.trace;
     spec.slo = axes.slo;
     spec.cluster = read_cluster(cluster);

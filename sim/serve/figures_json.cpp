@@ -115,6 +115,7 @@ ordered_json serve_figures_json(const ServeSpec& spec, const ServeResult& r,
   put_pool_interval(out, r);
   out["peak_hbm_bytes"] = r.peak_hbm.count();
   out["usable_hbm_bytes"] = r.usable_hbm.count();
+  if (r.allocator) out["reserved_hbm_bytes"] = r.reserved_hbm.count();
   out["kv_pool_bytes"] = r.kv_pool.count();
   out["offload_fetched_bytes"] = r.offload_fetched.count();
   out["offload_written_bytes"] = r.offload_written.count();

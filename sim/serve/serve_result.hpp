@@ -8,6 +8,7 @@
 
 #include "models/units/units.hpp"
 #include "sim/memory/hbm.hpp"
+#include "sim/memory/step_allocations.hpp"
 #include "sim/memory/vllm_startup.hpp"
 #include "sim/serve/intervals.hpp"
 
@@ -76,6 +77,7 @@ struct ServeSample {
   std::int64_t tokens = 0;         // output tokens since the sample before
   std::int64_t prompt_tokens = 0;  // computed since the sample before
   Bytes held{};                    // HBM, of one GPU
+  Bytes reserved{};  // likewise, where allocations are made one by one: context and segments
   /// Entries that sequences hold, by the size law; those of a prefix that several read count once,
   /// so that it is never more than kv_blocks.
   Bytes kv_logical{};
@@ -96,6 +98,7 @@ struct ServeOom {
   std::string what;
   Bytes requested{}, free{};
   Owners owners;
+  std::string message{};  // PyTorch's own words, where its allocator refused; else empty
 };
 
 /// Memory outside the GPUs, as one GPU has its share of it.
@@ -171,6 +174,10 @@ struct ServeResult {
   std::int64_t kv_capacity_tokens = 0;  // of one replica, in tokens of the full cache
   Bytes peak_hbm{}, usable_hbm{};       // of one GPU
   Owners peak_owners;
+  /// Where allocations were made one by one: what those of the replica came to that reserved most,
+  /// and that with the CUDA context.
+  std::optional<AllocationReport> allocator;
+  Bytes reserved_hbm{};
   Bytes kv_pool{};
   /// At the ends of the requests that completed, on the GPUs of one tensor-parallel rank: entries
   /// that the method had dropped of all their tokens, and the blocks that this had freed.

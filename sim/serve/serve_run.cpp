@@ -268,6 +268,12 @@ class Service {
       }
       const std::int64_t most = std::max(memory.peak_blocks, other.peak_blocks);
       if (other.peak > memory.peak) memory = other;
+      const auto& allocations = other.allocator;
+      if (allocations &&
+          (!out.allocator || allocations->end.reserved_peak > out.allocator->end.reserved_peak)) {
+        out.allocator = allocations;
+        out.reserved_hbm = other.context + allocations->end.reserved_peak;
+      }
       memory.peak_blocks = most;
     }
     for (const auto& engine : engines_) {

@@ -120,6 +120,12 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
     throw InputError{fmt::format(
         "scheduler {}: a pipeline's batches in flight are formed by vllm-v1 alone", scheduler_)};
   }
+  if (spec_.allocator && stack_.growth == CacheGrowth::kPaged) {
+    throw InputError{fmt::format(
+        "memory: allocator: simulate: stack {} keeps the caches of a service in one pool, a single "
+        "allocation at its start",
+        stack_.name)};
+  }
   if (scheduler_ == "static") {
     if (spec_.offload.to != OffloadTier::kNone) {
       throw InputError{"offload: static batches keep all of their caches on the GPU"};
@@ -130,6 +136,11 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
       cannot_start_ = fmt::format(
           "the model does not load: of {} its weights take {} and the context {}, {} are missing",
           usable_, standing_["weights"], standing_["context"], standing - usable_);
+    } else if (spec_.allocator) {
+      AllocationSession session{{.total = usable_, .outside = stack_.context}, *spec_.allocator};
+      if (const auto refused = session.load(in_)) {
+        cannot_start_ = "the model does not load: " + refused->reason.message();
+      }
     }
     return;
   }
@@ -388,7 +399,8 @@ std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t r
                    .calibration = spec_.calibration,
                    .weight_format = spec_.weight_format,
                    .tensor_parallel = spec_.tensor_parallel,
-                   .options = options_};
+                   .options = options_,
+                   .allocator = spec_.allocator};
     const bool beforehand = stack_.growth == CacheGrowth::kStatic && stack_.max_model_len == 0;
     return std::make_unique<StaticEngine>(state, replica, max_samples, std::move(one), laws_,
                                           spec_.scheduler.order, batch,

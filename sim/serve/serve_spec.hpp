@@ -14,6 +14,7 @@
 #include "models/stack/stack.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
+#include "sim/memory/allocator_config.hpp"
 #include "traces/requests/request.hpp"
 
 namespace kvsim {
@@ -97,6 +98,9 @@ struct ServeSpec {
   std::int32_t tensor_parallel = 1;
   std::int32_t pipeline_parallel = 1;
   StackOptions options{};
+  /// Set: every allocation of static batches is made one by one through PyTorch's caching allocator
+  /// with these settings, one a replica for the whole run; what it refuses is lost.
+  std::optional<AllocatorConfig> allocator{};
   std::shared_ptr<const RequestTrace> requests;
   SchedulerSpec scheduler{};
   SloSpec slo{};

@@ -51,7 +51,7 @@ void ServeState::end(RequestId id, RequestStatus status, SimTime at) {
 }
 
 void ServeState::oom(SimTime at, RequestId id, std::string what, Bytes requested, Bytes free,
-                     const Owners& owners) {
+                     const Owners& owners, std::string message) {
   ++oom_events;
   if (ooms.size() < kMostOoms) {
     ooms.push_back({.at = at,
@@ -59,7 +59,8 @@ void ServeState::oom(SimTime at, RequestId id, std::string what, Bytes requested
                     .what = std::move(what),
                     .requested = requested,
                     .free = free,
-                    .owners = owners});
+                    .owners = owners,
+                    .message = std::move(message)});
   }
 }
 

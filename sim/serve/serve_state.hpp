@@ -40,7 +40,7 @@ struct ServeState {
   /// Ends what is known of `id`; it stands in `ended` from then on.
   void end(RequestId id, RequestStatus status, SimTime at);
   void oom(SimTime at, RequestId id, std::string what, Bytes requested, Bytes free,
-           const Owners& owners);
+           const Owners& owners, std::string message = {});
 
   const RequestTrace* trace;
   std::vector<Sequence> sequences;

@@ -12,6 +12,17 @@
 
 namespace kvsim {
 
+namespace {
+
+/// Who held what when it was refused, the CUDA context too.
+Owners owners_of(const AllocationRefusal& refusal) {
+  Owners owners = refusal.reason.owners;
+  owners[std::string{name_of(Owner::kContext)}] += refusal.reason.device.outside;
+  return owners;
+}
+
+}  // namespace
+
 StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples,
                            StaticSpec spec, SequenceLaws& laws, QueueOrder order,
                            std::int64_t batch, std::int64_t reserved)
@@ -21,6 +32,7 @@ StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t 
       queue_{order, state.sequences},
       most_{batch},
       reserved_{reserved} {
+  memory_.context = with_options(*spec_.stack, spec_.options).context;
   notes_.emplace_back(
       "static batches: a request ends with its own last token, its memory stays until the longest "
       "of its batch is done");
@@ -61,7 +73,9 @@ void StaticEngine::form(SimTime now) {
   spec_.prompt_tokens = prompt;
   // The prompt's end gives the first token; the last is never computed.
   spec_.output_tokens = std::max<std::int64_t>(output - 1, 0);
-  run_ = run_static(spec_, {.max_samples = static_cast<std::size_t>(output) + 3});
+  run_ = run_static(
+      spec_, {.max_samples = static_cast<std::size_t>(output) + 3, .allocations = &allocations_});
+  if (spec_.allocator) allocate();
   next_ = 0;
   ++formed_;
   work_.flops += run_.flops;
@@ -72,6 +86,40 @@ void StaticEngine::form(SimTime now) {
   if (run_.peak_hbm > memory_.peak) {
     memory_.peak = run_.peak_hbm;
     memory_.peak_owners = run_.peak_owners;
+  }
+}
+
+void StaticEngine::allocate() {
+  KVSIM_CHECK(run_.allocator && allocations_, "a batch whose allocations were not made");
+  allocations_->end_batch();
+  allocated_ = std::move(run_.allocator->samples);
+  refused_ = std::move(run_.allocator->oom);
+  if (refused_ && run_.oom && run_.oom->step < refused_->step) refused_.reset();
+  if (!refused_) return;
+  // What was done before, and what stood then.
+  const std::int64_t made = std::ssize(allocated_) - 1;  // decode steps
+  if (made < 0) {
+    StaticResult none;
+    none.usable_hbm = run_.usable_hbm;
+    run_ = std::move(none);
+  } else {
+    StaticSpec before = spec_;
+    before.allocator.reset();
+    before.output_tokens = made;
+    const Stack stack = with_options(*spec_.stack, spec_.options);
+    if (stack.growth == CacheGrowth::kStatic) {  // caches are as long as for the whole
+      before.options.max_model_len =
+          std::max(stack.max_model_len, spec_.prompt_tokens + spec_.output_tokens);
+    }
+    run_ = run_static(before, {.max_samples = static_cast<std::size_t>(made) + 4});
+    KVSIM_CHECK(!run_.oom, "the bytes alone do not fit where the allocator still had room");
+  }
+  Owners held = owners_of(*refused_);
+  Bytes total;
+  for (const auto& [owner, bytes] : held) total += bytes;
+  if (total > run_.peak_hbm) {
+    run_.peak_hbm = total;
+    run_.peak_owners = std::move(held);
   }
 }
 
@@ -98,6 +146,13 @@ StaticEngine::Shortage StaticEngine::shortage() const {
   const PointResult whole =
       point.memory_at({.batch = spec_.batch, .prompt_tokens = prompt, .output_tokens = output});
   Shortage out{.lack = std::max(Bytes{}, Bytes{} - whole.margin()), .enough = {}};
+  if (refused_ && whole.fits) {
+    out.fits = true;
+    out.enough = fmt::format(
+        "its tensors alone would take {} of {}, the rest is reserved in pieces too small",
+        whole.peak(), whole.usable);
+    return out;
+  }
   const auto fitting = point.largest_batch(prompt, output, spec_.batch);
   const std::int64_t beside = fitting ? spec_.batch : 1;
   const auto shorter = reserved_ > 0 ? std::nullopt : point.longest_prompt(beside, output, prompt);
@@ -113,20 +168,28 @@ StaticEngine::Shortage StaticEngine::shortage() const {
 }
 
 void StaticEngine::raise(SimTime now) {
-  const OomEvent& oom = *run_.oom;
   const Shortage lacks = shortage();
   std::string what = fmt::format(
-      "{} of a batch of {}, prompts of up to {} and outputs of up to {} tokens{}: {}", oom.what,
-      spec_.batch, with_commas(spec_.prompt_tokens), with_commas(spec_.output_tokens + 1),
+      "{} of a batch of {}, prompts of up to {} and outputs of up to {} tokens{}: {}",
+      refused_ ? refused_->what : run_.oom->what, spec_.batch, with_commas(spec_.prompt_tokens),
+      with_commas(spec_.output_tokens + 1),
       lacks.lack > Bytes{} ? fmt::format(", which lacks {}", lacks.lack) : "", lacks.enough);
   ++raised_;
   if (raised_ == 1 || lacks.lack > most_lack_) {
     most_lack_ = lacks.lack;
-    most_enough_ = fmt::format("{} of {} and {} tokens lacked {}: {}", with_commas(spec_.batch),
-                               with_commas(spec_.prompt_tokens),
-                               with_commas(spec_.output_tokens + 1), lacks.lack, lacks.enough);
+    most_enough_ = fmt::format(
+        "{} of {} and {} tokens{}: {}", with_commas(spec_.batch), with_commas(spec_.prompt_tokens),
+        with_commas(spec_.output_tokens + 1),
+        lacks.fits ? std::string{} : fmt::format(" lacked {}", lacks.lack), lacks.enough);
   }
-  state_->oom(now, batch_.front(), std::move(what), oom.requested, oom.free, oom.owners);
+  if (refused_) {
+    const OutOfMemory& why = refused_->reason;
+    state_->oom(now, batch_.front(), std::move(what), why.requested, why.free, owners_of(*refused_),
+                why.message());
+  } else {
+    const OomEvent& oom = *run_.oom;
+    state_->oom(now, batch_.front(), std::move(what), oom.requested, oom.free, oom.owners);
+  }
   for (const RequestId id : batch_) {
     const Sequence& s = state_->sequences[static_cast<std::size_t>(id)];
     if (s.state != SequenceState::kEnded) state_->end(id, RequestStatus::kRejected, now);
@@ -148,7 +211,7 @@ std::optional<SimTime> StaticEngine::start(SimTime now, bool more_coming) {
                       run_.timeline[next_].step == static_cast<std::int64_t>(next_) &&
                       (next_ > 0 || run_.prefill_time);
     if (runs) break;
-    KVSIM_CHECK(run_.oom, "a batch has no step {}", next_);
+    KVSIM_CHECK(lost(), "a batch has no step {}", next_);
     raise(now);
   }
   started_ = now;
@@ -195,7 +258,7 @@ void StaticEngine::end(SimTime now) {
                              .decodes = decodes,
                              .prefill_tokens = static_cast<std::int32_t>(padded)});
   }
-  if (std::cmp_greater(next_, spec_.output_tokens) && !run_.oom) batch_.clear();
+  if (std::cmp_greater(next_, spec_.output_tokens) && !lost()) batch_.clear();
   if (load() == 0) timeline_.finish(sample_now(now, step));
 }
 
@@ -206,12 +269,22 @@ ServeSample StaticEngine::sample_now(SimTime now, const StaticSample& step) cons
           .tokens = tokens_,
           .prompt_tokens = prompt_tokens_,
           .held = step.held,
+          .reserved = reserved_after(step),
           .kv_logical = step.kv,
           .kv_blocks = step.kv,
           .kv_cached = Bytes{}};
 }
 
-EngineMemory StaticEngine::memory() const { return memory_; }
+Bytes StaticEngine::reserved_after(const StaticSample& step) const {
+  const auto n = static_cast<std::size_t>(step.step);
+  return n < allocated_.size() ? memory_.context + allocated_[n].reserved : Bytes{};
+}
+
+EngineMemory StaticEngine::memory() const {
+  EngineMemory memory = memory_;
+  if (allocations_) memory.allocator = allocations_->report();
+  return memory;
+}
 
 std::vector<std::string> StaticEngine::notes() const {
   std::vector<std::string> notes = notes_;

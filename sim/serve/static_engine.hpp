@@ -3,6 +3,7 @@
 // Inside of sim/serve: batches one after another, as a script over transformers' generate() does.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,13 +38,19 @@ class StaticEngine final : public Engine {
 
  private:
   void form(SimTime now);
+  /// Runs the batch on the allocator that those before it left, and cuts it short at a refusal.
+  void allocate();
+  [[nodiscard]] bool lost() const { return refused_ || run_.oom; }
   void raise(SimTime now);
   /// By how much the batch that was formed last does not fit, and what of it would.
   struct Shortage {
     Bytes lack{};        // at its peak; 0: not known, as the run ends before it
+    bool fits = false;   // by its bytes: the allocator had cut the rest in pieces
     std::string enough;  // "5 of them fit at once, or 8 with prompts of up to 2,311 tokens"
   };
   [[nodiscard]] Shortage shortage() const;
+  /// Context and segments after a step of the batch.
+  [[nodiscard]] Bytes reserved_after(const StaticSample& step) const;
   [[nodiscard]] ServeSample sample_now(SimTime now, const StaticSample& step) const;
 
   StaticSpec spec_;
@@ -53,7 +60,11 @@ class StaticEngine final : public Engine {
   std::int64_t reserved_;
   std::vector<RequestId> batch_;
   StaticResult run_;
-  std::size_t next_ = 0;  // step of the batch that runs or starts next
+  std::optional<AllocationSession> allocations_;  // where spec_.allocator is set, from the first
+                                                  // batch on
+  std::optional<AllocationRefusal> refused_;      // by it, before the bytes alone do not fit
+  std::vector<AllocationSample> allocated_;       // of the batch, by step
+  std::size_t next_ = 0;                          // step of the batch that runs or starts next
   SimTime started_{};
   EngineMemory memory_;
   Bytes held_empty_{};  // between batches

@@ -47,8 +47,8 @@ void StaticRun::finish() {
   if (explains_) explain_times();
   if (finds_intervals_) find_intervals();
   if (spec_.allocator && result_.usable_hbm >= spec_.stack->context) {
-    result_.allocator =
-        simulate_allocations(spec_, in_, result_.usable_hbm, layer_score_rows_, score_rows_);
+    result_.allocator = simulate_allocations(spec_, in_, result_.usable_hbm, layer_score_rows_,
+                                             score_rows_, allocations_);
   }
   for (const LayerCache& cache : caches_) {
     result_.kv_bytes += cache.total();

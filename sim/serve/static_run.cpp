@@ -24,6 +24,7 @@ StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
       spec_{spec},
       explains_{options.time_terms},
       finds_intervals_{options.intervals},
+      allocations_{options.allocations},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
       in_{.llm = &llm_,
           .method = spec.method.get(),

@@ -108,10 +108,13 @@ struct StaticOptions {
   bool time_terms = false;        // costs more than the run of a short point itself
   bool intervals = false;         // likewise; of a run near the end of memory, as two more runs
   bool fit_range = false;         // the largest batch and the fewest GPUs: some ms
+  // Where spec.allocator is set: the allocator that batches of a service share, which the first of
+  // them makes; what the run took stands there until end_batch. Null: one of the run's own.
+  std::optional<AllocationSession>* allocations = nullptr;
 };
 
-/// Runs it. Pure: same spec, same result. Errors: ContractError on sizes below 1; InputError where
-/// the method's size depends on data; an OOM is a result.
+/// Runs it. Pure but for `options.allocations`: same spec, same result. Errors: ContractError on
+/// sizes below 1; InputError where the method's size depends on data; an OOM is a result.
 [[nodiscard]] StaticResult run_static(const StaticSpec& spec, const StaticOptions& options = {});
 
 }  // namespace kvsim

@@ -57,6 +57,7 @@ class StaticRun {
   StaticSpec spec_;
   bool explains_;
   bool finds_intervals_;
+  std::optional<AllocationSession>* allocations_;  // not owned; null: one of the run's own
   Calibration calibration_;
   CostInput in_;
   Roofline roofline_;

@@ -199,7 +199,12 @@ TEST_CASE("every bad key of a service is one line that says where and what") {
   const std::vector<Case> cases{
       {R"(, "batch": 4)", "/batch", "is of \"kind\": \"static\" alone"},
       {R"(, "prompt_tokens": 4)", "/prompt_tokens", "is of \"kind\": \"static\" alone"},
-      {R"(, "memory": {"allocator": "simulate"})", "/memory/allocator", "\"static\" alone"},
+      {R"(, "memory": {"allocator": "simulate"})", "/memory/allocator",
+       "keeps the caches of a service"},
+      {R"(, "memory": {"allocator": "simulation"})", "/memory/allocator", "analytic"},
+      {R"(, "memory": {"alloc_conf": "expandable_segments:True"})", "/memory/alloc_conf", "alone"},
+      {R"(, "memory": {"allocator": "simulate", "alloc_conf": "max_split:1"})",
+       "/memory/alloc_conf", "max_split"},
       {R"(, "scheduler": "vllm-v2")", "/scheduler", "vllm-v1"},
       {R"(, "scheduler": {"nam": "vllm-v1"})", "/scheduler/nam", "did you mean \"name\""},
       {R"(, "scheduler": {"order": "lifo"})", "/scheduler/order", "fcfs"},
@@ -245,6 +250,25 @@ TEST_CASE("every bad key of a service is one line that says where and what") {
   CHECK(complaint_of(service("", R"("requests": {"arrivals": {"kind": "poisson", "rate": [2, 0]},
       "count": 2, "prompt_tokens": 1, "output_tokens": 1})"))
             .find("/requests/arrivals/rate") != std::string::npos);
+}
+
+TEST_CASE("a service in static batches has its allocations simulated, with the settings given") {
+  const auto served = [](std::string_view stack, std::string_view memory) {
+    return fmt::format(R"({{"kind": "serve", "model": "llama-2-7b", "gpu": "A100-80GB-SXM",
+        "stack": "{}", {}, "memory": {}}})",
+                       stack, kRequests, memory);
+  };
+  constexpr std::string_view kSimulate =
+      R"({"allocator": "simulate", "alloc_conf": "max_split_size_mb:64"})";
+  const Scenario scenario = read(served("hf-sdpa", kSimulate));
+  REQUIRE(scenario.points.at(0).serve->allocator.has_value());
+  CHECK(scenario.points[0].serve->allocator->max_split_size == 64_MiB);
+  CHECK(!read(served("hf-sdpa", R"({"allocator": "analytic"})")).points[0].serve->allocator);
+  CHECK(complaint_of(served("ideal", kSimulate)).find("does not allocate by PyTorch") !=
+        std::string::npos);
+  for (const char* stack : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
+    CHECK(complaint_of(served(stack, kSimulate)).find("in one pool") != std::string::npos);
+  }
 }
 
 TEST_CASE("a static scenario refuses what a service alone has") {
