@@ -4,9 +4,12 @@
 #include <cmath>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "models/cost/cache_rows.hpp"
 #include "models/methods/method.hpp"
 #include "models/units/check.hpp"
+#include "models/units/units_format.hpp"
 
 namespace kvsim {
 namespace {
@@ -101,7 +104,7 @@ Bytes EngineStartup::cache_beside(Bytes weights_taken, Bytes non_torch_taken,
     case FractionOf::kAfterWeights:
       return share(total - non_torch_taken - weights_taken);
     case FractionOf::kFree:
-      return share(total - non_torch_taken - weights_taken - activation_taken);
+      return share(total - non_torch_taken - weights_taken - activation_taken - graphs);
     case FractionOf::kAll:
       break;
   }
@@ -114,7 +117,7 @@ Bytes EngineStartup::as_memory(double factor) const {
   double memory = all / fraction;
   if (fraction_of == FractionOf::kBeforeWeights) memory = of(non_torch) + of(weights) / fraction;
   if (fraction_of == FractionOf::kAfterWeights) memory = of(non_torch) + of(weights);
-  if (fraction_of == FractionOf::kFree) memory = all;
+  if (fraction_of == FractionOf::kFree) memory = all + of(graphs);
   return Bytes{std::llround((factor - 1) * memory)};
 }
 
@@ -125,6 +128,11 @@ double EngineStartup::need() const {
                         static_cast<double>(lacking().count());
   const double need = 1 + wanted / static_cast<double>(total.count());
   return starts() ? need : std::max(need, std::nextafter(1.0, 2.0));
+}
+
+std::string lacking_text(const EngineStartup& startup) {
+  return fmt::format("the cache's pool leaves {} for activations and CUDA graphs, which take {}",
+                     startup.beside_pool() - startup.lacking(), startup.beside_pool());
 }
 
 Bytes scoring_excess(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {

@@ -16,14 +16,16 @@ namespace kvsim {
 ///   cache = f x memory - weights - non-torch - activation peak          (vLLM)
 ///   cache = f x (memory - non-torch) - weights                          (SGLang)
 ///   cache = f x (memory - non-torch - weights)                          (TurboMind)
-///   cache = f x (memory - non-torch - weights - activation peak)        (TensorRT-LLM)
+///   cache = f x (memory - non-torch - weights - activation peak - CUDA graphs)   (TensorRT-LLM)
 ///
 /// with f the memory fraction, of what Stack::fraction_of says. The activation peak is the larger
 /// of the profiling run's layers over all the tokens of a pass, and of its dummy sampling:
-/// sampler_bytes x sequences x vocabulary beside the hidden states. CUDA graphs are captured later
-/// and not subtracted, as vLLM does it. Source: vllm
-/// v1/worker/gpu_worker.py, determine_available_memory; published logs agree to 0.01 GiB. Left out:
-/// padding of packed weights, buffers of LoRA and of vision encoders.
+/// sampler_bytes x sequences x vocabulary beside the hidden states. CUDA graphs are captured when
+/// the pool stands, and have to find room beside it; TensorRT-LLM alone counts them before.
+/// Sources: vllm v1/worker/gpu_worker.py, determine_available_memory, with which published logs
+/// agree to 0.01 GiB; TensorRT-LLM _torch/pyexecutor/_util.py, configure_kv_cache_capacity ("memory
+/// used outside torch", graphs among it). Left out: padding of packed weights, buffers of LoRA and
+/// of vision encoders.
 struct EngineStartup {
   Bytes total{};  // memory of the GPU
   double fraction = 1;
@@ -48,12 +50,16 @@ struct EngineStartup {
   /// Whether one sequence of max_model_len fits, which vLLM asks at its start.
   [[nodiscard]] bool serves() const { return max_concurrency >= 1; }
 
-  /// What the pool leaves too little for activations: the engine runs out of memory in its first
-  /// full pass. Graphs, of which profiles assume more than they know, are left out.
+  /// What has to find room beside the pool: the activations of a full pass and CUDA graphs.
+  [[nodiscard]] Bytes beside_pool() const { return activation + graphs; }
+  /// What the pool leaves too little for these: the engine runs out of memory while it captures its
+  /// graphs, or in its first full pass.
   [[nodiscard]] Bytes lacking() const {
     if (missing > Bytes{}) return {};  // nothing is left for a pool
-    return std::max(Bytes{}, weights + non_torch + kv_cache + activation - total);
+    return std::max(Bytes{}, weights + non_torch + kv_cache + beside_pool() - total);
   }
+  /// What is left beside the pool for CUDA graphs, before any pass runs.
+  [[nodiscard]] Bytes graphs_room() const { return total - weights - non_torch - kv_cache; }
   [[nodiscard]] bool starts() const { return missing == Bytes{} && lacking() == Bytes{}; }
   /// Memory that a start would take over what there is; at most 1 where it starts.
   [[nodiscard]] double need() const;
@@ -64,8 +70,8 @@ struct EngineStartup {
   /// What would be left for the cache where the rest took so much; below 0: what lacks.
   [[nodiscard]] Bytes cache_beside(Bytes weights_taken, Bytes non_torch_taken,
                                    Bytes activation_taken) const;
-  /// What the pool shrinks by where weights, non-torch and activations take `factor` times what
-  /// they do, in bytes of a smaller GPU: with that much less memory it is as small.
+  /// What the pool shrinks by where all that it is counted beside takes `factor` times what it
+  /// does, in bytes of a smaller GPU: with that much less memory it is as small.
   [[nodiscard]] Bytes as_memory(double factor) const;
 };
 
@@ -75,6 +81,9 @@ struct EngineStartup {
 [[nodiscard]] EngineStartup engine_startup(const CostInput& in, Bytes total,
                                            std::int64_t run_tokens,
                                            const StackOptions& measured = {});
+
+/// "the cache's pool leaves 1 GiB for activations and CUDA graphs, which take 2 GiB"
+[[nodiscard]] std::string lacking_text(const EngineStartup& startup);
 
 /// What the score matrices of a method that reads its scores take beyond the profiling run's, whose
 /// prompts have nothing before them, while a pass computes the last rows of a prompt in one layer:

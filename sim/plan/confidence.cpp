@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/units/check.hpp"
+#include "models/units/units_format.hpp"
 #include "sim/serve/intervals.hpp"
 
 namespace kvsim {
@@ -54,6 +55,12 @@ Gpu gpu_at(const Gpu& gpu, const Stack& stack, const WorseEnd& end,
   const auto residual = memory_residual(stack);
   if (!residual || end.factor == 1) return gpu;
   return with_memory_for(gpu, *residual, end.factor, startup);
+}
+
+std::string held_back_text(const Gpu& gpu, const Gpu& counted) {
+  if (counted.hbm_usable >= gpu.hbm_usable) return "";
+  return fmt::format("; to be sure, {} of the GPU's {} are not counted on",
+                     gpu.hbm_usable - counted.hbm_usable, gpu.hbm_usable);
 }
 
 }  // namespace kvsim

@@ -34,5 +34,8 @@ struct WorseEnd {
 /// `end.factor` times the predicted. `startup`: of an engine with a paged cache.
 [[nodiscard]] Gpu gpu_at(const Gpu& gpu, const Stack& stack, const WorseEnd& end,
                          const std::optional<EngineStartup>& startup);
+/// "; to be sure, 18.7 GiB of its 79.2 GiB are not counted on", of a GPU and of gpu_at's; empty
+/// where these are the same.
+[[nodiscard]] std::string held_back_text(const Gpu& gpu, const Gpu& counted);
 
 }  // namespace kvsim

@@ -170,9 +170,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
     if (!starts && result.startup->lacking() > Bytes{}) {
       out.need = wanted;
       out.constraint = "activations";
-      out.text = fmt::format("the cache's pool leaves {} for activations, which take {}",
-                             result.startup->activation - result.startup->lacking(),
-                             result.startup->activation);
+      out.text = lacking_text(*result.startup);
     } else if (result.kv_capacity_tokens > 0) {
       out.need = std::max(wanted, std::nextafter(1.0, 2.0));
       out.constraint = "kv_capacity";
@@ -191,6 +189,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
                                       result.startup->activation + result.startup->non_torch)
                                 : fmt::format("no request is served in {}", result.usable_hbm);
     }
+    out.text += held_back_text(*spec_.gpu, gpu_);
     return out;
   }
   std::size_t worst = 0;

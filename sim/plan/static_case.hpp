@@ -31,6 +31,8 @@ class StaticCase {
   [[nodiscard]] double need(const Point& point);
   /// run_static of it: with the memory at that end, or with the GPU's own and intervals.
   [[nodiscard]] StaticResult run(const Point& point, bool at_end) const;
+  /// held_back_text of its GPU.
+  [[nodiscard]] std::string held_back() const { return held_back_text(*spec_.gpu, gpu_); }
   /// Prompts too short for the method hold every token.
   [[nodiscard]] bool settles(std::int64_t prompt) const;
 

@@ -46,7 +46,10 @@ NextRun why_not(StaticCase& one, const Point& least) {
   const Bytes weights = part("weights");
   // An engine with a paged cache starts on what the weights leave, and asks for blocks of that.
   const bool started = run.startup && run.startup->kv_cache > Bytes{};
-  if (started && run.oom && run.oom->phase == "load") {
+  if (started && run.startup->graphs > run.startup->graphs_room()) {
+    out.constraint = "activations";
+    out.text = lacking_text(*run.startup);
+  } else if (started && run.oom && run.oom->phase == "load") {
     out.constraint = "kv_capacity";
     out.text =
         fmt::format("the cache is more than the engine's pool of {} holds", run.startup->kv_cache);
@@ -77,6 +80,7 @@ NextRun why_not(StaticCase& one, const Point& least) {
   if (std::isfinite(out.need) && out.need >= kTelling) {
     out.text += fmt::format("; {:.2f} times what there is", out.need);
   }
+  out.text += one.held_back();
   return next;
 }
 

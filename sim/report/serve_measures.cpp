@@ -146,7 +146,7 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
   const auto percent = [](double share) { return fmt::format("{:.0f} %", kPercent * share); };
   if (r.startup && r.startup->lacking() > Bytes{} && r.completed == 0) {
     return {"start", fmt::format("it does not start: the cache's pool leaves {:.1f} GiB less than "
-                                 "activations take",
+                                 "activations and CUDA graphs take",
                                  static_cast<double>(r.startup->lacking().count()) / kGiB)};
   }
   if (r.startup && !r.startup->serves() && r.completed == 0) {

@@ -53,8 +53,9 @@ std::string startup_text(const EngineStartup& s, std::size_t width) {
   if (s.missing > Bytes{}) {
     out += fmt::format("It does not start: {} GiB are missing before any cache.\n", gib(s.missing));
   } else if (s.lacking() > Bytes{}) {
-    out += fmt::format("It does not start: the pool leaves {} GiB less than activations take.\n",
-                       gib(s.lacking()));
+    out += fmt::format(
+        "It does not start: the pool leaves {} GiB less than activations and CUDA graphs take.\n",
+        gib(s.lacking()));
   } else if (!s.serves()) {
     out += fmt::format("It does not start: a sequence of {} tokens does not fit the cache.\n",
                        with_commas(s.max_model_len));

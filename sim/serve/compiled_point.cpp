@@ -363,7 +363,7 @@ const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
              .cache = start.kv_cache,
              .limit = start.limit(),
              .need = start.need(),
-             .starts = start.starts()};
+             .starts = start.missing == Bytes{} && start.graphs <= start.graphs_room()};
   }
   return pool_;
 }
@@ -437,7 +437,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   if (stack_.growth == CacheGrowth::kPaged) {
     const Pool& of_engine = pool(run, prompt + output);
     usable = of_engine.limit;
-    blocks_suffice = placed <= of_engine.cache;
+    blocks_suffice = of_engine.starts && placed <= of_engine.cache;
   }
   PointResult out{.fits = blocks_suffice,
                   .usable = usable,

@@ -423,6 +423,16 @@ EngineMemory ContinuousEngine::memory() const {
       .dropped = kv_.dropped(),
       .reclaimed = kv_.reclaimed()};
   out.peak_owners["kv_cache"] = out.pool;
+  if (!parts_.startup.starts()) {
+    // What stands in turn until something finds no room.
+    out.peak = Bytes{};
+    for (const char* owner : {"context", "weights", "kv_cache", "activations"}) {
+      const auto part = out.peak_owners.find(owner);
+      if (part == out.peak_owners.end()) continue;
+      if (out.peak + part->second > out.usable) part->second = Bytes{};
+      out.peak += part->second;
+    }
+  }
   for (const OutsideMemory* tier : {&host_, &nvme_}) {
     if (tier->peak() == Bytes{}) continue;
     out.tiers.push_back({.name = std::string{tier->name()},

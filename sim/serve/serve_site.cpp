@@ -279,10 +279,7 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
   if (startup_->kv_cache <= Bytes{} || pool_units_ < 1) {
     cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
   } else if (startup_->lacking() > Bytes{}) {
-    cannot_start_ = fmt::format(
-        "the cache's pool leaves {} for activations, which take {} (engine: "
-        "memory_fraction)",
-        startup_->activation - startup_->lacking(), startup_->activation);
+    cannot_start_ = fmt::format("{} (engine: memory_fraction)", lacking_text(*startup_));
   } else if (find_scheduler(scheduler_).clips && full_law_ && !startup_->serves()) {
     notes_.push_back(
         fmt::format("{} shortens its longest sequence from {} tokens to the {} that its pool holds",

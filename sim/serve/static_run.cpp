@@ -122,7 +122,19 @@ bool StaticRun::fits(const AlivePeak& alive) {
 }
 
 bool StaticRun::blocks_suffice() {
-  const auto lack = pool_shortage(in_, static_end_, result_.startup->kv_cache);
+  const EngineStartup& start = *result_.startup;
+  // Passes of this run may be smaller than a full one: those find their room, or none, themselves.
+  if (start.kv_cache > Bytes{} && start.graphs > start.graphs_room()) {
+    result_.oom = OomEvent{.step = 0,
+                           .tokens = 0,
+                           .phase = "load",
+                           .what = "CUDA graphs beside the pool of cache blocks",
+                           .requested = start.graphs,
+                           .free = start.graphs_room(),
+                           .owners = holdings_.named()};
+    return false;
+  }
+  const auto lack = pool_shortage(in_, static_end_, start.kv_cache);
   if (!lack) return true;
   const bool decodes = lack->fitting >= spec_.prompt_tokens;
   result_.oom =
@@ -131,7 +143,7 @@ bool StaticRun::blocks_suffice() {
                .phase = "load",
                .what = fmt::format("cache blocks beyond token {} of each sequence", lack->fitting),
                .requested = lack->requested,
-               .free = result_.startup->kv_cache,
+               .free = start.kv_cache,
                .owners = holdings_.named()};
   return false;
 }

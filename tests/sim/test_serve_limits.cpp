@@ -482,6 +482,29 @@ TEST_CASE("a pool that leaves activations no room is refused with what it leaves
   CHECK(r.ooms.front().what.find("for activations") != std::string::npos);
 }
 
+// Served or refused: nothing stands that the card does not hold, CUDA graphs among it.
+TEST_CASE("the peak of a service is never more than its GPU") {
+  for (const char* gpu : {"RTX-4090", "A100-40GB-SXM", "H100-80GB-SXM"}) {
+    for (const char* stack : {"vllm", "vllm-v0", "sglang", "trtllm", "lmdeploy"}) {
+      for (const double fraction : {0.0, 0.5, 0.97, 1.0}) {
+        for (const char* model : {"llama-3.1-8b", "llama-3.1-70b"}) {
+          INFO(gpu, " ", stack, " ", fraction, " ", model);
+          ServeSpec spec = llama_on(find_gpu(gpu), stack);
+          spec.llm = &find_llm(model);
+          if (fraction > 0) spec.options.memory_fraction = fraction;
+          const ServeResult r = run_serve(spec);
+          CHECK(r.peak_hbm <= spec.gpu->hbm_usable);
+          CHECK(r.peak_hbm <= r.usable_hbm);
+          Bytes owners;
+          for (const auto& [name, bytes] : r.peak_owners) owners += bytes;
+          CHECK(owners == r.peak_hbm);
+          if (!r.startup->starts()) CHECK(r.completed == 0);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("preemptions are counted beyond 32767") {
   CHECK(std::numeric_limits<decltype(RequestOutcome::preemptions)>::max() >=
         std::numeric_limits<std::int32_t>::max());

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -132,6 +134,42 @@ TEST_CASE("kernel library: how far it has to reach, nearest first") {
   // A stack nobody measured: the geometric mean of this GPU's others, each in its newest version.
   CHECK(all.choose(KernelOp::kGemm, h100, "sglang", kBf16).microseconds(kCall) ==
         rel(std::sqrt(start_time(h100, 1.5) * start_time(h100, 3)), 1e-9));
+}
+
+// H100 and H200 are one chip with other memory: what reaches more of the one reaches more of the
+// other, whichever was measured, and what SMs hold up keeps its bytes a second.
+TEST_CASE("kernel library: shares of the bandwidth keep their order on the same chip") {
+  const auto coefficients = gemm_form().coefficients;
+  const auto at = static_cast<std::size_t>(
+      std::find_if(coefficients.begin(), coefficients.end(),
+                   [](const Coefficient& c) { return c.carries == Carries::kHbmShare; }) -
+      coefficients.begin());
+  REQUIRE(at < coefficients.size());
+  const char* h100 = "H100-80GB-SXM";
+  const char* h200 = "H200-141GB-SXM";
+  const auto carried = [&](const char* from, const char* to, double share) {
+    KernelCalibration one = entry(from, "vllm");
+    one.coefficients[at] = share;
+    const KernelLibrary lib = library({std::move(one)});
+    return lib.choose(KernelOp::kGemm, find_gpu(to), "vllm", kBf16).factors()[0].coefficients[at];
+  };
+  const double faster = find_gpu(h200).hbm_bandwidth.count() / find_gpu(h100).hbm_bandwidth.count();
+  REQUIRE(faster > 1);
+  for (const auto& [from, to] : {std::pair{h100, h200}, {h200, h100}}) {
+    INFO(from, " to ", to);
+    double before = 0;
+    for (double share = 0.2; share <= 1; share += 0.01) {
+      const double there = carried(from, to, share);
+      CHECK(there >= before);
+      CHECK(there <= std::max(share, 0.8));
+      before = there;
+    }
+    for (const double share : {0.8, 0.85, 0.9, 1.0}) CHECK(carried(from, to, share) == share);
+  }
+  CHECK(carried(h100, h200, 0.5) * faster == doctest::Approx(0.5));
+  CHECK(carried(h200, h100, 0.5) == doctest::Approx(0.5 * faster));
+  // There and back again, what SMs hold up is what it was.
+  CHECK(carried(h200, h100, carried(h100, h200, 0.4)) == doctest::Approx(0.4));
 }
 
 TEST_CASE("kernel library: intervals hold the estimate and widen with the reach") {

@@ -134,13 +134,15 @@ double clock_of(const Gpu& gpu) {
 /// held up by it, and reach as much of another's. Those far below it are held up by their SMs: on
 /// the same chip with other memory their bytes a second go with the number of these. In between,
 /// partly: the two ends are where well-made kernels are (0.8 and more), and where none of them is.
+/// What SMs held up on the one comes to be held up by the memory of the other at 0.8, so that a
+/// kernel that reaches more of the one reaches more of the other.
 /// Other chips have other SMs, of which this says nothing: there all are shares. But of streaming
 /// operators: each thread loads, computes a little and stores, so that what an SM moves in a clock
 /// is the kernel's own on any chip, within a tenth or two for embeddings, which are far from the
 /// bandwidth of every memory: 2.0 to 2.5 B a clock and SM on A100, A40 and H100 (docs/accuracy.md).
 std::vector<double> carried_over(const KernelCalibration& entry, const KernelForm& form,
                                  const Gpu& gpu) {
-  constexpr double kHeldUp = 0.8, kFarBelow = 0.6, kMost = 0.95;
+  constexpr double kHeldUp = 0.8, kFarBelow = 0.6;
   const Gpu& measured = find_gpu(entry.gpu);
   std::vector<double> out = entry.coefficients;
   const Nearness near = nearness(gpu, measured);
@@ -158,7 +160,7 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
     if (of_sms == 0) continue;
     const double moved = out[i] * std::pow(even, of_sms);
     const bool share = form.coefficients[i].carries == Carries::kHbmShare;
-    out[i] = share ? std::min(moved, std::max(out[i], kMost)) : moved;
+    out[i] = share ? std::min(moved, std::max(out[i], kHeldUp)) : moved;
   }
   return out;
 }
