@@ -7,7 +7,7 @@ kvsim_test(serving SOURCES sim/test_serve_laws.cpp sim/test_serve_cases.cpp sim/
            LINK kvsim::serve)
 kvsim_bench(serve SOURCES bench/bench_serve.cpp LINK kvsim::serve)
 kvsim_test(allocations JSON SOURCES sim/test_serve_allocations.cpp LINK kvsim::report)
-kvsim_test(schedulers SOURCES sim/test_scheduler_cases.cpp sim/test_scheduler_laws.cpp sim/test_scheduler_pressure.cpp LINK kvsim::serve)
+kvsim_test(schedulers SOURCES sim/test_scheduler_cases.cpp sim/test_scheduler_laws.cpp sim/test_scheduler_orders.cpp sim/test_scheduler_pressure.cpp LINK kvsim::serve)
 kvsim_test(cluster SOURCES sim/test_serve_cluster.cpp sim/test_serve_cluster_apart.cpp
                           sim/test_serve_cluster_links.cpp sim/test_serve_cluster_pipeline.cpp
                           sim/test_serve_cluster_drafts.cpp

@@ -24,9 +24,6 @@ constexpr std::array kTrtllmOptions{Name{"max_num_batched_tokens"}, Name{"max_nu
                                     Name{"policy"}};
 constexpr std::array kSglangPolicies{Name{"fcfs"}, Name{"lpm"}};
 constexpr std::array kTrtllmPolicies{Name{"guaranteed-no-evict"}, Name{"max-utilization"}};
-constexpr std::array kAnyOrder{QueueOrder::kFcfs, QueueOrder::kPriority,
-                               QueueOrder::kShortestDeclared};
-constexpr std::array kFcfsOrPriority{QueueOrder::kFcfs, QueueOrder::kPriority};
 
 }  // namespace
 
@@ -37,14 +34,12 @@ std::span<const SchedulerInfo> builtin_schedulers() {
                                "sequences are computed anew",
                     .make = &make_vllm_v1,
                     .prefix_caching = true,
-                    .options = kVllmV1Options,
-                    .orders = kAnyOrder},
+                    .options = kVllmV1Options},
       SchedulerInfo{.name = "vllm-v0",
                     .summary = "prompts whole and before decodes; preempted sequences are computed "
                                "anew or swapped to host memory",
                     .make = &make_vllm_v0,
-                    .options = kVllmV0Options,
-                    .orders = kFcfsOrPriority},
+                    .options = kVllmV0Options},
       SchedulerInfo{.name = "sglang",
                     .summary = "prompts before decodes, admitted by an estimate of outputs to "
                                "come; decodes are retracted where it was too low",
@@ -52,7 +47,6 @@ std::span<const SchedulerInfo> builtin_schedulers() {
                     .prefix_caching = true,
                     .clips = true,
                     .options = kSglangOptions,
-                    .orders = kFcfsOrPriority,
                     .policies = kSglangPolicies},
       SchedulerInfo{.name = "trtllm",
                     .summary = "in-flight batches of sequences whose declared length is reserved, "
@@ -61,7 +55,6 @@ std::span<const SchedulerInfo> builtin_schedulers() {
                     .prefix_caching = true,
                     .clips = true,
                     .options = kTrtllmOptions,
-                    .orders = kFcfsOrPriority,
                     .policies = kTrtllmPolicies},
   };
   return table;

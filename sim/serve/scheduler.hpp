@@ -103,7 +103,9 @@ class BatchBuilder {
 };
 
 /// How an engine with continuous batching forms its iterations. Its state is its own; it never
-/// learns how many tokens a request will generate. Deterministic.
+/// learns how many tokens a request will generate. Deterministic. Each serves every QueueOrder,
+/// whether the program it follows does or not: by any but first come first served, who has to leave
+/// is the last in order.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
@@ -139,7 +141,6 @@ struct SchedulerInfo {
   bool clips = false;
   /// What of SchedulerSpec it has, by the names of its members.
   std::span<const std::string_view> options{};
-  std::span<const QueueOrder> orders{};
   std::span<const std::string_view> policies{};  // words of SchedulerSpec::policy; its own first
 };
 /// Those of continuous batching.

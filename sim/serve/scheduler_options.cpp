@@ -63,23 +63,15 @@ void check_scheduler_options(const SchedulerSpec& spec, std::string_view name) {
   static constexpr std::array<std::string_view, 2> kStatic{"batch", "max_num_batched_tokens"};
   std::span<const std::string_view> options{kStatic};
   std::span<const std::string_view> policies;
-  std::span<const QueueOrder> orders;  // none: any
   if (name != "static") {
     const SchedulerInfo& info = find_scheduler(name);
     options = info.options;
     policies = info.policies;
-    orders = info.orders;
   }
   for (const std::string_view option : set_options(spec)) {
     if (contains(options, option)) continue;
     throw InputError{fmt::format("scheduler {}: {}: not an option of it (it has {})", name, option,
                                  fmt::join(options, ", "))};
-  }
-  if (!orders.empty() && !contains(orders, spec.order)) {
-    std::vector<std::string_view> known;
-    for (const QueueOrder order : orders) known.push_back(words_of(order));
-    throw InputError{fmt::format("scheduler {}: order: it does not serve {} (it serves {})", name,
-                                 words_of(spec.order), fmt::join(known, ", "))};
   }
   if (spec.policy && !contains(policies, std::string_view{*spec.policy})) {
     const std::vector<std::string> known{policies.begin(), policies.end()};

@@ -15,12 +15,10 @@
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 #include "sim/memory/allocator_config.hpp"
+#include "sim/serve/queue_order.hpp"
 #include "traces/requests/request.hpp"
 
 namespace kvsim {
-
-/// Which waiting request comes first.
-enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortestDeclared };
 
 /// How an engine forms its batches. What is absent is as the scheduler's own program has it.
 struct SchedulerSpec {

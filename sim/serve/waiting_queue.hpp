@@ -3,13 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <set>
 #include <tuple>
 #include <vector>
 
+#include "sim/serve/queue_order.hpp"
 #include "sim/serve/sequence.hpp"
-#include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
 
@@ -54,14 +53,8 @@ class WaitingQueue {
   }
   /// What the order compares: smaller is served earlier.
   [[nodiscard]] std::tuple<std::int64_t, std::int32_t, RequestId> key(RequestId id) const {
-    const Sequence& s = (*sequences_)[static_cast<std::size_t>(id)];
-    std::int64_t first = 0;
-    if (order_ == QueueOrder::kPriority) first = s.priority;
-    if (order_ == QueueOrder::kShortestDeclared) {
-      // Who does not say may be the longest.
-      first = s.declared > 0 ? s.declared : std::numeric_limits<std::int64_t>::max();
-    }
-    return {first, s.rank, id};
+    const auto [first, rank] = order_key(order_, (*sequences_)[static_cast<std::size_t>(id)]);
+    return {first, rank, id};
   }
   [[nodiscard]] QueueOrder order() const { return order_; }
 

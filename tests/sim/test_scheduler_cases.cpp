@@ -344,10 +344,10 @@ TEST_CASE("what a scheduler does not have is refused with what it has") {
   refuses({.name = "trtllm", .batch = 3}, "scheduler trtllm: batch");
   refuses({.name = "trtllm", .policy = "max-utilisation"}, "did you mean \"max-utilization\"");
   refuses({.name = "sglang", .policy = "lof"}, "fcfs");
-  refuses({.name = "sglang", .order = QueueOrder::kShortestDeclared},
-          "it serves first come first served, by priority");
-  refuses({.name = "vllm-v0", .order = QueueOrder::kPriority, .chunked_prefill = true}, "order");
-  refuses({.name = "sglang", .order = QueueOrder::kPriority, .policy = "lpm"}, "lpm");
+  refuses({.name = "sglang", .order = QueueOrder::kPriority, .policy = "lpm"},
+          "\"lpm\" orders the queue itself, expected \"fcfs\" by priority");
+  refuses({.name = "sglang", .order = QueueOrder::kShortestDeclared, .policy = "lpm"},
+          "expected \"fcfs\" shortest declared output first");
   refuses({.name = "vllm-v0", .swap = true}, "host memory");
   refuses({.name = "vllm-v0", .max_num_batched_tokens = 500}, "longest sequence's 605");
   refuses({.name = "vllm-v0",

@@ -31,14 +31,13 @@ inline std::vector<Variant> variants(std::int64_t max_num_seqs = 12) {
   for (const SchedulerInfo& info : builtin_schedulers()) {
     std::vector<std::optional<std::string>> policies{std::nullopt};
     if (!info.policies.empty()) policies.assign(info.policies.begin(), info.policies.end());
-    for (const QueueOrder order : info.orders) {
+    for (const QueueOrder order : kQueueOrders) {
       for (const auto& policy : policies) {
         for (const bool chunked : {true, false}) {
           for (const bool swap : {false, true}) {
             if (swap && !has(info, "swap")) continue;
-            // Neither knows priorities.
-            if (order == QueueOrder::kPriority && info.name == "vllm-v0" && chunked) continue;
-            if (order == QueueOrder::kPriority && policy == "lpm") continue;
+            // It orders the queue itself.
+            if (order != QueueOrder::kFcfs && policy == "lpm") continue;
             Variant v{
                 .name = fmt::format("{}, {}, {}{}{}", info.name, words_of(order),
                                     chunked ? "chunked" : "whole",

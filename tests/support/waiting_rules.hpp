@@ -144,6 +144,10 @@ class WorkObserver : public CheckingObserver {
   }
   /// Who ran, as they stand in the queue when they are back.
   void by_leaving(std::vector<RequestId>& who) const {
+    if (site_.spec.order != QueueOrder::kFcfs) {
+      who = in_order(std::move(who));
+      return;
+    }
     if (site_.spec.name == "vllm-v0" && chunked_) {
       // Decodes stand before chunks in the line whose end leaves first.
       std::stable_partition(who.begin(), who.end(), [&](RequestId id) {

@@ -43,7 +43,8 @@ constexpr RequestId kNobody = -1;
 ///
 /// Where decodes find no memory the one with the fewest generated tokens is retracted (then the
 /// longest prompt, then the last), to the queue's end: what it generated is not kept as a prefix.
-/// The ratio falls with each decode and is set anew by a retraction.
+/// By any other order it is the last in order, back to its place. The ratio falls with each decode
+/// and is set anew by a retraction.
 ///
 /// Units stand for tokens: the same at page size 1, rounded up to pages of each sequence else.
 /// With policy "lpm" a queue of at most 128 is served by longest cached prefix.
@@ -64,8 +65,10 @@ class Sglang : public Scheduler {
     expect_at_least(kName, "max_num_batched_tokens", chunk_, page_);
     if (!spec.chunked_prefill.value_or(true)) chunk_ = kNoChunks;
     if (spec.policy == "lpm" && order_ != QueueOrder::kFcfs) {
-      throw InputError{
-          "scheduler sglang: policy: \"lpm\" knows no priorities, expected \"fcfs\" by priority"};
+      throw InputError{fmt::format(
+          "scheduler sglang: policy: \"lpm\" orders the queue itself, expected \"fcfs\" "
+          "{}",
+          words_of(order_))};
     }
     conservativeness_ = spec.conservativeness.value_or(1.0);
     if (!(conservativeness_ >= 0) || !std::isfinite(conservativeness_)) {
@@ -259,16 +262,21 @@ class Sglang : public Scheduler {
     ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(most + 1));
   }
 
-  /// Puts the cheapest to compute anew back to the queue; who that was.
-  RequestId retract(BatchBuilder& batch) {
-    RequestId victim = batch.running().front();
-    for (const RequestId id : batch.running()) {
-      const Sequence& a = batch.sequence(id);
-      const Sequence& b = batch.sequence(victim);
-      if (std::pair{a.generated(), -a.prompt} <= std::pair{b.generated(), -b.prompt}) victim = id;
-    }
+  /// Puts one back to the queue: the cheapest to compute anew, or the last in order; who that was.
+  RequestId retract(BatchBuilder& batch) const {
+    const RequestId victim = order_ == QueueOrder::kFcfs ? cheapest(batch) : batch.last_in_order();
     batch.preempt(victim, {.to_back = true, .keeps_generated = false});
     return victim;
+  }
+
+  [[nodiscard]] static RequestId cheapest(const BatchBuilder& batch) {
+    RequestId cheapest = batch.running().front();
+    for (const RequestId id : batch.running()) {
+      const Sequence& a = batch.sequence(id);
+      const Sequence& b = batch.sequence(cheapest);
+      if (std::pair{a.generated(), -a.prompt} <= std::pair{b.generated(), -b.prompt}) cheapest = id;
+    }
+    return cheapest;
   }
 
   struct Match {

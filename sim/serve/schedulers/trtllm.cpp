@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -68,9 +67,9 @@ class Trtllm : public Scheduler {
     held_back_ = false;
     owed_ = 0;
     line_.assign(batch.running().begin(), batch.running().end());
-    if (order_ == QueueOrder::kPriority) {
+    if (order_ != QueueOrder::kFcfs) {
       std::sort(line_.begin(), line_.end(), [&](RequestId a, RequestId b) {
-        return key(batch.sequence(a)) < key(batch.sequence(b));
+        return order_key(order_, batch.sequence(a)) < order_key(order_, batch.sequence(b));
       });
     }
     bool contexts = false;
@@ -93,9 +92,6 @@ class Trtllm : public Scheduler {
   }
 
  private:
-  [[nodiscard]] static std::tuple<std::int32_t, std::int32_t> key(const Sequence& s) {
-    return {s.priority, s.rank};
-  }
   /// Units of contexts that run and are not computed yet: the program took their blocks at once.
   [[nodiscard]] static std::int64_t owed(BatchBuilder& batch) {
     std::int64_t sum = 0;
@@ -171,9 +167,9 @@ class Trtllm : public Scheduler {
       // What is planned already stays: a request that comes before it takes its place next time.
       if (!has_room(batch, id)) {
         const RequestId last = batch.running().empty() ? id : batch.last_in_order();
-        if (!evicts_ || order_ != QueueOrder::kPriority || !(key(s) < key(batch.sequence(last)))) {
-          return;
-        }
+        const bool before = order_ != QueueOrder::kFcfs &&
+                            order_key(order_, s) < order_key(order_, batch.sequence(last));
+        if (!evicts_ || !before) return;
         left_ += batch.preempt(last);
         owed_ = owed(batch);
         continue;

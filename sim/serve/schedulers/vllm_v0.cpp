@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -35,6 +34,11 @@ constexpr std::int64_t kLongContext = 32768;         // engine/arg_utils.py: use
 /// A running sequence asks for one free block even where its last one has room (can_append_slots
 /// counts the block that is touched). In chunked mode decodes come first, then the chunks of
 /// prompts that run, then swapped ones, then new prompts, whose blocks are set aside at once.
+///
+/// By any other order than first come first served who leaves is the last in order of all that run,
+/// planned or not. With whole prompts the first in the queue also takes the place of who comes
+/// after it (the program's own "priority"); in chunked mode, where the program knows no order,
+/// nobody is admitted in an iteration that put somebody out.
 ///
 /// Other than there: a swap that host memory has no room for is a recomputation (the program
 /// aborts), and one that can never be admitted is refused when it is first in the queue and
@@ -69,10 +73,6 @@ class VllmV0 : public Scheduler {
           "with chunked prefill and prefix caching, got {}",
           block_, budget_)};
     }
-    if (chunked_ && order_ == QueueOrder::kPriority) {
-      throw InputError{
-          "scheduler vllm-v0: order: with chunked prefill it serves first come first served alone"};
-    }
     if (!(watermark_ >= 0 && watermark_ < 1)) {
       throw InputError{fmt::format(
           "scheduler vllm-v0: watermark: expected a share in [0, 1), got {}", watermark_)};
@@ -99,7 +99,7 @@ class VllmV0 : public Scheduler {
     if (batch.swapped().empty()) {
       admit_whole(batch);
       if (!batch.plan().empty()) return;
-      if (order_ == QueueOrder::kPriority) make_way(batch);
+      if (order_ != QueueOrder::kFcfs) make_way(batch);
     }
     run(batch);
     if (put_out_ == 0) bring_back(batch);
@@ -155,9 +155,12 @@ class VllmV0 : public Scheduler {
         if (!half_done) prefills = line_.size() < batch.running().size();
       }
     }
-    if (order_ == QueueOrder::kPriority) {
+    if (order_ != QueueOrder::kFcfs) {
       std::sort(line_.begin(), line_.end(), [&](RequestId a, RequestId b) {
-        return key(batch.sequence(a)) < key(batch.sequence(b));
+        const Sequence &x = batch.sequence(a), &y = batch.sequence(b);
+        const bool x_waits = chunked_ && x.prefills(), y_waits = chunked_ && y.prefills();
+        if (x_waits != y_waits) return y_waits;
+        return order_key(order_, x) < order_key(order_, y);
       });
     }
     std::size_t end = line_.size();
@@ -165,16 +168,21 @@ class VllmV0 : public Scheduler {
     const bool roomy = batch.free_units() - owed_ > static_cast<std::int64_t>(end) * one_;
     for (std::size_t i = 0; i < end && left_ > 0; ++i) {
       const RequestId id = line_[i];
+      if (batch.sequence(id).state != SequenceState::kRunning) continue;
       const std::int32_t tokens = take(batch.sequence(id).to_compute());
       bool scheduled = append(batch, id, tokens, roomy);
       while (!scheduled) {
-        const RequestId victim = i + 1 < end ? line_[--end] : id;
+        RequestId victim = id;
+        if (order_ != QueueOrder::kFcfs) {
+          victim = batch.last_in_order();
+        } else if (i + 1 < end) {
+          victim = line_[--end];
+        }
         put_out(batch, victim);
         if (victim == id) break;
         scheduled = append(batch, id, tokens, roomy);
       }
-      if (!scheduled) break;
-      left_ -= tokens;
+      if (scheduled) left_ -= tokens;
     }
     if (prefills) owed_ = owed(batch);
   }
@@ -224,6 +232,7 @@ class VllmV0 : public Scheduler {
   }
 
   void admit_chunks(BatchBuilder& batch) {
+    if (order_ != QueueOrder::kFcfs && put_out_ > 0) return;
     // Who was preempted in this iteration is not in the queue before the next one.
     const auto skip = static_cast<std::size_t>(recomputed_);
     while (left_ > 0 && batch.waiting() > skip &&
@@ -250,7 +259,7 @@ class VllmV0 : public Scheduler {
     const RequestId id = batch.next_waiting();
     while (!batch.running().empty()) {
       const RequestId last = batch.last_in_order();
-      if (key(batch.sequence(last)) < key(batch.sequence(id))) return;
+      if (order_key(order_, batch.sequence(last)) < order_key(order_, batch.sequence(id))) return;
       if (can_allocate(batch, id) &&
           static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {
         return;
@@ -259,10 +268,6 @@ class VllmV0 : public Scheduler {
       batch.preempt(last);
       ++put_out_;
     }
-  }
-
-  [[nodiscard]] static std::tuple<std::int32_t, std::int32_t> key(const Sequence& s) {
-    return {s.priority, s.rank};
   }
 
   QueueOrder order_;
