@@ -3,7 +3,7 @@ kvsim_test(serve SOURCES sim/test_static_hbm.cpp sim/test_static_run.cpp sim/tes
            LINK kvsim::serve)
 
 kvsim_bench(static SOURCES bench/bench_static.cpp LINK kvsim::serve)
-kvsim_test(serving SOURCES sim/test_serve_laws.cpp sim/test_serve_cases.cpp sim/test_serve_heads.cpp sim/test_serve_intervals.cpp sim/test_serve_limits.cpp sim/test_expert_parallel.cpp sim/test_serve_memory.cpp sim/test_serve_offload.cpp sim/test_serve_reference.cpp sim/test_serve_schedulers.cpp support/heap.cpp
+kvsim_test(serving SOURCES sim/test_serve_laws.cpp sim/test_serve_cases.cpp sim/test_serve_heads.cpp sim/test_serve_intervals.cpp sim/test_serve_limits.cpp sim/test_expert_parallel.cpp sim/test_naive_loop.cpp sim/test_serve_memory.cpp sim/test_serve_offload.cpp sim/test_serve_reference.cpp sim/test_serve_schedulers.cpp support/heap.cpp
            LINK kvsim::serve)
 kvsim_bench(serve SOURCES bench/bench_serve.cpp LINK kvsim::serve)
 kvsim_test(allocations JSON SOURCES sim/test_serve_allocations.cpp LINK kvsim::report)
