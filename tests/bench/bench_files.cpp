@@ -1,6 +1,7 @@
 // Prints what a service of 1,000 requests takes from files to files: the whole program, from the
 // scenario and the CSV of requests it names to the results folder, without figures. Exits 1 where
-// the median of the runs takes longer than the gate. Not a test.
+// the median of the runs takes longer than the gate; beside it the
+// processor time, which other programs hardly move. Not a test.
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace {
@@ -40,6 +42,21 @@ void write_inputs(const fs::path& folder) {
     "gpu": "A100-80GB-SXM", "stack": "vllm", "requests": {"file": "requests.csv"}})";
 }
 
+/// Processor time of all children that have ended, on all of their threads.
+double children_cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double median_of(std::vector<double> all) {
+  std::sort(all.begin(), all.end());
+  return all[all.size() / 2];
+}
+
 }  // namespace
 
 int main() {
@@ -49,25 +66,27 @@ int main() {
   const std::string command =
       fmt::format("cd '{}' && '{}' run scenario.json -o out --no-figures > run.log 2>&1",
                   folder.string(), KVSIM_PROGRAM);
-  std::vector<double> seconds;
+  std::vector<double> seconds, cpu;
   bool ran = true;
   for (int i = 0; i < kRuns && ran; ++i) {
     fs::remove_all(folder / "out");
+    const double cpu_before = children_cpu_seconds();
     const auto began = std::chrono::steady_clock::now();
     ran = std::system(command.c_str()) == 0;
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    cpu.push_back(children_cpu_seconds() - cpu_before);
   }
   if (!ran) {
     fmt::print("kvsim run failed: see {}\n", (folder / "run.log").string());
     return 1;
   }
   fs::remove_all(folder);
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
+  const double median = median_of(seconds);
   fmt::print(
       "1,000 requests, files in to files out: median of {} runs {:.1f} ms, fastest {:.1f} ms (at "
-      "most {:.0f} ms)\n",
-      kRuns, 1e3 * median, 1e3 * seconds.front(), 1e3 * kGateSeconds);
+      "most {:.0f} ms); processor time {:.1f} ms\n",
+      kRuns, 1e3 * median, 1e3 * *std::min_element(seconds.begin(), seconds.end()),
+      1e3 * kGateSeconds, 1e3 * median_of(cpu));
   return median <= kGateSeconds ? 0 : 1;
 }
