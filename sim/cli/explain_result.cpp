@@ -255,6 +255,9 @@ Explanation any_peak(const Field& point) {
     out.terms.push_back({.what = owner, .value = explained_number(bytes), .source = "peak_owners"});
   }
   settle(out, owners, "peak_hbm_bytes", "B", *out.value);
+  out.low = maybe_number(point, "peak_hbm_bytes_low");
+  out.high = maybe_number(point, "peak_hbm_bytes_high");
+  out.basis = text_or_none(point, "peak_interval_basis");
   return out;
 }
 

@@ -426,10 +426,12 @@ EngineMemory ContinuousEngine::memory() const {
   if (!parts_.startup.starts()) {
     // What stands in turn until something finds no room.
     out.peak = Bytes{};
+    bool stopped = false;
     for (const char* owner : {"context", "weights", "kv_cache", "activations"}) {
       const auto part = out.peak_owners.find(owner);
       if (part == out.peak_owners.end()) continue;
-      if (out.peak + part->second > out.usable) part->second = Bytes{};
+      stopped = stopped || out.peak + part->second > out.usable;
+      if (stopped) part->second = Bytes{};
       out.peak += part->second;
     }
   }

@@ -42,6 +42,10 @@ void put_intervals(ordered_json& out, const std::optional<ServeIntervals>& inter
     rate("output_tok_s", f == nullptr ? std::nullopt : std::optional{f->output_tok_s});
     rate("total_tok_s", f == nullptr ? std::nullopt : std::optional{f->total_tok_s});
     rate("request_s", f == nullptr ? std::nullopt : std::optional{f->request_s});
+    rate("makespan_s", f == nullptr ? std::nullopt : std::optional{f->makespan_s});
+    rate("mfu", f == nullptr ? std::nullopt : std::optional{f->mfu});
+    rate("mbu", f == nullptr ? std::nullopt : std::optional{f->mbu});
+    rate("busy", f == nullptr ? std::nullopt : std::optional{f->busy});
     rate("goodput", f == nullptr ? std::nullopt : f->goodput);
     rate("slo_attained", f == nullptr ? std::nullopt : f->slo_attained);
   };
@@ -114,6 +118,10 @@ ordered_json serve_figures_json(const ServeSpec& spec, const ServeResult& r,
   out["kv_capacity_tokens"] = r.kv_capacity_tokens;
   put_pool_interval(out, r);
   out["peak_hbm_bytes"] = r.peak_hbm.count();
+  const auto& peak = r.peak_interval;
+  out["peak_hbm_bytes_low"] = peak ? ordered_json(peak->low.count()) : ordered_json(nullptr);
+  out["peak_hbm_bytes_high"] = peak ? ordered_json(peak->high.count()) : ordered_json(nullptr);
+  out["peak_interval_basis"] = peak ? ordered_json(r.peak_basis) : ordered_json(nullptr);
   out["usable_hbm_bytes"] = r.usable_hbm.count();
   if (r.allocator) out["reserved_hbm_bytes"] = r.reserved_hbm.count();
   out["kv_pool_bytes"] = r.kv_pool.count();

@@ -49,17 +49,28 @@ PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,
   const auto residual = memory_residual(stack);
   KVSIM_CHECK(residual && residual->without_cache && startup.blocks >= 0,
               "the pool of stack {}, which has none", stack.name);
+  struct End {
+    Bytes pool, peak;
+  };
   const auto at = [&](double factor) {
     const auto taken = [&](Bytes predicted, const std::optional<Bytes>& is) {
       if (is) return predicted;
       return Bytes{std::llround(factor * static_cast<double>(predicted.count()))};
     };
-    const Bytes cache = startup.cache_beside(taken(startup.weights, measured.weights),
-                                             taken(startup.non_torch, measured.non_torch),
-                                             taken(startup.activation, measured.activation));
-    return std::clamp(cache, Bytes{}, startup.total);
+    const Bytes weights = taken(startup.weights, measured.weights);
+    const Bytes non_torch = taken(startup.non_torch, measured.non_torch);
+    const Bytes activation = taken(startup.activation, measured.activation);
+    const Bytes pool =
+        std::clamp(startup.cache_beside(weights, non_torch, activation), Bytes{}, startup.total);
+    const Bytes all = weights + non_torch + activation + startup.graphs + pool;
+    return End{.pool = pool, .peak = std::min(all, startup.limit())};
   };
-  PoolInterval out{.low = at(residual->high), .high = at(residual->low), .basis = residual->basis};
+  const End more = at(residual->high), less = at(residual->low);
+  PoolInterval out{.low = more.pool,
+                   .high = less.pool,
+                   .peak_low = std::min(more.peak, less.peak),
+                   .peak_high = std::max(more.peak, less.peak),
+                   .basis = residual->basis};
   const std::int64_t block_tokens = stack.block_tokens;
   out.blocks_low = out.low.count() / startup.block.count();
   out.blocks_high = out.high.count() / startup.block.count();

@@ -52,6 +52,7 @@ struct PoolInterval {
   Bytes low, high;
   std::int64_t blocks_low = 0, blocks_high = 0;
   std::int64_t tokens_low = 0, tokens_high = 0;
+  Bytes peak_low, peak_high;  // of all that stands: the rest and the pool beside it, within limit()
   std::string basis;
 };
 [[nodiscard]] PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,

@@ -37,6 +37,10 @@ void widen(ServeFigures& out, const ServeFigures& other, Choose choose) {
   both(out.request_s, other.request_s);
   both(out.output_tok_s, other.output_tok_s);
   both(out.total_tok_s, other.total_tok_s);
+  both(out.makespan_s, other.makespan_s);
+  both(out.mfu, other.mfu);
+  both(out.mbu, other.mbu);
+  both(out.busy, other.busy);
   maybe(out.goodput, other.goodput);
   maybe(out.slo_attained, other.slo_attained);
 }
@@ -52,6 +56,10 @@ ServeFigures figures_of(const ServeResult& r) {
           .request_s = r.request_s,
           .output_tok_s = r.output_tok_s,
           .total_tok_s = r.total_tok_s,
+          .makespan_s = to_seconds(r.makespan).count(),
+          .mfu = r.mfu,
+          .mbu = r.mbu,
+          .busy = r.busy,
           .goodput = r.goodput,
           .slo_attained = r.slo_attained};
 }

@@ -13,6 +13,7 @@ namespace kvsim {
 struct ServeFigures {
   Distribution ttft, tpot, itl, e2e, queue;
   double request_s = 0, output_tok_s = 0, total_tok_s = 0;
+  double makespan_s = 0, mfu = 0, mbu = 0, busy = 0;
   std::optional<double> goodput, slo_attained;
 };
 [[nodiscard]] ServeFigures figures_of(const ServeResult& result);

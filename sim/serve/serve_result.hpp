@@ -190,6 +190,9 @@ struct ServeResult {
   double link_wait = 0;
   std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
   std::optional<EngineStartup> startup;
+  /// 90 % of cases hold as much at most; nullopt where nothing stood, or nothing says.
+  std::optional<BytesInterval> peak_interval;
+  std::string peak_basis;
   std::optional<PoolInterval> pool_interval;       // of a paged engine
   std::vector<ServeOom> ooms;                      // the first 16
   std::vector<std::vector<ServeSample>> timeline;  // [replicas]

@@ -245,6 +245,22 @@ class Service {
     }
   }
 
+  /// Of a pool and what stands beside it, or of batches in PyTorch.
+  void put_peak_interval(ServeResult& out) const {
+    if (out.pool_interval && out.startup->starts()) {
+      const PoolInterval& pool = *out.pool_interval;
+      // The pool that runs is of whole blocks.
+      out.peak_interval = BytesInterval{.low = std::min(out.peak_hbm, pool.peak_low),
+                                        .high = std::max(out.peak_hbm, pool.peak_high)};
+      out.peak_basis = pool.basis;
+    } else if (const auto residual = memory_residual(*site_.cost_input().stack);
+               residual && !residual->without_cache && out.oom_events == 0 &&
+               site_.cannot_start().empty()) {
+      out.peak_interval = peak_interval(*residual, out.peak_hbm, Bytes{});
+      out.peak_basis = residual->basis;
+    }
+  }
+
   ServeResult finish() {
     ServeResult out;
     out.outcomes = std::move(state_.outcomes);
@@ -341,6 +357,7 @@ class Service {
     if (out.startup) {
       out.pool_interval = pool_interval(*out.startup, *site_.cost_input().stack, spec_.options);
     }
+    put_peak_interval(out);
     out.scheduler = engines_.front()->describe();
     out.limits = engines_.front()->limits();
     out.calibration_id = site_.calibration().id;

@@ -1,6 +1,7 @@
 // Intervals of a service: it is served again, faster and slower.
 
 #include "models/cost/calibration.hpp"
+#include "sim/serve/figures_json.hpp"
 #include "sim/serve/serve_intervals.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "tests/support/check.hpp"
@@ -71,9 +72,37 @@ TEST_CASE("every figure of a service lies between its ends, and slower is never 
   CHECK(high.tpot.mean > here.tpot.mean * 1.3);
   CHECK(low.request_s <= here.request_s);
   CHECK(here.request_s <= high.request_s);
+  for (const double ServeFigures::*x :
+       {&ServeFigures::output_tok_s, &ServeFigures::total_tok_s, &ServeFigures::makespan_s,
+        &ServeFigures::mfu, &ServeFigures::mbu, &ServeFigures::busy}) {
+    CHECK(low.*x <= here.*x);
+    CHECK(here.*x <= high.*x);
+    CHECK(low.*x < high.*x);
+  }
+  // The same arithmetic in less time, and in more.
+  CHECK(high.mfu * low.makespan_s == test::rel(here.mfu * here.makespan_s, 0.05));
+  CHECK(low.mfu * high.makespan_s == test::rel(here.mfu * here.makespan_s, 0.05));
   REQUIRE(low.slo_attained);
   CHECK(*low.slo_attained <= *here.slo_attained);
   CHECK(*here.slo_attained <= *high.slo_attained);
+}
+
+TEST_CASE("every rate and share of a service stands in its JSON with its ends") {
+  const Service s{"vllm", &builtin_calibration()};
+  REQUIRE(s.intervals);
+  const auto figures = serve_figures_json(s.spec, s.result, s.intervals);
+  const auto none = serve_figures_json(s.spec, s.result, std::nullopt);
+  for (const std::string name : {"output_tok_s", "total_tok_s", "request_s", "makespan_s", "mfu",
+                                 "mbu", "busy", "slo_attained"}) {
+    INFO(name);
+    const double value = figures.at(name).get<double>();
+    CHECK(figures.at(name + "_low").get<double>() <= value);
+    CHECK(value <= figures.at(name + "_high").get<double>());
+    CHECK(none.at(name + "_low").is_null());
+    CHECK(none.at(name + "_high").is_null());
+  }
+  CHECK(figures.at("makespan_s_low") == s.intervals->low.makespan_s);
+  CHECK(figures.at("mfu_high") == s.intervals->high.mfu);
 }
 
 TEST_CASE("where nothing says how far times may be off a service has no interval") {

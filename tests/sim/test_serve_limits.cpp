@@ -499,6 +499,15 @@ TEST_CASE("the peak of a service is never more than its GPU") {
           for (const auto& [name, bytes] : r.peak_owners) owners += bytes;
           CHECK(owners == r.peak_hbm);
           if (!r.startup->starts()) CHECK(r.completed == 0);
+          CHECK(r.peak_interval.has_value() == r.startup->starts());
+          if (!r.peak_interval) continue;
+          CHECK(r.peak_interval->low <= r.peak_hbm);
+          CHECK(r.peak_hbm <= r.peak_interval->high);
+          CHECK(r.peak_interval->high <= r.usable_hbm);
+          // What weights, activations and the rest take more, the pool of vLLM takes less.
+          if (r.startup->fraction_of == FractionOf::kAll) {
+            CHECK(r.peak_interval->high - r.peak_interval->low <= r.startup->block);
+          }
         }
       }
     }
