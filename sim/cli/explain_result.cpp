@@ -263,7 +263,8 @@ Explanation any_peak(const Field& point) {
 
 /// Figures of one kind of run are no figures of the other.
 void check_kind(const Field& result, std::string_view key) {
-  constexpr std::array<std::string_view, 2> kBoth{"peak_hbm_bytes", "kv_cache_bytes"};
+  constexpr std::array<std::string_view, 3> kBoth{"peak_hbm_bytes", "reserved_hbm_bytes",
+                                                  "kv_cache_bytes"};
   constexpr std::array<std::string_view, 14> kServeOnly{"kv_capacity_tokens",
                                                         "iteration_s",
                                                         "bound",

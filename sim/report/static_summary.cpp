@@ -279,8 +279,9 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
 std::string allocator_block(const RunReport& report, const std::vector<std::string>& labels,
                             std::size_t width) {
   std::string out;
-  for (std::size_t i = 0; i < report.results.size(); ++i) {
-    const auto& simulated = report.results[i].allocator;
+  const bool serves = !report.serves.empty();
+  for (std::size_t i = 0; i < (serves ? report.serves.size() : report.results.size()); ++i) {
+    const auto& simulated = serves ? report.serves[i].allocator : report.results[i].allocator;
     if (!simulated) continue;
     const AllocatorStats& end = simulated->end;
     std::string text = fmt::format(

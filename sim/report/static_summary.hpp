@@ -19,7 +19,7 @@ namespace kvsim {
 /// Where 90 % of cases lie about the figures, and what says so; empty where no point has one or
 /// there are too many points to read.
 [[nodiscard]] std::string intervals_block(const RunReport& report, std::size_t width);
-/// What the simulated allocator came to, a paragraph a point.
+/// What the simulated allocator came to, a paragraph a point, of static runs or of services.
 [[nodiscard]] std::string allocator_block(const RunReport& report,
                                           const std::vector<std::string>& labels,
                                           std::size_t width);

@@ -239,8 +239,8 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written,
       out += "\n" + points_table(report, style) + "\n" + static_verdict(report, labels, style);
       out += bounds_block(report, width);
       out += intervals_block(report, width);
-      out += allocator_block(report, labels, width);
     }
+    out += allocator_block(report, labels, width);
     out += sparklines_block(report, labels, style);
     out += startups_block(report, labels, width);
     // The same note of many points is said once.

@@ -52,6 +52,51 @@ TEST_CASE("explain: a service's capacity, peak and mean iteration, and no figure
   CHECK(has(complaint({"explain", "out", "prefill_s"}, folder), "a service explains"));
 }
 
+TEST_CASE("explain: what static batches reserved, in their summary and timelines too") {
+  const fs::path folder = fresh("service-reserved");
+  const std::string scenario = R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
+    "stack": "hf-sdpa", "memory": {"allocator": "simulate"},
+    "requests": {"arrivals": {"kind": "fixed", "rate": 100}, "count": 12, "prompt_tokens": 300,
+    "output_tokens": 8}})";
+  run(folder, scenario);
+  const json out = explain(folder, "reserved_hbm_bytes");
+  double sum = 0;
+  for (const json& term : out.at("terms")) sum += term.at("value").get<double>();
+  CHECK(sum == doctest::Approx(out.at("value").get<double>()).epsilon(1e-8));
+  const json point = json::parse(std::ifstream{folder / "out/result.json"}).at("points").at(0);
+  CHECK(out.at("value") == point.at("reserved_hbm_bytes"));
+
+  // The last column of the timeline rises to it, and each sample is a counter of the trace.
+  std::ifstream csv{folder / "out/timeline.csv"};
+  std::string line;
+  REQUIRE(std::getline(csv, line));
+  CHECK(line.ends_with(",reserved_bytes"));
+  std::int64_t most = 0;
+  std::size_t samples = 0;
+  for (; std::getline(csv, line); ++samples) {
+    most = std::max(most, std::int64_t{std::stoll(line.substr(line.rfind(',') + 1))});
+  }
+  CHECK(most == point.at("reserved_hbm_bytes").get<std::int64_t>());
+  std::size_t counters = 0;
+  const json trace = json::parse(std::ifstream{folder / "out/timeline.json"});
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "C" || event.at("name") != "allocator (GiB)") continue;
+    ++counters;
+    const double reserved = event.at("args").at("reserved").get<double>();
+    CHECK(reserved > 0);
+    CHECK(reserved * 1073741824 <= static_cast<double>(most) * 1.00001);
+  }
+  CHECK(counters == samples);
+
+  const Outcome shown = run_kvsim({"run", "s.json", "--no-figures"}, folder);
+  CHECK(has(shown.out, "reserved at most"));
+  // Without the simulation there is nothing of it.
+  write(folder / "s.json", std::string{scenario}.replace(scenario.find("simulate"), 8, "analytic"));
+  CHECK_FALSE(has(run_kvsim({"run", "s.json", "-o", "plain", "--no-figures"}, folder).out,
+                  "reserved at most"));
+  CHECK(has(complaint({"explain", "plain", "reserved_hbm_bytes"}, folder), "was not simulated"));
+}
+
 /// A service of 200 requests that come at once, with what bounds it.
 json bound_of(const std::string& name, const std::string& more) {
   const fs::path folder = fresh(name);
