@@ -29,6 +29,7 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT EMSCRIPTEN)  # whose build has its ow
   set(kvsim_pch ON)
 endif()
 option(KVSIM_PCH "Precompile headers; by default where there is no ccache" ${kvsim_pch})
+option(KVSIM_UNITY "Compile several files as one; by default where there is no ccache" ${kvsim_pch})
 
 add_library(kvsim_flags INTERFACE)
 # -ffp-contract=off: the same expression gives the same bits in a vector loop and in its scalar tail.
@@ -39,6 +40,10 @@ target_compile_options(kvsim_flags INTERFACE
 # and saves it an eighth of its time.
 target_compile_options(kvsim_flags INTERFACE
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=1048576>")
+# What stands in one file is neither a header's nor outside of another's for those compiled with it.
+if(KVSIM_UNITY)
+  target_compile_options(kvsim_flags INTERFACE -Wno-shadow $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
 # Looking something up by a temporary key and keeping a reference to it is what g++ 13 calls dangling.
 target_compile_options(kvsim_flags INTERFACE
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>)

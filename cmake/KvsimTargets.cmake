@@ -55,6 +55,7 @@ function(kvsim_library NAME)
   endif()
   target_link_libraries(kvsim_${NAME} PUBLIC ${ARG_DEPENDS}
                         PRIVATE $<BUILD_INTERFACE:kvsim_flags> ${ARG_PRIVATE_DEPENDS})
+  kvsim_together(kvsim_${NAME} ${ARG_SOURCES})
   set_target_properties(kvsim_${NAME} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON EXPORT_NAME ${NAME})
   install(TARGETS kvsim_${NAME} EXPORT kvsimTargets
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development

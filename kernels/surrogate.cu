@@ -5,14 +5,15 @@
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kTokensABlock = 4;
 
 /// A warp takes one (token, head).
 template <class T>
-KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32 * kWarps)
+KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32 * kTokensABlock)
     linear_kernel(kernels::SurrogateShape shape, LinearScores<T> a) {
   constexpr int kPer = kv::Vec16<T>::kSize;
-  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const std::int64_t token =
+      static_cast<std::int64_t>(blockIdx.x) * kTokensABlock + threadIdx.x / 32;
   const std::int64_t head = blockIdx.y;
   if (token >= shape.tokens) return;
   float sum = 0;
@@ -45,9 +46,9 @@ void linear_scores(Stream stream, const kernels::SurrogateShape& s, const Linear
   KVSIM_LAUNCH_CHECK(a.scores.size >= s.heads * s.tokens && a.keeps.size >= s.heads * s.tokens,
                      "scores and keeps are [heads, tokens]");
   launch(stream, "linear_scores",
-         {static_cast<std::uint32_t>(kernels::ceil_div(s.tokens, kWarps)),
+         {static_cast<std::uint32_t>(kernels::ceil_div(s.tokens, kTokensABlock)),
           static_cast<std::uint32_t>(s.heads)},
-         {32 * kWarps}, 0, linear_kernel<T>, s, a);
+         {32 * kTokensABlock}, 0, linear_kernel<T>, s, a);
 }
 
 template <class T>

@@ -34,11 +34,11 @@ struct Library {};
 /// e4m3 numbers of scale 1 as the library takes them: one byte each.
 template <class T>
 Array<std::uint64_t>& as_fp8(Case& c, const char* name, const std::vector<float>& values) {
-  constexpr std::int64_t kWidth = 32;
+  constexpr std::int64_t kRowWidth = 32;
   const std::int64_t n = std::ssize(values);
   auto& codes = c.output<std::uint64_t>(name, n / 8);
-  const std::int64_t rows = n / kWidth;
-  quantise_fp8<T>(c.stream(), {.rows = 1, .entries = rows, .capacity = rows, .head_dim = kWidth},
+  const std::int64_t rows = n / kRowWidth;
+  quantise_fp8<T>(c.stream(), {.rows = 1, .entries = rows, .capacity = rows, .head_dim = kRowWidth},
                   1.0F, c.numbers<T>("values", values).span(), codes.span());
   return codes;
 }

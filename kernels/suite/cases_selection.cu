@@ -282,31 +282,31 @@ namespace {
 
 template <class T>
 void gather_case(Bench& bench, std::int64_t held, std::int64_t kept) {
-  constexpr std::int64_t kWidth = 128;
+  constexpr std::int64_t kHeadDim = 128;
   const kernels::GatherShape shape{.rows = rows_of(bench),
-                                   .entry_bytes = kWidth * static_cast<std::int64_t>(sizeof(T)),
+                                   .entry_bytes = kHeadDim * static_cast<std::int64_t>(sizeof(T)),
                                    .capacity_from = held,
                                    .capacity_to = kept + 2,
                                    .kept = kept};
   bench.add(shape_text(shape.rows, held) + ", keeps " + text(kept), Stored<T>::kName, [&](Case& c) {
-    const auto values = c.draw<T>(shape.rows * held * kWidth);
+    const auto values = c.draw<T>(shape.rows * held * kHeadDim);
     std::vector<std::int32_t> positions;
     for (std::int64_t i = 0; i < shape.rows * kept; ++i) {
       positions.push_back(static_cast<std::int32_t>(i % kept * held / kept));
     }
     const auto from = c.numbers<T>("from", values).span();
     const auto which = c.input("kept", positions).span();
-    auto& moved = c.output<T>("to", shape.rows * shape.capacity_to * kWidth);
+    auto& moved = c.output<T>("to", shape.rows * shape.capacity_to * kHeadDim);
     c.run(gather_traffic(shape),
           [=, to = moved.span()](Stream s) { gather_entries<T>(s, shape, from, which, to); });
     std::vector<float> expected;
     for (std::int64_t i = 0; i < shape.rows * kept; ++i) {
-      const std::int64_t first = (i / kept * held + positions[at(i)]) * kWidth;
-      expected.insert(expected.end(), values.begin() + first, values.begin() + first + kWidth);
+      const std::int64_t first = (i / kept * held + positions[at(i)]) * kHeadDim;
+      expected.insert(expected.end(), values.begin() + first, values.begin() + first + kHeadDim);
     }
     c.compare_exactly(
         "to",
-        values_of(download_rows(moved, shape.rows, shape.capacity_to * kWidth, kept * kWidth)),
+        values_of(download_rows(moved, shape.rows, shape.capacity_to * kHeadDim, kept * kHeadDim)),
         expected);
   });
 }

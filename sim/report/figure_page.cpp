@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kMostValues = 400;  // of a line; screens have no more pixels for it
 
-ordered_json number(double value) {
+ordered_json finite_or_null(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
 }
 
@@ -86,7 +86,7 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
   ordered_json out{{"name", line.label}, {"values", ordered_json::array()}};
   std::set<double> shown;
   thinned(line.points.size(), [&](std::size_t i) {
-    out["values"].push_back({line.points[i].x, number(line.points[i].y)});
+    out["values"].push_back({line.points[i].x, finite_or_null(line.points[i].y)});
     shown.insert(line.points[i].x);
   });
   const std::vector<ChartSpread>& band = line.band.empty() ? line.spreads : line.band;
@@ -95,7 +95,7 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
     // Thinned to the places of the line, which may have points beyond its band: readers pair them.
     for (const ChartSpread& s : band) {
       const bool kept = band.size() <= kMostValues || shown.contains(s.x) || &s == &band.back();
-      if (kept) out["band"].push_back({s.x, number(s.low), number(s.high)});
+      if (kept) out["band"].push_back({s.x, finite_or_null(s.low), finite_or_null(s.high)});
     }
   }
   // array(): what braces around one value make differs among compilers.
@@ -203,7 +203,7 @@ ordered_json page_chart(const AreaChart& chart) {
                      {"hatch", hatch_of(band.style.fill.pattern)},
                      {"values", ordered_json::array()}};
     thinned(chart.x.size(), [&](std::size_t i) {
-      one["values"].push_back({chart.x[i], number(band.values[i])});
+      one["values"].push_back({chart.x[i], finite_or_null(band.values[i])});
     });
     out["series"].push_back(std::move(one));
   }
@@ -329,7 +329,7 @@ ordered_json page_chart(const HeatMap& map) {
   for (std::size_t row = 0; row < map.values.size(); ++row) {
     for (std::size_t column = 0; column < map.values[row].size(); ++column) {
       const auto& value = map.values[row][column];
-      if (value) cells.push_back({column, row, number(*value)});
+      if (value) cells.push_back({column, row, finite_or_null(*value)});
     }
   }
   return {{"kind", "heat"},

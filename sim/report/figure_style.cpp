@@ -16,8 +16,6 @@
 namespace kvsim {
 namespace {
 
-std::string number(double value) { return csv_number(value); }
-
 constexpr double kPixelsPerInch = 96;  // of the layout that scripts have
 constexpr double kPaperPoints = 8;
 constexpr double kPointsPerInch = 72;
@@ -137,18 +135,18 @@ void lay_out_for_paper(Parts& parts, double width_in, double scale) {
     left_out = wide;
     if (is_title(line) || wide || its_line) continue;
     if (line.starts_with("set lmargin")) {
-      head += fmt::format("set lmargin at screen {}\n", number(left / width));
+      head += fmt::format("set lmargin at screen {}\n", csv_number(left / width));
     } else if (line.starts_with("set rmargin")) {
-      head += fmt::format("set rmargin at screen {}\n", number(1 - right / width));
+      head += fmt::format("set rmargin at screen {}\n", csv_number(1 - right / width));
     } else if (line.starts_with("set tmargin")) {
-      head += fmt::format("set tmargin at screen {}\n", number(1 - kTop * scale / height));
+      head += fmt::format("set tmargin at screen {}\n", csv_number(1 - kTop * scale / height));
     } else if (line.starts_with("set bmargin")) {
-      head += fmt::format("set bmargin at screen {}\n", number(bottom / height));
+      head += fmt::format("set bmargin at screen {}\n", csv_number(bottom / height));
     } else if (line.starts_with("set key at screen")) {
       head += fmt::format(
           "set key at screen 0.5, screen {} center bottom vertical maxrows {} Left reverse samplen "
           "{} noenhanced\n",
-          number(8 * scale / height), static_cast<int>(rows), narrow ? 2 : 3);
+          csv_number(8 * scale / height), static_cast<int>(rows), narrow ? 2 : 3);
     } else {
       head += line + "\n";
     }
@@ -185,19 +183,19 @@ std::string styled_script(const std::string& script, const FigureStyle& style) {
       out += fmt::format(
           "set terminal svg size {:.0f},{:.0f} noenhanced font 'DejaVu Sans,{}' dashlength 0.6 "
           "background '#ffffff' linewidth {}\n",
-          parts.width, parts.height, number(pixels), number(1.3 * thin));
+          parts.width, parts.height, csv_number(pixels), csv_number(1.3 * thin));
       mark = scale;
-      out += fmt::format("mark = {}; spot = {}; sign = {}\n", number(0.55 * mark),
-                         number(0.62 * mark), number(1.05 * mark));
+      out += fmt::format("mark = {}; spot = {}; sign = {}\n", csv_number(0.55 * mark),
+                         csv_number(0.62 * mark), csv_number(1.05 * mark));
       out += fmt::format("set key spacing 0.87\nset xtics offset 0,{}\nset xlabel offset 0,{}\n",
-                         number(0.35), number(0.85));
+                         csv_number(0.35), csv_number(0.85));
     } else {
       if (format == "png") {
         out += fmt::format(
             "set terminal pngcairo size {:.0f},{:.0f} noenhanced font 'DejaVu Sans,{}' dashlength "
             "0.6 fontscale {} linewidth {} pointscale {} background '#ffffff'\n",
-            parts.width * chart::kPngScale, parts.height * chart::kPngScale, number(pixels),
-            number(0.75 * chart::kPngScale), number(1.3 * thin * chart::kPngScale),
+            parts.width * chart::kPngScale, parts.height * chart::kPngScale, csv_number(pixels),
+            csv_number(0.75 * chart::kPngScale), csv_number(1.3 * thin * chart::kPngScale),
             chart::kPngScale);
       } else {
         // Of a page, in inches: pdfcairo takes text in pixels of 1/96 inch, a line's width in half
@@ -205,12 +203,12 @@ std::string styled_script(const std::string& script, const FigureStyle& style) {
         out += fmt::format(
             "set terminal pdfcairo size {}in,{}in noenhanced font 'DejaVu Sans,{}' dashlength 0.6 "
             "fontscale 0.75 linewidth {} pointscale {} background '#ffffff'\n",
-            number(parts.width / kPixelsPerInch), number(parts.height / kPixelsPerInch),
-            number(points * scale), number(1.3 * thin * 1.5), number(0.75));
+            csv_number(parts.width / kPixelsPerInch), csv_number(parts.height / kPixelsPerInch),
+            csv_number(points * scale), csv_number(1.3 * thin * 1.5), csv_number(0.75));
       }
       mark = scale;
-      out += fmt::format("mark = {}; spot = {}; sign = {}\n", number(0.9 * mark),
-                         number(1.26 * mark), number(1.6 * mark));
+      out += fmt::format("mark = {}; spot = {}; sign = {}\n", csv_number(0.9 * mark),
+                         csv_number(1.26 * mark), csv_number(1.6 * mark));
       out += "set key spacing 1.1\nset xtics offset 0,0\nset xlabel offset 0,0\n";
     }
     out += fmt::format("set output '{}.{}'\n{}\nunset output\n", parts.name, format, parts.plot);

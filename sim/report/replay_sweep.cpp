@@ -97,7 +97,7 @@ std::string value_text(const std::optional<ParamValue>& value) {
   return value ? to_text(*value) : "-";
 }
 
-std::string number(double value) { return fmt::format("{:.4g}", value); }
+std::string short_number(double value) { return fmt::format("{:.4g}", value); }
 
 std::string lines(std::string_view text, std::size_t width) {
   std::string out;
@@ -125,8 +125,8 @@ std::string table_of(const ReplaySweep& sweep, const ReplayJob& job, std::size_t
     row.push_back(to_text(Bytes{method.bytes_held_final}));
     row.push_back(fmt::format("{:.1f} %", 100 * static_cast<double>(method.bytes_held_final) /
                                               static_cast<double>(method.bytes_full_final)));
-    row.push_back(number(method.rel_error_mean));
-    row.push_back(number(method.rel_error_p99));
+    row.push_back(short_number(method.rel_error_mean));
+    row.push_back(short_number(method.rel_error_p99));
     row.push_back(method.retained_mass_mean ? fmt::format("{:.4f}", *method.retained_mass_mean)
                                             : "-");
     table.add_row(std::move(row));
@@ -173,7 +173,7 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
     if (!best.at("budget").is_null()) where = " at budget " + budget_text(best.at("budget"));
     if (sweep.jobs.size() > 1) where += " on " + best.at("trace").get<std::string>();
     out += lines(fmt::format("best {}{}: {}, {}", words->words, where,
-                             number(best.at("value").get<double>()),
+                             short_number(best.at("value").get<double>()),
                              cell_words(sweep, *cells[best.at("point").get<std::size_t>()])),
                  width);
   }
@@ -190,7 +190,7 @@ std::string means_text(const ReplaySweep& sweep, const std::vector<SweepMean>& m
   for (const std::size_t m : best_means(sweep, means)) {
     const AggregateRow& row = means[m].over;
     const std::string where = row.budget ? " at budget " + budget_text(*row.budget) : "";
-    out += lines(fmt::format("best mean error{}: {}, {}", where, number(row.rel_error.mean),
+    out += lines(fmt::format("best mean error{}: {}, {}", where, short_number(row.rel_error.mean),
                              cell_words(sweep, sweep.cells[means[m].cell])),
                  width);
   }

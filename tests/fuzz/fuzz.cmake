@@ -1,6 +1,7 @@
-# kvsim_fuzz(NAME [SOURCES …] LINK …): fuzz_NAME.cpp under libFuzzer where KVSIM_FUZZ is on (preset "asan");
-# in every build its kept inputs (kept/NAME) run as a test. kvsim_fuzzers builds all of them, and nothing
-# that they do not link. SOURCES: files of the program that no library holds.
+# kvsim_fuzz(NAME [SOURCES …] LINK … [KEPT_LINK …]): fuzz_NAME.cpp under libFuzzer where KVSIM_FUZZ is on (preset
+# "asan"); in every build its kept inputs (kept/NAME) run as a test. kvsim_fuzzers builds all of them, and nothing
+# that they do not link. SOURCES: files of the program that no library watched by the fuzzer holds; where kept
+# inputs run they come from KEPT_LINK if it is given.
 if(KVSIM_FUZZ)
   add_custom_target(kvsim_fuzzers)
   # libFuzzer is led by which branches of what parses are taken; arithmetic would only run slower.
@@ -16,7 +17,7 @@ function(kvsim_fuzz_program TARGET)
   target_link_libraries(${TARGET} PRIVATE kvsim_flags fmt::fmt ${ARGN})
 endfunction()
 function(kvsim_fuzz NAME)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;KEPT_LINK" ${ARGN})
   set(here ${PROJECT_SOURCE_DIR}/tests/fuzz)
   set(sources ${here}/fuzz_${NAME}.cpp ${here}/as_file.cpp)
   foreach(source IN LISTS ARG_SOURCES)
@@ -30,8 +31,13 @@ function(kvsim_fuzz NAME)
     add_dependencies(kvsim_fuzzers fuzz_${NAME})
     kvsim_fuzz_program(fuzz_${NAME} ${ARG_LINK})
   endif()
+  if(ARG_KEPT_LINK)
+    set(sources ${here}/fuzz_${NAME}.cpp ${here}/as_file.cpp)
+  endif()
   add_executable(kept_${NAME} ${sources} ${here}/run_kept.cpp)
-  kvsim_fuzz_program(kept_${NAME} ${ARG_LINK})
+  kvsim_fuzz_program(kept_${NAME} ${ARG_LINK} ${ARG_KEPT_LINK})
+  kvsim_cold(kept_${NAME})
+  kvsim_together(kept_${NAME} ${sources} ${here}/run_kept.cpp)
   add_test(NAME "fuzz: kept inputs of ${NAME} are answered" COMMAND kept_${NAME} ${here}/kept/${NAME})
 endfunction()
 
@@ -54,6 +60,6 @@ kvsim_fuzz(results SOURCES sim/cli/compare_results.cpp sim/cli/explain_parts.cpp
                            sim/cli/explain_replay.cpp
                            sim/cli/explain_latency.cpp sim/cli/explain_rates.cpp sim/cli/explain_result.cpp sim/cli/explain_service.cpp
                            models/methods/kept_role.cpp ${kvsim_words}
-           LINK kvsim::json nlohmann_json::nlohmann_json Boost::program_options)
+           LINK kvsim::json nlohmann_json::nlohmann_json Boost::program_options KEPT_LINK kvsim_results_read)
 kvsim_fuzz(figures SOURCES sim/cli/arguments.cpp sim/cli/kept_lines.cpp
-           LINK kvsim::report nlohmann_json::nlohmann_json Boost::program_options)
+           LINK kvsim::report nlohmann_json::nlohmann_json Boost::program_options KEPT_LINK kvsim_results_read)

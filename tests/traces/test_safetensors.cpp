@@ -6,6 +6,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "tests/traces/scratch.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/trace_writer.hpp"
 
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path scratch(const std::string& name) { return fs::path{KVSIM_TEST_SCRATCH} / name; }
+using test::scratch;
 
 /// A file of the given header text and data bytes, its header length as said or as lied about.
 fs::path file_of(const std::string& name, const std::string& header, const std::string& data,

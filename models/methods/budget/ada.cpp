@@ -153,7 +153,7 @@ class AdaBudget final : public BudgetRule {
   Settings settings_;
 };
 
-std::shared_ptr<const BudgetRule> make(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_ada(Settling& settling) {
   if (settling.entries() < 1) {
     settling.refuse(fmt::format("budget=ada gives out a budget of entries, and select={} has none",
                                 settling.choice("select")));
@@ -190,7 +190,7 @@ AxisChoice budget_ada() {
                  flag_param("ada_normalize", false,
                             "weigh a head's scores by the share its top ones hold",
                             "AdaKV, released code")},
-      .make = &make};
+      .make = &settle_ada};
 }
 
 }  // namespace kvsim

@@ -60,7 +60,7 @@ class DuoBudget final : public BudgetRule {
   HeadTable table_;
 };
 
-std::shared_ptr<const BudgetRule> make(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_duo(Settling& settling) {
   if (settling.choice("select") != "streaming-heads") {
     settling.refuse("budget=duo is a budget of whole heads: expected select=streaming-heads");
   }
@@ -111,7 +111,7 @@ AxisChoice budget_duo() {
                  path_param("heads",
                             "table of head scores, a line a layer; none: scored on the prompt",
                             "DuoAttention, full_attention_heads.tsv")},
-      .make = &make};
+      .make = &settle_duo};
 }
 
 }  // namespace kvsim

@@ -102,7 +102,7 @@ class GlobalBudget final : public BudgetRule {
   std::int64_t entries_;
 };
 
-std::shared_ptr<const BudgetRule> make(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_global(Settling& settling) {
   const std::string& select = settling.choice("select");
   if (select != "kvzip" && select != "kvzip-plus") {
     settling.refuse(fmt::format(
@@ -125,7 +125,7 @@ AxisChoice budget_global() {
                                 "one ranking for all layers and heads, or one a layer with equal "
                                 "totals",
                                 "KVzip, official code: pair, pair-uniform")},
-          .make = &make};
+          .make = &settle_global};
 }
 
 }  // namespace kvsim

@@ -35,7 +35,7 @@ class LazyBudget final : public BudgetRule {
   double threshold_;
 };
 
-std::shared_ptr<const BudgetRule> make(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_lazy(Settling& settling) {
   if (settling.choice("select") != "lazy-layers") {
     settling.refuse("budget=lazy judges layers by a statistic that only select=lazy-layers has");
   }
@@ -53,7 +53,7 @@ AxisChoice budget_lazy() {
               "share of the last query's attention on sinks and recent tokens above which a layer "
               "is lazy",
               "SimLayerKV: Llama-3 0.9, Llama-2 0.65, Mistral 0.8, Qwen 0.85; kvpress 1")},
-          .make = &make};
+          .make = &settle_lazy};
 }
 
 }  // namespace kvsim

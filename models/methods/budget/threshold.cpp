@@ -65,7 +65,7 @@ class ThresholdBudget final : public BudgetRule {
   double share_;
 };
 
-std::shared_ptr<const BudgetRule> make(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_threshold(Settling& settling) {
   if (settling.choice("select") != "kvzap") {
     settling.refuse(fmt::format(
         "budget=threshold needs a selection that judges by one, and select={} does not (expected "
@@ -90,7 +90,7 @@ std::shared_ptr<const BudgetRule> make(Settling& settling) {
 }  // namespace
 
 AxisChoice budget_threshold() {
-  return {.axis = "budget", .name = "threshold", .params = {}, .make = &make};
+  return {.axis = "budget", .name = "threshold", .params = {}, .make = &settle_threshold};
 }
 
 }  // namespace kvsim

@@ -101,7 +101,7 @@ class VarianceBudget final : public BudgetRule {
   Settings settings_;
 };
 
-std::shared_ptr<const BudgetRule> make(Settling& settling) {
+std::shared_ptr<const BudgetRule> settle_variance(Settling& settling) {
   if (settling.choice("select") != "accumulated") {
     settling.refuse(
         "budget=variance compares column sums of attention: expected "
@@ -149,7 +149,7 @@ AxisChoice budget_variance() {
                             "D2O gives its ratio of the compressed layers"),
                  flag_param("renormalise", false,
                             "brings the sum back to the budget after shares are clamped", "ours")},
-      .make = &make};
+      .make = &settle_variance};
 }
 
 }  // namespace kvsim

@@ -89,7 +89,7 @@ class AccumulateRule final : public MergeRule {
   }
 };
 
-std::shared_ptr<const MergeRule> make(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_accumulate(Settling& settling) {
   if (settling.choice("select") != "dmc") {
     settling.refuse(
         fmt::format("merge=accumulate takes the newest token into the entry before it, "
@@ -102,7 +102,7 @@ std::shared_ptr<const MergeRule> make(Settling& settling) {
 }  // namespace
 
 AxisChoice merge_accumulate() {
-  return {.axis = "merge", .name = "accumulate", .params = {}, .make = &make};
+  return {.axis = "merge", .name = "accumulate", .params = {}, .make = &settle_accumulate};
 }
 
 }  // namespace kvsim

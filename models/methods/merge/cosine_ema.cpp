@@ -203,7 +203,7 @@ class CosineEmaRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> make(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_cosine_ema(Settling& settling) {
   return std::make_shared<CosineEmaRule>(
       Settings{.keep = settling.number("threshold_keep"),
                .take = 1.0 - settling.number("threshold_keep"),
@@ -233,7 +233,7 @@ AxisChoice merge_cosine_ema() {
                             "them at equal rank, which mixes unrelated tokens; the threshold is "
                             "then the layer's",
                             "D2O against its released code")},
-      .make = &make};
+      .make = &settle_cosine_ema};
 }
 
 }  // namespace kvsim

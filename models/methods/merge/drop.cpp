@@ -34,12 +34,14 @@ class DropRule final : public MergeRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const MergeRule> make(Settling& /*settling*/) {
+std::shared_ptr<const MergeRule> settle_drop(Settling& /*settling*/) {
   return std::make_shared<DropRule>();
 }
 
 }  // namespace
 
-AxisChoice merge_drop() { return {.axis = "merge", .name = "drop", .params = {}, .make = &make}; }
+AxisChoice merge_drop() {
+  return {.axis = "merge", .name = "drop", .params = {}, .make = &settle_drop};
+}
 
 }  // namespace kvsim

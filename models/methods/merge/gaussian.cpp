@@ -119,7 +119,7 @@ class GaussianRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> make(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_gaussian(Settling& settling) {
   if (settling.choice("select") != "key_runs") {
     settling.refuse("merge=gaussian merges runs of similar keys: expected select=key_runs");
   }
@@ -143,7 +143,7 @@ AxisChoice merge_gaussian() {
                      word_param("value_multiplier", {"none", "set_size"},
                                 "a merged value is the mean, or the mean times the run's length",
                                 "KVMerger against what later papers quote")},
-          .make = &make};
+          .make = &settle_gaussian};
 }
 
 }  // namespace kvsim

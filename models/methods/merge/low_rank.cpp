@@ -249,7 +249,7 @@ class LowRankRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> make(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_low_rank(Settling& settling) {
   Settings settings{.rank = static_cast<std::int32_t>(settling.integer("rank")),
                     .hidden = static_cast<std::int32_t>(settling.integer("hidden")),
                     .fit_steps = static_cast<std::int32_t>(settling.integer("fit_steps")),
@@ -303,7 +303,7 @@ AxisChoice merge_low_rank() {
                                    "ours"),
                      number_param("fit_rate", "", 0.01, 1e-9, 1, "a number in (0, 1]",
                                   "learning rate of these steps", "ours; 0.001 in LESS")},
-          .make = &make};
+          .make = &settle_low_rank};
 }
 
 }  // namespace kvsim

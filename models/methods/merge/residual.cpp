@@ -175,7 +175,7 @@ std::int64_t slots(Settling& settling, std::int64_t beyond_tail) {
   return asked > 0 ? std::max<std::int64_t>(slots, 1) : slots;
 }
 
-std::shared_ptr<const MergeRule> make(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_residual(Settling& settling) {
   if (settling.choice("select") != "accumulated") {
     settling.refuse("residual slots need scores: expected select=accumulated");
   }
@@ -219,7 +219,7 @@ AxisChoice merge_residual() {
                      "how counts are stored; in the cache's dtype they stop at 2048 (fp16) or "
                      "256 (bf16)",
                      "ZeroMerge, released code")},
-      .make = &make,
+      .make = &settle_residual,
       .takes_budget = true,
       .slots = &slots};
 }

@@ -136,7 +136,7 @@ class ValueBlendRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> make(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_value_blend(Settling& settling) {
   return std::make_shared<ValueBlendRule>(Settings{.threshold = settling.number("threshold"),
                                                    .fraction = settling.number("merge_fraction"),
                                                    .budget = settling.entries()});
@@ -153,7 +153,7 @@ AxisChoice merge_value_blend() {
                                   "share of what leaves at once that is merged, the most similar "
                                   "first",
                                   "kvpress, MergingPress")},
-          .make = &make};
+          .make = &settle_value_blend};
 }
 
 }  // namespace kvsim

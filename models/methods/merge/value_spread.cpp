@@ -146,7 +146,7 @@ class ValueSpreadRule final : public MergeRule {
   Settings settings_;
 };
 
-std::shared_ptr<const MergeRule> make(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_value_spread(Settling& settling) {
   std::int64_t recent = settling.entries();
   if (settling.choice("select") == "recent") recent = settling.integer("window");
   if (settling.choice("select") == "accumulated") recent = settling.integer("recent");
@@ -175,7 +175,7 @@ AxisChoice merge_value_spread() {
                      flag_param("expectation", false,
                                 "merges the expected part instead of all or nothing by chance",
                                 "ours")},
-          .make = &make};
+          .make = &settle_value_spread};
 }
 
 }  // namespace kvsim

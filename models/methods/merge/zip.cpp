@@ -299,7 +299,7 @@ ZipKey key_of(const std::string& word) {
   return ZipKey::kGuarded;
 }
 
-std::shared_ptr<const MergeRule> make(Settling& settling) {
+std::shared_ptr<const MergeRule> settle_zip(Settling& settling) {
   constexpr double kPaperRecentShare = 0.2;
   ZipSettings settings{.rule = {.key = key_of(settling.word("key_rule")), .bound_product = false},
                        .threshold = settling.number("threshold"),
@@ -351,7 +351,7 @@ AxisChoice merge_zip() {
                          "decode steps after which the cache is made anew from all tokens, "
                          "kept in host memory; 0: never",
                          "KeepKV's periodic lossless mode")},
-      .make = &make};
+      .make = &settle_zip};
   for (ParamInfo& info : logit_average_params()) choice.params.push_back(std::move(info));
   return choice;
 }

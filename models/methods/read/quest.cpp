@@ -234,7 +234,7 @@ class QuestRule final : public ReadRule {
   std::int32_t dense_, group_;
 };
 
-std::shared_ptr<const ReadRule> make(Settling& settling) {
+std::shared_ptr<const ReadRule> settle_quest(Settling& settling) {
   if (settling.store().groups_tokens()) {
     settling.refuse(
         fmt::format("read=quest bounds keys as they are written, and store={} rewrites them later",
@@ -268,7 +268,7 @@ AxisChoice read_quest() {
                                 "pages of each query head's own; of all heads that share a KV head "
                                 "what any chose; or those of the largest sum of bounds",
                                 "query_head: the released code; the others decide by KV head")},
-          .make = &make};
+          .make = &settle_quest};
 }
 
 }  // namespace kvsim

@@ -357,7 +357,7 @@ class ShadowRule final : public ReadRule {
   Dtype stored_;
 };
 
-std::shared_ptr<const ReadRule> make(Settling& settling) {
+std::shared_ptr<const ReadRule> settle_shadowkv(Settling& settling) {
   if (settling.word("granularity") == "query_head") {
     settling.refuse("read=shadowkv factors the keys of KV heads: expected granularity=kv_head");
   }
@@ -401,7 +401,7 @@ AxisChoice read_shadowkv() {
                                    "an integer in [0, 65536], or -1 for 24 in 1024 of the budget",
                                    "chunks kept in full, whose keys are least like their mean",
                                    source + ": 48 at 2048, 24 in 1024 in its batched form")},
-          .make = &make};
+          .make = &settle_shadowkv};
 }
 
 }  // namespace kvsim

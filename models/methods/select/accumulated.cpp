@@ -130,7 +130,7 @@ class AccumulatedRule final : public SelectRule {
   AccumulatedSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_accumulated(Settling& settling) {
   const double recent = settling.number("recent");
   const double heavy = settling.number("heavy");
   const bool residual = settling.choice("merge") == "residual";
@@ -228,7 +228,7 @@ AxisChoice select_accumulated() {
                             "step is done",
                             "D2O's released code compresses at the first decode step"),
                  score_exec_param(), positions_param()},
-      .make = &make};
+      .make = &settle_accumulated};
 }
 
 }  // namespace kvsim

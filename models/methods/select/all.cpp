@@ -31,7 +31,7 @@ class AllRule final : public SelectRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_all(Settling& settling) {
   // Where a reader takes it, the budget is what is read.
   if (settling.budget() && settling.choice("read") == "all")
     settling.refuse("it keeps every token and takes no budget");
@@ -41,7 +41,8 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 }  // namespace
 
 AxisChoice select_all() {
-  return {.axis = "select", .name = "all", .params = {}, .make = &make, .takes_budget = false};
+  return {
+      .axis = "select", .name = "all", .params = {}, .make = &settle_all, .takes_budget = false};
 }
 
 }  // namespace kvsim

@@ -89,7 +89,7 @@ class ChunkedRule final : public ScoredRule {
   std::int64_t chunk_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_chunked(Settling& settling) {
   const std::int64_t chunk = settling.integer("chunk");
   const std::int64_t prompt = settling.prompt();
   std::int64_t entries = settle_ratio(settling);
@@ -119,7 +119,7 @@ AxisChoice select_chunked() {
   params.push_back(integer_param("chunk", "", 20, 1, kManyEntries, "an integer >= 1",
                                  "neighbouring tokens kept or dropped as one",
                                  "kvpress, ChunkKVPress chunk_length", {"chunk_length"}));
-  return scored_choice("chunked", std::move(params), &make);
+  return scored_choice("chunked", std::move(params), &settle_chunked);
 }
 
 }  // namespace kvsim

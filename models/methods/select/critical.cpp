@@ -106,7 +106,7 @@ class CriticalRule final : public ScoredRule {
   Stages stages_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_critical(Settling& settling) {
   const std::int64_t entries = settle_ratio(settling);
   auto scorer = make_wrapped_scorer(settling, entries);
   if (!scorer->non_negative()) {
@@ -134,7 +134,7 @@ AxisChoice select_critical() {
   params.push_back(number_param("critical_epsilon", "", 1e-4, 0.0, 1.0, "a number in [0, 1]",
                                 "added to scores before the second stage",
                                 "kvpress, CriticalKVPress epsilon"));
-  return scored_choice("critical", std::move(params), &make);
+  return scored_choice("critical", std::move(params), &settle_critical);
 }
 
 }  // namespace kvsim

@@ -58,7 +58,7 @@ class DmcRule final : public SelectRule {
                 const HeadShape& /*shape*/) const override {}
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_dmc(Settling& settling) {
   if (settling.choice("merge") != "accumulate") {
     settling.refuse(
         fmt::format("select=dmc decides what is accumulated into the last entry, so it "
@@ -77,7 +77,8 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 }  // namespace
 
 AxisChoice select_dmc() {
-  return {.axis = "select", .name = "dmc", .params = {}, .make = &make, .takes_budget = false};
+  return {
+      .axis = "select", .name = "dmc", .params = {}, .make = &settle_dmc, .takes_budget = false};
 }
 
 }  // namespace kvsim

@@ -96,7 +96,7 @@ class ExpectedAttention final : public Scorer {
   Settings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_expected_attention(Settling& settling) {
   return make_scored(settling, make_expected_attention(settling));
 }
 
@@ -131,7 +131,8 @@ std::shared_ptr<const Scorer> make_expected_attention(Settling& settling) {
                .kv_heads = static_cast<double>(settling.site().shape.n_kv_heads)});
 }
 AxisChoice select_expected_attention() {
-  return scored_choice("expected-attention", expected_attention_params(), &make);
+  return scored_choice("expected-attention", expected_attention_params(),
+                       &settle_expected_attention);
 }
 
 }  // namespace kvsim

@@ -450,7 +450,7 @@ class FusionRule final : public SelectRule {
   FusionSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_fusion(Settling& settling) {
   settle_size(settling, "total");
   FusionSettings settings{.window = static_cast<std::int32_t>(settling.integer("window")),
                           .fuse_max = settling.word("fusion") == "max",
@@ -517,7 +517,7 @@ AxisChoice select_fusion() {
            flag_param("offload", false,
                       "the cache lives in host memory and comes and goes layer by layer",
                       "MorphKV, released code")},
-      .make = &make};
+      .make = &settle_fusion};
 }
 
 }  // namespace kvsim

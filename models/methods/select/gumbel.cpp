@@ -188,7 +188,7 @@ class GumbelRule final : public SelectRule {
   GumbelSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_gumbel(Settling& settling) {
   const double tau_init = settling.number("tau_init");
   const double tau_end = settling.number("tau_end");
   if (tau_end < tau_init) {
@@ -245,7 +245,7 @@ AxisChoice select_gumbel() {
                  word_param("noise", {"gumbel", "none"}, "what is added to the logits",
                             "Keyformer's ablation of the regularisation"),
                  score_exec_param()},
-      .make = &make};
+      .make = &settle_gumbel};
 }
 
 }  // namespace kvsim

@@ -167,7 +167,7 @@ double protected_share(double budget, double at_half, double at_third) {
   return at_third + (at_half - at_third) * (budget - kThird) / (kHalf - kThird);
 }
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_key_runs(Settling& settling) {
   const auto prompt = static_cast<double>(settling.prompt());
   const bool fit = settling.budget().has_value();
   if (fit && settling.given("epsilon")) {
@@ -213,7 +213,7 @@ AxisChoice select_key_runs() {
                      number_param("top_share", "", 0.12, 0, 1, "a number in [0, 1]",
                                   "share of the prompt kept as it is for its attention",
                                   "KVMerger at half the cache; a smaller budget lowers it")},
-          .make = &make};
+          .make = &settle_key_runs};
 }
 
 }  // namespace kvsim

@@ -50,7 +50,7 @@ class KeyDiff final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_keydiff(Settling& settling) {
   return make_scored(settling, make_keydiff(settling));
 }
 
@@ -59,6 +59,6 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 std::shared_ptr<const Scorer> make_keydiff(Settling& /*settling*/) {
   return std::make_shared<KeyDiff>();
 }
-AxisChoice select_keydiff() { return scored_choice("keydiff", {}, &make); }
+AxisChoice select_keydiff() { return scored_choice("keydiff", {}, &settle_keydiff); }
 
 }  // namespace kvsim

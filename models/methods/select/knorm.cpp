@@ -33,7 +33,7 @@ class Knorm final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_knorm(Settling& settling) {
   return make_scored(settling, make_knorm(settling));
 }
 
@@ -42,6 +42,6 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 std::shared_ptr<const Scorer> make_knorm(Settling& /*settling*/) {
   return std::make_shared<Knorm>();
 }
-AxisChoice select_knorm() { return scored_choice("knorm", {}, &make); }
+AxisChoice select_knorm() { return scored_choice("knorm", {}, &settle_knorm); }
 
 }  // namespace kvsim

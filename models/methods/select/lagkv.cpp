@@ -105,7 +105,7 @@ class LagKv final : public Scorer {
   bool cross_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_lagkv(Settling& settling) {
   return make_scored(settling, make_lagkv(settling));
 }
 
@@ -127,6 +127,6 @@ std::shared_ptr<const Scorer> make_lagkv(Settling& settling) {
   return std::make_shared<LagKv>(settling.integer("n_sink"), settling.integer("lag"),
                                  settling.flag("cross_scoring"));
 }
-AxisChoice select_lagkv() { return scored_choice("lagkv", lagkv_params(), &make); }
+AxisChoice select_lagkv() { return scored_choice("lagkv", lagkv_params(), &settle_lagkv); }
 
 }  // namespace kvsim

@@ -85,7 +85,7 @@ class LastRowRule final : public SelectRule {
   LastRowSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_last_row(Settling& settling) {
   settling.set_entries(settling.budget_entries(0.2));
   return std::make_shared<LastRowRule>(
       LastRowSettings{.head_mean = settling.word("decide_by") == "layer",
@@ -105,7 +105,7 @@ AxisChoice select_last_row() {
                  flag_param("protect_last", false,
                             "whether the newest token stays whatever its attention",
                             "kvpress protects it, TOVA does not")},
-      .make = &make};
+      .make = &settle_last_row};
 }
 
 }  // namespace kvsim

@@ -70,7 +70,7 @@ class LastWindow final : public Scorer {
   bool maximum_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_last_window(Settling& settling) {
   const std::int64_t entries = settle_ratio(settling);
   // A budget that the window alone would fill: the window shrinks to it and nothing is scored.
   if (entries < settling.integer("window")) settling.settle("window", entries);
@@ -101,7 +101,7 @@ std::shared_ptr<const Scorer> make_last_window(Settling& settling) {
                                       settling.word("pool") == "max");
 }
 AxisChoice select_last_window() {
-  return scored_choice("last-window", last_window_params(), &make);
+  return scored_choice("last-window", last_window_params(), &settle_last_window);
 }
 
 }  // namespace kvsim

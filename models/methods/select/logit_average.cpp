@@ -107,7 +107,7 @@ class LogitAverageRule final : public SelectRule {
   Settings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_average_rule(Settling& settling) {
   const std::int64_t entries = settling.budget_entries(0.2);
   settling.set_entries(entries);
   const double share = settling.number("heavy_share");
@@ -170,7 +170,7 @@ AxisChoice select_logit_average() {
                               "KeepKV, released configurations (4:1)"),
                  integer_param("sinks", "", 4, 0, kManyEntries, "an integer >= 0",
                                "first tokens kept for good", "KeepKV, released code")},
-      .make = &make};
+      .make = &settle_average_rule};
   for (ParamInfo& info : logit_average_params()) choice.params.push_back(std::move(info));
   return choice;
 }

@@ -47,7 +47,7 @@ class ObservedRule final : public PromptCutRule {
   ScoreExec exec_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_observed(Settling& settling) {
   settling.set_entries(settling.budget_entries(0.2));
   return std::make_shared<ObservedRule>(score_exec_of(settling.word("score_exec")));
 }
@@ -55,7 +55,10 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 }  // namespace
 
 AxisChoice select_observed() {
-  return {.axis = "select", .name = "observed", .params = {score_exec_param()}, .make = &make};
+  return {.axis = "select",
+          .name = "observed",
+          .params = {score_exec_param()},
+          .make = &settle_observed};
 }
 
 }  // namespace kvsim

@@ -135,7 +135,7 @@ class PeriodicRule final : public ScoredRule {
   PeriodicSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_periodic(Settling& settling) {
   if (settling.budget()) {
     settling.refuse(
         "it leaves the prompt whole and takes no budget of it; set target, the entries after a "
@@ -183,7 +183,7 @@ AxisChoice select_periodic() {
   return {.axis = "select",
           .name = "periodic",
           .params = std::move(params),
-          .make = &make,
+          .make = &settle_periodic,
           .takes_budget = false};
 }
 

@@ -254,7 +254,7 @@ void refuse_params_of_other_variant(const Settling& settling, bool percentile) {
   }
 }
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_persistence(Settling& settling) {
   const bool percentile = settling.word("variant") == "percentile";
   refuse_params_of_other_variant(settling, percentile);
   if (percentile) return make_percentile(settling);
@@ -295,7 +295,7 @@ AxisChoice select_persistence() {
                               "share of the budget that leaves at once, at most all but the recent",
                               "Scissorhands: m = 0.5 B"),
                  score_exec_param()},
-      .make = &make};
+      .make = &settle_persistence};
   for (ParamInfo& info : pivotal_params()) {
     info.help += " (variant=percentile)";
     choice.params.push_back(std::move(info));

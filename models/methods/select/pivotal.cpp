@@ -156,7 +156,7 @@ class PivotalRule final : public SelectRule {
   PivotalSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_pivotal(Settling& settling) {
   if (settling.choice("budget") != "none") {
     settling.refuse("select=pivotal keeps what is above a percentile: expected budget=none");
   }
@@ -196,7 +196,7 @@ AxisChoice select_pivotal() {
   return {.axis = "select",
           .name = "pivotal",
           .params = pivotal_params(),
-          .make = &make,
+          .make = &settle_pivotal,
           .takes_budget = false};
 }
 

@@ -267,7 +267,7 @@ class PyramidRule final : public SelectRule {
   PyramidSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_pyramid_infer(Settling& settling) {
   if (settling.choice("budget") != "nested") {
     settling.refuse(fmt::format(
         "its layers keep a part of what the layer before kept, so budget={} has no meaning "
@@ -374,7 +374,7 @@ AxisChoice select_pyramid_infer() {
                       "what a layer's growth is counted in: its own tokens, or all tokens seen, "
                       "which thins deep layers at every step",
                       "PyramidInfer; its port to newer transformers")},
-      .make = &make};
+      .make = &settle_pyramid_infer};
 }
 
 }  // namespace kvsim

@@ -93,7 +93,7 @@ RetainDirection direction_of(const std::string& word) {
   return RetainDirection::kLast;
 }
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_r_kv(Settling& settling) {
   const std::int64_t entries = settling.budget_entries(0.2);
   settling.set_entries(entries);
   const std::int64_t window = settling.integer("window");
@@ -144,7 +144,7 @@ AxisChoice select_r_kv() {
                               "share of the entries spared by the two percentages", source),
                  integer_param("divide_length", "", 128, 1, kManyEntries, "an integer >= 1",
                                "decode steps between compressions", source)},
-      .make = &make};
+      .make = &settle_r_kv};
 }
 
 }  // namespace kvsim

@@ -26,7 +26,7 @@ class RandomScore final : public Scorer {
   }
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_random_score(Settling& settling) {
   return make_scored(settling, make_random(settling));
 }
 
@@ -35,6 +35,6 @@ std::shared_ptr<const SelectRule> make(Settling& settling) {
 std::shared_ptr<const Scorer> make_random(Settling& /*settling*/) {
   return std::make_shared<RandomScore>();
 }
-AxisChoice select_random() { return scored_choice("random", {}, &make); }
+AxisChoice select_random() { return scored_choice("random", {}, &settle_random_score); }
 
 }  // namespace kvsim

@@ -46,7 +46,7 @@ class RecentRule final : public SelectRule {
   std::int64_t sinks_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_recent(Settling& settling) {
   const double share = settling.number("start_share");
   std::int64_t sinks = settling.integer("n_sink");
   std::int64_t window = settling.integer("window");
@@ -93,7 +93,7 @@ AxisChoice select_recent() {
                                    "an integer >= 1, or 0 for what the budget leaves",
                                    "last tokens kept", "StreamingLLM; 512 in its released class"),
                      positions_param()},
-          .make = &make};
+          .make = &settle_recent};
 }
 
 }  // namespace kvsim

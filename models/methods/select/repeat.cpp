@@ -96,7 +96,7 @@ class RepeatRule final : public SelectRule {
 };
 
 template <bool kPlus>
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_repeat(Settling& settling) {
   if (settling.word("granularity") == "query_head") {
     settling.refuse("its scores are one a KV head: expected granularity=kv_head");
   }
@@ -164,7 +164,8 @@ std::vector<ParamInfo> shared_params() {
 }  // namespace
 
 AxisChoice select_kvzip() {
-  return {.axis = "select", .name = "kvzip", .params = shared_params(), .make = &make<false>};
+  return {
+      .axis = "select", .name = "kvzip", .params = shared_params(), .make = &settle_repeat<false>};
 }
 
 AxisChoice select_kvzip_plus() {
@@ -174,7 +175,10 @@ AxisChoice select_kvzip_plus() {
       "length of the repeat token's state that its attention is divided by: of the normed input of "
       "attention, or of the residual stream (from score.residual_norm in the trace)",
       "kvpress; KVzip+ as described"));
-  return {.axis = "select", .name = "kvzip-plus", .params = std::move(params), .make = &make<true>};
+  return {.axis = "select",
+          .name = "kvzip-plus",
+          .params = std::move(params),
+          .make = &settle_repeat<true>};
 }
 
 }  // namespace kvsim

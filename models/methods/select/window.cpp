@@ -107,7 +107,7 @@ class WindowRule final : public PromptCutRule {
   WindowSettings settings_;
 };
 
-std::shared_ptr<const SelectRule> make(Settling& settling) {
+std::shared_ptr<const SelectRule> settle_window(Settling& settling) {
   const std::int64_t kernel = settling.integer("kernel");
   if (kernel % 2 == 0) {
     settling.refuse(
@@ -139,7 +139,7 @@ AxisChoice select_window() {
                  integer_param("cap", "", 1024, 1, kManyEntries, "an integer >= 1",
                                "entries the prompt leaves, where no budget is given",
                                "SnapKV, LongBench configurations; PyramidKV's 512", {"capacity"})},
-      .make = &make};
+      .make = &settle_window};
 }
 
 }  // namespace kvsim

@@ -395,7 +395,7 @@ class MiniCacheRule final : public ShareRule {
   MiniCacheShape shape_;
 };
 
-std::shared_ptr<const ShareRule> make(Settling& settling) {
+std::shared_ptr<const ShareRule> settle_minicache(Settling& settling) {
   const std::int32_t layers = settling.n_layers();
   MiniCacheShape shape;
   shape.n_layers = layers;
@@ -469,7 +469,7 @@ AxisChoice share_minicache() {
                       "keys and values written out before attention, or norms multiplied into "
                       "logits and probabilities",
                       "MiniCache eq. (2) restores; folding is ours")},
-      .make = &make};
+      .make = &settle_minicache};
 }
 
 }  // namespace kvsim

@@ -61,7 +61,7 @@ class FloatRule final : public StoreRule {
 };
 
 template <int kDtype>  // -1: as recorded
-std::shared_ptr<const StoreRule> make(Settling& /*settling*/) {
+std::shared_ptr<const StoreRule> settle_float_store(Settling& /*settling*/) {
   if constexpr (kDtype < 0) {
     return std::make_shared<FloatRule>(std::nullopt);
   } else {
@@ -71,7 +71,7 @@ std::shared_ptr<const StoreRule> make(Settling& /*settling*/) {
 
 template <int kDtype>
 AxisChoice choice(std::string_view name) {
-  return {.axis = "store", .name = name, .params = {}, .make = &make<kDtype>};
+  return {.axis = "store", .name = name, .params = {}, .make = &settle_float_store<kDtype>};
 }
 
 }  // namespace

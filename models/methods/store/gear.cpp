@@ -285,7 +285,7 @@ class GearRule final : public StoreRule {
   bool copy_;
 };
 
-std::shared_ptr<const StoreRule> make(Settling& settling) {
+std::shared_ptr<const StoreRule> settle_gear(Settling& settling) {
   GearShape shape;
   shape.bits = settled_code_bits(settling);
   shape.levels =
@@ -357,7 +357,7 @@ AxisChoice store_gear() {
            integer_param("block_rank", "", 2, 0, 4096, ">= 0", "rank of a decode block", paper),
            integer_param("rounds", "", 3, 1, 100, ">= 1", "rounds of power iteration", paper),
            dequant_param()},
-      .make = &make};
+      .make = &settle_gear};
 }
 
 }  // namespace kvsim

@@ -226,7 +226,7 @@ class KiviRule final : public StoreRule {
   bool copy_;
 };
 
-std::shared_ptr<const StoreRule> make(Settling& settling) {
+std::shared_ptr<const StoreRule> settle_kivi(Settling& settling) {
   KiviShape shape{.bits = settled_code_bits(settling),
                   .group = static_cast<std::int32_t>(settling.integer("quant_group")),
                   .residual = static_cast<std::int32_t>(settling.integer("residual"))};
@@ -261,7 +261,7 @@ AxisChoice store_kivi() {
                          "residual", "R", 128, 0, 1048576, "a multiple of the group; 0 for none",
                          "newest tokens kept in full precision", "KIVI's LongBench settings: 128"),
                      dequant_param()},
-          .make = &make};
+          .make = &settle_kivi};
 }
 
 }  // namespace kvsim
