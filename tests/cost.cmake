@@ -5,7 +5,8 @@ kvsim_test(kernel_attention SOURCES models/test_kernel_attention.cpp LINK kvsim:
 kvsim_test(kernels_prefill SOURCES models/test_kernels_prefill.cpp
                                    models/test_kernels_transfers.cpp models/test_host_rate.cpp
            LINK kvsim::cost kvsim::validation)
-kvsim_test(mixed SOURCES models/test_mixed.cpp models/test_mixed_laws.cpp support/heap.cpp
+kvsim_test(mixed SOURCES models/test_mixed.cpp models/test_mixed_laws.cpp models/test_streaming_heads.cpp
+                         support/heap.cpp
            LINK kvsim::cost)
 kvsim_bench(mixed SOURCES bench/bench_mixed.cpp LINK kvsim::cost)
 # What a GPU's kernels reached, written by the program's own writer and read back.

@@ -94,6 +94,14 @@ class LayerBuilder {
   OpIndex attend_prompt(const Projected& qkv, std::int64_t prompt);
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::int64_t prompt) const;
   [[nodiscard]] std::int64_t cached_before(std::int64_t prompt) const;
+  struct Pieces {
+    double pairs = 0;         // of query and key
+    std::int64_t cached = 0;  // that they find of earlier ones, together
+    std::int64_t count = 0;
+  };
+  [[nodiscard]] Pieces streamed(std::int64_t prompt, std::int64_t entries) const;
+  [[nodiscard]] Op attend_streamed(const Op& all, double share, std::int64_t prompt,
+                                   const Pieces& pieces) const;
   OpIndex score_prompt(OpIndex after, const PrefillMoment& moment);
   OpIndex prepare_method(OpIndex after, std::int64_t prompt);
   OpIndex add_after(OpIndex after, const Op& op);  // below 0: nothing before it

@@ -3,12 +3,22 @@
 
 #include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
+#include "models/methods/streaming_heads.hpp"
 
 namespace kvsim {
 namespace {
 
 // Query rows of ScoreExec::kEagerChunked where no memory pressure asks for fewer.
 constexpr std::int64_t kScoreChunk = 1024;
+
+/// The same work in a share of the heads. It takes that share of the time: pieces of prompts have
+/// blocks enough to fill a GPU with some of the heads.
+void scale(Op& op, double share) {
+  op.flops = op.flops * share;
+  op.bytes_read *= share;
+  op.bytes_written *= share;
+  if (op.kernel) op.kernel->times *= share;
+}
 
 }  // namespace
 
@@ -49,6 +59,47 @@ std::int64_t LayerBuilder::cached_before(std::int64_t prompt) const {
   return piece * whole * (whole - 1) / 2 + (prompt % piece > 0 ? piece * whole : 0);
 }
 
+/// The pieces of a prompt in heads that hold no more than `entries` of it between them.
+LayerBuilder::Pieces LayerBuilder::streamed(std::int64_t prompt, std::int64_t entries) const {
+  Pieces out;
+  for (std::int64_t done = 0; done < prompt; done += held_) {
+    const std::int64_t before = std::min(done, entries);
+    const std::int64_t tokens = std::min(held_, prompt - done);
+    out.pairs +=
+        causal_pairs(before + tokens, attention_.window) - causal_pairs(before, attention_.window);
+    out.cached += before;
+    ++out.count;
+  }
+  return out;
+}
+
+/// Attention of `all` heads as that of some: a share of them, which find of earlier pieces what
+/// `pieces` says.
+Op LayerBuilder::attend_streamed(const Op& all, double share, std::int64_t prompt,
+                                 const Pieces& pieces) const {
+  const AttentionSpec& a = attention_;
+  const double q = size(m_ * a.n_heads * a.head_dim, dtype_);
+  const auto tokens = static_cast<double>(prompt);
+  const double whole = tokens + static_cast<double>(cached_before(prompt));
+  Op op = all;
+  op.name = "attention of streaming heads";
+  op.flops = FlopCount{2 * share * static_cast<double>(in_.batch) * a.n_heads * pieces.pairs *
+                       static_cast<double>(a.head_dim + a.v_head_dim)};
+  op.bytes_read =
+      share * (q + (all.bytes_read - q) / whole * (tokens + static_cast<double>(pieces.cached)));
+  op.bytes_written = share * all.bytes_written;
+  // A prompt's first piece takes all heads in one kernel.
+  if (share < 1) op.launches = static_cast<std::int32_t>(in_.batch * (pieces.count - 1));
+  if (!op.kernel) return op;
+  // As equal pieces of as many tokens with as many pairs of query and key.
+  const auto count = static_cast<double>(pieces.count);
+  const double mean = tokens / count;
+  op.kernel->call = prompt_piece(op.kernel->call, mean, pieces.pairs / tokens - mean / 2);
+  op.kernel->times *= share * count;
+  op.kernel->chunk = 0;
+  return op;
+}
+
 OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   const AttentionSpec& a = attention_;
   const auto batch = static_cast<double>(in_.batch);
@@ -75,20 +126,38 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   }
   if (in_.stack->attention == AttentionExec::kFused) {
     const double pairs = causal_pairs(prompt, a.window);
-    at = graph_.add({.name = "attention",
-                     .family = OpFamily::kPrefillAttention,
-                     .flops = FlopCount{2 * batch * heads * pairs *
-                                        static_cast<double>(a.head_dim + a.v_head_dim)},
-                     // Each piece reads what earlier ones cached.
-                     .bytes_read = size(q, dtype_) + size(kv_read, dtype_) *
-                                                         static_cast<double>(prompt + cached) /
-                                                         static_cast<double>(prompt),
-                     .bytes_written = size(out, dtype_),
-                     .launches = passes_,
-                     .dtype = dtype_,
-                     .kernel = prefill_use(prompt)},
-                    {at});
-    attended_ = activation("attention output", out, at);
+    Op attention{.name = "attention",
+                 .family = OpFamily::kPrefillAttention,
+                 .flops = FlopCount{2 * batch * heads * pairs *
+                                    static_cast<double>(a.head_dim + a.v_head_dim)},
+                 // Each piece reads what earlier ones cached.
+                 .bytes_read = size(q, dtype_) + size(kv_read, dtype_) *
+                                                     static_cast<double>(prompt + cached) /
+                                                     static_cast<double>(prompt),
+                 .bytes_written = size(out, dtype_),
+                 .launches = passes_,
+                 .dtype = dtype_,
+                 .kernel = prefill_use(prompt)};
+    // A latent serves all heads: what some hold no longer, others do.
+    const StreamingHeads streaming =
+        a.is_latent() || cached == 0
+            ? StreamingHeads{}
+            : streaming_heads(*in_.method, llm_.n_layers(), rows_.stored_heads());
+    const Pieces pieces = streaming.share > 0 ? streamed(prompt, streaming.entries) : Pieces{};
+    if (streaming.share == 0 || pieces.cached == cached) {
+      at = graph_.add(attention, {at});
+      attended_ = activation("attention output", out, at);
+      drop(expanded, at);
+      return at;
+    }
+    const Op near = attend_streamed(attention, streaming.share, prompt, pieces);
+    if (streaming.share < 1) {
+      scale(attention, 1 - streaming.share);
+      at = graph_.add(attention, {at});
+      attended_ = activation("attention output", out, at);
+    }
+    at = graph_.add(near, {at});
+    if (streaming.share == 1) attended_ = activation("attention output", out, at);
     drop(expanded, at);
     return at;
   }

@@ -1,5 +1,6 @@
 #include "models/cost/mixed_layer.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/cost/kernel_use.hpp"
@@ -112,6 +113,12 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
   const MethodNeeds needs = in.method->needs();
   column_sums_ = needs.prompt_scores == PromptScoreClass::kColumnSums;
   score_copies_ = std::max(0, needs.score_copies - 1);
+  // A latent serves all heads, and so do blocks across heads, where a sequence has one length: what
+  // some heads hold no longer, others do.
+  const bool apart = stack_.growth != CacheGrowth::kPaged || stack_.per_head_blocks;
+  if (!latent_ && apart) {
+    streaming_ = streaming_heads(*in.method, in.llm->n_layers(), rows_.stored_heads());
+  }
   lines_ = {line(false), line(true)};
 }
 
@@ -210,9 +217,19 @@ double MixedLayer::pairs(const PrefillChunk& chunk) const {
   return causal_pairs(chunk.before + chunk.tokens, window_) - causal_pairs(chunk.before, window_);
 }
 
+std::vector<PrefillChunk> MixedLayer::streamed(std::span<const PrefillChunk> chunks) const {
+  const auto less = [&](const PrefillChunk& chunk) { return chunk.before > streaming_.entries; };
+  if (streaming_.share == 0 || std::none_of(chunks.begin(), chunks.end(), less)) return {};
+  std::vector<PrefillChunk> out{chunks.begin(), chunks.end()};
+  for (PrefillChunk& chunk : out) chunk.before = std::min(chunk.before, streaming_.entries);
+  return out;
+}
+
 /// A ragged batch as one of equal chunks: as many, of as many tokens, with as many pairs of query
-/// and key. Of windows shorter than a prompt none was measured.
-std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> chunks) const {
+/// and key. Of windows shorter than a prompt none was measured. A share of the heads takes that
+/// share of the time: chunks have blocks enough to fill a GPU with some of the heads.
+std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> chunks,
+                                                 double share) const {
   double tokens = 0, causal = 0;
   for (const PrefillChunk& chunk : chunks) {
     if (window_ > 0 && chunk.before + chunk.tokens > window_) return std::nullopt;
@@ -229,7 +246,8 @@ std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> c
                                      .seq_len = mean,
                                      .heads = a_.n_heads,
                                      .prefix = before},
-                     .format = prefill_format_};
+                     .format = prefill_format_,
+                     .times = share};
   }
   return KernelUse{
       .call = PrefillAttentionCall{.batch = batch,
@@ -238,7 +256,8 @@ std::optional<KernelUse> MixedLayer::prefill_use(std::span<const PrefillChunk> c
                                    .q_heads = a_.n_heads,
                                    .kv_heads = stack_.expands_kv_heads ? a_.n_heads : a_.n_kv_heads,
                                    .head_dim = a_.head_dim},
-      .format = prefill_format_};
+      .format = prefill_format_,
+      .times = share};
 }
 
 MixedLayer::ChunkWrites MixedLayer::chunk_writes(std::span<const PrefillChunk> chunks) const {

@@ -11,6 +11,7 @@
 #include "models/cost/mixed.hpp"
 #include "models/cost/op.hpp"
 #include "models/cost/step.hpp"
+#include "models/methods/streaming_heads.hpp"
 
 namespace kvsim {
 
@@ -58,7 +59,8 @@ class MixedLayer {
   /// Of the decoding sequences' attention and of what the method does beside it.
   template <class Add>
   void decode(const DecodeBatch& decodes, Add&& add) const;
-  /// Of the chunks' attention: one kernel takes them all, each with its own prefix.
+  /// Of the chunks' attention: one kernel takes them all, each with its own prefix. Heads that
+  /// stream find less of earlier pieces, and are a kernel of their own.
   template <class Add>
   void prefill(std::span<const PrefillChunk> chunks, Add&& add) const;
 
@@ -89,7 +91,13 @@ class MixedLayer {
   [[nodiscard]] double size(double elements) const { return elements * element_bytes_; }
   [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeBatch& decodes, double attended,
                                                     double attention_read) const;
-  [[nodiscard]] std::optional<KernelUse> prefill_use(std::span<const PrefillChunk> chunks) const;
+  /// The chunks' attention in a share of the heads.
+  template <class Add>
+  void attend(std::span<const PrefillChunk> chunks, double share, Add&& add) const;
+  /// The chunks as heads that stream see them; empty where that is as all heads do.
+  [[nodiscard]] std::vector<PrefillChunk> streamed(std::span<const PrefillChunk> chunks) const;
+  [[nodiscard]] std::optional<KernelUse> prefill_use(std::span<const PrefillChunk> chunks,
+                                                     double share) const;
   [[nodiscard]] double pairs(const PrefillChunk& chunk) const;
   /// Entries of an earlier part of the prompt that a chunk attends to.
   [[nodiscard]] std::int64_t prefix(const PrefillChunk& chunk) const {
@@ -128,6 +136,7 @@ class MixedLayer {
   std::int32_t extra_launches_;
   bool column_sums_;  // of eager attention, for the method
   double score_copies_;
+  StreamingHeads streaming_;
   std::array<Line, 2> lines_;  // not evicting, evicting
 };
 
@@ -290,7 +299,18 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
 template <class Add>
 void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const {
   if (chunks.empty()) return;
-  const double heads = a_.n_heads;
+  const std::vector<PrefillChunk> near = streamed(chunks);
+  if (near.empty()) {
+    attend(chunks, 1, add);
+    return;
+  }
+  if (streaming_.share < 1) attend(chunks, 1 - streaming_.share, add);
+  attend(near, streaming_.share, add);
+}
+
+template <class Add>
+void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&& add) const {
+  const double heads = share * a_.n_heads;
   std::int64_t cached = 0;
   double tokens = 0, causal = 0, whole = 0;
   for (const PrefillChunk& chunk : chunks) {
@@ -303,7 +323,7 @@ void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const 
   const double q = tokens * heads * a_.head_dim;
   const double out = tokens * heads * a_.v_head_dim;
   if (latent_ && cached > 0) add(expansion(cached));
-  double kv_read = size(tokens * kv_attended_) + before * prefix_entry_bytes_;
+  double kv_read = share * (size(tokens * kv_attended_) + before * prefix_entry_bytes_);
   if (expands_ && a_.n_heads > a_.n_kv_heads) {
     const double repeated = (tokens + before) * kv_attended_ / a_.n_kv_heads * heads;
     add(Op{.name = "repeat keys and values",
@@ -321,7 +341,7 @@ void MixedLayer::prefill(std::span<const PrefillChunk> chunks, Add&& add) const 
            .bytes_read = size(q) + kv_read,
            .bytes_written = size(out),
            .dtype = dtype_,
-           .kernel = prefill_use(chunks)});
+           .kernel = prefill_use(chunks, share)});
     return;
   }
   // Every matrix whole, whatever the mask.
