@@ -132,11 +132,14 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   Projected qkv = open();
   OpIndex at = qkv.op;
 
-  // The new entry joins the cache.
+  // The new entry joins the cache. A stack that concatenates does so at every step: what a full
+  // cache drops leaves the longer copy after attention, where the new entry takes its slot.
   const bool grows = moment.change != CacheChange::kOverwrite;
   // Formats of their own are written in place: no released one concatenates packed rows.
   const bool holds_old = in_.stack->growth == CacheGrowth::kConcatAll;
-  if (grows && rows_.plain() && (holds_old || in_.stack->growth == CacheGrowth::kConcatLayer)) {
+  const bool concats =
+      rows_.plain() && (holds_old || in_.stack->growth == CacheGrowth::kConcatLayer);
+  if (concats) {
     for (const CachePart& part : parts()) {
       const Bytes longer = payload(part, moment.before + 1);
       KVSIM_CHECK(longer > payload(part, moment.before), "a longer copy of {} is not longer",
@@ -153,7 +156,8 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                     charged_bytes(*in_.stack, payload(part, moment.before)), at + 1);
       }
     }
-  } else {
+  }
+  if (!concats || !grows) {
     at = graph_.add({.name = "cache append",
                      .family = OpFamily::kCacheWrite,
                      .bytes_read = traffic.append_write * batch,
@@ -229,6 +233,11 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                      .bytes_written = move_written,
                      .dtype = dtype_},
                     {at});
+  }
+  for (const CachePart& part : parts()) {
+    if (!concats || grows) break;  // of a full cache what is left of the longer copy
+    drop(cache.*part.tensor, at);
+    hold_cache(cache, part, moment.after, at + 1);
   }
   if (side) {
     graph_.release(*side, at);

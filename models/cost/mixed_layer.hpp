@@ -144,15 +144,12 @@ template <class Add>
 void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Add&& add) const {
   std::int64_t appends = decodes.sequences;
   double copied = chunks.copied;
-  if (concats_) {
+  if (concats_ && decodes.sequences > 0) {
+    // Every cache is copied into a longer one. Of those that are full an entry has left again,
+    // whose slot the new one takes unless all are written anew.
     const DecodeLoad& load = decodes.load;
-    appends = decodes.sequences > 0 ? load.evicting - load.rewriting + load.sliding : 0;
-    if (decodes.sequences > 0) {
-      const auto all = static_cast<double>(decodes.sequences);
-      // One entry of each rewriting sequence has left again.
-      copied += load.held * (static_cast<double>(decodes.sequences - appends) / all) +
-                static_cast<double>(load.rewriting);
-    }
+    copied += load.held + static_cast<double>(load.evicting + load.sliding);
+    appends = load.evicting - load.rewriting + load.sliding;
   }
   for (std::int32_t part = 0; copied > 0 && part < parts_; ++part) {
     const double bytes = copied * entry_bytes_[static_cast<std::size_t>(part)];

@@ -120,10 +120,7 @@ std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
 }
 
 LayerCache left_behind(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
-  if (in.stack->growth != CacheGrowth::kConcatAll || !in.method->plain_rows() ||
-      moment.change == CacheChange::kOverwrite) {
-    return {};
-  }
+  if (in.stack->growth != CacheGrowth::kConcatAll || !in.method->plain_rows()) return {};
   LayerCache old = layer_cache(in, layer, moment.before);
   old.side = Bytes{};
   return old;

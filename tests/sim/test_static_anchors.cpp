@@ -66,11 +66,12 @@ TEST_CASE("a bounded ring of 18,000 entries stands at 43 GiB") {
   CHECK(gib(r.timeline.front().held) == doctest::Approx(43.18).epsilon(0.001));
   for (const StaticSample& s : r.timeline) {
     CHECK(s.held == r.timeline.front().held);
-    if (s.step > 0) CHECK(gib(s.peak - s.held) < 0.01);
+    // One layer's longer values beside the old ones: 18,001 of 16 KiB.
+    if (s.step > 0) CHECK(gib(s.peak - s.held) == doctest::Approx(0.2747).epsilon(0.03));
   }
   CHECK(r.peak_phase == "prefill");
   CHECK(r.prefill_peak > r.decode_peak);
-  CHECK(gib(r.decode_peak) == doctest::Approx(43.18).epsilon(0.002));
+  CHECK(gib(r.decode_peak) == doctest::Approx(43.18 + 0.2747).epsilon(0.002));
   // A matrix of all rows takes 51.2 GB, three 143 GiB; a quarter of the rows 35.8 GiB, which with
   // 43.2 held and the layer's activations is too much for the last layers; a sixteenth fits.
   REQUIRE(r.notes.size() == 1);
