@@ -165,7 +165,9 @@ struct AllocationSession::Impl {
   }
 
   [[nodiscard]] AllocationReport report() const {
-    AllocationReport all{.steps = steps_, .oom = first_oom_};
+    AllocationReport all;
+    all.steps = steps_;
+    all.oom = first_oom_;
     add_totals(all);
     return all;
   }

@@ -16,8 +16,8 @@ namespace kvsim {
 struct EngineMemory {
   Bytes peak{}, usable{}, pool{};
   Owners peak_owners;
-  std::optional<AllocationReport> allocator;  // where allocations are made one by one
-  Bytes context{};                            // beside its segments
+  std::optional<AllocationReport> allocator = {};  // where allocations are made one by one
+  Bytes context{};                                 // beside its segments
   std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
   std::int64_t capacity_tokens = 0;  // of the full cache
   std::optional<EngineStartup> startup;

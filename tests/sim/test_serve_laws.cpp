@@ -104,7 +104,7 @@ TEST_CASE("requests, tokens and blocks are conserved at every step, and time goe
     for (const bool caching : {false, true}) {
       for (const std::int64_t blocks : {24, 40, 200}) {
         for (const std::int64_t long_prefill : {0, 40}) {
-          for (const std::uint64_t seed : {7, 40, 47}) {
+          for (const std::uint64_t seed : {7U, 40U, 47U}) {
             conserve(order, caching, blocks, long_prefill, seed);
           }
         }

@@ -241,7 +241,8 @@ TEST_CASE("a batch that allocates its caches beforehand does so for what is decl
 
 /// Two turns of one conversation: 40 tokens, an answer of 25, and 20 tokens more.
 RequestTrace two_turns(std::int32_t ids) {
-  RequestTrace trace{.conversations = true};
+  RequestTrace trace;
+  trace.conversations = true;
   ContextIds context{trace, ids};
   std::vector<std::uint64_t> full;
   Request first = request(0, 40, 25);

@@ -335,7 +335,7 @@ TEST_CASE("models with windows, latents and several GPUs are served, and their u
   for (const std::string model : {"llama-3.1-8b", "gemma-2-2b", "mistral-7b-v0.1",
                                   "deepseek-v2-lite", "gpt-oss-20b", "llama-3.1-70b"}) {
     for (const std::string method : {"full", "streaming-llm"}) {
-      for (const std::uint64_t seed : {21, 5}) check_units(model, method, seed);
+      for (const std::uint64_t seed : {21U, 5U}) check_units(model, method, seed);
     }
   }
 }

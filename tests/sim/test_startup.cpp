@@ -96,7 +96,7 @@ TEST_CASE("pools by what an engine's fraction is of, solved by hand") {
   CHECK(left(FractionOf::kAfterWeights, 40) == near(40));   // 0.8 x 50
   CHECK(left(FractionOf::kFree, 40) == near(33.6));         // 0.8 x 42
   // TensorRT-LLM counts its graphs before the pool: 0.8 x (42 - 2). The others capture them later.
-  for (const auto [what, one] : {std::pair{FractionOf::kFree, 32.0}, {FractionOf::kAll, 22.0}}) {
+  for (const auto& [what, one] : {std::pair{FractionOf::kFree, 32.0}, {FractionOf::kAll, 22.0}}) {
     EngineStartup captured = pool(what);
     captured.graphs = from_gib(2);
     CHECK(gib(captured.cache_beside(from_gib(40), from_gib(10), from_gib(8))) == near(one));
