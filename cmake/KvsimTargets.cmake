@@ -1,3 +1,5 @@
+include(${CMAKE_CURRENT_LIST_DIR}/KvsimUnity.cmake)
+
 # What runs once a command and is mostly templates of JSON and text (reports, the command line): a
 # third of the time to compile it at -O3 buys nothing that anyone waits for. Under the sanitizers it is
 # not optimised at all.
