@@ -234,10 +234,11 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                      .dtype = dtype_},
                     {at});
   }
-  for (const CachePart& part : parts()) {
-    if (!concats || grows) break;  // of a full cache what is left of the longer copy
-    drop(cache.*part.tensor, at);
-    hold_cache(cache, part, moment.after, at + 1);
+  if (concats && !grows) {  // of a full cache what is left of the longer copy
+    for (const CachePart& part : parts()) {
+      drop(cache.*part.tensor, at);
+      hold_cache(cache, part, moment.after, at + 1);
+    }
   }
   if (side) {
     graph_.release(*side, at);
