@@ -177,6 +177,10 @@ MethodMatch match_method(const std::string& method, const std::string& params,
       spec.params["streaming_fraction"] = 1.0 - *retrieval;
     }
   }
+  if (spec.name == "streaming-llm") {
+    // The released code (modify_llama.py) caches keys unrotated and rotates all at every step.
+    spec.params.try_emplace("positions", std::string{"rerotate"});
+  }
   if (spec.name == "less") {
     // The released maps (LESS, src/example_scripts/train); ours are narrower where they are fitted.
     constexpr std::int64_t kReleasedWidth = 512;

@@ -298,6 +298,13 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     lacks("stack", stack.reason);
   } else {
     assume(stack.assumed);
+    // Kernels that read codes are the quantising methods' own; operators of PyTorch expand them.
+    constexpr std::array<std::string_view, 2> kWithoutKernels{"int8", "rtn"};
+    if (out.method && out.stack->rope_launches > 1 &&
+        std::find(kWithoutKernels.begin(), kWithoutKernels.end(), out.method->name) !=
+            kWithoutKernels.end()) {
+      out.method->params.try_emplace("dequant", std::string{"copy"});
+    }
     if (stack.eager) {
       out.eager_execution = true;
       assume("a vLLM without CUDA graphs");

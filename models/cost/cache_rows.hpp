@@ -6,6 +6,10 @@
 
 namespace kvsim {
 
+/// Packed codes are 32-bit words; their steps and zeros stand in tensors beside them.
+inline constexpr Dtype kPackedDtype = Dtype::kFp32;
+inline constexpr std::int32_t kPackedTensors = 3;
+
 /// Sizes of one layer's cache, whole batch, by entries per stored head. A method knows heads of one
 /// width; a latent cache is shown to it as one head whose key and value are half the latent row.
 class CacheRows {

@@ -32,13 +32,26 @@ OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, OpIndex after,
     return graph_.hold(name, Owner::kScores,
                        charged_bytes(*in_.stack, bytes_of(n / m_ * held_, dtype)), first);
   };
-  const std::size_t logits = matrix("attention scores", dtype_, after);
+  std::size_t logits = matrix("attention scores", dtype_, after);
+  const std::int32_t passes = in_.stack->score_passes;
+  if (passes > 0) {
+    after = graph_.add({.name = "scale and mask",
+                        .family = OpFamily::kElementwise,
+                        .bytes_read = size(n, dtype_) * passes + mask,
+                        .bytes_written = size(n, dtype_) * passes,
+                        .launches = passes,
+                        .dtype = dtype_},
+                       {after});
+    graph_.release(logits, after);
+    logits = matrix("masked attention scores", dtype_, after);
+    mask = 0;
+  }
   if (!in_.stack->softmax_fp32) {
     const OpIndex softmax = graph_.add({.name = "softmax",
                                         .family = OpFamily::kElementwise,
                                         .bytes_read = size(n, dtype_) + mask,
                                         .bytes_written = size(n, dtype_),
-                                        .launches = 2,
+                                        .launches = passes > 0 ? 1 : 2,
                                         .dtype = Dtype::kFp32},
                                        {after});
     weights = matrix("attention probabilities", dtype_, softmax);
@@ -49,7 +62,7 @@ OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, OpIndex after,
                            .family = OpFamily::kElementwise,
                            .bytes_read = size(n, dtype_) + mask,
                            .bytes_written = size(n, Dtype::kFp32),
-                           .launches = 2,
+                           .launches = passes > 0 ? 1 : 2,
                            .dtype = Dtype::kFp32},
                           {after});
   weights = matrix("fp32 softmax", Dtype::kFp32, at);
@@ -74,6 +87,8 @@ const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
               .concat = "concat keys",
               .concatenated = "longer copy of the keys",
               .older = "old keys",
+              .keep = "keep keys",
+              .kept = "kept keys",
               .gather = "gather keys",
               .gathered = "gathered keys",
               .compact = "compact keys",
@@ -84,6 +99,8 @@ const std::array<LayerBuilder::CachePart, 2> LayerBuilder::kParts{
               .concat = "concat values",
               .concatenated = "longer copy of the values",
               .older = "old values",
+              .keep = "keep values",
+              .kept = "kept values",
               .gather = "gather values",
               .gathered = "gathered values",
               .compact = "compact values",

@@ -46,6 +46,7 @@ class LayerBuilder {
     Bytes (CacheRows::*payload)(std::int64_t entries) const;
     std::string_view name;
     std::string_view concat, concatenated, older;
+    std::string_view keep, kept;
     std::string_view gather, gathered;
     std::string_view compact, compacted;
   };
@@ -83,6 +84,8 @@ class LayerBuilder {
   /// operator) become fp32 probabilities, cast back where the model is narrower. `mask` bytes are
   /// read beside them. `weights` is the tensor of probabilities that is left. Returns the last
   /// operator.
+  OpIndex concat_apart(std::string_view name, double bytes, Dtype element, std::int32_t launches,
+                       OpIndex after);
   OpIndex eager_softmax(std::int64_t n, double mask, OpIndex after, std::size_t& weights);
   /// Q, K and V have been used: they go, unless the caller holds them to the block's end.
   void release_inputs(const Projected& qkv, OpIndex last);

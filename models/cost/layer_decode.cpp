@@ -114,6 +114,24 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
   return at;
 }
 
+/// The copies of a method that keeps its rows in tensors of its own.
+OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype element,
+                                   std::int32_t launches, OpIndex after) {
+  if (bytes <= 0) return after;
+  const OpIndex at = graph_.add({.name = name,
+                                 .family = OpFamily::kConcatCopy,
+                                 .bytes_read = bytes,
+                                 .bytes_written = bytes,
+                                 .launches = launches,
+                                 .dtype = element},
+                                {after});
+  graph_.release(
+      graph_.hold(name, Owner::kConcatCopy,
+                  charged_bytes(*in_.stack, Bytes{static_cast<std::int64_t>(bytes)}), at),
+      at);
+  return at;
+}
+
 OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   const bool is_static = is_preallocated(*in_.stack);
   const auto batch = static_cast<double>(in_.batch);
@@ -133,12 +151,15 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   OpIndex at = qkv.op;
 
   // The new entry joins the cache. A stack that concatenates does so at every step: what a full
-  // cache drops leaves the longer copy after attention, where the new entry takes its slot.
+  // cache drops leaves the longer copy after attention.
   const bool grows = moment.change != CacheChange::kOverwrite;
-  // Formats of their own are written in place: no released one concatenates packed rows.
+  // Formats of their own are written in place, but where their code says so (repacked).
   const bool holds_old = in_.stack->growth == CacheGrowth::kConcatAll;
-  const bool concats =
-      rows_.plain() && (holds_old || in_.stack->growth == CacheGrowth::kConcatLayer);
+  const bool by_copy = holds_old || in_.stack->growth == CacheGrowth::kConcatLayer;
+  const bool concats = rows_.plain() && by_copy;
+  // Keys that are rotated by their index stand in its order: what stays is copied together. Of
+  // others the new entry takes the slot of what leaves.
+  const bool keeps_copy = concats && !grows && moment.evicts && traffic.rotated > 0;
   if (concats) {
     for (const CachePart& part : parts()) {
       const Bytes longer = payload(part, moment.before + 1);
@@ -170,20 +191,44 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
       hold_cache(cache, part, moment.before + 1, at);
     }
   }
+  if (by_copy) {
+    at = concat_apart("concat packed rows", traffic.repacked * batch, kPackedDtype, kPackedTensors,
+                      at);
+    at = concat_apart("concat waiting rows", traffic.recopied * batch, in_.kv_dtype, 2, at);
+  }
+  std::optional<std::size_t> rotated;
+  if (traffic.rotated > 0 && in_.stack->rope_launches > 1) {
+    // As the rotation of new keys: operators that each read and write the tensor about once.
+    const std::int32_t passes = in_.stack->rope_launches / 2;
+    const double bytes = traffic.rotated * batch;
+    const Bytes tensor = charged_bytes(*in_.stack, Bytes{static_cast<std::int64_t>(bytes)});
+    at = graph_.add({.name = "rotate cached keys",
+                     .family = OpFamily::kRope,
+                     .bytes_read = bytes * passes,
+                     .bytes_written = bytes * passes,
+                     .launches = passes,
+                     .dtype = dtype_},
+                    {at});
+    graph_.release(
+        graph_.hold("rotated halves of cached keys", Owner::kActivations, tensor * 2, at), at);
+    rotated = graph_.hold("rotated cached keys", Owner::kActivations, tensor, at);
+  }
   qkv.op = at;
   at = attend_cache(qkv, moment, traffic);
+  drop(rotated, at);
   release_inputs(qkv, at);
 
   // The method's own bookkeeping and what it moves.
   const double side_read = traffic.side_read * batch;
   const double side_written = traffic.side_write * batch;
-  if (in_.method->extra_launches() > 0 || side_read + side_written + traffic.extra_flops > 0) {
+  const std::int32_t operators = method_operators(*in_.method, *in_.stack);
+  if (operators > 0 || side_read + side_written + traffic.extra_flops > 0) {
     at = graph_.add({.name = "method",
                      .family = OpFamily::kMethod,
                      .flops = FlopCount{traffic.extra_flops * batch},
                      .bytes_read = side_read,
                      .bytes_written = side_written,
-                     .launches = in_.method->extra_launches(),
+                     .launches = operators,
                      .dtype = Dtype::kFp32},
                     {at});
   }
@@ -234,7 +279,18 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                      .dtype = dtype_},
                     {at});
   }
-  if (concats && !grows) {  // of a full cache what is left of the longer copy
+  for (const CachePart& part : parts()) {
+    if (!keeps_copy) break;
+    const auto kept = static_cast<double>(payload(part, moment.after).count());
+    at = graph_.add({.name = part.keep,
+                     .family = OpFamily::kConcatCopy,
+                     .bytes_read = kept,
+                     .bytes_written = kept,
+                     .dtype = rows_.dtype()},
+                    {at});
+    replace(cache, part, part.kept, Owner::kConcatCopy, moment.after, at);
+  }
+  if (concats && !grows && !keeps_copy) {  // what is left of the longer copy
     for (const CachePart& part : parts()) {
       drop(cache.*part.tensor, at);
       hold_cache(cache, part, moment.after, at + 1);

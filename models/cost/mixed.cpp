@@ -45,7 +45,7 @@ HeadRows head_rows(const CostInput& in, const MixedStep& step) {
 
 Seconds mixed_host_time(const CostInput& in, bool decodes, std::int32_t layers) {
   const Stack& stack = *in.stack;
-  const double launches = decodes ? in.method->extra_launches() : 0;
+  const double launches = decodes ? method_operators(*in.method, stack) : 0;
   return stack.host_per_step +
          (stack.host_per_layer + stack.host_per_launch * launches) * static_cast<double>(layers);
 }

@@ -11,11 +11,12 @@ namespace kvsim {
 namespace {
 
 using Figure = double StepTraffic::*;
-constexpr std::array<Figure, 11> kFigures{
+constexpr std::array<Figure, 14> kFigures{
     &StepTraffic::attention_read,  &StepTraffic::append_write, &StepTraffic::score_row_read,
     &StepTraffic::score_row_write, &StepTraffic::side_read,    &StepTraffic::side_write,
     &StepTraffic::move_read,       &StepTraffic::move_write,   &StepTraffic::link_read,
-    &StepTraffic::link_write,      &StepTraffic::extra_flops};
+    &StepTraffic::link_write,      &StepTraffic::extra_flops,  &StepTraffic::rotated,
+    &StepTraffic::repacked,        &StepTraffic::recopied};
 
 // Where traffic is asked for its line and where the line is held against it: few entries and many,
 // no round numbers, so that what moves in pages or groups, or stands still above a budget, shows.
@@ -83,12 +84,11 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
       parts_{latent_ ? 1 : 2},
       decode_format_{shared_attention_format(dtype_, in.kv_dtype)},
       prefill_format_{shared_attention_format(dtype_, dtype_)},
-      extra_launches_{in.method->extra_launches()} {
+      extra_launches_{method_operators(*in.method, *in.stack)} {
   KVSIM_CHECK(in.batch == 1, "a mixed layer of a batch of {}", in.batch);
   const bool plain = rows_.plain();
-  const bool grows_by_copy =
-      stack_.growth == CacheGrowth::kConcatLayer || stack_.growth == CacheGrowth::kConcatAll;
-  concats_ = plain && grows_by_copy;
+  by_copy_ = stack_.growth == CacheGrowth::kConcatLayer || stack_.growth == CacheGrowth::kConcatAll;
+  concats_ = plain && by_copy_;
   expands_ = stack_.expands_kv_heads && !latent_;
   // As LayerBuilder::prefill: what was projected is the cache itself, unless it is stored
   // elsewhere or in another form.

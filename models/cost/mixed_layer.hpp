@@ -121,7 +121,8 @@ class MixedLayer {
   double element_bytes_;
   bool fused_;
   bool latent_;
-  bool concats_;                         // the stack copies a layer's cache into a longer one
+  bool by_copy_;                         // the stack grows a cache by copying it into a longer one,
+  bool concats_;                         // and this method's rows are among what it copies
   bool expands_;                         // keys and values are repeated to the query heads
   bool writes_chunks_;                   // a prompt's keys and values are copied into the cache
   std::int32_t parts_;                   // tensors of the cache
@@ -178,11 +179,21 @@ void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Ad
 template <class Add>
 void MixedLayer::softmax(double n, double mask, Add&& add) const {
   const double wide = n * 4;
+  const std::int32_t passes = stack_.score_passes;
+  if (passes > 0) {
+    add(Op{.name = "scale and mask",
+           .family = OpFamily::kElementwise,
+           .bytes_read = size(n) * passes + mask,
+           .bytes_written = size(n) * passes,
+           .launches = passes,
+           .dtype = dtype_});
+    mask = 0;
+  }
   add(Op{.name = "softmax",
          .family = OpFamily::kElementwise,
          .bytes_read = size(n) + mask,
          .bytes_written = stack_.softmax_fp32 ? wide : size(n),
-         .launches = 2,
+         .launches = passes > 0 ? 1 : 2,
          .dtype = Dtype::kFp32});
   if (!stack_.softmax_fp32 || dtype_ == Dtype::kFp32) return;
   add(Op{.name = "softmax cast",
@@ -218,6 +229,27 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
            .launches = 2,
            .dtype = dtype_});
     cache_read = size(n);
+  }
+  const auto concat = [&](std::string_view name, double bytes, Dtype element,
+                          std::int32_t launches) {
+    if (!by_copy_ || bytes <= 0) return;
+    add(Op{.name = name,
+           .family = OpFamily::kConcatCopy,
+           .bytes_read = bytes,
+           .bytes_written = bytes,
+           .launches = launches,
+           .dtype = element});
+  };
+  concat("concat packed rows", of.all.repacked, kPackedDtype, kPackedTensors);
+  concat("concat waiting rows", of.all.recopied, in_.kv_dtype, 2);
+  if (of.all.rotated > 0 && stack_.rope_launches > 1) {
+    const std::int32_t passes = stack_.rope_launches / 2;
+    add(Op{.name = "rotate cached keys",
+           .family = OpFamily::kRope,
+           .bytes_read = of.all.rotated * passes,
+           .bytes_written = of.all.rotated * passes,
+           .launches = passes,
+           .dtype = dtype_});
   }
   if (fused_) {
     add(Op{.name = "attention",
@@ -283,6 +315,18 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
            .bytes_written = bytes,
            .launches = parts_,
            .dtype = dtype_});
+  }
+  // Keys that are rotated by their index stand in its order: what stays is copied together.
+  const std::int64_t cut = decodes.load.evicting - decodes.load.rewriting;
+  const bool keeps_copy = concats_ && of.all.rotated > 0 && cut > 0;
+  for (std::int32_t part = 0; keeps_copy && part < parts_; ++part) {
+    const double bytes = decodes.load.held / batch * static_cast<double>(cut) *
+                         entry_bytes_[static_cast<std::size_t>(part)];
+    add(Op{.name = part == 0 ? "keep keys" : "keep values",
+           .family = OpFamily::kConcatCopy,
+           .bytes_read = bytes,
+           .bytes_written = bytes,
+           .dtype = rows_.dtype()});
   }
   if (of.moved.move_read + of.moved.move_write > 0) {
     add(Op{.name = "evict and merge",

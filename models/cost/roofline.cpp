@@ -32,7 +32,7 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
       gpu_{&gpu},
       collective_latency_{stack.collective_latency.count()},
       adds_{stack.overlap == Overlap::kAdd},
-      copies_by_element_{stack.copies_by_element},
+      sm_clocks_{kvsim::sm_clocks(gpu)},
       calibration_{calibration} {
   // NVLink's figure is of both directions together.
   peer_link_ = gpu.nvlink ? gpu.nvlink->count() / 2 : gpu.pcie.count();
@@ -64,8 +64,11 @@ Roofline::Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibr
 Roofline::Rates Roofline::rates(const Op& op) const {
   const Efficiency& efficiency = calibration_.of(op.family);
   const ReachedRates& reached = reached_[static_cast<std::size_t>(op.family)];
-  const bool copies = op.family == OpFamily::kConcatCopy || op.family == OpFamily::kExpandCopy;
-  const double width = copies_by_element_ && copies ? bits_of(op.dtype) / 16.0 : 1.0;
+  double share = reached.bandwidth;
+  if (reached.elements_per_clock > 0) {
+    const double element = 2 * bits_of(op.dtype) / 8.0;  // read and written
+    share = std::min(share, reached.elements_per_clock * sm_clocks_ * element / bandwidth_);
+  }
   const bool peers = op.family == OpFamily::kCollective;
   const double to_peers = op.exchange ? exchange_link_ : peer_link_;
   const double link = op.family == OpFamily::kHostCopy ? link_ : peers ? to_peers : bandwidth_;
@@ -73,7 +76,7 @@ Roofline::Rates Roofline::rates(const Op& op) const {
   return {.flops = FlopsPerSecond{flop_rate_[static_cast<std::size_t>(op.dtype)]},
           .bandwidth = BytesPerSecond{link},
           .flops_reached = efficiency.flops * reached.flops,
-          .bandwidth_reached = std::min(1.0, efficiency.bandwidth * reached.bandwidth * width),
+          .bandwidth_reached = std::min(1.0, efficiency.bandwidth * share),
           .fill = op.blocks > 0 && processors_ > 0 ? std::min(1.0, op.blocks / processors_) : 1.0,
           .overhead = Seconds{peers ? latency : launch_overhead_}};
 }

@@ -102,7 +102,7 @@ class Roofline {
   mutable std::vector<Product> products_;  // by a hash; empty: none are kept
   double collective_latency_ = 0;
   bool adds_ = false;
-  bool copies_by_element_ = false;
+  double sm_clocks_;  // of all SMs together, Hz
   bool is_bound_ = false;
   std::array<ReachedRates, kOpFamilies> reached_{};  // where the calibration is nominal
   Calibration calibration_;

@@ -334,11 +334,18 @@ Seconds between_steps(const CostInput& in) {
   return in.stack->between_steps + in.stack->between_per_sequence * static_cast<double>(in.batch);
 }
 
+std::int32_t method_operators(const Method& method, const Stack& stack) {
+  const bool fuses = stack.rope_launches == 1 && stack.attention == AttentionExec::kFused;
+  return fuses ? method.extra_launches()
+               : method.eager_operators(stack.attention == AttentionExec::kEager);
+}
+
 Seconds host_time(const CostInput& in, bool decode) {
   const double layers = in.llm->n_layers();
-  const Seconds method =
-      decode ? in.stack->host_per_launch * static_cast<double>(in.method->extra_launches()) * layers
-             : Seconds{};
+  const Seconds method = decode ? in.stack->host_per_launch *
+                                      static_cast<double>(method_operators(*in.method, *in.stack)) *
+                                      layers
+                                : Seconds{};
   return in.stack->host_per_step + in.stack->host_per_layer * layers + method;
 }
 

@@ -115,6 +115,10 @@ struct DecodeMoment {
 
   friend bool operator==(const DecodeMoment&, const DecodeMoment&) = default;
 };
+/// Operators that the method adds to a layer's decode step, as the stack runs them: kernels of its
+/// own where others are fused, else plain PyTorch's (Method::eager_operators).
+[[nodiscard]] std::int32_t method_operators(const Method& method, const Stack& stack);
+
 /// The step that brings the sequence to `tokens` tokens, where `before` entries are held.
 [[nodiscard]] DecodeMoment decode_moment(const CostInput& in, std::int32_t layer,
                                          std::int64_t prompt, std::int64_t tokens,

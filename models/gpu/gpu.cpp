@@ -123,6 +123,11 @@ std::vector<std::string> candidates(std::span<const std::string> words) {
 
 }  // namespace
 
+double sm_clocks(const Gpu& gpu) {
+  const double lanes = gpu.generation == "turing" || gpu.silicon == "A100" ? 64 : 128;
+  return gpu.peak_fp32.count() / (2 * lanes);
+}
+
 FlopsPerSecond peak_flops(const Gpu& gpu, Dtype dtype) {
   if (const auto found = gpu.peak.find(dtype); found != gpu.peak.end()) return found->second;
   if (dtype == Dtype::kFp32) return gpu.peak_fp32;

@@ -41,6 +41,11 @@ struct Gpu {
 /// for fp32.
 [[nodiscard]] FlopsPerSecond peak_flops(const Gpu& gpu, Dtype dtype);
 
+/// Clocks of all SMs together, Hz: their number times the boost clock, by what their FP32 lanes
+/// reach, 64 an SM on Turing and on the A100, 128 on later chips (NVIDIA's architecture white
+/// papers).
+[[nodiscard]] double sm_clocks(const Gpu& gpu);
+
 /// The GPU named `name` (catalogue name or alias; case, blanks, "_" and "-" do not matter).
 /// Errors: InputError naming the nearest known one.
 [[nodiscard]] const Gpu& find_gpu(std::string_view name);

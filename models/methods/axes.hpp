@@ -144,6 +144,9 @@ class SelectRule {
   [[nodiscard]] virtual std::int64_t least_entries() const { return 1; }
   [[nodiscard]] virtual PrefillPeak prefill_peak() const { return PrefillPeak::kPerLayer; }
   [[nodiscard]] virtual Compaction compaction(Compaction of_merge) const { return of_merge; }
+  /// As Method::eager_operators, from a step's rows to what leaves: their sum over the group,
+  /// decay, addition, what is not protected, its minimum.
+  [[nodiscard]] virtual std::int32_t operators() const { return needs().decode_rows ? 5 : 0; }
 
   /// The size law, where the layer's budget is `budget` entries: held after the compression that
   /// follows token `tokens`; nullopt: only replay knows.
@@ -257,6 +260,8 @@ class MergeRule {
   [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const = 0;
   [[nodiscard]] virtual Compaction compaction() const = 0;
   [[nodiscard]] virtual std::int32_t launches() const = 0;
+  /// As Method::eager_operators, for what a step's merge takes.
+  [[nodiscard]] virtual std::int32_t operators() const { return launches(); }
   /// Adds one step's traffic of one stored head.
   virtual void add_step(StepTraffic& traffic, const StepEvents& events,
                         const HeadShape& shape) const = 0;

@@ -71,6 +71,18 @@ std::int32_t ComposedMethod::extra_launches() const {
   return (parts_.select->needs().decode_rows ? 4 : 0) + parts_.merge->launches();
 }
 
+std::int32_t ComposedMethod::eager_operators(bool has_rows) const {
+  // Where attention keeps its rows to itself, they take its product, scaling, softmax, cast and
+  // second product in its place.
+  constexpr std::int32_t kRows = 4;
+  constexpr std::int32_t kTensors = 2;  // keys and values: the new entry's slot, or what stays
+  const SelectRule& select = *parts_.select;
+  const bool rows = select.needs().decode_rows || parts_.merge->needs().decode_rows;
+  const bool leaves = select.bounded() && select.leaves_in_decode() && !merges();
+  return (rows && !has_rows ? kRows : 0) + (leaves ? kTensors : 0) + select.operators() +
+         parts_.merge->operators();
+}
+
 std::vector<std::unique_ptr<Merger>> MergeRule::start_heads(const SessionPlace& place,
                                                             std::size_t heads) const {
   std::vector<std::unique_ptr<Merger>> all;
@@ -128,7 +140,10 @@ StepTraffic with_parts(const Composition& parts, double attention_read, const St
   parts.store->add_step(one, events, shape);
   if (parts.read) parts.read->add_step(one, events, shape);
   if (parts.share) parts.share->add_step(one, events, shape);
-  if (parts.rerotate) one.extra_flops += events.attended * 3.0 * shape.head_dim;
+  if (parts.rerotate) {
+    one.extra_flops += events.attended * 3.0 * shape.head_dim;
+    one.rotated += events.attended * shape.head_dim * element_bytes(parts, shape.recorded);
+  }
   return one;
 }
 
@@ -295,7 +310,8 @@ constexpr double StepTraffic::*kTrafficFields[] = {
     &StepTraffic::attention_read,  &StepTraffic::append_write, &StepTraffic::score_row_read,
     &StepTraffic::score_row_write, &StepTraffic::side_read,    &StepTraffic::side_write,
     &StepTraffic::move_read,       &StepTraffic::move_write,   &StepTraffic::link_read,
-    &StepTraffic::link_write,      &StepTraffic::extra_flops};
+    &StepTraffic::link_write,      &StepTraffic::extra_flops,  &StepTraffic::rotated,
+    &StepTraffic::repacked,        &StepTraffic::recopied};
 
 }  // namespace
 

@@ -60,6 +60,7 @@ class ComposedMethod final : public Method {
   [[nodiscard]] PrefillPeak prefill_peak() const override;
   [[nodiscard]] Compaction compaction() const override;
   [[nodiscard]] std::int32_t extra_launches() const override;
+  [[nodiscard]] std::int32_t eager_operators(bool has_rows) const override;
   [[nodiscard]] bool merges() const override { return parts_.merge->merges(); }
   [[nodiscard]] std::optional<std::int64_t> entries_held(std::int32_t layer, std::int64_t prompt,
                                                          std::int64_t tokens) const override;

@@ -39,6 +39,9 @@ class MeasuredMethod final : public Method {
   PrefillPeak prefill_peak() const override { return method_->prefill_peak(); }
   Compaction compaction() const override { return method_->compaction(); }
   std::int32_t extra_launches() const override { return method_->extra_launches(); }
+  std::int32_t eager_operators(bool has_rows) const override {
+    return method_->eager_operators(has_rows);
+  }
   bool merges() const override { return method_->merges(); }
   std::optional<std::int64_t> entries_held(std::int32_t layer, std::int64_t prompt,
                                            std::int64_t tokens) const override {

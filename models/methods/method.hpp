@@ -121,6 +121,12 @@ struct StepTraffic {
   double link_read = 0;    // from host memory
   double link_write = 0;   // to host memory
   double extra_flops = 0;  // beyond attention itself
+  double rotated = 0;      // cached keys that take new positions first; a kernel that fuses the
+                           // rotation reads them once, as attention does
+  // What code that grows a cache by concatenation copies into a longer tensor, of methods that keep
+  // rows in a format of their own: packed rows, and rows as recorded that wait to be packed.
+  double repacked = 0;
+  double recopied = 0;
 
   [[nodiscard]] double read() const {
     return attention_read + score_row_read + side_read + move_read;
@@ -154,8 +160,13 @@ class Method {
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
   [[nodiscard]] virtual PrefillPeak prefill_peak() const = 0;
   [[nodiscard]] virtual Compaction compaction() const = 0;
-  /// Host-side operators (kernel launches) the method's own code adds to a layer's decode step.
+  /// Kernels that the method adds to a layer's decode step where each axis' work is one or a few.
   [[nodiscard]] virtual std::int32_t extra_launches() const = 0;
+  /// The same as plain PyTorch runs it: an operator for each product, sum, gather or scatter of its
+  /// equations. `has_rows`: attention leaves its rows in memory.
+  [[nodiscard]] virtual std::int32_t eager_operators(bool /*has_rows*/) const {
+    return extra_launches();
+  }
   /// True if merges happen (then retained mass has no meaning).
   [[nodiscard]] virtual bool merges() const = 0;
 

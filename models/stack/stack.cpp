@@ -119,8 +119,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "communication",
                              "collective_latency",
                              "attends_allocated",
-                             "copies_by_element",
                              "softmax_fp32",
+                             "score_passes",
                              "between_steps",
                              "between_per_sequence",
                              "overlap",
@@ -197,8 +197,10 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later_flag("full_causal_mask", stack.full_causal_mask);
   read_later_flag("masks_evicted", stack.masks_evicted);
   read_later_flag("attends_allocated", stack.attends_allocated);
-  read_later_flag("copies_by_element", stack.copies_by_element);
   read_later_flag("softmax_fp32", stack.softmax_fp32);
+  read_later("score_passes", [&](const Field& f) {
+    stack.score_passes = static_cast<std::int32_t>(f.integer(0, 10));
+  });
   read_later("between_per_sequence",
              [&](const Field& f) { stack.between_per_sequence = f.duration(); });
   read_later("between_steps", [&](const Field& f) { stack.between_steps = f.duration(); });
@@ -215,10 +217,13 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_later("reached", [&](const Field& f) {
     stack.reached.clear();
     for (const auto& [family, rates] : f.members()) {
-      rates.allow_only({"flops", "bandwidth"});
+      rates.allow_only({"flops", "bandwidth", "elements_per_clock"});
       ReachedRates reached;
       if (const auto share = rates.find("flops")) reached.flops = share->number(1e-3, 1);
       if (const auto share = rates.find("bandwidth")) reached.bandwidth = share->number(1e-3, 1);
+      if (const auto rate = rates.find("elements_per_clock")) {
+        reached.elements_per_clock = rate->number(1e-3, 1e3);
+      }
       stack.reached[family] = reached;
     }
   });

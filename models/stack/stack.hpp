@@ -42,6 +42,9 @@ enum class Overlap : std::uint8_t {
 struct ReachedRates {
   double flops = 1;
   double bandwidth = 1;
+  /// Of kernels that take an element a thread and are held up by their SMs: elements that one moves
+  /// in a clock, each read and written once, up to that share of the bandwidth. 0: no such limit.
+  double elements_per_clock = 0;
 };
 
 /// A software stack: what stands between the roofline and a real run. A profile is data
@@ -83,8 +86,9 @@ struct Stack {
   bool fused_projections = false;  // Q, K and V are one GEMM; so are gate and up
   bool attends_allocated = false;  // decode attention reads all of a static cache, masked
   bool softmax_fp32 = true;  // eager attention computes its softmax in fp32, beside the scores
-  bool copies_by_element = false;    // cat and repeat kernels take an element a thread: their
-                                     // bandwidth, given for 16 bit, grows with the element
+  /// Of eager attention: operators that read and write the score matrix between the product of
+  /// queries and keys and the softmax (scaling, adding a mask).
+  std::int32_t score_passes = 0;
   Seconds between_steps;             // scheduling and sampling that nothing hides,
   Seconds between_per_sequence;      // and what it takes more for each sequence
   bool full_causal_mask = false;     // a boolean mask of the full length squared stands throughout

@@ -60,6 +60,7 @@ ordered_json reached_json(const Stack& stack) {
   ordered_json out = ordered_json::object();
   for (const auto& [family, rates] : stack.reached) {
     out[family] = {{"flops", rates.flops}, {"bandwidth", rates.bandwidth}};
+    if (rates.elements_per_clock > 0) out[family]["elements_per_clock"] = rates.elements_per_clock;
   }
   return out;
 }
@@ -98,7 +99,7 @@ ordered_json stack_json(const Stack& stack) {
           {"fused_projections", stack.fused_projections},
           {"full_causal_mask", stack.full_causal_mask},
           {"attends_allocated", stack.attends_allocated},
-          {"copies_by_element", stack.copies_by_element},
+          {"score_passes", stack.score_passes},
           {"between_steps_s", stack.between_steps.count()},
           {"between_per_sequence_s", stack.between_per_sequence.count()},
           {"sampler_bytes", stack.sampler_bytes},
@@ -142,9 +143,6 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   facts.add("projections", stack.fused_projections ? "Q, K and V in one product, gate and up in one"
                                                    : "one product each");
   if (stack.attends_allocated) facts.add("attends", "to all of the cache's room, masked");
-  if (stack.copies_by_element) {
-    facts.add("copies", "one element a thread: their bandwidth is for 16 bit and grows with width");
-  }
   if (stack.between_steps > Seconds{}) {
     facts.add("between steps", fmt::format("{}, and {} a sequence", stack.between_steps,
                                            stack.between_per_sequence));
@@ -164,8 +162,10 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   }
   for (const auto& [family, rates] : stack.reached) {
     facts.add("reached, " + family,
-              fmt::format("{:g} of the arithmetic rate, {:g} of the bandwidth", rates.flops,
-                          rates.bandwidth));
+              rates.elements_per_clock > 0
+                  ? fmt::format("{:g} elements an SM and clock", rates.elements_per_clock)
+                  : fmt::format("{:g} of the arithmetic rate, {:g} of the bandwidth", rates.flops,
+                                rates.bandwidth));
   }
   for (const auto& [family, whose] : stack.kernels) {
     facts.add("kernels, " + family, whose == "*" ? "of whichever stack is known best" : whose);

@@ -62,7 +62,7 @@ class Explainer {
   [[nodiscard]] TimeTerm host(const StepCost& cost, bool decodes) const {
     const Stack& stack = *in_.cost->stack;
     const std::int64_t layers = in_.cost->llm->n_layers();
-    const std::int32_t launches = decodes ? in_.cost->method->extra_launches() : 0;
+    const std::int32_t launches = decodes ? method_operators(*in_.cost->method, stack) : 0;
     std::vector<std::string> parts, keys;
     const auto add = [&](Seconds each, std::string_view key, const std::string& times) {
       if (each == Seconds{}) return;

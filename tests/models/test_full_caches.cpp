@@ -1,5 +1,6 @@
 // A cache at its ceiling on stacks that concatenate: its new entry comes in a longer copy too.
 
+#include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
@@ -64,6 +65,115 @@ TEST_CASE("a window that is full is concatenated as well") {
     CHECK(concat_bytes(decode_layer(in, 0, full)) ==
           (concatenates(stack) ? 2 * 2 * 501 * 8 * 128 * 2 : 0));
   }
+}
+
+double bytes_of_op(const OpGraph& graph, std::string_view name) {
+  double bytes = 0;
+  for (OpIndex i = 0; i < graph.size(); ++i) {
+    const Op& op = graph.op(i);
+    if (op.name == name) bytes += op.bytes_read + op.bytes_written;
+  }
+  return bytes;
+}
+
+TEST_CASE("keys cached unrotated are rotated at every step, by operators of their own if unfused") {
+  const Llm llm = llama31_8b();
+  const auto rolled = make_method(
+      {"streaming-llm", {{"positions", std::string{"rerotate"}}}, Budget{0, 1000}}, 2000,
+      {.recorded = Dtype::kFp16, .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128}});
+  for (const Stack& stack : builtin_stacks()) {
+    const CostInput in{.llm = &llm, .method = rolled.get(), .stack = &stack, .batch = 3};
+    const DecodeMoment full = decode_moment(in, 0, 2000, 2001, 1000);
+    INFO(stack.name);
+    // By hand: five operators that each read and write the keys of 1,001 entries of three
+    // sequences.
+    const int passes = stack.rope_launches / 2;
+    const OpGraph graph = decode_layer(in, 0, full);
+    CHECK(bytes_of_op(graph, "rotate cached keys") ==
+          (stack.rope_launches > 1 ? 2.0 * passes * 3 * full.attended * 8 * 128 * 2 : 0));
+    // Rows stand in the order of their positions: the 1,000 that stay are copied together.
+    CHECK(concat_bytes(graph) ==
+          (concatenates(stack) ? 2.0 * 2 * (1001 + 1000) * 3 * 8 * 128 * 2 : 0));
+  }
+}
+
+TEST_CASE(
+    "packed values are copied into a longer tensor at every step where caches grow by copies") {
+  const Llm llm = llama31_8b();
+  const auto kivi = make_method(
+      {"kivi-2", {}, {}}, 4096,
+      {.recorded = Dtype::kFp16, .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128}});
+  for (const Stack& stack : builtin_stacks()) {
+    const CostInput in{
+        .llm = &llm, .method = kivi.get(), .stack = &stack, .batch = 2, .prompt = 4096};
+    const DecodeMoment grows = decode_moment(in, 0, 4096, 4097, 4096);
+    INFO(stack.name);
+    // By hand, of 4,097 entries the newest 128 apart: 128 codes of 2 bit and four groups' steps and
+    // zeros a value, as much a key in one step of 128; a value and half as many keys wait.
+    const double row = 128 * 2 / 8 + 4 * 4;
+    const OpGraph graph = decode_layer(in, 0, grows);
+    const double times = concatenates(stack) ? 2.0 * 2 * 8 : 0;
+    CHECK(bytes_of_op(graph, "concat packed rows") ==
+          doctest::Approx(times * (4097 - 128) * (row + row / 128)).epsilon(1e-12).scale(1));
+    CHECK(bytes_of_op(graph, "concat waiting rows") == times * 192 * 128 * 2);
+  }
+}
+
+TEST_CASE(
+    "copies an element a thread take the SMs' time: not the memory's, nor the element's width") {
+  const auto rate = [](std::string_view gpu, Dtype dtype) {
+    const Roofline roofline{find_gpu(gpu), find_stack("hf-sdpa"), Calibration{}};
+    const Roofline::Rates r =
+        roofline.rates({.name = "concat keys", .family = OpFamily::kConcatCopy, .dtype = dtype});
+    return r.bandwidth.count() * r.bandwidth_reached;
+  };
+  // By hand, on A100: 0.84 elements in each of 108 SMs at 1.41 GHz, 2 bytes read and 2 written.
+  CHECK(rate("A100-80GB-SXM", Dtype::kFp16) ==
+        doctest::Approx(0.84 * 108 * 1.41e9 * 4).epsilon(2e-3));
+  CHECK(rate("A100-80GB-SXM", Dtype::kFp32) == rel(2 * rate("A100-80GB-SXM", Dtype::kFp16)));
+  CHECK(rate("H100-80GB-SXM", Dtype::kFp16) == rel(rate("H200-141GB-SXM", Dtype::kFp16)));
+  // Never more than the memory gives.
+  for (const Gpu& gpu : builtin_gpus()) {
+    CHECK(rate(gpu.name, Dtype::kFp32) <= gpu.hbm_bandwidth.count());
+  }
+}
+
+TEST_CASE(
+    "plain PyTorch takes an operator for each part of a method's equations, on the host too") {
+  const Llm llm = llama31_8b();
+  const FullMethod full;
+  for (const MethodInfo& info : builtin_methods()) {
+    MethodSpec spec{.name = info.name, .params = {}, .budget = {}};
+    if (takes_budget(info.name)) spec.budget = Budget{.fraction = 0.6, .entries = 0};
+    const MethodSite site{.recorded = Dtype::kFp16,
+                          .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+                          .windows = {},
+                          .n_layers = 32,
+                          .d_model = 4096};
+    const auto method = make_method(spec, 2000, site);
+    INFO(info.name);
+    // Rows that attention leaves in memory are five operators less one: attention's own call.
+    const std::int32_t apart = method->eager_operators(false) - method->eager_operators(true);
+    CHECK((apart == 0 || apart == 4));
+    CHECK(method->eager_operators(true) >= method->extra_launches() - 4);
+    CHECK(method_operators(*method, find_stack("vllm")) == method->extra_launches());
+    for (const char* name : {"hf-sdpa", "hf-eager", "flexgen"}) {
+      const Stack& stack = find_stack(name);
+      const CostInput with{.llm = &llm, .method = method.get(), .stack = &stack};
+      const CostInput without{.llm = &llm, .method = &full, .stack = &stack};
+      const double operators = method->eager_operators(stack.attention == AttentionExec::kEager);
+      CHECK(host_time(with, true).count() - host_time(without, true).count() ==
+            doctest::Approx(32 * 20e-6 * operators).epsilon(1e-9));
+      CHECK(host_time(with, false).count() == host_time(without, false).count());
+    }
+  }
+  // ZeroMerge by hand: the sums' five and the residual slot's thirty-five; attention's rows four.
+  const auto zero = make_method({"zeromerge", {}, Budget{0, 200}}, 2000, {});
+  CHECK(zero->eager_operators(true) == 40);
+  CHECK(zero->eager_operators(false) == 44);
+  // H2O: the sums' five, and the slot's key and value.
+  CHECK(make_method({"h2o", {}, Budget{0, 200}}, 2000, {})->eager_operators(true) == 7);
+  CHECK(make_method({"full", {}, {}}, 2000, {})->eager_operators(false) == 0);
 }
 
 }  // namespace

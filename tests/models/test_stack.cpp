@@ -59,7 +59,7 @@ TEST_CASE("every constant that differs from the ideal names its source") {
     sourced("fused_projections", s.fused_projections != ideal.fused_projections);
     sourced("full_causal_mask", s.full_causal_mask != ideal.full_causal_mask);
     sourced("attends_allocated", s.attends_allocated != ideal.attends_allocated);
-    sourced("copies_by_element", s.copies_by_element != ideal.copies_by_element);
+    sourced("score_passes", s.score_passes != ideal.score_passes);
     sourced("between_per_sequence", s.between_per_sequence != ideal.between_per_sequence);
     sourced("between_steps", s.between_steps != ideal.between_steps);
     sourced("sampler_bytes", s.sampler_bytes != ideal.sampler_bytes);

@@ -105,7 +105,7 @@ TEST_CASE("eager attention is refused by the score matrix, full cache or not") {
     CHECK(r.oom->step == 0);
     // The first matrix fits beside the weights, its fp32 softmax does not.
     CHECK(r.oom->requested == Bytes{32LL * 20000 * 20000 * 4});
-    CHECK(r.oom->what == "fp32 softmax of layer 0");
+    CHECK(r.oom->what == "masked attention scores of layer 0");
     CHECK(r.oom->owners.at("scores") == Bytes{32LL * 20000 * 20000 * 4});
     CHECK(r.oom->owners.at("weights") == Bytes{4 * 6738415616});
     CHECK(r.oom->owners.at("mask") == Bytes{20000LL * 20000 * 4});
@@ -166,7 +166,7 @@ TEST_CASE("what ships: eager attention is refused at prefill by its 51 GB of sco
     const auto r = run_static(shipped("hf-eager", method));
     REQUIRE(r.oom);
     CHECK(r.oom->phase == "prefill");
-    CHECK(r.oom->what == "fp32 softmax of layer 0");
+    CHECK(r.oom->what == "masked attention scores of layer 0");
     CHECK(r.oom->requested == Bytes{32LL * 20000 * 20000 * 4});
     CHECK(r.oom->owners.at("weights") == Bytes{4 * 6738415616});
     const auto found = std::find_if(r.peak_terms.begin(), r.peak_terms.end(),

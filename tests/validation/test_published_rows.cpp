@@ -128,7 +128,7 @@ TEST_CASE(
   REQUIRE(score.stacks.size() == 1);
   CHECK(score.stacks[0].stack == "hf-sdpa");
   CHECK(score.stacks[0].n == 2);
-  CHECK(find_stack_reason("hf-sdpa") != nullptr);
+  CHECK(find_stack_reason("hf-flash") != nullptr);
   CHECK(find_stack_reason("ideal") == nullptr);
 }
 

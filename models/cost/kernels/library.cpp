@@ -123,13 +123,6 @@ std::array<int, 3> version_of(std::string_view stack) {
   return version;
 }
 
-/// Boost clock, Hz, from what the SMs' FP32 lanes reach: 64 of them on Turing and on the A100, of
-/// later chips 128 (NVIDIA's architecture white papers).
-double clock_of(const Gpu& gpu) {
-  const double lanes = gpu.generation == "turing" || gpu.silicon == "A100" ? 64 : 128;
-  return gpu.peak_fp32.count() / (2 * lanes * gpu.sms);
-}
-
 /// The coefficients of `entry` on another GPU. Kernels that reach most of the HBM bandwidth are
 /// held up by it, and reach as much of another's. Those far below it are held up by their SMs: on
 /// the same chip with other memory their bytes a second go with the number of these. In between,
@@ -150,8 +143,9 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
   if (near == Nearness::kSame || (other_chip && entry.op != KernelOp::kElementwise)) return out;
   const KernelGpu there = kernel_gpu(measured), here = kernel_gpu(gpu);
   // What an SM's even share of the bandwidth is there, over what it is here.
-  double even = there.bandwidth / there.sms * here.sms / here.bandwidth;
-  if (other_chip) even *= clock_of(gpu) / clock_of(measured);
+  const double processors =
+      other_chip ? sm_clocks(gpu) / sm_clocks(measured) : here.sms / there.sms;
+  const double even = there.bandwidth / here.bandwidth * processors;
   for (std::size_t i = 0; i < form.coefficients.size() && i < out.size(); ++i) {
     double of_sms = form.coefficients[i].carries == Carries::kSmRate ? 1 : 0;
     if (form.coefficients[i].carries == Carries::kHbmShare) {

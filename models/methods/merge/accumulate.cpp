@@ -79,6 +79,8 @@ class AccumulateRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kAppend; }
   std::int32_t launches() const override { return 2; }
+  // Gate and choice; key and value: two products, a sum, a quotient and a write each; the weight.
+  std::int32_t operators() const override { return 13; }
   // The last row is read; its write is the append's.
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {

@@ -176,6 +176,10 @@ class CosineEmaRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 8; }
+  // Norms and quotients of both sides, product, largest; the threshold's mean, its test; weights;
+  // the entry's key and value, two products and a sum each and their writes; the slot's two and the
+  // scores' two.
+  std::int32_t operators() const override { return 26; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     const double row = shape.row_bytes();

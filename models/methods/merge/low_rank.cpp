@@ -202,6 +202,9 @@ class LowRankRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 10; }
+  // Two maps of two layers, each a product and its activation; products and sums of both states;
+  // the query's product, both denominators, the quotient in three; the slot's four moves.
+  std::int32_t operators() const override { return 22; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     const double state = 4.0 * settings_.rank * (shape.head_dim + 1.0);

@@ -140,6 +140,11 @@ class ResidualRule final : public MergeRule {
   // Argmin, similarity, merge, two moves: operators the method launches on its own a layer and
   // step.
   std::int32_t launches() const override { return 8; }
+  // The victim's key and value, products with the slots, the largest; that slot's key, value and
+  // count; a product, a sum and a quotient each; its count; four writes; the larger score. What
+  // leaves the tail goes to the victim's slot and the new entry to the tail's: key, value, score
+  // and count read, and two times written. Logarithm, factor and sum of attention's bias.
+  std::int32_t operators() const override { return 35; }
 
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {

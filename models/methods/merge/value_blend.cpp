@@ -111,6 +111,8 @@ class ValueBlendRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 6; }
+  // Norms and quotient, product, largest; key and values read; the weight in four; a write.
+  std::int32_t operators() const override { return 12; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     const double half = shape.row_bytes() / 2.0;

@@ -126,6 +126,8 @@ class ValueSpreadRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 6; }
+  // The value read; mean, quotient, clamp and draw; three of the sum; a write; the slot's three.
+  std::int32_t operators() const override { return 12; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     const double row = shape.group * events.attended * 4.0;

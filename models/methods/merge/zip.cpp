@@ -248,6 +248,9 @@ class ZipMergeRule final : public MergeRule {
   }
   Compaction compaction() const override { return Compaction::kSwap; }
   std::int32_t launches() const override { return 8; }  // search, test, merge, two moves, averages
+  // Norms and quotient, product, largest; two entries read; votes in six; key and value in four
+  // each; four writes; the slot's four moves; two of the score's mean.
+  std::int32_t operators() const override { return 31; }
 
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {

@@ -387,6 +387,9 @@ class FusionRule final : public SelectRule {
   bool hides_entries() const override { return settings_.by_query_head && settings_.before_attend; }
   PrefillPeak prefill_peak() const override { return PrefillPeak::kAllLayers; }
   Compaction compaction(Compaction /*of_merge*/) const override { return Compaction::kGather; }
+  // Sum over the group, the profile's new row and its cut, fusion, top C, those and the window as
+  // indices, the profile's columns.
+  std::int32_t operators() const override { return 9; }
 
   std::optional<std::int64_t> held(std::int64_t budget, std::int64_t prompt,
                                    std::int64_t tokens) const override {

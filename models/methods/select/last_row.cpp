@@ -66,6 +66,7 @@ class LastRowRule final : public SelectRule {
     return needs;
   }
   bool shared_by_layer() const override { return settings_.head_mean; }
+  std::int32_t operators() const override { return 3; }  // mean, what is not protected, minimum
   // The row is used in the step that made it: nothing is carried.
   Bytes side_bytes(std::int64_t /*entries*/, const HeadShape& /*shape*/) const override {
     return Bytes{0};

@@ -376,6 +376,9 @@ class MiniCacheRule final : public ShareRule {
     more.extra_flops += 10.0 * d;
     more.move_read += d * element;
     traffic += more * events.shared;
+    // What code that concatenates grows, a pair grows once.
+    traffic.repacked *= 1.0 - 0.5 * events.shared;
+    traffic.recopied *= 1.0 - 0.5 * events.shared;
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {

@@ -209,6 +209,16 @@ class KiviRule final : public StoreRule {
     const double d = shape.head_dim;
     traffic.move_read += 2.0 * d * bits_of(shape.recorded) / 8.0;
     traffic.move_write += 2.0 * d * bits_per_element(shape.head_dim, shape.recorded) / 8.0;
+    // The released code (llama_kivi.py) concatenates at every step the packed values, of which one
+    // joins, and what waits; the packed keys when a group of them is whole.
+    const double packed = std::max(0.0, events.attended - shape_.residual);
+    const double waiting = std::min(events.attended, 1.5 * shape_.residual);
+    const auto flush = static_cast<double>(shape_.flush(shape.head_dim));
+    const double key = static_cast<double>(shape_.key_group_bytes(shape.head_dim)) /
+                       shape_.group_of(shape.head_dim);
+    const auto value = static_cast<double>(shape_.value_bytes(shape.head_dim));
+    traffic.repacked += packed * (value + key / flush);
+    traffic.recopied += waiting * d * bits_of(shape.recorded) / 8.0;
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype /*recorded*/,
                              std::int64_t prompt) const override {
