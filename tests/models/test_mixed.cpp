@@ -58,6 +58,36 @@ TEST_CASE("decodes of equal lengths alone are the decode step") {
   }
 }
 
+TEST_CASE("what stacks of plain PyTorch add to a step they add to an iteration") {
+  const Gpu& gpu = find_gpu("A800-80GB-SXM");
+  const Llm llm = llama31_8b();
+  const MethodSite site{.recorded = Dtype::kFp16,
+                        .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+                        .windows = {},
+                        .n_layers = 32,
+                        .d_model = 4096};
+  const Params rolled{{"positions", std::string{"rerotate"}}};
+  for (const MethodSpec& spec :
+       {MethodSpec{"streaming-llm", rolled, Budget{0, 800}},
+        MethodSpec{"h2o", rolled, Budget{0, 800}}, MethodSpec{"zeromerge", {}, Budget{0, 800}},
+        MethodSpec{"kivi-2", {}, {}}}) {
+    const auto method = make_method(spec, 1024, site);
+    for (const Stack& stack : builtin_stacks()) {
+      if (stack.growth == CacheGrowth::kPaged) continue;
+      const Roofline roofline{gpu, stack, {}};
+      const CostInput in{
+          .llm = &llm, .method = method.get(), .stack = &stack, .batch = 5, .prompt = 1024};
+      MixedStepCost cost{in, roofline};
+      const auto loads = equal_loads(in, cost, 1500, 1501);
+      const MixedStep step{.decodes = 5, .loads = loads, .chunks = {}};
+      const MixedCost expected = graphs_cost(decode_step(in, 1500, 1501), roofline);
+      INFO(stack.name, " ", spec.name);
+      check_equal(graphs_cost(mixed_step(in, step), roofline), expected);
+      check_equal(cost.cost(step), expected);
+    }
+  }
+}
+
 TEST_CASE("one chunk of a whole prompt alone is its prefill") {
   const Gpu& gpu = find_gpu("A800-80GB-SXM");
   const Llm llm = many_kinds();
