@@ -220,6 +220,14 @@ StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::strin
       if (wanted == "hf-flash" && model_type == "qwen2" && (!version || *version < kGroupedQwen2)) {
         wanted = "hf-flash-repeat";
       }
+      // "transformers 4.51.3 + FA 2.7.4" lists packages: from 4.48 on the library runs SDPA unless
+      // it is asked for another implementation, which "FA2" or "flash_attention_2" would say.
+      const bool listed = name.find("+ fa ") != std::string::npos;
+      if (wanted == "hf-flash" && listed && version && *version >= kGroupedQwen2) {
+        wanted = "hf-sdpa";
+        match.assumed =
+            "FlashAttention is a package listed: PyTorch's scaled_dot_product_attention";
+      }
       const bool eager_or_not_said =
           wanted == "hf-sdpa" || wanted == "hf-eager" || wanted == "hf-legacy";
       if (patch == AttentionPatch::kMasks && eager_or_not_said) {
@@ -228,7 +236,7 @@ StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::strin
       } else if (patch != AttentionPatch::kNone && wanted == "hf-sdpa") {
         wanted = "hf-eager";
         match.assumed = "attention scores are read: eager attention";
-      } else if (wanted == "hf-sdpa" && name.find("sdpa") == std::string::npos) {
+      } else if (wanted == "hf-sdpa" && !listed && name.find("sdpa") == std::string::npos) {
         match.assumed = "attention not stated: PyTorch's scaled_dot_product_attention";
       }
     }

@@ -128,7 +128,7 @@ TEST_CASE(
   REQUIRE(score.stacks.size() == 1);
   CHECK(score.stacks[0].stack == "hf-sdpa");
   CHECK(score.stacks[0].n == 2);
-  CHECK(find_stack_reason("hf-flash") != nullptr);
+  CHECK(find_stack_reason("sglang") != nullptr);
   CHECK(find_stack_reason("ideal") == nullptr);
 }
 
@@ -237,6 +237,9 @@ TEST_CASE("frameworks by patterns, versions and dates") {
     return match.stack != nullptr ? match.stack->name : match.reason;
   };
   CHECK(stack("HF transformers 4.46.0 + FA 2.5.8") == "hf-flash");
+  // A list of packages, of versions whose two paths differ; and the attention's name.
+  CHECK(stack("HF transformers 4.51.3 + FA 2.7.4") == "hf-sdpa");
+  CHECK(stack("HF transformers 4.51.3 + FA2") == "hf-flash");
   CHECK(stack("HF transformers + flash_attention_2 + kvpress") == "hf-flash");
   CHECK(stack("HF transformers, PyTorch 2.0 SDPA") == "hf-sdpa");
   CHECK(stack("HF transformers (2024-05) eager, DynamicCache") == "hf-eager");
