@@ -123,6 +123,10 @@ std::string stack_text(const Stack& stack, std::size_t width) {
                                   stack.logits == LogitPositions::kLast ? "the last position"
                                                                         : "all positions",
                                   stack.logits_fp32 ? ", upcast to fp32" : ""));
+  if (stack.score_passes > 0) {
+    facts.add("score passes", fmt::format("{} operators scale and mask them before the softmax",
+                                          stack.score_passes));
+  }
   facts.add("KV heads", stack.expands_kv_heads ? "repeated to the query heads before attention"
                                                : "read as stored");
   facts.add("allocations", stack.rounds_allocations ? "rounded to blocks of 512 B" : "exact");
