@@ -33,7 +33,8 @@ def answered(page):
     """Waits until the knobs as they stand are answered or refused. Errors: TimeoutError."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        if page.evaluate("document.getElementById('answers').dataset.state") != "waiting":
+        # Until the core has started there is no state at all.
+        if page.evaluate("document.getElementById('answers')?.dataset.state ?? 'waiting'") != "waiting":
             page.settle()
             return
         time.sleep(0.02)
