@@ -180,6 +180,7 @@ MethodMatch match_method(const std::string& method, const std::string& params,
   if (spec.name == "streaming-llm") {
     // The released code (modify_llama.py) caches keys unrotated and rotates all at every step.
     spec.params.try_emplace("positions", std::string{"rerotate"});
+    out.assumed.push_back("StreamingLLM's released code, which rotates cached keys at every step");
   }
   if (spec.name == "less") {
     // The released maps (LESS, src/example_scripts/train); ours are narrower where they are fitted.

@@ -304,6 +304,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
         std::find(kWithoutKernels.begin(), kWithoutKernels.end(), out.method->name) !=
             kWithoutKernels.end()) {
       out.method->params.try_emplace("dequant", std::string{"copy"});
+      assume("a cache of codes in plain PyTorch: expanded into a copy at every step");
     }
     if (stack.eager) {
       out.eager_execution = true;
