@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "models/cost/kernel_use.hpp"
 #include "models/cost/layer_builder.hpp"
@@ -39,15 +40,17 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
     std::int32_t like, law;
     bool operator==(const Key&) const = default;
   };
-  std::vector<Key> keys;              // of columns
-  std::vector<std::int32_t> windows;  // of laws, where the method's layers are alike
+  std::vector<Key> keys;  // of columns
+  // Of laws, where the method's layers hold alike: window, and how they store and read.
+  std::vector<std::pair<std::int32_t, std::int32_t>> held;
   for (const LayerGroup& group : groups) {
     for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
-      const std::int32_t window = llm.layers[static_cast<std::size_t>(l)].attention.window;
-      const auto same = alike ? std::find(windows.begin(), windows.end(), window) : windows.end();
-      const auto law = static_cast<std::int32_t>(same - windows.begin());
-      if (same == windows.end()) {
-        windows.push_back(window);
+      const std::pair holds{llm.layers[static_cast<std::size_t>(l)].attention.window,
+                            method.layer_kind(l)};
+      const auto same = alike ? std::find(held.begin(), held.end(), holds) : held.end();
+      const auto law = static_cast<std::int32_t>(same - held.begin());
+      if (same == held.end()) {
+        held.push_back(holds);
         out.laws.push_back({.layer = l, .layers = 0});
       }
       ++out.laws[static_cast<std::size_t>(law)].layers;

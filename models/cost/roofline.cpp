@@ -108,18 +108,24 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
 namespace {
 
 constexpr std::size_t kProducts = 1024;
-constexpr double kFewRows = 1024;  // prompts have more, and seldom come again
+// Prompts have more rows: their products seldom come again but with the next kind of layer, and
+// have few places of their own.
+constexpr double kFewRows = 1024;
+constexpr std::size_t kLongProducts = 64;
 
 }  // namespace
 
-void Roofline::remember_products() { products_.resize(kProducts); }
+void Roofline::remember_products() { products_.resize(kProducts + kLongProducts); }
 
 double Roofline::product_us(const KernelChoice& choice, const GemmCall& call) const {
   const auto whole = [](double x) { return static_cast<std::uint64_t>(x); };
   const std::uint64_t mixed =
       (whole(call.m) * 0x9E3779B97F4A7C15U) ^ (whole(call.n) * 0xC2B2AE3D27D4EB4FU) ^
       (whole(call.k) * 0x165667B19E3779F9U) ^ reinterpret_cast<std::uintptr_t>(&choice);
-  Product& known = products_[(mixed * 0x9E3779B97F4A7C15U) >> 32U & (kProducts - 1)];
+  const std::uint64_t hash = (mixed * 0x9E3779B97F4A7C15U) >> 32U;
+  const bool is_long = call.m > kFewRows;
+  Product& known =
+      products_[is_long ? kProducts + (hash & (kLongProducts - 1)) : hash & (kProducts - 1)];
   if (known.choice != &choice || known.call != call) {
     known = {.choice = &choice, .call = call, .us = choice.microseconds(call)};
   }
@@ -130,7 +136,7 @@ Seconds Roofline::time(const Op& op) const {
   constexpr double kMicro = 1e-6;
   if (const KernelChoice* choice = kernel(op)) {
     const auto* product = products_.empty() ? nullptr : std::get_if<GemmCall>(&op.kernel->call);
-    if (product != nullptr && product->m <= kFewRows) {
+    if (product != nullptr) {
       return Seconds{op.kernel->times * product_us(*choice, *product) * kMicro};
     }
     return Seconds{microseconds(*choice, *op.kernel) * kMicro};

@@ -424,6 +424,8 @@ class ReadRule {
   [[nodiscard]] virtual double entries_read(std::int32_t /*layer*/, double entries) const {
     return entries;
   }
+  /// Layers of one kind are stored and read alike; at least 0.
+  [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   virtual void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
                         const HeadShape& /*shape*/) const {}
   [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,

@@ -9,6 +9,11 @@ namespace kvsim {
 
 ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
   parts_.learns_steps = parts_.select->needs().decode_rows || parts_.merge->needs().decode_rows;
+  std::int32_t paired = 0;
+  for (std::int32_t layer = 0; layer < parts_.n_layers; ++layer) {
+    paired += starts_pair(layer, parts_.n_layers) ? 2 : 0;
+  }
+  if (paired > 0) paired_layers_ = static_cast<double>(paired) / parts_.n_layers;
 }
 
 const Params& ComposedMethod::params() const {
@@ -113,9 +118,7 @@ std::optional<std::int64_t> ComposedMethod::entries_attended(std::int32_t layer,
   return parts_.select->attended_at(layer, *budget, prompt, tokens);
 }
 
-bool ComposedMethod::layers_alike() const {
-  return parts_.budget->layers_alike() && !parts_.share && !parts_.read;
-}
+bool ComposedMethod::layers_alike() const { return parts_.budget->layers_alike(); }
 
 std::int32_t ComposedMethod::stored_heads(const LayerShape& shape) const {
   return parts_.query_head ? shape.n_heads : shape.n_kv_heads;
@@ -188,14 +191,6 @@ StepTraffic ComposedMethod::decode_traffic(std::int32_t layer, const LayerShape&
   return one * heads;
 }
 
-double ComposedMethod::paired_layers() const {
-  std::int32_t paired = 0;
-  for (std::int32_t layer = 0; layer < parts_.n_layers; ++layer) {
-    paired += starts_pair(layer, parts_.n_layers) ? 2 : 0;
-  }
-  return paired > 0 ? static_cast<double>(paired) / parts_.n_layers : 0.0;
-}
-
 bool ComposedMethod::in_pair(std::int32_t layer) const {
   return parts_.n_layers > 0 && (starts_pair(layer, parts_.n_layers) ||
                                  (layer > 0 && starts_pair(layer - 1, parts_.n_layers)));
@@ -206,9 +201,10 @@ bool ComposedMethod::plain_rows() const {
 }
 
 std::int32_t ComposedMethod::layer_kind(std::int32_t layer) const {
-  // Readers may treat the first layers apart; a pair's two layers are alike.
-  if (parts_.read) return layer;
-  return in_pair(layer) ? 1 : 0;
+  // Readers may treat the first layers apart, budgets leave some whole; a pair's two layers are
+  // alike.
+  const std::int32_t read = parts_.read ? parts_.read->layer_kind(layer) : 0;
+  return 4 * read + (parts_.budget->keeps_whole(layer) ? 2 : 0) + (in_pair(layer) ? 1 : 0);
 }
 
 std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const LayerShape& shape,
@@ -254,7 +250,7 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
       return all;
     }
     // How many rows a pair keeps twice depends on the data: the share's own estimate.
-    pair_share = 1 - (1 - parts_.share->bytes_share()) / paired_layers();
+    pair_share = 1 - (1 - parts_.share->bytes_share()) / paired_layers_;
   }
   const Bytes kv = parts_.store->kv_bytes(prompt_entries, entries, shape.head_dim, recorded);
   CacheBytes one{.kv = kv, .side = Bytes{0}, .host = Bytes{0}};
@@ -287,8 +283,13 @@ PrefillExtra ComposedMethod::prefill_extra(std::int32_t layer, const LayerShape&
           static_cast<double>(std::min(*entries, prompt)) / static_cast<double>(prompt);
     }
   }
-  if (starts_pair(layer, parts_.n_layers)) {
-    add(parts_.share->prefill_extra(shape, recorded, prompt));
+  if (in_pair(layer)) {  // each of a pair's layers bears half of what joins them
+    PrefillExtra half = parts_.share->prefill_extra(shape, recorded, prompt);
+    half.flops /= 2;
+    half.read /= 2;
+    half.written /= 2;
+    half.launches = (half.launches + 1) / 2;
+    add(half);
   }
   return all;
 }

@@ -89,9 +89,9 @@ class ComposedMethod final : public Method {
  private:
   [[nodiscard]] bool selects_together() const;
   [[nodiscard]] bool in_pair(std::int32_t layer) const;
-  [[nodiscard]] double paired_layers() const;  // of all layers, their share
 
   Composition parts_;
+  double paired_layers_ = 0;  // of all layers, their share
   mutable std::once_flag asked_;
   mutable Params params_;
 };

@@ -24,6 +24,8 @@ namespace {
 
 constexpr std::string_view kKernels =
     "fitted kernel times bend with the cache's length: decode steps are summed by quadrature";
+constexpr std::string_view kFormat =
+    "sizes of the method's format climb in steps: decode steps are summed by quadrature";
 constexpr std::string_view kRetries =
     "the method prefills in smaller score chunks where memory is short";
 
@@ -166,10 +168,10 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
 
   if (law.trajectories.size() > kMostKept) law.trajectories.clear();
   const std::int64_t attended = stack_.attends_allocated ? allocated : 0;
-  run_.trajectory =
-      &law.trajectories
-           .try_emplace({prompt, attended}, run_.in, law.columns, prompt, law.method->plain_rows())
-           .first->second;
+  run_.trajectory = &law.trajectories
+                         .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
+                                      Trajectory::Lines::kOfFormat)
+                         .first->second;
   return run_;
 }
 
@@ -296,7 +298,12 @@ StepSum CompiledPoint::Impl::sum(const PointRun& run, std::size_t segment,
              [&](const LayerColumn& column, std::int64_t, const DecodeMoment& moment) {
                const CompiledLayer& layer =
                    run.decode->compiled.layer(static_cast<std::size_t>(column.group), moment);
-               if (!layer.is_linear()) shape = StepShape::kAny;
+               if (!layer.is_linear()) {
+                 // Formats of their own have segments along lines or stairs, and no fitted kernels.
+                 shape = run.law->method->plain_rows()                ? StepShape::kAny
+                         : run.trajectory->segments()[segment].stairs ? StepShape::kSmooth
+                                                                      : StepShape::kRounded;
+               }
                if (layer.is_linear() && !layer.is_convex() && shape == StepShape::kConvex) {
                  shape = StepShape::kSmooth;
                }
@@ -494,7 +501,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   t.last_step = step_time(run, segment, output, few);
   t.tok_s =
       static_cast<double>(batch) * static_cast<double>(output) / (t.prefill + t.decode).count();
-  if (!steps.exact) out.inexact = kKernels;
+  if (!steps.exact) out.inexact = run.law->method->plain_rows() ? kKernels : kFormat;
   return out;
 }
 

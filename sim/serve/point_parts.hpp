@@ -46,12 +46,12 @@ struct DecodeForms {
 
   /// One layer's step, by its compiled form or by its graph.
   [[nodiscard]] Seconds time(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    if (by_graph) return on_graph(column, moment).time;
-    return compiled.layer(static_cast<std::size_t>(column.group), moment).cost(moment).time;
+    const CompiledLayer* form = form_of(column, moment, by_graph);
+    return form != nullptr ? form->cost(moment).time : on_graph(column, moment).time;
   }
   [[nodiscard]] Bytes alive(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    if (by_graph) return on_graph(column, moment).alive;
-    return compiled.layer(static_cast<std::size_t>(column.group), moment).alive_peak(moment);
+    const CompiledLayer* form = form_of(column, moment, by_graph);
+    return form != nullptr ? form->alive_peak(moment) : on_graph(column, moment).alive;
   }
 
   CostInput in;
@@ -65,22 +65,37 @@ struct DecodeForms {
     std::int32_t like = -1;
     DecodeMoment moment{};
     GraphFigures figures;
+    std::uint64_t asked = 0;  // last
   };
+  /// Null: there is none, or none is asked for.
+  const CompiledLayer* form_of(const LayerColumn& column, const DecodeMoment& moment,
+                               bool by_graph) {
+    if (by_graph) return nullptr;
+    const CompiledLayer& form = compiled.layer(static_cast<std::size_t>(column.group), moment);
+    return form.is_linear() ? &form : nullptr;
+  }
   const GraphFigures& on_graph(const LayerColumn& column, const DecodeMoment& moment) {
-    for (const Known& k : known_) {
-      if (k.like == column.like && k.moment == moment) return k.figures;
+    Known* oldest = &known_[0];
+    for (Known& k : known_) {
+      if (k.like == column.like && k.moment == moment) {
+        k.asked = ++asked_;
+        return k.figures;
+      }
+      if (k.asked < oldest->asked) oldest = &k;
     }
     const OpGraph graph = decode_layer(in, column.first, moment);
-    Known& k = known_[std::exchange(oldest_, 1 - oldest_)];
-    k = {.like = column.like,
-         .moment = moment,
-         .figures = {.time = evaluate(graph, roofline_).time, .alive = graph.alive_peak().bytes}};
-    return k.figures;
+    *oldest = {
+        .like = column.like,
+        .moment = moment,
+        .figures = {.time = evaluate(graph, roofline_).time, .alive = graph.alive_peak().bytes},
+        .asked = ++asked_};
+    return oldest->figures;
   }
 
   const Roofline& roofline_;
-  std::array<Known, 2> known_;  // kinds of layers often alternate
-  std::size_t oldest_ = 0;
+  // Kinds of layers often alternate, and all runs of a prompt begin with the same step.
+  std::array<Known, 8> known_;
+  std::uint64_t asked_ = 0;
 };
 
 /// A method settled for some prompts, and what was worked out for it.

@@ -99,7 +99,7 @@ SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& 
       sizes_{&sizes},
       prompt_{prompt},
       columns_{columns_of(sizes)},
-      trajectory_{in_, columns_, prompt, true},
+      trajectory_{in_, columns_, prompt, Trajectory::Lines::kOfEntries},
       all_layers_{method_->prefill_peak() == PrefillPeak::kAllLayers},
       known_units_(sizes.laws()),
       offloads_{offloads},

@@ -1,6 +1,8 @@
 #include "sim/serve/trajectory.hpp"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "models/units/check.hpp"
 
@@ -27,14 +29,22 @@ std::vector<LayerColumn> layer_columns(const std::vector<LayerGroup>& groups, bo
 }
 
 Trajectory::Trajectory(const CostInput& in, const std::vector<LayerColumn>& columns,
-                       std::int64_t prompt, bool joins)
-    : prompt_{prompt}, joins_{joins} {
+                       std::int64_t prompt, Lines lines)
+    : prompt_{prompt} {
   for (const LayerColumn& column : columns) {
     if (static_cast<std::size_t>(column.law) < first_layers_.size()) continue;
     first_layers_.push_back(column.first);
     kept_.push_back(held_entries(in, column.first, prompt, prompt));
   }
   held_ = kept_;
+  if (lines == Lines::kOfEntries || in.method->plain_rows()) return;
+  std::vector<FormatLines::Layer> alike;
+  std::set<std::pair<std::int32_t, std::int32_t>> known;  // law and kind
+  for (const LayerColumn& column : columns) {
+    if (!known.insert({column.law, column.like}).second) continue;
+    alike.push_back({.first = column.first, .law = column.law});
+  }
+  format_.emplace(std::move(alike));
 }
 
 void Trajectory::extend(const CostInput& in, std::int64_t step) {
@@ -48,7 +58,8 @@ void Trajectory::extend(const CostInput& in, std::int64_t step) {
     const auto rises = [](std::int64_t from, std::int64_t to) {
       return to == from || to == from + 1;
     };
-    bool joins = joins_ && !segments_.empty();
+    const FormatPath path = format_ ? format_->next(in, prompt_, now_) : FormatPath::kLine;
+    bool joins = path != FormatPath::kBroken && !segments_.empty();
     const bool second = joins && segments_.back().first == segments_.back().last;
     for (std::size_t c = 0; joins && c < n; ++c) {
       Line& line = lines_[lines_.size() - n + c];
@@ -66,9 +77,11 @@ void Trajectory::extend(const CostInput& in, std::int64_t step) {
     }
     if (joins) {
       segments_.back().last = at;
+      segments_.back().stairs = path == FormatPath::kStairs;
     } else {
       segments_.push_back({.first = at, .last = at});
       for (const DecodeMoment& m : now_) lines_.push_back({.start = m});
+      if (format_) format_->start();
     }
     for (std::size_t c = 0; c < n; ++c) held_[c] = now_[c].after;
   }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "models/cost/step.hpp"
+#include "sim/serve/format_lines.hpp"
 
 namespace kvsim {
 
@@ -20,17 +22,21 @@ struct LayerColumn {
 
 /// The decode steps of one prompt cut into segments along which every column's moment stands still
 /// or rises by one entry a step: what a method's size law is, learnt by asking it for every step.
+/// Where steps are to be summed along segments (`Lines::kOfFormat`), what a format of its own
+/// stores and moves rises by lines along them, too, or, where those would be short, never falls.
 class Trajectory {
  public:
   struct Segment {
     std::int64_t first = 1;  // steps, both included
     std::int64_t last = 1;
+    bool stairs = false;  // what a format stores and moves climbs in stairs, not along lines
   };
 
-  /// Of `in` the model, method, stack and `allocated` matter. Unless `joins`, every step is a
-  /// segment of its own.
+  enum class Lines : std::uint8_t { kOfEntries, kOfFormat };
+
+  /// Of `in` the model, method, stack, formats and `allocated` matter.
   Trajectory(const CostInput& in, const std::vector<LayerColumn>& columns, std::int64_t prompt,
-             bool joins);
+             Lines lines);
 
   /// Knows all steps up to `step`. Errors: InputError where the law depends on data.
   void extend(const CostInput& in, std::int64_t step);
@@ -63,7 +69,7 @@ class Trajectory {
 
   std::vector<std::int32_t> first_layers_;  // by law, as all below
   std::int64_t prompt_;
-  bool joins_;
+  std::optional<FormatLines> format_;  // of plain rows there is nothing to follow
   std::int64_t reached_ = 0;
   std::vector<std::int64_t> kept_;  // entries after prefill
   std::vector<std::int64_t> held_;  // after the step reached

@@ -155,7 +155,8 @@ TEST_CASE("graph: MiniCache folds a prompt's layers, but for norms and the rows 
     CHECK(retained > 0);
     // Two norms and a distance a row and side, in fp32.
     const std::int64_t norms = 2 * merges * 12;
-    check_bytes(counted, op.bytes_read, adds.loaded.count(), op.bytes_written,
+    // Each of the pair's two layers bears half.
+    check_bytes(counted, 2 * op.bytes_read, adds.loaded.count(), 2 * op.bytes_written,
                 norms + adds.stored.count());
   }
 }

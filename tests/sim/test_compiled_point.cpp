@@ -287,7 +287,7 @@ TEST_CASE("a law that grows to its budget is two segments, and every step is in 
   const auto columns = layer_columns(layer_groups(llm, ring), true);
   REQUIRE(columns.size() == 1);
   CHECK(columns[0].count == 4);
-  Trajectory path{in, columns, 100, true};
+  Trajectory path{in, columns, 100, Trajectory::Lines::kOfEntries};
   path.extend(in, 7);
   path.extend(in, 50);
   // Held: 101 … 110 after steps 1 to 10, then 110; the eleventh attends to 111 and evicts.
@@ -302,10 +302,51 @@ TEST_CASE("a law that grows to its budget is two segments, and every step is in 
     CHECK(path.moment(path.segment_of(n), columns[0], n) == want);
     held = want.after;
   }
-  // Formats that grow in steps: each its own.
-  Trajectory apart{in, columns, 100, false};
-  apart.extend(in, 50);
-  CHECK(apart.segments().size() == 50);
+}
+
+TEST_CASE("a format's steps lie on lines between the steps at which it packs") {
+  const Llm llm = small_llm();
+  const MethodSite site = site_of(llm, Dtype::kFp16);
+  const auto segments = [&](const char* name, const char* stack) {
+    const auto method = make_method({name, {}, {}}, 1000, site);
+    const CostInput in{
+        .llm = &llm, .method = method.get(), .stack = &find_stack(stack), .prompt = 1000};
+    const auto columns = layer_columns(layer_groups(llm, *method), method->layers_alike());
+    Trajectory path{in, columns, 1000, Trajectory::Lines::kOfFormat};
+    path.extend(in, 400);
+    std::vector<std::int64_t> firsts;
+    for (const Trajectory::Segment& s : path.segments()) firsts.push_back(s.first);
+    return firsts;
+  };
+  // So many bytes an element: one line.
+  CHECK(segments("int8", "hf-sdpa") == std::vector<std::int64_t>{1});
+  // KIVI packs keys when 128 wait: after tokens 1024, 1152, 1280, in steps 24, 152, 280. Such a
+  // step stores less after it than before, and the one after that begins with less.
+  CHECK(segments("kivi-4", "hf-sdpa") == std::vector<std::int64_t>{1, 24, 25, 152, 153, 280, 281});
+  // Quest's pages of 16 are as short as lines: stairs, after the first of them.
+  CHECK(segments("quest", "hf-sdpa").size() <= 3);
+}
+
+TEST_CASE("long runs of formats that grow in steps are run_static's") {
+  const Llm& llm = find_llm("llama-3.1-8b");
+  const MethodSite site = site_of(llm, Dtype::kFp16);
+  for (const char* name : {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv"}) {
+    for (const char* stack : {"hf-sdpa", "vllm"}) {
+      INFO(fmt::format("{} {}", name, stack));
+      const PointSpec spec{.llm = &llm,
+                           .gpu = &find_gpu("H200-141GB-SXM"),
+                           .stack = &find_stack(stack),
+                           .method =
+                               [&](std::int64_t prompt) {
+                                 return make_method({name, {}, {}}, prompt, site);
+                               },
+                           .calibration = &builtin_calibration()};
+      CompiledPoint compiled{spec};
+      for (const std::int64_t output : {1, 3, 40, 333, 1500}) {
+        CHECK(same_as_run(compiled, spec, {3, 777, output}));
+      }
+    }
+  }
 }
 
 TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3") {
@@ -324,6 +365,17 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
     ++asked;
     return std::max(100.0, 0.5 * static_cast<double>(n));
   };
+  // Whole bytes of a long line: the sum is near enough, and it is said that it is not exact.
+  asked = 0;
+  const auto whole = [&](std::int64_t n) {
+    ++asked;
+    return std::floor(1e8 + 1.7003 * static_cast<double>(n));
+  };
+  const StepSum rounded = sum_steps(1, 1001, StepShape::kRounded, whole);
+  CHECK(rounded.sum == rel(1e8 * 1001 + 1.7003 * 501501 - 500.5, 1e-7));
+  CHECK(!rounded.exact);
+  CHECK(asked == 3);
+  asked = 0;
   const StepSum kinked = sum_steps(1, 1000, StepShape::kConvex, kink);
   CHECK(kinked.sum == rel(260200));
   CHECK(kinked.exact);

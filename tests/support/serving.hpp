@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/cost/mixed_layer.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/check.hpp"
 #include "sim/serve/service.hpp"
@@ -29,12 +30,9 @@ struct LinearTimes {
 class LinearCost : public IterationCost {
  public:
   LinearCost(const CostInput& in, LinearTimes times) : times_{times} {
-    if (in.method->layers_alike()) {
-      laws_.push_back({.layer = 0, .layers = in.llm->n_layers()});
-      return;
+    for (const auto& law : mixed_columns(*in.llm, *in.method).laws) {
+      laws_.push_back({.layer = law.layer, .layers = law.layers});
     }
-    for (std::int32_t l = 0; l < in.llm->n_layers(); ++l)
-      laws_.push_back({.layer = l, .layers = 1});
   }
   MixedCost cost(const MixedStep& step) override {
     double tokens = static_cast<double>(step.decodes * step.decode_tokens);

@@ -207,6 +207,7 @@ class QuestRule final : public ReadRule {
     if (static_cast<double>(set_.tokens) >= entries) read = entries;
     return layer < dense_ ? entries : read;
   }
+  std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_ ? 0 : 1; }
   void add_step(StepTraffic& traffic, const StepEvents& events,
                 const HeadShape& shape) const override {
     if (events.read < 0) return;  // a layer that reads everything

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "models/cost/step.hpp"
+
+namespace kvsim {
+
+/// How steps go on from those before them.
+enum class FormatPath : std::uint8_t {
+  kLine,    // every figure on a line, to rounding (of stored sizes, to whole bytes)
+  kStairs,  // lines would be short, but no figure falls
+  kBroken
+};
+
+/// What formats of their own (Method::plain_rows is false) store and move, step by step, and
+/// whether it goes on along lines or stairs: then so do a step's operators and tensors, which are
+/// sums of these figures, and none of them shrinks on the way.
+class FormatLines {
+ public:
+  /// A layer that stands for all that store and move alike.
+  struct Layer {
+    std::int32_t first = 0;
+    std::int32_t law = 0;  // index of its moments
+  };
+  explicit FormatLines(std::vector<Layer> layers);
+
+  /// Takes the next step, of these moments by law. `in` is that of any batch size.
+  [[nodiscard]] FormatPath next(const CostInput& in, std::int64_t prompt,
+                                const std::vector<DecodeMoment>& moments);
+  /// The step taken last begins anew: a line, unless lines were short before it.
+  void start();
+
+ private:
+  static constexpr std::size_t kStored = 6;  // K and V, and side data: before, within, after
+  static constexpr std::size_t kMoved = sizeof(StepTraffic) / sizeof(double) + 5;
+  using Figures = std::array<double, kStored + kMoved>;
+  struct Stored {
+    std::int64_t entries = -1;
+    double kv = 0, side = 0;
+  };
+  /// What a figure may rise by a step to have met all that was seen.
+  struct Rise {
+    double least = 0, most = 0;
+  };
+  struct State {
+    Layer layer;
+    Figures now{}, from{};
+    std::array<Rise, kStored + kMoved> rise{};
+    Stored last;                    // after the step taken last
+    std::array<double, 4> pages{};  // K and V, and side data, of whole pages: before, after
+    bool falls = false;             // one of these did in the step taken last
+  };
+  static void take(const CostInput& in, const DecodeMoment& moment, State& state);
+
+  std::vector<State> layers_;
+  std::int64_t steps_ = 0;  // since start()
+  bool climbs_ = false;     // the step taken last was off its line, but nothing fell
+  bool stairs_ = false;     // since start()
+};
+
+}  // namespace kvsim
