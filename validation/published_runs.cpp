@@ -81,6 +81,11 @@ PublishedRuns::PublishedRuns(const PublishedRow& row, const PublishedSetup& setu
     own_stack_->host_per_layer = setup.stack->host_per_launch * kOperators;
     stack_ = &*own_stack_;
   }
+  if (setup.stack != nullptr && setup.linear_mask && stack_->full_causal_mask) {
+    own_stack_ = *stack_;
+    own_stack_->full_causal_mask = false;
+    stack_ = &*own_stack_;
+  }
   options_.max_model_len = setup.cache_tokens ? setup.cache_tokens : setup.max_model_len;
   options_.max_num_seqs = setup.max_num_seqs;
   options_.prefill_chunk = setup.prefill_chunk;

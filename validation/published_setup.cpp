@@ -148,8 +148,7 @@ void read_engine_words(const PublishedRow& row, PublishedSetup& out) {
   if (!out.cache_tokens && out.prompt && out.prompt->allocated) {
     out.cache_tokens = out.prompt->allocated;
   }
-  out.full_mask =
-      has_text(row.framework, "full causal mask") && !has_text(row.method, "linear causal mask");
+  out.linear_mask = has_text(row.method, "linear causal mask");
   out.card_memory = stated_memory(row.note);
 }
 
@@ -300,7 +299,7 @@ PublishedSetup read_setup(const PublishedRow& row, const DocumentContext& docume
     assume(stack.assumed);
     // Kernels that read codes are the quantising methods' own; operators of PyTorch expand them.
     constexpr std::array<std::string_view, 2> kWithoutKernels{"int8", "rtn"};
-    if (out.method && out.stack->rope_launches > 1 &&
+    if (out.method && runs_by_operators(*out.stack) &&
         std::find(kWithoutKernels.begin(), kWithoutKernels.end(), out.method->name) !=
             kWithoutKernels.end()) {
       out.method->params.try_emplace("dequant", std::string{"copy"});

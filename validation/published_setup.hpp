@@ -33,7 +33,7 @@ struct PublishedSetup {
   std::optional<std::int64_t> prefill_chunk{}, max_model_len{}, max_num_seqs{}, block_tokens{};
   std::optional<double> memory_fraction{};
   std::optional<std::int64_t> cache_tokens{};  // a cache allocated, and attended, at this length
-  bool full_mask = false;                      // a boolean mask of that length squared stands
+  bool linear_mask = false;                    // a mask of one row, no matter what the stack has
   bool eager_execution = false;                // CUDA graphs are off
   bool all_logits = false;                     // of every prompt position, upcast to fp32
   std::optional<Bytes> card_memory{};          // "total_gpu_memory 79.22 GiB"

@@ -26,55 +26,55 @@ std::size_t LayerBuilder::activation(std::string_view name, std::int64_t element
                      charged_bytes(*in_.stack, bytes_of(elements / m_ * held_, dtype_)), first);
 }
 
-OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, OpIndex after,
+OpIndex LayerBuilder::eager_softmax(std::int64_t n, double mask, Dtype element, OpIndex after,
                                     std::size_t& weights) {
   const auto matrix = [&](std::string_view name, Dtype dtype, OpIndex first) {
     return graph_.hold(name, Owner::kScores,
                        charged_bytes(*in_.stack, bytes_of(n / m_ * held_, dtype)), first);
   };
-  std::size_t logits = matrix("attention scores", dtype_, after);
+  std::size_t logits = matrix("attention scores", element, after);
   const std::int32_t passes = in_.stack->score_passes;
   if (passes > 0) {
     after = graph_.add({.name = "scale and mask",
                         .family = OpFamily::kElementwise,
-                        .bytes_read = size(n, dtype_) * passes + mask,
-                        .bytes_written = size(n, dtype_) * passes,
+                        .bytes_read = size(n, element) * passes + mask,
+                        .bytes_written = size(n, element) * passes,
                         .launches = passes,
-                        .dtype = dtype_},
+                        .dtype = element},
                        {after});
     graph_.release(logits, after);
-    logits = matrix("masked attention scores", dtype_, after);
+    logits = matrix("masked attention scores", element, after);
     mask = 0;
   }
   if (!in_.stack->softmax_fp32) {
     const OpIndex softmax = graph_.add({.name = "softmax",
                                         .family = OpFamily::kElementwise,
-                                        .bytes_read = size(n, dtype_) + mask,
-                                        .bytes_written = size(n, dtype_),
+                                        .bytes_read = size(n, element) + mask,
+                                        .bytes_written = size(n, element),
                                         .launches = passes > 0 ? 1 : 2,
                                         .dtype = Dtype::kFp32},
                                        {after});
-    weights = matrix("attention probabilities", dtype_, softmax);
+    weights = matrix("attention probabilities", element, softmax);
     graph_.release(logits, softmax);
     return softmax;
   }
   OpIndex at = graph_.add({.name = "softmax",
                            .family = OpFamily::kElementwise,
-                           .bytes_read = size(n, dtype_) + mask,
+                           .bytes_read = size(n, element) + mask,
                            .bytes_written = size(n, Dtype::kFp32),
                            .launches = passes > 0 ? 1 : 2,
                            .dtype = Dtype::kFp32},
                           {after});
   weights = matrix("fp32 softmax", Dtype::kFp32, at);
-  if (dtype_ != Dtype::kFp32) {
+  if (element != Dtype::kFp32) {
     at = graph_.add({.name = "softmax cast",
                      .family = OpFamily::kElementwise,
                      .bytes_read = size(n, Dtype::kFp32),
-                     .bytes_written = size(n, dtype_),
+                     .bytes_written = size(n, element),
                      .dtype = Dtype::kFp32},
                     {at});
     graph_.release(weights, at);
-    weights = matrix("attention probabilities", dtype_, at);
+    weights = matrix("attention probabilities", element, at);
   }
   graph_.release(logits, at);
   return at;
@@ -259,10 +259,9 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
   if (llm_.rope_theta > 0) {
     const std::int64_t n = m_ * (q_width + k_width);
     const std::int32_t launches = in_.stack->rope_launches;
-    // Five operators a tensor when unfused, each reading and writing it about once.
-    const std::int64_t passes = launches > 1 ? launches / 2 : 1;
+    const std::int64_t passes = rotation_passes(*in_.stack);
     at = stream("rope", OpFamily::kRope, n * passes, n * passes, at, launches);
-    if (launches > 1) {
+    if (runs_by_operators(*in_.stack)) {
       graph_.release(activation("rotated halves", 2 * m_ * q_width, at), at);
       drop(out.q, at);
       drop(out.k, at);

@@ -80,13 +80,14 @@ class LayerBuilder {
   /// From the layer's input to Q, K and V.
   Projected open();
   Projected project(OpIndex after);
-  /// Eager attention between its two products: `n` logits (held from `after` on, the product's
-  /// operator) become fp32 probabilities, cast back where the model is narrower. `mask` bytes are
-  /// read beside them. `weights` is the tensor of probabilities that is left. Returns the last
-  /// operator.
   OpIndex concat_apart(std::string_view name, double bytes, Dtype element, std::int32_t launches,
                        OpIndex after);
-  OpIndex eager_softmax(std::int64_t n, double mask, OpIndex after, std::size_t& weights);
+  /// Eager attention between its two products: `n` logits of `element` (held from `after` on, the
+  /// product's operator) become fp32 probabilities, cast back where `element` is narrower. `mask`
+  /// bytes are read beside them. `weights` is the tensor of probabilities that is left. Returns the
+  /// last operator.
+  OpIndex eager_softmax(std::int64_t n, double mask, Dtype element, OpIndex after,
+                        std::size_t& weights);
   /// Q, K and V have been used: they go, unless the caller holds them to the block's end.
   void release_inputs(const Projected& qkv, OpIndex last);
   /// The attention block's own projection, and the end of what the block held.

@@ -58,6 +58,23 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                            charged_bytes(*in_.stack, bytes_of(n, dtype_)), at);
     cache_read = size(n, dtype_);
   }
+  const auto score_row = [&] {
+    const double read = traffic.score_row_read * batch;
+    const double written = traffic.score_row_write * batch;
+    if (read + written <= 0) return;
+    at = graph_.add({.name = "score row",
+                     .family = OpFamily::kScorePass,
+                     .bytes_read = read,
+                     .bytes_written = written,
+                     .dtype = Dtype::kFp32},
+                    {at});
+    graph_.release(
+        graph_.hold("score row", Owner::kScores,
+                    charged_bytes(*in_.stack,
+                                  bytes_of(in_.batch * a.n_heads * moment.attended, Dtype::kFp32)),
+                    at),
+        at);
+  };
   const double blocks = in_.stack->splits_keys ? 0.0 : batch * a.n_heads;
   if (in_.stack->attention == AttentionExec::kFused) {
     at = graph_.add({.name = "attention",
@@ -71,46 +88,68 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                     {at});
     attended_ = activation("attention output", out, at);
     drop(expanded, at);
-    const double read = traffic.score_row_read * batch;
-    const double written = traffic.score_row_write * batch;
-    if (read + written > 0) {
-      at = graph_.add({.name = "score row",
-                       .family = OpFamily::kScorePass,
-                       .bytes_read = read,
-                       .bytes_written = written,
-                       .dtype = Dtype::kFp32},
-                      {at});
-      graph_.release(
-          graph_.hold("score row", Owner::kScores,
-                      charged_bytes(*in_.stack, bytes_of(in_.batch * a.n_heads * moment.attended,
-                                                         Dtype::kFp32)),
-                      at),
-          at);
-    }
+    score_row();
     return at;
   }
 
-  const std::int64_t n = in_.batch * a.n_heads * moment.attended;
   const double share = score_width / (score_width + value_width);
+  const bool math = in_.stack->attention == AttentionExec::kMath;
+  Dtype element = dtype_;
+  std::optional<std::size_t> raised, scaled;
+  if (math) {
+    const std::int64_t rows =
+        in_.batch * moment.attended * (expanded ? a.n_heads : stored) *
+        (a.is_latent() ? a.kv_lora_rank + a.rope_head_dim : a.head_dim + a.v_head_dim);
+    const auto hold = [&](std::string_view name, double bytes) {
+      return graph_.hold(name, Owner::kKvExpansion,
+                         charged_bytes(*in_.stack, Bytes{static_cast<std::int64_t>(bytes)}), at);
+    };
+    if (bits_of(dtype_) < bits_of(Dtype::kFp32)) {
+      element = Dtype::kFp32;
+      at = graph_.add({.name = "rows in fp32",
+                       .family = OpFamily::kElementwise,
+                       .bytes_read = cache_read + size(q, dtype_),
+                       .bytes_written = size(rows + q, element),
+                       .launches = 3,
+                       .dtype = element},
+                      {at});
+      cache_read = size(rows, element);
+      raised = hold("fp32 keys and values", cache_read);
+    }
+    const double keys = a.is_latent() ? cache_read : cache_read * share;
+    const double scaled_keys = size(rows, element) * (a.is_latent() ? 1 : share);
+    at = graph_.add({.name = "scale queries and keys",
+                     .family = OpFamily::kElementwise,
+                     .bytes_read = keys + size(q, element),
+                     .bytes_written = scaled_keys + size(q, element),
+                     .launches = 2,
+                     .dtype = element},
+                    {at});
+    scaled = hold("scaled keys", scaled_keys);
+  }
+  const std::int64_t n = in_.batch * a.n_heads * moment.attended;
   at = graph_.add({.name = "attention scores",
                    .family = OpFamily::kDecodeAttention,
                    .flops = FlopCount{per_width * score_width},
-                   .bytes_read = cache_read * share + size(q, dtype_),
-                   .bytes_written = size(n, dtype_),
-                   .dtype = dtype_},
+                   .bytes_read = cache_read * share + size(q, element),
+                   .bytes_written = size(n, element),
+                   .dtype = element},
                   {at});
+  drop(scaled, at);
   std::size_t weights = 0;
-  at = eager_softmax(n, 0, at, weights);
+  at = eager_softmax(n, 0, element, at, weights);
   at = graph_.add({.name = "attention values",
                    .family = OpFamily::kDecodeAttention,
                    .flops = FlopCount{per_width * value_width},
-                   .bytes_read = cache_read * (1 - share) + size(n, dtype_),
+                   .bytes_read = cache_read * (1 - share) + size(n, element),
                    .bytes_written = size(out, dtype_),
-                   .dtype = dtype_},
+                   .dtype = element},
                   {at});
   attended_ = activation("attention output", out, at);
   graph_.release(weights, at);
+  drop(raised, at);
   drop(expanded, at);
+  if (math) score_row();
   return at;
 }
 
@@ -197,9 +236,9 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
     at = concat_apart("concat waiting rows", traffic.recopied * batch, in_.kv_dtype, 2, at);
   }
   std::optional<std::size_t> rotated;
-  if (traffic.rotated > 0 && in_.stack->rope_launches > 1) {
+  if (traffic.rotated > 0 && runs_by_operators(*in_.stack)) {
     // As the rotation of new keys: operators that each read and write the tensor about once.
-    const std::int32_t passes = in_.stack->rope_launches / 2;
+    const std::int32_t passes = rotation_passes(*in_.stack);
     const double bytes = traffic.rotated * batch;
     const Bytes tensor = charged_bytes(*in_.stack, Bytes{static_cast<std::int64_t>(bytes)});
     at = graph_.add({.name = "rotate cached keys",

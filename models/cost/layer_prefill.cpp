@@ -124,7 +124,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
     expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
                            charged_bytes(*in_.stack, bytes_of(kv_read, dtype_)), at);
   }
-  if (in_.stack->attention == AttentionExec::kFused) {
+  if (in_.stack->attention != AttentionExec::kEager) {
     const double pairs = causal_pairs(prompt, a.window);
     Op attention{.name = "attention",
                  .family = OpFamily::kPrefillAttention,
@@ -173,7 +173,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                    .dtype = dtype_},
                   {at});
   std::size_t weights = 0;
-  at = eager_softmax(n, size(m_ * prompt, dtype_), at, weights);
+  at = eager_softmax(n, size(m_ * prompt, dtype_), dtype_, at, weights);
   at = graph_.add({.name = "attention values",
                    .family = OpFamily::kPrefillAttention,
                    .flops = FlopCount{2 * square * a.v_head_dim},

@@ -83,6 +83,7 @@ MixedLayer::MixedLayer(const CostInput& in, std::int32_t layer)
       dtype_{activation_dtype(in.weight_dtype)},
       element_bytes_{bits_of(dtype_) / 8.0},
       fused_{stack_.attention == AttentionExec::kFused},
+      math_{stack_.attention == AttentionExec::kMath},
       latent_{a_.is_latent()},
       parts_{latent_ ? 1 : 2},
       decode_format_{shared_attention_format(dtype_, in.kv_dtype)},

@@ -108,7 +108,7 @@ class MixedLayer {
   /// A product of the prefix' latents with the weights that expand them.
   [[nodiscard]] Op expansion(std::int64_t rows) const;
   template <class Add>
-  void softmax(double n, double mask, Add&& add) const;
+  void softmax(double n, double mask, Dtype element, Add&& add) const;
   void check(const DecodeBatch& decodes) const;
 
   const CostInput& in_;
@@ -119,7 +119,7 @@ class MixedLayer {
   std::int32_t window_;
   Dtype dtype_;  // of activations
   double element_bytes_;
-  bool fused_;
+  bool fused_, math_;
   bool latent_;
   bool by_copy_;                         // the stack grows a cache by copying it into a longer one,
   bool concats_;                         // and this method's rows are among what it copies
@@ -177,29 +177,30 @@ void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Ad
 }
 
 template <class Add>
-void MixedLayer::softmax(double n, double mask, Add&& add) const {
+void MixedLayer::softmax(double n, double mask, Dtype element, Add&& add) const {
   const double wide = n * 4;
+  const double narrow = n * bits_of(element) / 8.0;
   const std::int32_t passes = stack_.score_passes;
   if (passes > 0) {
     add(Op{.name = "scale and mask",
            .family = OpFamily::kElementwise,
-           .bytes_read = size(n) * passes + mask,
-           .bytes_written = size(n) * passes,
+           .bytes_read = narrow * passes + mask,
+           .bytes_written = narrow * passes,
            .launches = passes,
-           .dtype = dtype_});
+           .dtype = element});
     mask = 0;
   }
   add(Op{.name = "softmax",
          .family = OpFamily::kElementwise,
-         .bytes_read = size(n) + mask,
-         .bytes_written = stack_.softmax_fp32 ? wide : size(n),
+         .bytes_read = narrow + mask,
+         .bytes_written = stack_.softmax_fp32 ? wide : narrow,
          .launches = passes > 0 ? 1 : 2,
          .dtype = Dtype::kFp32});
-  if (!stack_.softmax_fp32 || dtype_ == Dtype::kFp32) return;
+  if (!stack_.softmax_fp32 || element == Dtype::kFp32) return;
   add(Op{.name = "softmax cast",
          .family = OpFamily::kElementwise,
          .bytes_read = wide,
-         .bytes_written = size(n),
+         .bytes_written = narrow,
          .dtype = Dtype::kFp32});
 }
 
@@ -242,8 +243,8 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
   };
   concat("concat packed rows", of.all.repacked, kPackedDtype, kPackedTensors);
   concat("concat waiting rows", of.all.recopied, in_.kv_dtype, 2);
-  if (of.all.rotated > 0 && stack_.rope_launches > 1) {
-    const std::int32_t passes = stack_.rope_launches / 2;
+  if (of.all.rotated > 0 && runs_by_operators(stack_)) {
+    const std::int32_t passes = rotation_passes(stack_);
     add(Op{.name = "rotate cached keys",
            .family = OpFamily::kRope,
            .bytes_read = of.all.rotated * passes,
@@ -260,28 +261,52 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
            .dtype = dtype_,
            .blocks = stack_.splits_keys ? 0.0 : batch * heads,
            .kernel = decode_use(decodes, entries, of.all.attention_read)});
-    if (of.all.score_row_read + of.all.score_row_write > 0) {
-      add(Op{.name = "score row",
-             .family = OpFamily::kScorePass,
-             .bytes_read = of.all.score_row_read,
-             .bytes_written = of.all.score_row_write,
-             .dtype = Dtype::kFp32});
-    }
   } else {
     const double share = score_width / (score_width + value_width);
+    Dtype element = dtype_;
+    const auto wide = [&](double elements) { return elements * bits_of(element) / 8.0; };
+    if (math_) {
+      const double row = latent_ ? score_width : score_width + value_width;
+      const bool repeats = expands_ && a_.n_heads > rows_.stored_heads();
+      const double rows = entries * (repeats ? heads : rows_.stored_heads()) * row;
+      if (bits_of(dtype_) < bits_of(Dtype::kFp32)) {
+        element = Dtype::kFp32;
+        add(Op{.name = "rows in fp32",
+               .family = OpFamily::kElementwise,
+               .bytes_read = cache_read + size(q),
+               .bytes_written = wide(rows + q),
+               .launches = 3,
+               .dtype = element});
+        cache_read = wide(rows);
+      }
+      const double keys = latent_ ? cache_read : cache_read * share;
+      add(Op{.name = "scale queries and keys",
+             .family = OpFamily::kElementwise,
+             .bytes_read = keys + wide(q),
+             .bytes_written = wide(rows * (latent_ ? 1 : share) + q),
+             .launches = 2,
+             .dtype = element});
+    }
     add(Op{.name = "attention scores",
            .family = OpFamily::kDecodeAttention,
            .flops = FlopCount{2 * pairs * score_width},
-           .bytes_read = cache_read * share + size(q),
-           .bytes_written = size(pairs),
-           .dtype = dtype_});
-    softmax(pairs, 0, add);
+           .bytes_read = cache_read * share + wide(q),
+           .bytes_written = wide(pairs),
+           .dtype = element});
+    softmax(pairs, 0, element, add);
     add(Op{.name = "attention values",
            .family = OpFamily::kDecodeAttention,
            .flops = FlopCount{2 * pairs * value_width},
-           .bytes_read = cache_read * (1 - share) + size(pairs),
+           .bytes_read = cache_read * (1 - share) + wide(pairs),
            .bytes_written = size(out),
-           .dtype = dtype_});
+           .dtype = element});
+  }
+  if ((fused_ || math_) && of.all.score_row_read + of.all.score_row_write > 0) {
+    add(Op{.name = "score row",
+           .family = OpFamily::kScorePass,
+           .bytes_read = of.all.score_row_read,
+           .bytes_written = of.all.score_row_write,
+           .dtype = Dtype::kFp32});
   }
   if (extra_launches_ > 0 || of.all.side_read + of.all.side_write + of.all.extra_flops > 0) {
     add(Op{.name = "method",
@@ -375,7 +400,7 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
            .dtype = dtype_});
     kv_read = size(repeated);
   }
-  if (fused_) {
+  if (fused_ || math_) {
     add(Op{.name = "prompt attention",
            .family = OpFamily::kPrefillAttention,
            .flops = FlopCount{2 * heads * causal * (a_.head_dim + a_.v_head_dim)},
@@ -393,7 +418,7 @@ void MixedLayer::attend(std::span<const PrefillChunk> chunks, double share, Add&
          .bytes_read = size(q) + kv_read / 2,
          .bytes_written = size(n),
          .dtype = dtype_});
-  softmax(n, size(whole), add);
+  softmax(n, size(whole), dtype_, add);
   add(Op{.name = "prompt attention values",
          .family = OpFamily::kPrefillAttention,
          .flops = FlopCount{2 * n * a_.v_head_dim},

@@ -335,7 +335,7 @@ Seconds between_steps(const CostInput& in) {
 }
 
 std::int32_t method_operators(const Method& method, const Stack& stack) {
-  const bool fuses = stack.rope_launches == 1 && stack.attention == AttentionExec::kFused;
+  const bool fuses = !runs_by_operators(stack) && stack.attention == AttentionExec::kFused;
   return fuses ? method.extra_launches()
                : method.eager_operators(stack.attention == AttentionExec::kEager);
 }

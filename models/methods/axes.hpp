@@ -363,6 +363,9 @@ class StoreRule {
     return bytes_of(head_dim, dtype(recorded));
   }
   /// Adds one step's traffic beyond reading kv_bytes and appending a row.
+  /// Operators of a decode step in plain PyTorch: of an entry's rounding, and of codes that become
+  /// numbers again.
+  [[nodiscard]] virtual std::int32_t operators() const { return 0; }
   virtual void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
                         const HeadShape& /*shape*/) const {}
   [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,

@@ -85,7 +85,7 @@ std::int32_t ComposedMethod::eager_operators(bool has_rows) const {
   const bool rows = select.needs().decode_rows || parts_.merge->needs().decode_rows;
   const bool leaves = select.bounded() && select.leaves_in_decode() && !merges();
   return (rows && !has_rows ? kRows : 0) + (leaves ? kTensors : 0) + select.operators() +
-         parts_.merge->operators();
+         parts_.merge->operators() + parts_.store->operators();
 }
 
 std::vector<std::unique_ptr<Merger>> MergeRule::start_heads(const SessionPlace& place,

@@ -154,7 +154,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
         f, std::array{"static", "exact", "concat_layer", "concat_all", "paged"});
   });
   read("attention", [&](const Field& f) {
-    stack.attention = read_enum<AttentionExec>(f, std::array{"fused", "eager"});
+    stack.attention = read_enum<AttentionExec>(f, std::array{"fused", "eager", "math"});
   });
   read("logits", [&](const Field& f) {
     stack.logits = read_enum<LogitPositions>(f, std::array{"last", "all"});

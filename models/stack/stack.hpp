@@ -30,7 +30,12 @@ enum class FractionOf : std::uint8_t {
 };
 /// As a profile writes it.
 [[nodiscard]] std::string_view word_of(FractionOf what);
-enum class AttentionExec : std::uint8_t { kFused, kEager };
+enum class AttentionExec : std::uint8_t {
+  kFused,  // no score matrix in memory
+  kEager,  // score matrices, which the model returns
+  kMath    // fused in prompts; decode steps by the reference of scaled_dot_product_attention, which
+           // takes 16-bit rows as fp32 and returns no scores
+};
 enum class LogitPositions : std::uint8_t { kLast, kAll };
 /// How an operator's arithmetic and traffic share its time.
 enum class Overlap : std::uint8_t {
@@ -139,6 +144,15 @@ struct StackOptions {
 };
 /// `stack` as `options` sets it.
 [[nodiscard]] Stack with_options(const Stack& stack, const StackOptions& options);
+
+/// Rotations, and what methods add to a step, run as PyTorch's operators, which each read and write
+/// their tensors; else a kernel does what one operator after the other would.
+[[nodiscard]] inline bool runs_by_operators(const Stack& stack) { return stack.rope_launches > 1; }
+/// How often a rotation reads and writes its tensor: of the operators of Q and K together, half are
+/// of either.
+[[nodiscard]] inline std::int32_t rotation_passes(const Stack& stack) {
+  return runs_by_operators(stack) ? stack.rope_launches / 2 : 1;
+}
 
 /// Whether the cache's memory is set aside at the start, whatever it grows to.
 [[nodiscard]] inline bool is_preallocated(const Stack& stack) {

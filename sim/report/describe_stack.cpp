@@ -24,6 +24,30 @@ std::string_view word_of(CacheGrowth growth) {
   }
   return "unknown";
 }
+std::string_view word_of(AttentionExec attention) {
+  switch (attention) {
+    case AttentionExec::kFused:
+      return "fused";
+    case AttentionExec::kEager:
+      return "eager";
+    case AttentionExec::kMath:
+      return "math";
+  }
+  return "unknown";
+}
+std::string_view sentence_of(AttentionExec attention) {
+  switch (attention) {
+    case AttentionExec::kFused:
+      return "fused: no score matrix in memory";
+    case AttentionExec::kEager:
+      return "eager: score matrices in memory";
+    case AttentionExec::kMath:
+      return "math: fused in prompts; decode steps raise keys and values to fp32 and scale the "
+             "keys, "
+             "in copies";
+  }
+  return "unknown";
+}
 std::string_view sentence_of(FractionOf what) {
   switch (what) {
     case FractionOf::kAll:
@@ -77,7 +101,7 @@ ordered_json stack_json(const Stack& stack) {
   return {{"name", stack.name},
           {"summary", stack.summary},
           {"growth", word_of(stack.growth)},
-          {"attention", stack.attention == AttentionExec::kFused ? "fused" : "eager"},
+          {"attention", word_of(stack.attention)},
           {"logits", stack.logits == LogitPositions::kLast ? "last" : "all"},
           {"logits_fp32", stack.logits_fp32},
           {"expands_kv_heads", stack.expands_kv_heads},
@@ -116,9 +140,7 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   Facts facts;
   facts.add("what", stack.summary);
   facts.add("cache", std::string{sentence_of(stack.growth)});
-  facts.add("attention", stack.attention == AttentionExec::kFused
-                             ? "fused: no score matrix in memory"
-                             : "eager: score matrices in memory");
+  facts.add("attention", std::string{sentence_of(stack.attention)});
   facts.add("logits", fmt::format("of {}{}",
                                   stack.logits == LogitPositions::kLast ? "the last position"
                                                                         : "all positions",

@@ -50,10 +50,17 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
                     spec.method->name()));
   }
   if (!spec.method->plain_rows() && grows_by_copy) {
+    const StepTraffic step = spec.method->decode_traffic(
+        0, CacheRows{in, 0}.shape(), spec.kv_dtype, static_cast<double>(spec.prompt_tokens), false);
     notes.push_back(
-        fmt::format("method {} keeps rows in a form of its own: they are assumed to be written in "
-                    "place, without the stack's copy of the whole cache at each step",
-                    spec.method->name()));
+        step.repacked + step.recopied > 0
+            ? fmt::format("method {} keeps rows in a form of its own: what a step concatenates is "
+                          "that of its released code, without the stack's copy of the whole cache",
+                          spec.method->name())
+            : fmt::format("method {} keeps rows in a form of its own: they are assumed to be "
+                          "written in place, without the stack's copy of the whole cache at each "
+                          "step",
+                          spec.method->name()));
   }
   Bytes host;
   bool estimated = false;

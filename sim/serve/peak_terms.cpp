@@ -13,54 +13,10 @@
 #include "models/cost/cache_rows.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/serve/peak_product.hpp"
 
 namespace kvsim {
 namespace {
-
-/// A product told with its numbers: "batch 2 x 18,000 entries x 32 heads x 128 x 4 B". Units are
-/// literals.
-class Product {
- public:
-  Product& times(std::int64_t n, std::string_view unit = "") {
-    count_ *= n;
-    if (n != 1 || !unit.empty()) factors_.at(n_factors_++) = {n, unit};
-    return *this;
-  }
-  Product& in(Dtype dtype) {
-    bits_ = bits_of(dtype);
-    return *this;
-  }
-  Product& in_bytes(Bytes n) {
-    bits_ = 8 * n.count();
-    return *this;
-  }
-  [[nodiscard]] Bytes bytes() const { return Bytes{(count_ * bits_ + 7) / 8}; }
-  [[nodiscard]] std::string text() const {
-    std::string out;
-    for (std::size_t i = 0; i < n_factors_; ++i) {
-      const auto& [n, unit] = factors_.at(i);
-      if (unit == "batch") {
-        out += "batch ";
-        out += with_commas(n);
-      } else {
-        out += with_commas(n);
-        if (!unit.empty()) out += ' ';
-        out += n == 1 && unit.ends_with('s') ? unit.substr(0, unit.size() - 1) : unit;
-      }
-      out += " x ";
-    }
-    out +=
-        bits_ % 8 == 0 ? with_commas(bits_ / 8) : fmt::format("{}", static_cast<double>(bits_) / 8);
-    return out += " B";
-  }
-
- private:
-  static constexpr std::size_t kMostFactors = 8;
-  std::array<std::pair<std::int64_t, std::string_view>, kMostFactors> factors_{};
-  std::size_t n_factors_ = 0;
-  std::int64_t count_ = 1;
-  std::int64_t bits_ = 8;
-};
 
 std::string with_rounding(const std::string& text, Bytes payload, Bytes charged) {
   if (charged == payload) return text;
@@ -100,11 +56,20 @@ class Shapes {
                     .in(dtype_)};
       case Owner::kLogits:
         return logits(tensor.name);
-      case Owner::kKvExpansion:
-        return {sequence(attended_, "entries")
-                    .times(attention().n_heads, "query heads")
-                    .times(attention().head_dim + attention().v_head_dim)
-                    .in(dtype_)};
+      case Owner::kKvExpansion: {
+        const AttentionSpec& a = attention();
+        const bool latent = a.is_latent();
+        const bool repeats = in_.stack->expands_kv_heads && !latent;
+        Product heads = sequence(attended_, "entries");
+        if (!latent)
+          heads.times(repeats ? a.n_heads : a.n_kv_heads, repeats ? "query heads" : "heads");
+        const std::int64_t key = latent ? a.kv_lora_rank + a.rope_head_dim : a.head_dim;
+        const auto wide = [&](std::int64_t width, Dtype dtype) {
+          return Product{heads}.times(width).in(dtype);
+        };
+        return {wide(key + a.v_head_dim, dtype_), wide(key + a.v_head_dim, Dtype::kFp32),
+                wide(key, Dtype::kFp32)};
+      }
       case Owner::kKvCache:
       case Owner::kConcatCopy:
       case Owner::kCompaction:
@@ -271,7 +236,7 @@ std::string source_of(const CostInput& in, Owner owner, std::string_view tensor)
   const auto method = [&](std::string_view what) {
     return fmt::format("method {}: {}", in.method->name(), what);
   };
-  const bool eager = in.stack->attention == AttentionExec::kEager;
+  const bool eager = in.stack->attention != AttentionExec::kFused;
   switch (owner) {
     case Owner::kContext:
       return stack(tensor);
@@ -291,11 +256,13 @@ std::string source_of(const CostInput& in, Owner owner, std::string_view tensor)
     case Owner::kCompaction:
       return method("compaction");
     case Owner::kKvExpansion:
-      return stack("expands_kv_heads");
+      return stack(tensor == "repeated keys and values" ? "expands_kv_heads" : "attention");
     case Owner::kMask:
       return stack(tensor == "full_causal_mask" ? tensor : "attention");
     case Owner::kScores:
-      return eager && !tensor.starts_with("copy") ? stack("attention") : method("scores it needs");
+      return eager && !tensor.starts_with("copy") && tensor != "score row"
+                 ? stack("attention")
+                 : method("scores it needs");
     case Owner::kLogits:
       return stack(tensor.starts_with("fp32") ? "logits_fp32" : "logits");
     case Owner::kActivations:

@@ -1,5 +1,10 @@
 // A cache at its ceiling on stacks that concatenate: its new entry comes in a longer copy too.
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "tests/support/basic_methods.hpp"
@@ -174,6 +179,66 @@ TEST_CASE(
   // H2O: the sums' five, and the slot's key and value.
   CHECK(make_method({"h2o", {}, Budget{0, 200}}, 2000, {})->eager_operators(true) == 7);
   CHECK(make_method({"full", {}, {}}, 2000, {})->eager_operators(false) == 0);
+}
+
+TEST_CASE("the math reference of attention raises 16-bit rows to fp32, in copies, by hand") {
+  const Llm llm = llama31_8b();
+  const FullMethod full;
+  const Stack& stack = find_stack("gpt-fast-eager");
+  CostInput in{.llm = &llm, .method = &full, .stack = &stack, .weight_dtype = Dtype::kBf16};
+  const DecodeMoment moment{.attended = 4096, .before = 99, .after = 100};
+  // Keys and values of 32 query heads of 128 channels, and the query.
+  const double rows = 2.0 * 4096 * 32 * 128;
+  const double q = 32 * 128;
+  const auto op_named = [](const OpGraph& graph, std::string_view name) -> const Op* {
+    for (OpIndex i = 0; i < graph.size(); ++i) {
+      if (graph.op(i).name == name) return &graph.op(i);
+    }
+    return nullptr;
+  };
+  const auto most_of = [](const OpGraph& graph, Owner owner) {
+    Bytes most;
+    for (OpIndex at = 0; at < graph.size(); ++at) {
+      Bytes alive;
+      for (const Tensor& t : graph.tensors()) {
+        if (t.owner == owner && t.first <= at && at <= t.last) alive += t.bytes;
+      }
+      most = std::max(most, alive);
+    }
+    return most;
+  };
+  const OpGraph graph = decode_layer(in, 0, moment);
+  const Op* raised = op_named(graph, "rows in fp32");
+  REQUIRE(raised != nullptr);
+  CHECK(raised->bytes_read == 2 * (rows + q));
+  CHECK(raised->bytes_written == 4 * (rows + q));
+  const Op* scaled = op_named(graph, "scale queries and keys");
+  REQUIRE(scaled != nullptr);
+  CHECK(scaled->bytes_read == 4 * (rows / 2 + q));
+  CHECK(scaled->bytes_written == scaled->bytes_read);
+  const Op* scores = op_named(graph, "attention scores");
+  REQUIRE(scores != nullptr);
+  CHECK(scores->bytes_read == 4 * (rows / 2 + q));
+  CHECK(scores->bytes_written == 4 * 32 * 4096);
+  // Repeated in 16 bit, all in fp32, and the keys once more.
+  CHECK(most_of(graph, Owner::kKvExpansion) ==
+        Bytes{static_cast<std::int64_t>(rows) * (2 + 4 + 2)});
+  // Rows that are fp32 stay: repeated, and the keys scaled.
+  in.weight_dtype = in.kv_dtype = Dtype::kFp32;
+  const OpGraph wide = decode_layer(in, 0, moment);
+  CHECK(op_named(wide, "rows in fp32") == nullptr);
+  CHECK(most_of(wide, Owner::kKvExpansion) == Bytes{static_cast<std::int64_t>(rows) * (4 + 2)});
+  // Prompts run fused.
+  const OpGraph prompt = prefill_layer(in, 0, {.prompt = 50, .kept = 50, .score_rows = 50});
+  CHECK(most_of(prompt, Owner::kScores) == Bytes{});
+}
+
+TEST_CASE("plain PyTorch rounds a row and restores the codes in eleven operators a tensor") {
+  const auto of = [](Params params) {
+    return make_method({"int8", std::move(params), {}}, 100, {})->eager_operators(false);
+  };
+  CHECK(of({{"dequant", std::string{"copy"}}}) == 22);
+  CHECK(of({}) == 0);
 }
 
 }  // namespace

@@ -289,6 +289,19 @@ TEST_CASE("settings that a document's legend explains are the row's own") {
   CHECK(row("another document", "Setting 1").prediction.runs_out == true);
 }
 
+TEST_CASE("a linear causal mask spares the mask of the full length squared") {
+  const auto peak = [](const std::string& method) {
+    const PublishedScore score = score_of(
+        "a,paper,A100-80GB,1,Llama-3.1-8B,bf16,int8,\"PyTorch EAGER, static KV of full length + "
+        "full causal mask\"," +
+        method + ",cache_size 65536,1,short,200,peak_mem_gb,29.54,GB,\n");
+    REQUIRE(score.rows.front().prediction.value.has_value());
+    return *score.rows.front().prediction.value;
+  };
+  CHECK(peak("int8 KV") - peak("int8 KV + linear causal mask") ==
+        rel(65536.0 * 65536.0 / 1e9, 1e-4));
+}
+
 TEST_CASE("rows that a source names as fitted on") {
   const char* text =
       "fitted on X (published: QW-115 to QW-127, KP-059, KP-085), and Y (published: GF-001)";

@@ -45,6 +45,12 @@ class RowRule : public StoreRule {
                 const HeadShape& shape) const override {
     add_dequant(traffic, events, shape, copy_);
   }
+  std::int32_t operators() const override {
+    // Of keys and of values: magnitude, its maximum and the step it gives; codes divided, rounded,
+    // clamped, cast; code and step written; the product of all codes, and the new row in it.
+    constexpr std::int32_t kTensor = 3 + 4 + 2 + 2;
+    return copy_ ? 2 * kTensor : 0;  // else they are the attention kernel's
+  }
 
  private:
   bool copy_;
