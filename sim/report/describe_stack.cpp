@@ -146,8 +146,11 @@ std::string stack_text(const Stack& stack, std::size_t width) {
                                                                         : "all positions",
                                   stack.logits_fp32 ? ", upcast to fp32" : ""));
   if (stack.score_passes > 0) {
-    facts.add("score passes", fmt::format("{} operators scale and mask them before the softmax",
-                                          stack.score_passes));
+    facts.add("score passes",
+              stack.score_passes == 1
+                  ? "1 operator over them before the softmax: the mask"
+                  : fmt::format("{} operators scale and mask them before the softmax",
+                                stack.score_passes));
   }
   facts.add("KV heads", stack.expands_kv_heads ? "repeated to the query heads before attention"
                                                : "read as stored");

@@ -12,6 +12,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/graphs.hpp"
 #include "tests/support/machines.hpp"
 
 namespace kvsim {
@@ -78,18 +79,6 @@ double bytes_of_family(const Step& step, OpFamily family) {
     }
   }
   return sum;
-}
-
-Bytes peak_of_owner(const OpGraph& graph, Owner owner) {
-  Bytes peak;
-  for (OpIndex i = 0; i < graph.size(); ++i) {
-    Bytes alive;
-    for (const Tensor& t : graph.tensors()) {
-      if (t.owner == owner && t.first <= i && i <= t.last) alive += t.bytes;
-    }
-    peak = std::max(peak, alive);
-  }
-  return peak;
 }
 
 TEST_CASE("a graph takes only dependencies on what came before, so it has no cycle") {

@@ -1,6 +1,5 @@
 // A cache at its ceiling on stacks that concatenate: its new entry comes in a longer copy too.
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "models/cost/step.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/graphs.hpp"
 #include "tests/support/machines.hpp"
 
 namespace kvsim {
@@ -196,17 +196,6 @@ TEST_CASE("the math reference of attention raises 16-bit rows to fp32, in copies
     }
     return nullptr;
   };
-  const auto most_of = [](const OpGraph& graph, Owner owner) {
-    Bytes most;
-    for (OpIndex at = 0; at < graph.size(); ++at) {
-      Bytes alive;
-      for (const Tensor& t : graph.tensors()) {
-        if (t.owner == owner && t.first <= at && at <= t.last) alive += t.bytes;
-      }
-      most = std::max(most, alive);
-    }
-    return most;
-  };
   const OpGraph graph = decode_layer(in, 0, moment);
   const Op* raised = op_named(graph, "rows in fp32");
   REQUIRE(raised != nullptr);
@@ -221,16 +210,17 @@ TEST_CASE("the math reference of attention raises 16-bit rows to fp32, in copies
   CHECK(scores->bytes_read == 4 * (rows / 2 + q));
   CHECK(scores->bytes_written == 4 * 32 * 4096);
   // Repeated in 16 bit, all in fp32, and the keys once more.
-  CHECK(most_of(graph, Owner::kKvExpansion) ==
+  CHECK(peak_of_owner(graph, Owner::kKvExpansion) ==
         Bytes{static_cast<std::int64_t>(rows) * (2 + 4 + 2)});
   // Rows that are fp32 stay: repeated, and the keys scaled.
   in.weight_dtype = in.kv_dtype = Dtype::kFp32;
   const OpGraph wide = decode_layer(in, 0, moment);
   CHECK(op_named(wide, "rows in fp32") == nullptr);
-  CHECK(most_of(wide, Owner::kKvExpansion) == Bytes{static_cast<std::int64_t>(rows) * (4 + 2)});
+  CHECK(peak_of_owner(wide, Owner::kKvExpansion) ==
+        Bytes{static_cast<std::int64_t>(rows) * (4 + 2)});
   // Prompts run fused.
   const OpGraph prompt = prefill_layer(in, 0, {.prompt = 50, .kept = 50, .score_rows = 50});
-  CHECK(most_of(prompt, Owner::kScores) == Bytes{});
+  CHECK(peak_of_owner(prompt, Owner::kScores) == Bytes{});
 }
 
 TEST_CASE("plain PyTorch rounds a row and restores the codes in eleven operators a tensor") {
