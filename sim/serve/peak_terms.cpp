@@ -67,8 +67,10 @@ class Shapes {
         const auto wide = [&](std::int64_t width, Dtype dtype) {
           return Product{heads}.times(width).in(dtype);
         };
-        return {wide(key + a.v_head_dim, dtype_), wide(key + a.v_head_dim, Dtype::kFp32),
-                wide(key, Dtype::kFp32)};
+        const std::int64_t row = latent ? key : key + a.v_head_dim;
+        if (tensor.name == "scaled keys") return {wide(key, Dtype::kFp32)};
+        if (tensor.name == "fp32 keys and values") return {wide(row, Dtype::kFp32)};
+        return {wide(row, dtype_)};
       }
       case Owner::kKvCache:
       case Owner::kConcatCopy:
