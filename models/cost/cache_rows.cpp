@@ -49,9 +49,16 @@ LayerCache CacheRows::cache(std::int64_t entries) const {
     const std::int64_t block = in_.stack->block_tokens;
     n = (entries + block - 1) / block * block;
   }
-  return {.keys = charged_bytes(*in_.stack, keys(n)),
-          .values = charged_bytes(*in_.stack, values(n)),
-          .side = charged_bytes(*in_.stack, side(n))};
+  return {.keys = charged_bytes(in_, keys(n)),
+          .values = charged_bytes(in_, values(n)),
+          .side = charged_bytes(in_, side(n))};
+}
+
+LayerCache CacheRows::left_behind(const DecodeMoment& moment) const {
+  if (in_.stack->growth != CacheGrowth::kConcatAll || !plain_) return {};
+  LayerCache old = cache(moment.before);
+  old.side = Bytes{};
+  return old;
 }
 
 }  // namespace kvsim

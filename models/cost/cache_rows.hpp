@@ -17,6 +17,9 @@ class CacheRows {
   CacheRows(const CostInput& in, std::int32_t layer);
 
   [[nodiscard]] LayerCache cache(std::int64_t entries) const;
+  /// Keys and values that a step leaves behind beside the cache until the step's end, where the
+  /// caller holds all old caches (CacheGrowth::kConcatAll).
+  [[nodiscard]] LayerCache left_behind(const DecodeMoment& moment) const;
   [[nodiscard]] const LayerShape& shape() const { return shape_; }
   [[nodiscard]] std::int32_t stored_heads() const { return stored_heads_; }
   [[nodiscard]] Dtype dtype() const { return dtype_; }

@@ -3,9 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
+#include "models/cost/cache_rows.hpp"
+#include "models/cost/compiled_graph.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/units/units.hpp"
@@ -22,58 +23,22 @@ class CompiledLayer {
                 const Roofline& roofline);
 
   [[nodiscard]] GraphCost cost(const DecodeMoment& moment) const;
+  [[nodiscard]] Seconds time(const DecodeMoment& moment) const;
   /// Largest set of the graph's tensors alive at once, the layer's own cache among them.
   [[nodiscard]] Bytes alive_peak(const DecodeMoment& moment) const;
-  [[nodiscard]] bool is_linear() const { return linear_; }
+  [[nodiscard]] bool is_linear() const { return form_.is_linear(); }
   /// cost() is a sum of maxima of terms linear in the moment: no fitted kernel's time varies.
-  [[nodiscard]] bool is_convex() const;
+  [[nodiscard]] bool is_convex() const { return form_.is_convex(); }
 
  private:
-  /// c[0] + c[1] * attended + c[2] * before + c[3] * after
-  template <class T>
-  struct Linear {
-    std::array<T, 4> c{};
-    [[nodiscard]] T at(const DecodeMoment& m) const {
-      return c[0] + c[1] * static_cast<T>(m.attended) + c[2] * static_cast<T>(m.before) +
-             c[3] * static_cast<T>(m.after);
-    }
-    [[nodiscard]] bool is_constant() const { return c[1] == T{} && c[2] == T{} && c[3] == T{}; }
-  };
-  struct VaryingOp {
-    Linear<double> flops{};
-    Linear<double> bytes{};
-    Roofline::Terms terms{};
-    const KernelChoice* choice = nullptr;  // not null: `call` at `length` is what is timed
-    KernelCall call{};
-    double times = 1;
-    Linear<double> length{};
-  };
-  enum class Size : std::uint8_t { kLinear, kSideBefore, kSideAfter };
-  struct VaryingTensor {
-    Size how = Size::kLinear;
-    Linear<std::int64_t> bytes;
-  };
-  struct AliveSet {
-    std::int64_t constant = 0;
-    std::uint32_t varying = 0;  // bit i: varying tensor i is in it
-  };
-
-  void reduce_ops(std::span<const OpGraph> samples);
-  void reduce_tensors(std::span<const OpGraph> samples);
+  using Form = CompiledGraph<3>;
+  static Form::Counts counts_of(const DecodeMoment& m) { return {m.attended, m.before, m.after}; }
 
   const CostInput& in_;
   const Roofline& roofline_;
   std::int32_t layer_;
-  CacheChange change_;
-  bool evicts_;
-  bool linear_ = true;
-  double constant_time_ = 0;
-  Linear<double> flops_;
-  Linear<double> bytes_;
-  Linear<double> at_peak_;  // s, of the arithmetic at the sheet's rate
-  std::vector<VaryingOp> ops_;
-  std::vector<VaryingTensor> tensors_;
-  std::vector<AliveSet> sets_;
+  CacheRows rows_;
+  Form form_;
 };
 
 /// The embedding and the logits of a decode step: no method or length touches them.

@@ -55,7 +55,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                      .dtype = dtype_},
                     {at});
     expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
-                           charged_bytes(*in_.stack, bytes_of(n, dtype_)), at);
+                           charged_bytes(in_, bytes_of(n, dtype_)), at);
     cache_read = size(n, dtype_);
   }
   const auto score_row = [&] {
@@ -68,12 +68,11 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
                      .bytes_written = written,
                      .dtype = Dtype::kFp32},
                     {at});
-    graph_.release(
-        graph_.hold("score row", Owner::kScores,
-                    charged_bytes(*in_.stack,
-                                  bytes_of(in_.batch * a.n_heads * moment.attended, Dtype::kFp32)),
-                    at),
-        at);
+    graph_.release(graph_.hold("score row", Owner::kScores,
+                               charged_bytes(in_, bytes_of(in_.batch * a.n_heads * moment.attended,
+                                                           Dtype::kFp32)),
+                               at),
+                   at);
   };
   const double blocks = in_.stack->splits_keys ? 0.0 : batch * a.n_heads;
   if (in_.stack->attention == AttentionExec::kFused) {
@@ -102,7 +101,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
         (a.is_latent() ? a.kv_lora_rank + a.rope_head_dim : a.head_dim + a.v_head_dim);
     const auto hold = [&](std::string_view name, double bytes) {
       return graph_.hold(name, Owner::kKvExpansion,
-                         charged_bytes(*in_.stack, Bytes{static_cast<std::int64_t>(bytes)}), at);
+                         charged_bytes(in_, Bytes{static_cast<std::int64_t>(bytes)}), at);
     };
     if (bits_of(dtype_) < bits_of(Dtype::kFp32)) {
       element = Dtype::kFp32;
@@ -164,10 +163,9 @@ OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype el
                                  .launches = launches,
                                  .dtype = element},
                                 {after});
-  graph_.release(
-      graph_.hold(name, Owner::kConcatCopy,
-                  charged_bytes(*in_.stack, Bytes{static_cast<std::int64_t>(bytes)}), at),
-      at);
+  graph_.release(graph_.hold(name, Owner::kConcatCopy,
+                             charged_bytes(in_, Bytes{static_cast<std::int64_t>(bytes)}), at),
+                 at);
   return at;
 }
 
@@ -183,7 +181,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
     for (const CachePart& part : parts()) hold_cache(cache, part, moment.before, 0);
     if (rows_.side(moment.before + 1) > Bytes{}) {
       side = graph_.hold("side data", Owner::kSideData,
-                         charged_bytes(*in_.stack, rows_.side(moment.before)), 0);
+                         charged_bytes(in_, rows_.side(moment.before)), 0);
     }
   }
   Projected qkv = open();
@@ -213,7 +211,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
       replace(cache, part, part.concatenated, Owner::kConcatCopy, moment.before + 1, at);
       if (holds_old) {
         graph_.hold(part.older, Owner::kConcatCopy,
-                    charged_bytes(*in_.stack, payload(part, moment.before)), at + 1);
+                    charged_bytes(in_, payload(part, moment.before)), at + 1);
       }
     }
   }
@@ -240,7 +238,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
     // As the rotation of new keys: operators that each read and write the tensor about once.
     const std::int32_t passes = rotation_passes(*in_.stack);
     const double bytes = traffic.rotated * batch;
-    const Bytes tensor = charged_bytes(*in_.stack, Bytes{static_cast<std::int64_t>(bytes)});
+    const Bytes tensor = charged_bytes(in_, Bytes{static_cast<std::int64_t>(bytes)});
     at = graph_.add({.name = "rotate cached keys",
                      .family = OpFamily::kRope,
                      .bytes_read = bytes * passes,
@@ -284,7 +282,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                        .dtype = dtype_},
                       {at});
       graph_.release(graph_.hold("method's scratch", Owner::kScores,
-                                 charged_bytes(*in_.stack, all.transient * in_.batch), at),
+                                 charged_bytes(in_, all.transient * in_.batch), at),
                      at);
     }
   }
@@ -337,7 +335,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
   }
   if (side) {
     graph_.release(*side, at);
-    graph_.hold("side data", Owner::kSideData, charged_bytes(*in_.stack, rows_.side(moment.after)),
+    graph_.hold("side data", Owner::kSideData, charged_bytes(in_, rows_.side(moment.after)),
                 at + 1);
   }
   close(project_out(qkv, at));

@@ -122,7 +122,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
     kv_read = kv / a.n_kv_heads * a.n_heads;
     at = stream("repeat keys and values", OpFamily::kExpandCopy, kv, kv_read, at, 2);
     expanded = graph_.hold("repeated keys and values", Owner::kKvExpansion,
-                           charged_bytes(*in_.stack, bytes_of(kv_read, dtype_)), at);
+                           charged_bytes(in_, bytes_of(kv_read, dtype_)), at);
   }
   if (in_.stack->attention != AttentionExec::kEager) {
     const double pairs = causal_pairs(prompt, a.window);
@@ -195,7 +195,7 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
                     {at});
     for (std::int32_t i = 1; i < needs.score_copies; ++i) {
       graph_.release(graph_.hold("copy of the attention scores", Owner::kScores,
-                                 charged_bytes(*in_.stack, bytes_of(n / m_ * held_, dtype_)), at),
+                                 charged_bytes(in_, bytes_of(n / m_ * held_, dtype_)), at),
                      at);
     }
   }
@@ -221,7 +221,7 @@ OpIndex LayerBuilder::score_prompt(OpIndex after, const PrefillMoment& moment) {
   const double queries = size(m_ * a.n_heads * a.head_dim, dtype_);
   const double sums = static_cast<double>(in_.batch * rows_.stored_heads() * s) * kFp32Bytes;
   const auto hold_once = [&](std::string_view name, Bytes bytes, OpIndex at) {
-    graph_.release(graph_.hold(name, Owner::kScores, charged_bytes(*in_.stack, bytes), at), at);
+    graph_.release(graph_.hold(name, Owner::kScores, charged_bytes(in_, bytes), at), at);
   };
 
   if (needs.prompt_scores == PromptScoreClass::kLastWindow) {
@@ -296,7 +296,7 @@ OpIndex LayerBuilder::prepare_method(OpIndex after, std::int64_t prompt) {
                                        .dtype = dtype_});
   if (extra.transient > Bytes{}) {
     graph_.release(graph_.hold("method's scratch", Owner::kScores,
-                               charged_bytes(*in_.stack, extra.transient * in_.batch), at),
+                               charged_bytes(in_, extra.transient * in_.batch), at),
                    at);
   }
   return at;
@@ -348,7 +348,7 @@ OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
     entries = moment.kept;
     at = compact(cache, moment.prompt, moment.kept, at);
   }
-  const Bytes side = charged_bytes(*in_.stack, rows_.side(entries));
+  const Bytes side = charged_bytes(in_, rows_.side(entries));
   if (side > Bytes{} && !is_static) {
     graph_.hold("side data", Owner::kSideData, side, at + 1);
   }

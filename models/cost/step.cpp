@@ -110,20 +110,13 @@ std::vector<OutsideBytes> outside_bytes(const CostInput& in) {
 }
 
 Bytes full_mask_bytes(const CostInput& in, std::int64_t tokens) {
-  return charged_bytes(*in.stack, Bytes{tokens * tokens});
+  return charged_bytes(in, Bytes{tokens * tokens});
 }
 
 std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
   const std::int64_t rows = in.batch * tokens;
   const std::int64_t chunk = in.stack->prefill_chunk;
   return tokens > 1 && chunk > 0 ? std::min(rows, chunk) : rows;
-}
-
-LayerCache left_behind(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
-  if (in.stack->growth != CacheGrowth::kConcatAll || !in.method->plain_rows()) return {};
-  LayerCache old = layer_cache(in, layer, moment.before);
-  old.side = Bytes{};
-  return old;
 }
 
 std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
@@ -150,6 +143,10 @@ std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
 
 LayerCache layer_cache(const CostInput& in, std::int32_t layer, std::int64_t n) {
   return CacheRows{in, layer}.cache(n);
+}
+
+LayerCache left_behind(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
+  return CacheRows{in, layer}.left_behind(moment);
 }
 
 std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t prompt,
@@ -211,8 +208,7 @@ OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
        .bytes_written = bytes,
        .dtype = dtype});
   graph.hold("input embeddings", Owner::kActivations,
-             charged_bytes(*in.stack, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype)),
-             op);
+             charged_bytes(in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype)), op);
   return graph;
 }
 
@@ -223,9 +219,7 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
   const Llm& llm = *in.llm;
   const Dtype dtype = activation_dtype(in.weight_dtype);
   const Dtype dense = product_dtype(llm, in.weights(), WeightPart::kHead);
-  const auto charged = [&](std::int64_t n, Dtype d) {
-    return charged_bytes(*in.stack, bytes_of(n, d));
-  };
+  const auto charged = [&](std::int64_t n, Dtype d) { return charged_bytes(in, bytes_of(n, d)); };
   const auto size = [](std::int64_t n, Dtype d) {
     return static_cast<double>(bytes_of(n, d).count());
   };
@@ -316,16 +310,15 @@ std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   std::vector<Tensor> out;
   const Dtype dtype = activation_dtype(in.weight_dtype);
   if (in.stack->keeps_inputs) {
-    out.push_back({.name = "input embeddings",
-                   .owner = Owner::kActivations,
-                   .bytes = charged_bytes(
-                       *in.stack, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype))});
+    out.push_back(
+        {.name = "input embeddings",
+         .owner = Owner::kActivations,
+         .bytes = charged_bytes(in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype))});
   }
   if (in.stack->attention == AttentionExec::kEager && tokens > 1) {
-    out.push_back(
-        {.name = "causal mask",
-         .owner = Owner::kMask,
-         .bytes = charged_bytes(*in.stack, bytes_of(rows_at_once(in, tokens) * tokens, dtype))});
+    out.push_back({.name = "causal mask",
+                   .owner = Owner::kMask,
+                   .bytes = charged_bytes(in, bytes_of(rows_at_once(in, tokens) * tokens, dtype))});
   }
   return out;
 }

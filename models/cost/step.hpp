@@ -33,9 +33,15 @@ struct CostInput {
   std::int32_t vocab_size = 0;  // of the whole model; 0: of `llm`
   std::int64_t allocated = 0;  // tokens a static cache has room for; attended where a stack does so
   std::optional<Bytes> measured_weights{};  // stands in for what the format gives
+  bool exact_sizes = false;                 // tensors as they are, before the allocator's rounding
 
   [[nodiscard]] WeightStore weights() const { return {weight_dtype, weight_format}; }
 };
+
+/// What the stack's allocator takes for `n` bytes, or `n` where sizes are exact.
+[[nodiscard]] inline Bytes charged_bytes(const CostInput& in, Bytes n) {
+  return in.exact_sizes ? n : charged_bytes(*in.stack, n);
+}
 
 /// Format of activations: fp32 and 16-bit weights compute in their own, narrower ones in bf16.
 [[nodiscard]] Dtype activation_dtype(Dtype weight_dtype);
@@ -124,8 +130,7 @@ struct DecodeMoment {
                                          std::int64_t prompt, std::int64_t tokens,
                                          std::int64_t before);
 
-/// Keys and values that a layer's step leaves behind beside its cache until the step's end, where
-/// the caller holds all old caches (CacheGrowth::kConcatAll).
+/// CacheRows::left_behind of that layer.
 [[nodiscard]] LayerCache left_behind(const CostInput& in, std::int32_t layer,
                                      const DecodeMoment& moment);
 

@@ -49,17 +49,21 @@ struct CompiledPoint::Impl {
   PointLaw& law_of(std::int64_t prompt);
   /// Whether few steps are cheaper on their graphs: where compiled forms serve one prompt alone.
   [[nodiscard]] bool by_graphs(const PointLaw& law) const {
-    return !spec_.one_method && law.laws <= 2;
+    return law.laws <= 2 && !(spec_.one_method && law.method->plain_rows());
   }
   PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
   const DecodeEnds& ends_of(const PointRun& run);
   /// Makes the run's decode side ready up to `step`.
   void reach(PointRun& run, std::int64_t step);
-  [[nodiscard]] Seconds step_time(const PointRun& run, std::size_t segment, std::int64_t step,
+  [[nodiscard]] const std::vector<StepLayers::Alike>& layers_at(PointRun& run, std::size_t segment,
+                                                                std::int64_t step) const;
+  template <class Each>
+  static void visit(const std::vector<StepLayers::Alike>& layers, Each&& each);
+  [[nodiscard]] Seconds step_time(PointRun& run, std::size_t segment, std::int64_t step,
                                   bool by_graph) const;
-  [[nodiscard]] Bytes step_peak(const PointRun& run, std::size_t segment, std::int64_t step,
+  [[nodiscard]] Bytes step_peak(PointRun& run, std::size_t segment, std::int64_t step,
                                 bool by_graph) const;
-  [[nodiscard]] StepSum sum(const PointRun& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] StepSum sum(PointRun& run, std::size_t segment, std::int64_t last) const;
   /// Over steps 1 to `last`, which stands in `segment`.
   [[nodiscard]] Bytes peak_to(PointRun& run, std::size_t segment, std::int64_t last) const;
   [[nodiscard]] StepSum sum_to(PointRun& run, std::size_t segment, std::int64_t last) const;
@@ -75,8 +79,6 @@ struct CompiledPoint::Impl {
   };
   [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
   [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run) const;
-  template <class Visit>  // visit(column's index of the first, number of layers, moment)
-  void visit_runs(const PointRun& run, std::size_t segment, std::int64_t step, Visit&& visit) const;
 
   PointSpec spec_;
   Llm llm_;      // of one GPU
@@ -89,9 +91,16 @@ struct CompiledPoint::Impl {
   bool is_static_;
   std::unordered_map<const Method*, std::unique_ptr<PointLaw>> laws_;  // looked up, never walked
   std::unordered_map<std::int64_t, PointLaw*> law_of_prompt_;
+  PointLaw* shared_ = nullptr;                         // not null: of all prompts
   std::unordered_map<std::int64_t, DecodeEnds> ends_;  // of a batch size
   PointRun run_;
   Pool pool_;
+  // Of one step's layers; here so that their memory is kept.
+  struct Stand {
+    Bytes alive, before, growth;
+  };
+  mutable std::vector<Seconds> times_;
+  mutable std::vector<Stand> stands_;
 };
 
 CompiledPoint::Impl::Impl(PointSpec asked)
@@ -116,6 +125,7 @@ CompiledPoint::Impl::Impl(PointSpec asked)
 }
 
 PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
+  if (shared_ != nullptr) return *shared_;
   const auto known = law_of_prompt_.find(prompt);
   if (known != law_of_prompt_.end()) return *known->second;
   if (laws_.size() > kMostKept || law_of_prompt_.size() > kMostKept) {
@@ -124,12 +134,9 @@ PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
     run_ = {};
     pool_ = {};
   }
-  std::shared_ptr<const Method> method =
-      spec_.one_method && !laws_.empty() ? laws_.begin()->second->method : spec_.method(prompt);
+  std::shared_ptr<const Method> method = spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
-  if (stack_.masks_evicted && !(spec_.one_method && !laws_.empty())) {
-    method = masked(std::move(method));
-  }
+  if (stack_.masks_evicted) method = masked(std::move(method));
   std::unique_ptr<PointLaw>& law = laws_[method.get()];
   if (!law) {
     law = std::make_unique<PointLaw>();
@@ -138,7 +145,11 @@ PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
     for (const LayerColumn& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
     law->method = std::move(method);
   }
-  law_of_prompt_[prompt] = law.get();
+  if (spec_.one_method) {
+    shared_ = law.get();
+  } else {
+    law_of_prompt_[prompt] = law.get();
+  }
   return *law;
 }
 
@@ -163,6 +174,7 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   run_.prefill.reset();
   run_.retried.reset();
   run_.decode = nullptr;
+  run_.now.step = 0;
   run_.peaks.clear();
   run_.sums.clear();
 
@@ -194,120 +206,105 @@ void CompiledPoint::Impl::reach(PointRun& run, std::int64_t step) {
            .first->second;
 }
 
-template <class Visit>
-void CompiledPoint::Impl::visit_runs(const PointRun& run, std::size_t segment, std::int64_t step,
-                                     Visit&& visit) const {
-  const std::vector<LayerColumn>& columns = run.law->columns;
-  for (std::size_t c = 0; c < columns.size();) {
-    const DecodeMoment moment = run.trajectory->moment(segment, columns[c], step);
-    std::int64_t layers = columns[c].count;
-    std::size_t next = c + 1;
-    for (; next < columns.size() && columns[next].group == columns[c].group &&
-           run.trajectory->moment(segment, columns[next], step) == moment;
-         ++next) {
-      layers += columns[next].count;
+const std::vector<StepLayers::Alike>& CompiledPoint::Impl::layers_at(PointRun& run,
+                                                                     std::size_t segment,
+                                                                     std::int64_t step) const {
+  StepLayers& now = run.now;
+  if (now.step == step) return now.all;
+  now.step = step;
+  now.all.clear();
+  for (const LayerColumn& column : run.law->columns) {
+    const DecodeMoment moment = run.trajectory->moment(segment, column, step);
+    if (!now.all.empty() && now.all.back().column->group == column.group &&
+        now.all.back().moment == moment) {
+      now.all.back().layers += column.count;
+    } else {
+      now.all.push_back({.column = &column, .layers = column.count, .moment = moment});
     }
-    visit(columns[c], layers, moment);
-    c = next;
+  }
+  KVSIM_CHECK(!now.all.empty(), "a model without layers");
+  return now.all;
+}
+
+/// Calls `each(index, known)` for all of a step's layers; `known` is the index of earlier ones that
+/// do the same, or the index itself. Kinds of layers often alternate: the last two are looked at.
+template <class Each>
+void CompiledPoint::Impl::visit(const std::vector<StepLayers::Alike>& layers, Each&& each) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    std::size_t known = i;
+    for (std::size_t back = 1; back <= std::min<std::size_t>(i, 2) && known == i; ++back) {
+      if (layers[i - back].does_as(layers[i])) known = i - back;
+    }
+    each(i, known);
   }
 }
 
-Seconds CompiledPoint::Impl::step_time(const PointRun& run, std::size_t segment, std::int64_t step,
+Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::int64_t step,
                                        bool by_graph) const {
   DecodeForms& decode = *run.decode;
+  const auto& layers = layers_at(run, segment, step);
+  times_.resize(layers.size());
   Seconds device = decode.compiled.around().time;
-  struct Done {
-    std::int32_t like = -1;
-    DecodeMoment moment{};
-    Seconds time;
-  };
-  std::array<Done, 2> done;
-  std::size_t oldest = 0;
-  visit_runs(run, segment, step,
-             [&](const LayerColumn& column, std::int64_t layers, const DecodeMoment& moment) {
-               const Done* found = nullptr;
-               for (const Done& d : done) {
-                 if (d.like == column.like && d.moment == moment) found = &d;
-               }
-               if (found == nullptr) {
-                 Done& d = done[std::exchange(oldest, 1 - oldest)];
-                 d = {.like = column.like,
-                      .moment = moment,
-                      .time = decode.time(column, moment, by_graph)};
-                 found = &d;
-               }
-               device += found->time * static_cast<double>(layers);
-             });
+  visit(layers, [&](std::size_t i, std::size_t known) {
+    const StepLayers::Alike& alike = layers[i];
+    times_[i] = known < i ? times_[known] : decode.time(*alike.column, alike.moment, by_graph);
+    device += times_[i] * static_cast<double>(alike.layers);
+  });
   return std::max(device, decode.compiled.host()) + decode.between;
 }
 
 /// As StaticRun's decode_one: the highest that stands within a step, less what load put there.
-Bytes CompiledPoint::Impl::step_peak(const PointRun& run, std::size_t segment, std::int64_t step,
+Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::int64_t step,
                                      bool by_graph) const {
   DecodeForms& decode = *run.decode;
+  const auto& layers = layers_at(run, segment, step);
+  stands_.resize(layers.size());
   Bytes standing = decode.resident;
+  visit(layers, [&](std::size_t i, std::size_t known) {
+    const StepLayers::Alike& alike = layers[i];
+    Stand& s = stands_[i];
+    if (known < i) {
+      s = stands_[known];
+    } else {
+      const CacheRows& rows = decode.rows[static_cast<std::size_t>(alike.column->group)];
+      s = {.alive = decode.alive(*alike.column, alike.moment, by_graph),
+           .before = {},
+           .growth = rows.left_behind(alike.moment).total()};
+      if (!is_static_) {
+        s.before = rows.cache(alike.moment.before).total();
+        s.growth += rows.cache(alike.moment.after).total() - s.before;
+      }
+    }
+    standing += s.before * alike.layers;
+  });
   Bytes peak;
-  struct Done {
-    std::int32_t like = -1;
-    DecodeMoment moment{};
-    Bytes alive, before, growth;
-  };
-  std::array<Done, 2> done;
-  std::size_t oldest = 0;
-  const auto at = [&](const LayerColumn& column, const DecodeMoment& moment) -> const Done& {
-    for (const Done& d : done) {
-      if (d.like == column.like && d.moment == moment) return d;
-    }
-    const auto group = static_cast<std::size_t>(column.group);
-    Done& d = done[std::exchange(oldest, 1 - oldest)];
-    d = {.like = column.like,
-         .moment = moment,
-         .alive = decode.alive(column, moment, by_graph),
-         .before = {},
-         .growth = left_behind(decode.in, column.first, moment).total()};
-    if (!is_static_) {
-      d.before = decode.rows[group].cache(moment.before).total();
-      d.growth += decode.rows[group].cache(moment.after).total() - d.before;
-    }
-    return d;
-  };
-  const std::vector<LayerColumn>& columns = run.law->columns;
-  if (!is_static_) {
-    visit_runs(run, segment, step,
-               [&](const LayerColumn& column, std::int64_t layers, const DecodeMoment& moment) {
-                 standing += at(column, moment).before * layers;
-               });
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const Stand& s = stands_[i];
+    // Where the caches grow, the last layer stands highest, else the first.
+    const std::int64_t highest = s.growth > Bytes{} ? layers[i].layers - 1 : 0;
+    peak = std::max(peak, standing - s.before + s.growth * highest + s.alive);
+    standing += s.growth * layers[i].layers;
   }
-  KVSIM_CHECK(!columns.empty(), "a model without layers");
-  visit_runs(run, segment, step,
-             [&](const LayerColumn& column, std::int64_t layers, const DecodeMoment& moment) {
-               const Done& d = at(column, moment);
-               // Where the caches grow, the last layer stands highest, else the first.
-               const std::int64_t highest = d.growth > Bytes{} ? layers - 1 : 0;
-               peak = std::max(peak, standing - d.before + d.growth * highest + d.alive);
-               standing += d.growth * layers;
-             });
   return std::max(peak, standing + decode.compiled.around_peak());
 }
 
-StepSum CompiledPoint::Impl::sum(const PointRun& run, std::size_t segment,
-                                 std::int64_t last) const {
+StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_t last) const {
   const std::int64_t first = run.trajectory->segments()[segment].first;
   StepShape shape = StepShape::kConvex;
-  visit_runs(run, segment, first,
-             [&](const LayerColumn& column, std::int64_t, const DecodeMoment& moment) {
-               const CompiledLayer& layer =
-                   run.decode->compiled.layer(static_cast<std::size_t>(column.group), moment);
-               if (!layer.is_linear()) {
-                 // Formats of their own have segments along lines or stairs, and no fitted kernels.
-                 shape = run.law->method->plain_rows()                ? StepShape::kAny
-                         : run.trajectory->segments()[segment].stairs ? StepShape::kSmooth
-                                                                      : StepShape::kRounded;
-               }
-               if (layer.is_linear() && !layer.is_convex() && shape == StepShape::kConvex) {
-                 shape = StepShape::kSmooth;
-               }
-             });
+  const CompiledLayer* seen = nullptr;
+  for (const StepLayers::Alike& alike : layers_at(run, segment, first)) {
+    const CompiledLayer& layer =
+        run.decode->compiled.layer(static_cast<std::size_t>(alike.column->group), alike.moment);
+    if (&layer == std::exchange(seen, &layer)) continue;
+    if (!layer.is_linear()) {
+      // Formats of their own have segments along lines or stairs, and no fitted kernels.
+      shape = run.law->method->plain_rows()                ? StepShape::kAny
+              : run.trajectory->segments()[segment].stairs ? StepShape::kSmooth
+                                                           : StepShape::kRounded;
+    } else if (!layer.is_convex() && shape == StepShape::kConvex) {
+      shape = StepShape::kSmooth;
+    }
+  }
   return sum_steps(first, last, shape,
                    [&](std::int64_t step) { return step_time(run, segment, step, false).count(); });
 }

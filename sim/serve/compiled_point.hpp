@@ -20,7 +20,8 @@ struct PointSpec {
   const Stack* stack = nullptr;
   /// The method as settled for a prompt of that many tokens, asked for once a prompt.
   std::function<std::shared_ptr<const Method>(std::int64_t prompt)> method;
-  /// True: it gives one object for all prompts, among which what is worked out for it is shared.
+  /// True: it gives the same for all prompts (Method::any_prompt) and is asked once; what is worked
+  /// out for the method is then shared among prompts.
   bool one_method = false;
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;

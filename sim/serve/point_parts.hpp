@@ -47,7 +47,7 @@ struct DecodeForms {
   /// One layer's step, by its compiled form or by its graph.
   [[nodiscard]] Seconds time(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
     const CompiledLayer* form = form_of(column, moment, by_graph);
-    return form != nullptr ? form->cost(moment).time : on_graph(column, moment).time;
+    return form != nullptr ? form->time(moment) : on_graph(column, moment).time;
   }
   [[nodiscard]] Bytes alive(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
     const CompiledLayer* form = form_of(column, moment, by_graph);
@@ -108,6 +108,21 @@ struct PointLaw {
   std::map<std::pair<std::int64_t, std::int64_t>, DecodeForms> decodes;      // (batch, prompt or 0)
 };
 
+/// The layers of one decode step, neighbours that do the same together.
+struct StepLayers {
+  struct Alike {
+    const LayerColumn* column = nullptr;  // the first
+    std::int64_t layers = 0;
+    DecodeMoment moment{};
+
+    [[nodiscard]] bool does_as(const Alike& other) const {
+      return column->like == other.column->like && moment == other.moment;
+    }
+  };
+  std::int64_t step = 0;  // 0: none
+  std::vector<Alike> all;
+};
+
 /// One (batch, prompt), without its output.
 struct PointRun {
   PointLaw* law = nullptr;
@@ -124,6 +139,7 @@ struct PointRun {
   std::optional<Retried> retried;  // with smaller ones where there is that room alone
   Trajectory* trajectory = nullptr;
   DecodeForms* decode = nullptr;
+  StepLayers now;  // of the step asked for last
   // Of all steps before the trajectory's n-th segment, as far as they were asked for.
   std::vector<Bytes> peaks;  // less what load put there
   std::vector<StepSum> sums;

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "models/cost/compiled_graph.hpp"
 #include "sim/serve/point_parts.hpp"
 #include "sim/serve/score_chunks.hpp"
 
@@ -17,6 +20,74 @@ GraphFigures figures_of(const OpGraph& graph, const Roofline& roofline, bool tim
   if (times) out.time = evaluate(graph, roofline).time;
   return out;
 }
+
+/// Graphs of layers that differ in nothing but the entries they keep of a prompt, where each layer
+/// has a budget of its own: what copies the survivors is linear in their number, and all else the
+/// same. Kinds of layers that keep all, few or no linear numbers have no form.
+class KeptForms {
+ public:
+  /// `graph_of(in, column, kept)`, of kept < prompt. The run outlives it.
+  template <class GraphOf>
+  KeptForms(const PointRun& run, const Roofline& roofline, GraphOf&& graph_of) : run_{run} {
+    if (run.law->laws <= kFewLaws || !run.law->method->plain_rows()) return;
+    CostInput exact = run.in;
+    exact.exact_sizes = true;
+    for (const LayerColumn& column : run.law->columns) {
+      if (find(column) != nullptr) continue;
+      const std::vector<std::int64_t> kept = numbers_kept(column);
+      if (kept.size() < Form::kSamples) continue;
+      std::vector<Form::Sample> samples;
+      samples.reserve(kept.size());
+      for (const std::int64_t n : kept) {
+        samples.push_back({.counts = {n}, .graph = graph_of(exact, column, n)});
+      }
+      Form form{*run.in.stack, roofline, samples};
+      if (form.is_linear()) forms_.push_back({.like = column.like, .form = std::move(form)});
+    }
+  }
+
+  /// nullopt: the graph itself is to be asked.
+  [[nodiscard]] std::optional<GraphFigures> at(const LayerColumn& column, std::int64_t kept) const {
+    const Form* form = kept < run_.prompt ? find(column) : nullptr;
+    if (form == nullptr) return std::nullopt;
+    Form::Side side{};
+    if (form->has_side()) {
+      const CacheRows& rows = run_.rows[static_cast<std::size_t>(column.group)];
+      side = {.first = charged_bytes(run_.in, rows.side(run_.prompt)),
+              .later = charged_bytes(run_.in, rows.side(kept))};
+    }
+    return GraphFigures{.time = form->time({kept}), .alive = form->alive_peak({kept}, side)};
+  }
+
+ private:
+  using Form = CompiledGraph<1>;
+  static constexpr std::int32_t kFewLaws = 4;
+  struct OfLayers {
+    std::int32_t like = -1;
+    Form form;
+  };
+
+  [[nodiscard]] const Form* find(const LayerColumn& column) const {
+    for (const OfLayers& one : forms_) {
+      if (one.like == column.like) return &one.form;
+    }
+    return nullptr;
+  }
+  /// As many different ones, below the prompt, as a form is built from; or all there are.
+  [[nodiscard]] std::vector<std::int64_t> numbers_kept(const LayerColumn& like) const {
+    std::vector<std::int64_t> out;
+    for (const LayerColumn& column : run_.law->columns) {
+      const std::int64_t kept = run_.trajectory->prompt_entries(column);
+      if (column.like != like.like || kept >= run_.prompt) continue;
+      if (std::find(out.begin(), out.end(), kept) == out.end()) out.push_back(kept);
+      if (out.size() == Form::kSamples) break;
+    }
+    return out;
+  }
+
+  const PointRun& run_;
+  std::vector<OfLayers> forms_;  // of few kinds
+};
 
 }  // namespace
 
@@ -52,16 +123,26 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   std::array<Done, 2> done;  // kinds of layers often alternate
   std::size_t oldest = 0;
   std::int64_t score_rows = prompt;
+  std::optional<KeptForms> forms;
+  if (per_layer && !room) {
+    forms.emplace(
+        run, roofline, [&](const CostInput& exact, const LayerColumn& column, std::int64_t kept) {
+          return prefill_layer(exact, column.first,
+                               {.prompt = prompt, .kept = kept, .score_rows = score_rows});
+        });
+  }
   const auto layer_at = [&](const LayerColumn& column, std::int64_t kept) -> const Done& {
     for (const Done& d : done) {
       if (d.like == column.like && d.kept == kept && d.score_rows == score_rows) return d;
     }
     Done& d = done[std::exchange(oldest, 1 - oldest)];
     const PrefillMoment moment{.prompt = prompt, .kept = kept, .score_rows = score_rows};
+    const auto known = forms ? forms->at(column, kept) : std::nullopt;
     d = {.like = column.like,
          .kept = kept,
          .score_rows = score_rows,
-         .once = figures_of(prefill_layer(in, column.first, moment), roofline, times),
+         .once =
+             known ? *known : figures_of(prefill_layer(in, column.first, moment), roofline, times),
          .cache = is_static ? Bytes{}
                             : run.rows[static_cast<std::size_t>(column.group)]
                                   .cache(per_layer ? kept : prompt)
@@ -88,11 +169,19 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   around(output_logits(in, prompt));
   standing = standing - mask - (in.llm->n_layers() > 1 ? embeddings : Bytes{});
 
+  if (compresses) {
+    forms.emplace(run, roofline,
+                  [&](const CostInput& exact, const LayerColumn& column, std::int64_t kept) {
+                    return compress_layer(exact, column.first, prompt, kept);
+                  });
+  }
   for (const LayerColumn& column : law.columns) {
     const std::int64_t kept = run.trajectory->prompt_entries(column);
     if (!compresses || kept == prompt) continue;
+    const auto known = forms->at(column, kept);
     const GraphFigures once =
-        figures_of(compress_layer(in, column.first, prompt, kept), roofline, times);
+        known ? *known
+              : figures_of(compress_layer(in, column.first, prompt, kept), roofline, times);
     const CacheRows& rows = run.rows[static_cast<std::size_t>(column.group)];
     const Bytes before = is_static ? Bytes{} : rows.cache(prompt).total();
     const Bytes after = is_static ? Bytes{} : rows.cache(kept).total();
