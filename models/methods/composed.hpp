@@ -29,6 +29,7 @@ struct Composition {
   bool query_head = false;    // every query head keeps its own set: K and V stored n_heads times
   bool rerotate = false;      // keys take the positions of their cache index (StreamingLLM, 3.2)
   bool learns_steps = false;  // select or merge wants the attention row of decode steps
+  bool any_prompt = false;    // no maker asked for the prompt's length
   std::vector<std::string> unasked;  // declared parameters that no maker read, as things were set
 };
 
@@ -68,6 +69,7 @@ class ComposedMethod final : public Method {
                                                              std::int64_t prompt,
                                                              std::int64_t tokens) const override;
   [[nodiscard]] bool layers_alike() const override;
+  [[nodiscard]] bool any_prompt() const override { return parts_.any_prompt; }
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override;
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override;
   [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,

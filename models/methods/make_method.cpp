@@ -131,6 +131,7 @@ class Settler final : public Settling {
       if (given(info.name) && info.words.size() != 1) refuse_unread(info);
       parts_.unasked.push_back(info.name);
     }
+    parts_.any_prompt = !prompt_asked_;
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }
 
@@ -138,7 +139,10 @@ class Settler final : public Settling {
     throw InputError{fmt::format("method \"{}\": {}", spec_.name, why)};
   }
   const std::string& method() const override { return spec_.name; }
-  std::int64_t prompt() const override { return prompt_; }
+  std::int64_t prompt() const override {
+    prompt_asked_ = true;
+    return prompt_;
+  }
   const MethodSite& site() const override { return site_; }
   std::int32_t n_layers() const override {
     if (layers_known() == 0) refuse("its law needs the number of layers, which is not known here");
@@ -163,6 +167,7 @@ class Settler final : public Settling {
   }
   const std::optional<Budget>& budget() const override { return spec_.budget; }
   std::int64_t entries_of(const Budget& budget) const override {
+    if (budget.fraction > 0) prompt_asked_ = true;
     const double shared = parts_.share ? parts_.share->bytes_share() : 1.0;
     const std::int64_t entries = budget_entries_of(
         spec_.name, budget, prompt_, site_, parts_.query_head,
@@ -236,6 +241,7 @@ class Settler final : public Settling {
                            .query_head = parts_.query_head,
                            .rerotate = parts_.rerotate,
                            .learns_steps = parts_.learns_steps,
+                           .any_prompt = false,
                            .unasked = {}}};
   }
   /// A value that changes nothing is a misunderstanding: says which settings leave it unread.
@@ -372,6 +378,7 @@ class Settler final : public Settling {
   const Parsed& parsed_;
   const std::vector<ParamInfo>& declared_;
   mutable std::vector<bool> asked_;  // of declared_: some maker read it
+  mutable bool prompt_asked_ = false;
   Composition parts_;
   std::int64_t entries_ = 0;
   std::int64_t slots_ = 0;

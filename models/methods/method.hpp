@@ -191,6 +191,8 @@ class Method {
   /// True if every layer follows the same size law, so that one answer serves them all (a hint: a
   /// caller that asks each layer gets the same run, slower).
   [[nodiscard]] virtual bool layers_alike() const { return false; }
+  /// It was settled without a look at the prompt: for any other length it would be the same.
+  [[nodiscard]] virtual bool any_prompt() const { return false; }
   /// Stored heads per layer: n_kv_heads, or n_heads under `granularity=query_head`.
   [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
   /// Format the survivors are stored in, where `recorded` is that of model or trace.

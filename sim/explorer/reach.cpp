@@ -91,13 +91,13 @@ class Curve {
  public:
   explicit Curve(const ScenarioPoint& point)
       : point_{point},
-        site_{method_site(*point.spec.llm, point.spec.kv_dtype)},
+        method_{point.method, *point.spec.llm, point.spec.kv_dtype},
         residual_{memory_residual(with_options(*point.spec.stack, point.spec.options))},
         compiled_{{.llm = point.spec.llm,
                    .gpu = point.spec.gpu,
                    .stack = point.spec.stack,
-                   .method = [this](std::int64_t prompt) { return settle(prompt); },
-                   .one_method = false,
+                   .method = [this](std::int64_t prompt) { return method_.at(prompt); },
+                   .one_method = method_.any_prompt(),
                    .weight_dtype = point.spec.weight_dtype,
                    .kv_dtype = point.spec.kv_dtype,
                    .calibration = point.spec.calibration,
@@ -136,16 +136,8 @@ class Curve {
   }
 
  private:
-  [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const {
-    try {
-      return make_method(point_.method, prompt, site_);
-    } catch (const InputError&) {  // too short a prompt for it: all is held, as a plan has it
-      return make_method({"full", {}, {}}, prompt, site_);
-    }
-  }
-
   const ScenarioPoint& point_;
-  MethodSite site_;
+  MethodByPrompt method_;  // as a scenario of the prompt settles it; too short ones as a plan does
   std::optional<MemoryResidual> residual_;
   CompiledPoint compiled_;
 };

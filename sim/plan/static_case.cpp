@@ -3,9 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "models/units/error.hpp"
-#include "sim/serve/sequence_law.hpp"
-
 namespace kvsim {
 namespace {
 
@@ -16,11 +13,10 @@ constexpr std::size_t kFewestSamples = 3;
 StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const MeasuredLaw> law,
                        WorseEnd end)
     : spec_{std::move(spec)},
-      method_{std::move(method)},
-      law_{std::move(law)},
+      method_{std::move(method), *spec_.llm, spec_.kv_dtype, std::move(law)},
       end_{std::move(end)} {
   const Stack stack = with_options(*spec_.stack, spec_.options);
-  spec_.method = settle(spec_.prompt_tokens);
+  spec_.method = method_.at(spec_.prompt_tokens);
   spec_.allocator.reset();
   std::optional<EngineStartup> startup;
   if (stack.growth == CacheGrowth::kPaged && end_.factor != 1) {
@@ -34,8 +30,8 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
       PointSpec{.llm = spec_.llm,
                 .gpu = &gpu_,
                 .stack = spec_.stack,
-                .method = [this](std::int64_t prompt) { return settle(prompt); },
-                .one_method = false,
+                .method = [this](std::int64_t prompt) { return method_.at(prompt); },
+                .one_method = method_.any_prompt(),
                 .weight_dtype = spec_.weight_dtype,
                 .kv_dtype = spec_.kv_dtype,
                 .calibration = spec_.calibration,
@@ -51,28 +47,9 @@ StaticResult StaticCase::run(const Point& point, bool at_end) const {
   one.batch = point.batch;
   one.prompt_tokens = point.prompt_tokens;
   one.output_tokens = point.output_tokens;
-  one.method = settle(point.prompt_tokens);
+  one.method = method_.at(point.prompt_tokens);
   if (at_end) one.gpu = &gpu_;
   return run_static(one, {.max_samples = kFewestSamples, .intervals = !at_end});
-}
-
-bool StaticCase::settles(std::int64_t prompt) const {
-  try {
-    (void)make_method(method_, prompt, method_site(*spec_.llm, spec_.kv_dtype));
-    return true;
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
-std::shared_ptr<const Method> StaticCase::settle(std::int64_t prompt) const {
-  const MethodSite site = method_site(*spec_.llm, spec_.kv_dtype);
-  try {
-    auto method = make_method(method_, prompt, site);
-    return law_ ? with_measured_law(std::move(method), *law_, spec_.llm->n_layers()) : method;
-  } catch (const InputError&) {
-    return make_method({"full", {}, {}}, prompt, site);
-  }
 }
 
 }  // namespace kvsim

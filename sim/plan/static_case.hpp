@@ -9,6 +9,7 @@
 #include "models/methods/method.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/serve/compiled_point.hpp"
+#include "sim/serve/sequence_law.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
@@ -34,14 +35,11 @@ class StaticCase {
   /// held_back_text of its GPU.
   [[nodiscard]] std::string held_back() const { return held_back_text(*spec_.gpu, gpu_); }
   /// Prompts too short for the method hold every token.
-  [[nodiscard]] bool settles(std::int64_t prompt) const;
+  [[nodiscard]] bool settles(std::int64_t prompt) const { return method_.settles(prompt); }
 
  private:
-  [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const;
-
   StaticSpec spec_;
-  MethodSpec method_;
-  std::shared_ptr<const MeasuredLaw> law_;
+  MethodByPrompt method_;
   WorseEnd end_;
   Gpu gpu_;
   std::unique_ptr<CompiledPoint> compiled_;

@@ -105,18 +105,14 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
       method_name,
       {},
       takes_budget(method_name) ? std::optional{Budget{.entries = 1000}} : std::nullopt};
-  const auto any_prompt = make_method({"full", {}, {}}, 1, site);
   const Calibration& calibration = builtin_calibration();
-  const PointSpec spec{.llm = &llm,
-                       .gpu = &find_gpu("H200-141GB-SXM"),
-                       .stack = &stack,
-                       .method =
-                           [&](std::int64_t prompt) {
-                             return method_name == "full" ? any_prompt
-                                                          : make_method(method, prompt, site);
-                           },
-                       .one_method = method_name == "full",
-                       .calibration = &calibration};
+  const PointSpec spec{
+      .llm = &llm,
+      .gpu = &find_gpu("H200-141GB-SXM"),
+      .stack = &stack,
+      .method = [&](std::int64_t prompt) { return make_method(method, prompt, site); },
+      .one_method = make_method(method, 1, site)->any_prompt(),
+      .calibration = &calibration};
   double sink = 0;
   const auto ask = [&](CompiledPoint& compiled, const Point& point) {
     const PointResult got = compiled.at(point);

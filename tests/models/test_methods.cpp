@@ -48,6 +48,73 @@ const std::vector<Size> kSizes{{1, 1, 8},     {1, 31, 8},   {31, 31, 8}, {31, 64
                                {7, 40, 12},   {8, 40, 8},   {9, 40, 8},  {257, 300, 31},
                                {40, 257, 64}, {12, 20, 200}};
 
+/// What a method says of two layers over a prompt of `prompt` tokens, as numbers.
+std::vector<double> told_of(const Method& method, std::int64_t prompt) {
+  const LayerShape shape{.n_heads = 8, .n_kv_heads = 2, .head_dim = 64};
+  std::vector<double> all;
+  const auto count = [&](std::optional<std::int64_t> n) {
+    all.push_back(n ? static_cast<double>(*n) : -1);
+  };
+  for (const std::int32_t layer : {0, 5}) {
+    for (const std::int64_t tokens : {prompt, prompt + 1, prompt + 77}) {
+      const auto held = method.entries_held(layer, prompt, tokens);
+      count(held);
+      count(method.entries_attended(layer, prompt, tokens));
+      const CacheBytes bytes = method.rows_bytes(layer, shape, Dtype::kFp16, held.value_or(tokens),
+                                                 held.value_or(tokens));
+      for (const Bytes b : {bytes.kv, bytes.side, bytes.host}) count(b.count());
+      for (const bool evicts : {false, true}) {
+        const StepTraffic t = method.decode_traffic(
+            layer, shape, Dtype::kFp16, static_cast<double>(held.value_or(tokens)), evicts);
+        for (const double x : {t.read(), t.written(), t.link_read, t.link_write, t.extra_flops,
+                               t.rotated, t.repacked, t.recopied}) {
+          all.push_back(x);
+        }
+      }
+    }
+    const PrefillExtra extra = method.prefill_extra(layer, shape, Dtype::kFp16, prompt);
+    for (const double x : {extra.flops, extra.read, extra.written}) all.push_back(x);
+    count(extra.launches);
+    count(extra.transient.count());
+    count(method.layer_kind(layer));
+  }
+  return all;
+}
+
+TEST_CASE("a method settled without a look at the prompt is the same at any other") {
+  const MethodSite site{.recorded = Dtype::kFp16,
+                        .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
+                        .windows = {},
+                        .n_layers = 8};
+  std::set<std::string> same;
+  for (const MethodInfo& info : builtin_methods()) {
+    MethodSpec spec{.name = info.name, .params = {}, .budget = std::nullopt};
+    if (takes_budget(info.name)) spec.budget = Budget{.fraction = 0.25, .entries = 0};
+    INFO(info.name);
+    try {
+      const auto of_share = make_method(spec, 2048, site);
+      if (spec.budget) CHECK_FALSE(of_share->any_prompt());
+      if (spec.budget) spec.budget = Budget{.fraction = 0, .entries = 640};
+      const auto method = make_method(spec, 2048, site);
+      if (!method->any_prompt()) continue;
+      same.insert(info.name);
+      for (const std::int64_t prompt : {1, 97, 700, 5001}) {
+        const auto other = make_method(spec, prompt, site);
+        CHECK(other->any_prompt());
+        CHECK(other->params() == method->params());
+        CHECK(told_of(*other, prompt) == told_of(*method, prompt));
+      }
+    } catch (const InputError&) {  // needs a file, or a budget of its own kind
+      CHECK(same.count(info.name) == 0);
+    }
+  }
+  for (const char* name : {"full", "h2o", "snapkv", "kivi-4", "streaming-llm", "minicache"}) {
+    INFO(name);
+    CHECK(same.count(name) == 1);
+  }
+  CHECK(same.count("pyramidkv") == 0);  // its layers' budgets follow from the prompt
+}
+
 TEST_CASE(
     "a parameter that nothing reads under the settings given is refused, with those settings") {
   const auto why = [](const char* name, const Params& params) -> std::string {

@@ -16,6 +16,7 @@
 #include "models/methods/masked.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/compiled_point.hpp"
+#include "sim/serve/sequence_law.hpp"
 #include "sim/serve/static_run.hpp"
 #include "sim/serve/step_sum.hpp"
 #include "sim/serve/trajectory.hpp"
@@ -117,7 +118,7 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
           .gpu = &gpu,
           .stack = &stack,
           .method = [&](std::int64_t prompt) { return make_method(method, prompt, site); },
-          .one_method = name == "full",
+          .one_method = MethodByPrompt{method, llm, Dtype::kFp16}.any_prompt(),
           .kv_dtype = combination == 2 ? Dtype::kFp8E4m3 : Dtype::kFp16,
           .calibration = calibrated ? &builtin_calibration() : nullptr};
       CompiledPoint compiled{spec};
