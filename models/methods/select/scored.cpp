@@ -4,9 +4,11 @@
 #include "models/methods/select/scored.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -19,28 +21,28 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct NamedScorer {
-  std::string name;
+  std::string_view name;
   std::shared_ptr<const Scorer> (*make)(Settling&);
-  std::vector<ParamInfo> params;
+  std::vector<ParamInfo> (*params)();  // null: none
 };
 
-std::vector<NamedScorer> all_scorers() {
-  return {{"knorm", &make_knorm, {}},
-          {"keydiff", &make_keydiff, {}},
-          {"expected-attention", &make_expected_attention, expected_attention_params()},
-          {"lagkv", &make_lagkv, lagkv_params()},
-          {"random", &make_random, {}},
-          {"last-window", &make_last_window, last_window_params()}};
-}
+constexpr std::array<NamedScorer, 6> kScorers{
+    {{"knorm", &make_knorm, nullptr},
+     {"keydiff", &make_keydiff, nullptr},
+     {"expected-attention", &make_expected_attention, &expected_attention_params},
+     {"lagkv", &make_lagkv, &lagkv_params},
+     {"random", &make_random, nullptr},
+     {"last-window", &make_last_window, &last_window_params}}};
 
 }  // namespace
 
 std::vector<ParamInfo> wrapped_scorer_params(const std::string& preferred) {
   std::vector<std::string> words{preferred};
   std::vector<ParamInfo> params;
-  for (NamedScorer& each : all_scorers()) {
-    if (each.name != preferred) words.push_back(each.name);
-    for (ParamInfo& param : each.params) {
+  for (const NamedScorer& each : kScorers) {
+    if (each.name != preferred) words.emplace_back(each.name);
+    if (each.params == nullptr) continue;
+    for (ParamInfo& param : each.params()) {
       // Scorers that share a parameter's name share its meaning and default.
       if (find_param(params, param.name) == nullptr) params.push_back(std::move(param));
     }
@@ -55,7 +57,7 @@ std::shared_ptr<const Scorer> make_wrapped_scorer(Settling& settling, std::int64
   if (name == "last-window" && entries < settling.integer("window")) {
     settling.settle("window", entries);
   }
-  for (const NamedScorer& each : all_scorers()) {
+  for (const NamedScorer& each : kScorers) {
     if (each.name == name) return each.make(settling);
   }
   KVSIM_CHECK(false, "no scorer {}", name);
