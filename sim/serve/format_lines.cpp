@@ -21,7 +21,7 @@ constexpr std::int64_t kShortLine = 32;
 }  // namespace
 
 FormatLines::FormatLines(std::vector<Layer> layers) {
-  for (const Layer& layer : layers) layers_.push_back({.layer = layer});
+  for (const Layer& layer : layers) layers_.push_back({.layer = layer, .last = {}});
 }
 
 void FormatLines::take(const CostInput& in, const DecodeMoment& m, State& state) {

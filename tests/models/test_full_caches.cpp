@@ -95,7 +95,9 @@ TEST_CASE("keys cached unrotated are rotated at every step, by operators of thei
     const int passes = stack.rope_launches / 2;
     const OpGraph graph = decode_layer(in, 0, full);
     CHECK(bytes_of_op(graph, "rotate cached keys") ==
-          (stack.rope_launches > 1 ? 2.0 * passes * 3 * full.attended * 8 * 128 * 2 : 0));
+          (stack.rope_launches > 1
+               ? 2.0 * passes * 3 * static_cast<double>(full.attended) * 8 * 128 * 2
+               : 0));
     // Rows stand in the order of their positions: the 1,000 that stay are copied together.
     CHECK(concat_bytes(graph) ==
           (concatenates(stack) ? 2.0 * 2 * (1001 + 1000) * 3 * 8 * 128 * 2 : 0));
