@@ -44,21 +44,24 @@ Bytes CacheRows::values(std::int64_t entries) const {
 Bytes CacheRows::side(std::int64_t entries) const { return stored(entries).side * in_.batch; }
 
 LayerCache CacheRows::cache(std::int64_t entries) const {
-  std::int64_t n = entries;
-  if (in_.stack->growth == CacheGrowth::kPaged) {
-    const std::int64_t block = in_.stack->block_tokens;
-    n = (entries + block - 1) / block * block;
-  }
-  return {.keys = charged_bytes(in_, keys(n)),
-          .values = charged_bytes(in_, values(n)),
-          .side = charged_bytes(in_, side(n))};
+  const std::int64_t n = in_.stack->growth == CacheGrowth::kPaged
+                             ? (entries + in_.stack->block_tokens - 1) / in_.stack->block_tokens *
+                                   in_.stack->block_tokens
+                             : entries;
+  LayerCache out = rows(n);
+  out.side = charged_bytes(in_, side(n));
+  return out;
+}
+
+LayerCache CacheRows::rows(std::int64_t entries) const {
+  return {.keys = charged_bytes(in_, keys(entries)),
+          .values = charged_bytes(in_, values(entries)),
+          .side = {}};
 }
 
 LayerCache CacheRows::left_behind(const DecodeMoment& moment) const {
   if (in_.stack->growth != CacheGrowth::kConcatAll || !plain_) return {};
-  LayerCache old = cache(moment.before);
-  old.side = Bytes{};
-  return old;
+  return rows(moment.before);
 }
 
 }  // namespace kvsim

@@ -31,6 +31,7 @@ class CacheRows {
 
  private:
   [[nodiscard]] CacheBytes stored(std::int64_t entries) const;  // of one sequence
+  [[nodiscard]] LayerCache rows(std::int64_t entries) const;    // keys and values alone, as charged
 
   const CostInput& in_;
   std::int32_t layer_;

@@ -1,5 +1,6 @@
 #include "models/cost/compiled.hpp"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -49,12 +50,37 @@ CompiledLayer::CompiledLayer(const CostInput& in, std::int32_t layer, CacheChang
       form_{compile(in, layer, change, evicts, roofline)} {}
 
 GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
-  if (!is_linear()) return evaluate(decode_layer(in_, layer_, moment), roofline_);
-  return form_.cost(counts_of(moment));
+  return is_linear() ? form_.cost(counts_of(moment)) : on_graph(moment);
 }
 
 Seconds CompiledLayer::time(const DecodeMoment& moment) const {
-  return is_linear() ? form_.time(counts_of(moment)) : cost(moment).time;
+  return is_linear() ? form_.time(counts_of(moment)) : on_graph(moment).time;
+}
+
+/// Decode operators run one after the other, so that their costs add up.
+GraphCost CompiledLayer::on_graph(const DecodeMoment& moment) const {
+  if (!outside_) {  // the same at any moment: of one that does not depend on what was asked for
+    const DecodeMoment base{.attended = kBase,
+                            .before = kBase,
+                            .after = kBase,
+                            .change = moment.change,
+                            .evicts = moment.evicts};
+    const GraphCost all = evaluate(decode_layer(in_, layer_, base), roofline_);
+    const GraphCost middle = evaluate(decode_layer_middle(in_, layer_, base), roofline_);
+    // A stack without a rate for some operator: nothing can be told apart.
+    if (!std::isfinite(middle.time.count())) {
+      return evaluate(decode_layer(in_, layer_, moment), roofline_);
+    }
+    outside_ = {.time = all.time - middle.time,
+                .flops = all.flops - middle.flops,
+                .bytes = all.bytes - middle.bytes,
+                .at_peak = all.at_peak - middle.at_peak};
+  }
+  const GraphCost middle = evaluate(decode_layer_middle(in_, layer_, moment), roofline_);
+  return {.time = outside_->time + middle.time,
+          .flops = outside_->flops + middle.flops,
+          .bytes = outside_->bytes + middle.bytes,
+          .at_peak = outside_->at_peak + middle.at_peak};
 }
 
 Bytes CompiledLayer::alive_peak(const DecodeMoment& moment) const {

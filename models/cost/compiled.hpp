@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "models/cost/cache_rows.hpp"
@@ -15,8 +16,8 @@ namespace kvsim {
 
 /// One layer's decode graph reduced to coefficients: flops, bytes and tensor sizes are linear in
 /// the entries attended, held before and held after, so a long run costs nanoseconds a step.
-/// Where a method's traffic is not linear, every step is evaluated on its graph instead. The input
-/// and the roofline's GPU outlive it.
+/// Where a method's traffic is not linear, every step is evaluated on its graph instead, of which
+/// costs take the part alone that moments change. The input and the roofline's GPU outlive it.
 class CompiledLayer {
  public:
   CompiledLayer(const CostInput& in, std::int32_t layer, CacheChange change, bool evicts,
@@ -33,12 +34,14 @@ class CompiledLayer {
  private:
   using Form = CompiledGraph<3>;
   static Form::Counts counts_of(const DecodeMoment& m) { return {m.attended, m.before, m.after}; }
+  [[nodiscard]] GraphCost on_graph(const DecodeMoment& moment) const;
 
   const CostInput& in_;
   const Roofline& roofline_;
   std::int32_t layer_;
   CacheRows rows_;
   Form form_;
+  mutable std::optional<GraphCost> outside_;  // of what no moment changes; where it is not linear
 };
 
 /// The embedding and the logits of a decode step: no method or length touches them.

@@ -24,7 +24,9 @@ class LayerBuilder {
   LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t tokens);
 
   [[nodiscard]] OpGraph prefill(const PrefillMoment& moment);
-  [[nodiscard]] OpGraph decode(const DecodeMoment& moment);
+  /// Not `whole`: one operator in place of all that no moment touches, the projections and what
+  /// stands outside of them.
+  [[nodiscard]] OpGraph decode(const DecodeMoment& moment, bool whole = true);
   [[nodiscard]] OpGraph compress(std::int64_t prompt, std::int64_t kept);
   /// All rows of the layer in one pass, `middle` between the projections in place of attention. Of
   /// tensors the rows' alone.
@@ -34,7 +36,7 @@ class LayerBuilder {
 
  private:
   struct Projected {  // Q, K, V of the step, as attention takes them
-    std::optional<std::size_t> q, k, v;
+    std::optional<std::size_t> q{}, k{}, v{};
     OpIndex op = 0;
   };
   struct CacheTensors {

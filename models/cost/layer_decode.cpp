@@ -169,7 +169,7 @@ OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype el
   return at;
 }
 
-OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
+OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
   const bool is_static = is_preallocated(*in_.stack);
   const auto batch = static_cast<double>(in_.batch);
   const StepTraffic traffic = in_.method->decode_traffic(
@@ -184,7 +184,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
                          charged_bytes(in_, rows_.side(moment.before)), 0);
     }
   }
-  Projected qkv = open();
+  Projected qkv = whole ? open() : Projected{.op = graph_.add({.name = "projections"}, {})};
   OpIndex at = qkv.op;
 
   // The new entry joins the cache. A stack that concatenates does so at every step: what a full
@@ -338,7 +338,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment) {
     graph_.hold("side data", Owner::kSideData, charged_bytes(in_, rows_.side(moment.after)),
                 at + 1);
   }
-  close(project_out(qkv, at));
+  if (whole) close(project_out(qkv, at));
   return std::move(graph_);
 }
 

@@ -189,6 +189,10 @@ OpGraph decode_layer(const CostInput& in, std::int32_t layer, const DecodeMoment
   return LayerBuilder{in, layer, 1}.decode(moment);
 }
 
+OpGraph decode_layer_middle(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
+  return LayerBuilder{in, layer, 1}.decode(moment, false);
+}
+
 OpGraph compress_layer(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                        std::int64_t kept) {
   return LayerBuilder{in, layer, prompt}.compress(prompt, kept);

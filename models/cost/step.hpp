@@ -151,6 +151,10 @@ struct PrefillMoment {
                                      std::int64_t kept);
 [[nodiscard]] OpGraph decode_layer(const CostInput& in, std::int32_t layer,
                                    const DecodeMoment& moment);
+/// The same with one operator in place of all that is the same at every moment of a layer, so that
+/// two moments of these differ in cost as much as those of decode_layer. Of tensors not all.
+[[nodiscard]] OpGraph decode_layer_middle(const CostInput& in, std::int32_t layer,
+                                          const DecodeMoment& moment);
 /// Token embedding, and final norm with output projection, of `tokens` tokens a sequence.
 [[nodiscard]] OpGraph embed_tokens(const CostInput& in, std::int64_t tokens);
 [[nodiscard]] OpGraph output_logits(const CostInput& in, std::int64_t tokens);

@@ -255,7 +255,9 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   const Bytes kv = parts_.store->kv_bytes(prompt_entries, entries, shape.head_dim, recorded);
   CacheBytes one{.kv = kv, .side = Bytes{0}, .host = Bytes{0}};
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt_entries, entries, head);
-  all.kv += Bytes{std::llround(static_cast<double>((one.kv * heads).count()) * pair_share)};
+  const Bytes rows = one.kv * heads;
+  all.kv +=
+      pair_share == 1 ? rows : Bytes{std::llround(static_cast<double>(rows.count()) * pair_share)};
   all.side += one.side * heads;
   all.host += one.host * heads;
   return all;

@@ -2,6 +2,7 @@
 
 // What compiled_point.cpp keeps of methods, batch sizes and the run asked for last.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -46,12 +47,16 @@ struct DecodeForms {
 
   /// One layer's step, by its compiled form or by its graph.
   [[nodiscard]] Seconds time(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    const CompiledLayer* form = form_of(column, moment, by_graph);
-    return form != nullptr ? form->time(moment) : on_graph(column, moment).time;
+    if (by_graph) return on_graph(column, moment).time;
+    const CompiledLayer& form = compiled.layer(static_cast<std::size_t>(column.group), moment);
+    if (form.is_linear()) return form.time(moment);
+    const Known* known = find(column, moment);
+    return known != nullptr ? known->figures.time : form.time(moment);
   }
   [[nodiscard]] Bytes alive(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    const CompiledLayer* form = form_of(column, moment, by_graph);
-    return form != nullptr ? form->alive_peak(moment) : on_graph(column, moment).alive;
+    if (by_graph) return on_graph(column, moment).alive;
+    const CompiledLayer& form = compiled.layer(static_cast<std::size_t>(column.group), moment);
+    return form.is_linear() ? form.alive_peak(moment) : on_graph(column, moment).alive;
   }
 
   CostInput in;
@@ -67,22 +72,19 @@ struct DecodeForms {
     GraphFigures figures;
     std::uint64_t asked = 0;  // last
   };
-  /// Null: there is none, or none is asked for.
-  const CompiledLayer* form_of(const LayerColumn& column, const DecodeMoment& moment,
-                               bool by_graph) {
-    if (by_graph) return nullptr;
-    const CompiledLayer& form = compiled.layer(static_cast<std::size_t>(column.group), moment);
-    return form.is_linear() ? &form : nullptr;
+  Known* find(const LayerColumn& column, const DecodeMoment& moment) {
+    for (Known& k : known_) {
+      if (k.like != column.like || k.moment != moment) continue;
+      k.asked = ++asked_;
+      return &k;
+    }
+    return nullptr;
   }
   const GraphFigures& on_graph(const LayerColumn& column, const DecodeMoment& moment) {
-    Known* oldest = &known_[0];
-    for (Known& k : known_) {
-      if (k.like == column.like && k.moment == moment) {
-        k.asked = ++asked_;
-        return k.figures;
-      }
-      if (k.asked < oldest->asked) oldest = &k;
-    }
+    if (const Known* known = find(column, moment)) return known->figures;
+    Known* oldest =
+        &*std::min_element(known_.begin(), known_.end(),
+                           [](const auto& a, const auto& b) { return a.asked < b.asked; });
     const OpGraph graph = decode_layer(in, column.first, moment);
     *oldest = {
         .like = column.like,

@@ -140,6 +140,43 @@ TEST_CASE("real methods compile, linear every one") {
   }
 }
 
+// Of a form that is not linear only the middle of a graph is built anew, once one was whole.
+TEST_CASE("formats of their own cost at every later step what their graphs do") {
+  const Gpu gpu = a800();
+  const Llm llm = llama31_8b();
+  const LayerShape shape{.n_heads = 32, .n_kv_heads = 8, .head_dim = 128};
+  constexpr std::int64_t kPrompt = 700;
+  for (const Stack& stack : builtin_stacks()) {
+    const Roofline roofline{gpu, stack, {}};
+    for (const char* name : {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv"}) {
+      const auto method = make_method(
+          {.name = name, .params = {}, .budget = std::nullopt}, kPrompt,
+          {.recorded = Dtype::kFp16, .shape = shape, .windows = {}, .n_layers = llm.n_layers()});
+      const CostInput in{
+          .llm = &llm, .method = method.get(), .stack = &stack, .batch = 3, .prompt = kPrompt};
+      for (const std::int32_t layer : {0, 20}) {
+        INFO(stack.name, " ", name, " layer ", layer);
+        const CompiledLayer compiled{in, layer, CacheChange::kGrow, false, roofline};
+        CHECK_FALSE(compiled.is_linear());
+        for (const std::int64_t n : {701, 702, 736, 768, 4096, 99999}) {
+          const DecodeMoment moment{.attended = n, .before = n - 1, .after = n};
+          const GraphCost expected = evaluate(decode_layer(in, layer, moment), roofline);
+          const GraphCost got = compiled.cost(moment);
+          if (std::isinf(expected.time.count())) {  // kernels alone, without products
+            CHECK(got.time == expected.time);
+          } else {
+            CHECK(got.time.count() == rel(expected.time.count()));
+          }
+          CHECK(compiled.time(moment) == got.time);
+          CHECK(got.flops == rel(expected.flops));
+          CHECK(got.bytes == rel(expected.bytes));
+          CHECK(got.at_peak.count() == rel(expected.at_peak.count()));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("traffic that is not linear is seen, and evaluated on the graph") {
   const Gpu gpu = a800();
   const Llm llm = small_llm();
