@@ -175,6 +175,7 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   run_.retried.reset();
   run_.decode = nullptr;
   run_.now.step = 0;
+  run_.times.clear();
   run_.peaks.clear();
   run_.sums.clear();
 
@@ -241,16 +242,18 @@ void CompiledPoint::Impl::visit(const std::vector<StepLayers::Alike>& layers, Ea
 
 Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::int64_t step,
                                        bool by_graph) const {
-  DecodeForms& decode = *run.decode;
-  const auto& layers = layers_at(run, segment, step);
-  times_.resize(layers.size());
-  Seconds device = decode.compiled.around().time;
-  visit(layers, [&](std::size_t i, std::size_t known) {
-    const StepLayers::Alike& alike = layers[i];
-    times_[i] = known < i ? times_[known] : decode.time(*alike.column, alike.moment, by_graph);
-    device += times_[i] * static_cast<double>(alike.layers);
+  return run.times.at(step, by_graph, [&] {
+    DecodeForms& decode = *run.decode;
+    const auto& layers = layers_at(run, segment, step);
+    times_.resize(layers.size());
+    Seconds device = decode.compiled.around().time;
+    visit(layers, [&](std::size_t i, std::size_t known) {
+      const StepLayers::Alike& alike = layers[i];
+      times_[i] = known < i ? times_[known] : decode.time(*alike.column, alike.moment, by_graph);
+      device += times_[i] * static_cast<double>(alike.layers);
+    });
+    return std::max(device, decode.compiled.host()) + decode.between;
   });
-  return std::max(device, decode.compiled.host()) + decode.between;
 }
 
 /// As StaticRun's decode_one: the highest that stands within a step, less what load put there.

@@ -125,6 +125,37 @@ struct StepLayers {
   std::vector<Alike> all;
 };
 
+/// Times of the steps asked for last: runs of one prompt share their first, sums and results ask
+/// for the same last one.
+class StepTimes {
+ public:
+  /// `work_out()` where it is not known.
+  template <class F>
+  [[nodiscard]] Seconds at(std::int64_t step, bool by_graph, F&& work_out) {
+    Known* oldest = &known_[0];
+    for (Known& k : known_) {
+      if (k.step == step && k.by_graph == by_graph) {
+        k.asked = ++asked_;
+        return k.time;
+      }
+      if (k.asked < oldest->asked) oldest = &k;
+    }
+    *oldest = {.step = step, .by_graph = by_graph, .time = work_out(), .asked = ++asked_};
+    return oldest->time;
+  }
+  void clear() { known_ = {}; }
+
+ private:
+  struct Known {
+    std::int64_t step = 0;  // 0: none
+    bool by_graph = false;
+    Seconds time;
+    std::uint64_t asked = 0;  // last
+  };
+  std::array<Known, 8> known_;
+  std::uint64_t asked_ = 0;
+};
+
 /// One (batch, prompt), without its output.
 struct PointRun {
   PointLaw* law = nullptr;
@@ -142,6 +173,7 @@ struct PointRun {
   Trajectory* trajectory = nullptr;
   DecodeForms* decode = nullptr;
   StepLayers now;  // of the step asked for last
+  StepTimes times;
   // Of all steps before the trajectory's n-th segment, as far as they were asked for.
   std::vector<Bytes> peaks;  // less what load put there
   std::vector<StepSum> sums;
