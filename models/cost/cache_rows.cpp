@@ -27,9 +27,12 @@ CacheRows::CacheRows(const CostInput& in, std::int32_t layer) : in_{in}, layer_{
   }
 }
 
+std::int64_t CacheRows::of_prompt(std::int64_t entries) const {
+  return prompt_entries_ > 0 ? std::min(prompt_entries_, entries) : entries;
+}
+
 CacheBytes CacheRows::stored(std::int64_t entries) const {
-  const std::int64_t of_prompt = prompt_entries_ > 0 ? std::min(prompt_entries_, entries) : entries;
-  return in_.method->rows_bytes(layer_, shape_, in_.kv_dtype, of_prompt, entries);
+  return in_.method->rows_bytes(layer_, shape_, in_.kv_dtype, of_prompt(entries), entries);
 }
 
 Bytes CacheRows::keys(std::int64_t entries) const {
@@ -41,7 +44,11 @@ Bytes CacheRows::values(std::int64_t entries) const {
   if (plain_) return bytes_of(in_.batch * entries * value_elements_, dtype_);
   return latent_ ? Bytes{} : Bytes{(stored(entries).kv * in_.batch).count() / 2};
 }
-Bytes CacheRows::side(std::int64_t entries) const { return stored(entries).side * in_.batch; }
+Bytes CacheRows::side(std::int64_t entries) const {
+  const Bytes one =
+      in_.method->side_bytes(layer_, shape_, in_.kv_dtype, of_prompt(entries), entries);
+  return one * in_.batch;
+}
 
 LayerCache CacheRows::cache(std::int64_t entries) const {
   const std::int64_t n = in_.stack->growth == CacheGrowth::kPaged

@@ -30,6 +30,7 @@ class CacheRows {
   [[nodiscard]] Bytes side(std::int64_t entries) const;
 
  private:
+  [[nodiscard]] std::int64_t of_prompt(std::int64_t entries) const;
   [[nodiscard]] CacheBytes stored(std::int64_t entries) const;  // of one sequence
   [[nodiscard]] LayerCache rows(std::int64_t entries) const;    // keys and values alone, as charged
 

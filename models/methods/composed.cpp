@@ -14,6 +14,7 @@ ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
     paired += starts_pair(layer, parts_.n_layers) ? 2 : 0;
   }
   if (paired > 0) paired_layers_ = static_cast<double>(paired) / parts_.n_layers;
+  plain_ = !parts_.share && !parts_.read && parts_.store->plain();
 }
 
 const Params& ComposedMethod::params() const {
@@ -196,10 +197,6 @@ bool ComposedMethod::in_pair(std::int32_t layer) const {
                                  (layer > 0 && starts_pair(layer - 1, parts_.n_layers)));
 }
 
-bool ComposedMethod::plain_rows() const {
-  return !parts_.share && !parts_.read && parts_.store->plain();
-}
-
 std::int32_t ComposedMethod::layer_kind(std::int32_t layer) const {
   // Readers may treat the first layers apart, budgets leave some whole; a pair's two layers are
   // alike.
@@ -227,20 +224,36 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
   return all;
 }
 
-CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
-                                      std::int64_t prompt_entries, std::int64_t entries) const {
+HeadShape ComposedMethod::head_of(const LayerShape& shape, Dtype recorded) const {
+  return {.group = shape.n_heads / stored_heads(shape),
+          .head_dim = shape.head_dim,
+          .recorded = recorded,
+          .stored = parts_.store->dtype(recorded)};
+}
+
+Bytes ComposedMethod::side_beside(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                  std::int64_t entries) const {
   const std::int64_t heads = stored_heads(shape);
-  const HeadShape head{.group = static_cast<std::int32_t>(shape.n_heads / heads),
-                       .head_dim = shape.head_dim,
-                       .recorded = recorded,
-                       .stored = parts_.store->dtype(recorded)};
+  const HeadShape head = head_of(shape, recorded);
   const std::int64_t carriers = parts_.budget->keeps_whole(layer)  ? 0
                                 : parts_.select->shared_by_layer() ? 1
                                                                    : heads;
+  return parts_.select->side_bytes(entries, head) * carriers +
+         (parts_.merge->side_bytes(entries, head) + parts_.budget->side_bytes_per_head()) * heads;
+}
+
+Bytes ComposedMethod::side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                 std::int64_t prompt_entries, std::int64_t entries) const {
+  return plain_ ? side_beside(layer, shape, recorded, entries)
+                : rows_bytes(layer, shape, recorded, prompt_entries, entries).side;
+}
+
+CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                      std::int64_t prompt_entries, std::int64_t entries) const {
+  const std::int64_t heads = stored_heads(shape);
+  const HeadShape head = head_of(shape, recorded);
   CacheBytes all;
-  all.side =
-      parts_.select->side_bytes(entries, head) * carriers +
-      (parts_.merge->side_bytes(entries, head) + parts_.budget->side_bytes_per_head()) * heads;
+  all.side = side_beside(layer, shape, recorded, entries);
   double pair_share = 1;  // of the bytes of layers that do not share
   if (in_pair(layer)) {
     const auto shared =

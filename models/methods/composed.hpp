@@ -81,7 +81,9 @@ class ComposedMethod final : public Method {
   [[nodiscard]] CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                       std::int64_t prompt_entries,
                                       std::int64_t entries) const override;
-  [[nodiscard]] bool plain_rows() const override;
+  [[nodiscard]] Bytes side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                 std::int64_t prompt_entries, std::int64_t entries) const override;
+  [[nodiscard]] bool plain_rows() const override { return plain_; }
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override;
   [[nodiscard]] PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
                                          Dtype recorded, std::int64_t tokens) const override;
@@ -92,7 +94,13 @@ class ComposedMethod final : public Method {
   [[nodiscard]] bool selects_together() const;
   [[nodiscard]] bool in_pair(std::int32_t layer) const;
 
+  [[nodiscard]] HeadShape head_of(const LayerShape& shape, Dtype recorded) const;
+  /// Of selection, merging and budget.
+  [[nodiscard]] Bytes side_beside(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                                  std::int64_t entries) const;
+
   Composition parts_;
+  bool plain_ = true;
   double paired_layers_ = 0;  // of all layers, their share
   mutable std::once_flag asked_;
   mutable Params params_;

@@ -45,6 +45,10 @@ class MaskedMethod final : public Method {
                         std::int64_t prompt_entries, std::int64_t entries) const override {
     return method_->rows_bytes(layer, shape, recorded, prompt_entries, entries);
   }
+  Bytes side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                   std::int64_t prompt_entries, std::int64_t entries) const override {
+    return method_->side_bytes(layer, shape, recorded, prompt_entries, entries);
+  }
   bool plain_rows() const override { return method_->plain_rows(); }
   std::int32_t layer_kind(std::int32_t layer) const override { return method_->layer_kind(layer); }
   PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape, Dtype recorded,

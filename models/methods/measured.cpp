@@ -97,6 +97,10 @@ class MeasuredMethod final : public Method {
     }
     return bytes;
   }
+  Bytes side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+                   std::int64_t prompt_entries, std::int64_t entries) const override {
+    return method_->side_bytes(layer, shape, recorded, prompt_entries, entries);
+  }
   std::optional<CacheBytes> layer_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                         std::int64_t prompt, std::int64_t tokens) const override {
     const auto own = method_->layer_bytes(layer, shape, recorded, prompt, tokens);

@@ -215,6 +215,12 @@ class Method {
   [[nodiscard]] virtual CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape,
                                               Dtype recorded, std::int64_t prompt_entries,
                                               std::int64_t entries) const;
+  /// rows_bytes().side alone.
+  [[nodiscard]] virtual Bytes side_bytes(std::int32_t layer, const LayerShape& shape,
+                                         Dtype recorded, std::int64_t prompt_entries,
+                                         std::int64_t entries) const {
+    return rows_bytes(layer, shape, recorded, prompt_entries, entries).side;
+  }
   /// True: K and V are rows of store_dtype and nothing else, in every layer alike.
   [[nodiscard]] virtual bool plain_rows() const { return true; }
   /// Layers of one kind have the same bytes and traffic at the same number of entries.

@@ -15,7 +15,6 @@ std::span<const EmbeddedFile> stack_profiles();
 namespace kvsim {
 namespace {
 
-constexpr Bytes kPyTorchBlock = 512_B;
 constexpr std::array kFractionWords{"all", "before_weights", "after_weights", "free"};
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
@@ -46,10 +45,6 @@ std::vector<Stack> read_profiles() {
 }
 
 }  // namespace
-
-Bytes charged_bytes(const Stack& stack, Bytes n) {
-  return stack.rounds_allocations ? round_up(n, kPyTorchBlock) : n;
-}
 
 std::string_view word_of(FractionOf what) { return kFractionWords[static_cast<std::size_t>(what)]; }
 
