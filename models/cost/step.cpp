@@ -121,10 +121,16 @@ std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
 
 std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
+  // A format of its own treats what stayed of the prompt apart, and each layer kept its own share.
+  const bool apart = !method.plain_rows() && !method.layers_alike();
   std::int32_t kind_before = 0;
   for (std::int32_t l = 0; l < llm.n_layers(); ++l) {
     const auto& layers = llm.layers;
     const auto i = static_cast<std::size_t>(l);
+    if (apart) {
+      groups.push_back({.first = l, .count = 1, .like = l});
+      continue;
+    }
     const std::int32_t kind = method.layer_kind(l);
     if (!groups.empty() && kind == kind_before && alike(layers[i - 1], layers[i])) {
       ++groups.back().count;
