@@ -1,8 +1,8 @@
 #include "sim/serve/compiled_point.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -160,7 +160,7 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
     return run_;
   }
   PointLaw& law = law_of(prompt);
-  run_.law = &law;
+  run_.law = nullptr;  // no run, should a law refuse
   run_.batch = batch;
   run_.prompt = prompt;
   run_.allocated = allocated;
@@ -185,6 +185,7 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
                          .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
                                       Trajectory::Lines::kOfFormat)
                          .first->second;
+  run_.law = &law;
   return run_;
 }
 
