@@ -246,8 +246,10 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
                      .launches = passes,
                      .dtype = dtype_},
                     {at});
-    graph_.release(
-        graph_.hold("rotated halves of cached keys", Owner::kActivations, tensor * 2, at), at);
+    for (int half = 0; half < 2; ++half) {
+      graph_.release(graph_.hold("rotated halves of cached keys", Owner::kActivations, tensor, at),
+                     at);
+    }
     rotated = graph_.hold("rotated cached keys", Owner::kActivations, tensor, at);
   }
   qkv.op = at;
