@@ -1,14 +1,11 @@
 // How far a point goes, and what it takes on the way.
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
-#include "models/units/error.hpp"
 #include "sim/explorer/explore.hpp"
 #include "sim/explorer/request.hpp"
 #include "sim/plan/candidate.hpp"

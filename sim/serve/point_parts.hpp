@@ -2,7 +2,6 @@
 
 // What compiled_point.cpp keeps of methods, batch sizes and the run asked for last.
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -47,16 +46,12 @@ struct DecodeForms {
 
   /// One layer's step, by its compiled form or by its graph.
   [[nodiscard]] Seconds time(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    if (by_graph) return on_graph(column, moment).time;
-    const CompiledLayer& form = compiled.layer(static_cast<std::size_t>(column.group), moment);
-    if (form.is_linear()) return form.time(moment);
-    const Known* known = find(column, moment);
-    return known != nullptr ? known->figures.time : form.time(moment);
+    return by_graph ? on_graph(column, moment, true).time : form_of(column, moment).time(moment);
   }
   [[nodiscard]] Bytes alive(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    if (by_graph) return on_graph(column, moment).alive;
-    const CompiledLayer& form = compiled.layer(static_cast<std::size_t>(column.group), moment);
-    return form.is_linear() ? form.alive_peak(moment) : on_graph(column, moment).alive;
+    if (by_graph) return on_graph(column, moment, true).alive;
+    const CompiledLayer& form = form_of(column, moment);
+    return form.is_linear() ? form.alive_peak(moment) : on_graph(column, moment, false).alive;
   }
 
   CostInput in;
@@ -69,28 +64,29 @@ struct DecodeForms {
   struct Known {
     std::int32_t like = -1;
     DecodeMoment moment{};
+    bool timed = false;
     GraphFigures figures;
     std::uint64_t asked = 0;  // last
   };
-  Known* find(const LayerColumn& column, const DecodeMoment& moment) {
-    for (Known& k : known_) {
-      if (k.like != column.like || k.moment != moment) continue;
-      k.asked = ++asked_;
-      return &k;
-    }
-    return nullptr;
+  const CompiledLayer& form_of(const LayerColumn& column, const DecodeMoment& moment) {
+    return compiled.layer(static_cast<std::size_t>(column.group), moment);
   }
-  const GraphFigures& on_graph(const LayerColumn& column, const DecodeMoment& moment) {
-    if (const Known* known = find(column, moment)) return known->figures;
-    Known* oldest =
-        &*std::min_element(known_.begin(), known_.end(),
-                           [](const auto& a, const auto& b) { return a.asked < b.asked; });
+  const GraphFigures& on_graph(const LayerColumn& column, const DecodeMoment& moment, bool timed) {
+    Known* oldest = &known_[0];
+    for (Known& k : known_) {
+      if (k.like == column.like && k.moment == moment && k.timed == timed) {
+        k.asked = ++asked_;
+        return k.figures;
+      }
+      if (k.asked < oldest->asked) oldest = &k;
+    }
     const OpGraph graph = decode_layer(in, column.first, moment);
-    *oldest = {
-        .like = column.like,
-        .moment = moment,
-        .figures = {.time = evaluate(graph, roofline_).time, .alive = graph.alive_peak().bytes},
-        .asked = ++asked_};
+    *oldest = {.like = column.like,
+               .moment = moment,
+               .timed = timed,
+               .figures = {.time = timed ? evaluate(graph, roofline_).time : Seconds{},
+                           .alive = graph.alive_peak().bytes},
+               .asked = ++asked_};
     return oldest->figures;
   }
 

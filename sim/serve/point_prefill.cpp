@@ -33,7 +33,7 @@ class KeptForms {
     CostInput exact = run.in;
     exact.exact_sizes = true;
     for (const LayerColumn& column : run.law->columns) {
-      if (find(column) != nullptr) continue;
+      if (tried(column)) continue;
       const std::vector<std::int64_t> kept = numbers_kept(column);
       if (kept.size() < Form::kSamples) continue;
       std::vector<Form::Sample> samples;
@@ -41,8 +41,7 @@ class KeptForms {
       for (const std::int64_t n : kept) {
         samples.push_back({.counts = {n}, .graph = graph_of(exact, column, n)});
       }
-      Form form{*run.in.stack, roofline, samples};
-      if (form.is_linear()) forms_.push_back({.like = column.like, .form = std::move(form)});
+      forms_.push_back({.like = column.like, .form = {*run.in.stack, roofline, samples}});
     }
   }
 
@@ -67,9 +66,13 @@ class KeptForms {
     Form form;
   };
 
+  [[nodiscard]] bool tried(const LayerColumn& column) const {
+    return std::any_of(forms_.begin(), forms_.end(),
+                       [&](const OfLayers& one) { return one.like == column.like; });
+  }
   [[nodiscard]] const Form* find(const LayerColumn& column) const {
     for (const OfLayers& one : forms_) {
-      if (one.like == column.like) return &one.form;
+      if (one.like == column.like) return one.form.is_linear() ? &one.form : nullptr;
     }
     return nullptr;
   }

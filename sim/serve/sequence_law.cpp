@@ -466,8 +466,11 @@ bool MethodByPrompt::settles(std::int64_t prompt) const {
 }
 
 bool MethodByPrompt::any_prompt() const {
-  // What settles without a look at the prompt does so at all of them.
-  return settles(1) && at(1)->any_prompt();
+  try {  // what settles without a look at the prompt does so at all of them
+    return make_method(method_, 1, site_)->any_prompt();
+  } catch (const InputError&) {
+    return false;
+  }
 }
 
 }  // namespace kvsim

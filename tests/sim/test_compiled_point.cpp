@@ -33,18 +33,6 @@ const T& pick(const std::vector<T>& all, std::mt19937& random) {
   return all[random() % all.size()];
 }
 
-MethodSite site_of(const Llm& llm, Dtype kv_dtype) {
-  const AttentionSpec& a = llm.layers.front().attention;
-  MethodSite site{.recorded = kv_dtype,
-                  .shape = {a.n_heads, a.n_kv_heads, a.head_dim},
-                  .windows = {},
-                  .n_layers = llm.n_layers(),
-                  .d_model = llm.d_model,
-                  .recorded_inputs = {}};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
-  return site;
-}
-
 StaticResult run_of(const PointSpec& spec, const Point& point) {
   return run_static({.llm = spec.llm,
                      .gpu = spec.gpu,
@@ -110,7 +98,7 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
       }
       const Budget budget = random() % 2 == 0 ? Budget{.fraction = 0.3} : Budget{.entries = 300};
       const MethodSpec method{name, {}, takes_budget(name) ? std::optional{budget} : std::nullopt};
-      const MethodSite site = site_of(llm, Dtype::kFp16);
+      const MethodSite site = method_site(llm, Dtype::kFp16);
       INFO(fmt::format("{} {} {} {}{}", name, llm.name, gpu.name, stack.name,
                        calibrated ? " calibrated" : ""));
       const PointSpec spec{
@@ -151,6 +139,61 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
   }
   // Else the comparison would be of refusals.
   CHECK(fitted > compared / 2);
+}
+
+/// The methods' own calls of one combination on a GPU with room for them.
+PointSpec settled(const Llm& llm, const std::string& stack, const MethodSpec& method) {
+  return {.llm = &llm,
+          .gpu = &find_gpu("H200-141GB-SXM"),
+          .stack = &find_stack(stack),
+          .method = [method, site = method_site(llm, Dtype::kFp16)](
+                        std::int64_t prompt) { return make_method(method, prompt, site); },
+          .one_method = false};
+}
+
+// What such a format stores depends on what stayed of the prompt, which each layer decides.
+TEST_CASE("formats of their own under budgets by layer are run_static's") {
+  const Llm& llm = find_llm("llama-3.1-8b");
+  int fitted = 0;
+  for (const char* stack : {"vllm", "hf-sdpa", "ideal"}) {
+    for (const char* name : {"pyramidkv", "snapkv+budget=cosine"}) {
+      for (const char* store : {"think", "gear", "kivi"}) {
+        const PointSpec spec = settled(llm, stack,
+                                       {.name = fmt::format("{}+store={}", name, store),
+                                        .params = {},
+                                        .budget = Budget{.entries = 256}});
+        INFO(fmt::format("{} {}+store={}", stack, name, store));
+        CompiledPoint compiled{spec};
+        for (const Point& point : {Point{4, 1400, 64}, Point{1, 2000, 2}, Point{2, 777, 1}}) {
+          fitted += same_as_run(compiled, spec, point) ? 1 : 0;
+        }
+      }
+    }
+  }
+  CHECK(fitted == 54);
+}
+
+TEST_CASE("stairs in step with the sum's own points are seen") {
+  const Llm& llm = find_llm("gemma-3-4b");
+  for (int chunk = 2; chunk <= 64; ++chunk) {
+    const PointSpec spec = settled(llm, "sglang",
+                                   {.name = "shadowkv",
+                                    .params = {{"chunk", std::int64_t{chunk}}},
+                                    .budget = Budget{.entries = 645}});
+    INFO(fmt::format("chunk {}", chunk));
+    CompiledPoint compiled{spec};
+    for (const Point& point : {Point{4, 813, 132}, Point{2, 1500, 257}}) {
+      CHECK(same_as_run(compiled, spec, point));
+    }
+  }
+}
+
+TEST_CASE("a point that was refused is refused again") {
+  const Llm& llm = find_llm("llama-3.1-8b");
+  const PointSpec spec =
+      settled(llm, "vllm", {.name = "adakv", .params = {}, .budget = Budget{.entries = 256}});
+  CompiledPoint compiled{spec};
+  for (int i = 0; i < 2; ++i) CHECK_THROWS_AS((void)compiled.at({1, 500, 10}), InputError);
 }
 
 PointSpec hand_made(const Llm& llm, const Gpu& gpu, const Stack& stack,
@@ -307,7 +350,7 @@ TEST_CASE("a law that grows to its budget is two segments, and every step is in 
 
 TEST_CASE("a format's steps lie on lines between the steps at which it packs") {
   const Llm llm = small_llm();
-  const MethodSite site = site_of(llm, Dtype::kFp16);
+  const MethodSite site = method_site(llm, Dtype::kFp16);
   const auto segments = [&](const char* name, const char* stack) {
     const auto method = make_method({name, {}, {}}, 1000, site);
     const CostInput in{
@@ -330,7 +373,7 @@ TEST_CASE("a format's steps lie on lines between the steps at which it packs") {
 
 TEST_CASE("long runs of formats that grow in steps are run_static's") {
   const Llm& llm = find_llm("llama-3.1-8b");
-  const MethodSite site = site_of(llm, Dtype::kFp16);
+  const MethodSite site = method_site(llm, Dtype::kFp16);
   for (const char* name : {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv"}) {
     for (const char* stack : {"hf-sdpa", "vllm"}) {
       INFO(fmt::format("{} {}", name, stack));
