@@ -15,6 +15,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "sim/serve/compiled_point.hpp"
+#include "sim/serve/sequence_law.hpp"
 #include "sim/serve/static_run.hpp"
 #include "tests/support/machines.hpp"
 
@@ -93,14 +94,7 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
                             KernelOp::kGemm, KernelOp::kElementwise}) {
     stack.kernels[std::string{name_of(op)}] = "*";
   }
-  const AttentionSpec& a = llm.layers.front().attention;
-  MethodSite site{.recorded = Dtype::kFp16,
-                  .shape = {a.n_heads, a.n_kv_heads, a.head_dim},
-                  .windows = {},
-                  .n_layers = llm.n_layers(),
-                  .d_model = llm.d_model,
-                  .recorded_inputs = {}};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  const MethodSite site = method_site(llm, Dtype::kFp16);
   const MethodSpec method{
       method_name,
       {},
