@@ -51,7 +51,7 @@ struct PointResult {
   Bytes decode_peak;                // 0 without decode steps
   Bytes kv_bytes;                   // cache and side data at the end, whole batch
   std::optional<PointTimes> times;  // nullopt where it does not fit
-  /// Where not empty, `decode` and `tok_s` are a quadrature, within 1e-3, and this says why.
+  /// Where not empty, `decode` and `tok_s` are a quadrature (errors: sum_steps), and this says why.
   std::string_view inexact;
   /// Where not empty, run_static itself gave the figures, and this says why: a run that does not
   /// fit, whose figures are up to its refusal.
