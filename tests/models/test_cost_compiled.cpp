@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <random>
+#include <string>
 #include <utility>
 
 #include "models/cost/compiled.hpp"
@@ -140,7 +141,7 @@ TEST_CASE("real methods compile, linear every one") {
   }
 }
 
-// Of a form that is not linear only the middle of a graph is built anew, once one was whole.
+// Of a form that is not linear only the middle of a step's graph is built anew.
 TEST_CASE("formats of their own cost at every later step what their graphs do") {
   const Gpu gpu = a800();
   const Llm llm = llama31_8b();
@@ -148,7 +149,8 @@ TEST_CASE("formats of their own cost at every later step what their graphs do") 
   constexpr std::int64_t kPrompt = 700;
   for (const Stack& stack : builtin_stacks()) {
     const Roofline roofline{gpu, stack, {}};
-    for (const char* name : {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv"}) {
+    for (const std::string name :
+         {"int8", "kivi-2", "gear", "think", "minicache", "quest", "shadowkv"}) {
       const auto method = make_method(
           {.name = name, .params = {}, .budget = std::nullopt}, kPrompt,
           {.recorded = Dtype::kFp16, .shape = shape, .windows = {}, .n_layers = llm.n_layers()});

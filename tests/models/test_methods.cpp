@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "models/methods/masked.hpp"
 #include "models/methods/session.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/head_replay.hpp"
@@ -108,11 +109,48 @@ TEST_CASE("a method settled without a look at the prompt is the same at any othe
       CHECK(same.count(info.name) == 0);
     }
   }
-  for (const char* name : {"full", "h2o", "snapkv", "kivi-4", "streaming-llm", "minicache"}) {
+  for (const std::string name : {"full", "h2o", "snapkv", "kivi-4", "streaming-llm", "minicache"}) {
     INFO(name);
     CHECK(same.count(name) == 1);
   }
   CHECK(same.count("pyramidkv") == 0);  // its layers' budgets follow from the prompt
+}
+
+TEST_CASE("what is held beside rows is the same asked for alone and with them") {
+  const MethodSite site{.recorded = Dtype::kFp16,
+                        .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
+                        .windows = {},
+                        .n_layers = 8};
+  int with_side = 0, asked = 0;
+  for (const MethodInfo& info : builtin_methods()) {
+    for (const char* store : {"", "+store=kivi", "+store=fp16"}) {
+      const std::string name = info.name + store;
+      INFO(name);
+      std::shared_ptr<const Method> method;
+      try {
+        MethodSpec spec{.name = name, .params = {}, .budget = std::nullopt};
+        if (takes_budget(name)) spec.budget = Budget{.fraction = 0.25, .entries = 0};
+        method = make_method(spec, 2048, site);
+      } catch (const InputError&) {  // needs a file, or does not go with such a store
+        continue;
+      }
+      for (const Method* one : {method.get(), masked(method).get()}) {
+        for (const std::int32_t layer : {0, 5}) {
+          for (const std::int64_t n : {1, 97, 640, 2049}) {
+            const Bytes side =
+                one->rows_bytes(layer, site.shape, Dtype::kFp16, std::min<std::int64_t>(n, 512), n)
+                    .side;
+            CHECK(one->side_bytes(layer, site.shape, Dtype::kFp16, std::min<std::int64_t>(n, 512),
+                                  n) == side);
+            with_side += side > Bytes{} ? 1 : 0;
+            ++asked;
+          }
+        }
+      }
+    }
+  }
+  CHECK(with_side > 100);
+  CHECK(with_side < asked);
 }
 
 TEST_CASE(
