@@ -51,10 +51,11 @@ Bytes CacheRows::side(std::int64_t entries) const {
 }
 
 LayerCache CacheRows::cache(std::int64_t entries) const {
-  const std::int64_t n = in_.stack->growth == CacheGrowth::kPaged
-                             ? (entries + in_.stack->block_tokens - 1) / in_.stack->block_tokens *
-                                   in_.stack->block_tokens
-                             : entries;
+  std::int64_t n = entries;
+  if (in_.stack->growth == CacheGrowth::kPaged) {
+    const std::int64_t block = in_.stack->block_tokens;
+    n = (entries + block - 1) / block * block;
+  }
   LayerCache out = rows(n);
   out.side = charged_bytes(in_, side(n));
   return out;

@@ -33,7 +33,7 @@ class KeptForms {
     CostInput exact = run.in;
     exact.exact_sizes = true;
     for (const LayerColumn& column : run.law->columns) {
-      if (tried(column)) continue;
+      if (find(column) != nullptr) continue;
       const std::vector<std::int64_t> kept = numbers_kept(column);
       if (kept.size() < Form::kSamples) continue;
       std::vector<Form::Sample> samples;
@@ -48,7 +48,7 @@ class KeptForms {
   /// nullopt: the graph itself is to be asked.
   [[nodiscard]] std::optional<GraphFigures> at(const LayerColumn& column, std::int64_t kept) const {
     const Form* form = kept < run_.prompt ? find(column) : nullptr;
-    if (form == nullptr) return std::nullopt;
+    if (form == nullptr || !form->is_linear()) return std::nullopt;
     Form::Side side{};
     if (form->has_side()) {
       const CacheRows& rows = run_.rows[static_cast<std::size_t>(column.group)];
@@ -66,13 +66,10 @@ class KeptForms {
     Form form;
   };
 
-  [[nodiscard]] bool tried(const LayerColumn& column) const {
-    return std::any_of(forms_.begin(), forms_.end(),
-                       [&](const OfLayers& one) { return one.like == column.like; });
-  }
+  /// Linear or not: a kind is tried once.
   [[nodiscard]] const Form* find(const LayerColumn& column) const {
     for (const OfLayers& one : forms_) {
-      if (one.like == column.like) return one.form.is_linear() ? &one.form : nullptr;
+      if (one.like == column.like) return &one.form;
     }
     return nullptr;
   }
@@ -127,7 +124,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   std::size_t oldest = 0;
   std::int64_t score_rows = prompt;
   std::optional<KeptForms> forms;
-  if (per_layer && !room) {
+  if (per_layer && !room) {  // in a small room layers differ in their score rows, too
     forms.emplace(
         run, roofline, [&](const CostInput& exact, const LayerColumn& column, std::int64_t kept) {
           return prefill_layer(exact, column.first,

@@ -1,8 +1,8 @@
 // Prints what a static point and a long static run cost on this machine, and what points of one
 // combination cost once it is compiled. Exits 1 where points with fitted kernels take more
 // processor time than the gates: a prompt, a decode step and the memory drawn at random, where a
-// method is settled for the prompt, too; and runs on a grid. Methods named on the command line are
-// told alone. Not a test.
+// method that depends on it is settled for the prompt, too; and runs on a grid. Methods named on
+// the command line are told alone. Not a test.
 
 #include <ctime>
 #include <memory>
