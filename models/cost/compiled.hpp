@@ -44,6 +44,12 @@ class CompiledLayer {
   mutable std::optional<GraphCost> outside_;  // of what no moment changes; where it is not linear
 };
 
+/// What a method answers where decode steps of plain rows ask it, at the moments that compiled
+/// forms are made from and far off: of methods settled from one specification, those that answer
+/// alike are served by the same forms.
+[[nodiscard]] std::vector<double> step_answers(const CostInput& in,
+                                               const std::vector<LayerGroup>& groups);
+
 /// The embedding and the logits of a decode step: no method or length touches them.
 struct DecodeEnds {
   GraphCost cost;

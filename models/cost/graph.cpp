@@ -46,6 +46,12 @@ OpGraph::OpGraph() {
   spare.pop_back();
 }
 
+OpGraph::OpGraph(const OpGraph& other) : OpGraph{} {
+  ops_ = other.ops_;
+  edges_ = other.edges_;
+  one_stream_ = other.one_stream_;
+  tensors_ = other.tensors_;
+}
 OpGraph::OpGraph(OpGraph&&) noexcept = default;
 OpGraph& OpGraph::operator=(OpGraph&&) noexcept = default;
 

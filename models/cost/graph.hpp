@@ -25,6 +25,8 @@ struct AlivePeak {
 class OpGraph {
  public:
   OpGraph();
+  OpGraph(const OpGraph& other);
+  OpGraph& operator=(const OpGraph&) = delete;
   OpGraph(OpGraph&&) noexcept;
   OpGraph& operator=(OpGraph&&) noexcept;
   ~OpGraph();

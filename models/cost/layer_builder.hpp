@@ -24,6 +24,17 @@ class LayerBuilder {
   LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t tokens);
 
   [[nodiscard]] OpGraph prefill(const PrefillMoment& moment);
+  /// The same in two parts: all before the layer keeps but some of its entries, and what follows,
+  /// which copies of the builder may write each for a number of its own.
+  struct CacheTensors {
+    std::optional<std::size_t> keys, values;
+  };
+  struct Prefilled {
+    CacheTensors cache;
+    OpIndex at = 0;
+  };
+  [[nodiscard]] Prefilled prefill_whole(const PrefillMoment& moment);
+  [[nodiscard]] OpGraph prefill_kept(Prefilled before, std::int64_t prompt, std::int64_t kept);
   /// Not `whole`: one operator in place of all that no moment touches, the projections and what
   /// stands outside of them.
   [[nodiscard]] OpGraph decode(const DecodeMoment& moment, bool whole = true);
@@ -38,9 +49,6 @@ class LayerBuilder {
   struct Projected {  // Q, K, V of the step, as attention takes them
     std::optional<std::size_t> q{}, k{}, v{};
     OpIndex op = 0;
-  };
-  struct CacheTensors {
-    std::optional<std::size_t> keys, values;
   };
   /// Keys or values of a cache: how their tensors are called, and the operators that copy them.
   struct CachePart {

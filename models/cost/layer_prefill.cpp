@@ -309,6 +309,11 @@ std::int64_t LayerBuilder::kv_elements() const {
 }
 
 OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
+  const Prefilled before = prefill_whole(moment);
+  return prefill_kept(before, moment.prompt, moment.kept);
+}
+
+LayerBuilder::Prefilled LayerBuilder::prefill_whole(const PrefillMoment& moment) {
   const bool is_static = is_preallocated(*in_.stack);
   Projected qkv = open();
   // What was projected is the cache itself, unless it is stored in another form.
@@ -342,14 +347,18 @@ OpGraph LayerBuilder::prefill(const PrefillMoment& moment) {
   at = score_prompt(at, moment);
   at = prepare_method(at, moment.prompt);
   release_inputs(qkv, at);
-  at = project_out(qkv, at);
-  std::int64_t entries = moment.prompt;
-  if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && moment.kept < moment.prompt) {
-    entries = moment.kept;
-    at = compact(cache, moment.prompt, moment.kept, at);
+  return {.cache = cache, .at = project_out(qkv, at)};
+}
+
+OpGraph LayerBuilder::prefill_kept(Prefilled before, std::int64_t prompt, std::int64_t kept) {
+  OpIndex at = before.at;
+  std::int64_t entries = prompt;
+  if (in_.method->prefill_peak() == PrefillPeak::kPerLayer && kept < prompt) {
+    entries = kept;
+    at = compact(before.cache, prompt, kept, at);
   }
   const Bytes side = charged_bytes(in_, rows_.side(entries));
-  if (side > Bytes{} && !is_static) {
+  if (side > Bytes{} && !is_preallocated(*in_.stack)) {
     graph_.hold("side data", Owner::kSideData, side, at + 1);
   }
   close(at);

@@ -28,7 +28,8 @@ const AttentionSpec& attention_of(const CostInput& in, std::int32_t layer) {
   return in.llm->layers[static_cast<std::size_t>(layer)].attention;
 }
 
-std::int64_t entries(const std::optional<std::int64_t>& law, const Method& method) {
+template <class Entries>
+Entries entries(const std::optional<Entries>& law, const Method& method) {
   if (!law) {
     throw InputError{fmt::format(
         "method \"{}\" has no closed size law: what it keeps depends on the data, so a replay has "
@@ -164,12 +165,10 @@ std::int64_t held_entries(const CostInput& in, std::int32_t layer, std::int64_t 
 DecodeMoment decode_moment(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                            std::int64_t tokens, std::int64_t before) {
   const AttentionSpec& attention = attention_of(in, layer);
-  const std::int64_t law = entries(in.method->entries_held(layer, prompt, tokens), *in.method);
-  DecodeMoment moment{
-      .attended = within_window(
-          attention, entries(in.method->entries_attended(layer, prompt, tokens), *in.method)),
-      .before = before,
-      .after = within_window(attention, law)};
+  const auto [law, attended] = entries(in.method->step_entries(layer, prompt, tokens), *in.method);
+  DecodeMoment moment{.attended = within_window(attention, attended),
+                      .before = before,
+                      .after = within_window(attention, law)};
   if (in.stack->attends_allocated) {
     moment.attended = std::max(moment.attended, within_window(attention, in.allocated));
   }
@@ -189,6 +188,20 @@ OpGraph prefill_layer(const CostInput& in, std::int32_t layer, const PrefillMome
   KVSIM_CHECK(moment.prompt >= 1 && moment.score_rows >= 1, "prefill of {} tokens in {} rows",
               moment.prompt, moment.score_rows);
   return LayerBuilder{in, layer, moment.prompt}.prefill(moment);
+}
+
+std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
+                                    const PrefillMoment& moment,
+                                    std::span<const std::int64_t> kept) {
+  LayerBuilder all{in, layer, moment.prompt};
+  const LayerBuilder::Prefilled before = all.prefill_whole(moment);
+  std::vector<OpGraph> graphs;
+  graphs.reserve(kept.size());
+  for (const std::int64_t entries : kept) {
+    LayerBuilder one = all;
+    graphs.push_back(one.prefill_kept(before, moment.prompt, entries));
+  }
+  return graphs;
 }
 
 OpGraph decode_layer(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {

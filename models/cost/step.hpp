@@ -146,6 +146,10 @@ struct PrefillMoment {
 };
 [[nodiscard]] OpGraph prefill_layer(const CostInput& in, std::int32_t layer,
                                     const PrefillMoment& moment);
+/// The same at several numbers of entries kept: what does not depend on them is written once.
+[[nodiscard]] std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
+                                                  const PrefillMoment& moment,
+                                                  std::span<const std::int64_t> kept);
 /// Compression of one layer to fewer entries after all layers have run (PrefillPeak::kAllLayers).
 [[nodiscard]] OpGraph compress_layer(const CostInput& in, std::int32_t layer, std::int64_t prompt,
                                      std::int64_t kept);

@@ -45,7 +45,10 @@ class Settling {
 
   [[noreturn]] virtual void refuse(const std::string& why) const = 0;
   [[nodiscard]] virtual const std::string& method() const = 0;
+  /// Tokens. A method whose maker asked for it is settled for this prompt alone; makers that need
+  /// to know no more than on which side of a length it lies ask for that.
   [[nodiscard]] virtual std::int64_t prompt() const = 0;
+  [[nodiscard]] virtual bool prompt_reaches(std::int64_t tokens) const = 0;  // at least so many
   [[nodiscard]] virtual const MethodSite& site() const = 0;
   /// Layers of the model. Errors: refuses where unknown.
   [[nodiscard]] virtual std::int32_t n_layers() const = 0;

@@ -15,6 +15,9 @@ ComposedMethod::ComposedMethod(Composition parts) : parts_{std::move(parts)} {
   }
   if (paired > 0) paired_layers_ = static_cast<double>(paired) / parts_.n_layers;
   plain_ = !parts_.share && !parts_.read && parts_.store->plain();
+  masks_ = parts_.store->masks();
+  has_law_ = parts_.merge->keeps_size_law();
+  made_anew_ = parts_.merge->refresh_period() > 0;
 }
 
 const Params& ComposedMethod::params() const {
@@ -96,27 +99,44 @@ std::vector<std::unique_ptr<Merger>> MergeRule::start_heads(const SessionPlace& 
   return all;
 }
 
+std::optional<std::int64_t> ComposedMethod::held_within(std::int32_t layer, std::int64_t budget,
+                                                        std::int64_t prompt,
+                                                        std::int64_t tokens) const {
+  const auto held = parts_.select->held_at(layer, budget, prompt, tokens);
+  // A cache made anew is cut to its budget again: no law in which it grows in between holds.
+  if (made_anew_ && held && tokens > prompt && *held != std::min(budget, tokens)) {
+    return std::nullopt;
+  }
+  return held;
+}
+
 std::optional<std::int64_t> ComposedMethod::entries_held(std::int32_t layer, std::int64_t prompt,
                                                          std::int64_t tokens) const {
-  if (parts_.store->masks()) return tokens;  // what is masked is held and read all the same
-  if (!parts_.merge->keeps_size_law()) return std::nullopt;
+  if (masks_) return tokens;  // what is masked is held and read all the same
+  if (!has_law_) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
-  if (!budget) return std::nullopt;
-  const auto held = parts_.select->held_at(layer, *budget, prompt, tokens);
-  // A cache made anew is cut to its budget again: no law in which it grows in between holds.
-  const bool anew = parts_.merge->refresh_period() > 0;
-  if (anew && held && tokens > prompt && *held != std::min(*budget, tokens)) return std::nullopt;
-  return held;
+  return budget ? held_within(layer, *budget, prompt, tokens) : std::nullopt;
 }
 
 std::optional<std::int64_t> ComposedMethod::entries_attended(std::int32_t layer,
                                                              std::int64_t prompt,
                                                              std::int64_t tokens) const {
-  if (parts_.store->masks()) return tokens;
-  if (!parts_.merge->keeps_size_law()) return std::nullopt;
+  const auto both = step_entries(layer, prompt, tokens);
+  return both ? std::optional{both->attended} : std::nullopt;
+}
+
+std::optional<Method::StepEntries> ComposedMethod::step_entries(std::int32_t layer,
+                                                                std::int64_t prompt,
+                                                                std::int64_t tokens) const {
+  if (masks_) return StepEntries{.held = tokens, .attended = tokens};
+  if (!has_law_) return std::nullopt;
   const auto budget = parts_.budget->entries(layer);
-  if (!budget || !entries_held(layer, prompt, tokens)) return std::nullopt;
-  return parts_.select->attended_at(layer, *budget, prompt, tokens);
+  if (!budget) return std::nullopt;
+  const auto held = held_within(layer, *budget, prompt, tokens);
+  if (!held) return std::nullopt;
+  const auto attended = parts_.select->attended_at(layer, *budget, prompt, tokens);
+  if (!attended) return std::nullopt;
+  return StepEntries{.held = *held, .attended = *attended};
 }
 
 bool ComposedMethod::layers_alike() const { return parts_.budget->layers_alike(); }
@@ -225,7 +245,7 @@ std::optional<CacheBytes> ComposedMethod::layer_bytes(std::int32_t layer, const 
 }
 
 HeadShape ComposedMethod::head_of(const LayerShape& shape, Dtype recorded) const {
-  return {.group = shape.n_heads / stored_heads(shape),
+  return {.group = parts_.query_head ? 1 : shape.n_heads / shape.n_kv_heads,
           .head_dim = shape.head_dim,
           .recorded = recorded,
           .stored = parts_.store->dtype(recorded)};
@@ -382,6 +402,14 @@ std::optional<CacheBytes> Method::layer_bytes(std::int32_t layer, const LayerSha
   const auto after_prompt = entries_held(layer, prompt, prompt);
   if (!entries || !after_prompt) return std::nullopt;
   return rows_bytes(layer, shape, recorded, *after_prompt, *entries);
+}
+
+std::optional<Method::StepEntries> Method::step_entries(std::int32_t layer, std::int64_t prompt,
+                                                        std::int64_t tokens) const {
+  const auto held = entries_held(layer, prompt, tokens);
+  const auto attended = entries_attended(layer, prompt, tokens);
+  if (!held || !attended) return std::nullopt;
+  return StepEntries{.held = *held, .attended = *attended};
 }
 
 void Method::heads_held(std::int32_t layer, std::int64_t prompt, std::int64_t tokens,

@@ -29,7 +29,7 @@ struct Composition {
   bool query_head = false;    // every query head keeps its own set: K and V stored n_heads times
   bool rerotate = false;      // keys take the positions of their cache index (StreamingLLM, 3.2)
   bool learns_steps = false;  // select or merge wants the attention row of decode steps
-  bool any_prompt = false;    // no maker asked for the prompt's length
+  PromptRange prompts;        // no maker would have been answered otherwise for
   std::vector<std::string> unasked;  // declared parameters that no maker read, as things were set
 };
 
@@ -68,8 +68,10 @@ class ComposedMethod final : public Method {
   [[nodiscard]] std::optional<std::int64_t> entries_attended(std::int32_t layer,
                                                              std::int64_t prompt,
                                                              std::int64_t tokens) const override;
+  [[nodiscard]] std::optional<StepEntries> step_entries(std::int32_t layer, std::int64_t prompt,
+                                                        std::int64_t tokens) const override;
   [[nodiscard]] bool layers_alike() const override;
-  [[nodiscard]] bool any_prompt() const override { return parts_.any_prompt; }
+  [[nodiscard]] PromptRange prompts() const override { return parts_.prompts; }
   [[nodiscard]] std::int32_t stored_heads(const LayerShape& shape) const override;
   [[nodiscard]] Dtype store_dtype(Dtype recorded) const override;
   [[nodiscard]] StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape,
@@ -94,13 +96,21 @@ class ComposedMethod final : public Method {
   [[nodiscard]] bool selects_together() const;
   [[nodiscard]] bool in_pair(std::int32_t layer) const;
 
+  /// entries_held of a layer with that budget.
+  [[nodiscard]] std::optional<std::int64_t> held_within(std::int32_t layer, std::int64_t budget,
+                                                        std::int64_t prompt,
+                                                        std::int64_t tokens) const;
   [[nodiscard]] HeadShape head_of(const LayerShape& shape, Dtype recorded) const;
   /// Of selection, merging and budget.
   [[nodiscard]] Bytes side_beside(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                   std::int64_t entries) const;
 
   Composition parts_;
+  // Of the axes, which are asked for every layer and step.
   bool plain_ = true;
+  bool masks_ = false;
+  bool has_law_ = true;
+  bool made_anew_ = false;
   double paired_layers_ = 0;  // of all layers, their share
   mutable std::once_flag asked_;
   mutable Params params_;

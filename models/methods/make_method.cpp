@@ -131,7 +131,7 @@ class Settler final : public Settling {
       if (given(info.name) && info.words.size() != 1) refuse_unread(info);
       parts_.unasked.push_back(info.name);
     }
-    parts_.any_prompt = !prompt_asked_;
+    parts_.prompts = prompts_;
     return std::make_shared<ComposedMethod>(std::move(parts_));
   }
 
@@ -140,8 +140,17 @@ class Settler final : public Settling {
   }
   const std::string& method() const override { return spec_.name; }
   std::int64_t prompt() const override {
-    prompt_asked_ = true;
+    prompts_ = {.first = prompt_, .last = prompt_};
     return prompt_;
+  }
+  bool prompt_reaches(std::int64_t tokens) const override {
+    const bool reaches = prompt_ >= tokens;
+    if (reaches) {
+      prompts_.first = std::max(prompts_.first, tokens);
+    } else {
+      prompts_.last = std::min(prompts_.last, tokens - 1);
+    }
+    return reaches;
   }
   const MethodSite& site() const override { return site_; }
   std::int32_t n_layers() const override {
@@ -167,7 +176,7 @@ class Settler final : public Settling {
   }
   const std::optional<Budget>& budget() const override { return spec_.budget; }
   std::int64_t entries_of(const Budget& budget) const override {
-    if (budget.fraction > 0) prompt_asked_ = true;
+    if (budget.fraction > 0) prompts_ = {.first = prompt_, .last = prompt_};
     const double shared = parts_.share ? parts_.share->bytes_share() : 1.0;
     const std::int64_t entries = budget_entries_of(
         spec_.name, budget, prompt_, site_, parts_.query_head,
@@ -241,7 +250,7 @@ class Settler final : public Settling {
                            .query_head = parts_.query_head,
                            .rerotate = parts_.rerotate,
                            .learns_steps = parts_.learns_steps,
-                           .any_prompt = false,
+                           .prompts = {},
                            .unasked = {}}};
   }
   /// A value that changes nothing is a misunderstanding: says which settings leave it unread.
@@ -377,8 +386,8 @@ class Settler final : public Settling {
   std::shared_ptr<const Named> named_;
   const Parsed& parsed_;
   const std::vector<ParamInfo>& declared_;
-  mutable std::vector<bool> asked_;  // of declared_: some maker read it
-  mutable bool prompt_asked_ = false;
+  mutable std::vector<bool> asked_;                   // of declared_: some maker read it
+  mutable PromptRange prompts_ = PromptRange::all();  // that would have been answered the same
   Composition parts_;
   std::int64_t entries_ = 0;
   std::int64_t slots_ = 0;

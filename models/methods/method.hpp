@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -148,6 +150,20 @@ struct LayerShape {
   std::int32_t head_dim = 0;
 };
 
+/// Lengths of prompts in tokens, both included; none by default.
+struct PromptRange {
+  std::int64_t first = 1;
+  std::int64_t last = 0;
+
+  [[nodiscard]] static constexpr PromptRange all() {
+    return {.first = 1, .last = std::numeric_limits<std::int64_t>::max()};
+  }
+  [[nodiscard]] constexpr bool contains(std::int64_t prompt) const {
+    return first <= prompt && prompt <= last;
+  }
+  bool operator==(const PromptRange&) const = default;
+};
+
 /// A method, its parameters settled for a prompt of known length: size law and cost. Immutable.
 /// All counts are of one sequence.
 class Method {
@@ -180,6 +196,13 @@ class Method {
   [[nodiscard]] virtual std::optional<std::int64_t> entries_attended(std::int32_t layer,
                                                                      std::int64_t prompt,
                                                                      std::int64_t tokens) const = 0;
+  /// Both at once.
+  struct StepEntries {
+    std::int64_t held = 0, attended = 0;
+  };
+  [[nodiscard]] virtual std::optional<StepEntries> step_entries(std::int32_t layer,
+                                                                std::int64_t prompt,
+                                                                std::int64_t tokens) const;
   /// Whether the stored heads of a layer are known to hold different numbers of entries. Then
   /// entries_held and entries_attended are means over them.
   [[nodiscard]] virtual bool ragged() const { return false; }
@@ -191,8 +214,9 @@ class Method {
   /// True if every layer follows the same size law, so that one answer serves them all (a hint: a
   /// caller that asks each layer gets the same run, slower).
   [[nodiscard]] virtual bool layers_alike() const { return false; }
-  /// It was settled without a look at the prompt: for any other length it would be the same.
-  [[nodiscard]] virtual bool any_prompt() const { return false; }
+  /// Prompts that it would be settled the same for, the one it was settled for among them; none
+  /// where that is not known.
+  [[nodiscard]] virtual PromptRange prompts() const { return {}; }
   /// Stored heads per layer: n_kv_heads, or n_heads under `granularity=query_head`.
   [[nodiscard]] virtual std::int32_t stored_heads(const LayerShape& shape) const = 0;
   /// Format the survivors are stored in, where `recorded` is that of model or trace.
@@ -232,6 +256,17 @@ class Method {
   /// step, where dropping entries would have spared it. By default nothing.
   [[nodiscard]] virtual PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
                                                  Dtype recorded, std::int64_t tokens) const;
+};
+
+/// A method, and the prompts that it serves beside the one it was asked for.
+struct SettledMethod {
+  SettledMethod(std::shared_ptr<const Method> settled)  // NOLINT: for those it names itself
+      : method{std::move(settled)}, prompts{method ? method->prompts() : PromptRange{}} {}
+  SettledMethod(std::shared_ptr<const Method> settled, PromptRange range)
+      : method{std::move(settled)}, prompts{range} {}
+
+  std::shared_ptr<const Method> method;
+  PromptRange prompts;
 };
 
 /// Stored K, V and side bytes of one layer by the size law; nullopt where there is none.

@@ -94,7 +94,6 @@ class Curve {
                    .gpu = point.spec.gpu,
                    .stack = point.spec.stack,
                    .method = [this](std::int64_t prompt) { return method_.at(prompt); },
-                   .one_method = method_.any_prompt(),
                    .weight_dtype = point.spec.weight_dtype,
                    .kv_dtype = point.spec.kv_dtype,
                    .calibration = point.spec.calibration,

@@ -16,7 +16,7 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
       method_{std::move(method), *spec_.llm, spec_.kv_dtype, std::move(law)},
       end_{std::move(end)} {
   const Stack stack = with_options(*spec_.stack, spec_.options);
-  spec_.method = method_.at(spec_.prompt_tokens);
+  spec_.method = method_.at(spec_.prompt_tokens).method;
   spec_.allocator.reset();
   std::optional<EngineStartup> startup;
   if (stack.growth == CacheGrowth::kPaged && end_.factor != 1) {
@@ -31,7 +31,6 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
                 .gpu = &gpu_,
                 .stack = spec_.stack,
                 .method = [this](std::int64_t prompt) { return method_.at(prompt); },
-                .one_method = method_.any_prompt(),
                 .weight_dtype = spec_.weight_dtype,
                 .kv_dtype = spec_.kv_dtype,
                 .calibration = spec_.calibration,
@@ -47,7 +46,7 @@ StaticResult StaticCase::run(const Point& point, bool at_end) const {
   one.batch = point.batch;
   one.prompt_tokens = point.prompt_tokens;
   one.output_tokens = point.output_tokens;
-  one.method = method_.at(point.prompt_tokens);
+  one.method = method_.at(point.prompt_tokens).method;
   if (at_end) one.gpu = &gpu_;
   return run_static(one, {.max_samples = kFewestSamples, .intervals = !at_end});
 }

@@ -32,6 +32,9 @@ constexpr std::string_view kRetries =
 // Of what is kept for prompts and batch sizes asked for before; beyond it all of a kind goes.
 constexpr std::size_t kMostKept = 4096;
 
+// Of decode steps that methods may share: most are settled into one or two kinds.
+constexpr std::size_t kMostSteps = 16;
+
 // Steps that are evaluated on their graphs: fewer than a compiled form is built from.
 constexpr std::int64_t kFewSteps = 2;
 
@@ -47,18 +50,17 @@ struct CompiledPoint::Impl {
 
  private:
   PointLaw& law_of(std::int64_t prompt);
+  [[nodiscard]] std::shared_ptr<DecodeSteps> steps_of(const PointLaw& law);
   /// Whether few steps are cheaper on their graphs: where compiled forms serve one prompt alone.
   [[nodiscard]] bool by_graphs(const PointLaw& law) const {
-    return law.laws <= 2 && !(spec_.one_method && law.method->plain_rows());
+    return law.laws <= 2 && !law.method->plain_rows();
   }
   PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
   const DecodeEnds& ends_of(const PointRun& run);
-  /// Makes the run's decode side ready up to `step`.
-  void reach(PointRun& run, std::int64_t step);
-  [[nodiscard]] const std::vector<StepLayers::Alike>& layers_at(PointRun& run, std::size_t segment,
-                                                                std::int64_t step) const;
+  [[nodiscard]] const std::vector<StepLayers>& layers_at(PointRun& run, std::size_t segment,
+                                                         std::int64_t step) const;
   template <class Each>
-  static void visit(const std::vector<StepLayers::Alike>& layers, Each&& each);
+  static void visit(const std::vector<StepLayers>& layers, Each&& each);
   [[nodiscard]] Seconds step_time(PointRun& run, std::size_t segment, std::int64_t step,
                                   bool by_graph) const;
   [[nodiscard]] Bytes step_peak(PointRun& run, std::size_t segment, std::int64_t step,
@@ -91,7 +93,8 @@ struct CompiledPoint::Impl {
   bool is_static_;
   std::unordered_map<const Method*, std::unique_ptr<PointLaw>> laws_;  // looked up, never walked
   std::unordered_map<std::int64_t, PointLaw*> law_of_prompt_;
-  PointLaw* shared_ = nullptr;                         // not null: of all prompts
+  std::vector<std::shared_ptr<DecodeSteps>> steps_;    // that methods may share
+  std::vector<PointLaw*> serving_many_;                // few
   std::unordered_map<std::int64_t, DecodeEnds> ends_;  // of a batch size
   PointRun run_;
   Pool pool_;
@@ -125,16 +128,19 @@ CompiledPoint::Impl::Impl(PointSpec asked)
 }
 
 PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
-  if (shared_ != nullptr) return *shared_;
+  for (PointLaw* law : serving_many_) {
+    if (law->prompts.contains(prompt)) return *law;
+  }
   const auto known = law_of_prompt_.find(prompt);
   if (known != law_of_prompt_.end()) return *known->second;
   if (laws_.size() > kMostKept || law_of_prompt_.size() > kMostKept) {
     law_of_prompt_.clear();
+    serving_many_.clear();
     laws_.clear();
     run_ = {};
     pool_ = {};
   }
-  std::shared_ptr<const Method> method = spec_.method(prompt);
+  auto [method, prompts] = spec_.method(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
   if (stack_.masks_evicted) method = masked(std::move(method));
   std::unique_ptr<PointLaw>& law = laws_[method.get()];
@@ -144,13 +150,27 @@ PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
     law->columns = layer_columns(law->groups, method->layers_alike());
     for (const LayerColumn& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
     law->method = std::move(method);
+    law->prompts = prompts;
+    law->steps = steps_of(*law);
+    if (law->serves_many()) serving_many_.push_back(law.get());
   }
-  if (spec_.one_method) {
-    shared_ = law.get();
-  } else {
-    law_of_prompt_[prompt] = law.get();
-  }
+  if (!law->prompts.contains(prompt) || !law->serves_many()) law_of_prompt_[prompt] = law.get();
   return *law;
+}
+
+/// Those of a method settled before, for another prompt, where nothing in them would differ.
+std::shared_ptr<DecodeSteps> CompiledPoint::Impl::steps_of(const PointLaw& law) {
+  auto own = std::make_shared<DecodeSteps>();
+  own->method = law.method;
+  if (!law.method->plain_rows()) return own;  // which treat each prompt apart
+  CostInput in = base_;
+  in.method = law.method.get();
+  own->answers = step_answers(in, law.groups);
+  for (const std::shared_ptr<DecodeSteps>& known : steps_) {
+    if (known->answers == own->answers) return known;
+  }
+  if (steps_.size() >= kMostSteps) steps_.clear();
+  return steps_.emplace_back(std::move(own));
 }
 
 PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
@@ -169,12 +189,9 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
   run_.in.batch = batch;
   run_.in.prompt = prompt;
   run_.in.allocated = allocated;
-  run_.rows.clear();
-  for (const LayerGroup& group : law.groups) run_.rows.emplace_back(run_.in, group.first);
   run_.prefill.reset();
   run_.retried.reset();
-  run_.decode = nullptr;
-  run_.now.step = 0;
+  run_.now = 0;
   run_.times.clear();
   run_.peaks.clear();
   run_.sums.clear();
@@ -185,6 +202,13 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
                          .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
                                       Trajectory::Lines::kOfFormat)
                          .first->second;
+  auto& forms = law.steps->forms;
+  if (forms.size() > kMostKept) forms.clear();
+  // Formats of their own treat a prompt's entries apart.
+  run_.decode = &forms
+                     .try_emplace({batch, law.method->plain_rows() ? 0 : prompt}, run_.in,
+                                  roofline_, ends_of(run_), law.groups, law.laws)
+                     .first->second;
   run_.law = &law;
   return run_;
 }
@@ -196,42 +220,29 @@ const DecodeEnds& CompiledPoint::Impl::ends_of(const PointRun& run) {
   return ends_[run.batch] = decode_ends(run.in, roofline_);
 }
 
-void CompiledPoint::Impl::reach(PointRun& run, std::int64_t step) {
-  run.trajectory->extend(run.in, step);
-  if (run.decode != nullptr) return;
-  auto& decodes = run.law->decodes;
-  if (decodes.size() > kMostKept) decodes.clear();
-  // Formats of their own treat a prompt's entries apart.
-  const std::int64_t prompt = run.law->method->plain_rows() ? 0 : run.prompt;
-  run.decode =
-      &decodes.try_emplace({run.batch, prompt}, run.in, roofline_, ends_of(run), run.law->groups)
-           .first->second;
-}
-
-const std::vector<StepLayers::Alike>& CompiledPoint::Impl::layers_at(PointRun& run,
-                                                                     std::size_t segment,
-                                                                     std::int64_t step) const {
-  StepLayers& now = run.now;
-  if (now.step == step) return now.all;
-  now.step = step;
-  now.all.clear();
+const std::vector<StepLayers>& CompiledPoint::Impl::layers_at(PointRun& run, std::size_t segment,
+                                                              std::int64_t step) const {
+  std::vector<StepLayers>& all = run.layers;
+  if (run.now == step) return all;
+  run.now = step;
+  all.clear();
   for (const LayerColumn& column : run.law->columns) {
     const DecodeMoment moment = run.trajectory->moment(segment, column, step);
-    if (!now.all.empty() && now.all.back().column->group == column.group &&
-        now.all.back().moment == moment) {
-      now.all.back().layers += column.count;
+    if (!all.empty() && all.back().group == column.group && all.back().moment == moment) {
+      all.back().layers += column.count;
     } else {
-      now.all.push_back({.column = &column, .layers = column.count, .moment = moment});
+      all.push_back(
+          {.group = column.group, .like = column.like, .layers = column.count, .moment = moment});
     }
   }
-  KVSIM_CHECK(!now.all.empty(), "a model without layers");
-  return now.all;
+  KVSIM_CHECK(!all.empty(), "a model without layers");
+  return all;
 }
 
-/// Calls `each(index, known)` for all of a step's layers; `known` is the index of earlier ones that
-/// do the same, or the index itself. Kinds of layers often alternate: the last two are looked at.
+/// Calls `each(index, as)` for all of a step's layers; `as` is the index of earlier ones that do
+/// the same, or the index itself. Kinds of layers often alternate: the last two are looked at.
 template <class Each>
-void CompiledPoint::Impl::visit(const std::vector<StepLayers::Alike>& layers, Each&& each) {
+void CompiledPoint::Impl::visit(const std::vector<StepLayers>& layers, Each&& each) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     std::size_t known = i;
     for (std::size_t back = 1; back <= std::min<std::size_t>(i, 2) && known == i; ++back) {
@@ -246,14 +257,17 @@ Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::
   return run.times.at(step, by_graph, [&] {
     DecodeForms& decode = *run.decode;
     const auto& layers = layers_at(run, segment, step);
+    DecodeForms::Step& known = decode.step_of(layers, by_graph);
+    if (known.time) return *known.time;
     times_.resize(layers.size());
     Seconds device = decode.compiled.around().time;
-    visit(layers, [&](std::size_t i, std::size_t known) {
-      const StepLayers::Alike& alike = layers[i];
-      times_[i] = known < i ? times_[known] : decode.time(*alike.column, alike.moment, by_graph);
+    visit(layers, [&](std::size_t i, std::size_t as) {
+      const StepLayers& alike = layers[i];
+      times_[i] = as < i ? times_[as] : decode.time(alike, by_graph);
       device += times_[i] * static_cast<double>(alike.layers);
     });
-    return std::max(device, decode.compiled.host()) + decode.between;
+    known.time = std::max(device, decode.compiled.host()) + decode.between;
+    return *known.time;
   });
 }
 
@@ -262,21 +276,23 @@ Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::in
                                      bool by_graph) const {
   DecodeForms& decode = *run.decode;
   const auto& layers = layers_at(run, segment, step);
+  DecodeForms::Step& known = decode.step_of(layers, by_graph);
+  if (known.peak) return *known.peak;
   stands_.resize(layers.size());
   Bytes standing = decode.resident;
-  visit(layers, [&](std::size_t i, std::size_t known) {
-    const StepLayers::Alike& alike = layers[i];
+  visit(layers, [&](std::size_t i, std::size_t as) {
+    const StepLayers& alike = layers[i];
     Stand& s = stands_[i];
-    if (known < i) {
-      s = stands_[known];
+    if (as < i) {
+      s = stands_[as];
     } else {
-      const CacheRows& rows = decode.rows[static_cast<std::size_t>(alike.column->group)];
-      s = {.alive = decode.alive(*alike.column, alike.moment, by_graph),
+      const PointRows& rows = decode.rows[static_cast<std::size_t>(alike.group)];
+      s = {.alive = decode.alive(alike, by_graph),
            .before = {},
-           .growth = rows.left_behind(alike.moment).total()};
+           .growth = rows.left_behind(alike.moment)};
       if (!is_static_) {
-        s.before = rows.cache(alike.moment.before).total();
-        s.growth += rows.cache(alike.moment.after).total() - s.before;
+        s.before = rows.cache(alike.moment.before);
+        s.growth += rows.cache(alike.moment.after) - s.before;
       }
     }
     standing += s.before * alike.layers;
@@ -289,16 +305,17 @@ Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::in
     peak = std::max(peak, standing - s.before + s.growth * highest + s.alive);
     standing += s.growth * layers[i].layers;
   }
-  return std::max(peak, standing + decode.compiled.around_peak());
+  known.peak = std::max(peak, standing + decode.compiled.around_peak());
+  return *known.peak;
 }
 
 StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_t last) const {
   const std::int64_t first = run.trajectory->segments()[segment].first;
   StepShape shape = StepShape::kConvex;
   const CompiledLayer* seen = nullptr;
-  for (const StepLayers::Alike& alike : layers_at(run, segment, first)) {
+  for (const StepLayers& alike : layers_at(run, segment, first)) {
     const CompiledLayer& layer =
-        run.decode->compiled.layer(static_cast<std::size_t>(alike.column->group), alike.moment);
+        run.decode->compiled.layer(static_cast<std::size_t>(alike.group), alike.moment);
     if (&layer == std::exchange(seen, &layer)) continue;
     if (!layer.is_linear()) {
       // Formats of their own have segments along lines or stairs, and no fitted kernels.
@@ -344,7 +361,7 @@ Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) cons
   for (const LayerColumn& column : columns) {
     const std::int64_t entries = step > 0 ? run.trajectory->moment(segment, column, step).after
                                           : run.trajectory->prompt_entries(column);
-    sum += run.rows[static_cast<std::size_t>(column.group)].cache(entries).total() * column.count;
+    sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(entries) * column.count;
   }
   return sum;
 }
@@ -355,7 +372,7 @@ Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) 
   for (const LayerColumn& column : run.law->columns) {
     const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
                                        held_entries(run.in, column.first, run.prompt, end));
-    sum += run.rows[static_cast<std::size_t>(column.group)].cache(most).total() * column.count;
+    sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(most) * column.count;
   }
   return sum;
 }
@@ -476,7 +493,7 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
   const bool few = output <= kFewSteps && by_graphs(*run.law);
   Bytes decode_peak;
   if (output > 0) {
-    reach(run, output);
+    run.trajectory->extend(run.in, output);
     segment = run.trajectory->segment_of(output);
     if (!few) decode_peak = peak_to(run, segment, output);
     for (std::int64_t step = 1; few && step <= output; ++step) {
@@ -513,7 +530,7 @@ PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, 
       std::max(prompt + step, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
   const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
   PointRun& run = run_of(batch, prompt, by_end ? end : 0);
-  reach(run, step);
+  run.trajectory->extend(run.in, step);
   const std::size_t segment = run.trajectory->segment_of(step);
   const bool few = step <= kFewSteps && by_graphs(*run.law);
   Bytes load = outside_;

@@ -18,11 +18,9 @@ struct PointSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
-  /// The method as settled for a prompt of that many tokens, asked for once a prompt.
-  std::function<std::shared_ptr<const Method>(std::int64_t prompt)> method;
-  /// True: it gives the same for all prompts (Method::any_prompt) and is asked once; what is worked
-  /// out for the method is then shared among prompts.
-  bool one_method = false;
+  /// The method as settled for a prompt of that many tokens, asked for once a prompt or a range of
+  /// them: what is worked out for a method is shared among the prompts it serves.
+  std::function<SettledMethod(std::int64_t prompt)> method;
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
   const Calibration* calibration = nullptr;

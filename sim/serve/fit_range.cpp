@@ -17,8 +17,10 @@ PointSpec point_spec(const StaticSpec& spec, const Gpu& gpu, std::int32_t ranks)
   return {.llm = spec.llm,
           .gpu = &gpu,
           .stack = spec.stack,
-          .method = [&spec](std::int64_t) { return spec.method; },
-          .one_method = true,
+          .method =
+              [&spec](std::int64_t) {
+                return SettledMethod{spec.method, PromptRange::all()};
+              },
           .weight_dtype = spec.weight_dtype,
           .kv_dtype = spec.kv_dtype,
           .calibration = spec.calibration,

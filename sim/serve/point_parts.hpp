@@ -32,32 +32,107 @@ struct PrefillFigures {
   std::optional<Seconds> time;
 };
 
+/// The cache of one group's layers, and what it took at the numbers of entries asked for last: each
+/// is asked for several times, by prefill, steps and result.
+class PointRows {
+ public:
+  /// `laws`: that the group's layers may follow.
+  PointRows(const CostInput& in, std::int32_t layer, std::int32_t laws)
+      : in_{in}, rows_{in, layer}, many_(laws > kFewLaws ? kMany : 0) {}
+
+  [[nodiscard]] Bytes cache(std::int64_t entries) const {
+    const auto n = static_cast<std::size_t>(entries);
+    Known& known = many_.empty() ? few_[n % few_.size()] : many_[n % kMany];
+    if (known.entries != entries) known = {entries, rows_.cache(entries).total()};
+    return known.total;
+  }
+  [[nodiscard]] Bytes side(std::int64_t entries) const {  // as charged
+    return charged_bytes(in_, rows_.side(entries));
+  }
+  [[nodiscard]] Bytes left_behind(const DecodeMoment& moment) const {
+    return rows_.left_behind(moment).total();
+  }
+
+ private:
+  struct Known {
+    std::int64_t entries = -1;
+    Bytes total;
+  };
+  const CostInput& in_;
+  CacheRows rows_;
+  static constexpr std::int32_t kFewLaws = 4;
+  static constexpr std::size_t kMany = 64;
+  mutable std::array<Known, 4> few_{};
+  mutable std::vector<Known> many_;
+};
+
+/// Layers of one step that do the same, neighbours together.
+struct StepLayers {
+  std::int32_t group = 0;
+  std::int32_t like = 0;  // of the groups, the first alike
+  std::int64_t layers = 0;
+  DecodeMoment moment{};
+
+  [[nodiscard]] bool does_as(const StepLayers& other) const {
+    return like == other.like && moment == other.moment;
+  }
+  friend bool operator==(const StepLayers&, const StepLayers&) = default;
+};
+
 /// All decode steps of one batch size.
-struct DecodeForms {
+class DecodeForms {
+ public:
   DecodeForms(const CostInput& input, const Roofline& roofline, const DecodeEnds& ends,
-              const std::vector<LayerGroup>& groups)
+              const std::vector<LayerGroup>& groups, std::int32_t laws)
       : in{input}, compiled{in, roofline, ends, groups}, roofline_{roofline} {
     for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
-    for (const LayerGroup& group : compiled.groups()) rows.emplace_back(in, group.first);
+    rows.reserve(groups.size());
+    for (const LayerGroup& group : groups)
+      rows.emplace_back(in, group.first, group.count > 1 ? laws : 1);
     between = between_steps(in);
   }
   DecodeForms(const DecodeForms&) = delete;
   DecodeForms& operator=(const DecodeForms&) = delete;
 
   /// One layer's step, by its compiled form or by its graph.
-  [[nodiscard]] Seconds time(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    return by_graph ? on_graph(column, moment, true).time : form_of(column, moment).time(moment);
+  [[nodiscard]] Seconds time(const StepLayers& step, bool by_graph) {
+    return by_graph ? on_graph(step, true).time : form_of(step).time(step.moment);
   }
-  [[nodiscard]] Bytes alive(const LayerColumn& column, const DecodeMoment& moment, bool by_graph) {
-    if (by_graph) return on_graph(column, moment, true).alive;
-    const CompiledLayer& form = form_of(column, moment);
-    return form.is_linear() ? form.alive_peak(moment) : on_graph(column, moment, false).alive;
+  [[nodiscard]] Bytes alive(const StepLayers& step, bool by_graph) {
+    if (by_graph) return on_graph(step, true).alive;
+    const CompiledLayer& form = form_of(step);
+    return form.is_linear() ? form.alive_peak(step.moment) : on_graph(step, false).alive;
+  }
+
+  /// What is known of a step of such layers, of whatever prompt: many keep as much of every one.
+  struct Step {
+    std::vector<StepLayers> layers;
+    bool by_graph = false;
+    std::optional<Seconds> time;
+    std::optional<Bytes> peak;
+    std::uint64_t asked = 0;  // last; 0: of nothing
+  };
+  [[nodiscard]] Step& step_of(const std::vector<StepLayers>& layers, bool by_graph) {
+    Step* oldest = &steps_[0];
+    for (Step& s : steps_) {
+      if (s.asked > 0 && s.by_graph == by_graph && s.layers == layers) {
+        s.asked = ++asked_;
+        return s;
+      }
+      if (s.asked < oldest->asked) oldest = &s;
+    }
+    oldest->layers = layers;
+    oldest->by_graph = by_graph;
+    oldest->time.reset();
+    oldest->peak.reset();
+    oldest->asked = ++asked_;
+    return *oldest;
   }
 
   CostInput in;
   CompiledDecode compiled;
   Bytes resident;
-  std::vector<CacheRows> rows;  // by group
+  std::vector<PointRows> rows;  // by group
   Seconds between;
 
  private:
@@ -68,21 +143,22 @@ struct DecodeForms {
     GraphFigures figures;
     std::uint64_t asked = 0;  // last
   };
-  const CompiledLayer& form_of(const LayerColumn& column, const DecodeMoment& moment) {
-    return compiled.layer(static_cast<std::size_t>(column.group), moment);
+  const CompiledLayer& form_of(const StepLayers& step) {
+    return compiled.layer(static_cast<std::size_t>(step.group), step.moment);
   }
-  const GraphFigures& on_graph(const LayerColumn& column, const DecodeMoment& moment, bool timed) {
+  const GraphFigures& on_graph(const StepLayers& step, bool timed) {
     Known* oldest = &known_[0];
     for (Known& k : known_) {
-      if (k.like == column.like && k.moment == moment && k.timed == timed) {
+      if (k.like == step.like && k.moment == step.moment && k.timed == timed) {
         k.asked = ++asked_;
         return k.figures;
       }
       if (k.asked < oldest->asked) oldest = &k;
     }
-    const OpGraph graph = decode_layer(in, column.first, moment);
-    *oldest = {.like = column.like,
-               .moment = moment,
+    const auto like = static_cast<std::size_t>(step.like);
+    const OpGraph graph = decode_layer(in, compiled.groups()[like].first, step.moment);
+    *oldest = {.like = step.like,
+               .moment = step.moment,
                .timed = timed,
                .figures = {.time = timed ? evaluate(graph, roofline_).time : Seconds{},
                            .alive = graph.alive_peak().bytes},
@@ -93,32 +169,28 @@ struct DecodeForms {
   const Roofline& roofline_;
   // Kinds of layers often alternate, and all runs of a prompt begin with the same step.
   std::array<Known, 8> known_;
+  std::array<Step, 4> steps_;
   std::uint64_t asked_ = 0;
+};
+
+/// Decode steps of one method, or of several whose steps are the same.
+struct DecodeSteps {
+  std::shared_ptr<const Method> method;  // one of them, which the forms ask
+  std::vector<double> answers;           // step_answers; empty: of one method alone
+  std::map<std::pair<std::int64_t, std::int64_t>, DecodeForms> forms;  // (batch, prompt or 0)
 };
 
 /// A method settled for some prompts, and what was worked out for it.
 struct PointLaw {
   std::shared_ptr<const Method> method;
+  PromptRange prompts;
   std::vector<LayerGroup> groups;
   std::vector<LayerColumn> columns;
   std::int32_t laws = 0;                                                     // of the columns
   std::map<std::pair<std::int64_t, std::int64_t>, Trajectory> trajectories;  // (prompt, allocated)
-  std::map<std::pair<std::int64_t, std::int64_t>, DecodeForms> decodes;      // (batch, prompt or 0)
-};
+  std::shared_ptr<DecodeSteps> steps;
 
-/// The layers of one decode step, neighbours that do the same together.
-struct StepLayers {
-  struct Alike {
-    const LayerColumn* column = nullptr;  // the first
-    std::int64_t layers = 0;
-    DecodeMoment moment{};
-
-    [[nodiscard]] bool does_as(const Alike& other) const {
-      return column->like == other.column->like && moment == other.moment;
-    }
-  };
-  std::int64_t step = 0;  // 0: none
-  std::vector<Alike> all;
+  [[nodiscard]] bool serves_many() const { return prompts.first < prompts.last; }
 };
 
 /// Times of the steps asked for last: runs of one prompt share their first, sums and results ask
@@ -159,7 +231,6 @@ struct PointRun {
   std::int64_t prompt = 0;
   std::int64_t allocated = 0;
   CostInput in;
-  std::vector<CacheRows> rows;            // by group
   std::optional<PrefillFigures> prefill;  // with score matrices whole
   struct Retried {
     Bytes room;
@@ -168,7 +239,8 @@ struct PointRun {
   std::optional<Retried> retried;  // with smaller ones where there is that room alone
   Trajectory* trajectory = nullptr;
   DecodeForms* decode = nullptr;
-  StepLayers now;  // of the step asked for last
+  std::int64_t now = 0;            // the step asked for last; 0: none
+  std::vector<StepLayers> layers;  // of it
   StepTimes times;
   // Of all steps before the trajectory's n-th segment, as far as they were asked for.
   std::vector<Bytes> peaks;  // less what load put there

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,9 +27,9 @@ GraphFigures figures_of(const OpGraph& graph, const Roofline& roofline, bool tim
 /// same. Kinds of layers that keep all, few or no linear numbers have no form.
 class KeptForms {
  public:
-  /// `graph_of(in, column, kept)`, of kept < prompt. The run outlives it.
-  template <class GraphOf>
-  KeptForms(const PointRun& run, const Roofline& roofline, GraphOf&& graph_of) : run_{run} {
+  /// `graphs_of(in, column, kept)`, of several kept < prompt. The run outlives it.
+  template <class GraphsOf>
+  KeptForms(const PointRun& run, const Roofline& roofline, GraphsOf&& graphs_of) : run_{run} {
     if (run.law->laws <= kFewLaws || !run.law->method->plain_rows()) return;
     CostInput exact = run.in;
     exact.exact_sizes = true;
@@ -36,26 +37,29 @@ class KeptForms {
       if (find(column) != nullptr) continue;
       const std::vector<std::int64_t> kept = numbers_kept(column);
       if (kept.size() < Form::kSamples) continue;
+      std::vector<OpGraph> graphs = graphs_of(exact, column, kept);
       std::vector<Form::Sample> samples;
       samples.reserve(kept.size());
-      for (const std::int64_t n : kept) {
-        samples.push_back({.counts = {n}, .graph = graph_of(exact, column, n)});
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        samples.push_back({.counts = {kept[i]}, .graph = std::move(graphs[i])});
       }
-      forms_.push_back({.like = column.like, .form = {*run.in.stack, roofline, samples}});
+      const PointRows& rows = run.decode->rows[static_cast<std::size_t>(column.group)];
+      forms_.push_back({.like = column.like,
+                        .form = {*run.in.stack, roofline, samples},
+                        .side_before = rows.side(run.prompt)});
     }
   }
 
   /// nullopt: the graph itself is to be asked.
   [[nodiscard]] std::optional<GraphFigures> at(const LayerColumn& column, std::int64_t kept) const {
-    const Form* form = kept < run_.prompt ? find(column) : nullptr;
-    if (form == nullptr || !form->is_linear()) return std::nullopt;
+    const OfLayers* of = kept < run_.prompt ? find(column) : nullptr;
+    if (of == nullptr || !of->form.is_linear()) return std::nullopt;
     Form::Side side{};
-    if (form->has_side()) {
-      const CacheRows& rows = run_.rows[static_cast<std::size_t>(column.group)];
-      side = {.first = charged_bytes(run_.in, rows.side(run_.prompt)),
-              .later = charged_bytes(run_.in, rows.side(kept))};
+    if (of->form.has_side()) {
+      const PointRows& rows = run_.decode->rows[static_cast<std::size_t>(column.group)];
+      side = {.first = of->side_before, .later = rows.side(kept)};
     }
-    return GraphFigures{.time = form->time({kept}), .alive = form->alive_peak({kept}, side)};
+    return GraphFigures{.time = of->form.time({kept}), .alive = of->form.alive_peak({kept}, side)};
   }
 
  private:
@@ -64,12 +68,13 @@ class KeptForms {
   struct OfLayers {
     std::int32_t like = -1;
     Form form;
+    Bytes side_before;  // of all of the prompt
   };
 
   /// Linear or not: a kind is tried once.
-  [[nodiscard]] const Form* find(const LayerColumn& column) const {
+  [[nodiscard]] const OfLayers* find(const LayerColumn& column) const {
     for (const OfLayers& one : forms_) {
-      if (one.like == column.like) return &one.form;
+      if (one.like == column.like) return &one;
     }
     return nullptr;
   }
@@ -126,9 +131,10 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   std::optional<KeptForms> forms;
   if (per_layer && !room) {  // in a small room layers differ in their score rows, too
     forms.emplace(
-        run, roofline, [&](const CostInput& exact, const LayerColumn& column, std::int64_t kept) {
-          return prefill_layer(exact, column.first,
-                               {.prompt = prompt, .kept = kept, .score_rows = score_rows});
+        run, roofline,
+        [&](const CostInput& exact, const LayerColumn& column, std::span<const std::int64_t> kept) {
+          return prefill_layers(exact, column.first, {.prompt = prompt, .score_rows = score_rows},
+                                kept);
         });
   }
   const auto layer_at = [&](const LayerColumn& column, std::int64_t kept) -> const Done& {
@@ -144,9 +150,8 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
          .once =
              known ? *known : figures_of(prefill_layer(in, column.first, moment), roofline, times),
          .cache = is_static ? Bytes{}
-                            : run.rows[static_cast<std::size_t>(column.group)]
-                                  .cache(per_layer ? kept : prompt)
-                                  .total()};
+                            : run.decode->rows[static_cast<std::size_t>(column.group)].cache(
+                                  per_layer ? kept : prompt)};
     return d;
   };
   bool compresses = false;
@@ -170,10 +175,16 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   standing = standing - mask - (in.llm->n_layers() > 1 ? embeddings : Bytes{});
 
   if (compresses) {
-    forms.emplace(run, roofline,
-                  [&](const CostInput& exact, const LayerColumn& column, std::int64_t kept) {
-                    return compress_layer(exact, column.first, prompt, kept);
-                  });
+    forms.emplace(
+        run, roofline,
+        [&](const CostInput& exact, const LayerColumn& column, std::span<const std::int64_t> kept) {
+          std::vector<OpGraph> graphs;
+          graphs.reserve(kept.size());
+          for (const std::int64_t n : kept) {
+            graphs.push_back(compress_layer(exact, column.first, prompt, n));
+          }
+          return graphs;
+        });
   }
   for (const LayerColumn& column : law.columns) {
     const std::int64_t kept = run.trajectory->prompt_entries(column);
@@ -182,9 +193,9 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     const GraphFigures once =
         known ? *known
               : figures_of(compress_layer(in, column.first, prompt, kept), roofline, times);
-    const CacheRows& rows = run.rows[static_cast<std::size_t>(column.group)];
-    const Bytes before = is_static ? Bytes{} : rows.cache(prompt).total();
-    const Bytes after = is_static ? Bytes{} : rows.cache(kept).total();
+    const PointRows& rows = run.decode->rows[static_cast<std::size_t>(column.group)];
+    const Bytes before = is_static ? Bytes{} : rows.cache(prompt);
+    const Bytes after = is_static ? Bytes{} : rows.cache(kept);
     for (std::int32_t l = 0; l < column.count; ++l) {
       peak = std::max(peak, standing - before + once.alive);
       standing += after - before;

@@ -447,12 +447,13 @@ MethodByPrompt::MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype
                                std::shared_ptr<const MeasuredLaw> law)
     : method_{std::move(method)}, site_{method_site(llm, kv_dtype)}, law_{std::move(law)} {}
 
-std::shared_ptr<const Method> MethodByPrompt::at(std::int64_t prompt) const {
+SettledMethod MethodByPrompt::at(std::int64_t prompt) const {
   try {
     auto method = make_method(method_, prompt, site_);
-    return law_ ? with_measured_law(std::move(method), *law_, site_.n_layers) : method;
-  } catch (const InputError&) {
-    return make_method({"full", {}, {}}, prompt, site_);
+    if (law_) method = with_measured_law(std::move(method), *law_, site_.n_layers);
+    return {std::move(method)};
+  } catch (const InputError&) {  // of this prompt alone
+    return {make_method({"full", {}, {}}, prompt, site_), {.first = prompt, .last = prompt}};
   }
 }
 
@@ -460,14 +461,6 @@ bool MethodByPrompt::settles(std::int64_t prompt) const {
   try {
     (void)make_method(method_, prompt, site_);
     return true;
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
-bool MethodByPrompt::any_prompt() const {
-  try {  // what settles without a look at the prompt does so at all of them
-    return make_method(method_, 1, site_)->any_prompt();
   } catch (const InputError&) {
     return false;
   }

@@ -214,11 +214,9 @@ class MethodByPrompt {
   MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype,
                  std::shared_ptr<const MeasuredLaw> law = nullptr);
 
-  [[nodiscard]] std::shared_ptr<const Method> at(std::int64_t prompt) const;
+  [[nodiscard]] SettledMethod at(std::int64_t prompt) const;
   /// False for prompts that are too short for it.
   [[nodiscard]] bool settles(std::int64_t prompt) const;
-  /// True if it is the same at every prompt.
-  [[nodiscard]] bool any_prompt() const;
 
  private:
   MethodSpec method_;

@@ -105,7 +105,6 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
       .gpu = &find_gpu("H200-141GB-SXM"),
       .stack = &stack,
       .method = [&](std::int64_t prompt) { return make_method(method, prompt, site); },
-      .one_method = make_method(method, 1, site)->any_prompt(),
       .calibration = &calibration};
   double sink = 0;
   const auto ask = [&](CompiledPoint& compiled, const Point& point) {

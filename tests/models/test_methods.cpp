@@ -82,38 +82,74 @@ std::vector<double> told_of(const Method& method, std::int64_t prompt) {
   return all;
 }
 
-TEST_CASE("a method settled without a look at the prompt is the same at any other") {
+TEST_CASE("a method is settled the same for all prompts it names") {
   const MethodSite site{.recorded = Dtype::kFp16,
                         .shape = {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64},
                         .windows = {},
                         .n_layers = 8};
-  std::set<std::string> same;
+  std::set<std::string> all, from;  // the same at all prompts; from some length on
+  const Budget share{.fraction = 0.25, .entries = 0};
+  const Budget entries{.fraction = 0, .entries = 640};
   for (const MethodInfo& info : builtin_methods()) {
-    MethodSpec spec{.name = info.name, .params = {}, .budget = std::nullopt};
-    if (takes_budget(info.name)) spec.budget = Budget{.fraction = 0.25, .entries = 0};
-    INFO(info.name);
-    try {
-      const auto of_share = make_method(spec, 2048, site);
-      if (spec.budget) CHECK_FALSE(of_share->any_prompt());
-      if (spec.budget) spec.budget = Budget{.fraction = 0, .entries = 640};
-      const auto method = make_method(spec, 2048, site);
-      if (!method->any_prompt()) continue;
-      same.insert(info.name);
-      for (const std::int64_t prompt : {1, 97, 700, 5001}) {
-        const auto other = make_method(spec, prompt, site);
-        CHECK(other->any_prompt());
-        CHECK(other->params() == method->params());
-        CHECK(told_of(*other, prompt) == told_of(*method, prompt));
+    for (const std::int64_t prompt : {97, 640, 700, 1200, 5001}) {
+      for (const Budget& budget : {share, entries}) {
+        MethodSpec spec{.name = info.name, .params = {}, .budget = std::nullopt};
+        if (takes_budget(info.name)) spec.budget = budget;
+        INFO(info.name);
+        INFO(prompt);
+        std::shared_ptr<const Method> method;
+        try {
+          method = make_method(spec, prompt, site);
+        } catch (const InputError&) {  // needs a file, or a budget of its own kind, or more tokens
+          continue;
+        }
+        const PromptRange range = method->prompts();
+        CHECK(range.contains(prompt));
+        if (spec.budget && budget.fraction > 0) CHECK(range.first == range.last);
+        if (range == PromptRange::all()) {
+          all.insert(info.name);
+        } else if (range.last == PromptRange::all().last) {
+          from.insert(info.name);
+        }
+        const std::int64_t last = std::min<std::int64_t>(range.last, 1 << 20);
+        for (const std::int64_t at : {range.first, range.first + (last - range.first) / 3, last}) {
+          INFO(at);
+          const auto other = make_method(spec, at, site);
+          CHECK(other->prompts() == range);
+          CHECK(other->params() == method->params());
+          CHECK(told_of(*other, prompt) == told_of(*method, prompt));
+        }
       }
-    } catch (const InputError&) {  // needs a file, or a budget of its own kind
-      CHECK(same.count(info.name) == 0);
     }
   }
   for (const std::string name : {"full", "h2o", "snapkv", "kivi-4", "streaming-llm", "minicache"}) {
     INFO(name);
-    CHECK(same.count(name) == 1);
+    CHECK(all.count(name) == 1);
   }
-  CHECK(same.count("pyramidkv") == 0);  // its layers' budgets follow from the prompt
+  for (const std::string name : {"pyramidkv", "keepkv"}) {  // where no layer wants all of it
+    INFO(name);
+    CHECK(from.count(name) == 1);
+    CHECK(all.count(name) == 0);
+  }
+}
+
+TEST_CASE("budgets by layer are settled the same from where the largest fits into the prompt") {
+  const MethodSite site{.recorded = Dtype::kFp16, .n_layers = 8};
+  const auto range = [&](const char* name, std::int64_t prompt, Params params = {}) {
+    return make_method({name, std::move(params), Budget{.fraction = 0, .entries = 1000}}, prompt,
+                       site)
+        ->prompts();
+  };
+  constexpr std::int64_t kLongest = PromptRange::all().last;
+  // 1,000 less a window of 64: of 936 the last layer has 46 and the first 1826, and 64 beside them.
+  const Params window{{"window", std::int64_t{64}}};
+  CHECK(range("pyramidkv", 1891, window) == PromptRange{.first = 1891, .last = kLongest});
+  CHECK(range("pyramidkv", 1890, window) == PromptRange{.first = 1890, .last = 1890});
+  CHECK(range("pyramidkv", 1872, window) == PromptRange{.first = 1872, .last = 1872});
+  CHECK(range("pyramidkv", 1871, window) == PromptRange{.first = 1, .last = 1871});
+  CHECK(range("snapkv+budget=cosine", 999) == PromptRange{.first = 1, .last = 999});
+  CHECK(range("snapkv+budget=cosine", 1000) == PromptRange{.first = 1000, .last = 1000});
+  CHECK(range("snapkv+budget=cosine", 5000).last == kLongest);
 }
 
 TEST_CASE("what is held beside rows is the same asked for alone and with them") {

@@ -37,7 +37,7 @@ StaticResult run_of(const PointSpec& spec, const Point& point) {
   return run_static({.llm = spec.llm,
                      .gpu = spec.gpu,
                      .stack = spec.stack,
-                     .method = spec.method(point.prompt_tokens),
+                     .method = spec.method(point.prompt_tokens).method,
                      .weight_dtype = spec.weight_dtype,
                      .kv_dtype = spec.kv_dtype,
                      .batch = point.batch,
@@ -106,7 +106,6 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
           .gpu = &gpu,
           .stack = &stack,
           .method = [&](std::int64_t prompt) { return make_method(method, prompt, site); },
-          .one_method = MethodByPrompt{method, llm, Dtype::kFp16}.any_prompt(),
           .kv_dtype = combination == 2 ? Dtype::kFp8E4m3 : Dtype::kFp16,
           .calibration = calibrated ? &builtin_calibration() : nullptr};
       CompiledPoint compiled{spec};
@@ -117,7 +116,7 @@ TEST_CASE("points of the catalogue's models, stacks and methods are run_static's
             .output_tokens = static_cast<std::int64_t>(random() % (i < 3 ? 40 : 700))};
         bool refuses = false;  // the size depends on data, or the budget on a longer prompt
         try {
-          auto made = spec.method(point.prompt_tokens);
+          auto made = spec.method(point.prompt_tokens).method;
           if (stack.masks_evicted) made = masked(made);  // which always has a law
           for (std::int32_t layer = 0; layer < llm.n_layers(); ++layer) {
             for (std::int64_t n = 0; n <= point.output_tokens; ++n) {
@@ -146,9 +145,9 @@ PointSpec settled(const Llm& llm, const std::string& stack, const MethodSpec& me
   return {.llm = &llm,
           .gpu = &find_gpu("H200-141GB-SXM"),
           .stack = &find_stack(stack),
-          .method = [method, site = method_site(llm, Dtype::kFp16)](
-                        std::int64_t prompt) { return make_method(method, prompt, site); },
-          .one_method = false};
+          .method = [method, site = method_site(llm, Dtype::kFp16)](std::int64_t prompt) {
+            return make_method(method, prompt, site);
+          }};
 }
 
 // What such a format stores depends on what stayed of the prompt, which each layer decides.
@@ -198,11 +197,9 @@ TEST_CASE("a point that was refused is refused again") {
 
 PointSpec hand_made(const Llm& llm, const Gpu& gpu, const Stack& stack,
                     std::shared_ptr<const Method> method) {
-  return {.llm = &llm,
-          .gpu = &gpu,
-          .stack = &stack,
-          .method = [method](std::int64_t) { return method; },
-          .one_method = true};
+  return {.llm = &llm, .gpu = &gpu, .stack = &stack, .method = [method](std::int64_t) {
+            return SettledMethod{method, PromptRange::all()};
+          }};
 }
 
 TEST_CASE("GPUs together, packed weights and an engine's options are run_static's") {

@@ -133,10 +133,12 @@ TEST_CASE("equal requests in one static batch take what the static run takes") {
     INFO(stack);
     const ServeSpec spec = static_spec(llm, gpu, stack, 4, 300, 50);
     const ServeResult r = run_serve(spec);
-    CompiledPoint point{
-        {.llm = &llm, .gpu = &gpu, .stack = &find_stack(stack), .method = [](std::int64_t) {
-           return std::make_shared<test::FullMethod>();
-         }}};
+    CompiledPoint point{{.llm = &llm,
+                         .gpu = &gpu,
+                         .stack = &find_stack(stack),
+                         .method = [](std::int64_t) -> std::shared_ptr<const Method> {
+                           return std::make_shared<test::FullMethod>();
+                         }}};
     // The prompt's end gives the first of 50 tokens.
     const PointResult one = point.at({.batch = 4, .prompt_tokens = 300, .output_tokens = 49});
     REQUIRE(one.times);
@@ -160,12 +162,13 @@ TEST_CASE("equal sequences in lock step decode as a static batch of the paged st
     spec.scheduler = {.name = "vllm-v1"};
     spec.calibration = calibration;
     const ServeResult r = run_serve(spec);
-    CompiledPoint point{
-        {.llm = &llm,
-         .gpu = &gpu,
-         .stack = &find_stack("vllm"),
-         .method = [](std::int64_t) { return std::make_shared<test::FullMethod>(); },
-         .calibration = calibration}};
+    CompiledPoint point{{.llm = &llm,
+                         .gpu = &gpu,
+                         .stack = &find_stack("vllm"),
+                         .method = [](std::int64_t) -> std::shared_ptr<const Method> {
+                           return std::make_shared<test::FullMethod>();
+                         },
+                         .calibration = calibration}};
     REQUIRE(r.iterations == 40);
     for (std::int64_t step = 1; step < 40; ++step) {
       const auto i = static_cast<std::size_t>(step);

@@ -12,8 +12,10 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
   CompiledPoint point{{.llm = &plan.llm,
                        .gpu = &gpu,
                        .stack = &stack,
-                       .method = [&](std::int64_t) { return plan.method; },
-                       .one_method = true,
+                       .method =
+                           [&](std::int64_t) {
+                             return SettledMethod{plan.method, PromptRange::all()};
+                           },
                        .weight_dtype = plan.dtype,
                        .kv_dtype = plan.dtype,
                        .calibration = &builtin_calibration()}};

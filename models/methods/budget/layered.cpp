@@ -19,6 +19,9 @@ namespace {
 
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
+/// No prompt is so long: every layer may keep all of it, and sums of such budgets would overflow.
+bool beyond_any_prompt(std::int64_t entries) { return entries > std::int64_t{1} << 50; }
+
 /// Entries that the pyramid leaves alone in every layer: the selector's window or recent tokens.
 std::int64_t window_of(const Settling& settling) {
   const std::string& select = settling.choice("select");
@@ -30,7 +33,8 @@ std::int64_t window_of(const Settling& settling) {
 }
 
 struct Pyramid {
-  std::int64_t prompt = 0, window = 0, layers = 1;
+  const Settling& settling;
+  std::int64_t window = 0, layers = 1;
   double beta = 20;
 
   /// As released: whole steps, the window beside the number. Flooring the step makes the sum exceed
@@ -38,11 +42,11 @@ struct Pyramid {
   [[nodiscard]] std::vector<std::int64_t> released(std::int64_t cap) const {
     std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
     const std::int64_t m = cap - window;
-    if (prompt <= cap || m <= 0 || prompt < 2 * m || layers == 1) return all;
+    if (m <= 0 || layers == 1 || !settling.prompt_reaches(std::max(cap + 1, 2 * m))) return all;
     auto least = static_cast<std::int64_t>(static_cast<double>(m) / beta);
     std::int64_t most = 2 * m - least;
-    if (most >= prompt - window) {
-      most = prompt - window;
+    if (!settling.prompt_reaches(window + most + 1)) {
+      most = settling.prompt() - window;
       least = 2 * m - most;
     }
     const std::int64_t step = (most - least) / (layers - 1);
@@ -54,15 +58,17 @@ struct Pyramid {
 
   /// As kvpress has it: real steps, rounded, the window inside the number.
   [[nodiscard]] std::vector<std::int64_t> kvpress(double m) const {
-    const auto s = static_cast<double>(prompt);
     const auto w = static_cast<double>(window);
     double least = m / beta;
     double most = 2 * m - least;
-    if (most >= s - w) {
+    bool fits = layers > 1;
+    if (!settling.prompt_reaches(window + static_cast<std::int64_t>(most) + 1)) {
+      const auto s = static_cast<double>(settling.prompt());
       most = s - w;
       least = 2 * m - most;
+      fits = fits && s >= most;
     }
-    const bool fits = s >= most && most >= least && least >= w && layers > 1;
+    fits = fits && most >= least && least >= w;
     std::vector<std::int64_t> all;
     for (std::int64_t l = 0; l < layers; ++l) {
       const double entries =
@@ -75,15 +81,21 @@ struct Pyramid {
 };
 
 std::shared_ptr<const BudgetRule> pyramid(Settling& settling) {
-  const Pyramid rule{.prompt = settling.prompt(),
+  const Pyramid rule{.settling = settling,
                      .window = window_of(settling),
                      .layers = settling.n_layers(),
                      .beta = settling.number("pyramid_beta")};
   std::int64_t cap = settling.entries();
   const double share = settling.budget() ? settling.budget()->fraction : 0.0;
-  if (!settling.flag("window_outside")) {
+  const bool as_released = settling.flag("window_outside");
+  if (beyond_any_prompt(cap)) {
+    return std::make_shared<LayerBudget>(
+        std::vector<std::int64_t>(static_cast<std::size_t>(rule.layers), cap));
+  }
+  if (!as_released) {
+    if (share <= 0) return std::make_shared<LayerBudget>(rule.kvpress(static_cast<double>(cap)));
     // Of the prompt, before truncation.
-    const double exact = share * static_cast<double>(rule.prompt);
+    const double exact = share * static_cast<double>(settling.prompt());
     return std::make_shared<LayerBudget>(
         rule.kvpress(static_cast<std::int64_t>(exact) == cap ? exact : static_cast<double>(cap)));
   }
@@ -143,9 +155,17 @@ std::shared_ptr<const BudgetRule> cosine(Settling& settling) {
     share.push_back(cosine_share(l, layers, delta));
   }
   const std::int64_t mean = settling.entries();
+  if (beyond_any_prompt(mean)) {
+    return std::make_shared<LayerBudget>(std::vector<std::int64_t>(share.size(), mean));
+  }
+  const double sum = std::accumulate(share.begin(), share.end(), 0.0);
+  const double largest =
+      static_cast<double>(mean * layers) * *std::max_element(share.begin(), share.end()) / sum;
   // A layer cannot use more than the prompt at its end; beyond that the mean is what counts.
-  const std::int64_t most = mean <= settling.prompt() ? settling.prompt() : kNoLimit;
-  return std::make_shared<LayerBudget>(apportion(mean * layers, share, most));
+  const bool unlimited = !settling.prompt_reaches(mean) ||
+                         settling.prompt_reaches(static_cast<std::int64_t>(std::ceil(largest)));
+  return std::make_shared<LayerBudget>(
+      apportion(mean * layers, share, unlimited ? kNoLimit : settling.prompt()));
 }
 
 class FirstFull final : public BudgetRule {
@@ -171,9 +191,9 @@ std::shared_ptr<const BudgetRule> first_full(Settling& settling) {
         layers, whole));
   }
   std::int64_t rest = settling.entries();
-  const std::int64_t s = settling.prompt();
   const bool of_all = settling.budget() && settling.budget()->fraction > 0;
-  if (of_all && rest < s) {
+  if (of_all && rest < settling.prompt()) {
+    const std::int64_t s = settling.prompt();
     rest = (layers * rest - whole * s) / (layers - whole);
     if (rest < 1) {
       settling.refuse(fmt::format(
