@@ -155,7 +155,11 @@ StaticEngine::Shortage StaticEngine::shortage() const {
   }
   const auto fitting = point.largest_batch(prompt, output, spec_.batch);
   const std::int64_t beside = fitting ? spec_.batch : 1;
-  const auto shorter = reserved_ > 0 ? std::nullopt : point.longest_prompt(beside, output, prompt);
+  std::optional<std::int64_t> shorter;
+  try {
+    if (reserved_ == 0) shorter = point.longest_prompt(beside, output, prompt);
+  } catch (const InputError&) {  // laws of whole chunks say nothing of prompts in between
+  }
   out.enough = fitting ? fmt::format("{} of them {} at once", with_commas(*fitting),
                                      *fitting == 1 ? "fits" : "fit")
                        : std::string{"not one of them fits"};

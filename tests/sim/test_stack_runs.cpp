@@ -172,6 +172,27 @@ double slope(const char* model, const char* stack, Dtype dtype, std::int64_t fro
   return (long_time - short_time) / (long_bytes - short_bytes);
 }
 
+TEST_CASE("a pool too small says so of a method that has a law for whole chunks alone") {
+  // 1,820 tokens are 91 chunks of 20; of fewer only a replay knows what stays.
+  for (const char* stack : {"vllm", "trtllm", "sglang"}) {
+    INFO(stack);
+    StaticSpec spec = asked("llama-3-8b", stack, 1820, 30);
+    spec.method = make_method({"chunkkv", {}, Budget{.fraction = 0.473, .entries = 0}}, 1820,
+                              {.recorded = Dtype::kBf16,
+                               .shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+                               .n_layers = 32});
+    REQUIRE(spec.method->entries_held(0, 1820, 1820));
+    REQUIRE_FALSE(spec.method->entries_held(0, 1819, 1819));
+    REQUIRE_FALSE(run_static(spec).oom);
+    spec.batch = 1000;
+    const StaticResult run = run_static(spec);
+    REQUIRE(run.oom);
+    CHECK(run.oom->what.find("cache blocks beyond token") != std::string::npos);
+    CHECK(run.oom->tokens > 1);
+    CHECK(run.oom->tokens <= 1850);
+  }
+}
+
 TEST_CASE("the cache's price per byte: copies, expansion, occupancy, and none of them") {
   // Concatenating caches on A100: 4.0 to 4.8 ms/GB in published runs (KP-059 to KP-085, ZM-032).
   const double flash = slope("llama-3.1-8b", "hf-flash", Dtype::kBf16, 64000, 128000);
