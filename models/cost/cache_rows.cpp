@@ -44,10 +44,22 @@ Bytes CacheRows::values(std::int64_t entries) const {
   if (plain_) return bytes_of(in_.batch * entries * value_elements_, dtype_);
   return latent_ ? Bytes{} : Bytes{(stored(entries).kv * in_.batch).count() / 2};
 }
-Bytes CacheRows::side(std::int64_t entries) const {
+Bytes CacheRows::side_asked(std::int64_t entries) const {
   const Bytes one =
       in_.method->side_bytes(layer_, shape_, in_.kv_dtype, of_prompt(entries), entries);
   return one * in_.batch;
+}
+
+void CacheRows::learn_side() {
+  if (!plain_) return;
+  const std::int64_t start = side_asked(0).count();
+  const std::int64_t each = side_asked(1).count() - start;
+  for (const std::int64_t n : {64, 1000, 1777, 4096, 1 << 20}) {
+    if (side_asked(n) != Bytes{start + n * each}) return;
+  }
+  side_is_line_ = true;
+  side_start_ = start;
+  side_each_ = each;
 }
 
 LayerCache CacheRows::cache(std::int64_t entries) const {

@@ -27,9 +27,15 @@ class CacheRows {
   [[nodiscard]] bool plain() const { return plain_; }
   [[nodiscard]] Bytes keys(std::int64_t entries) const;    // payload, not rounded
   [[nodiscard]] Bytes values(std::int64_t entries) const;  // payload, not rounded
-  [[nodiscard]] Bytes side(std::int64_t entries) const;
+  [[nodiscard]] Bytes side(std::int64_t entries) const {
+    return side_is_line_ ? Bytes{side_start_ + entries * side_each_} : side_asked(entries);
+  }
+  /// Takes side() of plain rows for a line, where it is one at the numbers of entries tried: none,
+  /// one, whole groups, numbers that are none, and more than any budget. For rows asked often.
+  void learn_side();
 
  private:
+  [[nodiscard]] Bytes side_asked(std::int64_t entries) const;  // of the method
   [[nodiscard]] std::int64_t of_prompt(std::int64_t entries) const;
   [[nodiscard]] CacheBytes stored(std::int64_t entries) const;  // of one sequence
   [[nodiscard]] LayerCache rows(std::int64_t entries) const;    // keys and values alone, as charged
@@ -44,6 +50,9 @@ class CacheRows {
   std::int64_t prompt_entries_ = 0;
   std::int64_t key_elements_ = 0;  // of one entry of every stored head, one sequence
   std::int64_t value_elements_ = 0;
+  bool side_is_line_ = false;
+  std::int64_t side_start_ = 0;
+  std::int64_t side_each_ = 0;
 };
 
 }  // namespace kvsim

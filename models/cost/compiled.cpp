@@ -48,7 +48,9 @@ CompiledLayer::CompiledLayer(const CostInput& in, std::int32_t layer, CacheChang
       roofline_{roofline},
       layer_{layer},
       rows_{in, layer},
-      form_{compile(in, layer, change, evicts, roofline)} {}
+      form_{compile(in, layer, change, evicts, roofline)} {
+  rows_.learn_side();
+}
 
 GraphCost CompiledLayer::cost(const DecodeMoment& moment) const {
   return is_linear() ? form_.cost(counts_of(moment)) : on_graph(moment);

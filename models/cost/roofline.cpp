@@ -107,25 +107,43 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
 
 namespace {
 
-constexpr std::size_t kProducts = 1024;
-// Prompts have more rows: their products seldom come again but with the next kind of layer, and
-// have few places of their own.
+constexpr std::size_t kShort = 1024;
+// Prompts have more rows: their calls seldom come again but with the next kind of layer, and have
+// few places of their own.
 constexpr double kFewRows = 1024;
-constexpr std::size_t kLongProducts = 64;
+constexpr std::size_t kLong = 64;
+
+// Rows, widths and bytes; what they are beyond whole ones need not tell calls apart.
+std::uint64_t whole(double x) { return static_cast<std::uint64_t>(x); }
+
+constexpr std::uint64_t kMix =
+    0x9E3779B97F4A7C15U;  // odd, its bits spread: 2^64 over the golden ratio
+
+std::uint64_t hash_of(const GemmCall& call) {
+  return ((whole(call.m) * kMix ^ whole(call.n)) * kMix ^ whole(call.k)) * kMix;
+}
+std::uint64_t hash_of(const ElementwiseCall& call) {
+  return ((whole(call.bytes_read) * kMix ^ whole(call.bytes_written)) * kMix ^
+          static_cast<std::uint64_t>(call.kind)) *
+         kMix;
+}
+double rows_of(const GemmCall& call) { return call.m; }
+double rows_of(const ElementwiseCall& call) { return call.rows; }
 
 }  // namespace
 
-void Roofline::remember_products() { products_.resize(kProducts + kLongProducts); }
+void Roofline::remember_calls() {
+  products_.resize(kShort + kLong);
+  streams_.resize(kShort + kLong);
+}
 
-double Roofline::product_us(const KernelChoice& choice, const GemmCall& call) const {
-  const auto whole = [](double x) { return static_cast<std::uint64_t>(x); };
-  const std::uint64_t mixed =
-      (whole(call.m) * 0x9E3779B97F4A7C15U) ^ (whole(call.n) * 0xC2B2AE3D27D4EB4FU) ^
-      (whole(call.k) * 0x165667B19E3779F9U) ^ reinterpret_cast<std::uintptr_t>(&choice);
-  const std::uint64_t hash = (mixed * 0x9E3779B97F4A7C15U) >> 32U;
-  const bool is_long = call.m > kFewRows;
-  Product& known =
-      products_[is_long ? kProducts + (hash & (kLongProducts - 1)) : hash & (kProducts - 1)];
+template <class Call>
+double Roofline::known_us(std::vector<Known<Call>>& all, const KernelChoice& choice,
+                          const Call& call) {
+  const std::uint64_t hash =
+      (hash_of(call) ^ reinterpret_cast<std::uintptr_t>(&choice)) * kMix >> 32U;
+  Known<Call>& known =
+      all[rows_of(call) > kFewRows ? kShort + (hash & (kLong - 1)) : hash & (kShort - 1)];
   if (known.choice != &choice || known.call != call) {
     known = {.choice = &choice, .call = call, .us = choice.microseconds(call)};
   }
@@ -135,11 +153,16 @@ double Roofline::product_us(const KernelChoice& choice, const GemmCall& call) co
 Seconds Roofline::time(const Op& op) const {
   constexpr double kMicro = 1e-6;
   if (const KernelChoice* choice = kernel(op)) {
-    const auto* product = products_.empty() ? nullptr : std::get_if<GemmCall>(&op.kernel->call);
-    if (product != nullptr) {
-      return Seconds{op.kernel->times * product_us(*choice, *product) * kMicro};
+    const KernelUse& use = *op.kernel;
+    if (!products_.empty() && use.chunk == 0) {
+      if (const auto* product = std::get_if<GemmCall>(&use.call)) {
+        return Seconds{use.times * known_us(products_, *choice, *product) * kMicro};
+      }
+      if (const auto* stream = std::get_if<ElementwiseCall>(&use.call)) {
+        return Seconds{use.times * known_us(streams_, *choice, *stream) * kMicro};
+      }
     }
-    return Seconds{microseconds(*choice, *op.kernel) * kMicro};
+    return Seconds{microseconds(*choice, use) * kMicro};
   }
   return Seconds{terms(op).at(op.flops.count(), op.bytes_read + op.bytes_written)};
 }

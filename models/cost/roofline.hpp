@@ -70,9 +70,9 @@ class Roofline {
   /// The fitted kernel that times `op`; null: the roofline does.
   [[nodiscard]] const KernelChoice* kernel(const Op& op) const;
   [[nodiscard]] const Calibration& calibration() const { return calibration_; }
-  /// Keeps the times of fitted matrix products of few rows: those of decode steps come again with
-  /// every prompt, method and layer. What time() gives stays the same.
-  void remember_products();
+  /// Keeps the times of fitted matrix products and streams of few rows: those of decode steps come
+  /// again with every prompt, method and layer. What time() gives stays the same.
+  void remember_calls();
   /// The stack names neither kernels nor shares of the data sheet: times are a bound that no
   /// measurement was held against, and have no interval.
   [[nodiscard]] bool is_bound() const { return is_bound_; }
@@ -93,13 +93,17 @@ class Roofline {
     const KernelChoice* choice = nullptr;
   };
   mutable std::array<Last, kKernelOps> last_{};
-  struct Product {
+  template <class Call>
+  struct Known {
     const KernelChoice* choice = nullptr;
-    GemmCall call{};
+    Call call{};
     double us = 0;
   };
-  [[nodiscard]] double product_us(const KernelChoice& choice, const GemmCall& call) const;
-  mutable std::vector<Product> products_;  // by a hash; empty: none are kept
+  template <class Call>
+  [[nodiscard]] static double known_us(std::vector<Known<Call>>& all, const KernelChoice& choice,
+                                       const Call& call);
+  mutable std::vector<Known<GemmCall>> products_;  // by a hash; empty: none are kept
+  mutable std::vector<Known<ElementwiseCall>> streams_;
   double collective_latency_ = 0;
   bool adds_ = false;
   double sm_clocks_;  // of all SMs together, Hz

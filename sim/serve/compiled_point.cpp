@@ -124,7 +124,7 @@ CompiledPoint::Impl::Impl(PointSpec asked)
       outside_{weights_held(base_)},
       is_static_{is_preallocated(stack_)} {
   for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
-  roofline_.remember_products();
+  roofline_.remember_calls();
 }
 
 PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {

@@ -38,7 +38,9 @@ class PointRows {
  public:
   /// `laws`: that the group's layers may follow.
   PointRows(const CostInput& in, std::int32_t layer, std::int32_t laws)
-      : in_{in}, rows_{in, layer}, many_(laws > kFewLaws ? kMany : 0) {}
+      : in_{in}, rows_{in, layer}, many_(laws > kFewLaws ? kMany : 0) {
+    rows_.learn_side();
+  }
 
   [[nodiscard]] Bytes cache(std::int64_t entries) const {
     const auto n = static_cast<std::size_t>(entries);
@@ -61,7 +63,7 @@ class PointRows {
   const CostInput& in_;
   CacheRows rows_;
   static constexpr std::int32_t kFewLaws = 4;
-  static constexpr std::size_t kMany = 64;
+  static constexpr std::size_t kMany = 256;
   mutable std::array<Known, 4> few_{};
   mutable std::vector<Known> many_;
 };

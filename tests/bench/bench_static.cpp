@@ -2,7 +2,7 @@
 // combination cost once it is compiled. Exits 1 where points with fitted kernels take more
 // processor time than the gates: a prompt, a decode step and the memory drawn at random, where a
 // method that depends on it is settled for the prompt, too; and runs on a grid. Methods named on
-// the command line are told alone. Not a test.
+// the command line are told alone, "keepkv@0.25" with that budget. Not a test.
 
 #include <ctime>
 #include <memory>
@@ -88,7 +88,8 @@ void bench_runs() {
 }
 
 /// Points of one combination; true if they keep to the gates.
-bool bench_points(const Llm& llm, const std::string& stack_name, const std::string& method_name) {
+bool bench_points(const Llm& llm, const std::string& stack_name, const std::string& method_name,
+                  const Budget& budget = {.entries = 1000}) {
   Stack stack = find_stack(stack_name);
   for (const KernelOp op : {KernelOp::kDecodeAttention, KernelOp::kPrefillAttention, KernelOp::kMla,
                             KernelOp::kGemm, KernelOp::kElementwise}) {
@@ -96,9 +97,7 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
   }
   const MethodSite site = method_site(llm, Dtype::kFp16);
   const MethodSpec method{
-      method_name,
-      {},
-      takes_budget(method_name) ? std::optional{Budget{.entries = 1000}} : std::nullopt};
+      method_name, {}, takes_budget(method_name) ? std::optional{budget} : std::nullopt};
   const Calibration& calibration = builtin_calibration();
   const PointSpec spec{
       .llm = &llm,
@@ -113,7 +112,7 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
   };
   {
     CompiledPoint warm{spec};  // chooses kernels, once a process
-    ask(warm, {});
+    ask(warm, {.batch = 1, .prompt_tokens = 1000, .output_tokens = 1});
   }
   const double compile = micros_per_call(20, [&] {
     CompiledPoint compiled{spec};
@@ -137,9 +136,10 @@ bool bench_points(const Llm& llm, const std::string& stack_name, const std::stri
                     .output_tokens = 1 + draw(1024)});
   });
   fmt::print(
-      "{:14} {:8} {:9} compiled with its first point in {:6.1f} us; a random point {:5.2f} us, a "
+      "{:14} {:8} {:9} {}compiled with its first point in {:6.1f} us; a random point {:5.2f} us, a "
       "random run of up to 1024 steps {:7.2f} us\n",
-      llm.name, stack_name, method_name, compile, point, run);
+      llm.name, stack_name, method_name,
+      budget.fraction > 0 ? fmt::format("at {} ", budget.fraction) : "", compile, point, run);
   // 20 batches x 500 prompts x 100 outputs, of methods a tenth of the prompts.
   const bool full = method_name == "full";
   const std::int64_t stride = full ? 64 : 640;
@@ -167,7 +167,13 @@ int main(int argc, char** argv) {
   if (argc > 1) {
     bool good = true;
     for (int i = 1; i < argc; ++i) {
-      good = bench_points(find_llm("llama-3.1-8b"), "hf-sdpa", argv[i]) && good;
+      const std::string asked{argv[i]};
+      const std::size_t at = asked.find('@');
+      const double budget = at == std::string::npos ? 1000 : std::stod(asked.substr(at + 1));
+      good = bench_points(find_llm("llama-3.1-8b"), "hf-sdpa", asked.substr(0, at),
+                          budget < 1 ? Budget{.fraction = budget, .entries = 0}
+                                     : Budget{.entries = static_cast<std::int64_t>(budget)}) &&
+             good;
     }
     return good ? 0 : 1;
   }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -133,17 +135,17 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
       again = true;
     }
   }
-  std::vector<std::size_t> open;
+  std::vector<std::pair<double, std::size_t>> open;  // what truncation took, below 0, and whose
   for (std::size_t i = 0; i < n; ++i) {
     if (given[i] >= 0) continue;
     given[i] = static_cast<std::int64_t>(exact[i]);
     left -= given[i];
-    open.push_back(i);
+    open.emplace_back(static_cast<double>(given[i]) - exact[i], i);
   }
-  std::stable_sort(open.begin(), open.end(), [&exact](std::size_t a, std::size_t b) {
-    return exact[a] - std::floor(exact[a]) > exact[b] - std::floor(exact[b]);
-  });
-  for (std::size_t i = 0; i < open.size() && left > 0; ++i, --left) ++given[open[i]];
+  const auto up = static_cast<std::ptrdiff_t>(
+      std::clamp<std::int64_t>(left, 0, static_cast<std::int64_t>(open.size())));
+  if (up > 0) std::nth_element(open.begin(), open.begin() + (up - 1), open.end());
+  for (std::ptrdiff_t i = 0; i < up; ++i) ++given[open[static_cast<std::size_t>(i)].second];
   return given;
 }
 
