@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "models/methods/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/memory/vllm_startup.hpp"
 #include "sim/serve/expert_network.hpp"
+#include "sim/serve/point_laws.hpp"
 #include "sim/serve/point_parts.hpp"
 #include "sim/serve/service_topology.hpp"
 #include "sim/serve/step_sum.hpp"
@@ -29,11 +28,8 @@ constexpr std::string_view kFormat =
 constexpr std::string_view kRetries =
     "the method prefills in smaller score chunks where memory is short";
 
-// Of what is kept for prompts and batch sizes asked for before; beyond it all of a kind goes.
-constexpr std::size_t kMostKept = 4096;
-
-// Of decode steps that methods may share: most are settled into one or two kinds.
-constexpr std::size_t kMostSteps = 16;
+// Of decode steps that serve one prompt alone: those asked for together, in memory still warm.
+constexpr std::size_t kMostOfPrompts = 256;
 
 // Steps that are evaluated on their graphs: fewer than a compiled form is built from.
 constexpr std::int64_t kFewSteps = 2;
@@ -50,10 +46,10 @@ struct CompiledPoint::Impl {
 
  private:
   PointLaw& law_of(std::int64_t prompt);
-  [[nodiscard]] std::shared_ptr<DecodeSteps> steps_of(const PointLaw& law);
-  /// Whether few steps are cheaper on their graphs: where compiled forms serve one prompt alone.
+  /// Whether few steps are cheaper on their graphs: where compiled forms may serve one prompt
+  /// alone.
   [[nodiscard]] bool by_graphs(const PointLaw& law) const {
-    return law.laws <= 2 && !law.method->plain_rows();
+    return law.laws <= 2 && !(law.serves_many() && law.method->plain_rows());
   }
   PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
   const DecodeEnds& ends_of(const PointRun& run);
@@ -91,10 +87,7 @@ struct CompiledPoint::Impl {
   Bytes usable_;
   Bytes outside_;  // of load: context and weights
   bool is_static_;
-  std::unordered_map<const Method*, std::unique_ptr<PointLaw>> laws_;  // looked up, never walked
-  std::unordered_map<std::int64_t, PointLaw*> law_of_prompt_;
-  std::vector<std::shared_ptr<DecodeSteps>> steps_;    // that methods may share
-  std::vector<PointLaw*> serving_many_;                // few
+  PointLaws laws_;
   std::unordered_map<std::int64_t, DecodeEnds> ends_;  // of a batch size
   PointRun run_;
   Pool pool_;
@@ -122,55 +115,20 @@ CompiledPoint::Impl::Impl(PointSpec asked)
             .measured_weights = spec_.options.weights},
       usable_{fraction_bytes(stack_, spec_.gpu->hbm_usable)},
       outside_{weights_held(base_)},
-      is_static_{is_preallocated(stack_)} {
+      is_static_{is_preallocated(stack_)},
+      laws_{base_, spec_.method} {
   for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
   roofline_.remember_calls();
 }
 
 PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
-  for (PointLaw* law : serving_many_) {
-    if (law->prompts.contains(prompt)) return *law;
-  }
-  const auto known = law_of_prompt_.find(prompt);
-  if (known != law_of_prompt_.end()) return *known->second;
-  if (laws_.size() > kMostKept || law_of_prompt_.size() > kMostKept) {
-    law_of_prompt_.clear();
-    serving_many_.clear();
+  if (PointLaw* known = laws_.known(prompt)) return *known;
+  if (laws_.is_full()) {
     laws_.clear();
     run_ = {};
     pool_ = {};
   }
-  auto [method, prompts] = spec_.method(prompt);
-  KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
-  if (stack_.masks_evicted) method = masked(std::move(method));
-  std::unique_ptr<PointLaw>& law = laws_[method.get()];
-  if (!law) {
-    law = std::make_unique<PointLaw>();
-    law->groups = layer_groups(llm_, *method);
-    law->columns = layer_columns(law->groups, method->layers_alike());
-    for (const LayerColumn& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
-    law->method = std::move(method);
-    law->prompts = prompts;
-    law->steps = steps_of(*law);
-    if (law->serves_many()) serving_many_.push_back(law.get());
-  }
-  if (!law->prompts.contains(prompt) || !law->serves_many()) law_of_prompt_[prompt] = law.get();
-  return *law;
-}
-
-/// Those of a method settled before, for another prompt, where nothing in them would differ.
-std::shared_ptr<DecodeSteps> CompiledPoint::Impl::steps_of(const PointLaw& law) {
-  auto own = std::make_shared<DecodeSteps>();
-  own->method = law.method;
-  if (!law.method->plain_rows()) return own;  // which treat each prompt apart
-  CostInput in = base_;
-  in.method = law.method.get();
-  own->answers = step_answers(in, law.groups);
-  for (const std::shared_ptr<DecodeSteps>& known : steps_) {
-    if (known->answers == own->answers) return known;
-  }
-  if (steps_.size() >= kMostSteps) steps_.clear();
-  return steps_.emplace_back(std::move(own));
+  return laws_.add(prompt);
 }
 
 PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
@@ -203,11 +161,14 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
                                       Trajectory::Lines::kOfFormat)
                          .first->second;
   auto& forms = law.steps->forms;
-  if (forms.size() > kMostKept) forms.clear();
+  const bool plain = law.method->plain_rows();
+  if (forms.size() > (plain ? kMostKept : kMostOfPrompts)) forms.clear();
+  CostInput in = run_.in;
+  in.method = law.steps->method.get();  // which lives as long as they do
   // Formats of their own treat a prompt's entries apart.
   run_.decode = &forms
-                     .try_emplace({batch, law.method->plain_rows() ? 0 : prompt}, run_.in,
-                                  roofline_, ends_of(run_), law.groups, law.laws)
+                     .try_emplace({batch, plain ? 0 : prompt}, in, roofline_, ends_of(run_),
+                                  law.groups, law.laws)
                      .first->second;
   run_.law = &law;
   return run_;

@@ -253,6 +253,33 @@ TEST_CASE("a point does not depend on what was asked before it") {
   }
 }
 
+TEST_CASE("points of more prompts than are kept are those of one alone") {
+  const Llm llm = small_llm();
+  for (const char* name : {"h2o", "pyramidkv", "kivi-4", "keepkv"}) {
+    INFO(name);
+    const PointSpec spec =
+        settled(llm, "hf-sdpa",
+                {.name = name,
+                 .params = {},
+                 .budget = takes_budget(name) ? std::optional{Budget{.fraction = 0.5, .entries = 0}}
+                                              : std::nullopt});
+    CompiledPoint all{spec};
+    for (std::int64_t prompt = 300; prompt < 4700; ++prompt) {
+      (void)all.memory_at({.batch = 1 + prompt % 3, .prompt_tokens = prompt, .output_tokens = 2});
+    }
+    for (const std::int64_t prompt : {4699, 4400, 300, 777}) {
+      const Point point{.batch = 1 + prompt % 3, .prompt_tokens = prompt, .output_tokens = 20};
+      CompiledPoint alone{spec};
+      const PointResult a = all.at(point);
+      const PointResult b = alone.at(point);
+      REQUIRE(a.times);
+      CHECK(a.peak() == b.peak());
+      CHECK(a.times->prefill == b.times->prefill);
+      CHECK(a.times->decode == b.times->decode);
+    }
+  }
+}
+
 TEST_CASE("the largest batch and the longest prompt fit, and one more does not") {
   const Llm llm = llama2_7b();
   const Gpu gpu = a800();
