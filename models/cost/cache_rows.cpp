@@ -68,12 +68,27 @@ LayerCache CacheRows::cache(std::int64_t entries) const {
     const std::int64_t block = in_.stack->block_tokens;
     n = (entries + block - 1) / block * block;
   }
+  if (!plain_) {  // the method is asked once for all
+    const CacheBytes one = stored(n);
+    LayerCache out = rows_of(one);
+    out.side = charged_bytes(in_, one.side * in_.batch);
+    return out;
+  }
   LayerCache out = rows(n);
   out.side = charged_bytes(in_, side(n));
   return out;
 }
 
+LayerCache CacheRows::rows_of(const CacheBytes& one) const {
+  const std::int64_t both = (one.kv * in_.batch).count();
+  const std::int64_t values = latent_ ? 0 : both / 2;
+  return {.keys = charged_bytes(in_, Bytes{both - values}),
+          .values = charged_bytes(in_, Bytes{values}),
+          .side = {}};
+}
+
 LayerCache CacheRows::rows(std::int64_t entries) const {
+  if (!plain_) return rows_of(stored(entries));
   return {.keys = charged_bytes(in_, keys(entries)),
           .values = charged_bytes(in_, values(entries)),
           .side = {}};

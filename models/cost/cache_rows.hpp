@@ -39,6 +39,7 @@ class CacheRows {
   [[nodiscard]] std::int64_t of_prompt(std::int64_t entries) const;
   [[nodiscard]] CacheBytes stored(std::int64_t entries) const;  // of one sequence
   [[nodiscard]] LayerCache rows(std::int64_t entries) const;    // keys and values alone, as charged
+  [[nodiscard]] LayerCache rows_of(const CacheBytes& one) const;
 
   const CostInput& in_;
   std::int32_t layer_;

@@ -63,13 +63,15 @@ Seconds CompiledLayer::time(const DecodeMoment& moment) const {
 /// Decode operators run one after the other, so that their costs add up.
 GraphCost CompiledLayer::on_graph(const DecodeMoment& moment) const {
   if (!outside_) {  // the same at any moment: of one that does not depend on what was asked for
+    CostInput in = in_;
+    in.prompt = kBase;
     const DecodeMoment base{.attended = kBase,
                             .before = kBase,
                             .after = kBase,
                             .change = moment.change,
                             .evicts = moment.evicts};
-    const GraphCost all = evaluate(decode_layer(in_, layer_, base), roofline_);
-    const GraphCost middle = evaluate(decode_layer_middle(in_, layer_, base), roofline_);
+    const GraphCost all = evaluate(decode_layer(in, layer_, base), roofline_);
+    const GraphCost middle = evaluate(decode_layer_middle(in, layer_, base), roofline_);
     // A stack without a rate for some operator: nothing can be told apart.
     if (!std::isfinite(middle.time.count())) {
       return evaluate(decode_layer(in_, layer_, moment), roofline_);
@@ -98,7 +100,9 @@ Bytes CompiledLayer::alive_peak(const DecodeMoment& moment) const {
 
 std::vector<double> step_answers(const CostInput& in, const std::vector<LayerGroup>& groups) {
   constexpr std::int64_t kFar = 1 << 20;  // past any budget, window or prompt that bounds a size
-  std::vector<double> all{static_cast<double>(method_operators(*in.method, *in.stack))};
+  std::vector<double> all;
+  all.reserve(192);
+  all.push_back(static_cast<double>(method_operators(*in.method, *in.stack)));
   const auto tell = [&all](std::initializer_list<double> answers) {
     all.insert(all.end(), answers);
   };

@@ -251,10 +251,8 @@ HeadShape ComposedMethod::head_of(const LayerShape& shape, Dtype recorded) const
           .stored = parts_.store->dtype(recorded)};
 }
 
-Bytes ComposedMethod::side_beside(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+Bytes ComposedMethod::side_beside(std::int32_t layer, std::int64_t heads, const HeadShape& head,
                                   std::int64_t entries) const {
-  const std::int64_t heads = stored_heads(shape);
-  const HeadShape head = head_of(shape, recorded);
   const std::int64_t carriers = parts_.budget->keeps_whole(layer)  ? 0
                                 : parts_.select->shared_by_layer() ? 1
                                                                    : heads;
@@ -264,7 +262,7 @@ Bytes ComposedMethod::side_beside(std::int32_t layer, const LayerShape& shape, D
 
 Bytes ComposedMethod::side_bytes(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                                  std::int64_t prompt_entries, std::int64_t entries) const {
-  return plain_ ? side_beside(layer, shape, recorded, entries)
+  return plain_ ? side_beside(layer, stored_heads(shape), head_of(shape, recorded), entries)
                 : rows_bytes(layer, shape, recorded, prompt_entries, entries).side;
 }
 
@@ -273,7 +271,7 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   const std::int64_t heads = stored_heads(shape);
   const HeadShape head = head_of(shape, recorded);
   CacheBytes all;
-  all.side = side_beside(layer, shape, recorded, entries);
+  all.side = side_beside(layer, heads, head, entries);
   double pair_share = 1;  // of the bytes of layers that do not share
   if (in_pair(layer)) {
     const auto shared =

@@ -102,7 +102,7 @@ class ComposedMethod final : public Method {
                                                         std::int64_t tokens) const;
   [[nodiscard]] HeadShape head_of(const LayerShape& shape, Dtype recorded) const;
   /// Of selection, merging and budget.
-  [[nodiscard]] Bytes side_beside(std::int32_t layer, const LayerShape& shape, Dtype recorded,
+  [[nodiscard]] Bytes side_beside(std::int32_t layer, std::int64_t heads, const HeadShape& head,
                                   std::int64_t entries) const;
 
   Composition parts_;

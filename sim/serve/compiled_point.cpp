@@ -28,9 +28,6 @@ constexpr std::string_view kFormat =
 constexpr std::string_view kRetries =
     "the method prefills in smaller score chunks where memory is short";
 
-// Of decode steps that serve one prompt alone: those asked for together, in memory still warm.
-constexpr std::size_t kMostOfPrompts = 256;
-
 // Steps that are evaluated on their graphs: fewer than a compiled form is built from.
 constexpr std::int64_t kFewSteps = 2;
 
@@ -161,15 +158,12 @@ PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
                                       Trajectory::Lines::kOfFormat)
                          .first->second;
   auto& forms = law.steps->forms;
-  const bool plain = law.method->plain_rows();
-  if (forms.size() > (plain ? kMostKept : kMostOfPrompts)) forms.clear();
+  if (forms.size() > kMostKept) forms.clear();
   CostInput in = run_.in;
   in.method = law.steps->method.get();  // which lives as long as they do
-  // Formats of their own treat a prompt's entries apart.
-  run_.decode = &forms
-                     .try_emplace({batch, plain ? 0 : prompt}, in, roofline_, ends_of(run_),
-                                  law.groups, law.laws)
-                     .first->second;
+  run_.decode =
+      &forms.try_emplace(batch, in, roofline_, ends_of(run_), law.groups, law.laws).first->second;
+  if (!law.method->plain_rows()) run_.decode->serve(prompt);
   run_.law = &law;
   return run_;
 }

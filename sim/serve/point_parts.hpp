@@ -86,15 +86,22 @@ class DecodeForms {
  public:
   DecodeForms(const CostInput& input, const Roofline& roofline, const DecodeEnds& ends,
               const std::vector<LayerGroup>& groups, std::int32_t laws)
-      : in{input}, compiled{in, roofline, ends, groups}, roofline_{roofline} {
+      : in{input}, compiled{in, roofline, ends, groups}, roofline_{roofline}, laws_{laws} {
     for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
-    rows.reserve(groups.size());
-    for (const LayerGroup& group : groups)
-      rows.emplace_back(in, group.first, group.count > 1 ? laws : 1);
+    write_rows();
     between = between_steps(in);
   }
   DecodeForms(const DecodeForms&) = delete;
   DecodeForms& operator=(const DecodeForms&) = delete;
+
+  /// Formats of their own treat a prompt's entries apart: from here on those of this one.
+  void serve(std::int64_t prompt) {
+    if (in.prompt == prompt) return;
+    in.prompt = prompt;
+    write_rows();
+    for (Known& k : known_) k = {};
+    for (Step& s : steps_) s.asked = 0;
+  }
 
   /// One layer's step, by its compiled form or by its graph.
   [[nodiscard]] Seconds time(const StepLayers& step, bool by_graph) {
@@ -168,7 +175,17 @@ class DecodeForms {
     return oldest->figures;
   }
 
+  void write_rows() {
+    const std::vector<LayerGroup>& groups = compiled.groups();
+    rows.clear();
+    rows.reserve(groups.size());
+    for (const LayerGroup& group : groups) {
+      rows.emplace_back(in, group.first, group.count > 1 ? laws_ : 1);
+    }
+  }
+
   const Roofline& roofline_;
+  std::int32_t laws_;
   // Kinds of layers often alternate, and all runs of a prompt begin with the same step.
   std::array<Known, 8> known_;
   std::array<Step, 4> steps_;
@@ -177,9 +194,9 @@ class DecodeForms {
 
 /// Decode steps of one method, or of several whose steps are the same.
 struct DecodeSteps {
-  std::shared_ptr<const Method> method;  // one of them, which the forms ask
-  std::vector<double> answers;           // step_answers; empty: of one method alone
-  std::map<std::pair<std::int64_t, std::int64_t>, DecodeForms> forms;  // (batch, prompt or 0)
+  std::shared_ptr<const Method> method;       // one of them, which the forms ask
+  std::vector<double> answers;                // step_answers; empty: of one method alone
+  std::map<std::int64_t, DecodeForms> forms;  // of a batch size
 };
 
 /// A method settled for some prompts, and what was worked out for it.
