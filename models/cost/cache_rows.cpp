@@ -54,7 +54,8 @@ void CacheRows::learn_side() {
   if (!plain_) return;
   const std::int64_t start = side_asked(0).count();
   const std::int64_t each = side_asked(1).count() - start;
-  for (const std::int64_t n : {64, 1000, 1777, 4096, 1 << 20}) {
+  constexpr std::int64_t kFar = 1 << 30;
+  for (const std::int64_t n : {std::int64_t{64}, std::int64_t{1000}, std::int64_t{1777}, kFar}) {
     if (side_asked(n) != Bytes{start + n * each}) return;
   }
   side_is_line_ = true;

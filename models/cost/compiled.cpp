@@ -99,7 +99,7 @@ Bytes CompiledLayer::alive_peak(const DecodeMoment& moment) const {
 }
 
 std::vector<double> step_answers(const CostInput& in, const std::vector<LayerGroup>& groups) {
-  constexpr std::int64_t kFar = 1 << 20;  // past any budget, window or prompt that bounds a size
+  constexpr std::int64_t kFar = 1 << 30;  // past all that bounds a size
   std::vector<double> all;
   all.reserve(192);
   all.push_back(static_cast<double>(method_operators(*in.method, *in.stack)));
@@ -112,7 +112,7 @@ std::vector<double> step_answers(const CostInput& in, const std::vector<LayerGro
     if (groups[g].like != static_cast<std::int32_t>(g)) continue;
     const std::int32_t layer = groups[g].first;
     const CacheRows rows{in, layer};
-    tell({static_cast<double>(rows.stored_heads()), bits_of(rows.dtype())});
+    tell({static_cast<double>(rows.stored_heads()), static_cast<double>(bits_of(rows.dtype()))});
     for (const std::int64_t n : {kCounts[0][0], kCounts[1][0], kCounts[4][0], kFar}) {
       for (const bool evicts : {false, true}) {
         const StepTraffic t = in.method->decode_traffic(layer, rows.shape(), in.kv_dtype,
