@@ -170,7 +170,7 @@ TEST_CASE("what is held beside rows is the same asked for alone and with them") 
       } catch (const InputError&) {  // needs a file, or does not go with such a store
         continue;
       }
-      for (const Method* one : {method.get(), masked(method).get()}) {
+      for (const std::shared_ptr<const Method>& one : {method, masked(method)}) {
         for (const std::int32_t layer : {0, 5}) {
           for (const std::int64_t n : {1, 97, 640, 2049}) {
             const Bytes side =
