@@ -20,14 +20,11 @@ endforeach()
 # Blocks of Python, of each page that has some; what a page needs and does not find it says.
 foreach(document IN LISTS kvsim_documents)
   file(STRINGS ${PROJECT_SOURCE_DIR}/${document} kvsim_blocks REGEX "^```python$")
-  if(kvsim_blocks AND KVSIM_PYTHON_EXECUTABLE)
+  if(kvsim_blocks)
     string(MAKE_C_IDENTIFIER python_${document} scratch)
-    add_test(NAME "documents: blocks of Python of ${document}"
-             COMMAND "${KVSIM_PYTHON_EXECUTABLE}" -B ${CMAKE_CURRENT_SOURCE_DIR}/documents/run_python.py
-                     $<TARGET_FILE:kvsim> ${CMAKE_CURRENT_BINARY_DIR}/scratch/${scratch} ${PROJECT_SOURCE_DIR}
-                     ${CMAKE_BINARY_DIR}/python ${document})
-    set_tests_properties("documents: blocks of Python of ${document}" PROPERTIES
-                         LABELS full TIMEOUT 300 SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED")
+    kvsim_script_test("documents: blocks of Python of ${document}" documents/run_python.py LABELS full
+      ARGUMENTS $<TARGET_FILE:kvsim> ${CMAKE_CURRENT_BINARY_DIR}/scratch/${scratch} ${PROJECT_SOURCE_DIR}
+                ${CMAKE_BINARY_DIR}/python ${document})
   endif()
 endforeach()
 find_program(MKDOCS_PROGRAM mkdocs)
@@ -36,9 +33,6 @@ if(MKDOCS_PROGRAM)
            COMMAND ${MKDOCS_PROGRAM} build --quiet --strict --config-file ${PROJECT_SOURCE_DIR}/mkdocs.yml
                    --site-dir ${CMAKE_CURRENT_BINARY_DIR}/scratch/site)
 else()
-  add_test(NAME "documents: the site builds without a warning"
-           COMMAND ${CMAKE_COMMAND} -E echo "KVSIM-SKIPPED: mkdocs is not here")
-  set_tests_properties("documents: the site builds without a warning" PROPERTIES
-                       SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED")
+  kvsim_skipped_test("documents: the site builds without a warning" "mkdocs is not installed")
 endif()
 set_property(TEST "documents: the site builds without a warning" APPEND PROPERTY LABELS full)

@@ -7,10 +7,8 @@ if(DPKG_DEB_PROGRAM AND DPKG_SHLIBDEPS_PROGRAM)
                    -DCXX=${CMAKE_CXX_COMPILER}
                    -P ${CMAKE_CURRENT_SOURCE_DIR}/package/check.cmake)
 else()
-  add_test(NAME "package: a Debian package works where it is unpacked"
-           COMMAND ${CMAKE_COMMAND} -E echo "KVSIM-SKIPPED: dpkg-deb or dpkg-shlibdeps is not here")
-  set_tests_properties("package: a Debian package works where it is unpacked" PROPERTIES
-                       SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED")
+  kvsim_skipped_test("package: a Debian package works where it is unpacked"
+                     "dpkg-deb or dpkg-shlibdeps is not installed")
 endif()
 set_tests_properties("package: a Debian package works where it is unpacked" PROPERTIES LABELS full TIMEOUT 900)
 kvsim_test(package SOURCES package/test_manifests.cpp LINK kvsim::json nlohmann_json::nlohmann_json)

@@ -6,14 +6,5 @@ kvsim_test(report JSON
 # What a service worked out by hand is written as.
 kvsim_test(serve_files JSON SOURCES sim/test_serve_golden.cpp LINK kvsim::report kvsim::json)
 
-# The page in a browser; skipped, with the reason, where there is no Chromium.
-find_package(Python3 COMPONENTS Interpreter QUIET)
-if(Python3_FOUND)
-  add_test(NAME "report: pages work in a browser"
-           COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/browser/test_report_page.py
-                   $<TARGET_FILE:kvsim> ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_BINARY_DIR}/scratch/browser)
-  set_tests_properties("report: pages work in a browser" PROPERTIES
-    SKIP_REGULAR_EXPRESSION "KVSIM-SKIPPED" TIMEOUT 300 LABELS "full;browser" RUN_SERIAL ON)
-else()
-  message(STATUS "No Python 3: report.html is not tested in a browser")
-endif()
+kvsim_script_test("report: pages work in a browser" browser/test_report_page.py LABELS browser SERIAL
+  ARGUMENTS $<TARGET_FILE:kvsim> ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_BINARY_DIR}/scratch/browser)

@@ -213,7 +213,7 @@ def stale(browser, uri):
 
 def main():
     if find_chromium() is None:
-        print("KVSIM-SKIPPED: no Chromium (KVSIM_CHROMIUM names one)")
+        print("KVSIM-SKIPPED: no Chromium is installed: KVSIM_CHROMIUM names one")
         return 0
     SCRATCH.mkdir(parents=True, exist_ok=True)
     file = SCRATCH / "explorer.html"

@@ -292,7 +292,7 @@ def shots(browser, uri, name):
 
 def main():
     if find_chromium() is None:
-        print("KVSIM-SKIPPED: no Chromium is installed (KVSIM_CHROMIUM names one)")
+        print("KVSIM-SKIPPED: no Chromium is installed: KVSIM_CHROMIUM names one")
         return 0
     SCRATCH.mkdir(parents=True, exist_ok=True)
     wanted = os.environ.get("KVSIM_PAGES", ",".join(PAGES)).split(",")

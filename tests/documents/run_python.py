@@ -29,7 +29,7 @@ tokens = [(7 * i) % 64 for i in range(1800)]
 """
 PRELUDES = {"docs/python.md": ARRAYS, "docs/record.md": MODEL}
 NEEDS = {"docs/python.md": ("kvsim", "numpy"), "docs/record.md": ("torch", "numpy")}
-EXCUSES = {"torch.cuda.memory._record_memory_history": "records a GPU's memory"}
+EXCUSES = {"torch.cuda.memory._record_memory_history": "no GPU"}
 
 
 def blocks_of(text):
@@ -49,12 +49,12 @@ def run_page(page, folder):
         if excuse:
             compile(code, page, "exec")  # at least it is Python
             print(f"passed over: {page}:{line} ({excuse})")
-            passed_over = f"line {line} {excuse}"
+            passed_over = f"{excuse}: {page} line {line} needs one"
             continue
         if namespace is None:
             missing = [name for name in NEEDS.get(page, ()) if importlib.util.find_spec(name) is None]
             if missing:
-                return ran, failed, f"{sys.executable} has no {', '.join(missing)}"
+                return ran, failed, f"no {', '.join(missing)}: {sys.executable} does not have what {page} needs"
             os.chdir(folder)
             namespace = {"__name__": "__main__"}
             exec(PRELUDES.get(page, ""), namespace)
@@ -85,7 +85,7 @@ def main():
         total += ran
         failures += failed
         if reason:
-            skipped.append(f"{page}: {reason}")
+            skipped.append(reason)
     print(f"{total} blocks ran, {failures} failed")
     if failures:
         sys.exit(1)

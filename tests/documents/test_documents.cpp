@@ -50,6 +50,23 @@ TEST_CASE("every relative link of a document leads to a file, and to a heading o
   CHECK(followed > 50);
 }
 
+TEST_CASE("README lists the reasons for which a test may be skipped, and no others") {
+  std::vector<std::string> allowed;
+  for (const DocumentLine& line : read_document(root / "tests/allowed_skips.txt")) {
+    if (!line.text.empty() && !line.text.starts_with("#")) allowed.push_back(line.text);
+  }
+  std::vector<std::string> listed;
+  bool is_inside = false;
+  for (const DocumentLine& line : read_document(root / "README.md")) {
+    if (line.text.starts_with("## ")) is_inside = line.text == "## Skipped tests";
+    if (is_inside && line.text.starts_with("| `")) {
+      listed.push_back(line.text.substr(3, line.text.find('`', 3) - 3));
+    }
+  }
+  CHECK(allowed.size() > 5);
+  CHECK(listed == allowed);
+}
+
 TEST_CASE("every page under docs stands in the site's table of contents, and nothing else does") {
   const auto lines = read_document(root / "mkdocs.yml");
   std::vector<std::string> listed;

@@ -10,7 +10,7 @@
 int main() {
   const kvsim::DeviceList list = kvsim::list_devices();
   if (list.devices.empty()) {
-    std::printf("KVSIM-SKIPPED: %s\n", list.problem.c_str());
+    std::printf("KVSIM-SKIPPED: no GPU: %s\n", list.problem.c_str());
     return 0;
   }
   int failures = 0;

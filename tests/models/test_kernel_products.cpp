@@ -324,7 +324,7 @@ TEST_CASE("gemm: fitted to some shapes of one GPU it holds on others, and on its
     }
   }
   if (fitted.empty() || held.empty() || sibling.empty()) {
-    fmt::print("KVSIM-SKIPPED: the data have no such rows\n");
+    fmt::print("KVSIM-SKIPPED: KVSIM_DATA_DIR has no such rows\n");
     return;
   }
   FitOptions options;

@@ -19,7 +19,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "traces")]
 def skip_unless(*packages):
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            print(f"KVSIM-SKIPPED: {sys.executable} has no {package}")
+            print(f"KVSIM-SKIPPED: no {package}: {sys.executable} does not have it")
             sys.exit(0)
 
 

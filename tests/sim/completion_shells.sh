@@ -3,7 +3,7 @@
 set -u
 program=$1 shell=$2
 here=$(cd "$(dirname "$0")" && pwd)
-command -v "$shell" > /dev/null || { echo "KVSIM-SKIPPED: $shell is not here"; exit 0; }
+command -v "$shell" > /dev/null || { echo "KVSIM-SKIPPED: $shell is not installed"; exit 0; }
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 1

@@ -167,7 +167,7 @@ TEST_CASE("kvsim explorer writes the page, or says what it lacks") {
 
 TEST_CASE("a build with the core writes one page that fetches nothing") {
   if (explorer_core().empty()) {
-    fmt::print("KVSIM-SKIPPED: this build has no core for browsers (KVSIM_EXPLORER)\n");
+    fmt::print("KVSIM-SKIPPED: this build has no explorer core: KVSIM_EXPLORER is off\n");
     return;
   }
   const std::string page = explorer_page();

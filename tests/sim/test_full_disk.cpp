@@ -278,7 +278,7 @@ TEST_CASE("a full disk leaves the earlier result, and nothing of the one that ha
     return report;
   });
   if (!told) {
-    fmt::print("KVSIM-SKIPPED: no disk of its own may be made here\n");
+    fmt::print("KVSIM-SKIPPED: no small disk can be mounted here\n");
     return;
   }
   CHECK(*told == "");

@@ -60,23 +60,31 @@ Outcome interrupted(const fs::path& folder, const Words& words, std::chrono::mil
           .err = text_of(folder / "err")};
 }
 
-/// Interrupts the command sooner or later until it leaves `file`, with something missing; nullopt
-/// where the machine was too slow or too quick for all of it.
+/// Interrupts the command sooner or later until it leaves `file`, with something missing. The case
+/// fails where no time was found between the first part and the last.
 std::optional<Outcome> cut_in_the_middle(const fs::path& folder, const Words& words,
                                          const std::string& file) {
-  for (const int after : {400, 150, 1000, 2500, 60}) {
+  constexpr int kTries = 14;
+  int after_ms = 400, too_early_ms = 0, too_late_ms = 0;  // 0: not known
+  for (int i = 0; i < kTries; ++i) {
     fs::remove_all(folder / "r");
-    const Outcome cut = interrupted(folder, words, std::chrono::milliseconds{after});
+    const Outcome cut = interrupted(folder, words, std::chrono::milliseconds{after_ms});
     INFO(cut.err);
-    if (cut.status == 0) continue;
+    if (cut.status == 0) {
+      too_late_ms = after_ms;
+      after_ms = (too_early_ms + too_late_ms) / 2;
+      continue;
+    }
     REQUIRE(cut.status == 130);
     if (fs::exists(folder / file)) {
       CHECK(has(cut.err, " missing"));
       return cut;
     }
     CHECK_FALSE(fs::exists(folder / "r"));  // before the first, or while files were written
+    too_early_ms = after_ms;
+    after_ms = too_late_ms == 0 ? 2 * after_ms : (too_early_ms + too_late_ms) / 2;
   }
-  MESSAGE("the interrupt always came before the first or after the last");
+  FAIL("the interrupt always came before the first part or after the last");
   return std::nullopt;
 }
 

@@ -1,13 +1,12 @@
 #include <fstream>
 #include <sstream>
 
-#include <unistd.h>
-
 #include "models/units/error.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/results_folder.hpp"
 #include "tests/sim/report_samples.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/permissions.hpp"
 
 namespace kvsim {
 namespace {
@@ -65,16 +64,14 @@ TEST_CASE("a place that cannot be written is one clear line") {
 }
 
 TEST_CASE("a folder without write permission is refused, nothing half-written") {
-  if (::geteuid() == 0) {
-    fmt::print("KVSIM-SKIPPED: root may write everywhere\n");
-    return;
-  }
   const fs::path dir = scratch("readonly");
   fs::permissions(dir, fs::perms::owner_read | fs::perms::owner_exec);
-  CHECK(complaint_of([&] { AtomicFolder{dir / "out"}; }) ==
-        (dir / "out").string() + ": cannot be written: Permission denied");
-  CHECK(complaint_of([&] { write_file_atomically(dir / "a", "x"); }) ==
-        (dir / "a").string() + ": cannot be written: Permission denied");
+  test::under_permissions([&] {
+    CHECK(complaint_of([&] { AtomicFolder{dir / "out"}; }) ==
+          (dir / "out").string() + ": cannot be written: Permission denied");
+    CHECK(complaint_of([&] { write_file_atomically(dir / "a", "x"); }) ==
+          (dir / "a").string() + ": cannot be written: Permission denied");
+  });
   fs::permissions(dir, fs::perms::owner_all);
   CHECK(entries(dir) == 0);
 }

@@ -347,7 +347,7 @@ TEST_CASE("no line of a shipped scenario's summary is wider than 80 columns") {
 
 TEST_CASE("plot draws a result again, in other formats and for a page") {
   if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
-    MESSAGE("skipped: there is no gnuplot");
+    fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
     return;
   }
   const fs::path folder = fresh("plot");
@@ -483,7 +483,7 @@ TEST_CASE("figures come in the formats that are asked for, or the asking is refu
       has(complaint({"replay", "-t", trace, "-m", "full", "--formats", "pdf"}, folder), "-o DIR"));
   CHECK_FALSE(fs::exists(folder / "kvsim-out"));
   if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
-    MESSAGE("gnuplot is not here: nothing is drawn");
+    fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
     return;
   }
   write(folder / "plan.json", R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm",

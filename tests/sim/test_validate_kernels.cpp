@@ -1,5 +1,6 @@
 // kvsim validate kernels, as users meet it.
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -86,7 +87,7 @@ TEST_CASE("validate kernels: what cannot be done is one line, exit 2") {
   }
   const json devices = json::parse(run_kvsim({"list", "devices", "--json"}, folder).out);
   if (!devices.at("entries").empty()) {
-    MESSAGE("skipped: this machine has a device, so none is missed");
+    std::printf("KVSIM-SKIPPED: this machine has a GPU\n");
     return;
   }
   const std::string missing = complaint({"validate", "kernels", "--device", "cuda", "-o", "x"});
