@@ -181,13 +181,57 @@ class Plan {
         fmt::format("[{}] of {}", fmt::join(got.shape, ", "), kvsim::name_of(got.type))};
   }
 
+  /// The layers of which the file has q, k or v, ascending.
+  [[nodiscard]] std::vector<std::int32_t> layers_in_file() const {
+    constexpr std::size_t kMostDigits = 6;
+    std::set<std::int32_t> found;
+    for (const char* word : {"q", "k", "v"}) {
+      const auto mapped = options_.names.find(word);
+      const std::string pattern =
+          mapped == options_.names.end() ? fmt::format("layers.{{i}}.{}", word) : mapped->second;
+      const std::string prefix = pattern.substr(0, pattern.find("{i}"));
+      for (const auto& [name, entry] : in_.tensors()) {
+        if (!name.starts_with(prefix)) continue;
+        const std::size_t end = name.find_first_not_of("0123456789", prefix.size());
+        const std::string digits = name.substr(prefix.size(), end - prefix.size());
+        if (digits.empty() || digits.size() > kMostDigits) continue;
+        const std::int32_t layer = std::stoi(digits);
+        if (name == name_in(word, layer)) found.insert(layer);
+      }
+    }
+    return {found.begin(), found.end()};
+  }
+
+  /// The layers to write. Without `layers` all of the file, which has to number them from 0 on.
+  [[nodiscard]] std::vector<std::int32_t> chosen_layers() const {
+    const std::vector<std::int32_t> there = layers_in_file();
+    if (there.empty()) missing(name_in("q", 0));
+    for (const std::int32_t layer : options_.layers) {
+      if (std::find(there.begin(), there.end(), layer) != there.end()) continue;
+      throw InputError{"layers", fmt::format("of the file's layers ({})", fmt::join(there, ",")),
+                       fmt::format("{}", layer)};
+    }
+    if (!options_.layers.empty()) return options_.layers;
+    for (std::size_t i = 0; i < there.size(); ++i) {
+      const auto expected = static_cast<std::int32_t>(i);
+      if (there[i] == expected) continue;
+      throw InputError{
+          fmt::format("{}: {}: missing, though the file has layer {}; layers={} "
+                      "converts the layers that are there",
+                      in_.place(), name_in("q", expected), there[i], fmt::join(there, ","))};
+    }
+    return there;
+  }
+
   void read_shape() {
-    const TensorEntry* q = in_.find(name_in("q", 0));
-    const TensorEntry* k = in_.find(name_in("k", 0));
-    if (q == nullptr) missing(name_in("q", 0));
-    if (k == nullptr) missing(name_in("k", 0));
-    if (q->shape.size() != 3) refuse(name_in("q", 0), "shape [tokens, heads, head_dim]", *q);
-    if (k->shape.size() != 3) refuse(name_in("k", 0), "shape [tokens, kv_heads, head_dim]", *k);
+    layers_ = chosen_layers();
+    const std::int32_t first = layers_.front();
+    const TensorEntry* q = in_.find(name_in("q", first));
+    const TensorEntry* k = in_.find(name_in("k", first));
+    if (q == nullptr) missing(name_in("q", first));
+    if (k == nullptr) missing(name_in("k", first));
+    if (q->shape.size() != 3) refuse(name_in("q", first), "shape [tokens, heads, head_dim]", *q);
+    if (k->shape.size() != 3) refuse(name_in("k", first), "shape [tokens, kv_heads, head_dim]", *k);
     all_tokens_ = q->shape[0];
     heads_ = q->shape[1];
     head_dim_ = q->shape[2];
@@ -198,18 +242,6 @@ class Plan {
                        fmt::format("{}", tokens_)};
     }
     kv_type_ = options_.dtype ? type_of(*options_.dtype) : k->type;
-    std::int32_t n_layers = 0;
-    while (in_.find(name_in("q", n_layers)) != nullptr) ++n_layers;
-    layers_ = options_.layers;
-    if (layers_.empty()) {
-      for (std::int32_t i = 0; i < n_layers; ++i) layers_.push_back(i);
-    }
-    for (const std::int32_t layer : layers_) {
-      if (layer < 0 || layer >= n_layers) {
-        throw InputError{"layers", fmt::format("integers in [0, {}]", n_layers - 1),
-                         fmt::format("{}", layer)};
-      }
-    }
   }
 
   /// An empty `shape` accepts any two dimensions (wo: [d_model, heads * head_dim]).

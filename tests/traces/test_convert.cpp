@@ -203,7 +203,7 @@ TEST_CASE("convert: nonsense is refused") {
   const std::vector<Case> cases{
       {[](auto& o) { o.tokens = 0; }, "tokens: expected an integer in [1, 81], got 0"},
       {[](auto& o) { o.tokens = 82; }, "tokens: expected an integer in [1, 81], got 82"},
-      {[](auto& o) { o.layers = {3}; }, "layers: expected integers in [0, 2], got 3"},
+      {[](auto& o) { o.layers = {3}; }, "layers: expected of the file's layers (0,1,2), got 3"},
       {[](auto& o) { o.layers = {-1}; }, "layers: "},
       {[](auto& o) { o.dtype = Dtype::kFp8E4m3; }, "dtype: expected fp32, fp16 or bf16"},
       {[](auto& o) { o.names["hiden"] = "x.{i}"; },
@@ -224,4 +224,41 @@ TEST_CASE("convert: nonsense is refused") {
     CHECK_FALSE(std::filesystem::exists(out));
     CHECK_FALSE(std::filesystem::exists(out.string() + ".unchecked"));
   }
+}
+
+TEST_CASE("convert: a gap in the layers is named and does not end the trace") {
+  const auto whole = rich_trace("convert_gap_in.safetensors");
+  const std::vector<char> original = bytes_of_file(whole);
+  // Tensors of layer 1 under names that belong to no layer.
+  const auto with_gap = [&](const std::string& name, const std::vector<std::string>& words) {
+    std::string bytes{original.begin(), original.end()};
+    for (const std::string& word : words) {
+      const std::string tensor = "\"layers.1." + word + "\"";
+      const std::size_t at = bytes.find(tensor);
+      REQUIRE(at != std::string::npos);
+      bytes.replace(at, tensor.size(), "\"moved!.1." + word + "\"");
+    }
+    const auto path = scratch(name);
+    std::ofstream{path, std::ios::binary} << bytes;
+    return path;
+  };
+  const auto out = scratch("convert_gap.safetensors");
+  const auto said = [&](const std::filesystem::path& in, const ConvertOptions& options) {
+    return complaint<InputError>([&] { convert_trace(in, out, options); });
+  };
+  const auto gap = with_gap("convert_gap_all.safetensors", {"q", "k", "v"});
+  CHECK(said(gap, {}) == gap.string() +
+                             ": layers.1.q: missing, though the file has layer 2; layers=0,2 "
+                             "converts the layers that are there");
+  const auto part = with_gap("convert_gap_part.safetensors", {"q"});
+  CHECK(said(part, {}) == part.string() + ": layers.1.q: missing");
+  CHECK_FALSE(std::filesystem::exists(out));
+  ConvertOptions chosen;
+  chosen.layers = {0, 2};
+  CHECK(converted(gap, chosen, "convert_gap_chosen.safetensors").info().n_layers == 2);
+  chosen.layers = {1};
+  CHECK(said(gap, chosen) == "layers: expected of the file's layers (0,2), got 1");
+  // A file that begins at another layer than 0.
+  chosen.layers = {2};
+  CHECK(converted(gap, chosen, "convert_gap_last.safetensors").info().n_layers == 1);
 }
