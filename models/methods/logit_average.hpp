@@ -25,8 +25,8 @@ struct LogitAverageSettings {
 ///
 /// with age the entry's own number of samples (ours: the printed correction 1 - alpha^t sums to 1
 /// for no entry). The released code instead keeps the last R rows and takes their mean plus fp16's
-/// smallest normal number. Everything is held relative to e^c with c near the largest logit seen,
-/// so that nothing overflows; what lies 690 below it counts as that.
+/// smallest normal number. All averages are held as logarithms: logits of any two entries or steps
+/// may be thousands apart.
 class LogitAverage {
  public:
   LogitAverage(const LogitAverageSettings& settings, std::int32_t group, std::int32_t tokens);
@@ -39,9 +39,7 @@ class LogitAverage {
   void learn_prompt(const PromptScores& scores, std::size_t head);
   void observe(const HeadStep& step, std::int32_t newest);
 
-  /// s' e^-c of the entry `id`: comparable between entries of one moment.
-  [[nodiscard]] double relative(std::int32_t id) const;
-  /// ln s'.
+  /// ln s' of the entry `id`.
   [[nodiscard]] double log_mean(std::int32_t id) const;
   /// `into` takes in the entries `from`; `votes` [1 + from.size()] are those of `into`, then of
   /// each; its ln s' becomes `log_score`, its age stays.
@@ -49,22 +47,30 @@ class LogitAverage {
              double log_score);
 
  private:
+  /// The last R samples of an entry, a ring over positions modulo R, as logarithms. Their sum is
+  /// e^peak * sum.
+  struct Rows {
+    std::vector<double> log_samples;
+    double peak = 0, sum = 0;
+    double most = 0;  // the largest `sum` since it was last summed from all samples
+    void resum();
+  };
   [[nodiscard]] static std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
-  void lift(double log_scale);  // raises the reference so that e^(log_scale - c) can be held
-  void take(std::int32_t id, double sample, std::int64_t t);
+  [[nodiscard]] double log_correction(std::int32_t id) const;
+  [[nodiscard]] std::int32_t rows_averaged(std::int32_t id) const;
+  void take(std::int32_t id, double log_sample, std::int64_t t);
+  void take_row(Rows& rows, double log_sample, std::int64_t t);
   void drop_rows_of_gone(const EntryTable& entries);
-  [[nodiscard]] double resummed(std::int32_t id) const;
 
   LogitAverageSettings settings_;
   std::int32_t group_;
-  bool started_ = false;
-  double reference_ = 0;                   // c
-  std::vector<double> average_;            // by id: S e^-c; rows: the sum of its row
-  std::vector<std::int32_t> age_;          // by id
-  std::vector<double> correction_;         // 1 / (1 - alpha^age), by age; beyond the end 1
-  std::vector<std::vector<double>> rows_;  // rows: by id, a ring over positions modulo R
+  double log_keep_, log_take_, log_group_;  // ln of alpha, of 1 - alpha, of the group's size
+  std::vector<std::int32_t> age_;           // by id
+  std::vector<double> log_average_;         // by id: ln S
+  std::vector<double> log_corrections_;     // ln 1 / (1 - alpha^age), by age; beyond the end 0
+  std::vector<Rows> rows_;                  // rows: by id
   std::vector<std::vector<double>> spare_;
-  std::vector<double> sample_, factors_;
+  std::vector<double> log_sample_;
 };
 
 }  // namespace kvsim

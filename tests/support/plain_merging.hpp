@@ -1,6 +1,7 @@
 #pragma once
 
-// The merging methods told plainly: maps of entries, sums as printed, nothing in the log domain.
+// The merging methods written plainly: maps of entries, sums as printed, nothing in the log domain.
+// Exponentials are long doubles, which hold e^-11,000 to e^11,000.
 // Each step says whether it was clear, that is whether no choice hung on less than 1e-6.
 
 #include <algorithm>
@@ -28,8 +29,8 @@ inline Vec as_stored(Vec row) {  // rows of the cache are fp32
 
 struct PlainMember {
   Vec key, value;
-  double score = 0;      // KeepKV: S of eq. (8); D2O: accumulated attention
-  std::int32_t age = 0;  // samples in S
+  long double score = 0;  // KeepKV: S of eq. (8); D2O: accumulated attention
+  std::int32_t age = 0;   // samples in S
   double votes = 1;
   double low = 1, high = 1;
   std::set<std::int32_t> members;
@@ -64,16 +65,18 @@ class PlainMerging {
   }
   Vec query(std::int32_t g, std::int32_t t) const { return to_vec(head_.query(g, t)); }
   /// e^(scale q.k) of every entry, without votes.
-  std::map<std::int32_t, double> exponentials(std::int32_t g, std::int32_t t) const {
-    std::map<std::int32_t, double> all;
+  std::map<std::int32_t, long double> exponentials(std::int32_t g, std::int32_t t) const {
+    std::map<std::int32_t, long double> all;
     const Vec q = query(g, t);
-    for (const auto& [id, entry] : cache) all[id] = std::exp(inner(q, entry.key) * head_.scale);
+    for (const auto& [id, entry] : cache) {
+      all[id] = std::exp(static_cast<long double>(inner(q, entry.key) * head_.scale));
+    }
     return all;
   }
   /// Of `ids` those to leave so that `room` of all in the cache remain; `score` infinite: stays.
   std::vector<std::int32_t> lowest(std::int64_t room,
-                                   const std::function<double(std::int32_t)>& score) {
-    std::vector<std::pair<double, std::int32_t>> ranked;
+                                   const std::function<long double(std::int32_t)>& score) {
+    std::vector<std::pair<long double, std::int32_t>> ranked;
     for (const auto& [id, entry] : cache) {
       if (std::isfinite(score(id))) ranked.emplace_back(score(id), -id);
     }
@@ -84,8 +87,8 @@ class PlainMerging {
       out.push_back(-ranked[static_cast<std::size_t>(i)].second);
     }
     if (excess > 0 && excess < std::ssize(ranked)) {
-      const double last = ranked[static_cast<std::size_t>(excess) - 1].first;
-      const double next = ranked[static_cast<std::size_t>(excess)].first;
+      const long double last = ranked[static_cast<std::size_t>(excess) - 1].first;
+      const long double next = ranked[static_cast<std::size_t>(excess)].first;
       if (next - last < kClear * std::abs(next)) clear = false;
     }
     std::sort(out.begin(), out.end());
@@ -136,9 +139,9 @@ class PlainKeepKv : public PlainMerging {
       const double lin = s - 1 > first ? 1.0 + 0.2 * (t - first) / (s - 1.0 - first) : 1.0;
       for (std::int32_t g = 0; g < head_.group; ++g) {
         const auto e = exponentials(g, t);
-        double sum = 0;
+        long double sum = 0;
         for (const auto& [id, x] : e) sum += x;
-        for (const auto& [id, x] : e) prompt_score[id] += lin * x / sum;
+        for (const auto& [id, x] : e) prompt_score[id] += lin * static_cast<double>(x / sum);
       }
     }
     newest_ = s - 1;
@@ -152,13 +155,13 @@ class PlainKeepKv : public PlainMerging {
     std::vector<Vec> outs;
     for (std::int32_t g = 0; g < head_.group; ++g) {
       Vec out(cache.begin()->second.value.size(), 0.0);
-      double sum = 0;
-      for (const auto& [id, x] : exponentials(g, t)) {
-        const double w = cache[id].votes * x;
-        sum += w;
+      const auto all = exponentials(g, t);
+      long double sum = 0;
+      for (const auto& [id, x] : all) sum += cache[id].votes * x;
+      for (const auto& [id, x] : all) {
+        const auto w = static_cast<double>(cache[id].votes * x / sum);
         for (std::size_t j = 0; j < out.size(); ++j) out[j] += w * cache[id].value[j];
       }
-      for (double& x : out) x /= sum;
       outs.push_back(out);
     }
     sample(t);
@@ -166,15 +169,15 @@ class PlainKeepKv : public PlainMerging {
                   [&](std::int32_t id) { return is_protected(id) ? INFINITY : estimate(id); }));
     return outs;
   }
-  double estimate(std::int32_t id) {
-    return cache[id].score / (1.0 - std::pow(set_.alpha, cache[id].age));
+  long double estimate(std::int32_t id) {
+    return cache[id].score / (1.0L - std::pow(set_.alpha, cache[id].age));
   }
   std::int32_t fallbacks = 0;
 
  private:
   bool is_protected(std::int32_t id) const { return id < set_.sinks || id > newest_ - set_.recent; }
   void sample(std::int32_t t) {
-    std::map<std::int32_t, double> mean;
+    std::map<std::int32_t, long double> mean;
     for (std::int32_t g = 0; g < head_.group; ++g) {
       for (const auto& [id, x] : exponentials(g, t)) mean[id] += x / head_.group;
     }
@@ -208,34 +211,32 @@ class PlainKeepKv : public PlainMerging {
     const std::size_t d = cache[into].key.size();
     Vec key(d, 0.0);
     Vec value(d, 0.0);
-    double w_sum = 0;
+    long double w_sum = 0;
     double p_sum = 0;
-    double wl_sum = 0;
+    long double wl_sum = 0;
     double low = INFINITY;
     double high = 0;
     for (const std::int32_t id : ids) {
       const PlainMember& m = cache[id];
-      const double s = estimate(id);
-      const double w = m.votes * s;
+      const long double w = m.votes * estimate(id);
       w_sum += w;
       p_sum += m.votes;
-      wl_sum += w * std::log(s);
+      wl_sum += w * std::log(estimate(id));
       low = std::min(low, m.low);
       high = std::max(high, m.high);
+    }
+    for (const std::int32_t id : ids) {
+      const auto share = static_cast<double>(cache[id].votes * estimate(id) / w_sum);
       for (std::size_t j = 0; j < d; ++j) {
-        key[j] += w * m.key[j];
-        value[j] += w * m.value[j];
+        key[j] += share * cache[id].key[j];
+        value[j] += share * cache[id].value[j];
       }
     }
-    for (std::size_t j = 0; j < d; ++j) {
-      key[j] /= w_sum;
-      value[j] /= w_sum;
-    }
-    const double l_mean = wl_sum / w_sum;
-    const double l_r = std::log(w_sum / p_sum);
+    const auto l_mean = static_cast<double>(wl_sum / w_sum);
+    const auto l_r = static_cast<double>(std::log(w_sum / p_sum));
     const double c = l_r / l_mean;
     double votes = p_sum;
-    double estimated = w_sum / p_sum;
+    long double estimated = w_sum / p_sum;
     double used = 1;
     bool real = set_.rule == "real_votes";
     if (set_.rule == "zip") used = c;
@@ -254,7 +255,7 @@ class PlainKeepKv : public PlainMerging {
     }
     if (real) {
       votes = p_sum * std::exp(l_r - l_mean);
-      estimated = std::exp(l_mean);
+      estimated = std::exp(static_cast<long double>(l_mean));
     }
     for (double& x : key) x *= used;
     if (set_.rule == "additive_q") {
@@ -271,7 +272,7 @@ class PlainKeepKv : public PlainMerging {
     target.key = as_stored(key);
     target.value = as_stored(value);
     target.votes = votes;
-    target.score = estimated * (1.0 - std::pow(set_.alpha, target.age));
+    target.score = estimated * (1.0L - std::pow(set_.alpha, target.age));
     target.low = std::min(low * used, high * used);
     target.high = std::max(low * used, high * used);
     for (const std::int32_t id : from) {
@@ -309,7 +310,7 @@ class PlainD2o : public PlainMerging {
     add(t);
     for (std::int32_t g = 0; g < head_.group; ++g) {
       const auto e = exponentials(g, t);
-      double sum = 0;
+      long double sum = 0;
       for (const auto& [id, x] : e) sum += x;
       for (const auto& [id, x] : e) cache[id].score += x / sum;
     }
@@ -445,9 +446,9 @@ class PlainCam : public PlainMerging {
     if (!cumulative_) seen_.clear();
     for (std::int32_t g = 0; g < head_.group; ++g) {
       const auto e = exponentials(g, t);
-      double sum = 0;
+      long double sum = 0;
       for (const auto& [id, x] : e) sum += x;
-      for (const auto& [id, x] : e) seen_[id] += x / sum / head_.group;
+      for (const auto& [id, x] : e) seen_[id] += static_cast<double>(x / sum) / head_.group;
     }
     if (std::ssize(cache) <= budget_) return;
     const std::int64_t start = budget_ / 2;

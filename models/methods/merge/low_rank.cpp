@@ -167,6 +167,15 @@ class LowRankMerger final : public Merger {
           task.visible.push_back(id <= t ? 1.0 : 0.0);
         }
         for (double& x : all_out) x /= all;
+        // The kernel's own mass is on the scale of unshifted exponentials, times e^-shift: where all
+        // logits are far below 0 it is what is kept that has to vanish.
+        constexpr double kLeastShift = -300;
+        if (shift < kLeastShift) {
+          const double by = std::exp(shift - kLeastShift);
+          for (double& x : kept_out) x *= by;
+          kept *= by;
+          shift = kLeastShift;
+        }
         task.queries.insert(task.queries.end(), q.begin(), q.end());
         task.kept_out.insert(task.kept_out.end(), kept_out.begin(), kept_out.end());
         task.kept_sum.push_back(kept);

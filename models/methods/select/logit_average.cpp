@@ -60,10 +60,10 @@ class LogitAverageSelector final : public Selector {
   }
   void observe(const StepView& step) override { average_.observe(step.heads[0], step.newest); }
   LogitAverage* logit_average() override { return &average_; }
-  double score(std::int32_t id) const override { return average_.relative(id); }
+  double score(std::int32_t id) const override { return average_.log_mean(id); }
   double importance(std::int32_t id, std::int32_t newest, bool at_prefill) const override {
     if (id < sinks_ || id > newest - recent_) return std::numeric_limits<double>::infinity();
-    return at_prefill ? prompt_score_[static_cast<std::size_t>(id)] : average_.relative(id);
+    return at_prefill ? prompt_score_[static_cast<std::size_t>(id)] : average_.log_mean(id);
   }
 
  private:
