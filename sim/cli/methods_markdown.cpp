@@ -39,6 +39,8 @@ std::string methods_markdown() {
       "A budget is the share of the full cache's K and V bytes that is kept at the end of the "
       "prompt. Methods that read\npart of what they hold (`read=…`) keep everything, and their "
       "budget is what a step reads.\n\n"
+      "Results count what a merging method did (`counts`): `NAME_merged` are entries that joined\n"
+      "another, `NAME_dropped` tokens that were lost.\n\n"
       "| method | entries held | budget | scores needed |\n|---|---|---|---|\n";
   for (const MethodInfo& method : builtin_methods()) {
     out += fmt::format("| [{0}](#{0}) | {1} | {2} | {3} |\n", method.name, cell(method.size_law),

@@ -43,6 +43,10 @@ void compare_d2o(const HeadVectors& head, std::int64_t budget, bool late, bool c
     run.step(t);
     plain.step(t);
     if (plain.threshold) CHECK(std::abs(*plain.threshold) <= 1.0);
+    // Dropped are tokens, as of zip: with those that entries stand for they are all.
+    std::int64_t tokens = 0;
+    for (const auto& members : run.session.kept()) tokens += std::ssize(members);
+    CHECK(static_cast<double>(tokens) == t + 1 - run.session.counts().at("d2o_dropped"));
     ++compared;
   }
   CHECK(compared >= least_steps);

@@ -109,8 +109,9 @@ class CosineEmaMerger final : public Merger {
     const auto kept = std::stable_partition(pairs_.begin(), pairs_.end(),
                                             [](const NearestKept& p) { return joins(p); });
     for (auto each = kept; each != pairs_.end(); ++each) {
-      ++dropped_;
-      if (const std::int32_t slot = entries.slot_of(each->id); slot >= 0) entries.erase(slot);
+      const std::int32_t slot = entries.slot_of(each->id);
+      dropped_ += slot >= 0 ? entries.count(slot) : 1;
+      if (slot >= 0) entries.erase(slot);
     }
     pairs_.erase(kept, pairs_.end());
     std::stable_sort(pairs_.begin(), pairs_.end(),
@@ -149,7 +150,8 @@ class CosineEmaMerger final : public Merger {
   std::vector<std::int32_t> from_;
   std::vector<CosineJoining> rows_;
   std::vector<double> key_, value_;
-  double merged_ = 0, dropped_ = 0;
+  double merged_ = 0;   // entries that joined another
+  double dropped_ = 0;  // tokens
 };
 
 class CosineEmaRule final : public MergeRule {

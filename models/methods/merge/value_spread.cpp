@@ -172,7 +172,8 @@ AxisChoice merge_value_spread() {
                                    "CaM, released code"),
                      word_param("attention", {"current", "cumulative"},
                                 "attention that a merge's probability is from: the step's, or the "
-                                "sum over steps",
+                                "sum over steps. A step's row is over the entries held at that "
+                                "step, also in the prompt, which is fed token by token",
                                 "CaM's variant for Hugging Face models against its streaming one"),
                      flag_param("expectation", false,
                                 "merges the expected part instead of all or nothing by chance",

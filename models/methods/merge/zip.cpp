@@ -215,8 +215,9 @@ class ZipMerger final : public Merger {
   std::vector<std::int32_t> from_;
   std::vector<ZipMember> members_;
   std::vector<double> votes_;
-  double merged_ = 0, fallbacks_ = 0;  // merges
-  double dropped_ = 0;                 // tokens
+  double merged_ = 0;     // entries that joined another
+  double fallbacks_ = 0;  // merges
+  double dropped_ = 0;    // tokens
 };
 
 class ZipMergeRule final : public MergeRule {
