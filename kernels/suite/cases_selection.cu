@@ -7,7 +7,7 @@
 #include "kernels/select.hpp"
 #include "kernels/suite/cases.hpp"
 #include "models/math/attention_profile.hpp"
-#include "models/math/moving_average.hpp"
+#include "models/math/log_add.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {
@@ -78,14 +78,15 @@ void log_average_cases(Bench& bench) {
       for (std::int64_t i = 0; i < shape.rows * entries; ++i) {
         const std::int64_t row = i / entries;
         const std::int64_t e = i % entries;
-        double sample = 0;
+        double sample = kLogOfZero;
         for (std::int64_t g = 0; g < shape.group; ++g) {
-          sample +=
-              std::exp(static_cast<double>(x[at((row * shape.group + g) * shape.stride + e)]));
+          sample = log_add(sample,
+                           static_cast<double>(x[at((row * shape.group + g) * shape.stride + e)]));
         }
-        const double held = std::exp(static_cast<double>(before[at(row * shape.stride + e)]));
-        expected.push_back(std::log(moving_average(held, sample / static_cast<double>(shape.group),
-                                                   static_cast<double>(kKeep))));
+        const auto keep = static_cast<double>(kKeep);
+        expected.push_back(
+            log_add(std::log(keep) + static_cast<double>(before[at(row * shape.stride + e)]),
+                    std::log1p(-keep) + sample - std::log(static_cast<double>(shape.group))));
       }
       c.compare("log_average", download_rows(average, shape.rows, shape.stride, entries), expected,
                 1e-6);
