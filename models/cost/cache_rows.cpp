@@ -52,15 +52,18 @@ Bytes CacheRows::side_asked(std::int64_t entries) const {
 
 void CacheRows::learn_side() {
   if (!plain_) return;
-  const std::int64_t start = side_asked(0).count();
-  const std::int64_t each = side_asked(1).count() - start;
   constexpr std::int64_t kFar = 1 << 30;
+  const auto one = [&](std::int64_t n) {  // one sequence: a batch of kFar entries would overflow
+    return in_.method->side_bytes(layer_, shape_, in_.kv_dtype, n, n).count();
+  };
+  const std::int64_t start = one(0);
+  const std::int64_t each = one(1) - start;
   for (const std::int64_t n : {std::int64_t{64}, std::int64_t{1000}, std::int64_t{1777}, kFar}) {
-    if (side_asked(n) != Bytes{start + n * each}) return;
+    if (one(n) != start + n * each) return;
   }
   side_is_line_ = true;
-  side_start_ = start;
-  side_each_ = each;
+  side_start_ = start * in_.batch;
+  side_each_ = each * in_.batch;
 }
 
 LayerCache CacheRows::cache(std::int64_t entries) const {
