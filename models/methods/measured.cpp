@@ -84,7 +84,6 @@ class MeasuredMethod final : public Method {
     return method_->stored_heads(shape);
   }
   Dtype store_dtype(Dtype recorded) const override { return method_->store_dtype(recorded); }
-  PromptRange prompts() const override { return method_->prompts(); }
   StepTraffic decode_traffic(std::int32_t layer, const LayerShape& shape, Dtype recorded,
                              double attended, bool evicts) const override {
     return method_->decode_traffic(layer, shape, recorded, attended, evicts);

@@ -6,6 +6,7 @@
 #include "models/cost/compiled.hpp"
 #include "models/methods/masked.hpp"
 #include "models/units/check.hpp"
+#include "models/units/error.hpp"
 
 namespace kvsim {
 namespace {
@@ -33,18 +34,21 @@ PointLaw& PointLaws::add(std::int64_t prompt) {
   auto [method, prompts] = settle_(prompt);
   KVSIM_CHECK(method != nullptr, "no method for a prompt of {} tokens", prompt);
   if (base_.stack->masks_evicted) method = masked(std::move(method));
-  std::unique_ptr<PointLaw>& law = laws_[method.get()];
-  if (!law) {
-    law = std::make_unique<PointLaw>();
-    law->groups = layer_groups(*base_.llm, *method);
-    law->columns = layer_columns(law->groups, method->layers_alike());
-    for (const LayerColumn& c : law->columns) law->laws = std::max(law->laws, c.law + 1);
-    law->method = std::move(method);
-    law->prompts = prompts;
-    law->steps = steps_of(*law);
-    if (law->serves_many()) serving_many_.push_back(law.get());
+  const auto before = laws_.find(method.get());
+  PointLaw* law = before != laws_.end() ? before->second.get() : nullptr;
+  if (law == nullptr) {
+    auto made = std::make_unique<PointLaw>();  // stored only after every step below succeeded
+    made->groups = layer_groups(*base_.llm, *method);
+    made->columns = layer_columns(made->groups, method->layers_alike());
+    for (const LayerColumn& c : made->columns) made->laws = std::max(made->laws, c.law + 1);
+    made->method = std::move(method);
+    made->prompts = prompts;
+    made->steps = steps_of(*made);
+    law = made.get();
+    laws_[law->method.get()] = std::move(made);
+    if (law->serves_many()) serving_many_.push_back(law);
   }
-  if (!law->prompts.contains(prompt) || !law->serves_many()) law_of_prompt_[prompt] = law.get();
+  if (!law->prompts.contains(prompt) || !law->serves_many()) law_of_prompt_[prompt] = law;
   return *law;
 }
 
@@ -55,7 +59,11 @@ std::shared_ptr<DecodeSteps> PointLaws::steps_of(const PointLaw& law) {
   if (!law.method->plain_rows()) return own;  // which treat each prompt apart
   CostInput in = base_;
   in.method = law.method.get();
-  own->answers = step_answers(in, law.groups);
+  try {
+    own->answers = step_answers(in, law.groups);
+  } catch (const InputError&) {  // the method refuses that many entries: do not share its steps
+    return own;
+  }
   for (const std::shared_ptr<DecodeSteps>& known : steps_) {
     if (known->answers == own->answers) return known;
   }

@@ -96,7 +96,7 @@ class DecodeForms {
 
   /// Formats of their own treat a prompt's entries apart: from here on those of this one.
   void serve(std::int64_t prompt) {
-    if (in.prompt == prompt) return;
+    if (in.prompt == prompt && !rows.empty()) return;
     in.prompt = prompt;
     write_rows();
     for (Known& k : known_) k = {};

@@ -14,8 +14,9 @@ struct PoolShortage {
   Bytes requested{};         // for one token more
 };
 
-/// Whether `pool` lacks blocks for `in`'s batch at `tokens` tokens a sequence, and where; nullopt
-/// if it does not. Errors: InputError where the method's size depends on data.
+/// Returns the shortage if `pool` cannot hold `in`'s batch at `tokens` tokens per sequence, nullopt
+/// if it can. Where a chunked size law does not cover part of a prompt, its upper bound is counted.
+/// Errors: InputError if the method's size depends on data.
 [[nodiscard]] std::optional<PoolShortage> pool_shortage(const CostInput& in, std::int64_t tokens,
                                                         Bytes pool);
 
