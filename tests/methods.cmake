@@ -1,5 +1,6 @@
 kvsim_test(math SOURCES models/test_math.cpp LINK kvsim::math)
 kvsim_test(methods SOURCES models/test_methods.cpp models/test_method_names.cpp models/test_zeromerge.cpp LINK kvsim::replay)
+kvsim_test(method_params SOURCES models/test_method_params.cpp LINK kvsim::replay)
 kvsim_test(methods_reading SOURCES models/test_methods_reading.cpp LINK kvsim::replay)
 kvsim_test(methods_stored SOURCES models/test_methods_stored.cpp models/test_minicache.cpp LINK kvsim::replay)
 kvsim_test(methods_window SOURCES models/test_methods_window.cpp LINK kvsim::replay)

@@ -599,7 +599,7 @@ TEST_CASE("what cannot be is refused with the reason") {
   };
   refused("kvzip", {{"ratio", 1.5}}, {}, "ratio");
   refused("kvzip", {{"chunk", std::int64_t{0}}}, {}, "chunk");
-  refused("kvzip", {{"ratio", 0.5}}, Budget{.fraction = 0.5}, "both given");
+  refused("kvzip", {{"ratio", 0.4}}, Budget{.fraction = 0.5}, "both given");
   refused("kvzip", {{"granularity", std::string{"query_head"}}}, {}, "KV head");
   refused("h2o", {{"level", std::string{"pair"}}}, {}, "level");
   refused("select=accumulated+budget=global", {}, {}, "budget=global");

@@ -41,6 +41,7 @@ class VarianceBudget final : public BudgetRule {
   BudgetScope scope() const override { return BudgetScope::kModel; }
   std::optional<std::int64_t> entries(std::int32_t layer) const override {
     if (is_whole(layer)) return kWhole;
+    if (covers_prompt()) return static_cast<std::int64_t>(settings_.entries);
     return std::nullopt;
   }
   bool layers_alike() const override { return false; }
@@ -77,6 +78,7 @@ class VarianceBudget final : public BudgetRule {
         constexpr double kRounding = 1e-9;
         each.entries = std::max<std::int64_t>(static_cast<std::int64_t>(owed + kRounding), 1);
         owed -= static_cast<double>(each.entries);
+        if (covers_prompt()) each.entries = static_cast<std::int64_t>(settings_.entries);
       }
       all.emplace_back(layers[l].size(), each);
     }
@@ -84,6 +86,11 @@ class VarianceBudget final : public BudgetRule {
   }
 
  private:
+  /// A mean budget of the whole prompt leaves nothing to share out: shares are of the prompt, and
+  /// none is above it. Each layer may then grow to the budget.
+  [[nodiscard]] bool covers_prompt() const {
+    return settings_.entries >= static_cast<double>(settings_.prompt);
+  }
   [[nodiscard]] bool is_whole(std::int32_t layer) const {
     return settings_.some_whole && (layer <= 1 || layer == settings_.n_layers - 1);
   }
@@ -128,7 +135,7 @@ std::shared_ptr<const BudgetRule> settle_variance(Settling& settling) {
           whole, layers, static_cast<double>(whole) / layers));
     }
   }
-  return std::make_shared<VarianceBudget>(Settings{.entries = std::min(entries, prompt),
+  return std::make_shared<VarianceBudget>(Settings{.entries = entries,
                                                    .prompt = settling.prompt(),
                                                    .n_layers = layers,
                                                    .some_whole = some_whole,

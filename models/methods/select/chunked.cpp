@@ -92,21 +92,29 @@ class ChunkedRule final : public ScoredRule {
 std::shared_ptr<const SelectRule> settle_chunked(Settling& settling) {
   const std::int64_t chunk = settling.integer("chunk");
   const std::int64_t prompt = settling.prompt();
-  std::int64_t entries = settle_ratio(settling);
+  const std::int64_t chunks = (prompt + chunk - 1) / chunk;
+  // A ratio counts chunks, of which one at least stays; a prompt without a whole one, tokens.
+  const auto kept = [=](double ratio) {
+    const auto of = [ratio](std::int64_t n) {
+      return static_cast<std::int64_t>(static_cast<double>(n) * (1.0 - ratio));
+    };
+    if (prompt < chunk || of(prompt) >= prompt) return of(prompt);
+    return std::min(std::max<std::int64_t>(of(chunks), 1) * chunk, prompt);
+  };
+  const auto whole = [=](std::int64_t entries) {
+    return prompt >= chunk && entries < prompt ? entries / chunk * chunk : entries;
+  };
+  const std::int64_t entries = settle_ratio(settling, kept, whole);
   if (settling.slots() > 0) {
     settling.refuse("whole chunks leave no room for merged entries: expected merge=drop");
   }
   if (prompt >= chunk && entries < prompt) {
-    const std::int64_t chunks = (prompt + chunk - 1) / chunk;
     if (settling.budget() && entries < chunk) {
       settling.refuse(fmt::format("a budget of {} entries is no whole chunk of {} tokens (ChunkKV)",
                                   entries, chunk));
     }
-    if (!settling.budget()) {
-      const auto kept =
-          static_cast<std::int64_t>(static_cast<double>(chunks) * (1.0 - settling.number("ratio")));
-      entries = std::min(std::max<std::int64_t>(kept, 1) * chunk, prompt);
-      settling.set_entries(entries);
+    if (settling.budget() && !settling.given("ratio")) {
+      settling.settle("ratio", ratio_keeping(entries / chunk, chunks));
     }
   }
   return std::make_shared<ChunkedRule>(make_wrapped_scorer(settling, entries), chunk);

@@ -218,10 +218,22 @@ void refuse_slots(Settling& settling) {
 
 std::shared_ptr<const SelectRule> make_chunks(Settling& settling) {
   const std::int64_t prompt = settling.prompt();
-  const std::int64_t entries = settle_ratio(settling);
+  const std::int64_t chunk = settling.integer("chunk_tokens");
+  const auto kept = [=](double ratio) {
+    return Quotas{.chunk = chunk, .share = 1.0 - ratio}.total(0, prompt);
+  };
+  const auto by_runs = [=](std::int64_t entries) {
+    return Quotas{.chunk = chunk, .asked = entries, .entries = entries}.total(entries, prompt);
+  };
+  const std::int64_t entries = settle_ratio(settling, kept, by_runs);
   refuse_slots(settling);
-  Quotas quotas{.chunk = settling.integer("chunk_tokens"), .asked = entries, .entries = entries};
-  if (!settling.budget()) quotas.share = 1.0 - settling.number("ratio");
+  Quotas quotas{.chunk = chunk, .asked = entries, .entries = entries};
+  if (!settling.budget() || settling.given("ratio")) quotas.share = 1.0 - settling.number("ratio");
+  // Of a run 1 - entries / prompt may round to another number than of the prompt.
+  if (settling.budget() && !settling.given("ratio") &&
+      kept(settling.number("ratio")) != by_runs(entries)) {
+    settling.settle("ratio", settling.number("ratio") - kRatioRounding);
+  }
   const std::int64_t total = quotas.total(entries, prompt);
   if (total > entries && settling.budget()) {
     settling.refuse(

@@ -3,11 +3,13 @@
 // nothing.
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include <fmt/format.h>
 
 #include "models/methods/learn/oracle.hpp"
+#include "models/methods/select/scored.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"
 
@@ -100,26 +102,45 @@ std::shared_ptr<const SelectRule> settle_repeat(Settling& settling) {
   if (settling.word("granularity") == "query_head") {
     settling.refuse("its scores are one a KV head: expected granularity=kv_head");
   }
+  const auto s = static_cast<double>(settling.prompt());
+  // One ranking of all heads is cut at the ratio of all; `entries` is the mean of a head, rounded
+  // down. Else each head loses int(s * ratio).
+  const bool is_global = settling.choice("budget") == "global";
+  const auto entries_at = [&](double ratio) {
+    constexpr double kRounding = 1e-9;
+    const double lost = is_global ? std::ceil(s * ratio - kRounding) : s * ratio;
+    return std::max<std::int64_t>(settling.prompt() - static_cast<std::int64_t>(lost), 1);
+  };
   if (settling.budget()) {
-    if (settling.given("ratio")) {
-      settling.refuse("budget and ratio are both given; one follows from the other");
-    }
     const Budget& budget = *settling.budget();
-    settling.set_entries(settling.entries_of(budget));
-    double kept = static_cast<double>(settling.entries()) / static_cast<double>(settling.prompt());
-    if (budget.fraction > 0) {  // not rounded to whole entries a head
+    const std::int64_t entries = settling.entries_of(budget);
+    if (settling.given("ratio")) {
+      const std::int64_t left = entries_at(settling.number("ratio"));
+      // A mean may round to its neighbour.
+      const std::int64_t apart = std::abs(left - std::min(entries, settling.prompt()));
+      if (apart > (is_global ? 1 : 0)) {
+        settling.refuse(
+            fmt::format("budget and ratio are both given; one follows from the other, and the "
+                        "budget leaves {} entries, the ratio {}",
+                        entries, left));
+      }
+    }
+    settling.set_entries(entries);
+    double ratio = std::max(1.0 - static_cast<double>(entries) / s, 0.0);
+    if (is_global && budget.fraction > 0) {  // not rounded to whole entries a head
       const double bits = settling.store().bits_per_element(
           std::max(settling.site().shape.head_dim, 1), settling.site().recorded);
-      kept = budget.fraction;
+      double kept = budget.fraction;
       if (bits != bits_of(settling.site().recorded)) {
         kept *= bits_of(settling.site().recorded) / bits;
       }
+      ratio = std::max(1.0 - kept, 0.0);
+    } else if (entries_at(ratio) > entries) {
+      ratio += kRatioRounding;
     }
-    settling.settle("ratio", std::max(1.0 - kept, 0.0));
+    if (!settling.given("ratio")) settling.settle("ratio", ratio);
   } else {
-    const auto s = static_cast<double>(settling.prompt());
-    settling.set_entries(std::max<std::int64_t>(
-        settling.prompt() - static_cast<std::int64_t>(s * settling.number("ratio")), 1));
+    settling.set_entries(entries_at(settling.number("ratio")));
   }
   RepeatSettings settings;
   settings.oracle.plus = kPlus;

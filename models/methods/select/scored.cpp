@@ -70,15 +70,33 @@ ParamInfo ratio_param() {
                       {"compression_ratio"});
 }
 
-std::int64_t settle_ratio(Settling& settling) {
+double ratio_keeping(std::int64_t kept, std::int64_t whole) {
+  if (kept >= whole) return 0.0;
+  const auto n = static_cast<double>(whole);
+  const double ratio = 1.0 - static_cast<double>(kept) / n;
+  const bool is_exact = static_cast<std::int64_t>(n * (1.0 - ratio)) == kept;
+  return is_exact ? ratio : std::max(ratio - kRatioRounding, 0.0);
+}
+
+std::int64_t settle_ratio(Settling& settling, const std::function<std::int64_t(double)>& kept,
+                          const std::function<std::int64_t(std::int64_t)>& rounded) {
   const double ratio = settling.number("ratio");
-  if (settling.budget() && settling.given("ratio")) {
-    settling.refuse("budget and ratio are both given; one follows from the other");
-  }
   const auto prompt = static_cast<double>(settling.prompt());
-  const std::int64_t entries = settling.budget()
-                                   ? settling.entries_of(*settling.budget())
-                                   : static_cast<std::int64_t>(prompt * (1.0 - ratio));
+  const auto entries_at = [&](double r) {
+    return kept ? kept(r) : static_cast<std::int64_t>(prompt * (1.0 - r));
+  };
+  const std::int64_t entries =
+      settling.budget() ? settling.entries_of(*settling.budget()) : entries_at(ratio);
+  if (settling.budget() && settling.given("ratio")) {
+    const std::int64_t left = std::min(rounded ? rounded(entries) : entries, settling.prompt());
+    // What is printed as the budget is rounded already.
+    if (entries_at(ratio) != left && entries_at(ratio) != entries) {
+      settling.refuse(
+          fmt::format("budget and ratio are both given; one follows from the other, and "
+                      "the budget leaves {} entries, the ratio {}",
+                      left, entries_at(ratio)));
+    }
+  }
   settling.set_entries(entries);
   const std::int64_t slots = settling.reserve_slots(entries);
   if (entries - slots < 1) {
@@ -86,8 +104,8 @@ std::int64_t settle_ratio(Settling& settling) {
                                 settling.prompt(),
                                 slots > 0 ? fmt::format(" beside {} slots", slots) : ""));
   }
-  if (settling.budget()) {
-    settling.settle("ratio", std::max(1.0 - static_cast<double>(entries) / prompt, 0.0));
+  if (settling.budget() && !settling.given("ratio")) {
+    settling.settle("ratio", ratio_keeping(entries, settling.prompt()));
   }
   return entries;
 }

@@ -4,6 +4,7 @@
 // highest.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -78,9 +79,16 @@ class Scorer {
 
 /// The parameter `ratio` of the harness.
 [[nodiscard]] ParamInfo ratio_param();
+inline constexpr double kRatioRounding = 0x1p-51;  // quotient and difference err by 2^-53 together
+/// The ratio r at which int(whole * (1 - r)) is `kept` again: 1 - kept / whole, or just below it
+/// where rounding would lose one.
+[[nodiscard]] double ratio_keeping(std::int64_t kept, std::int64_t whole);
 /// Entries kept of the prompt: what the budget buys, or int(prompt * (1 - ratio)); sets the
-/// method's budget. Errors: refuses both at once, and a ratio that leaves nothing.
-std::int64_t settle_ratio(Settling& settling);
+/// method's budget, and the ratio where a budget is given. `kept` and `rounded` say what a ratio
+/// and a budget leave, where that is another number. Errors: refuses a budget and a ratio that
+/// leave different numbers, and a ratio that leaves nothing.
+std::int64_t settle_ratio(Settling& settling, const std::function<std::int64_t(double)>& kept = {},
+                          const std::function<std::int64_t(std::int64_t)>& rounded = {});
 
 /// Scores of the prompt of stored head `h` of `scores`.
 [[nodiscard]] std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores,
