@@ -46,8 +46,9 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
   const double ranks = in.stack->expert_parallel;
   // Experts that are not shared out are cut as the rest of the model is.
   const double cut = in.tensor_parallel / std::min<double>(ranks, in.tensor_parallel);
-  const auto weights = static_cast<double>(
-      matrix_bytes(llm, in.weights(), WeightPart::kExperts, llm.d_model, share.width).count());
+  const MatrixPlace place{WeightPart::kExperts, mlp.format};
+  const auto weights =
+      static_cast<double>(matrix_bytes(llm, in.weights(), place, llm.d_model, share.width).count());
   const double values = static_cast<double>(llm.d_model) * static_cast<double>(share.width);
   return {.call = MoeCall{.tokens = share.tokens / passes,
                           .hidden = static_cast<double>(llm.d_model),
@@ -58,9 +59,8 @@ KernelUse moe_use(const CostInput& in, const MlpSpec& mlp, const ExpertShare& sh
                           .ep = ranks,
                           .skew = kSkew,
                           .busiest = ranks > 1 ? in.stack->expert_imbalance : 0},
-          .format = weight_format(8 * weights / values,
-                                  product_dtype(llm, in.weights(), WeightPart::kExperts),
-                                  is_block_scaled(in.weights(), WeightPart::kExperts)),
+          .format = weight_format(8 * weights / values, product_dtype(llm, in.weights(), place),
+                                  is_block_scaled(llm, in.weights(), place)),
           .times = static_cast<double>(passes)};
 }
 

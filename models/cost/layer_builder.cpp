@@ -133,9 +133,11 @@ void LayerBuilder::replace(CacheTensors& cache, const CachePart& part, std::stri
 }
 
 OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_t in,
-                           std::int64_t out, OpIndex after, WeightPart part, double copies) {
+                           std::int64_t out, OpIndex after, const MatrixPlace& place,
+                           double copies) {
+  const Dtype product = product_dtype(llm_, in_.weights(), place);
   const double weights =
-      static_cast<double>(matrix_bytes(llm_, in_.weights(), part, in, out).count()) * copies *
+      static_cast<double>(matrix_bytes(llm_, in_.weights(), place, in, out).count()) * copies *
       passes_;
   return graph_.add(
       {.name = name,
@@ -145,12 +147,11 @@ OpIndex LayerBuilder::gemm(std::string_view name, std::int64_t rows, std::int64_
        .bytes_read = weights + size(rows * in, dtype_),
        .bytes_written = size(rows * out, dtype_),
        .launches = passes_,
-       .dtype = product_dtype(llm_, in_.weights(), part),
-       .kernel = part == WeightPart::kExperts
+       .dtype = product,
+       .kernel = place.part == WeightPart::kExperts
                      ? routed_use()
-                     : std::optional{gemm_use(rows, out, in, weights / passes_,
-                                              product_dtype(llm_, in_.weights(), part), passes_,
-                                              is_block_scaled(in_.weights(), part))}},
+                     : std::optional{gemm_use(rows, out, in, weights / passes_, product, passes_,
+                                              is_block_scaled(llm_, in_.weights(), place))}},
       {after});
 }
 
@@ -225,32 +226,33 @@ LayerBuilder::Projected LayerBuilder::project(OpIndex after) {
   const std::int64_t v_width = static_cast<std::int64_t>(a.n_kv_heads) * a.v_head_dim;
   if (fused) {
     at = gemm("query, key and value projection", m_, d,
-              q_width + static_cast<std::int64_t>(a.n_kv_heads) * a.head_dim + v_width, at);
+              q_width + static_cast<std::int64_t>(a.n_kv_heads) * a.head_dim + v_width, at,
+              input_projection());
   } else if (a.q_lora_rank > 0) {
-    at = gemm("query down projection", m_, d, a.q_lora_rank, at);
+    at = gemm("query down projection", m_, d, a.q_lora_rank, at, input_projection());
     const std::size_t low = activation("low-rank queries", m_ * a.q_lora_rank, at);
-    at = gemm("query up projection", m_, a.q_lora_rank, q_width, at);
+    at = gemm("query up projection", m_, a.q_lora_rank, q_width, at, input_projection());
     graph_.release(low, at);
   } else {
-    at = gemm("query projection", m_, d, q_width, at);
+    at = gemm("query projection", m_, d, q_width, at, input_projection());
   }
   out.q = activation("queries", m_ * q_width, at);
 
   std::int64_t k_width = static_cast<std::int64_t>(a.n_kv_heads) * a.head_dim;
   if (a.is_latent()) {
     k_width = a.kv_lora_rank + a.rope_head_dim;
-    at = gemm("latent projection", m_, d, k_width, at);
+    at = gemm("latent projection", m_, d, k_width, at, input_projection());
     out.k = activation("latents", m_ * k_width, at);
     // At prefill keys and values of all heads; at decode the same weights, absorbed into queries
     // and outputs, with the same arithmetic.
     const std::int64_t wide =
         static_cast<std::int64_t>(a.n_heads) * (a.head_dim - a.rope_head_dim + a.v_head_dim);
-    at = gemm("latent expansion", m_, a.kv_lora_rank, wide, at);
+    at = gemm("latent expansion", m_, a.kv_lora_rank, wide, at, input_projection());
     out.v = activation("expanded keys and values", m_ * wide, at);
   } else {
-    if (!fused) at = gemm("key projection", m_, d, k_width, at);
+    if (!fused) at = gemm("key projection", m_, d, k_width, at, input_projection());
     out.k = activation("keys", m_ * k_width, at);
-    if (!fused) at = gemm("value projection", m_, d, v_width, at);
+    if (!fused) at = gemm("value projection", m_, d, v_width, at, input_projection());
     out.v = activation("values", m_ * v_width, at);
   }
   if (!in_.stack->keeps_inputs) drop(normed_, at);
@@ -279,7 +281,8 @@ void LayerBuilder::release_inputs(const Projected& qkv, OpIndex last) {
 
 OpIndex LayerBuilder::project_out(const Projected& qkv, OpIndex after) {
   const std::int64_t width = static_cast<std::int64_t>(attention_.n_heads) * attention_.v_head_dim;
-  OpIndex at = gemm("output projection", m_, width, llm_.d_model, after);
+  OpIndex at = gemm("output projection", m_, width, llm_.d_model, after,
+                    {WeightPart::kLinear, attention_.output_format});
   if (in_.stack->keeps_inputs) {
     for (const auto& tensor : {qkv.q, qkv.k, qkv.v, normed_}) drop(tensor, at);
   }

@@ -65,6 +65,7 @@ class LayerBuilder {
     std::int64_t rows = 0;
     std::int64_t width = 0;
     std::optional<double> experts{};  // distinct routed ones whose weights are read; none: dense
+    const WeightFormat* format = nullptr;  // that a checkpoint packs it into
   };
   static constexpr double kFp32Bytes = 4;
 
@@ -81,7 +82,11 @@ class LayerBuilder {
                Owner while_copied, std::int64_t entries, OpIndex at);
   /// A product with `copies` matrices of `in` x `out`, of which each row meets one.
   OpIndex gemm(std::string_view name, std::int64_t rows, std::int64_t in, std::int64_t out,
-               OpIndex after, WeightPart part = WeightPart::kLinear, double copies = 1);
+               OpIndex after, const MatrixPlace& place, double copies = 1);
+  /// Where the attention block's projections of its input are.
+  [[nodiscard]] MatrixPlace input_projection() const {
+    return {WeightPart::kLinear, attention_.format};
+  }
   /// Partial sums of `elements` over all GPUs, where there are several.
   OpIndex all_reduce(std::int64_t elements, OpIndex after);
   OpIndex stream(std::string_view name, OpFamily family, std::int64_t read, std::int64_t written,

@@ -18,7 +18,7 @@ double expected_experts(const MlpSpec& mlp, std::int64_t held, double tokens) {
 OpIndex LayerBuilder::dense_block(const BlockSpec& block, OpIndex after) {
   const std::int64_t d = llm_.d_model;
   const std::int64_t n = block.rows * block.width;
-  const WeightPart part = block.experts ? WeightPart::kExperts : WeightPart::kLinear;
+  const MatrixPlace part{block.experts ? WeightPart::kExperts : WeightPart::kLinear, block.format};
   const double copies = block.experts.value_or(1);
   if (mlp_.gated && in_.stack->fused_projections) {
     OpIndex at =
@@ -72,14 +72,14 @@ OpIndex LayerBuilder::exchange(std::string_view name, const ExpertShare& share, 
 OpIndex LayerBuilder::feed_forward(OpIndex after) {
   const std::int64_t d = llm_.d_model;
   if (mlp_.n_experts == 0) {
-    const OpIndex at = dense_block({.rows = m_, .width = mlp_.d_ff}, after);
+    const OpIndex at = dense_block({.rows = m_, .width = mlp_.d_ff, .format = mlp_.format}, after);
     block_out_ = activation("feed-forward output", m_ * d, at);
     return at;
   }
   OpIndex at = gemm("router", m_, d, mlp_.n_experts, after, WeightPart::kPlain);
   std::optional<std::size_t> shared;
   if (mlp_.shared_d_ff > 0) {
-    at = dense_block({.rows = m_, .width = mlp_.shared_d_ff}, at);
+    at = dense_block({.rows = m_, .width = mlp_.shared_d_ff, .format = mlp_.shared_format}, at);
     shared = activation("shared expert output", m_ * d, at);
   }
   const ExpertShare share = expert_share(in_, mlp_, m_);
@@ -89,7 +89,8 @@ OpIndex LayerBuilder::feed_forward(OpIndex after) {
   if (mlp_.gated && in_.stack->kernels.contains(name_of(KernelOp::kMoe))) {
     routed_ = moe_use(in_, mlp_, share, passes_);
   }
-  at = dense_block({.rows = share.rows, .width = share.width, .experts = visited}, at);
+  at = dense_block(
+      {.rows = share.rows, .width = share.width, .experts = visited, .format = mlp_.format}, at);
   const std::size_t parts = activation("expert outputs", share.rows * d, at);
   at = exchange("expert combine", share, at);
   at = stream("combine experts", OpFamily::kElementwise, share.own * mlp_.top_k * d, share.own * d,

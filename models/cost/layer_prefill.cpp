@@ -114,7 +114,8 @@ OpIndex LayerBuilder::attend_prompt(const Projected& qkv, std::int64_t prompt) {
   if (a.is_latent() && cached > 0) {
     const std::int64_t wide =
         static_cast<std::int64_t>(a.n_heads) * (a.head_dim - a.rope_head_dim + a.v_head_dim);
-    at = gemm("latent expansion of the prefix", in_.batch * cached, a.kv_lora_rank, wide, at);
+    at = gemm("latent expansion of the prefix", in_.batch * cached, a.kv_lora_rank, wide, at,
+              input_projection());
   }
   std::int64_t kv_read = kv;
   std::optional<std::size_t> expanded;

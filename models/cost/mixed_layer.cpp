@@ -292,9 +292,10 @@ Op MixedLayer::expansion(std::int64_t rows) const {
   const auto n = static_cast<double>(rows);
   const std::int64_t wide =
       static_cast<std::int64_t>(a_.n_heads) * (a_.head_dim - a_.rope_head_dim + a_.v_head_dim);
-  const auto weights = static_cast<double>(
-      matrix_bytes(llm, in_.weights(), WeightPart::kLinear, a_.kv_lora_rank, wide).count());
-  const Dtype product = product_dtype(llm, in_.weights(), WeightPart::kLinear);
+  const MatrixPlace place{WeightPart::kLinear, a_.format};
+  const auto weights =
+      static_cast<double>(matrix_bytes(llm, in_.weights(), place, a_.kv_lora_rank, wide).count());
+  const Dtype product = product_dtype(llm, in_.weights(), place);
   return {.name = "latent expansion of the prefix",
           .family = OpFamily::kGemm,
           .flops = FlopCount{2 * n * a_.kv_lora_rank * static_cast<double>(wide)},
@@ -302,7 +303,7 @@ Op MixedLayer::expansion(std::int64_t rows) const {
           .bytes_written = size(n * static_cast<double>(wide)),
           .dtype = product,
           .kernel = gemm_use(rows, wide, a_.kv_lora_rank, weights, product, 1,
-                             is_block_scaled(in_.weights(), WeightPart::kLinear))};
+                             is_block_scaled(llm, in_.weights(), place))};
 }
 
 }  // namespace kvsim

@@ -19,9 +19,10 @@ bool alike(const LayerSpec& a, const LayerSpec& b) {
   const MlpSpec &m = a.mlp, &n = b.mlp;
   return p.n_heads == q.n_heads && p.n_kv_heads == q.n_kv_heads && p.head_dim == q.head_dim &&
          p.v_head_dim == q.v_head_dim && p.window == q.window && p.kv_lora_rank == q.kv_lora_rank &&
-         p.q_lora_rank == q.q_lora_rank && p.rope_head_dim == q.rope_head_dim && m.d_ff == n.d_ff &&
-         m.gated == n.gated && m.n_experts == n.n_experts && m.top_k == n.top_k &&
-         m.shared_d_ff == n.shared_d_ff;
+         p.q_lora_rank == q.q_lora_rank && p.rope_head_dim == q.rope_head_dim &&
+         p.format == q.format && p.output_format == q.output_format && m.format == n.format &&
+         m.shared_format == n.shared_format && m.d_ff == n.d_ff && m.gated == n.gated &&
+         m.n_experts == n.n_experts && m.top_k == n.top_k && m.shared_d_ff == n.shared_d_ff;
 }
 
 const AttentionSpec& attention_of(const CostInput& in, std::int32_t layer) {
@@ -241,7 +242,8 @@ namespace {
 OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& held) {
   const Llm& llm = *in.llm;
   const Dtype dtype = activation_dtype(in.weight_dtype);
-  const Dtype dense = product_dtype(llm, in.weights(), WeightPart::kHead);
+  const MatrixPlace head{WeightPart::kHead, llm.head_format};
+  const Dtype dense = product_dtype(llm, in.weights(), head);
   const auto charged = [&](std::int64_t n, Dtype d) { return charged_bytes(in, bytes_of(n, d)); };
   const auto size = [](std::int64_t n, Dtype d) {
     return static_cast<double>(bytes_of(n, d).count());
@@ -272,17 +274,17 @@ OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& h
       {.name = "logits",
        .family = OpFamily::kLogits,
        .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
-       .bytes_read = static_cast<double>(matrix_bytes(llm, in.weights(), WeightPart::kHead,
-                                                      llm.d_model, llm.vocab_size)
-                                             .count()) +
-                     size(logit_rows * llm.d_model, dtype),
+       .bytes_read =
+           static_cast<double>(
+               matrix_bytes(llm, in.weights(), head, llm.d_model, llm.vocab_size).count()) +
+           size(logit_rows * llm.d_model, dtype),
        .bytes_written = size(logits, dtype),
        .dtype = dense,
-       .kernel = gemm_use(logit_rows, llm.vocab_size, llm.d_model,
-                          static_cast<double>(matrix_bytes(llm, in.weights(), WeightPart::kHead,
-                                                           llm.d_model, llm.vocab_size)
-                                                  .count()),
-                          dense)},
+       .kernel =
+           gemm_use(logit_rows, llm.vocab_size, llm.d_model,
+                    static_cast<double>(
+                        matrix_bytes(llm, in.weights(), head, llm.d_model, llm.vocab_size).count()),
+                    dense)},
       {norm});
   graph.hold("logits", Owner::kLogits, charged(logits_held, dtype), last);
   if (in.tensor_parallel > 1) {

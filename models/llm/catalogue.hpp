@@ -1,5 +1,7 @@
 #pragma once
 
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +20,12 @@ namespace kvsim {
 [[nodiscard]] std::vector<std::string> llm_aliases(std::string_view name);
 
 /// Reads a Hugging Face `config.json` (any of the families of docs/models.md). `name` is what
-/// results call the model. Errors: InputError; an architecture that is not known says what is
-/// missing.
-[[nodiscard]] Llm read_hf_config(const Field& config, std::string name);
+/// results call the model. `beside` is the hf_quant_config.json of a checkpoint that has one.
+/// Errors: InputError; an architecture that is not known says what is missing; a quantisation that
+/// is not known is refused.
+[[nodiscard]] Llm read_hf_config(const Field& config, std::string name,
+                                 const std::optional<Field>& beside = {});
+/// The same of a file; one named config.json is read with the hf_quant_config.json of its folder.
+[[nodiscard]] Llm read_hf_config_file(const std::filesystem::path& path, std::string name);
 
 }  // namespace kvsim

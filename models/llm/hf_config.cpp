@@ -12,6 +12,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"
+#include "models/llm/hf/quantization.hpp"
 #include "models/units/error.hpp"
 
 namespace kvsim {
@@ -69,40 +70,9 @@ Dtype plain_dtype(const Field& config) {
 }
 
 /// Sets the formats the weights are published in.
-void read_dtypes(const Field& config, Llm& llm) {
+void read_dtypes(const Field& config, const std::optional<Field>& beside, Llm& llm) {
   llm.compute_dtype = llm.published_dtype = plain_dtype(config);
-  const auto quantization = config.find("quantization_config");
-  if (!quantization) return;
-  const Field method = quantization->at("quant_method");
-  const std::string word = method.string();
-  if (word == "fp8" || word == "fbgemm_fp8") {
-    llm.published_dtype = Dtype::kFp8E4m3;
-  } else if (word == "mxfp4") {
-    llm.outside_experts_dtype = llm.published_dtype;
-    llm.published_dtype = Dtype::kFp4;
-  } else if (word == "gptq" || word == "awq") {
-    const Field bits = quantization->at("bits");
-    switch (bits.integer(1, 16)) {
-      case 8:
-        llm.published_dtype = Dtype::kInt8;
-        break;
-      case 4:
-        llm.published_dtype = Dtype::kInt4;
-        break;
-      case 2:
-        llm.published_dtype = Dtype::kInt2;
-        break;
-      default:
-        bits.expected("2, 4 or 8");
-    }
-  } else if (word == "bitsandbytes") {
-    const bool four = hf::flag(*quantization, "load_in_4bit", false);
-    if (!four && !hf::flag(*quantization, "load_in_8bit", false))
-      quantization->fail("neither load_in_4bit nor load_in_8bit is true");
-    llm.published_dtype = four ? Dtype::kInt4 : Dtype::kInt8;
-  } else {
-    method.expected("one of awq, bitsandbytes, fbgemm_fp8, fp8, gptq, mxfp4");
-  }
+  hf::read_quantization(config, beside, llm);
 }
 
 struct Family {
@@ -188,15 +158,17 @@ bool is_wrapper(std::string_view model_type) {
 
 }  // namespace
 
-Llm read_hf_config(const Field& config, std::string name) {
+Llm read_hf_config(const Field& config, std::string name, const std::optional<Field>& beside) {
   if (!config.is_object()) config.expected("an object");
   if (const auto type = config.find("model_type");
       type && type->is_string() && is_wrapper(type->string())) {
     const Field text = config.at("text_config");
-    Llm llm = read_hf_config(text, std::move(name));
     // Quantisation stands outside, the dtype where the writer liked.
-    if (config.has("quantization_config") || (!text.has("torch_dtype") && !text.has("dtype")))
-      read_dtypes(config, llm);
+    const bool outside = config.has("quantization_config") || beside;
+    Llm llm = read_hf_config(text, std::move(name), {});
+    if (outside || (!text.has("torch_dtype") && !text.has("dtype"))) {
+      read_dtypes(config, beside, llm);
+    }
     return llm;
   }
   refuse_what_is_not_modelled(config);
@@ -205,10 +177,21 @@ Llm read_hf_config(const Field& config, std::string name) {
   llm.name = std::move(name);
   llm.model_type = family.model_type;
   llm.source = config.file();
-  read_dtypes(config, llm);
+  read_dtypes(config, beside, llm);
   if (const std::int64_t total = parameters(llm); total > hf::kMostParameters)
     config.fail(fmt::format("{} parameters; no more than 1e15 are believed", total));
   return llm;
+}
+
+Llm read_hf_config_file(const std::filesystem::path& path, std::string name) {
+  std::optional<Field> beside;
+  if (path.filename() == "config.json") {
+    const std::filesystem::path other = path.parent_path() / "hf_quant_config.json";
+    if (std::error_code status; std::filesystem::exists(other, status)) {
+      beside = Field::read_file(other);
+    }
+  }
+  return read_hf_config(Field::read_file(path), std::move(name), beside);
 }
 
 }  // namespace kvsim

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/llm/weight_format.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
@@ -120,15 +121,20 @@ std::int64_t mxfp4_scales(std::int64_t values) {
 }
 
 Dtype dense_weight_dtype(const Llm& llm, Dtype dtype) {
-  return dtype == llm.published_dtype ? llm.outside_experts_dtype.value_or(dtype) : dtype;
+  if (dtype != llm.published_dtype) return dtype;
+  if (llm.unpacked_dtype) return *llm.unpacked_dtype;
+  return llm.outside_experts_dtype.value_or(dtype);
 }
 
 Bytes expert_weight_bytes(const Llm& llm, std::int64_t values, Dtype dtype) {
-  const bool has_scales = dense_weight_dtype(llm, dtype) != dtype;
+  const bool has_scales = llm.outside_experts_dtype && dtype == llm.published_dtype;
   return bytes_of(values, dtype) + Bytes{has_scales ? mxfp4_scales(values) : 0};
 }
 
 Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype) {
+  if (llm.unpacked_dtype && dtype == llm.published_dtype) {
+    return loaded_weight_bytes(llm, WeightStore{.base = dtype, .format = nullptr});
+  }
   const Dtype dense = dense_weight_dtype(llm, dtype);
   if (dense == dtype) return weight_bytes(llm, dtype);
   const std::int64_t routed = routed_expert_parameters(llm);
@@ -139,9 +145,14 @@ Bytes published_weight_bytes(const Llm& llm) {
   return loaded_weight_bytes(llm, llm.published_dtype);
 }
 
-Dtype default_kv_dtype(const Llm& llm, Dtype weight_dtype) {
+Dtype wide_dtype(const Llm& llm, Dtype weight_dtype) {
   if (bits_of(weight_dtype) >= 16) return weight_dtype;
   return bits_of(llm.compute_dtype) == 16 ? llm.compute_dtype : Dtype::kBf16;
+}
+
+Dtype default_kv_dtype(const Llm& llm, Dtype weight_dtype) {
+  if (llm.published_kv_dtype && weight_dtype == llm.published_dtype) return *llm.published_kv_dtype;
+  return wide_dtype(llm, weight_dtype);
 }
 
 }  // namespace kvsim

@@ -10,6 +10,8 @@
 
 namespace kvsim {
 
+struct WeightFormat;  // models/llm/weight_format.hpp
+
 /// How one layer attends and what it caches. Counts are whole-model (before tensor parallelism).
 struct AttentionSpec {
   std::int32_t n_heads = 0;     // query heads
@@ -24,6 +26,11 @@ struct AttentionSpec {
   std::int32_t q_lora_rank = 0;
   std::int32_t rope_head_dim = 0;
 
+  // What a quantised checkpoint packs the projections into: those of the input, and the last one.
+  // Null: not packed.
+  const WeightFormat* format = nullptr;
+  const WeightFormat* output_format = nullptr;
+
   [[nodiscard]] bool is_latent() const { return kv_lora_rank > 0; }
 };
 
@@ -34,6 +41,10 @@ struct MlpSpec {
   std::int32_t n_experts = 0;    // routed experts
   std::int32_t top_k = 0;        // routed experts a token visits
   std::int32_t shared_d_ff = 0;  // total width of experts every token visits
+  // What a quantised checkpoint packs the dense block or the routed experts into, and the shared
+  // experts. Null: not packed.
+  const WeightFormat* format = nullptr;
+  const WeightFormat* shared_format = nullptr;
 };
 
 struct LayerSpec {
@@ -58,6 +69,11 @@ struct Llm {
   Dtype compute_dtype = Dtype::kBf16;
   // Where only the routed experts are published in published_dtype (gpt-oss): that of all else.
   std::optional<Dtype> outside_experts_dtype;
+  // Of a quantised checkpoint: what is stored in no WeightFormat. Then published_dtype is the
+  // narrowest of its formats, and `format` of layers and `head_format` say which parts are packed.
+  std::optional<Dtype> unpacked_dtype;
+  const WeightFormat* head_format = nullptr;
+  std::optional<Dtype> published_kv_dtype;  // the cache's, where the checkpoint names one
 
   std::vector<LayerSpec> layers;
 
@@ -97,8 +113,11 @@ struct Llm {
 /// What all its weights take: weight_bytes, or the sum of both parts.
 [[nodiscard]] Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype);
 [[nodiscard]] Bytes published_weight_bytes(const Llm& llm);  // loaded in published_dtype
-/// Format of a cache nobody chose one for, that of the activations: the weights' own where it has
-/// 16 bits or more, else (quantised weights) what the model computes in, 16-bit at most.
+/// What is computed in with weights of `weight_dtype`: that itself where it has 16 bits or more,
+/// else (quantised weights) what the model computes in, 16-bit at most.
+[[nodiscard]] Dtype wide_dtype(const Llm& llm, Dtype weight_dtype);
+/// Format of a cache that no option sets: what the checkpoint names, where it runs as published,
+/// else that of the activations.
 [[nodiscard]] Dtype default_kv_dtype(const Llm& llm, Dtype weight_dtype);
 
 }  // namespace kvsim

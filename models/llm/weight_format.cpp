@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
 
@@ -89,6 +93,65 @@ constexpr std::array kFormats{
         .group_bits = 32,
         .weight_only = false,
         .blocks = true},
+    WeightFormat{.name = "fp8-channel",
+                 .summary = "fp8 weights and activations, an fp32 scale per output channel",
+                 .source =
+                     "vllm-project/llm-compressor FP8_DYNAMIC and Meta's fbgemm_fp8: weight "
+                     "float8_e4m3fn, weight_scale fp32 [out, 1]; lm_head and embeddings 16 bit",
+                 .packed = Dtype::kFp8E4m3,
+                 .column_bits = 32,
+                 .weight_only = false},
+    WeightFormat{.name = "mxfp8",
+                 .summary = "MXFP8: fp8 weights and activations, an 8-bit scale for each 32",
+                 .source = "OCP Microscaling Formats 1.0, section 5.2",
+                 .packed = Dtype::kFp8E4m3,
+                 .group = 32,
+                 .group_bits = 8,
+                 .weight_only = false},
+    WeightFormat{
+        .name = "nvfp4",
+        .summary = "NVFP4: 4-bit values and activations, an fp8 scale for each 16",
+        .source =
+            "NVIDIA TensorRT-Model-Optimizer and vLLM ModelOptNvFp4LinearMethod: weight uint8 "
+            "[out, in/2], weight_scale fp8 [out, in/16], weight_scale_2 and input_scale fp32",
+        .packed = Dtype::kFp4,
+        .group = 16,
+        .group_bits = 8,
+        .matrix_bits = 64,
+        .weight_only = false},
+    WeightFormat{.name = "nvfp4-w4a16",
+                 .summary = "NVFP4 of weights alone: 4-bit values, an fp8 scale for each 16",
+                 .source = "vLLM CompressedTensorsW4A16Fp4: weight_packed, weight_scale fp8, "
+                           "weight_global_scale fp32",
+                 .packed = Dtype::kFp4,
+                 .group = 16,
+                 .group_bits = 8,
+                 .matrix_bits = 32},
+    WeightFormat{
+        .name = "w4a16",
+        .summary = "4-bit values, symmetric, groups of 128 with a 16-bit scale",
+        .source =
+            "compressed-tensors pack-quantized: weight_packed int32 [out, in/8], weight_scale "
+            "bf16 [out, in/128]",
+        .packed = Dtype::kInt4,
+        .group = 128,
+        .group_bits = 16},
+    WeightFormat{
+        .name = "w4a16-zeros",
+        .summary = "4-bit values, groups of 128 with a 16-bit scale and a 4-bit zero",
+        .source = "compressed-tensors pack-quantized with symmetric false: weight_zero_point int32 "
+                  "[out/8, in/128]",
+        .packed = Dtype::kInt4,
+        .group = 128,
+        .group_bits = 20},
+    WeightFormat{
+        .name = "w8a16",
+        .summary = "8-bit values, symmetric, groups of 128 with a 16-bit scale",
+        .source = "compressed-tensors pack-quantized, num_bits 8: weight_packed int32 [out, in/4], "
+                  "weight_scale bf16 [out, in/128]",
+        .packed = Dtype::kInt8,
+        .group = 128,
+        .group_bits = 16},
     WeightFormat{
         .name = "mxfp4",
         .summary = "MXFP4 of the routed experts: 4-bit values, an 8-bit scale for each 32",
@@ -155,31 +218,46 @@ std::int32_t shared(std::int32_t n, std::int32_t ranks, std::string_view what, c
 
 }  // namespace
 
-Bytes matrix_bytes(const Llm& llm, const WeightStore& store, WeightPart part, std::int64_t in,
-                   std::int64_t out, std::int64_t count) {
+const WeightFormat* packing_of(const Llm& llm, const WeightStore& store, const MatrixPlace& place) {
+  if (store.format != nullptr) return covers(*store.format, place.part) ? store.format : nullptr;
+  return llm.unpacked_dtype && store.base == llm.published_dtype ? place.format : nullptr;
+}
+
+Bytes matrix_bytes(const Llm& llm, const WeightStore& store, const MatrixPlace& place,
+                   std::int64_t in, std::int64_t out, std::int64_t count) {
   const std::int64_t values = in * out;
-  if (store.format == nullptr) {
-    if (part == WeightPart::kExperts) return expert_weight_bytes(llm, values * count, store.base);
+  const WeightFormat* packing = packing_of(llm, store, place);
+  if (packing == nullptr) {
+    if (store.format != nullptr) return bytes_of(values * count, store.base);
+    if (place.part == WeightPart::kExperts && llm.outside_experts_dtype) {
+      return expert_weight_bytes(llm, values * count, store.base);
+    }
     return bytes_of(values * count, dense_weight_dtype(llm, store.base));
   }
-  const WeightFormat& f = *store.format;
-  if (!covers(f, part)) return bytes_of(values * count, store.base);
+  const WeightFormat& f = *packing;
   std::int64_t bits = values * bits_of(f.packed) + in * f.input_bits + out * f.column_bits +
                       std::int64_t{f.matrix_bits};
-  if (f.group > 0) bits += divide_up(values, f.group) * f.group_bits;
+  if (f.blocks) {
+    const auto side = std::llround(std::sqrt(f.group));
+    bits += divide_up(in, side) * divide_up(out, side) * f.group_bits;
+  } else if (f.group > 0) {
+    bits += divide_up(values, f.group) * f.group_bits;
+  }
   return Bytes{divide_up(bits, 8) * count};
 }
 
-Dtype product_dtype(const Llm& llm, const WeightStore& store, WeightPart part) {
-  if (store.format == nullptr) {
-    return part == WeightPart::kExperts ? store.base : dense_weight_dtype(llm, store.base);
-  }
-  const bool narrow = covers(*store.format, part) && !store.format->weight_only;
-  return narrow ? store.format->packed : store.base;
+Dtype product_dtype(const Llm& llm, const WeightStore& store, const MatrixPlace& place) {
+  const WeightFormat* packing = packing_of(llm, store, place);
+  if (packing != nullptr && !packing->weight_only) return packing->packed;
+  if (store.format != nullptr) return store.base;
+  // gpt-oss computes with its experts in what they are stored in.
+  const bool as_stored = place.part == WeightPart::kExperts && llm.outside_experts_dtype;
+  return as_stored ? store.base : dense_weight_dtype(llm, store.base);
 }
 
-bool is_block_scaled(const WeightStore& store, WeightPart part) {
-  return store.format != nullptr && store.format->blocks && covers(*store.format, part);
+bool is_block_scaled(const Llm& llm, const WeightStore& store, const MatrixPlace& place) {
+  const WeightFormat* packing = packing_of(llm, store, place);
+  return packing != nullptr && packing->blocks;
 }
 
 void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVisit& visit) {
@@ -187,53 +265,58 @@ void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVi
   const AttentionSpec& a = layer.attention;
   const std::int64_t heads = a.n_heads;
   const std::int64_t q_width = heads * a.head_dim;
+  const MatrixPlace inputs{WeightPart::kLinear, a.format};
   if (a.is_latent()) {
     if (a.q_lora_rank > 0) {
-      visit(WeightPart::kLinear, d, a.q_lora_rank, 1);
-      visit(WeightPart::kLinear, a.q_lora_rank, q_width, 1);
+      visit(inputs, d, a.q_lora_rank, 1);
+      visit(inputs, a.q_lora_rank, q_width, 1);
     } else {
-      visit(WeightPart::kLinear, d, q_width, 1);
+      visit(inputs, d, q_width, 1);
     }
-    visit(WeightPart::kLinear, d, a.kv_lora_rank + a.rope_head_dim, 1);
-    visit(WeightPart::kLinear, a.kv_lora_rank,
-          heads * (a.head_dim - a.rope_head_dim + a.v_head_dim), 1);
+    visit(inputs, d, a.kv_lora_rank + a.rope_head_dim, 1);
+    visit(inputs, a.kv_lora_rank, heads * (a.head_dim - a.rope_head_dim + a.v_head_dim), 1);
   } else {
-    visit(WeightPart::kLinear, d, q_width, 1);
-    visit(WeightPart::kLinear, d, std::int64_t{a.n_kv_heads} * a.head_dim, 1);
-    visit(WeightPart::kLinear, d, std::int64_t{a.n_kv_heads} * a.v_head_dim, 1);
+    visit(inputs, d, q_width, 1);
+    visit(inputs, d, std::int64_t{a.n_kv_heads} * a.head_dim, 1);
+    visit(inputs, d, std::int64_t{a.n_kv_heads} * a.v_head_dim, 1);
   }
-  visit(WeightPart::kLinear, heads * a.v_head_dim, d, 1);
+  visit({WeightPart::kLinear, a.output_format}, heads * a.v_head_dim, d, 1);
   const MlpSpec& mlp = layer.mlp;
-  const auto block = [&](WeightPart part, std::int64_t width, std::int64_t count) {
+  const auto block = [&](const MatrixPlace& place, std::int64_t width, std::int64_t count) {
     if (width == 0) return;
-    visit(part, d, width, count * (mlp.gated ? 2 : 1));
-    visit(part, width, d, count);
+    visit(place, d, width, count * (mlp.gated ? 2 : 1));
+    visit(place, width, d, count);
   };
   if (mlp.n_experts == 0) {
-    block(WeightPart::kLinear, mlp.d_ff, 1);
+    block({WeightPart::kLinear, mlp.format}, mlp.d_ff, 1);
     return;
   }
   visit(WeightPart::kPlain, d, mlp.n_experts, 1);
-  block(WeightPart::kLinear, mlp.shared_d_ff, 1);
-  block(WeightPart::kExperts, mlp.d_ff, mlp.n_experts);
+  block({WeightPart::kLinear, mlp.shared_format}, mlp.shared_d_ff, 1);
+  block({WeightPart::kExperts, mlp.format}, mlp.d_ff, mlp.n_experts);
 }
 
 void visit_outer_matrices(const Llm& llm, const MatrixVisit& visit) {
   visit(WeightPart::kEmbedding, llm.vocab_size, llm.d_model, 1);
-  if (!llm.tied_embeddings) visit(WeightPart::kHead, llm.d_model, llm.vocab_size, 1);
+  if (!llm.tied_embeddings) {
+    visit({WeightPart::kHead, llm.head_format}, llm.d_model, llm.vocab_size, 1);
+  }
 }
 
 Bytes loaded_weight_bytes(const Llm& llm, const WeightStore& store) {
-  if (store.format == nullptr) return loaded_weight_bytes(llm, store.base);
+  const bool packed_as_published = llm.unpacked_dtype && store.base == llm.published_dtype;
+  if (store.format == nullptr && !packed_as_published) return loaded_weight_bytes(llm, store.base);
   Bytes total;
   std::int64_t matrices = 0;
-  const auto add = [&](WeightPart part, std::int64_t in, std::int64_t out, std::int64_t count) {
-    total += matrix_bytes(llm, store, part, in, out, count);
+  const auto add = [&](const MatrixPlace& place, std::int64_t in, std::int64_t out,
+                       std::int64_t count) {
+    total += matrix_bytes(llm, store, place, in, out, count);
     matrices += in * out * count;
   };
   visit_outer_matrices(llm, add);
   for (const LayerSpec& layer : llm.layers) visit_layer_matrices(llm, layer, add);
-  return total + bytes_of(parameters(llm) - matrices, store.base);
+  const Dtype rest = store.format != nullptr ? store.base : dense_weight_dtype(llm, store.base);
+  return total + bytes_of(parameters(llm) - matrices, rest);
 }
 
 std::span<const WeightFormat> builtin_weight_formats() { return kFormats; }
@@ -245,6 +328,28 @@ const WeightFormat& find_weight_format(std::string_view name) {
     known.emplace_back(format.name);
   }
   throw InputError{unknown_name("weight format", name, known)};
+}
+
+const WeightFormat& keep_weight_format(const std::string& name, const WeightFormat& format) {
+  static std::mutex guard;
+  static std::map<std::string, WeightFormat> kept;  // its nodes stay where they are
+  const std::scoped_lock lock{guard};
+  const auto [at, is_new] = kept.try_emplace(name, format);
+  if (is_new) at->second.name = at->first;
+  return at->second;
+}
+
+std::string published_formats(const Llm& llm) {
+  std::vector<std::string> names;
+  const auto add = [&](const MatrixPlace& place, std::int64_t, std::int64_t, std::int64_t) {
+    if (place.format == nullptr) return;
+    if (std::find(names.begin(), names.end(), place.format->name) == names.end()) {
+      names.emplace_back(place.format->name);
+    }
+  };
+  for (const LayerSpec& layer : llm.layers) visit_layer_matrices(llm, layer, add);
+  visit_outer_matrices(llm, add);
+  return fmt::format("{}", fmt::join(names, " + "));
 }
 
 Llm tensor_shard(const Llm& llm, std::int32_t ranks) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "models/llm/llm.hpp"
@@ -18,6 +19,14 @@ enum class WeightPart : std::uint8_t {
   kLinear,   // attention and dense feed-forward
   kExperts,  // routed experts
   kPlain     // routers, norms, biases, position tables: never quantised
+};
+
+/// A matrix's part, and what the checkpoint packs it into; null: not packed.
+struct MatrixPlace {
+  MatrixPlace(WeightPart of, const WeightFormat* published = nullptr)  // NOLINT: a part is a place
+      : part{of}, format{published} {}
+  WeightPart part;
+  const WeightFormat* format;
 };
 
 /// How a released quantisation stores a matrix: packed values with scales (and zeros) of a group of
@@ -42,25 +51,31 @@ struct WeightFormat {
 };
 
 /// What a run's weights are stored in: everything in `base` (or as published, for the format the
-/// model is published in), unless `format` packs the parts it covers; then `base` is that of the
-/// rest and of activations. The format is not owned.
+/// model is published in: each part in the format of its MatrixPlace), unless `format` packs the
+/// parts it covers; then `base` is that of the rest and of activations. The format is not owned.
 struct WeightStore {
   Dtype base = Dtype::kFp16;
   const WeightFormat* format = nullptr;
 };
 
+/// What such a matrix is packed into in this run; null where it is not packed.
+[[nodiscard]] const WeightFormat* packing_of(const Llm& llm, const WeightStore& store,
+                                             const MatrixPlace& place);
 /// Bytes of `count` matrices of `in` x `out`, scales and zeros included, each rounded up to whole
 /// bytes.
-[[nodiscard]] Bytes matrix_bytes(const Llm& llm, const WeightStore& store, WeightPart part,
+[[nodiscard]] Bytes matrix_bytes(const Llm& llm, const WeightStore& store, const MatrixPlace& place,
                                  std::int64_t in, std::int64_t out, std::int64_t count = 1);
-/// Format a product with that part computes in.
-[[nodiscard]] Dtype product_dtype(const Llm& llm, const WeightStore& store, WeightPart part);
+/// Format a product with that matrix computes in.
+[[nodiscard]] Dtype product_dtype(const Llm& llm, const WeightStore& store,
+                                  const MatrixPlace& place);
 /// Whether such a product is of squares with a scale each (fp8-block).
-[[nodiscard]] bool is_block_scaled(const WeightStore& store, WeightPart part);
+[[nodiscard]] bool is_block_scaled(const Llm& llm, const WeightStore& store,
+                                   const MatrixPlace& place);
 
-/// Calls `visit(part, in, out, count)` for every matrix of a layer, and of the embedding
+/// Calls `visit(place, in, out, count)` for every matrix of a layer, and of the embedding
 /// (vocabulary x d_model) and the head unless it is tied.
-using MatrixVisit = std::function<void(WeightPart, std::int64_t, std::int64_t, std::int64_t)>;
+using MatrixVisit =
+    std::function<void(const MatrixPlace&, std::int64_t, std::int64_t, std::int64_t)>;
 void visit_layer_matrices(const Llm& llm, const LayerSpec& layer, const MatrixVisit& visit);
 void visit_outer_matrices(const Llm& llm, const MatrixVisit& visit);
 
@@ -70,6 +85,11 @@ void visit_outer_matrices(const Llm& llm, const MatrixVisit& visit);
 /// The format named `name`. Errors: InputError naming the nearest known one.
 [[nodiscard]] const WeightFormat& find_weight_format(std::string_view name);
 [[nodiscard]] std::span<const WeightFormat> builtin_weight_formats();
+/// A format that only checkpoints name (groups of other sizes), kept for the program's life; the
+/// first of a name stays. Safe to call from several threads.
+const WeightFormat& keep_weight_format(const std::string& name, const WeightFormat& format);
+/// The names of the formats that a model is published in, joined by " + "; empty: none.
+[[nodiscard]] std::string published_formats(const Llm& llm);
 
 /// The part of a model that one of `ranks` GPUs holds under tensor parallelism: heads, feed-forward
 /// widths and vocabulary divided, KV heads repeated where there are fewer than ranks; norms,

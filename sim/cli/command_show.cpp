@@ -27,7 +27,7 @@ Llm model_of(const std::string& name) {
   const std::optional<fs::path> path = model_file(name, "show model");
   if (!path) return find_llm(name);
   const fs::path folder = fs::absolute(*path).lexically_normal().parent_path().filename();
-  return read_hf_config(Field::read_file(*path), folder.empty() ? "model" : folder.string());
+  return read_hf_config_file(*path, folder.empty() ? "model" : folder.string());
 }
 
 int run_show(const Arguments& arguments) {

@@ -12,50 +12,48 @@ class Tensors {
   void add(std::int64_t elements) {
     if (elements > 0) out_.push_back({elements, bytes_of(elements, dense_)});
   }
-  void add_expert(std::int64_t elements) {
-    if (elements > 0) {
-      out_.push_back({elements, expert_weight_bytes(llm_, elements, dtype_)});
-    }
+  void add(const MatrixPlace& place, std::int64_t in, std::int64_t out) {
+    const WeightStore store{.base = dtype_, .format = nullptr};
+    if (in * out > 0) out_.push_back({in * out, matrix_bytes(llm_, store, place, in, out)});
   }
   void attention(const AttentionSpec& a) {
     const std::int64_t before = total();
     const std::int64_t d = llm_.d_model;
     const std::int64_t heads = a.n_heads;
+    const std::int64_t kv_heads = a.n_kv_heads;
+    const MatrixPlace inputs{WeightPart::kLinear, a.format};
     if (a.q_lora_rank > 0) {
-      add(d * a.q_lora_rank);
-      add(a.q_lora_rank * heads * a.head_dim);
+      add(inputs, d, a.q_lora_rank);
+      add(inputs, a.q_lora_rank, heads * a.head_dim);
     } else {
-      add(d * heads * a.head_dim);
+      add(inputs, d, heads * a.head_dim);
     }
     if (a.is_latent()) {
-      add(d * (a.kv_lora_rank + a.rope_head_dim));
-      add(a.kv_lora_rank * heads * (a.head_dim - a.rope_head_dim + a.v_head_dim));
+      add(inputs, d, a.kv_lora_rank + a.rope_head_dim);
+      add(inputs, a.kv_lora_rank, heads * (a.head_dim - a.rope_head_dim + a.v_head_dim));
     } else {
-      add(d * a.n_kv_heads * a.head_dim);
-      add(d * a.n_kv_heads * a.v_head_dim);
+      add(inputs, d, kv_heads * a.head_dim);
+      add(inputs, d, kv_heads * a.v_head_dim);
     }
-    add(heads * a.v_head_dim * d);
+    add({WeightPart::kLinear, a.output_format}, heads * a.v_head_dim, d);
     KVSIM_CHECK(total() - before == attention_parameters(llm_, a),
                 "attention matrices of {} elements, the layer has {}", total() - before,
                 attention_parameters(llm_, a));
   }
-  void block(const MlpSpec& mlp, std::int64_t width, bool expert) {
-    for (int i = 0; i < (mlp.gated ? 3 : 2); ++i) {
-      if (expert) {
-        add_expert(width * llm_.d_model);
-      } else {
-        add(width * llm_.d_model);
-      }
-    }
+  void block(const MatrixPlace& place, bool is_gated, std::int64_t width) {
+    for (int i = 0; i < (is_gated ? 2 : 1); ++i) add(place, llm_.d_model, width);
+    add(place, width, llm_.d_model);
   }
   void feed_forward(const MlpSpec& mlp) {
     if (mlp.n_experts == 0) {
-      block(mlp, mlp.d_ff, false);
+      block({WeightPart::kLinear, mlp.format}, mlp.gated, mlp.d_ff);
       return;
     }
     add(std::int64_t{llm_.d_model} * mlp.n_experts);
-    for (std::int32_t e = 0; e < mlp.n_experts; ++e) block(mlp, mlp.d_ff, true);
-    block(mlp, mlp.shared_d_ff, false);
+    for (std::int32_t e = 0; e < mlp.n_experts; ++e) {
+      block({WeightPart::kExperts, mlp.format}, mlp.gated, mlp.d_ff);
+    }
+    block({WeightPart::kLinear, mlp.shared_format}, mlp.gated, mlp.shared_d_ff);
   }
   [[nodiscard]] std::int64_t total() const {
     std::int64_t sum = 0;
@@ -88,7 +86,9 @@ std::vector<WeightTensor> weight_tensors(const Llm& llm, Dtype dtype) {
     tensors.add(norm);
   }
   tensors.add(llm.extra_parameters - norm * (norms - 1));
-  if (!llm.tied_embeddings) tensors.add(table);
+  if (!llm.tied_embeddings) {
+    tensors.add({WeightPart::kHead, llm.head_format}, llm.d_model, llm.vocab_size);
+  }
   KVSIM_CHECK(tensors.total() == parameters(llm), "weights of {} elements, the model has {}",
               tensors.total(), parameters(llm));
   return std::move(tensors).finish();

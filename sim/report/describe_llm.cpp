@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "models/llm/catalogue.hpp"
+#include "models/llm/weight_format.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/report/describe.hpp"
 #include "sim/report/describe_text.hpp"
@@ -107,6 +108,7 @@ ordered_json llm_json(const Llm& llm) {
   out["parameters"] = parameters(llm);
   out["active_parameters"] = active_parameters(llm);
   out["published_dtype"] = name_of(llm.published_dtype);
+  out["published_formats"] = published_formats(llm);
   out["published_weight_bytes"] = published_weight_bytes(llm).count();
   out["default_kv_dtype"] = name_of(default_kv_dtype(llm, llm.published_dtype));
   out["n_layers"] = llm.n_layers();
@@ -165,13 +167,16 @@ std::string llm_text(const Llm& llm, std::size_t width) {
     weights += fmt::format("{}{} {}", weights.empty() ? "" : ", ", name_of(dtype),
                            weight_bytes(llm, dtype));
   }
-  facts.add("weights",
-            weights + fmt::format("; as published {} ({}{})", published_weight_bytes(llm),
-                                  name_of(llm.published_dtype),
-                                  llm.outside_experts_dtype
-                                      ? " experts, the rest " +
-                                            std::string{name_of(*llm.outside_experts_dtype)}
-                                      : ""));
+  facts.add(
+      "weights",
+      weights +
+          fmt::format("; as published {} ({}{})", published_weight_bytes(llm),
+                      name_of(llm.published_dtype),
+                      llm.unpacked_dtype ? fmt::format(": {}, the rest {}", published_formats(llm),
+                                                       name_of(*llm.unpacked_dtype))
+                      : llm.outside_experts_dtype
+                          ? " experts, the rest " + std::string{name_of(*llm.outside_experts_dtype)}
+                          : ""));
   std::string cache;
   for (const Dtype dtype : kCacheFormats) {
     const TokenBytes bytes = cache_bytes_per_token(llm, dtype);

@@ -34,7 +34,7 @@ Llm read_own_model(const Field& field, const fs::path& folder) {
   std::string name;
   if (const auto given = field.find("name")) name = given->string();
   if (name.empty()) name = fs::absolute(path).parent_path().filename().string();
-  return read_hf_config(Field::read_file(path), name);
+  return read_hf_config_file(path, name);
 }
 
 void refuse_unless_model(const Field& field) {
@@ -352,11 +352,10 @@ StaticSpec engine_spec(const EngineAxes& axes, const Odometer& at) {
     const AskedWeights& asked = (*axes.dtypes)[at[5]].value;
     spec.weight_format = asked.format;
     // What a quantisation leaves alone is in the format the model computes in.
-    spec.weight_dtype = asked.dtype
-                            ? *asked.dtype
-                            : default_kv_dtype(*spec.llm, bits_of(spec.llm->published_dtype) < 16
-                                                              ? spec.llm->published_dtype
-                                                              : spec.llm->compute_dtype);
+    spec.weight_dtype = asked.dtype ? *asked.dtype
+                                    : wide_dtype(*spec.llm, bits_of(spec.llm->published_dtype) < 16
+                                                                ? spec.llm->published_dtype
+                                                                : spec.llm->compute_dtype);
   }
   spec.kv_dtype = axes.kv_dtypes ? (*axes.kv_dtypes)[at[6]].value
                                  : default_kv_dtype(*spec.llm, spec.weight_dtype);

@@ -330,23 +330,27 @@ std::string weights_formula(const CostInput& in) {
   const Llm llm = in.stack->expert_parallel > 1 ? held_model(in) : *in.llm;
   const auto all = parameters(llm);
   if (in.measured_weights) return fmt::format("{} B", with_commas(in.measured_weights->count()));
-  if (in.weight_format != nullptr) {
+  const bool as_published = llm.unpacked_dtype && in.weight_dtype == llm.published_dtype;
+  if (in.weight_format != nullptr || as_published) {
     std::int64_t packed = 0;
-    const WeightStore plain{in.weight_dtype, nullptr};
     Bytes packed_bytes;
-    const auto add = [&](WeightPart part, std::int64_t rows, std::int64_t columns,
+    const auto add = [&](const MatrixPlace& place, std::int64_t rows, std::int64_t columns,
                          std::int64_t count) {
-      const Bytes n = matrix_bytes(llm, in.weights(), part, rows, columns, count);
-      if (n == matrix_bytes(llm, plain, part, rows, columns, count)) return;
+      if (packing_of(llm, in.weights(), place) == nullptr) return;
       packed += rows * columns * count;
-      packed_bytes += n;
+      packed_bytes += matrix_bytes(llm, in.weights(), place, rows, columns, count);
     };
     visit_outer_matrices(llm, add);
     for (const LayerSpec& layer : llm.layers) visit_layer_matrices(llm, layer, add);
     return fmt::format(
         "{} B of {} {} parameters with their scales + {}", with_commas(packed_bytes.count()),
-        with_commas(packed), in.weight_format->name,
-        Product{}.times(all - packed, "other parameters").in(in.weight_dtype).text());
+        with_commas(packed),
+        in.weight_format != nullptr ? std::string{in.weight_format->name} : published_formats(llm),
+        Product{}
+            .times(all - packed, "other parameters")
+            .in(in.weight_format != nullptr ? in.weight_dtype
+                                            : dense_weight_dtype(llm, in.weight_dtype))
+            .text());
   }
   const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
   if (dense == in.weight_dtype) {

@@ -11,7 +11,7 @@ namespace {
 
 std::int64_t visited(const Llm& llm) {
   std::int64_t values = 0;
-  const auto add = [&](WeightPart, std::int64_t in, std::int64_t out, std::int64_t count) {
+  const auto add = [&](const MatrixPlace&, std::int64_t in, std::int64_t out, std::int64_t count) {
     values += in * out * count;
   };
   visit_outer_matrices(llm, add);

@@ -1,0 +1,361 @@
+#include "models/llm/hf/quantization.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "models/llm/hf/keys.hpp"
+#include "models/llm/hf/module_names.hpp"
+#include "models/llm/weight_format.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim::hf {
+namespace {
+
+constexpr std::int64_t kLargestGroup = 1 << 16;
+
+const WeightFormat* builtin(std::string_view name) { return &find_weight_format(name); }
+
+/// `like` with groups of `group` inputs. Without groups (`group` -1) what it stores of a group is
+/// stored of an output column.
+const WeightFormat* with_group(std::string_view like, std::int64_t group) {
+  WeightFormat format = find_weight_format(like);
+  if (group == format.group) return builtin(like);
+  format.group = static_cast<std::int32_t>(std::max<std::int64_t>(group, 0));
+  if (group < 0) format.column_bits += std::exchange(format.group_bits, 0);
+  return &keep_weight_format(group < 0 ? fmt::format("{} by column", like)
+                                       : fmt::format("{} in groups of {}", like, group),
+                             format);
+}
+
+/// Inputs that share a scale: an integer from 1 on, or -1 for all of an output column.
+std::int64_t group_size(const Field& config, std::int64_t otherwise) {
+  const auto size = config.find("group_size");
+  if (!size) return otherwise;
+  const std::int64_t value = size->integer(-1, kLargestGroup);
+  if (value == 0) size->expected("an integer >= 1, or -1");
+  return value;
+}
+
+/// fp8 with a scale for each square of `weight_block_size`, or for the whole matrix.
+const WeightFormat* fp8_of(const Field& config) {
+  const auto size = config.find("weight_block_size");
+  if (!size) return builtin("fp8-tensor");
+  const std::vector<Field> sides = size->items();
+  if (sides.size() != 2) size->expected("two sides of a block");
+  WeightFormat format = find_weight_format("fp8-block");
+  const std::int64_t side = sides[0].integer(1, 4096);
+  if (sides[1].integer(1, 4096) != side) size->fail("blocks that are not square are not modelled");
+  if (side * side == format.group) return builtin("fp8-block");
+  format.group = static_cast<std::int32_t>(side * side);
+  return &keep_weight_format(fmt::format("fp8-block of {0} x {0}", side), format);
+}
+
+/// What ModelOpt calls a format. null: not quantised.
+const WeightFormat* modelopt_format(const Field& algo, std::int64_t group) {
+  const std::string word = algo.string();
+  struct Known {
+    std::string_view word, format;
+  };
+  constexpr std::array kKnown{Known{"FP8", "fp8-tensor"},
+                              Known{"FP8_PER_CHANNEL_PER_TOKEN", "fp8-channel"},
+                              Known{"FP8_PB_WO", "fp8-block"},
+                              Known{"NVFP4", "nvfp4"},
+                              Known{"NVFP4_AWQ", "nvfp4"},
+                              Known{"W4A16_NVFP4", "nvfp4-w4a16"},
+                              Known{"MXFP8", "mxfp8"},
+                              Known{"MXFP4", "mxfp4"},
+                              Known{"W4A16_AWQ", "w4a16"},
+                              Known{"INT4_AWQ", "w4a16"},
+                              Known{"W8A8_SQ_PER_CHANNEL", "w8a8-int8"},
+                              Known{"W8A16", "int8-channel"}};
+  std::vector<std::string> words;
+  for (const Known& each : kKnown) {
+    if (each.word == word) {
+      return group > 0 && each.format != "fp8-block" ? with_group(each.format, group)
+                                                     : builtin(each.format);
+    }
+    words.emplace_back(each.word);
+  }
+  algo.fail(unknown_name("quantisation", word, words));
+}
+
+/// The format of `weights` of a group of compressed-tensors.
+const WeightFormat* compressed_format(const Field& group) {
+  const Field weights = group.at("weights");
+  const std::int64_t bits = weights.at("num_bits").integer(1, 16);
+  const auto type_field = weights.find("type");
+  const std::string type = type_field ? type_field->string() : "int";
+  const std::int64_t size = group_size(weights, 0);
+  const auto strategy_field = weights.find("strategy");
+  const std::string strategy = strategy_field ? strategy_field->string()
+                               : size > 0     ? "group"
+                                              : "tensor";
+  const bool weight_only = !group.has("input_activations");
+  const bool grouped = strategy == "group" || strategy == "tensor_group";
+  if (type == "float" && bits == 8) {
+    if (strategy == "tensor") return builtin("fp8-tensor");
+    if (strategy == "channel") return builtin("fp8-channel");
+    if (grouped && size == 32) return builtin("mxfp8");
+    if (strategy == "block") {
+      const auto sides = weights.find("block_structure");
+      if (!sides) return builtin("fp8-block");
+      return fp8_of(Field::wrap({{"weight_block_size", sides->raw()}}, weights.place()));
+    }
+  } else if (type == "float" && bits == 4 && grouped) {
+    if (size == 16) return builtin(weight_only ? "nvfp4-w4a16" : "nvfp4");
+    if (size == 32) return builtin("mxfp4");
+  } else if (type == "int" && bits == 8) {
+    if (!grouped) return builtin(weight_only ? "int8-channel" : "w8a8-int8");
+    if (weight_only && size > 0) return with_group("w8a16", size);
+  } else if (type == "int" && bits == 4 && weight_only) {
+    const bool zeros = !flag(weights, "symmetric", true);
+    if (strategy == "channel") return with_group(zeros ? "w4a16-zeros" : "w4a16", -1);
+    if (grouped && size > 0) return with_group(zeros ? "w4a16-zeros" : "w4a16", size);
+  }
+  weights.fail(fmt::format("{} {}-bit weights with a scale by {}{}{} are not modelled", type, bits,
+                           strategy, size > 0 ? fmt::format(" of {}", size) : "",
+                           weight_only ? ", activations left alone" : ""));
+}
+
+/// What a configuration says of modules by name.
+class Quantization {
+ public:
+  /// The format of a matrix; null where it is not quantised. `by_name`: only where the
+  /// configuration names it.
+  [[nodiscard]] const WeightFormat* of(const ModuleNames& names, bool by_name = false) const {
+    for (const ModulePattern& pattern : excluded) {
+      for (const std::string& name : names) {
+        if (pattern.matches(name)) return nullptr;
+      }
+    }
+    for (const std::string& name : names) {
+      for (const std::string_view each : with_ancestors(name)) {
+        if (const auto found = layers.find(each); found != layers.end()) return found->second;
+      }
+    }
+    for (const auto& [pattern, format] : targets) {
+      for (const std::string& name : names) {
+        if (pattern.matches(name)) return format;
+      }
+    }
+    return by_name ? nullptr : rest;
+  }
+  /// The one format of a group. Errors: InputError where its matrices have several.
+  [[nodiscard]] const WeightFormat* of(const ModuleGroup& group) const {
+    const WeightFormat* format = of(group.modules.front());
+    for (const ModuleNames& names : group.modules) {
+      if (of(names) == format) continue;
+      place->fail(
+          fmt::format("{} and {} are stored in different formats; the {} in one format are "
+                      "modelled",
+                      group.modules.front().front(), names.front(), group.what));
+    }
+    return format;
+  }
+
+  std::optional<Field> place;
+  std::vector<ModulePattern> excluded;
+  std::map<std::string, const WeightFormat*, std::less<>> layers;  // by a module's name
+  std::vector<std::pair<ModulePattern, const WeightFormat*>> targets;
+  const WeightFormat* rest = nullptr;  // of every other linear layer
+  bool packs_head = false;
+  std::optional<Dtype> kv_dtype;
+};
+
+void add_excluded(const Field& config, Quantization& out) {
+  for (const char* key : {"ignore", "ignored_layers", "exclude_modules", "modules_to_not_convert",
+                          "llm_int8_skip_modules"}) {
+    const auto list = config.find(key);
+    if (!list) continue;
+    for (const Field& item : list->items()) out.excluded.emplace_back(item);
+  }
+}
+
+std::optional<Dtype> kv_dtype_of(const Field& config) {
+  for (const char* key : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
+    const auto scheme = config.find(key);
+    if (!scheme) continue;
+    if (scheme->is_object()) {
+      const auto type = scheme->find("type");
+      const bool is_float = !type || type->string() == "float";
+      if (scheme->at("num_bits").integer(1, 16) == 8) {
+        return is_float ? Dtype::kFp8E4m3 : Dtype::kInt8;
+      }
+      scheme->fail("a cache of other than 8 bits is not modelled");
+    }
+    std::string word = scheme->string();
+    std::transform(word.begin(), word.end(), word.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    if (word == "FP8") return Dtype::kFp8E4m3;
+    if (word == "INT8") return Dtype::kInt8;
+    if (word != "NONE") scheme->expected("FP8, INT8 or null");
+  }
+  return std::nullopt;
+}
+
+void read_groups(const Field& groups, Quantization& out) {
+  for (const auto& [name, group] : groups.members()) {
+    const WeightFormat* format = compressed_format(group);
+    const auto targets = group.find("targets");
+    for (const Field& target : targets ? targets->items() : std::vector<Field>{}) {
+      // A class of modules, else names.
+      if (target.string() == "Linear") {
+        out.rest = format;
+      } else {
+        out.targets.emplace_back(ModulePattern{target}, format);
+      }
+    }
+    if (!targets) out.rest = format;
+  }
+}
+
+/// ModelOpt's words, in either file.
+void read_modelopt(const Field& config, Quantization& out) {
+  out.kv_dtype = kv_dtype_of(config);
+  const auto algo = config.find("quant_algo");
+  if (!algo) return;
+  if (algo->string() != "MIXED_PRECISION") {
+    out.rest = modelopt_format(*algo, group_size(config, 0));
+    return;
+  }
+  const Field layers = config.at("quantized_layers");
+  for (const auto& [name, layer] : layers.members()) {
+    out.layers[name] = modelopt_format(layer.at("quant_algo"), group_size(layer, 0));
+  }
+}
+
+void read_gptq_or_awq(const Field& config, bool is_gptq, Quantization& out) {
+  const Field bits_field = config.at("bits");
+  const std::int64_t bits = bits_field.integer(1, 16);
+  if (bits != 2 && bits != 4 && bits != 8) bits_field.expected("2, 4 or 8");
+  // 16 bits of scale and a zero of the values' width.
+  WeightFormat format = find_weight_format(is_gptq ? "gptq-int4" : "awq-int4");
+  format.packed = bits == 8 ? Dtype::kInt8 : bits == 4 ? Dtype::kInt4 : Dtype::kInt2;
+  format.group_bits = static_cast<std::int32_t>(16 + bits);
+  const std::string name = fmt::format("{}-int{}", is_gptq ? "gptq" : "awq", bits);
+  const auto known = builtin_weight_formats();
+  if (std::none_of(known.begin(), known.end(), [&](const auto& f) { return f.name == name; })) {
+    (void)keep_weight_format(name, format);
+  }
+  out.rest = with_group(name, group_size(config, format.group));
+  out.packs_head = flag(config, "lm_head", false);
+}
+
+/// `otherwise`: the method of a configuration that does not name one.
+Quantization read_config(const Field& config, std::string_view otherwise) {
+  if (const auto inner = config.find("quantization")) return read_config(*inner, "modelopt");
+  Quantization out;
+  out.place = config;
+  add_excluded(config, out);
+  const auto method = config.find("quant_method");
+  std::string word{otherwise};
+  if (method) {
+    word = method->string();
+  } else if (config.has("quant_algo")) {
+    word = "modelopt";
+  } else if (config.has("weight_block_size")) {
+    word = "fp8";
+  }
+  if (word != "modelopt" && config.has("quant_algo")) {
+    config.at("quant_algo").fail(fmt::format("with quant_method {} is not modelled", word));
+  }
+  if (word == "fp8") {
+    out.rest = fp8_of(config);
+  } else if (word == "fbgemm_fp8") {
+    out.rest = builtin("fp8-channel");
+  } else if (word == "modelopt" || word == "modelopt_fp4") {
+    read_modelopt(config, out);
+  } else if (word == "compressed-tensors") {
+    const auto groups = config.find("config_groups");
+    if (!groups) config.fail("compressed-tensors: expected config_groups");
+    read_groups(*groups, out);
+    out.kv_dtype = kv_dtype_of(config);
+  } else if (word == "gptq" || word == "awq") {
+    read_gptq_or_awq(config, word == "gptq", out);
+  } else if (word == "bitsandbytes") {
+    const bool four = flag(config, "load_in_4bit", false);
+    if (!four && !flag(config, "load_in_8bit", false)) {
+      config.fail("neither load_in_4bit nor load_in_8bit is true");
+    }
+    const bool nested = flag(config, "bnb_4bit_use_double_quant", false);
+    out.rest = builtin(!four ? "w8a8-int8" : nested ? "nf4-double" : "nf4");
+  } else {
+    const Field at = config.at("quant_method");
+    at.expected(
+        "one of awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, "
+        "mxfp4");
+  }
+  return out;
+}
+
+void apply(const Quantization& q, Llm& llm) {
+  std::vector<const WeightFormat*> used;
+  const auto note = [&used](const WeightFormat* format) {
+    if (format != nullptr) used.push_back(format);
+    return format;
+  };
+  std::int32_t i = 0;
+  for (LayerSpec& layer : llm.layers) {
+    layer.attention.format = note(q.of(attention_inputs(layer.attention, i)));
+    layer.attention.output_format = note(q.of(attention_output(i)));
+    layer.mlp.format = note(q.of(feed_forward(layer.mlp, i)));
+    if (layer.mlp.shared_d_ff > 0) {
+      layer.mlp.shared_format = note(q.of(shared_experts(layer.mlp, i)));
+    }
+    ++i;
+  }
+  if (!llm.tied_embeddings) llm.head_format = note(q.of(output_head(), !q.packs_head));
+  llm.published_kv_dtype = q.kv_dtype;
+  if (used.empty()) return;
+  llm.unpacked_dtype = llm.published_dtype;
+  // The narrowest names the whole.
+  const auto narrowest = std::min_element(
+      used.begin(), used.end(),
+      [](const auto* a, const auto* b) { return bits_of(a->packed) < bits_of(b->packed); });
+  llm.published_dtype = (*narrowest)->packed;
+}
+
+/// Whether two readings of one model store it alike.
+bool agree(const Llm& a, const Llm& b) {
+  const auto same = [](const LayerSpec& x, const LayerSpec& y) {
+    return x.attention.format == y.attention.format &&
+           x.attention.output_format == y.attention.output_format && x.mlp.format == y.mlp.format &&
+           x.mlp.shared_format == y.mlp.shared_format;
+  };
+  return std::equal(a.layers.begin(), a.layers.end(), b.layers.begin(), b.layers.end(), same) &&
+         a.head_format == b.head_format && a.published_kv_dtype == b.published_kv_dtype;
+}
+
+}  // namespace
+
+void read_quantization(const Field& config, const std::optional<Field>& beside, Llm& llm) {
+  const auto own = config.find("quantization_config");
+  if (own && own->is_object() && own->has("quant_method") &&
+      own->at("quant_method").string() == "mxfp4") {
+    llm.outside_experts_dtype = llm.published_dtype;
+    llm.published_dtype = Dtype::kFp4;
+    if (beside) beside->fail("the configuration is mxfp4 already");
+    return;
+  }
+  const Llm plain = llm;
+  if (own) apply(read_config(*own, ""), llm);
+  if (!beside) return;
+  Llm other = plain;
+  apply(read_config(*beside, "modelopt"), other);
+  if (own && !agree(llm, other)) {
+    beside->fail(
+        fmt::format("it does not agree with {}; remove the one that is wrong", own->place()));
+  }
+  llm = std::move(other);
+}
+
+}  // namespace kvsim::hf

@@ -1,0 +1,27 @@
+#pragma once
+
+// The quantisation of a published checkpoint: `quantization_config` of config.json, and
+// hf_quant_config.json, which NVIDIA's ModelOpt writes next to it. Private to models/llm.
+
+#include <optional>
+
+#include "models/json/field.hpp"
+#include "models/llm/llm.hpp"
+
+namespace kvsim::hf {
+
+/// Sets what the weights of `llm` are published in: the format of each part of each layer,
+/// published_dtype, unpacked_dtype and published_kv_dtype. `llm.published_dtype` is that of the
+/// configuration without its quantisation. `beside` is hf_quant_config.json, where there is one.
+///
+/// Excluded modules (`ignore`, `ignored_layers`, `exclude_modules`, `modules_to_not_convert`,
+/// `llm_int8_skip_modules`) are dotted names or parts of such, globs with `*`, or `re:` and a
+/// regular expression. Output head, routers, norms and embeddings are packed only where the
+/// configuration names them.
+/// Errors: InputError for a quantisation that is not known or not modelled, for one part whose
+/// matrices are stored in different formats, and where the two files disagree.
+/// Sources: transformers utils/quantization_config.py; vLLM model_executor/layers/quantization
+/// (modelopt.py, compressed_tensors, fp8.py); compressed-tensors quantization/quant_args.py.
+void read_quantization(const Field& config, const std::optional<Field>& beside, Llm& llm);
+
+}  // namespace kvsim::hf

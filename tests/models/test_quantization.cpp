@@ -1,0 +1,365 @@
+// Quantised checkpoints: what their two configuration files say of each part's bytes.
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "models/llm/catalogue.hpp"
+#include "models/llm/hf/module_names.hpp"
+#include "models/llm/weight_format.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::fresh;
+using test::has;
+using test::write;
+
+// A dense model and one with experts, small enough to count by hand.
+constexpr std::int64_t kWidth = 256, kHeads = 4, kKvHeads = 2, kHeadDim = 64, kFfn = 512;
+constexpr std::int64_t kVocabulary = 1000, kLayers = 3, kExperts = 4, kExpertFfn = 128;
+
+json dense() {
+  return {{"model_type", "llama"},           {"hidden_size", kWidth},
+          {"num_hidden_layers", kLayers},    {"num_attention_heads", kHeads},
+          {"num_key_value_heads", kKvHeads}, {"head_dim", kHeadDim},
+          {"intermediate_size", kFfn},       {"vocab_size", kVocabulary},
+          {"max_position_embeddings", 4096}, {"tie_word_embeddings", false},
+          {"torch_dtype", "bfloat16"}};
+}
+json with_experts() {
+  json config = dense();
+  config["model_type"] = "qwen3_moe";
+  config["num_experts"] = kExperts;
+  config["num_experts_per_tok"] = 2;
+  config["moe_intermediate_size"] = kExpertFfn;
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = json::array();
+  config["norm_topk_prob"] = true;
+  return config;
+}
+Llm read(const json& config, const json& beside = nullptr) {
+  std::optional<Field> other;
+  if (!beside.is_null()) other = Field::wrap(beside, "hf_quant_config.json");
+  return read_hf_config(Field::wrap(config, "config.json"), "m", other);
+}
+std::string refusal(const json& config, const json& beside = nullptr) {
+  try {
+    (void)read(config, beside);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+json modelopt(const json& quantization) {
+  return {{"producer", {{"name", "modelopt"}}}, {"quantization", quantization}};
+}
+
+/// Matrices [in, out] of a layer: attention's inputs, its output, and a block of `width`.
+struct Matrix {
+  std::int64_t in, out;
+};
+const std::vector<Matrix> kInputs{
+    {kWidth, kHeads* kHeadDim}, {kWidth, kKvHeads* kHeadDim}, {kWidth, kKvHeads* kHeadDim}};
+const std::vector<Matrix> kOutput{{kHeads * kHeadDim, kWidth}};
+std::vector<Matrix> block(std::int64_t width) {
+  return {{kWidth, width}, {kWidth, width}, {width, kWidth}};
+}
+std::int64_t values(const std::vector<Matrix>& matrices) {
+  std::int64_t sum = 0;
+  for (const Matrix& m : matrices) sum += m.in * m.out;
+  return sum;
+}
+/// NVFP4: 4 bits a value, a byte for 16 of them, two fp32 a matrix.
+std::int64_t nvfp4(const std::vector<Matrix>& matrices) {
+  const std::int64_t n = values(matrices);
+  return n / 2 + n / 16 + 8 * std::ssize(matrices);
+}
+std::int64_t published(const Llm& llm) { return published_weight_bytes(llm).count(); }
+/// In bf16 all of it.
+std::int64_t plain(const Llm& llm) { return 2 * parameters(llm); }
+
+TEST_CASE("fp8 with scales by block: layers are fp8, head and embedding stay") {
+  json config = dense();
+  config["quantization_config"] = {
+      {"quant_method", "fp8"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}};
+  const Llm llm = read(config);
+  std::int64_t packed = 0, scales = 0;
+  for (const auto& matrices : {kInputs, kOutput, block(kFfn)}) {
+    packed += values(matrices);
+    for (const Matrix& m : matrices) scales += (m.in / 128) * (m.out / 128) * 4;
+  }
+  CHECK(published(llm) == plain(llm) - kLayers * packed + kLayers * scales);
+  CHECK(published_formats(llm) == "fp8-block");
+  CHECK(llm.published_dtype == Dtype::kFp8E4m3);
+  CHECK(default_kv_dtype(llm, llm.published_dtype) == Dtype::kBf16);
+  // Asked for in bf16 it is a model like any other.
+  CHECK(loaded_weight_bytes(llm, WeightStore{Dtype::kBf16, nullptr}).count() == plain(llm));
+  config["quantization_config"].erase("quant_method");  // some files name the blocks alone
+  CHECK(published(read(config)) == published(llm));
+  config["quantization_config"]["weight_block_size"] = {64, 64};
+  CHECK(published(read(config)) == plain(llm) - kLayers * packed + 4 * kLayers * scales);
+}
+
+TEST_CASE("hf_quant_config.json beside config.json tells the format and the cache's") {
+  const json fp8 = modelopt(
+      {{"quant_algo", "FP8"}, {"kv_cache_quant_algo", "FP8"}, {"exclude_modules", {"lm_head"}}});
+  const Llm llm = read(dense(), fp8);
+  const std::int64_t packed = values(kInputs) + values(kOutput) + values(block(kFfn));
+  CHECK(published(llm) == plain(llm) - kLayers * packed + kLayers * 7 * 8);
+  CHECK(default_kv_dtype(llm, llm.published_dtype) == Dtype::kFp8E4m3);
+  CHECK(default_kv_dtype(llm, Dtype::kBf16) == Dtype::kBf16);
+
+  // By path: the folder's second file counts, and only beside a config.json.
+  const fs::path folder = fresh("quantised");
+  write(folder / "config.json", dense().dump());
+  write(folder / "other.json", dense().dump());
+  CHECK(published(read_hf_config_file(folder / "config.json", "m")) == plain(llm));
+  write(folder / "hf_quant_config.json", fp8.dump());
+  CHECK(published(read_hf_config_file(folder / "config.json", "m")) == published(llm));
+  CHECK(published(read_hf_config_file(folder / "other.json", "m")) == plain(llm));
+  write(folder / "hf_quant_config.json", "{");
+  CHECK_THROWS_AS((void)read_hf_config_file(folder / "config.json", "m"), InputError);
+
+  // Both files may say it, if they say the same.
+  json both = dense();
+  both["quantization_config"] = {{"quant_method", "modelopt"},
+                                 {"quant_algo", "FP8"},
+                                 {"kv_cache_scheme", {{"num_bits", 8}, {"type", "float"}}},
+                                 {"ignore", {"lm_head"}}};
+  CHECK(published(read(both, fp8)) == published(llm));
+  both["quantization_config"]["quant_algo"] = "NVFP4";
+  CHECK(has(refusal(both, fp8), "hf_quant_config.json: "));
+  CHECK(has(refusal(both, fp8), "does not agree with config.json: /quantization_config"));
+}
+
+TEST_CASE("excluded modules stay in 16 bits, layer by layer") {
+  const auto bytes = [&](const json& excluded) {
+    return published(read(with_experts(), modelopt({{"quant_algo", "NVFP4"},
+                                                    {"kv_cache_quant_algo", nullptr},
+                                                    {"group_size", 16},
+                                                    {"exclude_modules", excluded}})));
+  };
+  const std::int64_t all = plain(read(with_experts()));
+  const std::int64_t inputs = 2 * values(kInputs) - nvfp4(kInputs);
+  const std::int64_t output = 2 * values(kOutput) - nvfp4(kOutput);
+  const std::int64_t experts =
+      kExperts * (2 * values(block(kExpertFfn)) - nvfp4(block(kExpertFfn)));
+  CHECK(bytes(json::array()) == all - kLayers * (inputs + output + experts));
+  CHECK(bytes({"lm_head"}) == all - kLayers * (inputs + output + experts));
+  for (const json& attention :
+       {json{"model.layers.*.self_attn*"}, json{"*.self_attn.*"}, json{"self_attn"},
+        json{"re:.*self_attn.*"}, json{"model.layers.*.self_attn"},
+        json{"language_model.model.layers.*.self_attn*"},
+        json{"model.layers.0.self_attn", "model.layers.1.self_attn", "model.layers.2.self_attn"}}) {
+    INFO(attention.dump());
+    CHECK(bytes(attention) == all - kLayers * experts);
+  }
+  CHECK(bytes({"model.layers.*.self_attn.o_proj"}) == all - kLayers * (inputs + experts));
+  CHECK(bytes({"model.layers.1.*"}) == all - (kLayers - 1) * (inputs + output + experts));
+  CHECK(bytes({"model.layers.0", "*.mlp.experts*"}) == all - (kLayers - 1) * (inputs + output));
+  // Parts that only look like one: a router, a vision tower, a layer that there is not.
+  CHECK(bytes({"gate", "mlp.gate", "vision_tower*", "model.layers.7*", "q"}) == bytes({"lm_head"}));
+  CHECK(bytes({"*"}) == all);
+  CHECK(
+      has(refusal(with_experts(),
+                  modelopt({{"quant_algo", "NVFP4"}, {"exclude_modules", {"*.self_attn.k_proj"}}})),
+          "self_attn.q_proj and model.layers.0.self_attn.k_proj are stored in different formats"));
+  CHECK(has(
+      refusal(with_experts(), modelopt({{"quant_algo", "NVFP4"}, {"exclude_modules", {"re:(("}}})),
+      "expected a regular expression"));
+  CHECK(has(refusal(with_experts(), modelopt({{"quant_algo", "NVFP4"}, {"exclude_modules", {3}}})),
+            "exclude_modules/0"));
+}
+
+TEST_CASE("mixed precision: each module as its name says, the head too") {
+  json layers;
+  for (int i = 0; i < kLayers; ++i) {
+    const std::string at = "model.layers." + std::to_string(i) + ".";
+    for (const char* one : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      layers[at + "self_attn." + one] = {{"quant_algo", "FP8"}};
+    }
+    if (i > 0) layers[at + "mlp.experts"] = {{"quant_algo", "NVFP4"}, {"group_size", 16}};
+  }
+  layers["lm_head"] = {{"quant_algo", "W4A16_NVFP4"}, {"group_size", 16}};
+  const Llm llm = read(with_experts(), modelopt({{"quant_algo", "MIXED_PRECISION"},
+                                                 {"kv_cache_quant_algo", "FP8"},
+                                                 {"quantized_layers", layers}}));
+  const std::int64_t head = kWidth * kVocabulary;
+  CHECK(published(llm) ==
+        plain(llm) - kLayers * (values(kInputs) + values(kOutput) - 4 * 8) -
+            (kLayers - 1) * kExperts * (2 * values(block(kExpertFfn)) - nvfp4(block(kExpertFfn))) -
+            (2 * head - head / 2 - head / 16 - 4));
+  CHECK(llm.published_dtype == Dtype::kFp4);
+  CHECK(published_formats(llm) == "fp8-tensor + nvfp4 + nvfp4-w4a16");
+  // Layers of two formats are not alike to the cost model.
+  CHECK(llm.layers[0].mlp.format != llm.layers[1].mlp.format);
+}
+
+TEST_CASE("compressed-tensors: groups of weights by type, bits and scale") {
+  struct Case {
+    json weights;
+    bool weight_only;
+    std::string formats;
+  };
+  const std::vector<Case> cases{
+      {{{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}, false, "fp8-channel"},
+      {{{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}}, false, "fp8-tensor"},
+      {{{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {128, 128}}},
+       false,
+       "fp8-block"},
+      {{{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}}, false, "w8a8-int8"},
+      {{{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}}, true, "int8-channel"},
+      {{{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 128}},
+       true,
+       "w4a16"},
+      {{{"num_bits", 4}, {"type", "int"}, {"group_size", 32}}, true, "w4a16 in groups of 32"},
+      {{{"num_bits", 4}, {"type", "int"}, {"group_size", 128}, {"symmetric", false}},
+       true,
+       "w4a16-zeros"},
+      {{{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"group_size", 16}},
+       false,
+       "nvfp4"},
+      {{{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"group_size", 16}},
+       true,
+       "nvfp4-w4a16"},
+      {{{"num_bits", 4}, {"type", "float"}, {"group_size", 32}}, true, "mxfp4"}};
+  for (const Case& each : cases) {
+    INFO(each.weights.dump());
+    json group{{"targets", {"Linear"}}, {"weights", each.weights}, {"input_activations", nullptr}};
+    if (!each.weight_only) group["input_activations"] = {{"num_bits", 8}};
+    json config = dense();
+    config["quantization_config"] = {{"quant_method", "compressed-tensors"},
+                                     {"config_groups", {{"group_0", group}}},
+                                     {"ignore", {"lm_head"}},
+                                     {"kv_cache_scheme", nullptr}};
+    CHECK(published_formats(read(config)) == each.formats);
+  }
+  // Kimi-K2.5's: experts alone, 4 bits in groups of 32, a 16-bit scale each.
+  json config = with_experts();
+  config["quantization_config"] = {
+      {"quant_method", "compressed-tensors"},
+      {"config_groups",
+       {{"group_0",
+         {{"targets", {"Linear"}},
+          {"weights", {{"num_bits", 4}, {"type", "int"}, {"group_size", 32}}}}}}},
+      {"ignore", {"lm_head", "re:.*self_attn.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"}}};
+  const std::int64_t n = kLayers * kExperts * values(block(kExpertFfn));
+  const Llm llm = read(config);
+  CHECK(published(llm) == plain(llm) - 2 * n + n / 2 + n / 32 * 2);
+}
+
+TEST_CASE("AWQ, GPTQ and bitsandbytes keep head and embedding") {
+  const std::int64_t n = kLayers * (values(kInputs) + values(kOutput) + values(block(kFfn)));
+  const auto packed = [&](const json& quantization) {
+    json config = dense();
+    config["quantization_config"] = quantization;
+    const Llm llm = read(config);
+    return published(llm) - (plain(llm) - 2 * n);
+  };
+  CHECK(packed({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}}) ==
+        n / 2 + n / 128 * 2 + n / 256);
+  CHECK(packed({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}}) ==
+        n / 2 + n / 64 * 2 + n / 128);
+  const std::int64_t inputs = kLayers * (3 * kWidth + kHeads * kHeadDim + 2 * kWidth + kFfn);
+  CHECK(packed({{"quant_method", "gptq"}, {"bits", 8}, {"group_size", 128}}) ==
+        n + n / 128 * 3 + 4 * inputs);
+  CHECK(packed({{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}}) == n / 2 + n / 64 * 4);
+  CHECK(packed({{"quant_method", "awq"},
+                {"bits", 4},
+                {"group_size", 128},
+                {"modules_to_not_convert", {"mlp"}}}) >
+        packed({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}}));
+}
+
+TEST_CASE("a quantisation that is not known is refused, never counted as bf16") {
+  CHECK(has(refusal(dense(), modelopt({{"quant_algo", "NVFP5"}})),
+            "hf_quant_config.json: /quantization/quant_algo: unknown quantisation \"NVFP5\"; did "
+            "you mean \"NVFP4\"?"));
+  CHECK(has(refusal(dense(), modelopt({{"quant_algo", "FP8"}, {"kv_cache_quant_algo", "NVFP4"}})),
+            "/quantization/kv_cache_quant_algo: expected FP8, INT8 or null"));
+  CHECK(has(refusal(dense(), modelopt({{"quant_algo", "MIXED_PRECISION"}})), "quantized_layers"));
+  json config = dense();
+  config["quantization_config"] = {{"bits", 4}};
+  CHECK(has(refusal(config), "/quantization_config/quant_method"));
+  config["quantization_config"] = {
+      {"quant_method", "compressed-tensors"},
+      {"config_groups",
+       {{"group_0", {{"targets", {"Linear"}}, {"weights", {{"num_bits", 3}, {"type", "int"}}}}}}}};
+  CHECK(has(refusal(config), "int 3-bit weights with a scale by tensor"));
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"quant_algo", "MIXED_PRECISION"}};
+  CHECK(has(refusal(config), "with quant_method fp8 is not modelled"));
+  // Unquantised, in so many words.
+  CHECK(published(read(dense(), modelopt({{"quant_algo", nullptr}}))) == plain(read(dense())));
+}
+
+TEST_CASE("patterns of modules") {
+  const auto matches = [](const char* pattern, const char* name) {
+    return hf::ModulePattern{Field::wrap(pattern, "p")}.matches(name);
+  };
+  CHECK(matches("lm_head", "language_model.lm_head"));
+  CHECK_FALSE(matches("head", "lm_head"));
+  CHECK(matches("model.layers.1", "model.layers.1.mlp.up_proj"));
+  CHECK_FALSE(matches("model.layers.1", "model.layers.11.mlp.up_proj"));
+  CHECK(matches("model.layers.1*", "model.layers.11.mlp.up_proj"));  // a glob is one of characters
+  CHECK_FALSE(matches("model.layers.1.*", "model.layers.11.mlp.up_proj"));
+  CHECK(matches("*experts*", "model.layers.3.mlp.experts.0.up_proj"));
+  CHECK_FALSE(matches("re:mlp", "model.layers.3.mlp.up_proj"));
+  CHECK(matches("re:.*mlp", "model.layers.3.mlp.up_proj"));
+  CHECK_FALSE(matches("", "lm_head"));
+}
+
+/// The fields of a line of a CSV file without quotes around commas.
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> out;
+  std::istringstream in{line};
+  for (std::string field; std::getline(in, field, ',');) out.push_back(field);
+  return out;
+}
+
+TEST_CASE("published checkpoints weigh what their truth table says") {
+  const auto data = test::data_dir();
+  if (!data) return;
+  std::ifstream table{*data / "configs/expected.csv"};
+  std::string line;
+  REQUIRE(std::getline(table, line));
+  const auto columns = fields_of(line);
+  const auto column = [&](const char* name) {
+    return static_cast<std::size_t>(std::find(columns.begin(), columns.end(), name) -
+                                    columns.begin());
+  };
+  const std::size_t model = column("model"), bytes = column("weight_bytes_text");
+  REQUIRE(bytes < columns.size());
+  int quantised = 0;
+  while (std::getline(table, line)) {
+    if (line.find('"') != std::string::npos) continue;
+    const auto row = fields_of(line);
+    const fs::path config = *data / "configs" / (row.at(model) + ".json");
+    const fs::path beside = *data / "configs" / (row.at(model) + ".quant.json");
+    if (!fs::exists(config)) continue;
+    Llm llm;
+    try {
+      std::optional<Field> other;
+      if (fs::exists(beside)) other = Field::read_file(beside);
+      llm = read_hf_config(Field::read_file(config), row.at(model), other);
+    } catch (const InputError&) {
+      continue;  // of a family that is not modelled
+    }
+    INFO(row.at(model));
+    CHECK(static_cast<double>(published(llm)) == test::rel(std::stod(row.at(bytes)), 1e-6));
+    quantised += llm.unpacked_dtype ? 1 : 0;
+  }
+  CHECK(quantised >= 2);
+}
+
+}  // namespace
+}  // namespace kvsim
