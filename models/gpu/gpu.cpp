@@ -7,11 +7,14 @@
 #include <span>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "models/gpu/gpu_of_user.hpp"
 #include "models/json/embedded.hpp"
 #include "models/json/field.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/names.hpp"
 
 namespace kvsim::embedded {
 std::span<const EmbeddedFile> gpu_files();
@@ -56,7 +59,7 @@ std::map<Dtype, FlopsPerSecond> read_peaks(const Field& peaks) {
 }
 
 Gpu read_gpu(const Field& file) {
-  file.allow_only({"name", "aliases", "generation", "silicon", "hbm", "hbm_usable",
+  file.allow_only({"name", "aliases", "short_names", "generation", "silicon", "hbm", "hbm_usable",
                    "hbm_usable_measured", "hbm_bandwidth", "peak", "peak_fp32", "sms", "l2",
                    "nvlink", "nvlink_gpus", "pcie", "c2c", "sources"});
   Gpu gpu;
@@ -88,20 +91,38 @@ Gpu read_gpu(const Field& file) {
   return gpu;
 }
 
-std::vector<Gpu> read_catalogue() {
-  std::vector<Gpu> gpus;
+struct Catalogue {
+  std::vector<Gpu> gpus;                           // by name
+  std::map<std::string, std::string> short_names;  // key_of a short name -> the GPU's name
+};
+
+Catalogue read_catalogue() {
+  Catalogue out;
+  std::vector<Gpu>& gpus = out.gpus;
   std::set<std::string> taken;
   for (const embedded::EmbeddedFile& file : embedded::gpu_files()) {
-    gpus.push_back(read_gpu(Field::parse(file.text, fmt::format("gpu/data/{}.json", file.name))));
+    const Field entry = Field::parse(file.text, fmt::format("gpu/data/{}.json", file.name));
+    gpus.push_back(read_gpu(entry));
     // An alias may repeat its own GPU's name in another dress, never another's.
     std::set<std::string> own{key_of(gpus.back().name)};
     for (const std::string& alias : gpus.back().aliases) own.insert(key_of(alias));
+    if (const auto names = entry.find("short_names")) {
+      for (const Field& name : names->items()) {
+        own.insert(key_of(name.string()));
+        out.short_names.emplace(key_of(name.string()), gpus.back().name);
+      }
+    }
     for (const std::string& key : own) {
       KVSIM_CHECK(taken.insert(key).second, "two GPUs are called {}", key);
     }
   }
   std::sort(gpus.begin(), gpus.end(), [](const Gpu& a, const Gpu& b) { return a.name < b.name; });
-  return gpus;
+  return out;
+}
+
+const Catalogue& catalogue() {
+  static const Catalogue read = read_catalogue();
+  return read;
 }
 
 /// Names of the GPUs that have every word of `words`, the first in the first place: what "A100"
@@ -136,10 +157,7 @@ FlopsPerSecond peak_flops(const Gpu& gpu, Dtype dtype) {
   return gpu.peak.at(Dtype::kFp16);
 }
 
-const std::vector<Gpu>& builtin_gpus() {
-  static const std::vector<Gpu> gpus = read_catalogue();
-  return gpus;
-}
+const std::vector<Gpu>& builtin_gpus() { return catalogue().gpus; }
 
 const Gpu& find_gpu(std::string_view name) {
   // By the keys of names and aliases: reading calibrations asks for hundreds.
@@ -155,9 +173,29 @@ const Gpu& find_gpu(std::string_view name) {
   if (const auto may_mean = candidates(words_of(name)); !may_mean.empty()) {
     throw InputError{ambiguous_name("GPU", name, may_mean)};
   }
-  std::vector<std::string> names;
-  for (const Gpu& gpu : builtin_gpus()) names.push_back(gpu.name);
-  throw InputError{unknown_name("GPU", name, names)};
+  KnownNames known{.kind = "GPU", .list_command = "kvsim list gpus"};
+  for (const Gpu& gpu : builtin_gpus()) {
+    known.names.push_back(gpu.name);
+    known.aliases.insert(known.aliases.end(), gpu.aliases.begin(), gpu.aliases.end());
+  }
+  for (const auto& [short_name, card] : catalogue().short_names)
+    known.aliases.push_back(short_name);
+  throw InputError{unknown_entry(known, name)};
+}
+
+NamedGpu gpu_of_user(std::string_view name) {
+  const std::string key = key_of(name);
+  NamedGpu out;
+  const auto found = catalogue().short_names.find(key);
+  out.gpu = &find_gpu(found == catalogue().short_names.end() ? name : found->second);
+  if (key == key_of(out.gpu->name)) return out;
+  std::vector<std::string> others = candidates(words_of(name));
+  std::erase(others, out.gpu->name);
+  if (!others.empty()) {
+    out.note = fmt::format("\"{}\" is taken as {}; the catalogue also has {}", name, out.gpu->name,
+                           fmt::join(others, ", "));
+  }
+  return out;
 }
 
 }  // namespace kvsim

@@ -189,9 +189,9 @@ void Field::allow_only(std::span<const std::string> keys) const {
 
 void Field::unknown(const std::string& key, std::span<const std::string> keys) const {
   const std::string near = nearest(key, keys);
-  throw InputError{fmt::format("{}: {}/{}: unknown key{} ({})", file(), pointer_, escaped(key),
-                               near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
-                               fmt::join(keys, ", "))};
+  throw InputError{fmt::format("{}: {}/{}: unknown key{}", file(), pointer_, escaped(key),
+                               near.empty() ? fmt::format(" ({})", fmt::join(keys, ", "))
+                                            : fmt::format("; did you mean \"{}\"?", near))};
 }
 
 Field Field::child(const json& value, std::string_view token) const {

@@ -1,7 +1,6 @@
 #include "models/llm/catalogue.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <span>
 
@@ -10,6 +9,7 @@
 #include "models/json/embedded.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/names.hpp"
 
 namespace kvsim::embedded {
 std::span<const EmbeddedFile> llm_files();
@@ -18,18 +18,9 @@ std::span<const EmbeddedFile> llm_files();
 namespace kvsim {
 namespace {
 
-/// Lower case, blanks and underscores as hyphens: "GPT-3 175B" is "gpt-3-175b".
-std::string key_of(std::string_view text) {
-  std::string out{text};
-  for (char& c : out) {
-    c = c == ' ' || c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return out;
-}
-
 struct Catalogue {
   std::vector<Llm> llms;                                    // by name
-  std::map<std::string, std::size_t> index;                 // key_of a name or alias
+  std::map<std::string, std::size_t> index;                 // squeezed_name of a name or alias
   std::map<std::string, std::vector<std::string>> aliases;  // as the files spell them
 };
 
@@ -48,7 +39,7 @@ Catalogue read_catalogue() {
             [](const Llm& a, const Llm& b) { return a.name < b.name; });
   for (std::size_t i = 0; i < out.llms.size(); ++i) {
     const auto insert = [&](const std::string& word) {
-      const auto [at, fresh] = out.index.emplace(key_of(word), i);
+      const auto [at, fresh] = out.index.emplace(squeezed_name(word), i);
       KVSIM_CHECK(fresh || at->second == i, "two models are called {}", word);
     };
     insert(out.llms[i].name);
@@ -67,17 +58,22 @@ const Catalogue& catalogue() {
 const std::vector<Llm>& builtin_llms() { return catalogue().llms; }
 
 const Llm& find_llm(std::string_view name) {
-  const std::string key = key_of(name);
-  if (const auto found = catalogue().index.find(key); found != catalogue().index.end())
+  if (const auto found = catalogue().index.find(squeezed_name(name));
+      found != catalogue().index.end()) {
     return catalogue().llms[found->second];
-  std::vector<std::string> names;
+  }
+  const std::string key = folded_name(name);
+  KnownNames known{.kind = "model", .list_command = "kvsim list models"};
   std::vector<std::string> longer;  // what "mistral-7b" or "llama-3" may mean
   for (const Llm& llm : builtin_llms()) {
-    names.push_back(llm.name);
+    known.names.push_back(llm.name);
     if (!key.empty() && llm.name.starts_with(key + "-")) longer.push_back(llm.name);
   }
   if (!longer.empty()) throw InputError{ambiguous_name("model", name, longer)};
-  throw InputError{unknown_name("model", name, names)};
+  for (const auto& [llm, aliases] : catalogue().aliases) {
+    known.aliases.insert(known.aliases.end(), aliases.begin(), aliases.end());
+  }
+  throw InputError{unknown_entry(known, name)};
 }
 
 std::vector<std::string> llm_aliases(std::string_view name) {

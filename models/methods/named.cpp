@@ -11,6 +11,7 @@
 #include "models/methods/presets.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/names.hpp"
 
 namespace kvsim {
 namespace {
@@ -91,9 +92,9 @@ Parsed parse_name(const std::string& name) {
     } else if (const std::size_t equals = part.find('='); equals != std::string::npos) {
       choose_axis(parsed, part, equals);
     } else {
-      std::vector<std::string> known;
-      for (const Preset& each : presets()) known.push_back(each.info.name);
-      throw InputError{unknown_name("method", part, known)};
+      KnownNames known{.kind = "method", .list_command = "kvsim list methods"};
+      for (const Preset& each : presets()) known.names.push_back(each.info.name);
+      throw InputError{unknown_entry(known, part)};
     }
   }
   return parsed;
@@ -179,6 +180,28 @@ std::shared_ptr<const Named> named(const std::string& name) {
   if (known.size() >= kMostKept) known.clear();
   known.emplace(name, fresh);
   return fresh;
+}
+
+std::string canonical_method(const std::string& name) {
+  // By squeezed names: presets, axes, and choices as "axis=choice".
+  static const std::map<std::string, std::string> spelled = [] {
+    std::map<std::string, std::string> out;
+    for (const Preset& preset : presets()) {
+      out.emplace(squeezed_name(preset.info.name), preset.info.name);
+    }
+    for (const AxisChoice& choice : axis_choices()) {
+      const std::string text = fmt::format("{}={}", choice.axis, choice.name);
+      out.emplace(squeezed_name(text), text);
+    }
+    return out;
+  }();
+  std::string out;
+  for (const std::string& part : split(name)) {
+    const auto found = spelled.find(squeezed_name(part));
+    out +=
+        fmt::format("{}{}", out.empty() ? "" : "+", found == spelled.end() ? part : found->second);
+  }
+  return name.starts_with('+') ? name : out;
 }
 
 MethodInfo describe_method(const std::string& name) {

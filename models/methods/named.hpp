@@ -43,4 +43,8 @@ struct Named {
 /// InputError, as often as it is asked for.
 [[nodiscard]] std::shared_ptr<const Named> named(const std::string& name);
 
+/// `name` as the catalogue spells its presets, axes and choices: "SnapKV" is "snapkv". Case, "_",
+/// "-" and blanks do not matter. Parts that no catalogue has stay as they are.
+[[nodiscard]] std::string canonical_method(const std::string& name);
+
 }  // namespace kvsim

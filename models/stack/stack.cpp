@@ -7,6 +7,7 @@
 
 #include "models/json/embedded.hpp"
 #include "models/units/error.hpp"
+#include "models/units/names.hpp"
 
 namespace kvsim::embedded {
 std::span<const EmbeddedFile> stack_profiles();
@@ -27,12 +28,13 @@ Enum read_enum(const Field& field, const std::array<const char*, N>& words) {
 }
 
 const Stack& find_among(std::span<const Stack> stacks, std::string_view name) {
-  std::vector<std::string> known;
+  KnownNames known{.kind = "stack", .list_command = "kvsim list stacks"};
+  const std::string key = folded_name(name);
   for (const Stack& stack : stacks) {
-    if (stack.name == name) return stack;
-    known.push_back(stack.name);
+    if (stack.name == name || folded_name(stack.name) == key) return stack;
+    known.names.push_back(stack.name);
   }
-  throw InputError{unknown_name("stack", name, known)};
+  throw InputError{unknown_entry(known, name)};
 }
 
 std::vector<Stack> read_profiles() {

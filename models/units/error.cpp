@@ -66,6 +66,8 @@ std::string unknown_name(std::string_view kind, std::string_view word,
   std::string shown{word.substr(0, kLongestWordShown)};
   if (word.size() > kLongestWordShown) shown += "...";
   const std::string near = nearest(word, known);
+  if (!near.empty())
+    return fmt::format("unknown {} \"{}\"; did you mean \"{}\"?", kind, shown, near);
   std::vector<std::string> sorted{known.begin(), known.end()};
   std::sort(sorted.begin(), sorted.end());
   if (sorted.size() > kMostNamesShown) {
@@ -73,14 +75,17 @@ std::string unknown_name(std::string_view kind, std::string_view word,
     sorted.resize(kMostNamesShown);
     sorted.push_back(fmt::format("and {} more", more));
   }
-  return fmt::format("unknown {} \"{}\"{}{}", kind, shown,
-                     near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
+  return fmt::format("unknown {} \"{}\"{}", kind, shown,
                      sorted.empty() ? "" : fmt::format(" ({})", fmt::join(sorted, ", ")));
 }
 
 std::string ambiguous_name(std::string_view kind, std::string_view word,
                            std::span<const std::string> candidates) {
-  return fmt::format("{} \"{}\" is ambiguous; one of {}", kind, word, fmt::join(candidates, ", "));
+  constexpr std::size_t kMostCandidates = 8;
+  const std::size_t shown = std::min(candidates.size(), kMostCandidates);
+  return fmt::format(
+      "{} \"{}\" is ambiguous; one of {}{}", kind, word, fmt::join(candidates.first(shown), ", "),
+      shown < candidates.size() ? fmt::format(", and {} more", candidates.size() - shown) : "");
 }
 
 }  // namespace kvsim

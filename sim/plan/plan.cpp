@@ -206,6 +206,7 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
   find_best(all.result);
   if (!options.stop || !options.stop()) move_knobs(all, options.threads);
   mark_front(all.result);
+  all.result.notes = scenario.notes;
   add_notes(scenario, all.result);
   all.result.not_searched = missing;
   if (missing > 0) {

@@ -121,7 +121,7 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
     }
   }
   out += "\n";
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = scenario.notes;
   if (scenario.plan->confidence > 0) {
     notes.push_back(
         fmt::format("{0:g} % sure: it fits though the run takes as much memory as is likely in "

@@ -195,7 +195,6 @@ void measure_missing_laws(Scenario& scenario, const RunOptions& how) {
 RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
   RunReport report;
   report.scenario = &scenario;
-  report.notes = scenario.notes;
   measure_missing_laws(scenario, how);
   const bool serves = scenario.kind == "serve";
   std::vector<char> ran;

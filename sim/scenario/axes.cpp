@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/calibration.hpp"
+#include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/replay/replay.hpp"
@@ -61,10 +62,14 @@ Choices<const Llm*> read_models(const Field& field, const fs::path& folder, OwnP
   return out;
 }
 
-Choices<const Gpu*> read_gpus(const Field& field) {
+Choices<const Gpu*> read_gpus(const Field& field, OwnParts& own) {
   Choices<const Gpu*> out;
   for (const Field& item : field.one_or_more()) {
-    out.push_back({placed(item, [&] { return &find_gpu(item.string()); }), item});
+    NamedGpu named = placed(item, [&] { return gpu_of_user(item.string()); });
+    out.push_back({named.gpu, item});
+    const bool is_known =
+        std::find(own.notes.begin(), own.notes.end(), named.note) != own.notes.end();
+    if (!named.note.empty() && !is_known) own.notes.push_back(std::move(named.note));
   }
   return out;
 }
@@ -266,7 +271,7 @@ std::vector<std::size_t> EngineAxes::sizes() const {
 EngineAxes read_engine_axes(const Group& group, const fs::path& folder, OwnParts& own) {
   EngineAxes axes;
   axes.models = read_models(group.required("model"), folder, own);
-  axes.gpus = read_gpus(group.required("gpu"));
+  axes.gpus = read_gpus(group.required("gpu"), own);
   if (const auto counts = group.find("gpu_count")) {
     axes.gpu_counts = read_counts(*counts, 1, kMostGpus);
   } else {
@@ -303,7 +308,7 @@ EngineAxes read_engine_axes(const Group& group, const fs::path& folder, OwnParts
 void check_engine_keys(const Field& keys, const fs::path& folder) {
   OwnParts own;
   if (const auto field = keys.find("model")) (void)read_models(*field, folder, own);
-  if (const auto field = keys.find("gpu")) (void)read_gpus(*field);
+  if (const auto field = keys.find("gpu")) (void)read_gpus(*field, own);
   if (const auto field = keys.find("gpu_count")) (void)read_counts(*field, 1, kMostGpus);
   if (const auto field = keys.find("stack")) (void)read_stacks(*field);
   if (const auto field = keys.find("calibration")) {

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "models/methods/named.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -36,9 +38,9 @@ double budget_number(const Budget& budget) {
 }
 
 std::vector<MethodSpec> read_methods(const Field& field) {
-  if (field.is_string()) return {MethodSpec{field.string(), {}, {}}};
+  if (field.is_string()) return {MethodSpec{canonical_method(field.string()), {}, {}}};
   if (!field.is_object()) field.expected("a method's name, or an object with its name");
-  MethodSpec spec{field.at("name").string(), {}, {}};
+  MethodSpec spec{canonical_method(field.at("name").string()), {}, {}};
   for (const auto& [key, value] : field.members()) {
     if (key == "name" || key == "budget" || key == "measured_on" || value.is_null()) continue;
     spec.params[key] = read_param(value);

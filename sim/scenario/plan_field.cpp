@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "models/gpu/gpu.hpp"
+#include "models/gpu/gpu_of_user.hpp"
 #include "models/units/error.hpp"
 #include "models/units/number_text.hpp"
 #include "sim/scenario/keys.hpp"
@@ -53,7 +53,7 @@ void read_prices(const Field& field, PlanSection& plan) {
     if (value.is_null()) continue;
     std::string known;
     try {
-      known = find_gpu(name).name;
+      known = gpu_of_user(name).gpu->name;
     } catch (const InputError& error) {
       value.fail(error.what());
     }

@@ -16,6 +16,7 @@ struct OwnParts {
   std::vector<std::shared_ptr<const Llm>> models;
   std::vector<std::shared_ptr<const Gpu>> gpus;
   std::vector<std::shared_ptr<const Calibration>> calibrations;
+  std::vector<std::string> notes{};  // which GPU a short name was taken for
 };
 
 /// Checks the form of the keys of points that `keys` holds (a scenario, or one of its `points`),

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "models/gpu/gpu.hpp"
+#include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
@@ -55,7 +55,7 @@ const PublishedMetric& read_metric(const Field& field) {
 std::string catalogue_name(std::string_view key, const std::string& name) {
   try {
     if (key == "model") return find_llm(name).name;
-    if (key == "gpu") return find_gpu(name).name;
+    if (key == "gpu") return gpu_of_user(name).gpu->name;
     if (key == "stack") return find_stack(name).name;
   } catch (const InputError&) {
     return name;

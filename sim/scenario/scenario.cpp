@@ -225,6 +225,7 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
   scenario.own_models = std::move(own.models);
   scenario.own_gpus = std::move(own.gpus);
   scenario.own_calibrations = std::move(own.calibrations);
+  scenario.notes = std::move(own.notes);
   if (const auto replay = root.find("replay")) {
     scenario.replay = read_replay(*replay, folder, scenario.points);
   }

@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <set>
 #include <string>
 
-#include "models/gpu/gpu.hpp"
+#include "models/gpu/gpu_of_user.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units.hpp"
 #include "tests/support/check.hpp"
@@ -189,13 +190,38 @@ TEST_CASE("an ambiguous name lists what it may mean, an unknown one the nearest"
         "GPU \"a100 pcie\" is ambiguous; one of A100-40GB-PCIe, A100-80GB-PCIe");
   CHECK(complaint_of("GH200") == "GPU \"GH200\" is ambiguous; one of GH200-144GB, GH200-96GB");
   CHECK(complaint_of("A800").starts_with("GPU \"A800\" is ambiguous"));
-  CHECK(complaint_of("H100-80GB-SXN")
-            .starts_with("unknown GPU \"H100-80GB-SXN\"; did you mean \"H100-80GB-SXM\"? ("));
+  CHECK(complaint_of("H100-80GB-SXN") ==
+        "unknown GPU \"H100-80GB-SXN\"; did you mean \"H100-80GB-SXM\"?");
   // L4 is another GPU than L40, not a short word for it.
   for (const char* name : {"L4", "", "()", "any", "n/a", "MI300X", "80GB", "A100-20GB"}) {
     INFO(name);
     CHECK(complaint_of(name).starts_with("unknown GPU \""));
   }
+}
+
+TEST_CASE("a short name that a user gives is one card, with a note of the others") {
+  const std::map<std::string, std::string> cards{
+      {"h100", "H100-80GB-SXM"},        {"H100", "H100-80GB-SXM"},
+      {"a100", "A100-80GB-SXM"},        {"A100_SXM", "A100-80GB-SXM"},
+      {"a100 pcie", "A100-80GB-PCIe"},  {"A800", "A800-80GB-SXM"},
+      {"NVIDIA H100", "H100-80GB-SXM"}, {"gh200", "GH200-96GB"},
+      {"a100-80gb", "A100-80GB-SXM"}};
+  for (const auto& [name, card] : cards) {
+    INFO(name);
+    const NamedGpu named = gpu_of_user(name);
+    CHECK(named.gpu->name == card);
+    CHECK(named.note.starts_with("\"" + name + "\" is taken as " + card +
+                                 "; the catalogue also has "));
+  }
+  CHECK(gpu_of_user("h100").note ==
+        "\"h100\" is taken as H100-80GB-SXM; the catalogue also has H100-80GB-PCIe, H100-NVL");
+  // One card only, or a name that leaves nothing open.
+  for (const char* name : {"h200", "H200_SXM", "b200", "l40s", "rtx 4090", "H100-80GB-SXM",
+                           "h100_80gb_sxm", "h100 pcie", "t4"}) {
+    INFO(name);
+    CHECK(gpu_of_user(name).note.empty());
+  }
+  CHECK_THROWS_AS((void)gpu_of_user("H1000000"), InputError);
 }
 
 }  // namespace

@@ -603,8 +603,13 @@ TEST_CASE("names: ambiguous and unknown") {
         "model \"Mistral-7B\" is ambiguous; one of mistral-7b-v0.1, mistral-7b-v0.2, "
         "mistral-7b-v0.3");
   CHECK(complaint("llama-2").starts_with("model \"llama-2\" is ambiguous; one of llama-2-13b"));
-  CHECK(complaint("llama-2-7c")
-            .starts_with("unknown model \"llama-2-7c\"; did you mean \"llama-2-7b\"? ("));
+  CHECK(complaint("llama-2-7c") == "unknown model \"llama-2-7c\"; did you mean \"llama-2-7b\"?");
+  // Of a Hugging Face name the part after the slash counts, too.
+  CHECK(complaint("unsloth/Llama-3.1-8B").ends_with("; did you mean \"llama-3.1-8b\"?"));
+  CHECK(complaint("no such thing at all") ==
+        "unknown model \"no such thing at all\" (known: bloom-176b, chatglm-6b, chatglm2-6b, "
+        "codellama-34b, deepseek-coder-6.7b, deepseek-v2, deepseek-v2-lite, deepseek-v3, and " +
+            std::to_string(builtin_llms().size() - 8) + " more); `kvsim list models` lists all");
   for (const char* name : {"", "-", "llama", "gpt-5", "Llama-3.2-11B-Vision"}) {
     INFO(name);
     CHECK(complaint(name) != "no complaint");
@@ -615,6 +620,10 @@ TEST_CASE("names: ambiguous and unknown") {
 TEST_CASE("the spellings of published measurements resolve") {
   const std::map<std::string, std::string> spellings{
       {"Llama-2-7B", "llama-2-7b"},
+      {"LLAMA_2_7B", "llama-2-7b"},
+      {"llama 3.1 8b", "llama-3.1-8b"},
+      {"META-LLAMA/llama-3.1-8b", "llama-3.1-8b"},
+      {"Qwen3_32B", "qwen3-32b"},
       {"Llama-2-7b-hf", "llama-2-7b"},
       {"meta-llama/Llama-2-70b-hf", "llama-2-70b"},
       {"Llama-70B", "llama-2-70b"},

@@ -5,6 +5,7 @@
 #include "models/units/dtype.hpp"
 #include "models/units/error.hpp"
 #include "models/units/folder.hpp"
+#include "models/units/names.hpp"
 #include "models/units/result.hpp"
 #include "models/units/units.hpp"
 #include "models/units/units_format.hpp"
@@ -80,15 +81,38 @@ TEST_CASE("element formats know their width") {
   CHECK_FALSE(parse_dtype("fp17").has_value());
 }
 
-TEST_CASE("an unknown name is answered with the nearest and known ones") {
+TEST_CASE("an unknown name is answered with the nearest, else with known ones") {
   const std::vector<std::string> known{"zeromerge", "h2o", "full"};
   CHECK(unknown_name("method", "zero-merge", known) ==
-        "unknown method \"zero-merge\"; did you mean \"zeromerge\"? (full, h2o, zeromerge)");
+        "unknown method \"zero-merge\"; did you mean \"zeromerge\"?");
   CHECK(unknown_name("method", "quantum", known) ==
         "unknown method \"quantum\" (full, h2o, zeromerge)");
   std::vector<std::string> many;
   for (int i = 100; i < 142; ++i) many.push_back(std::to_string(i));
   CHECK(unknown_name("model", "nothing like it", many).ends_with("138, 139, and 2 more)"));
+}
+
+TEST_CASE(
+    "an unknown name of a catalogue: a near one, those that contain it, a few and the command") {
+  KnownNames known{.kind = "model", .list_command = "kvsim list models"};
+  known.names = {"alpha-1b", "alpha-2b", "beta-7b-chat"};
+  known.aliases = {"org/Gamma"};
+  CHECK(unknown_entry(known, "alpha-3b") ==
+        "unknown model \"alpha-3b\"; did you mean \"alpha-1b\"?");
+  CHECK(unknown_entry(known, "org/gama") ==
+        "unknown model \"org/gama\"; did you mean \"org/Gamma\"?");
+  CHECK(unknown_entry(known, "somebody/Beta-7b-chat") ==
+        "unknown model \"somebody/Beta-7b-chat\"; did you mean \"beta-7b-chat\"?");
+  CHECK(unknown_entry(known, "7B_Chat") ==
+        "unknown model \"7B_Chat\"; did you mean \"beta-7b-chat\"?");
+  CHECK(unknown_entry(known, "alph")
+            .ends_with(
+                "did you mean one of alpha-1b, alpha-2b? `kvsim list models alph` lists them"));
+  CHECK(unknown_entry(known, "zzz") ==
+        "unknown model \"zzz\" (known: alpha-1b, alpha-2b, beta-7b-chat); `kvsim list models` "
+        "lists all");
+  CHECK(folded_name("Llama 3.1_8B") == "llama-3.1-8b");
+  CHECK(squeezed_name("Llama 3.1_8-B") == "llama3.18b");
 }
 
 TEST_CASE("a message is whole even where the input held a NUL") {

@@ -1,0 +1,102 @@
+#include "models/units/names.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kLongestWordShown = 80;
+constexpr std::size_t kMostExamples = 8;
+constexpr std::size_t kShortestPart = 3;  // shorter words are contained in too many names
+
+bool is_separator(char c) { return c == ' ' || c == '_' || c == '-'; }
+
+char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
+
+/// At most kMostExamples of `names`, and how many more there are.
+std::string examples(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  const std::size_t all = names.size();
+  if (all > kMostExamples) {
+    names.resize(kMostExamples);
+    names.push_back(fmt::format("and {} more", all - kMostExamples));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// As nearest; of a short word one letter may differ ("v100" is no slip of "B200").
+std::string near_name(std::string_view word, const std::vector<std::string>& known) {
+  constexpr std::size_t kShort = 5;
+  if (word.size() > kShort) return nearest(word, known);
+  std::vector<std::string> close;
+  for (const std::string& name : known) {
+    const std::size_t shorter = std::min(word.size(), name.size());
+    std::size_t head = 0;
+    while (head < shorter && lower(word[head]) == lower(name[head])) ++head;
+    std::size_t tail = 0;
+    while (head + tail < shorter &&
+           lower(word[word.size() - 1 - tail]) == lower(name[name.size() - 1 - tail])) {
+      ++tail;
+    }
+    if (head + tail + 1 >= std::max(word.size(), name.size())) close.push_back(name);
+  }
+  return nearest(word, close);
+}
+
+}  // namespace
+
+std::string folded_name(std::string_view name) {
+  std::string out;
+  for (const char c : name) out += is_separator(c) ? '-' : lower(c);
+  return out;
+}
+
+std::string squeezed_name(std::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    if (!is_separator(c)) out += lower(c);
+  }
+  return out;
+}
+
+std::string unknown_entry(const KnownNames& known, std::string_view word) {
+  std::string shown{word.substr(0, kLongestWordShown)};
+  if (word.size() > kLongestWordShown) shown += "...";
+  const std::string head = fmt::format("unknown {} \"{}\"", known.kind, shown);
+  std::vector<std::string> all = known.names;
+  all.insert(all.end(), known.aliases.begin(), known.aliases.end());
+  std::string near = near_name(word, all);
+  const std::size_t slash = word.rfind('/');
+  const std::string_view last = slash == std::string_view::npos ? word : word.substr(slash + 1);
+  if (near.empty() && last.size() < word.size()) near = near_name(last, all);
+  if (!near.empty()) return fmt::format("{}; did you mean \"{}\"?", head, near);
+
+  // Those that begin with the word; without any, those that contain it.
+  std::vector<std::string> containing;
+  const std::string part = squeezed_name(last);
+  for (const bool begins : {true, false}) {
+    if (part.empty() || (!begins && part.size() < kShortestPart) || !containing.empty()) break;
+    for (const std::string& name : known.names) {
+      const std::size_t at = squeezed_name(name).find(part);
+      if (begins ? at == 0 : at != std::string::npos) containing.push_back(name);
+    }
+  }
+  if (containing.size() == 1) {
+    return fmt::format("{}; did you mean \"{}\"?", head, containing.front());
+  }
+  if (!containing.empty()) {
+    return fmt::format("{}; did you mean one of {}? `{} {}` lists them", head,
+                       examples(std::move(containing)), known.list_command, last);
+  }
+  return fmt::format("{} (known: {}); `{}` lists all", head, examples(known.names),
+                     known.list_command);
+}
+
+}  // namespace kvsim
