@@ -2,6 +2,10 @@
 kvsim_test(cli SOURCES sim/test_cli.cpp sim/test_golden.cpp sim/test_places.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_cli kvsim)
+# Scenarios typed as options.
+kvsim_test(options_cli SOURCES sim/test_options_cli.cpp sim/program.cpp LINK kvsim::json)
+target_compile_definitions(test_options_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(test_options_cli kvsim)
 kvsim_test(calibrate_log SOURCES sim/test_calibrate_log.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_calibrate_log PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_calibrate_log kvsim)

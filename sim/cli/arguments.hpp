@@ -26,14 +26,18 @@ struct Option {
 
   std::string name;      // "out"
   char letter = 0;       // 'o', or 0
-  std::string value;     // what its value is called ("DIR"); empty: a switch
+  std::string value{};   // what its value is called ("DIR"); empty: a switch
   bool repeats = false;  // may be given several times
-  std::string help;
+  std::string help{};
   Values values = Values::kAny;
   std::vector<std::string> words{};
+  /// Other spellings as they are typed ("--tensor-parallel-size", "-tp"). In every long name "_"
+  /// counts as "-".
+  std::vector<std::string> aliases{};
+  std::string group{};  // heading of the help that the option and those after it come under
 };
 
-/// What stood on the command line of one command, checked against what the command takes.
+/// The command line of one command, checked against what the command takes.
 class Arguments {
  public:
   /// `words` without the program's and the command's name. Errors: InputError "COMMAND: …" for an
@@ -42,6 +46,9 @@ class Arguments {
             const std::vector<std::string>& words);
 
   [[nodiscard]] bool has(std::string_view option) const;
+  /// `option` as the user typed it, for messages: "--tensor-parallel-size", "-b"; "--OPTION" where
+  /// it is not given.
+  [[nodiscard]] std::string typed(std::string_view option) const;
   [[nodiscard]] std::optional<std::string> value(std::string_view option) const;
   [[nodiscard]] std::vector<std::string> values(std::string_view option) const;
   /// The values of `option`, each split at its commas, empty parts refused.
@@ -58,13 +65,21 @@ class Arguments {
   void expect_words(std::size_t least, std::size_t most, std::string_view what) const;
 
  private:
+  /// `words` with every alias as the option's name; fills typed_.
+  std::vector<std::string> with_names(const std::vector<Option>& options,
+                                      std::vector<std::string> words);
+
   std::string command_;
+  std::map<std::string, std::string, std::less<>> typed_;  // name -> spelling
   std::map<std::string, std::vector<std::string>, std::less<>> values_;
   std::vector<std::string> words_;
 };
 
-/// The options as help prints them, two blanks in front of each line.
+/// The options as help prints them, under the headings of their groups, two blanks in front of each
+/// line.
 [[nodiscard]] std::string options_help(const std::vector<Option>& options);
+/// The help of an option with its other spellings.
+[[nodiscard]] std::string full_help(const Option& option);
 
 /// An integer or a number that is all of `text`; nullopt otherwise.
 [[nodiscard]] std::optional<std::int64_t> parse_integer(std::string_view text);

@@ -91,6 +91,7 @@ std::string option_words(const Command& command) {
   std::vector<std::string> words;
   for (const Option& option : command.options) {
     words.push_back(fmt::format("--{}", option.name));
+    words.insert(words.end(), option.aliases.begin(), option.aliases.end());
     if (option.letter != 0) words.push_back(fmt::format("-{}", option.letter));
   }
   return fmt::format("{}", fmt::join(words, " "));
@@ -112,14 +113,19 @@ std::string bash_completion() {
                            option_words(command), fmt::join(operands_of(command), " "));
     for (const Option& option : command.options) {
       if (option.value.empty()) continue;
-      const std::string letter =
-          option.letter == 0 ? "" : fmt::format("|\"{} -{}\"", command.name, option.letter);
+      std::string spellings;
+      for (const std::string& alias : option.aliases) {
+        spellings += fmt::format("|\"{} {}\"", command.name, alias);
+      }
+      if (option.letter != 0) {
+        spellings += fmt::format("|\"{} -{}\"", command.name, option.letter);
+      }
       const bool files = option.values == Values::kFiles || option.values == Values::kAny;
       const std::string what = option.values == Values::kFolders ? "-d"
                                : files                           ? "-f"
                                        : fmt::format("-W \"{}\"", fmt::join(words_of(option), " "));
       values += fmt::format("    \"{} --{}\"{}) _kvsim_values {} ;;\n", command.name, option.name,
-                            letter, what);
+                            spellings, what);
     }
   }
   return fmt::format(R"(# bash completion of kvsim, made by `kvsim completion bash`.
@@ -225,6 +231,11 @@ std::string zsh_completion() {
       arguments += fmt::format(
           " \\\n        {}",
           quoted(fmt::format("{}--{}[{}]{}", star, option.name, help, zsh_values(option))));
+      for (const std::string& alias : option.aliases) {
+        arguments +=
+            fmt::format(" \\\n        {}",
+                        quoted(fmt::format("{}{}[{}]{}", star, alias, help, zsh_values(option))));
+      }
       if (option.letter != 0) {
         arguments += fmt::format(
             " \\\n        {}",
@@ -295,6 +306,11 @@ std::string fish_completion() {
     }
     for (const Option& option : command.options) {
       out += fmt::format("complete -c kvsim -n {} -l {}", quoted(seen), option.name);
+      for (const std::string& alias : option.aliases) {
+        // fish calls "-tp" an old-style option.
+        out += alias.starts_with("--") ? fmt::format(" -l {}", alias.substr(2))
+                                       : fmt::format(" -o {}", alias.substr(1));
+      }
       if (option.letter != 0) out += fmt::format(" -s {}", option.letter);
       if (!option.value.empty()) out += " -r";
       const std::vector<std::string> words = words_of(option);

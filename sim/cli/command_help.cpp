@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -21,7 +22,80 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kWidth = 80;  // of help
+constexpr std::size_t kWidth = 80;        // of help
+constexpr std::size_t kLongestWord = 60;  // of what messages quote
+
+constexpr std::string_view kToRun =
+    "type `kvsim run --model llama-3.1-8b --gpu h100 --isl 8K --batch 8`; with --rate R requests "
+    "per "
+    "second it simulates a service";
+constexpr std::string_view kToPlan =
+    "type `kvsim plan --model llama-3.1-8b --gpu h100 --rate 5 --isl 2000 --osl 300 --ttft 2s` for "
+    "GPUs and cost; without --rate for contexts and batches";
+
+/// Words that other tools use for what a command of kvsim does.
+struct OtherWord {
+  std::string_view word, answer;
+};
+constexpr std::array kOtherWords{
+    OtherWord{"serve",
+              "kvsim predicts services and runs none; type `kvsim run --model "
+              "llama-3.1-8b --gpu h100 --rate 2`, or `kvsim plan` with bounds such as "
+              "--ttft 2s for the number of GPUs"},
+    OtherWord{"simulate", kToRun},
+    OtherWord{"sim", kToRun},
+    OtherWord{"simulation", kToRun},
+    OtherWord{"predict", kToRun},
+    OtherWord{"bench", kToRun},
+    OtherWord{"benchmark", kToRun},
+    OtherWord{"estimate", kToPlan},
+    OtherWord{"size", kToPlan},
+    OtherWord{"optimize", kToPlan},
+    OtherWord{"capacity", kToPlan},
+    OtherWord{"recommend", kToPlan},
+    OtherWord{"cost", kToPlan},
+    OtherWord{"cli", kToPlan},
+    OtherWord{"models", "type `kvsim list models` lists them, `kvsim show model NAME` shows one"},
+    OtherWord{"gpus", "type `kvsim list gpus` lists them, `kvsim show gpu NAME` shows one"},
+    OtherWord{"methods",
+              "type `kvsim list methods` lists them, `kvsim show method NAME` shows one"},
+    OtherWord{"stacks", "type `kvsim list stacks` lists them, `kvsim show stack NAME` shows one"},
+    OtherWord{"info",
+              "type `kvsim show model NAME`, or `kvsim trace info` and `kvsim requests info` of "
+              "files"},
+};
+
+/// What to type in place of `word`; empty: kvsim does not know it.
+std::string other_word(std::string_view word) {
+  for (const OtherWord& other : kOtherWords) {
+    if (other.word != word) continue;
+    return fmt::format("unknown command \"{}\"; {}", word, other.answer);
+  }
+  // A scenario without its command.
+  if (word.ends_with(".json")) {
+    return fmt::format("unknown command \"{}\"; to simulate a scenario type `kvsim run {}`", word,
+                       word);
+  }
+  return "";
+}
+
+/// Of a command of two words whose first is right. `known` are the whole names.
+[[noreturn]] void refuse_second_word(std::span<const std::string> words,
+                                     std::span<const std::string> known) {
+  const std::string& first = words.front();
+  if (words.size() > 1 && !words[1].starts_with('-')) {
+    const std::string given = fmt::format("{} {}", first, words[1]);
+    const std::string near = nearest(given, known);
+    if (!near.empty()) {
+      throw InputError{fmt::format("unknown command \"{}\"; did you mean \"{}\"?", given, near)};
+    }
+  }
+  const bool is_scenario = words.size() > 1 && words[1].ends_with(".json");
+  throw InputError{fmt::format(
+      "{}: expected one of {}{}; `kvsim help {}` explains them{}", first, fmt::join(known, ", "),
+      words.size() > 1 ? fmt::format(", got \"{}\"", words[1]) : "", first,
+      is_scenario ? "; `kvsim run FILE` checks a scenario and runs it" : "")};
+}
 
 std::string indented(std::string_view lines, std::string_view by) {
   std::string out;
@@ -86,14 +160,15 @@ const std::vector<Command>& commands() {
     list.push_back(completion_command());
     list.push_back(help_command());
     for (Command& command : list) {
-      command.options.push_back({"color",
-                                 0,
-                                 "WHEN",
-                                 false,
-                                 "auto (on a terminal, without NO_COLOR), always or never",
-                                 Option::Values::kWords,
-                                 {"auto", "always", "never"}});
-      command.options.push_back({"help", 'h', "", false, "this text"});
+      const std::string group = command.options.empty() ? "" : command.options.back().group;
+      command.options.push_back({.name = "color",
+                                 .value = "WHEN",
+                                 .help = "auto (on a terminal, without NO_COLOR), always or never",
+                                 .values = Option::Values::kWords,
+                                 .words = {"auto", "always", "never"},
+                                 .group = group});
+      command.options.push_back(
+          {.name = "help", .letter = 'h', .help = "this text", .group = group});
     }
     return list;
   }();
@@ -105,23 +180,31 @@ std::size_t name_length(const Command& command) {
 }
 
 const Command& find_command(std::span<const std::string> words) {
-  std::string given = words.front();
+  const std::string& given = words.front();
   std::vector<std::string> known;
   for (const Command& command : commands()) {
     const std::string_view first = command.name.substr(0, command.name.find(' '));
     if (first == words.front()) {
       if (name_length(command) == 1) return command;
       if (words.size() > 1 && command.name == words[0] + " " + words[1]) return command;
-      // The first word is right: what is asked is the second.
       known.emplace_back(command.name);
-      given =
-          fmt::format("{}", fmt::join(words.first(std::min<std::size_t>(2, words.size())), " "));
     }
   }
-  if (known.empty()) {
-    for (const Command& command : commands()) known.emplace_back(command.name);
+  if (!known.empty()) refuse_second_word(words, known);
+  for (const Command& command : commands()) known.emplace_back(command.name);
+  const std::string answer = other_word(words.front());
+  if (!answer.empty()) throw InputError{answer};
+  const std::string near = nearest(given, known);
+  if (near.empty()) {
+    std::vector<std::string> others;
+    for (const OtherWord& other : kOtherWords) others.emplace_back(other.word);
+    if (const std::string slip = nearest(given, others); !slip.empty()) {
+      throw InputError{other_word(slip)};
+    }
   }
-  throw InputError{unknown_name("command", given, known)};
+  throw InputError{fmt::format("unknown command \"{}\"; {}", shortened(given, kLongestWord),
+                               near.empty() ? "`kvsim help` lists the commands"
+                                            : fmt::format("did you mean \"{}\"?", near))};
 }
 
 std::string general_help() {
@@ -138,7 +221,7 @@ std::string general_help() {
       "\n"
       "  kvsim help COMMAND    its options, with examples\n"
       "  kvsim --version       version, build and calibrations; with --json as JSON\n\n"
-      "start with: kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv\n"
+      "start with: kvsim plan --model llama-3.1-8b --gpu h100 --method snapkv\n"
       "            kvsim run scenarios/zeromerge-a800.json\n"
       "exit status: 0 done (running out of memory is a result), 1 the answer is \"does\n"
       "             not fit\", 2 bad input, 3 a fault of kvsim\n";
@@ -162,7 +245,10 @@ std::string command_help(const Command& command) {
   const std::string head = fmt::format("kvsim {}: {}", command.name, command.summary);
   std::string out =
       fmt::format("{}\nusage:\n{}", paragraph(head, kWidth), indented(command.usage, "  "));
-  if (!command.options.empty()) out += "\noptions:\n" + options_help(command.options);
+  if (!command.options.empty()) {
+    out += command.options.front().group.empty() ? "\noptions:\n" : "\n";
+    out += options_help(command.options);
+  }
   if (!command.examples.empty()) out += "\nexamples:\n" + indented(command.examples, "  ");
   return out;
 }

@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "kernels/device_info.hpp"
@@ -6,6 +11,7 @@
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
+#include "models/units/names.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/describe_devices.hpp"
@@ -23,14 +29,71 @@ namespace {
 using nlohmann::ordered_json;
 using Align = Table::Align;
 
-std::string models_table(std::size_t width) {
+/// Whether `name` has `part`, whatever its case and separators.
+bool has_part(std::string_view name, std::string_view part) {
+  return squeezed_name(name).find(squeezed_name(part)) != std::string::npos;
+}
+
+/// The entries one of whose names (`names(entry)`) has `part`. Errors: InputError where none has.
+template <class Entry, class Names>
+std::vector<Entry> matching(const std::vector<Entry>& entries, std::string_view part,
+                            CatalogueKind kind, Names names) {
+  std::vector<Entry> out;
+  for (const Entry& entry : entries) {
+    const std::vector<std::string> words = names(entry);
+    if (std::any_of(words.begin(), words.end(),
+                    [&](const std::string& word) { return has_part(word, part); })) {
+      out.push_back(entry);
+    }
+  }
+  if (out.empty()) {
+    throw InputError{fmt::format("list {0}: no name contains \"{1}\"; `kvsim list {0}` lists all",
+                                 plural_of(kind), part)};
+  }
+  return out;
+}
+
+std::vector<Llm> models_with(std::string_view part) {
+  return matching(builtin_llms(), part, CatalogueKind::kModel, [](const Llm& llm) {
+    std::vector<std::string> names = llm_aliases(llm.name);
+    names.push_back(llm.name);
+    return names;
+  });
+}
+
+std::vector<Gpu> gpus_with(std::string_view part) {
+  return matching(builtin_gpus(), part, CatalogueKind::kGpu, [](const Gpu& gpu) {
+    std::vector<std::string> names = gpu.aliases;
+    names.push_back(gpu.name);
+    names.push_back(gpu.generation);
+    return names;
+  });
+}
+
+std::vector<MethodInfo> methods_with(std::string_view part) {
+  return matching(builtin_methods(), part, CatalogueKind::kMethod,
+                  [](const MethodInfo& method) { return std::vector<std::string>{method.name}; });
+}
+
+std::vector<Stack> stacks_with(std::string_view part) {
+  return matching(builtin_stacks(), part, CatalogueKind::kStack,
+                  [](const Stack& stack) { return std::vector<std::string>{stack.name}; });
+}
+
+std::vector<NamedCalibration> calibrations_with(std::string_view part) {
+  return matching(
+      named_calibrations(), part, CatalogueKind::kCalibration,
+      [](const NamedCalibration& named) { return std::vector<std::string>{named.name}; });
+}
+
+std::string models_table(const std::vector<Llm>& llms, std::size_t width) {
   Table table{{{"model", Align::kLeft},
                {"parameters"},
                {"layers"},
                {"KV heads"},
                {"cache a token"},
                {"context"}}};
-  for (const Llm& llm : builtin_llms()) {
+  for (const Llm& llm : llms) {
     const AttentionSpec& attention = llm.layers.front().attention;
     table.add_row(
         {llm.name, fmt::format("{:.1f} B", static_cast<double>(parameters(llm)) / 1e9),
@@ -42,27 +105,27 @@ std::string models_table(std::size_t width) {
   return table.str(width) + "cache a token: all layers, in the format the model computes in\n";
 }
 
-std::string gpus_table(std::size_t width) {
+std::string gpus_table(const std::vector<Gpu>& gpus, std::size_t width) {
   Table table{
       {{"GPU", Align::kLeft}, {"HBM"}, {"usable"}, {"bandwidth"}, {"16-bit dense peak"}, {"SMs"}}};
-  for (const Gpu& gpu : builtin_gpus()) {
+  for (const Gpu& gpu : gpus) {
     table.add_row({gpu.name, to_text(gpu.hbm), to_text(gpu.hbm_usable), to_text(gpu.hbm_bandwidth),
                    to_text(peak_flops(gpu, Dtype::kFp16)), fmt::format("{}", gpu.sms)});
   }
   return table.str(width);
 }
 
-std::string methods_text(std::size_t width) {
+std::string methods_text(const std::vector<MethodInfo>& methods, std::size_t width) {
   Facts facts;
-  for (const MethodInfo& method : builtin_methods()) {
+  for (const MethodInfo& method : methods) {
     facts.add(method.name, fmt::format("{}; holds {} entries", method.summary, method.size_law));
   }
   return facts.str(width) + "\nT tokens so far, B the budget; `kvsim show method NAME` says more\n";
 }
 
-std::string stacks_text(std::size_t width) {
+std::string stacks_text(const std::vector<Stack>& stacks, std::size_t width) {
   Facts facts;
-  for (const Stack& stack : builtin_stacks()) facts.add(stack.name, stack.summary);
+  for (const Stack& stack : stacks) facts.add(stack.name, stack.summary);
   return facts.str(width);
 }
 
@@ -73,23 +136,23 @@ ordered_json described(const Entries& entries, Describe describe) {
   return out;
 }
 
-ordered_json list_document(CatalogueKind kind) {
+ordered_json list_document(CatalogueKind kind, std::string_view part) {
   ordered_json out{{"schema", "kvsim.list/1"}, {"kind", plural_of(kind)}};
   switch (kind) {
     case CatalogueKind::kModel:
-      out["entries"] = described(builtin_llms(), llm_json);
+      out["entries"] = described(models_with(part), llm_json);
       break;
     case CatalogueKind::kGpu:
-      out["entries"] = described(builtin_gpus(), gpu_json);
+      out["entries"] = described(gpus_with(part), gpu_json);
       break;
     case CatalogueKind::kMethod:
-      out["entries"] = described(builtin_methods(), method_json);
+      out["entries"] = described(methods_with(part), method_json);
       break;
     case CatalogueKind::kStack:
-      out["entries"] = described(builtin_stacks(), stack_json);
+      out["entries"] = described(stacks_with(part), stack_json);
       break;
     case CatalogueKind::kCalibration:
-      out["entries"] = described(named_calibrations(), calibration_json);
+      out["entries"] = described(calibrations_with(part), calibration_json);
       break;
     case CatalogueKind::kDevice:
       out.update(devices_json(list_devices()));
@@ -98,18 +161,18 @@ ordered_json list_document(CatalogueKind kind) {
   return out;
 }
 
-std::string list_text(CatalogueKind kind, std::size_t width) {
+std::string list_text(CatalogueKind kind, std::string_view part, std::size_t width) {
   switch (kind) {
     case CatalogueKind::kModel:
-      return models_table(width);
+      return models_table(models_with(part), width);
     case CatalogueKind::kGpu:
-      return gpus_table(width);
+      return gpus_table(gpus_with(part), width);
     case CatalogueKind::kMethod:
-      return methods_text(width);
+      return methods_text(methods_with(part), width);
     case CatalogueKind::kStack:
-      return stacks_text(width);
+      return stacks_text(stacks_with(part), width);
     case CatalogueKind::kCalibration:
-      return calibrations_text(width);
+      return calibrations_text(calibrations_with(part), width);
     case CatalogueKind::kDevice:
       return devices_text(list_devices(), width);
   }
@@ -117,17 +180,24 @@ std::string list_text(CatalogueKind kind, std::size_t width) {
 }
 
 int run_list(const Arguments& arguments) {
-  arguments.expect_words(1, 1, "models, gpus, methods, stacks or devices");
+  arguments.expect_words(
+      1, 2,
+      "a catalogue (models, gpus, methods, stacks, calibrations, devices) and at "
+      "most a part of names");
   const CatalogueKind kind = parse_kind(arguments.words().front());
+  const std::string part = arguments.words().size() > 1 ? arguments.words()[1] : "";
+  if (kind == CatalogueKind::kDevice && !part.empty()) {
+    throw InputError{"list devices: expected no part of names, got \"" + part + "\""};
+  }
   if (arguments.has("markdown")) {
-    if (kind != CatalogueKind::kMethod || arguments.has("json")) {
-      throw InputError{"list: --markdown is of methods, and without --json"};
+    if (kind != CatalogueKind::kMethod || arguments.has("json") || !part.empty()) {
+      throw InputError{"list: --markdown is of all methods, without --json"};
     }
     write_out(methods_markdown());
     return kDone;
   }
-  write_out(arguments.has("json") ? to_file_text(list_document(kind))
-                                  : list_text(kind, terminal_width()));
+  write_out(arguments.has("json") ? to_file_text(list_document(kind, part))
+                                  : list_text(kind, part, terminal_width()));
   return kDone;
 }
 
@@ -138,10 +208,12 @@ Command list_command() {
           .summary =
               "what the catalogues hold: models, GPUs, methods, stacks, calibrations; devices here",
           .usage =
-              "kvsim list CATALOGUE [--json | --markdown]\n"
-              "  CATALOGUE  models, gpus, methods, stacks, calibrations or devices",
+              "kvsim list CATALOGUE [PART] [--json | --markdown]\n"
+              "  CATALOGUE  models, gpus, methods, stacks, calibrations or devices\n"
+              "  PART       of the names to list; case, \"_\" and blanks do not matter",
           .examples =
               "kvsim list gpus\n"
+              "kvsim list models qwen3\n"
               "kvsim list models --json",
           .options = {{"json", 0, "", false, "print JSON (schema kvsim.list/1)"},
                       {"markdown", 0, "", false, "methods: print docs/methods.md"}},

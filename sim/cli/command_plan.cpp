@@ -11,6 +11,7 @@
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
 #include "sim/cli/scenario_flags.hpp"
+#include "sim/cli/scenario_options.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/terminal_style.hpp"
 #include "sim/plan/plan.hpp"
@@ -27,19 +28,16 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostThreads = 1024;
 
-}  // namespace
-
-int run_plan_job(const Arguments& arguments) {
-  const bool by_options = asks_by_options(arguments);
+int answer_plan(const Arguments& arguments, bool by_options) {
   if (!by_options) arguments.expect_words(1, 1, "one scenario file, or --model and --gpu");
   Scenario scenario;
   if (by_options) {
-    const nlohmann::ordered_json document = scenario_by_options(arguments, true);
-    scenario = read_scenario_by_options(document);
+    OptionScenario made = scenario_by_options(arguments, true);
     if (arguments.has("print-scenario")) {
-      write_out(to_file_text(document));
+      write_out(to_file_text(made.document));
       return kDone;
     }
+    scenario = std::move(made.scenario);
   } else {
     const std::string& file = arguments.words().front();
     scenario = read_scenario(file, read_overrides(arguments, file));
@@ -78,8 +76,9 @@ int run_plan_job(const Arguments& arguments) {
     write_out(to_file_text(plan_document(scenario, plan)));
   } else if (!quiet) {
     const ResultsFolder* folder_written = written ? &*written : nullptr;
-    write_out(by_options ? plan_screen(scenario, plan, folder_written, terminal_style())
-                         : plan_summary(scenario, plan, folder_written, terminal_width()));
+    write_out(by_options && scenario.kind != "serve"
+                  ? plan_screen(scenario, plan, folder_written, terminal_style())
+                  : plan_summary(scenario, plan, folder_written, terminal_width()));
   }
   if (plan.not_searched > 0) {
     write_err(fmt::format("kvsim: {} of {} candidates are missing; all of them: {}\n",
@@ -89,14 +88,28 @@ int run_plan_job(const Arguments& arguments) {
   return plan.impossible() ? kDoesNotFit : kDone;
 }
 
+}  // namespace
+
+int run_plan_job(const Arguments& arguments) {
+  const bool by_options = asks_by_options(arguments);
+  try {
+    return answer_plan(arguments, by_options);
+  } catch (const InputError& error) {
+    if (!by_options) throw;
+    throw named_by_option(error, arguments);
+  }
+}
+
 Command plan_command() {
   return {.name = "plan",
           .summary = "how far methods and GPUs go: context, batch, rate, GPUs, cost",
           .usage =
               "kvsim plan SCENARIO.json [options]\n"
-              "kvsim plan --model NAME --gpu NAME [--method NAME] [--budget B] [options]",
+              "kvsim plan --model NAME --gpu NAME [--rate R --ttft TIME …] [options]",
           .examples =
-              "kvsim plan --model llama-3.1-8b --gpu h100-80gb-sxm --method snapkv\n"
+              "kvsim plan --model llama-3.1-70b --gpu h100 --tp 4 --rate 5 --isl 2000 \\\n"
+              "    --osl 300 --ttft 2s --tpot 50ms --percentile 95 --price 2.5\n"
+              "kvsim plan --model llama-3.1-8b --gpu h100 --method snapkv\n"
               "kvsim plan scenarios/plan-h100-longcontext.json\n"
               "kvsim plan my.json --set /plan/confidence=0.99 --json",
           .options = scenario_command_options(

@@ -14,6 +14,7 @@
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/cli/command.hpp"
+#include "sim/cli/scenario_values.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/describe_text.hpp"
@@ -96,40 +97,6 @@ void add_options(std::vector<Option>& options, std::span<const KeyOption> keys) 
   }
 }
 
-json number_or_text(const std::string& text) {
-  if (const auto whole = parse_integer(text)) return *whole;
-  if (const auto number = parse_number(text)) return *number;
-  return text;
-}
-
-/// "kind:key=value,…" or "key=value,…" as an object, anything else as it stands.
-json kinds_json(const std::string& option, const std::string& text) {
-  const std::size_t equals = text.find('=');
-  const std::size_t colon = text.find(':');
-  if (equals == std::string::npos && colon == std::string::npos) return number_or_text(text);
-  json out = json::object();
-  std::string_view rest = text;
-  if (colon < equals) {
-    out["kind"] = text.substr(0, colon);
-    rest.remove_prefix(colon + 1);
-  }
-  while (!rest.empty()) {
-    const std::string_view part = rest.substr(0, rest.find(','));
-    const std::size_t at = part.find('=');
-    if (at == std::string_view::npos || at == 0) {
-      throw InputError{fmt::format("--{}", option), "KEY=VALUE,…", fmt::format("\"{}\"", part)};
-    }
-    const std::string key{part.substr(0, at)};
-    if (out.contains(key)) {
-      throw InputError{fmt::format("--{}: \"{}\" is given twice", option, key)};
-    }
-    const std::string value{part.substr(at + 1)};
-    out[key] = key == "ramp" && parse_number(value) ? json(value + " s") : number_or_text(value);
-    rest.remove_prefix(std::min(part.size() + 1, rest.size()));
-  }
-  return out;
-}
-
 void take_options(const Arguments& arguments, std::span<const KeyOption> keys, json& out) {
   for (const KeyOption& key : keys) {
     const std::string option{key.option};
@@ -141,7 +108,7 @@ void take_options(const Arguments& arguments, std::span<const KeyOption> keys, j
     }
     const std::string text = arguments.value(option).value_or("");
     if (key.kind == ValueKind::kKinds) {
-      place = kinds_json(option, text);
+      place = read_kinds("--" + option, text);
     } else if (key.kind == ValueKind::kNumber) {
       place = number_or_text(text);
     } else if (key.kind == ValueKind::kDuration && parse_number(text)) {

@@ -16,6 +16,7 @@
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/plan_job.hpp"
 #include "sim/cli/scenario_flags.hpp"
+#include "sim/cli/scenario_options.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/terminal_style.hpp"
@@ -137,15 +138,15 @@ int run_alone(const Arguments& arguments, Scenario scenario) {
 
 int run_run(const Arguments& arguments) {
   if (asks_by_options(arguments)) {
-    const ordered_json document = scenario_by_options(arguments, false);
-    Scenario scenario = read_scenario_by_options(document);
+    if (has_plan_options(arguments)) return run_plan_job(arguments);
+    OptionScenario made = scenario_by_options(arguments, false);
     if (arguments.has("print-scenario")) {
-      write_out(to_file_text(document));
+      write_out(to_file_text(made.document));
       return kDone;
     }
-    return run_alone(arguments, std::move(scenario));
+    return run_alone(arguments, std::move(made.scenario));
   }
-  arguments.expect_words(1, SIZE_MAX, "one or more scenario files");
+  arguments.expect_words(1, SIZE_MAX, "one or more scenario files, or --model and --gpu");
   const bool several = arguments.words().size() > 1;
   for (const std::string& file : arguments.words()) {
     const auto document = scenario_document(file, read_overrides(arguments, file));
@@ -213,12 +214,13 @@ Command run_command() {
               "simulate scenarios: static batches and services; memory, time, tables and figures",
           .usage =
               "kvsim run SCENARIO.json… [options]\n"
-              "kvsim run --model NAME --gpu NAME [--method NAME] [--budget B] [options]",
+              "kvsim run --model NAME --gpu NAME [--rate R …] [options]",
           .examples =
               "kvsim run scenarios/zeromerge-a800.json\n"
               "kvsim run my.json --set /gpu=H200-141GB-SXM --set /batch=[1,2,4] --json\n"
-              "kvsim run --model llama-3.1-8b --gpu h100-80gb-sxm --method full,snapkv \\\n"
-              "    --budget 0.2 --prompt 32K --batch 1,8",
+              "kvsim run --model llama-3.1-8b --gpu h100 --method full,snapkv --budget 0.2 \\\n"
+              "    --isl 32K --batch 1,8\n"
+              "kvsim run --model llama-3.1-8b --gpu h100 --rate 2 --isl 1000-3000 --osl 200",
           .options = scenario_command_options(
               "results folder (kvsim-out/NAME); of several scenarios, its parent", "kvsim.run/1"),
           .run = run_run};

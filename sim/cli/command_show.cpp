@@ -3,10 +3,11 @@
 
 #include <fmt/format.h>
 
-#include "models/gpu/gpu.hpp"
+#include "models/gpu/gpu_of_user.hpp"
 #include "models/json/field.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/named.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
@@ -44,13 +45,15 @@ int run_show(const Arguments& arguments) {
       document["entry"] = llm_json(llm);
       break;
     }
-    case CatalogueKind::kGpu:
-      text = gpu_text(find_gpu(name), width);
-      document["entry"] = gpu_json(find_gpu(name));
-      break;
+    case CatalogueKind::kGpu: {
+      const NamedGpu named = gpu_of_user(name);
+      if (!named.note.empty()) write_err(fmt::format("kvsim: note: {}\n", named.note));
+      text = gpu_text(*named.gpu, width);
+      document["entry"] = gpu_json(*named.gpu);
+    } break;
     case CatalogueKind::kMethod:
-      text = method_text(describe_method(name), width);
-      document["entry"] = method_json(describe_method(name));
+      text = method_text(describe_method(canonical_method(name)), width);
+      document["entry"] = method_json(describe_method(canonical_method(name)));
       break;
     case CatalogueKind::kStack:
       text = stack_text(find_stack(name), width);

@@ -63,8 +63,8 @@ std::string option_entry(const Option& option) {
       option.value.empty() ? "" : fmt::format(" \\fI{}\\fR", roff(option.value));
   const std::string letter =
       option.letter == 0 ? "" : fmt::format("\\fB\\-{}\\fR, ", option.letter);
-  return fmt::format(".TP\n{}\\fB{}\\fR{}\n{}{}\n", letter, roff(fmt::format("--{}", option.name)),
-                     value, roff(option.help), option.repeats ? " (repeatable)" : "");
+  return fmt::format(".TP\n{}\\fB{}\\fR{}\n{}\n", letter, roff(fmt::format("--{}", option.name)),
+                     value, roff(full_help(option)));
 }
 
 constexpr std::string_view kExitStatus =
@@ -100,7 +100,12 @@ std::string man_page(const Command& command) {
   std::string out = head(dashed_name(command.name), command.summary);
   out += ".SH SYNOPSIS\n" + literal(command.usage);
   if (!command.options.empty()) out += ".SH OPTIONS\n";
-  for (const Option& option : command.options) out += option_entry(option);
+  std::string group;
+  for (const Option& option : command.options) {
+    if (option.group != group) out += fmt::format(".SS {}\n", roff(option.group));
+    group = option.group;
+    out += option_entry(option);
+  }
   if (!command.examples.empty()) out += ".SH EXAMPLES\n" + literal(command.examples);
   out += kExitStatus;
   return out + ".SH SEE ALSO\n\\fBkvsim\\fR(1)\n";

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "models/methods/named.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/method_field.hpp"
 
@@ -21,7 +22,7 @@ NamedMethods read_names(const Arguments& arguments) {
   NamedMethods methods;
   for (const std::string& name : arguments.list("method")) {
     if (name != "all") {
-      methods.names.push_back(name);
+      methods.names.push_back(canonical_method(name));
       continue;
     }
     for (const MethodInfo& method : builtin_methods()) {

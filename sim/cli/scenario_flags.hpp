@@ -3,9 +3,8 @@
 // Scenarios out of options instead of a file: `kvsim plan --model … --gpu … --method …`. Every
 // option is a key of scenario files, so that one reader checks both.
 
-#include <string>
+#include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -14,24 +13,31 @@
 
 namespace kvsim {
 
-/// What commands that work through a scenario take: where results go, as `out` says, and with which
-/// `schema` --json answers; then the options that are keys of a scenario, and --print-scenario.
-[[nodiscard]] std::vector<Option> scenario_command_options(std::string out,
-                                                           std::string_view schema);
-/// Whether one of them is given, so that no file is to be read. Errors: InputError where a file is
-/// named beside them, or where they leave out the model or the GPU.
+/// What messages call a scenario made of options.
+inline constexpr std::string_view kOptionsPlace = "options";
+
+/// Whether an option that is a key of a scenario is given, so that no file is read. Errors:
+/// InputError where a file is given as well, where the model or the GPU is missing, and for options
+/// that mean nothing together.
 [[nodiscard]] bool asks_by_options(const Arguments& arguments);
 
-/// What the keys that nobody gave are. Tokens are those of one sequence.
+/// Whether one of the options is a key of "plan" (--price, --percentile, …).
+[[nodiscard]] bool has_plan_options(const Arguments& arguments);
+
+/// Defaults of keys that no option sets. Tokens are those of one sequence.
 inline constexpr const char* kFlagStack = "vllm";
 inline constexpr std::int64_t kFlagPrompt = 8192;
 inline constexpr std::int64_t kFlagOutput = 512;
 
-/// The scenario as a document (kvsim.scenario/1), after --set: of `kvsim plan` with its "plan", and
-/// the full cache beside the methods asked for. Errors: InputError that names the option.
-[[nodiscard]] nlohmann::ordered_json scenario_by_options(const Arguments& arguments, bool plans);
+/// A scenario made of options.
+struct OptionScenario {
+  nlohmann::ordered_json document;  // kvsim.scenario/1, after --set
+  Scenario scenario;                // named after its model, GPU and methods
+};
 
-/// The same, read: called after its model, GPU and methods. Errors: InputError.
-[[nodiscard]] Scenario read_scenario_by_options(const nlohmann::ordered_json& document);
+/// With --rate a service with Poisson arrivals, else a static batch. With `plans` it has a "plan"
+/// and the full cache next to the methods. Assumptions (the card that "h100" is, default lengths)
+/// go to standard error, unless --quiet. Errors: InputError that names the typed option.
+[[nodiscard]] OptionScenario scenario_by_options(const Arguments& arguments, bool plans);
 
 }  // namespace kvsim

@@ -43,8 +43,9 @@ struct NamedCalibration {
 [[nodiscard]] NamedCalibration find_calibration(std::string_view name);
 [[nodiscard]] nlohmann::ordered_json calibration_json(const NamedCalibration& named);
 [[nodiscard]] std::string calibration_text(const NamedCalibration& named, std::size_t width);
-/// The table of all of them.
-[[nodiscard]] std::string calibrations_text(std::size_t width);
+/// Their table.
+[[nodiscard]] std::string calibrations_text(const std::vector<NamedCalibration>& calibrations,
+                                            std::size_t width);
 
 /// Bytes one more token adds to the cache of one sequence: of every layer, and of those without a
 /// sliding window alone, which is what still grows once the windows are full.

@@ -124,7 +124,8 @@ std::string calibration_text(const NamedCalibration& named, std::size_t width) {
   return named.name + "\n" + facts.str(width) + "\ncoefficients\n" + coefficients.str(width);
 }
 
-std::string calibrations_text(std::size_t width) {
+std::string calibrations_text(const std::vector<NamedCalibration>& calibrations,
+                              std::size_t width) {
   Table table{{{"kernels", Align::kLeft},
                {"format", Align::kLeft},
                {"rows", Align::kRight, "fitted"},
@@ -133,7 +134,7 @@ std::string calibrations_text(std::size_t width) {
                {"MAPE", Align::kRight, "held out"},
                {"p90", Align::kRight, "held out"}}};
   std::string heading;
-  for (const NamedCalibration& named : named_calibrations()) {
+  for (const NamedCalibration& named : calibrations) {
     const KernelCalibration& e = *named.entry;
     const std::string now = fmt::format("{}:{} ({})", name_of(e.op), e.gpu, named.file->date);
     if (now != heading) table.add_section(now);

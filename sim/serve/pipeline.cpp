@@ -95,7 +95,8 @@ Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Rooflin
     out.latency = spec.cluster.link_latency;
   } else {
     throw InputError{fmt::format(
-        "cluster: link: expected a bandwidth, as a pipeline of {} GPUs does not stand in one node",
+        "cluster: link: expected a bandwidth (key /cluster/link, such as \"50 GB/s\"), because a "
+        "pipeline of {} GPUs spans several nodes",
         gpus_per_replica(spec))};
   }
   return out;

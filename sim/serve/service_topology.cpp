@@ -90,7 +90,8 @@ ServiceTopology service_topology(const ServeSpec& spec, BytesPerSecond to_host) 
   }
   if (!stands_in_one_node(spec, service_gpus(spec))) {
     throw InputError{fmt::format(
-        "cluster: link: expected a bandwidth, as {} GPUs do not stand in one node of {} {}",
+        "cluster: link: expected a bandwidth (key /cluster/link, such as \"50 GB/s\"), because {} "
+        "GPUs do not fit into one node of {} {}",
         service_gpus(spec), node_gpus(gpu), gpu.name)};
   }
   const auto middle = t.add(gpu.nvlink ? PlaceKind::kSwitch : PlaceKind::kHost,

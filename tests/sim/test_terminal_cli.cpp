@@ -191,10 +191,10 @@ TEST_CASE("slips in options are answered with the option or the key") {
   CHECK(has(complaint({"plan", "--model", "llama-3.1-8", "--gpu", "T4"}, folder),
             "did you mean \"llama-3.1-8b\"?"));
   CHECK(has(complaint(with({"--method", "h20"}), folder), "did you mean \"h2o\"?"));
-  CHECK(has(complaint(with({"--budget", "0.2"}), folder), "none of the methods takes one"));
+  CHECK(has(complaint(with({"--budget", "0.2"}), folder), "--budget: none of the methods takes a budget"));
   CHECK(has(complaint(with({"--prompt", "32X"}), folder), "--prompt: expected integers"));
   CHECK(has(complaint(with({"--param", "alpha=1"}), folder), "unknown parameter \"alpha\""));
-  CHECK(has(complaint(with({"s.json"}), folder), "stands in place of a scenario file"));
+  CHECK(has(complaint(with({"s.json"}), folder), "--model: expected options or a scenario file, got both (s.json)"));
 }
 
 TEST_CASE("compare finds what moved, and nothing in a result beside itself") {
@@ -572,7 +572,7 @@ TEST_CASE("bash completes commands, options, and names of the catalogues after a
   };
   CHECK(completed("kvsim comp", 1) == "compare\ncompletion\n");
   CHECK(completed("kvsim trace i", 2) == "info\n");
-  CHECK(completed("kvsim plan --gp", 2) == "--gpu\n--gpus\n");
+  CHECK(completed("kvsim plan --gp", 2) == "--gpu\n--gpus\n--gpu-memory-utilization\n");
   CHECK(completed("kvsim plan --gpu H200", 3) == "H200-141GB-SXM\n");
   CHECK(completed("kvsim plan --method full,streaming-", 3) == "full,streaming-llm\n");
   CHECK(completed("kvsim plan -m streaming-", 3) == "streaming-llm\n");
