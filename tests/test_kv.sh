@@ -13,7 +13,8 @@ expect() { # NAME TEXT PATTERN: TEXT has PATTERN
 
 # report_skips
 skips() { # LINE…: a log with these lines of output
-  { echo "1/2 Testing: a"; echo "Command: echo KVSIM-SKIPPED: of a command"; printf '%s\n' "$@"; } > "$scratch/log"
+  { echo "1/2 Testing: a"; echo 'Command: "echo" "KVSIM-SKIPPED: of a command"'; printf '%s\n' "$@"
+    echo "Skip regular expression found in output. Regex=[KVSIM-SKIPPED]"; } > "$scratch/log"
   report_skips "$scratch/log"
 }
 out=$(skips) || fail "a log without a skip fails"
