@@ -1,4 +1,4 @@
-kvsim_test(cost SOURCES models/test_stack.cpp models/test_cost.cpp models/test_cost_compiled.cpp
+kvsim_test(cost SOURCES models/test_engine_defaults.cpp models/test_stack.cpp models/test_cost.cpp models/test_cost_compiled.cpp
                         models/test_full_caches.cpp
            LINK kvsim::cost)
 kvsim_test(kernel_use SOURCES models/test_kernel_use.cpp LINK kvsim::cost)

@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <mutex>
 #include <span>
 
+#include <fmt/format.h>
+
+#include "models/gpu/gpu.hpp"
 #include "models/json/embedded.hpp"
 #include "models/units/error.hpp"
 #include "models/units/names.hpp"
+#include "models/units/units_format.hpp"
 
 namespace kvsim::embedded {
 std::span<const EmbeddedFile> stack_profiles();
@@ -46,6 +51,169 @@ std::vector<Stack> read_profiles() {
   return stacks;
 }
 
+/// Sets each value of the first rule that fits it, and keeps where it comes from.
+class DefaultsTaker {
+ public:
+  DefaultsTaker(const Stack& stack, const EngineSite& site)
+      : stack_{stack},
+        site_{site},
+        version_{parse_engine_version(stack.version).value_or(EngineVersion{})} {}
+
+  /// The value of `member`, and the rule that gives it; nullopt: no rule does.
+  template <class T>
+  std::optional<T> find(std::optional<T> EngineValues::*member, const DefaultsRule** rule) const {
+    for (const DefaultsRule& candidate : stack_.defaults->rules) {
+      if (!(candidate.values.*member) || !candidate.fits(version_, stack_.usage, site_)) continue;
+      *rule = &candidate;
+      return candidate.values.*member;
+    }
+    return std::nullopt;
+  }
+  template <class T>
+  std::optional<T> find(std::optional<T> EngineValues::*member) const {
+    const DefaultsRule* rule = nullptr;
+    return find(member, &rule);
+  }
+
+ private:
+  const Stack& stack_;
+  const EngineSite& site_;
+  EngineVersion version_;
+};
+
+/// The share of the GPU's memory that `reserve` leaves, to three decimals as SGLang rounds it.
+double fraction_beside(const MemoryReserve& reserve, const DefaultsTaker& taker, const Stack& stack,
+                       const EngineSite& site) {
+  constexpr double kDecimals = 1000;
+  constexpr std::int64_t kLeastTokens = 2048;  // sglang server_args.py: max(chunk, 2048)
+  const std::int64_t sequences = taker.find(&EngineValues::graph_sequences).value_or(0);
+  Bytes kept = reserve.base +
+               reserve.per_prefill_token * std::max(stack.prefill_chunk, kLeastTokens) +
+               reserve.per_graph_sequence * sequences + reserve.per_gpu * std::int64_t{site.gpus} +
+               taker.find(&EngineValues::reserve_graphs).value_or(Bytes{});
+  kept = std::max(kept, taker.find(&EngineValues::reserve_least).value_or(Bytes{}));
+  const Bytes memory = site.gpu->hbm;
+  if (kept >= memory) {
+    throw InputError{fmt::format(
+        "stack {}: {} {} reserves {} for activations and CUDA graphs, but GPU {} has "
+        "{}; set the memory fraction or use a larger GPU",
+        stack.name, stack.defaults->engine, stack.version, kept, site.gpu->name, memory)};
+  }
+  const double share = 1 - static_cast<double>(kept.count()) / static_cast<double>(memory.count());
+  return std::round(share * kDecimals) / kDecimals;
+}
+
+/// Sets `out` to the defaults of its engine at `site`, and `out.settings` to what it runs with.
+void take_defaults(Stack& out, const StackOptions& options, const EngineSite& site) {
+  const EngineDefaults& defaults = *out.defaults;
+  const DefaultsTaker taker{out, site};
+  EngineSettings settings{.engine = defaults.engine,
+                          .version = out.version,
+                          .usage = std::string{word_of(out.usage)},
+                          .settings = {}};
+  const auto note = [&](const char* key, std::string value, bool by_user,
+                        const DefaultsRule* rule) {
+    EngineSetting setting{.key = key,
+                          .option = std::string{defaults.option(key)},
+                          .value = std::move(value),
+                          .by_user = by_user,
+                          .origin = "set by the user",
+                          .source = {}};
+    if (!by_user) {
+      if (rule == nullptr) return;
+      const std::string where = rule->conditions();
+      setting.origin = fmt::format("default of {} {}{}{}", defaults.engine, out.version,
+                                   where.empty() ? "" : " for ", where);
+      setting.source = rule->source;
+      out.sources[key] = rule->source;
+    }
+    settings.settings.push_back(std::move(setting));
+  };
+  const auto count = [&](const char* key, std::optional<std::int64_t> EngineValues::*member,
+                         std::int64_t& value, const std::optional<std::int64_t>& given) {
+    const DefaultsRule* rule = nullptr;
+    value = taker.find(member, &rule).value_or(value);
+    if (given) value = *given;
+    note(key, fmt::format("{}", value), given.has_value(), rule);
+  };
+  count("prefill_chunk", &EngineValues::prefill_chunk, out.prefill_chunk, options.prefill_chunk);
+  if (out.prefill_chunk == 0) {
+    // Prompts are taken whole: the engine's option has no one value, so none is printed.
+    settings.settings.clear();
+    const DefaultsRule* rule = nullptr;
+    if (const auto tokens = taker.find(&EngineValues::long_prefill_chunk, &rule)) {
+      out.long_prefill_chunk = *tokens;
+      out.sources["long_prefill_chunk"] = rule->source;
+    }
+  }
+  count("max_num_seqs", &EngineValues::max_num_seqs, out.max_num_seqs, options.max_num_seqs);
+
+  const DefaultsRule* rule = nullptr;
+  if (const auto share = taker.find(&EngineValues::usable_fraction, &rule)) {
+    out.usable_fraction = *share;
+  } else if (const auto reserve = taker.find(&EngineValues::reserve, &rule);
+             reserve && site.gpu != nullptr && !options.memory_fraction) {
+    out.usable_fraction = fraction_beside(*reserve, taker, out, site);
+  }
+  note("usable_fraction",
+       fmt::format("{:g}", options.memory_fraction.value_or(out.usable_fraction)),
+       options.memory_fraction.has_value(), rule);
+  if (rule != nullptr && rule->values.reserve && !options.memory_fraction) {
+    settings.settings.back().origin += ", from GPU memory, number of GPUs and tokens of a pass";
+  }
+  count("block_tokens", &EngineValues::block_tokens, out.block_tokens, options.block_tokens);
+
+  rule = nullptr;
+  const bool eager = options.cuda_graphs && !*options.cuda_graphs;
+  if (const auto counts = taker.find(&EngineValues::counts_graphs, &rule)) {
+    out.counts_graphs = *counts && !eager;
+    if (!eager) note("counts_graphs", *counts ? "1" : "0", false, rule);
+  }
+  if (eager) note("eager", "", true, nullptr);
+  out.settings = std::make_shared<const EngineSettings>(std::move(settings));
+}
+
+/// What other stacks know of the same engine: "versions 0.2 to 0.7 are stack \"vllm-v0\"".
+std::string other_versions(const Stack& stack, std::span<const Stack> stacks) {
+  std::string out;
+  for (const Stack& other : stacks) {
+    if (!other.defaults || other.name == stack.name ||
+        other.defaults->engine != stack.defaults->engine) {
+      continue;
+    }
+    out += fmt::format("; versions {} to {} are stack \"{}\"", other.defaults->first,
+                       other.defaults->last, other.name);
+  }
+  return out;
+}
+
+/// `base` in the version and usage that a label gives it.
+Stack variant_of(const Stack& base, std::string_view version, std::string_view usage) {
+  if (!base.defaults) {
+    throw InputError{fmt::format("stack \"{}\" has no versions and no usage: expected \"{}\"",
+                                 base.name, base.name)};
+  }
+  Stack out = base;
+  if (!version.empty()) {
+    const auto parsed = parse_engine_version(version);
+    if (!parsed || !base.defaults->knows(*parsed)) {
+      throw InputError{fmt::format("expected a version of {} from {} to {}, got \"{}\"{}",
+                                   base.defaults->engine, base.defaults->first, base.defaults->last,
+                                   version, other_versions(base, builtin_stacks()))};
+    }
+    out.version = version.starts_with('v') ? version.substr(1) : version;
+  }
+  if (usage == word_of(EngineUsage::kLlm)) {
+    out.usage = EngineUsage::kLlm;
+  } else if (!usage.empty() && usage != word_of(EngineUsage::kServer)) {
+    throw InputError{
+        fmt::format("stack \"{}\": expected usage server or llm, got \"{}\"", base.name, usage)};
+  }
+  take_defaults(out, {}, {});
+  out.settings.reset();
+  return out;
+}
+
 }  // namespace
 
 std::string_view word_of(FractionOf what) { return kFractionWords[static_cast<std::size_t>(what)]; }
@@ -62,8 +230,9 @@ bool StackOptions::empty() const {
          !weights && !non_torch && !activation && !graphs;
 }
 
-Stack with_options(const Stack& stack, const StackOptions& options) {
+Stack with_options(const Stack& stack, const StackOptions& options, const EngineSite& site) {
   Stack out = stack;
+  if (stack.defaults) take_defaults(out, options, site);
   if (options.max_model_len) out.max_model_len = *options.max_model_len;
   if (options.max_num_seqs) out.max_num_seqs = *options.max_num_seqs;
   if (options.prefill_chunk) out.prefill_chunk = *options.prefill_chunk;
@@ -81,6 +250,31 @@ Stack with_options(const Stack& stack, const StackOptions& options) {
   if (options.expert_imbalance) out.expert_imbalance = *options.expert_imbalance;
   if (options.expert_link) out.expert_link = *options.expert_link;
   if (options.expert_link_latency) out.expert_link_latency = *options.expert_link_latency;
+  return out;
+}
+
+Stack with_cut_prompts(Stack stack, std::int64_t otherwise) {
+  constexpr const char* kKey = "long_prefill_chunk";
+  stack.prefill_chunk = stack.long_prefill_chunk > 0 ? stack.long_prefill_chunk : otherwise;
+  if (!stack.settings || stack.long_prefill_chunk == 0) return stack;
+  EngineSettings settings = *stack.settings;
+  settings.settings.insert(
+      settings.settings.begin(),
+      {.key = kKey,
+       .option = std::string{stack.defaults->option(kKey)},
+       .value = fmt::format("{}", stack.prefill_chunk),
+       .by_user = false,
+       .origin = fmt::format("default of {} {} for models beyond 32,768 positions", settings.engine,
+                             settings.version),
+       .source = stack.sources.contains(kKey) ? stack.sources.at(kKey) : std::string{}});
+  stack.settings = std::make_shared<const EngineSettings>(std::move(settings));
+  return stack;
+}
+
+std::string label_of(const Stack& stack) {
+  std::string out = stack.name;
+  if (stack.defaults && stack.version != stack.defaults->last) out += "@" + stack.version;
+  if (stack.usage != EngineUsage::kServer) out += fmt::format(":{}", word_of(stack.usage));
   return out;
 }
 
@@ -122,7 +316,8 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
                              "between_per_sequence",
                              "overlap",
                              "reached",
-                             "kernels"};
+                             "kernels",
+                             "defaults"};
   const std::vector<std::string> keys{kKeys.begin(), kKeys.end()};
   profile.allow_only(keys);
 
@@ -164,7 +359,9 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   read_launches("norm_launches", stack.norm_launches);
   read_launches("rope_launches", stack.rope_launches);
   read("context", [&](const Field& f) { stack.context = f.bytes(); });
-  read("usable_fraction", [&](const Field& f) { stack.usable_fraction = f.number(0.01, 1.0); });
+  if (profile.has("usable_fraction") || !profile.has("defaults")) {
+    read("usable_fraction", [&](const Field& f) { stack.usable_fraction = f.number(0.01, 1.0); });
+  }
   read_duration("launch_overhead", stack.launch_overhead);
   read_duration("host_per_layer", stack.host_per_layer);
   read_duration("host_per_step", stack.host_per_step);
@@ -231,6 +428,12 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
     stack.fraction_of = FractionOf::kAll;  // of the paged profile that it extends
     stack.sources.erase("fraction_of");
   }
+  if (const auto defaults = profile.find("defaults")) {
+    stack.defaults = std::make_shared<const EngineDefaults>(read_engine_defaults(*defaults));
+    stack.version = stack.defaults->last;
+    take_defaults(stack, {}, {});
+    stack.settings.reset();
+  }
   for (const auto& [key, source] : profile.at("sources").members()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       source.fail(unknown_name("key", key, keys));
@@ -245,6 +448,27 @@ const std::vector<Stack>& builtin_stacks() {
   return stacks;
 }
 
-const Stack& find_stack(std::string_view name) { return find_among(builtin_stacks(), name); }
+const Stack& find_stack(std::string_view label) {
+  const auto usage_at = label.find(':');
+  const std::string_view usage =
+      usage_at == std::string_view::npos ? std::string_view{} : label.substr(usage_at + 1);
+  const std::string_view named = label.substr(0, usage_at);
+  const auto version_at = named.find('@');
+  const std::string_view version =
+      version_at == std::string_view::npos ? std::string_view{} : named.substr(version_at + 1);
+  const Stack& base = find_among(builtin_stacks(), named.substr(0, version_at));
+  if (usage_at == std::string_view::npos && version_at == std::string_view::npos) return base;
+  if (usage_at != std::string_view::npos && usage.empty()) {
+    throw InputError{fmt::format("stack \"{}\": expected server or llm after \":\"", label)};
+  }
+  if (version_at != std::string_view::npos && version.empty()) {
+    throw InputError{fmt::format("stack \"{}\": expected a version after \"@\"", label)};
+  }
+  static std::mutex mutex;
+  static std::map<std::string, Stack, std::less<>> variants;  // references stay valid
+  Stack made = variant_of(base, version, usage);
+  const std::lock_guard lock{mutex};
+  return variants.try_emplace(label_of(made), std::move(made)).first->second;
+}
 
 }  // namespace kvsim

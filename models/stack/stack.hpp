@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "models/json/field.hpp"
+#include "models/stack/engine_defaults.hpp"
 #include "models/units/units.hpp"
 
 namespace kvsim {
@@ -86,6 +88,9 @@ struct Stack {
   /// blocks hold is written anew. Else survivors are written together as entries leave.
   bool lazy_compaction = false;
   std::int64_t prefill_chunk = 0;  // tokens of the whole batch one prefill pass takes; 0: all
+  /// Of a stack that takes prompts whole: tokens of a pass where the model takes more than 32,768
+  /// positions, beyond which vLLM's V0 engine cuts prompts. 0: prompts stay whole.
+  std::int64_t long_prefill_chunk = 0;
   std::int64_t max_num_seqs = 0;   // sequences served at once; 0: no bound
   std::int64_t max_model_len = 0;  // tokens of the longest sequence it is set up for; 0: the run's
   bool fused_projections = false;  // Q, K and V are one GEMM; so are gate and up
@@ -100,6 +105,7 @@ struct Stack {
   bool masks_evicted = false;        // what a method lets go stays cached, and is masked out
   double sampler_bytes = 0;          // that a start-up's dummy sampling takes per logit
   Bytes graphs;                      // CUDA graph pools
+  bool counts_graphs = false;        // of FractionOf::kAll: the pool leaves room for them
   Bytes communication;               // buffers of collectives, per GPU where there are several
   Seconds collective_latency;        // of one collective
   std::int32_t expert_parallel = 1;  // GPUs that a layer's routed experts are shared out over
@@ -116,7 +122,17 @@ struct Stack {
   std::map<std::string, ReachedRates> reached;  // by operator family ("gemm", …)
 
   std::map<std::string, std::string> sources;
+
+  /// Of an engine whose defaults depend on its version and on the GPU; null: they do not. Until
+  /// with_options knows the GPU, the values above are those for a GPU that the engine cannot query.
+  std::shared_ptr<const EngineDefaults> defaults{};
+  std::string version{};  // of `defaults`; the newest known one unless the run names another
+  EngineUsage usage = EngineUsage::kServer;
+  std::shared_ptr<const EngineSettings> settings{};  // set by with_options
 };
+/// What scenarios call a stack: its name, with "@VERSION" unless it is the newest known one, and
+/// ":llm" for the offline class.
+[[nodiscard]] std::string label_of(const Stack& stack);
 
 /// What a run may set of its stack; what is absent is as the profile has it.
 struct StackOptions {
@@ -142,8 +158,15 @@ struct StackOptions {
 
   [[nodiscard]] bool empty() const;
 };
-/// `stack` as `options` sets it.
-[[nodiscard]] Stack with_options(const Stack& stack, const StackOptions& options);
+/// `stack` as it runs at `site`: the engine's defaults for its version, GPU and usage, then what
+/// `options` sets, which always wins. `settings` says which value comes from where. Errors:
+/// InputError if the engine reserves more memory than the GPU has.
+[[nodiscard]] Stack with_options(const Stack& stack, const StackOptions& options,
+                                 const EngineSite& site);
+
+/// `stack`, which takes prompts whole, as it runs a model beyond 32,768 positions: prompts are cut
+/// into passes of long_prefill_chunk tokens, or `otherwise` where the stack names none.
+[[nodiscard]] Stack with_cut_prompts(Stack stack, std::int64_t otherwise);
 
 /// Rotations, and what methods add to a step, run as PyTorch's operators, which each read and write
 /// their tensors; else a kernel does what one operator after the other would.
@@ -174,8 +197,10 @@ struct StackOptions {
 [[nodiscard]] Stack read_stack(const Field& profile, std::string name,
                                std::span<const Stack> known = {});
 
-/// Errors: InputError naming the nearest known one.
-[[nodiscard]] const Stack& find_stack(std::string_view name);
+/// The stack that `label` names: "vllm", "vllm@0.19", "vllm:llm" or "vllm@0.19:llm". Without a
+/// version it is the newest known one, without a usage the server. The reference stays valid.
+/// Errors: InputError naming the nearest known stack, or the versions that are known.
+[[nodiscard]] const Stack& find_stack(std::string_view label);
 [[nodiscard]] const std::vector<Stack>& builtin_stacks();
 
 }  // namespace kvsim

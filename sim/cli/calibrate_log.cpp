@@ -75,7 +75,9 @@ ScenarioStart start_of(const fs::path& scenario, const std::vector<Override>& ov
                     "got \"{}\"",
                     scenario.string(), spec.stack->name)};
   }
-  return {*result.startup, with_options(*spec.stack, spec.options).block_tokens};
+  return {*result.startup,
+          with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})
+              .block_tokens};
 }
 
 std::vector<Override> as_overrides(const ordered_json& file) {

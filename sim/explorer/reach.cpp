@@ -89,7 +89,9 @@ class Curve {
   explicit Curve(const ScenarioPoint& point)
       : point_{point},
         method_{point.method, *point.spec.llm, point.spec.kv_dtype},
-        residual_{memory_residual(with_options(*point.spec.stack, point.spec.options))},
+        residual_{memory_residual(
+            with_options(*point.spec.stack, point.spec.options,
+                         {point.spec.gpu, point.spec.llm, point.spec.tensor_parallel}))},
         compiled_{{.llm = point.spec.llm,
                    .gpu = point.spec.gpu,
                    .stack = point.spec.stack,

@@ -113,7 +113,9 @@ Derived what_is_left(const VllmLog& log, const EngineStartup& s, const Logged& l
     return fmt::format("{} {} ({})", name, gib(n), source);
   };
   const std::string weights = term("weights", s.weights, whose(is_stated(log.weights)));
-  const std::string cache = term("KV cache", logged.pool, logged.source);
+  const Bytes graphs = s.counts_graphs ? s.graphs : Bytes{};
+  std::string cache = term("KV cache", logged.pool, logged.source);
+  if (graphs > Bytes{}) cache += " - " + term("CUDA graphs", graphs, "predicted");
   if (!is_stated(log.activation)) {
     return {"activation peak", &VllmLog::activation,
             s.cache_beside(s.weights, s.non_torch, logged.pool), s.activation,
@@ -126,15 +128,18 @@ Derived what_is_left(const VllmLog& log, const EngineStartup& s, const Logged& l
             fmt::format("{} - {} - {} - {}", fraction_of_total(), weights,
                         term("activation peak", s.activation, "log"), cache)};
   }
-  const Bytes sum = s.weights + s.non_torch + s.activation + logged.pool;
+  const Bytes sum = s.weights + s.non_torch + s.activation + logged.pool + graphs;
   Bytes total{static_cast<std::int64_t>(std::ceil(of(sum) / s.fraction))};
   // floor(fraction x total) may come out a byte short.
   while (std::floor(s.fraction * of(total)) < of(sum)) total = total + Bytes{1};
   return {
       "memory of the GPU", &VllmLog::total, total, s.total,
       fmt::format("({} + {} + {} + {}) / {} ({})", weights, term("non-torch", s.non_torch, "log"),
-                  term("activation peak", s.activation, "log"), cache, s.fraction,
-                  log.memory_fraction ? "log" : "scenario")};
+                  term("activation peak", s.activation, "log"),
+                  graphs > Bytes{} ? term("KV cache", logged.pool, logged.source) + " + " +
+                                         term("CUDA graphs", graphs, "predicted")
+                                   : cache,
+                  s.fraction, log.memory_fraction ? "log" : "scenario")};
 }
 
 /// Whether a term so far off its prediction is none of the scenario's start.

@@ -108,13 +108,14 @@ Bytes EngineStartup::cache_beside(Bytes weights_taken, Bytes non_torch_taken,
     case FractionOf::kAll:
       break;
   }
-  return times(fraction, total) - weights_taken - non_torch_taken - activation_taken;
+  return times(fraction, total) - weights_taken - non_torch_taken - activation_taken -
+         (counts_graphs ? graphs : Bytes{});
 }
 
 Bytes EngineStartup::as_memory(double factor) const {
   const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
   const double all = of(weights) + of(non_torch) + of(activation);
-  double memory = all / fraction;
+  double memory = (counts_graphs ? all + of(graphs) : all) / fraction;
   if (fraction_of == FractionOf::kBeforeWeights) memory = of(non_torch) + of(weights) / fraction;
   if (fraction_of == FractionOf::kAfterWeights) memory = of(non_torch) + of(weights);
   if (fraction_of == FractionOf::kFree) memory = all + of(graphs);
@@ -141,7 +142,8 @@ Bytes scoring_excess(const CostInput& in, const EngineStartup& startup, std::int
 
 Bytes scoring_room(const EngineStartup& startup) {
   return std::max(Bytes{}, startup.activation - startup.layer_activation) +
-         std::max(Bytes{}, startup.total - startup.usable - startup.graphs);
+         std::max(Bytes{}, startup.total - startup.usable -
+                               (startup.counts_graphs ? Bytes{} : startup.graphs));
 }
 
 std::int64_t scored_rows(const CostInput& in, const EngineStartup& startup, std::int64_t prompt) {
@@ -167,6 +169,8 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
               stack.name);
   EngineStartup out{
       .total = total, .fraction = stack.usable_fraction, .fraction_of = stack.fraction_of};
+  out.counts_graphs = stack.counts_graphs;
+  out.settings = stack.settings;
   out.weights = weights_held(in);
   for (const OutsideBytes& part : outside_bytes(in)) {
     if (part.key == "graphs") {

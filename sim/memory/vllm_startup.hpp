@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "models/cost/step.hpp"
@@ -13,7 +14,8 @@ namespace kvsim {
 /// What a paged engine finds at its start, on one GPU: the profiling run's figures and the cache
 /// blocks that are left.
 ///
-///   cache = f x memory - weights - non-torch - activation peak          (vLLM)
+///   cache = f x memory - weights - non-torch - activation peak          (vLLM before 0.20)
+///   cache = f x memory - weights - non-torch - activation peak - CUDA graphs   (vLLM since 0.20)
 ///   cache = f x (memory - non-torch) - weights                          (SGLang)
 ///   cache = f x (memory - non-torch - weights)                          (TurboMind)
 ///   cache = f x (memory - non-torch - weights - activation peak - CUDA graphs)   (TensorRT-LLM)
@@ -39,14 +41,16 @@ struct EngineStartup {
   Bytes activation{};            // the larger of both, or as measured
   bool activation_measured = false;
   Bytes graphs{};
-  Bytes kv_cache{};  // 0 where nothing is left
-  Bytes missing{};   // what lacks for an empty cache; 0 where something is left
-  Bytes block{};     // of all layers
+  bool counts_graphs = false;  // of FractionOf::kAll: the pool leaves room for them
+  Bytes kv_cache{};            // 0 where nothing is left
+  Bytes missing{};             // what lacks for an empty cache; 0 where something is left
+  Bytes block{};               // of all layers
   std::int64_t blocks = 0;
   std::int64_t tokens = 0;  // "GPU KV cache size"
   std::int64_t max_model_len = 0;
-  Bytes sequence{};            // blocks of one sequence of max_model_len
-  double max_concurrency = 0;  // sequences of max_model_len that fit at once
+  std::shared_ptr<const EngineSettings> settings{};  // what the engine runs with; null: unknown
+  Bytes sequence{};                                  // blocks of one sequence of max_model_len
+  double max_concurrency = 0;                        // sequences of max_model_len that fit at once
   /// Whether one sequence of max_model_len fits, which vLLM asks at its start.
   [[nodiscard]] bool serves() const { return max_concurrency >= 1; }
 
@@ -65,7 +69,8 @@ struct EngineStartup {
   [[nodiscard]] double need() const;
   /// What a run may hold on the GPU.
   [[nodiscard]] Bytes limit() const {
-    return fraction_of == FractionOf::kAll ? std::min(total, usable + graphs) : total;
+    if (fraction_of != FractionOf::kAll) return total;
+    return std::min(total, counts_graphs ? usable : usable + graphs);
   }
   /// What would be left for the cache where the rest took so much; below 0: what lacks.
   [[nodiscard]] Bytes cache_beside(Bytes weights_taken, Bytes non_torch_taken,

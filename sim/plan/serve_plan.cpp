@@ -248,7 +248,8 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   bound_knob("slo/tpot", &SloSpec::tpot);
   bound_knob("slo/e2e", &SloSpec::e2e);
   const std::int64_t chunk = base.scheduler.max_num_batched_tokens.value_or(
-      with_options(*base.stack, base.options).prefill_chunk);
+      with_options(*base.stack, base.options, {base.gpu, base.llm, base.tensor_parallel})
+          .prefill_chunk);
   if (chunk > 1) {
     const auto scale = [chunk](ServeSpec& spec, double ratio) {
       const auto tokens =

@@ -84,7 +84,8 @@ ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
         "plan: highest_rate and fewest_gpus need \"slo\": bounds that requests have to keep"};
   }
   rate_ = rate_of(*spec_.requests);
-  const Stack stack = with_options(*spec_.stack, spec_.options);
+  const Stack stack =
+      with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});
   memory_ = kvsim::memory_end(*spec_.stack, confidence);
   const ServeResult plain = run_serve(spec_);
   gpus_ = plain.gpus;

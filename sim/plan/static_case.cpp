@@ -15,7 +15,8 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
     : spec_{std::move(spec)},
       method_{std::move(method), *spec_.llm, spec_.kv_dtype, std::move(law)},
       end_{std::move(end)} {
-  const Stack stack = with_options(*spec_.stack, spec_.options);
+  const Stack stack =
+      with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});
   spec_.method = method_.at(spec_.prompt_tokens).method;
   spec_.allocator.reset();
   std::optional<EngineStartup> startup;

@@ -165,7 +165,9 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   out.memory_basis = one.end().basis;
   const PlanQuestion question = out.question;
   const bool batch = question == PlanQuestion::kLargestBatch;
-  const std::int64_t together = with_options(*spec.stack, spec.options).max_num_seqs;
+  const std::int64_t together =
+      with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})
+          .max_num_seqs;
   const std::int64_t most = !batch         ? kMostPrompt
                             : together > 0 ? std::min(together, kMostSequences)
                                            : kMostSequences;
@@ -270,7 +272,8 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
     };
     knobs.push_back({"dtype", {with(Dtype::kFp8E4m3), with(Dtype::kInt4)}});
   }
-  const Stack stack = with_options(*base.stack, base.options);
+  const Stack stack =
+      with_options(*base.stack, base.options, {base.gpu, base.llm, base.tensor_parallel});
   if (stack.growth == CacheGrowth::kPaged && stack.prefill_chunk > 1) {
     Knob chunk{"max_num_batched_tokens", {}};
     for (const double ratio : {0.5, 0.25}) {

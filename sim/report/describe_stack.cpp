@@ -1,8 +1,12 @@
+#include <string>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
 #include "sim/report/describe.hpp"
 #include "sim/report/describe_text.hpp"
+#include "sim/report/text.hpp"
 
 namespace kvsim {
 namespace {
@@ -98,43 +102,120 @@ ordered_json kernels_json(const Stack& stack) {
 }  // namespace
 
 ordered_json stack_json(const Stack& stack) {
-  return {{"name", stack.name},
-          {"summary", stack.summary},
-          {"growth", word_of(stack.growth)},
-          {"attention", word_of(stack.attention)},
-          {"logits", stack.logits == LogitPositions::kLast ? "last" : "all"},
-          {"logits_fp32", stack.logits_fp32},
-          {"expands_kv_heads", stack.expands_kv_heads},
-          {"rounds_allocations", stack.rounds_allocations},
-          {"keeps_inputs", stack.keeps_inputs},
-          {"splits_keys", stack.splits_keys},
-          {"norm_launches", stack.norm_launches},
-          {"rope_launches", stack.rope_launches},
-          {"context_bytes", stack.context.count()},
-          {"usable_fraction", stack.usable_fraction},
-          {"fraction_of", word_of(stack.fraction_of)},
-          {"launch_overhead_s", stack.launch_overhead.count()},
-          {"host_per_layer_s", stack.host_per_layer.count()},
-          {"host_per_step_s", stack.host_per_step.count()},
-          {"host_per_launch_s", stack.host_per_launch.count()},
-          {"block_tokens", stack.block_tokens},
-          {"prefill_chunk", stack.prefill_chunk},
-          {"max_num_seqs", stack.max_num_seqs},
-          {"fused_projections", stack.fused_projections},
-          {"full_causal_mask", stack.full_causal_mask},
-          {"attends_allocated", stack.attends_allocated},
-          {"score_passes", stack.score_passes},
-          {"between_steps_s", stack.between_steps.count()},
-          {"between_per_sequence_s", stack.between_per_sequence.count()},
-          {"sampler_bytes", stack.sampler_bytes},
-          {"graphs_bytes", stack.graphs.count()},
-          {"communication_bytes", stack.communication.count()},
-          {"collective_latency_s", stack.collective_latency.count()},
-          {"overlap", stack.overlap == Overlap::kMax ? "max" : "add"},
-          {"reached", reached_json(stack)},
-          {"kernels", kernels_json(stack)},
-          {"sources", stack.sources}};
+  ordered_json out{{"name", stack.name},
+                   {"summary", stack.summary},
+                   {"growth", word_of(stack.growth)},
+                   {"attention", word_of(stack.attention)},
+                   {"logits", stack.logits == LogitPositions::kLast ? "last" : "all"},
+                   {"logits_fp32", stack.logits_fp32},
+                   {"expands_kv_heads", stack.expands_kv_heads},
+                   {"rounds_allocations", stack.rounds_allocations},
+                   {"keeps_inputs", stack.keeps_inputs},
+                   {"splits_keys", stack.splits_keys},
+                   {"norm_launches", stack.norm_launches},
+                   {"rope_launches", stack.rope_launches},
+                   {"context_bytes", stack.context.count()},
+                   {"usable_fraction", stack.usable_fraction},
+                   {"fraction_of", word_of(stack.fraction_of)},
+                   {"launch_overhead_s", stack.launch_overhead.count()},
+                   {"host_per_layer_s", stack.host_per_layer.count()},
+                   {"host_per_step_s", stack.host_per_step.count()},
+                   {"host_per_launch_s", stack.host_per_launch.count()},
+                   {"block_tokens", stack.block_tokens},
+                   {"prefill_chunk", stack.prefill_chunk},
+                   {"max_num_seqs", stack.max_num_seqs},
+                   {"fused_projections", stack.fused_projections},
+                   {"full_causal_mask", stack.full_causal_mask},
+                   {"attends_allocated", stack.attends_allocated},
+                   {"score_passes", stack.score_passes},
+                   {"between_steps_s", stack.between_steps.count()},
+                   {"between_per_sequence_s", stack.between_per_sequence.count()},
+                   {"sampler_bytes", stack.sampler_bytes},
+                   {"graphs_bytes", stack.graphs.count()},
+                   {"communication_bytes", stack.communication.count()},
+                   {"collective_latency_s", stack.collective_latency.count()},
+                   {"overlap", stack.overlap == Overlap::kMax ? "max" : "add"},
+                   {"reached", reached_json(stack)},
+                   {"kernels", kernels_json(stack)},
+                   {"sources", stack.sources}};
+  if (stack.defaults) {
+    out["engine"] = stack.defaults->engine;
+    out["version"] = stack.version;
+    out["versions"] = {stack.defaults->first, stack.defaults->last};
+    out["usage"] = word_of(stack.usage);
+    out["defaults"] = ordered_json::parse(stack.defaults->rules_json);
+  }
+  return out;
 }
+
+namespace {
+
+/// The values that a rule sets, by the engine's own option names.
+std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule) {
+  std::vector<std::string> out;
+  const auto add = [&](std::string_view key, const std::string& value) {
+    const std::string_view option = defaults.option(key);
+    out.push_back(fmt::format("{} {}", option.empty() ? key : option, value));
+  };
+  const EngineValues& v = rule.values;
+  if (v.prefill_chunk) {
+    add("prefill_chunk", *v.prefill_chunk > 0 ? fmt::format("{}", *v.prefill_chunk)
+                                              : std::string{"the model's length"});
+  }
+  if (v.long_prefill_chunk && *v.long_prefill_chunk > 0) {
+    add("long_prefill_chunk", fmt::format("{} beyond 32,768 positions", *v.long_prefill_chunk));
+  }
+  if (v.max_num_seqs) add("max_num_seqs", fmt::format("{}", *v.max_num_seqs));
+  if (v.usable_fraction) add("usable_fraction", fmt::format("{:g}", *v.usable_fraction));
+  if (v.block_tokens) add("block_tokens", fmt::format("{}", *v.block_tokens));
+  if (v.counts_graphs) add("counts_graphs", *v.counts_graphs ? "1" : "0");
+  if (v.reserve) {
+    out.push_back(fmt::format(
+        "{}: what a reserve of {} leaves, and {} a token of a pass, {} a graph's sequence, {} a "
+        "GPU",
+        defaults.option("usable_fraction"), v.reserve->base, v.reserve->per_prefill_token,
+        v.reserve->per_graph_sequence, v.reserve->per_gpu));
+  }
+  if (v.reserve_graphs) out.push_back(fmt::format("{} reserved for graphs", *v.reserve_graphs));
+  if (v.reserve_least) out.push_back(fmt::format("at least {} reserved", *v.reserve_least));
+  if (v.graph_sequences) {
+    out.push_back(fmt::format("graphs of up to {} sequences", *v.graph_sequences));
+  }
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+std::string version_range(const DefaultsRule& rule) {
+  const auto word = [](const EngineVersion& v) {
+    return v[2] > 0 ? fmt::format("{}.{}.{}", v[0], v[1], v[2]) : fmt::format("{}.{}", v[0], v[1]);
+  };
+  if (rule.from && rule.before) {
+    return fmt::format("from {}, before {}", word(*rule.from), word(*rule.before));
+  }
+  if (rule.from) return "from " + word(*rule.from);
+  if (rule.before) return "before " + word(*rule.before);
+  return "all versions";
+}
+
+/// Defaults by version and GPU: of each value the first line that fits holds.
+std::string defaults_text(const Stack& stack, std::size_t width) {
+  if (!stack.defaults) return "";
+  const EngineDefaults& defaults = *stack.defaults;
+  std::string out = paragraph(
+      fmt::format("\nDefaults of {} {} to {}, of each value the first line that fits. {}@VERSION "
+                  "takes a version, {}:llm the offline class.",
+                  defaults.engine, defaults.first, defaults.last, stack.name, stack.name),
+      width);
+  for (const DefaultsRule& rule : defaults.rules) {
+    const std::string where = rule.conditions();
+    out += fmt::format(
+        "- {}", paragraph(fmt::format("{}{}{}: {}", version_range(rule), where.empty() ? "" : "; ",
+                                      where, values_text(defaults, rule)),
+                          width, 2));
+  }
+  return out;
+}
+
+}  // namespace
 
 std::string stack_text(const Stack& stack, std::size_t width) {
   Facts facts;
@@ -205,7 +286,8 @@ std::string stack_text(const Stack& stack, std::size_t width) {
   facts.add("host time",
             fmt::format("{} a layer, {} a step, {} an operator of a method", stack.host_per_layer,
                         stack.host_per_step, stack.host_per_launch));
-  return stack.name + "\n" + facts.str(width) + sources_text(stack.sources, width);
+  return stack.name + "\n" + facts.str(width) + defaults_text(stack, width) +
+         sources_text(stack.sources, width);
 }
 
 }  // namespace kvsim

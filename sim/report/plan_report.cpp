@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "sim/report/csv.hpp"
+#include "sim/report/engine_report.hpp"
 #include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/run_json.hpp"
@@ -219,6 +220,7 @@ ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
     }
     out["answers"].push_back(std::move(one));
   }
+  out["engines"] = engines_json(scenario);
   out["notes"] = plan.notes;
   for (const std::string& note : notes) out["notes"].push_back(note);
   return out;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/report/engine_report.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
@@ -121,6 +122,7 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
     }
   }
   out += "\n";
+  out += engines_text(scenario, width);
   std::vector<std::string> notes = scenario.notes;
   if (scenario.plan->confidence > 0) {
     notes.push_back(

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/report/engine_report.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
@@ -274,6 +275,7 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
     }
   }
   out += "\n";
+  out += engines_text(scenario, width);
   for (const std::string& note : notes) {
     out += fmt::format("note: {}", paragraph(note, width, 6));
   }

@@ -195,9 +195,7 @@ ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
                         "waited {} of it",
                         percent(r.busy), percent(shares.waits))};
   }
-  const auto& most =
-      spec.scheduler.max_num_seqs ? spec.scheduler.max_num_seqs : spec.options.max_num_seqs;
-  const std::int64_t limit = most.value_or(spec.stack != nullptr ? spec.stack->max_num_seqs : 0);
+  const std::int64_t limit = r.limits.seqs;
   if (limit > 0 && shares.most_running >= limit) {
     return {"max_num_seqs",
             fmt::format("bound by max_num_seqs: {} sequences ran at once, and others waited",

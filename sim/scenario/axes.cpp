@@ -74,11 +74,30 @@ Choices<const Gpu*> read_gpus(const Field& field, OwnParts& own) {
   return out;
 }
 
+const Stack* read_stack_choice(const Field& item) {
+  if (item.is_string()) return placed(item, [&] { return &find_stack(item.string()); });
+  if (!item.is_object()) {
+    item.expected("a stack's name, or {\"name\": \"vllm\", \"version\": \"0.19\"}");
+  }
+  item.allow_only(scenario_key_names("stack"));
+  const Field name = item.at("name");
+  const Stack& base = placed(name, [&]() -> const Stack& { return find_stack(name.string()); });
+  std::string label = base.name;
+  if (const auto version = item.find("version")) {
+    if (version->is_number()) version->expected("a version in quotes, such as \"0.19\"");
+    label += "@" + version->string();
+    placed(*version, [&] { return &find_stack(label); });
+  }
+  if (const auto usage = item.find("usage")) {
+    label += ":" + usage->string();
+    placed(*usage, [&] { return &find_stack(label); });
+  }
+  return &find_stack(label);
+}
+
 Choices<const Stack*> read_stacks(const Field& field) {
   Choices<const Stack*> out;
-  for (const Field& item : field.one_or_more()) {
-    out.push_back({placed(item, [&] { return &find_stack(item.string()); }), item});
-  }
+  for (const Field& item : field.one_or_more()) out.push_back({read_stack_choice(item), item});
   return out;
 }
 
@@ -429,7 +448,7 @@ ordered_json engine_keys(const StaticSpec& spec, const std::string& calibration,
   keys["model"] = spec.llm->name;
   keys["gpu"] = spec.gpu->name;
   keys["gpu_count"] = spec.tensor_parallel;
-  keys["stack"] = spec.stack->name;
+  keys["stack"] = label_of(*spec.stack);
   keys["calibration"] = calibration;
   keys["method"] = method.name;
   keys["budget"] = method.budget ? ordered_json(budget_number(*method.budget)) : nullptr;

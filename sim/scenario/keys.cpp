@@ -13,8 +13,9 @@ constexpr std::array kPointKeys{
     ScenarioKey{"gpu", "name; or list", "", "required", "a name of `kvsim list gpus`"},
     ScenarioKey{"gpu_count", "integer; or list", "1 to 65536", "1",
                 "GPUs that share the model by tensor parallelism; results are of one GPU"},
-    ScenarioKey{"stack", "name; or list", "", "ideal",
-                "the software that serves, a name of `kvsim list stacks`"},
+    ScenarioKey{"stack", "name, or {name, version, usage}; or list", "", "ideal",
+                "the software that serves: a name of `kvsim list stacks`, with its version and how "
+                "it is started; \"vllm@0.19:llm\" says the same in one word"},
     ScenarioKey{"calibration", "word or path; or list", "", "builtin",
                 "what times rest on: builtin, nominal, or files of `kvsim calibrate --measured`"},
     ScenarioKey{"dtype", "format; or list", "", "as published",
@@ -96,6 +97,13 @@ constexpr std::array kModelKeys{
     ScenarioKey{"config", "path", "", "required",
                 "a Hugging Face config.json, relative to the scenario file"},
     ScenarioKey{"name", "text", "", "name of the file's folder", "what results call the model"},
+};
+constexpr std::array kStackKeys{
+    ScenarioKey{"name", "name", "", "required", "a name of `kvsim list stacks`"},
+    ScenarioKey{"version", "text", "", "the newest known",
+                "a release such as \"0.19\": the engine's defaults are those of that version"},
+    ScenarioKey{"usage", "name", "server or llm", "server",
+                "the HTTP server, or the engine's offline class, whose defaults differ"},
 };
 constexpr std::array kMethodKeys{
     ScenarioKey{"name", "name", "", "required",
@@ -303,15 +311,25 @@ constexpr std::array kWhereKeys{
 };
 
 constexpr std::array kObjects{
-    ScenarioObject{"scenario", kScenarioKeys},   ScenarioObject{"point", kPointKeys},
-    ScenarioObject{"model", kModelKeys},         ScenarioObject{"method", kMethodKeys},
-    ScenarioObject{"memory", kMemoryKeys},       ScenarioObject{"engine", kEngineKeys},
-    ScenarioObject{"scheduler", kSchedulerKeys}, ScenarioObject{"slo", kSloKeys},
-    ScenarioObject{"cluster", kClusterKeys},     ScenarioObject{"speculation", kSpeculationKeys},
-    ScenarioObject{"nvme", kNvmeKeys},           ScenarioObject{"offload", kOffloadKeys},
-    ScenarioObject{"sweep", kSweepKeys},         ScenarioObject{"axis", kAxisKeys},
-    ScenarioObject{"plan", kPlanKeys},           ScenarioObject{"quality", kQualityKeys},
-    ScenarioObject{"replay", kReplayKeys},       ScenarioObject{"published", kPublishedKeys},
+    ScenarioObject{"scenario", kScenarioKeys},
+    ScenarioObject{"point", kPointKeys},
+    ScenarioObject{"model", kModelKeys},
+    ScenarioObject{"stack", kStackKeys},
+    ScenarioObject{"method", kMethodKeys},
+    ScenarioObject{"memory", kMemoryKeys},
+    ScenarioObject{"engine", kEngineKeys},
+    ScenarioObject{"scheduler", kSchedulerKeys},
+    ScenarioObject{"slo", kSloKeys},
+    ScenarioObject{"cluster", kClusterKeys},
+    ScenarioObject{"speculation", kSpeculationKeys},
+    ScenarioObject{"nvme", kNvmeKeys},
+    ScenarioObject{"offload", kOffloadKeys},
+    ScenarioObject{"sweep", kSweepKeys},
+    ScenarioObject{"axis", kAxisKeys},
+    ScenarioObject{"plan", kPlanKeys},
+    ScenarioObject{"quality", kQualityKeys},
+    ScenarioObject{"replay", kReplayKeys},
+    ScenarioObject{"published", kPublishedKeys},
     ScenarioObject{"where", kWhereKeys},
 };
 

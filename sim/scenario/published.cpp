@@ -56,7 +56,7 @@ std::string catalogue_name(std::string_view key, const std::string& name) {
   try {
     if (key == "model") return find_llm(name).name;
     if (key == "gpu") return gpu_of_user(name).gpu->name;
-    if (key == "stack") return find_stack(name).name;
+    if (key == "stack") return label_of(find_stack(name));
   } catch (const InputError&) {
     return name;
   }

@@ -99,7 +99,9 @@ struct CompiledPoint::Impl {
 CompiledPoint::Impl::Impl(PointSpec asked)
     : spec_{std::move(asked)},
       llm_{tensor_shard(*spec_.llm, spec_.tensor_parallel)},
-      stack_{with_expert_network(with_options(*spec_.stack, spec_.options), *spec_.gpu)},
+      stack_{with_expert_network(
+          with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
+          *spec_.gpu)},
       calibration_{spec_.calibration != nullptr ? *spec_.calibration : Calibration{}},
       roofline_{*spec_.gpu, stack_, calibration_},
       base_{.llm = &llm_,
@@ -499,8 +501,10 @@ PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, 
 CompiledPoint::CompiledPoint(PointSpec spec) {
   KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method,
               "a point lacks its model, GPU, stack or method");
-  check_expert_parallel(*spec.llm, *spec.gpu, with_options(*spec.stack, spec.options),
-                        spec.tensor_parallel);
+  check_expert_parallel(
+      *spec.llm, *spec.gpu,
+      with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel}),
+      spec.tensor_parallel);
   impl_ = std::make_unique<Impl>(std::move(spec));
 }
 CompiledPoint::CompiledPoint(CompiledPoint&&) noexcept = default;

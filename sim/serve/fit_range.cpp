@@ -32,7 +32,10 @@ PointSpec point_spec(const StaticSpec& spec, const Gpu& gpu, std::int32_t ranks)
 class Search {
  public:
   Search(const StaticSpec& spec, const std::optional<MemoryResidual>& residual)
-      : spec_{spec}, residual_{residual}, stack_{with_options(*spec.stack, spec.options)} {}
+      : spec_{spec},
+        residual_{residual},
+        stack_{
+            with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})} {}
 
   /// The largest batch of a run that takes `factor` times what is predicted.
   [[nodiscard]] std::int64_t batch(double factor,

@@ -11,6 +11,7 @@
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/serve/assumptions.hpp"
+#include "sim/serve/engine_settings.hpp"
 #include "sim/serve/expert_network.hpp"
 #include "sim/serve/scheduler.hpp"
 #include "sim/serve/service_topology.hpp"
@@ -58,13 +59,18 @@ StackOptions options_of(const ServeSpec& spec) {
     options.prefill_chunk = spec.scheduler.max_num_batched_tokens;
   }
   if (spec.scheduler.max_num_seqs) options.max_num_seqs = spec.scheduler.max_num_seqs;
-  const std::int64_t longest = options.max_model_len.value_or(
-      spec.stack->max_model_len > 0 ? spec.stack->max_model_len : longest_sequence(spec));
-  if (!options.prefill_chunk && spec.stack->prefill_chunk == 0 && scheduler_of(spec) == "vllm-v0" &&
-      vllm_v0_chunks(spec.scheduler, longest)) {
-    options.prefill_chunk = kVllmV0ChunkTokens;
-  }
   return options;
+}
+
+/// The stack as the service runs it.
+Stack stack_of(const ServeSpec& spec, const StackOptions& options) {
+  const Stack stack = with_options(
+      *spec.stack, options, {spec.gpu, spec.llm, spec.tensor_parallel * spec.pipeline_parallel});
+  const std::int64_t longest =
+      stack.max_model_len > 0 ? stack.max_model_len : longest_sequence(spec);
+  const bool cuts = stack.prefill_chunk == 0 && scheduler_of(spec) == "vllm-v0" &&
+                    vllm_v0_chunks(spec.scheduler, longest);
+  return with_expert_network(cuts ? with_cut_prompts(stack, kVllmV0ChunkTokens) : stack, *spec.gpu);
 }
 
 std::int64_t median_prompt(const RequestTrace& trace) {
@@ -79,12 +85,16 @@ std::int64_t median_prompt(const RequestTrace& trace) {
 
 }  // namespace
 
+std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec) {
+  return stack_of(spec, options_of(spec)).settings;
+}
+
 ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
     : spec_{spec},
       hooks_{hooks},
       llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
       options_{options_of(spec)},
-      stack_{with_expert_network(with_options(*spec.stack, options_), *spec.gpu)},
+      stack_{stack_of(spec, options_)},
       calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
       roofline_{*spec.gpu, stack_, calibration_},
       typical_prompt_{median_prompt(*spec.requests)},

@@ -32,7 +32,9 @@ StaticEngine::StaticEngine(ServeState& state, std::int32_t replica, std::size_t 
       queue_{order, state.sequences},
       most_{batch},
       reserved_{reserved} {
-  memory_.context = with_options(*spec_.stack, spec_.options).context;
+  memory_.context =
+      with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel})
+          .context;
   notes_.emplace_back(
       "static batches: a request ends with its own last token, its memory stays until the longest "
       "of its batch is done");
@@ -106,7 +108,8 @@ void StaticEngine::allocate() {
     StaticSpec before = spec_;
     before.allocator.reset();
     before.output_tokens = made;
-    const Stack stack = with_options(*spec_.stack, spec_.options);
+    const Stack stack =
+        with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});
     if (stack.growth == CacheGrowth::kStatic) {  // caches are as long as for the whole
       before.options.max_model_len =
           std::max(stack.max_model_len, spec_.prompt_tokens + spec_.output_tokens);

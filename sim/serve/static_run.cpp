@@ -20,7 +20,9 @@
 namespace kvsim {
 StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     : llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
-      stack_{with_expert_network(with_options(*spec.stack, spec.options), *spec.gpu)},
+      stack_{with_expert_network(
+          with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel}),
+          *spec.gpu)},
       spec_{spec},
       explains_{options.time_terms},
       finds_intervals_{options.intervals},

@@ -43,7 +43,7 @@ std::string h100_log() {
 }
 
 std::string scenario(const std::string& more = "", const std::string& gpu = "H100-80GB-SXM",
-                     const std::string& stack = "vllm") {
+                     const std::string& stack = "vllm@0.11") {
   return fmt::format(R"({{"model": "llama-3.1-8b", "gpu": "{}", "stack": "{}",
     "prompt_tokens": 1000, "output_tokens": 2, "figures": false{}}})",
                      gpu, stack, more);

@@ -69,8 +69,8 @@ TEST_CASE("calibrate: a start-up log becomes a scenario's engine") {
       "4.76GiB; non-torch forward increase memory: 0.13GiB; weights memory: 14.99GiB.\n"
       "INFO [gpu_worker.py:298] Available KV cache memory: 51.38 GiB\n"
       "INFO [kv_cache_utils.py:1087] GPU KV cache size: 420,864 tokens\n");
-  write(folder / "v.json", R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm",
-    "prompt_tokens": 1000, "output_tokens": 2, "figures": false})");
+  write(folder / "v.json", R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
+    "stack": "vllm@0.11", "prompt_tokens": 1000, "output_tokens": 2, "figures": false})");
   const json told =
       json_of({"calibrate", "--from-log", "v.log", "v.json", "-o", "o.json", "--json"}, folder);
   CHECK(told.at("schema") == "kvsim.calibrate-log/1");

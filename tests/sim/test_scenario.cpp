@@ -539,6 +539,41 @@ TEST_CASE("measured_on: refused where it cannot be, said where it is not used, p
   CHECK(above.points[0].size_law == "measured on t");
 }
 
+TEST_CASE("a stack is named alone, with its version and usage, or in one word") {
+  const Files files{"stacks"};
+  const auto stacks = [&](std::string_view value) {
+    std::vector<std::string> out;
+    const fs::path file = files.write("s.json", small(fmt::format(R"(, "stack": {})", value)));
+    for (const ScenarioPoint& point : read_scenario(file, {}).points) {
+      CHECK(point.keys.at("stack") == label_of(*point.spec.stack));
+      out.push_back(label_of(*point.spec.stack));
+    }
+    return out;
+  };
+  CHECK(stacks(R"("vllm")") == std::vector<std::string>{"vllm"});
+  CHECK(stacks(R"({"name": "vllm"})") == std::vector<std::string>{"vllm"});
+  CHECK(stacks(R"({"name": "vllm", "version": "0.19", "usage": "llm"})") ==
+        std::vector<std::string>{"vllm@0.19:llm"});
+  CHECK(stacks(R"(["vllm@0.19", {"name": "sglang", "version": "0.5.9"}, "hf-sdpa"])") ==
+        std::vector<std::string>{"vllm@0.19", "sglang@0.5.9", "hf-sdpa"});
+  const auto complaint = [&](std::string_view value) {
+    return complaint_of(files.write("s.json", small(fmt::format(R"(, "stack": {})", value))));
+  };
+  CHECK(complaint(R"({"name": "vllm", "version": "0.99"})")
+            .find("/stack/version: expected a version of vLLM from 0.8 to 0.28, got \"0.99\"") !=
+        std::string::npos);
+  CHECK(complaint(R"({"name": "vllm", "version": 0.19})")
+            .find("/stack/version: expected a version in quotes, such as \"0.19\", got 0.19") !=
+        std::string::npos);
+  CHECK(complaint(R"({"name": "vllm", "usage": "offline"})")
+            .find("/stack/usage: stack \"vllm\": expected usage server or llm, got \"offline\"") !=
+        std::string::npos);
+  CHECK(complaint(R"({"version": "0.19"})").find("/stack/name: missing") != std::string::npos);
+  CHECK(complaint(R"({"name": "vllm", "verion": "0.19"})").find("did you mean \"version\"") !=
+        std::string::npos);
+  CHECK(complaint("7").find("/stack: expected a stack's name, or {") != std::string::npos);
+}
+
 TEST_CASE("the published schema and the reader know the same keys") {
   const Field schema =
       Field::read_file(fs::path{KVSIM_SOURCE_DIR} / "scenarios/scenario.schema.json");
@@ -552,7 +587,8 @@ TEST_CASE("the published schema and the reader know the same keys") {
     INFO(object.name);
     const auto keys = scenario_key_names(object.name);
     const bool root = object.name == "scenario";
-    const bool either = object.name == "model" || object.name == "method";  // a name or an object
+    // A name or an object.
+    const bool either = object.name == "model" || object.name == "stack" || object.name == "method";
     const Field part = root ? schema : defs.at(object.name);
     const Field properties =
         either ? part.at("oneOf").items().at(1).at("properties") : part.at("properties");
@@ -590,6 +626,13 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
   agree(R"(, "calibration": [])", false);
   agree(R"(, "calibration": "")", false);
   agree(R"(, "calibration": true)", false);
+  agree(R"(, "stack": {"name": "vllm", "version": "0.19", "usage": "llm"})", true);
+  agree(R"(, "stack": ["hf-sdpa", {"name": "vllm", "version": null, "usage": null}])", true);
+  agree(R"(, "stack": {"version": "0.19"})", false);
+  agree(R"(, "stack": {"name": "vllm", "version": 0.19})", false);
+  agree(R"(, "stack": {"name": "vllm", "usage": "offline"})", false);
+  agree(R"(, "stack": {"name": "vllm", "release": "0.19"})", false);
+  agree(R"(, "stack": 7)", false);
   agree(R"(, "method": [null])", false);
   agree(R"(, "method": {"name": null})", false);
   agree(R"(, "method": {"name": "h2o", "budget": null, "recent": null})", true);

@@ -159,7 +159,7 @@ TEST_CASE("equal sequences in lock step decode as a static batch of the paged st
   for (const Calibration* calibration :
        {static_cast<const Calibration*>(nullptr), &builtin_calibration()}) {
     ServeSpec spec = static_spec(llm, gpu, "vllm", 8, 500, 40);
-    spec.scheduler = {.name = "vllm-v1"};
+    spec.scheduler = {.name = "vllm-v1", .max_num_batched_tokens = 4000};  // one pass of prompts
     spec.calibration = calibration;
     const ServeResult r = run_serve(spec);
     CompiledPoint point{{.llm = &llm,

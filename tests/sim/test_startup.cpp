@@ -22,14 +22,15 @@ struct Case {
   StackOptions options{};
   std::int32_t gpus = 1;
   double total = 79.18;
-  std::string stack = "vllm";
+  std::string stack = "vllm@0.11";  // the version of the published logs
   const WeightFormat* format = nullptr;
 };
 
 EngineStartup start(const Case& c) {
   const Llm& whole = find_llm(c.model);
   const Llm shard = tensor_shard(whole, c.gpus);
-  const Stack stack = with_options(find_stack(c.stack), c.options);
+  const Stack stack =
+      with_options(find_stack(c.stack), c.options, {&find_gpu("H100-80GB-SXM"), &whole, c.gpus});
   const auto method = make_method({"full", {}, {}}, 1, {});
   const CostInput in{.llm = &shard,
                      .method = method.get(),
@@ -80,6 +81,32 @@ TEST_CASE("what a start takes and leaves moves the way it must") {
   // A measured term stands for the model's, and the cache takes the difference.
   const EngineStartup told = start({.options = {.activation = from_gib(1)}});
   CHECK(told.kv_cache - base.kv_cache == base.activation - told.activation);
+}
+
+TEST_CASE("vLLM since 0.20 leaves room for CUDA graphs within its fraction") {
+  const EngineStartup before = start({.options = {.memory_fraction = 0.9}, .stack = "vllm@0.19"});
+  const EngineStartup since = start({.options = {.memory_fraction = 0.9}, .stack = "vllm@0.20"});
+  CHECK(before.kv_cache - since.kv_cache == since.graphs);
+  CHECK(since.graphs > Bytes{});
+  CHECK(since.weights + since.non_torch + since.activation + since.graphs + since.kv_cache ==
+        since.usable);
+  CHECK(since.limit() == since.usable);
+  CHECK(since.starts());
+  const EngineStartup eager =
+      start({.options = {.memory_fraction = 0.9, .cuda_graphs = false}, .stack = "vllm@0.20"});
+  CHECK(eager.kv_cache == before.kv_cache);
+  // More of all that it counts is as much less memory.
+  EngineStartup smaller = since;
+  smaller.total -= since.as_memory(1.2);
+  EngineStartup larger = since;
+  const auto more = [](Bytes b) {
+    return Bytes{static_cast<std::int64_t>(1.2 * static_cast<double>(b.count()))};
+  };
+  larger.graphs = more(since.graphs);
+  CHECK(gib(smaller.cache_beside(since.weights, since.non_torch, since.activation)) ==
+        doctest::Approx(gib(larger.cache_beside(more(since.weights), more(since.non_torch),
+                                                more(since.activation))))
+            .epsilon(1e-6));
 }
 
 // By hand: 100 GiB, of which weights take 40, the rest 10 and activations 8.

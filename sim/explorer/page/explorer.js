@@ -167,6 +167,8 @@
       ...fact(point.oom ? 'Peak memory before that, of one GPU' : 'Peak memory, of one GPU', say(point.peak_hbm_bytes, 'B'), likely(point.peak_hbm_bytes_low, point.peak_hbm_bytes_high, v => say(v, 'B'))),
       ...fact('Cache of the batch at the end', say(point.kv_bytes_wanted === null ? point.kv_bytes : point.kv_bytes_wanted, 'B'), ''));
     const notes = [...point.notes];
+    const engine = point.startup && point.startup.engine;
+    if (engine) notes.push(`Assumed flags of ${engine.name} ${engine.version}: ${engine.flags}`);
     if (point.interval_basis) notes.push(`Times: ${point.interval_basis.time}.`, `Memory: ${point.interval_basis.memory}.`);
     byId('notes').replaceChildren(...notes.map(text => el('li', {}, text)));
   }

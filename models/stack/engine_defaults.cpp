@@ -1,0 +1,247 @@
+#include "models/stack/engine_defaults.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "models/gpu/gpu.hpp"
+#include "models/llm/llm.hpp"
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::array kUsages{"server", "llm"};
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMostGpus = 1024;
+
+std::string lower(std::string_view text) {
+  std::string out{text};
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+bool has_experts(const Llm& llm) {
+  return std::any_of(llm.layers.begin(), llm.layers.end(),
+                     [](const LayerSpec& layer) { return layer.mlp.n_experts > 0; });
+}
+
+bool has_latent_attention(const Llm& llm) {
+  return std::any_of(llm.layers.begin(), llm.layers.end(),
+                     [](const LayerSpec& layer) { return layer.attention.is_latent(); });
+}
+
+EngineVersion read_version(const Field& field) {
+  const auto version = parse_engine_version(field.string());
+  if (!version) field.expected("a version such as \"0.19\"");
+  return *version;
+}
+
+EngineUsage read_usage(const Field& field) {
+  const std::vector<std::string> known{kUsages.begin(), kUsages.end()};
+  const std::string word = field.choice(known);
+  return word == kUsages[0] ? EngineUsage::kServer : EngineUsage::kLlm;
+}
+
+MemoryReserve read_reserve(const Field& field) {
+  field.allow_only({"base", "per_prefill_token", "per_graph_sequence", "per_gpu"});
+  const auto size = [&](std::string_view key) {
+    const auto given = field.find(key);
+    return given ? given->bytes() : Bytes{};
+  };
+  return {.base = size("base"),
+          .per_prefill_token = size("per_prefill_token"),
+          .per_graph_sequence = size("per_graph_sequence"),
+          .per_gpu = size("per_gpu")};
+}
+
+EngineValues read_values(const Field& field) {
+  field.allow_only({"prefill_chunk", "long_prefill_chunk", "max_num_seqs", "block_tokens",
+                    "usable_fraction", "counts_graphs", "reserve", "reserve_graphs",
+                    "reserve_least", "graph_sequences"});
+  EngineValues out;
+  const auto count = [&](std::string_view key, std::optional<std::int64_t>& value) {
+    if (const auto given = field.find(key)) value = given->integer(0, kMostTokens);
+  };
+  const auto size = [&](std::string_view key, std::optional<Bytes>& value) {
+    if (const auto given = field.find(key)) value = given->bytes();
+  };
+  count("prefill_chunk", out.prefill_chunk);
+  count("long_prefill_chunk", out.long_prefill_chunk);
+  count("max_num_seqs", out.max_num_seqs);
+  count("block_tokens", out.block_tokens);
+  count("graph_sequences", out.graph_sequences);
+  if (const auto given = field.find("usable_fraction")) {
+    out.usable_fraction = given->number(0.01, 1.0);
+  }
+  if (const auto given = field.find("counts_graphs")) out.counts_graphs = given->boolean();
+  if (const auto given = field.find("reserve")) out.reserve = read_reserve(*given);
+  size("reserve_graphs", out.reserve_graphs);
+  size("reserve_least", out.reserve_least);
+  return out;
+}
+
+DefaultsRule read_rule(const Field& field) {
+  field.allow_only({"from", "before", "memory_from", "memory_below", "named", "not_named", "usage",
+                    "gpus_from", "gpus_below", "experts", "latent", "set", "source"});
+  DefaultsRule rule;
+  if (const auto given = field.find("from")) rule.from = read_version(*given);
+  if (const auto given = field.find("before")) rule.before = read_version(*given);
+  if (const auto given = field.find("memory_from")) rule.memory_from = given->bytes();
+  if (const auto given = field.find("memory_below")) rule.memory_below = given->bytes();
+  const auto names = [&](std::string_view key, std::vector<std::string>& out) {
+    const auto given = field.find(key);
+    if (!given) return;
+    for (const Field& item : given->one_or_more()) out.push_back(lower(item.string()));
+  };
+  names("named", rule.named);
+  names("not_named", rule.not_named);
+  if (const auto given = field.find("usage")) rule.usage = read_usage(*given);
+  const auto gpus = [&](std::string_view key, std::optional<std::int32_t>& out) {
+    if (const auto given = field.find(key)) {
+      out = static_cast<std::int32_t>(given->integer(1, kMostGpus));
+    }
+  };
+  gpus("gpus_from", rule.gpus_from);
+  gpus("gpus_below", rule.gpus_below);
+  if (const auto given = field.find("experts")) rule.experts = given->boolean();
+  if (const auto given = field.find("latent")) rule.latent = given->boolean();
+  rule.values = read_values(field.at("set"));
+  rule.source = field.at("source").string();
+  return rule;
+}
+
+}  // namespace
+
+std::string_view word_of(EngineUsage usage) { return kUsages[static_cast<std::size_t>(usage)]; }
+
+std::optional<EngineVersion> parse_engine_version(std::string_view text, int* parts) {
+  constexpr std::size_t kMostDigits = 4;
+  if (text.starts_with('v')) text.remove_prefix(1);
+  EngineVersion version{};
+  int read = 0;
+  for (std::size_t at = 0;; ++at) {
+    std::size_t digits = 0;
+    std::int32_t number = 0;
+    while (at < text.size() && text[at] >= '0' && text[at] <= '9') {
+      number = number * 10 + (text[at++] - '0');
+      if (++digits > kMostDigits) return std::nullopt;
+    }
+    if (digits == 0 || read == 3) return std::nullopt;
+    version[static_cast<std::size_t>(read++)] = number;
+    if (at == text.size()) break;
+    const std::string_view rest = text.substr(at);
+    // Post and candidate releases have the defaults of the release they belong to.
+    if (read >= 2 && (rest.starts_with(".post") || rest.starts_with("rc"))) break;
+    if (text[at] != '.') return std::nullopt;
+  }
+  if (read < 2) return std::nullopt;
+  if (parts != nullptr) *parts = read;
+  return version;
+}
+
+bool DefaultsRule::fits(EngineVersion version, EngineUsage used, const EngineSite& site) const {
+  if (from && version < *from) return false;
+  if (before && version >= *before) return false;
+  if (usage && *usage != used) return false;
+  if (gpus_from && site.gpus < *gpus_from) return false;
+  if (gpus_below && site.gpus >= *gpus_below) return false;
+  const Bytes memory = site.gpu != nullptr ? site.gpu->hbm : Bytes{};
+  if (memory_from && memory < *memory_from) return false;
+  if (memory_below && memory >= *memory_below) return false;
+  const std::string name = site.gpu != nullptr ? lower(site.gpu->name) : std::string{};
+  const auto within = [&](const std::string& part) { return name.find(part) != std::string::npos; };
+  if (!named.empty() && std::none_of(named.begin(), named.end(), within)) return false;
+  if (std::any_of(not_named.begin(), not_named.end(), within)) return false;
+  if (experts && (site.llm != nullptr && has_experts(*site.llm)) != *experts) return false;
+  if (latent && (site.llm != nullptr && has_latent_attention(*site.llm)) != *latent) return false;
+  return true;
+}
+
+std::string DefaultsRule::conditions() const {
+  std::vector<std::string> parts;
+  const auto upper = [](std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    return text;
+  };
+  const auto all_upper = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> out;
+    for (const std::string& name : names) out.push_back(upper(name));
+    return fmt::format("{}", fmt::join(out, ", "));
+  };
+  std::string gpus;
+  if (memory_from && memory_below) {
+    gpus = fmt::format("GPUs of {} to {}", *memory_from, *memory_below);
+  } else if (memory_from == Bytes{}) {
+    gpus = "all other GPUs";  // a profile writes "0 GiB" where earlier rules name the rest
+  } else if (memory_from) {
+    gpus = fmt::format("GPUs of at least {}", *memory_from);
+  } else if (memory_below) {
+    gpus = fmt::format("GPUs below {}", *memory_below);
+  }
+  if (!named.empty()) gpus += (gpus.empty() ? "GPUs named " : ", named ") + all_upper(named);
+  if (!not_named.empty())
+    gpus += (gpus.empty() ? "GPUs but " : ", but not ") + all_upper(not_named);
+  if (!gpus.empty()) parts.push_back(gpus);
+  if (gpus_from && gpus_below) {
+    parts.push_back(fmt::format("{} to {} GPUs a replica", *gpus_from, *gpus_below - 1));
+  } else if (gpus_from) {
+    parts.push_back(fmt::format("{} or more GPUs a replica", *gpus_from));
+  } else if (gpus_below) {
+    parts.push_back(*gpus_below == 2 ? std::string{"one GPU a replica"}
+                                     : fmt::format("fewer than {} GPUs a replica", *gpus_below));
+  }
+  if (experts) parts.emplace_back(*experts ? "models with routed experts" : "dense models");
+  if (latent) parts.emplace_back(*latent ? "latent attention" : "attention that is not latent");
+  if (usage) parts.emplace_back(*usage == EngineUsage::kServer ? "server" : "LLM class");
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+bool EngineDefaults::knows(EngineVersion version) const {
+  if (version < first_version) return false;
+  EngineVersion known = version;
+  for (std::size_t part = static_cast<std::size_t>(last_parts); part < known.size(); ++part) {
+    known[part] = 0;
+  }
+  return known <= last_version;
+}
+
+std::string_view EngineDefaults::option(std::string_view key) const {
+  for (const auto& [known, option] : options) {
+    if (known == key) return option;
+  }
+  return {};
+}
+
+EngineDefaults read_engine_defaults(const Field& field) {
+  field.allow_only({"engine", "first", "last", "options", "rules"});
+  EngineDefaults out;
+  out.engine = field.at("engine").string();
+  out.first = field.at("first").string();
+  out.last = field.at("last").string();
+  out.first_version = read_version(field.at("first"));
+  out.last_version = read_version(field.at("last"));
+  (void)parse_engine_version(out.last, &out.last_parts);
+  for (const auto& [key, option] : field.at("options").members()) {
+    out.options.emplace_back(key, option.string());
+  }
+  for (const Field& rule : field.at("rules").items()) out.rules.push_back(read_rule(rule));
+  out.rules_json = field.at("rules").raw().dump();
+  return out;
+}
+
+std::string EngineSettings::flags() const {
+  std::vector<std::string> out;
+  for (const EngineSetting& s : settings) {
+    if (!s.option.starts_with("--")) continue;
+    out.push_back(s.value.empty() ? s.option : s.option + " " + s.value);
+  }
+  return fmt::format("{}", fmt::join(out, " "));
+}
+
+}  // namespace kvsim

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/json/field.hpp"
+#include "models/units/units.hpp"
+
+namespace kvsim {
+
+struct Gpu;
+struct Llm;
+
+/// A release of an engine: major, minor, patch. Post and candidate releases count as the patch.
+using EngineVersion = std::array<std::int32_t, 3>;
+
+/// Reads "0.19", "v0.19.1" or "0.8.5.post1"; nullopt for anything else. `parts`: numbers given.
+[[nodiscard]] std::optional<EngineVersion> parse_engine_version(std::string_view text,
+                                                                int* parts = nullptr);
+
+/// Who starts the engine: the HTTP server, or the offline class of its Python library.
+enum class EngineUsage : std::uint8_t { kServer, kLlm };
+[[nodiscard]] std::string_view word_of(EngineUsage usage);
+
+/// What an engine's defaults depend on. A null GPU is one that the engine cannot query.
+struct EngineSite {
+  const Gpu* gpu = nullptr;
+  const Llm* llm = nullptr;
+  std::int32_t gpus = 1;
+};
+
+/// Memory that an engine leaves to activations and graphs; its memory fraction is the rest.
+///   base + per_prefill_token x prefill_chunk + per_graph_sequence x graph_sequences
+///   + per_gpu x gpus + graphs, and at least `least`
+struct MemoryReserve {
+  Bytes base{}, per_prefill_token{}, per_graph_sequence{}, per_gpu{};
+};
+
+/// Values that one rule sets. The first rule that fits sets a key; later ones do not change it.
+struct EngineValues {
+  std::optional<std::int64_t> prefill_chunk{}, long_prefill_chunk{}, max_num_seqs{}, block_tokens{};
+  std::optional<double> usable_fraction{};
+  std::optional<bool> counts_graphs{};
+  std::optional<MemoryReserve> reserve{};
+  std::optional<Bytes> reserve_graphs{}, reserve_least{};
+  std::optional<std::int64_t> graph_sequences{};
+};
+
+/// Default values and the conditions under which an engine takes them. An absent condition holds.
+struct DefaultsRule {
+  std::optional<EngineVersion> from{}, before{};
+  std::optional<Bytes> memory_from{}, memory_below{};  // the GPU's nominal memory
+  std::vector<std::string> named{}, not_named{};       // parts of the GPU's name, lower case
+  std::optional<EngineUsage> usage{};
+  std::optional<std::int32_t> gpus_from{}, gpus_below{};  // that one replica's model spans
+  std::optional<bool> experts{}, latent{};  // the model has routed experts, latent attention
+  EngineValues values{};
+  std::string source{};
+
+  [[nodiscard]] bool fits(EngineVersion version, EngineUsage usage, const EngineSite& site) const;
+  /// "GPUs of at least 70 GiB, not A100; server"; empty: the rule holds for all.
+  [[nodiscard]] std::string conditions() const;
+};
+
+/// The defaults of an engine by version, GPU and usage: the "defaults" of a stack profile.
+struct EngineDefaults {
+  std::string engine;       // "vLLM"
+  std::string first, last;  // known versions
+  EngineVersion first_version{}, last_version{};
+  int last_parts = 2;  // "0.28" covers 0.28.1
+  /// The engine's own spelling of a key: "prefill_chunk" is "--max-num-batched-tokens".
+  std::vector<std::pair<std::string, std::string>> options;
+  std::vector<DefaultsRule> rules;
+  std::string rules_json;  // as the profile has them
+
+  [[nodiscard]] bool knows(EngineVersion version) const;
+  [[nodiscard]] std::string_view option(std::string_view key) const;  // empty: none
+};
+
+/// Errors: InputError.
+[[nodiscard]] EngineDefaults read_engine_defaults(const Field& field);
+
+/// One setting that an engine runs with, and where its value comes from.
+struct EngineSetting {
+  std::string key;     // of the profile: "prefill_chunk"
+  std::string option;  // the engine's own: "--max-num-batched-tokens"; empty: it has none
+  std::string value;   // as the option takes it
+  bool by_user = false;
+  std::string origin;  // "default of vLLM 0.28 for GPUs below 70 GiB; server"
+  std::string source;  // of the default; empty where the user set it
+};
+
+/// The settings of one engine on one GPU.
+struct EngineSettings {
+  std::string engine, version, usage;
+  std::vector<EngineSetting> settings;
+
+  /// "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.92"
+  [[nodiscard]] std::string flags() const;
+};
+
+}  // namespace kvsim

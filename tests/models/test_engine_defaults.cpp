@@ -1,0 +1,251 @@
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/gpu/gpu.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr const char* kDense = "llama-3.1-8b";
+constexpr const char* kExperts = "mixtral-8x7b";
+
+Stack on(const std::string& label, const std::string& gpu, const StackOptions& options = {},
+         std::int32_t gpus = 1, const char* llm = kDense) {
+  return with_options(find_stack(label), options, {&find_gpu(gpu), &find_llm(llm), gpus});
+}
+
+std::string complaint(const std::string& label) {
+  try {
+    (void)find_stack(label);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no complaint";
+}
+
+const EngineSetting& setting(const Stack& stack, std::string_view key) {
+  for (const EngineSetting& s : stack.settings->settings) {
+    if (s.key == key) return s;
+  }
+  FAIL("no setting " << key);
+  return stack.settings->settings.front();
+}
+
+TEST_CASE("vLLM's batch limits depend on GPU memory, the A100, usage and version") {
+  struct Row {
+    const char* label;
+    const char* gpu;
+    std::int64_t tokens, sequences;
+  };
+  // vllm engine/arg_utils.py at v0.8.0, v0.8.4, v0.8.5, v0.9.0, v0.19.1 and v0.28.0.
+  for (const Row& row : std::vector<Row>{{"vllm@0.19", "H100-80GB-SXM", 8192, 1024},
+                                         {"vllm@0.19:llm", "H100-80GB-SXM", 16384, 1024},
+                                         {"vllm@0.19", "RTX-4090", 2048, 256},
+                                         {"vllm@0.19:llm", "RTX-4090", 8192, 256},
+                                         {"vllm@0.19", "A100-80GB-SXM", 2048, 256},
+                                         {"vllm@0.19", "A800-80GB-SXM", 8192, 1024},
+                                         {"vllm@0.19", "A100-40GB-SXM", 2048, 256},
+                                         {"vllm@0.19", "B200", 8192, 1024},
+                                         {"vllm@0.28", "B200", 16384, 1024},
+                                         {"vllm@0.28:llm", "B200", 16384, 1024},
+                                         {"vllm@0.28", "H200-141GB-SXM", 8192, 1024},
+                                         {"vllm", "L40S", 2048, 256},
+                                         {"vllm@0.8.5", "A100-80GB-SXM", 8192, 1024},
+                                         {"vllm@0.8.4", "A100-80GB-SXM", 2048, 256},
+                                         {"vllm@0.8.4", "H100-80GB-SXM", 8192, 1024},
+                                         {"vllm@0.8.4", "B200", 2048, 256},
+                                         {"vllm@0.8.0", "RTX-4090", 2048, 1024}}) {
+    INFO(row.label << " on " << row.gpu);
+    const Stack stack = on(row.label, row.gpu);
+    CHECK(stack.prefill_chunk == row.tokens);
+    CHECK(stack.max_num_seqs == row.sequences);
+    CHECK(stack.block_tokens == 16);
+  }
+}
+
+TEST_CASE("vLLM takes 0.92 of the memory since 0.20, and then leaves room for CUDA graphs") {
+  CHECK(on("vllm@0.19", "H100-80GB-SXM").usable_fraction == 0.9);
+  CHECK_FALSE(on("vllm@0.19", "H100-80GB-SXM").counts_graphs);
+  CHECK(on("vllm@0.20", "H100-80GB-SXM").usable_fraction == 0.92);
+  CHECK(on("vllm@0.20", "H100-80GB-SXM").counts_graphs);
+  // Since 0.25 dense models run on a model runner whose estimate is 0.
+  CHECK_FALSE(on("vllm@0.25", "H100-80GB-SXM").counts_graphs);
+  CHECK(on("vllm@0.25", "H100-80GB-SXM", {}, 1, kExperts).counts_graphs);
+  CHECK_FALSE(on("vllm@0.20", "H100-80GB-SXM", {.cuda_graphs = false}).counts_graphs);
+}
+
+TEST_CASE("SGLang's chunk and memory fraction depend on GPU memory, GPUs and version") {
+  // sglang server_args.py: reserved MiB = 512 + 1.5 x max(chunk, 2048) + 2 x graph sequences
+  // + 128 x GPUs + graphs.
+  const auto share = [](double memory, double reserved) {
+    return std::round((1 - reserved / memory) * 1000) / 1000;
+  };
+  const Stack h100 = on("sglang@0.5.9", "H100-80GB-SXM");
+  CHECK(h100.prefill_chunk == 8192);
+  CHECK(h100.usable_fraction == share(81920, 512 + 1.5 * 8192 + 2 * 256 + 128));
+  const Stack four = on("sglang@0.5.9", "H100-80GB-SXM", {}, 4);
+  CHECK(four.usable_fraction == share(81920, 512 + 1.5 * 8192 + 2 * 512 + 4 * 128));
+  const Stack newest = on("sglang", "H100-80GB-SXM");
+  CHECK(newest.usable_fraction == share(81920, 512 + 1.5 * 8192 + 2 * 256 + 128 + 8 * 58));
+  const Stack latent = on("sglang", "H200-141GB-SXM", {}, 8, "deepseek-v3");
+  CHECK(latent.usable_fraction == share(144384, 512 + 1.5 * 8192 + 2 * 512 + 8 * 128 + 1536));
+  const Stack rtx = on("sglang@0.5.9", "RTX-4090");
+  CHECK(rtx.prefill_chunk == 2048);
+  CHECK(rtx.usable_fraction == share(24576, 512 + 1.5 * 2048 + 2 * 24 + 128));
+  CHECK(on("sglang@0.5.3", "RTX-4090").usable_fraction ==
+        share(24576, 512 + 1.5 * 2048 + 2 * 16 + 128));
+  CHECK(on("sglang", "B200").prefill_chunk == 16384);
+  // A chunk that the user sets changes what is reserved.
+  CHECK(on("sglang@0.5.9", "RTX-4090", {.prefill_chunk = 4096}).usable_fraction ==
+        share(24576, 512 + 1.5 * 4096 + 2 * 24 + 128));
+  const Stack old = on("sglang@0.4.6", "A100-80GB-SXM", {}, 4);
+  CHECK(old.usable_fraction == 0.85);
+  CHECK(old.prefill_chunk == 8192);
+  CHECK(on("sglang@0.4.9", "H100-80GB-SXM").usable_fraction == share(80, 9.5 + 0.5));
+}
+
+TEST_CASE("TensorRT-LLM's blocks are of 32 tokens since 1.0, its limits those of any GPU") {
+  for (const char* gpu : {"H100-80GB-SXM", "L40S"}) {
+    CHECK(on("trtllm@0.21", gpu).block_tokens == 64);
+    const Stack stack = on("trtllm", gpu);
+    CHECK(stack.block_tokens == 32);
+    CHECK(stack.prefill_chunk == 8192);
+    CHECK(stack.max_num_seqs == 2048);
+    CHECK(stack.usable_fraction == 0.9);
+  }
+}
+
+TEST_CASE("LMDeploy's batch limit depends on the GPU's name and the version") {
+  CHECK(on("lmdeploy", "A100-80GB-SXM").max_num_seqs == 384);
+  CHECK(on("lmdeploy", "H100-80GB-SXM").max_num_seqs == 1024);
+  CHECK(on("lmdeploy", "L40S").max_num_seqs == 128);
+  CHECK(on("lmdeploy@0.9.2", "A100-80GB-SXM").max_num_seqs == 256);
+  CHECK(on("lmdeploy@0.9.2", "H200-141GB-SXM").max_num_seqs == 128);
+  CHECK(on("lmdeploy@0.5.3", "H100-80GB-SXM").max_num_seqs == 128);
+}
+
+TEST_CASE("vLLM's V0 engine cuts long prompts into passes that depend on its version") {
+  CHECK(find_stack("vllm-v0@0.6.3").long_prefill_chunk == 512);
+  CHECK(find_stack("vllm-v0@0.6.5").long_prefill_chunk == 2048);
+  CHECK(find_stack("vllm-v0").long_prefill_chunk == 2048);
+  CHECK(find_stack("vllm-v0@0.5.2").long_prefill_chunk == 0);
+  CHECK(find_stack("vllm-v0").prefill_chunk == 0);
+  const Stack cut = with_cut_prompts(on("vllm-v0@0.6.3", "A100-80GB-SXM"), 1);
+  CHECK(cut.prefill_chunk == 512);
+  CHECK(cut.settings->flags().starts_with("--max-num-batched-tokens 512 "));
+}
+
+TEST_CASE("what the user sets always wins, and settings say where each value comes from") {
+  const Stack plain = on("vllm@0.19", "RTX-4090");
+  CHECK(plain.settings->flags() ==
+        "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.9 "
+        "--block-size 16");
+  CHECK(setting(plain, "max_num_seqs").origin == "default of vLLM 0.19 for all other GPUs; server");
+  CHECK(setting(on("vllm@0.19", "H100-80GB-SXM"), "max_num_seqs").origin ==
+        "default of vLLM 0.19 for GPUs of at least 70 GiB, but not A100; server");
+  for (const EngineSetting& s : plain.settings->settings) {
+    INFO(s.key);
+    CHECK_FALSE(s.by_user);
+    CHECK_FALSE(s.source.empty());
+  }
+  const Stack mine = on("vllm@0.19", "RTX-4090",
+                        {.max_num_seqs = 7,
+                         .prefill_chunk = 1000,
+                         .block_tokens = 32,
+                         .memory_fraction = 0.5,
+                         .cuda_graphs = false});
+  CHECK(mine.prefill_chunk == 1000);
+  CHECK(mine.max_num_seqs == 7);
+  CHECK(mine.block_tokens == 32);
+  CHECK(mine.usable_fraction == 0.5);
+  CHECK(mine.settings->flags() ==
+        "--max-num-batched-tokens 1000 --max-num-seqs 7 --gpu-memory-utilization 0.5 "
+        "--block-size 32 --enforce-eager");
+  for (const EngineSetting& s : mine.settings->settings) {
+    INFO(s.key);
+    CHECK(s.by_user);
+    CHECK(s.origin == "set by the user");
+  }
+}
+
+TEST_CASE("every GPU finds a default for each value, in every version and usage") {
+  for (const Stack& stack : builtin_stacks()) {
+    if (!stack.defaults) continue;
+    std::set<EngineVersion> versions{stack.defaults->first_version, stack.defaults->last_version};
+    for (const DefaultsRule& rule : stack.defaults->rules) {
+      CHECK_FALSE(rule.source.empty());
+      if (rule.from) versions.insert(*rule.from);
+      if (rule.before) versions.insert(*rule.before);
+    }
+    for (const EngineVersion& v : versions) {
+      if (!stack.defaults->knows(v)) continue;
+      for (const char* usage : {"server", "llm"}) {
+        const std::string label =
+            fmt::format("{}@{}.{}.{}:{}", stack.name, v[0], v[1], v[2], usage);
+        for (const Gpu& gpu : builtin_gpus()) {
+          for (const std::int32_t gpus : {1, 8}) {
+            for (const char* llm : {kDense, kExperts, "deepseek-v3"}) {
+              INFO(label << " on " << gpus << " x " << gpu.name << ", " << llm);
+              const Stack run = on(label, gpu.name, {}, gpus, llm);
+              std::set<std::string> keys;
+              for (const EngineSetting& s : run.settings->settings) keys.insert(s.key);
+              CHECK((run.prefill_chunk == 0 || keys.contains("prefill_chunk")));
+              CHECK(keys.contains("max_num_seqs"));
+              CHECK(keys.contains("usable_fraction"));
+              CHECK(keys.contains("block_tokens"));
+              CHECK(run.usable_fraction > 0.5);
+              CHECK(run.usable_fraction < 1);
+              CHECK(run.sources.contains("max_num_seqs"));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a version that is not known is answered with those that are") {
+  CHECK(complaint("vllm@0.99") ==
+        "expected a version of vLLM from 0.8 to 0.28, got \"0.99\"; versions 0.2 to 0.7 are stack "
+        "\"vllm-v0\"");
+  CHECK(complaint("vllm@0.6.3").find("versions 0.2 to 0.7 are stack \"vllm-v0\"") !=
+        std::string::npos);
+  CHECK(complaint("vllm@new").starts_with("expected a version of vLLM from 0.8 to 0.28"));
+  CHECK(complaint("vllm@") == "stack \"vllm@\": expected a version after \"@\"");
+  CHECK(complaint("vllm:") == "stack \"vllm:\": expected server or llm after \":\"");
+  CHECK(complaint("vllm:offline") ==
+        "stack \"vllm\": expected usage server or llm, got \"offline\"");
+  CHECK(complaint("hf-sdpa@1").starts_with("stack \"hf-sdpa\" has no versions"));
+  CHECK(complaint("vlm@0.19").starts_with("unknown stack \"vlm\""));
+}
+
+TEST_CASE("a label names version and usage, and none of them where they are the defaults") {
+  CHECK(label_of(find_stack("vllm")) == "vllm");
+  CHECK(label_of(find_stack("vllm@0.28")) == "vllm");
+  CHECK(label_of(find_stack("vllm:server")) == "vllm");
+  CHECK(label_of(find_stack("vllm@v0.19")) == "vllm@0.19");
+  CHECK(label_of(find_stack("vllm@0.19:llm")) == "vllm@0.19:llm");
+  CHECK(label_of(find_stack("hf-sdpa")) == "hf-sdpa");
+  CHECK(&find_stack("vllm@0.19") == &find_stack("vllm@0.19"));
+  CHECK(find_stack("vllm@0.19").name == "vllm");
+}
+
+TEST_CASE("versions are numbers with dots, and what a release adds to them") {
+  CHECK(parse_engine_version("0.19") == EngineVersion{0, 19, 0});
+  CHECK(parse_engine_version("v0.8.5.post1") == EngineVersion{0, 8, 5});
+  CHECK(parse_engine_version("1.0rc4") == EngineVersion{1, 0, 0});
+  for (const char* bad : {"", "0", "1.", ".1", "0.19.1.2", "0.x", "0.19-dev", "99999.1", "0.1 "}) {
+    INFO(bad);
+    CHECK_FALSE(parse_engine_version(bad).has_value());
+  }
+}
+
+}  // namespace
+}  // namespace kvsim
