@@ -106,11 +106,10 @@ std::optional<std::int64_t> PublishedRuns::pass_tokens(const RunSize& size) cons
   constexpr std::int64_t kPieces = 8192;
   constexpr std::int64_t kLeastPass = 2048;   // max_num_batched_tokens of vLLM's V0 engine
   constexpr std::int64_t kLongModel = 32768;  // beyond, that engine cuts prompts
-  constexpr std::int64_t kCutPrompts = 512;
   if (stack_ == nullptr) return std::nullopt;
   if (is_paged() && stack_->prefill_chunk == 0) {
     const std::int64_t longest = options_.max_model_len.value_or(size.prompt + size.steps);
-    if (longest > kLongModel) return kCutPrompts;
+    if (longest > kLongModel && stack_->long_prefill_chunk > 0) return stack_->long_prefill_chunk;
     return std::max(kLeastPass, size.prompt);  // whole prompts, as many as a pass takes
   }
   // How the prompt came into the cache is not part of a row about one decode step.

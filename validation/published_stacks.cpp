@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -162,6 +163,53 @@ std::string_view vllm_engine(const PublishedRow& row, std::string_view elsewhere
   return "vllm-v0";
 }
 
+/// vLLM's pull requests that changed defaults, and the release that has each: a thread of a higher
+/// number is about that release or a later one.
+struct DefaultsChange {
+  double thread;
+  std::string_view release;
+};
+constexpr std::array kDefaultsChanges{
+    DefaultsChange{0, "0.2"},       DefaultsChange{6666, "0.5.3"},  DefaultsChange{10544, "0.6.5"},
+    DefaultsChange{16158, "0.8.4"}, DefaultsChange{17073, "0.8.5"}, DefaultsChange{17885, "0.9"},
+    DefaultsChange{38284, "0.20"},  DefaultsChange{44443, "0.25"},  DefaultsChange{51726, "0.28"}};
+
+/// A version as version_after reads it, as a label takes it: 0.006003 is "0.6.3".
+std::string version_text(double version) {
+  const auto parts = static_cast<std::int64_t>(std::llround(version * 1e6));
+  return fmt::format("{}.{}.{}", parts / 1'000'000, parts / 1000 % 1000, parts % 1000);
+}
+
+/// `stack` in the version that the row names, held to those that the profile knows; else, of a
+/// thread of vLLM's repository, in the release that its number tells; else in the newest known.
+const Stack* in_version(const Stack* stack, const PublishedRow& row, std::string_view elsewhere) {
+  if (stack == nullptr || !stack->defaults) return stack;
+  const EngineDefaults& defaults = *stack->defaults;
+  std::vector<std::string> names{plain_text(defaults.engine)};
+  if (names.front() == "tensorrt-llm") names.emplace_back("trt-llm");
+  std::string release;
+  for (const std::string_view text :
+       {std::string_view{row.framework}, std::string_view{row.note}, elsewhere}) {
+    for (const std::string& name : names) {
+      const auto version = release.empty() ? version_after(text, name) : std::nullopt;
+      if (version) release = version_text(*version);
+    }
+  }
+  if (release.empty() && has_text(row.source, "vllm-project/vllm")) {
+    for (const std::string_view kind : {"pr", "issue"}) {
+      const auto thread = number_at(row.source, kind);
+      for (const DefaultsChange& change : kDefaultsChanges) {
+        if (thread && *thread > change.thread) release = change.release;
+      }
+    }
+  }
+  const auto version = release.empty() ? std::nullopt : parse_engine_version(release);
+  if (!version) return stack;
+  if (*version < defaults.first_version) release = defaults.first;
+  if (*version >= defaults.first_version && !defaults.knows(*version)) return stack;
+  return &find_stack(stack->name + "@" + release);
+}
+
 }  // namespace
 
 bool names_version(std::string_view text) { return version_after(text, "vllm").has_value(); }
@@ -240,7 +288,7 @@ StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::strin
         match.assumed = "attention not stated: PyTorch's scaled_dot_product_attention";
       }
     }
-    match.stack = stack_of(wanted);
+    match.stack = in_version(stack_of(wanted), row, elsewhere);
     if (match.stack == nullptr) {
       match.reason = fmt::format("no profile of the stack {} yet", wanted);
     }

@@ -257,6 +257,28 @@ TEST_CASE("frameworks by patterns, versions and dates") {
   CHECK_FALSE(match_stack(old, AttentionPatch::kNone).all_logits);
 }
 
+TEST_CASE("engines run in the version that a row names, or that its thread's number tells") {
+  const auto label = [](const std::string& framework, const std::string& source = "a paper",
+                        const std::string& note = "") {
+    PublishedRow row;
+    row.framework = framework;
+    row.source = source;
+    row.note = note;
+    return label_of(*match_stack(row, AttentionPatch::kNone).stack);
+  };
+  CHECK(label("vLLM 0.6.3") == "vllm-v0@0.6.3");
+  CHECK(label("vLLM", "a repository", "vLLM 0.11, block 128") == "vllm@0.11.0");
+  CHECK(label("SGLang 0.4.6.post1") == "sglang@0.4.6");
+  CHECK(label("TensorRT-LLM 1.0 PyTorch backend") == "trtllm@1.0.0");
+  CHECK(label("TensorRT-LLM 0.6.1") == "trtllm@0.13");  // the oldest known
+  // Threads of vLLM's repository: 10544 and 17885 changed defaults, with 0.6.5 and 0.9.
+  CHECK(label("vLLM", "github vllm-project/vllm PR 10511") == "vllm-v0@0.5.3");
+  CHECK(label("vLLM", "github vllm-project/vllm PR 12126") == "vllm-v0@0.6.5");
+  CHECK(label("vLLM", "github vllm-project/vllm issue 21348") == "vllm@0.9");
+  // Nothing is said: the newest known.
+  CHECK(label("SGLang") == "sglang");
+}
+
 TEST_CASE("released code that drops entries runs one sequence, and for batches it masks them") {
   const auto patch = [](const char* method, std::int64_t batch) {
     return attention_patch(method, make_method({method, {}, {}}, 4096)->needs(), batch);
