@@ -1,5 +1,6 @@
 #include "sim/plan/static_case.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -40,7 +41,23 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
                 .options = spec_.options});
 }
 
-double StaticCase::need(const Point& point) { return memory(point).need; }
+PointResult StaticCase::memory(const Point& point) {
+  PointResult result = compiled_->memory_at(point);
+  result.fits = result.fits && !exceeds_model_len(point);
+  return result;
+}
+
+bool StaticCase::exceeds_model_len(const Point& point) const {
+  const auto& longest = spec_.options.max_model_len;
+  return longest && point.prompt_tokens + point.output_tokens > *longest;
+}
+
+double StaticCase::need(const Point& point) {
+  const double need = memory(point).need;
+  if (!exceeds_model_len(point)) return need;
+  const auto tokens = static_cast<double>(point.prompt_tokens + point.output_tokens);
+  return std::max(need, tokens / static_cast<double>(*spec_.options.max_model_len));
+}
 
 StaticResult StaticCase::run(const Point& point, bool at_end) const {
   StaticSpec one = spec_;

@@ -26,9 +26,13 @@ class StaticCase {
   StaticCase& operator=(const StaticCase&) = delete;
 
   [[nodiscard]] const WorseEnd& end() const { return end_; }
-  [[nodiscard]] PointResult memory(const Point& point) { return compiled_->memory_at(point); }
+  /// The run's memory; what exceeds the engine's max_model_len does not fit.
+  [[nodiscard]] PointResult memory(const Point& point);
+  /// Whether a sequence is longer than the max_model_len that the scenario sets.
+  [[nodiscard]] bool exceeds_model_len(const Point& point) const;
   [[nodiscard]] PointResult at(const Point& point) { return compiled_->at(point); }
-  /// Memory wanted over what there is; infinite where there is none.
+  /// Memory wanted over what there is; infinite where there is none. At least the tokens over
+  /// max_model_len where that is exceeded.
   [[nodiscard]] double need(const Point& point);
   /// run_static of it: with the memory at that end, or with the GPU's own and intervals.
   [[nodiscard]] StaticResult run(const Point& point, bool at_end) const;

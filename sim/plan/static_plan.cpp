@@ -36,6 +36,12 @@ NextRun why_not(StaticCase& one, const Point& least) {
   NextRun next{.sizes = sizes_of(least)};
   Impossible& out = next.why;
   out.need = one.need(least);
+  if (one.exceeds_model_len(least)) {
+    out.constraint = "max_model_len";
+    out.text = fmt::format("a sequence of {} tokens exceeds max_model_len",
+                           with_commas(least.prompt_tokens + least.output_tokens));
+    return next;
+  }
   const StaticResult run = one.run(least, true);
   next.oom = run.oom;
   const auto part = [&](const char* owner) {

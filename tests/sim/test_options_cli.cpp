@@ -289,6 +289,24 @@ TEST_CASE("each engine option changes the answer") {
   }
 }
 
+TEST_CASE("max-model-len ends the longest context") {
+  const fs::path folder = fresh("max-model-len");
+  const Outcome outcome =
+      run_kvsim(Words{"plan"} + kSmall + Words{"--max-model-len", "16K", "--json"}, folder);
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+  const json document = json::parse(outcome.out);
+  const json& longest = document.at("answers").at(0).at("candidates").at(0);
+  CHECK(longest.at("answer") == 16384);
+  CHECK(longest.at("predicted") == 16384);
+  CHECK(longest.at("runs_out").at("constraint") == "max_model_len");
+  // 8,192 + 512 tokens do not fit into 8,192.
+  const Outcome none =
+      run_kvsim(Words{"plan"} + kSmall + Words{"--max-model-len", "8K", "--json"}, folder);
+  CHECK(none.status == 1);
+  const json batches = json::parse(none.out).at("answers").at(1);
+  CHECK(batches.at("candidates").at(0).at("impossible").at("constraint") == "max_model_len");
+}
+
 TEST_CASE("names may be typed in any case, with other separators") {
   const fs::path folder = fresh("names");
   const json plain = scenario_of({"--model", "llama-3.1-8b", "--gpu", "H100-80GB-SXM", "--method",
