@@ -34,13 +34,13 @@ std::string word_for(std::string_view key) {
 }
 
 std::string value_text(const ordered_json& value) {
-  if (value.is_string()) return clean_text(value.get_ref<const std::string&>());
+  if (value.is_string()) return name_text(value.get_ref<const std::string&>());
   if (value.is_number_integer()) return with_commas(value.get<std::int64_t>());
   if (value.is_number()) return csv_number(value.get<double>());
   if (value.is_object() && value.contains("name") && value.at("name").is_string()) {
-    return clean_text(value.at("name").get_ref<const std::string&>());
+    return name_text(value.at("name").get_ref<const std::string&>());
   }
-  return clean_text(value.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+  return name_text(value.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
 }
 
 /// "batch 4", "zeromerge", "window 32 sinks 4" of an object of parameters.

@@ -1,6 +1,7 @@
 #include "sim/report/report_page.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "sim/report/plan_report.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/serve_measures.hpp"
 #include "sim/report/serve_summary.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
@@ -76,6 +78,22 @@ ordered_json charts_json(const FigureSet& figures, std::vector<std::string>& cut
   return out;
 }
 
+/// Names of what is shown, cleaned and no longer than a page can lay out. The scenario as run stays
+/// as it is.
+void bound_names(ordered_json& value, std::string_view key) {
+  constexpr std::array<std::string_view, 9> kNames{"label", "name", "title",      "model", "gpu",
+                                                   "of",    "best", "categories", "rows"};
+  if (key == "scenario") return;
+  if (value.is_string()) {
+    if (std::find(kNames.begin(), kNames.end(), key) == kNames.end()) return;
+    value = name_text(value.get_ref<const std::string&>(), 2 * kLongestName);
+  } else if (value.is_array()) {
+    for (ordered_json& item : value) bound_names(item, key);
+  } else if (value.is_object()) {
+    for (auto& [name, item] : value.items()) bound_names(item, name);
+  }
+}
+
 ordered_json data_of(const char* kind, ordered_json document, const FigureSet& figures,
                      ordered_json extras, std::vector<std::string> cuts) {
   ordered_json out{{"schema", kPageSchema}, {"kind", kind}};
@@ -84,6 +102,7 @@ ordered_json data_of(const char* kind, ordered_json document, const FigureSet& f
   out["document"] = std::move(document);
   out["extras"] = std::move(extras);
   out["left_out"] = cuts;
+  bound_names(out, "");
   return out;
 }
 
@@ -259,7 +278,7 @@ std::vector<PageSentence> run_sentences(const RunReport& report,
 }
 
 std::string title_of(const std::string& name, const std::string& title) {
-  return clean_text(title.empty() ? name : title);
+  return name_text(title.empty() ? name : title, 2 * kLongestName);
 }
 
 }  // namespace
@@ -275,6 +294,7 @@ std::string run_page(const RunReport& report, const ordered_json& document,
   cut_points(shown, cuts);
   ordered_json extras = ordered_json::object();
   extras["points"] = point_extras(report, labels);
+  if (scenario.plan) extras["percentile"] = shown_percentile(scenario.plan->attainment);
   if (report.replay) {
     cut_replay(shown["replay"]);
     extras["kept"] = kept_json(*report.replay, cuts);

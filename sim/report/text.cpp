@@ -65,7 +65,10 @@ bool within(const std::array<Range, N>& ranges, char32_t c) {
 }
 
 bool is_control(char32_t c) {
-  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029;
+  // Marks and overrides of direction would show other text than a file has.
+  const bool turns = c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
+                     (c >= 0x2066 && c <= 0x2069);
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || turns;
 }
 
 std::size_t columns(char32_t c) {
@@ -114,6 +117,22 @@ std::string shortened(std::string_view text, std::size_t width) {
     at += c.length;
   }
   return out + "…";
+}
+
+std::string name_text(std::string_view text, std::size_t width) {
+  const std::string clean = clean_text(text);
+  if (display_width(clean) <= width) return clean;
+  // Names differ at their ends as often as at their beginnings.
+  const std::size_t tail_columns = width / 3;
+  std::string_view tail;
+  for (std::size_t at = clean.size(); at > 0;) {
+    --at;
+    if ((static_cast<unsigned char>(clean[at]) & 0xC0U) == 0x80U) continue;  // within a character
+    const std::string_view from{std::string_view{clean}.substr(at)};
+    if (display_width(from) > tail_columns) break;
+    tail = from;
+  }
+  return shortened(clean, width - display_width(tail)).append(tail);
 }
 
 std::vector<std::string> wrapped(std::string_view text, std::size_t width) {

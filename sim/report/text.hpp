@@ -13,9 +13,13 @@
 
 namespace kvsim {
 
-/// `text` with control characters (line ends, tabs, escape sequences' first byte, C1 controls) as
-/// blanks and bytes that are no UTF-8 as "?".
+/// `text` with control characters (line ends, tabs, escape sequences' first byte, C1 controls,
+/// marks and overrides of direction) as blanks and bytes that are no UTF-8 as "?".
 [[nodiscard]] std::string clean_text(std::string_view text);
+
+/// A name out of a user's file, cleaned: at most `width` columns, what is longer loses its middle.
+inline constexpr std::size_t kLongestName = 80;
+[[nodiscard]] std::string name_text(std::string_view text, std::size_t width = kLongestName);
 
 /// Terminal columns `text` takes: combining marks none, East Asian wide characters and emoji two.
 [[nodiscard]] std::size_t display_width(std::string_view text);

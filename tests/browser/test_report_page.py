@@ -279,6 +279,65 @@ def widths(page, name):
         check(f"{name}: charts follow to {width}", over == [], over)
 
 
+def tables_fit(page, name):
+    """At 1400 pixels the tables of results need no sideways scrolling."""
+    page.size(1400, 900)
+    for _ in range(5):
+        page.settle()
+    wide = page.evaluate("""[...document.querySelectorAll('#results .scroll')].filter(box => box.scrollWidth > box.clientWidth + 1)
+      .map(box => [box.scrollWidth, box.clientWidth, box.querySelector('thead').innerText])""")
+    check(f"{name}: tables fit 1400 pixels", wide == [], wide)
+
+
+def percentiles(page):
+    """The table of times has p50, p90, p95 and p99 of every point."""
+    head = page.evaluate("[...document.querySelectorAll('#results table')][1].querySelector('thead').innerText.split(/\\s+/)")
+    check("serve: percentiles", all(p in head for p in ("p50", "p90", "p95", "p99")), head)
+    points = page.evaluate("JSON.parse(document.getElementById('kvsim-report').textContent).document.points")
+    rows = page.evaluate("[...document.querySelectorAll('#results table')][1].querySelectorAll('tbody tr').length")
+    check("serve: a row a point and time", rows >= 3 * len(points), (rows, len(points)))
+
+
+# Markup, line ends, marks of direction, joined emoji: what a name in a user's file may be.
+HOSTILE = ("<script>alert(1)</script></script><!--]]>&amp;\"'\n\u2028\u2029\u202e\u2066\u200f\U0001F600"
+           "\U0001F469\u200d\U0001F469\u200d\U0001F467 e\u0301%s${x}`" * 20)[:400]
+
+
+def hostile_page(browser):
+    """A service whose model and title are such a name: the page opens, runs nothing of it, and its texts are bounded."""
+    folder = SCRATCH / "hostile"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 4, "vocab_size": 1000,
+        "max_position_embeddings": 8192, "torch_dtype": "bfloat16"}))
+    (folder / "s.json").write_text(json.dumps({
+        "kind": "serve", "title": HOSTILE, "model": [{"config": "config.json", "name": HOSTILE}, {"config": "config.json", "name": HOSTILE[::-1]}], "gpu": "H100-80GB-SXM",
+        "stack": "vllm", "slo": {"ttft": "2 s"}, "method": ["full", {"name": "streaming-llm", "budget": 64}],
+        "requests": {"arrivals": {"kind": "poisson", "rate": 2}, "count": 50, "prompt_tokens": 200, "output_tokens": 50}}))
+    subprocess.run([PROGRAM, "run", "s.json", "-o", "out", "-q"], cwd=folder, check=True, env={"PATH": ""}, stdout=subprocess.DEVNULL)
+    page = browser.open((folder / "out" / "report.html").as_uri())
+    check("hostile: ready", page.evaluate("document.documentElement.dataset.ready") == "true")
+    check("hostile: scripts of the page alone", page.evaluate("document.querySelectorAll('script:not([type])').length") ==
+          page.evaluate("[...document.scripts].filter(s => !s.type && !s.textContent.includes('alert(1)')).length"))
+    longest = page.evaluate("""Math.max(...[...document.querySelectorAll('svg text, h1, h3, .entry, option, th')]
+      .map(node => [...node.textContent].length))""")
+    check("hostile: no text of a chart, heading or table is longer than 200 characters", longest <= 200, longest)
+    # Chromium ends where it is to say such a text: an emoji that was cut in two.
+    halves = page.evaluate("""[...document.querySelectorAll('*')].filter(node => node.children.length === 0 &&
+      /[\\uD800-\\uDBFF](?![\\uDC00-\\uDFFF])|(?<![\\uD800-\\uDBFF])[\\uDC00-\\uDFFF]/.test(node.textContent)).length""")
+    check("hostile: no half of a character", halves == 0, halves)
+    lines = page.evaluate("[...document.querySelectorAll('h1')].every(h => !/[\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\n]/.test(h.textContent))")
+    check("hostile: no marks of direction or line ends in the title", lines)
+    check("hostile: console", page.messages == [], page.messages)
+    for width in (1400, 390):
+        page.size(width, 900)
+        for _ in range(3):
+            page.settle()
+        check(f"hostile: no sideways scrolling at {width}", page.evaluate("document.documentElement.scrollWidth") <= width)
+    page.close()
+
+
 def shots(browser, uri, name):
     SHOTS.mkdir(parents=True, exist_ok=True)
     for width in (390, 1280):
@@ -308,9 +367,13 @@ def main():
                 check("static: console after use", page.messages == [], page.messages)
             if name == "aggregate":
                 means(page)
+            if name == "serve":
+                percentiles(page)
+            tables_fit(page, name)
             widths(page, name)
             page.close()
         themes(browser, next(iter(uris.values())))
+        hostile_page(browser)
         if SHOTS:
             for name, uri in uris.items():
                 shots(browser, uri, name)

@@ -86,7 +86,9 @@ window.kvsimCards = (() => {
       this.text.textContent = this.spec.text || this.options.text || '';
       const ticks =
           (this.spec.limits || []).some(v => v > 0) ? `Red ticks: ${this.spec.limitName}.` : '';
-      const note = [ticks, this.spec.note].filter(Boolean).join(' ');
+      const ranges =
+          (this.spec.ranges || []).some(Boolean) ? `Lines over bars: ${this.spec.rangeName}.` : '';
+      const note = [ticks, ranges, this.spec.note].filter(Boolean).join(' ');
       this.note.textContent = note;
       this.note.hidden = !note;
       const names = new Set((this.spec.series || []).map(s => s.name));

@@ -3,14 +3,16 @@
 // chart_parts.js.
 window.kvsimBarCharts = (() => {
   const {number, scale, named} = window.kvsimUnits;
-  const {kHatches, kHeat, dark, fillOf, largest, axisOption, baseOption} = window.kvsimChartParts;
+  const {kHatches, kHeat, dark, fillOf, largest, axisOption, baseOption, brokenText, cutText} =
+      window.kvsimChartParts;
+  const kCharacter = 6.6;  // pixels, of 12-pixel text
 
   function barLabelRoom(width) {
     return Math.round(Math.min((width < 560 ? 0.36 : 0.26) * width, 240));
   }
   /// Pixels that a chart of bars needs at `width`: a row takes as many lines as the longest label.
   function barsHeight(spec, width) {
-    const perLine = Math.max(8, Math.floor(barLabelRoom(width) / 6.6));
+    const perLine = Math.max(8, Math.floor(barLabelRoom(width) / kCharacter));
     const lines = spec.categories.map(text => Math.ceil(String(text).length * 1.15 / perLine));
     const longest = Math.min(3, Math.max(...lines));
     return 86 + Math.max(2, spec.categories.length) * Math.max(30, 15 * longest + 5);
@@ -22,10 +24,13 @@ window.kvsimBarCharts = (() => {
     const shown = spec.series.filter(s => !hidden.has(s.name) && !s.beside);
     const totals =
         spec.categories.map((_, k) => shown.reduce((sum, s) => sum + (s.values[k] || 0), 0));
-    const ends = spec.ends || [], limits = spec.limits || [];
+    const ends = spec.ends || [], limits = spec.limits || [], ranges = spec.ranges || [];
     const over = spec.y.max !== undefined ?
         [spec.y.max] :
-        [...totals, ...limits, ...(spec.levels || []).map(l => l.value)];
+        [
+          ...totals, ...limits, ...(spec.levels || []).map(l => l.value),
+          ...ranges.filter(Boolean).map(r => r[1])
+        ];
     const x = axisOption(spec.y, over, look);
     const room = barLabelRoom(width);
     if (x.option.max !== undefined) {  // a round end
@@ -46,11 +51,10 @@ window.kvsimBarCharts = (() => {
         color: i => heading(Number(i)) ? look.accent : look.text,
         fontFamily: look.font,
         fontSize: 12,
-        width: room,
-        overflow: 'break',
         lineHeight: 14,
         interval: 0,
-        formatter: i => spec.categories[i]
+        formatter: i =>
+            brokenText(spec.categories[i], Math.max(8, Math.floor(room / kCharacter)))
       }
     };
     option.tooltip.trigger = 'axis';
@@ -87,7 +91,7 @@ window.kvsimBarCharts = (() => {
         data: ends.map(
             (text, i) =>
                 [Math.min(
-                     Math.max(totals[i], limits[i] || 0) / x.by,
+                     Math.max(totals[i], limits[i] || 0, ranges[i] ? ranges[i][1] : 0) / x.by,
                      most === undefined ? Infinity : most),
                  i]),
         encode: {x: 0, y: 1},
@@ -99,14 +103,12 @@ window.kvsimBarCharts = (() => {
             type: 'text',
             silent: true,
             style: {
-              text,
+              text: brokenText(text, Math.floor(Math.max(110, width - left - 14) / kCharacter)),
               x: left + 8,  // clear of a level that stands at the bar's end
               y: middle,
               verticalAlign: 'middle',
               fill: look.text,
               font: `12px ${look.font}`,
-              width: Math.max(110, width - left - 14),
-              overflow: 'break',
               lineHeight: 13
             }
           };
@@ -131,6 +133,31 @@ window.kvsimBarCharts = (() => {
         lineStyle: {color: look.alarm, type: 'solid', width: 1.5},
         data: lines
       };
+    }
+    if (ranges.some(Boolean)) {
+      option.series.push({
+        id: 'ranges',
+        type: 'custom',
+        silent: true,
+        tooltip: {show: false},
+        z: 6,
+        data: ranges.map((r, i) => [r ? r[0] / x.by : NaN, r ? r[1] / x.by : NaN, i]),
+        encode: {x: [0, 1], y: 2},
+        renderItem(params, api) {
+          if (!ranges[params.dataIndex]) return null;
+          const [left, middle] = api.coord([api.value(0), api.value(2)]);
+          const [right] = api.coord([api.value(1), api.value(2)]);
+          const d = `M${left},${middle - 5} V${middle + 5} M${left},${middle} H${right} M${right},${
+              middle - 5} V${middle + 5}`;
+          // Ground under ink, so that it is seen on every bar.
+          return {
+            type: 'group',
+            children: [[look.card, 5], [look.text, 2]].map(([stroke, lineWidth]) => ({
+              type: 'path', silent: true, shape: {pathData: d}, style: {stroke, lineWidth, fill: 'none'}
+            }))
+          };
+        }
+      });
     }
     if (limits.some(v => v > 0)) {
       option.series.push({
@@ -183,7 +210,10 @@ window.kvsimBarCharts = (() => {
     option.grid = {left, right: narrow ? 14 : 28, top: 14, bottom: 112};
     option.xAxis = axis(columnName, columns, 26);
     option.yAxis = {...axis(rowName, rows, left - 16), inverse: true};
-    option.yAxis.axisLabel = {...option.yAxis.axisLabel, width: left - 36, overflow: 'truncate'};
+    option.yAxis.axisLabel = {
+      ...option.yAxis.axisLabel,
+      formatter: text => cutText(text, Math.floor((left - 36) / kCharacter))
+    };
     option.tooltip.trigger = 'item';
     option.visualMap = {
       min: low / by,

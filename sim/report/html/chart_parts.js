@@ -143,6 +143,28 @@ window.kvsimChartParts = (() => {
     };
   }
 
+  /// `text` in lines of at most `columns` characters, broken at blanks where there are any. ECharts
+  /// itself would cut an emoji in two, and Chromium ends when it reads half a character back.
+  function brokenText(text, columns) {
+    const lines = [];
+    let line = [];
+    for (const word of String(text).split(' ')) {
+      const rest = [...word];
+      if (line.length > 0 && line.length + 1 + rest.length > columns) {
+        lines.push(line);
+        line = [];
+      }
+      while (rest.length > columns) lines.push(rest.splice(0, columns));
+      line = line.length > 0 ? [...line, ' ', ...rest] : rest;
+    }
+    return [...lines, line].map(l => l.join('')).join('\n');
+  }
+  /// At most `columns` characters of `text`.
+  function cutText(text, columns) {
+    const all = [...String(text)];
+    return all.length <= columns ? all.join('') : all.slice(0, Math.max(1, columns - 1)).join('') + '…';
+  }
+
   /// Of many points about `wanted` carry a mark, first and last among them.
   function markedEvery(n, wanted) {
     return Math.max(1, Math.ceil((n - 1) / wanted));
@@ -303,6 +325,8 @@ window.kvsimChartParts = (() => {
     largest,
     numbersOn,
     axisOption,
+    brokenText,
+    cutText,
     markedEvery,
     baseOption,
     levelLines,

@@ -7,6 +7,7 @@
 //   kind     'lines' | 'area' (stacked) | 'points' | 'bars' (stacked, lying) | 'heat'
 //   x, y     {name, unit, log: drawn so at first, logChoice: the reader may switch}
 //   series   [{name, values: [[x, y], …], style: place in the palette (default: its index),
+//              marks: false                   lines: drawn across, no value was run at any x
 //              band: [[x, low, high], …]      lines: where cases lie about the line
 //              ends: [{x, y, text}]           lines: a cross, where memory runs out
 //              open: [{x, y, text}]           lines: an open mark
@@ -20,8 +21,8 @@
 //   plumbs   [{name, value}]                  a line from top to bottom (a bound to be kept)
 //   roofs    [{name, values: [[x, y], …]}]    thin grey lines behind everything
 //   categories [text]                         bars: what each bar is; beside it, of each bar,
-//   details, ends, headings, limits           what stands under it, at its end, whether it is a
-//                                             heading without a bar, and its own limit
+//   details, ends, headings, limits, ranges   what stands under it, at its end, whether it is a
+//                                             heading without a bar, its own limit, [low, high]
 //   heat     {rows: [text], columns: [text], cells: [[column, row, value]], unit, rowName,
 //             columnName, valueName}
 window.kvsimCharts = (() => {
@@ -89,7 +90,7 @@ window.kvsimCharts = (() => {
         step: s.step ? 'end' : undefined,
         data: s.values.map((v, k) => ({
                              value: [v[0] / x.by, v[1] === null ? null : v[1] / y.by],
-                             symbol: s.values.length < 3 || (k + i) % every === 0 ? mark : 'none'
+                             symbol: s.marks !== false && (s.values.length < 3 || (k + i) % every === 0) ? mark : 'none'
                            })),
         symbolSize: 7,
         lineStyle: {color: colour, width: 2, type: dash},

@@ -41,15 +41,15 @@
     ],
     throughput_ttft: [
       'speed', 'Time to first token against throughput',
-      'As the load grows; 90 % of requests are at or below.'
+      'As the load grows; the percentile is on the axis.'
     ],
     throughput_tpot: [
       'speed', 'Time per output token against throughput',
-      'As the load grows; 90 % of requests are at or below.'
+      'As the load grows; the percentile is on the axis.'
     ],
     throughput_e2e: [
       'speed', 'Time of a request against throughput',
-      'As the load grows; 90 % of requests are at or below.'
+      'As the load grows; the percentile is on the axis.'
     ],
     goodput: [
       'speed', 'Requests within bounds',
@@ -320,10 +320,15 @@
     table(
         'results', 'Points', sections.staticTable(points),
         'Predicted; under a figure where 90 % of cases lie.');
-  if (data.kind === 'serve')
+  if (data.kind === 'serve') {
+    const tail = `p${data.extras.percentile || 90}`;
     table(
-        'results', 'Points', sections.serveTable(points),
-        'Predicted; under a figure where 90 % of cases lie.');
+        'results', 'Points', sections.serveTable(points, tail),
+        'Predicted; under a figure the range of 90 % of cases.');
+    table(
+        'results', 'Times of requests', sections.percentileTable(points),
+        'TTFT: arrival to first token. TPOT: mean time of a later token. ITL: gap between two tokens. E2E: arrival to last token. p90: 90 % of requests take at most this time.');
+  }
   if (replay && replay.methods)
     table(
         points.length > 0 ? 'error' : 'results', 'Methods', sections.replayTable(replay.methods),

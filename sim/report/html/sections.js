@@ -321,25 +321,35 @@ window.kvsimSections = (() => {
     if (p.oom) return [`${number(p.oom.tokens)} tokens`, range];
     return range ? ['not as predicted', range] : '–';
   }
-  function serveTable(points) {
-    const at = (p, key, q) => {
-      const d = p[key], low = p[`${key}_low`], high = p[`${key}_high`];
-      if (!d || !isNumber(d[q])) return '–';
-      return low && isNumber(low[q]) ? [say(d[q], 's'), rangeOf(low[q], high[q], 's')] :
-                                       say(d[q], 's');
-    };
+  /// A percentile of a service's times and, under it, its interval.
+  function at(p, key, q) {
+    const d = p[key], low = p[`${key}_low`], high = p[`${key}_high`];
+    if (!d || !isNumber(d[q])) return '–';
+    return low && isNumber(low[q]) ? [say(d[q], 's'), rangeOf(low[q], high[q], 's')] :
+                                     say(d[q], 's');
+  }
+  /// `tail`: the percentile asked for, "p95".
+  function serveTable(points, tail) {
     return tableOf(
         [
-          'point', 'completed', 'TTFT p50', 'TTFT p99', 'TPOT p50', 'TPOT p99', 'requests/s',
+          'point', 'completed', `TTFT ${tail}`, `TPOT ${tail}`, `E2E ${tail}`, 'requests/s',
           'output tok/s', 'within bounds', 'preemptions', 'what limits it'
         ],
         points.map(
             p =>
-                [p.label, `${number(p.completed)} of ${number(p.requests)}`, at(p, 'ttft_s', 'p50'),
-                 at(p, 'ttft_s', 'p99'), at(p, 'tpot_s', 'p50'), at(p, 'tpot_s', 'p99'),
-                 withInterval(p, 'request_s', ''), withInterval(p, 'output_tok_s', ''),
+                [p.label, `${number(p.completed)} of ${number(p.requests)}`, at(p, 'ttft_s', tail),
+                 at(p, 'tpot_s', tail), at(p, 'e2e_s', tail), withInterval(p, 'request_s', ''), withInterval(p, 'output_tok_s', ''),
                  isNumber(p.slo_attained) ? say(p.slo_attained, 'share') : '–',
                  number(p.preemptions), p.bound_text || '–']));
+  }
+  function percentileTable(points) {
+    const times = [['ttft_s', 'TTFT'], ['tpot_s', 'TPOT'], ['itl_s', 'ITL'], ['e2e_s', 'E2E']];
+    const columns = ['p50', 'p90', 'p95', 'p99'];
+    return tableOf(
+        ['point', 'time', ...columns],
+        points.flatMap(
+            p => times.filter(([key]) => p[key])
+                     .map(([key, name]) => [p.label, name, ...columns.map(q => at(p, key, q))])));
   }
   function replayTable(methods) {
     return tableOf(
@@ -432,6 +442,7 @@ window.kvsimSections = (() => {
     keptHeads,
     staticTable,
     serveTable,
+    percentileTable,
     replayTable,
     aggregateTable,
     planTable,
