@@ -16,6 +16,7 @@
 #include "models/units/folder.hpp"
 #include "sim/cli/figure_options.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/report/atomic_file.hpp"
 #include "sim/report/figure_document.hpp"
 #include "sim/report/figure_overlay.hpp"
 #include "sim/report/gnuplot.hpp"
@@ -203,10 +204,11 @@ int run_plot(const Arguments& arguments) {
   std::set<std::string> words;  // of parts of bars and bands
   std::vector<std::string> notes;
   const std::vector<Figure> figures = figures_to_draw(arguments, results, words, notes);
-  std::error_code status;
-  fs::create_directories(*out, status);
-  if (status) throw InputError{fmt::format("{}: {}", *out, status.message())};
-  const DrawnFigures drawn = draw_figures(figures, *out, {}, style);
+  AtomicFiles files{*out};
+  const DrawnFigures drawn = draw_figures(figures, files.partial(), {}, style);
+  if (drawn.failed) throw InputError{fmt::format("{}: {}", *out, fmt::join(drawn.notes, "; "))};
+  files.adopt();
+  files.commit();
   std::string text;
   for (const std::string& file : drawn.files) {
     text += fmt::format("{}\n", (fs::path{*out} / file).string());

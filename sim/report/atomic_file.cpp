@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = ".kvsim-folder";
-constexpr const char* kFiles = "files";  // what a set of files is built under
+constexpr const char* kFiles = ".kvsim-files";  // what a set of files is built under
 constexpr const char* kManifestHead = "kvsim wrote these files and may replace them:";
 constexpr mode_t kFileMode = 0666;  // before the umask
 constexpr mode_t kFolderMode = 0777;
@@ -33,14 +33,15 @@ constexpr mode_t kFolderMode = 0777;
 std::string name_to_come(const fs::path& path) {
   std::string name = path.string();
   const std::size_t mark = name.find(fmt::format(".partial-{}", ::getpid()));
-  if (mark != std::string::npos)
-    name.erase(mark, std::min(name.find('/', mark), name.size()) - mark);
+  if (mark == std::string::npos) return name;
+  name.erase(mark, std::min(name.find('/', mark), name.size()) - mark);
+  // Files of a set are built in a folder that goes.
+  const std::string set = fmt::format("/{}/", kFiles);
+  const std::size_t at = name.find(set);
+  if (at != std::string::npos) name.erase(at, set.size() - 1);
   return name;
 }
 
-[[noreturn]] void cannot_write(const fs::path& path, const std::string& reason) {
-  throw InputError{fmt::format("{}: cannot be written: {}", name_to_come(path), reason)};
-}
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
 /// A file descriptor that closes itself.
@@ -158,6 +159,10 @@ void check_replaceable(const fs::path& shown, const fs::path& target) {
 }
 
 }  // namespace
+
+void cannot_write(const fs::path& path, const std::string& reason) {
+  throw InputError{fmt::format("{}: cannot be written: {}", name_to_come(path), reason)};
+}
 
 void write_file_atomically(const fs::path& path, std::string_view text) {
   // A link is followed, so that what it names is replaced and not the link.
@@ -293,6 +298,14 @@ void AtomicFiles::write(const std::string& name, std::string_view text) {
   const int error = write_new(partial_ / name, text, /*sync=*/true);
   if (error != 0) cannot_write(shown_ / name, reason_of(error));
   names_.push_back(name);
+}
+
+void AtomicFiles::adopt() {
+  std::error_code status;
+  for (const std::string& name : files_under(partial_)) {
+    if (fs::is_directory(target_ / name, status)) cannot_write(shown_ / name, "it is a folder");
+    if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
+  }
 }
 
 void AtomicFiles::commit() {

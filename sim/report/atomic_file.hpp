@@ -12,6 +12,10 @@
 
 namespace kvsim {
 
+/// Throws the InputError of a file that could not be written, called as it will be once it is
+/// whole: "out/a.csv: cannot be written: REASON".
+[[noreturn]] void cannot_write(const std::filesystem::path& path, const std::string& reason);
+
 /// Writes `text` to a temporary name beside `path`, then renames it into place: readers see the old
 /// file or the whole new one. Errors: InputError "PATH: cannot be written: REASON"; the old file is
 /// then untouched and the temporary one gone.
@@ -68,7 +72,7 @@ class AtomicFolder {
 };
 
 /// Files of one folder that change together, beside others that stay as they are: built in a folder
-/// `files.partial-PID` in it, put into place by commit().
+/// `.kvsim-files.partial-PID` in it, put into place by commit().
 class AtomicFiles {
  public:
   /// Makes the folder where there is none. Errors: InputError where it is no folder, cannot be made
@@ -81,6 +85,10 @@ class AtomicFiles {
 
   /// Builds FOLDER/NAME; a name comes once. Errors: InputError.
   void write(const std::string& name, std::string_view text);
+  /// Where the files are built, for what others write there.
+  [[nodiscard]] const std::filesystem::path& partial() const { return partial_; }
+  /// Takes all files that are in partial() as built.
+  void adopt();
   /// Replaces each file by the one built. Errors: InputError, before any file moved unless the file
   /// system fails between two renames.
   void commit();

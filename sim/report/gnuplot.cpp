@@ -21,7 +21,6 @@
 #include "models/units/error.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/figure_document.hpp"
-#include "sim/report/figure_style.hpp"
 #include "sim/report/text.hpp"
 
 namespace kvsim {
@@ -37,6 +36,22 @@ struct Outcome {
   int error = 0;         // why it could not be started
   std::string messages;  // what it said on stderr
 };
+
+/// The environment without what gnuplot takes settings from: a user's must not change a figure.
+std::vector<char*> plain_environment() {
+  constexpr std::array kSettings{
+      "GNUTERM=",    "GNUPLOT_LIB=", "GNUPLOT_FONTPATH=", "GNUPLOT_DEFAULT_GDFONT=",
+      "GDFONTPATH=", "FIT_SCRIPT=",  "FIT_LOG="};
+  std::vector<char*> out;
+  for (char** at = ::environ; *at != nullptr; ++at) {
+    const std::string_view variable{*at};
+    const bool sets = std::any_of(kSettings.begin(), kSettings.end(),
+                                  [&](const char* name) { return variable.starts_with(name); });
+    if (!sets) out.push_back(*at);
+  }
+  out.push_back(nullptr);
+  return out;
+}
 
 /// `program -d SCRIPT` with its working directory at `folder`, no input, its output dropped.
 Outcome run_gnuplot(const GnuplotOptions& options, const fs::path& folder,
@@ -60,9 +75,10 @@ Outcome run_gnuplot(const GnuplotOptions& options, const fs::path& folder,
   std::string defaults = "-d";
   std::string file = script;
   std::array<char*, 4> arguments{program.data(), defaults.data(), file.data(), nullptr};
+  std::vector<char*> environment = plain_environment();
   pid_t child = 0;
-  outcome.error =
-      ::posix_spawnp(&child, program.c_str(), &actions, nullptr, arguments.data(), ::environ);
+  outcome.error = ::posix_spawnp(&child, program.c_str(), &actions, nullptr, arguments.data(),
+                                 environment.data());
   posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
   if (outcome.error != 0) {
@@ -106,7 +122,7 @@ std::string first_complaint(const std::string& messages) {
   return shortened(clean_text(last), kLongest);
 }
 
-/// Whether the file ends as its format ends: gnuplot on a full disk says nothing.
+/// Whether the file ends as its format ends: gnuplot on a full disk exits with 0.
 bool is_whole(const fs::path& path, std::string_view format) {
   constexpr std::size_t kEnd = 64;
   std::error_code status;
@@ -119,12 +135,46 @@ bool is_whole(const fs::path& path, std::string_view format) {
   return end.find(mark) != std::string::npos;
 }
 
+/// Why gnuplot could not write into `folder`.
+std::string reason_of_gap(const fs::path& folder) {
+  constexpr std::uintmax_t kNoRoom = 1 << 20;  // bytes: less than a figure may take
+  std::error_code status;
+  const fs::space_info space = fs::space(folder, status);
+  if (!status && space.available < kNoRoom) return std::generic_category().message(ENOSPC);
+  return "gnuplot ended without an error and left it incomplete";
+}
+
+/// Draws one figure; what went wrong, or nothing. `found` becomes false where there is no gnuplot.
+std::string draw_one(const Figure& figure, const fs::path& folder, const GnuplotOptions& options,
+                     bool& found) {
+  const Outcome outcome = run_gnuplot(options, folder, figure.name + ".gp");
+  if (!outcome.found) {
+    found = false;
+    return fmt::format(
+        "{} was not found, so no figures were drawn; their data and scripts are in figures/ "
+        "(Debian and Ubuntu: apt install gnuplot-nox; then: cd figures && gnuplot *.gp)",
+        options.program);
+  }
+  std::string failure;
+  if (outcome.error != 0) {
+    failure = std::generic_category().message(outcome.error);
+  } else if (outcome.timed_out) {
+    failure = fmt::format("gnuplot took more than {} s", options.timeout.count());
+  } else if (outcome.status != 0) {
+    const std::string message = first_complaint(outcome.messages);
+    failure = message.empty() ? "gnuplot failed" : "gnuplot says: " + message;
+  }
+  return failure.empty() ? failure : fmt::format("{} was not drawn: {}", figure.name, failure);
+}
+
 }  // namespace
 
 std::string gnuplot_quote(std::string_view text) {
-  // gnuplot 5.4 loses count of doubled quotes beside double ones, so a quote is never written.
+  // gnuplot 5.4 miscounts doubled quotes next to double ones, so a quote is never written.
   std::string out = "'";
   for (const char c : clean_text(text)) {
+    // XML forbids "]]>" in a text: a word joiner, which is invisible, parts it.
+    if (c == '>' && out.ends_with("]]")) out += "\u2060";
     if (c == '\'')
       out += "\u2019";
     else
@@ -134,51 +184,32 @@ std::string gnuplot_quote(std::string_view text) {
 }
 
 DrawnFigures draw_figures(const std::vector<Figure>& figures, const fs::path& folder,
-                          const GnuplotOptions& options) {
-  return draw_figures(figures, folder, options, FigureStyle{});
-}
-
-DrawnFigures draw_figures(const std::vector<Figure>& figures, const fs::path& folder,
                           const GnuplotOptions& options, const FigureStyle& style) {
   DrawnFigures drawn;
   bool found = true;
   for (const Figure& figure : figures) {
+    const std::string script = figure.styled ? figure.styled(style) : figure.script;
     write_file_atomically(folder / (figure.name + ".csv"), figure.csv);
-    write_file_atomically(folder / (figure.name + ".gp"), styled_script(figure.script, style));
+    write_file_atomically(folder / (figure.name + ".gp"), script);
     if (const std::string document = figure_document(figure); !document.empty()) {
       write_file_atomically(folder / (figure.name + kFigureSuffix), document);
     }
     if (!found) continue;
-    const Outcome outcome = run_gnuplot(options, folder, figure.name + ".gp");
-    if (!outcome.found) {
-      found = false;
-      drawn.notes.push_back(fmt::format(
-          "{} was not found, so no figures were drawn; their data and scripts are in figures/ "
-          "(Debian and Ubuntu: apt install gnuplot-nox; then: cd figures && gnuplot *.gp)",
-          options.program));
-      continue;
-    }
-    std::string failure;
-    if (outcome.error != 0) {
-      failure = std::generic_category().message(outcome.error);
-    } else if (outcome.timed_out) {
-      failure = fmt::format("gnuplot took more than {} s", options.timeout.count());
-    } else if (outcome.status != 0) {
-      const std::string said = first_complaint(outcome.messages);
-      failure = said.empty() ? "gnuplot failed" : "gnuplot says: " + said;
-    }
+    const std::string failure = draw_one(figure, folder, options, found);
+    if (!failure.empty()) drawn.notes.push_back(failure);
+    if (!found) continue;
+    drawn.failed = drawn.failed || !failure.empty();
     for (const std::string& format : style.formats) {
       const std::string name = fmt::format("{}.{}", figure.name, format);
-      if (failure.empty() && is_whole(folder / name, format)) {
+      if (failure.empty() && !is_whole(folder / name, format)) {
+        cannot_write(folder / name, reason_of_gap(folder));
+      }
+      std::error_code ignored;
+      if (failure.empty()) {
         drawn.files.push_back(name);
       } else {
-        std::error_code ignored;
         fs::remove(folder / name, ignored);
-        if (failure.empty()) failure = name + " did not come out whole";
       }
-    }
-    if (!failure.empty()) {
-      drawn.notes.push_back(fmt::format("{} was not drawn: {}", figure.name, failure));
     }
   }
   return drawn;

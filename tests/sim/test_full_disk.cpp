@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -282,6 +283,58 @@ TEST_CASE("a full disk leaves the earlier result, and nothing of the one that ha
     return;
   }
   CHECK(*told == "");
+}
+
+TEST_CASE("plot on a full disk leaves the earlier figures and ends with an error") {
+  if (std::system("gnuplot --version > /dev/null 2>&1") != 0) {
+    fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
+    return;
+  }
+  const fs::path folder = with_inputs("plot_disk");
+  fs::create_directories(folder / "disk");
+  REQUIRE(run_kvsim({"run", "s.json", "-q", "-o", "result"}, folder).status == 0);
+  constexpr std::int64_t kDisk = 4 << 20;
+  const auto problems = on_small_disk(folder / "disk", kDisk, folder / "report", [&] {
+    std::string report;
+    const auto expect = [&](bool holds, const std::string& what) {
+      if (!holds) report += what + "\n";
+    };
+    const auto plot = [&](const char* width) {
+      return run_kvsim({"plot", "result", "-q", "-o", "disk/out", "--style", "paper", "--width",
+                        width, "--formats", "svg,png"},
+                       folder);
+    };
+    expect(plot("6.9").status == 0, "no earlier figures");
+    write(folder / "disk/out/mine.txt", "of the user");
+    const auto earlier = files_of(folder / "disk/out");
+    const auto room = static_cast<std::int64_t>(fs::space(folder / "disk").available);
+    int full = 0;
+    for (const std::int64_t left : {0, 8, 24, 48, 96, 160}) {
+      const std::string at = fmt::format("{} KiB left: ", left);
+      write(folder / "disk/ballast",
+            std::string(static_cast<std::size_t>(room - (left << 10)), 'x'));
+      const Outcome outcome = plot("3.3");
+      fs::remove(folder / "disk/ballast");
+      expect(!holds_partial(folder / "disk"), at + "something half-written is left");
+      if (outcome.status == 0) break;
+      ++full;
+      expect(outcome.status == 2, at + fmt::format("status {}", outcome.status));
+      expect(has(outcome.err, "No space left on device") && has(outcome.err, "disk/out") &&
+                 !has(outcome.err, ".partial-"),
+             at + outcome.err);
+      expect(files_of(folder / "disk/out") == earlier, at + "the earlier figures changed");
+    }
+    expect(full >= 2, fmt::format("the disk was full {} times", full));
+    expect(plot("3.3").status == 0, "not with all of the room");
+    const auto now = files_of(folder / "disk/out");
+    expect(now != earlier && now.contains("mine.txt"), "the new figures are not there");
+    return report;
+  });
+  if (!problems) {
+    fmt::print("KVSIM-SKIPPED: no disk of its own may be made here\n");
+    return;
+  }
+  CHECK(*problems == "");
 }
 
 }  // namespace
