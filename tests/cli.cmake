@@ -32,6 +32,10 @@ endif()
 kvsim_test(terminal_cli SOURCES sim/test_terminal_cli.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_terminal_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_terminal_cli kvsim)
+# What is on the figures that it draws.
+kvsim_test(drawn_figures JSON SOURCES sim/test_drawn_figures.cpp sim/program.cpp LINK kvsim::report kvsim::json)
+target_compile_definitions(test_drawn_figures PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+add_dependencies(test_drawn_figures kvsim)
 # Interrupted in the middle.
 kvsim_test(interrupts SOURCES sim/test_interrupts.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_interrupts PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")

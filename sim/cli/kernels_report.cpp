@@ -117,7 +117,7 @@ BarChart rates_chart(const KernelsScore& score) {
   const PartStyle measured{"measured", {"#0072B2"}};
   BarChart chart{.name = "kernel_rates",
                  .title = fmt::format("What each kernel moved a second, {}", score.device),
-                 .x_label = "GB/s of the formula's bytes, its largest case",
+                 .x_label = "bytes of the formula per time, largest case (GB/s)",
                  .column = "gb_s",
                  .beside_label = "predicted",
                  .styles = {measured}};
@@ -187,14 +187,14 @@ std::vector<Figure> kernels_figures(const KernelsScore& score) {
   BarChart errors{
       .name = "kernel_errors",
       .title = fmt::format("Error of each kernel against its reference, {}", score.device),
-      .x_label = "largest error of any case, % of what its dtype allows",
+      .x_label = "largest error of any case (% of what its dtype allows)",
       .column = "error_percent_of_allowed",
       .limit_label = "allowed",
       .styles = {error}};
   BarChart traffic{
       .name = "kernel_bytes",
       .title = fmt::format("Bytes that the cases of each kernel move, {}", score.device),
-      .x_label = "loaded and stored, KiB, all cases together",
+      .x_label = "loaded and stored, all cases together (KiB)",
       .column = "bytes",
       .unit = kKibibyte,
       .styles = {bytes}};

@@ -235,8 +235,8 @@ std::vector<Figure> measured_figures(const MeasuredScore& score) {
     ParityChart chart;
     chart.name = std::string{name_of(op)};
     chart.title = fmt::format("{}: predicted against measured", name_of(op));
-    chart.x_label = "measured, µs";
-    chart.y_label = "predicted, µs";
+    chart.x_label = "measured (µs)";
+    chart.y_label = "predicted (µs)";
     chart.x_column = "measured_us";
     chart.y_column = "predicted_us";
     chart.band = 0.15;

@@ -61,7 +61,7 @@ BarChart coverage(const PublishedScore& score) {
   BarChart chart;
   chart.name = "coverage";
   chart.title = "published rows by kind: expressed, and not";
-  chart.x_label = "rows";
+  chart.x_label = "rows (count)";
   chart.column = "rows";
   const PartStyle in{"expressed", {"#0072B2", 0, true}};
   const PartStyle missing{"in scope, not expressed", {"#D55E00", 2, false}};
@@ -95,17 +95,17 @@ std::vector<Figure> published_figures(const PublishedScore& score) {
                                       {MetricKind::kTime}},
                                      {"published_memory",
                                       "memory",
-                                      "GB or GiB, as the row has it",
+                                      "memory (GB or GiB, as the row has it)",
                                       "gb",
                                       {MetricKind::kPeakMemory, MetricKind::kEngineMemory}},
                                      {"published_cache",
                                       "caches and capacities",
-                                      "GB, tokens or sequences, as the row has it",
+                                      "cache or capacity (GB, tokens or sequences, as the row has it)",
                                       "figure",
                                       {MetricKind::kCacheSize, MetricKind::kCapacity}},
                                      {"published_other",
                                       "ratios and kernels",
-                                      "figure as the row has it",
+                                      "figure (unit as the row has it)",
                                       "figure",
                                       {MetricKind::kRelative, MetricKind::kKernel}}};
   std::vector<Figure> figures;

@@ -8,8 +8,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
-#include "sim/report/figure_document.hpp"
-#include "sim/report/figure_page.hpp"
+#include "sim/report/drawn_chart.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -18,7 +17,6 @@ namespace {
 
 using namespace chart;  // NOLINT: the parts are ours alone
 
-constexpr double kLeft = 84;  // pixels
 constexpr double kHeight = 340;
 
 std::string data_csv(const AreaChart& chart) {
@@ -42,9 +40,8 @@ std::string sum_of(std::size_t n, double unit) {
   return fmt::format("(({})/{})", fmt::join(columns, "+"), number(unit));
 }
 
-}  // namespace
-
-Figure draw(const AreaChart& chart) {
+std::string script_of(const AreaChart& chart, const FigureStyle& style) {
+  const Canvas canvas = canvas_of(style);
   double high = 0;
   for (std::size_t i = 0; i < chart.x.size(); ++i) {
     double sum = 0;
@@ -59,13 +56,16 @@ Figure draw(const AreaChart& chart) {
   const double low_x = chart.x.empty() ? 0 : chart.x.front();
   double high_x = chart.x.empty() ? 1 : chart.x.back();
   if (!(high_x > low_x)) high_x = low_x + 1;
+  const double top = high > 0 ? 1.04 * high : 1;
+  Layout layout{.height = kHeight, .x_label = chart.x_label, .y_label = chart.y_label};
+  const std::vector<Tick> y_ticks = linear_ticks(0, top, kHeight, Direction::kUp);
+  layout.left = kTicks + widest(y_ticks);
+  const double width = canvas.plot_width(left_of_plot(layout));
   std::string settings = fmt::format(
-      "set style textbox opaque noborder margins 0.3,0.3\nset xlabel {} noenhanced\nset ylabel {} "
-      "noenhanced\nset xrange [{}:{}]\nset yrange [0:{}]\nset grid front\n",
-      gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label), number(low_x), number(high_x),
-      number(high > 0 ? 1.04 * high : 1));
-  std::vector<std::string> clauses;
-  std::vector<std::string> entries;
+      "set xrange [{}:{}]\nset yrange [0:{}]\nset xtics {}\nset ytics {}\nset grid front\n",
+      number(low_x), number(high_x), number(top),
+      tick_list(linear_ticks(low_x, high_x, width, Direction::kAcross)), tick_list(y_ticks));
+  PlotClauses clauses{layout, canvas};
   const std::string file = gnuplot_quote(chart.name + ".csv");
   // The legend's first entry is the uppermost band, as the eye meets them.
   for (std::size_t k = chart.bands.size(); k-- > 0;) {
@@ -74,15 +74,15 @@ Figure draw(const AreaChart& chart) {
         std::any_of(band.values.begin(), band.values.end(), [](double value) { return value > 0; });
     if (!any) continue;
     const Fill& fill = band.style.fill;
-    clauses.push_back(fmt::format(
-        "{} skip 1 using 1:{}:{} with filledcurves fs {} noborder lc rgb '{}' title {} noenhanced",
-        file, sum_of(k, chart.y_unit), sum_of(k + 1, chart.y_unit),
-        fill.pattern > 0 ? fmt::format("pattern {}", fill.pattern) : "solid 1.0", fill.colour,
-        gnuplot_quote(band.style.words)));
-    entries.emplace_back(band.style.words);
+    clauses.add(
+        fmt::format("{} skip 1 using 1:{}:{} with filledcurves fs {} noborder lc rgb '{}'", file,
+                    sum_of(k, chart.y_unit), sum_of(k + 1, chart.y_unit),
+                    fill.pattern > 0 ? fmt::format("pattern {}", fill.pattern) : "solid 1.0",
+                    fill.colour),
+        band.style.words);
   }
   for (std::size_t k = 0; k < chart.bands.size(); ++k) {
-    clauses.push_back(
+    clauses.add(
         fmt::format("{} skip 1 using 1:{} with lines lw 0.8 dt solid lc rgb '#222222' notitle",
                     file, sum_of(k + 1, chart.y_unit)));
   }
@@ -91,18 +91,13 @@ Figure draw(const AreaChart& chart) {
         "set arrow from graph 0, first {0} to graph 1, first {0} nohead lw 2 dt (10,4) lc rgb "
         "'#000000' front\n",
         number(level.y / chart.y_unit));
-    entries.push_back(clean_text(level.label));
-    clauses.push_back(
-        fmt::format("NaN with lines lw 2 dt (10,4) lc rgb '#000000' title {} noenhanced",
-                    gnuplot_quote(clean_text(level.label))));
+    clauses.add_entry("lines lw 2 dt (10,4) lc rgb '#000000'", level.label);
   }
-  const Layout layout{kLeft, kHeight, entries};
-  Figure figure{chart.name, clean_text(chart.title), data_csv(chart),
-                script(chart.name, chart.title, layout, settings,
-                       fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
-  figure.page = page_chart(chart);
-  figure.chart = chart_json(chart);
-  return figure;
+  return script(chart.name, chart.title, layout, settings, clauses.str(), style);
 }
+
+}  // namespace
+
+Figure draw(const AreaChart& chart) { return figure_of(chart, data_csv(chart), script_of); }
 
 }  // namespace kvsim

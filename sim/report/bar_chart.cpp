@@ -9,8 +9,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
-#include "sim/report/figure_document.hpp"
-#include "sim/report/figure_page.hpp"
+#include "sim/report/drawn_chart.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -19,14 +18,85 @@ namespace {
 
 using namespace chart;  // NOLINT: the parts are ours alone
 
-constexpr double kBarHeight = 58;       // pixels from bar to bar
-constexpr double kTickCharWidth = 8.9;  // pixels; names are mostly small letters
-constexpr double kTextGap = 8;          // between a bar's end and the text beside it
-constexpr std::size_t kLongestHeading = 60;
-constexpr std::size_t kLongestBarLabel = 30;
+constexpr double kTextGap = 8;  // pixels between a bar's end and the text beside it
 
 /// Kinds of a CSV line.
-enum class Kind : int { kPart = 0, kLimit = 1, kBeside = 2 };
+enum class Kind : int { kPart = 0, kLimit = 1, kBeside = 2, kRange = 3 };
+
+using Lines = std::vector<std::string>;
+
+/// At most two lines of at most `pixels`.
+Lines two_lines(const std::string& text, double pixels) {
+  Lines lines = lines_within(text, pixels);
+  if (lines.size() <= 2) return lines;
+  std::string rest;
+  for (std::size_t i = 1; i < lines.size(); ++i) rest += (i > 1 ? " " : "") + lines[i];
+  return {lines.front(), fitted(rest, pixels)};
+}
+
+/// What a bar is called, left of the plot, and what is beside its end.
+struct BarWords {
+  Lines name{}, end{}, beside{};
+};
+
+/// The plot's place and the bars' words for a canvas.
+struct Frame {
+  double left = 0, width = 0;  // pixels
+  double row = 0;              // from bar to bar
+  std::vector<BarWords> words{};
+};
+
+Lines lines_of_end(const std::string& text, double pixels) {
+  Lines out;
+  std::size_t from = 0;
+  while (from <= text.size() && !text.empty()) {
+    const std::size_t end = std::min(text.find('\n', from), text.size());
+    for (std::string& line : lines_within(text.substr(from, end - from), pixels)) {
+      out.push_back(std::move(line));
+    }
+    from = end + 1;
+  }
+  return out;
+}
+
+double widest_of(const Lines& lines) {
+  double most = 0;
+  for (const std::string& line : lines) most = std::max(most, text_pixels(line));
+  return most;
+}
+
+Frame frame_of(const BarChart& chart, const Canvas& canvas) {
+  constexpr double kLongestName = 267, kMostOfCanvas = 0.4;
+  constexpr double kMostOfPlot = 0.5;  // that a text beside a bar may take
+  constexpr double kBeforeNames = 12, kAfterNames = 16;
+  constexpr double kLeastRow = 58, kBetweenRows = 16;
+  const double room = std::min(kLongestName, kMostOfCanvas * canvas.width);
+  Frame frame;
+  frame.words.resize(chart.bars.size());
+  double widest = 0;
+  for (std::size_t i = 0; i < chart.bars.size(); ++i) {
+    const ChartBar& bar = chart.bars[i];
+    if (bar.heading) continue;
+    Lines& name = frame.words[i].name;
+    name = two_lines(bar.label, room);
+    for (std::string& line : two_lines(bar.detail, room)) name.push_back(std::move(line));
+    widest = std::max(widest, widest_of(name));
+  }
+  frame.left = kBeforeNames + widest + kAfterNames;
+  frame.width = canvas.plot_width(frame.left);
+  std::size_t most_lines = 1;
+  bool any_beside = false;
+  for (std::size_t i = 0; i < chart.bars.size(); ++i) {
+    const ChartBar& bar = chart.bars[i];
+    BarWords& words = frame.words[i];
+    words.end = lines_of_end(bar.end_text, kMostOfPlot * frame.width);
+    if (bar.beside) words.beside = lines_of_end(bar.beside_text, kMostOfPlot * frame.width);
+    any_beside = any_beside || bar.beside.has_value();
+    most_lines = std::max({most_lines, words.name.size(), words.end.size() + words.beside.size()});
+  }
+  frame.row = std::max(kLeastRow, kLineHeight * static_cast<double>(most_lines) + kBetweenRows);
+  return frame;
+}
 
 /// Where a bar lies about its row's middle, in rows; bars give way where some have others beside.
 struct Band {
@@ -60,14 +130,31 @@ bool is_used(const BarChart& chart, const PartStyle& style) {
   });
 }
 
-/// A tick's text is a format to gnuplot: "%" is written twice.
-std::string tick_text(const std::string& text) {
+/// A bar's name, a label a line: gnuplot cuts texts of ticks at 50 characters.
+std::string name_label(const Lines& lines, double row, const Frame& frame, const Canvas& canvas) {
+  constexpr double kGap = 12;  // pixels between the name and the plot
+  double y = row - kLineHeight * (static_cast<double>(lines.size()) - 1) / 2 / frame.row;
   std::string out;
-  for (const char c : shortened(text, kLongestBarLabel)) {
-    out += c;
-    if (c == '%') out += c;
+  for (const std::string& line : lines) {
+    out += fmt::format("set label {} at screen {}, first {} right noenhanced tc rgb '#333333'\n",
+                       gnuplot_quote(line), number((frame.left - kGap) / canvas.width), number(y));
+    y += kLineHeight / frame.row;
   }
-  return gnuplot_quote(out);
+  return out;
+}
+
+/// A heading, at most two lines as wide as the canvas.
+std::string heading_label(const std::string& text, double row, const Frame& frame,
+                          const Canvas& canvas) {
+  const Lines lines = two_lines(text, canvas.width - 2 * kEdge);
+  double y = row + 0.25 - kLineHeight * (static_cast<double>(lines.size()) - 1) / frame.row;
+  std::string out;
+  for (const std::string& line : lines) {
+    out += fmt::format("set label {} at screen {}, first {} left noenhanced boxed front\n",
+                       gnuplot_quote(line), number(kEdge / canvas.width), number(y));
+    y += kLineHeight / frame.row;
+  }
+  return out;
 }
 
 double sum_of(const ChartBar& bar) {
@@ -76,8 +163,11 @@ double sum_of(const ChartBar& bar) {
   return sum;
 }
 
-/// Where a bar ends on the paper.
-double end_of(const ChartBar& bar) { return std::min(sum_of(bar), bar.cut.value_or(INFINITY)); }
+/// Where a bar, or the line of its range, ends on the paper.
+double end_of(const ChartBar& bar) {
+  const double end = std::min(sum_of(bar), bar.cut.value_or(INFINITY));
+  return bar.range ? std::max(end, bar.range->high) : end;
+}
 
 bool is_cut(const ChartBar& bar) { return bar.cut && sum_of(bar) > *bar.cut; }
 
@@ -103,49 +193,37 @@ std::string far_limit(const BarChart& chart) {
                      with_commas(std::llround(*limits.begin() / chart.unit)));
 }
 
-double widest_line(const std::string& text) {
-  const std::size_t at = text.find('\n');
-  return at == std::string::npos
-             ? text_pixels(text)
-             : std::max(text_pixels(text.substr(0, at)), text_pixels(text.substr(at + 1)));
-}
-
-/// The axis's end: every bar and limit is on it, and the texts beside the bars' ends.
-double axis_end(const BarChart& chart, double plot_pixels, bool with_limits) {
-  constexpr double kMostTexts = 0.6;  // of the plot's width
+/// The axis's end: every bar, range and limit is on it, and the texts beside the bars' ends.
+double axis_end(const BarChart& chart, const Frame& frame, bool with_limits) {
+  constexpr double kClear = 1.04;
   double high = 1e-9;
-  for (const ChartBar& bar : chart.bars) {
-    high = std::max({high, 1.04 * end_of(bar) / chart.unit,
-                     with_limits ? 1.04 * bar.limit.value_or(0) / chart.unit : 0.0});
-    const auto with_text = [&](double end, const std::string& text) {
+  for (std::size_t i = 0; i < chart.bars.size(); ++i) {
+    const ChartBar& bar = chart.bars[i];
+    const auto see = [&](double end, const Lines& text) {
+      high = std::max(high, kClear * end / chart.unit);
       if (text.empty()) return;
-      // The text stands clear of the limit's line too.
+      // The text is clear of the limit's line too.
       if (with_limits && bar.limit) end = std::max(end, *bar.limit);
-      const double share = std::min(kMostTexts, (widest_line(text) + kTextGap) / plot_pixels);
+      const double share = (widest_of(text) + 2 * kTextGap) / frame.width;
       high = std::max(high, end / chart.unit / (1 - share));
     };
-    with_text(end_of(bar), bar.end_text);
-    if (bar.beside) {
-      high = std::max(high, 1.04 * *bar.beside / chart.unit);
-      with_text(*bar.beside, bar.beside_text);
-    }
+    see(end_of(bar), frame.words[i].end);
+    if (with_limits && bar.limit) see(*bar.limit, {});
+    if (bar.beside) see(*bar.beside, frame.words[i].beside);
   }
   return high;
 }
 
 /// Text beside the end of a bar, a label a line; `pixel` is one in units of the axis.
-std::string end_label(const std::string& text, double end, double row, double pixel) {
-  const std::size_t at = text.find('\n');
-  const std::string first = text.substr(0, at);
-  const std::string second = at == std::string::npos ? "" : text.substr(at + 1);
-  const double half = second.empty() ? 0 : 0.48 * kLineHeight / kBarHeight;
+std::string end_label(const Lines& lines, double end, double row, double pixel, double bar_height) {
+  const double line_height = 0.96 * kLineHeight / bar_height;
+  double y = row - line_height * (static_cast<double>(lines.size()) - 1) / 2;
   std::string out;
-  const auto put = [&](const std::string& line, double y) {
+  for (const std::string& line : lines) {
     out += fmt::format("set label {} at first {}, first {} left noenhanced boxed front\n",
                        gnuplot_quote(line), number(end + kTextGap * pixel), number(y));
-  };
-  put(first, row - half);
-  if (!second.empty()) put(second, row + half);
+    y += line_height;
+  }
   return out;
 }
 
@@ -169,32 +247,28 @@ std::string break_mark(double end, double row, Band band, double pixel) {
   return out;
 }
 
-/// What stands on the paper beside the bars themselves, and the CSV.
+/// What is on the paper apart from the bars, and the CSV.
 struct Drawn {
-  std::string csv, labels, tics;
+  std::string csv, labels;
 };
 
-Drawn lay_out(const BarChart& chart, double x_high, double plot_pixels) {
+Drawn lay_out(const BarChart& chart, const Frame& frame, double x_high, const Canvas& canvas) {
   Drawn drawn;
   drawn.csv = fmt::format("bar,kind,part,{},{},{},label,part_name\n",
                           csv_field(clean_text("from_" + chart.column)),
                           csv_field(clean_text("to_" + chart.column)),
                           csv_field(clean_text("drawn_to_" + chart.column)));
   const Band band = band_of(chart);
-  const double pixel = x_high / plot_pixels;
+  const double pixel = x_high / frame.width;
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
     const ChartBar& bar = chart.bars[i];
     const auto row = static_cast<double>(i);
     const std::string name = clean_text(bar.label);
     if (bar.heading) {
-      drawn.labels +=
-          fmt::format("set label {} at graph 0, first {} left offset 1,0 noenhanced front\n",
-                      gnuplot_quote(shortened(name, kLongestHeading)), number(row + 0.2));
+      drawn.labels += heading_label(name, row, frame, canvas);
       continue;
     }
-    drawn.tics += fmt::format("{}{}", drawn.tics.empty() ? "" : ", ", tick_text(name));
-    if (!bar.detail.empty()) drawn.tics += ".\"\\n\"." + tick_text(clean_text(bar.detail));
-    drawn.tics += fmt::format(" {}", i);
+    drawn.labels += name_label(frame.words[i].name, row, frame, canvas);
     const auto put = [&](Kind kind, const std::string& part, double from, double to,
                          std::string_view words) {
       drawn.csv += fmt::format("{},{},{},{},{},{},{},{}\n", i, static_cast<int>(kind), part,
@@ -209,7 +283,7 @@ Drawn lay_out(const BarChart& chart, double x_high, double plot_pixels) {
       const double to = std::min(from + value, bar.cut.value_or(INFINITY));
       const double amount = value / chart.unit;
       const std::string text = fmt::format("{:.{}f}", amount, amount < 9.95 ? 1 : 0);
-      const bool fits = (to - from) / chart.unit / pixel > text_pixels(text) + 6;
+      const bool fits = !bar.range && (to - from) / chart.unit / pixel > text_pixels(text) + 6;
       if (bar.inside_numbers && fits && style.fill.colour != "#FFFFFF") {
         drawn.labels += fmt::format(
             "set label '{}' at first {}, first {} center tc rgb '{}'{} front\n", text,
@@ -219,54 +293,57 @@ Drawn lay_out(const BarChart& chart, double x_high, double plot_pixels) {
       from += value;
     }
     if (is_cut(bar)) drawn.labels += break_mark(*bar.cut / chart.unit, row, band, pixel);
-    if (!bar.end_text.empty()) {
+    const BarWords& words_at = frame.words[i];
+    if (!words_at.end.empty()) {
       // The line of the limit would pass through a text that begins just before it.
       double end = end_of(bar);
-      const double text_end = end + (widest_line(bar.end_text) + 2 * kTextGap) * pixel * chart.unit;
+      const double text_end = end + (widest_of(words_at.end) + 2 * kTextGap) * pixel * chart.unit;
       if (bar.limit && end <= *bar.limit && text_end > *bar.limit) end = *bar.limit;
-      drawn.labels += end_label(bar.end_text, end / chart.unit, row + band.middle(), pixel);
+      drawn.labels +=
+          end_label(words_at.end, end / chart.unit, row + band.middle(), pixel, frame.row);
     }
+    if (bar.range) put(Kind::kRange, "", bar.range->low, bar.range->high, chart.range_label);
     if (bar.limit) put(Kind::kLimit, "", *bar.limit, *bar.limit, "");
     if (bar.beside) {
       put(Kind::kBeside, "", 0, *bar.beside, chart.beside_label);
-      drawn.labels +=
-          end_label(bar.beside_text, *bar.beside / chart.unit, row + kBesideBand.middle(), pixel);
+      drawn.labels += end_label(words_at.beside, *bar.beside / chart.unit,
+                                row + kBesideBand.middle(), pixel, frame.row);
     }
   }
   return drawn;
 }
 
-}  // namespace
-
-Figure draw(const BarChart& chart) {
-  std::size_t widest_label = 4;
-  for (const ChartBar& bar : chart.bars) {
-    if (bar.heading) continue;
-    widest_label = std::max({widest_label, display_width(bar.label), display_width(bar.detail)});
-  }
-  widest_label = std::min(widest_label, kLongestBarLabel);
-  const double left = 28 + kTickCharWidth * static_cast<double>(widest_label);
+std::string script_of(const BarChart& chart, const FigureStyle& style) {
+  const Canvas canvas = canvas_of(style);
+  const Frame frame = frame_of(chart, canvas);
   const bool with_limits = limit_fits(chart);
-  const double x_high = axis_end(chart, plot_width(left), with_limits);
-  const Drawn drawn = lay_out(chart, x_high, plot_width(left));
-
+  const double x_high = axis_end(chart, frame, with_limits);
+  const Drawn drawn = lay_out(chart, frame, x_high, canvas);
+  Layout layout{.left = frame.left,
+                .height = frame.row * static_cast<double>(chart.bars.size()),
+                .x_label = chart.x_label + (with_limits ? "" : far_limit(chart))};
+  std::vector<Tick> ticks = linear_ticks(0, x_high, frame.width, Direction::kAcross);
+  const bool counts = std::all_of(chart.bars.begin(), chart.bars.end(), [&](const ChartBar& bar) {
+    const double end = sum_of(bar) / chart.unit;
+    return end == std::round(end);
+  });
+  if (counts) std::erase_if(ticks, [](const Tick& tick) { return tick.at != std::round(tick.at); });
   const std::string settings = fmt::format(
       "set style textbox opaque noborder margins 0.2,0.2\n"
-      "set xlabel {} noenhanced\nset xrange [0:{}]\nset yrange [{}:-0.5]\nset ytics ({}) scale 0\n"
+      "set xrange [0:{}]\nset xtics {}\nset yrange [{}:-0.5]\nunset ytics\n"
       "set grid noytics xtics\nset style fill solid 1.0 border rgb '#222222'\n{}",
-      gnuplot_quote(chart.x_label + (with_limits ? "" : far_limit(chart))), number(x_high),
-      number(static_cast<double>(chart.bars.size()) - 0.5), drawn.tics, drawn.labels);
+      number(x_high), tick_list(ticks), number(static_cast<double>(chart.bars.size()) - 0.5),
+      drawn.labels);
   const std::string file = gnuplot_quote(chart.name + ".csv");
   const std::string unit = number(chart.unit);
-  std::vector<std::string> clauses;
-  std::vector<std::string> entries;
+  PlotClauses clauses{layout, canvas};
   const auto boxes = [&](const std::string& rows, Band band, const std::string& fill,
                          std::string_view colour, std::string_view title) {
-    entries.emplace_back(title);
-    clauses.push_back(fmt::format(
-        "{0} skip 1 using ({1}?$4/{2}:NaN):1:($4/{2}):($6/{2}):($1+{3}):($1+{4}) with boxxyerror "
-        "fs {5} border rgb '#222222' lc rgb '{6}' title {7} noenhanced",
-        file, rows, unit, number(band.low), number(band.high), fill, colour, gnuplot_quote(title)));
+    clauses.add(
+        fmt::format("{0} skip 1 using ({1}?$4/{2}:NaN):1:($4/{2}):($6/{2}):($1+{3}):($1+{4}) with "
+                    "boxxyerror fs {5} border rgb '#222222' lc rgb '{6}'",
+                    file, rows, unit, number(band.low), number(band.high), fill, colour),
+        title);
   };
   for (std::size_t k = 0; k < chart.styles.size(); ++k) {
     if (!is_used(chart, chart.styles[k])) continue;
@@ -276,22 +353,40 @@ Figure draw(const BarChart& chart) {
           chart.styles[k].words);
   }
   if (any_beside(chart)) boxes("$2==2", kBesideBand, "pattern 5", "#777777", chart.beside_label);
-  const bool any_limit = std::any_of(chart.bars.begin(), chart.bars.end(),
-                                     [](const ChartBar& bar) { return bar.limit.has_value(); });
-  if (any_limit && with_limits) {
-    entries.push_back(chart.limit_label);
-    clauses.push_back(fmt::format(
-        "{} skip 1 using ($2==1?$4/{}:NaN):($1-0.48):(0):(0.96) with vectors nohead lw 3 dt (6,3) "
-        "lc rgb '#000000' title {} noenhanced",
-        file, unit, gnuplot_quote(chart.limit_label)));
+  const auto any = [&](auto member) {
+    return std::any_of(chart.bars.begin(), chart.bars.end(),
+                       [&](const ChartBar& bar) { return (bar.*member).has_value(); });
+  };
+  if (any(&ChartBar::limit) && with_limits) {
+    clauses.add(
+        fmt::format("{} skip 1 using ($2==1?$4/{}:NaN):($1-0.48):(0):(0.96) with vectors nohead lw "
+                    "3 dt (6,3) lc rgb '#000000'",
+                    file, unit),
+        chart.limit_label);
   }
-  const Layout layout{left, kBarHeight * static_cast<double>(chart.bars.size()), entries};
-  Figure figure{chart.name, clean_text(chart.title), drawn.csv,
-                script(chart.name, chart.title, layout, settings,
-                       fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
-  figure.page = page_chart(chart);
-  figure.chart = chart_json(chart);
-  return figure;
+  if (any(&ChartBar::range)) {
+    const auto ranges = [&](double width, const char* colour) {
+      return fmt::format(
+          "{} skip 1 using ($2=={}?$4/{}:NaN):($1+{}):(($5-$4)/{}):(0) with vectors heads size "
+          "screen 0.008,90 lw {} lc rgb '{}'",
+          file, static_cast<int>(Kind::kRange), unit, number(band_of(chart).middle()), unit,
+          number(width), colour);
+    };
+    // White under black, so that it is seen on dark bars too.
+    clauses.add(ranges(5, "#ffffff") + " notitle");
+    clauses.add(ranges(2, "#000000"), chart.range_label);
+  }
+  return script(chart.name, chart.title, layout, settings, clauses.str(), style);
+}
+
+}  // namespace
+
+Figure draw(const BarChart& chart) {
+  // The CSV does not depend on the style.
+  const Canvas canvas;
+  const Frame frame = frame_of(chart, canvas);
+  const double x_high = axis_end(chart, frame, limit_fits(chart));
+  return figure_of(chart, lay_out(chart, frame, x_high, canvas).csv, script_of);
 }
 
 }  // namespace kvsim

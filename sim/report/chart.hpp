@@ -1,6 +1,6 @@
 #pragma once
 
-// What a chart shows, apart from how gnuplot is told. Colours are those of Okabe and Ito ("Color
+// What a chart shows, apart from how gnuplot draws it. Colours are those of Okabe and Ito ("Color
 // Universal Design", 2008), each with its own dash and mark, so that grey print and colour-blind
 // eyes can follow a line.
 
@@ -31,6 +31,7 @@ struct ChartLine {
   std::vector<ChartSpread> band{};        // where 90 % of cases lie; shaded on pages, not printed
   std::optional<ChartPoint> lone_mark{};  // a value off the line, such as the prefill's peak
   std::optional<ChartPoint> end{};        // a cross: where it ran out of memory
+  bool has_marks = true;                  // false: a value that x does not change, drawn across
 };
 
 /// A horizontal line over the whole width: what the GPU has.
@@ -59,10 +60,10 @@ struct LineChart {
   double y_unit = 1;                   // the CSV's unit in one of the axis's: 2^30 for GiB
   std::string lone_mark_label{};       // "peak of prefill"
   std::string end_label{};             // "out of memory"
-  bool log_y_where_wide = false;       // logarithmic if all values are positive and span 30 times
+  bool log_y_where_wide = false;       // logarithmic if all values are positive and need it
   bool log_x_where_wide = false;       // to base 2, if x goes by doublings over 8 times
   bool integer_x = true;               // whole-number ticks ("53,912")
-  bool log_seconds_x = false;          // x > 0 are seconds on a logarithmic axis: "10 ms", "1 s"
+  bool log_seconds_x = false;          // x > 0 are seconds; the label gets s, ms or µs
   std::vector<ChartLine> lines{};
   std::vector<ChartLevel> levels{};
   std::vector<ChartPlumb> plumbs{};
@@ -108,13 +109,14 @@ struct MarkGroup {
   bool faint = false;  // small and grey, under the others and without an entry of its own
 };
 
-/// Marks over a logarithmic y, and the front of those that nothing is below and left of.
+/// Marks, and the front of those that nothing is below and left of. Axes are logarithmic where
+/// values need it.
 struct ScatterChart {
   std::string name{}, title{};
   std::string x_label{}, y_label{};
   std::string x_column{}, y_column{};  // of the CSV
   double x_scale = 1;                  // the axis shows the CSV's x times this (percent)
-  bool log_x = false;                  // x > 0 on a logarithmic axis
+  bool log_x = false;                  // x > 0, logarithmic where it is needed
   std::string faint_label{};           // of all faint groups
   std::string remark{};                // a last entry of the legend, without a mark
   std::vector<MarkGroup> groups{};     // y > 0
@@ -123,8 +125,8 @@ struct ScatterChart {
 [[nodiscard]] std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups);
 [[nodiscard]] Figure draw(const ScatterChart& chart);
 
-/// Predicted against measured on logarithmic axes of one range, the line where both agree and a
-/// band about it.
+/// Predicted against measured on axes of one range, logarithmic where values need it, the line
+/// where both agree and a band about it.
 struct ParityChart {
   std::string name{}, title{};
   std::string x_label{}, y_label{};    // measured, predicted
@@ -134,6 +136,11 @@ struct ParityChart {
   std::vector<MarkGroup> groups{};  // x, y > 0; `reference` and joining lines do not matter
 };
 [[nodiscard]] Figure draw(const ParityChart& chart);
+
+/// What a value may be instead, given how uncertain it is.
+struct ChartRange {
+  double low = 0, high = 0;
+};
 
 /// One horizontal bar of parts from 0, and a tick at a limit.
 struct ChartBar {
@@ -147,6 +154,7 @@ struct ChartBar {
   bool inside_numbers = true;      // each part's number in it, where it has room
   std::optional<double> beside{};  // a thinner bar under it, to compare with
   std::string beside_text{};
+  std::optional<ChartRange> range{};  // a line with caps over the bar
 };
 struct BarChart {
   std::string name{}, title{};
@@ -155,6 +163,7 @@ struct BarChart {
   double unit = 1;
   std::string limit_label{};
   std::string beside_label{};
+  std::string range_label{};        // of all ranges
   std::vector<PartStyle> styles{};  // of all parts, in the legend's order
   std::vector<ChartBar> bars{};
 };

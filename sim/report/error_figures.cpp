@@ -83,7 +83,7 @@ void add_error_figures(const std::vector<ErrorMark>& marks, const std::string& a
   ScatterChart chart{.name = "error_vs_bytes",
                      .title = "Attention output error against cache size: " + about,
                      .x_label = "K, V and side data after the last step (% of the full cache)",
-                     .y_label = "mean relative error",
+                     .y_label = "mean relative error (fraction)",
                      .x_column = "bytes_share",
                      .y_column = "rel_error_mean",
                      .x_scale = 100};

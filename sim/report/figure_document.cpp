@@ -30,6 +30,7 @@ void fields_of_line(Visit& visit, Line& line) {
   visit("band", line.band);
   visit("lone_mark", line.lone_mark);
   visit("end", line.end);
+  visit("has_marks", line.has_marks);
 }
 template <class Visit, class Group>
 void fields_of_group(Visit& visit, Group& group) {
@@ -51,6 +52,7 @@ void fields_of_bar(Visit& visit, Bar& bar) {
   visit("inside_numbers", bar.inside_numbers);
   visit("beside", bar.beside);
   visit("beside_text", bar.beside_text);
+  visit("range", bar.range);
 }
 template <class Visit, class Band>
 void fields_of_band(Visit& visit, Band& band) {
@@ -121,6 +123,7 @@ void fields_of_chart(Visit& visit, Chart& chart) {
     visit("unit", chart.unit);
     visit("limit_label", chart.limit_label);
     visit("beside_label", chart.beside_label);
+    visit("range_label", chart.range_label);
     visit("styles", chart.styles);
     visit("bars", chart.bars);
   } else {
@@ -171,6 +174,9 @@ class Writer {
   }
   static ordered_json json_of(const ChartSpread& s) {
     return ordered_json::array({json_of(s.x), json_of(s.low), json_of(s.high)});
+  }
+  static ordered_json json_of(const ChartRange& range) {
+    return ordered_json::array({json_of(range.low), json_of(range.high)});
   }
   static ordered_json json_of(const ChartLevel& level) {
     return {{"label", level.label}, {"at", level.y}};
@@ -269,6 +275,10 @@ class Reader {
   static void read(const Field& in, ChartSpread& s) {
     const std::vector<Field> all = numbers(in, 3);
     s = {all[0].number(-kMost, kMost), number_or_none(all[1]), number_or_none(all[2])};
+  }
+  static void read(const Field& in, ChartRange& range) {
+    const std::vector<Field> both = numbers(in, 2);
+    range = {both[0].number(-kMost, kMost), both[1].number(-kMost, kMost)};
   }
   static void read(const Field& in, ChartLevel& level) {
     in.allow_only({"label", "at"});

@@ -265,6 +265,7 @@ Reason join(const Parts<BarChart>& parts, BarChart& chart) {
   chart.column = parts.front().chart.column;
   chart.limit_label = first_words(parts, &BarChart::limit_label);
   chart.beside_label = first_words(parts, &BarChart::beside_label);
+  chart.range_label = first_words(parts, &BarChart::range_label);
   for (const auto& [of, one] : parts) {
     for (const PartStyle& style : one.styles) {
       const bool known = std::any_of(chart.styles.begin(), chart.styles.end(),

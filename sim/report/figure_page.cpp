@@ -98,6 +98,7 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
       if (kept) out["band"].push_back({s.x, finite_or_null(s.low), finite_or_null(s.high)});
     }
   }
+  if (!line.has_marks) out["marks"] = false;
   // array(): what braces around one value make differs among compilers.
   if (line.lone_mark) {
     out["open"] = ordered_json::array({mark(*line.lone_mark, chart.lone_mark_label)});
@@ -120,6 +121,7 @@ PageAxis page_axis(const std::string& label, const std::string& column) {
       {"entries_final", "entries"},
       {"percent_at_or_below", "%"},
   }};
+  constexpr std::string_view kThousand = "thousand ";  // pages have base units
   PageAxis axis{.name = label, .unit = {}};
   const std::string base = column.substr(0, column.find('/'));  // "ttft_s/p90"
   for (const auto& [suffix, unit] : kUnits) {
@@ -133,20 +135,14 @@ PageAxis page_axis(const std::string& label, const std::string& column) {
   };
   const std::size_t open = label.rfind(" (");
   if (open != std::string::npos && label.ends_with(')')) {
-    const std::string inside = label.substr(open + 2, label.size() - open - 3);
+    std::string inside = label.substr(open + 2, label.size() - open - 3);
+    if (inside.starts_with(kThousand)) inside.erase(0, kThousand.size());
     if (is_word(inside)) {
       axis.name = label.substr(0, open);
-      if (axis.unit.empty() && inside != "logarithmic") axis.unit = inside;
+      if (axis.unit.empty()) axis.unit = inside;
     }
     return axis;
   }
-  const std::size_t comma = label.rfind(", ");
-  if (comma == std::string::npos) return axis;
-  std::string after = label.substr(comma + 2);
-  if (after.starts_with("thousand ")) after.erase(0, std::string_view{"thousand "}.size());
-  if (!is_word(after)) return axis;
-  axis.name = label.substr(0, comma);
-  if (axis.unit.empty()) axis.unit = after;
   return axis;
 }
 
@@ -160,10 +156,9 @@ ordered_json page_chart(const LineChart& chart) {
       at.insert(p.x);
     }
   }
-  constexpr double kWide = 30;
-  const bool log_x =
-      chart.log_seconds_x || (chart.log_x_where_wide && chart::goes_by_doublings(at));
-  const bool log_y = chart.log_y_where_wide && y.positive() && y.high > kWide * y.low;
+  const bool log_x = chart.log_seconds_x ? chart::needs_log(x.low, x.high)
+                                         : chart.log_x_where_wide && chart::goes_by_doublings(at);
+  const bool log_y = chart.log_y_where_wide && chart::needs_log(y.low, y.high);
   ordered_json out{{"kind", "lines"},
                    {"x", axis_json(chart.x_label, chart.x_column, x, log_x)},
                    {"y", axis_json(chart.y_label, chart.y_column, y, log_y)},
@@ -236,10 +231,12 @@ ordered_json page_chart(const ScatterChart& chart) {
     for (const ChartPoint p : front) one["values"].push_back({p.x, p.y});
     series.push_back(std::move(one));
   }
-  ordered_json out{{"kind", "points"},
-                   {"x", axis_json(chart.x_label, chart.x_column, x, chart.log_x)},
-                   {"y", axis_json(chart.y_label, chart.y_column, y, true)},
-                   {"series", std::move(series)}};
+  ordered_json out{
+      {"kind", "points"},
+      {"x",
+       axis_json(chart.x_label, chart.x_column, x, chart.log_x && chart::needs_log(x.low, x.high))},
+      {"y", axis_json(chart.y_label, chart.y_column, y, chart::needs_log(y.low, y.high))},
+      {"series", std::move(series)}};
   std::string note = chart.remark;
   if (!note.empty())
     note.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(note.front())));
@@ -304,6 +301,16 @@ ordered_json page_chart(const BarChart& chart) {
       out["limits"].push_back(bar.limit ? ordered_json(*bar.limit) : ordered_json(nullptr));
     }
     out["limitName"] = chart.limit_label;
+  }
+  const bool any_range = std::any_of(chart.bars.begin(), chart.bars.end(),
+                                     [](const ChartBar& bar) { return bar.range.has_value(); });
+  if (any_range) {
+    out["ranges"] = ordered_json::array();
+    for (const ChartBar& bar : chart.bars) {
+      out["ranges"].push_back(bar.range ? ordered_json::array({bar.range->low, bar.range->high})
+                                        : ordered_json(nullptr));
+    }
+    out["rangeName"] = chart.range_label;
   }
   out["series"] = ordered_json::array();
   for (const auto& [style, values] : parts) {

@@ -53,7 +53,7 @@ constexpr const char* kOutOfMemory = "out of memory";
 LineChart memory_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "memory_vs_length" + group.suffix,
                   .title = "Peak memory versus length: " + group.description,
-                  .x_label = "tokens per sequence (prompt and output)",
+                  .x_label = "length of a sequence, prompt and output (tokens)",
                   .y_label = "HBM (GiB)",
                   .x_column = "tokens",
                   .y_column = "peak_bytes",
@@ -98,7 +98,7 @@ LineChart memory_chart(const RunReport& report, const PointGroup& group) {
 LineChart throughput_chart(const RunReport& report, const PointGroup& group) {
   LineChart chart{.name = "throughput_vs_length" + group.suffix,
                   .title = "Decode throughput versus length: " + group.description,
-                  .x_label = "tokens per sequence (prompt and output)",
+                  .x_label = "length of a sequence, prompt and output (tokens)",
                   .y_label = "decode, whole batch (tok/s)",
                   .x_column = "tokens",
                   .y_column = "tok_s",
@@ -212,7 +212,7 @@ std::vector<Sweep> sweeps_of(const Scenario& scenario, const PointGroup& group) 
   return sweeps;
 }
 
-constexpr const char* kFinalTokens = "final tokens per sequence (prompt and output)";
+constexpr const char* kFinalTokens = "final length of a sequence, prompt and output (tokens)";
 
 /// Callouts that say the same of several lines at one place become one that names them all.
 void join_callouts(LineChart& chart) {
@@ -386,7 +386,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
   LineChart error{.name = "error_vs_step",
                   .title = "Attention output error over decode steps: trace " + about,
                   .x_label = "decode step",
-                  .y_label = "relative error",
+                  .y_label = "relative error (fraction)",
                   .x_column = "step",
                   .y_column = "rel_error",
                   .log_y_where_wide = true};

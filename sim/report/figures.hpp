@@ -1,10 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "sim/report/figure_style.hpp"
 #include "sim/report/run_report.hpp"
 
 namespace kvsim {
@@ -20,6 +22,8 @@ struct Figure {
   std::string kind{};              // "memory_vs_length", the word that scenarios choose figures by
   nlohmann::ordered_json page{};   // the same chart for a page (figure_page.hpp); null: none
   nlohmann::ordered_json chart{};  // and as a document (figure_document.hpp); null: none
+  /// NAME.gp in another style, laid out for its width; empty where `script` is all there is.
+  std::function<std::string(const FigureStyle&)> styled{};
 };
 
 struct FigureSet {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace kvsim::chart {
 namespace {
@@ -10,9 +13,6 @@ constexpr double kRoomAbove = 1.15;  // of the highest level that a line may ris
 
 /// A level this many times what the lines reach would leave them no room.
 constexpr double kFarLevel = 4;
-
-/// The least that an axis of times spans, last over first.
-constexpr double kLeastSpan = 3;
 
 double highest(const LineChart& chart) {
   double high = 0;
@@ -54,38 +54,26 @@ Slots slots_of(const LineChart& chart) {
 
 constexpr std::size_t kFewValues = 16;  // each of which has a mark
 
-/// A value's place among those of other lines that stand where it does.
-struct Place {
-  std::size_t rank = 0, of = 1;
-};
-Place place_of(const LineChart& chart, std::size_t i, ChartPoint p, const LineBox& box) {
-  constexpr double kTouch = 7;  // pixels
-  Place place;
-  for (std::size_t j = 0; j < chart.lines.size(); ++j) {
-    const auto& points = chart.lines[j].points;
-    if (j == i || points.size() > kFewValues) continue;
-    const bool touches = std::any_of(points.begin(), points.end(), [&](ChartPoint q) {
-      return std::abs(box.pixel_x(q.x) - box.pixel_x(p.x)) < kTouch &&
-             std::abs(box.pixel_y(q.y) - box.pixel_y(p.y)) < kTouch;
-    });
-    if (!touches) continue;
-    ++place.of;
-    if (j < i) ++place.rank;
+/// The values of line `i` that have a mark.
+std::vector<ChartPoint> marked_points(const LineChart& chart, std::size_t i, const LineBox& box) {
+  const ChartLine& line = chart.lines[i];
+  if (!line.has_marks) return {};
+  if (line.points.size() <= kFewValues) return line.points;
+  const Slots slots = slots_of(chart);
+  std::vector<ChartPoint> out;
+  std::size_t k = 0;
+  for (double at = slots.width * (static_cast<double>(i) + 0.5); at < box.width;
+       at += slots.period()) {
+    const auto distance = [&](std::size_t point) {
+      return std::abs(box.pixel_x(line.points[point].x) - at);
+    };
+    const std::size_t before = k;
+    while (k + 1 < line.points.size() && distance(k + 1) <= distance(k)) ++k;
+    const bool is_new = out.empty() || k != before;
+    if (is_new && distance(k) < slots.width / 2) out.push_back(line.points[k]);
   }
-  return place;
-}
-
-/// Moves a mark to the left until it stands clear of those before it.
-ChartPoint clear_of(std::vector<ChartPoint>& taken, ChartPoint wanted, const LineBox& box) {
-  constexpr double kRoom = 16;  // pixels
-  const double x = box.pixel_x(wanted.x), y = box.pixel_y(wanted.y);
-  double at = x;
-  const auto is_near = [&](const ChartPoint& other) {
-    return std::abs(other.x - at) < kRoom - 1 && std::abs(other.y - y) < kRoom - 1;
-  };
-  while (std::any_of(taken.begin(), taken.end(), is_near)) at -= kRoom;
-  taken.push_back({at, y});
-  return {at == x ? wanted.x : box.x_at(at), wanted.y};
+  if (out.empty()) out.push_back(line.points[line.points.size() / 2]);
+  return out;
 }
 
 }  // namespace
@@ -133,23 +121,19 @@ LineBox extent(const LineChart& chart) {
     // What was asked for beyond the memory may be many times as much; the crossing is what counts.
     box.y_high = std::max(level, std::min(box.y_high, level * kRoomAbove));
   }
-  constexpr double kWide = 30;
-  box.log_y = chart.log_y_where_wide && all_positive && box.y_high > kWide * smallest_positive;
+  box.log_y = chart.log_y_where_wide && all_positive && needs_log(smallest_positive, box.y_high);
   if (box.log_y) {
     box.y_low = std::pow(10.0, std::floor(std::log10(smallest_positive)));
-    box.y_high = std::pow(10.0, std::ceil(std::log10(box.y_high)));
+    const double power = std::pow(10.0, std::floor(std::log10(box.y_high)));
+    const double factor = box.y_high / power;
+    box.y_high = power * (factor > 5 ? 10 : factor > 2 ? 5 : 2);
   } else {
     box.y_low = std::min(0.0, box.y_low);
     box.y_high = box.y_high > box.y_low ? box.y_high * 1.04 : box.y_low + 1;
   }
   constexpr double kPad = 0.025;
-  box.log_x = chart.log_seconds_x || (chart.log_x_where_wide && goes_by_doublings(lengths));
-  if (chart.log_seconds_x && !(box.x_high > kLeastSpan * box.x_low)) {
-    // Times that are all alike stand in the middle of a short axis.
-    const double middle = std::sqrt(box.x_low * box.x_high);
-    box.x_low = middle / std::sqrt(kLeastSpan);
-    box.x_high = middle * std::sqrt(kLeastSpan);
-  }
+  box.log_x = chart.log_seconds_x ? needs_log(box.x_low, box.x_high)
+                                  : chart.log_x_where_wide && goes_by_doublings(lengths);
   if (box.log_x) {
     const double pad = std::pow(box.x_high / box.x_low, kPad);
     box.x_low /= pad;
@@ -205,65 +189,55 @@ std::vector<std::vector<ChartPoint>> stripes_of(const LineChart& chart, std::siz
   return pieces;
 }
 
-std::vector<ChartPoint> marks_of(const LineChart& chart, std::size_t i, const LineBox& box) {
-  constexpr double kMarkWidth = 12;  // pixels
-  const ChartLine& line = chart.lines[i];
-  std::vector<ChartPoint> marks;
-  if (line.points.empty()) return marks;
-  const double low = box.pixel_x(line.points.front().x), high = box.pixel_x(line.points.back().x);
-  const auto put = [&](double pixel) {
-    const double x = box.x_at(pixel);
-    marks.push_back({x, y_at(line, x, box)});
-  };
-  if (line.points.size() > kFewValues) {
-    const Slots slots = slots_of(chart);
-    for (double at = slots.width * (static_cast<double>(i) + 0.5); at < kLinePlotWidth;
-         at += slots.period()) {
-      if (at >= low && at <= high) put(at);
-    }
-    if (marks.empty()) put((low + high) / 2);
-    return marks;
+std::vector<NestedMark> marks_of(const LineChart& chart, const LineBox& box) {
+  std::vector<std::vector<ChartPoint>> points;
+  for (std::size_t i = 0; i < chart.lines.size(); ++i) {
+    points.push_back(marked_points(chart, i, box));
   }
-  double gap = high - low;
-  for (std::size_t k = 1; k < line.points.size(); ++k) {
-    gap = std::min(gap, box.pixel_x(line.points[k].x) - box.pixel_x(line.points[k - 1].x));
-  }
-  for (const ChartPoint p : line.points) {
-    const Place place = place_of(chart, i, p, box);
-    if (place.of == 1) {
-      marks.push_back(p);
-      continue;
-    }
-    const double step = std::min(kMarkWidth, 0.8 * gap / static_cast<double>(place.of));
-    const double whole = step * static_cast<double>(place.of - 1);
-    const double from = std::clamp(box.pixel_x(p.x) - whole / 2, low, std::max(low, high - whole));
-    put(from + step * static_cast<double>(place.rank));
-  }
-  return marks;
+  return nested(points, [&](ChartPoint p) {
+    return std::pair{box.pixel_x(p.x), box.pixel_y(p.y)};
+  });
 }
 
-Signs signs_of(const LineChart& chart, const LineBox& box) {
-  Signs signs;
-  signs.lone_marks.resize(chart.lines.size());
-  signs.ends.resize(chart.lines.size());
-  std::vector<ChartPoint> taken;
-  for (std::size_t i = 0; i < chart.lines.size(); ++i) {
-    const auto& end = chart.lines[i].end;
-    if (end) signs.ends[i].push_back(clear_of(taken, *end, box));
-  }
-  for (std::size_t i = 0; i < chart.lines.size(); ++i) {
-    const auto& mark = chart.lines[i].lone_mark;
-    if (mark) signs.lone_marks[i].push_back(clear_of(taken, *mark, box));
-  }
-  signs.leftmost = kLinePlotWidth;
-  for (const ChartPoint p : taken) signs.leftmost = std::min(signs.leftmost, p.x);
-  return signs;
+std::vector<Tick> ticks_up(const LineBox& box) {
+  return box.log_y ? log_ticks(box.y_low, box.y_high, box.height, Direction::kUp)
+                   : linear_ticks(box.y_low, box.y_high, box.height, Direction::kUp);
 }
 
-void make_room(const LineChart& chart, LineBox& box) {
-  constexpr double kEdge = 12;  // pixels
-  const double missing = kEdge - signs_of(chart, box).leftmost;
-  if (missing > 0) box.x_low = box.x_at(-missing * kLinePlotWidth / (kLinePlotWidth - missing));
+namespace {
+
+/// Seconds in the unit in which times up to `high` read best.
+struct TimeUnit {
+  double seconds = 1;
+  const char* name = "s";
+};
+TimeUnit time_unit(double high) {
+  if (high < 1e-3) return {1e-6, "µs"};
+  return high < 1 ? TimeUnit{1e-3, "ms"} : TimeUnit{};
+}
+
+}  // namespace
+
+std::vector<Tick> ticks_across(const LineChart& chart, const LineBox& box) {
+  if (chart.log_seconds_x) {
+    const TimeUnit unit = time_unit(box.x_high);
+    const double low = box.x_low / unit.seconds, high = box.x_high / unit.seconds;
+    std::vector<Tick> ticks = box.log_x ? log_ticks(low, high, box.width, Direction::kAcross)
+                                        : linear_ticks(low, high, box.width, Direction::kAcross);
+    for (Tick& tick : ticks) tick.at *= unit.seconds;
+    return ticks;
+  }
+  if (box.log_x) return doubling_ticks(box.x_low, box.x_high, box.width);
+  std::vector<Tick> ticks = linear_ticks(box.x_low, box.x_high, box.width, Direction::kAcross);
+  if (chart.integer_x) {
+    std::erase_if(ticks, [](const Tick& tick) { return tick.at != std::round(tick.at); });
+  }
+  return ticks;
+}
+
+std::string x_name(const LineChart& chart, const LineBox& box) {
+  if (!chart.log_seconds_x) return chart.x_label;
+  return fmt::format("{} ({})", chart.x_label, time_unit(box.x_high).name);
 }
 
 }  // namespace kvsim::chart

@@ -55,12 +55,11 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
   const std::string words = plan_words(group.question);
   const PartStyle plain{"answer", {"#0072B2", 0, true}};
   const PartStyle full{"full cache", {"#777777", 0, true}};
-  BarChart chart{
-      .name = figure_name(plan, g, "answers"),
-      .title = title_of(group, words.c_str()),
-      .x_label = fmt::format("{}{}", words,
-                             fewest ? "" : fmt::format(", {}", plan_unit(group.question, 2))),
-      .column = std::string{name_of(group.question)}};
+  BarChart chart{.name = figure_name(plan, g, "answers"),
+                 .title = title_of(group, words.c_str()),
+                 .x_label = fewest ? "GPUs needed (count)"
+                                   : fmt::format("{} ({})", words, plan_unit(group.question, 2)),
+                 .column = std::string{name_of(group.question)}};
   // By the GPUs they run on, in the order of the scenario.
   std::vector<std::pair<std::string, std::vector<const PlanCandidate*>>> by_gpus;
   for (const std::size_t c : group.candidates) {
@@ -85,6 +84,11 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
       any_full = any_full || is_full;
       bar.parts.emplace_back(is_full ? full : plain, one->answer.value_or(0));
       bar.inside_numbers = false;
+      // From the safe answer to the one with the least memory that is likely.
+      if (one->answer && one->likely && one->likely->at_best > *one->answer) {
+        bar.range = ChartRange{.low = *one->answer, .high = one->likely->at_best};
+        chart.range_label = "range of likely answers";
+      }
       if (one->answer) {
         bar.end_text = fmt::format("{}{}", one->at_most ? ">= " : "",
                                    plan_amount(group.question, *one->answer));
@@ -104,7 +108,7 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
   constexpr double kThousand = 1000;
   if (most >= 100 * kThousand) {
     chart.unit = kThousand;
-    chart.x_label = fmt::format("{}, thousand {}", words, plan_unit(group.question, 2));
+    chart.x_label = fmt::format("{} (thousand {})", words, plan_unit(group.question, 2));
   }
   chart.styles.push_back({"compressed cache", plain.fill});
   if (any_full) chart.styles.push_back(full);
@@ -120,15 +124,15 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
 void add_front(const PlanResult& plan, std::size_t g,
                const std::map<std::string, std::size_t>& styles, FigureSet& set) {
   const PlanGroup& group = plan.groups[g];
-  ScatterChart chart{.name = figure_name(plan, g, "front"),
-                     .title = title_of(group, "Cost against latency"),
-                     .x_label = is_of_services(group.question) ? "p90 from arrival to last token, s"
-                                                               : "latency of the batch, s",
-                     .y_label = plan.priced
-                                    ? fmt::format("{} a million output tokens", plan.cost_unit)
-                                    : "GPU hours a million output tokens",
-                     .x_column = "latency_s",
-                     .y_column = "cost"};
+  ScatterChart chart{
+      .name = figure_name(plan, g, "front"),
+      .title = title_of(group, "Cost against latency"),
+      .x_label = is_of_services(group.question) ? "p90 from arrival to last token (s)"
+                                                : "latency of the batch (s)",
+      .y_label = plan.priced ? fmt::format("cost ({} per million output tokens)", plan.cost_unit)
+                             : "cost (GPU hours per million output tokens)",
+      .x_column = "latency_s",
+      .y_column = "cost"};
   chart.log_x = true;
   chart.remark = "(of cost and latency alone; errors are in the legend)";
   std::size_t marks = 0;

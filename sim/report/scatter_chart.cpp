@@ -1,7 +1,10 @@
-// Marks over a logarithmic axis and their Pareto front, as a gnuplot script.
+// Marks and their Pareto front, as a gnuplot script.
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,8 +13,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/csv.hpp"
-#include "sim/report/figure_document.hpp"
-#include "sim/report/figure_page.hpp"
+#include "sim/report/drawn_chart.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/text.hpp"
 
@@ -20,25 +22,8 @@ namespace {
 
 using namespace chart;  // NOLINT: the parts are ours alone
 
-constexpr double kLeft = 104;  // pixels
 constexpr double kPlotHeight = 360;
 constexpr const char* kFaint = "#b0b0b0";
-
-/// Labels at 1, 2 and 5 of every power of ten, or at 1 alone where there are many powers.
-std::string log_ticks(const char* axis, double low, double high) {
-  constexpr double kManyDecades = 3;
-  const bool few = std::log10(high / low) <= kManyDecades;
-  std::vector<std::string> ticks;
-  for (int power = static_cast<int>(std::floor(std::log10(low)));
-       power <= static_cast<int>(std::ceil(std::log10(high))); ++power) {
-    for (const int factor : {1, 2, 5}) {
-      const double value = factor * std::pow(10.0, power);
-      if ((factor != 1 && !few) || value < low * 0.999 || value > high * 1.001) continue;
-      ticks.push_back(fmt::format("'{:g}' {}", value, number(value)));
-    }
-  }
-  return fmt::format("set {}tics ({})\n", axis, fmt::join(ticks, ", "));
-}
 
 std::string data_csv(const ScatterChart& chart, const std::vector<ChartPoint>& front) {
   std::string out =
@@ -72,12 +57,36 @@ std::vector<ChartPoint> pareto_front(const std::vector<MarkGroup>& groups) {
   return front;
 }
 
-Figure draw(const ScatterChart& chart) {
+namespace {
+
+/// An axis that holds values from `low` to `high`, in its own units.
+struct Axis {
+  double low = 0, high = 1;
+  bool log = false;
+
+  [[nodiscard]] double share(double value) const {
+    return log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
+  }
+  [[nodiscard]] std::vector<Tick> ticks(double pixels, Direction direction) const {
+    return log ? log_ticks(low, high, pixels, direction)
+               : linear_ticks(low, high, pixels, direction);
+  }
+};
+Axis axis_over(double low, double high, bool log) {
+  constexpr double kLogMargin = 1.25;  // of the values' range, at both ends
+  constexpr double kMargin = 0.06;
+  if (log) return {low / kLogMargin, high * kLogMargin, true};
+  // From zero unless that would leave the values a corner.
+  constexpr double kFarFromZero = 0.5;
+  const double span = high > low ? high - low : std::max(std::abs(high), 1e-300);
+  const double from = low >= 0 && low < kFarFromZero * high ? 0 : low - kMargin * span;
+  return {from, high + kMargin * span, false};
+}
+
+std::string script_of(const ScatterChart& chart, const FigureStyle& style) {
+  const Canvas canvas = canvas_of(style);
   const std::vector<ChartPoint> front = pareto_front(chart.groups);
-  double left = INFINITY;
-  double right = 0;
-  double low = INFINITY;
-  double high = 0;
+  double left = INFINITY, right = -INFINITY, low = INFINITY, high = -INFINITY;
   for (const MarkGroup& group : chart.groups) {
     for (const ChartPoint p : group.points) {
       KVSIM_CHECK(p.y > 0, "{} on a logarithmic axis", p.y);
@@ -89,71 +98,86 @@ Figure draw(const ScatterChart& chart) {
     }
   }
   KVSIM_CHECK(high > 0, "figure {} has no mark", chart.name);
-  constexpr double kMargin = 1.25;  // of the values' range, above and below
-  constexpr double kBeside = 1.04;
-  const double beside = chart.log_x ? kMargin : kBeside;
-  low /= kMargin;
-  high *= kMargin;
-  std::string settings = fmt::format(
-      "set xlabel {} noenhanced\nset ylabel {} noenhanced\nset xrange [{}:{}]\nset logscale y "
-      "10\nset yrange [{}:{}]\n{}",
-      gnuplot_quote(chart.x_label), gnuplot_quote(chart.y_label),
-      number(chart.log_x ? left / kMargin : 0), number(right * beside), number(low), number(high),
-      log_ticks("y", low, high));
-  if (chart.log_x) {
-    settings +=
-        fmt::format("set logscale x 10\n{}", log_ticks("x", left / kMargin, right * beside));
-  }
+  const Axis x = axis_over(left, right, chart.log_x && needs_log(left, right));
+  const Axis y = axis_over(low, high, needs_log(low, high));
+  Layout layout{.height = kPlotHeight, .x_label = chart.x_label, .y_label = chart.y_label};
+  const std::vector<Tick> y_ticks = y.ticks(layout.height, Direction::kUp);
+  layout.left = kTicks + widest(y_ticks);
+  const double width = canvas.plot_width(left_of_plot(layout));
+  std::string settings =
+      fmt::format("set xrange [{}:{}]\nset yrange [{}:{}]\n{}{}set xtics {}\nset ytics {}\n",
+                  number(x.low), number(x.high), number(y.low), number(y.high),
+                  x.log ? "set logscale x\n" : "", y.log ? "set logscale y\n" : "",
+                  tick_list(x.ticks(width, Direction::kAcross)), tick_list(y_ticks));
   settings += "$front << EOD\n";
   for (const ChartPoint p : front) settings += fmt::format("{},{}\n", number(p.x), number(p.y));
-  // On to the right edge: whoever has more bytes has this one's error at the most.
+  // On to the right edge: more bytes allow at most this error.
   if (!front.empty()) {
+    settings += fmt::format("{},{}\n", number(x.high / chart.x_scale), number(front.back().y));
+  }
+  settings += "EOD\n";
+  std::vector<std::vector<ChartPoint>> points;
+  for (const MarkGroup& group : chart.groups) {
+    points.push_back(group.faint ? std::vector<ChartPoint>{} : group.points);
+  }
+  std::vector<NestedMark> marks = nested(points, [&](ChartPoint p) {
+    return std::pair{x.share(p.x * chart.x_scale) * width, y.share(p.y) * layout.height};
+  });
+  settings += "$marks << EOD\n";
+  for (const NestedMark& mark : marks) {
     settings +=
-        fmt::format("{},{}\n", number(right * beside / chart.x_scale), number(front.back().y));
+        fmt::format("{},{},{},{}\n", mark.series, mark.ring, number(mark.at.x), number(mark.at.y));
   }
   settings += "EOD\n";
 
-  std::vector<std::string> clauses;
-  std::vector<std::string> entries;
+  PlotClauses clauses{layout, canvas};
   const std::string file = gnuplot_quote(chart.name + ".csv");
-  const auto title = [&](const std::string& style, const std::string& words) {
-    entries.push_back(shortened(clean_text(words), kLongestEntry));
-    clauses.push_back(
-        fmt::format("NaN with {} title {} noenhanced", style, gnuplot_quote(entries.back())));
-  };
-  const auto marks = [&](std::size_t series, const std::string& style) {
-    clauses.push_back(fmt::format("{} skip 1 using ($1=={}?$2*{}:NaN):3 with {} notitle", file,
-                                  series, number(chart.x_scale), style));
+  const auto from_csv = [&](std::size_t series, const std::string& how) {
+    clauses.add(fmt::format("{} skip 1 using ($1=={}?$2*{}:NaN):3 with {} notitle", file, series,
+                            number(chart.x_scale), how));
   };
   if (!front.empty())
-    clauses.push_back(
+    clauses.add(
         fmt::format("$front using ($1*{}):2 with steps lw 2 dt (8,5) lc rgb '#777777' notitle",
                     number(chart.x_scale)));
   bool any_faint = false;
   for (std::size_t i = 0; i < chart.groups.size(); ++i) {
     if (!chart.groups[i].faint) continue;
     any_faint = true;
-    marks(i, fmt::format("points pt 7 ps 0.6*spot lc rgb '{}'", kFaint));
+    from_csv(i, fmt::format("points pt 7 ps 0.6*spot lc rgb '{}'", kFaint));
   }
   std::size_t style_at = 0;
   for (std::size_t i = 0; i < chart.groups.size(); ++i) {
     if (chart.groups[i].faint) continue;
-    const LineStyle style = line_style(chart.groups[i].style.value_or(style_at++));
-    marks(i, fmt::format("lines lw 1 dt {} lc rgb '{}'", style.dash, style.colour));
-    marks(i, fmt::format("points pt {} ps 1.3*spot lc rgb '{}'", style.mark, style.colour));
-    title(fmt::format("linespoints lw 1 dt {} lc rgb '{}' pt {} ps mark", style.dash, style.colour,
-                      style.mark),
-          chart.groups[i].label);
+    const LineStyle line = line_style(chart.groups[i].style.value_or(style_at++));
+    from_csv(i, fmt::format("lines lw 1 dt {} lc rgb '{}'", line.dash, line.colour));
+    std::set<std::size_t, std::greater<>> rings;
+    for (const NestedMark& mark : marks) {
+      if (mark.series == i) rings.insert(mark.ring);
+    }
+    for (const std::size_t ring : rings) {
+      clauses.add(fmt::format(
+          "$marks using ($1=={}&&$2=={}?$3*{}:NaN):4 with points pt {} ps {}*spot{} lc rgb '{}' "
+          "notitle",
+          i, ring, number(chart.x_scale), ring == 0 ? line.mark : line.open_mark,
+          number(1.3 * ring_size(ring)), ring == 0 ? "" : " lw 2", line.colour));
+    }
+    clauses.add_entry(fmt::format("linespoints lw 1 dt {} lc rgb '{}' pt {} ps mark", line.dash,
+                                  line.colour, line.mark),
+                      chart.groups[i].label);
   }
-  if (any_faint) title(fmt::format("points pt 7 ps mark lc rgb '{}'", kFaint), chart.faint_label);
-  if (!front.empty()) title("lines lw 2 dt (8,5) lc rgb '#777777'", "Pareto front");
-  if (!chart.remark.empty()) title("dots lc rgb '#ffffff'", chart.remark);
-  Figure figure{chart.name, clean_text(chart.title), data_csv(chart, front),
-                script(chart.name, chart.title, {kLeft, kPlotHeight, entries}, settings,
-                       fmt::format("plot {}", fmt::join(clauses, ", \\\n     ")))};
-  figure.page = page_chart(chart);
-  figure.chart = chart_json(chart);
-  return figure;
+  if (any_faint) {
+    clauses.add_entry(fmt::format("points pt 7 ps mark lc rgb '{}'", kFaint), chart.faint_label);
+  }
+  if (!front.empty()) clauses.add_entry("lines lw 2 dt (8,5) lc rgb '#777777'", "Pareto front");
+  clauses.add_remark(chart.remark);
+  return script(chart.name, chart.title, layout, settings, clauses.str(), style);
+}
+
+}  // namespace
+
+Figure draw(const ScatterChart& chart) {
+  return figure_of(chart, data_csv(chart, pareto_front(chart.groups)), script_of);
 }
 
 }  // namespace kvsim

@@ -13,6 +13,7 @@
 #include "sim/report/csv.hpp"
 #include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
+#include "sim/report/serve_measures.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
 #include "sim/sweep/points_file.hpp"
@@ -26,20 +27,30 @@ using nlohmann::ordered_json;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 /// What a reader asks for first, in that order. A kind of scenario has those that its results have.
-const std::vector<SweepMeasure>& known_measures() {
-  static const std::vector<SweepMeasure> all{
+/// `percentile`: of the times of a service's requests.
+std::vector<SweepMeasure> known_measures(int percentile) {
+  const std::string p = fmt::format("p{}", percentile);
+  return {
       {"throughput_tok_s", "tok/s", "output tokens per second", "tok/s", 1, true},
       {"output_tok_s", "tok/s", "output tokens per second", "tok/s", 1, true},
-      {"goodput", "goodput", "goodput", "", 1, true},
+      {"goodput", "goodput", "goodput", "requests/s", 1, true},
       {"peak_hbm_bytes", "peak GiB", "peak HBM", "GiB", kGiB, false},
       {"latency_s", "latency s", "latency", "s", 1, false},
-      {"ttft_s/p90", "TTFT p90", "time to first token, p90", "s", 1, false},
-      {"tpot_s/p90", "TPOT p90", "time per output token, p90", "s", 1, false},
-      {"e2e_s/p90", "E2E p90", "end-to-end time, p90", "s", 1, false},
+      {"ttft_s/" + p, "TTFT " + p, "time to first token, " + p, "s", 1, false},
+      {"tpot_s/" + p, "TPOT " + p, "time per output token, " + p, "s", 1, false},
+      {"e2e_s/" + p, "E2E " + p, "end-to-end time, " + p, "s", 1, false},
       {"kv_bytes", "cache GiB", "cache", "GiB", kGiB, false},
       {"kv_capacity_tokens", "KV tokens", "cache capacity", "tokens", 1, true},
   };
-  return all;
+}
+
+/// The percentile that the scenario's plan asks for.
+int percentile_of(const SweepPlan& plan) {
+  const json::json_pointer attainment{"/plan/attainment"};
+  const json& echo = plan.echo();
+  return echo.contains(attainment) && echo.at(attainment).is_number()
+             ? shown_percentile(echo.at(attainment).get<double>())
+             : 90;
 }
 
 const ordered_json* find_path(const ordered_json& results, std::string_view path) {
@@ -215,7 +226,7 @@ ScenarioSweep::ScenarioSweep(const SweepPlan& plan, std::vector<std::string> obj
       columns_.push_back(std::move(column));
     }
   }
-  const std::vector<SweepMeasure>& known = known_measures();
+  const std::vector<SweepMeasure> known = known_measures(percentile_of(plan));
   std::vector<std::vector<std::optional<double>>> all(
       known.size(), std::vector<std::optional<double>>(objects_.size()));
   parallel_for(objects_.size(), threads_, [&](std::size_t i) {

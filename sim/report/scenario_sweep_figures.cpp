@@ -2,10 +2,13 @@
 // where words alone do.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -51,7 +54,30 @@ struct Axis {
   std::vector<json> values{};  // different ones: numbers ascending, words as first met; no null
 
   [[nodiscard]] std::string label() const {
-    return unit.empty() ? column->name : fmt::format("{} ({})", column->name, unit);
+    const std::string_view of = unit.empty() ? unit_of_key() : std::string_view{unit};
+    return of.empty() ? column->name : fmt::format("{} ({})", column->name, of);
+  }
+  /// Of values that are plain numbers in a scenario.
+  [[nodiscard]] std::string_view unit_of_key() const {
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kUnits{{
+        {"rate", "requests/s"},
+        {"rate_scale", "times the trace's rate"},
+        {"users", "users"},
+        {"count", "requests"},
+        {"batch", "sequences"},
+        {"prompt_tokens", "tokens"},
+        {"output_tokens", "tokens"},
+        {"gpu_count", "GPUs"},
+        {"pipeline_parallel", "GPUs"},
+        {"seed", "number"},
+    }};
+    if (column->name == "budget" && numeric && !values.empty()) {
+      return number_of(values.back())->value <= 1 ? "fraction of the prompt" : "entries";
+    }
+    for (const auto& [key, name] : kUnits) {
+      if (column->name == key) return name;
+    }
+    return {};
   }
   [[nodiscard]] std::size_t index(const json& value) const {
     return static_cast<std::size_t>(std::find(values.begin(), values.end(), value) -
@@ -118,9 +144,7 @@ std::vector<std::pair<Shared, std::vector<std::size_t>>> grouped(
 }
 
 std::string with_unit(const SweepMeasure& measure) {
-  return measure.unit.empty() || measure.unit == "tok/s"
-             ? measure.words
-             : fmt::format("{} ({})", measure.words, measure.unit);
+  return measure.unit.empty() ? measure.words : fmt::format("{} ({})", measure.words, measure.unit);
 }
 
 std::string figure_name(const SweepMeasure& measure, const std::string& over,
@@ -163,7 +187,9 @@ void add_lines(const ScenarioSweep& sweep, const SweepMeasure& measure, const Ax
       if (!y || sweep.ran_out(point)) continue;
       const json value = sweep.value(*x.column, point);
       if (value.is_null()) {
+        // Across the whole axis, without marks: it was not run at any x.
         line.points = {{first, *y}, {last, *y}};
+        line.has_marks = false;
         break;
       }
       line.points.push_back({number_of(value)->value, *y});
@@ -217,7 +243,7 @@ void add_tradeoffs(const ScenarioSweep& sweep, const Axis& x,
                    const std::vector<const Axis*>& line_axes, FigureSet& set) {
   const auto find = [&](std::string_view path) -> const SweepMeasure* {
     for (const SweepMeasure& measure : sweep.measures()) {
-      if (measure.path == path) return &measure;
+      if (measure.path.starts_with(path)) return &measure;
     }
     return nullptr;
   };
@@ -226,8 +252,8 @@ void add_tradeoffs(const ScenarioSweep& sweep, const Axis& x,
   std::vector<std::size_t> points(sweep.size());
   for (std::size_t i = 0; i < points.size(); ++i) points[i] = i;
   const auto lines = grouped(sweep, line_axes, points);
-  for (const char* path : {"ttft_s/p90", "tpot_s/p90"}) {
-    const SweepMeasure* latency = find(path);
+  for (const char* time : {"ttft_s/p", "tpot_s/p"}) {
+    const SweepMeasure* latency = find(time);
     if (latency == nullptr) continue;
     if (lines.size() > kMostLines) {
       set.notes.push_back(fmt::format("{} against throughput is not drawn: {} lines are too many",
@@ -236,7 +262,7 @@ void add_tradeoffs(const ScenarioSweep& sweep, const Axis& x,
     }
     LineChart chart{.name = figure_name(*latency, "throughput", ""),
                     .title = title_of(*latency, "throughput", "", sweep),
-                    .x_label = rate->words,
+                    .x_label = with_unit(*rate),
                     .y_label = with_unit(*latency),
                     .x_column = rate->path,
                     .y_column = latency->path,

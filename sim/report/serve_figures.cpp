@@ -144,7 +144,7 @@ void add_cdfs(const RunReport& report, FigureSet& set) {
                                    ? std::string_view{"time of a whole request"}
                                    : kind.what,
                                group.description),
-          .x_label = fmt::format("{} (logarithmic)", kind.what),
+          .x_label = std::string{kind.what},
           .y_label = kind.member != nullptr ? "requests at or below (%)" : "gaps at or below (%)",
           .x_column = std::string{kind.column},
           .y_column = "percent_at_or_below",
@@ -228,7 +228,7 @@ void add_hbm_timelines(const RunReport& report, FigureSet& set) {
               "HBM of one GPU over time: {}, {}{}", group.labels[k], group.description,
               result.timeline.size() > 1 ? fmt::format(", the fullest replica ({})", replica) : ""),
           .x_label =
-              fmt::format("time (s); of each {} its fullest moment", to_text(Seconds{width})),
+              fmt::format("time, the fullest moment of each {} (s)", to_text(Seconds{width})),
           .y_label = "HBM (GiB)",
           .x_column = "time_s",
           .y_unit = kGiB};
@@ -326,17 +326,15 @@ double load_of(const ScenarioPoint& point) {
 /// Latency against throughput: a line through points that are the same but for the load.
 void add_throughput(const RunReport& report, FigureSet& set) {
   struct Latency {
-    std::string_view kind, title, label, column;
+    std::string_view kind, title, label, column;  // "TTFT", "ttft"
     Distribution ServeResult::*member;
   };
   constexpr std::array kLatencies{
-      Latency{"throughput_ttft", "Time to first token", "TTFT, 90 % at or below (s)", "ttft_p90_s",
-              &ServeResult::ttft},
-      Latency{"throughput_tpot", "Time per output token", "TPOT, 90 % at or below (s)",
-              "tpot_p90_s", &ServeResult::tpot},
-      Latency{"throughput_e2e", "Time of a whole request", "90 % at or below (s)", "e2e_p90_s",
-              &ServeResult::e2e}};
+      Latency{"throughput_ttft", "Time to first token", "TTFT", "ttft", &ServeResult::ttft},
+      Latency{"throughput_tpot", "Time per output token", "TPOT", "tpot", &ServeResult::tpot},
+      Latency{"throughput_e2e", "Time of a whole request", "E2E", "e2e", &ServeResult::e2e}};
   const Scenario& scenario = *report.scenario;
+  const int percentile = scenario.plan ? shown_percentile(scenario.plan->attainment) : 90;
   for (const Latency& latency : kLatencies) {
     Files files{set, std::string{latency.kind}};
     for (const PointGroup& group : point_groups(scenario, shared_keys())) {
@@ -366,17 +364,17 @@ void add_throughput(const RunReport& report, FigureSet& set) {
       LineChart chart{
           .name = std::string{latency.kind} + group.suffix,
           .title = fmt::format("{} against throughput: {}", latency.title, group.description),
-          .x_label = "output tokens per second, whole service, as the load grows",
-          .y_label = std::string{latency.label},
+          .x_label = "output of the whole service as the load grows (tok/s)",
+          .y_label = fmt::format("{}, p{} (s)", latency.label, percentile),
           .x_column = "output_tok_s",
-          .y_column = std::string{latency.column},
+          .y_column = fmt::format("{}_p{}_s", latency.column, percentile),
           .log_y_where_wide = true};
       for (std::size_t k = 0; k < std::min(sweeps.size(), kMostLines); ++k) {
         ChartLine line{.label = labels[k]};
         for (const std::size_t i : sweeps[k]) {
           const ServeResult& r = report.serves[i];
           if ((r.*latency.member).n == 0) continue;
-          line.points.push_back({r.output_tok_s, (r.*latency.member).p90});
+          line.points.push_back({r.output_tok_s, value_at(r.*latency.member, percentile)});
         }
         chart.lines.push_back(std::move(line));
       }
@@ -394,7 +392,7 @@ void add_memory_under_load(const RunReport& report, FigureSet& set) {
   for (const PointGroup& group : groups_of(*report.scenario)) {
     LineChart chart{.name = "memory_vs_load" + group.suffix,
                     .title = fmt::format("Cache held under load: {}", group.description),
-                    .x_label = "tokens of the requests in service (prompt and output so far)",
+                    .x_label = "prompts and outputs so far of requests in service (tokens)",
                     .y_label = "KV cache of one GPU (GiB)",
                     .x_column = "tokens_in_service",
                     .y_column = "kv_blocks_bytes",
@@ -461,7 +459,7 @@ void add_goodput(const RunReport& report, FigureSet& set) {
   constexpr std::size_t kMostBars = 24;
   Files files{set, "goodput"};
   BarChart chart{.name = "goodput",
-                 .x_label = "requests per second, over the makespan",
+                 .x_label = "rate over the makespan (requests/s)",
                  .column = "request_s",
                  .limit_label = "as they arrive",
                  .styles = {kGood, kLate, kLost}};

@@ -142,9 +142,10 @@ std::vector<Slice> best_slices(const std::vector<Slice>& slices) {
 void add_lines(const ReplaySweep& sweep, std::size_t a, const std::vector<Slice>& slices,
                LineChart chart, FigureSet& set) {
   const SweepAxis& axis = sweep.axes[a];
-  chart.x_label = axis.name;
+  chart.x_label = axis.name + " (parameter)";
   const bool spread = sweep.jobs.size() > 1 && slices.size() <= kMostSpread;
-  chart.y_label = spread ? "mean relative error (± 1 sd)" : "mean relative error";
+  chart.y_label =
+      spread ? "mean relative error ± 1 sd (fraction)" : "mean relative error (fraction)";
   chart.x_column = axis.name;
   chart.y_column = "rel_error_mean";
   chart.log_y_where_wide = true;
@@ -171,7 +172,7 @@ void add_lines(const ReplaySweep& sweep, std::size_t a, const std::vector<Slice>
 void add_bars(const ReplaySweep& sweep, std::size_t a, const std::vector<Slice>& slices,
               BarChart chart, FigureSet& set) {
   constexpr PartStyle kError{"mean relative error", {"#0072B2", 0, true}};
-  chart.x_label = "mean relative error";
+  chart.x_label = "mean relative error (fraction)";
   chart.column = "rel_error_mean";
   chart.styles = {kError};
   for (const Slice& slice : slices) {

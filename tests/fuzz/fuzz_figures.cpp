@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const Figure figure = draw(read_figure(Field::parse(text, "input"), words).chart);
     for (const double width : {FigureStyle::kColumn, FigureStyle::kPage}) {
       const FigureStyle style{.formats = {"svg", "png", "pdf"}, .paper = true, .width_in = width};
-      (void)styled_script(figure.script, style);
+      (void)figure.styled(style);
     }
   });
   return fuzz::expect_answer([&] { (void)read_kept(fuzz::as_file(text), 0, 0, 0); });

@@ -51,7 +51,8 @@ std::vector<Figure> every_kind() {
                          .spreads = {{2, 0.25, 0.5}},
                          .band = {{1, 9, 11}},
                          .lone_mark = ChartPoint{1, 12},
-                         .end = ChartPoint{16, 1000}});
+                         .end = ChartPoint{16, 1000},
+                         .has_marks = false});
   lines.levels = {{"usable", 2000}};
   lines.plumbs = {{"bound", 3}};
   lines.callouts = {{"full: OOM", {16, 1000}, 0}, {"all", {2, 5}, std::nullopt}};
@@ -89,6 +90,7 @@ std::vector<Figure> every_kind() {
                 .unit = 2,
                 .limit_label = "usable",
                 .beside_label = "published",
+                .range_label = "90 % of cases",
                 .styles = {weights, {"KV", {"#0072B2", 5, true}}}};
   bars.bars = {{.label = "head", .heading = true},
                {.label = "one",
@@ -98,7 +100,8 @@ std::vector<Figure> every_kind() {
                 .cut = 3,
                 .end_text = "asked\nfor",
                 .beside = 2,
-                .beside_text = "2 GiB"}};
+                .beside_text = "2 GiB",
+                .range = ChartRange{3, 4.5}}};
   HeatMap map{.name = "map",
               .title = "Map",
               .x_label = "x",
@@ -312,7 +315,7 @@ TEST_CASE("lines of two results stand on one pair of axes, with the larger unit 
   // What is drawn says so too.
   const Figure figure = draw(both);
   CHECK(figure.csv.starts_with("series,kind,step,bytes_held,label\n0,0,0,1048576,a: full\n"));
-  CHECK(figure.script.find("set ylabel 'keys and values (GiB)'") != std::string::npos);
+  CHECK(figure.script.find("set label 'keys and values (GiB)' at screen") != std::string::npos);
 }
 
 TEST_CASE("axes of seconds and of other quantities are kept, and differing ones refused") {
@@ -324,7 +327,7 @@ TEST_CASE("axes of seconds and of other quantities are kept, and differing ones 
   const auto both = joined<LineChart>({{"a", cdf}, {"b", cdf}});
   CHECK(both.log_seconds_x);
   CHECK_FALSE(both.integer_x);
-  CHECK(draw(both).script.find("set logscale x 10") != std::string::npos);
+  CHECK(draw(both).script.find("'time to first token (s)'") != std::string::npos);
   LineChart linear = cdf;
   linear.log_seconds_x = false;
   CHECK(refusal({{"a", cdf}, {"b", linear}}).find("an axis of seconds differs") !=

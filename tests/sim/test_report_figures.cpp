@@ -7,9 +7,11 @@
 #include <sstream>
 
 #include "models/cost/op.hpp"
+#include "models/units/error.hpp"
 #include "sim/report/chart_parts.hpp"
 #include "sim/report/figures.hpp"
 #include "sim/report/gnuplot.hpp"
+#include "sim/report/line_layout.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/owner_styles.hpp"
 #include "sim/report/results_folder.hpp"
@@ -161,7 +163,27 @@ std::map<int, std::vector<ChartPoint>> block_of(const std::string& script,
   return rows;
 }
 
-TEST_CASE("lines that lie on each other are each seen, however many") {
+struct BlockMark {
+  int ring = 0;
+  ChartPoint at{};
+};
+/// The rows "SERIES,RING,X,Y" of a block of marks, by series.
+std::map<int, std::vector<BlockMark>> marks_of(const std::string& script, const std::string& name) {
+  std::map<int, std::vector<BlockMark>> rows;
+  std::istringstream in{script.substr(script.find("$" + name + " << EOD\n"))};
+  std::string row;
+  std::getline(in, row);
+  while (std::getline(in, row) && row != "EOD") {
+    int series = 0;
+    BlockMark mark;
+    REQUIRE(std::sscanf(row.c_str(), "%d,%d,%lf,%lf", &series, &mark.ring, &mark.at.x,
+                        &mark.at.y) == 4);
+    rows[series].push_back(mark);
+  }
+  return rows;
+}
+
+TEST_CASE("lines that lie on each other are each seen, at their values, however many") {
   for (const std::size_t n_lines : {2U, 3U, 5U, 9U, 20U}) {
     for (const std::size_t n_points : {4U, 400U}) {
       INFO(n_lines, " lines of ", n_points, " points");
@@ -174,36 +196,100 @@ TEST_CASE("lines that lie on each other are each seen, however many") {
         chart.lines.push_back(line);
       }
       const Figure figure = draw(chart);
-      const auto marks = block_of(figure.script, "marks");
-      const auto stripes = block_of(figure.script, "stripes");
+      const auto marks = marks_of(figure.script, "marks");
       REQUIRE(marks.size() == n_lines);
-      CHECK(stripes.size() == n_lines);
-      std::set<double> places;
+      CHECK(block_of(figure.script, "stripes").size() == n_lines);
+      std::set<std::pair<double, int>> places;
       std::size_t all = 0;
-      for (const auto& [series, points] : marks) {
-        for (const ChartPoint p : points) {
-          places.insert(p.x);
+      for (const auto& [series, of_line] : marks) {
+        for (const BlockMark& mark : of_line) {
+          CHECK(mark.at.x == std::round(mark.at.x));  // a value, and no place between two
+          CHECK(mark.at.y == 100 + mark.at.x);
+          CHECK(mark.ring < 5);
+          places.insert({mark.at.x, mark.ring});
           ++all;
-          CHECK(p.y == test::rel(100 + p.x));  // on the line
         }
       }
-      CHECK(places.size() == all);  // no mark hides another
+      CHECK(places.size() == all);  // marks at one value differ in size
     }
   }
 }
 
-TEST_CASE("lines that keep apart are drawn as they are") {
+TEST_CASE("lines that keep apart have a plain mark at each value") {
   LineChart chart{.name = "c", .x_column = "x", .y_column = "y"};
   chart.lines = {{.label = "a", .points = {{0, 1}, {1, 1}, {2, 1}}},
-                 {.label = "b", .points = {{0, 2}, {1, 2}, {2, 2}}}};
+                 {.label = "b", .points = {{0, 2}, {1, 2}, {2, 2}}},
+                 {.label = "level", .points = {{0, 3}, {2, 3}}, .has_marks = false}};
   const Figure figure = draw(chart);
   CHECK(block_of(figure.script, "stripes").empty());
-  const auto marks = block_of(figure.script, "marks");
+  const auto marks = marks_of(figure.script, "marks");
+  CHECK(marks.size() == 2);  // none on what no x was run for
   for (const int series : {0, 1}) {
     REQUIRE(marks.at(series).size() == 3);
     for (std::size_t k = 0; k < 3; ++k) {
-      CHECK(marks.at(series)[k].x == chart.lines[static_cast<std::size_t>(series)].points[k].x);
+      CHECK(marks.at(series)[k].at.x == chart.lines[static_cast<std::size_t>(series)].points[k].x);
+      CHECK(marks.at(series)[k].ring == 0);
     }
+  }
+}
+
+TEST_CASE("open marks, crosses and bars of several lines at one place stay there") {
+  LineChart chart{.name = "c", .x_column = "x", .y_column = "y"};
+  for (int i = 0; i < 3; ++i) {
+    chart.lines.push_back({.label = fmt::format("line {}", i),
+                           .points = {{0, 1.0 + i}, {20000, 2.0 + i}},
+                           .spreads = {{20000, 1, 4}},
+                           .lone_mark = ChartPoint{20000, 9},
+                           .end = ChartPoint{20000, 8}});
+  }
+  const Figure figure = draw(chart);
+  for (const char* name : {"lone_marks", "ends"}) {
+    const auto marks = marks_of(figure.script, name);
+    std::set<int> rings;
+    for (int i = 0; i < 3; ++i) {
+      REQUIRE(marks.at(i).size() == 1);
+      CHECK(marks.at(i).front().at.x == 20000);
+      rings.insert(marks.at(i).front().ring);
+    }
+    CHECK(rings == std::set<int>{0, 1, 2});
+  }
+  for (const auto& [series, bars] : block_of(figure.script, "spreads")) {
+    for (const ChartPoint bar : bars) CHECK(bar.x == 20000);
+  }
+  for (const char* width : {"lw 5.4", "lw 3.4", "lw 1.4"}) {
+    CHECK(figure.script.find(width) != std::string::npos);
+  }
+}
+
+TEST_CASE("no stem of a callout passes through another text") {
+  LineChart chart{
+      .name = "c", .x_column = "x", .y_column = "y", .levels = {{"usable HBM 79.0 GiB", 90}}};
+  for (int i = 0; i < 6; ++i) {
+    const ChartPoint end{100.0 * i + 20, 90};
+    chart.lines.push_back(
+        {.label = fmt::format("method {}", i), .points = {{0, 1}, end}, .end = end});
+    chart.callouts.push_back(
+        {fmt::format("method {}: OOM at {} tokens", i, 100 * i), end, static_cast<std::size_t>(i)});
+  }
+  for (const double width : {340.0, 586.0, 860.0}) {
+    chart::LineBox box = chart::extent(chart);
+    box.width = width;
+    const std::vector<chart::Banner> banners = chart::banners_of(chart, box);
+    REQUIRE(banners.size() == 7);
+    std::size_t stems = 0;  // long texts leave no room for the stems of all
+    for (const chart::Banner& upper : banners) {
+      CHECK(upper.left >= 0);
+      CHECK(upper.right <= width);
+      if (!upper.has_stem) continue;
+      ++stems;
+      const double stem = box.pixel_x(upper.points_to.x);
+      for (const chart::Banner& lower : banners) {
+        if (lower.row >= upper.row) continue;
+        const bool is_clear = stem < lower.left || stem > lower.right;
+        CHECK_MESSAGE(is_clear, upper.text << " strikes through " << lower.text);
+      }
+    }
+    CHECK(stems >= 1);
   }
 }
 
@@ -213,12 +299,48 @@ TEST_CASE("a line that ends for want of memory ends in a cross") {
   for (const Figure& figure : run_figures(report).figures) {
     if (figure.kind != "memory_vs_length" && figure.kind != "throughput_vs_length") continue;
     INFO(figure.kind);
-    const auto ends = block_of(figure.script, "ends");
+    const auto ends = marks_of(figure.script, "ends");
     REQUIRE(ends.size() == 1);  // the full cache alone runs out
-    CHECK(ends.at(0).front().x > 53000);
+    CHECK(ends.at(0).front().at.x > 53000);
     CHECK(figure.script.find("title 'out of memory'") != std::string::npos);
     CHECK(figure.csv.find("\n0,2,") != std::string::npos);
   }
+}
+
+TEST_CASE("an axis is logarithmic where values need it, and its ticks are plain numbers") {
+  CHECK_FALSE(chart::needs_log(11, 13));
+  CHECK(chart::needs_log(0.03, 100));
+  CHECK_FALSE(chart::needs_log(0, 100));
+  for (const double value : {0.001, 0.02, 30.0, 100.0, 53912.0, 1e6}) {
+    CHECK(chart::axis_number(value).find('e') == std::string::npos);
+  }
+  CHECK(chart::axis_number(53912) == "53,912");
+  CHECK(chart::axis_number(2e-5) == "2e-5");
+  const auto words = [](const std::vector<chart::Tick>& ticks) {
+    std::vector<std::string> out;
+    for (const chart::Tick& tick : ticks) out.push_back(tick.words);
+    return out;
+  };
+  using Words = std::vector<std::string>;
+  CHECK(words(chart::log_ticks(0.01, 100, 330, chart::Direction::kUp)) ==
+        Words{"0.01", "0.03", "0.1", "0.3", "1", "3", "10", "30", "100"});
+  CHECK(words(chart::linear_ticks(11, 13, 300, chart::Direction::kAcross)) ==
+        Words{"11.0", "11.5", "12.0", "12.5", "13.0"});
+  // A time axis has one unit.
+  LineChart cdf{.name = "c",
+                .x_label = "time to first token",
+                .x_column = "ttft_s",
+                .y_column = "percent",
+                .integer_x = false,
+                .log_seconds_x = true};
+  const auto script_of = [&](double first, double last) {
+    cdf.lines = {{.label = "a", .points = {{first, 0}, {last, 100}}}};
+    return draw(cdf).script;
+  };
+  CHECK(script_of(11, 13).find("'time to first token (s)'") != std::string::npos);
+  CHECK(script_of(11, 13).find("logscale") == std::string::npos);
+  CHECK(script_of(0.03, 100).find("set logscale x") != std::string::npos);
+  CHECK(script_of(0.03, 0.9).find("'time to first token (ms)'") != std::string::npos);
 }
 
 TEST_CASE("lines are named by what differs, and the title has the rest") {
@@ -422,6 +544,52 @@ TEST_CASE("hostile names are drawn as they are and run nothing") {
   CHECK_FALSE(fs::exists(dir / "pwned"));
   const std::string svg = read(dir / "out" / "figures" / "memory_vs_length.svg");
   CHECK(svg.find("{/Symbol a}_b^c @d $e \\n") != std::string::npos);
+}
+
+TEST_CASE("a title with \"]]>\" gives a well-formed SVG") {
+  if (!have_gnuplot()) return;
+  const fs::path dir = scratch("cdata");
+  LineChart chart{.name = "c", .title = "a]]>b", .x_column = "x", .y_column = "y"};
+  chart.lines = {{.label = "line ]]]> end", .points = {{0, 1}, {1, 2}}}};
+  const DrawnFigures drawn = draw_figures({draw(chart)}, dir);
+  CHECK(drawn.notes.empty());
+  const std::string svg = read(dir / "c.svg");
+  CHECK(svg.find("]]>") == std::string::npos);
+  CHECK(svg.find("]]\u2060") != std::string::npos);
+}
+
+TEST_CASE("a user's settings of gnuplot change no figure") {
+  if (!have_gnuplot()) return;
+  const fs::path dir = scratch("settings");
+  LineChart chart{.name = "c", .x_column = "x", .y_column = "y"};
+  chart.lines = {{.label = "a", .points = {{0, 1}, {1, 2}}}};
+  const Figure figure = draw(chart);
+  fs::create_directories(dir / "plain");
+  fs::create_directories(dir / "set");
+  CHECK(draw_figures({figure}, dir / "plain").notes.empty());
+  // Of itself this ends gnuplot before the script's first line.
+  const Figure asks{"asks", "t", "a,b\n",
+                    "if (strlen(system('echo $GNUTERM')) > 0) { exit status 1 }\n"
+                    "set terminal svg\nset output 'asks.svg'\nplot x\nunset output\n"
+                    "set terminal png\nset output 'asks.png'\nplot x\nunset output\n",
+                    ""};
+  ::setenv("GNUTERM", "no-such-terminal", 1);
+  const DrawnFigures drawn = draw_figures({figure, asks}, dir / "set");
+  ::unsetenv("GNUTERM");
+  CHECK_MESSAGE(drawn.notes.empty(), (drawn.notes.empty() ? std::string{} : drawn.notes.front()));
+  CHECK(read(dir / "plain" / "c.svg") == read(dir / "set" / "c.svg"));
+}
+
+TEST_CASE("a figure that gnuplot leaves incomplete is an error, not a result") {
+  if (!have_gnuplot()) return;
+  const fs::path dir = scratch("incomplete");
+  // Ends with 0 and half a PNG, as gnuplot does on a full disk.
+  const Figure half{"half", "t", "a,b\n",
+                    "set terminal svg\nset output 'half.svg'\nplot x\nunset output\n"
+                    "set print 'half.png'\nprint 'no whole PNG'\nset print\n",
+                    ""};
+  CHECK_THROWS_WITH_AS((void)draw_figures({half}, dir),
+                       doctest::Contains("half.png: cannot be written: "), InputError);
 }
 
 TEST_CASE("a gnuplot that fails or hangs is a note") {

@@ -262,11 +262,10 @@ TEST_CASE("units of axes come from the columns' names") {
     return found.name + "|" + found.unit;
   };
   CHECK(axis("HBM (GiB)", "peak_bytes") == "HBM|B");
-  CHECK(axis("latency of the batch, s", "latency_s") == "latency of the batch|s");
-  CHECK(axis("time to first token (logarithmic)", "ttft_s") == "time to first token|s");
-  CHECK(axis("longest context, thousand tokens", "max_context") == "longest context|tokens");
-  CHECK(axis("tokens per sequence (prompt and output)", "tokens") ==
-        "tokens per sequence (prompt and output)|tokens");
+  CHECK(axis("latency of the batch (s)", "latency_s") == "latency of the batch|s");
+  CHECK(axis("time to first token", "ttft_s") == "time to first token|s");
+  CHECK(axis("longest context (thousand tokens)", "max_context") == "longest context|tokens");
+  CHECK(axis("length, prompt and output (tokens)", "tokens") == "length, prompt and output|tokens");
   CHECK(axis("keys, values and side data (KiB)", "bytes_held") == "keys, values and side data|B");
   CHECK(axis("K, V and side data (% of the full cache)", "bytes_share") ==
         "K, V and side data (% of the full cache)|share");

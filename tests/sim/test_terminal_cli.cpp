@@ -378,7 +378,7 @@ TEST_CASE("plot draws a result again, in other formats and for a page") {
   REQUIRE_MESSAGE(both.status == 0, both.err);
   const std::string overlaid = text_of(folder / "both/memory_vs_length.svg");
   for (const char* label : {"a: full", "b: full", "a: h2o", "b: h2o", "HBM (GiB)",
-                            "tokens per sequence (prompt and output)", "usable HBM",
+                            "length of a sequence, prompt and output (tokens)", "usable HBM",
                             "Peak memory versus length: a, b"}) {
     CHECK_MESSAGE(has(overlaid, label), label);
   }
