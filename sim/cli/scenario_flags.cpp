@@ -52,7 +52,7 @@ std::vector<std::string> strings(const ordered_json& one_or_more) {
 
 /// `find()`, its complaint with the option in front.
 template <class Find>
-auto of_option(const Arguments& arguments, std::string_view option, Find find) {
+decltype(auto) of_option(const Arguments& arguments, std::string_view option, Find find) {
   try {
     return find();
   } catch (const InputError& error) {
@@ -88,7 +88,10 @@ ordered_json stacks(const Arguments& arguments) {
   if (!arguments.has("stack")) return kFlagStack;
   std::vector<ordered_json> values;
   for (const std::string& name : arguments.list("stack")) {
-    values.emplace_back(of_option(arguments, "stack", [&] { return find_stack(name).name; }));
+    const Stack& stack =
+        of_option(arguments, "stack", [&]() -> const Stack& { return find_stack(name); });
+    // The version and the usage stay as they are typed: "vllm@0.19:llm".
+    values.emplace_back(stack.name + name.substr(std::min(name.find_first_of("@:"), name.size())));
   }
   return one_or_list(std::move(values));
 }

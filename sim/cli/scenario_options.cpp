@@ -88,7 +88,9 @@ std::vector<Option> hardware_options() {
                 "of a service: engines behind a round-robin router (1)"},
                {"--data-parallel-size", "--dp", "-dp"}),
           also({"stack", 0, "NAME[,NAME…]", false,
-                "the serving software: a name of `kvsim list stacks` (vllm)", V::kStacks},
+                "the serving software: a name of `kvsim list stacks`, also of a version: vllm@0.19 "
+                "(vllm)",
+                V::kStacks},
                {"--backend"})};
 }
 

@@ -315,6 +315,10 @@ TEST_CASE("names may be typed in any case, with other separators") {
   CHECK(scenario_of({"--model", "Llama_3.1 8B", "--gpu", "h100_80gb sxm", "--method",
                      "SnapKV,Streaming_LLM", "--stack", "HF_SDPA"},
                     folder) == plain);
+  // A stack keeps its version.
+  CHECK(scenario_of(kSmall + Words{"--stack", "VLLM@0.19"}, folder).at("stack") == "vllm@0.19");
+  CHECK(
+      refusal(Words{"plan"} + kSmall + Words{"--stack", "vllm@"}, folder).starts_with("--stack: "));
   // A file may, too; its result has the catalogue's names, and the note.
   write(folder / "s.json", R"({"model": "Llama 3.1-8B", "gpu": "h100", "stack": "VLLM",
     "method": ["Full", {"name": "SnapKV", "budget": 0.2}], "prompt_tokens": 1000,
