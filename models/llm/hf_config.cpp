@@ -2,6 +2,7 @@
 // read family by family (models/llm/hf), as the family's own modelling code does it; every other
 // key of these files is left alone. docs/models.md lists the families.
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -73,6 +74,39 @@ Dtype plain_dtype(const Field& config) {
 void read_dtypes(const Field& config, const std::optional<Field>& beside, Llm& llm) {
   llm.compute_dtype = llm.published_dtype = plain_dtype(config);
   hf::read_quantization(config, beside, llm);
+}
+
+/// Tokens of the longest sequence that engines accept: the declared positions times the factor of
+/// RoPE scaling, as vLLM derives max_model_len (vllm/config/model.py, _get_and_verify_max_len).
+/// With llama3, longrope and Gemma 3 the declared positions include the factor; with yarn the
+/// factor applies to original_max_position_embeddings.
+std::int32_t positions_with_rope_scaling(const Field& config, const Llm& llm) {
+  constexpr double kLargestFactor = 1e6;
+  constexpr std::array<std::string_view, 5> kIncluded{"default", "mrope", "su", "longrope",
+                                                      "llama3"};
+  auto rope = config.find("rope_scaling");
+  if (!rope) rope = config.find("rope_parameters");
+  if (rope) {
+    if (const auto full = rope->find("full_attention")) rope = full;
+  }
+  if (!rope || llm.model_type == "gemma3_text") return llm.max_positions;
+  auto type = rope->find("rope_type");
+  if (!type) type = rope->find("type");
+  const auto factor = rope->find("factor");
+  if (!type || !factor) return llm.max_positions;
+  const std::string word = type->string();
+  if (std::find(kIncluded.begin(), kIncluded.end(), word) != kIncluded.end()) {
+    return llm.max_positions;
+  }
+  const std::int32_t base = word == "yarn" ? hf::count_or(*rope, "original_max_position_embeddings",
+                                                          llm.max_positions, 1, hf::kMostPositions)
+                                           : llm.max_positions;
+  const double scaled = factor->number(0, kLargestFactor) * base;
+  if (scaled < 1 || scaled > static_cast<double>(hf::kMostPositions)) {
+    factor->fail(fmt::format("scales {} positions to {:g}; expected 1 to {}", base, scaled,
+                             hf::kMostPositions));
+  }
+  return static_cast<std::int32_t>(scaled);
 }
 
 struct Family {
@@ -177,6 +211,7 @@ Llm read_hf_config(const Field& config, std::string name, const std::optional<Fi
   llm.name = std::move(name);
   llm.model_type = family.model_type;
   llm.source = config.file();
+  llm.max_positions = positions_with_rope_scaling(config, llm);
   read_dtypes(config, beside, llm);
   if (const std::int64_t total = parameters(llm); total > hf::kMostParameters)
     config.fail(fmt::format("{} parameters; no more than 1e15 are believed", total));

@@ -523,6 +523,28 @@ TEST_CASE("keys that do not touch memory are left alone") {
   CHECK(parameters(read(config)) == total);
 }
 
+TEST_CASE("RoPE scaling extends the positions as engines count them") {
+  const auto positions = [](const json& scaling) {
+    json config = catalogue_config("llama-3-8b");  // 8,192 positions
+    config["rope_scaling"] = scaling;
+    return read(config).max_positions;
+  };
+  CHECK(positions(nullptr) == 8192);
+  CHECK(positions({{"factor", 4.0}, {"type", "linear"}}) == 32768);
+  CHECK(positions({{"factor", 2.5}, {"rope_type", "dynamic"}}) == 20480);
+  CHECK(positions(
+            {{"factor", 4.0}, {"rope_type", "yarn"}, {"original_max_position_embeddings", 4096}}) ==
+        16384);
+  CHECK(positions({{"factor", 4.0}, {"rope_type", "yarn"}}) == 32768);
+  // With these the declared positions include the factor.
+  CHECK(positions({{"factor", 8.0}, {"rope_type", "llama3"}}) == 8192);
+  CHECK(positions({{"factor", 8.0}, {"rope_type", "longrope"}}) == 8192);
+  CHECK(positions({{"rope_type", "default"}}) == 8192);
+  json config = catalogue_config("llama-3-8b");
+  config["rope_scaling"] = {{"factor", 0.0}, {"type", "linear"}};
+  CHECK(has(refusal(config), "/rope_scaling/factor"));
+}
+
 // ---- bad input ---------------------------------------------------------------------------------
 
 TEST_CASE("an unknown architecture says what is missing") {
