@@ -496,6 +496,9 @@ def record(model: torch.nn.Module, tokens: Sequence[int], path: str, *, prompt_l
              "dtype": str(dtype).replace("torch.", ""), "recorded_layers": ",".join(map(str, picked)),
              "recorded_kv_heads": ",".join(map(str, heads)),
              "source": f"recorded by traces/record_hf.py with torch {torch.__version__}: {type(model).__name__}"}
+    parameters = sum(p.numel() for p in model.parameters())
+    if parameters:
+        about["parameters"] = str(parameters)
     if repeat:
         about.update(repeat_start=str(repeat[0]), repeat_len=str(repeat[1]), repeat_of="tokens 1..context-1")
     about.update(metadata or {})

@@ -156,6 +156,8 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
     }
     info.rope_style = *style == "interleaved" ? RopeStyle::kInterleaved : RopeStyle::kHalfSplit;
   }
+  constexpr double kMostParameters = 1e18;
+  if (meta.find("parameters") != nullptr) (void)meta.positive("parameters", kMostParameters);
   if (meta.find("rope_theta") != nullptr) info.rope_theta = meta.positive("rope_theta", 1e15);
   if (meta.find("repeat_start") != nullptr || meta.find("repeat_len") != nullptr) {
     info.repeat_start = meta.integer("repeat_start", 0, info.tokens - 1);

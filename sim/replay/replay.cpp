@@ -15,6 +15,7 @@
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/summary.hpp"
 #include "sim/replay/surrogates.hpp"
+#include "traces/trace_model.hpp"
 
 namespace kvsim {
 namespace {
@@ -365,6 +366,9 @@ ReplayResult replay(const Trace& trace, const std::vector<MethodSpec>& specs,
   for (const MethodSpec& spec : specs) methods.push_back(settle_for_trace(spec, trace.info()));
   ReplayResult result;
   result.trace = trace.info().name;
+  result.source = trace_words(trace.info());
+  result.model = trace.info().model;
+  result.parameters = trace_parameters(trace.info());
   result.methods = TraceReplay{trace, methods, options}.run();
   for (std::size_t m = 0; m < specs.size(); ++m) {
     if (const auto& budget = specs[m].budget) {

@@ -111,6 +111,9 @@ struct ReplayMethod {
 
 struct ReplayResult {
   std::string trace;
+  std::string source;                 // "2.6M-parameter model, 384 + 128 tokens"
+  std::string model;                  // that the trace was recorded from, as its metadata names it
+  std::optional<double> parameters;   // of that model
   std::vector<ReplayMethod> methods;  // in the order asked for
 };
 
