@@ -24,6 +24,7 @@ Preset make_preset(PresetRow row) {
   made.info.cost_class = std::move(row.cost_class);
   made.defaults = std::move(row.defaults);
   made.default_budget = row.default_budget;
+  made.available = std::move(row.available);
   return made;
 }
 

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/methods/availability.hpp"
 #include "models/methods/method.hpp"
 
 namespace kvsim {
@@ -14,6 +15,7 @@ struct Preset {
   MethodInfo info;
   Params defaults;
   double default_budget = 0;  // of the prompt, where neither a budget nor sizes are given; 0: none
+  std::vector<Availability> available;
 };
 [[nodiscard]] const std::vector<Preset>& presets();
 
@@ -24,6 +26,7 @@ struct PresetRow {
   std::string size_law, cost_class;
   Params defaults{};
   double default_budget = 0;
+  std::vector<Availability> available{};  // software that has it; sources: availability.cpp
 };
 using PresetRows = std::vector<PresetRow>;
 

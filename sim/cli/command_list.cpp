@@ -8,6 +8,7 @@
 #include "kernels/device_info.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
+#include "models/methods/availability.hpp"
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
@@ -118,7 +119,9 @@ std::string gpus_table(const std::vector<Gpu>& gpus, std::size_t width) {
 std::string methods_text(const std::vector<MethodInfo>& methods, std::size_t width) {
   Facts facts;
   for (const MethodInfo& method : methods) {
-    facts.add(method.name, fmt::format("{}; holds {} entries", method.summary, method.size_law));
+    facts.add(method.name,
+              fmt::format("{}; holds {} entries; available in {}", method.summary, method.size_law,
+                          availability_titles(availability_of(method.name))));
   }
   return facts.str(width) + "\nT tokens so far, B the budget; `kvsim show method NAME` says more\n";
 }

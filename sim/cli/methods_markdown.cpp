@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/availability.hpp"
 #include "models/methods/method.hpp"
 #include "sim/report/describe.hpp"
 
@@ -41,17 +42,18 @@ std::string methods_markdown() {
       "budget is what a step reads.\n\n"
       "Results count what a merging method did (`counts`): `NAME_merged` are entries that joined\n"
       "another, `NAME_dropped` tokens that were lost.\n\n"
-      "| method | entries held | budget | scores needed |\n|---|---|---|---|\n";
+      "| method | entries held | budget | scores needed | available in |\n|---|---|---|---|---|\n";
   for (const MethodInfo& method : builtin_methods()) {
-    out += fmt::format("| [{0}](#{0}) | {1} | {2} | {3} |\n", method.name, cell(method.size_law),
-                       takes_budget(method.name) ? "yes" : "none", cell(method.cost_class));
+    out += fmt::format("| [{0}](#{0}) | {1} | {2} | {3} | {4} |\n", method.name,
+                       cell(method.size_law), takes_budget(method.name) ? "yes" : "none",
+                       cell(method.cost_class), availability_titles(availability_of(method.name)));
   }
   for (const MethodInfo& method : builtin_methods()) {
     out += fmt::format(
         "\n## {}\n\n{}.\n\n- paper: {}\n- axes: {}\n- entries held: {}\n"
-        "- scores needed: {}\n",
+        "- scores needed: {}\n- available in: {}\n",
         method.name, method.summary, method.paper.empty() ? "–" : method.paper, axes_of(method),
-        method.size_law, method.cost_class);
+        method.size_law, method.cost_class, availability_text(availability_of(method.name)));
     if (method.params.empty()) continue;
     out += "\n| parameter | default | range | what | source |\n|---|---|---|---|---|\n";
     for (const ParamInfo& param : method.params) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/availability.hpp"
 #include "sim/report/describe.hpp"
 #include "sim/report/describe_text.hpp"
 
@@ -17,6 +18,10 @@ ordered_json method_json(const MethodInfo& method) {
                    {"takes_budget", takes_budget(method.name)},
                    {"size_law", method.size_law},
                    {"cost_class", method.cost_class}};
+  out["available_in"] = ordered_json::array();
+  for (const Availability& one : availability_of(method.name)) {
+    out["available_in"].push_back({{"software", software_title(one.software)}, {"as", one.as}});
+  }
   out["params"] = ordered_json::array();
   for (const ParamInfo& param : method.params) {
     ordered_json one{{"name", param.name}, {"symbol", param.symbol}};
@@ -44,6 +49,7 @@ std::string method_text(const MethodInfo& method, std::size_t width) {
   facts.add("budget", takes_budget(method.name)
                           ? "yes: a fraction of the prompt's cache, or entries per head"
                           : "none");
+  facts.add("available in", availability_text(availability_of(method.name)));
   std::string out = method.name + "\n" + facts.str(width);
   if (!method.params.empty()) out += "\nparameters\n";
   for (const ParamInfo& param : method.params) {

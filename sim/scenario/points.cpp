@@ -10,6 +10,7 @@
 #include "sim/scenario/axes.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/labels.hpp"
+#include "sim/scenario/point_notes.hpp"
 #include "sim/scenario/serve_points.hpp"
 
 namespace kvsim {
@@ -84,6 +85,13 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
     ScenarioPoint point{.spec = spec, .method = method.spec, .keys = std::move(keys)};
     point.kv_bytes_wanted = kv_bytes_wanted(spec);
     settled.settle_law(at[10], point);
+    const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
+    if (auto note = missing_in_stack(method.spec.name, *spec.stack)) {
+      point.notes.push_back(std::move(*note));
+    }
+    if (auto note = exceeded_positions(*spec.llm, tokens); note && !found) {
+      point.notes.push_back(std::move(*note));
+    }
     points.push_back(std::move(point));
   }
 }

@@ -13,6 +13,7 @@
 #include "models/llm/catalogue.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/list_keys.hpp"
+#include "sim/scenario/point_notes.hpp"
 #include "sim/scenario/serve_field.hpp"
 #include "traces/requests/workload.hpp"
 
@@ -293,6 +294,9 @@ void add_serve_points(const Group& group, const PointsInput& in, OwnParts& own,
     if (!method.measured_on.empty()) keys["measured_on"] = method.measured_on;
     ScenarioPoint point{.spec = part, .method = method.spec, .keys = std::move(keys)};
     settled.settle_law(at[12], point);
+    if (auto note = missing_in_stack(point.method.name, *point.spec.stack)) {
+      point.notes.push_back(std::move(*note));
+    }
     point.serve = std::move(spec);
     points.push_back(std::move(point));
   }

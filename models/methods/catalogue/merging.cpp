@@ -14,7 +14,8 @@ PresetRows merging_presets() {
        .size_law = "min(T, B_l), B_l falling with depth as a cosine",
        .cost_class = "SW(w + 1) at prefill, SD (raw logits) in decode",
        .defaults = {},
-       .default_budget = 0.2},
+       .default_budget = 0.2,
+       .available = {{"research", "public code under the method's name"}}},
       {.name = "d2o",
        .summary = "heavy hitters; what leaves joins a similar entry if similar enough; layers of "
                   "even attention get more",
@@ -23,7 +24,8 @@ PresetRows merging_presets() {
        .size_law = "min(T, B_l); layers 0, 1 and the last T",
        .cost_class = "SF at prefill, SD in decode",
        .defaults = {{"sinks", std::int64_t{4}}, {"first_compression", std::string{"first_step"}}},
-       .default_budget = 0.2},
+       .default_budget = 0.2,
+       .available = {{"research", "AIoT-MLSys-Lab/D2O"}}},
       {.name = "cam",
        .summary = "first and recent tokens; values of tokens that leave are spread over the next",
        .paper = "Zhang et al., CaM: Cache Merging",
@@ -31,7 +33,8 @@ PresetRows merging_presets() {
        .size_law = "min(T, start + recent)",
        .cost_class = "SF at prefill, SD in decode",
        .defaults = {{"start_share", 0.5}},
-       .default_budget = 0.2},
+       .default_budget = 0.2,
+       .available = {{"kvpress", "CAMPress"}, {"research", "zyxxmu/cam"}}},
       {.name = "merging",
        .summary = "accumulated attention; values of entries that leave are blended into the most "
                   "similar kept one",
@@ -40,7 +43,8 @@ PresetRows merging_presets() {
        .size_law = "min(T, heavy + recent)",
        .cost_class = "SF at prefill, SD in decode",
        .defaults = {},
-       .default_budget = 0.2},
+       .default_budget = 0.2,
+       .available = {{"kvpress", "MergingPress"}}},
       {.name = "kvmerger",
        .summary = "runs of similar keys in the prompt become one row each, by Gaussian weights",
        .paper = "Wang et al., Model Tells You Where to Merge (KVMerger)",
@@ -56,7 +60,8 @@ PresetRows merging_presets() {
        .size_law = "min(T, heavy + recent), and R (d + 1) numbers a head",
        .cost_class = "SF at prefill, SD in decode",
        .defaults = {},
-       .default_budget = 0.05},
+       .default_budget = 0.05,
+       .available = {{"research", "hdong920/LESS"}}},
   };
 }
 

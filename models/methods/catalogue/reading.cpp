@@ -13,7 +13,8 @@ PresetRows reading_presets() {
        .size_law = "T (and 2 d elements a page of 16)",
        .cost_class = "S0: flash attention untouched; the budget is what a query reads",
        .defaults = {},
-       .default_budget = 0.2},
+       .default_budget = 0.2,
+       .available = {{"research", "code released with the paper"}}},
       {.name = "shadowkv",
        .summary = "keys before RoPE as a low-rank product, values in host memory; reads chunks "
                   "chosen by their mean key",
@@ -23,7 +24,8 @@ PresetRows reading_presets() {
        .cost_class = "S0: flash attention untouched, an SVD at prefill; the budget is what a step "
                      "reads of the prompt",
        .defaults = {},
-       .default_budget = 0},
+       .default_budget = 0,
+       .available = {{"research", "code released with the paper"}}},
       {.name = "oracle-step",
        .summary =
            "reference: each query head attends over the entries that weigh most at its step; "

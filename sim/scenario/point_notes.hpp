@@ -1,0 +1,19 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "models/llm/llm.hpp"
+#include "models/stack/stack.hpp"
+
+namespace kvsim {
+
+/// What a reader should know if the software that `stack` describes does not have the method;
+/// nullopt if it has, or if the stack describes no released software (ideal, torch-standard, …).
+[[nodiscard]] std::optional<std::string> missing_in_stack(const std::string& method,
+                                                          const Stack& stack);
+
+/// What a reader should know of a sequence longer than the model's positions; nullopt otherwise.
+[[nodiscard]] std::optional<std::string> exceeded_positions(const Llm& llm, std::int64_t tokens);
+
+}  // namespace kvsim

@@ -1,0 +1,56 @@
+// Which software has a method: the catalogue's rows, and the note where a stack does not have it.
+
+#include "models/methods/availability.hpp"
+#include "models/methods/method.hpp"
+#include "models/units/error.hpp"
+#include "sim/scenario/point_notes.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::has;
+
+TEST_CASE("every row names known software, and each at most once") {
+  std::size_t with_software = 0;
+  for (const MethodInfo& method : builtin_methods()) {
+    INFO(method.name);
+    const std::vector<Availability> available = availability_of(method.name);
+    with_software += available.empty() ? 0U : 1U;
+    for (std::size_t i = 0; i < available.size(); ++i) {
+      CHECK_FALSE(software_title(available[i].software).empty());
+      for (std::size_t j = 0; j < i; ++j) CHECK(available[i].software != available[j].software);
+    }
+  }
+  CHECK(with_software > builtin_methods().size() / 2);
+}
+
+TEST_CASE("availability reads as titles, with and without options") {
+  CHECK(availability_text(availability_of("fp8-e5m2")) ==
+        "vLLM (0.6.6: --kv-cache-dtype fp8_e5m2), SGLang (--kv-cache-dtype fp8_e5m2), LMDeploy "
+        "(--quant-policy fp8_e5m2)");
+  CHECK(availability_titles(availability_of("knorm")) == "kvpress");
+  CHECK(availability_text(availability_of("oracle-step")) == "none known");
+  CHECK(availability_of("h2o+store=int8").empty());  // in no released software
+  CHECK_THROWS_AS((void)availability_of("snapkw"), InputError);
+}
+
+TEST_CASE("a stack whose software does not have the method is named") {
+  const auto note = [](const char* method, const char* stack) {
+    return missing_in_stack(method, find_stack(stack)).value_or("");
+  };
+  CHECK(
+      note("snapkv", "vllm") ==
+      "vLLM has no snapkv; numbers assume that it is built into the engine (available in kvpress, "
+      "research code)");
+  CHECK(has(note("snapkv", "sglang"), "SGLang has no snapkv"));
+  CHECK(has(note("snapkv", "trtllm"), "TensorRT-LLM has no snapkv"));
+  CHECK(has(note("h2o+store=int8", "hf-sdpa"), "no released software is known to have it"));
+  CHECK(note("full", "vllm").empty());
+  CHECK(note("fp8-e4m3", "vllm").empty());
+  CHECK(note("snapkv", "hf-sdpa").empty());  // kvpress runs on transformers
+  CHECK(note("snapkv", "ideal").empty());    // no software at all
+}
+
+}  // namespace
+}  // namespace kvsim
