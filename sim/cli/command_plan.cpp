@@ -40,7 +40,11 @@ int answer_plan(const Arguments& arguments, bool by_options) {
     scenario = std::move(made.scenario);
   } else {
     const std::string& file = arguments.words().front();
-    scenario = read_scenario(file, read_overrides(arguments, file));
+    std::vector<Override> changes = read_overrides(arguments, file);
+    if (arguments.has("beyond-positions")) {
+      changes.push_back({"/plan/beyond_positions", "true"});
+    }
+    scenario = read_scenario(file, changes);
   }
   if (!scenario.plan) {
     throw InputError{fmt::format("{}: has no \"plan\": what is to be answered (docs/plan.md)",
@@ -101,6 +105,10 @@ int run_plan_job(const Arguments& arguments) {
 }
 
 Command plan_command() {
+  std::vector<Option> options = scenario_command_options(
+      "results folder (kvsim-out/NAME; of options, none without it)", "kvsim.plan/1");
+  options.push_back({"beyond-positions", 0, "", false,
+                     "allow sequences longer than the positions that the model declares"});
   return {.name = "plan",
           .summary = "how far methods and GPUs go: context, batch, rate, GPUs, cost",
           .usage =
@@ -112,8 +120,7 @@ Command plan_command() {
               "kvsim plan --model llama-3.1-8b --gpu h100 --method snapkv\n"
               "kvsim plan scenarios/plan-h100-longcontext.json\n"
               "kvsim plan my.json --set /plan/confidence=0.99 --json",
-          .options = scenario_command_options(
-              "results folder (kvsim-out/NAME; of options, none without it)", "kvsim.plan/1"),
+          .options = std::move(options),
           .run = run_plan_job};
 }
 

@@ -374,6 +374,7 @@ OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
   }
   add_engine(arguments, document);
   if (plans) add_plan(arguments, document, serves);
+  if (arguments.has("beyond-positions")) document["plan"]["beyond_positions"] = true;
   document["title"] = fmt::format(
       "{} on {}, {}{}", name_words(document["model"]), name_words(document["gpu"]),
       name_words(document["method"]),

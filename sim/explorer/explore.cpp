@@ -1,6 +1,7 @@
 #include "sim/explorer/explore.hpp"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
 #include "sim/explorer/request.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/run_json.hpp"
 #include "sim/serve/static_run.hpp"
 
@@ -50,7 +52,12 @@ nlohmann::ordered_json explore_run(std::string_view text) {
     StaticResult& result = results.back();
     result.notes.insert(result.notes.begin(), point.notes.begin(), point.notes.end());
   }
-  return run_document(scenario, results, {});
+  nlohmann::ordered_json out = run_document(scenario, results, {});
+  RunReport report;
+  report.scenario = &scenario;
+  report.results = std::move(results);
+  out["finding"] = points_finding(report);
+  return out;
 }
 
 }  // namespace kvsim

@@ -71,10 +71,10 @@ ordered_json context_json(const Reach& reach) {
                       {"tokens_low", number_or_null(reach.low)},
                       {"tokens_high", number_or_null(reach.high)},
                       {"at_most", found.at_most},
-                      {"published_positions", nullptr},
+                      {"limited_by", nullptr},
                       {"impossible", nullptr},
                       {"notes", found.notes}};
-  if (found.positions > 0) out["published_positions"] = found.positions;
+  if (found.runs_out) out["limited_by"] = found.runs_out->why.constraint;
   if (found.impossible) {
     out["impossible"] = {{"constraint", found.impossible->constraint},
                          {"text", found.impossible->text},

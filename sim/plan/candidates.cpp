@@ -15,6 +15,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/plan/knobs.hpp"
 #include "sim/scenario/method_field.hpp"
+#include "sim/scenario/point_notes.hpp"
 #include "sim/serve/service_topology.hpp"
 
 namespace kvsim {
@@ -220,6 +221,9 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
         if (!chosen.reason.empty()) {
           candidate.impossible =
               below_floor(chosen.reason, out.quality->of(chosen.method), *plan.quality);
+        }
+        if (auto note = missing_in_stack(chosen.method.name, *point.spec.stack)) {
+          candidate.notes.push_back(std::move(*note));
         }
         const std::size_t index = out.candidates.size();
         out.groups[group->second].candidates.push_back(index);

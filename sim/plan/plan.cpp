@@ -13,6 +13,7 @@
 #include "models/units/error.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/plan/candidates.hpp"
+#include "traces/trace_model.hpp"
 
 namespace kvsim {
 namespace {
@@ -83,16 +84,39 @@ class UnitSearch {
   bool prune_;
 };
 
-void find_best(PlanResult& result) {
+/// Whether `one` is no worse than `best`. Rates are powers of (1 + rate_step): those one step apart
+/// are equal as far as the search can see.
+bool is_as_good(PlanQuestion question, double one, double best, double rate_step) {
+  constexpr double kRounding = 1e-9;
+  if (question == PlanQuestion::kFewestGpus) return one <= best;
+  if (question == PlanQuestion::kHighestRate) {
+    return one * (1 + rate_step) >= best * (1 - kRounding);
+  }
+  return one >= best;
+}
+
+/// Of the best answers the one on the cheapest machine; ties go to the full cache, because a method
+/// that gains nothing is no recommendation.
+void find_best(PlanCandidates& all, const PlanSection& plan) {
+  PlanResult& result = all.result;
   for (PlanGroup& group : result.groups) {
     const bool fewest = group.question == PlanQuestion::kFewestGpus;
+    std::optional<double> top;
+    for (const std::size_t c : group.candidates) {
+      const auto& answer = result.candidates[c].answer;
+      if (answer && (!top || (fewest ? *answer < *top : *answer > *top))) top = answer;
+    }
     const auto rank = [&](std::size_t c) {
       const PlanCandidate& one = result.candidates[c];
+      const double machine =
+          all.inputs[c].gpu_hour * static_cast<double>(one.gpus_each * one.replicas);
       const double cost = one.points.empty() ? 0 : one.points.back().cost;
-      return std::tuple{fewest ? *one.answer : -*one.answer, cost, c};
+      return std::tuple{machine, one.method.name != "full", fewest ? *one.answer : -*one.answer,
+                        cost, c};
     };
     for (const std::size_t c : group.candidates) {
-      if (!result.candidates[c].answer) continue;
+      const auto& answer = result.candidates[c].answer;
+      if (!answer || !is_as_good(group.question, *answer, *top, plan.rate_step)) continue;
       if (!group.best || rank(c) < rank(*group.best)) group.best = c;
     }
   }
@@ -114,7 +138,10 @@ void move_knobs(PlanCandidates& all, int threads) {
         std::min_element(group.candidates.begin(), group.candidates.end(),
                          [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
     const PlanCandidate& one = all.result.candidates[*least];
-    if (one.impossible && one.impossible->constraint != "quality") nearest.push_back(*least);
+    // Neither does a knob of the machine give a model more positions.
+    const bool machine = one.impossible && one.impossible->constraint != "quality" &&
+                         one.impossible->constraint != "positions";
+    if (machine) nearest.push_back(*least);
   }
   parallel_for(nearest.size(), threads, [&](std::size_t i) {
     const std::size_t c = nearest[i];
@@ -123,6 +150,27 @@ void move_knobs(PlanCandidates& all, int threads) {
                                 ? ServeCandidate{all.inputs[c]}.knobs(one.question)
                                 : static_knobs(all.inputs[c], one.question);
   });
+}
+
+/// Models of the plan whose size is not that of the trace's model: the quality floor is no evidence
+/// about them.
+std::vector<std::string> no_evidence(const Scenario& scenario, const QualityReport& quality) {
+  constexpr double kSameSize = 2;  // times as many parameters, or as few
+  std::vector<std::string> notes;
+  for (const ScenarioPoint& point : scenario.points) {
+    const Llm& llm = *point.spec.llm;
+    const auto size = static_cast<double>(parameters(llm));
+    const bool similar = quality.parameters && size <= kSameSize * *quality.parameters &&
+                         size * kSameSize >= *quality.parameters;
+    if (similar) continue;
+    std::string note = fmt::format(
+        "the quality floor is measured on a {}: this is no evidence about {} ({} parameters); "
+        "record a trace of that model (docs/record.md)",
+        quality.source, llm.name, parameters_text(size));
+    if (std::find(notes.begin(), notes.end(), note) == notes.end())
+      notes.push_back(std::move(note));
+  }
+  return notes;
 }
 
 void add_notes(const Scenario& scenario, PlanResult& result) {
@@ -136,10 +184,12 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
           : std::string{"figures are taken as predicted: confidence 0"});
   if (result.quality) {
     notes.push_back(fmt::format(
-        "quality is that of a replay of trace {} ({} prompt and {} decode tokens), teacher-forced: "
-        "errors of one step and one layer, budgets as shares of the prompt",
-        result.quality->trace, result.quality->prompt_tokens,
-        result.quality->tokens - result.quality->prompt_tokens));
+        "quality is that of a replay of trace {} ({}), teacher-forced: errors of one step and one "
+        "layer, budgets as shares of the prompt",
+        result.quality->trace, result.quality->source));
+    for (std::string& note : no_evidence(scenario, *result.quality)) {
+      notes.push_back(std::move(note));
+    }
     const bool narrow =
         std::any_of(scenario.points.begin(), scenario.points.end(),
                     [](const ScenarioPoint& point) { return bits_of(point.spec.kv_dtype) < 16; });
@@ -203,7 +253,7 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
       options.progress(static_cast<double>(done) / static_cast<double>(all.units.size()));
     }
   });
-  find_best(all.result);
+  find_best(all, *scenario.plan);
   if (!options.stop || !options.stop()) move_knobs(all, options.threads);
   mark_front(all.result);
   all.result.notes = scenario.notes;

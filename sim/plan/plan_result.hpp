@@ -27,8 +27,8 @@ struct KnobEffect {
 };
 
 struct Impossible {
-  std::string constraint;         // "weights", "kv_capacity", "activations", "ttft", "tpot", "e2e",
-                                  // "quality"
+  std::string constraint;         // "weights", "kv_capacity", "activations", "positions", "ttft",
+                                  // "tpot", "e2e", "quality"
   std::string text;               // a sentence
   double need = 0;                // what is wanted over what there is; above 1. 0: not known
   std::vector<KnobEffect> knobs;  // most effective first; of the nearest candidate of its group
@@ -63,8 +63,9 @@ struct RunSizes {
 
 /// Of a static batch: the run at the answer, as predicted.
 struct RunAtAnswer {
-  Bytes peak, usable;  // of one GPU
-  double ttft_s = 0;
+  Bytes peak, usable;       // of one GPU
+  double ttft_s = 0;        // of all prompts of the batch, computed at once
+  double ttft_one_s = 0;    // of one request of that prompt on an idle engine
   double decode_tok_s = 0;  // of the batch, over all decode steps
   RunSizes sizes{};
   std::string peak_phase{};
@@ -107,7 +108,7 @@ struct PlanCandidate {
   bool at_most = false;               // the search ended there, not the memory
   bool monotone = true;
   std::size_t probes = 0;
-  std::int64_t positions = 0;  // that the model is published for, where the answer goes beyond
+  std::int64_t positions = 0;  // of the model, if the answer exceeds them (beyond_positions)
   std::string pruned;          // why it was not looked into
   std::optional<Impossible> impossible;
   std::vector<OperatingPoint> points;  // the answer's is the last

@@ -12,6 +12,7 @@
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/method_field.hpp"
 #include "traces/trace.hpp"
+#include "traces/trace_model.hpp"
 
 namespace kvsim {
 namespace {
@@ -153,6 +154,8 @@ QualityReport measure_quality(const QualityFloor& floor, const std::vector<Metho
   QualityReport report{.trace = trace.info().name,
                        .prompt_tokens = trace.info().prompt_tokens,
                        .tokens = trace.info().tokens,
+                       .source = trace_words(trace.info()),
+                       .parameters = trace_parameters(trace.info()),
                        .methods = {}};
   for (const MethodSpec& spec : specs) {
     const auto found =

@@ -32,6 +32,8 @@ struct MethodQuality {
 struct QualityReport {
   std::string trace;
   std::int64_t prompt_tokens = 0, tokens = 0;
+  std::string source;                  // "2.6M-parameter model, 384 + 128 tokens"
+  std::optional<double> parameters;    // of the model that the trace was recorded from
   std::vector<MethodQuality> methods;  // in the order in which they were first met
 
   /// The method as `spec` names it; its budget does not matter. Errors: ContractError.

@@ -31,6 +31,26 @@ RunSizes sizes_of(const Point& point) {
   return {point.batch, point.prompt_tokens, point.output_tokens};
 }
 
+/// Whether a sequence of the run exceeds the positions of the model; no plan counts on that unless
+/// the scenario allows it.
+bool exceeds_positions(const CandidateInput& in, const Point& point) {
+  const std::int64_t positions = in.point->spec.llm->max_positions;
+  return !in.plan->beyond_positions && positions > 0 &&
+         point.prompt_tokens + point.output_tokens > positions;
+}
+
+NextRun beyond_positions(const StaticSpec& spec, const Point& point) {
+  const std::int64_t tokens = point.prompt_tokens + point.output_tokens;
+  const std::int64_t positions = spec.llm->max_positions;
+  NextRun next{.sizes = sizes_of(point)};
+  next.why.constraint = "positions";
+  next.why.need = static_cast<double>(tokens) / static_cast<double>(positions);
+  next.why.text = fmt::format(
+      "{} has {} positions for a sequence of {} tokens (--beyond-positions allows more)",
+      spec.llm->name, with_commas(positions), with_commas(tokens));
+  return next;
+}
+
 /// What a run that does not fit is short of.
 NextRun why_not(StaticCase& one, const Point& least) {
   NextRun next{.sizes = sizes_of(least)};
@@ -107,6 +127,11 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
                                 .sizes = sizes_of(point_of(spec, question, answer)),
                                 .peak_phase = run.peak_phase,
                                 .terms = run.peak_terms};
+    Point alone = point_of(spec, question, answer);
+    alone.batch = 1;
+    const PointResult single = one.at(alone);
+    out.at_answer->ttft_one_s =
+        single.times ? single.times->prefill.count() : run.prefill_time->count();
     const PointResult tight = one.memory(point_of(spec, question, answer));
     out.at_answer->free_at_confidence = tight.usable - tight.peak();
   }
@@ -174,7 +199,16 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   const std::int64_t together =
       with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})
           .max_num_seqs;
-  const std::int64_t most = !batch         ? kMostPrompt
+  const Point least = point_of(spec, question, 1);
+  if (exceeds_positions(in, least)) {
+    out.impossible = beyond_positions(spec, least).why;
+    return;
+  }
+  const std::int64_t positions = spec.llm->max_positions;
+  const std::int64_t longest = in.plan->beyond_positions || positions == 0
+                                   ? kMostPrompt
+                                   : std::min(kMostPrompt, positions - spec.output_tokens);
+  const std::int64_t most = !batch         ? longest
                             : together > 0 ? std::min(together, kMostSequences)
                                            : kMostSequences;
   const Boundary found =
@@ -182,26 +216,31 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
                       [&](std::int64_t n) { return one.memory(point_of(spec, question, n)).fits; });
   out.probes = found.probes;
   out.monotone = found.monotone;
-  out.at_most = found.at_most;
   if (!found.last) {
-    out.impossible = why_not(one, point_of(spec, question, 1)).why;
+    out.impossible = why_not(one, least).why;
     return;
   }
+  const Point next = point_of(spec, question, *found.last + 1);
+  const bool at_positions = found.at_most && exceeds_positions(in, next);
+  out.at_most = found.at_most && !at_positions;
   if (batch && found.at_most && together == *found.last) {
     out.notes.push_back(fmt::format("no more than max_num_seqs {} run at once", together));
   }
   const std::int64_t prompt = batch ? spec.prompt_tokens : *found.last;
   out.answer = static_cast<double>(batch ? *found.last : *found.last + spec.output_tokens);
   out.likely = likely_answers(in, question, most, *found.last);
-  if (!found.at_most) out.runs_out = why_not(one, point_of(spec, question, *found.last + 1));
+  if (at_positions) {
+    out.runs_out = beyond_positions(spec, next);
+  } else if (!found.at_most) {
+    out.runs_out = why_not(one, next);
+  }
   if (!one.settles(prompt)) {
     out.notes.push_back(fmt::format("a prompt of {} tokens is too short for {} and holds them all",
                                     with_commas(prompt), in.method.name));
   }
-  const std::int64_t positions = spec.llm->max_positions;
   if (positions > 0 && prompt + spec.output_tokens > positions) {
     out.positions = positions;
-    out.notes.push_back(fmt::format("{} is published for {} positions; memory alone is counted",
+    out.notes.push_back(fmt::format("{} has {} positions; the answer counts memory only",
                                     spec.llm->name, with_commas(positions)));
   }
   add_points(in, question, one, *found.last, out);

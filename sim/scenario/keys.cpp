@@ -277,6 +277,8 @@ constexpr std::array kPlanKeys{
     ScenarioKey{"most_gpus", "integer", "1 to 4096", "64", "fewest_gpus: no more are tried"},
     ScenarioKey{"rate_step", "number", "0.001 to 1", "0.01",
                 "highest_rate: the step between rates, as a share"},
+    ScenarioKey{"beyond_positions", "boolean", "", "false",
+                "true: sequences may exceed the positions that the model's configuration declares"},
 };
 constexpr std::array kQualityKeys{
     ScenarioKey{"trace", "path", "", "required",

@@ -118,6 +118,7 @@ PlanSection read_plan(const Field& plan, const std::filesystem::path& folder) {
   if (const auto prices = plan.find("prices")) read_prices(*prices, out);
   if (const auto most = plan.find("most_gpus")) out.most_gpus = most->integer(1, kMostPlanGpus);
   if (const auto step = plan.find("rate_step")) out.rate_step = step->number(0.001, 1);
+  if (const auto beyond = plan.find("beyond_positions")) out.beyond_positions = beyond->boolean();
   return out;
 }
 

@@ -46,6 +46,7 @@ struct PlanSection {
   std::string currency;                  // of the prices
   std::int64_t most_gpus = 64;           // of fewest_gpus
   double rate_step = 0.01;               // highest_rate is a power of (1 + this)
+  bool beyond_positions = false;         // contexts may exceed the model's positions
 };
 
 /// Reads a `plan` section by itself. `folder` is where paths start. Errors: InputError with file

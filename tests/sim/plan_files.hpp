@@ -37,12 +37,16 @@ inline Scenario changed_plan(const std::string& base, std::string_view more,
   return plan_scenario(document.dump());
 }
 
-/// Static batches; `plan` are members of `plan`.
+/// Static batches; `plan` are members of `plan`. Memory is the only limit unless `plan` says so:
+/// the model has 4,096 positions.
 inline Scenario static_plan(std::string_view more, std::string_view plan) {
   return changed_plan(
       R"({"model": "llama-2-7b", "gpu": "A100-80GB-SXM", "stack": "hf-sdpa", "dtype": "fp16",
           "prompt_tokens": 2048, "output_tokens": 16})",
-      more, plan);
+      more,
+      plan.empty() || plan.find("beyond_positions") != std::string_view::npos
+          ? std::string{plan}
+          : fmt::format("{}, \"beyond_positions\": true", plan));
 }
 
 /// Services of 60 requests.

@@ -69,7 +69,9 @@ TEST_CASE("a point of the explorer's curve is the run of that length") {
 TEST_CASE("the longest context fits and one more token does not") {
   ordered_json asked = small("hf-sdpa");
   asked["method"] = "full";
+  asked["batch"] = 16;  // 64 GiB of cache at the model's 131,072 positions
   const ordered_json context = explore_reach(asked.dump()).at("points").at(0).at("longest_context");
+  CHECK(context.at("limited_by") == "kv_capacity");
   const auto longest = static_cast<std::int64_t>(context.at("tokens").get<double>());
   CHECK(context.at("tokens_low").get<double>() <= static_cast<double>(longest));
   CHECK(context.at("tokens_high").get<double>() >= static_cast<double>(longest));
@@ -77,6 +79,16 @@ TEST_CASE("the longest context fits and one more token does not") {
   CHECK(explore_run(asked.dump()).at("points").at(0).at("oom").is_null());
   asked["prompt_tokens"] = longest - 64 + 1;
   CHECK_FALSE(explore_run(asked.dump()).at("points").at(0).at("oom").is_null());
+}
+
+TEST_CASE("the longest context ends at the model's positions where memory holds more") {
+  ordered_json asked = small("hf-sdpa");
+  asked["batch"] = 1;
+  asked["model"] = "llama-2-7b";  // 4,096 positions
+  asked["prompt_tokens"] = 1024;
+  const ordered_json context = explore_reach(asked.dump()).at("points").at(0).at("longest_context");
+  CHECK(context.at("tokens") == 4096);
+  CHECK(context.at("limited_by") == "positions");
 }
 
 TEST_CASE(

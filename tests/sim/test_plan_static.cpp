@@ -16,6 +16,7 @@
 namespace kvsim {
 namespace {
 
+using test::has;
 using test::rel;
 using test::static_plan;
 
@@ -126,6 +127,90 @@ TEST_CASE("more memory or less confidence never worsens an answer") {
   CHECK(at("40 GiB", 0.99)[0] < at("40 GiB", 0.0)[0]);  // it does count
 }
 
+/// The constraint of the one candidate, and what helps it most.
+Impossible why(const Scenario& scenario) {
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  REQUIRE(plan.candidates.size() == 1);
+  CHECK(plan.impossible());
+  REQUIRE(plan.candidates[0].impossible.has_value());
+  return *plan.candidates[0].impossible;
+}
+
+TEST_CASE("answers end at the model's positions unless the scenario allows more") {
+  // Llama-2-7B has 4,096 positions; memory would hold many times that.
+  const char* both = R"("questions": ["longest_context", "largest_batch"])";
+  const Scenario scenario =
+      static_plan(kMethods, fmt::format(R"({}, "beyond_positions": false)", both));
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  const auto document = plan_document(scenario, plan);
+  for (const PlanCandidate& one : plan.candidates) {
+    INFO(one.label);
+    if (one.question != PlanQuestion::kLongestContext) continue;
+    CHECK(one.answer == 4096.0);
+    CHECK(one.likely->predicted == 4096.0);
+    CHECK(one.likely->at_best == 4096.0);
+    CHECK_FALSE(one.at_most);
+    REQUIRE(one.runs_out.has_value());
+    CHECK(one.runs_out->why.constraint == "positions");
+    CHECK(has(one.runs_out->why.text, "4,096 positions for a sequence of 4,097 tokens"));
+  }
+  CHECK(document.at("answers")[0].at("candidates")[0].at("limited_by") == "positions");
+  CHECK(has(plan_summary(scenario, plan, nullptr), "positions"));
+  // The same plan without the limit goes on to where memory ends.
+  const Scenario beyond = static_plan(kMethods, both);
+  for (const PlanCandidate& one : run_plan(beyond, {.threads = 1}).candidates) {
+    if (one.question != PlanQuestion::kLongestContext) continue;
+    CHECK(*one.answer > 4096);
+    CHECK(one.positions == 4096);
+    CHECK(one.runs_out->why.constraint != "positions");
+  }
+  // A batch of prompts that the model has no positions for is no answer.
+  const Impossible batch = why(static_plan(
+      R"(, "prompt_tokens": 5000)", R"("questions": "largest_batch", "beyond_positions": false)"));
+  CHECK(batch.constraint == "positions");
+  CHECK(batch.need == rel(5016.0 / 4096));
+  CHECK(batch.knobs.empty());  // no machine gives a model more positions
+}
+
+TEST_CASE("ties go to the full cache") {
+  // Positions end all answers, so that a method gains nothing; it comes first in the file.
+  const Scenario scenario =
+      static_plan(R"(, "method": [{"name": "streaming-llm", "budget": 0.2}, "full"])",
+                  R"("questions": "longest_context", "beyond_positions": false)");
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  REQUIRE(plan.groups.front().best.has_value());
+  CHECK(plan.candidates[*plan.groups.front().best].method.name == "full");
+  CHECK(has(plan_summary(scenario, plan, nullptr), "Compression changes nothing here"));
+}
+
+TEST_CASE("the time to first token of one request is not that of the whole batch") {
+  const Scenario scenario = static_plan("", R"("questions": "largest_batch", "confidence": 0)");
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  const PlanCandidate& one = plan.candidates.front();
+  REQUIRE(one.at_answer.has_value());
+  StaticSpec alone = scenario.points.front().spec;
+  alone.batch = 1;
+  CHECK(one.at_answer->ttft_one_s == rel(run_static(alone).prefill_time->count(), 1e-6));
+  CHECK(one.at_answer->ttft_s > 4 * one.at_answer->ttft_one_s);
+  const auto json = plan_document(scenario, plan).at("answers")[0].at("candidates")[0];
+  CHECK(json.at("prefill_one_s") == one.at_answer->ttft_one_s);
+  CHECK(json.at("prefill_s") == one.at_answer->ttft_s);
+  CHECK(has(plan_screen(scenario, plan, nullptr), "TTFT one: a request alone"));
+  CHECK(has(plan_summary(scenario, plan, nullptr), "TTFT, one"));
+}
+
+TEST_CASE("a quality floor on a small model is no evidence about a large one") {
+  const Scenario scenario =
+      static_plan(R"(, "method": ["full", {"name": "snapkv", "budget": 0.5}])",
+                  fmt::format(R"("questions": "largest_batch",
+                     "quality": {{"trace": "{}", "max_rel_error": 0.5}})",
+                              test::sample_trace()));
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  const std::string text = plan_summary(scenario, plan, nullptr, 1000);
+  CHECK(has(text, "2.6M-parameter model, 384 + 128 tokens"));
+  CHECK(has(text, "this is no evidence about llama-2-7b (6.74B parameters)"));
+}
+
 TEST_CASE("a plan agrees with running every candidate") {
   const Scenario scenario = static_plan(
       R"(, "gpu": ["A100-80GB-SXM", "A40"], "method": ["full", {"name": "snapkv", "budget": [0.25, 0.5]}])",
@@ -198,15 +283,6 @@ TEST_CASE("methods stand at the least budget of the floor, and those that miss i
   CHECK(plan.candidates[2].impossible->constraint == "quality");
   CHECK(plan.candidates[2].impossible->need > 1);
   CHECK_FALSE(plan.impossible());
-}
-
-/// The constraint of the one candidate, and what helps it most.
-Impossible why(const Scenario& scenario) {
-  const PlanResult plan = run_plan(scenario, {.threads = 1});
-  REQUIRE(plan.candidates.size() == 1);
-  CHECK(plan.impossible());
-  REQUIRE(plan.candidates[0].impossible.has_value());
-  return *plan.candidates[0].impossible;
 }
 
 TEST_CASE("impossible: weights, cache, activations and quality are told apart") {

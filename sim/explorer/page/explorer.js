@@ -137,7 +137,7 @@
       const full = other.longest_context;
       notes.push(full.impossible ? 'With the full cache no context fits.' : `With the full cache: ${tokens(full.tokens)}${likely(full.tokens_low, full.tokens_high, count)}.`);
     }
-    if (found.published_positions) notes.push(`${state.model} is published for ${tokens(found.published_positions)}; memory alone is counted.`);
+    if (found.limited_by === 'positions') notes.push(`Limited by the positions of ${state.model}, not by memory.`);
     byId('longest-notes').replaceChildren(...notes.map(text => el('li', {}, text)));
   }
 

@@ -281,7 +281,8 @@ def plan(scenario, *, set=None, name=None, threads=0, **keys):
 def fit(scenario, question, *, confidence=0.0, set=None, name=None, threads=0, **keys):
     """How far each method and GPU of a scenario goes: {label: answer}, None where not even the smallest run fits.
 
-    question  "longest_context" (tokens, prompt and output), "largest_batch" (sequences); of a service "highest_rate"
+    question  "longest_context" (tokens, prompt and output, up to the model's positions unless set has
+              "/plan/beyond_positions": True), "largest_batch" (sequences); of a service "highest_rate"
               (requests/s) and "fewest_gpus"
     A plan of that one question; what else the scenario's `plan` says (quality, prices, bounds) holds. Errors: InputError.
     """
