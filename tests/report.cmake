@@ -3,6 +3,8 @@ kvsim_test(report JSON
           sim/test_figure_documents.cpp sim/test_report_figures.cpp sim/test_report_sweep.cpp sim/test_report_text.cpp
           sim/test_report_page.cpp sim/test_serve_report.cpp
   LINK kvsim::report kvsim::report_html kvsim::json)
+# The sentences that end summaries.
+kvsim_test(findings SOURCES sim/test_findings.cpp LINK kvsim::report)
 # What a service worked out by hand is written as.
 kvsim_test(serve_files JSON SOURCES sim/test_serve_golden.cpp LINK kvsim::report kvsim::json)
 

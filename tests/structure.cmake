@@ -2,3 +2,6 @@ kvsim_test(structure SOURCES test_includes.cpp LINK fmt::fmt)
 # ./kv installs what its tests need, and fails on a skipped test that is not allowed.
 add_test(NAME "structure: kv installs packages and judges skipped tests"
          COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/test_kv.sh ${PROJECT_SOURCE_DIR}/kv ${CMAKE_CURRENT_BINARY_DIR}/scratch/kv)
+add_test(NAME "structure: a build by kv shows progress, and compiler output only if it fails"
+         COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kv_build.sh ${PROJECT_SOURCE_DIR}/kv
+                 ${CMAKE_CURRENT_BINARY_DIR}/scratch/kv_build)

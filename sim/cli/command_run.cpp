@@ -102,7 +102,9 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
     if (scenario.kind == "serve") report.wall_s = wall.count();
     return {run_document(report), "", missing};
   }
-  return {nullptr, run_summary(report, written ? &*written : nullptr, terminal_style()), missing};
+  TextStyle style = terminal_style();
+  style.verbose = arguments.has("verbose");
+  return {nullptr, run_summary(report, written ? &*written : nullptr, style), missing};
 }
 
 /// What an interrupt left in `folder`, and how to have the rest.
@@ -209,6 +211,10 @@ int run_run(const Arguments& arguments) {
 }  // namespace
 
 Command run_command() {
+  std::vector<Option> options = scenario_command_options(
+      "results folder (kvsim-out/NAME); of several scenarios, its parent", "kvsim.run/1");
+  options.push_back({"verbose", 'v', "", false,
+                     "all tables and notes of the summary, not only what makes the point"});
   return {.name = "run",
           .summary =
               "simulate scenarios: static batches and services; memory, time, tables and figures",
@@ -221,8 +227,7 @@ Command run_command() {
               "kvsim run --model llama-3.1-8b --gpu h100 --method full,snapkv --budget 0.2 \\\n"
               "    --isl 32K --batch 1,8\n"
               "kvsim run --model llama-3.1-8b --gpu h100 --rate 2 --isl 1000-3000 --osl 200",
-          .options = scenario_command_options(
-              "results folder (kvsim-out/NAME); of several scenarios, its parent", "kvsim.run/1"),
+          .options = std::move(options),
           .run = run_run};
 }
 

@@ -49,6 +49,7 @@ void choose_colour(std::string_view when) {
 
 TextStyle terminal_style() {
   TextStyle style{terminal_width()};
+  style.verbose = false;
   const bool terminal =
       ::isatty(STDOUT_FILENO) == 1 && environment("TERM") != "dumb" && !environment("TERM").empty();
   style.colour = colour == Colour::kAlways ||

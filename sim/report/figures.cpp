@@ -379,7 +379,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
   const LineNames names = replay_names(replay);
   const std::vector<bool> drawn = lines_with_room(replay);
   const auto lines = std::count(drawn.begin(), drawn.end(), true);
-  std::string about = replay.trace + names.shared;
+  std::string about = fmt::format("{} ({}){}", replay.trace, replay.source, names.shared);
   if (static_cast<std::size_t>(lines) < drawn.size()) {
     about += fmt::format(" ({} of {}: the least error at their size)", lines, drawn.size());
   }
@@ -451,7 +451,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
     }
     marks.push_back(std::move(mark));
   }
-  add_error_figures(marks, "trace " + replay.trace, set);
+  add_error_figures(marks, fmt::format("trace {} ({})", replay.trace, replay.source), set);
   return set;
 }
 

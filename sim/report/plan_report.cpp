@@ -5,8 +5,10 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/availability.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/engine_report.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/run_json.hpp"
@@ -41,6 +43,8 @@ ordered_json quality_json(const QualityFloor& floor, const QualityReport& report
   ordered_json out{{"trace", report.trace},
                    {"prompt_tokens", report.prompt_tokens},
                    {"tokens", report.tokens},
+                   {"source", report.source},
+                   {"model_parameters", number(report.parameters)},
                    {"max_rel_error", number(floor.max_rel_error)},
                    {"min_retained_mass", number(floor.min_retained_mass)}};
   out["methods"] = ordered_json::array();
@@ -86,24 +90,32 @@ ordered_json sizes_json(const RunSizes& sizes) {
 }
 
 ordered_json candidate_json(const PlanCandidate& one) {
-  ordered_json out{{"label", one.label},
-                   {"method", one.method.name},
-                   {"budget", budget_json(one.method.budget)},
-                   {"method_params", params_json(one.method.params)},
-                   {"gpu", one.gpu},
-                   {"gpu_count", one.gpus_each},
-                   {"replicas", one.replicas},
-                   {"simulated", one.simulated.empty() ? nullptr : ordered_json(one.simulated)},
-                   {"answer", number(one.answer)},
-                   {"predicted", one.likely ? number(one.likely->predicted) : nullptr},
-                   {"at_best", one.likely ? number(one.likely->at_best) : nullptr},
-                   {"at_most", one.at_most},
-                   {"monotone", one.monotone},
-                   {"probes", one.probes},
-                   {"memory_factor", one.memory_factor},
-                   {"memory_basis", one.memory_basis},
-                   {"time_factor", one.time_factor},
-                   {"time_basis", one.time_basis}};
+  ordered_json available = ordered_json::array();
+  for (const Availability& where : availability_of(one.method.name)) {
+    available.push_back({{"software", software_title(where.software)}, {"as", where.as}});
+  }
+  ordered_json out{
+      {"label", one.label},
+      {"method", one.method.name},
+      {"available_in", std::move(available)},
+      {"budget", budget_json(one.method.budget)},
+      {"method_params", params_json(one.method.params)},
+      {"gpu", one.gpu},
+      {"gpu_count", one.gpus_each},
+      {"replicas", one.replicas},
+      {"simulated", one.simulated.empty() ? nullptr : ordered_json(one.simulated)},
+      {"answer", number(one.answer)},
+      {"predicted", one.likely ? number(one.likely->predicted) : nullptr},
+      {"at_best", one.likely ? number(one.likely->at_best) : nullptr},
+      {"at_most", one.at_most},
+      {"limited_by", limited_by(one).empty() ? nullptr : ordered_json(limited_by(one))},
+      {"beyond_positions", one.positions > 0},
+      {"monotone", one.monotone},
+      {"probes", one.probes},
+      {"memory_factor", one.memory_factor},
+      {"memory_basis", one.memory_basis},
+      {"time_factor", one.time_factor},
+      {"time_basis", one.time_basis}};
   if (one.times) {
     out["ttft_s"] = {{"p50", number(one.times->ttft_p50)}, {"p90", number(one.times->ttft_p90)}};
     out["tpot_s"] = {{"p50", number(one.times->tpot_p50)}, {"p90", number(one.times->tpot_p90)}};
@@ -113,6 +125,7 @@ ordered_json candidate_json(const PlanCandidate& one) {
     out["peak_hbm_bytes"] = one.at_answer->peak.count();
     out["usable_hbm_bytes"] = one.at_answer->usable.count();
     out["prefill_s"] = number(one.at_answer->ttft_s);
+    out["prefill_one_s"] = number(one.at_answer->ttft_one_s);
     out["decode_tok_s"] = number(one.at_answer->decode_tok_s);
     out["at_answer"] = sizes_json(one.at_answer->sizes);
     out["at_answer"]["peak_phase"] = one.at_answer->peak_phase;
@@ -214,6 +227,7 @@ ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
     one["answer"] = best != nullptr ? number(best->answer) : ordered_json(nullptr);
     one["unit"] = plan_unit(group.question, 2);
     one["best"] = best != nullptr ? ordered_json(best->label) : ordered_json(nullptr);
+    one["finding"] = plan_finding(plan, group);
     one["candidates"] = ordered_json::array();
     for (const std::size_t c : group.candidates) {
       one["candidates"].push_back(candidate_json(plan.candidates[c]));

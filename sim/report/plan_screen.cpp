@@ -8,6 +8,7 @@
 
 #include "models/units/units_format.hpp"
 #include "sim/report/engine_report.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
@@ -38,18 +39,25 @@ std::string common_gpus(const PlanResult& plan, const PlanGroup& group) {
 
 std::string group_table(const PlanResult& plan, const PlanGroup& group, double confidence,
                         const TextStyle& style) {
-  const std::string unit = plan_unit(group.question, 2);
+  // 80 columns have no room for longer words.
+  const std::string unit =
+      group.question == PlanQuestion::kLargestBatch ? "seqs" : plan_unit(group.question, 2);
   const bool ranges = confidence > 0;
   std::vector<Table::Column> columns{{"", Align::kLeft}};
   if (ranges)
     columns.push_back({fmt::format("{:g} % sure", 100 * confidence), Align::kRight, unit});
   columns.push_back({"predicted", Align::kRight, unit});
   if (ranges) columns.push_back({"at best", Align::kRight, unit});
-  for (Table::Column column :
-       {Table::Column{"peak", Align::kRight, "GiB"}, Table::Column{"TTFT", Align::kRight, "s"},
-        Table::Column{"decode", Align::kRight, "tok/s"}, Table::Column{"next out", Align::kLeft}}) {
-    columns.push_back(std::move(column));
-  }
+  // A batch of prompts is computed at once; a request alone has its first token much earlier.
+  const bool batches = std::any_of(group.candidates.begin(), group.candidates.end(), [&](auto c) {
+    const auto& run = plan.candidates[c].at_answer;
+    return run && run->sizes.batch > 1;
+  });
+  columns.push_back({"peak", Align::kRight, "GiB"});
+  columns.push_back({"TTFT", Align::kRight, batches ? "one s" : "s"});
+  if (batches) columns.push_back({"TTFT", Align::kRight, "all s"});
+  columns.push_back({"decode", Align::kRight, "tok/s"});
+  columns.push_back({"next out", Align::kLeft});
   Table table{columns};
   std::vector<LineTones> tones(2, {.line = Tone::kHeading});  // names and units
   for (const std::size_t c : group.candidates) {
@@ -69,7 +77,8 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
     const auto& run = one.at_answer;
     cells.push_back(run ? fmt::format("{:.1f}", static_cast<double>(run->peak.count()) / kGiB)
                         : "-");
-    cells.push_back(run ? amount(run->ttft_s) : "-");
+    cells.push_back(run ? amount(run->ttft_one_s) : "-");
+    if (batches) cells.push_back(run ? amount(run->ttft_s) : "-");
     cells.push_back(run && run->decode_tok_s > 0 ? amount(run->decode_tok_s) : "-");
     cells.push_back(one.impossible ? scarce(one.impossible->constraint)
                     : one.runs_out ? scarce(one.runs_out->why.constraint)
@@ -80,6 +89,10 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
   return toned_lines(table.str(style.width), tones, style);
 }
 
+bool ends_at_positions(const PlanCandidate& one) {
+  return one.runs_out && one.runs_out->why.constraint == "positions";
+}
+
 /// What runs out first, a sentence a candidate.
 std::string scarcities(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
   std::string out;
@@ -88,6 +101,8 @@ std::string scarcities(const PlanResult& plan, const PlanGroup& group, std::size
     std::string text;
     if (one.impossible) {
       text = fmt::format("{}: none: {}", one.label, one.impossible->text);
+    } else if (ends_at_positions(one)) {
+      continue;  // the table says so, and a note what allows more
     } else if (one.runs_out && one.answer) {
       const double next = *one.answer + 1;
       text = fmt::format("{}: at {} {} {}", one.label, plan_amount(group.question, next),
@@ -116,6 +131,7 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
     out += toned(Tone::kHeading, paragraph(heading, width), style);
     out += group_table(plan, group, scenario.plan->confidence, style);
     out += scarcities(plan, group, width);
+    out += paragraph("Finding: " + plan_finding(plan, group), width, 2);
     for (const std::size_t c : group.candidates) {
       positions = std::max(positions, plan.candidates[c].positions);
       if (plan.candidates[c].positions > 0) model = group.keys.value("model", "the model");
@@ -131,13 +147,23 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
                     "predictions there",
                     100 * scenario.plan->confidence));
   }
+  const bool batches = std::any_of(
+      plan.candidates.begin(), plan.candidates.end(),
+      [](const PlanCandidate& one) { return one.at_answer && one.at_answer->sizes.batch > 1; });
+  if (batches) {
+    notes.emplace_back(
+        "TTFT one: a request alone; TTFT all: the prompts of the whole batch at once");
+  }
+  if (std::any_of(plan.candidates.begin(), plan.candidates.end(), ends_at_positions)) {
+    notes.emplace_back("--beyond-positions allows contexts beyond the model's positions");
+  }
   if (positions > 0) {
-    notes.push_back(fmt::format("{} is published for {} positions; memory alone is counted", model,
+    notes.push_back(fmt::format("{} has {} positions; answers beyond them count memory only", model,
                                 with_commas(positions)));
   }
   for (const PlanCandidate& one : plan.candidates) {
     for (const std::string& note : one.notes) {
-      const bool said = note.find("is published for") != std::string::npos ||
+      const bool said = note.find("the answer counts memory only") != std::string::npos ||
                         std::find(notes.begin(), notes.end(), note) != notes.end();
       if (!said) notes.push_back(note);
     }

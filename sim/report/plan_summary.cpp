@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "sim/report/engine_report.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
@@ -22,17 +23,6 @@ std::string lines(std::string_view text, std::size_t width, std::size_t indent =
 
 std::string answer_text(PlanQuestion question, double value) {
   return fmt::format("{} {}", plan_amount(question, value), plan_unit(question, value));
-}
-
-/// The answer of the full cache on the same GPUs, where it is another and has one.
-const PlanCandidate* full_beside(const PlanResult& plan, const PlanGroup& group,
-                                 const PlanCandidate& best) {
-  for (const std::size_t c : group.candidates) {
-    const PlanCandidate& one = plan.candidates[c];
-    const bool alike = one.gpu == best.gpu && one.gpus_each == best.gpus_each;
-    if (one.method.name == "full" && best.method.name != "full" && alike) return &one;
-  }
-  return nullptr;
 }
 
 std::string gpus_text(const PlanCandidate& one) {
@@ -91,15 +81,18 @@ std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
   std::string text = fmt::format("{}: {}{} with {} on {}", asked, best.at_most ? "at least " : "",
                                  answer_text(group.question, *best.answer),
                                  method_label(best.method), gpus_text(best));
-  if (const PlanCandidate* full = full_beside(plan, group, best)) {
+  if (const PlanCandidate* full = full_cache_of(plan, group, best)) {
     if (full->answer) {
       text += fmt::format("; the full cache {} there", plan_amount(group.question, *full->answer));
     } else if (full->impossible) {
       text += fmt::format("; the full cache none there ({})", full->impossible->constraint);
     }
   }
+  if (best.runs_out && best.runs_out->why.constraint == "positions") {
+    text += "; limited by the model's positions";
+  }
   if (best.positions > 0) {
-    text += fmt::format("; the model is published for {} positions", with_commas(best.positions));
+    text += fmt::format("; the model has {} positions", with_commas(best.positions));
   }
   return fmt::format("{}.", text);
 }
@@ -141,6 +134,7 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
     columns.push_back({"TTFT p90"});
     columns.push_back({"TPOT p90"});
   } else {
+    columns.push_back({"TTFT, one"});
     columns.push_back({"latency"});
   }
   columns.push_back({"tok/s"});
@@ -167,6 +161,7 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
       cells.push_back(one.times ? seconds(one.times->ttft_p90) : "-");
       cells.push_back(one.times ? fmt::format("{} ms", amount(1e3 * one.times->tpot_p90)) : "-");
     } else {
+      cells.push_back(one.at_answer ? seconds(one.at_answer->ttft_one_s) : "-");
       cells.push_back(at == nullptr ? "-" : seconds(at->latency_s));
     }
     cells.push_back(at == nullptr ? "-" : amount(at->tokens_s));
@@ -207,7 +202,7 @@ std::string quality_words(const Scenario& scenario, const PlanResult& plan) {
       floor.max_rel_error
           ? fmt::format("mean relative error at most {:g} %", 100 * *floor.max_rel_error)
           : fmt::format("retained mass at least {:g} %", 100 * *floor.min_retained_mass);
-  return fmt::format("{} on trace {}", asked, plan.quality->trace);
+  return fmt::format("{} on trace {} ({})", asked, plan.quality->trace, plan.quality->source);
 }
 
 std::string quality_table(const QualityReport& quality, std::size_t width) {
@@ -265,6 +260,7 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
         capital(fmt::format("{} of {}", plan_words(group.question), group.of));
     out += fmt::format("\n{}{}", lines(heading, width), table_of(plan, group, width));
     out += reasons_of(plan, group, width);
+    out += paragraph("Finding: " + plan_finding(plan, group), width, 2);
   }
   std::vector<std::string> notes = plan.notes;
   notes.emplace_back(

@@ -10,6 +10,7 @@
 #include "models/units/check.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/equal_bytes.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
@@ -29,14 +30,15 @@ struct SweepMetric {
   const char* key;
   const char* words;
   bool most_is_best;
+  bool at_equal_bytes;  // compared only where equal bytes are held
 };
 constexpr std::array kMetrics{
-    SweepMetric{"rel_error_mean", "error", false},
-    SweepMetric{"rel_error_p99", "p99 error", false},
-    SweepMetric{"cosine_mean", "cosine", true},
-    SweepMetric{"retained_mass_mean", "mass", true},
-    SweepMetric{"bytes_held_final", "bytes held", false},
-    SweepMetric{"bytes_read_total", "bytes read", false},
+    SweepMetric{"rel_error_mean", "error", false, true},
+    SweepMetric{"rel_error_p99", "p99 error", false, true},
+    SweepMetric{"cosine_mean", "cosine", true, true},
+    SweepMetric{"retained_mass_mean", "mass", true, true},
+    SweepMetric{"bytes_held_final", "bytes held", false, false},
+    SweepMetric{"bytes_read_total", "bytes read", false, false},
 };
 
 ordered_json value_json(const std::optional<ParamValue>& value) {
@@ -55,8 +57,25 @@ bool varies(const ordered_json& point) {
                      [](const ordered_json& value) { return !value.is_null(); });
 }
 
+std::vector<std::size_t> ascending(std::vector<std::size_t> indices) {
+  std::sort(indices.begin(), indices.end());
+  return indices;
+}
+
+/// All bands as one.
+std::vector<std::vector<std::size_t>> joined(const std::vector<std::vector<std::size_t>>& bands) {
+  std::vector<std::size_t> all;
+  for (const auto& band : bands) all.insert(all.end(), band.begin(), band.end());
+  return {all};
+}
+
+double held_share(const ordered_json& method) {
+  return method.at("bytes_held_final").get<double>() / method.at("bytes_full_final").get<double>();
+}
+
 /// The best points of each trace and budget by each metric, the first where several are; methods
-/// that have none of the parameters are what the others are measured against, not candidates.
+/// that have none of the parameters are what the others are measured against, not candidates. One
+/// budget may hold different bytes, so that points are compared where they hold equal bytes.
 ordered_json best_json(const ordered_json& points) {
   std::vector<std::pair<ordered_json, ordered_json>> groups;  // trace, budget
   for (const ordered_json& point : points) {
@@ -67,27 +86,37 @@ ordered_json best_json(const ordered_json& points) {
   }
   ordered_json best = ordered_json::array();
   for (const auto& [trace, budget] : groups) {
-    for (const SweepMetric& metric : kMetrics) {
-      std::optional<std::size_t> chosen;
-      double least = 0;
-      for (std::size_t i = 0; i < points.size(); ++i) {
-        const ordered_json& method = points[i].at("method");
-        const ordered_json& value = method.at(metric.key);
-        if (!varies(points[i]) || method.at("trace") != trace || method.at("budget") != budget ||
-            value.is_null()) {
-          continue;
-        }
-        const double badness = value.get<double>() * (metric.most_is_best ? -1 : 1);
-        if (chosen && badness >= least) continue;
-        chosen = i;
-        least = badness;
+    std::vector<std::size_t> members;
+    std::vector<double> shares;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const ordered_json& method = points[i].at("method");
+      if (!varies(points[i]) || method.at("trace") != trace || method.at("budget") != budget) {
+        continue;
       }
-      if (!chosen) continue;
-      best.push_back({{"trace", trace},
-                      {"budget", budget},
-                      {"metric", metric.key},
-                      {"point", *chosen},
-                      {"value", points[*chosen].at("method").at(metric.key)}});
+      members.push_back(i);
+      shares.push_back(held_share(method));
+    }
+    const std::vector<std::vector<std::size_t>> bands = equal_bytes_bands(shares);
+    for (const SweepMetric& metric : kMetrics) {
+      for (const std::vector<std::size_t>& band : metric.at_equal_bytes ? bands : joined(bands)) {
+        std::optional<std::size_t> chosen;
+        double least = 0;
+        for (const std::size_t m : ascending(band)) {
+          const ordered_json& value = points[members[m]].at("method").at(metric.key);
+          if (value.is_null()) continue;
+          const double badness = value.get<double>() * (metric.most_is_best ? -1 : 1);
+          if (chosen && badness >= least) continue;
+          chosen = members[m];
+          least = badness;
+        }
+        if (!chosen) continue;
+        best.push_back({{"trace", trace},
+                        {"budget", budget},
+                        {"bytes_share", {shares[band.front()], shares[band.back()]}},
+                        {"metric", metric.key},
+                        {"point", *chosen},
+                        {"value", points[*chosen].at("method").at(metric.key)}});
+      }
     }
   }
   return best;
@@ -171,6 +200,8 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
     if (metric != "rel_error_mean" && metric != "retained_mass_mean") continue;
     std::string where;
     if (!best.at("budget").is_null()) where = " at budget " + budget_text(best.at("budget"));
+    where += fmt::format(" holding {} of the bytes",
+                         share_range(best.at("bytes_share")[0], best.at("bytes_share")[1]));
     if (sweep.jobs.size() > 1) where += " on " + best.at("trace").get<std::string>();
     out += lines(fmt::format("best {}{}: {}, {}", words->words, where,
                              short_number(best.at("value").get<double>()),
@@ -189,7 +220,9 @@ std::string means_text(const ReplaySweep& sweep, const std::vector<SweepMean>& m
   out += sweep_means_table(sweep, means, width);
   for (const std::size_t m : best_means(sweep, means)) {
     const AggregateRow& row = means[m].over;
-    const std::string where = row.budget ? " at budget " + budget_text(*row.budget) : "";
+    std::string where = row.budget ? " at budget " + budget_text(*row.budget) : "";
+    where += fmt::format(" holding {} of the bytes",
+                         share_range(row.bytes_share.mean, row.bytes_share.mean));
     out += lines(fmt::format("best mean error{}: {}, {}", where, short_number(row.rel_error.mean),
                              cell_words(sweep, sweep.cells[means[m].cell])),
                  width);
@@ -303,9 +336,9 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
   std::string out;
   for (const ReplayJob& job : sweep.jobs) {
     if (!out.empty()) out += "\n";
-    out += lines(fmt::format("Sweep of {} on trace {}: {} of {} combinations.",
+    out += lines(fmt::format("Sweep of {} on trace {} ({}): {} of {} combinations.",
                              fmt::join(sweep.methods, ", "), clean_text(job.result.trace),
-                             job.ran.size(), sweep.cells.size()),
+                             job.result.source, job.ran.size(), sweep.cells.size()),
                  width);
     out += table_of(sweep, job, width);
     // A reason that many combinations share is said once.

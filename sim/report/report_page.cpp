@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 
 #include "models/gpu/gpu.hpp"
+#include "sim/report/equal_bytes.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/html/page.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/plan_report.hpp"
@@ -172,28 +174,22 @@ ordered_json kept_json(const ReplayResult& replay, std::vector<std::string>& cut
   return out;
 }
 
-/// Of each budget who strays least from the full cache; then what could not run.
+/// The finding, which method errs least at equal bytes, then what could not run.
 std::vector<PageSentence> replay_sentences(const ReplayResult& replay,
                                            const std::vector<SkippedMethod>& skipped) {
   std::vector<PageSentence> out;
-  const std::int64_t steps = replay.methods.empty() ? 0 : replay.methods.front().steps;
-  out.push_back({fmt::format("Replay of trace {}: {} methods and budgets over {} decode steps.",
-                             clean_text(replay.trace), replay.methods.size(), with_commas(steps))});
-  std::map<double, const ReplayMethod*> best;
-  for (const ReplayMethod& method : replay.methods) {
-    if (!method.budget || method.name.starts_with("oracle")) continue;
-    const ReplayMethod*& so_far = best[*method.budget];
-    if (so_far == nullptr || method.rel_error_mean < so_far->rel_error_mean) so_far = &method;
-  }
-  for (const auto& [budget, method] : best) {
-    const double share = method->bytes_full_final > 0
-                             ? 100 * static_cast<double>(method->bytes_held_final) /
-                                   static_cast<double>(method->bytes_full_final)
-                             : 0;
+  out.push_back({fmt::format("Replay of trace {} ({}): {} methods and budgets.",
+                             clean_text(replay.trace), replay.source, replay.methods.size())});
+  out.push_back({replay_finding(replay)});
+  for (const EqualBytes& band : equal_bytes(replay)) {
+    const ReplayMethod& least = *band.methods.front();
+    const std::string budget =
+        least.budget ? fmt::format(" (budget {})", budget_text(*least.budget)) : std::string{};
     out.push_back(
-        {fmt::format("Least error at budget {}: {}, mean relative error {} while holding "
-                     "{:.3g} % of the full cache's bytes after the last step.",
-                     budget_text(budget), method->name, amount(method->rel_error_mean), share)});
+        {fmt::format("Least error of the {} that hold {} of the full cache's bytes: {}{}, "
+                     "mean relative error {}.",
+                     band.methods.size(), share_range(band.low, band.high), least.name, budget,
+                     amount(least.rel_error_mean))});
   }
   if (!skipped.empty()) {
     out.push_back({fmt::format("{} method{} could not run on this trace.", skipped.size(),
@@ -268,6 +264,7 @@ std::vector<PageSentence> run_sentences(const RunReport& report,
       out.push_back({std::move(line), bad ? PageTone::kFails : PageTone::kPlain});
     }
     if (!fails && !out.empty()) out.front().tone = PageTone::kFits;
+    out.push_back({points_finding(report)});
   }
   if (report.replay) {
     for (PageSentence& one : replay_sentences(*report.replay, report.skipped)) {
@@ -347,6 +344,7 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
     const bool no = line.find(": impossible") != std::string::npos;
     sentences.push_back({std::move(line), no ? PageTone::kFails : PageTone::kPlain});
   }
+  for (const PlanGroup& group : plan.groups) sentences.push_back({plan_finding(plan, group)});
   std::vector<std::string> cuts;
   ordered_json shown = document;
   std::size_t n = 0;
@@ -429,7 +427,7 @@ std::string scenario_sweep_page(const ScenarioSweep& sweep, const FigureSet& fig
       {.title = fmt::format("Sweep of {}", clean_text(sweep.plan().name())),
        .lead = "One scenario run over a grid of its keys.",
        .sentences = lines_that_begin(scenario_sweep_summary(sweep, nullptr, kOneLine),
-                                     {"Sweep of ", "most ", "least ", "skipped "}),
+                                     {"Sweep of ", "Finding: ", "most ", "least ", "skipped "}),
        .summary = scenario_sweep_summary(sweep, nullptr, kSummaryWidth),
        .data = data_of("scenario-sweep", std::move(document), figures, std::move(extras), cuts)});
 }

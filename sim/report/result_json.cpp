@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/units/check.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/json_values.hpp"
 #include "sim/report/replay_aggregate.hpp"
 #include "sim/report/run_json.hpp"
@@ -242,6 +243,7 @@ ordered_json run_document(const RunReport& report) {
   }
   if (report.replay) parts.replay = replay_document(*report.replay, report.skipped);
   ordered_json out = run_document(scenario, std::move(parts));
+  out["finding"] = run_finding(report);
   if (report.wall_s) out["run"] = {{"wall_s", *report.wall_s}};
   return out;
 }
@@ -251,6 +253,9 @@ ordered_json replay_document(const ReplayResult& replay, const std::vector<Skipp
   ordered_json out = {{"schema", "kvsim.replay/1"}};
   out["kvsim"] = {{"version", kvsim_version()}};
   out["trace"] = replay.trace;
+  out["source"] = replay.source;
+  out["model"] = replay.model;
+  out["model_parameters"] = number_or_null(replay.parameters);
   out["methods"] = ordered_json::array();
   for (const ReplayMethod& method : replay.methods) {
     out["methods"].push_back(method_json(method, replay.trace, oracle_gap(replay, method)));
@@ -259,6 +264,7 @@ ordered_json replay_document(const ReplayResult& replay, const std::vector<Skipp
   for (const SkippedMethod& method : skipped) {
     out["skipped"].push_back({{"name", method.name}, {"reason", method.reason}});
   }
+  out["finding"] = replay_finding(replay);
   out["notes"] = notes;
   return out;
 }

@@ -11,6 +11,7 @@
 #include "models/units/check.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/csv.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/serve_measures.hpp"
@@ -149,13 +150,21 @@ std::string point_words(const ScenarioSweep& sweep, std::size_t point) {
 
 std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
   std::string out;
+  const auto is_full = [&](std::size_t point) {
+    return std::any_of(sweep.columns().begin(), sweep.columns().end(), [&](const auto& column) {
+      return column.name == "method" && sweep.value(column, point) == "full";
+    });
+  };
   for (const SweepMeasure& measure : sweep.measures()) {
     std::optional<std::size_t> best;
     for (std::size_t i = 0; i < sweep.size(); ++i) {
       const auto value = sweep.measure(measure, i);
       if (!value || sweep.ran_out(i)) continue;
       const double than = best ? *sweep.measure(measure, *best) : 0;
-      if (!best || (measure.most_is_best ? *value > than : *value < than)) best = i;
+      const bool better = !best || (measure.most_is_best ? *value > than : *value < than);
+      // Ties go to the full cache: a method that gains nothing is no recommendation.
+      const bool tie = best && *value == than && is_full(i) && !is_full(*best);
+      if (better || tie) best = i;
     }
     if (!best) continue;
     std::string ends;
@@ -312,6 +321,7 @@ std::string scenario_sweep_text(const ScenarioSweep& sweep, const std::vector<st
   for (std::size_t i = 0; i < sweep.size(); ++i) skipped += sweep.skipped(i) ? 1U : 0U;
   head["n_points"] = sweep.size();
   head["n_skipped"] = skipped;
+  head["finding"] = sweep_finding(sweep);
   head["notes"] = notes;
   std::string out = to_file_text(head);
   out.resize(out.rfind("\n}"));  // the end of the object
@@ -438,6 +448,9 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
     out += fmt::format("and {} reasons more\n", reasons.size() - kMostReasons);
   }
   if (const std::string best = best_text(sweep, width); !best.empty()) out += "\n" + best;
+  if (const std::string finding = sweep_finding(sweep); !finding.empty()) {
+    out += lines("Finding: " + clean_text(finding), width);
+  }
   if (written != nullptr) {
     const std::string folder = clean_text(written->folder.string());
     out += fmt::format("\nresults  {0}/sweep.json\ntable    {0}/sweep.csv\n", folder);

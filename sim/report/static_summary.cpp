@@ -75,12 +75,22 @@ std::string gpu_range(const std::optional<FitRange>& fit) {
                      count(fit->gpus_high));
 }
 
+/// "in prefill", "at decode step 34,171".
+std::string oom_moment(const OomEvent& oom) {
+  if (oom.phase == "load") return "on loading the model";
+  if (oom.phase == "decode") return fmt::format("at decode step {}", with_commas(oom.step));
+  return "in " + oom.phase;
+}
+
+std::string brief_oom_sentence(std::string_view label, const OomEvent& oom) {
+  return oom.phase == "decode"
+             ? fmt::format("{}: out of memory at {} tokens", label, with_commas(oom.tokens))
+             : fmt::format("{}: out of memory {}", label, oom_moment(oom));
+}
+
 }  // namespace
 
 std::string oom_sentence(std::string_view label, const OomEvent& oom) {
-  std::string when = "in " + oom.phase;
-  if (oom.phase == "load") when = "on loading the model";
-  if (oom.phase == "decode") when = fmt::format("at decode step {}", with_commas(oom.step));
   std::vector<std::pair<Bytes, std::string>> owners;
   for (const auto& [name, bytes] : oom.owners) {
     if (bytes > Bytes{0}) owners.emplace_back(bytes, name);
@@ -91,7 +101,7 @@ std::string oom_sentence(std::string_view label, const OomEvent& oom) {
   held.reserve(owners.size());
   for (const auto& [bytes, name] : owners) held.push_back(name + " " + to_text(bytes));
   return fmt::format("{}: out of memory {} ({} tokens): asked {}{}, {} free, short by {}{}{}",
-                     label, when, with_commas(oom.tokens), to_text(oom.requested),
+                     label, oom_moment(oom), with_commas(oom.tokens), to_text(oom.requested),
                      oom.what.empty() ? "" : " for " + oom.what, to_text(oom.free),
                      to_text(oom.requested - oom.free), held.empty() ? "" : "; ",
                      fmt::join(held, ", "));
@@ -129,7 +139,10 @@ std::string static_verdict(const RunReport& report, const std::vector<std::strin
   constexpr std::size_t kMostSentences = 8;
   for (std::size_t i = 0; i < std::min(failed.size(), kMostSentences); ++i) {
     const std::string label = n == 1 ? "it" : labels[failed[i]];
-    out += paragraph("- " + oom_sentence(label, *report.results[failed[i]].oom), width, 2);
+    out += paragraph(
+        "- " + (style.verbose ? oom_sentence(label, *report.results[failed[i]].oom)
+                              : brief_oom_sentence(label, *report.results[failed[i]].oom)),
+        width, 2);
   }
   if (failed.size() > kMostSentences) {
     out += fmt::format("- and {} more: see points.csv\n", failed.size() - kMostSentences);

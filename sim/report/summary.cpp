@@ -7,6 +7,9 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/report/engine_report.hpp"
+#include "sim/report/equal_bytes.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/replay_aggregate.hpp"
 #include "sim/report/result_json.hpp"
@@ -37,8 +40,9 @@ std::string in_unit_of(const PublishedFigure& figure, double value) {
   return amount(value);
 }
 
+/// `with_notes`: with the reasons why a published figure cannot be right.
 std::string published_block(const RunReport& report, const std::vector<std::string>& labels,
-                            std::size_t width) {
+                            std::size_t width, bool with_notes) {
   const auto document = run_document(report).at("published");
   if (document.empty()) return "";
   Table table{{{"published figure", Align::kLeft},
@@ -47,6 +51,7 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
                {"predicted"},
                {"miss"}}};
   std::string notes;
+  bool has_notes = false;
   const auto add = [&](std::size_t i, const std::string& label) {
     const PublishedFigure& figure = report.scenario->published[i];
     const auto& ours = document[i].at("predicted");
@@ -60,6 +65,7 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
                                        : in_unit_of(figure, ours.get<double>()),
                    has_miss ? fmt::format("{:+.1f} %", miss.get<double>() * 100) : "-"});
     if (figure.note.empty()) return;
+    has_notes = true;
     notes += paragraph(
         fmt::format("* {} of {}: {}", figure.metric, labels[figure.point], figure.note), width, 2);
   };
@@ -68,12 +74,13 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       for (std::size_t i = 0; i < document.size(); ++i) {
         if (report.scenario->published[i].point != group.points[k]) continue;
-        if (first) table.add_section(group.heading);
+        if (first && with_notes) table.add_section(group.heading);
         first = false;
-        add(i, group.labels[k]);
+        add(i, with_notes ? group.labels[k] : labels[group.points[k]]);
       }
     }
   }
+  if (!with_notes) notes = has_notes ? "*: --verbose has a note\n" : "";
   return "\n" + table.str(width) + notes;
 }
 
@@ -128,12 +135,30 @@ std::string notes_block(const std::vector<std::string>& notes, std::size_t width
   return out;
 }
 
+std::string finding_block(const std::string& finding, std::size_t width) {
+  return finding.empty() ? "" : "\n" + paragraph("Finding: " + finding, width, 2);
+}
+
 std::string files_block(const ResultsFolder* written, std::size_t width) {
   if (written == nullptr) return "";
   const std::string folder = clean_text(written->folder.string());
   std::string out = fmt::format("\nresults  {}/result.json\n", folder);
   if (written->page) out += fmt::format("page     {}/{}\n", folder, kPageFile);
   return out + figure_lines(*written) + notes_block(written->notes, width);
+}
+
+/// Where files are, on one line.
+std::string brief_files_block(const ResultsFolder* written, std::size_t width) {
+  if (written == nullptr) return "";
+  const std::string folder = clean_text(written->folder.string());
+  std::vector<std::string> what;
+  if (written->page) what.push_back(fmt::format("{}/{}", folder, kPageFile));
+  what.push_back(folder + "/result.json");
+  if (!written->figures.empty()) {
+    what.push_back(fmt::format("{}/figures ({})", folder, written->figures.size()));
+  }
+  return "\n" + paragraph(fmt::format("written: {}", fmt::join(what, ", ")), width, 9) +
+         notes_block(written->notes, width);
 }
 
 std::string replay_table(const ReplayResult& replay, std::size_t width) {
@@ -166,15 +191,32 @@ std::string replay_table(const ReplayResult& replay, std::size_t width) {
   return table.str(width);
 }
 
+std::string replay_heading(const ReplayResult& replay, std::size_t width) {
+  return paragraph(
+      fmt::format("Replay of trace {} ({}): what is held after the last decode step, and how far "
+                  "attention's output strays from the full cache's.",
+                  replay.trace, replay.source),
+      width);
+}
+
+/// Empty where no two methods hold equal bytes.
+std::string equal_bytes_block(const ReplayResult& replay, std::size_t width) {
+  const std::string table = equal_bytes_table(replay, width);
+  if (table.empty()) return "";
+  return paragraph(
+             fmt::format("Mean relative errors of methods that hold equal bytes, within {:.0f} "
+                         "%, in shares of the full cache:",
+                         100 * (kEqualBytes - 1)),
+             width) +
+         table;
+}
+
 std::string replay_block(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
                          std::size_t width) {
-  std::string out = paragraph(
-      fmt::format("Replay of trace {}, {} decode steps: what is held after the last, and "
-                  "how far attention's output strays from the full cache's.",
-                  replay.trace,
-                  replay.methods.empty() ? "0" : with_commas(replay.methods.front().steps)),
-      width);
-  out += replay_table(replay, width);
+  std::string out = replay_heading(replay, width) + replay_table(replay, width);
+  if (const std::string equal = equal_bytes_block(replay, width); !equal.empty()) {
+    out += "\n" + equal;
+  }
   for (const SkippedMethod& m : skipped) {
     out += paragraph(fmt::format("skipped {}: {}", m.name, m.reason), width, 8);
   }
@@ -218,10 +260,99 @@ std::string startups_block(const RunReport& report, const std::vector<std::strin
   return out;
 }
 
+/// Notes of points, each once with the points that it is about.
+std::vector<std::string> point_notes(const RunReport& report,
+                                     const std::vector<std::string>& labels) {
+  const bool serves = report.scenario->kind == "serve";
+  std::vector<std::pair<std::string, std::vector<std::string>>> notes;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    for (const std::string& note : serves ? report.serves[i].notes : report.results[i].notes) {
+      const auto found = std::find_if(notes.begin(), notes.end(),
+                                      [&](const auto& entry) { return entry.first == note; });
+      if (found == notes.end()) {
+        notes.push_back({note, {labels[i]}});
+      } else {
+        found->second.push_back(labels[i]);
+      }
+    }
+  }
+  std::vector<std::string> out;
+  for (const auto& [note, points] : notes) {
+    const std::string who = points.size() == labels.size() ? ""
+                            : points.size() > 3 ? fmt::format("{} points: ", points.size())
+                                                : fmt::format("{}: ", fmt::join(points, ", "));
+    out.push_back(fmt::format("note: {}{}", who, note));
+  }
+  return out;
+}
+
+/// What the scenario's points have to be read with, each once.
+std::vector<std::string> warnings(const Scenario& scenario) {
+  std::vector<std::string> out;
+  for (const ScenarioPoint& point : scenario.points) {
+    for (const std::string& note : point.notes) {
+      if (std::find(out.begin(), out.end(), note) == out.end()) out.push_back(note);
+    }
+  }
+  return out;
+}
+
+/// What makes the point: the table, what runs out of memory, published figures, methods at equal
+/// bytes, the finding, and where the rest is.
+std::string brief_summary(const RunReport& report, const ResultsFolder* written,
+                          const TextStyle& style) {
+  constexpr std::size_t kMostNotes = 2;
+  const std::size_t width = style.width;
+  const Scenario& scenario = *report.scenario;
+  std::vector<std::size_t> all(scenario.points.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  const std::vector<std::string> labels = labels_within(scenario, all);
+  std::string out = paragraph(
+      scenario.title.empty() ? scenario.name : scenario.name + ": " + scenario.title, width);
+  if (!all.empty()) {
+    if (scenario.kind == "serve") {
+      out += serve_block(report, labels, width);
+    } else {
+      // Points beside a replay are its context: the verdict says enough.
+      if (!report.replay) out += "\n" + points_table(report, style) + "\n";
+      out += static_verdict(report, labels, style);
+    }
+    out += published_block(report, labels, width, false);
+  }
+  if (report.replay) {
+    const ReplayResult& replay = *report.replay;
+    const std::string equal = equal_bytes_table(replay, width);
+    if (equal.empty()) {
+      out += "\n" + replay_block(replay, report.skipped, width);
+    } else {
+      out += "\n" +
+             paragraph(fmt::format("Replay of trace {} ({}): mean relative errors of methods "
+                                   "that hold equal bytes, in shares of the full cache",
+                                   replay.trace, replay.source),
+                       width) +
+             equal;
+    }
+  }
+  // What an answer assumes of its engine is part of the answer.
+  out += engines_text(scenario, width);
+  const std::vector<std::string> warned = warnings(scenario);
+  for (std::size_t i = 0; i < std::min(warned.size(), kMostNotes); ++i) {
+    out += paragraph("note: " + warned[i], width, 6);
+  }
+  const std::size_t notes =
+      point_notes(report, labels).size() + scenario.notes.size() + report.notes.size();
+  if (notes > std::min(warned.size(), kMostNotes)) {
+    out += "note: --verbose has all notes and tables\n";
+  }
+  out += finding_block(run_finding(report), width);
+  return out + brief_files_block(written, width);
+}
+
 }  // namespace
 
 std::string run_summary(const RunReport& report, const ResultsFolder* written,
                         const TextStyle& style) {
+  if (!style.verbose) return brief_summary(report, written, style);
   const std::size_t width = style.width;
   const Scenario& scenario = *report.scenario;
   std::vector<std::size_t> all(scenario.points.size());
@@ -243,28 +374,12 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written,
     out += allocator_block(report, labels, width);
     out += sparklines_block(report, labels, style);
     out += startups_block(report, labels, width);
-    // The same note of many points is said once.
-    std::vector<std::pair<std::string, std::vector<std::string>>> notes;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      for (const std::string& note : serves ? report.serves[i].notes : report.results[i].notes) {
-        const auto found = std::find_if(notes.begin(), notes.end(),
-                                        [&](const auto& entry) { return entry.first == note; });
-        if (found == notes.end())
-          notes.push_back({note, {labels[i]}});
-        else
-          found->second.push_back(labels[i]);
-      }
-    }
-    for (const auto& [note, points] : notes) {
-      const std::string who = points.size() == all.size() ? ""
-                              : points.size() > 3 ? fmt::format("{} points: ", points.size())
-                                                  : fmt::format("{}: ", fmt::join(points, ", "));
-      out += paragraph(fmt::format("note: {}{}", who, note), width, 6);
-    }
-    out += published_block(report, labels, width);
+    for (const std::string& note : point_notes(report, labels)) out += paragraph(note, width, 6);
+    out += published_block(report, labels, width, true);
   }
   if (report.replay) out += "\n" + replay_block(*report.replay, report.skipped, width);
   out += notes_block(scenario.notes, width) + notes_block(report.notes, width);
+  out += finding_block(run_finding(report), width);
   return out + files_block(written, width);
 }
 
@@ -274,15 +389,18 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written, s
 
 std::string replay_summary(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
                            const ResultsFolder* written, std::size_t width) {
-  return replay_block(replay, skipped, width) + files_block(written, width);
+  return replay_block(replay, skipped, width) + finding_block(replay_finding(replay), width) +
+         files_block(written, width);
 }
 
 std::string aggregate_summary(const std::vector<ReplayResult>& replays,
                               const ResultsFolder* written, std::size_t width) {
+  std::set<std::string> sources;
+  for (const ReplayResult& replay : replays) sources.insert(replay.source);
   return paragraph(
-             fmt::format("Means over {} traces, each counting once; the interval is Student's "
+             fmt::format("Means over {} traces ({}), each counting once; the interval is Student's "
                          "of the mean error.",
-                         replays.size()),
+                         replays.size(), fmt::join(sources, "; ")),
              width) +
          aggregate_table(aggregate(replays), width) + files_block(written, width);
 }

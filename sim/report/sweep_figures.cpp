@@ -24,7 +24,10 @@ constexpr std::size_t kMostMarks = 16;  // kinds of marks that a legend can tell
 
 /// "zeromerge on books-treasure-512", "3 methods, means over 4 traces".
 std::string about(const ReplaySweep& sweep, const std::string& what) {
-  if (sweep.jobs.size() == 1) return fmt::format("{} on {}", what, sweep.jobs[0].result.trace);
+  if (sweep.jobs.size() == 1) {
+    const ReplayResult& only = sweep.jobs[0].result;
+    return fmt::format("{} on {} ({})", what, only.trace, only.source);
+  }
   return fmt::format("{}, means over {} traces", what, sweep.jobs.size());
 }
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "sim/report/csv.hpp"
+#include "sim/report/equal_bytes.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/table.hpp"
 
@@ -30,7 +31,15 @@ std::vector<SweepMean> sweep_means(const ReplaySweep& sweep) {
 }
 
 std::vector<std::size_t> best_means(const ReplaySweep& sweep, const std::vector<SweepMean>& means) {
-  std::vector<std::pair<std::optional<double>, std::size_t>> best;  // of budgets, as they appear
+  // Of budgets, as they appear, and of equal bytes within each.
+  std::vector<double> shares;
+  for (const SweepMean& mean : means) shares.push_back(mean.over.bytes_share.mean);
+  std::vector<std::size_t> band_of(means.size());
+  const std::vector<std::vector<std::size_t>> bands = equal_bytes_bands(shares);
+  for (std::size_t b = 0; b < bands.size(); ++b) {
+    for (const std::size_t m : bands[b]) band_of[m] = b;
+  }
+  std::vector<std::pair<std::pair<std::optional<double>, std::size_t>, std::size_t>> best;
   for (std::size_t m = 0; m < means.size(); ++m) {
     const auto& values = sweep.cells[means[m].cell].values;
     const AggregateRow& row = means[m].over;
@@ -38,17 +47,18 @@ std::vector<std::size_t> best_means(const ReplaySweep& sweep, const std::vector<
     if (std::none_of(values.begin(), values.end(), [](const auto& v) { return v.has_value(); })) {
       continue;
     }
+    const std::pair group{row.budget, band_of[m]};
     const auto found = std::find_if(best.begin(), best.end(),
-                                    [&](const auto& each) { return each.first == row.budget; });
+                                    [&](const auto& each) { return each.first == group; });
     if (found == best.end()) {
-      best.emplace_back(row.budget, m);
+      best.emplace_back(group, m);
     } else if (row.rel_error.mean < means[found->second].over.rel_error.mean) {
       found->second = m;
     }
   }
   std::vector<std::size_t> out;
   out.reserve(best.size());
-  for (const auto& [budget, m] : best) out.push_back(m);
+  for (const auto& [group, m] : best) out.push_back(m);
   return out;
 }
 

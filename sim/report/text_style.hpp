@@ -13,6 +13,7 @@ struct TextStyle {
   std::size_t width = 80;
   bool colour = false;  // escape sequences of ECMA-48
   bool blocks = false;  // sparklines of block characters
+  bool verbose = true;  // all that there is to say, instead of what makes the point
 
   TextStyle() = default;
   TextStyle(std::size_t columns) : width{columns} {}  // NOLINT: a width is a style without colour

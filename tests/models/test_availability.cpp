@@ -5,6 +5,7 @@
 #include "models/units/error.hpp"
 #include "sim/scenario/point_notes.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {

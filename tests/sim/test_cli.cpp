@@ -582,7 +582,7 @@ TEST_CASE("sweep: every combination in the order asked for, each as its own repl
   }
   CHECK(sweep.at("points").at(8).at("method").at("name") == "full");
   CHECK(sweep.at("points").at(8).at("values").at("alpha").is_null());
-  // The best is no worse than any other of its budget; the full cache is no candidate.
+  // The best is no worse than any other of its budget and bytes; the full cache is no candidate.
   for (const json& best : sweep.at("best")) {
     const std::string metric = best.at("metric");
     const double sign = metric == "cosine_mean" || metric == "retained_mass_mean" ? -1 : 1;
@@ -590,6 +590,9 @@ TEST_CASE("sweep: every combination in the order asked for, each as its own repl
     for (const json& point : sweep.at("points")) {
       const json& method = point.at("method");
       if (method.at("budget") != best.at("budget") || method.at(metric).is_null()) continue;
+      const double share =
+          method.at("bytes_held_final").get<double>() / method.at("bytes_full_final").get<double>();
+      if (share < best.at("bytes_share")[0] || share > best.at("bytes_share")[1]) continue;
       CHECK(sign * best.at("value").get<double>() <= sign * method.at(metric).get<double>());
     }
   }

@@ -124,6 +124,77 @@ TEST_CASE("run and plan print the flags they assume, and results say where they 
   CHECK(unknown.err.find("expected a version of vLLM from 0.8 to 0.28") != std::string::npos);
 }
 
+TEST_CASE("contexts end at the model's positions, by options and by file, unless asked to go on") {
+  const fs::path folder = fresh("positions");
+  const std::vector<std::string> options{"plan",   "--model",       "llama-3.1-8b",
+                                         "--gpu",  "h100-80gb-sxm", "--method",
+                                         "snapkv", "--budget",      "0.2"};
+  const auto screen = run_kvsim(options, folder);
+  CHECK(screen.status == 0);
+  for (std::size_t from = 0; from < screen.out.size();) {
+    const std::size_t end = std::min(screen.out.find('\n', from), screen.out.size());
+    CHECK(end - from <= 80);
+    from = end + 1;
+  }
+  CHECK(screen.out.find("131,072") != std::string::npos);
+  CHECK(screen.out.find("positions") != std::string::npos);
+  CHECK(screen.out.find("Finding: Compression changes nothing here") != std::string::npos);
+  CHECK(screen.out.find("vLLM has no snapkv") != std::string::npos);
+  const auto answers = [&](std::vector<std::string> words) {
+    words.emplace_back("--json");
+    const json document = json::parse(run_kvsim(words, folder).out);
+    std::vector<double> out;
+    for (const json& one : document.at("answers")[0].at("candidates")) {
+      out.push_back(one.at("answer").get<double>());
+      CHECK(one.at("limited_by").is_string());
+      CHECK(one.at("available_in").is_array());
+    }
+    return out;
+  };
+  CHECK(answers(options) == std::vector<double>{131072, 131072});
+  std::vector<std::string> beyond = options;
+  beyond.emplace_back("--beyond-positions");
+  const std::vector<double> more = answers(beyond);
+  CHECK(more[0] > 131072);
+  CHECK(more[1] > 2 * more[0]);
+  std::ofstream{folder / "context.json"}
+      << R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm", "output_tokens": 512,
+             "method": ["full", {"name": "snapkv", "budget": 0.2}],
+             "plan": {"questions": "longest_context"}})";
+  CHECK(answers({"plan", "context.json"}) == std::vector<double>{131072, 131072});
+  CHECK(answers({"plan", "context.json", "--beyond-positions"}) == more);
+}
+
+TEST_CASE("run prints what makes the point, and all with --verbose") {
+  const fs::path folder = fresh("brief");
+  const std::string scenarios = (fs::path{KVSIM_SOURCE_DIR} / "scenarios").string();
+  const auto run = [&](const std::string& name, bool verbose) {
+    std::vector<std::string> words{"run", scenarios + "/" + name, "--no-figures", "-o", "out"};
+    if (verbose) words.emplace_back("--verbose");
+    const auto outcome = run_kvsim(words, folder);
+    CHECK(outcome.status == 0);
+    return outcome.out;
+  };
+  const auto lines = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const std::string memory = run("zeromerge-a800.json", false);
+  const std::string replay = run("replay-sample.json", false);
+  CHECK(lines(memory) + lines(replay) <= 72);  // the demo
+  const std::string all = run("zeromerge-a800.json", true);
+  CHECK(lines(all) > lines(memory) + 20);
+  for (const char* both : {"out of memory", "published figure", "Finding: ", "out/result.json"}) {
+    INFO(both);
+    CHECK(memory.find(both) != std::string::npos);
+    CHECK(all.find(both) != std::string::npos);
+  }
+  CHECK(memory.find("% TTFT") == std::string::npos);
+  CHECK(all.find("% TTFT") != std::string::npos);
+  CHECK(replay.find("2.6M-parameter model, 384 + 128 tokens") != std::string::npos);
+  CHECK(replay.find("hold equal bytes") != std::string::npos);
+  CHECK(replay.find("Finding: ") != std::string::npos);
+}
+
 TEST_CASE("exit status 1 where a question has no answer, 2 where it is none") {
   const fs::path folder = fresh("impossible");
   const auto impossible = run_kvsim(

@@ -12,6 +12,7 @@
 #include "sim/serve/static_run.hpp"
 #include "tests/sim/plan_files.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 
 namespace kvsim {
 namespace {

@@ -279,7 +279,7 @@ TEST_CASE("colour and sparklines stand on a terminal alone, and never under NO_C
   const fs::path folder = fresh("colour");
   write(folder / "s.json", R"({"model": "llama-2-7b", "gpu": "A100-40GB-SXM", "stack": "hf-sdpa",
     "dtype": "fp16", "prompt_tokens": 4000, "output_tokens": [100, 90000]})");
-  const Words run{"run", "s.json", "-o", "out", "--no-figures"};
+  const Words run{"run", "s.json", "-o", "out", "--no-figures", "--verbose"};
   const std::string piped = run_kvsim(run, folder).out;
   CHECK(piped.find('\x1b') == std::string::npos);
   CHECK(piped.find("HBM over tokens") == std::string::npos);
@@ -334,10 +334,14 @@ TEST_CASE("no help is wider than 80 columns, and a group of commands has one") {
 TEST_CASE("no line of a shipped scenario's summary is wider than 80 columns") {
   const fs::path folder = fresh("widths");
   for (const char* name : {"zeromerge-a800", "kv-sizes", "replay-sample", "a100-vs-h200"}) {
-    const Outcome outcome = run_kvsim({"run", shipped(name), "-o", "out", "--no-figures"}, folder);
-    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-    std::string line;
-    CHECK_MESSAGE(widest(outcome.out, line) <= 80, name << ": " << line);
+    for (const bool verbose : {false, true}) {
+      Words words{"run", shipped(name), "-o", "out", "--no-figures"};
+      if (verbose) words.emplace_back("--verbose");
+      const Outcome outcome = run_kvsim(words, folder);
+      REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+      std::string line;
+      CHECK_MESSAGE(widest(outcome.out, line) <= 80, name << ": " << line);
+    }
   }
   const Outcome plan =
       run_kvsim({"plan", shipped("plan-h100-longcontext"), "-o", "out", "--no-figures"}, folder);
@@ -489,7 +493,7 @@ TEST_CASE("figures come in the formats that are asked for, or the asking is refu
   write(folder / "plan.json", R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm",
     "prompt_tokens": 1000, "output_tokens": 20, "plan": {"questions": ["largest_batch"]}})");
   const std::vector<Words> commands{
-      {"run", "s.json"},
+      {"run", "s.json", "--verbose"},
       {"plan", "plan.json"},
       {"replay", "-t", trace, "-m", "full,streaming-llm", "-b", "0.2"},
       {"sweep", "s.json", "--vary", "/prompt_tokens=500,1000"}};

@@ -395,7 +395,7 @@ window.kvsimSections = (() => {
     return tableOf(
         [
           'candidate', answer.unit, 'what binds it', 'nearest way out', `cost (${costUnit})`,
-          'latency'
+          'latency', 'TTFT, one request', 'TTFT, whole batch', 'available in'
         ],
         answer.candidates.map(c => {
           const last = c.points && c.points.length > 0 ? c.points[c.points.length - 1] : null;
@@ -403,9 +403,12 @@ window.kvsimSections = (() => {
           return [
             c.label + (c.label === answer.best ? ' (best)' : ''),
             isNumber(c.answer) ? `${c.at_most ? 'at least ' : ''}${number(c.answer)}` : 'none',
-            c.impossible ? `${c.impossible.constraint}: ${c.impossible.text}` : c.pruned || '–',
+            c.impossible ? `${c.impossible.constraint}: ${c.impossible.text}` : c.pruned || c.limited_by || '–',
             knob ? `${knob.knob} ${knob.change}` : '–', last ? number(last.cost) : '–',
-            last ? say(last.latency_s, 's') : '–'
+            last ? say(last.latency_s, 's') : '–',
+            isNumber(c.prefill_one_s) ? say(c.prefill_one_s, 's') : '–',
+            isNumber(c.prefill_s) ? say(c.prefill_s, 's') : '–',
+            (c.available_in || []).map(a => a.software).join(', ') || 'none known'
           ];
         }));
   }

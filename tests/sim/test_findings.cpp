@@ -1,0 +1,217 @@
+// The sentence that ends a summary: one test case for each rule.
+
+#include <cmath>
+#include <vector>
+
+#include "sim/report/equal_bytes.hpp"
+#include "sim/report/findings.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::has;
+using Rival = MethodCase::Rival;
+
+Rival runs(std::string label, double value) {
+  return {.label = std::move(label), .runs = true, .value = value};
+}
+Rival fails(std::string label) { return {.label = std::move(label), .runs = false, .value = {}}; }
+
+std::string static_finding(const std::vector<MethodCase>& cases) {
+  return finding_of(cases, static_case_words());
+}
+
+TEST_CASE("finding: no gain and a cache that is not full") {
+  const MethodCase one{
+      .full = runs("full", 100), .cache_share = 0.24, .methods = {runs("snapkv", 104)}};
+  CHECK(static_finding({one}) ==
+        "Compression changes nothing here: the cache is 24 % full, and no method decodes more than "
+        "5 % faster.");
+  const MethodCase fuller{
+      .full = runs("full", 100), .cache_share = 0.31, .methods = {runs("snapkv", 90)}};
+  CHECK(has(static_finding({one, fuller}), "the cache is at most 31 % full"));
+}
+
+TEST_CASE("finding: a gain is named with its method and size") {
+  const MethodCase one{.full = runs("full", 100),
+                       .cache_share = 0.9,
+                       .methods = {runs("a", 120), runs("b", 180), fails("c")}};
+  CHECK(static_finding({one}) == "The full cache fits; b decodes 1.8 times as fast.");
+  const MethodCase other{
+      .full = runs("full", 100), .cache_share = 0.1, .methods = {runs("a", 101)}};
+  CHECK(static_finding({other, one}) ==
+        "The full cache fits; b at best decodes 1.8 times as fast.");
+  // A method that does not run is no gain, whatever its speed.
+  const MethodCase broken{.full = runs("full", 100),
+                          .cache_share = 0.9,
+                          .methods = {{.label = "c", .runs = false, .value = 900.0}}};
+  CHECK(has(static_finding({broken}), "Compression changes nothing here"));
+}
+
+TEST_CASE("finding: the full cache runs out of memory") {
+  const MethodCase rescued{.full = fails("full"),
+                           .cache_share = {},
+                           .methods = {runs("a", 1), fails("b"), runs("c", 1)}};
+  CHECK(static_finding({rescued}) == "The full cache runs out of memory; a and c fit.");
+  const MethodCase lost{.full = fails("full"), .cache_share = {}, .methods = {fails("a")}};
+  CHECK(static_finding({lost}) == "The full cache runs out of memory, and no method helps.");
+  CHECK(static_finding({rescued, lost}) ==
+        "The full cache runs out of memory in 2 of 2 cases; a and c fit in 1 of these.");
+  const MethodCase alone{.full = fails("full"), .cache_share = {}, .methods = {}};
+  CHECK(static_finding({alone}) == "The full cache runs out of memory.");
+}
+
+TEST_CASE("finding: nothing to compare") {
+  const MethodCase full{.full = runs("full", 1), .cache_share = 0.5, .methods = {}};
+  CHECK(static_finding({full}) == "The full cache fits: the cache is 50 % full.");
+  const MethodCase methods{.full = {}, .cache_share = {}, .methods = {runs("a", 1)}};
+  CHECK(has(static_finding({methods}), "The full cache is not among the points"));
+  CHECK(static_finding({}).empty());
+}
+
+TEST_CASE("finding: services by their bounds") {
+  const CaseWords words = service_case_words(true);
+  const MethodCase one{.full = runs("full", 0.4), .cache_share = 1, .methods = {runs("h2o", 0.8)}};
+  CHECK(finding_of({one}, words) ==
+        "The full cache serves every request; h2o keeps 2 times as many requests within their "
+        "bounds.");
+  const MethodCase none{.full = runs("full", 0), .cache_share = 1, .methods = {runs("h2o", 0.8)}};
+  CHECK(finding_of({none}, words) ==
+        "The full cache serves every request; only h2o keeps requests within their bounds.");
+  const MethodCase rescued{.full = fails("full"), .cache_share = 1, .methods = {runs("h2o", 0.8)}};
+  CHECK(finding_of({rescued}, words) ==
+        "The full cache does not serve every request; h2o serves every request.");
+}
+
+ReplayMethod replayed(std::string name, std::optional<double> budget, std::int64_t bytes,
+                      double error) {
+  ReplayMethod out;
+  out.name = std::move(name);
+  out.budget = budget;
+  out.steps = 10;
+  out.bytes_full_final = 1000;
+  out.bytes_held_final = bytes;
+  out.rel_error_mean = error;
+  return out;
+}
+
+TEST_CASE("equal bytes: a band starts at its least member, and each method is in one") {
+  const std::vector<double> shares{0.32, 0.10, 0.105, 0.111, 0.33, 1.0};
+  const auto bands = equal_bytes_bands(shares);
+  REQUIRE(bands.size() == 4);
+  CHECK(bands[0] == std::vector<std::size_t>{1, 2});
+  CHECK(bands[1] == std::vector<std::size_t>{3});  // 0.111 is above 0.10 x 1.1
+  CHECK(bands[2] == std::vector<std::size_t>{0, 4});
+  CHECK(bands[3] == std::vector<std::size_t>{5});
+}
+
+TEST_CASE("a method that holds more at the same budget is not compared with those that hold less") {
+  // One budget of 10 %: snapkv appends in decode and holds 32 % at the end.
+  ReplayResult replay;
+  replay.methods = {replayed("full", {}, 1000, 0), replayed("snapkv", 0.1, 320, 0.05),
+                    replayed("h2o", 0.1, 100, 0.30), replayed("zeromerge", 0.1, 104, 0.20),
+                    replayed("oracle-step", 0.1, 100, 0.01)};
+  const auto bands = equal_bytes(replay);
+  REQUIRE(bands.size() == 1);
+  CHECK(bands[0].methods.size() == 2);
+  CHECK(bands[0].methods[0]->name == "zeromerge");
+  CHECK(replay_finding(replay) ==
+        "Of the methods that hold 10 to 10.4 % of the bytes, zeromerge has the least error "
+        "(0.20).");
+  // With another that holds as much as snapkv there are two comparisons.
+  replay.methods.push_back(replayed("tova", 0.3, 330, 0.04));
+  replay.methods.push_back(replayed("zeromerge", 0.3, 335, 0.03));
+  CHECK(replay_finding(replay) ==
+        "At equal bytes zeromerge has the least error in 2 of 2 comparisons.");
+  replay.methods.back().rel_error_mean = 0.045;
+  CHECK(replay_finding(replay) ==
+        "At equal bytes no method leads throughout; the least error has zeromerge at 10 to 10.4 %, "
+        "tova at 32 to 33.5 %.");
+  replay.methods = {replayed("full", {}, 1000, 0)};
+  CHECK(has(replay_finding(replay), "Only the full cache"));
+  replay.methods.push_back(replayed("h2o", 0.1, 100, 0.3));
+  CHECK(has(replay_finding(replay), "not comparable"));
+}
+
+/// A plan of one group; the first candidate with an answer of `best` is the best.
+struct SamplePlan {
+  PlanResult plan;
+
+  PlanCandidate& add(const std::string& method, std::optional<double> answer,
+                     std::string limit = "kv_capacity") {
+    PlanCandidate& one = plan.candidates.emplace_back();
+    one.method.name = method;
+    one.gpu = "H100-80GB-SXM";
+    one.answer = answer;
+    if (answer) {
+      one.runs_out = NextRun{};
+      one.runs_out->why.constraint = std::move(limit);
+    } else {
+      one.impossible = Impossible{.constraint = std::move(limit), .text = "", .knobs = {}};
+    }
+    return one;
+  }
+  std::string finding(PlanQuestion question, std::optional<std::size_t> best) {
+    PlanGroup group{.question = question, .of = "", .keys = {}, .candidates = {}, .best = best};
+    for (std::size_t c = 0; c < plan.candidates.size(); ++c) group.candidates.push_back(c);
+    return plan_finding(plan, group);
+  }
+};
+
+TEST_CASE("plan finding: compression changes nothing") {
+  SamplePlan positions;
+  positions.add("full", 131072, "positions");
+  positions.add("snapkv", 131072, "positions");
+  CHECK(positions.finding(PlanQuestion::kLongestContext, 0) ==
+        "Compression changes nothing here: the full cache reaches the positions of the model.");
+  SamplePlan gpus;
+  gpus.add("full", 32);
+  gpus.add("snapkv", 32);
+  CHECK(gpus.finding(PlanQuestion::kFewestGpus, 0) ==
+        "Compression changes nothing here: the full cache gives the same answer, 32 GPUs.");
+  SamplePlan worse;
+  worse.add("full", 9);
+  worse.add("h2o", 7);
+  CHECK(worse.finding(PlanQuestion::kLargestBatch, 0) ==
+        "Compression does not help here: no method does better than the full cache, 9 sequences.");
+}
+
+TEST_CASE("plan finding: a gain, and what only compression makes possible") {
+  SamplePlan gain;
+  gain.add("full", 40000);
+  gain.add("snapkv", 120000);
+  CHECK(gain.finding(PlanQuestion::kLongestContext, 1) ==
+        "snapkv gives 3 times the answer of the full cache (120,000 instead of 40,000 tokens).");
+  SamplePlan gpus;
+  gpus.add("full", 12);
+  gpus.add("snapkv", 8);
+  CHECK(gpus.finding(PlanQuestion::kFewestGpus, 1) ==
+        "snapkv needs 8 GPUs; the full cache needs 12 GPUs.");
+  SamplePlan only;
+  only.add("full", {});
+  only.add("snapkv", 100);
+  CHECK(only.finding(PlanQuestion::kLongestContext, 1) ==
+        "Only compression makes this possible: the full cache is limited by memory for the cache.");
+}
+
+TEST_CASE("plan finding: nothing to compare") {
+  SamplePlan none;
+  none.add("full", {});
+  CHECK(none.finding(PlanQuestion::kLongestContext, {}) == "No candidate works.");
+  SamplePlan alone;
+  alone.add("full", 100);
+  CHECK(alone.finding(PlanQuestion::kLongestContext, 0) ==
+        "The full cache is limited by memory for the cache.");
+  SamplePlan without;
+  without.add("snapkv", 100);
+  CHECK(has(without.finding(PlanQuestion::kLongestContext, 0), "not in this plan"));
+  SamplePlan pruned;
+  pruned.add("full", 100).answer.reset();
+  pruned.add("snapkv", 100);
+  CHECK(has(pruned.finding(PlanQuestion::kLongestContext, 1), "was not searched"));
+}
+
+}  // namespace
+}  // namespace kvsim
