@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/units/excerpt.hpp"
+
 namespace kvsim {
 namespace {
 
@@ -34,15 +36,39 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 constexpr std::size_t kLongestWordShown = 80;
 constexpr std::size_t kMostNamesShown = 40;  // of all models there would be a page
 
-/// what() ends at the first NUL, which a JSON text may hold.
-std::string without_nul(std::string text) {
+constexpr std::size_t kLongestMessage = 4096;
+constexpr std::size_t kTailOfMessage = 1024;
+
+bool continues_sequence(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
+
+/// Bytes of `text` up to `at`, without the beginning of a UTF-8 sequence that ends behind it.
+std::size_t sequence_boundary(std::string_view text, std::size_t at) {
+  constexpr std::size_t kLongestSequence = 4;
+  for (std::size_t back = 0; back < kLongestSequence && back < at; ++back) {
+    if (!continues_sequence(text[at - back])) return at - back;
+  }
+  return at;  // no UTF-8
+}
+
+/// The message in at most kLongestMessage bytes. what() ends at the first NUL, which a JSON text
+/// may hold.
+std::string bounded(std::string text) {
   std::replace(text.begin(), text.end(), '\0', ' ');
-  return text;
+  if (text.size() <= kLongestMessage) return text;
+  const std::size_t head = sequence_boundary(text, kLongestMessage - kTailOfMessage);
+  const std::size_t tail = sequence_boundary(text, text.size() - kTailOfMessage);
+  return fmt::format("{} ... ({} bytes left out) ... {}", text.substr(0, head), tail - head,
+                     text.substr(tail));
 }
 
 }  // namespace
 
-InputError::InputError(const std::string& message) : std::runtime_error{without_nul(message)} {}
+InputError::InputError(const std::string& message) : std::runtime_error{bounded(message)} {}
+
+std::string excerpt(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string{text};
+  return std::string{text.substr(0, sequence_boundary(text, most))} + "...";
+}
 
 InputError::InputError(std::string_view place, std::string_view expected, std::string_view got)
     : InputError{fmt::format("{}: expected {}, got {}", place, expected, got)} {}
@@ -63,8 +89,7 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
 
 std::string unknown_name(std::string_view kind, std::string_view word,
                          std::span<const std::string> known) {
-  std::string shown{word.substr(0, kLongestWordShown)};
-  if (word.size() > kLongestWordShown) shown += "...";
+  const std::string shown = excerpt(word, kLongestWordShown);
   const std::string near = nearest(word, known);
   if (!near.empty())
     return fmt::format("unknown {} \"{}\"; did you mean \"{}\"?", kind, shown, near);
@@ -84,7 +109,8 @@ std::string ambiguous_name(std::string_view kind, std::string_view word,
   constexpr std::size_t kMostCandidates = 8;
   const std::size_t shown = std::min(candidates.size(), kMostCandidates);
   return fmt::format(
-      "{} \"{}\" is ambiguous; one of {}{}", kind, word, fmt::join(candidates.first(shown), ", "),
+      "{} \"{}\" is ambiguous; one of {}{}", kind, excerpt(word),
+      fmt::join(candidates.first(shown), ", "),
       shown < candidates.size() ? fmt::format(", and {} more", candidates.size() - shown) : "");
 }
 

@@ -55,8 +55,8 @@ std::optional<double> parse(std::string_view text, std::span<const Unit> units) 
 
 std::optional<Bytes> parse_bytes(std::string_view text) {
   const auto value = parse(text, kByteUnits);
-  // 2^62 leaves head room for sums of a few such numbers.
-  if (!value || *value > 0x1p62) return std::nullopt;
+  // 1 EiB: sums of a few such numbers, and what tensor parallelism multiplies, stay below 2^63.
+  if (!value || *value > 0x1p60) return std::nullopt;
   return Bytes{static_cast<std::int64_t>(std::llround(*value))};
 }
 
@@ -72,7 +72,7 @@ std::optional<FlopsPerSecond> parse_flops(std::string_view text) {
 
 std::optional<Seconds> parse_duration(std::string_view text) {
   const auto value = parse(text, kTimeUnits);
-  return value ? std::optional{Seconds{*value}} : std::nullopt;
+  return value && *value <= kLongestTime.count() ? std::optional{Seconds{*value}} : std::nullopt;
 }
 
 }  // namespace kvsim

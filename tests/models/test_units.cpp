@@ -1,9 +1,13 @@
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "models/units/check.hpp"
 #include "models/units/dtype.hpp"
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 #include "models/units/folder.hpp"
 #include "models/units/names.hpp"
 #include "models/units/result.hpp"
@@ -59,6 +63,26 @@ TEST_CASE("a quantity without its unit, or with another's, is no quantity") {
   }
   CHECK_FALSE(parse_bandwidth("4.8 TB").has_value());
   CHECK_FALSE(parse_duration("4 m").has_value());
+}
+
+TEST_CASE("texts of times beyond the clock, and of sizes beyond 1 EiB, are none") {
+  CHECK(parse_duration("9000000 s").has_value());
+  CHECK_FALSE(parse_duration("9000001 s").has_value());
+  CHECK_FALSE(parse_duration("2501 h").has_value());
+  CHECK(parse_bytes("1048576 TiB").has_value());
+  CHECK_FALSE(parse_bytes("1048577 TiB").has_value());
+}
+
+TEST_CASE("quoted input is bounded, and its UTF-8 stays whole") {
+  CHECK(excerpt("short") == "short");
+  CHECK(excerpt(std::string(81, 'a')) == std::string(80, 'a') + "...");
+  CHECK(excerpt("aaa\xC3\xA9", 4) == "aaa...");  // half of an e with an accent
+  CHECK(excerpt("\x80\x80\x80\x80\x80\x80", 5).size() == 8);
+  const std::string message =
+      InputError{"f.json: /a: expected " + std::string(1 << 20, 'x') + "; hint"}.what();
+  CHECK(message.size() < 5000);
+  CHECK(message.starts_with("f.json: /a: expected x"));
+  CHECK(message.ends_with("x; hint"));
 }
 
 TEST_CASE("rounding up never loses a byte and is idempotent") {
