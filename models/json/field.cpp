@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <functional>
-#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,6 +9,8 @@
 
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
+#include "models/units/text_file.hpp"
 #include "models/units/units_parse.hpp"
 
 namespace kvsim {
@@ -20,15 +19,22 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uintmax_t kLargestFile = 64U << 20U;
-constexpr int kDeepestNesting = 100;
+constexpr std::size_t kDeepestNesting = 100;
 constexpr std::size_t kLongestShown = 60;
 
 std::string shown(const json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return fmt::format("an array of {}", value.size());
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > kLongestShown) text = text.substr(0, kLongestShown) + "...";
-  return text;
+  if (value.is_string() && value.get_ref<const std::string&>().size() > kLongestShown) {
+    return shown(json(excerpt(value.get_ref<const std::string&>(), kLongestShown - 5)));
+  }
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+/// A pointer in a message: keys of the input may be of any length.
+std::string shown_pointer(const std::string& pointer) {
+  constexpr std::size_t kLongestPointer = 300;
+  return excerpt(pointer, kLongestPointer);
 }
 
 /// JSON pointer escapes of RFC 6901.
@@ -45,74 +51,83 @@ std::string escaped(std::string_view token) {
   return out;
 }
 
-/// Turns the parser's own words ("[json.exception.parse_error.101] parse error at line 3, column 4:
-/// syntax error …") into "line 3, column 4: syntax error …".
+/// The parser's own words ("[json.exception.parse_error.101] parse error at line 3, column 4:
+/// syntax error ...") as "line 3, column 4: syntax error ...".
 std::string reason(const json::exception& error) {
+  constexpr std::size_t kLongestReason = 300;
   std::string_view text = error.what();
   if (const auto at = text.find("line "); at != std::string_view::npos)
     text.remove_prefix(at);
   else if (const auto bracket = text.find("] "); bracket != std::string_view::npos)
     text.remove_prefix(bracket + 2);
-  return std::string{text};
+  return excerpt(text, kLongestReason);
 }
 
-/// Refuses what the parser would let pass in silence: bottomless nesting and repeated keys. Those
-/// it counts, for speed: an object of fewer keys than were read had one twice.
-class Watch {
+/// Builds the value that the parser reads, in linear time. nlohmann's own builder either keeps the
+/// last of repeated keys in silence or, with a callback, visits all siblings at each object's end.
+class Builder final : public nlohmann::json_sax<json> {
  public:
-  explicit Watch(const std::string& place) : place_{place} {}
+  explicit Builder(const std::string& place) : place_{place} {}
+  [[nodiscard]] json take() { return std::move(root_); }
 
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    switch (event) {
-      case json::parse_event_t::object_start:
-        check_depth(depth);
-        keys_.push_back(0);
-        break;
-      case json::parse_event_t::array_start:
-        check_depth(depth);
-        break;
-      case json::parse_event_t::object_end:
-        repeated_ = repeated_ || parsed.size() != keys_.back();
-        keys_.pop_back();
-        break;
-      case json::parse_event_t::key:
-        ++keys_.back();
-        break;
-      default:
-        break;
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(number_integer_t value) override { return put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return put(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return put(value); }
+  bool string(string_t& value) override { return put(std::move(value)); }
+  bool binary(binary_t& value) override { return put(std::move(value)); }
+  bool start_object(std::size_t /*size*/) override { return open(json::object()); }
+  bool start_array(std::size_t /*size*/) override { return open(json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    const auto [at, is_new] = open_.back()->get_ref<json::object_t&>().try_emplace(name);
+    if (!is_new) {
+      throw InputError{
+          fmt::format("{}: key \"{}\" is given twice in one object", place_, excerpt(name))};
     }
+    member_ = &at->second;
     return true;
   }
-  [[nodiscard]] bool repeated() const { return repeated_; }
+  bool parse_error(std::size_t /*at*/, const std::string& /*token*/,
+                   const json::exception& error) override {
+    throw InputError{fmt::format("{}: not valid JSON: {}", place_, reason(error))};
+  }
 
  private:
-  void check_depth(int depth) const {
-    if (depth > kDeepestNesting) {
+  json& place_for(json value) {
+    json* at = &root_;
+    if (!open_.empty() && open_.back()->is_array()) {
+      open_.back()->push_back(nullptr);
+      at = &open_.back()->back();
+    } else if (!open_.empty()) {
+      at = member_;
+    }
+    *at = std::move(value);
+    return *at;
+  }
+  bool put(json value) {
+    (void)place_for(std::move(value));
+    return true;
+  }
+  bool open(json value) {
+    if (open_.size() > kDeepestNesting) {
       throw InputError{fmt::format("{}: nested deeper than {} levels", place_, kDeepestNesting)};
     }
-  }
-  const std::string& place_;
-  std::vector<std::size_t> keys_;
-  bool repeated_ = false;
-};
-
-/// Throws, naming the first key of `text` that one object has twice.
-[[noreturn]] void name_repeated(std::string_view text, const std::string& place) {
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second)
-        throw InputError{fmt::format("{}: key \"{}\" is given twice in one object", place, key)};
-    }
+    open_.push_back(&place_for(std::move(value)));
     return true;
-  };
-  [[maybe_unused]] const json again =
-      json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
-  throw InputError{fmt::format("{}: a key is given twice in one object", place)};
-}
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::string& place_;
+  json root_;
+  std::vector<json*> open_;  // valid: a container grows only while nothing in it is open
+  json* member_ = nullptr;   // of the innermost object, the value of the last key
+};
 
 }  // namespace
 
@@ -135,31 +150,15 @@ Field Field::root(json value, std::string place) {
 const std::string& Field::file() const { return document_->place; }
 
 Field Field::parse(std::string_view text, std::string place) {
-  try {
-    Watch watch{place};
-    json value = json::parse(text, std::ref(watch), /*allow_exceptions=*/true,
-                             /*ignore_comments=*/true);
-    if (watch.repeated()) name_repeated(text, place);
-    return root(std::move(value), std::move(place));
-  } catch (const json::exception& error) {
-    throw InputError{fmt::format("{}: not valid JSON: {}", place, reason(error))};
-  }
+  Builder builder{place};
+  json::sax_parse(text, &builder, json::input_format_t::json, /*strict=*/true,
+                  /*ignore_comments=*/true);
+  json value = builder.take();
+  return root(std::move(value), std::move(place));
 }
 
 Field Field::read_file(const std::filesystem::path& path) {
-  std::error_code status;
-  const auto size = std::filesystem::file_size(path, status);
-  if (status)
-    throw InputError{fmt::format("{}: cannot be read: {}", path.string(), status.message())};
-  if (size > kLargestFile) {
-    throw InputError{fmt::format("{}: expected a JSON file of at most {} bytes, got {}",
-                                 path.string(), kLargestFile, size)};
-  }
-  std::ifstream in{path, std::ios::binary};
-  std::string text(size, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(size));
-  if (!in) throw InputError{fmt::format("{}: cannot be read", path.string())};
-  return parse(text, path.string());
+  return parse(read_text_file(path, kLargestFile), path.string());
 }
 
 Field Field::wrap(json value, std::string place) {
@@ -189,7 +188,8 @@ void Field::allow_only(std::span<const std::string> keys) const {
 
 void Field::unknown(const std::string& key, std::span<const std::string> keys) const {
   const std::string near = nearest(key, keys);
-  throw InputError{fmt::format("{}: {}/{}: unknown key{}", file(), pointer_, escaped(key),
+  throw InputError{fmt::format("{}: {}/{}: unknown key{}", file(), shown_pointer(pointer_),
+                               excerpt(escaped(key)),
                                near.empty() ? fmt::format(" ({})", fmt::join(keys, ", "))
                                             : fmt::format("; did you mean \"{}\"?", near))};
 }
@@ -216,7 +216,8 @@ Field Field::at(std::string_view key) const {
   if (!value_->is_object()) expected("an object");
   const auto found = value_->find(key);
   if (found == value_->end()) {
-    throw InputError{fmt::format("{}: {}/{}: missing", file(), pointer_, escaped(key))};
+    throw InputError{
+        fmt::format("{}: {}/{}: missing", file(), shown_pointer(pointer_), escaped(key))};
   }
   return child(*found, key);
 }
@@ -334,11 +335,11 @@ Seconds Field::duration() const {
   if (value_->is_string()) {
     if (const auto parsed = parse_duration(value_->get_ref<const std::string&>())) return *parsed;
   }
-  expected("a time such as \"200 ms\"");
+  expected("a time such as \"200 ms\", at most 9000000 s");
 }
 
 std::string Field::place() const {
-  return pointer_.empty() ? file() : fmt::format("{}: {}", file(), pointer_);
+  return pointer_.empty() ? file() : fmt::format("{}: {}", file(), shown_pointer(pointer_));
 }
 
 void Field::expected(std::string_view what) const {
