@@ -12,7 +12,6 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
-#include "models/units/temporary.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/trace.hpp"
 #include "traces/trace_writer.hpp"
@@ -358,16 +357,6 @@ void copy_ids(const Safetensors& in, const Step& step, SafetensorsWriter& writer
   writer.write(std::span<const std::int32_t>{ids});
 }
 
-/// Removes a file on the way out unless told that it is gone.
-struct Scrap {
-  std::filesystem::path path;
-  Temporary registered{path, TemporaryKind::kFile};
-  ~Scrap() {
-    std::error_code ignored;
-    if (!path.empty()) std::filesystem::remove(path, ignored);
-  }
-};
-
 }  // namespace
 
 void convert_trace(const std::filesystem::path& in, const std::filesystem::path& out,
@@ -382,8 +371,7 @@ void convert_trace(const std::filesystem::path& in, const std::filesystem::path&
     total += bytes(step.to);
   }
   if (options.begins) options.begins(total);
-  Scrap unchecked{out.string() + ".unchecked"};
-  SafetensorsWriter writer{unchecked.path, std::move(tensors), plan.metadata()};
+  SafetensorsWriter writer{out, std::move(tensors), plan.metadata()};
   for (const Step& step : plan.steps()) {
     if (options.progress) options.progress(done / total);
     if (step.to.type == TensorType::kI32) {
@@ -394,22 +382,17 @@ void convert_trace(const std::filesystem::path& in, const std::filesystem::path&
     file.release(*file.find(step.from));
     done += bytes(step.to);
   }
-  writer.finish();
-  try {
-    (void)Trace::open(unchecked.path);
-  } catch (const InputError& error) {
-    // The complaint is about the file that was asked for, not about its working name.
-    std::string message = error.what();
-    const std::string working = unchecked.path.string();
-    if (message.starts_with(working)) message.replace(0, working.size(), out.string());
-    throw InputError{message};
-  }
-  std::error_code failed;
-  std::filesystem::rename(unchecked.path, out, failed);
-  if (failed) {
-    throw InputError{fmt::format("{}: cannot be written: {}", out.string(), failed.message())};
-  }
-  unchecked.path.clear();
+  writer.finish([&out](const std::filesystem::path& written) {
+    try {
+      (void)Trace::open(written);
+    } catch (const InputError& error) {
+      // The complaint is about the file that the user named, not about its working name.
+      std::string message = error.what();
+      const std::string working = written.string();
+      if (message.starts_with(working)) message.replace(0, working.size(), out.string());
+      throw InputError{message};
+    }
+  });
   if (options.progress) options.progress(1);
 }
 

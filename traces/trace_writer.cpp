@@ -18,18 +18,18 @@
 namespace kvsim {
 
 struct SafetensorsWriter::State {
-  std::filesystem::path path, temporary;
+  std::filesystem::path path;
   std::vector<TensorPlan> plan;
-  std::optional<Temporary> registered;
+  std::optional<PartialFolder> building;
   std::FILE* file = nullptr;
   std::size_t at = 0;        // tensor whose turn it is
   std::int64_t written = 0;  // its elements so far
   std::vector<std::byte> buffer;
 
-  [[noreturn]] void fail(int reason) {
-    throw InputError{
-        fmt::format("{}: cannot be written: {}", path.string(), std::strerror(reason))};
+  [[noreturn]] void fail(std::string_view reason) const {
+    throw InputError{fmt::format("{}: cannot be written: {}", path.string(), reason)};
   }
+  [[noreturn]] void fail(int reason) const { fail(std::string_view{std::strerror(reason)}); }
   void put(const void* data, std::size_t size) {
     if (size > 0 && std::fwrite(data, 1, size, file) != size) fail(errno);
   }
@@ -74,10 +74,16 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');
 
+  std::error_code absent;
+  if (std::filesystem::is_symlink(state_->path, absent)) {
+    state_->fail(fmt::format("it is a symbolic link to {}; name that file itself",
+                             std::filesystem::read_symlink(state_->path, absent).string()));
+  }
+  if (std::filesystem::is_directory(state_->path, absent)) state_->fail("it is a folder");
   remove_abandoned(state_->path);
-  state_->temporary = sibling_of(state_->path, "partial");
-  state_->registered.emplace(state_->temporary, TemporaryKind::kFile);
-  state_->file = std::fopen(state_->temporary.c_str(), "wb");
+  state_->building.emplace(state_->path);
+  if (state_->building->error() != 0) state_->fail(state_->building->error());
+  state_->file = std::fopen(state_->building->file().c_str(), "wb");
   if (state_->file == nullptr) state_->fail(errno);
   const std::uint64_t length = text.size();
   try {
@@ -85,17 +91,13 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
     state_->put(text.data(), text.size());
   } catch (...) {
     std::fclose(state_->file);
-    std::remove(state_->temporary.c_str());
     throw;
   }
   state_->skip_full();
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
-  if (state_->file != nullptr) {
-    std::fclose(state_->file);
-    std::remove(state_->temporary.c_str());
-  }
+  if (state_->file != nullptr) std::fclose(state_->file);
 }
 
 void SafetensorsWriter::write(std::span<const float> values) {
@@ -145,7 +147,7 @@ std::string SafetensorsWriter::current() const {
   return state_->at < state_->plan.size() ? state_->plan[state_->at].name : std::string{};
 }
 
-void SafetensorsWriter::finish() {
+void SafetensorsWriter::finish(const std::function<void(const std::filesystem::path&)>& check) {
   KVSIM_CHECK(state_->file != nullptr, "finished already");
   KVSIM_CHECK(state_->at == state_->plan.size(), "\"{}\" is not complete", current());
   // Data first, then the name: a crash leaves the old file or the new one, never half of it.
@@ -155,14 +157,13 @@ void SafetensorsWriter::finish() {
   if (std::fclose(state_->file) != 0 && reason == 0) reason = errno;
   state_->file = nullptr;
   if (reason == 0) {
+    if (check) check(state_->building->file());
     std::error_code status;
-    std::filesystem::rename(state_->temporary, state_->path, status);
+    std::filesystem::rename(state_->building->file(), state_->path, status);
     reason = status.value();
   }
-  if (reason != 0) {
-    std::remove(state_->temporary.c_str());
-    state_->fail(reason);
-  }
+  state_->building.reset();
+  if (reason != 0) state_->fail(reason);
 }
 
 }  // namespace kvsim

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -22,7 +23,7 @@ struct TensorPlan {
 
 /// Writes a safetensors file of any size as a stream: header first, then the tensors' elements in
 /// the order of the plan, in pieces of any length. The file appears under its name only with
-/// finish(); until then it is a temporary beside it, removed if the writer is destroyed.
+/// finish(); until then it is built next to it, and removed if the writer is destroyed.
 class SafetensorsWriter {
  public:
   /// Errors: InputError "PATH: cannot be written: REASON".
@@ -39,8 +40,10 @@ class SafetensorsWriter {
   void write(std::span<const std::int32_t> values);
   /// Name of the tensor whose turn it is; empty when all are written.
   [[nodiscard]] std::string current() const;
-  /// Errors: ContractError if tensors are missing, InputError if the file cannot be put in place.
-  void finish();
+  /// Completes the file, calls `check` with its working name, and gives it its own name. Errors:
+  /// ContractError if tensors are missing, InputError if the file cannot be put in place, and
+  /// whatever `check` throws; then nothing is left.
+  void finish(const std::function<void(const std::filesystem::path&)>& check = {});
 
  private:
   struct State;

@@ -27,7 +27,6 @@ constexpr const char* kManifest = ".kvsim-folder";
 constexpr const char* kFiles = ".kvsim-files";  // what a set of files is built under
 constexpr const char* kManifestHead = "kvsim wrote these files and may replace them:";
 constexpr mode_t kFileMode = 0666;  // before the umask
-constexpr mode_t kFolderMode = 0777;
 
 /// `path` as it will be called once it is whole: "out/a.csv" of "out.partial-4711/a.csv".
 std::string name_to_come(const fs::path& path) {
@@ -82,6 +81,7 @@ std::set<std::string> read_manifest(const fs::path& folder) {
   std::string line;
   if (!std::getline(in, line) || line != kManifestHead) return names;
   names.insert(kManifest);
+  names.insert(kOwnerMark);  // of a commit that was killed
   while (std::getline(in, line)) names.insert(line);
   return names;
 }
@@ -108,6 +108,13 @@ bool holds_working_directory(const fs::path& folder) {
   return false;
 }
 
+/// Whether `path` names a file that this process has open, such as "/dev/stdout".
+bool is_open_file(const fs::path& path) {
+  const std::string name = path.lexically_normal().string();
+  return name == "/dev/stdout" || name == "/dev/stderr" || name.starts_with("/dev/fd/") ||
+         name.starts_with("/proc/self/fd/");
+}
+
 /// The absolute path, without links and dots; "out/" is "out".
 fs::path resolved(const fs::path& path) {
   std::error_code status;
@@ -116,15 +123,13 @@ fs::path resolved(const fs::path& path) {
   return target.filename().empty() ? target.parent_path() : target;
 }
 
-/// Makes the folder that `target` is built under, beside it, and those around it.
-std::error_code begin(const fs::path& target, MadeFolders& around, fs::path& partial,
-                      std::optional<Temporary>& registered) {
+/// Makes the folder that `target` is built in, and the folders around it.
+std::error_code begin(const fs::path& target, MadeFolders& around,
+                      std::optional<PartialFolder>& partial) {
   const std::error_code status = around.make(target.parent_path());
   if (status) return status;
-  partial = sibling_of(target, "partial");
-  registered.emplace(partial, TemporaryKind::kTree);
-  if (::mkdir(partial.c_str(), kFolderMode) == 0) return {};
-  return {errno, std::generic_category()};
+  partial.emplace(target);
+  return {partial->error(), std::generic_category()};
 }
 
 /// Refuses a target that commit() must not replace.
@@ -165,29 +170,26 @@ void cannot_write(const fs::path& path, const std::string& reason) {
 }
 
 void write_file_atomically(const fs::path& path, std::string_view text) {
-  // A link is followed, so that what it names is replaced and not the link.
   std::error_code status;
-  const fs::path resolved =
-      fs::is_symlink(path, status) ? fs::weakly_canonical(path, status) : path;
-  const fs::path target = status || resolved.empty() ? path : resolved;
-  if (fs::is_directory(target, status)) cannot_write(path, "it is a folder");
-  // A device or a pipe ("/dev/null", "/dev/stdout") cannot be replaced, only written to.
-  const fs::file_type type = fs::status(target, status).type();
-  if (type == fs::file_type::character || type == fs::file_type::fifo) {
-    std::ofstream out{target, std::ios::binary};
+  if (fs::is_directory(path, status)) cannot_write(path, "it is a folder");
+  // Devices, pipes and open files ("/dev/null", "/dev/stdout") cannot be replaced, only written to.
+  const fs::file_type type = fs::status(path, status).type();
+  if (type == fs::file_type::character || type == fs::file_type::fifo || is_open_file(path)) {
+    std::ofstream out{path, std::ios::binary};
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
     if (!out.flush()) cannot_write(path, reason_of(errno));
     return;
   }
-  remove_abandoned(target);
-  const fs::path temporary = sibling_of(target, "partial");
-  const Temporary registered{temporary, TemporaryKind::kFile};
-  int error = write_new(temporary, text, /*sync=*/true);
-  if (error == 0 && ::rename(temporary.c_str(), target.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(temporary.c_str());
-    cannot_write(path, reason_of(error));
+  if (fs::is_symlink(path, status)) {
+    cannot_write(path, fmt::format("it is a symbolic link to {}; name that file itself",
+                                   fs::read_symlink(path, status).string()));
   }
+  remove_abandoned(path);
+  const PartialFolder building{path};
+  int error = building.error();
+  if (error == 0) error = write_new(building.file(), text, /*sync=*/true);
+  if (error == 0 && ::rename(building.file().c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) cannot_write(path, reason_of(error));
 }
 
 std::error_code MadeFolders::make(const fs::path& folder) {
@@ -217,25 +219,19 @@ AtomicFolder::AtomicFolder(const fs::path& path) : shown_{path} {
   if (!target_.has_filename()) cannot_write(path, "it is the root of the file system");
   remove_abandoned(target_);
   check_replaceable(path, target_);
-  const std::error_code status = begin(target_, parents_, partial_, registered_);
+  const std::error_code status = begin(target_, parents_, partial_);
   if (status) cannot_write(path, status.message());
-}
-
-AtomicFolder::~AtomicFolder() {
-  if (committed_) return;
-  std::error_code ignored;
-  fs::remove_all(partial_, ignored);
 }
 
 fs::path AtomicFolder::make_folder(const fs::path& name) const {
   std::error_code status;
-  fs::create_directories(partial_ / name, status);
+  fs::create_directories(partial() / name, status);
   if (status) cannot_write(shown_ / name, status.message());
-  return partial_ / name;
+  return partial() / name;
 }
 
 void AtomicFolder::write(const fs::path& name, std::string_view text) const {
-  const fs::path path = partial_ / name;
+  const fs::path path = partial() / name;
   std::error_code status;
   fs::create_directories(path.parent_path(), status);
   const int error = status ? status.value() : write_new(path, text, /*sync=*/false);
@@ -245,7 +241,9 @@ void AtomicFolder::write(const fs::path& name, std::string_view text) const {
 void AtomicFolder::commit() {
   std::string manifest = fmt::format("{}\n", kManifestHead);
   try {
-    for (const std::string& name : files_under(partial_)) manifest += name + "\n";
+    for (const std::string& name : files_under(partial())) {
+      if (name != kOwnerMark) manifest += name + "\n";
+    }
   } catch (const fs::filesystem_error& error) {
     cannot_write(shown_, error.code().message());
   }
@@ -255,23 +253,30 @@ void AtomicFolder::commit() {
   std::optional<HeldSignals> held{std::in_place};  // between the renames nothing has the name
   fs::path old;
   if (fs::exists(target_, status)) {
+    if (const int error = write_owner_mark(target_); error != 0) {
+      cannot_write(shown_, reason_of(error));
+    }
     old = sibling_of(target_, "old");
     fs::rename(target_, old, status);
-    if (status) cannot_write(shown_, status.message());
+    if (status) {
+      ::unlink((target_ / kOwnerMark).c_str());
+      cannot_write(shown_, status.message());
+    }
   }
-  fs::rename(partial_, target_, status);
+  fs::rename(partial(), target_, status);
   if (status) {
     std::error_code ignored;
     if (!old.empty()) fs::rename(old, target_, ignored);
+    ::unlink((target_ / kOwnerMark).c_str());
     cannot_write(shown_, status.message());
   }
-  committed_ = true;
-  registered_.reset();
+  ::unlink((target_ / kOwnerMark).c_str());
+  partial_->release();
   parents_.keep();
   if (old.empty()) return;
   const Temporary aside{old, TemporaryKind::kTree};
   held.reset();
-  fs::remove_all(old, status);
+  remove_all_of(old);
 }
 
 AtomicFiles::AtomicFiles(const fs::path& folder) : shown_{folder} {
@@ -283,26 +288,22 @@ AtomicFiles::AtomicFiles(const fs::path& folder) : shown_{folder} {
     cannot_write(folder, "it is there already and is no folder");
   }
   remove_abandoned(target_ / kFiles);
-  status = begin(target_ / kFiles, made_, partial_, registered_);
+  status = begin(target_ / kFiles, made_, partial_);
   if (status) cannot_write(folder, status.message());
-}
-
-AtomicFiles::~AtomicFiles() {
-  std::error_code ignored;
-  fs::remove_all(partial_, ignored);
 }
 
 void AtomicFiles::write(const std::string& name, std::string_view text) {
   std::error_code status;
   if (fs::is_directory(target_ / name, status)) cannot_write(shown_ / name, "it is a folder");
-  const int error = write_new(partial_ / name, text, /*sync=*/true);
+  const int error = write_new(partial() / name, text, /*sync=*/true);
   if (error != 0) cannot_write(shown_ / name, reason_of(error));
   names_.push_back(name);
 }
 
 void AtomicFiles::adopt() {
   std::error_code status;
-  for (const std::string& name : files_under(partial_)) {
+  for (const std::string& name : files_under(partial())) {
+    if (name == kOwnerMark) continue;
     if (fs::is_directory(target_ / name, status)) cannot_write(shown_ / name, "it is a folder");
     if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
   }
@@ -312,7 +313,7 @@ void AtomicFiles::commit() {
   const HeldSignals held;  // all of them or none
   for (const std::string& name : names_) {
     std::error_code status;
-    fs::rename(partial_ / name, target_ / name, status);
+    fs::rename(partial() / name, target_ / name, status);
     if (status) cannot_write(shown_ / name, status.message());
   }
   names_.clear();

@@ -16,9 +16,9 @@ namespace kvsim {
 /// whole: "out/a.csv: cannot be written: REASON".
 [[noreturn]] void cannot_write(const std::filesystem::path& path, const std::string& reason);
 
-/// Writes `text` to a temporary name beside `path`, then renames it into place: readers see the old
-/// file or the whole new one. Errors: InputError "PATH: cannot be written: REASON"; the old file is
-/// then untouched and the temporary one gone.
+/// Writes `text` to a temporary name next to `path`, then renames it into place: readers see the
+/// old file or the whole new one. Errors: InputError "PATH: cannot be written: REASON", also if
+/// `path` is a symbolic link; the old file is then unchanged and the temporary one removed.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 /// Folders made on the way to a place. Unless kept they go again, upwards while they are empty.
@@ -49,12 +49,12 @@ class AtomicFolder {
   /// a folder with files of others.
   explicit AtomicFolder(const std::filesystem::path& path);
   /// Removes the partial folder, and the parents made for it, unless commit() has run.
-  ~AtomicFolder();
+  ~AtomicFolder() = default;
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
   /// Where files are to be written until commit().
-  [[nodiscard]] const std::filesystem::path& partial() const { return partial_; }
+  [[nodiscard]] const std::filesystem::path& partial() const { return partial_->path(); }
   /// Writes partial()/NAME (NAME may name a sub-folder, created on the way).
   void write(const std::filesystem::path& name, std::string_view text) const;
   /// Creates the sub-folder partial()/NAME and returns it, for what others write there.
@@ -65,10 +65,8 @@ class AtomicFolder {
  private:
   std::filesystem::path shown_;  // as the user gave it, for messages
   std::filesystem::path target_;
-  std::filesystem::path partial_;
-  MadeFolders parents_;
-  std::optional<Temporary> registered_;  // what an interrupt is to take away
-  bool committed_ = false;
+  MadeFolders parents_;  // removed after what is in them
+  std::optional<PartialFolder> partial_;
 };
 
 /// Files of one folder that change together, beside others that stay as they are: built in a folder
@@ -79,14 +77,14 @@ class AtomicFiles {
   /// or cannot be written into.
   explicit AtomicFiles(const std::filesystem::path& folder);
   /// Removes what was built, and the folders made for it, unless commit() has run.
-  ~AtomicFiles();
+  ~AtomicFiles() = default;
   AtomicFiles(const AtomicFiles&) = delete;
   AtomicFiles& operator=(const AtomicFiles&) = delete;
 
   /// Builds FOLDER/NAME; a name comes once. Errors: InputError.
   void write(const std::string& name, std::string_view text);
   /// Where the files are built, for what others write there.
-  [[nodiscard]] const std::filesystem::path& partial() const { return partial_; }
+  [[nodiscard]] const std::filesystem::path& partial() const { return partial_->path(); }
   /// Takes all files that are in partial() as built.
   void adopt();
   /// Replaces each file by the one built. Errors: InputError, before any file moved unless the file
@@ -96,9 +94,8 @@ class AtomicFiles {
  private:
   std::filesystem::path shown_;  // as the user gave it, for messages
   std::filesystem::path target_;
-  std::filesystem::path partial_;
   MadeFolders made_;
-  std::optional<Temporary> registered_;
+  std::optional<PartialFolder> partial_;
   std::vector<std::string> names_;
 };
 

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "models/units/temporary.hpp"
 #include "tests/sim/program.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -291,9 +292,9 @@ TEST_CASE("bad scenarios: exit 2 and one line, before anything is computed or wr
   CHECK(has(bad(R"({"gpu": "A900-80GB-SXM"})"), "/gpu: unknown GPU \"A900-80GB-SXM\"; did you"));
   CHECK(has(bad(R"({"model": "llama-2-8b"})"), "/model: unknown model \"llama-2-8b\"; did you"));
   CHECK(has(bad(R"({"method": "h3o"})"), "/method: unknown method \"h3o\"; did you mean \"h2o\"?"));
-  CHECK(has(bad(R"({"method": {"name": "h2o", "budget": 0}})"), "/method/budget: expected a frac"));
+  CHECK(has(bad(R"({"method": {"name": "h2o", "budget": 0}})"), "/method/budget: expected a shar"));
   CHECK(has(bad(R"({"model": "llama-2-7b", "gpu": "H200-141GB-SXM", "prompt_tokens": 100,
-                    "output_tokens": 1, "method": {"name": "zeromerge", "budget": 2}})"),
+                    "output_tokens": 1, "method": {"name": "zeromerge", "budget": "2 entries"}})"),
             "/method: method \"zeromerge\": a budget of 2 entries"));
   CHECK(has(bad("{\"title\": \"\x1b[31m\", \"gpu\": 1}"), "not valid JSON"));
   CHECK(has(bad("{\"\x01\": 1}"), "kvsim: "));
@@ -527,8 +528,8 @@ TEST_CASE("replay: what cannot be is refused in one line") {
     return complaint(words, folder);
   };
   CHECK(has(bad({"--method", "zeromrge"}), "unknown method \"zeromrge\"; did you mean"));
-  CHECK(has(bad({"--method", "h2o", "--budget", "0"}), "--budget: expected a fraction"));
-  CHECK(has(bad({"--method", "h2o", "--budget", "1.5"}), "above 1, got 1.5"));
+  CHECK(has(bad({"--method", "h2o", "--budget", "0"}), "--budget: expected a share"));
+  CHECK(has(bad({"--method", "h2o", "--budget", "1.5"}), "\"64 entries\", got 1.5"));
   CHECK(has(bad({"--method", "h2o", "--budget", "0.1,,2"}), "separated by single commas"));
   CHECK(has(bad({"--method", "h2o", "--param", "alpha"}), "--param: expected name=value"));
   CHECK(has(bad({"--method", "full,h2o", "--param", "deacy=1"}), "did you mean \"decay\"?"));
@@ -817,21 +818,34 @@ TEST_CASE("an interrupted program takes what it was writing away and says which 
   CHECK(names_in(folder) == Words{"many.json"});
 }
 
-TEST_CASE("what a killed program left beside a target goes with the next one that writes there") {
+/// A folder NAME.WORD-PID as a kvsim that was killed leaves it; returns its path.
+fs::path left_behind(const fs::path& target, const char* word) {
+  const pid_t gone = ::fork();
+  if (gone == 0) {
+    const fs::path folder = sibling_of(target, word);
+    fs::create_directories(folder / "figures");
+    ::_exit(write_owner_mark(folder));
+  }
+  int status = 0;
+  ::waitpid(gone, &status, 0);
+  REQUIRE(status == 0);
+  const fs::path left = fmt::format("{}.{}-{}", target.string(), word, gone);
+  write(left / "points.csv", "half");
+  return left;
+}
+
+TEST_CASE("what a killed program left next to a target goes with the next one that writes there") {
   const fs::path folder = fresh("abandoned");
   const std::string scenario = write(folder / "tiny.json", kTiny);
-  const pid_t gone = ::fork();
-  if (gone == 0) ::_exit(0);
-  ::waitpid(gone, nullptr, 0);
-  const std::string dead = std::to_string(gone), alive = std::to_string(::getpid());
-  for (const std::string& left : {".partial-" + dead, ".partial-" + dead + "-2"}) {
-    fs::create_directories(folder / ("out" + left) / "figures");
-    write(folder / ("out" + left) / "points.csv", "half");
-    write(folder / ("t.safetensors" + left), "half");
-  }
-  // Somebody's who is alive, another target's, and names that are not of this form stay.
-  const Words others{"out.partial-" + alive, "out.partial-" + dead + "x", "out2.partial-" + dead};
-  for (const std::string& other : others) write(folder / other, "");
+  const std::string left = left_behind(folder / "out", "partial");
+  (void)left_behind(folder / "out", "partial");
+  (void)left_behind(folder / "t.safetensors", "partial");
+  const fs::path elsewhere = left_behind(folder / "out2", "partial");
+  const std::string dead = left.substr(left.rfind('-') + 1);
+  // What has no mark is the user's, whatever its name; another target's stays too.
+  const Words others{"out.partial-" + dead + "-2", "out.partial-" + dead + "x",
+                     elsewhere.filename().string()};
+  for (const std::string& other : others) fs::create_directories(folder / other);
   CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, folder).status == 0);
   CHECK(run_kvsim({"trace", "generate", "t.safetensors", "-q"}, folder).status == 0);
   Words expected{"out", "t.safetensors", "tiny.json"};
@@ -840,7 +854,10 @@ TEST_CASE("what a killed program left beside a target goes with the next one tha
   CHECK(names_in(folder) == expected);
 
   // Killed between two renames: the older results have their name back.
-  fs::rename(folder / "out", folder / ("out.old-" + dead));
+  const fs::path old = left_behind(folder / "out", "old");
+  fs::rename(old / kOwnerMark, folder / "out" / kOwnerMark);
+  fs::remove_all(old);
+  fs::rename(folder / "out", old);
   CHECK(run_kvsim({"run", "no.json", "-o", "out"}, folder).status == 2);
   CHECK(run_kvsim({"run", scenario, "-q", "--no-figures", "-o", "out"}, folder).status == 0);
   CHECK(names_in(folder) == expected);
