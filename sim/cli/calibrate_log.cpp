@@ -2,8 +2,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -11,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
+#include "models/units/text_file.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/cli/command.hpp"
 #include "sim/cli/terminal.hpp"
@@ -30,11 +29,8 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-std::string read_text(const fs::path& path) {
-  std::ifstream in{path, std::ios::binary};
-  if (!in) throw InputError{fmt::format("{}: cannot be read", path.string())};
-  return {std::istreambuf_iterator<char>{in}, {}};
-}
+/// A start's lines come first; a log of months of requests need not be read whole into memory.
+constexpr std::size_t kLongestLog = 256U << 20U;
 
 std::string exact(Bytes n) { return fmt::format("{} B", n.count()); }
 
@@ -158,7 +154,7 @@ std::string file_text(const ordered_json& overrides, const VllmLog& log) {
 int calibrate_from_log(const Arguments& arguments) {
   arguments.expect_words(0, 1, "SCENARIO");
   const fs::path path{*arguments.value("from-log")};
-  const VllmLog said = read_vllm_log(read_text(path), path.string());
+  const VllmLog said = read_vllm_log(read_text_file(path, kLongestLog), path.string());
   VllmLog log = said;
   std::optional<EngineStartup> before, after;
   if (!arguments.words().empty()) {

@@ -1,13 +1,16 @@
 #include "sim/memory/vllm_log.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <regex>
-#include <sstream>
+#include <cstddef>
+#include <initializer_list>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 #include "models/units/number_text.hpp"
+#include "sim/memory/log_wording.hpp"
 
 namespace kvsim {
 namespace {
@@ -15,125 +18,241 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kMiB = 1024.0 * 1024.0;
 
-double number(std::string text, std::string_view line, const std::string& place) {
-  std::erase(text, ',');
-  double value = 0;
-  const auto [end, error] = number_from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) {
-    throw InputError{fmt::format("{}: expected a number, got \"{}\" in: {}", place, text, line)};
+struct Line {
+  std::string_view text;      // in lower case, for wordings
+  std::string_view original;  // for messages
+  const std::string& file;
+  std::size_t number = 0;
+
+  [[nodiscard]] std::string place() const { return fmt::format("{}:{}", file, number); }
+  [[nodiscard]] std::string shown() const { return excerpt(original, 160); }
+  [[nodiscard]] bool has(std::initializer_list<std::string_view> wordings) const {
+    return std::any_of(wordings.begin(), wordings.end(), [this](std::string_view wording) {
+      return text.find(wording) != std::string_view::npos;
+    });
   }
-  constexpr double kMost = 4e9;  // GiB, or tokens: beyond it bytes are not counted in 64 bits
-  if (!(std::abs(value) <= kMost)) {
-    throw InputError{fmt::format("{}: expected a number of at most {}, got \"{}\" in: {}", place,
-                                 kMost, text, line)};
+};
+
+constexpr double kMostCount = 4e9;  // tokens, blocks
+constexpr double kMostGiB = 1e6;    // a thousand times the largest GPU; sums stay below 2^63 bytes
+
+double number(std::string_view text, const Line& line, double most = kMostCount) {
+  std::string digits{text};
+  std::erase(digits, ',');
+  double value = 0;
+  const auto [end, error] = number_from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc{} || end != digits.data() + digits.size()) {
+    throw InputError{fmt::format("{}: expected a number, got \"{}\" in: {}", line.place(), digits,
+                                 line.shown())};
+  }
+  if (!(std::abs(value) <= most)) {
+    throw InputError{fmt::format("{}: expected a number of at most {}, got \"{}\" in: {}",
+                                 line.place(), most, digits, line.shown())};
   }
   return value;
 }
 
-/// A wording, and what its groups are: each group's target by number.
-struct Wording {
-  std::regex pattern;
-  std::vector<std::optional<Bytes> VllmLog::*> gib{};
+double positive(std::string_view text, const Line& line, double most = kMostCount) {
+  const double value = number(text, line, most);
+  if (!(value > 0)) {
+    throw InputError{
+        fmt::format("{}: expected a number above 0, got {} in: {}; take the log of a "
+                    "start that succeeded",
+                    line.place(), text, line.shown())};
+  }
+  return value;
+}
+
+Bytes gib(double value) { return Bytes{std::llround(value * kGiB)}; }
+
+/// A wording with sizes in GiB, and what they are. vLLM writes "GiB" and "GB" and means 2^30 bytes.
+struct SizeWording {
+  LogWording wording;
+  std::vector<std::optional<Bytes> VllmLog::*> sizes{};
 };
 
-const std::vector<Wording>& size_wordings() {
-  constexpr auto kFlags = std::regex::ECMAScript | std::regex::icase | std::regex::optimize;
-  const std::string size = R"((-?[\d.,]+)\s*Gi?B)";
-  static const std::vector<Wording> wordings{
+const std::vector<SizeWording>& size_wordings() {
+  static const std::vector<SizeWording> wordings{
       // V0 0.6.4 to 0.8: "model weights take 14.99GiB; non_torch_memory takes 0.35GiB; PyTorch
       // activation peak memory takes 2.07GiB; the rest of the memory reserved for KV Cache is ..."
-      {std::regex{"model weights take " + size, kFlags}, {&VllmLog::weights}},
-      {std::regex{"non_torch_memory takes " + size, kFlags}, {&VllmLog::non_torch}},
-      {std::regex{"activation peak memory takes " + size, kFlags}, {&VllmLog::activation}},
-      {std::regex{"reserved for KV Cache is " + size, kFlags}, {&VllmLog::kv_cache}},
-      {std::regex{R"(total[ _]gpu[ _]memory\s*\(?)" + size, kFlags}, {&VllmLog::total}},
+      {LogWording{"model weights take N~gi?b"}, {&VllmLog::weights}},
+      {LogWording{"non_torch_memory takes N~gi?b"}, {&VllmLog::non_torch}},
+      {LogWording{"activation peak memory takes N~gi?b"}, {&VllmLog::activation}},
+      {LogWording{"reserved for kv cache is N~gi?b"}, {&VllmLog::kv_cache}},
+      {LogWording{"total gpu memory~(?N~gi?b"}, {&VllmLog::total}},
+      {LogWording{"total_gpu_memory~(?N~gi?b"}, {&VllmLog::total}},
       // V1: "Model loading took 14.9889 GiB and 5.2 seconds"; V0: "Loading model weights took ..."
-      {std::regex{"Model loading took " + size, kFlags}, {&VllmLog::weights}},
-      {std::regex{"Loading model weights took " + size, kFlags}, {&VllmLog::weights}},
-      {std::regex{"Available KV cache memory: " + size, kFlags}, {&VllmLog::kv_cache}},
-      {std::regex{R"(Graph capturing finished in [\d.]+ secs?, took )" + size, kFlags},
-       {&VllmLog::graphs}},
-      // V1 at debug level: "... weights=14.99GiB, non-torch 0.13GiB, torch peak 4.76GiB"
-      {std::regex{R"(Total non KV cache memory: [\d.]+\s*Gi?B; torch peak memory increase: )" +
-                      size + R"(; non-torch forward increase memory: )" + size +
-                      R"(; weights memory: )" + size,
-                  kFlags},
+      {LogWording{"model loading took N~gi?b"}, {&VllmLog::weights}},
+      {LogWording{"loading model weights took N~gi?b"}, {&VllmLog::weights}},
+      {LogWording{"available kv cache memory: N~gi?b"}, {&VllmLog::kv_cache}},
+      {LogWording{"graph capturing finished in D secs?, took N~gi?b"}, {&VllmLog::graphs}},
+      // V1 at level DEBUG
+      {LogWording{"total non kv cache memory: D~gi?b; torch peak memory increase: N~gi?b; "
+                  "non-torch forward increase memory: N~gi?b; weights memory: N~gi?b"},
        {&VllmLog::activation, &VllmLog::non_torch, &VllmLog::weights}},
       // V0 0.6.3: "Memory profiling results: total_gpu_memory=79.22GiB initial_memory_usage=...
       // peak_torch_memory=16.22GiB memory_usage_post_profile=... non_torch_memory=1.79GiB
       // kv_cache_size=53.29GiB gpu_memory_utilization=0.90"
-      {std::regex{"total_gpu_memory=" + size, kFlags}, {&VllmLog::total}},
-      {std::regex{"non_torch_memory=" + size, kFlags}, {&VllmLog::non_torch}},
-      {std::regex{"kv_cache_size=" + size, kFlags}, {&VllmLog::kv_cache}},
+      {LogWording{"total_gpu_memory=N~gi?b"}, {&VllmLog::total}},
+      {LogWording{"non_torch_memory=N~gi?b"}, {&VllmLog::non_torch}},
+      {LogWording{"kv_cache_size=N~gi?b"}, {&VllmLog::kv_cache}},
   };
   return wordings;
 }
 
-Bytes gib(double value) { return Bytes{static_cast<std::int64_t>(std::llround(value * kGiB))}; }
+/// Whether the start that the log records went well. vLLM restarts in the same log, and an engine
+/// that started may run out of memory while it serves.
+class StartOutcome {
+ public:
+  void read(const Line& line) {
+    if (line.has({"vllm api server version", "initializing a v1 llm engine",
+                  "initializing an llm engine"})) {
+      failure_.reset();
+      has_started_ = false;
+    } else if (line.has({"application startup complete", "init engine (profile",
+                         "uvicorn running on"})) {
+      failure_.reset();
+      has_started_ = true;
+    } else if (line.has({"outofmemoryerror", "cuda out of memory", "cuda error: out of memory",
+                         "no available memory for the cache blocks"})) {
+      if (has_started_) {
+        later_ = fmt::format("line {}: the engine ran out of memory after its start", line.number);
+      } else {
+        fail(line);
+      }
+    }
+  }
+  /// `line` shows that this start failed; a later one in the same log may succeed.
+  void fail(const Line& line) {
+    failure_ = fmt::format("{}: expected the log of a start that succeeded, got \"{}\"",
+                           line.place(), line.shown());
+  }
+  /// Errors: InputError if the last start failed.
+  void check(VllmLog& log) const {
+    if (failure_) {
+      throw InputError{fmt::format(
+          "{}; lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs, and use the "
+          "log of that start",
+          *failure_)};
+    }
+    if (later_) log.warnings.push_back(*later_);
+  }
+
+ private:
+  std::optional<std::string> failure_, later_;  // messages
+  bool has_started_ = false;
+};
+
+class LogReader {
+ public:
+  explicit LogReader(VllmLog& log) : log_{log} {}
+
+  void read(const Line& line) {
+    outcome_.read(line);
+    for (const SizeWording& each : size_wordings()) {
+      if (!each.wording.find_in(line.text, numbers_)) continue;
+      for (std::size_t i = 0; i < each.sizes.size(); ++i)
+        put_size(each.sizes[i], numbers_[i], line);
+    }
+    static const LogWording graphs{"graph capturing finished in D secs?, took N~mi?b"};
+    if (graphs.find_in(line.text, numbers_)) {
+      log_.graphs = Bytes{std::llround(number(numbers_[0], line, kMostGiB) * kMiB)};
+      found_ = true;
+    }
+    static const LogWording peak{"peak_torch_memory=N~gi?b"};
+    if (peak.find_in(line.text, numbers_)) peak_ = gib(positive(numbers_[0], line, kMostGiB));
+    static const LogWording blocks{"# gpu blocks: N"}, other_blocks{"# cuda blocks: N"};
+    for (const LogWording* wording : {&blocks, &other_blocks}) {
+      if (wording->find_in(line.text, numbers_)) log_.blocks = count(numbers_[0], line);
+    }
+    static const LogWording tokens{"gpu kv cache size: N tokens"};
+    if (tokens.find_in(line.text, numbers_)) log_.tokens = count(numbers_[0], line);
+    static const LogWording concurrency{"maximum concurrency for N tokens per request: Nx"};
+    if (concurrency.find_in(line.text, numbers_)) {
+      log_.max_model_len = count(numbers_[0], line);
+      log_.max_concurrency = positive(numbers_[1], line);
+    }
+    // "total_gpu_memory (79.22GiB) x gpu_memory_utilization (0.90)"; "'gpu_memory_utilization':
+    // 0.9"
+    static const LogWording fraction{"gpu_memory_utilization'?E(?N"};
+    static const LogWording requested{"requested memory: N"};
+    for (const LogWording* wording : {&fraction, &requested}) {
+      if (wording->find_in(line.text, numbers_)) put_fraction(numbers_[0], line);
+    }
+  }
+  /// Errors: InputError if there was none of the figures, or the start failed.
+  void finish(const std::string& file) {
+    outcome_.check(log_);
+    if (!found_) {
+      throw InputError{fmt::format(
+          "{}: expected a vLLM start-up log (lines such as \"Model loading took 14.99 GiB\" or "
+          "\"GPU KV cache size: 31,232 tokens\"), found none of its figures",
+          file)};
+    }
+    if (peak_ && log_.weights && !log_.activation) {
+      log_.activation = *peak_ - *log_.weights;
+      log_.notes.emplace_back("activation: peak_torch_memory less the weights");
+    }
+    if (!log_.activation && log_.total && log_.memory_fraction && log_.weights && log_.non_torch &&
+        log_.kv_cache) {
+      log_.activation =
+          gib(static_cast<double>(log_.total->count()) / kGiB * *log_.memory_fraction) -
+          *log_.weights - *log_.non_torch - *log_.kv_cache;
+      log_.notes.emplace_back("activation: what the other terms leave of the memory fraction");
+    }
+  }
+
+ private:
+  void put_size(std::optional<Bytes> VllmLog::*size, std::string_view text, const Line& line) {
+    found_ = true;
+    if (size == &VllmLog::kv_cache && number(text, line, kMostGiB) <= 0) return outcome_.fail(line);
+    // The others may be negative: another process freed memory meanwhile.
+    const bool is_held = size == &VllmLog::total || size == &VllmLog::weights;
+    log_.*size = gib(is_held ? positive(text, line, kMostGiB) : number(text, line, kMostGiB));
+  }
+  void put_fraction(std::string_view text, const Line& line) {
+    const double value = number(text, line);
+    if (!(value > 0 && value <= 1)) {
+      throw InputError{fmt::format("{}: expected a memory fraction in (0, 1], got {} in: {}",
+                                   line.place(), text, line.shown())};
+    }
+    log_.memory_fraction = value;
+  }
+  std::int64_t count(std::string_view text, const Line& line) {
+    found_ = true;
+    return static_cast<std::int64_t>(positive(text, line));
+  }
+
+  VllmLog& log_;
+  StartOutcome outcome_;
+  std::optional<Bytes> peak_;
+  bool found_ = false;
+  std::vector<std::string_view> numbers_;
+};
+
+/// The next line of `rest`, taken off it.
+std::string_view take_line(std::string_view& rest) {
+  const std::size_t end = std::min(rest.find('\n'), rest.size());
+  const std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return line;
+}
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 }  // namespace
 
 VllmLog read_vllm_log(std::string_view text, const std::string& place) {
-  constexpr auto kFlags = std::regex::ECMAScript | std::regex::icase | std::regex::optimize;
-  static const std::regex graphs_mib{
-      R"(Graph capturing finished in [\d.]+ secs?, took ([\d.]+)\s*Mi?B)", kFlags};
-  static const std::regex peak_torch{R"(peak_torch_memory=([\d.]+)\s*Gi?B)", kFlags};
-  static const std::regex blocks{R"(# (?:GPU|cuda) blocks: ([\d,]+))", kFlags};
-  static const std::regex tokens{R"(GPU KV cache size: ([\d,]+) tokens)", kFlags};
-  static const std::regex concurrency{
-      R"(Maximum concurrency for ([\d,]+) tokens per request: ([\d.,]+)x)", kFlags};
-  static const std::regex fraction{
-      R"((?:gpu_memory_utilization'?[=:\s]*\(?|Requested memory: )([\d.]+))", kFlags};
-  // "... total_gpu_memory (79.22GiB) x gpu_memory_utilization (0.90) = 71.30GiB"; the list of
-  // arguments: "'gpu_memory_utilization': 0.9"
   VllmLog log;
-  std::optional<Bytes> peak;
-  bool found = false;
-  std::istringstream lines{std::string{text}};
-  std::smatch match;
-  for (std::string line; std::getline(lines, line);) {
-    const auto value = [&](std::size_t group) { return number(match[group].str(), line, place); };
-    for (const Wording& wording : size_wordings()) {
-      if (!std::regex_search(line, match, wording.pattern)) continue;
-      for (std::size_t i = 0; i < wording.gib.size(); ++i) log.*wording.gib[i] = gib(value(i + 1));
-      found = true;
-    }
-    if (std::regex_search(line, match, graphs_mib)) {
-      log.graphs = Bytes{static_cast<std::int64_t>(std::llround(value(1) * kMiB))};
-      found = true;
-    }
-    if (std::regex_search(line, match, peak_torch)) peak = gib(value(1));
-    if (std::regex_search(line, match, blocks)) {
-      log.blocks = static_cast<std::int64_t>(value(1));
-      found = true;
-    }
-    if (std::regex_search(line, match, tokens)) {
-      log.tokens = static_cast<std::int64_t>(value(1));
-      found = true;
-    }
-    if (std::regex_search(line, match, concurrency)) {
-      log.max_model_len = static_cast<std::int64_t>(value(1));
-      log.max_concurrency = value(2);
-      found = true;
-    }
-    if (std::regex_search(line, match, fraction)) log.memory_fraction = value(1);
+  LogReader reader{log};
+  std::string lowered;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::string_view line = take_line(text);
+    lowered.resize(line.size());
+    std::transform(line.begin(), line.end(), lowered.begin(), lower);
+    reader.read({lowered, line, place, number});
   }
-  if (!found) {
-    throw InputError{fmt::format(
-        "{}: expected a vLLM start-up log (lines such as \"Model loading took 14.99 GiB\" or \"GPU "
-        "KV cache size: 31,232 tokens\"), found none of its figures",
-        place)};
-  }
-  if (peak && log.weights && !log.activation) {
-    log.activation = *peak - *log.weights;
-    log.notes.emplace_back("activation: peak_torch_memory less the weights");
-  }
-  if (!log.activation && log.total && log.memory_fraction && log.weights && log.non_torch &&
-      log.kv_cache) {
-    log.activation = gib(static_cast<double>(log.total->count()) / kGiB * *log.memory_fraction) -
-                     *log.weights - *log.non_torch - *log.kv_cache;
-    log.notes.emplace_back("activation: what the other terms leave of the memory fraction");
-  }
+  reader.finish(place);
   return log;
 }
 

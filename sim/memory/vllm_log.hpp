@@ -21,9 +21,11 @@ struct VllmLog {
   std::vector<std::string> warnings;  // what does not fit the scenario it is held against
 };
 
-/// Reads it line by line; where a figure comes twice (ranks, restarts) the last one holds. A
-/// missing activation is worked out where the others are there. Errors: InputError where `text`
-/// holds none of the figures, or one that cannot be read; `place` is what messages call the file.
+/// Reads it line by line, in linear time; if a figure comes twice (ranks, restarts) the last one
+/// holds. A missing activation is computed from the other terms. `warnings` report an engine that
+/// ran out of memory after its start. Errors: InputError if `text` has none of the figures or one
+/// that cannot be read, no memory for the cache, or a start that ran out of memory; `place` is what
+/// messages call the file.
 [[nodiscard]] VllmLog read_vllm_log(std::string_view text, const std::string& place);
 
 }  // namespace kvsim

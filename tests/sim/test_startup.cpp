@@ -309,10 +309,62 @@ TEST_CASE("start-up logs of several vLLM versions are read") {
 
   CHECK_THROWS_AS((void)read_vllm_log("nothing here\n", "x.log"), InputError);
   CHECK_THROWS_WITH((void)read_vllm_log("Model loading took 1.2.3 GiB\n", "x.log"),
-                    "x.log: expected a number, got \"1.2.3\" in: Model loading took 1.2.3 GiB");
-  CHECK_THROWS_WITH((void)read_vllm_log("GPU KV cache size: 99,000,000,000 tokens\n", "x.log"),
-                    "x.log: expected a number of at most 4000000000, got \"99000000000\" in: GPU "
+                    "x.log:1: expected a number, got \"1.2.3\" in: Model loading took 1.2.3 GiB");
+  CHECK_THROWS_WITH((void)read_vllm_log("\nGPU KV cache size: 99,000,000,000 tokens\n", "x.log"),
+                    "x.log:2: expected a number of at most 4000000000, got \"99000000000\" in: GPU "
                     "KV cache size: 99,000,000,000 tokens");
+  CHECK_THROWS_WITH((void)read_vllm_log("gpu_memory_utilization=90\n", "x.log"),
+                    "x.log:1: expected a memory fraction in (0, 1], got 90 in: "
+                    "gpu_memory_utilization=90");
+}
+
+TEST_CASE("a start-up log's lines may be of any length") {
+  // std::regex recursed once per character and overflowed the stack.
+  const std::string digits(50'000, '7');
+  for (const std::string& line :
+       {"Model loading took " + digits + " GiB",
+        "Graph capturing finished in " + digits + " secs, took",
+        "GPU KV cache size: " + std::string(50'000, ','), "# GPU blocks: " + digits}) {
+    try {
+      (void)read_vllm_log(line + "\n", "x.log");
+      FAIL("accepted");
+    } catch (const InputError& error) {
+      CHECK(std::string{error.what()}.size() < 600);
+    }
+  }
+  std::string text(4U << 20U, ' ');
+  for (std::size_t i = 0; i + 32 < text.size(); i += 32) text.replace(i, 18, "gpu kv cache size:");
+  CHECK(*read_vllm_log(text + "GPU KV cache size: 420,864 tokens\n", "x.log").tokens == 420864);
+}
+
+TEST_CASE("the log of a start that failed is refused, of a restart that succeeded it is read") {
+  const std::string oom =
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n";
+  const std::string hint =
+      "CUDA graphs can take additional memory. If you are running out of memory, consider "
+      "decreasing `gpu_memory_utilization` or enforcing eager mode.\n";
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      (void)read_vllm_log(text, "x.log");
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(kV1).empty());
+  CHECK(refusal(kV1 + hint).empty());  // vLLM's advice at every start
+  CHECK(refusal(kV1 + oom).starts_with(
+      "x.log:8: expected the log of a start that succeeded, got \"torch.OutOfMemoryError"));
+  CHECK(refusal("Model loading took 30.1 GiB\nAvailable KV cache memory: -7.50 GiB\n")
+            .starts_with("x.log:2: expected the log of a start that succeeded, got \"Available KV "
+                         "cache memory: -7.50 GiB\""));
+  CHECK(refusal("# GPU blocks: 0, # CPU blocks: 2048\n")
+            .starts_with("x.log:1: expected a number above 0"));
+  CHECK(refusal(oom + "vLLM API server version 0.9.1\n" + kV1).empty());
+  const VllmLog served =
+      read_vllm_log(kV1 + std::string{"Application startup complete.\n"} + oom, "x.log");
+  CHECK(served.warnings ==
+        std::vector<std::string>{"line 9: the engine ran out of memory after its start"});
 }
 
 }  // namespace
