@@ -162,7 +162,35 @@ KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<do
   return out;
 }
 
+using Key = std::tuple<std::string, int, std::string, std::string>;  // GPU, op, stack, format
+
+std::map<Key, Pointers> grouped(const std::vector<MeasuredFile>& files) {
+  std::map<Key, Pointers> groups;
+  for (const MeasuredFile& file : files) {
+    for (const MeasuredRow& row : file.rows) {
+      groups[{row.gpu->name, static_cast<int>(op_of(row.call)), row.stack, row.format.name}]
+          .push_back(&row);
+    }
+  }
+  return groups;
+}
+
 }  // namespace
+
+std::vector<TimingGroup> timing_groups(const std::vector<MeasuredFile>& files) {
+  std::vector<TimingGroup> out;
+  for (const auto& [key, rows] : grouped(files)) {
+    const auto& [gpu, op, stack, format] = key;
+    out.push_back({gpu, static_cast<KernelOp>(op), stack, format, rows.size()});
+  }
+  return out;
+}
+
+std::vector<TimingGroup> groups_with_too_few_rows(const std::vector<MeasuredFile>& files) {
+  std::vector<TimingGroup> out = timing_groups(files);
+  std::erase_if(out, [](const TimingGroup& group) { return group.rows >= kLeastRows; });
+  return out;
+}
 
 std::string calibration_file_name(const KernelCalibrationFile& file) {
   std::string name = fmt::format("{}-{}.json", name_of(file.entries.front().op), file.gpu);
@@ -173,14 +201,7 @@ std::string calibration_file_name(const KernelCalibrationFile& file) {
 std::vector<KernelCalibrationFile> calibrate_kernels(
     const std::vector<MeasuredFile>& files, const std::string& provenance, const std::string& date,
     const std::function<void(std::size_t done, std::size_t all)>& progress) {
-  using Key = std::tuple<std::string, int, std::string, std::string>;  // GPU, op, stack, format
-  std::map<Key, Pointers> groups;
-  for (const MeasuredFile& file : files) {
-    for (const MeasuredRow& row : file.rows) {
-      groups[{row.gpu->name, static_cast<int>(op_of(row.call)), row.stack, row.format.name}]
-          .push_back(&row);
-    }
-  }
+  std::map<Key, Pointers> groups = grouped(files);
   std::vector<std::pair<Key, Pointers>> tasks;
   for (auto& [key, rows] : groups) {
     if (rows.size() >= kLeastRows) tasks.emplace_back(key, std::move(rows));

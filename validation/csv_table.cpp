@@ -1,22 +1,20 @@
 #include "validation/csv_table.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <set>
-#include <sstream>
-#include <system_error>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
+#include "models/units/text_file.hpp"
 
 namespace kvsim {
 namespace {
 
-constexpr std::uintmax_t kLargest = std::uintmax_t{1} << 30;
+constexpr std::size_t kLargest = std::size_t{1} << 30U;
 
 /// Reads one record from `at` on; false at the end of the text. `line` counts line ends passed.
 class Records {
@@ -83,19 +81,7 @@ class Records {
 }  // namespace
 
 CsvTable CsvTable::read_file(const std::filesystem::path& path) {
-  std::error_code failure;
-  const auto size = std::filesystem::file_size(path, failure);
-  std::ifstream in{path, std::ios::binary};
-  if (!failure && !in) failure = {errno, std::generic_category()};
-  if (failure) {
-    throw InputError{fmt::format("{}: can't be read: {}", path.string(), failure.message())};
-  }
-  if (size > kLargest) {
-    throw InputError{path.string(), "at most 1 GiB", fmt::format("{} bytes", size)};
-  }
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse(text.str(), path.string());
+  return parse(read_text_file(path, kLargest), path.string());
 }
 
 CsvTable CsvTable::parse(std::string_view text, std::string place) {
@@ -109,7 +95,7 @@ CsvTable CsvTable::parse(std::string_view text, std::string place) {
   for (const std::string& column : table.columns_) {
     if (!seen.insert(column).second) {
       throw InputError{fmt::format("{}:{}", table.place_, records.line()),
-                       fmt::format("one column \"{}\"", column), "several"};
+                       fmt::format("one column \"{}\"", excerpt(column)), "several"};
     }
   }
   std::vector<std::string> fields;
@@ -147,8 +133,9 @@ double CsvTable::number(std::size_t row, std::size_t column, double low, double 
   const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (failure != std::errc{} || end != word.data() + word.size() || !(value >= low) ||
       !(value <= high)) {
-    throw InputError{fmt::format("{}:{}: {}", place_, lines_[row], columns_[column]),
-                     fmt::format("a number in [{}, {}]", low, high), fmt::format("\"{}\"", word)};
+    throw InputError{fmt::format("{}:{}: {}", place_, lines_[row], excerpt(columns_[column])),
+                     fmt::format("a number in [{}, {}]", low, high),
+                     fmt::format("\"{}\"", excerpt(word))};
   }
   return value;
 }
@@ -157,8 +144,8 @@ std::int64_t CsvTable::integer(std::size_t row, std::size_t column, std::int64_t
                                std::int64_t high) const {
   const double value = number(row, column, static_cast<double>(low), static_cast<double>(high));
   if (value != std::floor(value)) {
-    throw InputError{fmt::format("{}:{}: {}", place_, lines_[row], columns_[column]), "an integer",
-                     fmt::format("\"{}\"", text(row, column))};
+    throw InputError{fmt::format("{}:{}: {}", place_, lines_[row], excerpt(columns_[column])),
+                     "an integer", fmt::format("\"{}\"", excerpt(text(row, column)))};
   }
   return static_cast<std::int64_t>(value);
 }

@@ -11,13 +11,14 @@
 
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 #include "models/units/folder.hpp"
 
 namespace kvsim {
 namespace {
 
 constexpr double kMostMicroseconds = 1e9;
-constexpr double kLargest = 1e12;
+constexpr std::int64_t kLargest = 1'000'000'000'000;
 
 /// A row the model has no call for: its reason is counted, the file goes on.
 struct LeftOut {
@@ -31,12 +32,13 @@ class Cells {
   [[nodiscard]] const std::string& text(std::string_view column) const {
     return table_.text(row_, table_.index(column));
   }
-  [[nodiscard]] double number(std::string_view column, double low = 0) const {
-    return table_.number(row_, table_.index(column), low, kLargest);
+  /// A count or a size: formulas take them as double, but a fraction of one was never measured.
+  [[nodiscard]] double whole(std::string_view column, std::int64_t low = 0) const {
+    return static_cast<double>(table_.integer(row_, table_.index(column), low, kLargest));
   }
-  /// As number; `otherwise` where the column is missing or the cell empty.
-  [[nodiscard]] double number_or(std::string_view column, double otherwise) const {
-    return table_.has(column) && !text(column).empty() ? number(column) : otherwise;
+  /// As whole; `otherwise` if the column is missing or the cell empty.
+  [[nodiscard]] double whole_or(std::string_view column, double otherwise) const {
+    return table_.has(column) && !text(column).empty() ? whole(column) : otherwise;
   }
   [[nodiscard]] std::int32_t count(std::string_view column) const {
     return static_cast<std::int32_t>(table_.integer(row_, table_.index(column), 1, 1 << 24));
@@ -66,8 +68,8 @@ KernelFormat attention_format_of(const Cells& c) {
 using Rows = std::vector<MeasuredRow>;
 
 void read_decode(const Cells& c, MeasuredRow row, Rows& out) {
-  const DecodeAttentionCall call{.batch = c.number("batch_size", 1),
-                                 .kv_len = c.number("kv_len", 1),
+  const DecodeAttentionCall call{.batch = c.whole("batch_size", 1),
+                                 .kv_len = c.whole("kv_len", 1),
                                  .q_heads = c.count("num_q_heads"),
                                  .kv_heads = c.count("num_kv_heads"),
                                  .head_dim = c.count("head_dim")};
@@ -79,12 +81,12 @@ void read_decode(const Cells& c, MeasuredRow row, Rows& out) {
 }
 
 void read_prefill(const Cells& c, MeasuredRow row, Rows& out) {
-  const double tokens = c.number("seq_len", 1);
-  double prefix = c.number_or("kv_prefix_len", 0);
+  const double tokens = c.whole("seq_len", 1);
+  double prefix = c.whole_or("kv_prefix_len", 0);
   // LLMServingSim's column counts the new tokens too: it is never below seq_len, and its times
   // follow it alone.
   if (row.stack.starts_with("llmservingsim") && prefix >= tokens) prefix -= tokens;
-  const PrefillAttentionCall call{.batch = c.number("batch_size", 1),
+  const PrefillAttentionCall call{.batch = c.whole("batch_size", 1),
                                   .new_tokens = tokens,
                                   .prefix = prefix,
                                   .q_heads = c.count("num_q_heads"),
@@ -101,8 +103,8 @@ void read_mla(const Cells& c, MeasuredRow row, Rows& out) {
   const std::string& phase = c.text("phase");
   if (phase != "decode" && phase != "prefill") throw LeftOut{fmt::format("phase {}", phase)};
   const MlaCall call{.decode = phase == "decode",
-                     .batch = c.number("batch_size", 1),
-                     .seq_len = c.number("seq_len", 1),
+                     .batch = c.whole("batch_size", 1),
+                     .seq_len = c.whole("seq_len", 1),
                      .heads = c.count("num_heads_per_gpu")};
   row.format = attention_format_of(c);
   row.shape = fmt::format("{} heads", call.heads);
@@ -112,7 +114,7 @@ void read_mla(const Cells& c, MeasuredRow row, Rows& out) {
 }
 
 void read_gemm(const Cells& c, MeasuredRow row, Rows& out) {
-  const GemmCall call{.m = c.number("m", 1), .n = c.number("n", 1), .k = c.number("k", 1)};
+  const GemmCall call{.m = c.whole("m", 1), .n = c.whole("n", 1), .k = c.whole("k", 1)};
   row.format = format_of(c.text("dtype"));
   row.shape = fmt::format("{}x{}", call.n, call.k);
   row.call = call;
@@ -121,10 +123,10 @@ void read_gemm(const Cells& c, MeasuredRow row, Rows& out) {
 }
 
 void read_grouped(const Cells& c, MeasuredRow row, Rows& out) {
-  const double experts = c.number("num_local_experts", 1);
-  const double per_expert = c.number("tokens_per_expert", 0);
-  const double hidden = c.number("hidden_size", 1);
-  const double inter = c.number("intermediate_size", 1);
+  const double experts = c.whole("num_local_experts", 1);
+  const double per_expert = c.whole("tokens_per_expert", 0);
+  const double hidden = c.whole("hidden_size", 1);
+  const double inter = c.whole("intermediate_size", 1);
   const bool masked = c.text("phase") == "decode";
   row.format = format_of("fp8_block");
   row.shape = fmt::format("{}x{}", hidden, inter);
@@ -159,13 +161,13 @@ void read_moe(const Cells& c, MeasuredRow row, Rows& out) {
   } else if (spread != "balanced" && spread != "uniform") {
     throw LeftOut{fmt::format("distribution {}", spread)};
   }
-  const MoeCall call{.tokens = c.number("num_tokens", 1),
-                     .hidden = c.number("hidden", 1),
-                     .inter = c.number("inter", 1),
-                     .top_k = c.number("topk", 1),
-                     .experts = c.number("num_experts", 1),
-                     .tp = c.number("tp", 1),
-                     .ep = c.number("ep", 1),
+  const MoeCall call{.tokens = c.whole("num_tokens", 1),
+                     .hidden = c.whole("hidden", 1),
+                     .inter = c.whole("inter", 1),
+                     .top_k = c.whole("topk", 1),
+                     .experts = c.whole("num_experts", 1),
+                     .tp = c.whole("tp", 1),
+                     .ep = c.whole("ep", 1),
                      .skew = skew};
   row.format = format_of(c.text("dtype"));
   // As one GPU sees it: width of its slice of an expert, and how many it holds.
@@ -177,8 +179,8 @@ void read_moe(const Cells& c, MeasuredRow row, Rows& out) {
 
 void read_elementwise(const Cells& c, MeasuredRow row, Rows& out) {
   const std::string& op = c.text("op");
-  const double tokens = c.number("num_tokens", 1);
-  const double hidden = tokens * c.number("hidden", 1);
+  const double tokens = c.whole("num_tokens", 1);
+  const double hidden = tokens * c.whole("hidden", 1);
   row.format = format_of(c.text("dtype"));
   const double width = row.format.operand_bytes;
   ElementwiseCall call{.rows = tokens};
@@ -187,9 +189,9 @@ void read_elementwise(const Cells& c, MeasuredRow row, Rows& out) {
     call.kind = ElementwiseKind::kNorm;
     call.bytes_read = call.bytes_written = hidden * width;
   } else if (contains("rope")) {
-    const double heads = c.number("q_heads_per_gpu", 1) + c.number("kv_heads_per_gpu", 1);
+    const double heads = c.whole("q_heads_per_gpu", 1) + c.whole("kv_heads_per_gpu", 1);
     call.kind = ElementwiseKind::kRope;
-    call.bytes_read = call.bytes_written = tokens * heads * c.number("head_dim", 1) * width;
+    call.bytes_read = call.bytes_written = tokens * heads * c.whole("head_dim", 1) * width;
   } else if (contains("act")) {
     const Llm* llm = nullptr;
     try {
@@ -197,7 +199,7 @@ void read_elementwise(const Cells& c, MeasuredRow row, Rows& out) {
     } catch (const InputError&) {  // a model of nobody's catalogue: gated, as most are
     }
     const bool gated = llm == nullptr || llm->layers.front().mlp.gated;
-    const double inter = tokens * c.number("intermediate_per_gpu", 1);
+    const double inter = tokens * c.whole("intermediate_per_gpu", 1);
     call.kind = ElementwiseKind::kActivation;
     call.bytes_read = (gated ? 2 : 1) * inter * width;
     call.bytes_written = inter * width;
@@ -237,11 +239,11 @@ void read_collective(const Cells& c, MeasuredRow row, Rows& out) {
   const auto* const found =
       std::find_if(kNames.begin(), kNames.end(), [&](const Name& name) { return name.word == op; });
   if (found == kNames.end()) throw LeftOut{fmt::format("collective {}", op)};
-  const double gpus = c.number("num_gpus", 2);
+  const double gpus = c.whole("num_gpus", 2);
   const CollectiveCall call{.kind = found->kind,
-                            .bytes = c.number("size_bytes", 1),
+                            .bytes = c.whole("size_bytes", 1),
                             .gpus = gpus,
-                            .gpus_per_node = c.number_or("gpus_per_node", 8)};
+                            .gpus_per_node = c.whole_or("gpus_per_node", 8)};
   // The bytes are what counts; the type is named without knowing it in some sources.
   row.format = format_of("bf16");
   row.stack = fmt::format("{}:{}", row.stack, c.has("impl") ? c.text("impl") : "");
@@ -316,7 +318,7 @@ MeasuredFile read_measured(const CsvTable& table) {
       if (row.gpu == nullptr) throw LeftOut{fmt::format("GPU {}", row.gpu_label)};
       layout->read(Cells{table, i}, std::move(row), out.rows);
     } catch (const LeftOut& reason) {
-      ++out.left_out[reason.reason];
+      ++out.left_out[excerpt(reason.reason)];
     }
   }
   return out;
@@ -336,6 +338,14 @@ std::vector<MeasuredFile> read_all_measured(const std::filesystem::path& path) {
   }
   std::vector<MeasuredFile> out;
   for (const auto& one : paths) out.push_back(read_measured(one));
+  const bool has_timings = std::any_of(
+      out.begin(), out.end(), [](const MeasuredFile& file) { return file.skipped.empty(); });
+  if (!has_timings) {
+    throw InputError{path.string(),
+                     "kernel timings: CSV with the columns gpu, source, time_us and a kernel's "
+                     "shape (docs/measured-data.md)",
+                     out.size() == 1 ? "a file with other columns" : "files with other columns"};
+  }
   return out;
 }
 

@@ -3,7 +3,14 @@
 
 #include "sim/cli/command_calibrate.hpp"
 
+#include <chrono>
+#include <cstddef>
+#include <string_view>
+
+#include <fmt/format.h>
+
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 #include "sim/cli/calibrate_log.hpp"
 #include "sim/cli/command.hpp"
 
@@ -24,7 +31,32 @@ int run_calibrate(const Arguments& arguments) {
                    "none"};
 }
 
+/// YYYY-MM-DD of a day that the calendar has.
+bool is_date(const std::string& text) {
+  constexpr std::string_view kForm = "dddd-dd-dd";
+  if (text.size() != kForm.size()) return false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_digit = text[i] >= '0' && text[i] <= '9';
+    if (kForm[i] == 'd' ? !is_digit : text[i] != kForm[i]) return false;
+  }
+  const auto number = [&](std::size_t at, std::size_t size) {
+    return std::stoi(text.substr(at, size));
+  };
+  return std::chrono::year_month_day{std::chrono::year{number(0, 4)},
+                                     std::chrono::month{static_cast<unsigned>(number(5, 2))},
+                                     std::chrono::day{static_cast<unsigned>(number(8, 2))}}
+      .ok();
+}
+
 }  // namespace
+
+std::optional<std::string> checked_date(const Arguments& arguments) {
+  auto date = arguments.value("date");
+  if (date && !is_date(*date)) {
+    throw InputError{"--date", "a day as YYYY-MM-DD", fmt::format("\"{}\"", excerpt(*date))};
+  }
+  return date;
+}
 
 Command calibrate_command() {
   return {.name = "calibrate",

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "sim/cli/arguments.hpp"
 
 namespace kvsim {
@@ -7,5 +10,8 @@ namespace kvsim {
 // What `kvsim calibrate` fits to; one file each, command_calibrate_NAME.cpp.
 [[nodiscard]] int calibrate_measured(const Arguments& arguments);
 [[nodiscard]] int calibrate_on_device(const Arguments& arguments);
+
+/// The value of --date. Errors: InputError unless it is a day of the calendar as YYYY-MM-DD.
+[[nodiscard]] std::optional<std::string> checked_date(const Arguments& arguments);
 
 }  // namespace kvsim

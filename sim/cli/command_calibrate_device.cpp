@@ -29,7 +29,7 @@ int calibrate_on_device(const Arguments& arguments) {
     return kDoesNotFit;
   }
   const ordered_json out = device_json(score, timed.device, timed.states, kernels::measure_device(),
-                                       arguments.value("date").value_or(utc_date()));
+                                       checked_date(arguments).value_or(utc_date()));
   write_file_atomically(*path, to_file_text(out));
   write_out(arguments.has("json")
                 ? to_file_text(out)

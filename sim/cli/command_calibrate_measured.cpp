@@ -1,5 +1,6 @@
 // kvsim calibrate --measured: coefficients of the kernels' forms from timings of others.
 
+#include <algorithm>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
+#include "sim/report/text.hpp"
 #include "validation/calibrate_kernels.hpp"
 
 namespace kvsim {
@@ -50,6 +52,23 @@ std::string table_of(const std::vector<KernelCalibrationFile>& files, std::size_
   return table.str(width);
 }
 
+std::string too_few_text(const TimingGroup& group) {
+  return fmt::format("{} of {} on {}, {}: {} rows, {} are needed", name_of(group.op), group.stack,
+                     group.gpu, group.format, group.rows, kLeastRows);
+}
+
+/// Errors: InputError if no group has enough rows.
+void refuse_without_fit(const std::vector<MeasuredFile>& files,
+                        const std::vector<TimingGroup>& too_few, const std::string& place) {
+  if (too_few.size() < timing_groups(files).size()) return;
+  const auto largest = std::max_element(
+      too_few.begin(), too_few.end(), [](const auto& a, const auto& b) { return a.rows < b.rows; });
+  throw InputError{
+      place,
+      fmt::format("at least {} rows of one kernel family, GPU, stack and format", kLeastRows),
+      fmt::format("at most {} ({})", largest->rows, too_few_text(*largest))};
+}
+
 }  // namespace
 
 int calibrate_measured(const Arguments& arguments) {
@@ -74,12 +93,15 @@ int calibrate_measured(const Arguments& arguments) {
   if (files.empty()) {
     throw InputError{*arguments.value("measured"), "kernel timings to fit to", "none"};
   }
+  const std::string date = checked_date(arguments).value_or(today());
+  const std::vector<TimingGroup> too_few = groups_with_too_few_rows(files);
+  refuse_without_fit(files, too_few, *arguments.value("measured"));
   AtomicFiles written{*out};  // a place that cannot be written is told before the fit
   const bool quiet = arguments.has("quiet");
   Progress progress{"fitting"};
   const std::vector<KernelCalibrationFile> fitted = calibrate_kernels(
-      files, arguments.value("provenance").value_or("timings given on the command line"),
-      arguments.value("date").value_or(today()), [&](std::size_t done, std::size_t all) {
+      files, arguments.value("provenance").value_or("timings given on the command line"), date,
+      [&](std::size_t done, std::size_t all) {
         if (quiet) return;
         progress.expect(static_cast<double>(all), "fits");
         progress.update(static_cast<double>(done) / static_cast<double>(all));
@@ -89,6 +111,9 @@ int calibrate_measured(const Arguments& arguments) {
     written.write(calibration_file_name(file), write_calibration(file));
   }
   written.commit();
+  for (const TimingGroup& group : too_few) {
+    write_err(fmt::format("kvsim: not fitted: {}\n", clean_text(too_few_text(group))));
+  }
   if (arguments.has("json")) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const KernelCalibrationFile& file : fitted) {

@@ -55,10 +55,26 @@ std::string accuracy_sections(std::vector<MeasuredFile> files, const KernelLibra
   return out;
 }
 
+/// Errors: InputError if no row can be scored, with the most frequent reason.
+void refuse_without_rows(const std::vector<MeasuredFile>& files, const std::string& place) {
+  std::string reason = "none";
+  std::int64_t most = 0;
+  for (const MeasuredFile& file : files) {
+    if (!file.rows.empty()) return;
+    for (const auto& [why, count] : file.left_out) {
+      if (count <= most) continue;
+      most = count;
+      reason = fmt::format("none: {} rows are of an unknown {}", count, why);
+    }
+  }
+  throw InputError{place, "at least one row to predict", reason};
+}
+
 int run_validate_measured(const Arguments& arguments) {
   arguments.expect_words(1, 1, "a CSV file, or a folder of them");
   const Unseen unseen = unseen_of(arguments);
   std::vector<MeasuredFile> files = read_all_measured(arguments.words().front());
+  refuse_without_rows(files, arguments.words().front());
   std::optional<KernelLibrary> own;
   if (const auto folder = arguments.value("calibration")) own.emplace(read_calibrations(*folder));
   if (arguments.has("held-out")) {

@@ -6,6 +6,7 @@
 #include "models/cost/kernels/work.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
 #include "validation/measured_rows.hpp"
 
 using namespace kvsim;
@@ -63,7 +64,8 @@ TEST_CASE("measured rows: what can't be expressed is counted with its reason, no
 }
 
 TEST_CASE("measured rows: malformed cells are errors with their line") {
-  for (const char* cells : {"x,2,3,4", "1,-2,3,4", "1,2,3,0", "1,2,3,nan", "1,2,,4"}) {
+  for (const char* cells :
+       {"x,2,3,4", "1,-2,3,4", "1,2,3,0", "1,2,3,nan", "1,2,,4", "1.5,2,3,4", "1,2,3e-1,4"}) {
     try {
       (void)read(std::string{"gpu,source,dtype,m,n,k,time_us\nA40,x,bf16,"} + cells + "\n");
       FAIL("accepted: " << cells);
@@ -71,6 +73,21 @@ TEST_CASE("measured rows: malformed cells are errors with their line") {
       CHECK(std::string{e.what()}.find("t.csv:2") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("measured rows: a file without timings is refused, a folder of several files read") {
+  const auto folder = test::fresh("no-timings");
+  test::write(folder / "page.csv", "<!DOCTYPE html>\n<html><body>Not found</body></html>\n");
+  for (const auto& path : {folder / "page.csv", folder}) {
+    try {
+      (void)read_all_measured(path);
+      FAIL("accepted " << path);
+    } catch (const InputError& e) {
+      CHECK(std::string{e.what()}.starts_with(path.string() + ": expected kernel timings"));
+    }
+  }
+  test::write(folder / "gemm.csv", "gpu,source,dtype,m,n,k,time_us\nA40,x,bf16,1,2,3,4\n");
+  CHECK(read_all_measured(folder).size() == 2);
 }
 
 TEST_CASE("measured rows: a split keeps a shape whole and about a fifth of the shapes") {
