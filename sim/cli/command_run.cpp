@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -140,7 +141,17 @@ int run_alone(const Arguments& arguments, Scenario scenario) {
 
 int run_run(const Arguments& arguments) {
   if (asks_by_options(arguments)) {
-    if (has_plan_options(arguments)) return run_plan_job(arguments);
+    const auto sets = [&](std::string_view key) {
+      const std::vector<std::string> changes = arguments.values("set");
+      return std::any_of(changes.begin(), changes.end(), [key](const std::string& change) {
+        return change.starts_with(key) && change.find_first_of("/=", 1) == key.size();
+      });
+    };
+    if (has_plan_options(arguments) || sets("/plan")) return run_plan_job(arguments);
+    if (sets("/sweep")) {
+      throw InputError{
+          "--set /sweep: expected a scenario file; --print-scenario writes one to start from"};
+    }
     OptionScenario made = scenario_by_options(arguments, false);
     if (arguments.has("print-scenario")) {
       write_out(to_file_text(made.document));

@@ -39,14 +39,14 @@ NamedMethods read_names(const Arguments& arguments) {
   return methods;
 }
 
-std::vector<Budget> read_budgets(const Arguments& arguments) {
+std::vector<Budget> read_budgets(const Arguments& arguments, SmallCounts small) {
   std::vector<Budget> budgets;
   for (const std::string& text : arguments.list("budget")) {
     // A word goes on as a word: read_budget words the complaint for all.
     nlohmann::json value = text;
     if (const auto number = parse_number(text)) value = *number;
     if (const auto integer = parse_integer(text)) value = *integer;
-    const Budget budget = read_budget(Field::wrap(std::move(value), "--budget"));
+    const Budget budget = read_budget(Field::wrap(std::move(value), "--budget"), small);
     for (const Budget& other : budgets) {
       if (budget_number(other) != budget_number(budget)) continue;
       throw InputError{fmt::format("--budget {} is given twice", text)};

@@ -9,6 +9,7 @@
 #include "models/methods/method.hpp"
 #include "sim/cli/arguments.hpp"
 #include "sim/replay/replay.hpp"
+#include "sim/scenario/method_field.hpp"
 
 namespace kvsim {
 
@@ -23,7 +24,8 @@ struct NamedMethods {
 [[nodiscard]] NamedMethods read_names(const Arguments& arguments);
 
 /// Errors: InputError for what is no budget, and for one given twice.
-[[nodiscard]] std::vector<Budget> read_budgets(const Arguments& arguments);
+[[nodiscard]] std::vector<Budget> read_budgets(const Arguments& arguments,
+                                               SmallCounts small = SmallCounts::kAllowed);
 
 /// A word of the command line as a value: true, false, an integer, a number, or itself.
 [[nodiscard]] ParamValue param_value(const std::string& text);

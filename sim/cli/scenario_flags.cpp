@@ -106,10 +106,8 @@ ordered_json methods(const Arguments& arguments, bool plans) {
   const Params params = read_params(arguments);
   for (const auto& [param, value] : params) refuse_unless_taken("param", param, names);
   std::vector<ordered_json> budgets;
-  for (const Budget& budget : read_budgets(arguments)) {
-    const double number = budget_number(budget);
-    budgets.push_back(number > 1 ? ordered_json(static_cast<std::int64_t>(number))
-                                 : ordered_json(number));
+  for (const Budget& budget : read_budgets(arguments, SmallCounts::kRefused)) {
+    budgets.push_back(budget_value(budget));
   }
   bool is_used = budgets.empty();
   std::vector<ordered_json> values;

@@ -141,11 +141,12 @@ std::vector<Option> plan_options() {
 }
 
 std::vector<Option> compression_options() {
-  return {{"method", 'm', "NAME[,NAME…]", true,
-           "how the cache is compressed: a name of `kvsim list methods` (full)", V::kMethods},
-          {"budget", 'b', "B[,B…]", true,
-           "what methods keep: share of the prompt's cache in (0, 1], or entries per head above 1"},
-          {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"}};
+  return {
+      {"method", 'm', "NAME[,NAME…]", true,
+       "how the cache is compressed: a name of `kvsim list methods` (full)", V::kMethods},
+      {"budget", 'b', "B[,B…]", true,
+       "what methods keep: a share of the prompt's cache (0.2, 20%), or entries per head (256)"},
+      {"param", 'p', "NAME=VALUE", true, "a parameter, for the methods that have it"}};
 }
 
 std::vector<Option> engine_options() {

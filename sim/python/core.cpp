@@ -165,7 +165,8 @@ Texts replay_trace(const std::string& trace, const std::string& methods, bool pe
   return interruptible([&](const Progress& progress) {
     std::vector<MethodSpec> specs;
     for (const Field& item : Field::parse(methods, "methods").one_or_more()) {
-      for (MethodSpec& spec : read_methods(item)) specs.push_back(std::move(spec));
+      for (MethodSpec& spec : read_methods(item, SmallCounts::kAllowed))
+        specs.push_back(std::move(spec));
     }
     ReplayOptions options;
     options.threads = threads;

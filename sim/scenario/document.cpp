@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 #include "sim/scenario/keys.hpp"
 
 namespace kvsim {
@@ -121,9 +123,12 @@ class Loader {
   /// `folder`: of the file, relative to the root file's; `name`: of the file in it.
   json load(const fs::path& folder, const fs::path& name) {
     const fs::path path = root_ / folder / name;
+    const auto known = loaded_.find(path.lexically_normal());
+    if (known != loaded_.end()) return known->second;
     std::error_code status;
     const fs::path identity = fs::weakly_canonical(path, status);
-    return resolve(Field::read_file(path.lexically_normal()), folder, identity);
+    json result = resolve(Field::read_file(path.lexically_normal()), folder, identity);
+    return loaded_.emplace(path.lexically_normal(), std::move(result)).first->second;
   }
 
   /// What `file` says over what it extends; `identity`: its path, by which circles are known.
@@ -172,6 +177,7 @@ class Loader {
   fs::path root_;
   const std::function<void(const Field&)>& check_;
   std::vector<fs::path> chain_;
+  std::map<fs::path, json> loaded_;  // files that several others extend are read once
 };
 
 std::string_view kind_of(const json& value) {
@@ -255,7 +261,11 @@ json merged_document(const Field& root, const std::function<void(const Field&)>&
 }
 
 void apply_override(json& document, const Override& change) {
-  const std::string place = "--set " + change.pointer;
+  const std::string place = "--set " + excerpt(change.pointer);
+  if (change.pointer == "/extends" || change.pointer.starts_with("/extends/")) {
+    throw InputError{fmt::format(
+        "{}: other files are read before --set; write a file that extends both", place)};
+  }
   set_value(document, change.pointer, json_or_word(change.value, place), place);
 }
 
@@ -284,13 +294,14 @@ void set_value(json& document, const std::string& pointer, json value, std::stri
         if (!plain || index >= at->size()) {
           refuse(
               fmt::format("{} is a list of {}: expected an index in [0, {}] or \"-\", got \"{}\"",
-                          walked, at->size(), static_cast<std::int64_t>(at->size()) - 1, token));
+                          excerpt(walked), at->size(), static_cast<std::int64_t>(at->size()) - 1,
+                          excerpt(token)));
         }
         at = &(*at)[index];
       }
     } else {
-      refuse(
-          fmt::format("{} is {} and has no members", walked.empty() ? "/" : walked, kind_of(*at)));
+      refuse(fmt::format("{} is {} and has no members", walked.empty() ? "/" : excerpt(walked),
+                         kind_of(*at)));
     }
     walked += "/" + token;
   }

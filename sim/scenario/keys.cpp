@@ -108,9 +108,10 @@ constexpr std::array kStackKeys{
 constexpr std::array kMethodKeys{
     ScenarioKey{"name", "name", "", "required",
                 "a preset, or presets and single choices joined by +"},
-    ScenarioKey{"budget", "number; or list", "fraction in (0, 1], or entries above 1",
+    ScenarioKey{"budget", "number; or list", "fraction in (0, 1], or entries above 100",
                 "the method's own",
-                "what is kept: a fraction of the prompt's cache, or entries per head"},
+                "what is kept: a share of the prompt's cache (0.2, \"20 %\"), or entries per head "
+                "(256, \"64 entries\")"},
     ScenarioKey{
         "measured_on", "path", "", "",
         "an attention trace that the size law is measured on, where it depends on the data; "

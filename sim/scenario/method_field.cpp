@@ -1,12 +1,17 @@
 #include "sim/scenario/method_field.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "models/methods/named.hpp"
+#include "models/units/number_text.hpp"
 
 namespace kvsim {
 namespace {
@@ -22,22 +27,61 @@ ParamValue read_param(const Field& field) {
   field.expected("a number, a word, true or false");
 }
 
+/// Bare whole numbers up to this look like percentages.
+constexpr std::int64_t kMostPercent = 100;
+
+/// "20 %", "20%", "64 entries".
+std::optional<Budget> worded_budget(std::string_view text) {
+  double value = 0;
+  const auto [end, status] =
+      number_from_chars(text.data(), text.data() + text.size(), value, /*fixed=*/true);
+  if (status != std::errc{}) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  if (text == "%" && value > 0 && value <= 100) return Budget{.fraction = value / 100};
+  const bool is_count = value >= 1 && value <= kMostEntries && value == std::floor(value);
+  if ((text == "entries" || text == "entry") && is_count) {
+    return Budget{.entries = static_cast<std::int64_t>(value)};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-Budget read_budget(const Field& field) {
-  constexpr std::string_view kWanted = "a fraction in (0, 1] or a whole number of entries above 1";
+Budget read_budget(const Field& field, SmallCounts small) {
+  constexpr std::string_view kWanted =
+      "a share of the prompt's cache, such as 0.2 or \"20 %\", or entries per head, such as 256 or "
+      "\"64 entries\"";
+  if (field.is_string()) {
+    const auto budget = worded_budget(field.string());
+    if (!budget) field.expected(kWanted);
+    return *budget;
+  }
   if (!field.is_number()) field.expected(kWanted);
   const double value = field.raw().get<double>();
   if (value > 0 && value <= 1) return {.fraction = value};
   if (!(value > 1) || value > kMostEntries || value != std::floor(value)) field.expected(kWanted);
-  return {.entries = static_cast<std::int64_t>(value)};
+  const auto entries = static_cast<std::int64_t>(value);
+  if (small == SmallCounts::kRefused && entries <= kMostPercent) {
+    field.fail(
+        fmt::format("a bare {0} may mean {0} % or {0} entries per head; write {1:g} or "
+                    "\"{0} %\" for the share, \"{0} entries\" for the count",
+                    entries, value / 100));
+  }
+  return {.entries = entries};
+}
+
+nlohmann::ordered_json budget_value(const Budget& budget) {
+  if (budget.fraction > 0) return budget.fraction;
+  if (budget.entries <= kMostPercent) return fmt::format("{} entries", budget.entries);
+  return budget.entries;
 }
 
 double budget_number(const Budget& budget) {
   return budget.fraction > 0 ? budget.fraction : static_cast<double>(budget.entries);
 }
 
-std::vector<MethodSpec> read_methods(const Field& field) {
+std::vector<MethodSpec> read_methods(const Field& field, SmallCounts small) {
   if (field.is_string()) return {MethodSpec{canonical_method(field.string()), {}, {}}};
   if (!field.is_object()) field.expected("a method's name, or an object with its name");
   MethodSpec spec{canonical_method(field.at("name").string()), {}, {}};
@@ -49,7 +93,7 @@ std::vector<MethodSpec> read_methods(const Field& field) {
   if (!budgets) return {spec};
   std::vector<MethodSpec> specs;
   for (const Field& budget : budgets->one_or_more()) {
-    spec.budget = read_budget(budget);
+    spec.budget = read_budget(budget, small);
     specs.push_back(spec);
   }
   return specs;

@@ -69,7 +69,7 @@ bool holds(std::string_view key, const Field& wanted, const nlohmann::ordered_js
            value.get<std::int64_t>();
   }
   if (key == "budget") {
-    const double number = budget_number(read_budget(wanted));
+    const double number = budget_number(read_budget(wanted, SmallCounts::kAllowed));
     return value.is_number() && value.get<double>() == number;
   }
   if (key == "dtype" || key == "kv_dtype") {

@@ -35,7 +35,7 @@ std::vector<MethodSpec> read_replay_methods(const Field& replay) {
           trace->fail("is for points: a replay measures on its own trace");
         }
       }
-      for (MethodSpec& spec : read_methods(item)) {
+      for (MethodSpec& spec : read_methods(item, SmallCounts::kAllowed)) {
         try {
           (void)takes_budget(spec.name);  // refuses an unknown name
         } catch (const InputError& error) {

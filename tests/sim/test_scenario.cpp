@@ -128,7 +128,7 @@ TEST_CASE("lists make the product of their values, the last key fastest") {
   const Files files{"product"};
   const Scenario scenario =
       read_scenario(files.write("p.json", small(R"(, "batch": [1, 2], "kv_dtype": ["fp16", "fp32"],
-        "method": ["full", {"name": "h2o", "budget": [0.5, 20]}])")),
+        "method": ["full", {"name": "h2o", "budget": [0.5, "20 entries"]}])")),
                     {});
   CHECK(labels(scenario) ==
         std::vector<std::string>{
@@ -177,7 +177,7 @@ TEST_CASE("extends merges key by key, the nearer file wins, and paths keep their
     "tie_word_embeddings": false, "rope_theta": 10000.0})");
   files.write("base/base.json", R"({"model": {"config": "config.json", "name": "own"},
     "gpu": "A100-80GB-SXM", "dtype": "fp16", "batch": 7, "memory": {"usable_hbm": "40 GiB"},
-    "method": {"name": "h2o", "budget": 20}, "title": "base"})");
+    "method": {"name": "h2o", "budget": "20 entries"}, "title": "base"})");
   files.write("lengths.json", R"({"prompt_tokens": 100, "output_tokens": 10, "batch": 8})");
   const Scenario scenario =
       read_scenario(files.write("top.json", R"({"extends": ["base/base.json", "lengths.json"],
@@ -280,8 +280,17 @@ TEST_CASE("bad input: one line that says where and what") {
   CHECK(bad(small(R"(, "engine": {"max_seqs": 8})")).starts_with("/engine/max_seqs: unknown key"));
   CHECK(bad(small(R"(, "method": "h20")")).starts_with("/method: unknown method \"h20\""));
   CHECK(bad(small(R"(, "method": {"name": "h2o", "budget": 1.5})")) ==
-        "/method/budget: expected a fraction in (0, 1] or a whole number of entries above 1, got "
-        "1.5");
+        "/method/budget: expected a share of the prompt's cache, such as 0.2 or \"20 %\", or "
+        "entries per head, such as 256 or \"64 entries\", got 1.5");
+  CHECK(bad(small(R"(, "method": {"name": "h2o", "budget": 20})")) ==
+        "/method/budget: a bare 20 may mean 20 % or 20 entries per head; write 0.2 or \"20 %\" for "
+        "the share, \"20 entries\" for the count");
+  for (const char* none : {"\"0 %\"", "\"101 %\"", "\"20\"", "\"2.5 entries\"", "\"1e2 %\"",
+                           "\"nan %\"", "\"-3 entries\"", "\"% 20\"", "\"\"", "true", "0"}) {
+    INFO(none);
+    CHECK(bad(small(fmt::format(R"(, "method": {{"name": "h2o", "budget": {}}})", none)))
+              .starts_with("/method/budget: expected a share"));
+  }
   CHECK(bad(small(R"(, "method": ["full", {"name": "h2o", "alhpa": 1}])"))
             .starts_with("/method/1: "));
   CHECK(bad(small(R"(, "stack": "hf-spda")")).starts_with("/stack: unknown "));
@@ -358,7 +367,7 @@ TEST_CASE("the hash is of what is run, not of how it is written") {
 TEST_CASE("published figures find their point") {
   const Files files{"published"};
   const std::string text = small(R"(, "batch": [1, 2], "method": ["full", {"name": "h2o",
-    "budget": 20}], "published": [{"where": {"method": "h2o", "batch": 2, "budget": 20},
+    "budget": "20 entries"}], "published": [{"where": {"method": "h2o", "batch": 2, "budget": 20},
     "metric": "kv_bytes", "value": "335 GB", "source": "a paper", "note": "why"}])");
   const auto file = files.write("p.json", text);
   const Scenario scenario = read_scenario(file, {});
@@ -676,10 +685,12 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
   published(R"({"batch": null, "budget": null})", R"("1 GiB")", true);
   published("{}", "null", false);
 
-  for (const char* budget : {"0.2", "1", "1.0", "2", "2147483647", "64.0", "[0.1, 64]"}) {
+  for (const char* budget : {"0.2", "1", "1.0", "101", "2147483647", "128.0", "[0.1, 128]",
+                             "\"20 %\"", "\"5.5%\"", "\"64 entries\"", "[\"1 entry\", 0.2]"}) {
     agree(fmt::format(R"(, "method": {{"name": "h2o", "budget": {}}})", budget), true);
   }
-  for (const char* budget : {"0", "-1", "1.5", "64.5", "2147483648", "\"0.2\"", "[]", "[0]"}) {
+  for (const char* budget : {"0", "-1", "1.5", "2", "100", "164.5", "2147483648", "\"0.2\"", "[]",
+                             "[0]", "\"101 %\"", "\"20\"", "\"0 entries\"", "\"% 20\""}) {
     agree(fmt::format(R"(, "method": {{"name": "h2o", "budget": {}}})", budget), false);
   }
   for (const char* size : {"80 GiB", " 7.5e1 GiB ", "79GB", "8e10 B", "80000000 KB", ".05 TiB"}) {

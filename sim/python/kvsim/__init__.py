@@ -328,7 +328,7 @@ def replay(trace=None, methods="full", *, q=None, k=None, v=None, prompt_tokens=
     softmax_scale  1 / sqrt(d) where it is not given
     hidden, wo     [layers, tokens, D], [layers, D, query heads * d]: for methods that need them
     methods        a name, {"name": "zeromerge", "budget": 0.1, "alpha": 0.5}, or a list of such
-    budget         of methods that take one and give none: a share of the prompt's cache, or entries above 1; or a list
+    budget         of methods that take one and give none: a share of the prompt's cache (0.2, "20 %"), or entries per head (256, "64 entries"); or a list
     Errors: InputError, which says what was expected and what was there. Arrays go through a temporary file.
     """
     chosen = _json(_with_budget(methods, budget))
