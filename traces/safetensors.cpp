@@ -18,6 +18,7 @@
 #include "models/math/half.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 
 namespace kvsim {
 namespace {
@@ -53,13 +54,14 @@ class Mapping {
   }
 
   void open(const std::filesystem::path& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Without O_NONBLOCK, opening a pipe would wait for a writer.
+    const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (file < 0) fail(path, std::strerror(errno));
     struct stat status {};
     const bool known = ::fstat(file, &status) == 0;
     if (!known || !S_ISREG(status.st_mode)) {
       ::close(file);
-      fail(path, "not a regular file");
+      fail(path, "expected a file, got a folder, a pipe or a device");
     }
     size_ = static_cast<std::size_t>(status.st_size);
     if (size_ > 0) {
@@ -231,7 +233,7 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
       for (const auto& [key, value] : field.members()) map->metadata.emplace(key, value.string());
       continue;
     }
-    const std::string place = fmt::format("{}: {}", map->place, name);
+    const std::string place = fmt::format("{}: {}", map->place, excerpt(name));
     map->tensors.emplace(name, read_entry(field, place, data_bytes));
   }
   check_tiling(map->place, map->tensors, data_bytes);

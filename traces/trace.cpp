@@ -10,6 +10,7 @@
 
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 #include "traces/safetensors.hpp"
 
 namespace kvsim {
@@ -63,7 +64,7 @@ class Metadata {
     return fmt::format("{}: __metadata__.{}", file_.place(), key);
   }
   static std::string quoted(const std::string& text) {
-    return fmt::format("\"{}\"", text.size() > 60 ? text.substr(0, 60) + "..." : text);
+    return fmt::format("\"{}\"", excerpt(text, 60));
   }
 
  private:
@@ -146,6 +147,10 @@ TraceInfo read_info(const Safetensors& file, const std::filesystem::path& path) 
   info.head_dim = static_cast<std::int32_t>(meta.integer("head_dim", 1, kWidest));
   info.tokens = meta.integer("num_tokens", 1, kMostTokens);
   info.prompt_tokens = meta.integer("prompt_len", 1, info.tokens);
+  if (const std::string* mask = meta.find("mask"); mask != nullptr && *mask != "causal") {
+    throw InputError{meta.place("mask"), "\"causal\": a replay has no other attention",
+                     Metadata::quoted(*mask)};
+  }
   info.softmax_scale = meta.find("softmax_scale") != nullptr
                            ? meta.positive("softmax_scale", kLargestScale)
                            : 1.0 / std::sqrt(info.head_dim);

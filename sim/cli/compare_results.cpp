@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -17,6 +15,7 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
+#include "models/units/text_file.hpp"
 #include "sim/report/text.hpp"
 
 namespace kvsim {
@@ -122,13 +121,6 @@ std::vector<ResultItem> items_of(const ordered_json& document, const std::string
   return items;
 }
 
-std::string read_text(const fs::path& path) {
-  std::ifstream in{path, std::ios::binary};
-  std::ostringstream text;
-  text << in.rdbuf();
-  return std::move(text).str();
-}
-
 /// The document in a results folder.
 fs::path document_in(const fs::path& path) {
   std::error_code status;
@@ -211,7 +203,9 @@ std::vector<FigureChange> changes(const ordered_json& a, const ordered_json& b, 
 
 ResultItems read_result_items(const fs::path& path) {
   const fs::path file = document_in(path);
-  const Field root = Field::read_file(file);  // says line and column where it is broken
+  constexpr std::size_t kLargest = 64U << 20U;
+  const std::string text = read_text_file(file, kLargest);
+  const Field root = Field::parse(text, file.string());  // names line and column of an error
   const Field schema = root.at("schema");
   constexpr std::array<std::string_view, 7> kKnown{
       "kvsim.run/1",   "kvsim.runs/1",           "kvsim.replay/1", "kvsim.aggregate/1",
@@ -220,8 +214,7 @@ ResultItems read_result_items(const fs::path& path) {
   if (std::find(kKnown.begin(), kKnown.end(), out.schema) == kKnown.end()) {
     schema.expected(fmt::format("a result that can be compared: {}", fmt::join(kKnown, ", ")));
   }
-  // Again, for the order of keys.
-  const ordered_json document = ordered_json::parse(read_text(file));
+  const ordered_json document = ordered_json::parse(text);  // again, for the order of keys
   try {
     if (const auto kvsim = root.find("kvsim")) out.version = kvsim->at("version").string();
     if (const auto used = root.find("calibration"); used && used->is_object()) {
@@ -233,8 +226,10 @@ ResultItems read_result_items(const fs::path& path) {
       if (const auto hash = scenario->find("hash")) out.scenario = hash->string();
     }
     out.items = items_of(document, out.schema);
-  } catch (const ordered_json::exception& error) {
-    throw InputError{fmt::format("{}: is no whole {}: {}", out.place, out.schema, error.what())};
+  } catch (const ordered_json::exception&) {
+    throw InputError{fmt::format(
+        "{}: expected a complete {} as kvsim writes it, got one with missing or changed keys",
+        out.place, out.schema)};
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 #include "sim/cli/arguments.hpp"
 
 namespace kvsim {
@@ -32,7 +33,7 @@ std::vector<KeptLine> read_kept(const std::filesystem::path& file, std::size_t m
       throw InputError{
           fmt::format("{}:{}: expected index,method,budget,layer,head,role,first,last,"
                       "entries,tokens_each,score, got \"{}\"",
-                      file.string(), number, line)};
+                      file.string(), number, excerpt(line))};
     };
     if (fields.size() < kAfterName + 2) fail();
     const std::size_t at = fields.size() - kAfterName;

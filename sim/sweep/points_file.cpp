@@ -1,8 +1,6 @@
 #include "sim/sweep/points_file.hpp"
 
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include <fcntl.h>
@@ -13,6 +11,7 @@
 #include "models/json/field.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/text_file.hpp"
 #include "sim/scenario/document.hpp"
 
 namespace kvsim {
@@ -45,12 +44,8 @@ std::optional<std::string> unsummed(std::string_view line) {
 }
 
 std::optional<PointsContent> read_points_file(const std::filesystem::path& path) {
-  std::ifstream in{path, std::ios::binary};
-  const std::string text{std::istreambuf_iterator<char>{in}, {}};
-  if (!in) {
-    throw InputError{fmt::format("{}: cannot be read: {}", path.string(),
-                                 std::generic_category().message(errno))};
-  }
+  constexpr std::size_t kLargest = std::size_t{16} << 30U;
+  const std::string text = read_text_file(path, kLargest);
   PointsContent content;
   std::optional<std::string> header;
   std::size_t from = 0;

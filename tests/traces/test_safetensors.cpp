@@ -3,6 +3,8 @@
 #include <random>
 #include <string>
 
+#include <sys/stat.h>
+
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
@@ -107,7 +109,11 @@ TEST_CASE("files that lie about their sizes are refused with place, expected and
   CHECK(complaint(file_of("extra", "{}", "xyz")) ==
         "expected 0 data bytes, as the tensors have, got 3");
   CHECK(complaint("/nonexistent/file") == "cannot be read: No such file or directory");
-  CHECK(complaint(scratch("")) == "cannot be read: not a regular file");
+  const std::string no_file = "cannot be read: expected a file, got a folder, a pipe or a device";
+  CHECK(complaint(scratch("")) == no_file);
+  fs::remove(scratch("pipe"));
+  REQUIRE(::mkfifo(scratch("pipe").c_str(), 0600) == 0);
+  CHECK(complaint(scratch("pipe")) == no_file);  // at once, though no program writes to it
 }
 
 TEST_CASE("hostile tensors are refused by name") {

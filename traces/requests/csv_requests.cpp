@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/check.hpp"
+#include "models/units/excerpt.hpp"
 #include "models/units/units_format.hpp"
 
 namespace kvsim {
@@ -122,14 +123,12 @@ class Table {
     for (std::size_t i = 0; i < names.size(); ++i) {
       const auto found = std::find(known.begin(), known.end(), names[i]);
       if (found == known.end()) {
-        std::string complaint = unknown_name("column", names[i], known);
-        throw InputError{
-            fmt::format("{}: {} in the layout of {}", place, complaint, name_of(layout.format))};
+        unused_.emplace_back(names[i]);
+        continue;
       }
       std::size_t& at = where_[static_cast<std::size_t>(found - known.begin())];
       if (at != kAbsent) {
-        throw InputError{
-            fmt::format("{}: column \"{}\" is there twice", place, std::string{names[i]})};
+        throw InputError{fmt::format("{}: column \"{}\" is there twice", place, excerpt(names[i]))};
       }
       at = i;
     }
@@ -141,6 +140,21 @@ class Table {
       }
     }
     columns_ = names.size();
+    refuse_misspelt(place, known);
+  }
+
+  /// "columns that are not used: ..."; empty if all are.
+  [[nodiscard]] std::string unused_note() const {
+    if (unused_.empty()) return "";
+    constexpr std::size_t kMostNamed = 8;
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < std::min(unused_.size(), kMostNamed); ++i) {
+      names.push_back(in_quotes(unused_[i]));
+    }
+    if (unused_.size() > kMostNamed) {
+      names.push_back(fmt::format("and {} more", unused_.size() - kMostNamed));
+    }
+    return fmt::format("columns that are not used: {}", fmt::join(names, ", "));
   }
 
   /// Takes the cells of `line`. Errors: InputError if it is no text, or their number is not the
@@ -185,8 +199,24 @@ class Table {
 
  private:
   static constexpr std::size_t kAbsent = std::numeric_limits<std::size_t>::max();
+
+  /// Other programs' columns are passed over; one that is nearly an absent optional column is a
+  /// slip that would change the answer.
+  void refuse_misspelt(const std::string& place, const std::vector<std::string>& known) const {
+    std::vector<std::string> absent;
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      if (where_[i] == kAbsent) absent.push_back(known[i]);
+    }
+    for (const std::string& name : unused_) {
+      if (nearest(name, absent).empty()) continue;
+      throw InputError{fmt::format("{}: {} in the layout of {}", place,
+                                   unknown_name("column", name, known), name_of(layout_.format))};
+    }
+  }
+
   LineReader& lines_;
   const Layout& layout_;
+  std::vector<std::string> unused_;  // columns
   std::vector<std::size_t> where_;
   std::size_t columns_ = 0;
   Cells cells_;
@@ -451,6 +481,9 @@ RequestTrace read_csv_requests(LineReader& lines, const std::string& header, Req
       const bool added = sink.trace().requests.size() > before;
       state.request_of.push_back(added ? static_cast<std::int32_t>(before) : -1);
     }
+  }
+  if (std::string note = table.unused_note(); !note.empty()) {
+    sink.trace().notes.push_back(std::move(note));
   }
   if (state.without_prompt > 0) {
     sink.trace().notes.push_back(fmt::format("{} failed requests of no tokens at all were left out",

@@ -11,6 +11,7 @@
 
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/text_file.hpp"
 #include "traces/requests/csv_requests.hpp"
 #include "traces/requests/json_requests.hpp"
 #include "traces/requests/record_reader.hpp"
@@ -109,14 +110,12 @@ RequestTrace read_requests(const fs::path& path, const ReadOptions& options) {
   if (options.format ? *options.format == RequestFormat::kServeGen : looks_like_servegen(path)) {
     return read_servegen(path, options);
   }
-  std::error_code status;
-  const fs::file_type type = fs::status(path, status).type();
-  if (type != fs::file_type::regular && type != fs::file_type::fifo) {
-    throw InputError{fmt::format("{}: cannot be read: {}", path.string(),
-                                 type == fs::file_type::not_found ? "it is not there"
-                                 : type == fs::file_type::none    ? status.message()
-                                                                  : "it is no file")};
+  if (std::error_code status; fs::is_fifo(path, status)) {
+    constexpr std::size_t kMostOfPipe = 1U << 30U;
+    std::istringstream text{read_text_file(path, kMostOfPipe)};
+    return parse_stream(text, path.string(), options);
   }
+  expect_regular_file(path);
   std::ifstream in{path, std::ios::binary};
   if (!in) throw InputError{fmt::format("{}: cannot be read", path.string())};
   return parse_stream(in, path.string(), options);

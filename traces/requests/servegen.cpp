@@ -10,6 +10,7 @@
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
 #include "models/units/number_text.hpp"
+#include "models/units/text_file.hpp"
 #include "traces/requests/random_stream.hpp"
 #include "traces/requests/record_reader.hpp"
 
@@ -229,6 +230,7 @@ bool looks_like_servegen(const fs::path& path) {
 ServeGenClient read_servegen_client(const fs::path& path, RequestSink& sink) {
   const std::string stem = stem_of(path);
   const fs::path trace = stem + std::string{kTraceEnd};
+  expect_regular_file(trace);
   std::ifstream in{trace, std::ios::binary};
   if (!in) throw InputError{fmt::format("{}: cannot be read", trace.string())};
   ServeGenClient client{.name = fs::path{stem}.filename().string()};

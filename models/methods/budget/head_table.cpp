@@ -1,18 +1,19 @@
 #include "models/methods/budget/head_table.hpp"
 
 #include <cmath>
-#include <fstream>
 #include <sstream>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
+#include "models/units/text_file.hpp"
 
 namespace kvsim {
 
 HeadTable read_head_table(const std::string& path) {
-  std::ifstream file{path};
-  if (!file) throw InputError{fmt::format("{}: cannot be read", path)};
+  constexpr std::size_t kLargest = 64U << 20U;
+  std::istringstream file{read_text_file(path, kLargest)};
   HeadTable table;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
@@ -29,7 +30,7 @@ HeadTable read_head_table(const std::string& path) {
       }
       if (used != word.size() || !std::isfinite(value)) {
         throw InputError{fmt::format("{}:{}: expected a number for each KV head, got \"{}\"", path,
-                                     number, word)};
+                                     number, excerpt(word))};
       }
       row.push_back(value);
     }

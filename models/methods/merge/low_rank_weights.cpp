@@ -11,6 +11,7 @@
 
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/text_file.hpp"
 
 namespace kvsim {
 
@@ -18,6 +19,7 @@ std::shared_ptr<const LowRankWeights> LowRankWeights::read(const std::filesystem
   const auto fail = [&path](const std::string& why) {
     throw InputError{fmt::format("{}: {}", path.string(), why)};
   };
+  expect_regular_file(path);
   std::ifstream file{path, std::ios::binary};
   if (!file) fail("cannot be read");
   std::string line;

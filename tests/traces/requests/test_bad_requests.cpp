@@ -127,10 +127,20 @@ TEST_CASE("columns that are missing, twice, unknown, no layout at all, nothing")
             .starts_with("f:1: expected a column \"GeneratedTokens\" (layout of azure"));
   CHECK(complaint<InputError>([] {
           (void)read_requests("/nowhere/x.csv");
-        }).ends_with("cannot be read: it is not there"));
+        }).ends_with("cannot be read: No such file or directory"));
   CHECK(complaint<InputError>([] {
           (void)parse_request_format("azuer", "--format");
         }).starts_with("--format: unknown format \"azuer\"; did you mean \"azure\"?"));
+}
+
+TEST_CASE("columns of other programs are passed over with a note") {
+  const RequestTrace trace = parse_requests(
+      "user,arrival_s,prompt_tokens,output_tokens,\"cost, USD\"\nann,1,2,3,0.1\nbob,2,5,6,0.2\n",
+      "f");
+  REQUIRE(trace.requests.size() == 2);
+  CHECK(trace.requests[1].prompt_tokens == 5);
+  REQUIRE(trace.notes.size() == 1);
+  CHECK(trace.notes[0] == "columns that are not used: \"user\", \"cost, USD\"");
 }
 
 TEST_CASE("times out of order: refused with the remedy, or sorted, ties in the file's order") {
