@@ -339,11 +339,10 @@ std::string brief_summary(const RunReport& report, const ResultsFolder* written,
   for (std::size_t i = 0; i < std::min(warned.size(), kMostNotes); ++i) {
     out += paragraph("note: " + warned[i], width, 6);
   }
-  const std::size_t notes =
-      point_notes(report, labels).size() + scenario.notes.size() + report.notes.size();
-  if (notes > std::min(warned.size(), kMostNotes)) {
+  if (point_notes(report, labels).size() > std::min(warned.size(), kMostNotes)) {
     out += "note: --verbose has all notes and tables\n";
   }
+  out += notes_block(scenario.notes, width) + notes_block(report.notes, width);
   out += finding_block(run_finding(report), width);
   return out + brief_files_block(written, width);
 }

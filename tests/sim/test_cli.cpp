@@ -88,7 +88,8 @@ TEST_CASE("calibrate: a start-up log becomes a scenario's engine") {
   write(folder / "w.json", R"({"extends": ["v.json", "o.json"]})");
   const json run = json_of({"run", "w.json", "--json", "-q", "-o", "r"}, folder);
   CHECK(run.at("points").at(0).at("startup") == after);
-  CHECK(has(run_kvsim({"run", "w.json", "-o", "r"}, folder).out, "GPU KV cache size: "));
+  CHECK(
+      has(run_kvsim({"run", "w.json", "-o", "r", "--verbose"}, folder).out, "GPU KV cache size: "));
   CHECK(has(complaint({"calibrate"}, folder), "--from-log FILE"));
   write(folder / "empty.log", "nothing\n");
   CHECK(has(complaint({"calibrate", "--from-log", "empty.log"}, folder),

@@ -88,11 +88,11 @@ TEST_CASE("explain: what static batches reserved, in their summary and timelines
   }
   CHECK(counters == samples);
 
-  const Outcome shown = run_kvsim({"run", "s.json", "--no-figures"}, folder);
+  const Outcome shown = run_kvsim({"run", "s.json", "--no-figures", "--verbose"}, folder);
   CHECK(has(shown.out, "reserved at most"));
   // Without the simulation there is nothing of it.
   write(folder / "s.json", std::string{scenario}.replace(scenario.find("simulate"), 8, "analytic"));
-  CHECK_FALSE(has(run_kvsim({"run", "s.json", "-o", "plain", "--no-figures"}, folder).out,
+  CHECK_FALSE(has(run_kvsim({"run", "s.json", "-o", "plain", "--no-figures", "-v"}, folder).out,
                   "reserved at most"));
   CHECK(has(complaint({"explain", "plain", "reserved_hbm_bytes"}, folder), "was not simulated"));
 }
