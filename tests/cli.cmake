@@ -15,7 +15,8 @@ add_dependencies(test_hostile_inputs kvsim)
 kvsim_test(validate_kernels SOURCES sim/test_validate_kernels.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_validate_kernels PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_validate_kernels kvsim)
-kvsim_test(explain SOURCES sim/test_explain.cpp sim/test_explain_service.cpp sim/program.cpp LINK kvsim::json)
+kvsim_test(explain SOURCES sim/test_explain.cpp sim/test_explain_intervals.cpp
+  sim/test_explain_service.cpp sim/program.cpp LINK kvsim::json)
 target_compile_definitions(test_explain PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_explain kvsim)
 

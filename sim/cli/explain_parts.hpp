@@ -2,6 +2,7 @@
 
 // Inside of `kvsim explain`: what its parts share, and the parts that have a file of their own.
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,13 @@
 #include "sim/cli/explain_result.hpp"
 
 namespace kvsim {
+
+/// Kinds of results, which have different figures.
+enum class ResultKind : std::uint8_t { kStatic, kServe, kReplay, kPlan };
+/// The key among `keys` that `word` names: the key itself, or a column name of a table ("TTFT",
+/// "decode tok/s", "TPOT p99 ms"), in upper or lower case. `word` itself if it names none.
+[[nodiscard]] std::string explained_key(std::string_view word, ResultKind kind,
+                                        const std::vector<std::string>& keys);
 
 /// A finite number of a document.
 [[nodiscard]] double explained_number(const Field& field);

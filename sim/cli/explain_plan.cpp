@@ -98,13 +98,11 @@ void explain_memory(const Field& candidate, double confidence, Explanation& out)
   const double peak = explained_number(candidate.at("peak_hbm_bytes"));
   settle(out, run->at("peak_terms"), "peak_hbm_bytes", "B", peak);
   const double usable = explained_number(candidate.at("usable_hbm_bytes"));
-  const double factor = explained_number(candidate.at("memory_factor"));
   const double free = std::min(explained_number(run->at("free_bytes")), usable - peak);
   const double back = usable - peak - free;
   if (back > 0) {
     out.terms.push_back(
-        {.what = fmt::format("held back at {:g} % confidence (memory_factor {:.4g})",
-                             100 * confidence, factor),
+        {.what = fmt::format("margin of uncertain terms at p{:g}", 100 * confidence),
          .value = back,
          .source = candidate.at("memory_basis").string()});
   }
@@ -213,11 +211,14 @@ Explanation explain_plan(const Field& plan, const ExplainRequest& request) {
   const std::size_t at = which_of(answers, "candidate", all.labels, which);
   const Field& candidate = all.fields[at];
   const Field& answer = all.answers[at];
-  const bool service = request.key == "highest_rate" || request.key == "fewest_gpus";
+  const bool service_needs_gpus = request.key == "fewest_gpus";
+  const bool service = service_needs_gpus || request.key == "highest_rate";
   Explanation out{.key = request.key,
                   .point = all.labels[at],
                   .unit = answer.at("unit").string(),
-                  .value = maybe_number(candidate, "answer")};
+                  .value = maybe_number(candidate, "answer"),
+                  .low = maybe_number(candidate, service_needs_gpus ? "optimistic" : "safe"),
+                  .high = maybe_number(candidate, service_needs_gpus ? "safe" : "optimistic")};
   out.notes.push_back(fmt::format(
       "{} of {}, on {} x {}", spaced(request.key), answer.at("of").string(),
       count_text(explained_number(candidate.at("gpu_count"))), candidate.at("gpu").string()));
@@ -231,6 +232,10 @@ Explanation explain_plan(const Field& plan, const ExplainRequest& request) {
     if (!table.rows.empty()) out.tables.push_back(std::move(table));
     return out;
   }
+  if (const std::string range = text_or_none(candidate, "range"); !range.empty()) {
+    out.notes.push_back(fmt::format("range {} in {:g} % of cases", range,
+                                    100 * explained_number(plan.at("range_confidence"))));
+  }
   if (!out.value) candidate.fail("neither an answer nor why there is none");
   const double probes = explained_number(candidate.at("probes"));
   out.notes.push_back(fmt::format(
@@ -241,13 +246,6 @@ Explanation explain_plan(const Field& plan, const ExplainRequest& request) {
     return out;
   }
   explain_memory(candidate, explained_number(plan.at("confidence")), out);
-  const auto predicted = maybe_number(candidate, "predicted");
-  const auto best = maybe_number(candidate, "at_best");
-  if (predicted && best) {
-    out.notes.push_back(fmt::format(
-        "where it takes the memory predicted the answer is {}, where it takes the least likely {}",
-        count_text(*predicted), count_text(*best)));
-  }
   for (const Field& note : candidate.at("notes").items()) out.notes.push_back(note.string());
   return out;
 }

@@ -162,10 +162,7 @@ Explanation explain_goodput(const Field& point) {
 
 Explanation explain_use(const Field& point, std::string_view key) {
   const bool compute = key == "mfu";
-  Explanation out{.key = std::string{key},
-                  .point = point.at("label").string(),
-                  .unit = "",
-                  .value = maybe_number(point, key)};
+  Explanation out = rate(point, key, "");
   if (!out.value) fail_without(point, key, "nothing ran");
   const double makespan = explained_number(point.at("makespan_s"));
   const double busy = explained_number(point.at("busy"));
@@ -182,7 +179,7 @@ Explanation explain_use(const Field& point, std::string_view key) {
                 .value = (1 - busy) * makespan,
                 .formula = "(1 - busy) x makespan_s"}};
   settle(out, point, "makespan_s", "s", makespan);
-  out.notes.emplace_back("of one GPU, a mean over all; the result holds no interval of it");
+  out.notes.emplace_back("of one GPU, a mean over all");
   if (busy > 0) {
     out.notes.push_back(fmt::format("while an iteration ran: {}", percent_text(*out.value / busy)));
   }

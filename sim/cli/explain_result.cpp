@@ -226,6 +226,10 @@ Explanation pool(const Field& point) {
   }
   add("missing: it does not start", bytes_of("missing_bytes"), "missing_bytes");
   settle(out, *start, "kv_cache_bytes", "B", *out.value);
+  // A service's; the result of a static batch has no interval of its pool.
+  out.low = maybe_number(point, "kv_pool_bytes_low");
+  out.high = maybe_number(point, "kv_pool_bytes_high");
+  out.basis = text_or_none(point, "pool_interval_basis");
   return out;
 }
 
@@ -237,10 +241,8 @@ Explanation capacity(const Field& point) {
   const Field start = point.at("startup");
   out.value = explained_number(start.at("tokens"));
   if (const auto tokens = maybe_number(point, "kv_capacity_tokens")) out.value = tokens;
-  // Of a service; the engine's start has no interval of its own.
   out.low = maybe_number(point, "kv_capacity_tokens_low");
   out.high = maybe_number(point, "kv_capacity_tokens_high");
-  out.basis = text_or_none(point, "pool_interval_basis");
   out.formula = fmt::format("{:.0f} blocks that kv_cache_bytes makes, in tokens of the full cache",
                             explained_number(start.at("blocks")));
   return out;
@@ -259,6 +261,14 @@ Explanation any_peak(const Field& point) {
   out.high = maybe_number(point, "peak_hbm_bytes_high");
   out.basis = text_or_none(point, "peak_interval_basis");
   return out;
+}
+
+ResultKind kind_of(const Field& result) {
+  const std::string schema = result.at("schema").string();
+  if (schema == "kvsim.plan/1") return ResultKind::kPlan;
+  if (schema == "kvsim.replay/1") return ResultKind::kReplay;
+  if (result.has("kind") && result.at("kind").raw() == "serve") return ResultKind::kServe;
+  return ResultKind::kStatic;
 }
 
 /// Figures of one kind of run are no figures of the other.
@@ -282,7 +292,7 @@ void check_kind(const Field& result, std::string_view key) {
   const auto among = [&](const auto& keys) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
   };
-  const bool serves = result.has("kind") && result.at("kind").raw() == "serve";
+  const bool serves = kind_of(result) == ResultKind::kServe;
   if (serves && !among(kBoth) && !among(kServeOnly)) {
     throw InputError{fmt::format("{}: a service explains {}, {}, not {}", result.file(),
                                  fmt::join(kBoth, ", "), fmt::join(kServeOnly, ", "), key)};
@@ -334,6 +344,20 @@ Explanation running_out(const Field& point) {
   return out;
 }
 
+/// The largest batch or the fewest GPUs of a run: found by search, so without terms.
+Explanation fit_figure(const Field& point, std::string_view key, std::string_view unit) {
+  Explanation out = figure(point, key, unit, "memory");
+  if (!out.value) {
+    fail_without(point, key, "the search found none, or the run has too many points for a search");
+  }
+  out.notes.emplace_back(
+      "found by a search over runs that fit: kvsim explain RESULT peak_hbm_bytes has the memory of "
+      "this run");
+  return out;
+}
+/// Keys that runs and plans share.
+bool is_fit_key(std::string_view key) { return key == "largest_batch" || key == "fewest_gpus"; }
+
 struct Entry {
   std::string_view key;
   std::function<Explanation(const Field& point)> explain;
@@ -370,6 +394,8 @@ const std::vector<Entry>& entries() {
        [](const Field& p) { return run_time(p, "decode_tok_s", "decode_s", "tok/s"); }},
       {"throughput_tok_s",
        [](const Field& p) { return run_time(p, "throughput_tok_s", "latency_s", "tok/s"); }},
+      {"largest_batch", [](const Field& p) { return fit_figure(p, "largest_batch", "sequences"); }},
+      {"fewest_gpus", [](const Field& p) { return fit_figure(p, "fewest_gpus", "GPUs"); }},
       {"oom", running_out}};
   return all;
 }
@@ -380,11 +406,13 @@ std::vector<std::string> explained_keys() {
   std::vector<std::string> keys;
   for (const Entry& entry : entries()) keys.emplace_back(entry.key);
   for (const std::string_view key : replay_keys()) keys.emplace_back(key);
-  for (const std::string_view key : plan_keys()) keys.emplace_back(key);
+  for (const std::string_view key : plan_keys()) {
+    if (!is_fit_key(key)) keys.emplace_back(key);  // those of runs are there already
+  }
   return keys;
 }
 
-Explanation explain_result(const Field& result, const ExplainRequest& request) {
+Explanation explain_result(const Field& result, const ExplainRequest& asked) {
   const Field schema = result.at("schema");
   const bool replay_alone = schema.raw() == "kvsim.replay/1";
   const bool plan = schema.raw() == "kvsim.plan/1";
@@ -394,10 +422,14 @@ Explanation explain_result(const Field& result, const ExplainRequest& request) {
         "or plan");
   }
   const auto known = explained_keys();
+  const ResultKind kind = kind_of(result);
+  ExplainRequest request = asked;
+  request.key = explained_key(asked.key, kind, known);
   if (std::find(known.begin(), known.end(), request.key) == known.end()) {
     throw InputError{unknown_name("figure", request.key, known)};
   }
-  if (plan != is_plan_key(request.key)) {
+  const bool of_both = is_fit_key(request.key) && kind == ResultKind::kStatic;
+  if (!of_both && plan != is_plan_key(request.key)) {
     throw InputError{
         plan ? fmt::format("{}: a plan explains {}, not {}", result.file(),
                            fmt::join(plan_keys(), ", "), request.key)

@@ -207,6 +207,7 @@ Explanation explain_iteration(const Field& point) {
     fail_without(point, "iteration_s", "no iteration ran, or none is of continuous batches");
   }
   Explanation out = explain_step(point, *mean, "iteration_s");
+  out.basis = service_basis(point);
   out.notes = {
       fmt::format("an iteration of {} decoding sequences of {} tokens and {} prompt tokens: "
                   "means of {} iterations, which took {:.4g} ms on average",

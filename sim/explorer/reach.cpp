@@ -12,7 +12,7 @@
 #include "sim/report/json_values.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/serve/compiled_point.hpp"
-#include "sim/serve/intervals.hpp"
+#include "sim/serve/memory_end.hpp"
 #include "sim/serve/sequence_law.hpp"
 
 namespace kvsim {
@@ -20,7 +20,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kLikely = 0.9;      // share of cases in the intervals that models give
 constexpr std::int64_t kSteps = 24;  // of a curve
 constexpr double kBeyond = 1.25;     // times the longest context, so that the end is seen
 
@@ -30,38 +29,21 @@ struct Reach {
   std::optional<double> low, high;  // contexts; of stacks whose memory has an interval
 };
 
-PlanCandidate longest_context(const ScenarioPoint& point, double confidence) {
+PlanCandidate longest_context(const ScenarioPoint& point) {
   PlanSection plan;
   plan.questions = {PlanQuestion::kLongestContext};
-  plan.confidence = confidence;
   PlanCandidate out;
   out.question = PlanQuestion::kLongestContext;
   plan_static({.plan = &plan, .point = &point, .method = point.method, .error = {}}, out);
   return out;
 }
 
-/// An engine's start.
-std::optional<EngineStartup> startup_of(const StaticSpec& spec) {
-  StaticSpec start = spec;
-  start.batch = 1;
-  start.output_tokens = 0;
-  start.allocator.reset();
-  constexpr std::size_t kFewest = 3;
-  return run_static(start, {.max_samples = kFewest}).startup;
-}
-
 Reach reach_of(const ScenarioPoint& point) {
-  Reach out{.predicted = longest_context(point, 0), .low = {}, .high = {}};
-  const auto residual = memory_residual(*point.spec.stack);
-  if (!residual) return out;
-  out.low = longest_context(point, kLikely).answer.value_or(0);
-  // The other end: as predicted on a GPU with the memory that is then left.
-  const Gpu roomy = with_memory_for(
-      *point.spec.gpu, *residual, residual->low,
-      residual->without_cache ? startup_of(point.spec) : std::optional<EngineStartup>{});
-  ScenarioPoint at_best = point;
-  at_best.spec.gpu = &roomy;
-  out.high = longest_context(at_best, 0).answer.value_or(0);
+  Reach out{.predicted = longest_context(point), .low = {}, .high = {}};
+  const AnswerRange& range = out.predicted.range;
+  if (!range.is_known) return out;
+  out.low = range.safe.value_or(0);
+  out.high = range.optimistic.value_or(0);
   return out;
 }
 
@@ -83,15 +65,23 @@ ordered_json context_json(const Reach& reach) {
   return out;
 }
 
+/// What a run holds next to its cache and activations.
+PeakParts outside_cache(const StaticSpec& spec) {
+  StaticSpec start = spec;
+  start.batch = 1;
+  start.output_tokens = 0;
+  start.allocator.reset();
+  constexpr std::size_t kFewest = 3;
+  return peak_parts(spec, run_static(start, {.max_samples = kFewest}), Bytes{}, Bytes{});
+}
+
 /// The point at any prompt, its method settled for each as a scenario of that prompt settles it.
 class Curve {
  public:
   explicit Curve(const ScenarioPoint& point)
       : point_{point},
         method_{point.method, *point.spec.llm, point.spec.kv_dtype},
-        residual_{memory_residual(
-            with_options(*point.spec.stack, point.spec.options,
-                         {point.spec.gpu, point.spec.llm, point.spec.tensor_parallel}))},
+        ends_{memory_ends(*point.spec.stack, point.spec.tensor_parallel)},
         compiled_{{.llm = point.spec.llm,
                    .gpu = point.spec.gpu,
                    .stack = point.spec.stack,
@@ -118,8 +108,11 @@ class Curve {
                         {"kv_bytes", memory.kv_bytes.count()},
                         {"prefill_s", nullptr},
                         {"last_step_tok_s", nullptr}};
-    if (residual_) {
-      const BytesInterval likely = peak_interval(*residual_, memory.peak(), memory.kv_bytes);
+    if (ends_) {
+      PeakParts parts = outside_;
+      parts.peak = memory.peak();
+      parts.known += memory.kv_bytes;
+      const BytesInterval likely = peak_interval(*ends_, parts);
       out["peak_hbm_bytes_low"] = likely.low.count();
       out["peak_hbm_bytes_high"] = likely.high.count();
     }
@@ -136,7 +129,8 @@ class Curve {
  private:
   const ScenarioPoint& point_;
   MethodByPrompt method_;  // as a scenario of the prompt settles it; too short ones as a plan does
-  std::optional<MemoryResidual> residual_;
+  std::optional<MemoryEnds> ends_;
+  PeakParts outside_ = outside_cache(point_.spec);
   CompiledPoint compiled_;
 };
 

@@ -7,7 +7,6 @@
 
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
-#include "sim/serve/intervals.hpp"
 
 namespace kvsim {
 namespace {
@@ -22,25 +21,27 @@ double confidence_power(double confidence) {
   return boost::math::erf_inv(confidence) / boost::math::erf_inv(kKnown);
 }
 
+double range_confidence(double confidence) { return confidence > 0 ? confidence : kKnown; }
+
 namespace {
 
-WorseEnd end_of(const Stack& stack, double confidence, double MemoryResidual::*end) {
-  const auto residual = memory_residual(stack);
-  if (!residual) {
-    return {.factor = 1,
+MemoryMargin margin_at(const Stack& stack, std::int32_t gpus, double confidence,
+                       MemoryEnd MemoryEnds::*end) {
+  const auto ends = memory_ends(stack, gpus);
+  if (!ends) {
+    return {.end = {},
             .basis = fmt::format("none: stack {} holds tensors alone, a bound", stack.name)};
   }
-  return {.factor = std::pow((*residual).*end, confidence_power(confidence)),
-          .basis = residual->basis};
+  return {.end = to_power((*ends).*end, confidence_power(confidence)), .basis = ends->basis};
 }
 
 }  // namespace
 
-WorseEnd memory_end(const Stack& stack, double confidence) {
-  return end_of(stack, confidence, &MemoryResidual::high);
+MemoryMargin memory_end(const Stack& stack, std::int32_t gpus, double confidence) {
+  return margin_at(stack, gpus, confidence, &MemoryEnds::high);
 }
-WorseEnd better_memory_end(const Stack& stack, double confidence) {
-  return end_of(stack, confidence, &MemoryResidual::low);
+MemoryMargin better_memory_end(const Stack& stack, std::int32_t gpus, double confidence) {
+  return margin_at(stack, gpus, confidence, &MemoryEnds::low);
 }
 
 WorseEnd time_end(Seconds time, const std::optional<Interval>& interval, double confidence) {
@@ -50,17 +51,19 @@ WorseEnd time_end(Seconds time, const std::optional<Interval>& interval, double 
           .basis = "intervals of the times"};
 }
 
-Gpu gpu_at(const Gpu& gpu, const Stack& stack, const WorseEnd& end,
-           const std::optional<EngineStartup>& startup) {
-  const auto residual = memory_residual(stack);
-  if (!residual || end.factor == 1) return gpu;
-  return with_memory_for(gpu, *residual, end.factor, startup);
-}
-
-std::string held_back_text(const Gpu& gpu, const Gpu& counted) {
-  if (counted.hbm_usable >= gpu.hbm_usable) return "";
-  return fmt::format("; to be sure, {} of the GPU's {} are not counted on",
-                     gpu.hbm_usable - counted.hbm_usable, gpu.hbm_usable);
+std::string margin_text(const MemoryMargin& margin, const Gpu& gpu, double confidence) {
+  const MemoryEnd& end = margin.end;
+  if (end == MemoryEnd{}) return "";
+  std::string text = fmt::format("; at p{:g} ", 100 * confidence);
+  if (end.all != 1) {
+    Gpu counted = gpu;
+    StackOptions unused;
+    set_memory_end(end, std::nullopt, counted, unused);
+    return text + fmt::format("{} of the GPU's {} are a safety margin",
+                              gpu.hbm_usable - counted.hbm_usable, gpu.hbm_usable);
+  }
+  return text + fmt::format("activations count x {:.3g}, non-PyTorch memory x {:.3g}",
+                            end.terms.activation, end.terms.non_torch);
 }
 
 }  // namespace kvsim

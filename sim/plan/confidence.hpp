@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -7,7 +8,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"
-#include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/memory_end.hpp"
 
 namespace kvsim {
 
@@ -16,26 +17,32 @@ namespace kvsim {
 /// ContractError unless 0 <= confidence < 1.
 [[nodiscard]] double confidence_power(double confidence);
 
-/// What a prediction is multiplied with before it counts.
+/// Share of cases that the range next to an answer holds: the confidence that is asked for, or 0.9
+/// (the share of the models' intervals) where answers are predictions.
+[[nodiscard]] double range_confidence(double confidence);
+
+/// What a predicted time is multiplied with before it counts.
 struct WorseEnd {
   double factor = 1;  // at least 1; of the better end at most 1
   std::string basis;  // where it comes from, or why there is none
 };
+/// What predicted memory is multiplied with, likewise.
+struct MemoryMargin {
+  MemoryEnd end{};
+  std::string basis;
+};
 
-/// Of memory, by how the stack allocates.
-[[nodiscard]] WorseEnd memory_end(const Stack& stack, double confidence);
+/// Of memory, by how the stack allocates and how many GPUs share the model.
+[[nodiscard]] MemoryMargin memory_end(const Stack& stack, std::int32_t gpus, double confidence);
 /// The other end of the same interval: a run that takes as little as is likely.
-[[nodiscard]] WorseEnd better_memory_end(const Stack& stack, double confidence);
+[[nodiscard]] MemoryMargin better_memory_end(const Stack& stack, std::int32_t gpus,
+                                             double confidence);
 /// Of a time whose 90 % interval is `interval`.
 [[nodiscard]] WorseEnd time_end(Seconds time, const std::optional<Interval>& interval,
                                 double confidence);
-
-/// `gpu` with the memory in which a run as predicted fits where on `gpu` one fits that takes
-/// `end.factor` times the predicted. `startup`: of an engine with a paged cache.
-[[nodiscard]] Gpu gpu_at(const Gpu& gpu, const Stack& stack, const WorseEnd& end,
-                         const std::optional<EngineStartup>& startup);
-/// "; to be sure, 18.7 GiB of its 79.2 GiB are not counted on", of a GPU and of gpu_at's; empty
-/// where these are the same.
-[[nodiscard]] std::string held_back_text(const Gpu& gpu, const Gpu& counted);
+/// "; at p90 activations count x 1.03, non-PyTorch memory x 7.1"; of PyTorch the bytes that are
+/// held back. Empty for the prediction.
+[[nodiscard]] std::string margin_text(const MemoryMargin& margin, const Gpu& gpu,
+                                      double confidence);
 
 }  // namespace kvsim

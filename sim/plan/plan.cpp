@@ -13,6 +13,7 @@
 #include "models/units/error.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/plan/candidates.hpp"
+#include "sim/plan/confidence.hpp"
 #include "traces/trace_model.hpp"
 
 namespace kvsim {
@@ -176,12 +177,21 @@ std::vector<std::string> no_evidence(const Scenario& scenario, const QualityRepo
 void add_notes(const Scenario& scenario, PlanResult& result) {
   const PlanSection& plan = *scenario.plan;
   std::vector<std::string>& notes = result.notes;
-  notes.push_back(
-      plan.confidence > 0
-          ? fmt::format("answers count the worse end of the intervals that hold {:g} % of cases: "
-                        "memory for what fits, times for bounds, latency and cost",
-                        100 * plan.confidence)
-          : std::string{"figures are taken as predicted: confidence 0"});
+  const bool has_ranges = std::any_of(result.candidates.begin(), result.candidates.end(),
+                                      [](const PlanCandidate& one) { return one.range.is_known; });
+  if (plan.confidence > 0) {
+    notes.push_back(
+        fmt::format("answers are safe at {0:g} % (p{0:g}): memory, bounds, latency and cost count "
+                    "the worse end of the intervals that hold {0:g} % of cases",
+                    100 * plan.confidence));
+  } else if (has_ranges) {
+    notes.push_back(fmt::format(
+        "answers are predictions; the range next to them holds {:g} % of cases. For a safe answer "
+        "use --confidence 0.9 (plan.confidence)",
+        100 * range_confidence(plan.confidence)));
+  } else {
+    notes.emplace_back("answers are predictions; nothing says how far they may be off");
+  }
   if (result.quality) {
     notes.push_back(fmt::format(
         "quality is that of a replay of trace {} ({}), teacher-forced: errors of one step and one "

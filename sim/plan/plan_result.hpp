@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/units.hpp"
+#include "sim/plan/confidence.hpp"
 #include "sim/plan/quality.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/serve/static_run.hpp"
@@ -50,10 +51,15 @@ struct ServiceTimes {  // seconds, the worse end of intervals
   double ttft_p50 = 0, ttft_p90 = 0, tpot_p50 = 0, tpot_p90 = 0, e2e_p90 = 0;
 };
 
-/// Of a static batch: how far it goes where it takes the memory predicted, and where it takes the
-/// least that is likely. answer <= predicted <= at_best.
-struct LikelyAnswers {
-  double predicted = 0, at_best = 0;
+/// A candidate's answer as predicted, and at both ends of the interval that holds the range's share
+/// of cases (range_confidence). An end without a value does not exist: not even the smallest size
+/// fits, or not even the most GPUs are enough.
+struct AnswerRange {
+  std::optional<double> safe;  // memory and times at their worse end
+  std::optional<double> predicted;
+  std::optional<double> optimistic;  // at their better end
+  bool is_known = false;  // false: nothing says how far predictions may be off, the ends are empty
+  double most_tried = 0;  // of fewest_gpus: the most GPUs that the search tried
 };
 
 /// What a static batch is asked for.
@@ -100,7 +106,7 @@ struct PlanCandidate {
   std::int64_t replicas = 1;     // of these, in one simulation
   std::string simulated;         // of a service: engines, and who shares the requests among them
   std::optional<double> answer;  // tokens, sequences, requests a second, GPUs
-  std::optional<LikelyAnswers> likely{};  // beside an answer
+  AnswerRange range{};           // `answer` is its `safe` at a confidence, else its `predicted`
   std::optional<RunAtAnswer> at_answer{};
   std::optional<NextRun> runs_out{};  // of a static batch with an answer
   std::vector<BoundShare> bounds{};   // of a service at its answer
@@ -113,8 +119,9 @@ struct PlanCandidate {
   std::optional<Impossible> impossible;
   std::vector<OperatingPoint> points;  // the answer's is the last
   std::optional<ServiceTimes> times;   // at the answer
-  double memory_factor = 1, time_factor = 1;
-  std::string memory_basis, time_basis;
+  MemoryMargin memory{};               // at the confidence that is asked for
+  double time_factor = 1;
+  std::string time_basis;
   std::vector<std::string> notes;
 };
 

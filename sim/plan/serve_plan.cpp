@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -39,10 +40,15 @@ std::int64_t steps_of(double ratio, double step) {
 
 struct ServeCandidate::Impl {
   CandidateInput in;
-  ServeCase service;
+  ServeSpec spec;
+  ServeStart start;
+  ServeCase service;  // at the confidence that is asked for
 
   explicit Impl(CandidateInput input)
-      : in{std::move(input)}, service{spec_of(in), in.plan->confidence, in.plan->attainment} {}
+      : in{std::move(input)},
+        spec{spec_of(in)},
+        start{start_of(spec)},
+        service{spec, worse_machine(spec, start, in.plan->confidence), in.plan->attainment} {}
 
   static ServeSpec spec_of(const CandidateInput& in) {
     ServeSpec spec = *in.point->serve;
@@ -64,6 +70,32 @@ struct ServeCandidate::Impl {
     return {.scale = 1, .copies = static_cast<std::int32_t>(n)};
   }
 
+  /// The answer as predicted and at both ends. `found`: at the confidence that is asked for.
+  /// `at`: the answer of another case, with a hint where to look first.
+  [[nodiscard]] AnswerRange range_of(
+      std::optional<double> found,
+      const std::function<std::optional<double>(ServeCase&)>& at) const {
+    const double confidence = range_confidence(in.plan->confidence);
+    const bool is_prediction = in.plan->confidence == 0;
+    const ServeMachine worse = worse_machine(spec, start, confidence);
+    const ServeMachine better = better_machine(spec, start, confidence);
+    const auto answer = [&](const ServeMachine& machine) {
+      ServeCase other{spec, machine, in.plan->attainment};
+      return at(other);
+    };
+    AnswerRange out;
+    out.predicted = is_prediction ? found : answer(worse_machine(spec, start, 0));
+    out.is_known = worse.memory.end != better.memory.end || worse.time.factor != 1;
+    if (!out.is_known) return out;
+    if (!is_prediction) {
+      out.safe = found;
+    } else if (found) {
+      out.safe = answer(worse);  // where the prediction fails, this does too
+    }
+    out.optimistic = answer(better);
+    return out;
+  }
+
   [[nodiscard]] OperatingPoint point_at(const ServeProbe& probe) const {
     OperatingPoint at;
     at.load = probe.offered;
@@ -76,8 +108,7 @@ struct ServeCandidate::Impl {
   }
 
   void begin(PlanCandidate& out) const {
-    out.memory_factor = service.memory_end().factor;
-    out.memory_basis = service.memory_end().basis;
+    out.memory = service.memory_end();
     out.time_factor = service.time_end().factor;
     out.time_basis = service.time_end().basis;
     out.simulated = engines_text(service.spec().cluster, 1);
@@ -99,21 +130,30 @@ void ServeCandidate::highest_rate(PlanCandidate& out) {
   Impl& me = *impl_;
   me.begin(out);
   const double step = me.in.plan->rate_step;
+  const Search search{.least = -steps_of(1 / kLeastRate, step),
+                      .most = steps_of(kMostRate, step),
+                      .start = 0,
+                      .stride = std::max<std::int64_t>(1, steps_of(1.17, step)),
+                      .neighbours = kNeighbours};
   std::vector<double> held;
-  const Boundary found = last_that_holds({.least = -steps_of(1 / kLeastRate, step),
-                                          .most = steps_of(kMostRate, step),
-                                          .start = 0,
-                                          .stride = std::max<std::int64_t>(1, steps_of(1.17, step)),
-                                          .neighbours = kNeighbours},
-                                         [&](std::int64_t k) {
-                                           const double rate = me.rate_of(k);
-                                           const bool good = me.service.holds({.scale = rate});
-                                           if (good) held.push_back(rate);
-                                           return good;
-                                         });
+  const Boundary found = last_that_holds(search, [&](std::int64_t k) {
+    const double rate = me.rate_of(k);
+    const bool good = me.service.holds({.scale = rate});
+    if (good) held.push_back(rate);
+    return good;
+  });
   out.probes = found.probes;
   out.monotone = found.monotone;
   out.at_most = found.at_most;
+  const auto highest_of = [&](ServeCase& other) -> std::optional<double> {
+    const Boundary end = last_that_holds(
+        search, [&](std::int64_t k) { return other.holds({.scale = me.rate_of(k)}); });
+    if (!end.last) return std::nullopt;
+    return other.offered(me.rate_of(*end.last));
+  };
+  const auto offered = [&](std::int64_t k) { return me.service.offered(me.rate_of(k)); };
+  out.range =
+      me.range_of(found.last ? std::optional{offered(*found.last)} : std::nullopt, highest_of);
   if (!found.last) {
     const double rate = me.lowest_rate();
     me.refuse(out, me.service.at({.scale = rate}),
@@ -139,15 +179,24 @@ void ServeCandidate::fewest_gpus(PlanCandidate& out) {
   const std::int64_t most = me.most_copies();
   std::vector<std::int64_t> held;
   // Copies fall as the search climbs.
-  const Boundary found = last_that_holds(
-      {.least = -most, .most = -1, .start = -1, .stride = 1, .neighbours = kNeighbours},
-      [&](std::int64_t falling) {
-        const bool good = me.service.holds(Impl::copies(-falling));
-        if (good) held.push_back(-falling);
-        return good;
-      });
+  const Search search{
+      .least = -most, .most = -1, .start = -1, .stride = 1, .neighbours = kNeighbours};
+  const Boundary found = last_that_holds(search, [&](std::int64_t falling) {
+    const bool good = me.service.holds(Impl::copies(-falling));
+    if (good) held.push_back(-falling);
+    return good;
+  });
   out.probes = found.probes;
   out.monotone = found.monotone;
+  const auto gpus_of = [&](const Boundary& boundary) -> std::optional<double> {
+    if (!boundary.last) return std::nullopt;
+    return static_cast<double>(-*boundary.last * me.service.gpus());
+  };
+  out.range = me.range_of(gpus_of(found), [&](ServeCase& other) {
+    return gpus_of(last_that_holds(
+        search, [&](std::int64_t falling) { return other.holds(Impl::copies(-falling)); }));
+  });
+  out.range.most_tried = static_cast<double>(most * me.service.gpus());
   if (!found.last) {
     out.simulated = engines_text(me.service.spec().cluster, most);
     me.refuse(out, me.service.at(Impl::copies(most)),

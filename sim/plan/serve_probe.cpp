@@ -75,33 +75,80 @@ double quantile(std::vector<double> values, double q, std::size_t n) {
 
 }  // namespace
 
+ServeStart start_of(const ServeSpec& spec) {
+  ServeSpec plain = spec;
+  plain.allocator.reset();
+  const ServeResult result = run_serve(plain);
+  ServeStart out{.startup = result.startup, .gpus = result.gpus, .times = {}, .no_times = {}};
+  out.times = time_ends(plain, mean_iteration(plain, result));
+  if (!out.times) {
+    out.no_times = !result.startup         ? "none: batches are static"
+                   : result.completed == 0 ? "none: nothing was served"
+                                           : "none: the calibration gives no intervals";
+  }
+  return out;
+}
+
+namespace {
+
+ServeMachine machine_of(MemoryMargin memory, const ServeStart& start, double TimeEnds::*end,
+                        double confidence) {
+  ServeMachine out{.startup = start.startup,
+                   .gpus = start.gpus,
+                   .memory = std::move(memory),
+                   .time = {.factor = 1, .basis = start.no_times},
+                   .confidence = confidence};
+  if (start.times) {
+    out.time = {.factor = std::pow((*start.times).*end, confidence_power(confidence)),
+                .basis = start.times->basis};
+  }
+  return out;
+}
+
+ServeMachine machine_at(const ServeSpec& spec, double confidence,
+                        std::optional<double> time_factor) {
+  ServeMachine out = worse_machine(spec, start_of(spec), confidence);
+  if (time_factor) out.time = {.factor = *time_factor, .basis = "as given"};
+  return out;
+}
+
+}  // namespace
+
+ServeMachine worse_machine(const ServeSpec& spec, const ServeStart& start, double confidence) {
+  return machine_of(memory_end(*spec.stack, spec.tensor_parallel, confidence), start,
+                    &TimeEnds::slower, confidence);
+}
+
+ServeMachine better_machine(const ServeSpec& spec, const ServeStart& start, double confidence) {
+  return machine_of(better_memory_end(*spec.stack, spec.tensor_parallel, confidence), start,
+                    &TimeEnds::faster, confidence);
+}
+
 ServeCase::ServeCase(ServeSpec spec, double confidence, double attainment,
                      std::optional<double> time_factor)
-    : spec_{std::move(spec)}, attainment_{attainment} {
+    : ServeCase{spec, machine_at(spec, confidence, time_factor), attainment} {}
+
+ServeCase::ServeCase(ServeSpec spec, ServeMachine machine, double attainment)
+    : spec_{std::move(spec)}, machine_{std::move(machine)}, attainment_{attainment} {
   spec_.allocator.reset();  // as of a plan for static batches: a search counts bytes
   if (spec_.slo.empty()) {
     throw InputError{
         "plan: highest_rate and fewest_gpus need \"slo\": bounds that requests have to keep"};
   }
   rate_ = rate_of(*spec_.requests);
-  const Stack stack =
-      with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});
-  memory_ = kvsim::memory_end(*spec_.stack, confidence);
-  const ServeResult plain = run_serve(spec_);
-  gpus_ = plain.gpus;
-  gpu_ = gpu_at(*spec_.gpu, stack, memory_, plain.startup);
-  if (time_factor) {
-    time_ = {.factor = *time_factor, .basis = "as given"};
-  } else if (const auto ends = time_ends(spec_, mean_iteration(spec_, plain))) {
-    time_ = {.factor = std::pow(ends->slower, confidence_power(confidence)), .basis = ends->basis};
-  } else {
-    time_.basis = !plain.startup         ? "none: batches are static"
-                  : plain.completed == 0 ? "none: nothing was served"
-                                         : "none: the calibration gives no intervals";
-  }
-  ServeSpec worse = spec_;
-  worse.gpu = &gpu_;
-  service_.emplace(std::move(worse));
+  gpu_ = *spec_.gpu;
+  ServeSpec there = spec_;
+  set_memory_end(machine_.memory.end, machine_.startup, gpu_, there.options);
+  there.gpu = &gpu_;
+  service_.emplace(std::move(there));
+}
+
+EngineStartup ServeCase::own_start(const EngineStartup& run) const {
+  if (!machine_.startup) return run;
+  return at_factors(
+      *machine_.startup, machine_.memory.end.terms,
+      with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
+      spec_.options);
 }
 
 bool ServeCase::holds(const ServeLoad& load) {
@@ -122,7 +169,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       service_->run(hurried(spec_.requests, load.scale), load.copies,
                     {.max_samples = kFewestSamples,
                      .keep_gaps = false,
-                     .time_scale = time_.factor,
+                     .time_scale = machine_.time.factor,
                      .attained = gives_up ? std::optional{attainment_} : std::nullopt});
   if (result.gave_up) return std::nullopt;
 
@@ -183,14 +230,10 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       out.need = std::max(wanted, std::nextafter(1.0, 2.0));
       const bool weights = result.startup && result.startup->weights >= result.usable_hbm;
       out.constraint = weights ? "weights" : "kv_capacity";
-      out.text = result.startup ? fmt::format(
-                                      "of {} the weights take {}, activations and the rest {}: "
-                                      "nothing is left for a cache",
-                                      result.usable_hbm, result.startup->weights,
-                                      result.startup->activation + result.startup->non_torch)
+      out.text = result.startup ? start_text(own_start(*result.startup))
                                 : fmt::format("no request is served in {}", result.usable_hbm);
     }
-    out.text += held_back_text(*spec_.gpu, gpu_);
+    out.text += margin_text(machine_.memory, *spec_.gpu, machine_.confidence);
     return out;
   }
   std::size_t worst = 0;

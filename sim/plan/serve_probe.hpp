@@ -12,6 +12,7 @@
 #include "models/gpu/gpu.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/plan_result.hpp"
+#include "sim/serve/serve_intervals.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "sim/serve/serve_spec.hpp"
 
@@ -41,8 +42,33 @@ struct ServeLoad {
   friend auto operator<=>(const ServeLoad&, const ServeLoad&) = default;
 };
 
+/// What a service shows when it runs its workload once as it is.
+struct ServeStart {
+  std::optional<EngineStartup> startup;
+  std::int64_t gpus = 1;
+  std::optional<TimeEnds> times;  // nullopt: `no_times` says why
+  std::string no_times;
+};
+/// Errors: as run_serve.
+[[nodiscard]] ServeStart start_of(const ServeSpec& spec);
+
+/// A machine at one end of the intervals: what memory and times are multiplied with.
+struct ServeMachine {
+  std::optional<EngineStartup> startup;  // on the GPU as it is
+  std::int64_t gpus = 1;
+  MemoryMargin memory;
+  WorseEnd time;
+  double confidence = 0;
+};
+/// At the worse end of a confidence; at 0 as predicted.
+[[nodiscard]] ServeMachine worse_machine(const ServeSpec& spec, const ServeStart& start,
+                                         double confidence);
+/// At the better end.
+[[nodiscard]] ServeMachine better_machine(const ServeSpec& spec, const ServeStart& start,
+                                          double confidence);
+
 /// The service on a machine that is as slow and as short of memory as the confidence says: every
-/// iteration takes so much longer, the cache is of gpu_at.
+/// iteration takes so much longer, and the start leaves a smaller pool.
 class ServeCase {
  public:
   /// Runs the workload once as it is, for what the start takes and how sure times are. Errors: as
@@ -50,32 +76,34 @@ class ServeCase {
   /// `time_factor`: stands in for that of the workload's mean iteration.
   ServeCase(ServeSpec spec, double confidence, double attainment,
             std::optional<double> time_factor = std::nullopt);
+  ServeCase(ServeSpec spec, ServeMachine machine, double attainment);
   ServeCase(const ServeCase&) = delete;
   ServeCase& operator=(const ServeCase&) = delete;
 
   [[nodiscard]] const ServeSpec& spec() const { return spec_; }
-  [[nodiscard]] const WorseEnd& memory_end() const { return memory_; }
-  [[nodiscard]] const WorseEnd& time_end() const { return time_; }
+  [[nodiscard]] const MemoryMargin& memory_end() const { return machine_.memory; }
+  [[nodiscard]] const WorseEnd& time_end() const { return machine_.time; }
   /// Requests a second at `scale` times the workload's rate.
   [[nodiscard]] double offered(double scale) const { return rate_ * scale; }
   /// GPUs of the service as the spec has it.
-  [[nodiscard]] std::int64_t gpus() const { return gpus_; }
+  [[nodiscard]] std::int64_t gpus() const { return machine_.gpus; }
   /// Whether the bounds are kept: a run ends as soon as it is sure that they are not.
   [[nodiscard]] bool holds(const ServeLoad& load);
   /// The whole run; each is made once.
   [[nodiscard]] const ServeProbe& at(const ServeLoad& load);
 
  private:
+  /// The start of a run, with the GPU's own memory and every term at the machine's end.
+  [[nodiscard]] EngineStartup own_start(const EngineStartup& run) const;
   /// nullopt: it gave up.
   [[nodiscard]] std::optional<ServeProbe> run(const ServeLoad& load, bool gives_up);
 
   ServeSpec spec_;  // as asked for
-  Gpu gpu_;         // with the memory at the confidence
+  ServeMachine machine_;
+  Gpu gpu_;  // with the memory at the confidence
   std::optional<PreparedService> service_;
   double attainment_;
   double rate_ = 0;
-  std::int64_t gpus_ = 1;
-  WorseEnd memory_, time_;
   std::map<ServeLoad, std::optional<ServeProbe>> known_;  // nullopt: it is known to fail, no more
 };
 

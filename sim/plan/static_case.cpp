@@ -12,22 +12,22 @@ constexpr std::size_t kFewestSamples = 3;
 }  // namespace
 
 StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const MeasuredLaw> law,
-                       WorseEnd end)
+                       MemoryMargin margin, double confidence)
     : spec_{std::move(spec)},
       method_{std::move(method), *spec_.llm, spec_.kv_dtype, std::move(law)},
-      end_{std::move(end)} {
-  const Stack stack =
-      with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});
+      margin_{std::move(margin)},
+      confidence_{confidence},
+      gpu_{*spec_.gpu},
+      options_{spec_.options} {
   spec_.method = method_.at(spec_.prompt_tokens).method;
   spec_.allocator.reset();
-  std::optional<EngineStartup> startup;
-  if (stack.growth == CacheGrowth::kPaged && end_.factor != 1) {
+  if (margin_.end != MemoryEnd{}) {
     StaticSpec least = spec_;
     least.batch = 1;
     least.output_tokens = 0;
-    startup = run_static(least, {.max_samples = kFewestSamples}).startup;
+    startup_ = run_static(least, {.max_samples = kFewestSamples}).startup;
+    set_memory_end(margin_.end, startup_, gpu_, options_);
   }
-  gpu_ = gpu_at(*spec_.gpu, stack, end_, startup);
   compiled_ = std::make_unique<CompiledPoint>(
       PointSpec{.llm = spec_.llm,
                 .gpu = &gpu_,
@@ -38,7 +38,15 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
                 .calibration = spec_.calibration,
                 .weight_format = spec_.weight_format,
                 .tensor_parallel = spec_.tensor_parallel,
-                .options = spec_.options});
+                .options = options_});
+}
+
+EngineStartup StaticCase::start_of(const StaticResult& run) const {
+  if (!startup_) return *run.startup;
+  return at_factors(
+      *startup_, margin_.end.terms,
+      with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
+      spec_.options);
 }
 
 PointResult StaticCase::memory(const Point& point) {
@@ -65,7 +73,10 @@ StaticResult StaticCase::run(const Point& point, bool at_end) const {
   one.prompt_tokens = point.prompt_tokens;
   one.output_tokens = point.output_tokens;
   one.method = method_.at(point.prompt_tokens).method;
-  if (at_end) one.gpu = &gpu_;
+  if (at_end) {
+    one.gpu = &gpu_;
+    one.options = options_;
+  }
   return run_static(one, {.max_samples = kFewestSamples, .intervals = !at_end});
 }
 

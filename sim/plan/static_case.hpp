@@ -14,18 +14,17 @@
 
 namespace kvsim {
 
-/// A combination of model, GPU, stack and method in which a run fits where one that takes
-/// `end.factor` times the predicted memory fits on the GPU as it is.
+/// A combination of model, GPU, stack and method with the memory at one end of its interval.
 class StaticCase {
  public:
   /// `spec`: its sizes are those of the scenario's point; what it points to outlives this. Errors:
   /// as run_static.
   StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const MeasuredLaw> law,
-             WorseEnd end);
+             MemoryMargin margin, double confidence);
   StaticCase(const StaticCase&) = delete;
   StaticCase& operator=(const StaticCase&) = delete;
 
-  [[nodiscard]] const WorseEnd& end() const { return end_; }
+  [[nodiscard]] const MemoryMargin& margin() const { return margin_; }
   /// The run's memory; what exceeds the engine's max_model_len does not fit.
   [[nodiscard]] PointResult memory(const Point& point);
   /// Whether a sequence is longer than the max_model_len that the scenario sets.
@@ -36,16 +35,23 @@ class StaticCase {
   [[nodiscard]] double need(const Point& point);
   /// run_static of it: with the memory at that end, or with the GPU's own and intervals.
   [[nodiscard]] StaticResult run(const Point& point, bool at_end) const;
-  /// held_back_text of its GPU.
-  [[nodiscard]] std::string held_back() const { return held_back_text(*spec_.gpu, gpu_); }
+  /// The start of `run`, an engine's, with the GPU's own memory and every term at that end.
+  [[nodiscard]] EngineStartup start_of(const StaticResult& run) const;
+  /// margin_text of it.
+  [[nodiscard]] std::string margin_words() const {
+    return margin_text(margin_, *spec_.gpu, confidence_);
+  }
   /// Prompts too short for the method hold every token.
   [[nodiscard]] bool settles(std::int64_t prompt) const { return method_.settles(prompt); }
 
  private:
   StaticSpec spec_;
   MethodByPrompt method_;
-  WorseEnd end_;
+  MemoryMargin margin_;
+  double confidence_;
   Gpu gpu_;
+  StackOptions options_;
+  std::optional<EngineStartup> startup_;  // as predicted, of an engine at an end
   std::unique_ptr<CompiledPoint> compiled_;
 };
 

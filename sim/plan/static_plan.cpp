@@ -88,25 +88,26 @@ NextRun why_not(StaticCase& one, const Point& least) {
                     std::max(weights, run.oom ? run.oom->requested : Bytes{}));
   } else if (run.startup && run.startup->missing > Bytes{}) {
     out.constraint = "kv_capacity";
-    out.text = fmt::format(
-        "of {} the weights take {}, activations and the rest {}: nothing is left for a cache",
-        run.usable_hbm, run.startup->weights, run.startup->activation + run.startup->non_torch);
+    out.text = start_text(one.start_of(run));
   } else if (weights + memory.kv_bytes > run.usable_hbm ||
              memory.decode_peak >= memory.prefill_peak) {
+    const Bytes rest = memory.peak() - weights - memory.kv_bytes;
     out.constraint = "kv_capacity";
-    out.text = fmt::format("the cache of {} does not fit beside {} of weights in {}",
-                           memory.kv_bytes, weights, run.usable_hbm);
+    out.text =
+        fmt::format("{} of weights + {} of cache + {} of the rest = {}, of {} that may be used",
+                    weights, memory.kv_bytes, rest, memory.peak(), run.usable_hbm);
   } else {
     out.constraint = "activations";
-    out.text = fmt::format("prefill stands at {} of {}", memory.prefill_peak, run.usable_hbm);
+    out.text =
+        fmt::format("prefill takes {} of {} that may be used", memory.prefill_peak, run.usable_hbm);
     if (run.oom) out.text += fmt::format(": {}", run.oom->what);
   }
-  // One token too many is no share worth telling.
+  // One token too many is not worth a ratio.
   constexpr double kTelling = 1.005;
   if (std::isfinite(out.need) && out.need >= kTelling) {
     out.text += fmt::format("; {:.2f} times what there is", out.need);
   }
-  out.text += one.held_back();
+  out.text += one.margin_words();
   return next;
 }
 
@@ -169,31 +170,47 @@ void add_points(const CandidateInput& in, PlanQuestion question, StaticCase& one
   }
 }
 
-/// The largest size that fits where a run takes what is predicted, and where it takes the least
-/// that is likely at this confidence.
-LikelyAnswers likely_answers(const CandidateInput& in, PlanQuestion question, std::int64_t most,
-                             std::int64_t answer) {
-  const auto answer_with = [&](const WorseEnd& end) {
-    StaticCase one{in.point->spec, in.method, in.point->measured, end};
-    // Less memory is taken than where the answer fits: the search goes up from there.
-    const Boundary found = last_that_holds(
-        {.least = 1, .most = most, .start = answer},
-        [&](std::int64_t n) { return one.memory(point_of(in.point->spec, question, n)).fits; });
-    const std::int64_t beside =
-        question == PlanQuestion::kLargestBatch ? 0 : in.point->spec.output_tokens;
-    return static_cast<double>(found.last.value_or(answer) + beside);
+/// The largest size that fits with the memory at `margin`; nullopt: not even the smallest does.
+std::optional<std::int64_t> last_size(const CandidateInput& in, PlanQuestion question,
+                                      std::int64_t most, MemoryMargin margin) {
+  StaticCase one{in.point->spec, in.method, in.point->measured, std::move(margin),
+                 in.plan->confidence};
+  return last_that_holds(
+             {.least = 1, .most = most, .start = 1},
+             [&](std::int64_t n) { return one.memory(point_of(in.point->spec, question, n)).fits; })
+      .last;
+}
+
+/// `found`: the size at the confidence that is asked for.
+AnswerRange range_of(const CandidateInput& in, PlanQuestion question, std::int64_t most,
+                     std::optional<std::int64_t> found) {
+  const StaticSpec& spec = in.point->spec;
+  const double confidence = range_confidence(in.plan->confidence);
+  const bool is_prediction = in.plan->confidence == 0;
+  const MemoryMargin worse = memory_end(*spec.stack, spec.tensor_parallel, confidence);
+  const MemoryMargin better = better_memory_end(*spec.stack, spec.tensor_parallel, confidence);
+  const auto answer = [&](std::optional<std::int64_t> size) -> std::optional<double> {
+    if (!size) return std::nullopt;
+    const bool batch = question == PlanQuestion::kLargestBatch;
+    return static_cast<double>(*size + (batch ? 0 : spec.output_tokens));
   };
-  return {.predicted = answer_with({}),
-          .at_best = answer_with(better_memory_end(*in.point->spec.stack, in.plan->confidence))};
+  AnswerRange out;
+  out.predicted = answer(is_prediction ? found : last_size(in, question, most, {}));
+  out.is_known = worse.end != better.end;
+  if (!out.is_known) return out;
+  out.safe = answer(is_prediction ? last_size(in, question, most, worse) : found);
+  out.optimistic = answer(last_size(in, question, most, better));
+  return out;
 }
 
 }  // namespace
 
 void plan_static(const CandidateInput& in, PlanCandidate& out) {
   const StaticSpec& spec = in.point->spec;
-  StaticCase one{spec, in.method, in.point->measured, memory_end(*spec.stack, in.plan->confidence)};
-  out.memory_factor = one.end().factor;
-  out.memory_basis = one.end().basis;
+  StaticCase one{spec, in.method, in.point->measured,
+                 memory_end(*spec.stack, spec.tensor_parallel, in.plan->confidence),
+                 in.plan->confidence};
+  out.memory = one.margin();
   const PlanQuestion question = out.question;
   const bool batch = question == PlanQuestion::kLargestBatch;
   const std::int64_t together =
@@ -216,6 +233,7 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
                       [&](std::int64_t n) { return one.memory(point_of(spec, question, n)).fits; });
   out.probes = found.probes;
   out.monotone = found.monotone;
+  out.range = range_of(in, question, most, found.last);
   if (!found.last) {
     out.impossible = why_not(one, least).why;
     return;
@@ -228,7 +246,6 @@ void plan_static(const CandidateInput& in, PlanCandidate& out) {
   }
   const std::int64_t prompt = batch ? spec.prompt_tokens : *found.last;
   out.answer = static_cast<double>(batch ? *found.last : *found.last + spec.output_tokens);
-  out.likely = likely_answers(in, question, most, *found.last);
   if (at_positions) {
     out.runs_out = beyond_positions(spec, next);
   } else if (!found.at_most) {
@@ -250,7 +267,9 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
   const StaticSpec& base = in.point->spec;
   const Point least = point_of(base, question, 1);
   const auto need_of = [&](const StaticSpec& spec, const MethodSpec& method) {
-    StaticCase one{spec, method, in.point->measured, memory_end(*spec.stack, in.plan->confidence)};
+    StaticCase one{spec, method, in.point->measured,
+                   memory_end(*spec.stack, spec.tensor_parallel, in.plan->confidence),
+                   in.plan->confidence};
     return one.need(least);
   };
   // What cannot be at all is no help.
@@ -332,7 +351,9 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
     }
     knobs.push_back(std::move(chunk));
   }
-  StaticCase one{base, in.method, in.point->measured, memory_end(*base.stack, in.plan->confidence)};
+  StaticCase one{base, in.method, in.point->measured,
+                 memory_end(*base.stack, base.tensor_parallel, in.plan->confidence),
+                 in.plan->confidence};
   return try_knobs(one.need(least), knobs);
 }
 

@@ -16,7 +16,7 @@
 #include "sim/report/point_names.hpp"
 #include "sim/report/serve_figures.hpp"
 #include "sim/report/text.hpp"
-#include "sim/serve/intervals.hpp"
+#include "sim/serve/memory_end.hpp"
 
 namespace kvsim {
 namespace {
@@ -65,15 +65,17 @@ LineChart memory_chart(const RunReport& report, const PointGroup& group) {
     const StaticResult& result = report.results[group.points[i]];
     ChartLine line{.label = group.labels[i]};
     const bool prefilled = !result.oom || result.oom->phase == "decode";
-    std::optional<MemoryResidual> residual;
-    const Stack* stack = report.scenario->points[group.points[i]].spec.stack;
-    if (result.intervals && stack != nullptr) residual = memory_residual(*stack);
+    std::optional<MemoryEnds> ends;
+    const StaticSpec& spec = report.scenario->points[group.points[i]].spec;
+    if (result.intervals && spec.stack != nullptr) {
+      ends = memory_ends(*spec.stack, spec.tensor_parallel);
+    }
     for (const StaticSample& s : result.timeline) {
       if (s.step == 0) continue;
       const auto tokens = static_cast<double>(s.tokens);
       line.points.push_back({tokens, as_double(s.peak)});
-      if (!residual) continue;
-      const BytesInterval likely = peak_interval(*residual, s.peak, s.kv);
+      if (!ends) continue;
+      const BytesInterval likely = peak_interval(*ends, peak_parts(spec, result, s.peak, s.kv));
       line.band.push_back({tokens, as_double(likely.low), as_double(likely.high)});
     }
     if (prefilled && !result.timeline.empty() && result.timeline.front().step == 0) {

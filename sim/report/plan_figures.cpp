@@ -84,10 +84,14 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
       any_full = any_full || is_full;
       bar.parts.emplace_back(is_full ? full : plain, one->answer.value_or(0));
       bar.inside_numbers = false;
-      // From the safe answer to the one with the least memory that is likely.
-      if (one->answer && one->likely && one->likely->at_best > *one->answer) {
-        bar.range = ChartRange{.low = *one->answer, .high = one->likely->at_best};
-        chart.range_label = "range of likely answers";
+      if (one->answer && one->range.is_known) {
+        // An end that does not exist is drawn as far as the search went.
+        const AnswerRange& range = one->range;
+        const double safe = range.safe.value_or(fewest ? range.most_tried : 0);
+        const double optimistic = range.optimistic.value_or(*one->answer);
+        bar.range =
+            ChartRange{.low = std::min(safe, optimistic), .high = std::max(safe, optimistic)};
+        chart.range_label = "safe to optimistic";
       }
       if (one->answer) {
         bar.end_text = fmt::format("{}{}", one->at_most ? ">= " : "",

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/methods/availability.hpp"
+#include "sim/plan/confidence.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/engine_report.hpp"
 #include "sim/report/findings.hpp"
@@ -25,6 +26,10 @@ ordered_json number(double value) {
 }
 ordered_json number(const std::optional<double>& value) {
   return value ? number(*value) : ordered_json(nullptr);
+}
+
+ordered_json text_json(const std::string& text) {
+  return text.empty() ? ordered_json(nullptr) : ordered_json(text);
 }
 
 ordered_json budget_json(const std::optional<Budget>& budget) {
@@ -83,6 +88,13 @@ ordered_json impossible_json(const Impossible& why) {
   return out;
 }
 
+ordered_json memory_json(const MemoryEnd& end) {
+  return {{"all", end.all},
+          {"activation", end.terms.activation},
+          {"non_torch", end.terms.non_torch},
+          {"graphs", end.terms.graphs}};
+}
+
 ordered_json sizes_json(const RunSizes& sizes) {
   return {{"batch", sizes.batch},
           {"prompt_tokens", sizes.prompt_tokens},
@@ -105,15 +117,17 @@ ordered_json candidate_json(const PlanCandidate& one) {
       {"replicas", one.replicas},
       {"simulated", one.simulated.empty() ? nullptr : ordered_json(one.simulated)},
       {"answer", number(one.answer)},
-      {"predicted", one.likely ? number(one.likely->predicted) : nullptr},
-      {"at_best", one.likely ? number(one.likely->at_best) : nullptr},
+      {"predicted", number(one.range.predicted)},
+      {"safe", number(one.range.safe)},
+      {"optimistic", number(one.range.optimistic)},
+      {"range", text_json(plan_range(one))},
       {"at_most", one.at_most},
       {"limited_by", limited_by(one).empty() ? nullptr : ordered_json(limited_by(one))},
       {"beyond_positions", one.positions > 0},
       {"monotone", one.monotone},
       {"probes", one.probes},
-      {"memory_factor", one.memory_factor},
-      {"memory_basis", one.memory_basis},
+      {"memory_factors", memory_json(one.memory.end)},
+      {"memory_basis", one.memory.basis},
       {"time_factor", one.time_factor},
       {"time_basis", one.time_basis}};
   if (one.times) {
@@ -206,6 +220,19 @@ std::string plan_amount(PlanQuestion question, double value) {
   return with_commas(std::llround(value));
 }
 
+std::string plan_range(const PlanCandidate& one) {
+  const AnswerRange& range = one.range;
+  if (!range.is_known) return {};
+  const auto text = [&](const std::optional<double>& end) {
+    if (end) return plan_amount(one.question, *end);
+    if (one.question != PlanQuestion::kFewestGpus) return std::string{"none"};
+    return fmt::format("more than {}", plan_amount(one.question, range.most_tried));
+  };
+  const bool fewest = one.question == PlanQuestion::kFewestGpus;
+  return fmt::format("{} to {}", text(fewest ? range.optimistic : range.safe),
+                     text(fewest ? range.safe : range.optimistic));
+}
+
 ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
                            const std::vector<std::string>& notes) {
   ordered_json out{{"schema", "kvsim.plan/1"}};
@@ -215,6 +242,7 @@ ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
       {"kind", scenario.kind}, {"hash", scenario.hash},   {"seed", scenario.seed},
       {"echo", scenario.echo}};
   out["confidence"] = scenario.plan->confidence;
+  out["range_confidence"] = range_confidence(scenario.plan->confidence);
   out["attainment"] = scenario.plan->attainment;
   out["cost_unit"] = fmt::format("{} a million output tokens", plan.cost_unit);
   out["impossible"] = plan.impossible();
@@ -225,6 +253,7 @@ ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
     ordered_json one{{"question", name_of(group.question)}, {"of", group.of}, {"keys", group.keys}};
     const PlanCandidate* best = group.best ? &plan.candidates[*group.best] : nullptr;
     one["answer"] = best != nullptr ? number(best->answer) : ordered_json(nullptr);
+    one["range"] = best != nullptr ? text_json(plan_range(*best)) : ordered_json(nullptr);
     one["unit"] = plan_unit(group.question, 2);
     one["best"] = best != nullptr ? ordered_json(best->label) : ordered_json(nullptr);
     one["finding"] = plan_finding(plan, group);
@@ -242,8 +271,9 @@ ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
 
 std::string plan_csv(const PlanResult& plan) {
   std::string out =
-      "question,of,method,budget,gpu,gpu_count,replicas,answer,unit,output_tok_s,latency_s,cost,"
-      "cost_unit,error,memory_factor,time_factor,probes,best,constraint,need,reason\n";
+      "question,of,method,budget,gpu,gpu_count,replicas,answer,unit,predicted,safe,optimistic,"
+      "output_tok_s,latency_s,cost,"
+      "cost_unit,error,time_factor,probes,best,constraint,need,reason\n";
   for (const PlanGroup& group : plan.groups) {
     for (const std::size_t c : group.candidates) {
       const PlanCandidate& one = plan.candidates[c];
@@ -252,15 +282,16 @@ std::string plan_csv(const PlanResult& plan) {
         return at == nullptr ? std::string{} : optional_csv(at->*member);
       };
       out += fmt::format(
-          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
           name_of(group.question), csv_field(group.of), csv_field(one.method.name),
           one.method.budget ? csv_number(budget_number(*one.method.budget)) : "",
           csv_field(one.gpu), one.gpus_each, one.replicas, optional_csv(one.answer),
-          plan_unit(group.question, 2), of_point(&OperatingPoint::tokens_s),
-          of_point(&OperatingPoint::latency_s), of_point(&OperatingPoint::cost),
-          csv_field(plan.cost_unit), at == nullptr ? std::string{} : optional_csv(at->error),
-          csv_number(one.memory_factor), csv_number(one.time_factor), one.probes,
-          group.best == c ? 1 : 0, one.impossible ? one.impossible->constraint : "",
+          plan_unit(group.question, 2), optional_csv(one.range.predicted),
+          optional_csv(one.range.safe), optional_csv(one.range.optimistic),
+          of_point(&OperatingPoint::tokens_s), of_point(&OperatingPoint::latency_s),
+          of_point(&OperatingPoint::cost), csv_field(plan.cost_unit),
+          at == nullptr ? std::string{} : optional_csv(at->error), csv_number(one.time_factor),
+          one.probes, group.best == c ? 1 : 0, one.impossible ? one.impossible->constraint : "",
           one.impossible && one.impossible->need > 0 ? csv_number(one.impossible->need) : "",
           csv_field(one.impossible ? one.impossible->text : one.pruned));
     }

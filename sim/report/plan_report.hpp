@@ -26,8 +26,8 @@ namespace kvsim {
 /// For the terminal: the answers in words, a table of each group, what binds, notes.
 [[nodiscard]] std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
                                        const ResultsFolder* written, std::size_t width = 80);
-/// The same on one screen, of few static batches: how far each goes, surely, as predicted and at
-/// best, what it takes there, and what runs out next.
+/// The same on one screen, of few static batches: how far each goes as predicted, safely and
+/// optimistically, what it takes there, and what limits it.
 [[nodiscard]] std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
                                       const ResultsFolder* written, const TextStyle& style = {});
 /// Of each group the answers as bars, and cost against latency of all ways to run.
@@ -38,6 +38,10 @@ namespace kvsim {
 [[nodiscard]] std::string plan_unit(PlanQuestion question, double value);
 /// "131,584", "2.37".
 [[nodiscard]] std::string plan_amount(PlanQuestion question, double value);
+
+/// "8 to 24": the ends of a candidate's range, the smaller number first. An end that does not exist
+/// is "none" (no size fits) or "more than 64" (GPUs). Empty if nothing says how far off it may be.
+[[nodiscard]] std::string plan_range(const PlanCandidate& one);
 
 /// The results folder: plan.json, plan.csv, front.csv and figures/. Errors: as write_run_results.
 ResultsFolder write_plan_results(const Scenario& scenario, const PlanResult& plan,

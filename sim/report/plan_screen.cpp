@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/plan/confidence.hpp"
 #include "sim/report/engine_report.hpp"
 #include "sim/report/findings.hpp"
 #include "sim/report/plan_report.hpp"
@@ -42,12 +43,16 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
   // 80 columns have no room for longer words.
   const std::string unit =
       group.question == PlanQuestion::kLargestBatch ? "seqs" : plan_unit(group.question, 2);
-  const bool ranges = confidence > 0;
+  const bool ranges = std::any_of(group.candidates.begin(), group.candidates.end(),
+                                  [&](std::size_t c) { return plan.candidates[c].range.is_known; });
   std::vector<Table::Column> columns{{"", Align::kLeft}};
-  if (ranges)
-    columns.push_back({fmt::format("{:g} % sure", 100 * confidence), Align::kRight, unit});
   columns.push_back({"predicted", Align::kRight, unit});
-  if (ranges) columns.push_back({"at best", Align::kRight, unit});
+  if (ranges) {
+    // Of the same unit; two lines, for 80 columns.
+    columns.push_back(
+        {"safe", Align::kRight, fmt::format("(p{:g})", 100 * range_confidence(confidence))});
+    columns.push_back({"optimistic", Align::kRight, unit});
+  }
   // A batch of prompts is computed at once; a request alone has its first token much earlier.
   const bool batches = std::any_of(group.candidates.begin(), group.candidates.end(), [&](auto c) {
     const auto& run = plan.candidates[c].at_answer;
@@ -57,7 +62,7 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
   columns.push_back({"TTFT", Align::kRight, batches ? "one s" : "s"});
   if (batches) columns.push_back({"TTFT", Align::kRight, "all s"});
   columns.push_back({"decode", Align::kRight, "tok/s"});
-  columns.push_back({"next out", Align::kLeft});
+  columns.push_back({"limited", Align::kLeft, "by"});
   Table table{columns};
   std::vector<LineTones> tones(2, {.line = Tone::kHeading});  // names and units
   for (const std::size_t c : group.candidates) {
@@ -68,12 +73,15 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
       label.erase(word, std::string_view{" budget"}.size());
     }
     std::vector<std::string> cells{std::move(label)};
-    const auto size = [&](double value) {
-      return fmt::format("{}{}", one.at_most ? ">= " : "", plan_amount(group.question, value));
+    const auto size = [&](const std::optional<double>& value) -> std::string {
+      if (!value) return "none";
+      return fmt::format("{}{}", one.at_most ? ">= " : "", plan_amount(group.question, *value));
     };
-    if (ranges) cells.push_back(one.answer ? size(*one.answer) : "none");
-    cells.push_back(one.likely ? size(one.likely->predicted) : "-");
-    if (ranges) cells.push_back(one.likely ? size(one.likely->at_best) : "-");
+    cells.push_back(size(one.range.predicted));
+    if (ranges) {
+      cells.push_back(one.range.is_known ? size(one.range.safe) : "-");
+      cells.push_back(one.range.is_known ? size(one.range.optimistic) : "-");
+    }
     const auto& run = one.at_answer;
     cells.push_back(run ? fmt::format("{:.1f}", static_cast<double>(run->peak.count()) / kGiB)
                         : "-");
@@ -140,12 +148,15 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
   out += "\n";
   out += engines_text(scenario, width);
   std::vector<std::string> notes = scenario.notes;
-  if (scenario.plan->confidence > 0) {
-    notes.push_back(
-        fmt::format("{0:g} % sure: it fits though the run takes as much memory as is likely in "
-                    "{0:g} % of cases; peak, TTFT (time to first token) and decode rate are "
-                    "predictions there",
-                    100 * scenario.plan->confidence));
+  const double confidence = 100 * range_confidence(scenario.plan->confidence);
+  const bool has_ranges = std::any_of(plan.candidates.begin(), plan.candidates.end(),
+                                      [](const PlanCandidate& one) { return one.range.is_known; });
+  if (has_ranges) {
+    notes.push_back(fmt::format(
+        "safe (p{:g}) fits with the most memory that a run takes in {:g} % of cases, optimistic "
+        "with the least; peak, TTFT (time to first token) and decode rate are predictions at the "
+        "{} size",
+        confidence, confidence, scenario.plan->confidence > 0 ? "safe" : "predicted"));
   }
   const bool batches = std::any_of(
       plan.candidates.begin(), plan.candidates.end(),

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -23,6 +24,13 @@ std::string lines(std::string_view text, std::size_t width, std::size_t indent =
 
 std::string answer_text(PlanQuestion question, double value) {
   return fmt::format("{} {}", plan_amount(question, value), plan_unit(question, value));
+}
+
+/// ", range 8 to 24"; empty where nothing says how far the answer may be off, or both ends are it.
+std::string range_words(const PlanCandidate& one) {
+  if (one.range.safe && one.range.safe == one.range.optimistic) return {};
+  const std::string range = plan_range(one);
+  return range.empty() ? range : fmt::format(", range {}", range);
 }
 
 std::string gpus_text(const PlanCandidate& one) {
@@ -72,15 +80,23 @@ std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
     std::string text =
         fmt::format("{}: impossible ({}). Nearest is {}: {}.", asked, near->impossible->constraint,
                     near->label, near->impossible->text);
+    if (near->range.predicted || near->range.optimistic) {
+      text +=
+          fmt::format(" Predicted: {}{}.",
+                      near->range.predicted ? answer_text(group.question, *near->range.predicted)
+                                            : std::string{"none"},
+                      range_words(*near));
+    }
     if (!near->impossible->knobs.empty()) {
       text += fmt::format(" {}.", knob_words(*near->impossible));
     }
     return text;
   }
   const PlanCandidate& best = plan.candidates[*group.best];
-  std::string text = fmt::format("{}: {}{} with {} on {}", asked, best.at_most ? "at least " : "",
-                                 answer_text(group.question, *best.answer),
-                                 method_label(best.method), gpus_text(best));
+  std::string text =
+      fmt::format("{}: {}{}{}, with {} on {}", asked, best.at_most ? "at least " : "",
+                  answer_text(group.question, *best.answer), range_words(best),
+                  method_label(best.method), gpus_text(best));
   if (const PlanCandidate* full = full_cache_of(plan, group, best)) {
     if (full->answer) {
       text += fmt::format("; the full cache {} there", plan_amount(group.question, *full->answer));
@@ -120,7 +136,14 @@ std::string percent(const std::optional<double>& error) {
   return *error < kRounding ? "0 %" : fmt::format("{:.3g} %", 100 * *error);
 }
 
-std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
+bool has_ranges(const PlanResult& plan, const PlanGroup& group) {
+  return std::any_of(group.candidates.begin(), group.candidates.end(),
+                     [&](std::size_t c) { return plan.candidates[c].range.is_known; });
+}
+
+/// A line per candidate. `ranges`: with the range of its answer.
+std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool ranges,
+                          std::size_t width) {
   const bool services = is_of_services(group.question);
   const auto unit = plan_unit(group.question, 2);
   const bool errors =
@@ -129,6 +152,7 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
         return !one.points.empty() && one.points.back().error;
       });
   std::vector<Table::Column> columns{{"", Table::Align::kLeft}, {unit}};
+  if (ranges) columns.push_back({"range"});
   if (errors) columns.push_back({"error"});
   if (services) {
     columns.push_back({"TTFT p90"});
@@ -148,12 +172,14 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
       cells.push_back(one.impossible       ? one.impossible->constraint
                       : one.pruned.empty() ? "-"
                                            : "pruned");
+      if (ranges) cells.push_back(plan_range(one));
       cells.resize(columns.size(), "");
       table.add_row(std::move(cells));
       continue;
     }
     cells.push_back(
         fmt::format("{}{}", one.at_most ? ">= " : "", plan_amount(group.question, *one.answer)));
+    if (ranges) cells.push_back(one.range.is_known ? plan_range(one) : "-");
     const OperatingPoint* at = one.points.empty() ? nullptr : &one.points.back();
     const auto seconds = [](double s) { return fmt::format("{} s", amount(s)); };
     if (errors) cells.push_back(at == nullptr ? "-" : percent(at->error));
@@ -172,6 +198,28 @@ std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t
     table.add_row(std::move(cells));
   }
   return table.str(width);
+}
+
+/// The table of a group; where ranges make it too wide, they have a separate table.
+std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
+  const bool ranges = has_ranges(plan, group);
+  std::string all = answers_table(plan, group, ranges, width);
+  const auto is_wide = [&](std::string_view text) {
+    for (std::size_t from = 0; from < text.size();) {
+      const std::size_t end = std::min(text.find('\n', from), text.size());
+      if (display_width(text.substr(from, end - from)) > width) return true;
+      from = end + 1;
+    }
+    return false;
+  };
+  if (!ranges || !is_wide(all)) return all;
+  Table table{{{"", Table::Align::kLeft},
+               {fmt::format("range, {}", plan_unit(group.question, 2)), Table::Align::kRight}}};
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (one.range.is_known) table.add_row({clean_text(one.label), plan_range(one)});
+  }
+  return answers_table(plan, group, false, width) + "\n" + table.str(width);
 }
 
 std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
@@ -237,8 +285,10 @@ std::string quality_table(const QualityReport& quality, std::size_t width) {
 
 std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
                          const ResultsFolder* written, std::size_t width) {
-  std::string head = fmt::format("Plan of {}, at {:g} % confidence", scenario.name,
-                                 100 * scenario.plan->confidence);
+  const double confidence = 100 * scenario.plan->confidence;
+  std::string head = fmt::format(
+      "Plan of {}, {}", scenario.name,
+      confidence > 0 ? fmt::format("safe at {:g} %", confidence) : std::string{"as predicted"});
   if (plan.quality) head += fmt::format(", {}", quality_words(scenario, plan));
   std::string out = lines(fmt::format("{}:", head), width);
   for (const PlanGroup& group : plan.groups) {

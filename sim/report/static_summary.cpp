@@ -250,12 +250,13 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
     for (std::size_t k = 0; k < group.points.size(); ++k) {
       const StaticResult& r = report.results[group.points[k]];
       if (!r.intervals) continue;
-      const double steps =
-          static_cast<double>(report.scenario->points[group.points[k]].spec.output_tokens);
+      // The last decode step, as in the table of bounds.
+      const bool decodes = !r.explained.empty() && r.explained.back().step > 0;
+      const std::optional<Interval> step =
+          decodes ? r.explained.back().interval : std::optional<Interval>{};
       const std::string label = indent + group.labels[k];
       const std::vector<std::string> of_times{range(r.intervals->peak, 1 / kGiB),
-                                              range(r.intervals->prefill),
-                                              range(r.intervals->decode, 1e3 / steps)};
+                                              range(r.intervals->prefill), range(step, 1e3)};
       const std::vector<std::string> of_sizes{oom_range(r), batch_range(r.fit_range),
                                               gpu_range(r.fit_range)};
       std::vector<std::string> cells{label};

@@ -267,9 +267,9 @@ constexpr std::array kAxisKeys{
 constexpr std::array kPlanKeys{
     ScenarioKey{"questions", "name, or list", "", "required",
                 "longest_context, largest_batch; of services highest_rate, fewest_gpus"},
-    ScenarioKey{
-        "confidence", "number", "0 to 0.999", "0.9",
-        "share of cases that intervals hold of which the worse end counts; 0: as predicted"},
+    ScenarioKey{"confidence", "number", "0 to 0.999", "0",
+                "0: answers are predictions, with a 90 % range next to them; above 0: answers are "
+                "safe, at the worse end of the interval that holds this share of cases"},
     ScenarioKey{"attainment", "number", "0.01 to 1", "0.9",
                 "share of requests that keep all bounds of slo"},
     ScenarioKey{"quality", "object", "", "none",

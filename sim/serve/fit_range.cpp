@@ -6,16 +6,22 @@
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/compiled_point.hpp"
+#include "sim/serve/memory_end.hpp"
 #include "sim/serve/service_topology.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
 namespace {
 
-/// The run as a point on `gpu`, which outlives it.
-PointSpec point_spec(const StaticSpec& spec, const Gpu& gpu, std::int32_t ranks) {
+/// A run with the memory at an end: what its point refers to.
+struct Machine {
+  Gpu gpu;
+  StackOptions options;
+};
+
+PointSpec point_spec(const StaticSpec& spec, const Machine& machine, std::int32_t ranks) {
   return {.llm = spec.llm,
-          .gpu = &gpu,
+          .gpu = &machine.gpu,
           .stack = spec.stack,
           .method =
               [&spec](std::int64_t) {
@@ -26,32 +32,33 @@ PointSpec point_spec(const StaticSpec& spec, const Gpu& gpu, std::int32_t ranks)
           .calibration = spec.calibration,
           .weight_format = spec.weight_format,
           .tensor_parallel = ranks,
-          .options = spec.options};
+          .options = machine.options};
 }
+
+enum class End : std::uint8_t { kLow, kPredicted, kHigh };  // of the memory that a run takes
 
 class Search {
  public:
-  Search(const StaticSpec& spec, const std::optional<MemoryResidual>& residual)
+  explicit Search(const StaticSpec& spec)
       : spec_{spec},
-        residual_{residual},
         stack_{
             with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})} {}
 
-  /// The largest batch of a run that takes `factor` times what is predicted.
-  [[nodiscard]] std::int64_t batch(double factor,
-                                   const std::optional<EngineStartup>& startup) const {
-    const Gpu gpu = gpu_for(factor, startup);
-    CompiledPoint point{point_spec(spec_, gpu, spec_.tensor_parallel)};
+  /// The largest batch of a run with the memory at `end`. `startup`: the run's.
+  [[nodiscard]] std::int64_t batch(End end, const std::optional<EngineStartup>& startup) const {
+    const Machine machine = machine_at(end, spec_.tensor_parallel, startup);
+    CompiledPoint point{point_spec(spec_, machine, spec_.tensor_parallel)};
     return point.largest_batch(spec_.prompt_tokens, spec_.output_tokens, FitRange::kMostBatch)
         .value_or(0);
   }
 
   /// The fewest GPUs, from `first` on, likewise.
-  [[nodiscard]] std::optional<std::int32_t> gpus(double factor, std::int32_t first) const {
+  [[nodiscard]] std::optional<std::int32_t> gpus(End end, std::int32_t first) const {
     for (std::int32_t ranks = first; ranks <= FitRange::kMostGpus; ++ranks) {
       if (!divides(ranks)) continue;
-      const Gpu gpu = factor == 1 ? *spec_.gpu : gpu_for(factor, startup(ranks));
-      CompiledPoint point{point_spec(spec_, gpu, ranks)};
+      const Machine machine =
+          machine_at(end, ranks, end == End::kPredicted ? std::nullopt : startup_on(ranks));
+      CompiledPoint point{point_spec(spec_, machine, ranks)};
       const Point size{.batch = spec_.batch,
                        .prompt_tokens = spec_.prompt_tokens,
                        .output_tokens = spec_.output_tokens};
@@ -61,21 +68,17 @@ class Search {
   }
 
  private:
-  [[nodiscard]] Gpu gpu_for(double factor, const std::optional<EngineStartup>& startup) const {
-    return factor == 1 ? *spec_.gpu : with_memory_for(*spec_.gpu, *residual_, factor, startup);
-  }
-  [[nodiscard]] bool divides(std::int32_t ranks) const {
-    try {
-      if (ranks > 1) (void)tensor_shard(*spec_.llm, ranks);
-      check_expert_parallel(*spec_.llm, *spec_.gpu, stack_, ranks);
-    } catch (const InputError&) {
-      return false;
-    }
-    return true;
+  [[nodiscard]] Machine machine_at(End end, std::int32_t ranks,
+                                   const std::optional<EngineStartup>& startup) const {
+    Machine out{.gpu = *spec_.gpu, .options = spec_.options};
+    const auto ends = memory_ends(stack_, ranks);
+    if (!ends || end == End::kPredicted) return out;
+    set_memory_end(end == End::kLow ? ends->low : ends->high, startup, out.gpu, out.options);
+    return out;
   }
   /// An engine's start on so many GPUs.
-  [[nodiscard]] std::optional<EngineStartup> startup(std::int32_t ranks) const {
-    if (!residual_->without_cache) return std::nullopt;
+  [[nodiscard]] std::optional<EngineStartup> startup_on(std::int32_t ranks) const {
+    if (stack_.growth != CacheGrowth::kPaged) return std::nullopt;
     StaticSpec start = spec_;
     start.tensor_parallel = ranks;
     start.batch = 1;
@@ -87,28 +90,35 @@ class Search {
     constexpr std::size_t kFewest = 3;
     return run_static(start, {.max_samples = kFewest}).startup;
   }
+  [[nodiscard]] bool divides(std::int32_t ranks) const {
+    try {
+      if (ranks > 1) (void)tensor_shard(*spec_.llm, ranks);
+      check_expert_parallel(*spec_.llm, *spec_.gpu, stack_, ranks);
+    } catch (const InputError&) {
+      return false;
+    }
+    return true;
+  }
 
   const StaticSpec& spec_;
-  const std::optional<MemoryResidual>& residual_;
   Stack stack_;
 };
 
 }  // namespace
 
-FitRange fit_range(const StaticSpec& spec, const std::optional<MemoryResidual>& residual,
-                   const std::optional<EngineStartup>& startup) {
-  const Search search{spec, residual};
+FitRange fit_range(const StaticSpec& spec, const std::optional<EngineStartup>& startup) {
+  const Search search{spec};
   FitRange out;
-  out.batch = search.batch(1, startup);
-  if (residual) {
-    out.batch_low = search.batch(residual->high, startup);
-    out.batch_high = search.batch(residual->low, startup);
+  out.batch = search.batch(End::kPredicted, startup);
+  if (memory_ends(*spec.stack, spec.tensor_parallel)) {
+    out.batch_low = search.batch(End::kHigh, startup);
+    out.batch_high = search.batch(End::kLow, startup);
     // Each end starts where the one before it ended: more memory never takes more GPUs.
-    out.gpus_low = search.gpus(residual->low, 1);
-    if (out.gpus_low) out.gpus = search.gpus(1, *out.gpus_low);
-    if (out.gpus) out.gpus_high = search.gpus(residual->high, *out.gpus);
+    out.gpus_low = search.gpus(End::kLow, 1);
+    if (out.gpus_low) out.gpus = search.gpus(End::kPredicted, *out.gpus_low);
+    if (out.gpus) out.gpus_high = search.gpus(End::kHigh, *out.gpus);
   } else {
-    out.gpus = search.gpus(1, 1);
+    out.gpus = search.gpus(End::kPredicted, 1);
   }
   return out;
 }

@@ -69,10 +69,9 @@ std::optional<TimeEnds> time_ends(const ServeSpec& spec,
   if (!iteration || !iteration->step.interval || iteration->step.time <= Seconds{}) {
     return std::nullopt;
   }
-  const Interval whole =
-      at_least(*iteration->step.interval, iteration->step.time, time_residual(*spec.stack));
-  return TimeEnds{.faster = whole.low / iteration->step.time,
-                  .slower = whole.high / iteration->step.time,
+  const Interval& interval = *iteration->step.interval;
+  return TimeEnds{.faster = interval.low / iteration->step.time,
+                  .slower = interval.high / iteration->step.time,
                   .basis = time_residual(*spec.stack).basis};
 }
 

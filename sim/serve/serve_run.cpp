@@ -12,6 +12,7 @@
 #include "models/units/error.hpp"
 #include "sim/engine/event_queue.hpp"
 #include "sim/serve/handoffs.hpp"
+#include "sim/serve/memory_end.hpp"
 #include "sim/serve/router.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/serve_site.hpp"
@@ -253,11 +254,10 @@ class Service {
       out.peak_interval = BytesInterval{.low = std::min(out.peak_hbm, pool.peak_low),
                                         .high = std::max(out.peak_hbm, pool.peak_high)};
       out.peak_basis = pool.basis;
-    } else if (const auto residual = memory_residual(*site_.cost_input().stack);
-               residual && !residual->without_cache && out.oom_events == 0 &&
-               site_.cannot_start().empty()) {
-      out.peak_interval = peak_interval(*residual, out.peak_hbm, Bytes{});
-      out.peak_basis = residual->basis;
+    } else if (const auto ends = memory_ends(*site_.cost_input().stack, spec_.tensor_parallel);
+               ends && !ends->by_term && out.oom_events == 0 && site_.cannot_start().empty()) {
+      out.peak_interval = peak_interval(*ends, {.peak = out.peak_hbm});
+      out.peak_basis = ends->basis;
     }
   }
 
@@ -355,7 +355,8 @@ class Service {
     out.peak_blocks = memory.peak_blocks;
     out.startup = site_.startup();
     if (out.startup) {
-      out.pool_interval = pool_interval(*out.startup, *site_.cost_input().stack, spec_.options);
+      out.pool_interval = pool_interval(*out.startup, *site_.cost_input().stack,
+                                        spec_.tensor_parallel, spec_.options);
     }
     put_peak_interval(out);
     out.scheduler = engines_.front()->describe();

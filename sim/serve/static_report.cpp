@@ -9,6 +9,7 @@
 
 #include "models/units/check.hpp"
 #include "sim/serve/allocation_run.hpp"
+#include "sim/serve/memory_end.hpp"
 #include "sim/serve/static_state.hpp"
 #include "sim/serve/time_residual.hpp"
 #include "sim/serve/walk.hpp"
@@ -76,14 +77,9 @@ void StaticRun::find_intervals() {
   const std::int64_t prompt = spec_.prompt_tokens;
   std::vector<Step> prefill, decode;
   const TimeResidual system = time_residual(stack_);
-  const auto whole_run = [&](Seconds time, const std::vector<Step>& some) {
-    auto interval = sum_interval(time, some, roofline_);
-    if (interval) interval = at_least(*interval, time, system);
-    return interval;
-  };
   if (result_.prefill_time) {
     prefill.push_back(prefill_step(in_, prompt, layer_score_rows_));
-    out.prefill = whole_run(*result_.prefill_time, prefill);
+    out.prefill = interval_of(*result_.prefill_time, prefill, roofline_, stack_);
   }
   if (result_.decode_time && spec_.output_tokens > 0) {
     // The first, the middle and the last: in between, errors change as the cache grows.
@@ -92,21 +88,22 @@ void StaticRun::find_intervals() {
     for (const std::int64_t number : numbers) {
       decode.push_back(decode_step(in_, prompt, prompt + number));
     }
-    out.decode = whole_run(*result_.decode_time, decode);
+    out.decode = interval_of(*result_.decode_time, decode, roofline_, stack_);
   }
   prefill.insert(prefill.end(), decode.begin(), decode.end());
   out.time_basis = time_basis(prefill, roofline_, stack_);
   if (out.prefill) out.time_basis = fmt::format("{}; {}", system.basis, out.time_basis);
-  if (const auto residual = memory_residual(stack_); residual && result_.oom) {
-    out.memory_basis = residual->basis;  // how high it stood before the refusal is the GPU's doing
-  } else if (residual) {
+  if (const auto ends = memory_ends(stack_, spec_.tensor_parallel)) {
     Bytes cache;
     for (const Owner owner : {Owner::kKvCache, Owner::kSideData}) {
       const auto found = result_.peak_owners.find(std::string{name_of(owner)});
       if (found != result_.peak_owners.end()) cache += found->second;
     }
-    out.peak = peak_interval(*residual, result_.peak_hbm, cache);
-    out.memory_basis = residual->basis;
+    // How high a run out of memory came before the refusal is the GPU's doing.
+    if (!result_.oom) {
+      out.peak = peak_interval(*ends, peak_parts(spec_, result_, result_.peak_hbm, cache));
+    }
+    out.memory_basis = ends->basis;
   } else {
     out.memory_basis = fmt::format("none: stack {} holds tensors alone, a bound", stack_.name);
   }

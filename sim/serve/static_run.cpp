@@ -11,6 +11,7 @@
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"
 #include "sim/serve/expert_network.hpp"
+#include "sim/serve/memory_end.hpp"
 #include "sim/serve/pool.hpp"
 #include "sim/serve/score_chunks.hpp"
 #include "sim/serve/service_topology.hpp"
@@ -18,6 +19,7 @@
 #include "sim/serve/walk.hpp"
 
 namespace kvsim {
+FitRange fit_range(const StaticSpec&, const std::optional<EngineStartup>&);
 StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     : llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
       stack_{with_expert_network(
@@ -459,12 +461,12 @@ bool StaticRun::decode_one(std::int64_t step) {
   return true;
 }
 
-/// Tokens at the OOM of the same run with `factor` times the memory use; nullopt: it fits.
-std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryResidual& residual,
-                                          double factor,
+/// Tokens at the OOM of the same run with the memory at `end`; nullopt: it fits.
+std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryEnd& end,
                                           const std::optional<EngineStartup>& startup) {
-  const Gpu gpu = with_memory_for(*spec.gpu, residual, factor, startup);
+  Gpu gpu = *spec.gpu;
   StaticSpec other = spec;
+  set_memory_end(end, startup, gpu, other.options);
   other.gpu = &gpu;
   other.allocator.reset();
   constexpr std::size_t kFewest = 3;
@@ -476,16 +478,13 @@ std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryRe
 namespace {
 
 void find_oom_range(const StaticSpec& spec, StaticResult& result) {
-  const auto residual = memory_residual(*spec.stack);
-  if (!residual) return;
+  const auto ends = memory_ends(*spec.stack, spec.tensor_parallel);
+  if (!ends) return;
   RunIntervals& intervals = *result.intervals;
   // What fits with room for the whole interval needs no second run.
-  const bool roomy =
-      intervals.peak && !residual->without_cache && intervals.peak->high <= result.usable_hbm;
-  if (!roomy) intervals.oom_low = oom_tokens_at(spec, *residual, residual->high, result.startup);
-  if (result.oom) {
-    intervals.oom_high = oom_tokens_at(spec, *residual, residual->low, result.startup);
-  }
+  const bool roomy = intervals.peak && !ends->by_term && intervals.peak->high <= result.usable_hbm;
+  if (!roomy) intervals.oom_low = oom_tokens_at(spec, ends->high, result.startup);
+  if (result.oom) intervals.oom_high = oom_tokens_at(spec, ends->low, result.startup);
 }
 
 }  // namespace
@@ -503,7 +502,7 @@ StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
   StaticResult result = StaticRun{as_run, options}.run();
   if (options.intervals) find_oom_range(as_run, result);
   if (options.fit_range) {
-    result.fit_range = fit_range(as_run, memory_residual(*spec.stack), result.startup);
+    result.fit_range = fit_range(as_run, result.startup);
   }
   return result;
 }

@@ -36,4 +36,20 @@ Interval at_least(const Interval& interval, Seconds time, const TimeResidual& re
           .high = std::max(interval.high, time * residual.high)};
 }
 
+std::optional<Interval> interval_of(Seconds time, std::span<const Step> some,
+                                    const Roofline& roofline, const Stack& stack) {
+  if (some.empty()) return std::nullopt;
+  double known = 0, low = 0, high = 0;
+  for (const Step& step : some) {
+    const auto interval = time_interval(step, roofline);
+    if (!interval) return std::nullopt;
+    known += evaluate(step, roofline).time.count();
+    low += interval->low.count();
+    high += interval->high.count();
+  }
+  if (known <= 0) return std::nullopt;
+  return at_least({.low = time * (low / known), .high = time * (high / known)}, time,
+                  time_residual(stack));
+}
+
 }  // namespace kvsim

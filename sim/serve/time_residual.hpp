@@ -1,8 +1,11 @@
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 
 #include "models/cost/roofline.hpp"
+#include "models/cost/step.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"
 
@@ -22,5 +25,12 @@ struct TimeResidual {
 /// `interval` about `time`, no narrower than the residual's.
 [[nodiscard]] Interval at_least(const Interval& interval, Seconds time,
                                 const TimeResidual& residual);
+
+/// The 90 % interval of `time`, the sum of steps of which `some` are known. Every interval of a
+/// time in a result comes from here: the relative interval of the known steps' kernels, widened to
+/// what published runs on such a stack say (time_residual). nullopt if a step has no interval or
+/// there are none.
+[[nodiscard]] std::optional<Interval> interval_of(Seconds time, std::span<const Step> some,
+                                                  const Roofline& roofline, const Stack& stack);
 
 }  // namespace kvsim

@@ -12,6 +12,7 @@
 #include "models/cost/kernel_use.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/serve/time_residual.hpp"
 
 namespace kvsim {
 namespace {
@@ -223,7 +224,7 @@ ExplainedStep explain_step(const TimeInput& in, std::int64_t number, std::int64_
   ExplainedStep out{.step = number,
                     .tokens = tokens,
                     .time = time,
-                    .interval = time_interval(step, *in.roofline),
+                    .interval = interval_of(time, {&step, 1}, *in.roofline, *in.cost->stack),
                     .terms = {}};
   const Explainer explainer{in};
   for (const OpCost& line : explain(step, *in.roofline)) {

@@ -306,7 +306,7 @@ TEST_CASE("explain: of a plan that is impossible what is lacking, of changed one
   CHECK(text.out.find("100 %") == std::string::npos);
   CHECK(widest_line(text.out) <= 80);
   run(folder, kFits);
-  CHECK(has(complaint({"explain", "out", "largest_batch"}, folder), "is asked of a plan"));
+  CHECK(has(complaint({"explain", "out", "longest_context"}, folder), "is asked of a plan"));
 
   const fs::path changed = fresh("plan_changed");
   json good = planned(changed, R"({"model": "llama-3.1-8b", "gpu": "A100-40GB-SXM", "stack": "vllm",

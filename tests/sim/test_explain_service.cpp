@@ -244,7 +244,7 @@ TEST_CASE("explain: a service's rates, goodput and use of its GPUs are parts of 
       has(complaint({"explain", "changed.json", "output_tok_s"}, folder), "over a makespan_s of"));
   const fs::path other = fresh("static_rates");
   run(other, kFits);
-  CHECK(has(complaint({"explain", "out", "ttft_s"}, other), "is of \"kind\": \"serve\" alone"));
+  CHECK(has(complaint({"explain", "out", "goodput"}, other), "is of \"kind\": \"serve\" alone"));
 }
 
 TEST_CASE("explain: what bounds a service, its phases, resources and what moves it") {

@@ -11,7 +11,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/stack/stack.hpp"
-#include "sim/serve/intervals.hpp"
+#include "sim/serve/memory_end.hpp"
 #include "sim/serve/static_run.hpp"
 #include "sim/serve/time_residual.hpp"
 #include "tests/support/check.hpp"
@@ -152,27 +152,51 @@ TEST_CASE("intervals: a step's is within the sum of its terms', and holds host a
 }
 
 TEST_CASE("intervals: memory by how a stack allocates, solved by hand") {
-  const MemoryResidual all{.low = 0.9, .high = 1.25, .basis = "made up"};
-  const BytesInterval whole = peak_interval(all, Bytes{1000}, Bytes{400});
+  const MemoryEnds all{.low = {.all = 0.9}, .high = {.all = 1.25}, .basis = "made up"};
+  const PeakParts parts{
+      .peak = Bytes{1000}, .known = Bytes{400}, .non_torch = Bytes{100}, .graphs = Bytes{200}};
+  const BytesInterval whole = peak_interval(all, parts);
   CHECK(whole.low == Bytes{900});
   CHECK(whole.high == Bytes{1250});
-  const MemoryResidual rest{.low = 0.9, .high = 1.25, .without_cache = true, .basis = "made up"};
-  const BytesInterval part = peak_interval(rest, Bytes{1000}, Bytes{400});
-  CHECK(part.low == Bytes{940});    // 400 + 600 x 0.9
-  CHECK(part.high == Bytes{1150});  // 400 + 600 x 1.25
+  const MemoryEnds terms{.low = {.terms = {.activation = 0.5, .non_torch = 1, .graphs = 0}},
+                         .high = {.terms = {.activation = 1.1, .non_torch = 3, .graphs = 1.5}},
+                         .by_term = true,
+                         .basis = "made up"};
+  const BytesInterval part = peak_interval(terms, parts);
+  CHECK(part.low == Bytes{650});    // 400 + 300 x 0.5 + 100 x 1 + 200 x 0
+  CHECK(part.high == Bytes{1330});  // 400 + 300 x 1.1 + 100 x 3 + 200 x 1.5
   Gpu gpu;
   gpu.hbm = gpu.hbm_usable = Bytes{1000};
-  CHECK(with_memory_for(gpu, all, 1.25, {}).hbm_usable == Bytes{800});
-  CHECK(with_memory_for(gpu, all, 1.0, {}).hbm_usable == Bytes{1000});
-  // 600 B of rest take 150 B more: the pool of half the memory loses as much if it has 300 B less.
-  const EngineStartup half{.fraction = 0.5, .weights = Bytes{300}, .activation = Bytes{300}};
-  CHECK(with_memory_for(gpu, rest, 1.25, half).hbm_usable == Bytes{700});
+  StackOptions options;
+  set_memory_end(all.high, std::nullopt, gpu, options);
+  CHECK(gpu.hbm_usable == Bytes{800});
+  CHECK(options.empty());
+  // 100 B of activations take 10 more: of half the memory as 20 B less; other terms are given.
+  const EngineStartup half{
+      .fraction = 0.5, .non_torch = Bytes{50}, .activation = Bytes{100}, .graphs = Bytes{10}};
+  set_memory_end(terms.high, half, gpu, options);
+  CHECK(gpu.hbm_usable == Bytes{780});
+  CHECK(*options.non_torch == Bytes{150});
+  CHECK(*options.graphs == Bytes{15});
+  // What a log states has no factor.
+  StackOptions logged{.non_torch = Bytes{50}, .activation = Bytes{100}, .graphs = Bytes{10}};
+  set_memory_end(terms.high, half, gpu, logged);
+  CHECK(gpu.hbm_usable == Bytes{780});
+  CHECK(*logged.non_torch == Bytes{50});
+  CHECK(*logged.graphs == Bytes{10});
+  CHECK(to_power(terms.high, 1) == terms.high);
+  CHECK(to_power(terms.low, 0) == MemoryEnd{});
   for (const Stack& one : builtin_stacks()) {
-    const auto residual = memory_residual(one);
-    CHECK(residual.has_value() == one.rounds_allocations);
-    if (!residual) continue;
-    CHECK(residual->low <= 1);
-    CHECK(residual->high >= 1);
+    for (const std::int32_t gpus : {1, 4}) {
+      const auto residual = memory_ends(one, gpus);
+      CHECK(residual.has_value() == one.rounds_allocations);
+      if (!residual) continue;
+      const auto factors = [](const MemoryEnd& end) {
+        return std::array{end.all, end.terms.activation, end.terms.non_torch, end.terms.graphs};
+      };
+      for (const double factor : factors(residual->low)) CHECK(factor <= 1);
+      for (const double factor : factors(residual->high)) CHECK(factor >= 1);
+    }
   }
 }
 

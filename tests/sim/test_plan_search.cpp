@@ -12,7 +12,7 @@
 #include "sim/plan/knobs.hpp"
 #include "sim/plan/quality.hpp"
 #include "sim/report/plan_report.hpp"
-#include "sim/serve/intervals.hpp"
+#include "sim/serve/memory_end.hpp"
 #include "tests/sim/plan_files.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -78,10 +78,11 @@ TEST_CASE("confidence: as predicted at 0, the known interval at 0.9, and more be
     CHECK(confidence_power(c) > before);
     before = confidence_power(c);
   }
-  CHECK(memory_end(find_stack("hf-sdpa"), 0).factor == 1);
-  CHECK(memory_end(find_stack("hf-sdpa"), 0.9).factor ==
-        rel(memory_residual(find_stack("hf-sdpa"))->high));
-  CHECK(memory_end(find_stack("ideal"), 0.99).factor == 1);
+  for (const char* stack : {"hf-sdpa", "vllm"}) {
+    CHECK(memory_end(find_stack(stack), 1, 0).end == MemoryEnd{});
+    CHECK(memory_end(find_stack(stack), 1, 0.9).end == memory_ends(find_stack(stack), 1)->high);
+  }
+  CHECK(memory_end(find_stack("ideal"), 1, 0.99).end == MemoryEnd{});
   CHECK(time_end(Seconds{2.0}, Interval{.low = Seconds{1.0}, .high = Seconds{3.0}}, 0.9).factor ==
         rel(1.5));
   CHECK(time_end(Seconds{2.0}, std::nullopt, 0.9).factor == 1);

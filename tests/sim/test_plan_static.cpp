@@ -28,8 +28,9 @@ constexpr const char* kMethods =
 bool fits(const Scenario& scenario, const PlanCandidate& one, std::int64_t batch,
           std::int64_t prompt) {
   StaticSpec spec = scenario.points[one.point].spec;
-  const Gpu gpu =
-      gpu_at(*spec.gpu, *spec.stack, memory_end(*spec.stack, scenario.plan->confidence), {});
+  Gpu gpu = *spec.gpu;
+  set_memory_end(memory_end(*spec.stack, spec.tensor_parallel, scenario.plan->confidence).end, {},
+                 gpu, spec.options);
   spec.gpu = &gpu;
   spec.batch = batch;
   spec.prompt_tokens = prompt;
@@ -148,8 +149,8 @@ TEST_CASE("answers end at the model's positions unless the scenario allows more"
     INFO(one.label);
     if (one.question != PlanQuestion::kLongestContext) continue;
     CHECK(one.answer == 4096.0);
-    CHECK(one.likely->predicted == 4096.0);
-    CHECK(one.likely->at_best == 4096.0);
+    CHECK(one.range.predicted == 4096.0);
+    CHECK(one.range.optimistic == 4096.0);
     CHECK_FALSE(one.at_most);
     REQUIRE(one.runs_out.has_value());
     CHECK(one.runs_out->why.constraint == "positions");

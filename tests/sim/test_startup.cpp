@@ -7,6 +7,7 @@
 #include "models/units/error.hpp"
 #include "sim/memory/vllm_log.hpp"
 #include "sim/memory/vllm_startup.hpp"
+#include "sim/serve/memory_end.hpp"
 #include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"
 
@@ -149,18 +150,29 @@ TEST_CASE("engines fill what they may, and a smaller GPU stands for a larger res
     CHECK(s.limit() <= s.total);
     // Whatever stands at one time stands within what a run may hold.
     CHECK(s.weights + s.non_torch + s.activation + s.kv_cache <= s.limit());
-    const double factor = 1.2;
-    const auto more = [&](Bytes b) {
-      return Bytes{static_cast<std::int64_t>(factor * static_cast<double>(b.count()))};
+    // Uncertain terms are multiplied, weights are not, and the pool is what all leave: on the GPU
+    // as it is, or on one that stands in for it.
+    const TermFactors factors{.activation = 1.5, .non_torch = 2, .graphs = 3};
+    const Stack& stack = find_stack(name);
+    const EngineStartup worse = at_factors(s, factors, stack, {});
+    const auto times = [](double factor, Bytes b) {
+      return doctest::Approx(factor * static_cast<double>(b.count())).epsilon(1e-6);
     };
-    EngineStartup smaller = s;
-    smaller.total -= s.as_memory(factor);
-    const Bytes by_memory = smaller.cache_beside(s.weights, s.non_torch, s.activation);
-    EngineStartup larger = s;
-    larger.graphs = more(s.graphs);
-    const Bytes by_rest =
-        larger.cache_beside(more(s.weights), more(s.non_torch), more(s.activation));
-    CHECK(gib(by_memory) == doctest::Approx(gib(by_rest)).epsilon(1e-6));
+    CHECK(worse.weights == s.weights);
+    CHECK(static_cast<double>(worse.activation.count()) == times(1.5, s.activation));
+    CHECK(static_cast<double>(worse.non_torch.count()) == times(2, s.non_torch));
+    CHECK(static_cast<double>(worse.graphs.count()) == times(3, s.graphs));
+    CHECK(worse.kv_cache < s.kv_cache);
+    Gpu gpu;
+    gpu.hbm = gpu.hbm_usable = s.total;
+    Case there{.stack = name};
+    set_memory_end({.terms = factors}, s, gpu, there.options);
+    there.total = gib(gpu.hbm_usable);
+    CHECK(gib(start(there).kv_cache) == doctest::Approx(gib(worse.kv_cache)).epsilon(1e-6));
+    // Measured terms have no factor.
+    const StackOptions measured{
+        .non_torch = s.non_torch, .activation = s.activation, .graphs = s.graphs};
+    CHECK(at_factors(s, factors, stack, measured).kv_cache == s.kv_cache);
     // A larger share never shrinks the pool, nor do larger weights grow it.
     CHECK(start({.options = {.memory_fraction = 0.95}, .stack = name}).tokens >
           start({.options = {.memory_fraction = 0.7}, .stack = name}).tokens);

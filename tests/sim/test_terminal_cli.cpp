@@ -119,8 +119,9 @@ TEST_CASE("options in place of a file answer what fits, on one screen") {
                        "--method", "snapkv",  "--budget",     "0.2"};
   const Outcome outcome = run_kvsim(question, folder);
   CHECK(outcome.status == 0);
-  for (const char* part : {"Longest context", "Largest batch", "90 % sure", "predicted", "at best",
-                           "peak", "tok/s", "snapkv budget 20 %", "full", "next out"}) {
+  for (const char* part :
+       {"Longest context", "Largest batch", "predicted", "safe (p90)", "optimistic", "peak",
+        "tok/s", "snapkv budget 20 %", "full", "limited"}) {
     CHECK(has(outcome.out, part));
   }
   CHECK(std::count(outcome.out.begin(), outcome.out.end(), '\n') <= 40);
@@ -132,20 +133,24 @@ TEST_CASE("options in place of a file answer what fits, on one screen") {
   REQUIRE(document.at("answers").size() == 2);
   for (const json& answer : document.at("answers")) {
     for (const json& one : answer.at("candidates")) {
-      CHECK(one.at("answer") <= one.at("predicted"));
-      CHECK(one.at("predicted") <= one.at("at_best"));
+      CHECK(one.at("answer") == one.at("predicted"));
+      CHECK(one.at("safe") <= one.at("predicted"));
+      CHECK(one.at("predicted") <= one.at("optimistic"));
       CHECK(one.at("peak_hbm_bytes") <= one.at("usable_hbm_bytes"));
       CHECK_FALSE(one.at("runs_out").at("text").get<std::string>().empty());
     }
   }
-  // What is predicted is what a plan without a margin says.
-  with_json.insert(with_json.end(), {"--set", "/plan/confidence=0"});
-  const json bare = json_of(with_json, folder);
+  // A safe answer is asked for; it is the safe end of the range next to the prediction.
+  with_json.insert(with_json.end(), {"--set", "/plan/confidence=0.9"});
+  const json asked = json_of(with_json, folder);
   for (std::size_t a = 0; a < 2; ++a) {
     for (std::size_t c = 0; c < 2; ++c) {
-      const json& sure = document.at("answers").at(a).at("candidates").at(c);
-      const json& predicted = bare.at("answers").at(a).at("candidates").at(c);
-      CHECK(sure.at("predicted") == predicted.at("answer"));
+      const json& plain = document.at("answers").at(a).at("candidates").at(c);
+      const json& safe = asked.at("answers").at(a).at("candidates").at(c);
+      CHECK(safe.at("answer") == plain.at("safe"));
+      for (const char* end : {"predicted", "safe", "optimistic", "range"}) {
+        CHECK(safe.at(end) == plain.at(end));
+      }
     }
   }
 }
@@ -191,10 +196,12 @@ TEST_CASE("slips in options are answered with the option or the key") {
   CHECK(has(complaint({"plan", "--model", "llama-3.1-8", "--gpu", "T4"}, folder),
             "did you mean \"llama-3.1-8b\"?"));
   CHECK(has(complaint(with({"--method", "h20"}), folder), "did you mean \"h2o\"?"));
-  CHECK(has(complaint(with({"--budget", "0.2"}), folder), "--budget: none of the methods takes a budget"));
+  CHECK(has(complaint(with({"--budget", "0.2"}), folder),
+            "--budget: none of the methods takes a budget"));
   CHECK(has(complaint(with({"--prompt", "32X"}), folder), "--prompt: expected integers"));
   CHECK(has(complaint(with({"--param", "alpha=1"}), folder), "unknown parameter \"alpha\""));
-  CHECK(has(complaint(with({"s.json"}), folder), "--model: expected options or a scenario file, got both (s.json)"));
+  CHECK(has(complaint(with({"s.json"}), folder),
+            "--model: expected options or a scenario file, got both (s.json)"));
 }
 
 TEST_CASE("compare finds what moved, and nothing in a result beside itself") {

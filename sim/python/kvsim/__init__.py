@@ -241,7 +241,11 @@ class PlanResult:
 
     @property
     def answers(self):
-        """Of each question and group: `question`, `answer`, `unit`, `best` and `candidates`."""
+        """Of each question and group: `question`, `answer`, `range`, `unit`, `best` and `candidates`.
+
+        An `answer` is the prediction unless the plan has a `confidence`; `range` is the text "8 to 24". Each candidate
+        has the numbers: `predicted`, `safe` and `optimistic`, None where that end does not exist.
+        """
         return self.document["answers"]
 
     @property
@@ -254,6 +258,18 @@ class PlanResult:
 
     def __repr__(self):
         return f"<kvsim.PlanResult {self.document['scenario']['name']}: {len(self)} answers>"
+
+    def __str__(self):
+        """One line per answer: "fewest_gpus of ...: 12 GPUs, range 8 to 24 (full)"."""
+        lines = []
+        for one in self.answers:
+            text = "impossible"
+            if one["answer"] is not None:
+                text = f"{one['answer']:g} {one['unit']}" if one["answer"] % 1 else f"{int(one['answer']):,} {one['unit']}"
+                text += f", range {one['range']}" if one["range"] else ""
+                text += f" ({one['best']})"
+            lines.append(f"{one['question']} of {one['of']}: {text}")
+        return "\n".join(lines)
 
 
 # ---- What it does ---------------------------------------------------------------------------------------------------

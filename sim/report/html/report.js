@@ -368,7 +368,10 @@
     table(
         'answers', `${answer.question.replace(/_/g, ' ')} of ${answer.of}`,
         sections.planTable(answer, doc.cost_unit),
-        `${answer.best ? `Best: ${answer.best}.` : 'Impossible for every candidate.'} ${answer.finding}`);
+        `${
+            answer.best ? `Best: ${answer.best}, ${number(answer.answer)} ${answer.unit}${
+                              answer.range ? `, range ${answer.range}` : ''}.` :
+                          'Impossible for every candidate.'} ${answer.finding}`);
   document.getElementById('contents')
       .append(...kSections.filter(s => bodies.has(s[0]))
                   .map(([id, name]) => el('li', {}, el('a', {href: `#${id}`}, name))));

@@ -394,7 +394,7 @@ window.kvsimSections = (() => {
   function planTable(answer, costUnit) {
     return tableOf(
         [
-          'candidate', answer.unit, 'what binds it', 'nearest way out', `cost (${costUnit})`,
+          'candidate', answer.unit, 'range', 'limited by', 'nearest way out', `cost (${costUnit})`,
           'latency', 'TTFT, one request', 'TTFT, whole batch', 'available in'
         ],
         answer.candidates.map(c => {
@@ -403,6 +403,7 @@ window.kvsimSections = (() => {
           return [
             c.label + (c.label === answer.best ? ' (best)' : ''),
             isNumber(c.answer) ? `${c.at_most ? 'at least ' : ''}${number(c.answer)}` : 'none',
+            c.range || '–',
             c.impossible ? `${c.impossible.constraint}: ${c.impossible.text}` : c.pruned || c.limited_by || '–',
             knob ? `${knob.knob} ${knob.change}` : '–', last ? number(last.cost) : '–',
             last ? say(last.latency_s, 's') : '–',
