@@ -46,10 +46,10 @@ struct MemoryEnds {
 
 /// A peak by what its interval takes from each part; what is none of these is activations.
 struct PeakParts {
-  Bytes peak;
-  Bytes known;      // weights, cache, measured terms
-  Bytes non_torch;  // predicted
-  Bytes graphs;     // predicted
+  Bytes peak{};
+  Bytes known{};      // weights, cache, measured terms
+  Bytes non_torch{};  // predicted
+  Bytes graphs{};     // predicted
 };
 /// Of a moment of a run with that peak and that cache.
 [[nodiscard]] PeakParts peak_parts(const StaticSpec& spec, const StaticResult& result, Bytes peak,

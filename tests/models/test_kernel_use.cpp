@@ -85,6 +85,7 @@ struct Site {
 
 TEST_CASE("a prompt in chunks is timed by each chunk at its own prefix") {
   Site site{"llama-3.1-8b"};
+  site.stack.prefill_chunk = 8192;
   const Gpu& gpu = find_gpu("H100-80GB-SXM");
   const Roofline roofline{gpu, site.stack, builtin_calibration()};
   const std::int64_t prompt = 5 * 8192 + 1000;

@@ -49,7 +49,7 @@ TEST_CASE("a file is read whole, and what is none is refused") {
   CHECK(complaint("/proc/self/status", 100).starts_with(": expected a file of at most"));
 }
 
-TEST_CASE("a pipe is read to its end; without a writer it is refused") {
+TEST_CASE("a pipe is read to its end and refused without a writer") {
   const fs::path folder = fresh("text-pipe");
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   const std::string text(300'000, 'y');  // more than a pipe holds

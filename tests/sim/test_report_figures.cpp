@@ -546,7 +546,7 @@ TEST_CASE("hostile names are drawn as they are and run nothing") {
   CHECK(svg.find("{/Symbol a}_b^c @d $e \\n") != std::string::npos);
 }
 
-TEST_CASE("a title with \"]]>\" gives a well-formed SVG") {
+TEST_CASE("a title that ends a CDATA section gives a well-formed SVG") {
   if (!have_gnuplot()) return;
   const fs::path dir = scratch("cdata");
   LineChart chart{.name = "c", .title = "a]]>b", .x_column = "x", .y_column = "y"};
