@@ -112,16 +112,6 @@ Bytes EngineStartup::cache_beside(Bytes weights_taken, Bytes non_torch_taken,
          (counts_graphs ? graphs : Bytes{});
 }
 
-Bytes EngineStartup::as_memory(double factor) const {
-  const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
-  const double all = of(weights) + of(non_torch) + of(activation);
-  double memory = (counts_graphs ? all + of(graphs) : all) / fraction;
-  if (fraction_of == FractionOf::kBeforeWeights) memory = of(non_torch) + of(weights) / fraction;
-  if (fraction_of == FractionOf::kAfterWeights) memory = of(non_torch) + of(weights);
-  if (fraction_of == FractionOf::kFree) memory = all + of(graphs);
-  return Bytes{std::llround((factor - 1) * memory)};
-}
-
 double EngineStartup::need() const {
   if (total <= Bytes{}) return std::numeric_limits<double>::infinity();
   const bool before = fraction_of == FractionOf::kAll || fraction_of == FractionOf::kBeforeWeights;

@@ -75,9 +75,6 @@ struct EngineStartup {
   /// What would be left for the cache where the rest took so much; below 0: what lacks.
   [[nodiscard]] Bytes cache_beside(Bytes weights_taken, Bytes non_torch_taken,
                                    Bytes activation_taken) const;
-  /// What the pool shrinks by where all that it is counted beside takes `factor` times what it
-  /// does, in bytes of a smaller GPU: with that much less memory it is as small.
-  [[nodiscard]] Bytes as_memory(double factor) const;
 };
 
 /// The start of `in`'s stack on a GPU of `total` bytes. `in` is of one GPU, its stack as the run

@@ -110,8 +110,6 @@ PlanSection read_plan(const Field& plan, const std::filesystem::path& folder) {
   if (out.questions.empty()) plan.at("questions").expected("at least one question");
   if (const auto share = plan.find("confidence")) {
     out.confidence = share->number(0, kMostConfidence);
-  } else {
-    out.confidence = 0;
   }
   if (const auto share = plan.find("attainment")) {
     out.attainment = share->number(0.01, 1);

@@ -39,7 +39,7 @@ struct QualityFloor {
 /// What `plan` of a scenario asks.
 struct PlanSection {
   std::vector<PlanQuestion> questions;
-  double confidence = 0.9;  // with which an answer holds; 0: figures as predicted
+  double confidence = 0;    // with which an answer holds; 0: the answer is the prediction
   double attainment = 0.9;  // share of requests that keep all bounds
   std::optional<QualityFloor> quality;
   std::map<std::string, double> prices;  // of a GPU by its catalogue name, an hour

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "models/units/units.hpp"
-#include "sim/serve/intervals.hpp"
+#include "sim/memory/vllm_startup.hpp"
 
 namespace kvsim {
 
@@ -12,7 +12,7 @@ struct StaticSpec;
 
 /// The largest batch with which a run of this model, prompt and output fits, and the fewest GPUs on
 /// which the run itself does: as predicted, and where it takes the most memory that is likely and
-/// the least (`memory_residual`). A larger batch is taken never to fit where a smaller one does
+/// the least (`memory_ends`). A larger batch is taken never to fit where a smaller one does
 /// not, and fewer GPUs not where more do not.
 struct FitRange {
   static constexpr std::int64_t kMostBatch = 1 << 16;
@@ -29,7 +29,6 @@ struct FitRange {
 /// `startup`: the run's, of a paged engine. Costs some tens of evaluations of a point's memory.
 /// Errors: as run_static.
 [[nodiscard]] FitRange fit_range(const StaticSpec& spec,
-                                 const std::optional<MemoryResidual>& residual,
                                  const std::optional<EngineStartup>& startup);
 
 }  // namespace kvsim

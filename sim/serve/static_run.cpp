@@ -19,7 +19,6 @@
 #include "sim/serve/walk.hpp"
 
 namespace kvsim {
-FitRange fit_range(const StaticSpec&, const std::optional<EngineStartup>&);
 StaticRun::StaticRun(const StaticSpec& spec, const StaticOptions& options)
     : llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
       stack_{with_expert_network(

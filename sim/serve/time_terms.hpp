@@ -37,7 +37,7 @@ struct ExplainedStep {
   std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
   std::int64_t tokens = 0;  // per sequence after it
   Seconds time;
-  std::optional<Interval> interval;  // 90 %; none without calibration
+  std::optional<Interval> interval;  // 90 %, by interval_of; none without calibration
   std::vector<TimeTerm> terms;
 };
 
