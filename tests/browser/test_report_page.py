@@ -313,7 +313,7 @@ def hostile_page(browser):
         "max_position_embeddings": 8192, "torch_dtype": "bfloat16"}))
     (folder / "s.json").write_text(json.dumps({
         "kind": "serve", "title": HOSTILE, "model": [{"config": "config.json", "name": HOSTILE}, {"config": "config.json", "name": HOSTILE[::-1]}], "gpu": "H100-80GB-SXM",
-        "stack": "vllm", "slo": {"ttft": "2 s"}, "method": ["full", {"name": "streaming-llm", "budget": 64}],
+        "stack": "vllm", "slo": {"ttft": "2 s"}, "method": ["full", {"name": "streaming-llm", "budget": 256}],
         "requests": {"arrivals": {"kind": "poisson", "rate": 2}, "count": 50, "prompt_tokens": 200, "output_tokens": 50}}))
     subprocess.run([PROGRAM, "run", "s.json", "-o", "out", "-q"], cwd=folder, check=True, env={"PATH": ""}, stdout=subprocess.DEVNULL)
     page = browser.open((folder / "out" / "report.html").as_uri())

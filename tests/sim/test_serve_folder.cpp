@@ -29,7 +29,7 @@ using test::run_kvsim;
 /// Little memory beside the weights, so that sequences wait and leave.
 void write_service(const fs::path& folder, std::string_view more) {
   test::write(folder / "s.json", fmt::format(R"({{"kind": "serve",
-    "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "memory": {{"hbm": "18 GiB"}},
+    "model": "llama-2-7b", "gpu": "A100-80GB-SXM", "memory": {{"hbm": "15.5 GiB"}},
     "requests": {{"arrivals": {{"kind": "poisson", "rate": 8}}, "count": 40,
                  "prompt_tokens": {{"kind": "lognormal", "mean": 500, "p99": 1200}},
                  "output_tokens": 60}},
