@@ -115,7 +115,7 @@ std::optional<Dtype> cache_format(const PublishedRow& row, const std::optional<F
 /// "total_gpu_memory 79.22 GiB".
 std::optional<Bytes> stated_memory(const std::string& note) {
   if (const auto gib = number_at(note, "total_gpu_memory"); gib && *gib > 0 && *gib < 4096) {
-    return Bytes{std::llround(*gib * 1024 * 1024 * 1024)};
+    return rounded<Bytes>(*gib * 1024 * 1024 * 1024);
   }
   return std::nullopt;
 }

@@ -101,7 +101,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
         (a.is_latent() ? a.kv_lora_rank + a.rope_head_dim : a.head_dim + a.v_head_dim);
     const auto hold = [&](std::string_view name, double bytes) {
       return graph_.hold(name, Owner::kKvExpansion,
-                         charged_bytes(in_, Bytes{static_cast<std::int64_t>(bytes)}), at);
+                         charged_bytes(in_, truncated<Bytes>(bytes)), at);
     };
     if (bits_of(dtype_) < bits_of(Dtype::kFp32)) {
       element = Dtype::kFp32;
@@ -164,7 +164,7 @@ OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype el
                                  .dtype = element},
                                 {after});
   graph_.release(graph_.hold(name, Owner::kConcatCopy,
-                             charged_bytes(in_, Bytes{static_cast<std::int64_t>(bytes)}), at),
+                             charged_bytes(in_, truncated<Bytes>(bytes)), at),
                  at);
   return at;
 }
@@ -238,7 +238,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
     // As the rotation of new keys: operators that each read and write the tensor about once.
     const std::int32_t passes = rotation_passes(*in_.stack);
     const double bytes = traffic.rotated * batch;
-    const Bytes tensor = charged_bytes(in_, Bytes{static_cast<std::int64_t>(bytes)});
+    const Bytes tensor = charged_bytes(in_, truncated<Bytes>(bytes));
     at = graph_.add({.name = "rotate cached keys",
                      .family = OpFamily::kRope,
                      .bytes_read = bytes * passes,

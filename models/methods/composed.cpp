@@ -288,7 +288,7 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt_entries, entries, head);
   const Bytes rows = one.kv * heads;
   all.kv +=
-      pair_share == 1 ? rows : Bytes{std::llround(static_cast<double>(rows.count()) * pair_share)};
+      pair_share == 1 ? rows : rounded<Bytes>(static_cast<double>(rows.count()) * pair_share);
   all.side += one.side * heads;
   all.host += one.host * heads;
   return all;

@@ -93,7 +93,7 @@ class MeasuredMethod final : public Method {
     CacheBytes bytes = method_->rows_bytes(layer, shape, recorded, prompt_entries, entries);
     if (!law_.bytes.empty()) {
       const double factor = law_.bytes[law_layer(layer)];
-      bytes.kv = Bytes{std::llround(factor * static_cast<double>(bytes.kv.count()))};
+      bytes.kv = rounded<Bytes>(factor * static_cast<double>(bytes.kv.count()));
     }
     return bytes;
   }

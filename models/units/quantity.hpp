@@ -2,8 +2,23 @@
 
 #include <compare>
 #include <cstdint>
+#include <type_traits>
+
+#include "models/units/error.hpp"
 
 namespace kvsim {
+
+/// A count of bytes or picoseconds is beyond what 64 bits hold: the input is too large, or too slow.
+class OverflowError : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+/// Throws OverflowError; says which quantity is too large and what it may be.
+template <class Dimension>
+[[noreturn]] inline void overflowed() {
+  throw OverflowError{Dimension::kTooLarge};
+}
 
 /// `v` becomes a `To` without narrowing, so `Bytes{1.5}` and `Bytes{80} * 0.5` do not compile.
 template <class T, class To>
@@ -13,9 +28,12 @@ concept LosslessTo = requires(T v) {
 
 /// A number with its dimension in the type. Only sums, differences and ratios of like quantities
 /// and scaling by a plain number are defined here; products between dimensions are in units.hpp.
+/// Quantities of whole numbers never wrap: sums, differences and products beyond `Rep` throw
+/// OverflowError.
 template <class Dimension, class Rep>
 class Quantity {
  public:
+  using dimension = Dimension;
   using rep = Rep;
 
   constexpr Quantity() = default;
@@ -28,22 +46,36 @@ class Quantity {
   friend constexpr auto operator<=>(Quantity, Quantity) = default;
 
   friend constexpr Quantity operator+(Quantity a, Quantity b) {
-    return Quantity{a.value_ + b.value_};
+    if constexpr (std::is_integral_v<Rep>) {
+      Rep sum{};
+      if (__builtin_add_overflow(a.value_, b.value_, &sum)) overflowed<Dimension>();
+      return Quantity{sum};
+    } else {
+      return Quantity{a.value_ + b.value_};
+    }
   }
   friend constexpr Quantity operator-(Quantity a, Quantity b) {
-    return Quantity{a.value_ - b.value_};
+    if constexpr (std::is_integral_v<Rep>) {
+      Rep difference{};
+      if (__builtin_sub_overflow(a.value_, b.value_, &difference)) overflowed<Dimension>();
+      return Quantity{difference};
+    } else {
+      return Quantity{a.value_ - b.value_};
+    }
   }
-  constexpr Quantity& operator+=(Quantity b) {
-    value_ += b.value_;
-    return *this;
-  }
-  constexpr Quantity& operator-=(Quantity b) {
-    value_ -= b.value_;
-    return *this;
-  }
+  constexpr Quantity& operator+=(Quantity b) { return *this = *this + b; }
+  constexpr Quantity& operator-=(Quantity b) { return *this = *this - b; }
   template <LosslessTo<Rep> T>
   friend constexpr Quantity operator*(Quantity a, T factor) {
-    return Quantity{a.value_ * static_cast<Rep>(factor)};
+    if constexpr (std::is_integral_v<Rep>) {
+      Rep product{};
+      if (__builtin_mul_overflow(a.value_, static_cast<Rep>(factor), &product)) {
+        overflowed<Dimension>();
+      }
+      return Quantity{product};
+    } else {
+      return Quantity{a.value_ * static_cast<Rep>(factor)};
+    }
   }
   template <LosslessTo<Rep> T>
   friend constexpr Quantity operator*(T factor, Quantity a) {

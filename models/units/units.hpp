@@ -4,17 +4,26 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "models/units/quantity.hpp"
 
 namespace kvsim {
 
-using Bytes = Quantity<struct BytesTag, std::int64_t>;  // exact, so used + free == capacity
+struct BytesTag {
+  static constexpr const char* kTooLarge = "more bytes than can be counted (at most 8 EiB)";
+};
+struct SimTimeTag {
+  static constexpr const char* kTooLarge =
+      "longer than the simulated clock counts (at most 9,223,372 s, 106 days)";
+};
+
+using Bytes = Quantity<BytesTag, std::int64_t>;  // exact, so used + free == capacity
 using FlopCount = Quantity<struct FlopTag, double>;     // a multiply-add counts 2
 using Seconds = Quantity<struct SecondsTag, double>;    // what models return
 using BytesPerSecond = Quantity<struct BytesPerSecondTag, double>;
 using FlopsPerSecond = Quantity<struct FlopsPerSecondTag, double>;
-using SimTime = Quantity<struct SimTimeTag, std::int64_t>;  // picoseconds: what the clock holds
+using SimTime = Quantity<SimTimeTag, std::int64_t>;  // picoseconds: what the clock holds
 
 constexpr Seconds operator/(Bytes n, BytesPerSecond rate) {
   return Seconds{static_cast<double>(n.count()) / rate.count()};
@@ -29,13 +38,26 @@ constexpr Bytes operator%(Bytes a, Bytes b) { return Bytes{a.count() % b.count()
 
 /// `n` rounded up to a multiple of `unit`; both at least 0, unit above 0.
 constexpr Bytes round_up(Bytes n, Bytes unit) {
-  return Bytes{(n.count() + unit.count() - 1) / unit.count() * unit.count()};
+  const Bytes rest = n % unit;
+  return rest == Bytes{} ? n : n + (unit - rest);
 }
 
-/// Model time as clock time, to the nearest picosecond.
-inline SimTime to_sim_time(Seconds t) {
-  return SimTime{static_cast<std::int64_t>(std::llround(t.count() * 1e12))};
+/// The whole part of a count. Errors: OverflowError where it does not fit, or is no number.
+template <class Q>
+  requires std::is_same_v<typename Q::rep, std::int64_t>
+constexpr Q truncated(double count) {
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  if (!(count >= -kEnd && count < kEnd)) overflowed<typename Q::dimension>();
+  return Q{static_cast<std::int64_t>(count)};
 }
+/// The nearest whole count. Errors: as truncated.
+template <class Q>
+Q rounded(double count) {
+  return truncated<Q>(std::round(count));
+}
+
+/// Model time as clock time, to the nearest picosecond. Errors: as truncated.
+inline SimTime to_sim_time(Seconds t) { return rounded<SimTime>(t.count() * 1e12); }
 constexpr Seconds to_seconds(SimTime t) { return Seconds{static_cast<double>(t.count()) * 1e-12}; }
 
 inline namespace literals {

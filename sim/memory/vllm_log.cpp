@@ -63,7 +63,7 @@ double positive(std::string_view text, const Line& line, double most = kMostCoun
   return value;
 }
 
-Bytes gib(double value) { return Bytes{std::llround(value * kGiB)}; }
+Bytes gib(double value) { return rounded<Bytes>(value * kGiB); }
 
 /// A wording with sizes in GiB, and what they are. vLLM writes "GiB" and "GB" and means 2^30 bytes.
 struct SizeWording {
@@ -156,7 +156,7 @@ class LogReader {
     }
     static const LogWording graphs{"graph capturing finished in D secs?, took N~mi?b"};
     if (graphs.find_in(line.text, numbers_)) {
-      log_.graphs = Bytes{std::llround(number(numbers_[0], line, kMostGiB) * kMiB)};
+      log_.graphs = rounded<Bytes>(number(numbers_[0], line, kMostGiB) * kMiB);
       found_ = true;
     }
     static const LogWording peak{"peak_torch_memory=N~gi?b"};

@@ -77,7 +77,7 @@ std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int
   if (!is_stated(log.kv_cache)) {
     check_pool_in(s, bytes, fmt::format("{} tokens of {:.0f} B, ", with_commas(*tokens), token),
                   log_place);
-    return Logged{Bytes{std::llround(bytes)}, "the log's tokens"};
+    return Logged{rounded<Bytes>(bytes), "the log's tokens"};
   }
   // The pool is of whole blocks, and less than one is left over.
   const double over = of(*log.kv_cache) - bytes;

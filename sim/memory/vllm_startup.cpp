@@ -90,7 +90,7 @@ std::int64_t last_fitting(std::int64_t most, const Fits& fits) {
 }
 
 Bytes times(double factor, Bytes bytes) {
-  return Bytes{static_cast<std::int64_t>(std::floor(factor * static_cast<double>(bytes.count())))};
+  return truncated<Bytes>(std::floor(factor * static_cast<double>(bytes.count())));
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   const std::int64_t vocab = in.vocab_size > 0 ? in.vocab_size : in.llm->vocab_size;
   const double logits = static_cast<double>(stack.max_num_seqs) * static_cast<double>(vocab);
   out.sampling_activation =
-      hidden + Bytes{static_cast<std::int64_t>(std::ceil(logits * stack.sampler_bytes))};
+      hidden + truncated<Bytes>(std::ceil(logits * stack.sampler_bytes));
   out.pass_tokens = batched;
   out.layer_activation = layer_peak(in, batched);
   out.activation_measured = measured.activation.has_value();

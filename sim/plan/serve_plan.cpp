@@ -253,8 +253,8 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
     knobs.push_back(std::move(knob));
   };
   gpu_knob("hbm", [](Gpu& gpu, double ratio) {
-    gpu.hbm = Bytes{std::llround(static_cast<double>(gpu.hbm.count()) * ratio)};
-    gpu.hbm_usable = Bytes{std::llround(static_cast<double>(gpu.hbm_usable.count()) * ratio)};
+    gpu.hbm = rounded<Bytes>(static_cast<double>(gpu.hbm.count()) * ratio);
+    gpu.hbm_usable = rounded<Bytes>(static_cast<double>(gpu.hbm_usable.count()) * ratio);
   });
   gpu_knob("bandwidth",
            [](Gpu& gpu, double ratio) { gpu.hbm_bandwidth = gpu.hbm_bandwidth * ratio; });

@@ -43,7 +43,7 @@ std::shared_ptr<const RequestTrace> hurried(const std::shared_ptr<const RequestT
   auto out = std::make_shared<RequestTrace>(*trace);
   for (Request& r : out->requests) {
     if (r.after >= 0) continue;
-    r.arrival = SimTime{std::llround(static_cast<double>(r.arrival.count()) / rate)};
+    r.arrival = rounded<SimTime>(static_cast<double>(r.arrival.count()) / rate);
   }
   return out;
 }

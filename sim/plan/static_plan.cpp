@@ -286,7 +286,7 @@ std::vector<KnobEffect> static_knobs(const CandidateInput& in, PlanQuestion ques
     hbm.steps.push_back({times_text(ratio), ratio, [&, ratio] {
                            Gpu gpu = *base.gpu;
                            const auto grown = [&](Bytes b) {
-                             return Bytes{std::llround(static_cast<double>(b.count()) * ratio)};
+                             return rounded<Bytes>(static_cast<double>(b.count()) * ratio);
                            };
                            gpu.hbm = grown(gpu.hbm);
                            gpu.hbm_usable = grown(gpu.hbm_usable);

@@ -22,7 +22,7 @@ void ContinuousEngine::count_offloads(const Planned& p) {
   } else if (s.computed + p.tokens == s.target) {
     written = law->outside(0);  // the whole prompt goes there
   }
-  const Bytes fetched{std::llround(read)};
+  const auto fetched = rounded<Bytes>(read);
   const bool nvme = parts_.offload.to == OffloadTier::kNvme;
   (nvme ? fetched_.from_nvme : fetched_.pieces) += fetched;
   (nvme ? fetched_.to_nvme : fetched_.host) += written;
@@ -116,7 +116,7 @@ void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
 Seconds ContinuousEngine::with_transfers(const MixedCost& cost) {
   if (parts_.shares_host_link) {
     // The method's own copies go over the link with all else; alone they take what they took.
-    const Bytes copied{std::llround(cost.host_copies.count() * parts_.swap.link.count())};
+    const auto copied = rounded<Bytes>(cost.host_copies.count() * parts_.swap.link.count());
     host_traffic_ += std::exchange(moved_, SwapTraffic{});
     host_traffic_ += {.host = copied, .back = copied};
     return cost.time - cost.host_copies;

@@ -13,7 +13,7 @@ namespace kvsim {
 namespace {
 
 Bytes scaled(Bytes bytes, double factor) {
-  return factor == 1 ? bytes : Bytes{std::llround(factor * static_cast<double>(bytes.count()))};
+  return factor == 1 ? bytes : rounded<Bytes>(factor * static_cast<double>(bytes.count()));
 }
 
 Bytes owned(const StaticResult& result, const char* owner) {

@@ -89,7 +89,7 @@ Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
     const std::int64_t held = l.window > 0 ? std::min(tokens, l.window) : tokens;
     units += static_cast<double>(l.units) * static_cast<double>(held) / static_cast<double>(block_);
   }
-  return Bytes{static_cast<std::int64_t>(units * static_cast<double>(unit_.count()))};
+  return truncated<Bytes>(units * static_cast<double>(unit_.count()));
 }
 
 SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base,

@@ -16,16 +16,16 @@
 namespace kvsim {
 namespace {
 
-/// Length of a way: picoseconds, then links.
+/// Length of a way: its latency, then its links.
 struct Length {
-  std::int64_t picoseconds = 0;
+  SimTime latency;
   std::int64_t links = 0;
   friend auto operator<=>(const Length&, const Length&) = default;
 };
 Length operator+(const Length& a, const Length& b) {
-  return {a.picoseconds + b.picoseconds, a.links + b.links};
+  return {a.latency + b.latency, a.links + b.links};
 }
-constexpr Length kFar{std::numeric_limits<std::int64_t>::max() / 4, 0};
+constexpr Length kFar{SimTime{std::numeric_limits<std::int64_t>::max()}, 0};
 
 }  // namespace
 
@@ -58,7 +58,7 @@ std::vector<Topology::LinkIndex> Topology::route(PlaceIndex from, PlaceIndex to)
   std::vector<Length> lengths(places());
   const auto weight = boost::make_function_property_map<Graph::edge_descriptor>(
       [this](const Graph::edge_descriptor& e) -> Length {
-        return {to_sim_time(links_[graph_[e]].latency).count(), 1};
+        return {to_sim_time(links_[graph_[e]].latency), 1};
       });
   boost::dijkstra_shortest_paths(
       graph_, from,

@@ -232,7 +232,7 @@ class LowRankRule final : public MergeRule {
     extra.flops = rows * (map_flops(shape.head_dim) + 2.0 * settings_.rank * shape.head_dim);
     extra.read = rows * 2.0 * shape.head_dim * bits_of(recorded) / 8.0;
     extra.transient =
-        Bytes{static_cast<std::int64_t>(rows * settings_.hidden * bits_of(recorded) / 8.0)};
+        truncated<Bytes>(rows * settings_.hidden * bits_of(recorded) / 8.0);
     extra.launches = 6;
     return extra;
   }
@@ -249,7 +249,7 @@ class LowRankRule final : public MergeRule {
     // Keys; the hidden rows before and after their activation; values twice, masked between.
     extra.read = rows * element * (3 * dim + 2 * hidden);
     extra.written = rows * element * (dim + 2 * hidden);
-    extra.transient = Bytes{static_cast<std::int64_t>(2 * rows * hidden * element)};
+    extra.transient = truncated<Bytes>(2 * rows * hidden * element);
     extra.launches = 12;
     return extra;
   }

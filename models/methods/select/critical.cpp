@@ -97,7 +97,7 @@ class CriticalRule final : public ScoredRule {
     all.written += heads * s * 4.0;
     // One head's projected values at a time.
     all.transient =
-        std::max(all.transient, Bytes{static_cast<std::int64_t>(std::ceil(s * width * beta))});
+        std::max(all.transient, truncated<Bytes>(std::ceil(s * width * beta)));
     all.launches += 2;
     return all;
   }

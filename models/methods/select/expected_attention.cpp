@@ -88,8 +88,8 @@ class ExpectedAttention final : public Scorer {
     return {.flops = moments + forms + linear,
             .read = shape.group * (queries + entries) * shape.row_bytes() / 2 +
                     (settings_.vnorm ? entries * shape.row_bytes() / 2 : 0),
-            .transient = Bytes{static_cast<std::int64_t>(entries * 4.0 * shape.group) +
-                               static_cast<std::int64_t>(square * 4.0) * shape.group}};
+            .transient = truncated<Bytes>(entries * 4.0 * shape.group) +
+                         truncated<Bytes>(square * 4.0) * shape.group};
   }
 
  private:

@@ -46,7 +46,7 @@ class KeyDiff final : public Scorer {
   ScoreCost cost(double entries, double /*queries*/, const HeadShape& shape) const override {
     return {.flops = 6.0 * entries * shape.head_dim,
             .read = 2 * entries * shape.row_bytes() / 2,  // once for the mean, once for the cosine
-            .transient = Bytes{static_cast<std::int64_t>(entries) * 4}};
+            .transient = truncated<Bytes>(entries) * 4};
   }
 };
 

@@ -29,7 +29,7 @@ class Knorm final : public Scorer {
   ScoreCost cost(double entries, double /*queries*/, const HeadShape& shape) const override {
     return {.flops = 2.0 * entries * shape.head_dim,
             .read = entries * shape.row_bytes() / 2,
-            .transient = Bytes{static_cast<std::int64_t>(entries) * 4}};
+            .transient = truncated<Bytes>(entries) * 4};
   }
 };
 

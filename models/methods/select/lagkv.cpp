@@ -49,7 +49,7 @@ class LagKv final : public Scorer {
   ScoreCost cost(double entries, double /*queries*/, const HeadShape& shape) const override {
     return {.flops = 2 * 8.0 * entries * shape.head_dim,  // scale, mean, variance of K and V
             .read = entries * shape.row_bytes(),
-            .transient = Bytes{static_cast<std::int64_t>(entries) * 8}};
+            .transient = truncated<Bytes>(entries) * 8};
   }
 
  private:

@@ -62,7 +62,7 @@ class LastWindow final : public Scorer {
     const double rows = std::min(queries, static_cast<double>(window_));
     return {.flops = rows * shape.group * entries * (2.0 * shape.head_dim + 1) + entries * kernel_,
             .read = rows > 0 ? entries * shape.row_bytes() / 2 : 0,
-            .transient = Bytes{static_cast<std::int64_t>(rows * shape.group * entries * 4)}};
+            .transient = truncated<Bytes>(rows * shape.group * entries * 4)};
   }
 
  private:

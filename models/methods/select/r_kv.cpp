@@ -79,7 +79,7 @@ class RkvScorer final : public Scorer {
                      rows * shape.group * entries * 2.0 * shape.head_dim,
             .read = entries * shape.row_bytes() / 2,
             // The released code makes the whole matrix of cosines.
-            .transient = Bytes{static_cast<std::int64_t>(entries * entries * 4.0)}};
+            .transient = truncated<Bytes>(entries * entries * 4.0)};
   }
 
  private:

@@ -22,7 +22,7 @@ class RandomScore final : public Scorer {
   }
   bool non_negative() const override { return true; }
   ScoreCost cost(double entries, double /*queries*/, const HeadShape& /*shape*/) const override {
-    return {.flops = 0, .read = 0, .transient = Bytes{static_cast<std::int64_t>(entries) * 4}};
+    return {.flops = 0, .read = 0, .transient = truncated<Bytes>(entries) * 4};
   }
 };
 
