@@ -100,8 +100,8 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
         in_.batch * moment.attended * (expanded ? a.n_heads : stored) *
         (a.is_latent() ? a.kv_lora_rank + a.rope_head_dim : a.head_dim + a.v_head_dim);
     const auto hold = [&](std::string_view name, double bytes) {
-      return graph_.hold(name, Owner::kKvExpansion,
-                         charged_bytes(in_, truncated<Bytes>(bytes)), at);
+      return graph_.hold(name, Owner::kKvExpansion, charged_bytes(in_, truncated<Bytes>(bytes)),
+                         at);
     };
     if (bits_of(dtype_) < bits_of(Dtype::kFp32)) {
       element = Dtype::kFp32;
@@ -163,9 +163,8 @@ OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype el
                                  .launches = launches,
                                  .dtype = element},
                                 {after});
-  graph_.release(graph_.hold(name, Owner::kConcatCopy,
-                             charged_bytes(in_, truncated<Bytes>(bytes)), at),
-                 at);
+  graph_.release(
+      graph_.hold(name, Owner::kConcatCopy, charged_bytes(in_, truncated<Bytes>(bytes)), at), at);
   return at;
 }
 

@@ -287,8 +287,7 @@ CacheBytes ComposedMethod::rows_bytes(std::int32_t layer, const LayerShape& shap
   CacheBytes one{.kv = kv, .side = Bytes{0}, .host = Bytes{0}};
   if (parts_.read) one = parts_.read->cache_bytes(layer, kv, prompt_entries, entries, head);
   const Bytes rows = one.kv * heads;
-  all.kv +=
-      pair_share == 1 ? rows : rounded<Bytes>(static_cast<double>(rows.count()) * pair_share);
+  all.kv += pair_share == 1 ? rows : rounded<Bytes>(static_cast<double>(rows.count()) * pair_share);
   all.side += one.side * heads;
   all.host += one.host * heads;
   return all;

@@ -219,8 +219,7 @@ Stack variant_of(const Stack& base, std::string_view version, std::string_view u
 std::string_view word_of(FractionOf what) { return kFractionWords[static_cast<std::size_t>(what)]; }
 
 Bytes fraction_bytes(const Stack& stack, Bytes total) {
-  return truncated<Bytes>(
-      std::floor(static_cast<double>(total.count()) * stack.usable_fraction));
+  return truncated<Bytes>(std::floor(static_cast<double>(total.count()) * stack.usable_fraction));
 }
 
 bool StackOptions::empty() const {

@@ -8,7 +8,8 @@
 
 namespace kvsim {
 
-/// A count of bytes or picoseconds is beyond what 64 bits hold: the input is too large, or too slow.
+/// A count of bytes or picoseconds is beyond what 64 bits hold: the input is too large, or too
+/// slow.
 class OverflowError : public InputError {
  public:
   using InputError::InputError;

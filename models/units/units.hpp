@@ -18,9 +18,9 @@ struct SimTimeTag {
       "longer than the simulated clock counts (at most 9,223,372 s, 106 days)";
 };
 
-using Bytes = Quantity<BytesTag, std::int64_t>;  // exact, so used + free == capacity
-using FlopCount = Quantity<struct FlopTag, double>;     // a multiply-add counts 2
-using Seconds = Quantity<struct SecondsTag, double>;    // what models return
+using Bytes = Quantity<BytesTag, std::int64_t>;       // exact, so used + free == capacity
+using FlopCount = Quantity<struct FlopTag, double>;   // a multiply-add counts 2
+using Seconds = Quantity<struct SecondsTag, double>;  // what models return
 using BytesPerSecond = Quantity<struct BytesPerSecondTag, double>;
 using FlopsPerSecond = Quantity<struct FlopsPerSecondTag, double>;
 using SimTime = Quantity<SimTimeTag, std::int64_t>;  // picoseconds: what the clock holds
@@ -44,7 +44,7 @@ constexpr Bytes round_up(Bytes n, Bytes unit) {
 
 /// The whole part of a count. Errors: OverflowError where it does not fit, or is no number.
 template <class Q>
-  requires std::is_same_v<typename Q::rep, std::int64_t>
+requires std::is_same_v<typename Q::rep, std::int64_t>
 constexpr Q truncated(double count) {
   constexpr double kEnd = 9223372036854775808.0;  // 2^63
   if (!(count >= -kEnd && count < kEnd)) overflowed<typename Q::dimension>();

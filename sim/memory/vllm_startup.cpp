@@ -177,8 +177,7 @@ EngineStartup engine_startup(const CostInput& in, Bytes total, std::int64_t run_
   const Bytes hidden = bytes_of(batched * in.llm->d_model, dtype);
   const std::int64_t vocab = in.vocab_size > 0 ? in.vocab_size : in.llm->vocab_size;
   const double logits = static_cast<double>(stack.max_num_seqs) * static_cast<double>(vocab);
-  out.sampling_activation =
-      hidden + truncated<Bytes>(std::ceil(logits * stack.sampler_bytes));
+  out.sampling_activation = hidden + truncated<Bytes>(std::ceil(logits * stack.sampler_bytes));
   out.pass_tokens = batched;
   out.layer_activation = layer_peak(in, batched);
   out.activation_measured = measured.activation.has_value();

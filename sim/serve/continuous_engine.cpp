@@ -389,9 +389,9 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
   for (const RequestId id : leaving_) out.kv_logical += kv_.own_logical(id, at(id));
   // A stage's part, where layers are alike.
   if (unit != parts_.sizes->unit()) {
-    out.kv_logical = truncated<Bytes>(
-        static_cast<double>(out.kv_logical.count()) * static_cast<double>(unit.count()) /
-        static_cast<double>(parts_.sizes->unit().count()));
+    out.kv_logical = truncated<Bytes>(static_cast<double>(out.kv_logical.count()) *
+                                      static_cast<double>(unit.count()) /
+                                      static_cast<double>(parts_.sizes->unit().count()));
   }
   return out;
 }

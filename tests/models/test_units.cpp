@@ -33,6 +33,30 @@ TEST_CASE("time is bytes over bandwidth") {
   CHECK(to_seconds(to_sim_time(Seconds{0.25})).count() == rel(0.25));
 }
 
+TEST_CASE("bytes and clock times never wrap") {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const Bytes most{kMost};
+  CHECK(most + 0_B == most);
+  CHECK((most - 1_B) + 1_B == most);
+  CHECK_THROWS_AS((void)(most + 1_B), OverflowError);
+  CHECK_THROWS_AS((void)(Bytes{-2} - most), OverflowError);
+  CHECK_THROWS_AS((void)(most * 2), OverflowError);
+  CHECK_THROWS_AS((void)(2 * SimTime{kMost}), OverflowError);
+  Bytes sum = most;
+  CHECK_THROWS_AS(sum += 1_B, OverflowError);
+  CHECK(sum == most);  // as it was
+  CHECK(round_up(Bytes{kMost - 1}, 2_B) == Bytes{kMost - 1});
+  CHECK_THROWS_AS((void)round_up(most, 2_B), OverflowError);
+  CHECK(round_up(5_B, 4_B) == 8_B);
+  CHECK(rounded<Bytes>(-2.5) == Bytes{-3});
+  CHECK(truncated<Bytes>(2.9) == 2_B);
+  CHECK_THROWS_AS((void)rounded<Bytes>(std::nan("")), OverflowError);
+  CHECK_THROWS_AS((void)rounded<Bytes>(9.3e18), OverflowError);
+  CHECK(to_sim_time(Seconds{9.2e6}).count() == 9'200'000'000'000'000'000);
+  CHECK_THROWS_AS((void)to_sim_time(Seconds{9.3e6}), OverflowError);
+  CHECK_THROWS_AS((void)to_sim_time(Seconds{INFINITY}), OverflowError);
+}
+
 TEST_CASE("what is printed can be read back") {
   for (const Bytes n : {0_B, 1_B, 512_B, 1_KiB, 80_GiB, 40_MiB}) {
     const auto parsed = parse_bytes(fmt::format("{}", n));

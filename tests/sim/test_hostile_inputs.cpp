@@ -222,6 +222,34 @@ TEST_CASE("a symbolic link is never written through") {
   CHECK(fs::is_symlink(folder / "link"));
 }
 
+TEST_CASE("times that the clock does not hold are refused, with their point") {
+  const fs::path folder = fresh("long-times");
+  const auto refused = [&](const std::string& keys) {
+    write(
+        folder / "s.json",
+        R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "vllm", )" +
+            keys + "}");
+    const std::string text = complaint({"run", "s.json", "-o", "out"}, folder);
+    CHECK(has(text, "point \""));
+    CHECK(has(text, "longer than the simulated clock counts (at most 9,223,372 s, 106 days)"));
+    CHECK_FALSE(fs::exists(folder / "out"));
+  };
+  const std::string prompts = R"("count": 4, "prompt_tokens": 20000, "output_tokens": 4)";
+  // 20,000 tokens of 128 KiB over 1 B/s take 83 years.
+  refused(R"("method": {"name": "quest", "budget": 2048}, "requests": {"arrivals":
+               {"kind": "fixed", "rate": 1}, )" +
+          prompts + R"(}, "offload": {"to": "nvme"},
+             "nvme": {"capacity": "2 TB", "read": "1 B/s", "write": "1 B/s"})");
+  // The third request of a user comes after two pauses, 1.8e7 s.
+  refused(R"("requests": {"arrivals": {"kind": "closed", "users": 1}, "think": "9000000 s", )" +
+          prompts + "}");
+  refused(R"("requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" + prompts +
+          R"(}, "cluster": {"prefill_replicas": 1, "link": "1 B/s"})");
+  refused(R"("requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" + prompts +
+          R"(}, "cluster": {"prefill_replicas": 1, "link": "50 GB/s",
+                            "link_latency": "9000000 s"})");
+}
+
 TEST_CASE("with hardly any file descriptors nothing half-written stays") {
   const fs::path folder = fresh("descriptors");
   write(folder / "s.json", kStatic);

@@ -167,8 +167,8 @@ class LowRankMerger final : public Merger {
           task.visible.push_back(id <= t ? 1.0 : 0.0);
         }
         for (double& x : all_out) x /= all;
-        // The kernel's own mass is on the scale of unshifted exponentials, times e^-shift: where all
-        // logits are far below 0 it is what is kept that has to vanish.
+        // The kernel's own mass is on the scale of unshifted exponentials, times e^-shift: where
+        // all logits are far below 0 it is what is kept that has to vanish.
         constexpr double kLeastShift = -300;
         if (shift < kLeastShift) {
           const double by = std::exp(shift - kLeastShift);
@@ -231,8 +231,7 @@ class LowRankRule final : public MergeRule {
     const double rows = shape.n_kv_heads * static_cast<double>(lost);
     extra.flops = rows * (map_flops(shape.head_dim) + 2.0 * settings_.rank * shape.head_dim);
     extra.read = rows * 2.0 * shape.head_dim * bits_of(recorded) / 8.0;
-    extra.transient =
-        truncated<Bytes>(rows * settings_.hidden * bits_of(recorded) / 8.0);
+    extra.transient = truncated<Bytes>(rows * settings_.hidden * bits_of(recorded) / 8.0);
     extra.launches = 6;
     return extra;
   }

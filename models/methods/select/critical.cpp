@@ -96,8 +96,7 @@ class CriticalRule final : public ScoredRule {
     all.read += (width * heads + s * shape.n_kv_heads) * shape.head_dim * beta;  // W_O and V
     all.written += heads * s * 4.0;
     // One head's projected values at a time.
-    all.transient =
-        std::max(all.transient, truncated<Bytes>(std::ceil(s * width * beta)));
+    all.transient = std::max(all.transient, truncated<Bytes>(std::ceil(s * width * beta)));
     all.launches += 2;
     return all;
   }
