@@ -245,9 +245,15 @@ TEST_CASE("times that the clock does not hold are refused, with their point") {
           prompts + "}");
   refused(R"("requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" + prompts +
           R"(}, "cluster": {"prefill_replicas": 1, "link": "1 B/s"})");
-  refused(R"("requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" + prompts +
-          R"(}, "cluster": {"prefill_replicas": 1, "link": "50 GB/s",
-                            "link_latency": "9000000 s"})");
+  // A link of 104 days is slow, but the clock holds it.
+  write(folder / "s.json",
+        R"({"kind": "serve", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM", "stack": "vllm",
+            "requests": {"arrivals": {"kind": "fixed", "rate": 1}, )" +
+            prompts + R"(}, "cluster": {"prefill_replicas": 1, "link": "50 GB/s",
+                                        "link_latency": "9000000 s"}})");
+  const Outcome slow = run_kvsim({"run", "s.json", "--json"}, folder);
+  REQUIRE(slow.status == 0);
+  CHECK(json::parse(slow.out).at("points").at(0).at("e2e_s").at("p50").get<double>() > 9e6);
 }
 
 TEST_CASE("with hardly any file descriptors nothing half-written stays") {
