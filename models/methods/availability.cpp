@@ -1,14 +1,20 @@
 // Sources of the catalogue's `available`:
-// - kvpress: README and kvpress/__init__.py of 0.5.4 (github.com/NVIDIA/kvpress 8bb29b9)
+// - kvpress: README and kvpress/__init__.py of 0.5.4 (github.com/NVIDIA/kvpress 8bb29b9).
 // - vLLM: CacheDType of vllm/config/cache.py (002f10e); docs of the version named, quantized KV
-// cache
-// - SGLang: docs.sglang.io, advanced_features/quantized_kv_cache
-// - TensorRT-LLM: nvidia.github.io/TensorRT-LLM, quantization; features/sparse-attention has no
-// method
-//   of this catalogue (RocketKV, DSA, skip softmax)
-// - LMDeploy: docs, kv_quant; FP8 since pull request 4563
-// - transformers: docs 4.51.3, kv_cache (QuantizedCache follows KIVI)
-// - research code: the repository that the authors released
+//   cache.
+// - SGLang: docs.sglang.io, advanced_features/quantized_kv_cache. Quest is not listed: no server
+//   option reaches mem_cache/sparsity/algorithms/quest_algorithm.py (pull requests 28882 and 30277
+//   are open).
+// - TensorRT-LLM: docs 1.0.0, features/quantization (FP8 KV cache);
+//   tests/unittest/llmapi/test_llm.py, test_generate_with_streaming_llm, and
+//   legacy/tensorrt-backend-removal. features/sparse-attention has no method of this catalogue
+//   (RocketKV, DSA, skip softmax).
+// - LMDeploy 0.16.0 (github.com/InternLM/lmdeploy): docs/en/quantization/kv_quant.md for 4 and 8
+//   bits in both engines; lmdeploy/messages.py, where TurbomindEngineConfig refuses FP8 (pull
+//   request 4563, 0.14, is of the PyTorch engine).
+// - transformers: docs/source/en/kv_cache.md of 4.51.3 (QuantizedCache follows KIVI).
+// - research code: the repository that the authors released. SmoothQuant's quantizes weights and
+//   activations: it has no KV cache of this kind.
 
 #include "models/methods/availability.hpp"
 
@@ -24,11 +30,12 @@
 namespace kvsim {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kTitles{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kTitles{{
     {"vllm", "vLLM"},
     {"sglang", "SGLang"},
     {"trtllm", "TensorRT-LLM"},
-    {"lmdeploy", "LMDeploy"},
+    {"lmdeploy", "LMDeploy TurboMind"},
+    {"lmdeploy-pytorch", "LMDeploy PyTorch engine"},
     {"transformers", "transformers"},
     {"kvpress", "kvpress"},
     {"research", "research code"},

@@ -29,9 +29,11 @@ TEST_CASE("every row names known software, and each at most once") {
 TEST_CASE("availability reads as titles, with and without options") {
   CHECK(availability_text(availability_of("fp8-e5m2")) ==
         "vLLM (0.6.6: --kv-cache-dtype fp8_e5m2), SGLang (--kv-cache-dtype fp8_e5m2), LMDeploy "
-        "(--quant-policy fp8_e5m2)");
+        "PyTorch engine (0.14: --quant-policy fp8_e5m2)");
   CHECK(availability_titles(availability_of("knorm")) == "kvpress");
   CHECK(availability_text(availability_of("oracle-step")) == "none known");
+  // SmoothQuant's released code quantizes weights and activations, not a cache.
+  CHECK(availability_of("smoothquant-kv").empty());
   CHECK(availability_of("h2o+store=int8").empty());  // in no released software
   CHECK_THROWS_AS((void)availability_of("snapkw"), InputError);
 }
@@ -49,6 +51,11 @@ TEST_CASE("a stack whose software does not have the method is named") {
   CHECK(has(note("h2o+store=int8", "hf-sdpa"), "no released software is known to have it"));
   CHECK(note("full", "vllm").empty());
   CHECK(note("fp8-e4m3", "vllm").empty());
+  // LMDeploy's profile is TurboMind, which refuses FP8; its PyTorch engine has it.
+  CHECK(has(note("fp8-e4m3", "lmdeploy"), "LMDeploy TurboMind has no fp8-e4m3"));
+  CHECK(has(note("fp8-e4m3", "lmdeploy"), "LMDeploy PyTorch engine"));
+  CHECK(note("int8", "lmdeploy").empty());
+  CHECK(has(note("quest", "sglang"), "SGLang has no quest"));
   CHECK(note("snapkv", "hf-sdpa").empty());  // kvpress runs on transformers
   CHECK(note("snapkv", "ideal").empty());    // no software at all
 }

@@ -49,7 +49,7 @@ PresetRows content_presets() {
        .axes = {{"select", "last-window"}, {"budget", "ada"}},
        .size_law = "sum over heads about Hkv int(s (1 - ratio)), ragged, + n each",
        .cost_class = "SW(32)",
-       .available = {{"kvpress", "AdaKVPress"}, {"research", "code released with the paper"}}},
+       .available = {{"kvpress", "AdaKVPress"}, {"research", "FFY0/AdaKV"}}},
       {.name = "criticalkv",
        .summary = "half by attention of the last queries, half by that times the value's effect on "
                   "the output",

@@ -16,7 +16,7 @@ PresetRows learned_presets() {
        .axes = {{"select", "kvzip"}, {"budget", "global"}},
        .size_law = "(1 - ratio) s on average over heads, and n",
        .cost_class = repeat,
-       .available = {{"kvpress", "KVzipPress"}, {"research", "code released with the paper"}}},
+       .available = {{"kvpress", "KVzipPress"}, {"research", "snu-mllab/KVzip"}}},
       {.name = "kvzip-plus",
        .summary = "KVzip, each entry weighted by its effect on the residual stream",
        .paper = "KVzip+ of kvpress, targets of KVzap's surrogates",

@@ -15,7 +15,7 @@ PresetRows merging_presets() {
        .cost_class = "SW(w + 1) at prefill, SD (raw logits) in decode",
        .defaults = {},
        .default_budget = 0.2,
-       .available = {{"research", "public code under the method's name"}}},
+       .available = {{"research", "kkvcache/KeepKV, names no authors"}}},
       {.name = "d2o",
        .summary = "heavy hitters; what leaves joins a similar entry if similar enough; layers of "
                   "even attention get more",

@@ -14,7 +14,7 @@ PresetRows reading_presets() {
        .cost_class = "S0: flash attention untouched; the budget is what a query reads",
        .defaults = {},
        .default_budget = 0.2,
-       .available = {{"research", "code released with the paper"}}},
+       .available = {{"research", "mit-han-lab/Quest"}}},
       {.name = "shadowkv",
        .summary = "keys before RoPE as a low-rank product, values in host memory; reads chunks "
                   "chosen by their mean key",
@@ -25,7 +25,7 @@ PresetRows reading_presets() {
                      "reads of the prompt",
        .defaults = {},
        .default_budget = 0,
-       .available = {{"research", "code released with the paper"}}},
+       .available = {{"research", "bytedance/ShadowKV"}}},
       {.name = "oracle-step",
        .summary =
            "reference: each query head attends over the entries that weigh most at its step; "
