@@ -201,6 +201,8 @@ Explanation pool(const Field& point) {
   // Results of earlier versions are of engines that take a fraction of all.
   const auto found = start->find("fraction_of");
   const std::string of = found ? found->string() : "all";
+  const auto counts = start->find("counts_graphs");
+  const bool counts_graphs = counts ? counts->boolean() : of == "free";
   double free = 0;
   const auto leave_out = [&] {
     const double kept = free > 0 ? std::floor(bytes_of("memory_fraction") * free) : free;
@@ -211,6 +213,7 @@ Explanation pool(const Field& point) {
     take("weights", "weights_bytes");
     take("context, libraries, collectives", "non_torch_bytes");
     take("peak of the profiling run", "activation_bytes");
+    if (counts_graphs) take("CUDA graphs", "graphs_bytes");
   } else {
     add("memory of the GPU", bytes_of("total_bytes"), "total_bytes");
     take("context, libraries, collectives", "non_torch_bytes");
@@ -221,6 +224,10 @@ Explanation pool(const Field& point) {
     if (of == "free") {
       take("peak of the profiling run", "activation_bytes");
       free -= bytes_of("activation_bytes");
+      if (counts_graphs) {
+        take("CUDA graphs", "graphs_bytes");
+        free -= bytes_of("graphs_bytes");
+      }
     }
     if (of != "before_weights") leave_out();
   }

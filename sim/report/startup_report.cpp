@@ -76,6 +76,7 @@ nlohmann::ordered_json startup_json(const EngineStartup& s) {
                    {"layer_activation_bytes", s.layer_activation.count()},
                    {"sampling_activation_bytes", s.sampling_activation.count()},
                    {"graphs_bytes", s.graphs.count()},
+                   {"counts_graphs", s.counts_graphs || s.fraction_of == FractionOf::kFree},
                    {"kv_cache_bytes", s.kv_cache.count()},
                    {"missing_bytes", s.missing.count()},
                    {"lacking_bytes", s.lacking().count()},
