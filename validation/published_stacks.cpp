@@ -172,7 +172,8 @@ struct DefaultsChange {
 constexpr std::array kDefaultsChanges{
     DefaultsChange{0, "0.2"},       DefaultsChange{6666, "0.5.3"},  DefaultsChange{10544, "0.6.5"},
     DefaultsChange{16158, "0.8.4"}, DefaultsChange{17073, "0.8.5"}, DefaultsChange{17885, "0.9"},
-    DefaultsChange{38284, "0.20"},  DefaultsChange{44443, "0.25"},  DefaultsChange{51726, "0.28"}};
+    DefaultsChange{38284, "0.20"},  DefaultsChange{44443, "0.25"},  DefaultsChange{51726, "0.28"},
+    DefaultsChange{53183, "0.29"}};
 
 /// A version as version_after reads it, as a label takes it: 0.006003 is "0.6.3".
 std::string version_text(double version) {

@@ -44,7 +44,7 @@ TEST_CASE("vLLM's batch limits depend on GPU memory, the A100, usage and version
     const char* gpu;
     std::int64_t tokens, sequences;
   };
-  // vllm engine/arg_utils.py at v0.8.0, v0.8.4, v0.8.5, v0.9.0, v0.19.1 and v0.28.0.
+  // vllm engine/arg_utils.py at v0.8.0, v0.8.4, v0.8.5, v0.9.0, v0.19.1, v0.28.0 and v0.30.0.
   for (const Row& row : std::vector<Row>{{"vllm@0.19", "H100-80GB-SXM", 8192, 1024},
                                          {"vllm@0.19:llm", "H100-80GB-SXM", 16384, 1024},
                                          {"vllm@0.19", "RTX-4090", 2048, 256},
@@ -56,6 +56,9 @@ TEST_CASE("vLLM's batch limits depend on GPU memory, the A100, usage and version
                                          {"vllm@0.28", "B200", 16384, 1024},
                                          {"vllm@0.28:llm", "B200", 16384, 1024},
                                          {"vllm@0.28", "H200-141GB-SXM", 8192, 1024},
+                                         {"vllm@0.30", "B200", 16384, 1024},
+                                         {"vllm@0.30", "H100-80GB-SXM", 8192, 1024},
+                                         {"vllm@0.30", "A100-80GB-SXM", 2048, 256},
                                          {"vllm", "L40S", 2048, 256},
                                          {"vllm@0.8.5", "A100-80GB-SXM", 8192, 1024},
                                          {"vllm@0.8.4", "A100-80GB-SXM", 2048, 256},
@@ -75,9 +78,16 @@ TEST_CASE("vLLM takes 0.92 of the memory since 0.20, and then leaves room for CU
   CHECK_FALSE(on("vllm@0.19", "H100-80GB-SXM").counts_graphs);
   CHECK(on("vllm@0.20", "H100-80GB-SXM").usable_fraction == 0.92);
   CHECK(on("vllm@0.20", "H100-80GB-SXM").counts_graphs);
-  // Since 0.25 dense models run on a model runner whose estimate is 0.
-  CHECK_FALSE(on("vllm@0.25", "H100-80GB-SXM").counts_graphs);
-  CHECK(on("vllm@0.25", "H100-80GB-SXM", {}, 1, kExperts).counts_graphs);
+  // From 0.25 dense models run on a model runner whose estimate is 0 before 0.29.
+  for (const char* label : {"vllm@0.25", "vllm@0.28.1"}) {
+    CHECK_FALSE(on(label, "H100-80GB-SXM").counts_graphs);
+    CHECK(on(label, "H100-80GB-SXM", {}, 1, kExperts).counts_graphs);
+  }
+  for (const char* label : {"vllm@0.29", "vllm"}) {
+    CHECK(on(label, "H100-80GB-SXM").usable_fraction == 0.92);
+    CHECK(on(label, "H100-80GB-SXM").counts_graphs);
+    CHECK(on(label, "H100-80GB-SXM", {}, 1, kExperts).counts_graphs);
+  }
   CHECK_FALSE(on("vllm@0.20", "H100-80GB-SXM", {.cuda_graphs = false}).counts_graphs);
 }
 
@@ -101,6 +111,16 @@ TEST_CASE("SGLang's chunk and memory fraction depend on GPU memory, GPUs and ver
   CHECK(rtx.usable_fraction == share(24576, 512 + 1.5 * 2048 + 2 * 24 + 128));
   CHECK(on("sglang@0.5.3", "RTX-4090").usable_fraction ==
         share(24576, 512 + 1.5 * 2048 + 2 * 16 + 128));
+  // sglang #37898: on 20 to 35 GiB larger chunks and more captured sequences since 0.5.20.
+  CHECK(on("sglang@0.5.18", "RTX-4090").prefill_chunk == 2048);
+  for (const char* label : {"sglang@0.5.20", "sglang"}) {
+    const Stack raised = on(label, "RTX-4090");
+    CHECK(raised.prefill_chunk == 4096);
+    CHECK(raised.usable_fraction == share(24576, 512 + 1.5 * 4096 + 2 * 48 + 128 + 8 * 50));
+    CHECK(on(label, "RTX-4090", {}, 4).usable_fraction ==
+          share(24576, 512 + 1.5 * 4096 + 2 * 160 + 4 * 128 + 8 * 50));
+    CHECK(on(label, "L40S").usable_fraction == on("sglang@0.5.18", "L40S").usable_fraction);
+  }
   CHECK(on("sglang", "B200").prefill_chunk == 16384);
   // A chunk that the user sets changes what is reserved.
   CHECK(on("sglang@0.5.9", "RTX-4090", {.prefill_chunk = 4096}).usable_fraction ==
@@ -213,11 +233,11 @@ TEST_CASE("every GPU finds a default for each value, in every version and usage"
 
 TEST_CASE("a version that is not known is answered with those that are") {
   CHECK(complaint("vllm@0.99") ==
-        "expected a version of vLLM from 0.8 to 0.28, got \"0.99\"; versions 0.2 to 0.7 are stack "
+        "expected a version of vLLM from 0.8 to 0.30, got \"0.99\"; versions 0.2 to 0.7 are stack "
         "\"vllm-v0\"");
   CHECK(complaint("vllm@0.6.3").find("versions 0.2 to 0.7 are stack \"vllm-v0\"") !=
         std::string::npos);
-  CHECK(complaint("vllm@new").starts_with("expected a version of vLLM from 0.8 to 0.28"));
+  CHECK(complaint("vllm@new").starts_with("expected a version of vLLM from 0.8 to 0.30"));
   CHECK(complaint("vllm@") == "stack \"vllm@\": expected a version after \"@\"");
   CHECK(complaint("vllm:") == "stack \"vllm:\": expected server or llm after \":\"");
   CHECK(complaint("vllm:offline") ==
@@ -228,7 +248,7 @@ TEST_CASE("a version that is not known is answered with those that are") {
 
 TEST_CASE("a label names version and usage, and none of them where they are the defaults") {
   CHECK(label_of(find_stack("vllm")) == "vllm");
-  CHECK(label_of(find_stack("vllm@0.28")) == "vllm");
+  CHECK(label_of(find_stack("vllm@0.30")) == "vllm");
   CHECK(label_of(find_stack("vllm:server")) == "vllm");
   CHECK(label_of(find_stack("vllm@v0.19")) == "vllm@0.19");
   CHECK(label_of(find_stack("vllm@0.19:llm")) == "vllm@0.19:llm");

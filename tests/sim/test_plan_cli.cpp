@@ -89,7 +89,7 @@ TEST_CASE("run and plan print the flags they assume, and results say where they 
   const std::string flags =
       "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.92";
   const std::vector<std::string> asked{"--model",  "llama-3.1-8b", "--gpu",
-                                       "rtx-4090", "--stack",      "vllm@0.28"};
+                                       "rtx-4090", "--stack",      "vllm@0.30"};
   const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
     words.insert(words.end(), asked.begin(), asked.end());
     words.insert(words.end(), more.begin(), more.end());
@@ -99,7 +99,7 @@ TEST_CASE("run and plan print the flags they assume, and results say where they 
   INFO(plan.out);
   std::string line = plan.out;  // as if it were not broken into lines
   std::replace(line.begin(), line.end(), '\n', ' ');
-  CHECK(line.find("vLLM 0.28: " + flags) != std::string::npos);
+  CHECK(line.find("vLLM 0.30: " + flags) != std::string::npos);
   const json document = json::parse(test::text_of(folder / "p/plan.json"));
   REQUIRE(document.at("engines").size() == 1);
   CHECK(document.at("engines")[0].at("gpu") == "RTX-4090");
@@ -110,18 +110,18 @@ TEST_CASE("run and plan print the flags they assume, and results say where they 
   const json result = json::parse(test::text_of(folder / "r/result.json"));
   const json& engine = result.at("points")[0].at("startup").at("engine");
   CHECK(engine.at("name") == "vLLM");
-  CHECK(engine.at("version") == "0.28");
+  CHECK(engine.at("version") == "0.30");
   for (const json& setting : engine.at("settings")) {
     const bool mine = setting.at("key") == "max_num_seqs";
     CHECK(setting.at("by_user") == mine);
     CHECK(setting.at("from").get<std::string>().starts_with(mine ? "set by the user"
-                                                                 : "default of vLLM 0.28"));
+                                                                 : "default of vLLM 0.30"));
     CHECK((mine || !setting.at("source").get<std::string>().empty()));
   }
   const auto unknown = run_kvsim(
       {"plan", "--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--stack", "vllm@0.99"}, folder);
   CHECK(unknown.status == 2);
-  CHECK(unknown.err.find("expected a version of vLLM from 0.8 to 0.28") != std::string::npos);
+  CHECK(unknown.err.find("expected a version of vLLM from 0.8 to 0.30") != std::string::npos);
 }
 
 TEST_CASE("contexts end at the model's positions, by options and by file, unless asked to go on") {

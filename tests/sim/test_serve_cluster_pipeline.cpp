@@ -88,7 +88,7 @@ TEST_CASE("stages hold a model's weights between them, and the cache what they l
   CHECK(two.peak_hbm <= gpu.hbm_usable);
   // One block of a stage short of the pool that is left, no more.
   CHECK(two.startup->usable - two.startup->weights - two.startup->non_torch -
-            two.startup->activation - two.kv_pool <
+            two.startup->activation - two.startup->graphs - two.kv_pool <
         full_cache_bytes(find_llm("Llama-2-7B"), 16, Dtype::kFp16));
   CHECK(two.peak_owners.at("kv_cache") > one.peak_owners.at("kv_cache"));
   // One request goes through all layers one after another either way; host and hops come on top.

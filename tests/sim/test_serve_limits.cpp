@@ -458,9 +458,11 @@ TEST_CASE("the pool lies between its ends, which what was measured narrows to no
   // Each uncertain term at its end; weights are known.
   const MemoryEnds residual = *memory_ends(find_stack("vllm"), 1);
   const EngineStartup& s = *r.startup;
+  REQUIRE(s.counts_graphs);
   const auto of = [](Bytes b) { return static_cast<double>(b.count()); };
   const auto more = [&](const TermFactors& f) {
-    return (f.activation - 1) * of(s.activation) + (f.non_torch - 1) * of(s.non_torch);
+    return (f.activation - 1) * of(s.activation) + (f.non_torch - 1) * of(s.non_torch) +
+           (f.graphs - 1) * of(s.graphs);
   };
   const auto off = [&](Bytes end) { return of(end - s.kv_cache); };
   CHECK(off(r.pool_interval->low) == test::rel(-more(residual.high.terms), 1e-6));
@@ -470,6 +472,7 @@ TEST_CASE("the pool lies between its ends, which what was measured narrows to no
   CHECK(run_serve(spec).pool_interval->high == r.pool_interval->high);
   spec.options.non_torch = s.non_torch;
   spec.options.activation = s.activation;
+  spec.options.graphs = s.graphs;
   const ServeResult measured = run_serve(spec);
   CHECK(measured.pool_interval->low == measured.pool_interval->high);
   CHECK(measured.pool_interval->tokens_low == measured.kv_capacity_tokens);
