@@ -76,11 +76,17 @@ std::string unknown_entry(const KnownNames& known, std::string_view word) {
   const std::size_t slash = word.rfind('/');
   const std::string_view last = slash == std::string_view::npos ? word : word.substr(slash + 1);
   if (near.empty() && last.size() < word.size()) near = near_name(last, all);
-  if (!near.empty()) return fmt::format("{}; did you mean \"{}\"?", head, near);
+  // A name that begins with the word is more likely than one a letter away ("h10": H100, not H20).
+  const std::string part = squeezed_name(last);
+  const auto begins_with_part = [&](const std::string& name) {
+    return squeezed_name(name).starts_with(part);
+  };
+  const bool is_cut = !part.empty() && !begins_with_part(near) &&
+                      std::any_of(known.names.begin(), known.names.end(), begins_with_part);
+  if (!near.empty() && !is_cut) return fmt::format("{}; did you mean \"{}\"?", head, near);
 
   // Those that begin with the word; without any, those that contain it.
   std::vector<std::string> containing;
-  const std::string part = squeezed_name(last);
   for (const bool begins : {true, false}) {
     if (part.empty() || (!begins && part.size() < kShortestPart) || !containing.empty()) break;
     for (const std::string& name : known.names) {

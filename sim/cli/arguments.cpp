@@ -241,7 +241,7 @@ std::string options_help(const std::vector<Option>& options) {
   std::string group;
   const std::size_t indent = width + 2;
   for (std::size_t i = 0; i < options.size(); ++i) {
-    if (options[i].group != group) {
+    if (!options[i].group.empty() && options[i].group != group) {
       group = options[i].group;
       out += fmt::format("{}{}:\n", i == 0 ? "" : "\n", group);
     }

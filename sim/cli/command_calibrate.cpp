@@ -60,7 +60,7 @@ std::optional<std::string> checked_date(const Arguments& arguments) {
 
 Command calibrate_command() {
   return {.name = "calibrate",
-          .summary = "take measurements for what the models give: kernel timings, start-up logs",
+          .summary = "use your measurements instead of the models: kernel timings, start-up logs",
           .usage =
               "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]\n"
               "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]\n"

@@ -152,7 +152,7 @@ int run_compare(const Arguments& arguments) {
 Command compare_command() {
   return {
       .name = "compare",
-      .summary = "results side by side: the figures that differ, by how much",
+      .summary = "compare results: the figures that differ, and by how much",
       .usage =
           "kvsim compare RESULT RESULT… [options]\n"
           "  RESULT  a results folder, or its result.json, plan.json or sweep.json;\n"

@@ -347,7 +347,7 @@ int run_completion(const Arguments& arguments) {
 
 Command completion_command() {
   return {.name = "completion",
-          .summary = "completion of commands, options and catalogue names in a shell",
+          .summary = "print shell completion of commands, options and catalogue names",
           .usage = "kvsim completion bash|zsh|fish",
           .examples =
               "source <(kvsim completion bash)\n"

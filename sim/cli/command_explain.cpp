@@ -195,7 +195,7 @@ Command explain_command() {
   }();
   return {
       .name = "explain",
-      .summary = "a figure of a result term by term, with formulas, sources and intervals",
+      .summary = "explain a figure of a result term by term, with formulas, sources and intervals",
       .usage = usage,
       .examples =
           "kvsim explain kvsim-out/zeromerge-a800 peak_hbm_bytes --point 0\n"

@@ -37,7 +37,7 @@ int run_explorer(const Arguments& arguments) {
 
 Command explorer_command() {
   return {.name = "explorer",
-          .summary = "write a page that answers while a planner turns knobs, without a network",
+          .summary = "write an interactive planning page that works offline",
           .usage = "kvsim explorer -o FILE.html",
           .examples = "kvsim explorer -o explorer.html",
           .options = {{"out", 'o', "FILE.html", false, "where the page goes"}},

@@ -256,7 +256,7 @@ std::string command_help(const Command& command) {
 Command help_command() {
   return {
       .name = "help",
-      .summary = "this text, or that of a command",
+      .summary = "print this text, or the help of a command",
       .usage = "kvsim help [COMMAND] [--man [-o DIR]]",
       .examples =
           "kvsim help replay\n"

@@ -208,8 +208,7 @@ int run_list(const Arguments& arguments) {
 
 Command list_command() {
   return {.name = "list",
-          .summary =
-              "what the catalogues hold: models, GPUs, methods, stacks, calibrations; devices here",
+          .summary = "list the catalogues: models, GPUs, methods, stacks, calibrations, devices",
           .usage =
               "kvsim list CATALOGUE [PART] [--json | --markdown]\n"
               "  CATALOGUE  models, gpus, methods, stacks, calibrations or devices\n"

@@ -110,7 +110,7 @@ Command plan_command() {
   options.push_back({"beyond-positions", 0, "", false,
                      "allow sequences longer than the positions that the model declares"});
   return {.name = "plan",
-          .summary = "how far methods and GPUs go: context, batch, rate, GPUs, cost",
+          .summary = "find the longest context, largest batch, highest rate, fewest GPUs, and cost",
           .usage =
               "kvsim plan SCENARIO.json [options]\n"
               "kvsim plan --model NAME --gpu NAME [--rate R --ttft TIME …] [options]",

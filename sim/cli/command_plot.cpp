@@ -225,7 +225,7 @@ int run_plot(const Arguments& arguments) {
 
 Command plot_command() {
   return {.name = "plot",
-          .summary = "the figures of results again: other formats, for a page, of several together",
+          .summary = "redraw the figures of results: other formats, for a page, several together",
           .usage =
               "kvsim plot RESULT… -o DIR [options]\n"
               "  RESULT  a results folder, or one that plot wrote; of several, the figures\n"
@@ -244,7 +244,7 @@ Command plot_command() {
                        Option::Values::kWords,
                        {"screen", "paper"}},
                       {"width", 0, "INCHES", false, "of paper: 3.3 is a column, 6.9 a page (6.9)"},
-                      {"figure", 0, "NAME", true, "these alone, by name or its beginning"},
+                      {"figure", 0, "NAME", true, "only these, by name or the start of a name"},
                       {"quiet", 'q', "", false, "do not list the files"}},
           .run = run_plot};
 }

@@ -113,7 +113,8 @@ int tell_missing(std::size_t missing, std::size_t all) {
 int run_replay(const Arguments& arguments) {
   arguments.expect_words(0, 0, "");
   const std::vector<std::string> traces = read_traces(arguments, "replay");
-  if (!arguments.has("method")) throw InputError{"replay: --method NAME is missing"};
+  if (!arguments.has("method"))
+    throw InputError{"replay: expected --method NAME; `kvsim help replay` shows how"};
   const NamedMethods methods = read_names(arguments);
   const std::vector<MethodSpec> specs = read_specs(arguments, methods.names);
   const auto dump = arguments.value("dump-kept");
@@ -213,7 +214,7 @@ int run_replay(const Arguments& arguments) {
 Command replay_command() {
   return {
       .name = "replay",
-      .summary = "a recorded attention trace through compression methods: size, traffic, error",
+      .summary = "replay a recorded attention trace through methods: size, traffic, error",
       .usage = "kvsim replay --trace FILE --method NAME[,NAME…] [--budget B[,B…]] [options]",
       .examples =
           "kvsim replay --trace traces/samples/books-treasure-512.safetensors \\\n"

@@ -53,7 +53,7 @@ constexpr std::array kReading{
     KeyOption{"tokens-per-word", "tokens_per_word", "X", ValueKind::kNumber,
               "ShareGPT without counts: tokens of a word"},
     KeyOption{"prefix-block", "prefix_block", "N", ValueKind::kNumber,
-              "tokens that an id of a prefix stands for (mooncake 512, others 64)"}};
+              "tokens per prefix id (mooncake 512, others 64)"}};
 
 constexpr std::array kTransforming{
     KeyOption{"spread", "spread", "TIME", ValueKind::kDuration,
@@ -302,7 +302,7 @@ Command requests_info_command() {
   std::vector<Option> options = file_options();
   options.push_back({"json", 0, "", false, "print JSON (schema kvsim.requests-info/1)"});
   return {.name = "requests info",
-          .summary = "what a request trace asks of a service: rate, burstiness, lengths, prefixes",
+          .summary = "print the load of a request trace: rate, burstiness, lengths, prefixes",
           .usage = "kvsim requests info FILE [options]",
           .examples =
               "kvsim requests info scenarios/samples/chat-azure.csv\n"
@@ -328,8 +328,7 @@ Command requests_generate_command() {
   std::vector<Option> options;
   options.push_back({"out", 'o', "FILE", false, "the file to write"});
   add_options(options, kDrawing);
-  options.push_back(
-      {"prefix-block", 0, "N", false, "tokens that an id of a prefix stands for (64)"});
+  options.push_back({"prefix-block", 0, "N", false, "tokens per prefix id (64)"});
   add_options(options, kTransforming);
   options.push_back({"seed", 0, "N", false, "seed (0)"});
   add_writing(options);

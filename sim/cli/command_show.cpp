@@ -74,7 +74,7 @@ int run_show(const Arguments& arguments) {
 
 Command show_command() {
   return {.name = "show",
-          .summary = "one entry of a catalogue, every figure with its source",
+          .summary = "show one entry of a catalogue, every figure with its source",
           .usage =
               "kvsim show model|gpu|method|stack|calibration NAME [--json]\n"
               "kvsim show model PATH/config.json [--json]",

@@ -184,8 +184,10 @@ int run_sweep(const Arguments& arguments) {
                  {"set", "skip-bad", "samples", "skip-impossible", "resume", "no-figures"},
                  "is of scenarios, and a sweep of replays has none");
   const std::vector<std::string> traces = read_traces(arguments, "sweep");
-  if (!arguments.has("method")) throw InputError{"sweep: --method NAME is missing"};
-  if (!arguments.has("vary")) throw InputError{"sweep: --vary NAME=VALUE,VALUE is missing"};
+  if (!arguments.has("method"))
+    throw InputError{"sweep: expected --method NAME; `kvsim help sweep` shows how"};
+  if (!arguments.has("vary"))
+    throw InputError{"sweep: expected --vary NAME=VALUE,VALUE; `kvsim help sweep` shows how"};
   ReplaySweep sweep = read_grid(arguments);
   ReplayOptions options = read_replay_options(arguments);
   const auto out = arguments.value("out");
@@ -244,7 +246,7 @@ int run_sweep(const Arguments& arguments) {
 Command sweep_command() {
   return {
       .name = "sweep",
-      .summary = "many runs over a scenario's keys, or replays over a method's parameters",
+      .summary = "run a scenario over many values of its keys, or replays over method parameters",
       .usage =
           "kvsim sweep SCENARIO.json [--vary /KEY=V,V…] [options]\n"
           "kvsim sweep --trace FILE --method NAME[,NAME…] --vary PARAM=V,V… [options]",
@@ -270,8 +272,7 @@ Command sweep_command() {
                    "N random combinations of a scenario's values instead of all"},
                   {"skip-impossible", 0, "", false,
                    "list a scenario's points that cannot be instead of refusing the sweep"},
-                  {"resume", 0, "", false,
-                   "go on with what the results folder holds of the same sweep"},
+                  {"resume", 0, "", false, "continue the sweep in the results folder"},
                   {"no-figures", 0, "", false, "leave figures and report.html out (scenarios)"},
                   {"no-report", 0, "", false, "leave report.html out"},
                   formats_option(),

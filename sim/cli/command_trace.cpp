@@ -187,7 +187,7 @@ int run_check(const Arguments& arguments) {
 
 Command trace_info_command() {
   return {.name = "trace info",
-          .summary = "what an attention trace holds",
+          .summary = "print what an attention trace holds",
           .usage = "kvsim trace info FILE [--json]",
           .examples = "kvsim trace info traces/samples/books-treasure-512.safetensors",
           .options = {{"json", 0, "", false, "print JSON (schema kvsim.trace-info/1)"}},
@@ -196,7 +196,7 @@ Command trace_info_command() {
 
 Command trace_check_command() {
   return {.name = "trace check",
-          .summary = "rebuild a trace's attention and say how it is spread",
+          .summary = "recompute a trace's attention and print how it is distributed",
           .usage = "kvsim trace check FILE [--rows N] [--threads N] [--json]",
           .examples = "kvsim trace check traces/samples/books-treasure-512.safetensors",
           .options = {{"rows", 0, "N", false, "query rows used, evenly spaced (2048)"},

@@ -198,7 +198,7 @@ int run_validate_allocator(const Arguments& arguments) {
 Command validate_allocator_command() {
   return {
       .name = "validate allocator",
-      .summary = "a recorded allocation trace through the caching allocator's model",
+      .summary = "replay a recorded allocation trace through the model of the caching allocator",
       .usage = "kvsim validate allocator TRACE [--device-bytes SIZE] [--alloc-conf CONF]",
       .examples =
           "python3 validation/snapshot_to_trace.py snapshot.pickle -o trace.jsonl\n"

@@ -139,7 +139,8 @@ int run_validate_e2e(const Arguments& arguments) {
 Command validate_e2e_command() {
   return {
       .name = "validate e2e",
-      .summary = "a decode loop of the kernels and cuBLAS: tokens/s, peak memory, longest sequence",
+      .summary =
+          "run a decode loop of the kernels and cuBLAS: tokens/s, peak memory, longest sequence",
       .usage = "kvsim validate e2e [--device cuda|sim] [--method M] [--budget B] [options]",
       .examples =
           "kvsim validate e2e --device sim --method zeromerge\n"

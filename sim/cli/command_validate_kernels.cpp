@@ -98,7 +98,7 @@ int run_validate_kernels(const Arguments& arguments) {
 
 Command validate_kernels_command() {
   return {.name = "validate kernels",
-          .summary = "the CUDA kernels against references and formulas of their traffic",
+          .summary = "compare the CUDA kernels with references and with formulas of their traffic",
           .usage = "kvsim validate kernels [--device sim|cuda] [options]",
           .examples =
               "kvsim validate kernels\n"
@@ -107,10 +107,10 @@ Command validate_kernels_command() {
           .options = {{"device", 0, "WHERE", false,
                        "sim: the simulator, which counts bytes; cuda: a GPU, timed (sim)"},
                       {"seed", 0, "N", false, "of the inputs (0)"},
-                      {"only", 0, "KERNEL", false, "one kernel alone"},
+                      {"only", 0, "KERNEL", false, "only this kernel"},
                       {"cases", 0, "", false, "a line for each shape"},
                       {"counters", 0, "", false,
-                       "DRAM bytes of large cases beside the formula's, by Nsight Compute (ncu)"},
+                       "DRAM bytes of large cases by Nsight Compute (ncu), next to the formula's"},
                       {"limit", 0, "SECONDS", false,
                        "kernels of a GPU for which no time is left by then are skipped"},
                       {"profiled", 0, "", false,

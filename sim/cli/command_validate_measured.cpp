@@ -113,7 +113,7 @@ int run_validate_measured(const Arguments& arguments) {
 
 Command validate_measured_command() {
   return {.name = "validate measured",
-          .summary = "the kernels' cost model against measured timings",
+          .summary = "compare the kernels' cost model with measured timings",
           .usage = "kvsim validate measured FILE.csv|DIR [options]",
           .examples =
               "kvsim validate measured timings/\n"

@@ -63,7 +63,7 @@ int run_validate_published(const Arguments& arguments) {
 
 Command validate_published_command() {
   return {.name = "validate published",
-          .summary = "published throughputs, latencies and memory against predictions",
+          .summary = "compare predictions with published throughputs, latencies and memory",
           .usage = "kvsim validate published FILE.csv [options]",
           .examples = "kvsim validate published results.csv -o published/",
           .options = {{"out", 'o', "DIR", false, "folder for result.json, rows.csv and figures"},

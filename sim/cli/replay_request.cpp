@@ -120,7 +120,9 @@ ReplayOptions read_replay_options(const Arguments& arguments) {
 
 std::vector<std::string> read_traces(const Arguments& arguments, std::string_view command) {
   std::vector<std::string> traces = arguments.values("trace");
-  if (traces.empty()) throw InputError{fmt::format("{}: --trace FILE is missing", command)};
+  if (traces.empty())
+    throw InputError{
+        fmt::format("{0}: expected --trace FILE; `kvsim help {0}` shows how", command)};
   return traces;
 }
 

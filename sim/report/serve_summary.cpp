@@ -157,7 +157,9 @@ std::string interval_table(const RunReport& report, std::size_t width) {
       }
       const ServeFigures& low = report.serve_intervals[i]->low;
       const ServeFigures& high = report.serve_intervals[i]->high;
-      basis = report.serve_intervals[i]->basis;
+      basis = fmt::format("intervals: repeated with all iteration times x{:.2f} and x{:.2f}: {}.",
+                          report.serve_intervals[i]->faster, report.serve_intervals[i]->slower,
+                          report.serve_intervals[i]->basis);
       table.add_row(
           {indent + group.labels[k], range(low.ttft.p50, high.ttft.p50, 1),
            range(low.tpot.p50, high.tpot.p50, kMs), range(low.e2e.p50, high.e2e.p50, 1),
@@ -168,10 +170,7 @@ std::string interval_table(const RunReport& report, std::size_t width) {
     }
   }
   if (basis.empty()) return {};
-  return table.str(width) +
-         paragraph("served again with every iteration as much faster and slower: " + basis + ".",
-                   width, 2) +
-         "\n";
+  return table.str(width) + paragraph(basis, width, 2) + "\n";
 }
 
 /// The largest share of the pool that sequences held.

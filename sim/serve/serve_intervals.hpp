@@ -29,8 +29,8 @@ struct TimeEnds {
 [[nodiscard]] std::optional<TimeEnds> time_ends(const ServeSpec& spec,
                                                 const std::optional<MeanIteration>& iteration);
 
-/// Where a service's figures lie in 90 % of cases: it is served again with every iteration `faster`
-/// and `slower` times as long, and each figure's ends are its least and its largest of the three
+/// The range of a service's metrics in 90 % of cases: it is simulated again with all iteration times
+/// multiplied by `faster` and `slower`, and each metric's ends are its least and its largest of the three
 /// runs. One error is taken for all iterations: they run the same kernels on the same host. Left
 /// out: how far the capacity of the cache may be from what is predicted, and the workload's own
 /// chance.

@@ -192,6 +192,8 @@ TEST_CASE("an ambiguous name lists what it may mean, an unknown one the nearest"
   CHECK(complaint_of("A800").starts_with("GPU \"A800\" is ambiguous"));
   CHECK(complaint_of("H100-80GB-SXN") ==
         "unknown GPU \"H100-80GB-SXN\"; did you mean \"H100-80GB-SXM\"?");
+  // A name that begins with the word comes before one a letter away (H20).
+  CHECK(complaint_of("h10").find("did you mean one of H100") != std::string::npos);
   // L4 is another GPU than L40, not a short word for it.
   for (const char* name : {"L4", "", "()", "any", "n/a", "MI300X", "80GB", "A100-20GB"}) {
     INFO(name);

@@ -116,6 +116,7 @@ TEST_CASE("version and help") {
     const Outcome help = run_kvsim(asked, folder);
     CHECK(help.status == 0);
     CHECK(has(help.out, "examples:"));
+    CHECK_FALSE(has(help.out, "\n:\n"));  // every heading has words
     Words dashed = command;
     dashed.emplace_back("--help");
     CHECK(run_kvsim(dashed, folder).out == help.out);
@@ -535,8 +536,9 @@ TEST_CASE("replay: what cannot be is refused in one line") {
   CHECK(has(bad({"--method", "h2o", "--param", "alpha"}), "--param: expected name=value"));
   CHECK(has(bad({"--method", "full,h2o", "--param", "deacy=1"}), "did you mean \"decay\"?"));
   CHECK(has(bad({"--method", "zeromerge", "--param", "alpha=7"}), "parameter alpha"));
-  CHECK(has(bad({}), "--method NAME is missing"));
-  CHECK(has(complaint({"replay", "--method", "full"}, folder), "--trace FILE is missing"));
+  CHECK(has(bad({}), "expected --method NAME; `kvsim help replay` shows how"));
+  CHECK(has(complaint({"replay", "--method", "full"}, folder),
+            "replay: expected --trace FILE; `kvsim help replay` shows how"));
   CHECK(has(complaint({"replay", "--trace", "absent", "--method", "full"}, folder), "absent"));
   const std::string whole = text_of(kSample);
   for (const std::size_t length :
@@ -688,7 +690,7 @@ TEST_CASE("sweep: what cannot be is refused in one line") {
     words.insert(words.begin(), {"sweep", "--trace", kSample, "--method", "full,zeromerge"});
     return complaint(words, folder);
   };
-  CHECK(has(bad({}), "--vary NAME=VALUE,VALUE is missing"));
+  CHECK(has(bad({}), "expected --vary NAME=VALUE,VALUE; `kvsim help sweep` shows how"));
   CHECK(has(bad({"--vary", "alhpa=1,2"}), "--vary: unknown parameter \"alhpa\"; did you mean"));
   CHECK(has(bad({"--vary", "alpha=1", "--param", "deacy=1"}), "did you mean \"decay\"?"));
   CHECK(has(bad({"--vary", "alpha"}), "--vary: expected name=value"));
@@ -711,7 +713,7 @@ TEST_CASE("sweep: what cannot be is refused in one line") {
   CHECK(has(complaint({"sweep", "-t", kSample, "-m", "zeromrge", "--vary", "alpha=1"}, folder),
             "unknown method \"zeromrge\"; did you mean"));
   CHECK(has(complaint({"sweep", "-m", "h2o", "--vary", "heavy=1"}, folder),
-            "sweep: --trace FILE is missing"));
+            "sweep: expected --trace FILE; `kvsim help sweep` shows how"));
 }
 
 TEST_CASE("traces are made, cut and looked at") {
