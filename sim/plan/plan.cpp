@@ -14,6 +14,7 @@
 #include "sim/engine/parallel.hpp"
 #include "sim/plan/candidates.hpp"
 #include "sim/plan/confidence.hpp"
+#include "sim/serve/serve_metrics.hpp"
 #include "traces/trace_model.hpp"
 
 namespace kvsim {
@@ -218,7 +219,8 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
     notes.push_back(
         fmt::format("within its bounds is a service where {:g} % of all requests keep all of them",
                     100 * plan.attainment));
-    notes.emplace_back("latency is p90 from a request's arrival to its last token");
+    notes.push_back(fmt::format("latency is p{} from a request's arrival to its last token",
+                                result.percentile));
   } else {
     notes.emplace_back("latency is that of the whole batch: prefill and all decode steps");
   }
@@ -266,6 +268,7 @@ PlanResult run_plan(const Scenario& scenario, const PlanOptions& options) {
   find_best(all, *scenario.plan);
   if (!options.stop || !options.stop()) move_knobs(all, options.threads);
   mark_front(all.result);
+  all.result.percentile = shown_percentile(scenario.plan->attainment);
   all.result.notes = scenario.notes;
   add_notes(scenario, all.result);
   all.result.not_searched = missing;

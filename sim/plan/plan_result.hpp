@@ -12,6 +12,7 @@
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/quality.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/serve/serve_result.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
@@ -37,18 +38,19 @@ struct Impossible {
 
 /// A way to run: of one candidate, at one load.
 struct OperatingPoint {
-  double load = 0;       // sequences of a batch; requests a second of the whole service
-  double gpus = 1;       // of the whole service
-  double tokens_s = 0;   // output tokens of all its GPUs
-  double latency_s = 0;  // from arrival to last token: of a batch; p90 of a service's requests
-  double cost = 0;       // a million output tokens: in the currency, else in GPU hours
+  double load = 0;      // sequences of a batch; requests a second of the whole service
+  double gpus = 1;      // of the whole service
+  double tokens_s = 0;  // output tokens of all its GPUs
+  /// From arrival to last token: of a batch; of a service's requests PlanResult::percentile.
+  double latency_s = 0;
+  double cost = 0;              // a million output tokens: in the currency, else in GPU hours
   std::optional<double> error;  // 0 where nothing is lost; absent: nobody measured it
   double size = 0;              // context of longest_context, which counts beside the others
   bool on_front = false;
 };
 
 struct ServiceTimes {  // seconds, the worse end of intervals
-  double ttft_p50 = 0, ttft_p90 = 0, tpot_p50 = 0, tpot_p90 = 0, e2e_p90 = 0;
+  Distribution ttft{}, tpot{}, e2e{};
 };
 
 /// A candidate's answer as predicted, and at both ends of the interval that holds the range's share
@@ -138,6 +140,7 @@ struct PlanResult {
   std::vector<PlanCandidate> candidates;
   std::vector<PlanGroup> groups;
   std::optional<QualityReport> quality;
+  int percentile = 90;  // of a service's requests: whose times tables and figures show
   bool priced = false;
   std::string cost_unit;  // "USD", or "GPU h"
   std::vector<std::string> notes;

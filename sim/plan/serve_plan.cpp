@@ -14,6 +14,7 @@
 #include "sim/plan/knobs.hpp"
 #include "sim/plan/serve_probe.hpp"
 #include "sim/scenario/serve_field.hpp"
+#include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/service_topology.hpp"
 
 namespace kvsim {
@@ -101,7 +102,7 @@ struct ServeCandidate::Impl {
     at.load = probe.offered;
     at.gpus = probe.gpus;
     at.tokens_s = probe.output_tok_s;
-    at.latency_s = probe.times.e2e_p90;
+    at.latency_s = value_at(probe.times.e2e, shown_percentile(in.plan->attainment));
     at.cost = in.gpu_hour * probe.gpus / kHour / at.tokens_s * kMillion;
     at.error = in.error;
     return at;
@@ -378,9 +379,9 @@ ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
     bound.gpus = each * std::max(1.0, std::ceil(busy / (span + spec.slo.e2e->count())));
   }
   bound.cost = in.gpu_hour * bound.gpus / kHour / (tokens / span) * kMillion * in.plan->attainment;
-  constexpr double kShare = 0.9;
+  const double share = shown_percentile(in.plan->attainment) / 100.0;
   const double lost = 1 - in.plan->attainment;  // may be refused, and stand in no quantile
-  const double at = std::max(0.0, (kShare - lost) * static_cast<double>(least.size()) - 1);
+  const double at = std::max(0.0, (share - lost) * static_cast<double>(least.size()) - 1);
   bound.latency_s = least[static_cast<std::size_t>(at)];
   return bound;
 }

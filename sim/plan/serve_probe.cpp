@@ -177,11 +177,7 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
   out.offered = offered(load.scale);
   out.output_tok_s = result.output_tok_s;
   out.gpus = result.gpus;
-  out.times = {.ttft_p50 = result.ttft.p50,
-               .ttft_p90 = result.ttft.p90,
-               .tpot_p50 = result.tpot.p50,
-               .tpot_p90 = result.tpot.p90,
-               .e2e_p90 = result.e2e.p90};
+  out.times = {.ttft = result.ttft, .tpot = result.tpot, .e2e = result.e2e};
   std::size_t good = 0;
   std::vector<double> most;  // of each request's bounds the fullest
   std::array<std::vector<double>, 3> each;

@@ -131,8 +131,9 @@ void add_front(const PlanResult& plan, std::size_t g,
   ScatterChart chart{
       .name = figure_name(plan, g, "front"),
       .title = title_of(group, "Cost against latency"),
-      .x_label = is_of_services(group.question) ? "p90 from arrival to last token (s)"
-                                                : "latency of the batch (s)",
+      .x_label = is_of_services(group.question)
+                     ? fmt::format("p{} from arrival to last token (s)", plan.percentile)
+                     : "latency of the batch (s)",
       .y_label = plan.priced ? fmt::format("cost ({} per million output tokens)", plan.cost_unit)
                              : "cost (GPU hours per million output tokens)",
       .x_column = "latency_s",

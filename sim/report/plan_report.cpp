@@ -95,6 +95,13 @@ ordered_json memory_json(const MemoryEnd& end) {
           {"graphs", end.terms.graphs}};
 }
 
+ordered_json percentiles_json(const Distribution& times) {
+  return {{"p50", number(times.p50)},
+          {"p90", number(times.p90)},
+          {"p95", number(times.p95)},
+          {"p99", number(times.p99)}};
+}
+
 ordered_json sizes_json(const RunSizes& sizes) {
   return {{"batch", sizes.batch},
           {"prompt_tokens", sizes.prompt_tokens},
@@ -131,9 +138,9 @@ ordered_json candidate_json(const PlanCandidate& one) {
       {"time_factor", one.time_factor},
       {"time_basis", one.time_basis}};
   if (one.times) {
-    out["ttft_s"] = {{"p50", number(one.times->ttft_p50)}, {"p90", number(one.times->ttft_p90)}};
-    out["tpot_s"] = {{"p50", number(one.times->tpot_p50)}, {"p90", number(one.times->tpot_p90)}};
-    out["e2e_s"] = {{"p90", number(one.times->e2e_p90)}};
+    out["ttft_s"] = percentiles_json(one.times->ttft);
+    out["tpot_s"] = percentiles_json(one.times->tpot);
+    out["e2e_s"] = percentiles_json(one.times->e2e);
   }
   if (one.at_answer) {
     out["peak_hbm_bytes"] = one.at_answer->peak.count();
@@ -244,6 +251,7 @@ ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
   out["confidence"] = scenario.plan->confidence;
   out["range_confidence"] = range_confidence(scenario.plan->confidence);
   out["attainment"] = scenario.plan->attainment;
+  out["percentile"] = plan.percentile;
   out["cost_unit"] = fmt::format("{} a million output tokens", plan.cost_unit);
   out["impossible"] = plan.impossible();
   out["quality"] =
@@ -273,7 +281,7 @@ std::string plan_csv(const PlanResult& plan) {
   std::string out =
       "question,of,method,budget,gpu,gpu_count,replicas,answer,unit,predicted,safe,optimistic,"
       "output_tok_s,latency_s,cost,"
-      "cost_unit,error,time_factor,probes,best,constraint,need,reason\n";
+      "cost_unit,error,time_factor,probes,best,limited_by,constraint,need,reason\n";
   for (const PlanGroup& group : plan.groups) {
     for (const std::size_t c : group.candidates) {
       const PlanCandidate& one = plan.candidates[c];
@@ -282,7 +290,7 @@ std::string plan_csv(const PlanResult& plan) {
         return at == nullptr ? std::string{} : optional_csv(at->*member);
       };
       out += fmt::format(
-          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+          "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
           name_of(group.question), csv_field(group.of), csv_field(one.method.name),
           one.method.budget ? csv_number(budget_number(*one.method.budget)) : "",
           csv_field(one.gpu), one.gpus_each, one.replicas, optional_csv(one.answer),
@@ -291,7 +299,8 @@ std::string plan_csv(const PlanResult& plan) {
           of_point(&OperatingPoint::tokens_s), of_point(&OperatingPoint::latency_s),
           of_point(&OperatingPoint::cost), csv_field(plan.cost_unit),
           at == nullptr ? std::string{} : optional_csv(at->error), csv_number(one.time_factor),
-          one.probes, group.best == c ? 1 : 0, one.impossible ? one.impossible->constraint : "",
+          one.probes, group.best == c ? 1 : 0, csv_field(limited_by(one)),
+          one.impossible ? one.impossible->constraint : "",
           one.impossible && one.impossible->need > 0 ? csv_number(one.impossible->need) : "",
           csv_field(one.impossible ? one.impossible->text : one.pruned));
     }

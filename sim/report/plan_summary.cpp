@@ -11,6 +11,7 @@
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
 #include "sim/scenario/method_field.hpp"
+#include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
 namespace {
@@ -155,8 +156,8 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool r
   if (ranges) columns.push_back({"range"});
   if (errors) columns.push_back({"error"});
   if (services) {
-    columns.push_back({"TTFT p90"});
-    columns.push_back({"TPOT p90"});
+    columns.push_back({fmt::format("TTFT p{}", plan.percentile)});
+    columns.push_back({fmt::format("TPOT p{}", plan.percentile)});
   } else {
     columns.push_back({"TTFT, one"});
     columns.push_back({"latency"});
@@ -184,8 +185,12 @@ std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool r
     const auto seconds = [](double s) { return fmt::format("{} s", amount(s)); };
     if (errors) cells.push_back(at == nullptr ? "-" : percent(at->error));
     if (services) {
-      cells.push_back(one.times ? seconds(one.times->ttft_p90) : "-");
-      cells.push_back(one.times ? fmt::format("{} ms", amount(1e3 * one.times->tpot_p90)) : "-");
+      const auto shown = [&](Distribution ServiceTimes::*time) {
+        return value_at((*one.times).*time, plan.percentile);
+      };
+      cells.push_back(one.times ? seconds(shown(&ServiceTimes::ttft)) : "-");
+      cells.push_back(one.times ? fmt::format("{} ms", amount(1e3 * shown(&ServiceTimes::tpot)))
+                                : "-");
     } else {
       cells.push_back(one.at_answer ? seconds(one.at_answer->ttft_one_s) : "-");
       cells.push_back(at == nullptr ? "-" : seconds(at->latency_s));

@@ -21,6 +21,7 @@
 #include "sim/report/serve_summary.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
+#include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
 namespace {

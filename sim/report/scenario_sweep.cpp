@@ -17,6 +17,7 @@
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
+#include "sim/serve/serve_metrics.hpp"
 #include "sim/sweep/points_file.hpp"
 
 namespace kvsim {

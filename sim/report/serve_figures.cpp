@@ -16,6 +16,7 @@
 #include "sim/report/point_names.hpp"
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/text.hpp"
+#include "sim/serve/serve_metrics.hpp"
 #include "traces/requests/request_stats.hpp"
 
 namespace kvsim {

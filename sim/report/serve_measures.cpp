@@ -50,27 +50,6 @@ RequestTimes times_of(const RequestOutcome& o) {
   return times;
 }
 
-int shown_percentile(double attainment) {
-  constexpr double kRounding = 1e-9;
-  for (const int percentile : {50, 90, 95}) {
-    if (attainment <= percentile / 100.0 + kRounding) return percentile;
-  }
-  return 99;
-}
-
-double value_at(const Distribution& times, int percentile) {
-  switch (percentile) {
-    case 50:
-      return times.p50;
-    case 90:
-      return times.p90;
-    case 95:
-      return times.p95;
-    default:
-      return times.p99;
-  }
-}
-
 std::int64_t gpus_of(const ServeSpec& spec) {
   return std::int64_t{spec.tensor_parallel} * spec.pipeline_parallel *
          (spec.cluster.replicas + spec.cluster.prefill_replicas);

@@ -32,12 +32,6 @@ struct RequestTimes {
 };
 [[nodiscard]] RequestTimes times_of(const RequestOutcome& outcome);
 
-/// The percentile of requests whose times tables and figures show: of 50, 90, 95 and 99, which
-/// results have, the least that reaches `attainment`.
-[[nodiscard]] int shown_percentile(double attainment);
-/// Its value: Distribution::p90 of 90.
-[[nodiscard]] double value_at(const Distribution& times, int percentile);
-
 /// GPUs of a whole service.
 [[nodiscard]] std::int64_t gpus_of(const ServeSpec& spec);
 

@@ -13,6 +13,7 @@
 #include "sim/report/point_names.hpp"
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/table.hpp"
+#include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {
 namespace {

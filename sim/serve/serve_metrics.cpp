@@ -190,4 +190,25 @@ void measure_replicas(ServeResult& result) {
   for (std::size_t i = 0; i < durations.size(); ++i) durations[i].fill(result.replicas[i]);
 }
 
+int shown_percentile(double attainment) {
+  constexpr double kRounding = 1e-9;
+  for (const int percentile : {50, 90, 95}) {
+    if (attainment <= percentile / 100.0 + kRounding) return percentile;
+  }
+  return 99;
+}
+
+double value_at(const Distribution& times, int percentile) {
+  switch (percentile) {
+    case 50:
+      return times.p50;
+    case 90:
+      return times.p90;
+    case 95:
+      return times.p95;
+    default:
+      return times.p99;
+  }
+}
+
 }  // namespace kvsim

@@ -42,4 +42,10 @@ void measure(ServeResult& result, const SloSpec& slo);
 /// tokens made, distributions. Spans may name replicas that completed none of their requests.
 void measure_replicas(ServeResult& result);
 
+/// The percentile of requests whose times tables and figures show: of 50, 90, 95 and 99, which
+/// results have, the least that reaches `attainment`.
+[[nodiscard]] int shown_percentile(double attainment);
+/// Its value: Distribution::p90 of 90.
+[[nodiscard]] double value_at(const Distribution& times, int percentile);
+
 }  // namespace kvsim

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "models/units/error.hpp"
 #include "sim/plan/candidate.hpp"
@@ -12,6 +15,7 @@
 #include "sim/report/serve_json.hpp"
 #include "sim/serve/mean_iteration.hpp"
 #include "sim/serve/serve_intervals.hpp"
+#include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "sim/sweep/runners.hpp"
 #include "tests/sim/plan_files.hpp"
@@ -65,8 +69,8 @@ TEST_CASE("as predicted, a probe is a run of the service itself") {
   ServeCase one{spec, 0, 0.5};
   const ServeProbe& probe = one.at({});
   const ServeResult run = run_serve(spec);
-  CHECK(probe.times.ttft_p90 == rel(run.ttft.p90));
-  CHECK(probe.times.tpot_p50 == rel(run.tpot.p50));
+  CHECK(probe.times.ttft.p90 == rel(run.ttft.p90));
+  CHECK(probe.times.tpot.p50 == rel(run.tpot.p50));
   CHECK(probe.output_tok_s == rel(run.output_tok_s));
   CHECK(probe.holds == (*run.slo_attained >= 0.5));
   CHECK((probe.need <= 1) == probe.holds);
@@ -82,8 +86,41 @@ TEST_CASE("at 90 %, times are the worse end of those that a run prints") {
   CHECK(one.time_end().factor == rel(printed->slower));
   CHECK(one.memory_end().end.terms.non_torch >
         1);  // a smaller pool, which 60 short requests do not fill
-  CHECK(one.at({}).times.ttft_p90 == rel(printed->high.ttft.p90));
-  CHECK(one.at({}).times.tpot_p90 == rel(printed->high.tpot.p90));
+  CHECK(one.at({}).times.ttft.p90 == rel(printed->high.ttft.p90));
+  CHECK(one.at({}).times.tpot.p90 == rel(printed->high.tpot.p90));
+}
+
+TEST_CASE("tables, files and figures show the percentile that the plan asks for") {
+  for (const auto& [attainment, percentile] :
+       {std::pair{0.5, 50}, {0.9, 90}, {0.92, 95}, {0.95, 95}, {0.99, 99}, {1.0, 99}}) {
+    INFO(attainment);
+    const Scenario scenario = serve_plan(
+        "", fmt::format(R"("questions": "highest_rate", "attainment": {}, "rate_step": 0.2)",
+                        attainment));
+    const PlanResult plan = run_plan(scenario, {.threads = 1});
+    const PlanCandidate& one = plan.candidates.at(0);
+    REQUIRE(one.times.has_value());
+    CHECK(plan.percentile == percentile);
+    CHECK(one.points.back().latency_s == value_at(one.times->e2e, percentile));
+    const std::string p = fmt::format("p{}", percentile);
+    const std::string text = plan_summary(scenario, plan, nullptr);
+    CHECK(text.find(fmt::format("TTFT {}", p)) != std::string::npos);
+    CHECK(text.find(fmt::format("TPOT {}", p)) != std::string::npos);
+    CHECK(text.find(fmt::format("latency is {} from", p)) != std::string::npos);
+    const auto document = plan_document(scenario, plan);
+    CHECK(document.at("percentile") == percentile);
+    const auto& candidate = document.at("answers")[0].at("candidates")[0];
+    CHECK(candidate.at("e2e_s").at(p) == candidate.at("points").back().at("latency_s"));
+    for (const char* time : {"ttft_s", "tpot_s", "e2e_s"}) {
+      CHECK(candidate.at(time).size() == 4);
+      CHECK(candidate.at(time).at("p50") <= candidate.at(time).at("p99"));
+    }
+    const FigureSet figures = plan_figures(plan);
+    CHECK(std::any_of(figures.figures.begin(), figures.figures.end(), [&](const Figure& figure) {
+      return figure.script.find(fmt::format("{} from arrival to last token", p)) !=
+             std::string::npos;
+    }));
+  }
 }
 
 TEST_CASE("a run that gives up is one that does not hold, and no other gives up") {
@@ -101,7 +138,7 @@ TEST_CASE("a run that gives up is one that does not hold, and no other gives up"
         CHECK(quick.holds({.scale = scale}) == all.holds);
         // Whoever asks for the whole run gets it.
         CHECK(quick.at({.scale = scale}).need == all.need);
-        CHECK(quick.at({.scale = scale}).times.e2e_p90 == all.times.e2e_p90);
+        CHECK(quick.at({.scale = scale}).times.e2e.p90 == all.times.e2e.p90);
         (all.holds ? kept : lost) += 1;
       }
       CHECK(kept > 0);
@@ -155,15 +192,15 @@ TEST_CASE("the surer, the slower, queues included") {
   for (const double scale : {0.25, 1.0, 4.0}) {
     INFO(scale);
     CHECK(sure.at({.scale = scale}).need >= mean.at({.scale = scale}).need);
-    CHECK(sure.at({.scale = scale}).times.tpot_p50 > mean.at({.scale = scale}).times.tpot_p50);
+    CHECK(sure.at({.scale = scale}).times.tpot.p50 > mean.at({.scale = scale}).times.tpot.p50);
   }
   // One request alone takes the factor exactly.
-  CHECK(sure.at({.scale = 1e-3}).times.e2e_p90 ==
-        rel(mean.at({.scale = 1e-3}).times.e2e_p90 * sure.time_end().factor, 1e-6));
+  CHECK(sure.at({.scale = 1e-3}).times.e2e.p90 ==
+        rel(mean.at({.scale = 1e-3}).times.e2e.p90 * sure.time_end().factor, 1e-6));
   // One machine that is slower serves as one that is not, under arrivals that much closer.
   const double factor = sure.time_end().factor;
-  CHECK(sure.at({.scale = 0.5}).times.ttft_p90 ==
-        rel(mean.at({.scale = 0.5 * factor}).times.ttft_p90 * factor, 1e-4));
+  CHECK(sure.at({.scale = 0.5}).times.ttft.p90 ==
+        rel(mean.at({.scale = 0.5 * factor}).times.ttft.p90 * factor, 1e-4));
 }
 
 double highest(const Scenario& scenario) {
@@ -208,7 +245,7 @@ TEST_CASE("fewest GPUs: one less fails, and replicas are simulated behind their 
   cluster.cluster.replicas = replicas;
   ServeCase as_one{cluster, scenario.plan->confidence, scenario.plan->attainment, one.time_factor};
   CHECK(as_one.gpus() == replicas);
-  CHECK(as_one.at({}).times.e2e_p90 == rel(one.times->e2e_p90));
+  CHECK(as_one.at({}).times.e2e.p90 == rel(one.times->e2e.p90));
   CHECK(one.points.back().gpus == replicas);
 }
 

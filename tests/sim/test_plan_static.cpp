@@ -1,7 +1,10 @@
 // Plans of static batches: boundaries, monotonicity, agreement with running every candidate.
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <sstream>
+#include <utility>
 #include <vector>
 
 #include "models/units/error.hpp"
@@ -265,6 +268,44 @@ TEST_CASE("the same bytes at any number of threads") {
   const std::string one = text(1);
   CHECK(text(2) == one);
   CHECK(text(7) == one);
+}
+
+TEST_CASE("plan.csv says what limits each answer, as plan.json does") {
+  const Scenario scenario =
+      static_plan(kMethods, R"("questions": ["largest_batch", "longest_context"])");
+  const PlanResult plan = run_plan(scenario, {.threads = 1});
+  std::istringstream lines{plan_csv(plan)};
+  const auto cells = [&] {
+    std::string line, cell;
+    std::getline(lines, line);
+    std::vector<std::string> out;
+    bool quoted = false;
+    for (const char c : line + ",") {
+      if (c == '"') quoted = !quoted;
+      if (c == ',' && !quoted) {
+        out.push_back(std::exchange(cell, {}));
+      } else if (c != '"') {
+        cell += c;
+      }
+    }
+    return out;
+  };
+  const std::vector<std::string> head = cells();
+  const auto column = std::find(head.begin(), head.end(), "limited_by") - head.begin();
+  REQUIRE(column < std::ssize(head));
+  const auto document = plan_document(scenario, plan);
+  std::size_t limited = 0;
+  for (const auto& answer : document.at("answers")) {
+    for (const auto& one : answer.at("candidates")) {
+      const auto& limit = one.at("limited_by");
+      const std::vector<std::string> line = cells();
+      REQUIRE(line.size() == head.size());
+      CHECK(line[static_cast<std::size_t>(column)] ==
+            (limit.is_null() ? "" : limit.get<std::string>()));
+      limited += limit.is_null() ? 0U : 1U;
+    }
+  }
+  CHECK(limited > 0);
 }
 
 TEST_CASE("methods stand at the least budget of the floor, and those that miss it are listed") {

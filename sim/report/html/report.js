@@ -367,7 +367,7 @@
   for (const answer of doc.answers || [])
     table(
         'answers', `${answer.question.replace(/_/g, ' ')} of ${answer.of}`,
-        sections.planTable(answer, doc.cost_unit),
+        sections.planTable(answer, doc),
         `${
             answer.best ? `Best: ${answer.best}, ${number(answer.answer)} ${answer.unit}${
                               answer.range ? `, range ${answer.range}` : ''}.` :

@@ -391,11 +391,19 @@ window.kvsimSections = (() => {
                  spread(r.rel_error, number), spread(r.cosine, number),
                  spread(r.retained_mass, share), spread(r.oracle_error_ratio, number)]));
   }
-  function planTable(answer, costUnit) {
+  function planTable(answer, plan) {
+    const tail = `p${plan.percentile}`;
+    const services = answer.question === 'highest_rate' || answer.question === 'fewest_gpus';
+    // Of a service its requests' percentile, of a batch the prefill.
+    const times = services ?
+        [[`TTFT ${tail}`, c => c.ttft_s && c.ttft_s[tail]],
+         [`TPOT ${tail}`, c => c.tpot_s && c.tpot_s[tail]]] :
+        [['TTFT, one request', c => c.prefill_one_s], ['TTFT, whole batch', c => c.prefill_s]];
     return tableOf(
         [
-          'candidate', answer.unit, 'range', 'limited by', 'nearest way out', `cost (${costUnit})`,
-          'latency', 'TTFT, one request', 'TTFT, whole batch', 'available in'
+          'candidate', answer.unit, 'range', 'limited by', 'nearest way out',
+          `cost (${plan.cost_unit})`, services ? `latency ${tail}` : 'latency',
+          ...times.map(([name]) => name), 'available in'
         ],
         answer.candidates.map(c => {
           const last = c.points && c.points.length > 0 ? c.points[c.points.length - 1] : null;
@@ -407,8 +415,7 @@ window.kvsimSections = (() => {
             c.impossible ? `${c.impossible.constraint}: ${c.impossible.text}` : c.pruned || c.limited_by || '–',
             knob ? `${knob.knob} ${knob.change}` : '–', last ? number(last.cost) : '–',
             last ? say(last.latency_s, 's') : '–',
-            isNumber(c.prefill_one_s) ? say(c.prefill_one_s, 's') : '–',
-            isNumber(c.prefill_s) ? say(c.prefill_s, 's') : '–',
+            ...times.map(([, of]) => isNumber(of(c)) ? say(of(c), 's') : '–'),
             (c.available_in || []).map(a => a.software).join(', ') || 'none known'
           ];
         }));
