@@ -11,6 +11,7 @@
 #include "sim/explorer/request.hpp"
 #include "sim/report/findings.hpp"
 #include "sim/report/run_json.hpp"
+#include "sim/serve/fit_range.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
@@ -47,9 +48,10 @@ nlohmann::ordered_json explore_run(std::string_view text) {
   std::vector<StaticResult> results;
   for (const ScenarioPoint& point : scenario.points) {
     // As `kvsim run` does of so few points.
-    results.push_back(
-        run_static(point.spec, {.time_terms = true, .intervals = true, .fit_range = true}));
+    results.push_back(run_static(point.spec, {.time_terms = true, .intervals = true}));
     StaticResult& result = results.back();
+    find_oom_range(point.spec, result);
+    result.fit_range = fit_range(point.spec, result.startup);
     result.notes.insert(result.notes.begin(), point.notes.begin(), point.notes.end());
   }
   nlohmann::ordered_json out = run_document(scenario, results, {});

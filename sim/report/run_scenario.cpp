@@ -13,6 +13,7 @@
 #include "sim/engine/parallel.hpp"
 #include "sim/report/replay_job.hpp"
 #include "sim/scenario/measured_points.hpp"
+#include "sim/serve/fit_range.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "sim/serve/static_run.hpp"
 #include "traces/trace.hpp"
@@ -125,10 +126,11 @@ std::vector<StaticResult> run_static_points(const Scenario& scenario, const RunO
   const bool explains = n <= kMostExplained;
   std::vector<StaticResult> results(n);
   ran = for_each_point(scenario, how, [&](std::size_t i) {
-    results[i] = run_static(scenario.points[i].spec, {.max_samples = samples,
-                                                      .time_terms = explains,
-                                                      .intervals = explains,
-                                                      .fit_range = n <= kMostFitted});
+    const StaticSpec& spec = scenario.points[i].spec;
+    results[i] =
+        run_static(spec, {.max_samples = samples, .time_terms = explains, .intervals = explains});
+    if (explains) find_oom_range(spec, results[i]);
+    if (n <= kMostFitted) results[i].fit_range = fit_range(spec, results[i].startup);
     put_notes(scenario.points[i], results[i]);
   });
   return results;

@@ -3,12 +3,12 @@
 #include <memory>
 
 #include "models/llm/weight_format.hpp"
+#include "models/methods/masked.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/compiled_point.hpp"
 #include "sim/serve/memory_end.hpp"
 #include "sim/serve/service_topology.hpp"
-#include "sim/serve/static_run.hpp"
 
 namespace kvsim {
 namespace {
@@ -104,10 +104,26 @@ class Search {
   Stack stack_;
 };
 
+/// Tokens at the OOM of the same run with the memory at `end`; nullopt: it fits.
+std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryEnd& end,
+                                          const std::optional<EngineStartup>& startup) {
+  Gpu gpu = *spec.gpu;
+  StaticSpec other = spec;
+  set_memory_end(end, startup, gpu, other.options);
+  other.gpu = &gpu;
+  other.allocator.reset();
+  constexpr std::size_t kFewest = 3;
+  const StaticResult result = run_static(other, {.max_samples = kFewest});
+  if (!result.oom) return std::nullopt;
+  return result.oom->tokens;
+}
+
 }  // namespace
 
 FitRange fit_range(const StaticSpec& spec, const std::optional<EngineStartup>& startup) {
-  const Search search{spec};
+  StaticSpec as_run = spec;
+  if (spec.stack->masks_evicted) as_run.method = masked(spec.method);
+  const Search search{as_run};
   FitRange out;
   out.batch = search.batch(End::kPredicted, startup);
   if (memory_ends(*spec.stack, spec.tensor_parallel)) {
@@ -121,6 +137,16 @@ FitRange fit_range(const StaticSpec& spec, const std::optional<EngineStartup>& s
     out.gpus = search.gpus(End::kPredicted, 1);
   }
   return out;
+}
+
+void find_oom_range(const StaticSpec& spec, StaticResult& result) {
+  const auto ends = memory_ends(*spec.stack, spec.tensor_parallel);
+  if (!ends) return;
+  RunIntervals& intervals = *result.intervals;
+  // What fits with room for the whole interval needs no second run.
+  const bool roomy = intervals.peak && !ends->by_term && intervals.peak->high <= result.usable_hbm;
+  if (!roomy) intervals.oom_low = oom_tokens_at(spec, ends->high, result.startup);
+  if (result.oom) intervals.oom_high = oom_tokens_at(spec, ends->low, result.startup);
 }
 
 }  // namespace kvsim

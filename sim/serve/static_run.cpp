@@ -11,7 +11,6 @@
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"
 #include "sim/serve/expert_network.hpp"
-#include "sim/serve/memory_end.hpp"
 #include "sim/serve/pool.hpp"
 #include "sim/serve/score_chunks.hpp"
 #include "sim/serve/service_topology.hpp"
@@ -460,34 +459,6 @@ bool StaticRun::decode_one(std::int64_t step) {
   return true;
 }
 
-/// Tokens at the OOM of the same run with the memory at `end`; nullopt: it fits.
-std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryEnd& end,
-                                          const std::optional<EngineStartup>& startup) {
-  Gpu gpu = *spec.gpu;
-  StaticSpec other = spec;
-  set_memory_end(end, startup, gpu, other.options);
-  other.gpu = &gpu;
-  other.allocator.reset();
-  constexpr std::size_t kFewest = 3;
-  const StaticResult result = StaticRun{other, {.max_samples = kFewest}}.run();
-  if (!result.oom) return std::nullopt;
-  return result.oom->tokens;
-}
-
-namespace {
-
-void find_oom_range(const StaticSpec& spec, StaticResult& result) {
-  const auto ends = memory_ends(*spec.stack, spec.tensor_parallel);
-  if (!ends) return;
-  RunIntervals& intervals = *result.intervals;
-  // What fits with room for the whole interval needs no second run.
-  const bool roomy = intervals.peak && !ends->by_term && intervals.peak->high <= result.usable_hbm;
-  if (!roomy) intervals.oom_low = oom_tokens_at(spec, ends->high, result.startup);
-  if (result.oom) intervals.oom_high = oom_tokens_at(spec, ends->low, result.startup);
-}
-
-}  // namespace
-
 StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
   KVSIM_CHECK(
       spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method != nullptr,
@@ -498,12 +469,7 @@ StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
   KVSIM_CHECK(options.max_samples >= 3, "a timeline of {} samples", options.max_samples);
   StaticSpec as_run = spec;
   if (spec.stack->masks_evicted) as_run.method = masked(spec.method);
-  StaticResult result = StaticRun{as_run, options}.run();
-  if (options.intervals) find_oom_range(as_run, result);
-  if (options.fit_range) {
-    result.fit_range = fit_range(as_run, result.startup);
-  }
-  return result;
+  return StaticRun{as_run, options}.run();
 }
 
 }  // namespace kvsim

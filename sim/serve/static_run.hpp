@@ -17,7 +17,6 @@
 #include "sim/memory/hbm.hpp"
 #include "sim/memory/step_allocations.hpp"
 #include "sim/memory/vllm_startup.hpp"
-#include "sim/serve/fit_range.hpp"
 #include "sim/serve/intervals.hpp"
 #include "sim/serve/peak_terms.hpp"
 #include "sim/serve/time_terms.hpp"
@@ -93,7 +92,7 @@ struct StaticResult {
   double flops = 0, bytes_moved = 0;  // whole run, up to the OOM
   Seconds at_peak{};  // the arithmetic at the sheet's rate of each operator's format
   std::optional<RunIntervals> intervals;  // where asked for
-  std::optional<FitRange> fit_range;      // where asked for
+  std::optional<FitRange> fit_range;      // set by callers of fit_range
   // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is
   // above knows of neither.
   std::optional<AllocationReport> allocator;
@@ -106,8 +105,7 @@ struct StaticResult {
 struct StaticOptions {
   std::size_t max_samples = 512;  // of the timeline; at least 3
   bool time_terms = false;        // costs more than the run of a short point itself
-  bool intervals = false;         // likewise; of a run near the end of memory, as two more runs
-  bool fit_range = false;         // the largest batch and the fewest GPUs: some ms
+  bool intervals = false;         // likewise
   // Where spec.allocator is set: the allocator that batches of a service share, which the first of
   // them makes; what the run took stands there until end_batch. Null: one of the run's own.
   std::optional<AllocationSession>* allocations = nullptr;

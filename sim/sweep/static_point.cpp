@@ -3,14 +3,14 @@
 #include <cmath>
 
 #include "sim/serve/figures_json.hpp"
-#include "sim/serve/static_run.hpp"
+#include "sim/serve/fit_range.hpp"
 
 namespace kvsim {
 
 nlohmann::ordered_json run_static_point(const Scenario& /*scenario*/, const ScenarioPoint& point) {
   constexpr std::size_t kFewestSamples = 3;  // the timeline is not kept
-  const StaticResult result =
-      run_static(point.spec, {.max_samples = kFewestSamples, .intervals = true});
+  StaticResult result = run_static(point.spec, {.max_samples = kFewestSamples, .intervals = true});
+  find_oom_range(point.spec, result);
   nlohmann::ordered_json out;
   const bool fits = !result.oom;
   out["fits"] = fits;

@@ -11,6 +11,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/stack/stack.hpp"
+#include "sim/serve/fit_range.hpp"
 #include "sim/serve/memory_end.hpp"
 #include "sim/serve/static_run.hpp"
 #include "sim/serve/time_residual.hpp"
@@ -41,7 +42,12 @@ struct Case {
   }
   Case(const Case&) = delete;
   Case& operator=(const Case&) = delete;
-  [[nodiscard]] StaticResult run() const { return run_static(spec, {.intervals = true}); }
+  [[nodiscard]] StaticResult run() const {
+    StaticResult result = run_static(spec, {.intervals = true});
+    find_oom_range(spec, result);
+    return result;
+  }
+  [[nodiscard]] FitRange range() const { return fit_range(spec, run_static(spec).startup); }
 };
 
 void check_holds(const Interval& interval, Seconds value) {
@@ -243,8 +249,7 @@ TEST_CASE("intervals: the largest batch and the fewest GPUs hold their own promi
     Case c{name};
     c.spec.prompt_tokens = 8000;
     c.spec.batch = 40;
-    const auto range = [&] { return *run_static(c.spec, {.fit_range = true}).fit_range; };
-    const FitRange at = range();
+    const FitRange at = c.range();
     REQUIRE(at.batch_low);
     REQUIRE(at.batch_high);
     CHECK(*at.batch_low <= at.batch);
@@ -269,17 +274,16 @@ TEST_CASE("intervals: the largest batch and the fewest GPUs hold their own promi
     if (*at.gpus > 1) CHECK_FALSE(fits(40, *at.gpus / 2));
     // More memory never holds fewer sequences.
     c.gpu.hbm_usable = c.gpu.hbm_usable - Bytes{std::int64_t{8} << 30};
-    const FitRange less = range();
+    const FitRange less = c.range();
     CHECK(less.batch < at.batch);
     CHECK(*less.batch_high < *at.batch_high);
     CHECK(*less.gpus >= *at.gpus);
   }
   const Case ideal{"ideal"};
-  const FitRange bound = *run_static(ideal.spec, {.fit_range = true}).fit_range;
+  const FitRange bound = ideal.range();
   CHECK(bound.batch > 4);
   CHECK(bound.gpus == 1);
   CHECK_FALSE(bound.batch_low);  // nothing says how far a bound is from a machine
-  CHECK_FALSE(run_static(ideal.spec).fit_range);
 }
 
 }  // namespace

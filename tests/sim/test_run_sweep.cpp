@@ -9,6 +9,7 @@
 #include "models/json/field.hpp"
 #include "sim/report/scenario_sweep.hpp"
 #include "sim/serve/figures_json.hpp"
+#include "sim/serve/fit_range.hpp"
 #include "sim/serve/static_run.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
@@ -67,9 +68,10 @@ TEST_CASE("every point is what run_static gives of its scenario, on any number o
     CHECK(results.at("oom").is_null() == !result.oom.has_value());
     if (!result.oom) CHECK(results.at("throughput_tok_s") == *result.throughput_tok_s);
     // Figures and their intervals are a single run's, key by key.
-    const ordered_json run = static_figures_json(
-        scenario.points.front().spec,
-        run_static(scenario.points.front().spec, {.max_samples = 3, .intervals = true}));
+    const StaticSpec& spec = scenario.points.front().spec;
+    StaticResult with_intervals = run_static(spec, {.max_samples = 3, .intervals = true});
+    find_oom_range(spec, with_intervals);
+    const ordered_json run = static_figures_json(spec, with_intervals);
     for (const auto& [key, value] : run.items()) CHECK(results.at(key) == value);
     for (const char* end : {"peak_hbm_bytes_low", "decode_tok_s_low"}) {
       if (!result.oom) CHECK(results.at(end).is_number());  // null is less than any number
