@@ -91,21 +91,17 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   stops.reset();  // while files are written an interrupt ends the program, which takes them away
   const Missing missing{report.missing, report.replay_missing ? 1U : 0U};
   if (missing.any() && scenario.points.empty()) return {nullptr, "", missing};
+  ordered_json document = run_document(report);
   std::optional<ResultsFolder> written;
-  if (folder) {
-    written = write_run_results(report, *folder, writes);
-  }
-  if (report.replay && !scenario.replay->per_head) {
-    for (ReplayMethod& method : report.replay->methods) method.heads.clear();
-  }
+  if (folder) written = write_run_results(report, document, *folder, writes);
   if (arguments.has("json")) {
     // The clock is for the reader at hand: files hold none.
-    if (scenario.kind == "serve") report.wall_s = wall.count();
-    return {run_document(report), "", missing};
+    if (scenario.kind == "serve") document["run"] = {{"wall_s", wall.count()}};
+    return {std::move(document), "", missing};
   }
   TextStyle style = terminal_style();
   style.verbose = arguments.has("verbose");
-  return {nullptr, run_summary(report, written ? &*written : nullptr, style), missing};
+  return {nullptr, run_summary(report, document, written ? &*written : nullptr, style), missing};
 }
 
 /// What an interrupt left in `folder`, and how to have the rest.

@@ -28,8 +28,8 @@ std::string optional_number(const std::optional<double>& value) {
 
 }  // namespace
 
-std::string points_csv(const RunReport& report) {
-  const ordered_json points = run_document(report).at("points");
+std::string points_csv(const ordered_json& document) {
+  const ordered_json& points = document.at("points");
   // Columns are the keys of the first point and whatever later ones add; what is nested stays in
   // result.json, but for the OOM's numbers.
   std::vector<std::string> columns;

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "sim/report/run_report.hpp"
 
 namespace kvsim {
@@ -14,8 +16,8 @@ namespace kvsim {
 /// The shortest digits that read back to the same double; empty for NaN and infinities.
 [[nodiscard]] std::string csv_number(double value);
 
-/// One line a point.
-[[nodiscard]] std::string points_csv(const RunReport& report);
+/// One line a point of a run_document.
+[[nodiscard]] std::string points_csv(const nlohmann::ordered_json& document);
 /// One line a sample: point,label,step,tokens,peak_bytes,held_bytes,kv_bytes,step_s,tok_s.
 [[nodiscard]] std::string timeline_csv(const RunReport& report);
 /// Who held the HBM at each point's peak: point,label,phase,owner,bytes.

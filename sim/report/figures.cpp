@@ -517,7 +517,6 @@ void add_static_figures(const RunReport& report, FigureSet& set) {
 FigureSet run_figures(const RunReport& report) {
   FigureSet set;
   const Scenario& scenario = *report.scenario;
-  if (scenario.figures && scenario.figures->empty()) return set;
   if (scenario.kind == "serve") {
     set = serve_figures(report);
   } else {
@@ -527,13 +526,17 @@ FigureSet run_figures(const RunReport& report) {
     FigureSet of_replay = replay_figures(*report.replay);
     for (Figure& figure : of_replay.figures) set.figures.push_back(std::move(figure));
   }
-  if (scenario.figures) {
-    const std::vector<std::string>& wanted = *scenario.figures;
-    std::erase_if(set.figures, [&](const Figure& figure) {
-      return std::find(wanted.begin(), wanted.end(), figure.kind) == wanted.end();
-    });
-  }
   return set;
+}
+
+FigureSet wanted_figures(FigureSet all, const Scenario& scenario) {
+  if (!scenario.figures) return all;
+  const std::vector<std::string>& wanted = *scenario.figures;
+  if (wanted.empty()) return {};
+  std::erase_if(all.figures, [&](const Figure& figure) {
+    return std::find(wanted.begin(), wanted.end(), figure.kind) == wanted.end();
+  });
+  return all;
 }
 
 }  // namespace kvsim

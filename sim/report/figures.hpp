@@ -35,9 +35,10 @@ struct FigureSet {
 /// per layer (one line a method, one file for each model, GPU, stack, dtype, batch and length), HBM
 /// by owner at the peak (one bar a point), sizes of caches where no point decodes, and those of its
 /// replay. Where points differ in length alone, peak and throughput by final length take the place
-/// of the first two. A scenario may name the figures it wants. A figure that would show nothing
-/// (one sample, no point) is left out. Pure.
+/// of the first two. A figure that would show nothing (one sample, no point) is left out. Pure.
 [[nodiscard]] FigureSet run_figures(const RunReport& report);
+/// Those of `all` that the scenario names, or all of them if it names none.
+[[nodiscard]] FigureSet wanted_figures(FigureSet all, const Scenario& scenario);
 
 /// Error and bytes held over steps (where the series were kept), cache size per layer (where layers
 /// differ), and mean error against bytes, a mark for each method and budget: against bytes held,

@@ -20,8 +20,5 @@ namespace kvsim {
   return value && std::isfinite(*value) ? nlohmann::ordered_json(*value)
                                         : nlohmann::ordered_json(nullptr);
 }
-[[nodiscard]] inline nlohmann::ordered_json seconds_or_null(const std::optional<Seconds>& value) {
-  return number_or_null(value ? std::optional{value->count()} : std::nullopt);
-}
 
 }  // namespace kvsim

@@ -303,7 +303,7 @@ std::string run_page(const RunReport& report, const ordered_json& document,
   return page_text({.title = title,
                     .lead = common == title ? clean_text(scenario.description) : common,
                     .sentences = run_sentences(report, labels),
-                    .summary = run_summary(report, nullptr, kSummaryWidth),
+                    .summary = run_summary(report, document, nullptr, kSummaryWidth),
                     .data = data_of(kind, std::move(shown), figures, std::move(extras), cuts)});
 }
 

@@ -241,10 +241,15 @@ ordered_json run_document(const RunReport& report) {
     }
     parts.points.push_back(std::move(one));
   }
-  if (report.replay) parts.replay = replay_document(*report.replay, report.skipped);
+  if (report.replay) {
+    parts.replay = replay_document(*report.replay, report.skipped);
+    // A run keeps them for its page as well.
+    if (scenario.replay && !scenario.replay->per_head) {
+      for (ordered_json& method : parts.replay["methods"]) method.erase("per_head");
+    }
+  }
   ordered_json out = run_document(scenario, std::move(parts));
   out["finding"] = run_finding(report);
-  if (report.wall_s) out["run"] = {{"wall_s", *report.wall_s}};
   return out;
 }
 

@@ -30,16 +30,6 @@ void write_replay_tables(const AtomicFolder& building, const ReplayResult& repla
   if (paged) building.write("replay_paged.csv", replay_paged_csv(replay));
 }
 
-/// The figures that the run calls for, whichever of them the scenario wants printed: a page costs
-/// no drawing.
-FigureSet every_figure(const RunReport& report) {
-  Scenario scenario = *report.scenario;
-  scenario.figures.reset();
-  RunReport all = report;
-  all.scenario = &scenario;
-  return run_figures(all);
-}
-
 }  // namespace
 
 std::string figure_lines(const ResultsFolder& written) {
@@ -79,29 +69,23 @@ ResultsFolder draw_into(const AtomicFolder& building, const FigureSet& set,
 
 void check_results_folder(const std::filesystem::path& folder) { const AtomicFolder trial{folder}; }
 
-ResultsFolder write_run_results(const RunReport& report, const std::filesystem::path& folder,
-                                const FolderOptions& options) {
+ResultsFolder write_run_results(const RunReport& report, nlohmann::ordered_json document,
+                                const std::filesystem::path& folder, const FolderOptions& options) {
   AtomicFolder building{folder};
   const FigureSet figures = run_figures(report);
-  ResultsFolder out = draw_into(building, figures, folder, options);
-  auto document = run_document(report);
+  ResultsFolder out =
+      draw_into(building, wanted_figures(figures, *report.scenario), folder, options);
   for (const std::string& note : out.notes) document["notes"].push_back(note);
-  if (report.replay && report.scenario->replay && !report.scenario->replay->per_head) {
-    // Kept for the page alone.
-    for (auto& method : document["replay"]["methods"]) method.erase("per_head");
-  }
-  if (options.page) {
-    const bool chosen = report.scenario->figures.has_value();
-    write_page(building, run_page(report, document, chosen ? every_figure(report) : figures), out);
-  }
+  // A page has all figures: it costs no drawing.
+  if (options.page) write_page(building, run_page(report, document, figures), out);
   building.write("result.json", to_file_text(document));
   if (report.scenario->kind == "serve") {
-    building.write("points.csv", serve_points_csv(report));
+    building.write("points.csv", serve_points_csv(document));
     building.write("requests.csv", requests_csv(report));
     building.write("timeline.csv", serve_timeline_csv(report));
     building.write("timeline.json", serve_events_json(report));
   } else {
-    building.write("points.csv", points_csv(report));
+    building.write("points.csv", points_csv(document));
     building.write("timeline.csv", timeline_csv(report));
     building.write("owners.csv", owners_csv(report));
     building.write("time_terms.csv", time_terms_csv(report));

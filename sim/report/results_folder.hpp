@@ -45,11 +45,13 @@ void write_page(const AtomicFolder& building, const std::string& text, ResultsFo
 /// hour to be refused. Errors: as write_run_results.
 void check_results_folder(const std::filesystem::path& folder);
 
-/// The results folder of a run: result.json, points.csv, timeline.csv, owners.csv, time_terms.csv,
-/// layers.csv, replay_steps.csv, replay_layer_steps.csv (where there is a replay) and figures/. It
-/// appears whole or not at all, and replaces an older one that kvsim wrote. Errors: InputError
-/// "FOLDER: cannot be written: …", or if FOLDER is there and holds what kvsim did not write.
-ResultsFolder write_run_results(const RunReport& report, const std::filesystem::path& folder,
+/// The results folder of a run of `document` (run_document): result.json, points.csv, timeline.csv,
+/// owners.csv, time_terms.csv, layers.csv, replay_steps.csv, replay_layer_steps.csv (where there is
+/// a replay) and figures/. It appears whole or not at all, and replaces an older one that kvsim
+/// wrote. Errors: InputError "FOLDER: cannot be written: …", or if FOLDER is there and holds what
+/// kvsim did not write.
+ResultsFolder write_run_results(const RunReport& report, nlohmann::ordered_json document,
+                                const std::filesystem::path& folder,
                                 const FolderOptions& options = {});
 
 /// As above, of a replay alone (`kvsim replay -o DIR`): result.json is the replay document.

@@ -39,7 +39,6 @@ struct RunReport {
   std::vector<std::string> notes;  // of the run as a whole; a point's own stand in its result
   std::size_t missing = 0;         // points that were left out, the run being told to stop
   bool replay_missing = false;     // likewise the replay that the scenario asks for
-  std::optional<double> wall_s;    // goes into the `run` block, which comparisons ignore
 };
 
 }  // namespace kvsim

@@ -119,8 +119,8 @@ std::string serve_timeline_csv(const RunReport& report) {
   return fmt::to_string(out);
 }
 
-std::string serve_points_csv(const RunReport& report) {
-  const ordered_json points = run_document(report).at("points");
+std::string serve_points_csv(const ordered_json& document) {
+  const ordered_json& points = document.at("points");
   const auto field = [](const ordered_json& value) -> std::string {
     if (value.is_null()) return "";
     if (value.is_string()) return csv_field(value.get_ref<const std::string&>());

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "sim/report/run_report.hpp"
 
 namespace kvsim {
@@ -13,7 +15,7 @@ namespace kvsim {
 [[nodiscard]] std::string requests_csv(const RunReport& report);
 /// One line a sample of a replica: who runs, who waits, HBM by owner.
 [[nodiscard]] std::string serve_timeline_csv(const RunReport& report);
-/// One line a point: its scalar keys; each distribution as ttft_s_mean, ttft_s_p50, ….
-[[nodiscard]] std::string serve_points_csv(const RunReport& report);
+/// One line a point of a run_document: its scalar keys; each distribution as ttft_s_mean, ….
+[[nodiscard]] std::string serve_points_csv(const nlohmann::ordered_json& document);
 
 }  // namespace kvsim

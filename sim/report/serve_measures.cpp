@@ -50,11 +50,6 @@ RequestTimes times_of(const RequestOutcome& o) {
   return times;
 }
 
-std::int64_t gpus_of(const ServeSpec& spec) {
-  return std::int64_t{spec.tensor_parallel} * spec.pipeline_parallel *
-         (spec.cluster.replicas + spec.cluster.prefill_replicas);
-}
-
 std::string_view name_of(HbmPart part) {
   constexpr std::array<std::string_view, kHbmParts> kNames{
       "context",  "weights",          "activations",  "kv_logical",

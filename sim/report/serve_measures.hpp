@@ -32,9 +32,6 @@ struct RequestTimes {
 };
 [[nodiscard]] RequestTimes times_of(const RequestOutcome& outcome);
 
-/// GPUs of a whole service.
-[[nodiscard]] std::int64_t gpus_of(const ServeSpec& spec);
-
 /// The HBM of one GPU at a moment, by owner: they sum to the larger of what the stack may use and
 /// what is held.
 enum class HbmPart : std::uint8_t {

@@ -22,6 +22,7 @@
 namespace kvsim {
 namespace {
 
+using nlohmann::ordered_json;
 using Align = Table::Align;
 
 /// A figure beside a published one, in the unit the publication uses.
@@ -41,10 +42,11 @@ std::string in_unit_of(const PublishedFigure& figure, double value) {
 }
 
 /// `with_notes`: with the reasons why a published figure cannot be right.
-std::string published_block(const RunReport& report, const std::vector<std::string>& labels,
-                            std::size_t width, bool with_notes) {
-  const auto document = run_document(report).at("published");
-  if (document.empty()) return "";
+std::string published_block(const RunReport& report, const ordered_json& document,
+                            const std::vector<std::string>& labels, std::size_t width,
+                            bool with_notes) {
+  const ordered_json& published = document.at("published");
+  if (published.empty()) return "";
   Table table{{{"published figure", Align::kLeft},
                {"of", Align::kLeft},
                {"published"},
@@ -54,8 +56,8 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
   bool has_notes = false;
   const auto add = [&](std::size_t i, const std::string& label) {
     const PublishedFigure& figure = report.scenario->published[i];
-    const auto& ours = document[i].at("predicted");
-    const auto& miss = document[i].at("miss");
+    const auto& ours = published[i].at("predicted");
+    const auto& miss = published[i].at("miss");
     const bool has_miss = !miss.is_null();
     const std::string mark = figure.note.empty() ? "" : " *";
     table.add_row({figure.metric + mark, label,
@@ -72,7 +74,7 @@ std::string published_block(const RunReport& report, const std::vector<std::stri
   for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
     bool first = true;
     for (std::size_t k = 0; k < group.points.size(); ++k) {
-      for (std::size_t i = 0; i < document.size(); ++i) {
+      for (std::size_t i = 0; i < published.size(); ++i) {
         if (report.scenario->published[i].point != group.points[k]) continue;
         if (first && with_notes) table.add_section(group.heading);
         first = false;
@@ -299,8 +301,8 @@ std::vector<std::string> warnings(const Scenario& scenario) {
 
 /// What makes the point: the table, what runs out of memory, published figures, methods at equal
 /// bytes, the finding, and where the rest is.
-std::string brief_summary(const RunReport& report, const ResultsFolder* written,
-                          const TextStyle& style) {
+std::string brief_summary(const RunReport& report, const ordered_json& document,
+                          const ResultsFolder* written, const TextStyle& style) {
   constexpr std::size_t kMostNotes = 2;
   const std::size_t width = style.width;
   const Scenario& scenario = *report.scenario;
@@ -317,7 +319,7 @@ std::string brief_summary(const RunReport& report, const ResultsFolder* written,
       if (!report.replay) out += "\n" + points_table(report, style) + "\n";
       out += static_verdict(report, labels, style);
     }
-    out += published_block(report, labels, width, false);
+    out += published_block(report, document, labels, width, false);
   }
   if (report.replay) {
     const ReplayResult& replay = *report.replay;
@@ -349,9 +351,9 @@ std::string brief_summary(const RunReport& report, const ResultsFolder* written,
 
 }  // namespace
 
-std::string run_summary(const RunReport& report, const ResultsFolder* written,
-                        const TextStyle& style) {
-  if (!style.verbose) return brief_summary(report, written, style);
+std::string run_summary(const RunReport& report, const ordered_json& document,
+                        const ResultsFolder* written, const TextStyle& style) {
+  if (!style.verbose) return brief_summary(report, document, written, style);
   const std::size_t width = style.width;
   const Scenario& scenario = *report.scenario;
   std::vector<std::size_t> all(scenario.points.size());
@@ -374,7 +376,7 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written,
     out += sparklines_block(report, labels, style);
     out += startups_block(report, labels, width);
     for (const std::string& note : point_notes(report, labels)) out += paragraph(note, width, 6);
-    out += published_block(report, labels, width, true);
+    out += published_block(report, document, labels, width, true);
   }
   if (report.replay) out += "\n" + replay_block(*report.replay, report.skipped, width);
   out += notes_block(scenario.notes, width) + notes_block(report.notes, width);
@@ -382,8 +384,9 @@ std::string run_summary(const RunReport& report, const ResultsFolder* written,
   return out + files_block(written, width);
 }
 
-std::string run_summary(const RunReport& report, const ResultsFolder* written, std::size_t width) {
-  return run_summary(report, written, TextStyle{width});
+std::string run_summary(const RunReport& report, const ordered_json& document,
+                        const ResultsFolder* written, std::size_t width) {
+  return run_summary(report, document, written, TextStyle{width});
 }
 
 std::string replay_summary(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,

@@ -54,11 +54,12 @@ class Table {
                                          const std::vector<std::string>& labels,
                                          const TextStyle& style = {});
 
-/// What a run says on the terminal: a line that names it, the table of its points, what fits and
-/// what fails first and why, published figures beside the predicted, the replay's table, notes, and
-/// where files are (`written` null: nothing was).
-[[nodiscard]] std::string run_summary(const RunReport& report, const ResultsFolder* written,
-                                      std::size_t width = 80);
+/// What a run of `document` (run_document) says on the terminal: a line that names it, the table of
+/// its points, what fits and what fails first and why, published figures beside the predicted, the
+/// replay's table, notes, and where files are (`written` null: nothing was).
+[[nodiscard]] std::string run_summary(const RunReport& report,
+                                      const nlohmann::ordered_json& document,
+                                      const ResultsFolder* written, std::size_t width = 80);
 /// The table of a replay: entries, bytes against full, error, closed form.
 [[nodiscard]] std::string replay_summary(const ReplayResult& replay,
                                          const std::vector<SkippedMethod>& skipped,

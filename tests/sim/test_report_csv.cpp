@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "sim/report/csv.hpp"
+#include "sim/report/result_json.hpp"
 #include "tests/sim/report_samples.hpp"
 #include "tests/support/check.hpp"
 
@@ -35,7 +36,7 @@ TEST_CASE("every table has its header and a line for everything") {
   std::size_t samples = 1;
   for (const StaticResult& result : report.results) samples += result.timeline.size();
   CHECK(lines(timeline) == samples);
-  const std::string points = points_csv(report);
+  const std::string points = points_csv(run_document(report));
   CHECK(lines(points) == 1 + scenario.points.size());
   CHECK(points.starts_with("point,model,gpu,stack,method,dtype,batch,prompt_tokens,"));
   CHECK(points.find(",oom_step,oom_tokens,oom_phase,oom_requested_bytes,oom_free_bytes\n") !=
@@ -56,8 +57,8 @@ TEST_CASE("every line of a table has as many fields as its header") {
   const Scenario scenario = test::sample_scenario();  // labels here hold no commas
   const RunReport report = test::sample_report(scenario);
   for (const std::string& table :
-       {timeline_csv(report), points_csv(report), owners_csv(report), layers_csv(report),
-        replay_steps_csv(*report.replay), replay_layers_csv(*report.replay)}) {
+       {timeline_csv(report), points_csv(run_document(report)), owners_csv(report),
+        layers_csv(report), replay_steps_csv(*report.replay), replay_layers_csv(*report.replay)}) {
     const auto commas = [&](std::size_t from) {
       return std::count(table.begin() + static_cast<std::ptrdiff_t>(from),
                         table.begin() + static_cast<std::ptrdiff_t>(table.find('\n', from)), ',');

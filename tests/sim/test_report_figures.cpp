@@ -14,6 +14,7 @@
 #include "sim/report/line_layout.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/owner_styles.hpp"
+#include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
 #include "tests/sim/report_samples.hpp"
 #include "tests/support/check.hpp"
@@ -480,9 +481,12 @@ TEST_CASE("a scenario names the figures it wants") {
   Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   scenario.figures = {"hbm_breakdown", "error_vs_step"};
-  CHECK(names(run_figures(report)) == *scenario.figures);
+  CHECK(names(wanted_figures(run_figures(report), scenario)) == *scenario.figures);
   scenario.figures->clear();
-  CHECK(run_figures(report).figures.empty());
+  CHECK(wanted_figures(run_figures(report), scenario).figures.empty());
+  scenario.figures.reset();
+  CHECK(wanted_figures(run_figures(report), scenario).figures.size() ==
+        run_figures(report).figures.size());
 }
 
 TEST_CASE("nothing to show is no figure") {
@@ -498,8 +502,8 @@ TEST_CASE("gnuplot draws every figure as SVG and PNG, the same bytes each time")
   const fs::path dir = scratch("draw");
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
-  const ResultsFolder a = write_run_results(report, dir / "a");
-  const ResultsFolder b = write_run_results(report, dir / "b");
+  const ResultsFolder a = write_run_results(report, run_document(report), dir / "a");
+  const ResultsFolder b = write_run_results(report, run_document(report), dir / "b");
   CHECK(a.notes.empty());
   CHECK(a.figures.size() == 12);
   for (const std::string& name : a.figures) {
@@ -538,7 +542,7 @@ TEST_CASE("hostile names are drawn as they are and run nothing") {
   }
   for (ScenarioPoint& point : scenario.points) point.keys["model"] = hostile[0] + hostile[1];
   report.replay->trace = hostile[0] + hostile[1] + hostile[3];
-  const ResultsFolder written = write_run_results(report, dir / "out");
+  const ResultsFolder written = write_run_results(report, run_document(report), dir / "out");
   CHECK(written.notes.empty());
   CHECK(written.figures.size() == 12);
   CHECK_FALSE(fs::exists(dir / "pwned"));

@@ -3,6 +3,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/report/atomic_file.hpp"
+#include "sim/report/result_json.hpp"
 #include "sim/report/results_folder.hpp"
 #include "tests/sim/report_samples.hpp"
 #include "tests/support/check.hpp"
@@ -177,8 +178,8 @@ TEST_CASE("a results folder holds result.json and the tables, the same bytes eac
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   const FolderOptions plain{.figures = false, .gnuplot = {}};
-  (void)write_run_results(report, dir / "a", plain);
-  (void)write_run_results(report, dir / "b", plain);
+  (void)write_run_results(report, run_document(report), dir / "a", plain);
+  (void)write_run_results(report, run_document(report), dir / "b", plain);
   for (const char* name :
        {"result.json", "points.csv", "timeline.csv", "owners.csv", "time_terms.csv", "layers.csv",
         "replay_steps.csv", "replay_layers.csv"}) {
@@ -195,8 +196,9 @@ TEST_CASE("without gnuplot there are data, scripts and a note, and no failure") 
   const Scenario scenario = test::sample_scenario();
   FolderOptions options;
   options.gnuplot.program = "no-such-gnuplot";
+  const RunReport report = test::sample_report(scenario);
   const ResultsFolder written =
-      write_run_results(test::sample_report(scenario), dir / "out", options);
+      write_run_results(report, run_document(report), dir / "out", options);
   CHECK(written.figures.empty());
   REQUIRE(written.notes.size() == 1);
   CHECK(written.notes[0].starts_with("no-such-gnuplot was not found"));

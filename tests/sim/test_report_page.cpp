@@ -151,9 +151,9 @@ TEST_CASE("the same run gives the same page, and a folder has it unless it is no
   const RunReport report = test::sample_report(scenario);
   const FolderOptions plain{.figures = false, .gnuplot = {}};
   const FolderOptions without{.figures = false, .gnuplot = {}, .page = false};
-  CHECK(write_run_results(report, dir / "a", plain).page);
-  (void)write_run_results(report, dir / "b", plain);
-  CHECK_FALSE(write_run_results(report, dir / "c", without).page);
+  CHECK(write_run_results(report, run_document(report), dir / "a", plain).page);
+  (void)write_run_results(report, run_document(report), dir / "b", plain);
+  CHECK_FALSE(write_run_results(report, run_document(report), dir / "c", without).page);
   CHECK(read(dir / "a" / "report.html") == read(dir / "b" / "report.html"));
   CHECK(read(dir / "a" / "report.html").find(dir.string()) == std::string::npos);
   CHECK_FALSE(fs::exists(dir / "c" / "report.html"));

@@ -7,6 +7,7 @@
 #include "models/units/check.hpp"
 #include "sim/report/point_names.hpp"
 #include "sim/report/progress.hpp"
+#include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
 #include "tests/sim/report_samples.hpp"
 #include "tests/support/check.hpp"
@@ -110,7 +111,7 @@ TEST_CASE("the summary says what fits, what fails first, the miss, and where fil
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);
   const ResultsFolder written{"out/x", {"figures/a.svg", "figures/a.png"}, {"a note"}};
-  const std::string text = run_summary(report, &written);
+  const std::string text = run_summary(report, run_document(report), &written);
   INFO(text);
   CHECK(text.find("3 of 4 points fit (usable HBM 79.0 GiB).") != std::string::npos);
   CHECK(text.find("- full: out of memory at decode step") != std::string::npos);
@@ -127,7 +128,7 @@ TEST_CASE("the summary says what fits, what fails first, the miss, and where fil
     CHECK(display_width(std::string_view{text}.substr(at, end - at)) <= 80);
     at = end + 1;
   }
-  CHECK(text == run_summary(report, &written));
+  CHECK(text == run_summary(report, run_document(report), &written));
 }
 
 TEST_CASE("points are called by what differs among them") {
