@@ -211,7 +211,7 @@ void CompiledPoint::Impl::visit(const std::vector<StepLayers>& layers, Each&& ea
 
 Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::int64_t step,
                                        bool by_graph) const {
-  return run.times.at(step, by_graph, [&] {
+  return run.times.at({step, by_graph}, [&] {
     DecodeForms& decode = *run.decode;
     const auto& layers = layers_at(run, segment, step);
     DecodeForms::Step& known = decode.step_of(layers, by_graph);

@@ -14,6 +14,7 @@
 #include "models/cost/compiled.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "sim/serve/recently_used.hpp"
 #include "sim/serve/step_sum.hpp"
 #include "sim/serve/trajectory.hpp"
 
@@ -99,8 +100,8 @@ class DecodeForms {
     if (in.prompt == prompt && !rows.empty()) return;
     in.prompt = prompt;
     write_rows();
-    for (Known& k : known_) k = {};
-    for (Step& s : steps_) s.asked = 0;
+    graphs_.clear();
+    for (auto& steps : steps_) steps.clear();
   }
 
   /// One layer's step, by its compiled form or by its graph.
@@ -115,27 +116,11 @@ class DecodeForms {
 
   /// What is known of a step of such layers, of whatever prompt: many keep as much of every one.
   struct Step {
-    std::vector<StepLayers> layers;
-    bool by_graph = false;
     std::optional<Seconds> time;
     std::optional<Bytes> peak;
-    std::uint64_t asked = 0;  // last; 0: of nothing
   };
   [[nodiscard]] Step& step_of(const std::vector<StepLayers>& layers, bool by_graph) {
-    Step* oldest = &steps_[0];
-    for (Step& s : steps_) {
-      if (s.asked > 0 && s.by_graph == by_graph && s.layers == layers) {
-        s.asked = ++asked_;
-        return s;
-      }
-      if (s.asked < oldest->asked) oldest = &s;
-    }
-    oldest->layers = layers;
-    oldest->by_graph = by_graph;
-    oldest->time.reset();
-    oldest->peak.reset();
-    oldest->asked = ++asked_;
-    return *oldest;
+    return steps_[by_graph ? 1 : 0].at(layers, [] { return Step{}; });
   }
 
   CostInput in;
@@ -145,34 +130,22 @@ class DecodeForms {
   Seconds between;
 
  private:
-  struct Known {
-    std::int32_t like = -1;
+  struct LayerKey {
+    std::int32_t like = 0;
     DecodeMoment moment{};
     bool timed = false;
-    GraphFigures figures;
-    std::uint64_t asked = 0;  // last
+    friend bool operator==(const LayerKey&, const LayerKey&) = default;
   };
   const CompiledLayer& form_of(const StepLayers& step) {
     return compiled.layer(static_cast<std::size_t>(step.group), step.moment);
   }
   const GraphFigures& on_graph(const StepLayers& step, bool timed) {
-    Known* oldest = &known_[0];
-    for (Known& k : known_) {
-      if (k.like == step.like && k.moment == step.moment && k.timed == timed) {
-        k.asked = ++asked_;
-        return k.figures;
-      }
-      if (k.asked < oldest->asked) oldest = &k;
-    }
-    const auto like = static_cast<std::size_t>(step.like);
-    const OpGraph graph = decode_layer(in, compiled.groups()[like].first, step.moment);
-    *oldest = {.like = step.like,
-               .moment = step.moment,
-               .timed = timed,
-               .figures = {.time = timed ? evaluate(graph, roofline_).time : Seconds{},
-                           .alive = graph.alive_peak().bytes},
-               .asked = ++asked_};
-    return oldest->figures;
+    return graphs_.at({step.like, step.moment, timed}, [&] {
+      const auto like = static_cast<std::size_t>(step.like);
+      const OpGraph graph = decode_layer(in, compiled.groups()[like].first, step.moment);
+      return GraphFigures{.time = timed ? evaluate(graph, roofline_).time : Seconds{},
+                          .alive = graph.alive_peak().bytes};
+    });
   }
 
   void write_rows() {
@@ -187,9 +160,8 @@ class DecodeForms {
   const Roofline& roofline_;
   std::int32_t laws_;
   // Kinds of layers often alternate, and all runs of a prompt begin with the same step.
-  std::array<Known, 8> known_;
-  std::array<Step, 4> steps_;
-  std::uint64_t asked_ = 0;
+  RecentlyUsed<LayerKey, GraphFigures, 8> graphs_;
+  std::array<RecentlyUsed<std::vector<StepLayers>, Step, 4>, 2> steps_;  // compiled, by graph
 };
 
 /// Decode steps of one method, or of several whose steps are the same.
@@ -212,36 +184,9 @@ struct PointLaw {
   [[nodiscard]] bool serves_many() const { return prompts.first < prompts.last; }
 };
 
-/// Times of the steps asked for last: runs of one prompt share their first, sums and results ask
-/// for the same last one.
-class StepTimes {
- public:
-  /// `work_out()` where it is not known.
-  template <class F>
-  [[nodiscard]] Seconds at(std::int64_t step, bool by_graph, F&& work_out) {
-    Known* oldest = &known_[0];
-    for (Known& k : known_) {
-      if (k.step == step && k.by_graph == by_graph) {
-        k.asked = ++asked_;
-        return k.time;
-      }
-      if (k.asked < oldest->asked) oldest = &k;
-    }
-    *oldest = {.step = step, .by_graph = by_graph, .time = work_out(), .asked = ++asked_};
-    return oldest->time;
-  }
-  void clear() { known_ = {}; }
-
- private:
-  struct Known {
-    std::int64_t step = 0;  // 0: none
-    bool by_graph = false;
-    Seconds time;
-    std::uint64_t asked = 0;  // last
-  };
-  std::array<Known, 8> known_;
-  std::uint64_t asked_ = 0;
-};
+/// Times by (step, by_graph): runs of one prompt share their first, sums and results ask for the
+/// same last one.
+using StepTimes = RecentlyUsed<std::pair<std::int64_t, bool>, Seconds, 8>;
 
 /// One (batch, prompt), without its output.
 struct PointRun {

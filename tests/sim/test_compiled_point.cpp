@@ -16,6 +16,7 @@
 #include "models/methods/masked.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/compiled_point.hpp"
+#include "sim/serve/recently_used.hpp"
 #include "sim/serve/sequence_law.hpp"
 #include "sim/serve/static_run.hpp"
 #include "sim/serve/step_sum.hpp"
@@ -464,6 +465,33 @@ TEST_CASE("steps are summed: lines at once, kinks by halves, stairs within 1e-3"
   const StepSum each = sum_steps(1, 8000, StepShape::kAny, stairs);
   CHECK(each.sum == rel(want, 1e-12));
   CHECK(each.exact);
+}
+
+TEST_CASE("a cache of recent values replaces the one unused for longest") {
+  RecentlyUsed<int, int, 2> cache;
+  int made = 0;
+  const auto square = [&](int key) {
+    return cache.at(key, [&] {
+      ++made;
+      return key * key;
+    });
+  };
+  CHECK(square(2) == 4);
+  CHECK(square(3) == 9);
+  CHECK(square(2) == 4);
+  CHECK(made == 2);
+  CHECK(square(4) == 16);  // replaces 3
+  CHECK(square(2) == 4);
+  CHECK(made == 3);
+  CHECK(square(3) == 9);  // replaces 4
+  CHECK(made == 4);
+  CHECK_THROWS_AS((void)cache.at(5, []() -> int { throw 1; }), int);
+  CHECK(square(2) == 4);
+  CHECK(square(3) == 9);
+  CHECK(made == 4);  // what could not be made replaced nothing
+  cache.clear();
+  CHECK(square(2) == 4);
+  CHECK(made == 5);
 }
 
 }  // namespace
