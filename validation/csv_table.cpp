@@ -115,10 +115,6 @@ bool CsvTable::has(std::string_view column) const {
   return std::find(columns_.begin(), columns_.end(), column) != columns_.end();
 }
 
-bool CsvTable::has_all(std::initializer_list<std::string_view> columns) const {
-  return std::all_of(columns.begin(), columns.end(), [&](auto c) { return has(c); });
-}
-
 std::size_t CsvTable::index(std::string_view column) const {
   const auto at = std::find(columns_.begin(), columns_.end(), column);
   if (at == columns_.end()) {

@@ -22,7 +22,6 @@ class CsvTable {
   [[nodiscard]] const std::vector<std::string>& columns() const { return columns_; }
   [[nodiscard]] std::size_t rows() const { return lines_.size(); }
   [[nodiscard]] bool has(std::string_view column) const;
-  [[nodiscard]] bool has_all(std::initializer_list<std::string_view> columns) const;
   /// Errors: InputError naming the nearest column there is.
   [[nodiscard]] std::size_t index(std::string_view column) const;
 

@@ -50,7 +50,6 @@ class DecodeLoop {
 
   /// The next step. `after_layer(layer)` may look at its buffers.
   void step(const std::function<void(std::int64_t)>& after_layer = {});
-  [[nodiscard]] std::int64_t steps_done() const { return done_; }
   /// Begins again from the first step, with the cache of fill_cache.
   void rewind();
 

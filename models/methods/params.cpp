@@ -113,13 +113,6 @@ std::int64_t param_integer(const Params& params, const std::string& name) {
   return std::get<std::int64_t>(found->second);
 }
 
-bool param_flag(const Params& params, const std::string& name) {
-  const auto found = params.find(name);
-  KVSIM_CHECK(found != params.end() && std::holds_alternative<bool>(found->second),
-              "no flag \"{}\"", name);
-  return std::get<bool>(found->second);
-}
-
 const std::string& param_word(const Params& params, const std::string& name) {
   const auto found = params.find(name);
   KVSIM_CHECK(found != params.end() && std::holds_alternative<std::string>(found->second),

@@ -24,7 +24,6 @@ namespace kvsim {
 /// Reads a settled parameter. Errors: ContractError if it is missing or of another type.
 [[nodiscard]] double param_number(const Params& params, const std::string& name);
 [[nodiscard]] std::int64_t param_integer(const Params& params, const std::string& name);
-[[nodiscard]] bool param_flag(const Params& params, const std::string& name);
 [[nodiscard]] const std::string& param_word(const Params& params, const std::string& name);
 
 /// "Fraction of `whole` if below 1, else absolute", truncated as the released codes do.

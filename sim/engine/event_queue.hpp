@@ -38,7 +38,6 @@ class EventQueue {
   [[nodiscard]] bool empty() const { return events_.empty(); }
   [[nodiscard]] std::size_t size() const { return events_.size(); }
   [[nodiscard]] SimTime now() const { return now_; }
-  [[nodiscard]] SimTime next_time() const { return events_.front().at; }
 
   /// The next event; the clock moves to it. Errors: ContractError if there is none, or where more
   /// than `most_at_once` share a time.

@@ -93,15 +93,6 @@ bool BlockAllocator::release(Index block) {
   return true;
 }
 
-std::optional<BlockAllocator::Private> BlockAllocator::make_private(Index block) {
-  KVSIM_CHECK(references(block) > 0, "block {} is free", block);
-  if (references(block) == 1) return Private{block, false};
-  const auto copy = allocate();
-  if (!copy) return std::nullopt;
-  (void)release(block);
-  return Private{*copy, true};
-}
-
 std::string_view name_of(BlockLayout layout) {
   return layout == BlockLayout::kAcrossHeads ? "across_heads" : "per_head";
 }

@@ -26,13 +26,6 @@ class BlockAllocator {
   void share(Index block);
   /// One fewer; whether it is free now. Errors: ContractError if it was free.
   bool release(Index block);
-  /// Before it is written: `block` itself where one alone refers to it, else a copy's (the
-  /// reference moves there); nullopt, and nothing changed, where no block is left for that.
-  struct Private {
-    Index block = 0;
-    bool copied = false;
-  };
-  [[nodiscard]] std::optional<Private> make_private(Index block);
 
   [[nodiscard]] Index size() const { return static_cast<Index>(references_.size()); }
   [[nodiscard]] Index used() const { return size() - static_cast<Index>(free_.size()); }

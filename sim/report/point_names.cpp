@@ -108,19 +108,6 @@ std::vector<std::string> differing_keys(const std::vector<ordered_json>& objects
   return order;
 }
 
-std::vector<std::string> method_keys(const Scenario& scenario,
-                                     const std::vector<std::size_t>& points) {
-  std::vector<std::string> keys = differing_keys(keys_of(scenario, points));
-  const auto& around = surrounding_keys();
-  std::erase_if(keys, [&](const std::string& key) {
-    return std::find(around.begin(), around.end(), key) != around.end();
-  });
-  if (std::find(keys.begin(), keys.end(), "method") == keys.end()) {
-    keys.insert(keys.begin(), "method");
-  }
-  return keys;
-}
-
 std::string label_of(const ordered_json& keys, const std::vector<std::string>& which) {
   std::string out;
   for (const std::string& key : which) {

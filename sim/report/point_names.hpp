@@ -21,10 +21,6 @@ namespace kvsim {
 [[nodiscard]] std::vector<std::string> differing_keys(
     const std::vector<nlohmann::ordered_json>& objects);
 
-/// The keys of these points that differ and are not the surrounding ones; "method" at least.
-[[nodiscard]] std::vector<std::string> method_keys(const Scenario& scenario,
-                                                   const std::vector<std::size_t>& points);
-
 /// "zeromerge budget 18,000": names (method, model, …) bare, numbers with what they are.
 [[nodiscard]] std::string label_of(const nlohmann::ordered_json& keys,
                                    const std::vector<std::string>& which);

@@ -32,21 +32,6 @@ TEST_CASE("a block is free when the last who refers to it lets go") {
   CHECK(!blocks.allocate().has_value());
 }
 
-TEST_CASE("a shared block is copied before it is written, one's own is not") {
-  BlockAllocator blocks{2};
-  const auto a = blocks.allocate().value();
-  CHECK(!blocks.make_private(a)->copied);
-  blocks.share(a);
-  const auto copy = blocks.make_private(a).value();
-  CHECK(copy.copied);
-  CHECK(copy.block != a);
-  CHECK(blocks.references(a) == 1);
-  CHECK(blocks.references(copy.block) == 1);
-  blocks.share(a);
-  CHECK(!blocks.make_private(a).has_value());  // no block is left
-  CHECK(blocks.references(a) == 2);
-}
-
 TEST_CASE("random sharing: references and used blocks are what was asked for") {
   BlockAllocator blocks{20};
   std::mt19937_64 random{3};

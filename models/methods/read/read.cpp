@@ -33,11 +33,6 @@ std::int64_t settle_token_budget(Settling& settling, double fallback) {
   return tokens;
 }
 
-std::int32_t layers_or_zero(const Settling& settling) {
-  const MethodSite& site = settling.site();
-  return site.n_layers > 0 ? site.n_layers : static_cast<std::int32_t>(site.windows.size());
-}
-
 std::int32_t group_of(const Settling& settling) {
   const LayerShape& shape = settling.site().shape;
   if (shape.n_kv_heads < 1 || settling.word("granularity") == "query_head") return 1;

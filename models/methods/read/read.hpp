@@ -19,8 +19,6 @@ AxisChoice read_shadowkv();
 /// or share them between layers, where what is read of would not be all.
 [[nodiscard]] std::int64_t settle_token_budget(Settling& settling, double fallback);
 
-/// Layers of the model, or 0 where they are not known.
-[[nodiscard]] std::int32_t layers_or_zero(const Settling& settling);
 /// Query heads that share a stored head; 1 where the shape is not known.
 [[nodiscard]] std::int32_t group_of(const Settling& settling);
 
