@@ -88,26 +88,27 @@ BarChart coverage(const PublishedScore& score) {
 }  // namespace
 
 std::vector<Figure> published_figures(const PublishedScore& score) {
-  const std::vector<Parity> parities{{"published_time",
-                                      "throughputs, latencies",
-                                      "figure (tok/s, s or ms as the row has it)",
-                                      "figure",
-                                      {MetricKind::kTime}},
-                                     {"published_memory",
-                                      "memory",
-                                      "memory (GB or GiB, as the row has it)",
-                                      "gb",
-                                      {MetricKind::kPeakMemory, MetricKind::kEngineMemory}},
-                                     {"published_cache",
-                                      "caches and capacities",
-                                      "cache or capacity (GB, tokens or sequences, as the row has it)",
-                                      "figure",
-                                      {MetricKind::kCacheSize, MetricKind::kCapacity}},
-                                     {"published_other",
-                                      "ratios and kernels",
-                                      "figure (unit as the row has it)",
-                                      "figure",
-                                      {MetricKind::kRelative, MetricKind::kKernel}}};
+  const std::vector<Parity> parities{
+      {"published_time",
+       "throughputs, latencies",
+       "figure (tok/s, s or ms as the row has it)",
+       "figure",
+       {MetricKind::kTime}},
+      {"published_memory",
+       "memory",
+       "memory (GB or GiB, as the row has it)",
+       "gb",
+       {MetricKind::kPeakMemory, MetricKind::kEngineMemory}},
+      {"published_cache",
+       "caches and capacities",
+       "cache or capacity (GB, tokens or sequences, as the row has it)",
+       "figure",
+       {MetricKind::kCacheSize, MetricKind::kCapacity}},
+      {"published_other",
+       "ratios and kernels",
+       "figure (unit as the row has it)",
+       "figure",
+       {MetricKind::kRelative, MetricKind::kKernel}}};
   std::vector<Figure> figures;
   for (const Parity& parity : parities) {
     if (auto figure = parity_figure(score, parity)) figures.push_back(std::move(*figure));

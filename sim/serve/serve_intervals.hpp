@@ -29,11 +29,11 @@ struct TimeEnds {
 [[nodiscard]] std::optional<TimeEnds> time_ends(const ServeSpec& spec,
                                                 const std::optional<MeanIteration>& iteration);
 
-/// The range of a service's metrics in 90 % of cases: it is simulated again with all iteration times
-/// multiplied by `faster` and `slower`, and each metric's ends are its least and its largest of the three
-/// runs. One error is taken for all iterations: they run the same kernels on the same host. Left
-/// out: how far the capacity of the cache may be from what is predicted, and the workload's own
-/// chance.
+/// The range of a service's metrics in 90 % of cases: it is simulated again with all iteration
+/// times multiplied by `faster` and `slower`, and each metric's ends are its least and its largest
+/// of the three runs. One error is taken for all iterations: they run the same kernels on the same
+/// host. Left out: how far the capacity of the cache may be from what is predicted, and the
+/// workload's own chance.
 struct ServeIntervals {
   ServeFigures low, high;
   double faster = 1, slower = 1;  // times a predicted time

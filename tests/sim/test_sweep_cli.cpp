@@ -256,7 +256,8 @@ std::optional<Outcome> run_mpi(int n, const Words& words, const fs::path& folder
   // memory, which Open MPI otherwise does for long messages.
   std::string command = fmt::format(
       "cd '{}' && OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-      "OMPI_MCA_btl_vader_single_copy_mechanism=none ASAN_OPTIONS=detect_leaks=0 mpirun --oversubscribe -n {} '{}'",
+      "OMPI_MCA_btl_vader_single_copy_mechanism=none ASAN_OPTIONS=detect_leaks=0 mpirun "
+      "--oversubscribe -n {} '{}'",
       folder.string(), n, KVSIM_PROGRAM);
   for (const std::string& word : words) command += fmt::format(" '{}'", word);
   const int status = std::system((command + " > mpi.out 2> mpi.err").c_str());

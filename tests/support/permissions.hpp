@@ -12,9 +12,9 @@
 
 namespace kvsim::test {
 
-/// Runs `work` in a thread that permission bits bind, also where root runs the tests: the thread, and
-/// each program that it starts, has no CAP_DAC_OVERRIDE and no CAP_DAC_READ_SEARCH.
-/// Errors: what `work` throws.
+/// Runs `work` in a thread that permission bits bind, also where root runs the tests: the thread,
+/// and each program that it starts, has no CAP_DAC_OVERRIDE and no CAP_DAC_READ_SEARCH. Errors:
+/// what `work` throws.
 template <class Work>
 void under_permissions(const Work& work) {
   std::exception_ptr thrown;
