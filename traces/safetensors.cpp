@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -228,6 +229,10 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
                               static_cast<std::size_t>(header)};
   const Field root = Field::parse(text, fmt::format("{}: header", map->place));
   if (!root.is_object()) root.expected("an object");
+  // Scenarios may have comments; a header with one is read by no other reader of the format.
+  if (!nlohmann::json::accept(text)) {
+    throw InputError{root.place(), "JSON without comments", "a comment"};
+  }
   for (const auto& [name, field] : root.members()) {
     if (name == "__metadata__") {
       for (const auto& [key, value] : field.members()) map->metadata.emplace(key, value.string());

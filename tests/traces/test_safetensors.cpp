@@ -161,6 +161,15 @@ TEST_CASE("tensors that overlap, or leave a hole, are refused with both names") 
       "b: expected to begin at byte 2 where a ends, got 4: tensors leave a hole");
 }
 
+TEST_CASE("comments in a header are refused") {
+  for (const char* header : {"{} // x", "{/* x */}", "// x\n{}"}) {
+    CHECK(complaint(file_of("comments", header, ""))
+              .find("expected JSON without comments, got a comment") != std::string::npos);
+  }
+  // Spaces behind it, as writers add for alignment, are none.
+  CHECK(Safetensors::open(file_of("spaces", "{}   ", "")).tensors().empty());
+}
+
 TEST_CASE("repeated keys are refused") {
   const std::string entry = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   CHECK(complaint(file_of("twice", R"({"a":)" + entry + R"(,"a":)" + entry + "}", ""))
