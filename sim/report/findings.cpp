@@ -276,12 +276,7 @@ std::string replay_finding(const ReplayResult& replay) {
     return fmt::format("At equal bytes {} has the least error in {} of {} comparisons.",
                        most->first, most->second, bands.size());
   }
-  std::string leaders;
-  for (const EqualBytes& band : bands) {
-    leaders += fmt::format("{}{} at {}", leaders.empty() ? "" : ", ", band.methods.front()->name,
-                           share_range(band.low, band.high));
-  }
-  return fmt::format("At equal bytes no method leads throughout; the least error has {}.", leaders);
+  return fmt::format("No method leads in most of the {} comparisons at equal bytes.", bands.size());
 }
 
 std::string limited_by(const PlanCandidate& one) {

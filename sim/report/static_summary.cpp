@@ -107,25 +107,22 @@ std::string oom_sentence(std::string_view label, const OomEvent& oom) {
                      fmt::join(held, ", "));
 }
 
-std::string static_verdict(const RunReport& report, const std::vector<std::string>& labels,
-                           const TextStyle& style) {
-  const std::size_t width = style.width;
+namespace {
+
+/// "usable HBM 79.1 GiB" of all points, "usable HBM 79.1 to 140.2 GiB".
+std::string usable_words(const RunReport& report) {
+  const auto [low, high] =
+      std::minmax_element(report.results.begin(), report.results.end(),
+                          [](const auto& a, const auto& b) { return a.usable_hbm < b.usable_hbm; });
+  return "usable HBM " + gib(low->usable_hbm) +
+         (low->usable_hbm < high->usable_hbm ? " to " + gib(high->usable_hbm) : "") + " GiB";
+}
+
+/// Points that run out of memory, the shortest-lived first.
+std::vector<std::size_t> failed_points(const RunReport& report) {
   std::vector<std::size_t> failed;
   for (std::size_t i = 0; i < report.results.size(); ++i) {
     if (report.results[i].oom) failed.push_back(i);
-  }
-  const std::size_t n = report.results.size();
-  std::string usable;
-  if (n > 0) {
-    const auto [low, high] = std::minmax_element(
-        report.results.begin(), report.results.end(),
-        [](const auto& a, const auto& b) { return a.usable_hbm < b.usable_hbm; });
-    usable = "usable HBM " + gib(low->usable_hbm) +
-             (low->usable_hbm < high->usable_hbm ? " to " + gib(high->usable_hbm) : "") + " GiB";
-  }
-  if (failed.empty()) {
-    const std::string fits = n == 1 ? "It fits" : fmt::format("All {} points fit", n);
-    return fmt::format("{} ({}).\n", toned(Tone::kGood, fits, style), usable);
   }
   std::stable_sort(failed.begin(), failed.end(), [&](std::size_t a, std::size_t b) {
     const auto when = [&](std::size_t i) {
@@ -133,51 +130,105 @@ std::string static_verdict(const RunReport& report, const std::vector<std::strin
     };
     return when(a) < when(b);
   });
-  const std::string fit = fmt::format("{} of {} point{} fit{}", n - failed.size(), n,
-                                      n == 1 ? "" : "s", n - failed.size() == 1 ? "s" : "");
-  std::string out = fmt::format("{} ({}).\n", toned(Tone::kBad, fit, style), usable);
-  constexpr std::size_t kMostSentences = 8;
-  for (std::size_t i = 0; i < std::min(failed.size(), kMostSentences); ++i) {
-    const std::string label = n == 1 ? "it" : labels[failed[i]];
-    out += paragraph(
-        "- " + (style.verbose ? oom_sentence(label, *report.results[failed[i]].oom)
-                              : brief_oom_sentence(label, *report.results[failed[i]].oom)),
-        width, 2);
+  return failed;
+}
+
+/// "10 of 12 points fit (usable HBM 79.1 GiB)." in the tone of the answer.
+std::string fit_line(const RunReport& report, std::size_t n_failed, const TextStyle& style) {
+  const std::size_t n = report.results.size();
+  if (n == 0) return "";
+  const std::string usable = usable_words(report);
+  if (n_failed == 0) {
+    const std::string fits = n == 1 ? "It fits" : fmt::format("All {} points fit", n);
+    return fmt::format("{} ({}).\n", toned(Tone::kGood, fits, style), usable);
   }
-  if (failed.size() > kMostSentences) {
-    out += fmt::format("- and {} more: see points.csv\n", failed.size() - kMostSentences);
+  const std::string fit = fmt::format("{} of {} point{} fit{}", n - n_failed, n, n == 1 ? "" : "s",
+                                      n - n_failed == 1 ? "s" : "");
+  return fmt::format("{} ({}).\n", toned(Tone::kBad, fit, style), usable);
+}
+
+/// A line for each of the first `most` of `failed`; `sentence` has its words.
+template <class Sentence>
+std::string failed_lines(const RunReport& report, const std::vector<std::string>& labels,
+                         const std::vector<std::size_t>& failed, std::size_t most,
+                         std::size_t width, Sentence sentence) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min(failed.size(), most); ++i) {
+    const std::string label = report.results.size() == 1 ? "it" : labels[failed[i]];
+    out += paragraph("- " + sentence(label, *report.results[failed[i]].oom), width, 2);
+  }
+  if (failed.size() > most) {
+    out += fmt::format("- and {} more: see points.csv\n", failed.size() - most);
   }
   return out;
 }
 
+}  // namespace
+
+std::string static_verdict(const RunReport& report, const std::vector<std::string>& labels,
+                           const TextStyle& style) {
+  constexpr std::size_t kMostSentences = 8;
+  const std::vector<std::size_t> failed = failed_points(report);
+  return fit_line(report, failed.size(), style) +
+         failed_lines(report, labels, failed, kMostSentences, style.width, oom_sentence);
+}
+
+std::string brief_verdict(const RunReport& report, const std::vector<std::string>& labels,
+                          const TextStyle& style) {
+  constexpr std::size_t kMostSentences = 3;
+  const std::vector<std::size_t> failed = failed_points(report);
+  const bool all_listed = !failed.empty() && failed.size() <= kMostSentences;
+  return (all_listed ? "" : fit_line(report, failed.size(), style)) +
+         failed_lines(report, labels, failed, kMostSentences, style.width, brief_oom_sentence);
+}
+
 std::string points_table(const RunReport& report, const TextStyle& style) {
   constexpr Align kRight = Align::kRight;
-  Table table{{{"point", Align::kLeft},
-               {"prefill", kRight, "GiB"},
-               {"decode", kRight, "GiB"},
-               {"KV", kRight, "GiB"},
-               {"TTFT", kRight, "s"},
-               {"decode", kRight, "tok/s"},
-               {"all", kRight, "tok/s"},
-               {"OOM at", kRight, "tokens"}}};
-  std::vector<LineTones> tones(2, {.line = Tone::kHeading});  // names and units
-  for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
-    table.add_section(group.heading);
-    if (!group.heading.empty()) tones.push_back({.line = Tone::kHeading});
-    const std::string indent = group.heading.empty() ? "" : "  ";
-    for (std::size_t k = 0; k < group.points.size(); ++k) {
-      const StaticResult& r = report.results[group.points[k]];
-      tones.push_back({.last_word = r.oom ? Tone::kBad : Tone::kPlain});
-      std::optional<double> prefill;
-      if (r.prefill_time) prefill = r.prefill_time->count();
-      std::string oom = "-";
-      if (r.oom) oom = r.oom->phase == "decode" ? with_commas(r.oom->tokens) : r.oom->phase;
-      table.add_row({indent + group.labels[k], gib(r.prefill_peak),
-                     r.decode_peak > Bytes{0} ? gib(r.decode_peak) : "-", gib(r.kv_bytes),
-                     amount(prefill), amount(r.decode_tok_s), amount(r.throughput_tok_s), oom});
+  const std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
+  const std::string first = groups.empty() ? "" : clean_text(groups.front().heading);
+  std::vector<LineTones> tones;
+  // `joined`: the first heading is on the line of units, which has room there if it is short.
+  const auto render = [&](bool joined) {
+    std::vector<Table::Column> columns{{"point", Align::kLeft, joined ? first : ""},
+                                       {"prefill", kRight, "GiB"},
+                                       {"decode", kRight, "GiB"},
+                                       {"KV", kRight, "GiB"},
+                                       {"TTFT", kRight, "s"},
+                                       {"decode", kRight, "tok/s"}};
+    if (style.verbose) columns.push_back({"all", kRight, "tok/s"});
+    columns.push_back({"OOM at", kRight, "tokens"});
+    Table table{columns};
+    tones.assign(2, {.line = Tone::kHeading});  // names and units
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const PointGroup& group = groups[g];
+      if (!group.heading.empty() && !(joined && g == 0)) {
+        table.add_section(group.heading);
+        tones.push_back({.line = Tone::kHeading});
+      }
+      const std::string indent = group.heading.empty() ? "" : "  ";
+      for (std::size_t k = 0; k < group.points.size(); ++k) {
+        const StaticResult& r = report.results[group.points[k]];
+        tones.push_back({.last_word = r.oom ? Tone::kBad : Tone::kPlain});
+        std::optional<double> prefill;
+        if (r.prefill_time) prefill = r.prefill_time->count();
+        std::string oom = "-";
+        if (r.oom) oom = r.oom->phase == "decode" ? with_commas(r.oom->tokens) : r.oom->phase;
+        std::vector<std::string> cells{indent + group.labels[k],
+                                       gib(r.prefill_peak),
+                                       r.decode_peak > Bytes{0} ? gib(r.decode_peak) : "-",
+                                       gib(r.kv_bytes),
+                                       amount(prefill),
+                                       amount(r.decode_tok_s)};
+        if (style.verbose) cells.push_back(amount(r.throughput_tok_s));
+        cells.push_back(std::move(oom));
+        table.add_row(std::move(cells));
+      }
     }
-  }
-  return toned_lines(table.str(style.width), tones, style);
+    return table.str(style.width);
+  };
+  std::string text = render(true);
+  if (text.find("\n" + first + " ") != text.find('\n')) text = render(false);
+  return toned_lines(text, tones, style);
 }
 
 std::string bounds_block(const RunReport& report, std::size_t width) {

@@ -11,8 +11,14 @@
 
 namespace kvsim {
 
-/// A line a point: peaks, cache, speed, where it runs out.
+/// A line a point: peaks, cache, speed, where it runs out; with the rate of a whole run if
+/// `style.verbose`.
 [[nodiscard]] std::string points_table(const RunReport& report, const TextStyle& style);
+/// A line for each point that does not fit; how many fit where all do, or where too many to list do not.
+/// `labels`: of each point.
+[[nodiscard]] std::string brief_verdict(const RunReport& report,
+                                        const std::vector<std::string>& labels,
+                                        const TextStyle& style);
 /// What bounds the time of prefill and of the last decode step; empty where no time was explained
 /// or there are too many points to read.
 [[nodiscard]] std::string bounds_block(const RunReport& report, std::size_t width);

@@ -41,19 +41,22 @@ std::string in_unit_of(const PublishedFigure& figure, double value) {
   return amount(value);
 }
 
-/// `with_notes`: with the reasons why a published figure cannot be right.
+/// `with_notes`: in groups, with the reasons why a published figure cannot be right; else one line
+/// per figure.
 std::string published_block(const RunReport& report, const ordered_json& document,
                             const std::vector<std::string>& labels, std::size_t width,
                             bool with_notes) {
   const ordered_json& published = document.at("published");
   if (published.empty()) return "";
-  Table table{{{"published figure", Align::kLeft},
+  const bool has_notes =
+      std::any_of(report.scenario->published.begin(), report.scenario->published.end(),
+                  [](const PublishedFigure& figure) { return !figure.note.empty(); });
+  Table table{{{has_notes && !with_notes ? "metric (*: see -v)" : "metric", Align::kLeft},
                {"of", Align::kLeft},
                {"published"},
                {"predicted"},
                {"miss"}}};
   std::string notes;
-  bool has_notes = false;
   const auto add = [&](std::size_t i, const std::string& label) {
     const PublishedFigure& figure = report.scenario->published[i];
     const auto& ours = published[i].at("predicted");
@@ -67,7 +70,6 @@ std::string published_block(const RunReport& report, const ordered_json& documen
                                        : in_unit_of(figure, ours.get<double>()),
                    has_miss ? fmt::format("{:+.1f} %", miss.get<double>() * 100) : "-"});
     if (figure.note.empty()) return;
-    has_notes = true;
     notes += paragraph(
         fmt::format("* {} of {}: {}", figure.metric, labels[figure.point], figure.note), width, 2);
   };
@@ -82,8 +84,7 @@ std::string published_block(const RunReport& report, const ordered_json& documen
       }
     }
   }
-  if (!with_notes) notes = has_notes ? "*: --verbose has a note\n" : "";
-  return "\n" + table.str(width) + notes;
+  return with_notes ? "\n" + table.str(width) + notes : table.str(width);
 }
 
 /// HBM over the tokens of each point, or over the time of each service, as sparklines up to what
@@ -149,18 +150,20 @@ std::string files_block(const ResultsFolder* written, std::size_t width) {
   return out + figure_lines(*written) + notes_block(written->notes, width);
 }
 
-/// Where files are, on one line.
+/// Where files are, and how to see more: on one line if the folder's name leaves room.
 std::string brief_files_block(const ResultsFolder* written, std::size_t width) {
-  if (written == nullptr) return "";
-  const std::string folder = clean_text(written->folder.string());
+  const std::string more = "more: -v";
+  if (written == nullptr) return more + "\n";
   std::vector<std::string> what;
-  if (written->page) what.push_back(fmt::format("{}/{}", folder, kPageFile));
-  what.push_back(folder + "/result.json");
+  if (written->page) what.emplace_back(kPageFile);
+  what.emplace_back("result.json");
   if (!written->figures.empty()) {
-    what.push_back(fmt::format("{}/figures ({})", folder, written->figures.size()));
+    what.push_back(fmt::format("figures ({})", written->figures.size()));
   }
-  return "\n" + paragraph(fmt::format("written: {}", fmt::join(what, ", ")), width, 9) +
-         notes_block(written->notes, width);
+  return notes_block(written->notes, width) +
+         paragraph(fmt::format("written: {}/{}; {}", clean_text(written->folder.string()),
+                               fmt::join(what, ", "), more),
+                   width);
 }
 
 std::string replay_table(const ReplayResult& replay, std::size_t width) {
@@ -299,8 +302,25 @@ std::vector<std::string> warnings(const Scenario& scenario) {
   return out;
 }
 
-/// What makes the point: the table, what runs out of memory, published figures, methods at equal
-/// bytes, the finding, and where the rest is.
+/// A note on one line: where it is longer, its last clauses are left to --verbose.
+std::string brief_note(const std::string& note, std::size_t width) {
+  constexpr std::string_view kEnd = "…";
+  const std::string whole = clean_text("note: " + note);
+  if (display_width(whole) <= width) return whole + "\n";
+  const std::size_t room = width - display_width(kEnd);
+  std::size_t end = 0;
+  for (const std::string_view separator : {"; ", " (", ": "}) {
+    for (std::size_t at = whole.find(separator, 6); at != std::string::npos;
+         at = whole.find(separator, at + 1)) {
+      if (display_width(whole.substr(0, at)) <= room) end = std::max(end, at);
+    }
+  }
+  return end > 0 ? fmt::format("{}{}\n", whole.substr(0, end), kEnd)
+                 : shortened(whole, width) + "\n";
+}
+
+/// What makes the point, on as few lines as can be: the table, what runs out of memory, published
+/// figures, methods at equal bytes, the finding, and where the rest is.
 std::string brief_summary(const RunReport& report, const ordered_json& document,
                           const ResultsFolder* written, const TextStyle& style) {
   constexpr std::size_t kMostNotes = 2;
@@ -309,43 +329,41 @@ std::string brief_summary(const RunReport& report, const ordered_json& document,
   std::vector<std::size_t> all(scenario.points.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   const std::vector<std::string> labels = labels_within(scenario, all);
-  std::string out = paragraph(
-      scenario.title.empty() ? scenario.name : scenario.name + ": " + scenario.title, width);
+  const std::string title =
+      shortened(clean_text(scenario.title.empty() ? scenario.name : scenario.title), width) + "\n";
+  std::string out;
+  if (report.replay) {
+    const ReplayResult& replay = *report.replay;
+    const std::string equal = equal_bytes_table(replay, width);
+    out += equal.empty()
+               ? title + replay_block(replay, report.skipped, width)
+               : paragraph(fmt::format("Trace {} ({}), equal bytes:", replay.trace, replay.source),
+                           width) +
+                     equal;
+  } else {
+    out += title;
+  }
   if (!all.empty()) {
     if (scenario.kind == "serve") {
       out += serve_block(report, labels, width);
     } else {
-      // Points beside a replay are its context: the verdict says enough.
-      if (!report.replay) out += "\n" + points_table(report, style) + "\n";
-      out += static_verdict(report, labels, style);
+      // Points next to a replay are its context: the verdict says enough.
+      if (!report.replay) out += points_table(report, style);
+      out += brief_verdict(report, labels, style);
     }
     out += published_block(report, document, labels, width, false);
-  }
-  if (report.replay) {
-    const ReplayResult& replay = *report.replay;
-    const std::string equal = equal_bytes_table(replay, width);
-    if (equal.empty()) {
-      out += "\n" + replay_block(replay, report.skipped, width);
-    } else {
-      out += "\n" +
-             paragraph(fmt::format("Replay of trace {} ({}): mean relative errors of methods "
-                                   "that hold equal bytes, in shares of the full cache",
-                                   replay.trace, replay.source),
-                       width) +
-             equal;
-    }
   }
   // What an answer assumes of its engine is part of the answer.
   out += engines_text(scenario, width);
   const std::vector<std::string> warned = warnings(scenario);
   for (std::size_t i = 0; i < std::min(warned.size(), kMostNotes); ++i) {
-    out += paragraph("note: " + warned[i], width, 6);
+    out += brief_note(warned[i], width);
   }
-  if (point_notes(report, labels).size() > std::min(warned.size(), kMostNotes)) {
-    out += "note: --verbose has all notes and tables\n";
-  }
-  out += notes_block(scenario.notes, width) + notes_block(report.notes, width);
-  out += finding_block(run_finding(report), width);
+  for (const std::string& note : scenario.notes) out += brief_note(note, width);
+  for (const std::string& note : report.notes) out += brief_note(note, width);
+  const std::string finding =
+      report.replay ? replay_finding(*report.replay) : points_finding(report);
+  if (!finding.empty()) out += paragraph("Finding: " + finding, width, 2);
   return out + brief_files_block(written, width);
 }
 

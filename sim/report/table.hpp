@@ -48,8 +48,8 @@ class Table {
 /// 25.1 GiB, …", owners by size.
 [[nodiscard]] std::string oom_sentence(std::string_view label, const OomEvent& oom);
 
-/// "8 of 9 points fit; …", then a line for each that does not, the shortest-lived first. `labels`:
-/// of each point.
+/// "8 of 9 points fit (usable HBM 79.0 GiB).", then a line for each that does not, the
+/// shortest-lived first. `labels`: of each point.
 [[nodiscard]] std::string static_verdict(const RunReport& report,
                                          const std::vector<std::string>& labels,
                                          const TextStyle& style = {});

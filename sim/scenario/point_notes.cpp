@@ -38,7 +38,7 @@ std::optional<std::string> missing_in_stack(const std::string& method, const Sta
                                         (one.software == "kvpress" || one.software == "research"));
   });
   if (has) return std::nullopt;
-  return fmt::format("{} has no {}; numbers assume that it is built into the engine ({})",
+  return fmt::format("{} has no {}; numbers assume that it is built in ({})",
                      software_title(software), method,
                      available.empty() ? std::string{"no released software is known to have it"}
                                        : "available in " + availability_titles(available));
@@ -47,8 +47,8 @@ std::optional<std::string> missing_in_stack(const std::string& method, const Sta
 std::optional<std::string> exceeded_positions(const Llm& llm, std::int64_t tokens) {
   if (llm.max_positions == 0 || tokens <= llm.max_positions) return std::nullopt;
   return fmt::format(
-      "sequences exceed the {} positions of {}: numbers are memory and times only, engines refuse "
-      "such sequences",
+      "sequences exceed the {} positions of {}: memory and times only; engines refuse such "
+      "sequences",
       with_commas(llm.max_positions), llm.name);
 }
 

@@ -42,10 +42,9 @@ TEST_CASE("a stack whose software does not have the method is named") {
   const auto note = [](const char* method, const char* stack) {
     return missing_in_stack(method, find_stack(stack)).value_or("");
   };
-  CHECK(
-      note("snapkv", "vllm") ==
-      "vLLM has no snapkv; numbers assume that it is built into the engine (available in kvpress, "
-      "research code)");
+  CHECK(note("snapkv", "vllm") ==
+        "vLLM has no snapkv; numbers assume that it is built in (available in kvpress, "
+        "research code)");
   CHECK(has(note("snapkv", "sglang"), "SGLang has no snapkv"));
   CHECK(has(note("snapkv", "trtllm"), "TensorRT-LLM has no snapkv"));
   CHECK(has(note("h2o+store=int8", "hf-sdpa"), "no released software is known to have it"));

@@ -14,6 +14,7 @@ namespace kvsim {
 namespace {
 
 using nlohmann::json;
+using test::has;
 using test::run_kvsim;
 namespace fs = std::filesystem;
 using test::fresh;
@@ -168,31 +169,57 @@ TEST_CASE("contexts end at the model's positions, by options and by file, unless
 TEST_CASE("run prints what makes the point, and all with --verbose") {
   const fs::path folder = fresh("brief");
   const std::string scenarios = (fs::path{KVSIM_SOURCE_DIR} / "scenarios").string();
-  const auto run = [&](const std::string& name, bool verbose) {
-    std::vector<std::string> words{"run", scenarios + "/" + name, "--no-figures", "-o", "out"};
+  const auto run = [&](std::vector<std::string> files, bool verbose) {
+    std::vector<std::string> words{"run", "--no-figures", "-o", files.size() > 1 ? "out" : "one"};
+    for (const std::string& file : files) words.push_back(scenarios + "/" + file);
     if (verbose) words.emplace_back("--verbose");
     const auto outcome = run_kvsim(words, folder);
     CHECK(outcome.status == 0);
     return outcome.out;
   };
-  const auto lines = [](const std::string& text) {
-    return std::count(text.begin(), text.end(), '\n');
+  const auto count = [](const std::string& text, const std::string& what) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
+      ++n;
+    }
+    return n;
   };
-  const std::string memory = run("zeromerge-a800.json", false);
-  const std::string replay = run("replay-sample.json", false);
-  CHECK(lines(memory) + lines(replay) <= 72);  // the demo
-  const std::string all = run("zeromerge-a800.json", true);
-  CHECK(lines(all) > lines(memory) + 20);
-  for (const char* both : {"out of memory", "published figure", "Finding: ", "out/result.json"}) {
-    INFO(both);
-    CHECK(memory.find(both) != std::string::npos);
-    CHECK(all.find(both) != std::string::npos);
+  const auto n_lines = [&](const std::string& text) { return count(text, "\n"); };
+  // What ./kv demo prints on standard output.
+  const std::string demo = run({"zeromerge-a800.json", "replay-sample.json"}, false);
+  INFO(demo);
+  CHECK(n_lines(demo) <= 48);
+  CHECK(count(demo, "\n  ") >= 12);  // the table of points, in groups
+  for (const char* row : {"\n  full ", "\n  zeromerge budget 18,000 ", "\n  h2o budget 18,000 ",
+                          "\n  streaming-llm budget 18,000 ", "\n  h2o budget 0.05 "}) {
+    CHECK(has(demo, row));
   }
-  CHECK(memory.find("% TTFT") == std::string::npos);
-  CHECK(all.find("% TTFT") != std::string::npos);
-  CHECK(replay.find("2.6M-parameter model, 384 + 128 tokens") != std::string::npos);
-  CHECK(replay.find("hold equal bytes") != std::string::npos);
-  CHECK(replay.find("Finding: ") != std::string::npos);
+  CHECK(count(demo, "\n- ") == 3);  // two points of the first scenario, one of the second
+  CHECK(has(demo, "\n- full fp32 batch 1 output 40,000: out of memory at 54,171 tokens\n"));
+  CHECK(count(demo, "\noom_tokens ") + count(demo, "\npeak_hbm_bytes ") +
+            count(demo, "\ndecode_peak_bytes ") + count(demo, "\ndecode_tok_s ") +
+            count(demo, "\nthroughput_tok_s ") + count(demo, "\noom ") ==
+        12);  // published figures
+  CHECK(count(demo, "\nnote: ") == 2);
+  CHECK(has(demo, "2.6M-parameter model, 384 + 128 tokens"));
+  CHECK(has(demo, "equal bytes"));
+  CHECK(count(demo, "\nFinding: ") == 2);
+  CHECK(has(demo, "\nwritten: out/zeromerge-a800/result.json; more: -v\n"));
+  CHECK(has(demo, "\nwritten: out/replay-sample/result.json; more: -v\n"));
+
+  const std::string memory = run({"zeromerge-a800.json"}, false);
+  const std::string all = run({"zeromerge-a800.json"}, true);
+  CHECK(n_lines(all) > n_lines(memory) + 20);
+  for (const char* both : {"out of memory", "published", "Finding: ", "one/result.json"}) {
+    INFO(both);
+    CHECK(has(memory, both));
+    CHECK(has(all, both));
+  }
+  for (const char* part : {"% TTFT", "10 of 12 points fit", "engines refuse such sequences"}) {
+    INFO(part);
+    CHECK_FALSE(has(memory, part));
+    CHECK(has(all, part));
+  }
 }
 
 TEST_CASE("exit status 1 where a question has no answer, 2 where it is none") {
