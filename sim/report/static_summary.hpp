@@ -14,8 +14,8 @@ namespace kvsim {
 /// A line a point: peaks, cache, speed, where it runs out; with the rate of a whole run if
 /// `style.verbose`.
 [[nodiscard]] std::string points_table(const RunReport& report, const TextStyle& style);
-/// A line for each point that does not fit; how many fit where all do, or where too many to list do not.
-/// `labels`: of each point.
+/// A line for each point that does not fit; how many fit where all do, or where too many to list do
+/// not. `labels`: of each point.
 [[nodiscard]] std::string brief_verdict(const RunReport& report,
                                         const std::vector<std::string>& labels,
                                         const TextStyle& style);
