@@ -1,10 +1,13 @@
 #include "models/llm/catalogue.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "models/json/embedded.hpp"
 #include "models/units/check.hpp"
@@ -24,16 +27,29 @@ struct Catalogue {
   std::map<std::string, std::vector<std::string>> aliases;  // as the files spell them
 };
 
+/// Adds the model of `config` with the name, aliases and source of `entry`.
+void add_model(const Field& entry, const Field& config, Catalogue& out) {
+  Llm llm = read_hf_config(config, entry.at("name").string());
+  llm.source = entry.at("source").string();
+  for (const Field& alias : entry.at("aliases").items())
+    out.aliases[llm.name].push_back(alias.string());
+  out.llms.push_back(std::move(llm));
+}
+
 Catalogue read_catalogue() {
   Catalogue out;
   for (const embedded::EmbeddedFile& file : embedded::llm_files()) {
     const Field entry = Field::parse(file.text, fmt::format("llm/data/{}.json", file.name));
-    entry.allow_only({"name", "aliases", "source", "config"});
-    Llm llm = read_hf_config(entry.at("config"), entry.at("name").string());
-    llm.source = entry.at("source").string();
-    for (const Field& alias : entry.at("aliases").items())
-      out.aliases[llm.name].push_back(alias.string());
-    out.llms.push_back(std::move(llm));
+    entry.allow_only({"name", "aliases", "source", "config", "checkpoints"});
+    add_model(entry, entry.at("config"), out);
+    const auto checkpoints = entry.find("checkpoints");
+    if (!checkpoints) continue;
+    for (const Field& checkpoint : checkpoints->items()) {
+      checkpoint.allow_only({"name", "aliases", "source", "quantization_config"});
+      nlohmann::json config = entry.at("config").raw();
+      config["quantization_config"] = checkpoint.at("quantization_config").raw();
+      add_model(checkpoint, Field::wrap(std::move(config), checkpoint.place()), out);
+    }
   }
   std::sort(out.llms.begin(), out.llms.end(),
             [](const Llm& a, const Llm& b) { return a.name < b.name; });
@@ -46,6 +62,28 @@ Catalogue read_catalogue() {
     for (const std::string& alias : out.aliases[out.llms[i].name]) insert(alias);
   }
   return out;
+}
+
+/// The `dtype` of the weights that a part of a checkpoint's name stands for ("-AWQ"); empty: none.
+std::string_view format_in_name(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kFormats{
+      {{"fp8", "fp8-channel"},
+       {"w8a8", "w8a8-int8"},
+       {"int8", "w8a8-int8"},
+       {"awq", "awq-int4"},
+       {"gptq", "gptq-int4"},
+       {"int4", "gptq-int4"},
+       {"nvfp4", "nvfp4"},
+       {"mxfp4", "mxfp4"}}};
+  const std::string word = folded_name(name);
+  for (std::size_t from = 0; from <= word.size();) {
+    const std::size_t end = std::min(word.find_first_of("-./", from), word.size());
+    for (const auto& [part, format] : kFormats) {
+      if (word.substr(from, end - from) == part) return format;
+    }
+    from = end + 1;
+  }
+  return {};
 }
 
 const Catalogue& catalogue() {
@@ -73,7 +111,14 @@ const Llm& find_llm(std::string_view name) {
   for (const auto& [llm, aliases] : catalogue().aliases) {
     known.aliases.insert(known.aliases.end(), aliases.begin(), aliases.end());
   }
-  throw InputError{unknown_entry(known, name)};
+  std::string message = unknown_entry(known, name);
+  if (const std::string_view format = format_in_name(name); !format.empty()) {
+    message += fmt::format(
+        "{} for a quantized checkpoint give its config.json, or the base model with dtype {} "
+        "(--dtype {})",
+        message.ends_with('?') ? "" : ";", format, format);
+  }
+  throw InputError{message};
 }
 
 std::vector<std::string> llm_aliases(std::string_view name) {

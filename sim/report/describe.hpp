@@ -21,6 +21,8 @@ namespace kvsim {
 
 [[nodiscard]] nlohmann::ordered_json llm_json(const Llm& llm);
 [[nodiscard]] std::string llm_text(const Llm& llm, std::size_t width);
+/// What the weights are published in: "bf16", "fp8_e4m3: fp8-block, the rest bf16".
+[[nodiscard]] std::string published_weights_words(const Llm& llm);
 
 [[nodiscard]] nlohmann::ordered_json gpu_json(const Gpu& gpu);
 [[nodiscard]] std::string gpu_text(const Gpu& gpu, std::size_t width);

@@ -140,6 +140,18 @@ ordered_json llm_json(const Llm& llm) {
   return out;
 }
 
+std::string published_weights_words(const Llm& llm) {
+  const std::string_view dtype = name_of(llm.published_dtype);
+  if (llm.unpacked_dtype) {
+    return fmt::format("{}: {}, the rest {}", dtype, published_formats(llm),
+                       name_of(*llm.unpacked_dtype));
+  }
+  if (llm.outside_experts_dtype) {
+    return fmt::format("{} experts, the rest {}", dtype, name_of(*llm.outside_experts_dtype));
+  }
+  return std::string{dtype};
+}
+
 std::string llm_text(const Llm& llm, std::size_t width) {
   Facts facts;
   if (const auto aliases = aliases_of(llm); !aliases.empty()) {
@@ -167,16 +179,8 @@ std::string llm_text(const Llm& llm, std::size_t width) {
     weights += fmt::format("{}{} {}", weights.empty() ? "" : ", ", name_of(dtype),
                            weight_bytes(llm, dtype));
   }
-  facts.add(
-      "weights",
-      weights +
-          fmt::format("; as published {} ({}{})", published_weight_bytes(llm),
-                      name_of(llm.published_dtype),
-                      llm.unpacked_dtype ? fmt::format(": {}, the rest {}", published_formats(llm),
-                                                       name_of(*llm.unpacked_dtype))
-                      : llm.outside_experts_dtype
-                          ? " experts, the rest " + std::string{name_of(*llm.outside_experts_dtype)}
-                          : ""));
+  facts.add("weights", weights + fmt::format("; as published {} ({})", published_weight_bytes(llm),
+                                             published_weights_words(llm)));
   std::string cache;
   for (const Dtype dtype : kCacheFormats) {
     const TokenBytes bytes = cache_bytes_per_token(llm, dtype);

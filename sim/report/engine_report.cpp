@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "sim/report/describe.hpp"
 #include "sim/report/startup_report.hpp"
 #include "sim/report/text.hpp"
 #include "sim/serve/engine_settings.hpp"
@@ -45,6 +47,29 @@ std::vector<EngineOnGpu> engines_of(const Scenario& scenario) {
   return out;
 }
 
+/// A line for each model whose weights are quantized as published: its name implies the format.
+std::string published_weights_text(const Scenario& scenario, std::size_t width) {
+  std::string out;
+  std::set<std::string> named;
+  const auto add = [&](const auto& spec) {
+    const bool as_published =
+        spec.weight_format == nullptr && spec.weight_dtype == spec.llm->published_dtype;
+    if (!as_published || bits_of(spec.llm->published_dtype) >= 16) return;
+    if (!named.insert(spec.llm->name).second) return;
+    out += paragraph(fmt::format("- weights of {}: {}; as published", clean_text(spec.llm->name),
+                                 published_weights_words(*spec.llm)),
+                     width, 2);
+  };
+  for (const ScenarioPoint& point : scenario.points) {
+    if (point.serve) {
+      add(*point.serve);
+    } else {
+      add(point.spec);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 ordered_json engines_json(const Scenario& scenario) {
@@ -71,7 +96,7 @@ std::string engines_text(const Scenario& scenario, std::size_t width) {
   if (engines.size() > kMostEngines) {
     out += fmt::format("and {} more engines: see the JSON result\n", engines.size() - kMostEngines);
   }
-  return out;
+  return out + published_weights_text(scenario, width);
 }
 
 }  // namespace kvsim

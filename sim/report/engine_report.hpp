@@ -12,7 +12,8 @@ namespace kvsim {
 /// The engines of a scenario's points with their settings, each once: "stack", "gpu", "gpu_count"
 /// and what settings_json gives. Points of stacks without settings are left out.
 [[nodiscard]] nlohmann::ordered_json engines_json(const Scenario& scenario);
-/// The same for people; empty where no point has an engine with settings.
+/// The same for people, and the quantized weights that run as their checkpoint is published; empty
+/// if no point has either.
 [[nodiscard]] std::string engines_text(const Scenario& scenario, std::size_t width);
 
 }  // namespace kvsim

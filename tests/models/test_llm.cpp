@@ -3,6 +3,7 @@
 #include <cctype>
 #include <map>
 #include <random>
+#include <regex>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "models/json/embedded.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/llm.hpp"
+#include "models/llm/weight_format.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
@@ -43,7 +45,11 @@ std::string refusal(const json& config) {
 
 json catalogue_config(std::string_view name) {
   for (const embedded::EmbeddedFile& file : embedded::llm_files()) {
-    if (file.name == name) return json::parse(file.text).at("config");
+    const json entry = json::parse(file.text);
+    if (file.name == name) return entry.at("config");
+    for (const json& checkpoint : entry.value("checkpoints", json::array())) {
+      if (checkpoint.at("name") == name) return entry.at("config");
+    }
   }
   FAIL("no catalogue file called ", std::string{name});
   return {};
@@ -654,13 +660,13 @@ TEST_CASE("the spellings of published measurements resolve") {
       {"Llama-1-65B", "llama-1-65b"},
       {"GPT-3-175B", "gpt-3-175b"},
       {"GLM 4.5", "glm-4.5"},
-      {"Qwen3-235B-A22B-FP8", "qwen3-235b-a22b"},
+      {"Qwen3-235B-A22B-FP8", "qwen3-235b-a22b-fp8"},
       {"Qwen3-30B-A3B-Base", "qwen3-30b-a3b"},
       {"Phi-4-14B", "phi-4"},
       {"Llama-3.1-8B-Instruct", "llama-3.1-8b"},
       {"Llama-3.1-8B (Nemotron Safety Guard)", "llama-3.1-8b"},
-      {"Llama-3.1-70B w8a8", "llama-3.1-70b"},
-      {"Llama-3.3-70B-FP8", "llama-3.3-70b"},
+      {"Llama-3.1-70B w8a8", "llama-3.1-70b-w8a8"},
+      {"Llama-3.3-70B-FP8", "llama-3.3-70b-fp8"},
       {"Meta-Llama-3-8B", "llama-3-8b"},
       {"Llama-3-8B-1M", "llama-3-8b-1m"},
       {"LWM-Text-Chat-1M (7B)", "lwm-text-chat-1m"},
@@ -684,6 +690,42 @@ TEST_CASE("the spellings of published measurements resolve") {
     INFO(spelling);
     CHECK(find_llm(spelling).name == name);
   }
+}
+
+TEST_CASE("a name of a quantized checkpoint is one of a model with quantized weights") {
+  const std::regex quantized{
+      "(^|[^a-z0-9])(fp8|fp4|int8|int4|w[48]a(8|16)|awq|gptq|nvfp4|mxfp4|nf4)($|[^a-z0-9])",
+      std::regex::icase};
+  for (const Llm& llm : builtin_llms()) {
+    std::vector<std::string> names = llm_aliases(llm.name);
+    names.push_back(llm.name);
+    for (const std::string& name : names) {
+      INFO(llm.name, ", ", name);
+      if (std::regex_search(name, quantized)) CHECK(bits_of(llm.published_dtype) < 16);
+    }
+  }
+  // vLLM's logs: 67.72 GiB of either 70B checkpoint with 8-bit linear layers.
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  for (const char* name : {"llama-3.3-70b-fp8", "llama-3.1-70b-w8a8"}) {
+    INFO(name);
+    CHECK(static_cast<double>(
+              loaded_weight_bytes(find_llm(name), {.base = find_llm(name).published_dtype})
+                  .count()) == rel(67.72 * kGiB, 1e-3));
+  }
+  // dtype wins: the same bytes as the model that is not quantized.
+  const Llm& fp8 = find_llm("Qwen/Qwen3-30B-A3B-FP8");
+  const Llm& plain = find_llm("qwen3-30b-a3b");
+  CHECK(published_formats(fp8) == "fp8-block");
+  CHECK(loaded_weight_bytes(fp8, {.base = Dtype::kBf16}) == published_weight_bytes(plain));
+  CHECK(loaded_weight_bytes(fp8, {.base = fp8.published_dtype}) ==
+        loaded_weight_bytes(plain,
+                            {.base = Dtype::kBf16, .format = &find_weight_format("fp8-block")}));
+  // Checkpoints that are not in the catalogue are refused with what to type.
+  CHECK(
+      complaint_of([] { (void)find_llm("Llama-3.1-8B-Instruct-AWQ"); }) ==
+      "unknown model \"Llama-3.1-8B-Instruct-AWQ\"; did you mean \"Llama-3.1-8B-Instruct\"? for a "
+      "quantized checkpoint give its config.json, or the base model with dtype awq-int4 (--dtype "
+      "awq-int4)");
 }
 
 TEST_CASE("a broken configuration gives a model or an InputError, nothing else") {
