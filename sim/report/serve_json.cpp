@@ -105,7 +105,7 @@ ordered_json serve_point_json(const ScenarioPoint& point, const ServeResult& r,
   out["label"] = point.label;
   out.update(serve_figures_json(spec, r, intervals));
   out["slo"] = slo_json(spec.slo);
-  const ServeBound bound = bound_of(spec, r);
+  const ServeBound bound = bound_of(r);
   out["bound"] = bound.kind;
   out["bound_text"] = bound.text;
   out["phases"] = phases_json(r);

@@ -132,7 +132,7 @@ ServeUse use_of(const ServeResult& result) {
   return use;
 }
 
-ServeBound bound_of(const ServeSpec& spec, const ServeResult& r) {
+ServeBound bound_of(const ServeResult& r) {
   constexpr double kQueueMatters = 0.05;  // share of time with somebody waiting
   constexpr double kIsBusy = 0.95;
   constexpr double kMostly = 0.5;

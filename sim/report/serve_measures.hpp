@@ -76,7 +76,7 @@ struct ServeBound {
                      // "max_num_seqs", "token_budget", "compute", "memory_bandwidth", "host"
   std::string text;  // a clause for people
 };
-[[nodiscard]] ServeBound bound_of(const ServeSpec& spec, const ServeResult& result);
+[[nodiscard]] ServeBound bound_of(const ServeResult& result);
 
 /// Tokens that the requests in service have come to (prompt and output, whether or not the method
 /// still holds them), and what their cache takes of one GPU, at the samples of a replica's

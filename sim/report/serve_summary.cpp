@@ -242,7 +242,7 @@ std::string serve_verdict(const RunReport& report, const std::vector<std::string
     const ServeResult& r = report.serves[i];
     if (r.rejected + r.unfinished == 0) ++whole;
     // Of many points the numbers are in the tables.
-    const std::string bound = bound_of(*report.scenario->points[i].serve, r).text;
+    const std::string bound = bound_of(r).text;
     say(n > kMostInFull ? bound.substr(0, bound.find(':')) : bound, labels[i]);
     const bool starts = r.ooms.empty() || r.ooms.front().request >= 0 || r.completed > 0;
     if (r.rejected > 0 && starts) {

@@ -265,39 +265,38 @@ TEST_CASE("a service has its figures, each with data, the same bytes each time")
 
 TEST_CASE("what bounds a service is told from how it ran") {
   const Scenario scenario = test::sample_serve_scenario();
-  const ServeSpec& spec = *scenario.points[0].serve;
   ServeResult r = test::sample_service();
-  CHECK(bound_of(spec, r).kind == "kv_capacity");  // it preempts
+  CHECK(bound_of(r).kind == "kv_capacity");  // it preempts
   r.preemptions = 0;
-  CHECK(bound_of(spec, r).kind == "memory_bandwidth");  // waits with room in the cache
+  CHECK(bound_of(r).kind == "memory_bandwidth");  // waits with room in the cache
   r.mfu = 0.6;
-  CHECK(bound_of(spec, r).kind == "compute");
+  CHECK(bound_of(r).kind == "compute");
   {
     ServeResult low = r;
     low.mfu = low.mbu = 0.2;
-    CHECK(bound_of(spec, low).kind == "host");  // neither is near its rate
+    CHECK(bound_of(low).kind == "host");  // neither is near its rate
     low = r;
     low.completed = 1000;
     low.preemptions = 9;
-    CHECK(bound_of(spec, low).kind == "compute");  // few are preempted
+    CHECK(bound_of(low).kind == "compute");  // few are preempted
     low.preemptions = 10;
-    CHECK(bound_of(spec, low).kind == "kv_capacity");
+    CHECK(bound_of(low).kind == "kv_capacity");
   }
   {
     ServeResult reserved = r;
     reserved.held_back = 1;  // more than half of the time in which somebody waits
-    CHECK(bound_of(spec, reserved).kind == "kv_reservation");
+    CHECK(bound_of(reserved).kind == "kv_reservation");
     reserved.held_back = 0;
-    CHECK(bound_of(spec, reserved).kind == "compute");
+    CHECK(bound_of(reserved).kind == "compute");
   }
   for (ServeSample& s : r.timeline[0]) {
     if (s.waiting > 0) s.kv_blocks = r.kv_pool;
   }
-  CHECK(bound_of(spec, r).kind == "kv_capacity");
+  CHECK(bound_of(r).kind == "kv_capacity");
   for (ServeSample& s : r.timeline[0]) s.waiting = 0;
-  CHECK(bound_of(spec, r).kind == "arrival_rate");
+  CHECK(bound_of(r).kind == "arrival_rate");
   r.completed = 0;
-  CHECK(bound_of(spec, r).kind == "rejection");
+  CHECK(bound_of(r).kind == "rejection");
 }
 
 TEST_CASE("the summary of a service fits its width and says what matters") {
