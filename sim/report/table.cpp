@@ -1,6 +1,8 @@
 #include "sim/report/table.hpp"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "models/units/check.hpp"
 
@@ -9,6 +11,21 @@ namespace {
 
 constexpr std::size_t kGap = 2;
 constexpr std::size_t kNarrowest = 12;  // that a left column is shortened to
+
+/// The least width, from kNarrowest on, at which shortened cells that differ look different.
+std::size_t telling_width(std::vector<std::string_view> cells) {
+  std::sort(cells.begin(), cells.end());
+  std::size_t width = kNarrowest;
+  for (std::size_t i = 1; i < cells.size(); ++i) {
+    const std::string_view a = cells[i - 1];
+    const std::string_view b = cells[i];
+    if (a == b) continue;
+    const auto differs = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).second;
+    const auto same = static_cast<std::size_t>(differs - b.begin());
+    width = std::max(width, display_width(b.substr(0, same)) + 2);  // what differs, and "…"
+  }
+  return width;
+}
 
 }  // namespace
 
@@ -35,28 +52,45 @@ std::string Table::str(std::size_t width) const {
     }
     widths.push_back(widest);
   }
-  std::size_t total = columns_.empty() ? 0 : kGap * (columns_.size() - 1);
-  for (const std::size_t w : widths) total += w;
-  while (total > width) {
+  std::vector<bool> shown;
+  std::string left_out;
+  const auto total = [&](const std::vector<std::size_t>& of) {
+    std::size_t sum = 0;
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (shown[c]) sum += of[c] + (c > 0 ? kGap : 0);
+    }
+    return sum;
+  };
+  // Spare columns go where the others are too wide even at their least widths. Those leave rows
+  // different where spare columns make that possible.
+  std::vector<std::size_t> least;
+  for (const bool telling : {true, false}) {
+    least = widths;
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (columns_[c].align != Align::kLeft) continue;
+      std::vector<std::string_view> cells;
+      for (const Row& row : rows_) {
+        if (telling && row.section.empty()) cells.emplace_back(row.cells[c]);
+      }
+      least[c] = std::min(widths[c], telling_width(std::move(cells)));
+    }
+    shown.assign(columns_.size(), true);
+    left_out.clear();
+    for (std::size_t c = columns_.size(); c-- > 0 && total(least) > width;) {
+      if (!columns_[c].spare) continue;
+      shown[c] = false;
+      left_out = columns_[c].header + (left_out.empty() ? "" : ", ") + left_out;
+    }
+    if (total(least) <= width) break;
+  }
+  while (total(widths) > width) {
     // The widest of the shrinkable columns gives way first.
     std::size_t* widest = nullptr;
     for (std::size_t c = 0; c < columns_.size(); ++c) {
-      if (columns_[c].align == Align::kLeft && widths[c] > kNarrowest &&
-          (widest == nullptr || widths[c] > *widest)) {
-        widest = &widths[c];
-      }
+      if (widths[c] > least[c] && (widest == nullptr || widths[c] > *widest)) widest = &widths[c];
     }
     if (widest == nullptr) break;
     --*widest;
-    --total;
-  }
-  std::vector<bool> shown(columns_.size(), true);
-  std::string left_out;
-  for (std::size_t c = columns_.size(); c-- > 0 && total > width;) {
-    if (!columns_[c].spare) continue;
-    shown[c] = false;
-    total -= widths[c] + kGap;
-    left_out = columns_[c].header + (left_out.empty() ? "" : ", ") + left_out;
   }
   std::string out;
   const auto add_line = [&](const auto& cell) {

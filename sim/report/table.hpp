@@ -32,7 +32,8 @@ class Table {
   void add_section(const std::string& heading);
   /// Lines end in "\n" and hold no trailing blanks. Left columns are shortened with "…" as far as
   /// 12 columns where the table is wider than `width`; numbers never are, but spare columns go, and
-  /// a last line names them. Control characters are dropped.
+  /// a last line names them. Spare columns go first if cells that differ would look the same.
+  /// Control characters are dropped.
   [[nodiscard]] std::string str(std::size_t width = 80) const;
 
  private:

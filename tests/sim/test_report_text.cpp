@@ -30,6 +30,27 @@ TEST_CASE("spare columns of a table go, the last first, where it is too wide, an
   CHECK(table.str(9).starts_with("name  first  last\n"));  // what is not spare stays
 }
 
+TEST_CASE("names stay different where a spare column makes room") {
+  Table table{
+      {{"name", Table::Align::kLeft}, {"first"}, {"second", Table::Align::kRight, "", true}}};
+  table.add_row({"compression_ratio", "1", "2"});
+  table.add_row({"compression_ratio_spread", "3", "4"});
+  CHECK(table.str(32) ==
+        "name                      first\n"
+        "compression_ratio             1\n"
+        "compression_ratio_spread      3\n"
+        "not shown at this width: second\n");
+  // Without room for that they are as short as any, and the spare column stays.
+  table.add_row({"compression_ratio_of_all_keys", "5", "6"});
+  table.add_row({"compression_ratio_of_all_values", "7", "8"});
+  CHECK(table.str(27) ==
+        "name          first  second\n"
+        "compression…      1       2\n"
+        "compression…      3       4\n"
+        "compression…      5       6\n"
+        "compression…      7       8\n");
+}
+
 TEST_CASE("widths are those of a terminal") {
   CHECK(display_width("") == 0);
   CHECK(display_width("abc") == 3);
