@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "models/units/check.hpp"
+#include "models/units/excerpt.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/equal_bytes.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/line_names.hpp"
 #include "sim/report/report_page.hpp"
 #include "sim/report/result_json.hpp"
@@ -122,8 +125,12 @@ ordered_json best_json(const ordered_json& points) {
   return best;
 }
 
-std::string value_text(const std::optional<ParamValue>& value) {
-  return value ? to_text(*value) : "-";
+constexpr std::size_t kLongestWords = 200;
+constexpr std::size_t kMostReasons = 5;
+
+/// cell_words for the terminal: a value may be of any length.
+std::string screen_words(const ReplaySweep& sweep, const SweepCell& cell) {
+  return excerpt(cell_words(sweep, cell), kLongestWords);
 }
 
 std::string short_number(double value) { return fmt::format("{:.4g}", value); }
@@ -150,7 +157,7 @@ std::string table_of(const ReplaySweep& sweep, const ReplayJob& job, std::size_t
     std::vector<std::string> row;
     if (named) row.push_back(method.name);
     row.push_back(method.budget ? budget_text(*method.budget) : "-");
-    for (const auto& value : cell.values) row.push_back(value_text(value));
+    for (const auto& value : cell.values) row.push_back(value_cell(value));
     row.push_back(to_text(Bytes{method.bytes_held_final}));
     row.push_back(fmt::format("{:.1f} %", 100 * static_cast<double>(method.bytes_held_final) /
                                               static_cast<double>(method.bytes_full_final)));
@@ -161,6 +168,71 @@ std::string table_of(const ReplaySweep& sweep, const ReplayJob& job, std::size_t
     table.add_row(std::move(row));
   }
   return table.str(width);
+}
+
+/// Combinations of one trace and one budget that hold equal bytes, two or more.
+struct Comparison {
+  double low = 0, high = 0;  // shares of the full cache's bytes
+  double least = 0, most = 0;
+  std::vector<const SweepCell*> best;  // those with the least error
+};
+
+std::vector<Comparison> comparisons_of(const ReplaySweep& sweep) {
+  std::vector<Comparison> out;
+  for (const ReplayJob& job : sweep.jobs) {
+    std::map<std::optional<double>, std::vector<std::size_t>> by_budget;
+    for (std::size_t m = 0; m < job.ran.size(); ++m) {
+      const auto& values = sweep.cells[job.ran[m]].values;
+      const bool varies =
+          std::any_of(values.begin(), values.end(), [](const auto& v) { return v.has_value(); });
+      const ReplayMethod& method = job.result.methods[m];
+      if (varies && method.steps > 0) by_budget[method.budget].push_back(m);
+    }
+    for (const auto& [budget, members] : by_budget) {
+      std::vector<double> shares;
+      for (const std::size_t m : members) {
+        const ReplayMethod& method = job.result.methods[m];
+        shares.push_back(static_cast<double>(method.bytes_held_final) /
+                         static_cast<double>(method.bytes_full_final));
+      }
+      for (const std::vector<std::size_t>& band : equal_bytes_bands(shares)) {
+        if (band.size() < 2) continue;
+        Comparison& one = out.emplace_back();
+        one.low = shares[band.front()];
+        one.high = shares[band.back()];
+        const auto error = [&](std::size_t i) {
+          return job.result.methods[members[i]].rel_error_mean;
+        };
+        const auto [least, most] =
+            std::minmax_element(band.begin(), band.end(),
+                                [&](std::size_t a, std::size_t b) { return error(a) < error(b); });
+        one.least = error(*least);
+        one.most = error(*most);
+        for (const std::size_t i : band) {
+          if (error(i) == one.least) one.best.push_back(&sweep.cells[job.ran[members[i]]]);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+/// What all of `cells` have in common, as cell_words; empty: nothing.
+std::string shared_words(const ReplaySweep& sweep, const std::vector<const SweepCell*>& cells) {
+  const auto all_share = [&](auto&& of) {
+    return std::all_of(cells.begin(), cells.end(),
+                       [&](const SweepCell* cell) { return of(*cell) == of(*cells.front()); });
+  };
+  std::vector<std::string> words;
+  if (sweep.methods.size() > 1 && all_share([](const SweepCell& c) { return c.spec.name; })) {
+    words.push_back(cells.front()->spec.name);
+  }
+  for (std::size_t a = 0; a < sweep.axes.size(); ++a) {
+    if (!cells.front()->values[a] || sweep.axes[a].values.size() < 2) continue;
+    if (!all_share([a](const SweepCell& c) { return c.values[a]; })) continue;
+    words.push_back(sweep.axes[a].name + " " + excerpt(to_text(*cells.front()->values[a])));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 /// Indices of cells that the job did not run, in the order of its `skipped`.
@@ -205,7 +277,7 @@ std::string best_lines(const ReplaySweep& sweep, const ordered_json& document, s
     if (sweep.jobs.size() > 1) where += " on " + best.at("trace").get<std::string>();
     out += lines(fmt::format("best {}{}: {}, {}", words->words, where,
                              short_number(best.at("value").get<double>()),
-                             cell_words(sweep, *cells[best.at("point").get<std::size_t>()])),
+                             screen_words(sweep, *cells[best.at("point").get<std::size_t>()])),
                  width);
   }
   return out;
@@ -224,13 +296,62 @@ std::string means_text(const ReplaySweep& sweep, const std::vector<SweepMean>& m
     where += fmt::format(" holding {} of the bytes",
                          share_range(row.bytes_share.mean, row.bytes_share.mean));
     out += lines(fmt::format("best mean error{}: {}, {}", where, short_number(row.rel_error.mean),
-                             cell_words(sweep, sweep.cells[means[m].cell])),
+                             screen_words(sweep, sweep.cells[means[m].cell])),
                  width);
   }
   return out;
 }
 
 }  // namespace
+
+std::string value_cell(const std::optional<ParamValue>& value) {
+  constexpr std::size_t kLongest = 24;
+  return value ? excerpt(to_text(*value), kLongest) : "-";
+}
+
+std::string replay_sweep_finding(const ReplaySweep& sweep) {
+  const std::vector<Comparison> all = comparisons_of(sweep);
+  if (all.empty()) {
+    return "No two combinations hold equal bytes here, so their errors are not comparable.";
+  }
+  const bool matters = std::any_of(all.begin(), all.end(), [](const Comparison& one) {
+    return one.most > one.least * (1 + kWorthNaming);
+  });
+  if (!matters) {
+    return fmt::format(
+        "The varied parameters change nothing here: at equal bytes all errors are within {:.0f} %.",
+        100 * kWorthNaming);
+  }
+  std::vector<std::pair<std::string, std::size_t>> wins;
+  for (const Comparison& one : all) {
+    const std::string words = shared_words(sweep, one.best);
+    if (words.empty()) continue;  // ties between values that share nothing
+    const auto found =
+        std::find_if(wins.begin(), wins.end(), [&](const auto& win) { return win.first == words; });
+    if (found == wins.end()) {
+      wins.emplace_back(words, 1);
+    } else {
+      ++found->second;
+    }
+  }
+  const auto most = std::max_element(
+      wins.begin(), wins.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most == wins.end() || 2 * most->second <= all.size()) {
+    return all.size() == 1
+               ? std::string{"No value leads: combinations that share none have the least error."}
+               : fmt::format("No value leads in most of the {} comparisons at equal bytes.",
+                             all.size());
+  }
+  if (all.size() == 1) {
+    return fmt::format(
+        "Of the combinations that hold {} of the bytes, {} has the least error ({}; the largest "
+        "is {}).",
+        share_range(all.front().low, all.front().high), most->first, amount(all.front().least),
+        amount(all.front().most));
+  }
+  return fmt::format("At equal bytes {} has the least error in {} of {} comparisons.", most->first,
+                     most->second, all.size());
+}
 
 std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell,
                        std::optional<std::size_t> without) {
@@ -300,6 +421,7 @@ ordered_json sweep_document(const ReplaySweep& sweep) {
                                    {"rel_error", means[m].over.rel_error.mean}});
     }
   }
+  out["finding"] = replay_sweep_finding(sweep);
   out["notes"] = sweep.notes;
   return out;
 }
@@ -353,13 +475,18 @@ std::string sweep_summary(const ReplaySweep& sweep, const ResultsFolder* written
         ++found->second;
       }
     }
-    for (const auto& [reason, count] : reasons) {
-      out += lines(fmt::format("skipped {}: {}", count, clean_text(reason)), width);
+    for (std::size_t r = 0; r < std::min(reasons.size(), kMostReasons); ++r) {
+      out += lines(fmt::format("skipped {}: {}", reasons[r].second, clean_text(reasons[r].first)),
+                   width);
+    }
+    if (reasons.size() > kMostReasons) {
+      out += fmt::format("and {} more reasons\n", reasons.size() - kMostReasons);
     }
   }
   const ordered_json document = sweep_document(sweep);
   if (!document.at("best").empty()) out.append("\n").append(best_lines(sweep, document, width));
   out += means_text(sweep, sweep_means(sweep), width);
+  out += lines("Finding: " + clean_text(replay_sweep_finding(sweep)), width);
   for (const std::string& note : sweep.notes) out += lines("note: " + clean_text(note), width);
   if (written != nullptr) {
     out += fmt::format("\nresults  {}/result.json\n", clean_text(written->folder.string()));

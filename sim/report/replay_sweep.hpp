@@ -44,8 +44,15 @@ struct ReplaySweep {
 [[nodiscard]] std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell,
                                      std::optional<std::size_t> without = {});
 
+/// A varied parameter's value as a cell of a table: cut after 24 bytes; "-" without one.
+[[nodiscard]] std::string value_cell(const std::optional<ParamValue>& value);
+
 /// Of each varied parameter its value; null where the method does not have it.
 [[nodiscard]] nlohmann::ordered_json values_json(const ReplaySweep& sweep, const SweepCell& cell);
+
+/// One sentence: which values have the least error where combinations of one trace and budget hold
+/// equal bytes, and whether they matter. Of combinations that tie only what they share is named.
+[[nodiscard]] std::string replay_sweep_finding(const ReplaySweep& sweep);
 
 /// "kvsim.sweep/1".
 [[nodiscard]] nlohmann::ordered_json sweep_document(const ReplaySweep& sweep);

@@ -382,8 +382,8 @@ std::string sweep_page(const ReplaySweep& sweep, const ordered_json& document,
   return page_text(
       {.title = fmt::format("Sweep of {} methods over a trace", sweep.methods.size()),
        .lead = "Replays of a recorded attention trace over a grid of parameters.",
-       .sentences =
-           lines_that_begin(sweep_summary(sweep, nullptr, kOneLine), {"Sweep of ", "best "}),
+       .sentences = lines_that_begin(sweep_summary(sweep, nullptr, kOneLine),
+                                     {"Sweep of ", "best ", "Finding: "}),
        .summary = sweep_summary(sweep, nullptr, kSummaryWidth),
        .data = data_of("sweep", std::move(shown), figures, ordered_json::object(), cuts)});
 }

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/check.hpp"
+#include "models/units/excerpt.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/findings.hpp"
@@ -144,7 +145,7 @@ std::string point_words(const ScenarioSweep& sweep, std::size_t point) {
   for (const SweepColumn& column : telling_columns(sweep)) {
     const json value = sweep.value(column, point);
     if (!value.is_null())
-      words.push_back(fmt::format("{} {}", column.name, sweep_value_text(value)));
+      words.push_back(fmt::format("{} {}", column.name, excerpt(sweep_value_text(value))));
   }
   return fmt::format("{}", fmt::join(words, ", "));
 }

@@ -103,7 +103,7 @@ std::string sweep_means_table(const ReplaySweep& sweep, const std::vector<SweepM
     std::vector<std::string> row;
     if (named) row.push_back(mean.name);
     row.push_back(mean.budget ? budget_text(*mean.budget) : "-");
-    for (const auto& value : sweep.cells[cell].values) row.push_back(value ? to_text(*value) : "-");
+    for (const auto& value : sweep.cells[cell].values) row.push_back(value_cell(value));
     row.push_back(fmt::format("{}", mean.traces.size()));
     row.push_back(fmt::format("{:.1f} %", mean.bytes_share.mean * 100));
     row.push_back(fmt::format("{:.4g}", error.mean));

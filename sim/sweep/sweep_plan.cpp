@@ -14,6 +14,7 @@
 #include "models/math/counter_random.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
 #include "sim/scenario/document.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/list_keys.hpp"
@@ -308,7 +309,7 @@ void SweepPlan::check_values() const {
       at[a] = value;
       check_scenario_form(with(at), file_,
                           fmt::format("{} (with {} = {})", file_.lexically_normal().string(),
-                                      axis.pointer, text_of(value)));
+                                      axis.pointer, excerpt(text_of(value))));
     };
     if (axis.range) check(step_of(*axis.range, 1));
     if (axis.range) check(step_of(*axis.range, 0));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,65 @@ TEST_CASE("sweep: means over traces by hand") {
   CHECK(text.find("Means over the 3 traces.") != std::string::npos);
   CHECK(text.find("best mean error at budget 10 % holding ") != std::string::npos);
   CHECK(text.find("of the bytes: 0.03, residual_slots 1, score_update max") != std::string::npos);
+}
+
+/// grid() with these errors instead, by cell; the rest err by 1.
+ReplaySweep grid_with(const std::map<std::size_t, double>& errors) {
+  ReplaySweep sweep = grid();
+  for (ReplayJob& job : sweep.jobs) {
+    for (std::size_t m = 0; m < job.ran.size(); ++m) {
+      const auto found = errors.find(job.ran[m]);
+      job.result.methods[m].rel_error_mean = found == errors.end() ? 1 : found->second;
+    }
+  }
+  return sweep;
+}
+
+TEST_CASE("sweep: the finding names what the best have in common, ties included") {
+  // The words tie everywhere: only the slots are named.
+  const ReplaySweep sweep = grid();
+  const std::string finding =
+      "At equal bytes residual_slots 1 has the least error in 6 of 6 comparisons.";
+  CHECK(replay_sweep_finding(sweep) == finding);
+  CHECK(sweep_summary(sweep, nullptr, 200).find("\nFinding: " + finding) != std::string::npos);
+  CHECK(sweep_document(sweep).at("finding") == finding);
+  // Cells: two budgets x (1 max, 1 sum, 2 max, 2 sum, 4 max, 4 sum).
+  CHECK(replay_sweep_finding(grid_with({{1, 0.5}, {7, 0.5}})) ==
+        "At equal bytes residual_slots 1, score_update sum has the least error in 6 of 6 "
+        "comparisons.");
+  CHECK(replay_sweep_finding(grid_with({{0, 0.5}, {3, 0.5}, {8, 0.5}, {7, 0.5}})) ==
+        "No value leads in most of the 6 comparisons at equal bytes.");
+  CHECK(replay_sweep_finding(grid_with({{0, 0.96}})) ==
+        "The varied parameters change nothing here: at equal bytes all errors are within 5 %.");
+  ReplaySweep one = grid_with({{0, 0.5}, {1, 0.5}});
+  one.jobs.resize(1);
+  one.jobs[0].ran.resize(6);
+  one.jobs[0].result.methods.resize(6);
+  CHECK(replay_sweep_finding(one).starts_with("Of the combinations that hold "));
+  CHECK(replay_sweep_finding(one).ends_with(
+      "residual_slots 1 has the least error (0.50; the largest is 1.00)."));
+  one.jobs[0].ran.resize(1);
+  one.jobs[0].result.methods.resize(1);
+  CHECK(replay_sweep_finding(one) ==
+        "No two combinations hold equal bytes here, so their errors are not comparable.");
+}
+
+TEST_CASE("sweep: values of any length and many reasons leave the screen short") {
+  ReplaySweep sweep = grid();
+  const std::string value(50'000, 'x');
+  sweep.axes[1].values[0] = value;
+  for (SweepCell& cell : sweep.cells) {
+    if (cell.values[1] == ParamValue{std::string{"max"}}) cell.values[1] = value;
+  }
+  sweep.jobs[2].skipped.clear();
+  sweep.jobs[2].ran.clear();
+  sweep.jobs[2].result.methods.clear();
+  for (std::size_t c = 0; c < sweep.cells.size(); ++c) {
+    sweep.jobs[2].skipped.push_back({"zeromerge", fmt::format("reason {}", c)});
+  }
+  const std::string text = sweep_summary(sweep, nullptr, 80);
+  CHECK(text.size() < 8000);
+  CHECK(text.find("and 7 more reasons\n") != std::string::npos);
 }
 
 TEST_CASE("sweep: one trace has no means, and no bars") {

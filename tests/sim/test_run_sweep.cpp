@@ -150,6 +150,26 @@ ScenarioSweep made_up(const SweepPlan& plan) {
   return {plan, objects};
 }
 
+TEST_CASE("ties go to the full cache, wherever it is in the list") {
+  const auto folder = fresh("ties");
+  for (const char* methods : {R"([{"name": "h2o", "budget": 0.2}, "full"])",
+                              R"(["full", {"name": "h2o", "budget": 0.2}])"}) {
+    INFO(methods);
+    const SweepPlan plan =
+        with(sweep_file(folder, fmt::format(R"(, "method": {})", methods)), {"/batch=1,2"});
+    std::vector<std::string> objects;
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      objects.push_back(fmt::format(
+          R"({{"point":{},"hash":"{:016x}","results":{{"fits":true,"throughput_tok_s":10}}}})", i,
+          i));
+    }
+    const std::string text = scenario_sweep_summary({plan, objects}, nullptr, 200);
+    CHECK(text.find("most output tokens per second: 10 tok/s, method full, batch 1") !=
+          std::string::npos);
+    CHECK(text.find("no method gives over 5 % more tokens per second") != std::string::npos);
+  }
+}
+
 TEST_CASE("CSV, table and document hold every point") {
   const auto folder = fresh("documents");
   const SweepPlan plan = with(sweep_file(folder, R"(, "method": ["full",
