@@ -354,6 +354,15 @@ std::string plan_finding(const PlanResult& plan, const PlanGroup& group) {
           "Compression changes nothing here: the full cache gives the same answer, {}.",
           amount_words(group, *best.answer));
     }
+    const bool within_step = std::any_of(methods.begin(), methods.end(), [&](auto* one) {
+      return one->answer && *one->answer > *best.answer;
+    });
+    if (group.question == PlanQuestion::kHighestRate && within_step) {
+      return fmt::format(
+          "Compression does not help here: no method is more than one rate_step above the full "
+          "cache, {}.",
+          amount_words(group, *best.answer));
+    }
     return fmt::format(
         "Compression does not help here: no method does better than the full cache, {}.",
         amount_words(group, *best.answer));

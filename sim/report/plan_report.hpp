@@ -23,6 +23,10 @@ namespace kvsim {
 [[nodiscard]] std::string plan_csv(const PlanResult& plan);
 /// A line a way to run: load, cost, latency, error, and whether it is on the front.
 [[nodiscard]] std::string plan_front_csv(const PlanResult& plan);
+/// What the best answer costs: "5 USD per hour, 0.65 USD per million output tokens". Empty without
+/// an answer or a price of its GPU.
+[[nodiscard]] std::string plan_cost(const PlanSection& section, const PlanResult& plan,
+                                    const PlanGroup& group);
 /// For the terminal: the answers in words, a table of each group, what binds, notes.
 [[nodiscard]] std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
                                        const ResultsFolder* written, std::size_t width = 80);

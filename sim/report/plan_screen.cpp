@@ -139,6 +139,11 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
     out += toned(Tone::kHeading, paragraph(heading, width), style);
     out += group_table(plan, group, scenario.plan->confidence, style);
     out += scarcities(plan, group, width);
+    if (const std::string cost = plan_cost(*scenario.plan, plan, group); !cost.empty()) {
+      out += paragraph(
+          fmt::format("Cost of {}: {}.", clean_text(plan.candidates[*group.best].label), cost),
+          width, 2);
+    }
     out += paragraph("Finding: " + plan_finding(plan, group), width, 2);
     for (const std::size_t c : group.candidates) {
       positions = std::max(positions, plan.candidates[c].positions);

@@ -114,23 +114,6 @@ std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
   return fmt::format("{}.", text);
 }
 
-/// What the best answer of `fewest_gpus` costs; empty without prices.
-std::string cost_sentence(const Scenario& scenario, const PlanResult& plan,
-                          const PlanGroup& group) {
-  if (group.question != PlanQuestion::kFewestGpus || !group.best) return "";
-  const PlanCandidate& best = plan.candidates[*group.best];
-  const auto price = scenario.plan->prices.find(best.gpu);
-  if (price == scenario.plan->prices.end()) return "";
-  const std::string& currency = scenario.plan->currency;
-  const auto gpus = static_cast<double>(best.gpus_each * best.replicas);
-  std::string text = fmt::format(" Cost: {} {} per hour", amount(gpus * price->second), currency);
-  if (!best.points.empty()) {
-    text +=
-        fmt::format(", {} {} per million output tokens", amount(best.points.back().cost), currency);
-  }
-  return text + ".";
-}
-
 std::string percent(const std::optional<double>& error) {
   constexpr double kRounding = 1e-5;  // of the replay's arithmetic
   if (!error) return "-";
@@ -288,6 +271,20 @@ std::string quality_table(const QualityReport& quality, std::size_t width) {
 
 }  // namespace
 
+std::string plan_cost(const PlanSection& section, const PlanResult& plan, const PlanGroup& group) {
+  if (!group.best) return "";
+  const PlanCandidate& best = plan.candidates[*group.best];
+  const auto price = section.prices.find(best.gpu);
+  if (price == section.prices.end()) return "";
+  const auto gpus = static_cast<double>(best.gpus_each * best.replicas);
+  std::string text = fmt::format("{} {} per hour", amount(gpus * price->second), section.currency);
+  if (!best.points.empty()) {
+    text += fmt::format(", {} {} per million output tokens", amount(best.points.back().cost),
+                        section.currency);
+  }
+  return text;
+}
+
 std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
                          const ResultsFolder* written, std::size_t width) {
   const double confidence = 100 * scenario.plan->confidence;
@@ -297,9 +294,14 @@ std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
   if (plan.quality) head += fmt::format(", {}", quality_words(scenario, plan));
   std::string out = lines(fmt::format("{}:", head), width);
   for (const PlanGroup& group : plan.groups) {
-    out += fmt::format(
-        "- {}",
-        paragraph(answer_sentence(plan, group) + cost_sentence(scenario, plan, group), width, 2));
+    // Answers of other questions have a column for it.
+    const std::string cost = group.question == PlanQuestion::kFewestGpus
+                                 ? plan_cost(*scenario.plan, plan, group)
+                                 : std::string{};
+    out +=
+        fmt::format("- {}", paragraph(answer_sentence(plan, group) +
+                                          (cost.empty() ? cost : fmt::format(" Cost: {}.", cost)),
+                                      width, 2));
   }
   if (plan.quality) {
     out += "\nQuality\n";

@@ -10,6 +10,7 @@
 #include "models/units/error.hpp"
 #include "sim/plan/candidate.hpp"
 #include "sim/plan/serve_probe.hpp"
+#include "sim/report/findings.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/serve_json.hpp"
@@ -60,6 +61,27 @@ TEST_CASE("the highest rate keeps the bounds, and one step more does not") {
   CHECK(k == doctest::Approx(std::round(k)));
   CHECK(need_at(scenario, std::pow(1.05, std::round(k))) <= 1);
   CHECK(need_at(scenario, std::pow(1.05, std::round(k) + 1)) > 1);
+}
+
+TEST_CASE("rates one rate_step apart tie, and ties go to the full cache") {
+  const auto planned = [](double step) {
+    const Scenario scenario = serve_plan(
+        R"(, "memory": {"hbm": "22 GiB"}, "method": [{"name": "streaming-llm", "budget": 0.5}, "full"])",
+        fmt::format(R"("questions": "highest_rate", "confidence": 0, "rate_step": {})", step));
+    return run_plan(scenario, {.threads = 1});
+  };
+  const PlanResult coarse = planned(1);
+  const PlanCandidate& method = coarse.candidates.at(0);
+  const PlanCandidate& full = coarse.candidates.at(1);
+  REQUIRE(method.answer.has_value());
+  REQUIRE(full.answer.has_value());
+  CHECK(*method.answer == rel(2 * *full.answer));  // one step
+  CHECK(coarse.groups.at(0).best == 1U);
+  CHECK(plan_finding(coarse, coarse.groups[0])
+            .starts_with("Compression does not help here: no method is more than one rate_step "
+                         "above the full cache, "));
+  const PlanResult fine = planned(0.05);
+  CHECK(fine.groups.at(0).best == 0U);  // many steps
 }
 
 TEST_CASE("as predicted, a probe is a run of the service itself") {
