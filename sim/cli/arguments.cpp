@@ -162,6 +162,25 @@ std::string Arguments::typed(std::string_view option) const {
 
 bool Arguments::has(std::string_view option) const { return values_.contains(option); }
 
+std::string Arguments::in_typed_words(std::string_view message) const {
+  constexpr std::string_view kOfNames = "abcdefghijklmnopqrstuvwxyz0123456789-";
+  std::string out;
+  bool in_quotes = false;
+  for (std::size_t i = 0; i < message.size();) {
+    if (message[i] == '"') in_quotes = !in_quotes;
+    const bool begins_word = i == 0 || kOfNames.find(message[i - 1]) == std::string_view::npos;
+    if (in_quotes || !begins_word || !message.substr(i).starts_with("--")) {
+      out += message[i++];
+      continue;
+    }
+    const std::size_t end = std::min(message.find_first_not_of(kOfNames, i), message.size());
+    const std::string_view word = message.substr(i, end - i);
+    out += values_.contains(word.substr(2)) ? typed(word.substr(2)) : std::string{word};
+    i = end;
+  }
+  return out;
+}
+
 std::optional<std::string> Arguments::value(std::string_view option) const {
   const auto found = values_.find(option);
   return found == values_.end() ? std::nullopt : std::optional{found->second.front()};

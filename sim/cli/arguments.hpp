@@ -49,6 +49,8 @@ class Arguments {
   /// `option` as the user typed it, for messages: "--tensor-parallel-size", "-b"; "--OPTION" where
   /// it is not given.
   [[nodiscard]] std::string typed(std::string_view option) const;
+  /// `message` with every option name that is not in quotes as the user typed that option.
+  [[nodiscard]] std::string in_typed_words(std::string_view message) const;
   [[nodiscard]] std::optional<std::string> value(std::string_view option) const;
   [[nodiscard]] std::vector<std::string> values(std::string_view option) const;
   /// The values of `option`, each split at its commas, empty parts refused.

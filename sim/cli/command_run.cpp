@@ -162,12 +162,7 @@ int run_run(const Arguments& arguments) {
     const auto has = [&](const char* key) {
       return document.contains(key) && !document.at(key).is_null();
     };
-    if (has("sweep") && has("plan")) {
-      throw InputError{
-          fmt::format("{}: has a sweep and a plan; one of them is to be taken away "
-                      "(--set /plan=null)",
-                      file)};
-    }
+    if (has("sweep")) refuse_plan_of_sweep(document, file);
     if (!has("sweep") && !has("plan")) continue;
     if (!several) return has("plan") ? run_plan_job(arguments) : run_scenario_sweep(arguments);
     throw InputError{

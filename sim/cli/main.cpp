@@ -60,7 +60,11 @@ int dispatch(const std::vector<std::string>& words) {
   // Those that keep what they have when they are interrupted say so themselves.
   const OnInterrupt last_words{fmt::format(
       "kvsim: interrupted; results are written whole or not at all; again: {}", command_line())};
-  return command.run(arguments);
+  try {
+    return command.run(arguments);
+  } catch (const InputError& error) {
+    throw InputError{arguments.in_typed_words(error.what())};
+  }
 }
 
 /// Messages quote what users gave: control characters would break the line, or the terminal.

@@ -66,6 +66,12 @@ std::vector<Override> read_overrides(const Arguments& arguments,
   return overrides;
 }
 
+void refuse_plan_of_sweep(const json& document, const std::string& file) {
+  if (!document.contains("plan") || document.at("plan").is_null()) return;
+  throw InputError{fmt::format(
+      "{}: /plan: expected a sweep or a plan, got both; --set /plan=null removes the plan", file)};
+}
+
 Option skip_bad_option() {
   return {"skip-bad", 0, "N", false,
           "pass over as many malformed records of each of the scenario's files of requests (0)"};

@@ -24,6 +24,9 @@ namespace kvsim {
 [[nodiscard]] std::vector<Override> read_overrides(const Arguments& arguments,
                                                    const std::filesystem::path& file);
 
+/// Errors: InputError if a scenario that is swept has a plan, too. `file` names it.
+void refuse_plan_of_sweep(const nlohmann::json& document, const std::string& file);
+
 /// The option --skip-bad.
 [[nodiscard]] Option skip_bad_option();
 

@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"
@@ -44,7 +46,15 @@ SweepPlan read_plan(const Arguments& arguments) {
   }
   changes.skip_impossible = arguments.has("skip-impossible");
   const fs::path file = arguments.words().front();
-  return {scenario_document(file, read_overrides(arguments, file)), file, changes};
+  const std::vector<Override> overrides = read_overrides(arguments, file);
+  nlohmann::json document = scenario_document(file, overrides);
+  // --vary sweeps a file that has a plan, too; changes of that plan would do nothing.
+  const bool changes_plan = std::any_of(
+      overrides.begin(), overrides.end(),
+      [](const Override& change) { return (change.pointer + "/").starts_with("/plan/"); });
+  const bool has_sweep = document.contains("sweep") && !document.at("sweep").is_null();
+  if (has_sweep || changes_plan) refuse_plan_of_sweep(document, file.string());
+  return {std::move(document), file, changes};
 }
 
 /// The sweep's points as far as they are done, and the file that more are added to.

@@ -516,11 +516,11 @@ TEST_CASE("replay: the same method or budget twice is a slip") {
     words.insert(words.begin(), {"replay", "--trace", kSample});
     return complaint(words, folder);
   };
-  CHECK(said({"-m", "h2o", "-m", "h2o", "-b", "0.2"}) == "kvsim: --method h2o is given twice");
-  CHECK(said({"-m", "full,h2o,full", "-b", "0.2"}) == "kvsim: --method full is given twice");
-  CHECK(said({"-m", "all,h2o"}) == "kvsim: --method h2o is given twice");
+  CHECK(said({"-m", "h2o", "-m", "h2o", "-b", "0.2"}) == "kvsim: -m h2o is given twice");
+  CHECK(said({"-m", "full,h2o,full", "-b", "0.2"}) == "kvsim: -m full is given twice");
+  CHECK(said({"-m", "all,h2o"}) == "kvsim: -m h2o is given twice");
   CHECK(said({"-m", "h2o", "-b", "0.2", "-b", "0.1,0.20"}) ==
-        "kvsim: --budget 0.20 is given twice");
+        "kvsim: -b 0.20 is given twice");
 }
 
 TEST_CASE("replay: what cannot be is refused in one line") {

@@ -166,7 +166,7 @@ TEST_CASE("a budget that looks like per cent is refused, counts and shares are t
   };
   for (const char* budget : {"2", "20", "100"}) {
     CHECK(has(complaint(words(budget), folder),
-              fmt::format("--budget: a bare {0} may mean {0} % or {0} entries per head", budget)));
+              fmt::format("-b: a bare {0} may mean {0} % or {0} entries per head", budget)));
   }
   const auto held = [&](const std::string& budget) {
     const Outcome outcome = run_kvsim(words(budget), folder);

@@ -104,6 +104,51 @@ TEST_CASE("how many GPUs for 5 requests per second, and at what cost, is one lin
   CHECK(by_run.out == answered.out);
 }
 
+TEST_CASE("plans of static batches print what their answers cost") {
+  const fs::path folder = fresh("cost");
+  const Words by_option{"--price", "2.5"};
+  const Words by_set{"--set", R"(/plan/prices={"H100-80GB-SXM": "2.5 USD/h"})"};
+  for (const Words& price : {by_option, by_set}) {
+    for (const char* command : {"plan", "run"}) {
+      const Outcome outcome = run_kvsim(Words{command} + kSmall + price, folder);
+      INFO(outcome.err);
+      CHECK(outcome.status == 0);
+      const std::string text = one_line(outcome.out);
+      CHECK(has(text, "Largest batch"));
+      CHECK(has(text, "Cost of full: 2.50 USD per hour, "));
+      CHECK(has(text, " USD per million output tokens. Finding:"));
+    }
+  }
+  const Outcome without = run_kvsim(Words{"plan"} + kSmall, folder);
+  CHECK_FALSE(has(without.out, "Cost"));
+}
+
+TEST_CASE("a name of a quantized checkpoint implies its weights, and dtype wins") {
+  const fs::path folder = fresh("checkpoint");
+  const auto weights = [&](const Words& more) {
+    const Outcome outcome = run_kvsim(
+        Words{"run", "--gpu", "H100-80GB-SXM", "--isl", "100", "--osl", "4", "--json"} + more,
+        folder);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return json::parse(outcome.out)
+        .at("points")
+        .at(0)
+        .at("peak_owners")
+        .at("weights")
+        .get<double>();
+  };
+  const double fp8 = weights({"--model", "Qwen/Qwen3-30B-A3B-FP8"});
+  const double bf16 = weights({"--model", "Qwen/Qwen3-30B-A3B"});
+  CHECK(fp8 < 0.55 * bf16);
+  CHECK(weights({"--model", "Qwen/Qwen3-30B-A3B-FP8", "--dtype", "bf16"}) == bf16);
+  CHECK(weights({"--model", "Qwen/Qwen3-30B-A3B", "--dtype", "fp8-block"}) == fp8);
+  const Outcome printed = run_kvsim({"run", "--model", "Qwen/Qwen3-30B-A3B-FP8", "--gpu",
+                                     "H100-80GB-SXM", "--isl", "100", "--osl", "4"},
+                                    folder);
+  CHECK(has(one_line(printed.out),
+            "- weights of qwen3-30b-a3b-fp8: fp8_e4m3: fp8-block, the rest bf16; as published"));
+}
+
 TEST_CASE("the printed scenario gives results that are the same to the byte") {
   for (const auto& [command, options] :
        {std::pair<std::string, Words>{"plan", kService + Words{"--price", "2.5"}},
@@ -392,6 +437,23 @@ TEST_CASE("messages name the option that was typed") {
             .starts_with("--price: expected a price for each GPU, such as H100-80GB-SXM=2.5"));
   CHECK(has(plan({"--tensor-parallel-size"}), "'--tensor-parallel-size' is missing"));
   CHECK(plan({"--set", "/batch=0"}).starts_with("--set /batch: "));
+}
+
+TEST_CASE("messages of every command name the option that was typed") {
+  const fs::path folder = fresh("typed-letters");
+  const std::string trace =
+      (fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors").string();
+  const Words replay{"replay", "-t", trace};
+  CHECK(refusal(replay + Words{"-m", "h2o", "-b", "0.1,0.1"}, folder) == "-b 0.1 is given twice");
+  CHECK(refusal(replay + Words{"-m", "h2o", "--budget", "0.1,0.1"}, folder) ==
+        "--budget 0.1 is given twice");
+  CHECK(refusal(replay + Words{"-m", "h2o,h2o"}, folder) == "-m h2o is given twice");
+  CHECK(has(refusal(replay + Words{"-m", "h2o", "-b", "x"}, folder), "-b: expected "));
+  CHECK(refusal({"sweep", "-t", trace, "-m", "h2o", "-v", "window=1,1"}, folder) ==
+        "-v window: 1 is given twice");
+  // What is quoted is the user's, not the name of an option.
+  CHECK(refusal({"sweep", "s.json", "-s", "--set"}, folder) ==
+        R"(-s: expected /json/pointer=value, got "--set")");
 }
 
 TEST_CASE("combinations that mean nothing are refused with their options") {

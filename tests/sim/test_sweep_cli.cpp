@@ -174,6 +174,46 @@ TEST_CASE("bad input is refused in one line, before anything is written") {
           "s.json: has a sweep, and is to be run alone");
 }
 
+TEST_CASE("a plan next to a sweep is refused by run and sweep, in the file or by --set") {
+  const fs::path folder = fresh("sweep-and-plan");
+  const std::string message =
+      "s.json: /plan: expected a sweep or a plan, got both; --set /plan=null removes the plan";
+  sweep_file(folder, R"(, "sweep": {"axes": [{"key": "/batch", "values": [1, 2]}]})");
+  const Words set{"--set", R"(/plan/questions=["longest_context"])"};
+  for (const char* command : {"sweep", "run"}) {
+    INFO(command);
+    const Outcome outcome = run_kvsim(Words{command, "s.json", set[0], set[1]}, folder);
+    CHECK(outcome.status == 2);
+    CHECK(has(outcome.err, message));
+  }
+  sweep_file(folder, R"(, "plan": {"questions": "longest_context"})");
+  const Words vary{"sweep", "s.json", "--vary", "/batch=1,2", "--json"};
+  Words changed = vary;
+  changed.insert(changed.end(), set.begin(), set.end());
+  CHECK(has(run_kvsim(changed, folder).err, message));
+  CHECK(run_kvsim(vary, folder).status == 0);  // the plan of the file is for `kvsim plan`
+}
+
+TEST_CASE("an axis may come from --set") {
+  const fs::path folder = fresh("set-axes");
+  sweep_file(folder, "");
+  const Outcome outcome = run_kvsim(
+      {"run", "s.json", "--set", R"(/sweep/axes=[{"key": "/batch", "values": [1, 2]}])", "--json"},
+      folder);
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+  CHECK(json::parse(outcome.out).at("n_points") == 2);
+}
+
+TEST_CASE("a long value is cut in the message that refuses it") {
+  const fs::path folder = fresh("long-value");
+  sweep_file(folder, "");
+  const Outcome outcome = run_kvsim(
+      {"sweep", "s.json", "--vary", "/model=llama-3.1-8b," + std::string(50'000, 'x')}, folder);
+  CHECK(outcome.status == 2);
+  CHECK(outcome.err.size() < 400);
+  CHECK(has(outcome.err, "unknown model"));
+}
+
 TEST_CASE("`run` of a scenario with a sweep sweeps it") {
   const fs::path folder = fresh("run");
   sweep_file(folder, R"(, "sweep": {"axes": [{"key": "/batch", "values": [1, 2]}]})");
