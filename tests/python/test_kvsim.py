@@ -57,6 +57,19 @@ class Run(unittest.TestCase):
         self.assertEqual(kvsim.run(path).document, kvsim.run(SMALL).document)
         self.assertEqual(kvsim.run(SMALL).document, printed("run", path, "--json"))
 
+    def test_intervals_are_those_of_the_result_file(self):
+        path = scenario_file("intervals.json", SMALL)
+        out = os.path.join(SCRATCH, "intervals")
+        printed("run", path, "--json", "-o", out, "--no-figures")
+        with open(os.path.join(out, "result.json"), encoding="utf-8") as file:
+            points = json.load(file)["points"]
+        result = kvsim.run(SMALL)
+        ends = [key for key in points[0] if key.endswith(("_low", "_high"))]
+        self.assertGreater(len(ends), 8)
+        for key in ends:
+            expected = np.array([point[key] for point in points], dtype=float)  # NaN where there is none
+            np.testing.assert_array_equal(result.column(key), expected, key)
+
     def test_keys_and_pointers_are_overrides(self):
         path = scenario_file("scenario.json", SMALL)
         wanted = printed("run", path, "--json", "--set", "/batch=1", "--set", "/memory/hbm=40 GiB")

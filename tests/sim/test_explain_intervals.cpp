@@ -183,6 +183,60 @@ TEST_CASE("a service has one interval per metric in every output") {
   same(ranges[2], "e2e_s", 1);
 }
 
+TEST_CASE("figures and comparisons give the intervals of the result") {
+  const fs::path folder = fresh("one_interval_figures");
+  write(folder / "s.json", R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM",
+    "stack": "hf-sdpa", "batch": 4, "prompt_tokens": 2000, "output_tokens": 2000,
+    "method": ["full", "snapkv"]})");
+  REQUIRE(run_kvsim({"run", "s.json", "-o", "a"}, folder).status == 0);
+  REQUIRE(run_kvsim({"run", "s.json", "--set", "/batch=8", "-o", "b"}, folder).status == 0);
+  const auto points_of = [&](const char* name) {
+    return json::parse(std::ifstream{folder / name / "result.json"}).at("points");
+  };
+  const json a = points_of("a"), b = points_of("b");
+
+  std::size_t bands = 0;
+  for (const auto& file : fs::directory_iterator{folder / "a/figures"}) {
+    const std::string name = file.path().filename().string();
+    if (!name.starts_with("memory_vs_length") || !name.ends_with(".figure.json")) continue;
+    const json lines = json::parse(std::ifstream{file.path()}).at("lines");
+    REQUIRE(lines.size() == a.size());
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      // A cache that grows, or does not shrink: the peak is at the last step.
+      REQUIRE(a[i].at("peak_phase") == "decode");
+      CHECK(lines[i].at("points").back().at(1) == a[i].at("peak_hbm_bytes"));
+      CHECK(lines[i].at("band").back().at(1) == a[i].at("peak_hbm_bytes_low"));
+      CHECK(lines[i].at("band").back().at(2) == a[i].at("peak_hbm_bytes_high"));
+      ++bands;
+    }
+  }
+  CHECK(bands == 2);
+
+  const Outcome compared = run_kvsim({"compare", "a", "b", "--all", "--json"}, folder);
+  REQUIRE_MESSAGE(compared.status == 0, compared.err);
+  std::map<std::string, json> changes;  // "POINT METRIC"
+  const json changed = json::parse(compared.out).at("comparisons").at(0).at("changed");
+  for (const json& point : changed) {
+    for (const json& change : point.at("figures")) {
+      changes[point.at("point").get<std::string>() + " " + change.at("figure").get<std::string>()] =
+          change;
+    }
+  }
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    for (const std::string& metric : metrics_of(a[i])) {
+      for (const std::string end : {"_low", "_high"}) {
+        INFO(metric, end);
+        const json before = a[i].at(metric + end), after = b[i].at(metric + end);
+        if (before == after) continue;
+        const auto found = changes.find(a[i].at("label").get<std::string>() + " " + metric + end);
+        REQUIRE(found != changes.end());
+        CHECK(found->second.at("before") == before);
+        CHECK(found->second.at("after") == after);
+      }
+    }
+  }
+}
+
 /// Names of columns: of every line of `text` that begins with one of `firsts`.
 std::set<std::string> columns_of(const std::string& text, const std::vector<std::string>& firsts) {
   std::set<std::string> out;
