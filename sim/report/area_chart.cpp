@@ -74,11 +74,14 @@ std::string script_of(const AreaChart& chart, const FigureStyle& style) {
         std::any_of(band.values.begin(), band.values.end(), [](double value) { return value > 0; });
     if (!any) continue;
     const Fill& fill = band.style.fill;
-    clauses.add(
-        fmt::format("{} skip 1 using 1:{}:{} with filledcurves fs {} noborder lc rgb '{}'", file,
-                    sum_of(k, chart.y_unit), sum_of(k + 1, chart.y_unit),
-                    fill.pattern > 0 ? fmt::format("pattern {}", fill.pattern) : "solid 1.0",
-                    fill.colour),
+    const std::string filled =
+        fill.pattern > 0 ? fmt::format("pattern {}", fill.pattern) : "solid 1.0";
+    clauses.add(fmt::format(
+        "{} skip 1 using 1:{}:{} with filledcurves fs {} noborder lc rgb '{}' notitle", file,
+        sum_of(k, chart.y_unit), sum_of(k + 1, chart.y_unit), filled, fill.colour));
+    // With a border: white on white is no sample.
+    clauses.add_entry(
+        fmt::format("boxes fs {} border rgb '#222222' lc rgb '{}'", filled, fill.colour),
         band.style.words);
   }
   for (std::size_t k = 0; k < chart.bands.size(); ++k) {

@@ -327,7 +327,7 @@ std::string script_of(const BarChart& chart, const FigureStyle& style) {
     const double end = sum_of(bar) / chart.unit;
     return end == std::round(end);
   });
-  if (counts) std::erase_if(ticks, [](const Tick& tick) { return tick.at != std::round(tick.at); });
+  if (counts) ticks = whole_ticks(std::move(ticks));
   const std::string settings = fmt::format(
       "set style textbox opaque noborder margins 0.2,0.2\n"
       "set xrange [0:{}]\nset xtics {}\nset yrange [{}:-0.5]\nunset ytics\n"

@@ -64,6 +64,7 @@ struct LineChart {
   bool log_x_where_wide = false;       // to base 2, if x goes by doublings over 8 times
   bool integer_x = true;               // whole-number ticks ("53,912")
   bool log_seconds_x = false;          // x > 0 are seconds; the label gets s, ms or µs
+  bool steps = false;  // a value holds up to the next x, the first rises from 0: a distribution
   std::vector<ChartLine> lines{};
   std::vector<ChartLevel> levels{};
   std::vector<ChartPlumb> plumbs{};

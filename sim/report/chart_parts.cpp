@@ -177,6 +177,12 @@ std::vector<Tick> doubling_ticks(double low, double high, double pixels) {
   return out;
 }
 
+std::vector<Tick> whole_ticks(std::vector<Tick> ticks) {
+  std::erase_if(ticks, [](const Tick& tick) { return tick.at != std::round(tick.at); });
+  for (Tick& tick : ticks) tick.words = in_steps_of(tick.at, 1);
+  return ticks;
+}
+
 std::string tick_list(const std::vector<Tick>& ticks) {
   std::string out = "(";
   for (const Tick& tick : ticks) {
@@ -267,7 +273,8 @@ std::vector<std::string> lines_within(std::string_view text, double pixels) {
   std::vector<std::string> lines;
   std::string line;
   while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find(' '), rest.size());
+    std::size_t end = std::min(rest.find(' '), rest.size());
+    if (rest.substr(end).starts_with(" %")) end = std::min(rest.find(' ', end + 1), rest.size());
     const std::string word = fitted(rest.substr(0, end), pixels);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (word.empty()) continue;
@@ -414,8 +421,18 @@ std::string script(const std::string& name, const std::string& title, const Layo
   const Canvas canvas = canvas_of(style);
   std::vector<std::string> lines;
   if (canvas.has_title) lines = lines_within(title, canvas.width - 4 * kEdge);
-  const int columns = legend_columns(layout, canvas);
-  const int rows = (static_cast<int>(layout.legend.size()) + columns - 1) / columns;
+  int columns = legend_columns(layout, canvas);
+  const auto rows_of = [&] {
+    return std::max((static_cast<int>(layout.legend.size()) + columns - 1) / columns, 1);
+  };
+  // gnuplot allows a vertical legend only as many rows as the plot is high, and cuts the rest; a
+  // horizontal one only as many columns as the plot is wide.
+  constexpr double kSlack = 1.25;  // its rows differ by terminal
+  const bool is_short = kSlack * kLegendRow * rows_of() > layout.height;
+  if (is_short) columns = 1;
+  const int rows = rows_of();
+  const std::string order =
+      is_short ? "horizontal maxcols 1" : fmt::format("vertical maxrows {}", rows);
   const double left = left_of_plot(layout);
   const double right = canvas.width - layout.right;
   const double middle = (left + right) / 2;
@@ -435,12 +452,12 @@ std::string script(const std::string& name, const std::string& title, const Layo
       "set border 3 lw 1.2 lc rgb '#333333'\n"
       "set tics nomirror out\n"
       "set grid lc rgb '#dddddd' lw 1 lt 1 dt solid\n"
-      "set key at screen 0.5, screen {} center bottom vertical maxrows {} Left reverse samplen 3 "
+      "set key at screen 0.5, screen {} center bottom {} Left reverse samplen 3 "
       "noenhanced\n"
       "set lmargin at screen {}\nset rmargin at screen {}\n"
       "set tmargin at screen {}\nset bmargin at screen {}\n"
       "set xlabel {} noenhanced\n",
-      name, number(kEdge / height), std::max(rows, 1), number(left / canvas.width),
+      name, number(kEdge / height), order, number(left / canvas.width),
       number(right / canvas.width), number(1 - top / height), number(bottom / height),
       quoted_lines(x_lines));
   // The name of the vertical axis: gnuplot's own place for it depends on the terminal.

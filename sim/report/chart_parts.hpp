@@ -73,6 +73,8 @@ enum class Direction { kAcross, kUp };
 /// The same of a logarithmic axis; to base 2, doublings of a value.
 [[nodiscard]] std::vector<Tick> log_ticks(double low, double high, double pixels, Direction);
 [[nodiscard]] std::vector<Tick> doubling_ticks(double low, double high, double pixels);
+/// Those on whole numbers, named without decimals.
+[[nodiscard]] std::vector<Tick> whole_ticks(std::vector<Tick> ticks);
 /// "('10' 10, '20' 20)", for `set xtics`.
 [[nodiscard]] std::string tick_list(const std::vector<Tick>& ticks);
 /// Pixels that the widest takes.

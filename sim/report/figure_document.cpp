@@ -97,6 +97,7 @@ void fields_of_chart(Visit& visit, Chart& chart) {
     visit("log_x_where_wide", chart.log_x_where_wide);
     visit("integer_x", chart.integer_x);
     visit("log_seconds_x", chart.log_seconds_x);
+    visit("steps", chart.steps);
     visit("lines", chart.lines);
     visit("levels", chart.levels);
     visit("plumbs", chart.plumbs);

@@ -153,6 +153,7 @@ Reason join(const Parts<LineChart>& parts, LineChart& chart) {
   for (const auto& reason : {differ(parts, &LineChart::x_column, "the column of x"),
                              differ(parts, &LineChart::y_column, "the column of y"),
                              differ(parts, &LineChart::log_seconds_x, "an axis of seconds"),
+                             differ(parts, &LineChart::steps, "lines in steps"),
                              share_label(parts, &LineChart::x_label, "x", false, chart),
                              share_unit(parts, &LineChart::y_label, &LineChart::y_unit,
                                         &LineChart::y_column, "y", chart)}) {
@@ -162,6 +163,7 @@ Reason join(const Parts<LineChart>& parts, LineChart& chart) {
   chart.x_column = first.x_column;
   chart.y_column = first.y_column;
   chart.log_seconds_x = first.log_seconds_x;
+  chart.steps = first.steps;
   chart.lone_mark_label = first_words(parts, &LineChart::lone_mark_label);
   chart.end_label = first_words(parts, &LineChart::end_label);
   chart.log_x_where_wide = chart.log_y_where_wide = true;

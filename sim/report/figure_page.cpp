@@ -99,6 +99,7 @@ ordered_json line_json(const LineChart& chart, std::size_t at) {
     }
   }
   if (!line.has_marks) out["marks"] = false;
+  if (chart.steps) out["step"] = true;
   // array(): what braces around one value make differs among compilers.
   if (line.lone_mark) {
     out["open"] = ordered_json::array({mark(*line.lone_mark, chart.lone_mark_label)});

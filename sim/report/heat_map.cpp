@@ -82,7 +82,7 @@ std::string cell_block(const HeatMap& map, bool dark, double middle) {
 }
 
 std::string script_of(const HeatMap& map, const FigureStyle& style) {
-  constexpr double kColourGap = 14, kColourBox = 18, kColourName = 40;  // pixels
+  constexpr double kColourGap = 14, kColourBox = 18, kNameGap = 16;  // pixels
   constexpr double kTickGap = 10;
   const Canvas canvas = canvas_of(style);
   KVSIM_CHECK(map.values.size() == map.y_values.size() && !map.values.empty(),
@@ -109,8 +109,8 @@ std::string script_of(const HeatMap& map, const FigureStyle& style) {
       std::clamp(kCellHeight * static_cast<double>(map.y_values.size()), kLeastHeight, kMostHeight);
   const std::vector<Tick> z_ticks = linear_ticks(low, high, layout.height, Direction::kUp);
   const std::vector<std::string> z_name = lines_within(map.z_label, layout.height);
-  layout.right = kColourGap + kColourBox + kTickGap + widest(z_ticks) + kColourName +
-                 kLineHeight * static_cast<double>(z_name.size());
+  const double z_room = kLineHeight * static_cast<double>(z_name.size());
+  layout.right = kColourGap + kColourBox + kTicks + widest(z_ticks) + kNameGap + z_room + kEdge;
   const std::vector<std::string> y_names = names_of(map.y_values, kLongestName);
   layout.left = kTicks + widest_name(y_names);
   const double width = canvas.plot_width(left_of_plot(layout), layout.right);
@@ -118,15 +118,21 @@ std::string script_of(const HeatMap& map, const FigureStyle& style) {
   const double right = canvas.width - layout.right;
   std::string settings = fmt::format(
       "set xrange [-0.5:{}]\nset yrange [-0.5:{}]\nset cbrange [{}:{}]\nunset grid\n"
-      "set cblabel {} noenhanced\nset cbtics {}\n"
+      "set cbtics {}\n"
       "set colorbox user origin screen {}, graph 0 size screen {}, graph 1\n"
       "{}set xtics {}\nset ytics {}\n",
       number(static_cast<double>(map.x_values.size()) - 0.5),
       number(static_cast<double>(map.y_values.size()) - 0.5), number(low), number(high),
-      quoted_lines(z_name), tick_list(z_ticks), number((right + kColourGap) / canvas.width),
+      tick_list(z_ticks), number((right + kColourGap) / canvas.width),
       number(kColourBox / canvas.width), kPalette,
       ticks(x_names, width, widest_name(x_names) + kTickGap),
       ticks(y_names, layout.height, kLineHeight));
+  // gnuplot's own place for the scale's name depends on the terminal: cairo's ran into the ticks.
+  for (std::size_t i = 0; i < z_name.size(); ++i) {
+    const double x = canvas.width - kEdge - z_room + kLineHeight * (static_cast<double>(i) + 0.5);
+    settings += fmt::format("set label {} at screen {}, graph 0.5 center rotate by 90 noenhanced\n",
+                            gnuplot_quote(z_name[i]), number(x / canvas.width));
+  }
   std::string plot = fmt::format("plot {} skip 1 using 1:2:($5/{}) with image pixels notitle",
                                  gnuplot_quote(map.name + ".csv"), number(map.z_unit));
   if (widest_cell + kTickGap < width / static_cast<double>(map.x_values.size())) {

@@ -179,8 +179,16 @@ std::string script_of(const LineChart& chart, const FigureStyle& style) {
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
     for (const auto& piece : stripes_of(chart, i, lines)) settings += rows(i, piece) + "\n";
   }
-  settings +=
-      "EOD\n" + block("marks", marks) + block("lone_marks", lone_marks) + block("ends", ends);
+  settings += "EOD\n";
+  if (chart.steps) {
+    settings += "$feet << EOD\n";
+    for (std::size_t i = 0; i < chart.lines.size(); ++i) {
+      const auto& points = chart.lines[i].points;
+      if (!points.empty()) settings += rows(i, {points.front()});
+    }
+    settings += "EOD\n";
+  }
+  settings += block("marks", marks) + block("lone_marks", lone_marks) + block("ends", ends);
   const bool spread = std::any_of(chart.lines.begin(), chart.lines.end(),
                                   [](const ChartLine& line) { return !line.spreads.empty(); });
   if (spread) settings += spread_block(chart, lines);
@@ -190,9 +198,14 @@ std::string script_of(const LineChart& chart, const FigureStyle& style) {
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {
     const LineStyle line = line_style(i);
     clauses.add(fmt::format(
-        "{} skip 1 using ($1=={}&&$2=={}?$3:NaN):($4/{}) with lines lw 2.6 dt {} lc rgb '{}' "
+        "{} skip 1 using ($1=={}&&$2=={}?$3:NaN):($4/{}) with {} lw 2.6 dt {} lc rgb '{}' "
         "notitle",
-        file, i, static_cast<int>(Kind::kLine), number(chart.y_unit), line.dash, line.colour));
+        file, i, static_cast<int>(Kind::kLine), number(chart.y_unit),
+        chart.steps ? "steps" : "lines", line.dash, line.colour));
+    if (!chart.steps || chart.lines[i].points.empty()) continue;
+    clauses.add(fmt::format(
+        "$feet using ($1=={}?$2:NaN):($3/{}) with impulses lw 2.6 dt {} lc rgb '{}' notitle", i,
+        number(chart.y_unit), line.dash, line.colour));
   }
   const std::vector<double> widths = spread_widths(chart, lines);
   for (std::size_t i = 0; i < chart.lines.size(); ++i) {

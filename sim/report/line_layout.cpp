@@ -25,13 +25,14 @@ double highest(const LineChart& chart) {
   return high;
 }
 
-/// The line's y at `x` as drawn, straight on paper; its first or last one outside.
-double y_at(const ChartLine& line, double x, const LineBox& box) {
+/// The line's y at `x` as drawn, straight on paper or in steps; its first or last one outside.
+double y_at(const ChartLine& line, double x, const LineBox& box, bool steps) {
   const auto& points = line.points;
   if (x <= points.front().x) return points.front().y;
   for (std::size_t i = 1; i < points.size(); ++i) {
     if (x > points[i].x) continue;
     const ChartPoint a = points[i - 1], b = points[i];
+    if (steps) return x < b.x ? a.y : b.y;
     const double from = box.pixel_x(a.x), to = box.pixel_x(b.x);
     if (!(to > from)) return b.y;
     const double share = (box.pixel_x(x) - from) / (to - from);
@@ -166,7 +167,9 @@ std::vector<std::vector<ChartPoint>> stripes_of(const LineChart& chart, std::siz
     for (std::size_t j = 0; j < chart.lines.size(); ++j) {
       const auto& points = chart.lines[j].points;
       if (j == i || points.size() < 2 || x < points.front().x || x > points.back().x) continue;
-      if (std::abs(box.pixel_y(y_at(chart.lines[j], x, box)) - box.pixel_y(y)) >= kTouch) continue;
+      if (std::abs(box.pixel_y(y_at(chart.lines[j], x, box, chart.steps)) - box.pixel_y(y)) >=
+          kTouch)
+        continue;
       alone = false;
       const std::size_t distance = distance_of(j);
       // Of two as near the earlier one, so that both agree whose slot it is.
@@ -180,7 +183,7 @@ std::vector<std::vector<ChartPoint>> stripes_of(const LineChart& chart, std::siz
   bool open = false;
   for (double pixel = low; pixel <= high; pixel += 1) {
     const double x = box.x_at(pixel);
-    const double y = y_at(line, x, box);
+    const double y = y_at(line, x, box, chart.steps);
     const bool mine = is_mine(pixel, x, y);
     if (mine && !open) pieces.emplace_back();
     if (mine || open) pieces.back().push_back({x, y});  // up to where the next one's begins
@@ -229,10 +232,7 @@ std::vector<Tick> ticks_across(const LineChart& chart, const LineBox& box) {
   }
   if (box.log_x) return doubling_ticks(box.x_low, box.x_high, box.width);
   std::vector<Tick> ticks = linear_ticks(box.x_low, box.x_high, box.width, Direction::kAcross);
-  if (chart.integer_x) {
-    std::erase_if(ticks, [](const Tick& tick) { return tick.at != std::round(tick.at); });
-  }
-  return ticks;
+  return chart.integer_x ? whole_ticks(std::move(ticks)) : ticks;
 }
 
 std::string x_name(const LineChart& chart, const LineBox& box) {

@@ -55,7 +55,9 @@ struct Axis {
 
   [[nodiscard]] std::string label() const {
     const std::string_view of = unit.empty() ? unit_of_key() : std::string_view{unit};
-    return of.empty() ? column->name : fmt::format("{} ({})", column->name, of);
+    std::string words = column->name;
+    std::replace(words.begin(), words.end(), '_', ' ');
+    return of.empty() ? words : fmt::format("{} ({})", words, of);
   }
   /// Of values that are plain numbers in a scenario.
   [[nodiscard]] std::string_view unit_of_key() const {
@@ -106,6 +108,12 @@ Axis axis_of(const ScenarioSweep& sweep, const SweepColumn& column) {
     });
   }
   return axis;
+}
+
+/// A value on an axis of cells: whole numbers as other axes have them.
+std::string tick_text(const json& value) {
+  return value.is_number_integer() ? with_commas(value.get<std::int64_t>())
+                                   : sweep_value_text(value);
 }
 
 /// What the points of one figure, or of one line, share.
@@ -314,8 +322,8 @@ void add_heat_maps(const ScenarioSweep& sweep, const SweepMeasure& measure, cons
                 .y_column = y.column->name,
                 .z_column = measure.path,
                 .z_unit = measure.divisor};
-    for (const json& value : x.values) map.x_values.push_back(sweep_value_text(value));
-    for (const json& value : y.values) map.y_values.push_back(sweep_value_text(value));
+    for (const json& value : x.values) map.x_values.push_back(tick_text(value));
+    for (const json& value : y.values) map.y_values.push_back(tick_text(value));
     map.values.assign(y.values.size(), std::vector<std::optional<double>>(x.values.size()));
     std::size_t filled = 0;
     for (const std::size_t point : members) {

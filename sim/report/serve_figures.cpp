@@ -88,8 +88,9 @@ class Files {
 };
 
 bool shows_something(const LineChart& chart) {
+  const std::size_t least = chart.steps ? 1 : 2;
   return std::any_of(chart.lines.begin(), chart.lines.end(),
-                     [](const ChartLine& line) { return line.points.size() >= 2; });
+                     [&](const ChartLine& line) { return line.points.size() >= least; });
 }
 
 /// Shares of a sample at or below each value, at most some two hundred of them.
@@ -100,7 +101,6 @@ std::vector<ChartPoint> cdf_of(const std::vector<Weighted>& values) {
   for (const Weighted& value : values) n += value.count;
   std::vector<ChartPoint> points;
   if (n == 0) return points;
-  points.push_back({std::max(kLeast, values.front().value), 0});
   std::int64_t below = 0;
   double next = 0;
   for (const Weighted& value : values) {
@@ -150,7 +150,8 @@ void add_cdfs(const RunReport& report, FigureSet& set) {
           .x_column = std::string{kind.column},
           .y_column = "percent_at_or_below",
           .integer_x = false,
-          .log_seconds_x = true};
+          .log_seconds_x = true,
+          .steps = true};
       std::set<double> bounds;
       for (std::size_t k = 0; k < group.points.size(); ++k) {
         const ServeResult& result = report.serves[group.points[k]];

@@ -10,6 +10,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "models/methods/method.hpp"
+#include "models/methods/params.hpp"
+#include "models/units/check.hpp"
 #include "sim/report/chart.hpp"
 #include "sim/report/error_figures.hpp"
 #include "sim/report/line_names.hpp"
@@ -142,10 +145,30 @@ std::vector<Slice> best_slices(const std::vector<Slice>& slices) {
   return best;
 }
 
-void add_lines(const ReplaySweep& sweep, std::size_t a, const std::vector<Slice>& slices,
-               LineChart chart, FigureSet& set) {
+/// What the values of a parameter are counted in, as far as its declaration says.
+std::string_view unit_of(const ParamInfo& info, const SweepAxis& axis) {
+  if (std::holds_alternative<std::int64_t>(info.default_value)) return "count";
+  if (info.low >= 0 && info.high <= 1) return "fraction";
+  const auto below_one = std::count_if(axis.values.begin(), axis.values.end(),
+                                       [](const auto& value) { return *number_of(value) < 1; });
+  const bool either = info.range.find(" below 1, or entries") != std::string::npos;
+  if (either && below_one == std::ssize(axis.values)) return "fraction";
+  if (either && below_one == 0) return "entries";
+  return "number";
+}
+
+/// "recent of h2o (fraction)": parameters of two methods may share a name.
+std::string parameter_label(const SweepAxis& axis, const std::string& method) {
+  const MethodInfo info = describe_method(method);
+  const ParamInfo* found = find_param(info.params, axis.name);
+  KVSIM_CHECK(found != nullptr, "method {} was replayed with {}", method, axis.name);
+  return fmt::format("{} of {} ({})", found->name, method, unit_of(*found, axis));
+}
+
+void add_lines(const ReplaySweep& sweep, std::size_t a, const std::string& method,
+               const std::vector<Slice>& slices, LineChart chart, FigureSet& set) {
   const SweepAxis& axis = sweep.axes[a];
-  chart.x_label = axis.name + " (parameter)";
+  chart.x_label = parameter_label(axis, method);
   const bool spread = sweep.jobs.size() > 1 && slices.size() <= kMostSpread;
   chart.y_label =
       spread ? "mean relative error ± 1 sd (fraction)" : "mean relative error (fraction)";
@@ -220,7 +243,7 @@ void add_axis(const ReplaySweep& sweep, const std::vector<SweepMean>& means, std
   const std::string title = fmt::format("Attention output error against {}{}: {}", axis.name,
                                         others, about(sweep, method));
   if (is_numeric(axis)) {
-    add_lines(sweep, a, slices, {.name = name, .title = title}, set);
+    add_lines(sweep, a, method, slices, {.name = name, .title = title}, set);
   } else {
     add_bars(sweep, a, slices, {.name = name, .title = title}, set);
   }

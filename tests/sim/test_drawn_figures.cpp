@@ -51,6 +51,21 @@ void write_timings(const fs::path& folder) {
   test::write(folder / "gemm.csv", csv);
 }
 
+/// Figures as `validate published` reads them: made up.
+void write_published(const fs::path& file) {
+  std::string csv =
+      "id,source,gpu,gpu_count,model,dtype,kv_dtype,framework,method,method_params,batch,"
+      "prompt_len,output_len,metric,value,unit,note\n";
+  for (int i = 0; i < 24; ++i) {
+    const int batch = 1 << (i % 4);
+    csv += fmt::format(
+        "MY-{},{},A100-80GB-SXM,1,Llama-2-7B,fp16,fp16,HF transformers 4.47.1,full,,{},{},512,"
+        "throughput_tok_s,{},tok/s,\n",
+        i, i % 2 == 0 ? "a paper" : "another paper", batch, 512 << (i / 4 % 3), 20 * batch + i);
+  }
+  test::write(file, csv);
+}
+
 /// Results of every kind that has figures: folders under `folder`, each with figures/.
 std::vector<fs::path> draw_all(const fs::path& folder) {
   const std::string trace = source("traces/samples/books-treasure-512.safetensors");
@@ -59,6 +74,7 @@ std::vector<fs::path> draw_all(const fs::path& folder) {
       {"sizes", {"run", scenario("kv-sizes")}},
       {"two-gpus", {"run", scenario("a100-vs-h200")}},
       {"service", {"run", scenario("serve-azure-code")}},
+      {"long-service", {"run", scenario("serve-mooncake")}},
       {"replay", {"run", scenario("replay-sample")}},
       {"plan", {"plan", scenario("plan-h100-longcontext")}},
       {"plan-service",
@@ -71,9 +87,12 @@ std::vector<fs::path> draw_all(const fs::path& folder) {
         "--vary", "/batch=1,2,4,8", "--vary", "/prompt_tokens=4096,16384,65536"}},
       {"sweep-replays",
        {"sweep", "-t", trace, "-m", "h2o,zeromerge", "-b", "0.1,0.2", "--vary", "recent=0.2,0.5"}},
-      {"validate", {"validate", "measured", "timings"}},
+      {"measured", {"validate", "measured", "timings"}},
+      {"published", {"validate", "published", "published.csv"}},
+      {"kernels", {"validate", "kernels"}},
   };
   write_timings(folder / "timings");
+  write_published(folder / "published.csv");
   std::vector<fs::path> out;
   for (const auto& [name, words] : commands) {
     Words all = words;
@@ -104,7 +123,7 @@ fs::path on_paper(const fs::path& figures, const std::string& width) {
   const fs::path out = figures.parent_path() / ("paper-" + width);
   if (fs::is_directory(out)) return out;
   const Outcome outcome = run_kvsim({"plot", figures.string(), "-o", out.string(), "--style",
-                                     "paper", "--width", width, "--formats", "svg"},
+                                     "paper", "--width", width, "--formats", "svg,pdf"},
                                     figures);
   REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
   return out;
@@ -289,6 +308,122 @@ void check_texts() {
   if (!all_results().empty()) CHECK(texts > 1000);
 }
 
+/// A word on a page of PDF and where it is, as pdftotext has it.
+struct PdfWord {
+  std::string text;
+  Box at;
+};
+struct PdfPage {
+  double width = 0, height = 0;
+  std::vector<PdfWord> words;
+};
+PdfPage read_pdf(const fs::path& file) {
+  const fs::path out = file.string() + ".html";
+  const std::string command = fmt::format("pdftotext -bbox '{}' '{}'", file.string(), out.string());
+  REQUIRE_MESSAGE(std::system(command.c_str()) == 0, command);
+  const std::string html = text_of(out);
+  const auto attribute = [&](const char* name, std::size_t from) {
+    return test::svg::number(test::svg::between(html, fmt::format(" {}=\"", name), "\"", from));
+  };
+  const std::size_t page_at = html.find("<page ");
+  PdfPage page{attribute("width", page_at), attribute("height", page_at), {}};
+  for (std::size_t at = page_at; (at = html.find("<word ", at)) != html.npos; ++at) {
+    page.words.push_back({test::svg::between(html, ">", "</word>", at),
+                          {.left = attribute("xMin", at),
+                           .right = attribute("xMax", at),
+                           .top = attribute("yMin", at),
+                           .bottom = attribute("yMax", at)}});
+  }
+  return page;
+}
+
+void check_pdfs() {
+  if (std::system("pdftotext -v > /dev/null 2>&1") != 0) {
+    fmt::print("KVSIM-SKIPPED: pdftotext is not installed\n");
+    return;
+  }
+  std::size_t words = 0;
+  for (const fs::path& results : all_results()) {
+    for (const fs::path& folder : {on_paper(results, "3.3"), on_paper(results, "6.9")}) {
+      for (const std::string& name : figure_names(folder)) {
+        INFO(folder, " ", name);
+        const PdfPage page = read_pdf(folder / (name + ".pdf"));
+        words += page.words.size();
+        for (std::size_t i = 0; i < page.words.size(); ++i) {
+          const auto& [text, a] = page.words[i];
+          const bool is_inside =
+              a.left >= 0 && a.right <= page.width && a.top >= 0 && a.bottom <= page.height;
+          CHECK_MESSAGE(is_inside, text);
+          for (std::size_t j = 0; j < i; ++j) {
+            // Points: boxes have the font's whole height, of which digits leave a quarter blank.
+            constexpr double kAcross = 0.8, kUp = 2.2;
+            const Box& b = page.words[j].at;
+            const bool overlap = a.left + kAcross < b.right && b.left + kAcross < a.right &&
+                                 a.top + kUp < b.bottom && b.top + kUp < a.bottom;
+            const bool again = text == page.words[j].text;  // gnuplot draws grounded texts twice
+            CHECK_MESSAGE((!overlap || again), text, " touches ", page.words[j].text);
+          }
+        }
+      }
+    }
+  }
+  if (!all_results().empty()) CHECK(words > 1000);
+}
+
+/// The first value of a distribution is data, not the foot of its step.
+void check_distributions() {
+  std::size_t found = 0;
+  for (const fs::path& folder : all_results()) {
+    for (const std::string& name : figure_names(folder)) {
+      if (name.find("_cdf") == std::string::npos) continue;
+      INFO(folder, " ", name);
+      const json chart = json::parse(text_of(folder / (name + ".figure.json")));
+      CHECK(chart.at("steps") == true);
+      for (const json& line : chart.at("lines")) {
+        const json& points = line.at("points");
+        CHECK(points.front()[1] > 0);
+        CHECK(points.back()[1] == 100);
+        ++found;
+      }
+      const std::string script = text_of(folder / (name + ".gp"));
+      CHECK(script.find(" with steps ") != std::string::npos);
+    }
+  }
+  if (!all_results().empty()) CHECK(found > 4);
+}
+
+/// The ranges of a plan's figures are the ends that plan.json states.
+void check_plan_ranges() {
+  std::size_t found = 0;
+  for (const fs::path& folder : all_results()) {
+    const fs::path document = folder.parent_path() / "plan.json";
+    if (!fs::exists(document)) continue;
+    std::set<std::pair<double, double>> ends;
+    const json plan = json::parse(text_of(document));
+    for (const json& answer : plan.at("answers")) {
+      for (const json& one : answer.at("candidates")) {
+        if (one.at("safe").is_null() || one.at("optimistic").is_null()) continue;
+        const double safe = one.at("safe"), optimistic = one.at("optimistic");
+        ends.insert({std::min(safe, optimistic), std::max(safe, optimistic)});
+      }
+    }
+    for (const std::string& name : figure_names(folder)) {
+      if (!name.starts_with("answers_")) continue;
+      std::istringstream rows{text_of(folder / (name + ".csv"))};
+      for (std::string row; std::getline(rows, row);) {
+        std::vector<std::string> cells;
+        std::istringstream fields{row};
+        for (std::string cell; std::getline(fields, cell, ',');) cells.push_back(cell);
+        if (cells.back() != "safe to optimistic") continue;
+        INFO(folder, " ", name, ": ", row);
+        CHECK(ends.contains({test::svg::number(cells[3]), test::svg::number(cells[4])}));
+        ++found;
+      }
+    }
+  }
+  if (!all_results().empty()) CHECK(found > 8);
+}
+
 /// Names of the axes in a figure's document.
 std::vector<std::string> axis_names(const json& chart) {
   std::vector<std::string> out;
@@ -312,10 +447,19 @@ void check_axes() {
         const bool has_unit =
             axis.ends_with(')') || kCounts.contains(axis) || chart.value("log_seconds_x", false);
         CHECK_MESSAGE((has_unit || is_of_words), axis);
+        CHECK_MESSAGE(!axis.ends_with("(parameter)"), axis);
         ++axes;
       }
       for (const SvgText& text : test::read_svg(text_of(folder / (name + ".svg"))).texts) {
         CHECK_MESSAGE(text.text.find("e+") == std::string::npos, text.text);
+        CHECK_MESSAGE(text.text != "%", "apart from its number");
+        const bool counts = chart.at("x_label").get<std::string>().ends_with("(count)");
+        if (counts) CHECK_MESSAGE(!text.text.ends_with(".0"), text.text);
+      }
+      if (chart.at("chart") == "area") {  // white on white is no sample
+        const std::string script = text_of(folder / (name + ".gp"));
+        CHECK(script.find("border rgb '#222222' lc rgb '#FFFFFF' title 'free'") !=
+              std::string::npos);
       }
     }
   }
@@ -326,6 +470,9 @@ void check_axes() {
 TEST_CASE("figures of shipped scenarios") {
   SUBCASE("every mark is at a value of the CSV") { check_marks(); }
   SUBCASE("every text is inside the page and clear of the others") { check_texts(); }
+  SUBCASE("every text of a PDF is inside the page and clear of the others") { check_pdfs(); }
+  SUBCASE("distributions rise in steps from their first value") { check_distributions(); }
+  SUBCASE("ranges of a plan's figures are those of plan.json") { check_plan_ranges(); }
   SUBCASE("every axis has a unit, and its ticks are plain numbers") { check_axes(); }
 }
 

@@ -188,6 +188,7 @@ TEST_CASE("sweep: figures of error against bytes and against each parameter") {
   // Four lines (budget, word) over three numbers, each point with the ends of its bar.
   const Figure& slots = set.figures[1];
   CHECK(slots.name == "error_vs_residual_slots");
+  CHECK(slots.script.find("set xlabel 'residual_slots of zeromerge (") != std::string::npos);
   CHECK(rows(slots) == 4 * 3 * 3);
   CHECK(slots.csv.find("0,0,1,0.03,") != std::string::npos);
   CHECK(slots.script.find("with vectors nohead") != std::string::npos);
