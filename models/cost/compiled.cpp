@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "models/cost/step_graphs.hpp"
+
 namespace kvsim {
 namespace {
 

@@ -8,6 +8,7 @@
 #include "models/cost/layer_builder.hpp"
 #include "models/cost/mixed_layer.hpp"
 #include "models/cost/mixed_parts.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -11,6 +11,7 @@
 #include "models/cost/mixed.hpp"
 #include "models/cost/mixed_layer.hpp"
 #include "models/cost/mixed_parts.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -6,6 +6,7 @@
 
 #include "models/cost/mixed.hpp"
 #include "models/cost/step.hpp"
+#include "models/cost/step_graphs.hpp"
 
 namespace kvsim {
 

@@ -6,8 +6,6 @@
 #include <fmt/format.h>
 
 #include "models/cost/cache_rows.hpp"
-#include "models/cost/kernel_use.hpp"
-#include "models/cost/layer_builder.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 
@@ -38,10 +36,6 @@ Entries entries(const std::optional<Entries>& law, const Method& method) {
         method.name())};
   }
   return *law;
-}
-
-Segment segment(OpGraph graph, std::int32_t first_layer = -1) {
-  return {.graph = std::make_shared<const OpGraph>(std::move(graph)), .first_layer = first_layer};
 }
 
 std::int64_t within_window(const AttentionSpec& attention, std::int64_t n) {
@@ -185,152 +179,6 @@ DecodeMoment decode_moment(const CostInput& in, std::int32_t layer, std::int64_t
   return moment;
 }
 
-OpGraph prefill_layer(const CostInput& in, std::int32_t layer, const PrefillMoment& moment) {
-  KVSIM_CHECK(moment.prompt >= 1 && moment.score_rows >= 1, "prefill of {} tokens in {} rows",
-              moment.prompt, moment.score_rows);
-  return LayerBuilder{in, layer, moment.prompt}.prefill(moment);
-}
-
-std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
-                                    const PrefillMoment& moment,
-                                    std::span<const std::int64_t> kept) {
-  LayerBuilder all{in, layer, moment.prompt};
-  const LayerBuilder::Prefilled before = all.prefill_whole(moment);
-  std::vector<OpGraph> graphs;
-  graphs.reserve(kept.size());
-  for (const std::int64_t entries : kept) {
-    LayerBuilder one = all;
-    graphs.push_back(one.prefill_kept(before, moment.prompt, entries));
-  }
-  return graphs;
-}
-
-OpGraph decode_layer(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
-  return LayerBuilder{in, layer, 1}.decode(moment);
-}
-
-OpGraph decode_layer_middle(const CostInput& in, std::int32_t layer, const DecodeMoment& moment) {
-  return LayerBuilder{in, layer, 1}.decode(moment, false);
-}
-
-OpGraph compress_layer(const CostInput& in, std::int32_t layer, std::int64_t prompt,
-                       std::int64_t kept) {
-  return LayerBuilder{in, layer, prompt}.compress(prompt, kept);
-}
-
-OpGraph embed_tokens(const CostInput& in, std::int64_t tokens) {
-  const Dtype dtype = activation_dtype(in.weight_dtype);
-  const std::int64_t elements = in.batch * tokens * in.llm->d_model;
-  const double bytes = static_cast<double>(bytes_of(elements, dtype).count());
-  OpGraph graph;
-  const OpIndex op = graph.add(
-      {.name = "embedding",
-       .family = OpFamily::kEmbedding,
-       .bytes_read = static_cast<double>(matrix_bytes(*in.llm, in.weights(), WeightPart::kEmbedding,
-                                                      in.batch * tokens, in.llm->d_model)
-                                             .count()),
-       .bytes_written = bytes,
-       .dtype = dtype});
-  graph.hold("input embeddings", Owner::kActivations,
-             charged_bytes(in, bytes_of(rows_at_once(in, tokens) * in.llm->d_model, dtype)), op);
-  return graph;
-}
-
-namespace {
-
-/// `held` of the rows are alive at once.
-OpGraph output_logits(const CostInput& in, const HeadRows& of, const HeadRows& held) {
-  const Llm& llm = *in.llm;
-  const Dtype dtype = activation_dtype(in.weight_dtype);
-  const MatrixPlace head{WeightPart::kHead, llm.head_format};
-  const Dtype dense = product_dtype(llm, in.weights(), head);
-  const auto charged = [&](std::int64_t n, Dtype d) { return charged_bytes(in, bytes_of(n, d)); };
-  const auto size = [](std::int64_t n, Dtype d) {
-    return static_cast<double>(bytes_of(n, d).count());
-  };
-  const std::int64_t hidden = of.normed * llm.d_model;
-  const std::int64_t hidden_held = held.normed * llm.d_model;
-  const std::int64_t logit_rows = of.logits;
-  const std::int64_t logits = logit_rows * llm.vocab_size;
-  const std::int64_t whole_vocab = in.vocab_size > 0 ? in.vocab_size : llm.vocab_size;
-  const std::int64_t rows_held = held.logits;
-  const std::int64_t logits_held = rows_held * llm.vocab_size;
-
-  OpGraph graph;
-  const std::size_t x =
-      graph.hold("hidden states", Owner::kActivations, charged(hidden_held, dtype), 0);
-  const OpIndex norm = graph.add({.name = "final norm",
-                                  .family = OpFamily::kNorm,
-                                  .bytes_read = size(hidden, dtype),
-                                  .bytes_written = size(hidden, dtype),
-                                  .launches = in.stack->norm_launches,
-                                  .dtype = dtype});
-  const std::size_t normed =
-      graph.hold("final norm output", Owner::kActivations, charged(hidden_held, dtype), norm);
-  if (!in.stack->keeps_inputs) graph.release(x, norm);
-  if (of.logits == 0 && of.sampled == 0) return graph;
-  const std::int64_t weights = static_cast<std::int64_t>(llm.d_model) * llm.vocab_size;
-  OpIndex last = graph.add(
-      {.name = "logits",
-       .family = OpFamily::kLogits,
-       .flops = FlopCount{2.0 * static_cast<double>(logit_rows) * static_cast<double>(weights)},
-       .bytes_read =
-           static_cast<double>(
-               matrix_bytes(llm, in.weights(), head, llm.d_model, llm.vocab_size).count()) +
-           size(logit_rows * llm.d_model, dtype),
-       .bytes_written = size(logits, dtype),
-       .dtype = dense,
-       .kernel =
-           gemm_use(logit_rows, llm.vocab_size, llm.d_model,
-                    static_cast<double>(
-                        matrix_bytes(llm, in.weights(), head, llm.d_model, llm.vocab_size).count()),
-                    dense)},
-      {norm});
-  graph.hold("logits", Owner::kLogits, charged(logits_held, dtype), last);
-  if (in.tensor_parallel > 1) {
-    const double ranks = in.tensor_parallel;
-    last = graph.add({.name = "all-gather of logits",
-                      .family = OpFamily::kCollective,
-                      .bytes_read = size(logit_rows * whole_vocab, dtype) * (ranks - 1) / ranks,
-                      .dtype = dtype},
-                     {last});
-    graph.hold("gathered logits", Owner::kLogits, charged(rows_held * whole_vocab, dtype), last);
-  }
-  if (in.stack->logits_fp32 && dtype != Dtype::kFp32) {
-    last = graph.add({.name = "logits to fp32",
-                      .family = OpFamily::kElementwise,
-                      .bytes_read = size(logit_rows * whole_vocab, dtype),
-                      .bytes_written = size(logit_rows * whole_vocab, Dtype::kFp32),
-                      .dtype = Dtype::kFp32},
-                     {last});
-    graph.hold("fp32 logits", Owner::kLogits, charged(rows_held * whole_vocab, Dtype::kFp32), last);
-  }
-  graph.release(normed, last);
-  if (of.sampled == 0) return graph;
-  graph.add({.name = "sampling",
-             .family = OpFamily::kElementwise,
-             .bytes_read = size(of.sampled * whole_vocab, dtype),
-             .bytes_written = static_cast<double>(of.sampled) * 8,
-             .dtype = Dtype::kFp32},
-            {last});
-  return graph;
-}
-
-}  // namespace
-
-OpGraph output_logits(const CostInput& in, std::int64_t tokens) {
-  const bool all = in.stack->logits == LogitPositions::kAll;
-  const std::int64_t rows = in.batch * tokens;
-  const std::int64_t at_once = rows_at_once(in, tokens);
-  return output_logits(
-      in, {.normed = rows, .logits = all ? rows : in.batch, .sampled = in.batch},
-      {.normed = at_once, .logits = all ? at_once : in.batch, .sampled = in.batch});
-}
-
-OpGraph output_logits(const CostInput& in, const HeadRows& rows) {
-  return output_logits(in, rows, rows);
-}
-
 std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens) {
   std::vector<Tensor> out;
   const Dtype dtype = activation_dtype(in.weight_dtype);
@@ -381,61 +229,6 @@ double prefill_passes(const CostInput& in, std::int64_t prompt,
         in.method->prefill_extra(group.first, rows.shape(), in.kv_dtype, prompt).prefill_repeats);
   }
   return 1 + repeats;
-}
-
-Step prefill_step(const CostInput& in, std::int64_t prompt,
-                  const std::vector<std::int64_t>& score_rows) {
-  KVSIM_CHECK(!score_rows.empty(), "a prefill without score rows");
-  Step step{.host = host_time(in, false),
-            .between = between_steps(in),
-            .passes = prefill_passes(in, prompt)};
-  step.segments.push_back(segment(embed_tokens(in, prompt)));
-  const auto rows_of = [&](std::int32_t layer) {
-    return score_rows[std::min(static_cast<std::size_t>(layer), score_rows.size() - 1)];
-  };
-  const auto add_layers = [&](bool compresses) {
-    for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
-      PrefillMoment previous;
-      for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
-        const PrefillMoment moment{.prompt = prompt,
-                                   .kept = held_entries(in, l, prompt, prompt),
-                                   .score_rows = rows_of(l)};
-        if (compresses && moment.kept == prompt) continue;
-        if (moment == previous) {
-          ++step.segments.back().repeat;
-        } else {
-          step.segments.push_back(segment(compresses ? compress_layer(in, l, prompt, moment.kept)
-                                                     : prefill_layer(in, l, moment),
-                                          l));
-        }
-        previous = moment;
-      }
-    }
-  };
-  add_layers(false);
-  step.segments.push_back(segment(output_logits(in, prompt)));
-  if (in.method->prefill_peak() == PrefillPeak::kAllLayers) add_layers(true);
-  return step;
-}
-
-Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens) {
-  Step step{.host = host_time(in, true), .between = between_steps(in)};
-  step.segments.push_back(segment(embed_tokens(in, 1)));
-  for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
-    DecodeMoment previous;
-    for (std::int32_t l = group.first; l < group.first + group.count; ++l) {
-      const DecodeMoment moment =
-          decode_moment(in, l, prompt, tokens, held_entries(in, l, prompt, tokens - 1));
-      if (moment == previous) {
-        ++step.segments.back().repeat;
-      } else {
-        step.segments.push_back(segment(decode_layer(in, l, moment), l));
-      }
-      previous = moment;
-    }
-  }
-  step.segments.push_back(segment(output_logits(in, 1)));
-  return step;
 }
 
 }  // namespace kvsim

@@ -134,42 +134,14 @@ struct DecodeMoment {
 [[nodiscard]] LayerCache left_behind(const CostInput& in, std::int32_t layer,
                                      const DecodeMoment& moment);
 
-/// Graph of one layer's prefill. `score_rows` bounds the query rows of a method's own score
-/// matrices (prompt for all of them at once). Keys and values stand in the graph from where they
-/// are made to past its end, compressed on the way where the method compresses layer by layer.
+/// One layer's prefill: all that its graph depends on.
 struct PrefillMoment {
   std::int64_t prompt = 0;
   std::int64_t kept = 0;        // entries per stored head after compression
-  std::int64_t score_rows = 0;  // at least 1
+  std::int64_t score_rows = 0;  // query rows of a method's own score matrices at once; at least 1
 
   friend bool operator==(const PrefillMoment&, const PrefillMoment&) = default;
 };
-[[nodiscard]] OpGraph prefill_layer(const CostInput& in, std::int32_t layer,
-                                    const PrefillMoment& moment);
-/// The same at several numbers of entries kept: what does not depend on them is written once.
-[[nodiscard]] std::vector<OpGraph> prefill_layers(const CostInput& in, std::int32_t layer,
-                                                  const PrefillMoment& moment,
-                                                  std::span<const std::int64_t> kept);
-/// Compression of one layer to fewer entries after all layers have run (PrefillPeak::kAllLayers).
-[[nodiscard]] OpGraph compress_layer(const CostInput& in, std::int32_t layer, std::int64_t prompt,
-                                     std::int64_t kept);
-[[nodiscard]] OpGraph decode_layer(const CostInput& in, std::int32_t layer,
-                                   const DecodeMoment& moment);
-/// The same with one operator in place of all that is the same at every moment of a layer, so that
-/// two moments of these differ in cost as much as those of decode_layer. Of tensors not all.
-[[nodiscard]] OpGraph decode_layer_middle(const CostInput& in, std::int32_t layer,
-                                          const DecodeMoment& moment);
-/// Token embedding, and final norm with output projection, of `tokens` tokens a sequence.
-[[nodiscard]] OpGraph embed_tokens(const CostInput& in, std::int64_t tokens);
-[[nodiscard]] OpGraph output_logits(const CostInput& in, std::int64_t tokens);
-/// The rows that the end of a step works on.
-struct HeadRows {
-  std::int64_t normed = 0;   // of the final norm
-  std::int64_t logits = 0;   // that meet the output projection
-  std::int64_t sampled = 0;  // tokens drawn; 0 of both: the norm alone
-};
-[[nodiscard]] OpGraph output_logits(const CostInput& in, const HeadRows& rows);
-
 /// Tensors that live through all layers of a step from the second on: the embeddings the caller
 /// holds (in the first layer they are its input) and the causal mask of eager attention.
 [[nodiscard]] std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens);
@@ -197,10 +169,5 @@ struct Step {
 [[nodiscard]] Seconds between_steps(const CostInput& in);
 /// Host time of a step: the stack's per layer and step, and the method's own operators.
 [[nodiscard]] Seconds host_time(const CostInput& in, bool decode);
-
-/// `score_rows` of the first layers, the last of them of all further layers; not empty.
-[[nodiscard]] Step prefill_step(const CostInput& in, std::int64_t prompt,
-                                const std::vector<std::int64_t>& score_rows);
-[[nodiscard]] Step decode_step(const CostInput& in, std::int64_t prompt, std::int64_t tokens);
 
 }  // namespace kvsim

@@ -14,6 +14,7 @@
 #include "models/cost/compiled.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "sim/serve/recently_used.hpp"
 #include "sim/serve/step_sum.hpp"
 #include "sim/serve/trajectory.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/cost/compiled_graph.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "sim/serve/point_parts.hpp"
 #include "sim/serve/score_chunks.hpp"
 

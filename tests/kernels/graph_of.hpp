@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "models/cost/step.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "tests/kernels/kernel_run.hpp"
 #include "tests/support/machines.hpp"
 

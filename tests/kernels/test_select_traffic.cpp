@@ -5,6 +5,7 @@
 #include "kernels/scores.hpp"
 #include "kernels/select.hpp"
 #include "kernels/surrogate.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 
 namespace kvsim::on_sim {

@@ -8,6 +8,7 @@
 #include "models/cost/graph.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/cost/compiled.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"

@@ -6,6 +6,7 @@
 
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/graphs.hpp"

@@ -7,6 +7,7 @@
 
 #include "models/cost/calibration.hpp"
 #include "models/cost/mixed.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"

@@ -13,6 +13,7 @@
 #include "models/cost/mixed.hpp"
 #include "models/cost/roofline.hpp"
 #include "models/cost/step.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/masked.hpp"

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/cost/mixed.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
 #include "models/units/check.hpp"

@@ -2,6 +2,7 @@
 
 #include "kernels/decode_steps.hpp"
 #include "models/cost/step.hpp"
+#include "models/cost/step_graphs.hpp"
 #include "models/stack/stack.hpp"
 
 namespace kvsim {
