@@ -1,85 +1,10 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <variant>
 #include <vector>
 
-#include "models/methods/axes.hpp"
-#include "models/methods/method.hpp"
+#include "models/methods/axis_choice.hpp"
 
 namespace kvsim {
-
-class Settling;
-
-/// From settled parameters to a rule. Errors: InputError through Settling::refuse.
-using MakeSelect = std::shared_ptr<const SelectRule> (*)(Settling&);
-using MakeBudget = std::shared_ptr<const BudgetRule> (*)(Settling&);
-using MakeMerge = std::shared_ptr<const MergeRule> (*)(Settling&);
-using MakeShare = std::shared_ptr<const ShareRule> (*)(Settling&);
-using MakeRead = std::shared_ptr<const ReadRule> (*)(Settling&);
-using MakeStore = std::shared_ptr<const StoreRule> (*)(Settling&);
-
-/// An axis choice as the catalogue knows it.
-struct AxisChoice {
-  std::string_view axis;  // "select", "budget", "merge", "share", "read", "store"
-  std::string_view name;
-  std::vector<ParamInfo> params;
-  /// May give nullptr for share and read (the neutral choices), for the others not.
-  std::variant<MakeSelect, MakeBudget, MakeMerge, MakeShare, MakeRead, MakeStore> make;
-  /// select: takes a budget of entries. Selectors that drop nothing, or by a threshold alone, do
-  /// not. read: has a budget of its own.
-  bool takes_budget = true;
-  /// merge: how many entries it sets aside where `beyond_tail` are not the tail; nullptr: none.
-  std::int64_t (*slots)(Settling&, std::int64_t beyond_tail) = nullptr;
-};
-
-/// A method on its way from what was given to the rules of its axes. Makers run in the order store,
-/// share, select, budget, merge, read: each reads what those before it settled.
-class Settling {
- public:
-  virtual ~Settling() = default;
-
-  [[noreturn]] virtual void refuse(const std::string& why) const = 0;
-  [[nodiscard]] virtual const std::string& method() const = 0;
-  /// Tokens. A method whose maker asked for it is settled for this prompt alone; makers that need
-  /// to know no more than on which side of a length it lies ask for that.
-  [[nodiscard]] virtual std::int64_t prompt() const = 0;
-  [[nodiscard]] virtual bool prompt_reaches(std::int64_t tokens) const = 0;  // at least so many
-  [[nodiscard]] virtual const MethodSite& site() const = 0;
-  /// Layers of the model. Errors: refuses where unknown.
-  [[nodiscard]] virtual std::int32_t n_layers() const = 0;
-  /// The choice on an axis.
-  [[nodiscard]] virtual const std::string& choice(const std::string& axis) const = 0;
-  [[nodiscard]] virtual const StoreRule& store() const = 0;
-
-  // Parameters as settled so far; asking for one that no choice of the method declares is a
-  // ContractError. `given`: by the user, not by preset or default.
-  [[nodiscard]] virtual double number(const std::string& name) const = 0;
-  [[nodiscard]] virtual std::int64_t integer(const std::string& name) const = 0;
-  [[nodiscard]] virtual const std::string& word(const std::string& name) const = 0;
-  [[nodiscard]] virtual bool flag(const std::string& name) const = 0;
-  [[nodiscard]] virtual bool given(std::string_view name) const = 0;
-  /// What is reported as settled: a solved window, a count from a fraction.
-  virtual void settle(const std::string& name, const ParamValue& value) = 0;
-
-  /// The budget asked for; nullopt: none.
-  [[nodiscard]] virtual const std::optional<Budget>& budget() const = 0;
-  /// Entries per stored head that `budget` buys at this prompt: a share of the full cache's bytes,
-  /// so that a cheaper format or a set per query head changes it.
-  [[nodiscard]] virtual std::int64_t entries_of(const Budget& budget) const = 0;
-  /// The budget asked for in entries, else that of the preset's default share (or `fallback`).
-  [[nodiscard]] virtual std::int64_t budget_entries(double fallback) const = 0;
-  /// The mean budget of a stored head, entries: set by select, read by budget and merge.
-  [[nodiscard]] virtual std::int64_t entries() const = 0;
-  virtual void set_entries(std::int64_t entries) = 0;
-  /// Slots that the merge choice sets aside (0 for most).
-  virtual std::int64_t reserve_slots(std::int64_t beyond_tail) = 0;
-  [[nodiscard]] virtual std::int64_t slots() const = 0;
-};
 
 /// Every choice of every axis; a new one is a file and a line in its axis' list.
 [[nodiscard]] const std::vector<AxisChoice>& axis_choices();
@@ -88,21 +13,5 @@ class Settling {
 /// anything else asks for methods, from one thread: references to the catalogue do not survive it.
 /// Errors: ContractError if the axis does not exist or has a choice of that name.
 void register_choice(AxisChoice choice);
-
-// Rows of the parameter table, for choices to declare theirs with.
-inline constexpr double kManyEntries = 1e9;
-[[nodiscard]] ParamInfo number_param(std::string name, std::string symbol, double value, double low,
-                                     double high, std::string range, std::string help,
-                                     std::string source, std::vector<std::string> aliases = {});
-[[nodiscard]] ParamInfo integer_param(std::string name, std::string symbol, std::int64_t value,
-                                      double low, double high, std::string range, std::string help,
-                                      std::string source, std::vector<std::string> aliases = {});
-/// The first word is the default.
-[[nodiscard]] ParamInfo word_param(std::string name, std::vector<std::string> words,
-                                   std::string help, std::string source);
-[[nodiscard]] ParamInfo flag_param(std::string name, bool value, std::string help,
-                                   std::string source);
-/// A file's path; empty by default.
-[[nodiscard]] ParamInfo path_param(std::string name, std::string help, std::string source);
 
 }  // namespace kvsim

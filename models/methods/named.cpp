@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "models/methods/choices.hpp"
 #include "models/methods/params.hpp"
 #include "models/methods/presets.hpp"
 #include "models/units/check.hpp"

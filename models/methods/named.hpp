@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/methods/choices.hpp"
+#include "models/methods/axis_choice.hpp"
 #include "models/methods/method.hpp"
 
 namespace kvsim {

@@ -2,7 +2,7 @@
 
 // The choices of the merge axis, one maker a file; the list is in choices.cpp.
 
-#include "models/methods/choices.hpp"
+#include "models/methods/axis_choice.hpp"
 
 namespace kvsim {
 

@@ -11,7 +11,7 @@
 
 #include "models/math/cosine_search.hpp"
 #include "models/math/zip_merge.hpp"
-#include "models/methods/logit_average.hpp"
+#include "models/methods/learn/logit_average.hpp"
 #include "models/methods/merge/merge.hpp"
 #include "models/methods/merge/nearest.hpp"
 #include "models/methods/select/select.hpp"

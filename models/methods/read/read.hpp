@@ -3,7 +3,7 @@
 // The choices of the read axis, one maker a file; the list is in choices.cpp. A reader's cache
 // holds everything: its budget is what a step reads.
 
-#include "models/methods/choices.hpp"
+#include "models/methods/axis_choice.hpp"
 
 namespace kvsim {
 

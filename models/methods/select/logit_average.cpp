@@ -2,7 +2,7 @@
 // ones heavier; decode steps by the moving average of each entry's raw exponential, eq. (8),
 // without votes. First and last tokens are kept.
 
-#include "models/methods/logit_average.hpp"
+#include "models/methods/learn/logit_average.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/methods/choices.hpp"
+#include "models/methods/axis_choice.hpp"
 
 namespace kvsim {
 

@@ -124,4 +124,22 @@ std::vector<std::unique_ptr<Reader>> ReadRule::start_heads(const SessionPlace& p
   return readers;
 }
 
+ParamInfo positions_param() {
+  return word_param("positions", {"original", "rerotate"},
+                    "RoPE position of a cached key: its own, or its index in the cache",
+                    "StreamingLLM section 3.2; H2O's streaming variant calls it rolled");
+}
+
+ParamInfo score_exec_param() {
+  return word_param("score_exec", {"eager", "eager_chunked", "fused_two_pass"},
+                    "how the prompt's column sums are produced: cost, not result",
+                    "stack dependent");
+}
+
+ScoreExec score_exec_of(const std::string& word) {
+  if (word == "eager_chunked") return ScoreExec::kEagerChunked;
+  if (word == "fused_two_pass") return ScoreExec::kFusedTwoPass;
+  return ScoreExec::kEager;
+}
+
 }  // namespace kvsim

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "models/methods/choices.hpp"
-#include "models/methods/logit_average.hpp"
+#include "models/methods/axis_choice.hpp"
+#include "models/methods/learn/logit_average.hpp"
 
 namespace kvsim {
 

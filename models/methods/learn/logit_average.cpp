@@ -1,4 +1,4 @@
-#include "models/methods/logit_average.hpp"
+#include "models/methods/learn/logit_average.hpp"
 
 #include <algorithm>
 #include <cmath>
