@@ -1,6 +1,6 @@
+#include "kernels/decode_quantised.hpp"
 #include "kernels/decode_split.hpp"
 #include "kernels/fp8.hpp"
-#include "kernels/quantise.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 

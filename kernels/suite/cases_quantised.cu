@@ -1,3 +1,4 @@
+#include "kernels/decode_quantised.hpp"
 #include "kernels/quantise.hpp"
 #include "kernels/reference.hpp"
 #include "kernels/suite/cases.hpp"

@@ -2,6 +2,7 @@
 // beside what the kernels move, byte by byte as the simulator counts them. Equal, or the difference
 // has a name.
 
+#include "kernels/decode_quantised.hpp"
 #include "kernels/eager_scores.hpp"
 #include "kernels/prefill_scores.hpp"
 #include "kernels/quantise.hpp"
