@@ -16,7 +16,7 @@
 #include "sim/plan/knobs.hpp"
 #include "sim/scenario/method_field.hpp"
 #include "sim/scenario/point_notes.hpp"
-#include "sim/serve/service_topology.hpp"
+#include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
 namespace {

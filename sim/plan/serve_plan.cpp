@@ -15,7 +15,7 @@
 #include "sim/plan/serve_probe.hpp"
 #include "sim/scenario/serve_field.hpp"
 #include "sim/serve/serve_metrics.hpp"
-#include "sim/serve/service_topology.hpp"
+#include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
 namespace {

@@ -12,6 +12,7 @@
 #include "sim/report/startup_report.hpp"
 #include "sim/report/text.hpp"
 #include "sim/serve/engine_settings.hpp"
+#include "sim/serve/serve_run.hpp"
 
 namespace kvsim {
 namespace {

@@ -14,7 +14,6 @@
 #include "sim/serve/expert_network.hpp"
 #include "sim/serve/point_laws.hpp"
 #include "sim/serve/point_parts.hpp"
-#include "sim/serve/service_topology.hpp"
 #include "sim/serve/step_sum.hpp"
 #include "sim/serve/trajectory.hpp"
 

@@ -6,12 +6,10 @@
 
 namespace kvsim {
 
-struct ServeSpec;
 struct StaticSpec;
 
-/// What the engine of a run is set to, and where each value comes from; null for a stack that is no
-/// engine with options. Errors: as with_options.
+/// What the engine of a static batch is set to, and where each value comes from; null for a stack
+/// that is no engine with options. Errors: as with_options.
 [[nodiscard]] std::shared_ptr<const EngineSettings> engine_settings(const StaticSpec& spec);
-[[nodiscard]] std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec);
 
 }  // namespace kvsim

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/gpu/gpu.hpp"
+#include "models/llm/llm.hpp"
 #include "models/stack/stack.hpp"
 #include "sim/serve/topology.hpp"
 
@@ -46,5 +47,11 @@ struct Exchange {
 
 /// What an exchange over several nodes is reckoned with, in words; nullopt: one node.
 [[nodiscard]] std::optional<std::string> describe_exchange(const Stack& stack, const Gpu& gpu);
+
+/// Errors: InputError where a layer's experts cannot be shared out as `stack` says: a dense model,
+/// more GPUs than experts, a number that does not go with the tensor-parallel one, GPUs that do not
+/// stand in one node, a stack that has no such thing.
+void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
+                           std::int32_t tensor_parallel);
 
 }  // namespace kvsim

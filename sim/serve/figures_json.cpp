@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/serve/service_topology.hpp"
+#include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
 namespace {

@@ -7,8 +7,8 @@
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/compiled_point.hpp"
+#include "sim/serve/expert_network.hpp"
 #include "sim/serve/memory_end.hpp"
-#include "sim/serve/service_topology.hpp"
 
 namespace kvsim {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/serve_spec.hpp"
 #include "sim/serve/service.hpp"
-#include "sim/serve/service_topology.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,18 +1,13 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <utility>
 
 #include "sim/serve/sequence.hpp"
+#include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {
-
-/// Which waiting request is served first; ties go to the earlier arrival. By priority: the lowest.
-enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortestDeclared };
-inline constexpr std::array kQueueOrders{QueueOrder::kFcfs, QueueOrder::kPriority,
-                                         QueueOrder::kShortestDeclared};
 
 /// What `order` compares: smaller is served earlier. Never changes while a request lives, so that
 /// the first of all that are present is put out by nobody, and somebody always gets on.

@@ -18,7 +18,6 @@
 #include "sim/serve/serve_site.hpp"
 #include "sim/serve/serve_state.hpp"
 #include "sim/serve/service.hpp"
-#include "sim/serve/service_topology.hpp"
 #include "sim/serve/slo_watch.hpp"
 
 namespace kvsim {

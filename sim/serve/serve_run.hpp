@@ -19,6 +19,10 @@ struct ServeOptions {
   std::optional<double> attained{};
 };
 
+/// What the engines of a service are set to, and where each value comes from; null for a stack that
+/// is no engine with options. Errors: as with_options.
+[[nodiscard]] std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec);
+
 /// Serves the whole workload, event by event. Pure: same spec, same result, byte for byte. A
 /// request that does not fit, a model that does not, are results. Errors: InputError where the
 /// parts do not go together (a scheduler that the stack cannot run, a method whose size nobody

@@ -11,7 +11,6 @@
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/serve/assumptions.hpp"
-#include "sim/serve/engine_settings.hpp"
 #include "sim/serve/expert_network.hpp"
 #include "sim/serve/scheduler.hpp"
 #include "sim/serve/service_topology.hpp"

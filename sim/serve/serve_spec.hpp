@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,10 +16,14 @@
 #include "models/units/dtype.hpp"
 #include "models/units/units.hpp"
 #include "sim/memory/allocator_config.hpp"
-#include "sim/serve/queue_order.hpp"
 #include "traces/requests/request.hpp"
 
 namespace kvsim {
+
+/// Which waiting request is served first; ties go to the earlier arrival. By priority: the lowest.
+enum class QueueOrder : std::uint8_t { kFcfs, kPriority, kShortestDeclared };
+inline constexpr std::array kQueueOrders{QueueOrder::kFcfs, QueueOrder::kPriority,
+                                         QueueOrder::kShortestDeclared};
 
 /// How an engine forms its batches. What is absent is as the scheduler's own program has it.
 struct SchedulerSpec {
@@ -109,5 +114,12 @@ struct ServeSpec {
   OffloadSpec offload{};
   std::uint64_t seed = 0;
 };
+
+/// GPUs of one replica, and of all.
+[[nodiscard]] std::int32_t gpus_per_replica(const ServeSpec& spec);
+[[nodiscard]] std::int32_t service_gpus(const ServeSpec& spec);
+
+/// Whether one node has so many of the service's GPUs, joined: 8, or as many as an NVLink joins.
+[[nodiscard]] bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus);
 
 }  // namespace kvsim

@@ -9,52 +9,6 @@
 #include "sim/serve/expert_network.hpp"
 
 namespace kvsim {
-std::int32_t gpus_per_replica(const ServeSpec& spec) {
-  return spec.tensor_parallel * spec.pipeline_parallel;
-}
-
-std::int32_t service_gpus(const ServeSpec& spec) {
-  return gpus_per_replica(spec) * (spec.cluster.replicas + spec.cluster.prefill_replicas);
-}
-
-void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
-                           std::int32_t tensor_parallel) {
-  const std::int32_t ranks = stack.expert_parallel;
-  const auto refuse = [](const std::string& why) {
-    throw InputError{fmt::format("engine: expert_parallel: {}", why)};
-  };
-  if (ranks == 1) {
-    if (stack.expert_imbalance != 1) {
-      throw InputError{"engine: expert_imbalance: expected expert_parallel above 1 beside it"};
-    }
-    return;
-  }
-  std::int32_t experts = 0;
-  for (const LayerSpec& layer : llm.layers) experts = std::max(experts, layer.mlp.n_experts);
-  if (experts == 0) refuse(fmt::format("{} is dense: it has no experts to share out", llm.name));
-  if (ranks > experts) {
-    refuse(fmt::format("expected at most the {} experts of {}, got {}", experts, llm.name, ranks));
-  }
-  if (ranks % tensor_parallel != 0 && tensor_parallel % ranks != 0) {
-    refuse(
-        fmt::format("expected a multiple or a divisor of the {} GPUs of a tensor-parallel "
-                    "group, got {}",
-                    tensor_parallel, ranks));
-  }
-  if (ranks > node_gpus(gpu) && stack.expert_link.count() <= 0) {
-    refuse(
-        fmt::format("{} {} do not stand in one node of {}: expected expert_link beside it, a GPU's "
-                    "link to the network between nodes",
-                    ranks, gpu.name, node_gpus(gpu)));
-  }
-  if (stack.rounds_allocations && stack.growth != CacheGrowth::kPaged) {
-    refuse(fmt::format("stack {} holds all experts on each GPU", stack.name));
-  }
-}
-
-bool stands_in_one_node(const ServeSpec& spec, std::int32_t gpus) {
-  return gpus <= node_gpus(*spec.gpu);
-}
 
 ServiceTopology service_topology(const ServeSpec& spec, BytesPerSecond to_host) {
   const Gpu& gpu = *spec.gpu;

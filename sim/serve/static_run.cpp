@@ -14,7 +14,6 @@
 #include "sim/serve/expert_network.hpp"
 #include "sim/serve/pool.hpp"
 #include "sim/serve/score_chunks.hpp"
-#include "sim/serve/service_topology.hpp"
 #include "sim/serve/static_state.hpp"
 #include "sim/serve/walk.hpp"
 

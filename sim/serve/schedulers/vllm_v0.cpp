@@ -15,6 +15,7 @@
 
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/queue_order.hpp"
 #include "sim/serve/scheduler.hpp"
 
 namespace kvsim {
