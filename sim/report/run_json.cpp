@@ -7,7 +7,7 @@
 #include "sim/report/json_values.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/startup_report.hpp"
-#include "sim/serve/figures_json.hpp"
+#include "sim/serve/static_figures_json.hpp"
 
 namespace kvsim {
 namespace {

@@ -8,7 +8,8 @@
 #include "sim/report/run_json.hpp"
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/startup_report.hpp"
-#include "sim/serve/figures_json.hpp"
+#include "sim/serve/serve_figures_json.hpp"
+#include "sim/serve/static_figures_json.hpp"
 
 namespace kvsim {
 namespace {

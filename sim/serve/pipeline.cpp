@@ -7,8 +7,8 @@
 
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
+#include "sim/serve/serve_hooks.hpp"
 #include "sim/serve/serve_spec.hpp"
-#include "sim/serve/service.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,8 +1,8 @@
 // Apart from what services are measured by: the explorer's core holds this alone.
 
-#include <cmath>
+#include "sim/serve/static_figures_json.hpp"
 
-#include "sim/serve/figures_json.hpp"
+#include <cmath>
 
 namespace kvsim {
 namespace {

@@ -1,8 +1,8 @@
 #include "sim/sweep/serve_point.hpp"
 
 #include "models/units/check.hpp"
-#include "sim/serve/figures_json.hpp"
 #include "sim/serve/mean_iteration.hpp"
+#include "sim/serve/serve_figures_json.hpp"
 #include "sim/serve/serve_run.hpp"
 
 namespace kvsim {

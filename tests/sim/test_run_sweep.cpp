@@ -8,8 +8,8 @@
 
 #include "models/json/field.hpp"
 #include "sim/report/scenario_sweep.hpp"
-#include "sim/serve/figures_json.hpp"
 #include "sim/serve/fit_range.hpp"
+#include "sim/serve/static_figures_json.hpp"
 #include "sim/serve/static_run.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"

@@ -1,7 +1,7 @@
 // Intervals of a service: it is served again, faster and slower.
 
 #include "models/cost/calibration.hpp"
-#include "sim/serve/figures_json.hpp"
+#include "sim/serve/serve_figures_json.hpp"
 #include "sim/serve/serve_intervals.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "tests/support/check.hpp"

@@ -6,9 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "sim/serve/serve_intervals.hpp"
-#include "sim/serve/serve_result.hpp"
-#include "sim/serve/serve_spec.hpp"
 #include "sim/serve/static_run.hpp"
 
 namespace kvsim {
@@ -30,12 +27,5 @@ void put_predicted(nlohmann::ordered_json& out, const std::string& name,
 /// rates, times, and of each `NAME_low` and `NAME_high`, null where the run has no interval.
 [[nodiscard]] nlohmann::ordered_json static_figures_json(const StaticSpec& spec,
                                                          const StaticResult& result);
-
-/// What a run of a service is measured by, one key a figure, as docs/results.md lists them: counts,
-/// times, rates, shares, memory, and of each that depends on times `NAME_low` and `NAME_high`, null
-/// without intervals. What a run has beside them (bounds, owners, events, words) is not here.
-[[nodiscard]] nlohmann::ordered_json serve_figures_json(
-    const ServeSpec& spec, const ServeResult& result,
-    const std::optional<ServeIntervals>& intervals);
 
 }  // namespace kvsim

@@ -1,10 +1,11 @@
-#include "sim/serve/figures_json.hpp"
+#include "sim/serve/serve_figures_json.hpp"
 
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "sim/serve/serve_spec.hpp"
+#include "sim/serve/static_figures_json.hpp"
 
 namespace kvsim {
 namespace {
