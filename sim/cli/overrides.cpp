@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
+#include "sim/scenario/document.hpp"
+#include "sim/scenario/read_scenario.hpp"
 
 namespace kvsim {
 namespace {

@@ -27,6 +27,7 @@
 #include "sim/scenario/document.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/method_field.hpp"
+#include "sim/scenario/read_scenario.hpp"
 
 namespace kvsim {
 namespace {

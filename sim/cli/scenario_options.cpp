@@ -10,6 +10,7 @@
 #include "sim/cli/figure_options.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/scenario_flags.hpp"
+#include "sim/scenario/document.hpp"
 #include "sim/scenario/plan_field.hpp"
 
 namespace kvsim {

@@ -21,6 +21,7 @@
 #include "sim/report/result_json.hpp"
 #include "sim/report/scenario_sweep.hpp"
 #include "sim/scenario/keys.hpp"
+#include "sim/scenario/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/sweep/join_ranks.hpp"
 #include "sim/sweep/points_file.hpp"

@@ -33,6 +33,7 @@
 #include "sim/report/serve_csv.hpp"
 #include "sim/scenario/document.hpp"
 #include "sim/scenario/method_field.hpp"
+#include "sim/scenario/read_scenario.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
 #include "traces/trace_writer.hpp"

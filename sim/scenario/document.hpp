@@ -9,9 +9,14 @@
 #include <nlohmann/json.hpp>
 
 #include "models/json/field.hpp"
-#include "sim/scenario/scenario.hpp"
 
 namespace kvsim {
+
+/// An override from the command line: "/batch=8".
+struct Override {
+  std::string pointer;  // RFC 6901
+  std::string value;    // JSON, or a bare word taken as a string
+};
 
 /// One value out of the files: `file`, under what it `extends`, without the key itself. Objects
 /// merge key by key, a null takes an inherited key away, everything else (lists, `model`, `method`)
@@ -24,12 +29,6 @@ namespace kvsim {
 /// The same of a document at hand, as if the file that it is called after held it.
 [[nodiscard]] nlohmann::json merged_document(const Field& root,
                                              const std::function<void(const Field&)>& check);
-
-/// As scenario_document (scenario.hpp), of a text at hand, as if `file` held it, which need not be
-/// there.
-[[nodiscard]] nlohmann::json scenario_document_of(std::string_view text,
-                                                  const std::filesystem::path& file,
-                                                  const std::vector<Override>& overrides);
 
 /// `overlay` over `base`, as above.
 [[nodiscard]] nlohmann::json merged(nlohmann::json base, const nlohmann::json& overlay);

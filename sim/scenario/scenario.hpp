@@ -78,31 +78,4 @@ struct Scenario {
   std::vector<std::shared_ptr<const Calibration>> own_calibrations;  // those read from files
 };
 
-/// An override from the command line: "/batch=8".
-struct Override {
-  std::string pointer;  // RFC 6901
-  std::string value;    // JSON, or a bare word taken as a string
-};
-
-/// Reads a scenario (scenarios/scenario.schema.json), follows `extends`, applies the overrides,
-/// checks every key. Errors: InputError with file and JSON pointer.
-[[nodiscard]] Scenario read_scenario(const std::filesystem::path& file,
-                                     const std::vector<Override>& overrides);
-
-/// The first half of read_scenario, for those that read many variants of one file: its keys after
-/// `extends` and overrides, each file's form checked.
-[[nodiscard]] nlohmann::json scenario_document(const std::filesystem::path& file,
-                                               const std::vector<Override>& overrides);
-
-/// The second half: a scenario out of such a document. `file` gives its name and the folder that
-/// paths start at, `place` is what messages call it; `changed`: something has been set since it was
-/// read, so that its form is checked again and a published figure may stand beside no point.
-[[nodiscard]] Scenario scenario_of(const nlohmann::json& document,
-                                   const std::filesystem::path& file, const std::string& place,
-                                   bool changed);
-
-/// Checks what can be said of every key of `document` by itself. Errors: InputError.
-void check_scenario_form(const nlohmann::json& document, const std::filesystem::path& file,
-                         const std::string& place);
-
 }  // namespace kvsim

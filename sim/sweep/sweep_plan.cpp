@@ -18,6 +18,7 @@
 #include "sim/scenario/document.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/list_keys.hpp"
+#include "sim/scenario/read_scenario.hpp"
 
 namespace kvsim {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "sim/engine/parallel.hpp"
 #include "sim/plan/plan.hpp"
+#include "sim/scenario/read_scenario.hpp"
 
 int main(int argc, char** argv) {
   using namespace kvsim;  // NOLINT

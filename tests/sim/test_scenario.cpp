@@ -15,6 +15,7 @@
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/measured_points.hpp"
 #include "sim/scenario/method_field.hpp"
+#include "sim/scenario/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"

@@ -11,6 +11,7 @@
 
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/list_keys.hpp"
+#include "sim/scenario/read_scenario.hpp"
 #include "sim/sweep/sweep_plan.hpp"
 #include "tests/sim/sweep_files.hpp"
 #include "tests/support/check.hpp"

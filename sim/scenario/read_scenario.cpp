@@ -1,4 +1,4 @@
-#include "sim/scenario/scenario.hpp"
+#include "sim/scenario/read_scenario.hpp"
 
 #include <algorithm>
 #include <system_error>
@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
-#include "sim/scenario/document.hpp"
 #include "sim/scenario/keys.hpp"
 #include "sim/scenario/method_field.hpp"
 #include "sim/scenario/points.hpp"
