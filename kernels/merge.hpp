@@ -12,17 +12,17 @@ namespace kvsim::KVSIM_EXECUTOR {
 
 /// direction[n, :] = the rows' common direction, t of the way from a to b on the sphere; norms of
 /// both, and the distance angle / pi between them (an empty span: not written). Rows of zeros, of
-/// one direction and of opposite ones as models/math/slerp.hpp says. A row is that of a head, or of
-/// all KV heads of a token. Source: MiniCache (Liu et al. 2024), eqs. (3), (4).
+/// one direction and of opposite ones as models/math/merging/slerp.hpp says. A row is that of a
+/// head, or of all KV heads of a token. Source: MiniCache (Liu et al. 2024), eqs. (3), (4).
 template <class T>
 void slerp_rows(Stream stream, const kernels::MergeShape& shape, float t, Span<const T> a,
                 Span<const T> b, Span<T> direction, Span<float> norm_a, Span<float> norm_b,
                 Span<float> distance = {});
 
 /// Entry from[n] joins entry into[n] so that the output under their estimated scores stays: the
-/// rule kGuarded of models/math/zip_merge.hpp, without its bound on products. votes and log_scores
-/// [entries]; of `into` both change. No entry is in two merges. Source: KeepKV, eqs. (6), (7),
-/// (25).
+/// rule kGuarded of models/math/merging/zip_merge.hpp, without its bound on products. votes and
+/// log_scores [entries]; of `into` both change. No entry is in two merges. Source: KeepKV, eqs.
+/// (6), (7), (25).
 template <class T>
 struct ZipPairs {
   Span<const std::int32_t> into, from;  // [merges]

@@ -28,7 +28,7 @@ void nearest_keys(Stream stream, const kernels::NearestShape& shape,
 /// The threshold of row r follows cosine[r]: take it where there was none (-infinity), else
 /// keep * threshold + (1 - keep) * cosine. Where the cosine u reaches it, the victim joins entry
 /// nearest[r] with weights e^u / (e^u + e) and e / (e^u + e); joined[r] says whether.
-/// Source: models/math/cosine_merge.hpp (D2O), one entry leaving a row.
+/// Source: models/math/merging/cosine_merge.hpp (D2O), one entry leaving a row.
 template <class T>
 struct CosineMerge {
   Span<const std::int32_t> victim, nearest;  // [rows]

@@ -5,10 +5,10 @@
 #include <limits>
 #include <numeric>
 
-#include "models/math/attend.hpp"
-#include "models/math/causal_attention.hpp"
+#include "models/math/attention/attend.hpp"
+#include "models/math/attention/causal_attention.hpp"
+#include "models/math/attention/surrogate.hpp"
 #include "models/math/quantise.hpp"
-#include "models/math/surrogate.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim::kernels {

@@ -11,8 +11,9 @@ namespace kvsim::KVSIM_EXECUTOR {
 ///   threshold
 ///
 /// hidden [tokens, inputs] of T (float, kv::Half, kv::BFloat16), weights [heads, inputs], biases
-/// [heads]; keeps is 0 or 1; sums are fp32. Source: models/math/surrogate.hpp without inner layer.
-/// Errors: ContractError if inputs are no whole 16 bytes, or a span is shorter than its shape.
+/// [heads]; keeps is 0 or 1; sums are fp32. Source: models/math/attention/surrogate.hpp without
+/// inner layer. Errors: ContractError if inputs are no whole 16 bytes, or a span is shorter than
+/// its shape.
 template <class T>
 struct LinearScores {
   Span<const T> hidden;

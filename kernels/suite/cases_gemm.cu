@@ -6,7 +6,7 @@
 #include "kernels/reference.hpp"
 #include "kernels/suite/cases.hpp"
 #include "kernels/surrogate.hpp"
-#include "models/math/surrogate.hpp"
+#include "models/math/attention/surrogate.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {

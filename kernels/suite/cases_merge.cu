@@ -4,9 +4,9 @@
 #include "kernels/merge.hpp"
 #include "kernels/reference.hpp"
 #include "kernels/suite/cases.hpp"
-#include "models/math/residual_merge.hpp"
-#include "models/math/slerp.hpp"
-#include "models/math/zip_merge.hpp"
+#include "models/math/merging/residual_merge.hpp"
+#include "models/math/merging/slerp.hpp"
+#include "models/math/merging/zip_merge.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {

@@ -2,9 +2,9 @@
 
 #include "kernels/nearest_merge.hpp"
 #include "kernels/suite/cases.hpp"
-#include "models/math/cosine_merge.hpp"
-#include "models/math/cosine_search.hpp"
-#include "models/math/value_spread.hpp"
+#include "models/math/attention/value_spread.hpp"
+#include "models/math/merging/cosine_merge.hpp"
+#include "models/math/merging/cosine_search.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {

@@ -6,7 +6,7 @@
 #include "kernels/scores.hpp"
 #include "kernels/select.hpp"
 #include "kernels/suite/cases.hpp"
-#include "models/math/attention_profile.hpp"
+#include "models/math/attention/attention_profile.hpp"
 #include "models/math/log_add.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {

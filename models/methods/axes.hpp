@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/methods/entry_table.hpp"
 #include "models/methods/method.hpp"
 #include "models/methods/prompt_scores.hpp"

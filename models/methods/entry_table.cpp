@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "models/math/residual_merge.hpp"
+#include "models/math/merging/residual_merge.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "models/math/causal_attention.hpp"
+#include "models/math/attention/causal_attention.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/entry_table.hpp"
 #include "models/methods/kept_entry.hpp"

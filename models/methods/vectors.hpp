@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/math/rope.hpp"
+#include "models/math/attention/rope.hpp"
 
 namespace kvsim {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "models/math/causal_attention.hpp"
-#include "models/math/rope.hpp"
+#include "models/math/attention/causal_attention.hpp"
+#include "models/math/attention/rope.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/kept_entry.hpp"
 #include "models/methods/session.hpp"

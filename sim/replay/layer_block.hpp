@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "models/math/causal_attention.hpp"
-#include "models/math/rope.hpp"
+#include "models/math/attention/causal_attention.hpp"
+#include "models/math/attention/rope.hpp"
 #include "models/methods/composed.hpp"
 #include "sim/replay/head_replay.hpp"
 #include "sim/replay/surrogates.hpp"

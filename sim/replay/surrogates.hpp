@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/math/surrogate.hpp"
+#include "models/math/attention/surrogate.hpp"
 #include "models/methods/method.hpp"
 #include "traces/trace.hpp"
 

@@ -21,7 +21,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "models/math/causal_attention.hpp"
+#include "models/math/attention/causal_attention.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/head_replay.hpp"
 #include "sim/replay/layer_block.hpp"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "models/math/zip_merge.hpp"
+#include "models/math/merging/zip_merge.hpp"
 #include "tests/support/merging_run.hpp"
 
 namespace kvsim {

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "models/math/counter_random.hpp"
-#include "models/math/low_rank_kernel.hpp"
+#include "models/math/low_rank/low_rank_kernel.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/merging_run.hpp"

@@ -4,11 +4,11 @@
 #include <limits>
 #include <numeric>
 
-#include "models/math/attend.hpp"
-#include "models/math/causal_attention.hpp"
+#include "models/math/attention/attend.hpp"
+#include "models/math/attention/causal_attention.hpp"
+#include "models/math/attention/rope.hpp"
 #include "models/math/half.hpp"
 #include "models/math/lanes.hpp"
-#include "models/math/rope.hpp"
 #include "models/units/check.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/vectors.hpp"

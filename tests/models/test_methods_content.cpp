@@ -4,9 +4,9 @@
 #include <numeric>
 #include <set>
 
+#include "models/math/attention/expected_attention.hpp"
+#include "models/math/attention/key_redundancy.hpp"
 #include "models/math/counter_random.hpp"
-#include "models/math/expected_attention.hpp"
-#include "models/math/key_redundancy.hpp"
 #include "models/methods/params.hpp"
 #include "models/methods/presets.hpp"
 #include "models/units/error.hpp"

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include "models/math/repeat_scores.hpp"
+#include "models/math/attention/repeat_scores.hpp"
 #include "models/methods/budget/nested.hpp"
 #include "models/methods/params.hpp"
 #include "models/methods/session.hpp"

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "models/math/cosine_search.hpp"
+#include "models/math/merging/cosine_search.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/merging_run.hpp"

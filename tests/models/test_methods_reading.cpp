@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-#include "models/math/truncated_svd.hpp"
+#include "models/math/low_rank/truncated_svd.hpp"
 #include "models/methods/params.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/layer_block.hpp"

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "models/math/low_rank.hpp"
+#include "models/math/low_rank/low_rank.hpp"
 #include "models/math/quantise.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"

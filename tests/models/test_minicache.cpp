@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <numbers>
 
-#include "models/math/slerp.hpp"
+#include "models/math/merging/slerp.hpp"
 #include "models/methods/session.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"

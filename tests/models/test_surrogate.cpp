@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-#include "models/math/surrogate.hpp"
+#include "models/math/attention/surrogate.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/replay/surrogates.hpp"

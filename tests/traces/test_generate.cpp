@@ -9,7 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include "models/math/rope.hpp"
+#include "models/math/attention/rope.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/traces/scratch.hpp"

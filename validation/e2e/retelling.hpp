@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "models/math/rope.hpp"
+#include "models/math/attention/rope.hpp"
 #include "models/methods/prompt_scores.hpp"
 #include "models/methods/session.hpp"
 #include "validation/e2e/plan.hpp"

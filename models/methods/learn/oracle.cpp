@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "models/math/repeat_scores.hpp"
+#include "models/math/attention/repeat_scores.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <memory>
 
-#include "models/math/cosine_merge.hpp"
+#include "models/math/merging/cosine_merge.hpp"
 #include "models/methods/merge/merge.hpp"
 #include "models/methods/merge/nearest.hpp"
 #include "models/units/check.hpp"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/methods/merge/merge.hpp"
 
 namespace kvsim {

@@ -15,9 +15,9 @@
 
 #include <fmt/format.h>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/math/counter_random.hpp"
-#include "models/math/low_rank_kernel.hpp"
+#include "models/math/low_rank/low_rank_kernel.hpp"
 #include "models/methods/merge/low_rank_weights.hpp"
 #include "models/methods/merge/merge.hpp"
 

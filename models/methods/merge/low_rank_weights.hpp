@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "models/math/low_rank_kernel.hpp"
+#include "models/math/low_rank/low_rank_kernel.hpp"
 
 namespace kvsim {
 

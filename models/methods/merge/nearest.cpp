@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "models/math/cosine_search.hpp"
+#include "models/math/merging/cosine_search.hpp"
 
 namespace kvsim {
 

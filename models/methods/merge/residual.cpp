@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "models/math/residual_merge.hpp"
+#include "models/math/merging/residual_merge.hpp"
 #include "models/methods/merge/merge.hpp"
 #include "models/methods/params.hpp"
 #include "models/units/check.hpp"

@@ -3,7 +3,7 @@
 //
 //   p = clamp(A_i / mean(A_j ... A_{j+m-1}), 0, 1),   v_k <- v_k + M v_i / m,   M ~ Bernoulli(p)
 
-#include "models/math/value_spread.hpp"
+#include "models/math/attention/value_spread.hpp"
 
 #include <algorithm>
 #include <cmath>

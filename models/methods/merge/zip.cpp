@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "models/math/cosine_search.hpp"
-#include "models/math/zip_merge.hpp"
+#include "models/math/merging/cosine_search.hpp"
+#include "models/math/merging/zip_merge.hpp"
 #include "models/methods/learn/logit_average.hpp"
 #include "models/methods/merge/merge.hpp"
 #include "models/methods/merge/nearest.hpp"

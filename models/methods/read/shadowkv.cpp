@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "models/math/truncated_svd.hpp"
+#include "models/math/low_rank/truncated_svd.hpp"
 #include "models/methods/read/read.hpp"
 #include "models/units/check.hpp"
 

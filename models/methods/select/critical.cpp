@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/methods/select/scored.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"

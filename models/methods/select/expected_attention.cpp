@@ -4,14 +4,14 @@
 //   score_i = (mean over the group of softmax_i(z) + epsilon) * |v_i|   over tokens after the sinks
 // with z of models/math/expected_attention. Sinks are always kept.
 
-#include "models/math/expected_attention.hpp"
+#include "models/math/attention/expected_attention.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "models/math/attend.hpp"
-#include "models/math/key_redundancy.hpp"
+#include "models/math/attention/attend.hpp"
+#include "models/math/attention/key_redundancy.hpp"
 #include "models/methods/select/scored.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"

@@ -18,7 +18,7 @@
 
 #include <fmt/format.h>
 
-#include "models/math/attention_profile.hpp"
+#include "models/math/attention/attention_profile.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"
 

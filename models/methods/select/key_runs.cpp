@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/methods/select/scored.hpp"
 #include "models/methods/select/select.hpp"
 

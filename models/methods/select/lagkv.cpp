@@ -10,7 +10,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/math/key_redundancy.hpp"
+#include "models/math/attention/key_redundancy.hpp"
 #include "models/methods/select/scored.hpp"
 #include "models/methods/select/select.hpp"
 

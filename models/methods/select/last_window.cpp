@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "models/math/attend.hpp"
-#include "models/math/key_redundancy.hpp"
+#include "models/math/attention/attend.hpp"
+#include "models/math/attention/key_redundancy.hpp"
 #include "models/methods/select/scored.hpp"
 #include "models/methods/select/select.hpp"
 

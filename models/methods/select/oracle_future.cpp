@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"
 

@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "models/math/attend.hpp"
-#include "models/math/key_redundancy.hpp"
+#include "models/math/attention/attend.hpp"
+#include "models/math/attention/key_redundancy.hpp"
 #include "models/methods/select/periodic.hpp"
 #include "models/methods/select/select.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "models/math/expected_attention.hpp"
+#include "models/math/attention/expected_attention.hpp"
 #include "models/methods/select/select.hpp"
 #include "models/units/check.hpp"
 

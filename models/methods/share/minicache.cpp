@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "models/math/slerp.hpp"
+#include "models/math/merging/slerp.hpp"
 #include "models/methods/share/share.hpp"
 #include "models/units/check.hpp"
 

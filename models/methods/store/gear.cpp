@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/math/half.hpp"
-#include "models/math/low_rank.hpp"
+#include "models/math/low_rank/low_rank.hpp"
 #include "models/math/quantise.hpp"
 #include "models/methods/store/store.hpp"
 

@@ -1,9 +1,9 @@
-#include "models/math/key_redundancy.hpp"
+#include "models/math/attention/key_redundancy.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

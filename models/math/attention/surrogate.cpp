@@ -1,4 +1,4 @@
-#include "models/math/surrogate.hpp"
+#include "models/math/attention/surrogate.hpp"
 
 #include <algorithm>
 #include <cmath>

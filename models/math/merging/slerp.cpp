@@ -1,4 +1,4 @@
-#include "models/math/slerp.hpp"
+#include "models/math/merging/slerp.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "models/math/truncated_svd.hpp"
+#include "models/math/low_rank/truncated_svd.hpp"
 
 #include <Eigen/Dense>
 

@@ -1,4 +1,4 @@
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "models/math/rope.hpp"
+#include "models/math/attention/rope.hpp"
 
 namespace kvsim {
 

@@ -1,4 +1,4 @@
-#include "models/math/low_rank_kernel.hpp"
+#include "models/math/low_rank/low_rank_kernel.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "models/math/low_rank.hpp"
+#include "models/math/low_rank/low_rank.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "models/math/cosine_search.hpp"
+#include "models/math/merging/cosine_search.hpp"
 
 #include <algorithm>
 #include <cmath>

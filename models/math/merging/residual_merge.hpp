@@ -4,7 +4,7 @@
 #include <limits>
 #include <span>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 
 namespace kvsim {
 

@@ -1,4 +1,4 @@
-#include "models/math/zip_merge.hpp"
+#include "models/math/merging/zip_merge.hpp"
 
 #include <algorithm>
 #include <cmath>

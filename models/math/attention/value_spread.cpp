@@ -1,4 +1,4 @@
-#include "models/math/value_spread.hpp"
+#include "models/math/attention/value_spread.hpp"
 
 #include <algorithm>
 

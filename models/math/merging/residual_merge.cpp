@@ -1,4 +1,4 @@
-#include "models/math/residual_merge.hpp"
+#include "models/math/merging/residual_merge.hpp"
 
 #include "models/units/check.hpp"
 

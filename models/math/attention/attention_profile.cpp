@@ -1,4 +1,4 @@
-#include "models/math/attention_profile.hpp"
+#include "models/math/attention/attention_profile.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,11 @@
-#include "models/math/causal_attention.hpp"
+#include "models/math/attention/causal_attention.hpp"
 
 #include <algorithm>
 #include <cmath>
 
 #include <Eigen/Dense>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/math/lanes.hpp"
 #include "models/units/check.hpp"
 

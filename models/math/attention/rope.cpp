@@ -1,4 +1,4 @@
-#include "models/math/rope.hpp"
+#include "models/math/attention/rope.hpp"
 
 #include <cmath>
 

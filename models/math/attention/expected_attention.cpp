@@ -1,8 +1,8 @@
-#include "models/math/expected_attention.hpp"
+#include "models/math/attention/expected_attention.hpp"
 
 #include <utility>
 
-#include "models/math/key_redundancy.hpp"
+#include "models/math/attention/key_redundancy.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

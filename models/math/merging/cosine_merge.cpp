@@ -1,4 +1,4 @@
-#include "models/math/cosine_merge.hpp"
+#include "models/math/merging/cosine_merge.hpp"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "models/math/repeat_scores.hpp"
+#include "models/math/attention/repeat_scores.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include <Eigen/Dense>
 
-#include "models/math/attend.hpp"
+#include "models/math/attention/attend.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {
