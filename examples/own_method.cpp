@@ -11,8 +11,8 @@
 #include <limits>
 #include <memory>
 
-#include "models/methods/choices.hpp"
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/choices.hpp"
+#include "models/methods/settle/presets.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/measured.hpp"
+#include "models/methods/settle/measured.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/keys.hpp"

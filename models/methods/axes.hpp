@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "models/math/attention/attend.hpp"
-#include "models/methods/entry_table.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/prompt_scores.hpp"
+#include "models/methods/view/entry_table.hpp"
+#include "models/methods/view/prompt_scores.hpp"
 
 namespace kvsim {
 

@@ -7,7 +7,7 @@
 #include "models/json/field.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/named.hpp"
+#include "models/methods/settle/named.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/command.hpp"

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/kept_entry.hpp"
+#include "models/methods/session/kept_entry.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/explain_parts.hpp"
 #include "sim/cli/kept_lines.hpp"

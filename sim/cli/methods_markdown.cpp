@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/availability.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/settle/availability.hpp"
 #include "sim/report/describe.hpp"
 
 namespace kvsim {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "models/methods/named.hpp"
+#include "models/methods/settle/named.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/method_field.hpp"
 

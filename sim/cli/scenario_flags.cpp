@@ -14,7 +14,7 @@
 
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
-#include "models/methods/named.hpp"
+#include "models/methods/settle/named.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/model_argument.hpp"

@@ -9,7 +9,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "models/llm/weight_format.hpp"
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/presets.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/explorer/explore.hpp"

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "models/methods/measured.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/settle/measured.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/serve/compiled_point.hpp"
 #include "sim/serve/sequence_law.hpp"

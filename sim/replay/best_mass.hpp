@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "models/methods/vectors.hpp"
+#include "models/methods/view/vectors.hpp"
 #include "sim/replay/head_replay.hpp"
 
 namespace kvsim {

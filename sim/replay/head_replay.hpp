@@ -10,8 +10,8 @@
 #include "models/math/attention/causal_attention.hpp"
 #include "models/math/attention/rope.hpp"
 #include "models/methods/composed.hpp"
-#include "models/methods/kept_entry.hpp"
-#include "models/methods/session.hpp"
+#include "models/methods/session/kept_entry.hpp"
+#include "models/methods/session/session.hpp"
 
 namespace kvsim {
 

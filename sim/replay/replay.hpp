@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "models/methods/kept_entry.hpp"
-#include "models/methods/measured.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/session/kept_entry.hpp"
+#include "models/methods/settle/measured.hpp"
 #include "sim/memory/block_allocator.hpp"
 #include "traces/trace.hpp"
 

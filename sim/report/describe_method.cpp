@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/availability.hpp"
+#include "models/methods/settle/availability.hpp"
 #include "sim/report/describe.hpp"
 #include "sim/report/describe_text.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/availability.hpp"
+#include "models/methods/settle/availability.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/engine_report.hpp"

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "models/methods/named.hpp"
+#include "models/methods/settle/named.hpp"
 #include "models/units/number_text.hpp"
 
 namespace kvsim {

@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/methods/measured.hpp"
+#include "models/methods/settle/measured.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/plan_field.hpp"
 #include "sim/serve/serve_spec.hpp"

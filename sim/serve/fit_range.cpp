@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "models/llm/weight_format.hpp"
-#include "models/methods/masked.hpp"
+#include "models/methods/settle/masked.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/compiled_point.hpp"

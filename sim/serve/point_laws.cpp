@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "models/cost/compiled.hpp"
-#include "models/methods/masked.hpp"
+#include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 

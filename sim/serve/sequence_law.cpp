@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "models/methods/masked.hpp"
+#include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 

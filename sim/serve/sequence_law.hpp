@@ -11,7 +11,7 @@
 
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/step.hpp"
-#include "models/methods/measured.hpp"
+#include "models/methods/settle/measured.hpp"
 #include "sim/serve/hole_layout.hpp"
 #include "sim/serve/trajectory.hpp"
 

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/step_graphs.hpp"
-#include "models/methods/masked.hpp"
+#include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"
 #include "sim/serve/expert_network.hpp"

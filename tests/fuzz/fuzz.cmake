@@ -59,7 +59,7 @@ set(kvsim_words sim/report/text.cpp sim/cli/arguments.cpp sim/cli/kept_lines.cpp
 kvsim_fuzz(results SOURCES sim/cli/compare_results.cpp sim/cli/explain_parts.cpp sim/cli/explain_plan.cpp
                            sim/cli/explain_replay.cpp
                            sim/cli/explain_latency.cpp sim/cli/explain_rates.cpp sim/cli/explain_result.cpp sim/cli/explain_service.cpp
-                           models/methods/kept_role.cpp ${kvsim_words}
+                           models/methods/session/kept_role.cpp ${kvsim_words}
            LINK kvsim::json nlohmann_json::nlohmann_json Boost::program_options KEPT_LINK kvsim_results_read)
 kvsim_fuzz(figures SOURCES sim/cli/arguments.cpp sim/cli/kept_lines.cpp
            LINK kvsim::report nlohmann_json::nlohmann_json Boost::program_options KEPT_LINK kvsim_results_read)

@@ -1,7 +1,7 @@
 // Which software has a method: the catalogue's rows, and the note where a stack does not have it.
 
-#include "models/methods/availability.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/settle/availability.hpp"
 #include "models/units/error.hpp"
 #include "sim/scenario/point_notes.hpp"
 #include "tests/support/check.hpp"

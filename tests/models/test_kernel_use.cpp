@@ -13,8 +13,8 @@
 #include "models/cost/step_graphs.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
-#include "models/methods/masked.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/settle/masked.hpp"
 #include "models/stack/stack.hpp"
 #include "tests/support/check.hpp"
 

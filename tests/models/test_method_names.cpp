@@ -10,11 +10,11 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/choices.hpp"
 #include "models/methods/composed.hpp"
 #include "models/methods/method.hpp"
-#include "models/methods/named.hpp"
 #include "models/methods/params.hpp"
+#include "models/methods/settle/choices.hpp"
+#include "models/methods/settle/named.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 

@@ -12,7 +12,7 @@
 #include "models/math/attention/repeat_scores.hpp"
 #include "models/methods/budget/nested.hpp"
 #include "models/methods/params.hpp"
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "models/math/counter_random.hpp"
-#include "models/methods/choices.hpp"
 #include "models/methods/params.hpp"
+#include "models/methods/settle/choices.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"

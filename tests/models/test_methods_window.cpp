@@ -10,7 +10,7 @@
 
 #include "models/math/counter_random.hpp"
 #include "models/methods/params.hpp"
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/replay.hpp"

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "models/math/merging/slerp.hpp"
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"

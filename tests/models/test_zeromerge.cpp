@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
 #include "sim/replay/head_replay.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain_methods.hpp"

@@ -13,7 +13,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/weight_format.hpp"
-#include "models/methods/masked.hpp"
+#include "models/methods/settle/masked.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/compiled_point.hpp"
 #include "sim/serve/recently_used.hpp"

@@ -12,7 +12,7 @@
 #include "models/cost/step.hpp"
 #include "models/cost/step_graphs.hpp"
 #include "models/llm/catalogue.hpp"
-#include "models/methods/masked.hpp"
+#include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/serve/static_run.hpp"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/presets.hpp"
 
 namespace kvsim::test {
 

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "models/methods/vectors.hpp"
+#include "models/methods/view/vectors.hpp"
 #include "tests/support/plain_methods.hpp"
 #include "tests/support/vectors.hpp"
 #include "traces/trace.hpp"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
 #include "models/units/check.hpp"
 #include "tests/support/vectors.hpp"
 

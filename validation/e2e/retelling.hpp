@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "models/math/attention/rope.hpp"
-#include "models/methods/prompt_scores.hpp"
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
+#include "models/methods/view/prompt_scores.hpp"
 #include "validation/e2e/plan.hpp"
 
 namespace kvsim {

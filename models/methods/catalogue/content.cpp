@@ -1,6 +1,6 @@
 // Selection by what keys and values look like, and wrappers of such scorers.
 
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/presets.hpp"
 
 namespace kvsim {
 namespace {

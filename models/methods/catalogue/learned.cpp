@@ -1,6 +1,6 @@
 // Oracles, surrogates and recorded decisions.
 
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/presets.hpp"
 
 namespace kvsim {
 

@@ -1,6 +1,6 @@
 // Methods in which what leaves lives on in another entry.
 
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/presets.hpp"
 
 namespace kvsim {
 

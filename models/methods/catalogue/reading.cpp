@@ -1,6 +1,6 @@
 // Methods that hold all and read part, and the references.
 
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/presets.hpp"
 
 namespace kvsim {
 

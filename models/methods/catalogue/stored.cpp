@@ -1,6 +1,6 @@
 // Stores of fewer bits, and layers that share.
 
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/presets.hpp"
 
 namespace kvsim {
 

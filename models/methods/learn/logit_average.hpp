@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/methods/axes.hpp"
-#include "models/methods/prompt_scores.hpp"
+#include "models/methods/view/prompt_scores.hpp"
 
 namespace kvsim {
 

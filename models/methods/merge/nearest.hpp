@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "models/methods/entry_table.hpp"
+#include "models/methods/view/entry_table.hpp"
 
 namespace kvsim {
 

@@ -9,10 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/choices.hpp"
 #include "models/methods/composed.hpp"
-#include "models/methods/named.hpp"
 #include "models/methods/params.hpp"
+#include "models/methods/settle/choices.hpp"
+#include "models/methods/settle/named.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 

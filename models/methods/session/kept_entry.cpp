@@ -1,4 +1,4 @@
-#include "models/methods/kept_entry.hpp"
+#include "models/methods/session/kept_entry.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
 
 namespace kvsim {
 

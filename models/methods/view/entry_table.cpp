@@ -1,4 +1,4 @@
-#include "models/methods/entry_table.hpp"
+#include "models/methods/view/entry_table.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/methods/availability.hpp"
 #include "models/methods/method.hpp"
+#include "models/methods/settle/availability.hpp"
 
 namespace kvsim {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "models/methods/vectors.hpp"
+#include "models/methods/view/vectors.hpp"
 
 namespace kvsim {
 

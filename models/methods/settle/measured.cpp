@@ -1,4 +1,4 @@
-#include "models/methods/measured.hpp"
+#include "models/methods/settle/measured.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -8,8 +8,8 @@
 
 #include "models/math/attention/attend.hpp"
 #include "models/methods/composed.hpp"
-#include "models/methods/entry_table.hpp"
-#include "models/methods/kept_entry.hpp"
+#include "models/methods/session/kept_entry.hpp"
+#include "models/methods/view/entry_table.hpp"
 
 namespace kvsim {
 

@@ -1,6 +1,6 @@
 // The list of every axis' choices. A new choice is a file of its own and a line here.
 
-#include "models/methods/choices.hpp"
+#include "models/methods/settle/choices.hpp"
 
 #include <algorithm>
 

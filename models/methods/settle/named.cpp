@@ -1,15 +1,15 @@
 // From a method's name to the choices of its axes and the parameters that these declare.
 
-#include "models/methods/named.hpp"
+#include "models/methods/settle/named.hpp"
 
 #include <algorithm>
 #include <mutex>
 
 #include <fmt/format.h>
 
-#include "models/methods/choices.hpp"
 #include "models/methods/params.hpp"
-#include "models/methods/presets.hpp"
+#include "models/methods/settle/choices.hpp"
+#include "models/methods/settle/presets.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/names.hpp"

@@ -1,7 +1,7 @@
 #include <array>
 #include <cstddef>
 
-#include "models/methods/kept_entry.hpp"
+#include "models/methods/session/kept_entry.hpp"
 
 namespace kvsim {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "models/methods/select/prompt_cut.hpp"
+#include "models/methods/select/attention/prompt_cut.hpp"
 
 namespace kvsim {
 namespace {

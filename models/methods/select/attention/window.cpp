@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "models/methods/select/prompt_cut.hpp"
+#include "models/methods/select/attention/prompt_cut.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -1,4 +1,4 @@
-#include "models/methods/prompt_scores.hpp"
+#include "models/methods/view/prompt_scores.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "models/methods/session.hpp"
+#include "models/methods/session/session.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 // Compression every `interval` decode steps (kvpress, DecodingPress): the cache grows in between,
 // so that its size is a sawtooth in [target, target + interval).
 
-#include "models/methods/select/periodic.hpp"
+#include "models/methods/select/attention/periodic.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "models/methods/masked.hpp"
+#include "models/methods/settle/masked.hpp"
 
 #include <utility>
 

@@ -12,7 +12,7 @@
 
 #include "models/math/attention/attend.hpp"
 #include "models/math/attention/key_redundancy.hpp"
-#include "models/methods/select/periodic.hpp"
+#include "models/methods/select/attention/periodic.hpp"
 #include "models/methods/select/select.hpp"
 
 namespace kvsim {
