@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/scenario/points.hpp"

@@ -21,7 +21,7 @@ struct DeviceStates {
 [[nodiscard]] std::string utc_date();
 
 /// Document "kvsim.calibrate-device/1": what the kernels reached on a GPU, with its state, and what
-/// was measured of it beside them. models/cost/device_calibration.hpp reads it.
+/// was measured of it beside them. models/cost/rates/device_calibration.hpp reads it.
 [[nodiscard]] nlohmann::ordered_json device_json(const KernelsScore& score,
                                                  const DeviceInfo& device,
                                                  const DeviceStates& states,

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device_state.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "validation/device/counters.hpp"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/units_format.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/json/field.hpp"
 #include "sim/scenario/keys.hpp"
 

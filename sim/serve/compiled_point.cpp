@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/units/check.hpp"
 #include "sim/memory/vllm_startup.hpp"

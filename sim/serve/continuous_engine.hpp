@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "sim/serve/engine.hpp"
 #include "sim/serve/iteration_cost.hpp"
 #include "sim/serve/kv_memory.hpp"

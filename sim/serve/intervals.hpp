@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"

@@ -3,7 +3,7 @@
 #include <memory>
 #include <span>
 
-#include "models/cost/mixed.hpp"
+#include "models/cost/iteration/mixed.hpp"
 #include "sim/serve/sequence_law.hpp"
 
 namespace kvsim {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/cost/cache_rows.hpp"
-#include "models/cost/mixed.hpp"
+#include "models/cost/iteration/mixed.hpp"
 #include "sim/serve/serve_site.hpp"
 
 namespace kvsim {

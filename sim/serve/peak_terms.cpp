@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "models/cost/cache_rows.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/serve/peak_product.hpp"

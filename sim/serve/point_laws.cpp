@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "models/cost/compiled.hpp"
+#include "models/cost/compiled/compiled.hpp"
 #include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "models/cost/cache_rows.hpp"
-#include "models/cost/compiled.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/compiled/compiled.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "models/cost/step_graphs.hpp"
 #include "sim/serve/recently_used.hpp"
 #include "sim/serve/step_sum.hpp"
 #include "sim/serve/trajectory.hpp"

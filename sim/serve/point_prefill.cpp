@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "models/cost/compiled_graph.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/compiled/compiled_graph.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "sim/serve/point_parts.hpp"
 #include "sim/serve/score_chunks.hpp"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "models/cost/host_rate.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/host_rate.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "sim/serve/engine.hpp"
 #include "sim/serve/pipeline.hpp"
 #include "sim/serve/sequence_law.hpp"

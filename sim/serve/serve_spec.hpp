@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/llm.hpp"
 #include "models/llm/weight_format.hpp"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "sim/serve/iteration_cost.hpp"
 #include "sim/serve/serve_spec.hpp"
 

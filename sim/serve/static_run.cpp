@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"
 #include "sim/serve/assumptions.hpp"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "models/cost/compiled.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/compiled/compiled.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "sim/serve/holdings.hpp"
 #include "sim/serve/static_run.hpp"

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "models/cost/kernel_use.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/serve/time_residual.hpp"

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "models/cost/calibration.hpp"
-#include "models/cost/mixed.hpp"
+#include "models/cost/iteration/mixed.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 

@@ -17,7 +17,7 @@
 
 #include <fmt/format.h>
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "sim/serve/scheduler.hpp"

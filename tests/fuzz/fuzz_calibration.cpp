@@ -1,6 +1,6 @@
 // Calibration files: fitted kernels, and what kernels reached on a device.
-#include "models/cost/device_calibration.hpp"
 #include "models/cost/kernels/calibration.hpp"
+#include "models/cost/rates/device_calibration.hpp"
 #include "models/json/field.hpp"
 #include "tests/fuzz/target.hpp"
 

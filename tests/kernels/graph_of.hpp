@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "models/cost/layer/step_graphs.hpp"
 #include "models/cost/step.hpp"
-#include "models/cost/step_graphs.hpp"
 #include "tests/kernels/kernel_run.hpp"
 #include "tests/support/machines.hpp"
 

@@ -7,7 +7,7 @@
 #include "kernels/rows.hpp"
 #include "kernels/scores.hpp"
 #include "kernels/select.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 
 namespace kvsim::on_sim {

@@ -5,7 +5,7 @@
 #include "kernels/scores.hpp"
 #include "kernels/select.hpp"
 #include "kernels/surrogate.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 
 namespace kvsim::on_sim {

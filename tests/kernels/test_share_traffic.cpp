@@ -6,7 +6,7 @@
 #include "kernels/merge.hpp"
 #include "kernels/quantise.hpp"
 #include "kernels/retention.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 
 namespace kvsim::on_sim {

@@ -6,7 +6,7 @@
 #include "kernels/eager_scores.hpp"
 #include "kernels/prefill_scores.hpp"
 #include "kernels/quantise.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 
 namespace kvsim::on_sim {

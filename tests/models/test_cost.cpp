@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "models/cost/graph.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "models/cost/step_graphs.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "models/cost/compiled.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/compiled/compiled.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"

@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/cost/device_calibration.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/device_calibration.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/units/error.hpp"
 #include "sim/cli/device_report.hpp"
 #include "tests/support/check.hpp"

@@ -4,9 +4,9 @@
 #include <string_view>
 #include <utility>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "models/cost/step_graphs.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/graphs.hpp"

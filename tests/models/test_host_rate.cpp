@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "models/cost/host_rate.hpp"
+#include "models/cost/rates/host_rate.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"
 #include "tests/support/check.hpp"

@@ -7,10 +7,10 @@
 
 #include <doctest/doctest.h>
 
-#include "models/cost/kernel_use.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/kernel_use.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "models/cost/step_graphs.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"

@@ -5,9 +5,9 @@
 #include <random>
 #include <vector>
 
-#include "models/cost/calibration.hpp"
-#include "models/cost/mixed.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/iteration/mixed.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "models/cost/calibration.hpp"
-#include "models/cost/mixed.hpp"
+#include "models/cost/iteration/mixed.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "tests/support/mixed.hpp"

@@ -9,11 +9,11 @@
 
 #include <doctest/doctest.h>
 
-#include "models/cost/calibration.hpp"
-#include "models/cost/mixed.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/iteration/mixed.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/calibration.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "models/cost/step_graphs.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/llm/weight_format.hpp"

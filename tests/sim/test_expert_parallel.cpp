@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "models/cost/mixed.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/iteration/mixed.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
 #include "models/units/check.hpp"

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/units/error.hpp"
 #include "sim/engine/event_queue.hpp"
 #include "sim/serve/compiled_point.hpp"

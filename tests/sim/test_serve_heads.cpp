@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "models/cost/calibration.hpp"
 #include "models/cost/kernels/form.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "sim/serve/hole_layout.hpp"
 #include "sim/serve/mean_iteration.hpp"

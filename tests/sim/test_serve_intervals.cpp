@@ -1,6 +1,6 @@
 // Intervals of a service: it is served again, faster and slower.
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "sim/serve/serve_figures_json.hpp"
 #include "sim/serve/serve_intervals.hpp"
 #include "sim/serve/serve_run.hpp"

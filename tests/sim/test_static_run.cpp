@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
-#include "models/cost/step_graphs.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/settle/masked.hpp"
 #include "models/units/check.hpp"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"

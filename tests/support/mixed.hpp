@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "models/cost/mixed.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/iteration/mixed.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/cost/mixed_layer.hpp"
+#include "models/cost/iteration/mixed_layer.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/check.hpp"
 #include "sim/serve/service.hpp"

@@ -1,6 +1,6 @@
 #include "validation/e2e/predict.hpp"
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/stack/stack.hpp"
 #include "sim/serve/compiled_point.hpp"
 

@@ -1,11 +1,11 @@
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "models/cost/kernel_use.hpp"
-#include "models/cost/layer_builder.hpp"
+#include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/units/units.hpp"
 

@@ -1,4 +1,4 @@
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "models/cost/kernel_use.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

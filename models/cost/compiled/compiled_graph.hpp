@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/cost/graph.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"
 

@@ -1,4 +1,4 @@
-#include "models/cost/device_calibration.hpp"
+#include "models/cost/rates/device_calibration.hpp"
 
 #include <algorithm>
 #include <array>

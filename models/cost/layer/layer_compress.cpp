@@ -1,4 +1,4 @@
-#include "models/cost/layer_builder.hpp"
+#include "models/cost/layer/layer_builder.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

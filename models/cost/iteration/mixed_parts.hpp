@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "models/cost/mixed.hpp"
+#include "models/cost/iteration/mixed.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 #include "models/cost/step.hpp"
-#include "models/cost/step_graphs.hpp"
 
 namespace kvsim {
 

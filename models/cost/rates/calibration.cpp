@@ -1,4 +1,4 @@
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "models/cost/device_calibration.hpp"
+#include "models/cost/rates/device_calibration.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,11 +1,11 @@
-#include "models/cost/mixed_layer.hpp"
+#include "models/cost/iteration/mixed_layer.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "models/cost/kernel_use.hpp"
-#include "models/cost/layer_builder.hpp"
+#include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "models/cost/kernel_use.hpp"
-#include "models/cost/layer_builder.hpp"
+#include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 
 namespace kvsim {
 namespace {

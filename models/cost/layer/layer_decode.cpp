@@ -1,5 +1,5 @@
-#include "models/cost/kernel_use.hpp"
-#include "models/cost/layer_builder.hpp"
+#include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/cost/cache_rows.hpp"
-#include "models/cost/mixed.hpp"
+#include "models/cost/iteration/mixed.hpp"
 #include "models/cost/op.hpp"
 #include "models/cost/step.hpp"
 #include "models/methods/streaming_heads.hpp"

@@ -1,4 +1,4 @@
-#include "models/cost/kernel_use.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 
 #include <array>
 #include <variant>

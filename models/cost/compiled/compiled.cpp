@@ -1,11 +1,11 @@
-#include "models/cost/compiled.hpp"
+#include "models/cost/compiled/compiled.hpp"
 
 #include <cmath>
 #include <initializer_list>
 #include <utility>
 #include <vector>
 
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/layer/step_graphs.hpp"
 
 namespace kvsim {
 namespace {

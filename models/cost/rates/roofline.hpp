@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "models/cost/calibration.hpp"
 #include "models/cost/graph.hpp"
 #include "models/cost/op.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/cost/step.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "models/cost/kernel_use.hpp"
-#include "models/cost/layer_builder.hpp"
-#include "models/cost/mixed.hpp"
-#include "models/cost/mixed_layer.hpp"
-#include "models/cost/mixed_parts.hpp"
-#include "models/cost/step_graphs.hpp"
+#include "models/cost/iteration/mixed.hpp"
+#include "models/cost/iteration/mixed_layer.hpp"
+#include "models/cost/iteration/mixed_parts.hpp"
+#include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 #include "models/units/check.hpp"
 
 namespace kvsim {

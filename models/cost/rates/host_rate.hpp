@@ -1,6 +1,6 @@
 #pragma once
 
-#include "models/cost/roofline.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "models/cost/cache_rows.hpp"
-#include "models/cost/compiled_graph.hpp"
-#include "models/cost/roofline.hpp"
+#include "models/cost/compiled/compiled_graph.hpp"
+#include "models/cost/rates/roofline.hpp"
 #include "models/cost/step.hpp"
 #include "models/units/units.hpp"
 

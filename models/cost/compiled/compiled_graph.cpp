@@ -1,4 +1,4 @@
-#include "models/cost/compiled_graph.hpp"
+#include "models/cost/compiled/compiled_graph.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/cost/kernel_use.hpp"
-#include "models/cost/layer_builder.hpp"
+#include "models/cost/layer/layer_builder.hpp"
+#include "models/cost/rates/kernel_use.hpp"
 #include "models/methods/streaming_heads.hpp"
 
 namespace kvsim {

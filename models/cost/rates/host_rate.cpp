@@ -1,4 +1,4 @@
-#include "models/cost/host_rate.hpp"
+#include "models/cost/rates/host_rate.hpp"
 
 #include <algorithm>
 

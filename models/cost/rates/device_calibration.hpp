@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "models/cost/calibration.hpp"
+#include "models/cost/rates/calibration.hpp"
 #include "models/json/field.hpp"
 
 namespace kvsim {
