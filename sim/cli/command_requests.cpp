@@ -20,9 +20,9 @@
 #include "sim/report/describe_text.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
+#include "traces/requests/formats/write_requests.hpp"
+#include "traces/requests/generate/workload.hpp"
 #include "traces/requests/request_stats.hpp"
-#include "traces/requests/workload.hpp"
-#include "traces/requests/write_requests.hpp"
 
 namespace kvsim {
 namespace {

@@ -10,7 +10,7 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/report/progress.hpp"
 #include "traces/convert.hpp"
-#include "traces/generate.hpp"
+#include "traces/synthetic/generate.hpp"
 
 namespace kvsim {
 namespace {

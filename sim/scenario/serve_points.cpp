@@ -15,7 +15,7 @@
 #include "sim/scenario/list_keys.hpp"
 #include "sim/scenario/point_notes.hpp"
 #include "sim/scenario/serve_field.hpp"
-#include "traces/requests/workload.hpp"
+#include "traces/requests/generate/workload.hpp"
 
 namespace kvsim {
 namespace {

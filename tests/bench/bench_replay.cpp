@@ -27,7 +27,7 @@
 #include "sim/replay/layer_block.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/basic_methods.hpp"
-#include "traces/generate.hpp"
+#include "traces/synthetic/generate.hpp"
 #include "traces/trace.hpp"
 
 namespace {

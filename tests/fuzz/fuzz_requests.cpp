@@ -1,6 +1,6 @@
 // Request traces, in whatever format they look like.
 #include "tests/fuzz/target.hpp"
-#include "traces/requests/read_requests.hpp"
+#include "traces/requests/formats/read_requests.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvsim;

@@ -5,8 +5,8 @@
 #include <system_error>
 
 #include "tests/fuzz/target.hpp"
-#include "traces/requests/record_reader.hpp"
-#include "traces/requests/servegen.hpp"
+#include "traces/requests/formats/record_reader.hpp"
+#include "traces/requests/formats/servegen.hpp"
 
 namespace {
 

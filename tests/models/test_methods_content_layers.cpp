@@ -13,7 +13,7 @@
 #include "tests/support/check.hpp"
 #include "tests/support/plain_content.hpp"
 #include "tests/support/session_run.hpp"
-#include "traces/generate.hpp"
+#include "traces/synthetic/generate.hpp"
 
 namespace kvsim {
 namespace {

@@ -17,8 +17,8 @@
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain_learned.hpp"
-#include "traces/generate.hpp"
 #include "traces/safetensors.hpp"
+#include "traces/synthetic/generate.hpp"
 #include "traces/trace_writer.hpp"
 
 namespace kvsim {

@@ -12,7 +12,7 @@
 #include "sim/replay/surrogates.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/vectors.hpp"
-#include "traces/generate.hpp"
+#include "traces/synthetic/generate.hpp"
 
 namespace kvsim {
 namespace {

@@ -16,8 +16,8 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
-#include "traces/generate.hpp"
 #include "traces/safetensors.hpp"
+#include "traces/synthetic/generate.hpp"
 #include "traces/trace_writer.hpp"
 
 namespace kvsim {

@@ -27,7 +27,7 @@
 #include "tests/support/files.hpp"
 #include "tests/support/heap.hpp"
 #include "traces/convert.hpp"
-#include "traces/requests/read_requests.hpp"
+#include "traces/requests/formats/read_requests.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/trace.hpp"
 #include "validation/allocator_replay.hpp"

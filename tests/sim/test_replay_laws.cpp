@@ -13,7 +13,7 @@
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/session_run.hpp"
-#include "traces/generate.hpp"
+#include "traces/synthetic/generate.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {

@@ -11,8 +11,8 @@
 #include "sim/serve/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
-#include "traces/requests/context_ids.hpp"
-#include "traces/requests/generate_requests.hpp"
+#include "traces/requests/formats/context_ids.hpp"
+#include "traces/requests/generate/generate_requests.hpp"
 
 namespace kvsim {
 namespace {

@@ -11,7 +11,7 @@
 #include "models/units/error.hpp"
 #include "tests/traces/scratch.hpp"
 #include "traces/convert.hpp"
-#include "traces/generate.hpp"
+#include "traces/synthetic/generate.hpp"
 #include "traces/trace.hpp"
 #include "traces/trace_writer.hpp"
 

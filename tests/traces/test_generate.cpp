@@ -14,7 +14,7 @@
 #include "tests/support/check.hpp"
 #include "tests/traces/scratch.hpp"
 #include "traces/check.hpp"
-#include "traces/generate.hpp"
+#include "traces/synthetic/generate.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;

@@ -14,9 +14,9 @@
 
 #include "models/units/error.hpp"
 #include "tests/traces/scratch.hpp"
-#include "traces/requests/read_requests.hpp"
-#include "traces/requests/record_reader.hpp"
-#include "traces/requests/write_requests.hpp"
+#include "traces/requests/formats/read_requests.hpp"
+#include "traces/requests/formats/record_reader.hpp"
+#include "traces/requests/formats/write_requests.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;

@@ -9,9 +9,9 @@
 
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
-#include "traces/requests/generate_requests.hpp"
+#include "traces/requests/formats/write_requests.hpp"
+#include "traces/requests/generate/generate_requests.hpp"
 #include "traces/requests/request_stats.hpp"
-#include "traces/requests/write_requests.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;

@@ -8,10 +8,10 @@
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/traces/scratch.hpp"
-#include "traces/requests/csv_requests.hpp"
-#include "traces/requests/read_requests.hpp"
+#include "traces/requests/formats/csv_requests.hpp"
+#include "traces/requests/formats/read_requests.hpp"
+#include "traces/requests/formats/write_requests.hpp"
 #include "traces/requests/request_stats.hpp"
-#include "traces/requests/write_requests.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;

@@ -9,9 +9,9 @@
 
 #include "tests/support/check.hpp"
 #include "tests/traces/scratch.hpp"
-#include "traces/requests/read_requests.hpp"
+#include "traces/requests/formats/read_requests.hpp"
+#include "traces/requests/generate/workload.hpp"
 #include "traces/requests/request_stats.hpp"
-#include "traces/requests/workload.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;

@@ -10,10 +10,10 @@
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/traces/scratch.hpp"
+#include "traces/requests/formats/write_requests.hpp"
+#include "traces/requests/generate/transform_requests.hpp"
+#include "traces/requests/generate/workload.hpp"
 #include "traces/requests/request_stats.hpp"
-#include "traces/requests/transform_requests.hpp"
-#include "traces/requests/workload.hpp"
-#include "traces/requests/write_requests.hpp"
 
 using namespace kvsim;
 using namespace kvsim::test;

@@ -1,0 +1,30 @@
+#pragma once
+
+// Request traces in columns: plain, Azure, BurstGPT, Vidur, Splitwise.
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "traces/requests/formats/read_requests.hpp"
+#include "traces/requests/formats/record_reader.hpp"
+
+namespace kvsim {
+
+/// The layout whose required columns all stand in `header`, a file's first line; nullopt if it is
+/// that of none.
+[[nodiscard]] std::optional<RequestFormat> csv_format_of(std::string_view header);
+
+/// The sentence for a header that csv_format_of knows not: the layout it is nearest to and what is
+/// wrong with it, or all layouts.
+[[nodiscard]] std::string csv_header_complaint(std::string_view header);
+
+/// Reads the records behind `header`, the line that `lines` gave last. Errors: as read_requests.
+[[nodiscard]] RequestTrace read_csv_requests(LineReader& lines, const std::string& header,
+                                             RequestFormat format, const ReadOptions& options);
+
+/// Nanoseconds since 1970-01-01 UTC of "YYYY-MM-DD HH:MM:SS[.f…][Z|+HH:MM]" ("T" for the blank; no
+/// zone: UTC); decimals beyond the ninth are rounded down. nullopt for anything else.
+[[nodiscard]] std::optional<std::int64_t> parse_timestamp(std::string_view text);
+
+}  // namespace kvsim

@@ -1,0 +1,22 @@
+#include "traces/requests/generate/workload.hpp"
+
+#include "traces/requests/generate/generate_requests.hpp"
+#include "traces/requests/generate/transform_requests.hpp"
+
+namespace kvsim {
+
+RequestTrace make_workload(const WorkloadSpec& spec, std::uint64_t seed) {
+  RequestTrace trace;
+  if (spec.file) {
+    ReadOptions reading = spec.reading;
+    reading.seed = seed;
+    trace = read_requests(*spec.file, reading);
+    if (spec.arrivals) replace_arrivals(trace, *spec.arrivals, spec.think, seed);
+  } else {
+    trace = generate_requests(spec.generator, seed);
+  }
+  transform_requests(trace, spec.transform, seed);
+  return trace;
+}
+
+}  // namespace kvsim

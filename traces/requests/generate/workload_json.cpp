@@ -1,0 +1,329 @@
+// The key /requests of a scenario.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "traces/requests/formats/record_reader.hpp"
+#include "traces/requests/generate/workload.hpp"
+
+namespace kvsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLargestFactor = 1e6;
+constexpr double kMostRate = 1e6;  // requests a second
+constexpr std::int64_t kMostRequests = 100'000'000;
+constexpr std::int32_t kMostTurns = 10'000;
+constexpr std::int32_t kMostPrompts = 65'536;
+constexpr std::int32_t kMostBlock = 1 << 20;
+
+std::int32_t integer(const Field& field, std::int64_t low, std::int64_t high) {
+  return static_cast<std::int32_t>(field.integer(low, high));
+}
+
+Seconds duration(const Field& field) {
+  const Seconds value = field.duration();
+  if (value > Seconds{1.0 * kLongestTrace}) {
+    field.expected(fmt::format("a duration of at most {} s", kLongestTrace));
+  }
+  return value;
+}
+
+std::string kind_of(const Field& field, const std::vector<std::string>& kinds) {
+  return field.at("kind").choice(kinds);
+}
+
+/// Bounds that a distribution may be given, within those that its use allows.
+void read_bounds(const Field& field, LengthSpec& spec, bool required) {
+  if (required || field.has("min")) spec.low = integer(field.at("min"), spec.low, spec.high);
+  if (required || field.has("max")) spec.high = integer(field.at("max"), spec.low, spec.high);
+}
+
+void read_lognormal(const Field& field, LengthSpec& spec) {
+  field.allow_only({"kind", "mean", "p99", "mu", "sigma", "min", "max"});
+  spec.kind = LengthKind::kLognormal;
+  const bool moments = field.has("mean") || field.has("p99");
+  if (moments && (field.has("mu") || field.has("sigma"))) {
+    field.fail("expected \"mean\" and \"p99\", or \"mu\" and \"sigma\", got some of both");
+  }
+  if (moments) {
+    const double mean = field.at("mean").number(1e-3, kMostTokens);
+    // A shape that just fits is moved inside, where the square root of rounding is not taken.
+    const double most = mean * most_p99_per_mean() * (1.0 - 1e-9);
+    const LognormalShape shape = lognormal_of(mean, field.at("p99").number(mean, most));
+    spec.mu = shape.mu;
+    spec.sigma = shape.sigma;
+  } else {
+    spec.mu = field.at("mu").number(-20, 20);
+    spec.sigma = field.at("sigma").number(0, 10);
+  }
+  read_bounds(field, spec, false);
+  if (spec.sigma > 0.0) {
+    const auto below = [&](double x) {
+      return x <= 0.0 ? 0.0 : normal_cdf((std::log(x) - spec.mu) / spec.sigma);
+    };
+    if (below(spec.high + 0.5) - below(spec.low - 0.5) < 1e-6) {
+      field.fail(
+          fmt::format("expected a distribution with at least a millionth of its mass in [{}, {}]",
+                      spec.low, spec.high));
+    }
+  }
+}
+
+void read_empirical(const Field& field, const fs::path& folder, LengthSpec& spec) {
+  spec.kind = LengthKind::kEmpirical;
+  if (field.has("file")) {
+    field.allow_only({"kind", "file", "format", "column"});
+    static const std::vector<std::string> columns{"prompt_tokens", "output_tokens"};
+    ReadOptions options;
+    if (const auto format = field.find("format")) {
+      options.format = parse_request_format(format->string(), format->place());
+    }
+    const bool prompt = field.at("column").choice(columns) == columns.front();
+    const RequestTrace trace = read_requests(folder / field.at("file").string(), options);
+    for (const Request& r : trace.requests) {
+      const std::int32_t length = prompt ? r.prompt_tokens : r.output_tokens;
+      if (length >= spec.low && length <= spec.high) spec.values.push_back(length);
+    }
+    if (spec.values.empty()) {
+      field.fail(
+          fmt::format("expected lengths in [{}, {}], got none in the file", spec.low, spec.high));
+    }
+    return;
+  }
+  field.allow_only({"kind", "values", "weights"});
+  for (const Field& value : field.at("values").items()) {
+    spec.values.push_back(integer(value, spec.low, spec.high));
+  }
+  if (spec.values.empty()) field.at("values").fail("expected at least one value, got none");
+  if (const auto weights = field.find("weights")) {
+    double mass = 0.0;
+    for (const Field& weight : weights->items()) {
+      spec.weights.push_back(weight.number(0, 1e12));
+      mass += spec.weights.back();
+    }
+    if (spec.weights.size() != spec.values.size()) {
+      weights->expected(fmt::format("{} weights, one for each value", spec.values.size()));
+    }
+    if (!(mass > 0.0)) weights->fail("expected weights that are not all 0");
+  }
+}
+
+/// A length: a number, or a distribution within [low, high].
+LengthSpec read_length(const Field& field, const fs::path& folder, std::int32_t low,
+                       std::int32_t high) {
+  LengthSpec spec{.low = low, .high = high};
+  if (!field.is_object()) {
+    spec.low = integer(field, low, high);
+    spec.high = spec.low;
+    return spec;
+  }
+  static const std::vector<std::string> kinds{"fixed", "uniform", "lognormal", "zipf", "empirical"};
+  const std::string kind = kind_of(field, kinds);
+  if (kind == "fixed") {
+    field.allow_only({"kind", "value"});
+    spec.low = integer(field.at("value"), low, high);
+    spec.high = spec.low;
+  } else if (kind == "uniform") {
+    field.allow_only({"kind", "min", "max"});
+    spec.kind = LengthKind::kUniform;
+    read_bounds(field, spec, true);
+  } else if (kind == "lognormal") {
+    read_lognormal(field, spec);
+  } else if (kind == "zipf") {
+    field.allow_only({"kind", "exponent", "min", "max"});
+    spec.kind = LengthKind::kZipf;
+    spec.low = std::max(spec.low, 1);
+    spec.exponent = field.at("exponent").number(0, 20);
+    if (!field.has("max")) (void)field.at("max");
+    read_bounds(field, spec, false);
+  } else {
+    read_empirical(field, folder, spec);
+  }
+  return spec;
+}
+
+PauseSpec read_pause(const Field& field) {
+  if (!field.is_object()) return {.mean = duration(field)};
+  field.allow_only({"kind", "mean"});
+  static const std::vector<std::string> kinds{"fixed", "exponential"};
+  return {.mean = duration(field.at("mean")), .exponential = kind_of(field, kinds) == kinds.back()};
+}
+
+ArrivalSpec read_arrivals(const Field& field) {
+  static const std::vector<std::string> kinds{"poisson", "gamma", "fixed", "closed"};
+  const std::string kind = kind_of(field, kinds);
+  ArrivalSpec spec;
+  if (kind == "closed") {
+    field.allow_only({"kind", "users", "ramp"});
+    spec.kind = ArrivalKind::kClosed;
+    spec.users = integer(field.at("users"), 1, kMostRequests);
+    if (const auto ramp = field.find("ramp")) spec.ramp = duration(*ramp);
+    return spec;
+  }
+  if (kind == "gamma") {
+    field.allow_only({"kind", "rate", "cv"});
+    spec.kind = ArrivalKind::kGamma;
+    spec.cv = field.at("cv").number(0.01, 30);
+  } else {
+    field.allow_only({"kind", "rate"});
+    spec.kind = kind == "fixed" ? ArrivalKind::kFixed : ArrivalKind::kPoisson;
+  }
+  spec.rate = field.at("rate").number(1e-6, kMostRate);
+  return spec;
+}
+
+SharedPrefixSpec read_shared_prefix(const Field& field) {
+  field.allow_only({"prompts", "tokens", "share", "exponent"});
+  SharedPrefixSpec spec{.tokens = integer(field.at("tokens"), 1, kMostBlock)};
+  if (const auto prompts = field.find("prompts")) spec.prompts = integer(*prompts, 1, kMostPrompts);
+  if (const auto share = field.find("share")) spec.share = share->number(0, 1);
+  if (const auto exponent = field.find("exponent")) spec.exponent = exponent->number(0, 20);
+  return spec;
+}
+
+TransformSpec read_transform(const Field& field) {
+  TransformSpec spec;
+  if (const auto spread = field.find("spread")) spec.spread = duration(*spread);
+  if (const auto from = field.find("from")) spec.from = duration(*from);
+  if (const auto until = field.find("until")) {
+    spec.until = duration(*until);
+    if (*spec.until <= spec.from.value_or(Seconds{0.0})) {
+      until->expected("a time later than \"from\"");
+    }
+  }
+  if (const auto limit = field.find("limit")) {
+    spec.limit = limit->integer(1, std::numeric_limits<std::int32_t>::max());
+  }
+  if (const auto repeat = field.find("repeat")) spec.repeat = integer(*repeat, 1, 1'000'000);
+  const auto factor = [&](std::string_view key, double& value) {
+    if (const auto given = field.find(key)) value = given->number(1e-6, kLargestFactor);
+  };
+  factor("rate_scale", spec.rate_scale);
+  factor("prompt_scale", spec.prompt_scale);
+  factor("output_scale", spec.output_scale);
+  const auto most = [&](std::string_view key, std::optional<std::int32_t>& value) {
+    if (const auto given = field.find(key)) value = integer(*given, 1, kMostTokens);
+  };
+  most("max_prompt_tokens", spec.max_prompt_tokens);
+  most("max_output_tokens", spec.max_output_tokens);
+  most("declared_tokens", spec.declared_tokens);
+  return spec;
+}
+
+void allow_keys(const Field& field, std::span<const std::string_view> own) {
+  std::vector<std::string> keys{"spread",
+                                "from",
+                                "until",
+                                "limit",
+                                "repeat",
+                                "rate_scale",
+                                "prompt_scale",
+                                "output_scale",
+                                "max_prompt_tokens",
+                                "max_output_tokens",
+                                "declared_tokens",
+                                "arrivals",
+                                "think",
+                                "prefix_block"};
+  keys.insert(keys.end(), own.begin(), own.end());
+  field.allow_only(keys);
+}
+
+constexpr std::array<std::string_view, 6> kFileKeys{"file", "format",          "skip_bad",
+                                                    "sort", "chars_per_token", "tokens_per_word"};
+constexpr std::array<std::string_view, 5> kGeneratorKeys{"count", "prompt_tokens", "output_tokens",
+                                                         "sessions", "shared_prefix"};
+
+void read_file_options(const Field& field, const fs::path& folder, WorkloadSpec& spec) {
+  for (const std::string_view key : kGeneratorKeys) {
+    if (const auto given = field.find(key)) {
+      given->fail("says how requests are drawn, but they are given by \"file\"");
+    }
+  }
+  allow_keys(field, kFileKeys);
+  const std::string name = field.at("file").string();
+  if (name.empty()) field.at("file").expected("the path of a request trace");
+  spec.file = folder / name;
+  ReadOptions& reading = spec.reading;
+  if (const auto format = field.find("format")) {
+    reading.format = parse_request_format(format->string(), format->place());
+  }
+  if (const auto skip = field.find("skip_bad")) reading.skip_bad = skip->integer(0, kMostRequests);
+  if (const auto sort = field.find("sort")) reading.sort = sort->boolean();
+  if (const auto chars = field.find("chars_per_token")) {
+    reading.chars_per_token = chars->number(0.1, 1000);
+  }
+  if (const auto words = field.find("tokens_per_word")) {
+    if (reading.chars_per_token) words->fail("expected this or \"chars_per_token\", got both");
+    reading.tokens_per_word = words->number(0.01, 1000);
+  }
+  if (const auto block = field.find("prefix_block")) {
+    reading.prefix_block = integer(*block, 1, kMostBlock);
+  }
+}
+
+void read_generator(const Field& field, const fs::path& folder, WorkloadSpec& spec) {
+  for (const std::string_view key : kFileKeys) {
+    if (const auto given = field.find(key))
+      given->fail("says how \"file\" is read, and there is none");
+  }
+  allow_keys(field, kGeneratorKeys);
+  GeneratorSpec& generator = spec.generator;
+  generator.arrivals = *spec.arrivals;
+  generator.think = spec.think;
+  spec.arrivals.reset();
+  generator.count = field.at("count").integer(1, kMostRequests);
+  generator.prompt_tokens = read_length(field.at("prompt_tokens"), folder, 1, kMostTokens);
+  generator.output_tokens = read_length(field.at("output_tokens"), folder, 0, kMostTokens);
+  if (const auto sessions = field.find("sessions")) {
+    sessions->allow_only({"turns", "think"});
+    generator.sessions =
+        SessionSpec{.turns = read_length(sessions->at("turns"), folder, 1, kMostTurns)};
+    if (const auto think = sessions->find("think")) generator.sessions->think = read_pause(*think);
+  }
+  if (const auto prefix = field.find("shared_prefix")) {
+    generator.shared_prefix = read_shared_prefix(*prefix);
+  }
+  if (const auto block = field.find("prefix_block")) {
+    if (!generator.sessions && !generator.shared_prefix) {
+      block->fail("no prefix is shared without \"sessions\" or \"shared_prefix\"");
+    }
+    generator.prefix_block = integer(*block, 1, kMostBlock);
+  }
+}
+
+}  // namespace
+
+WorkloadSpec read_workload(const Field& requests, const fs::path& folder) {
+  if (!requests.is_object()) requests.expected("an object with \"file\" or \"arrivals\"");
+  WorkloadSpec spec;
+  if (!requests.has("file") && !requests.has("arrivals")) {
+    // A misspelt key is the likelier reason.
+    std::vector<std::string_view> all{kFileKeys.begin(), kFileKeys.end()};
+    all.insert(all.end(), kGeneratorKeys.begin(), kGeneratorKeys.end());
+    allow_keys(requests, all);
+    requests.fail("expected \"file\" (a request trace) or \"arrivals\" (a generator), got neither");
+  }
+  if (const auto arrivals = requests.find("arrivals")) spec.arrivals = read_arrivals(*arrivals);
+  if (const auto think = requests.find("think")) {
+    if (!spec.arrivals || spec.arrivals->kind != ArrivalKind::kClosed) {
+      think->fail("is for arrivals of the kind \"closed\"; turns of sessions have their own");
+    }
+    spec.think = read_pause(*think);
+  }
+  if (requests.has("file")) {
+    read_file_options(requests, folder, spec);
+  } else {
+    read_generator(requests, folder, spec);
+  }
+  spec.transform = read_transform(requests);
+  return spec;
+}
+
+}  // namespace kvsim

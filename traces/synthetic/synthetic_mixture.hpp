@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+#include "traces/synthetic/generate.hpp"
+
+namespace kvsim::synthetic {
+
+/// The logits that give a query head its shares of the sink, its neighbours, the heavy hitters and
+/// what an induction query looks for.
+struct Gains {
+  double sink = 0, local = 0, heavy = 0, induction = 0;
+};
+
+[[nodiscard]] Gains gains_of(const GenerateOptions& o, std::int64_t layer, std::int64_t head);
+
+}  // namespace kvsim::synthetic
