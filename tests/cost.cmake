@@ -13,7 +13,7 @@ kvsim_bench(mixed SOURCES bench/bench_mixed.cpp LINK kvsim::cost)
 # What a GPU's kernels reached, written by the program's own writer and read back.
 kvsim_test(device_calibration JSON
   SOURCES models/test_device_calibration.cpp ../sim/cli/device_report.cpp ../sim/cli/kernels_json.cpp
-          ../kernels/device_state.cpp ../kernels/suite/measure_none.cpp
+          ../kernels/device/device_state.cpp ../kernels/suite/measure_none.cpp
   LINK kvsim::cost kvsim::json ${CMAKE_DL_LIBS})
 kvsim_test(kernels_report JSON SOURCES sim/test_kernels_report.cpp ../sim/cli/kernels_report.cpp
                                   ../sim/cli/kernels_counters.cpp ../sim/cli/kernels_json.cpp

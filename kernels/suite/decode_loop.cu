@@ -3,18 +3,18 @@
 #include <string>
 #include <utility>
 
-#include "kernels/compact.hpp"
-#include "kernels/copies.hpp"
-#include "kernels/decode_attention.hpp"
-#include "kernels/decode_steps.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/merge.hpp"
-#include "kernels/rows.hpp"
-#include "kernels/scores.hpp"
+#include "kernels/basic/copies.hpp"
+#include "kernels/basic/gemm.hpp"
+#include "kernels/basic/rows.hpp"
+#include "kernels/decode/decode_attention.hpp"
+#include "kernels/decode/decode_steps.hpp"
+#include "kernels/merge/merge.hpp"
+#include "kernels/score/scores.hpp"
+#include "kernels/select/compact.hpp"
 #include "kernels/suite/decode_loop.hpp"
 #include "models/math/counter_random.hpp"
 #ifdef __CUDACC__
-#include "kernels/suite/blas.hpp"
+#include "kernels/suite/library/blas.hpp"
 #endif
 
 namespace kvsim::KVSIM_EXECUTOR {

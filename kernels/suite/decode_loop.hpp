@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/suite/array.hpp"
+#include "kernels/suite/bench/array.hpp"
 #include "kernels/suite/loop_spec.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {

@@ -3,13 +3,13 @@
 #include <functional>
 #include <memory>
 
-#include "kernels/decode_steps.hpp"
-#include "kernels/quantise.hpp"
-#include "kernels/suite/array.hpp"
-#include "kernels/suite/blas.hpp"
-#include "kernels/suite/blas_lt.hpp"
+#include "kernels/decode/decode_steps.hpp"
+#include "kernels/quantise/quantise.hpp"
+#include "kernels/suite/bench/array.hpp"
+#include "kernels/suite/bench/timing.hpp"
+#include "kernels/suite/library/blas.hpp"
+#include "kernels/suite/library/blas_lt.hpp"
 #include "kernels/suite/library_gemm.hpp"
-#include "kernels/suite/timing.hpp"
 
 namespace kvsim::kernels {
 namespace {

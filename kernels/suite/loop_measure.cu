@@ -4,9 +4,9 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/suite/bench/timing.hpp"
 #include "kernels/suite/decode_loop.hpp"
 #include "kernels/suite/loop_measure.hpp"
-#include "kernels/suite/timing.hpp"
 
 #define KVSIM_MEASURE(call) on_gpu::check_cuda((call), #call, __FILE__, __LINE__)
 

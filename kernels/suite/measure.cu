@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/bandwidth.hpp"
-#include "kernels/copies.hpp"
-#include "kernels/suite/array.hpp"
+#include "kernels/basic/bandwidth.hpp"
+#include "kernels/basic/copies.hpp"
+#include "kernels/suite/bench/array.hpp"
 #include "kernels/suite/library_gemm.hpp"
 #include "kernels/suite/measure.hpp"
 

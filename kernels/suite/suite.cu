@@ -1,6 +1,6 @@
 #include <string>
 
-#include "kernels/suite/cases.hpp"
+#include "kernels/suite/cases/cases.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {

@@ -1,6 +1,6 @@
 #include <stdexcept>
 
-#include "kernels/suite/result.hpp"
+#include "kernels/suite/bench/result.hpp"
 
 namespace kvsim::kernels {
 

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device_info.hpp"
+#include "kernels/device/device_info.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/device_info.hpp"
+#include "kernels/device/device_info.hpp"
 
 namespace kvsim {
 

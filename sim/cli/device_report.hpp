@@ -5,8 +5,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "kernels/device_info.hpp"
-#include "kernels/device_state.hpp"
+#include "kernels/device/device_info.hpp"
+#include "kernels/device/device_state.hpp"
 #include "kernels/suite/measure.hpp"
 #include "sim/cli/kernels_report.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device_state.hpp"
+#include "kernels/device/device_state.hpp"
 #include "models/cost/rates/roofline.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "kernels/device_info.hpp"
+#include "kernels/device/device_info.hpp"
 #include "sim/cli/device_report.hpp"
 #include "sim/cli/kernels_report.hpp"
 

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "kernels/suite/result.hpp"
+#include "kernels/suite/bench/result.hpp"
 #include "sim/report/chart.hpp"
 
 namespace kvsim {

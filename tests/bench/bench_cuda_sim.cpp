@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda_sim/kernel.hpp"
-#include "kernels/decode_attention.hpp"
+#include "kernels/decode/decode_attention.hpp"
 
 namespace kvsim::on_sim {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cstdio>
 
-#include "kernels/device_info.hpp"
-#include "kernels/suite/result.hpp"
+#include "kernels/device/device_info.hpp"
+#include "kernels/suite/bench/result.hpp"
 
 int main() {
   const kvsim::DeviceList list = kvsim::list_devices();

@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "kernels/bandwidth.hpp"
+#include "kernels/basic/bandwidth.hpp"
 #include "tests/kernels/kernel_run.hpp"
 
 namespace kvsim::on_sim {

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "kernels/decode_attention.hpp"
+#include "kernels/decode/decode_attention.hpp"
 #include "kernels/reference.hpp"
 #include "tests/kernels/kernel_run.hpp"
 

@@ -1,12 +1,12 @@
 // The operator graph's bytes beside what the kernels move, byte by byte as the simulator counts
 // them. Equal, or the difference has a name, and that is held too.
 
-#include "kernels/compact.hpp"
-#include "kernels/copies.hpp"
-#include "kernels/decode_attention.hpp"
-#include "kernels/rows.hpp"
-#include "kernels/scores.hpp"
-#include "kernels/select.hpp"
+#include "kernels/basic/copies.hpp"
+#include "kernels/basic/rows.hpp"
+#include "kernels/decode/decode_attention.hpp"
+#include "kernels/score/scores.hpp"
+#include "kernels/select/compact.hpp"
+#include "kernels/select/select.hpp"
 #include "models/cost/layer/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 

@@ -1,11 +1,11 @@
 // What methods that drop and merge add to a step in the operator graph beside what their kernels
 // move, byte by byte as the simulator counts them. Equal, or the difference has a name.
 
-#include "kernels/compact.hpp"
-#include "kernels/copies.hpp"
-#include "kernels/merge.hpp"
-#include "kernels/nearest_merge.hpp"
-#include "kernels/scores.hpp"
+#include "kernels/basic/copies.hpp"
+#include "kernels/merge/merge.hpp"
+#include "kernels/merge/nearest_merge.hpp"
+#include "kernels/score/scores.hpp"
+#include "kernels/select/compact.hpp"
 #include "tests/kernels/graph_of.hpp"
 
 namespace kvsim::on_sim {

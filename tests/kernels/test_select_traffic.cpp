@@ -1,10 +1,10 @@
 // What choosing who stays costs in the operator graph beside what the kernels move, byte by byte as
 // the simulator counts them. Equal, or the difference has a name.
 
-#include "kernels/quantise.hpp"
-#include "kernels/scores.hpp"
-#include "kernels/select.hpp"
-#include "kernels/surrogate.hpp"
+#include "kernels/quantise/quantise.hpp"
+#include "kernels/score/scores.hpp"
+#include "kernels/score/surrogate.hpp"
+#include "kernels/select/select.hpp"
 #include "models/cost/layer/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 

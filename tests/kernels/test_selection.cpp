@@ -1,9 +1,9 @@
 // Score updates, selection and compaction: what a method does with a cache between two steps.
 
-#include "kernels/compact.hpp"
 #include "kernels/reference.hpp"
-#include "kernels/scores.hpp"
-#include "kernels/select.hpp"
+#include "kernels/score/scores.hpp"
+#include "kernels/select/compact.hpp"
+#include "kernels/select/select.hpp"
 #include "tests/kernels/kernel_run.hpp"
 
 namespace kvsim::on_sim {

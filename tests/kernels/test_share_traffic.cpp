@@ -1,11 +1,11 @@
 // A prompt packed by KIVI and layers paired by MiniCache in the operator graph beside what the
 // kernels move, byte by byte as the simulator counts them. Equal, or the difference has a name.
 
-#include "kernels/compact.hpp"
-#include "kernels/decode_folded.hpp"
-#include "kernels/merge.hpp"
-#include "kernels/quantise.hpp"
-#include "kernels/retention.hpp"
+#include "kernels/decode/decode_folded.hpp"
+#include "kernels/merge/merge.hpp"
+#include "kernels/merge/retention.hpp"
+#include "kernels/quantise/quantise.hpp"
+#include "kernels/select/compact.hpp"
 #include "models/cost/layer/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 

@@ -2,10 +2,10 @@
 // beside what the kernels move, byte by byte as the simulator counts them. Equal, or the difference
 // has a name.
 
-#include "kernels/decode_quantised.hpp"
-#include "kernels/eager_scores.hpp"
-#include "kernels/prefill_scores.hpp"
-#include "kernels/quantise.hpp"
+#include "kernels/quantise/decode_quantised.hpp"
+#include "kernels/quantise/quantise.hpp"
+#include "kernels/score/eager_scores.hpp"
+#include "kernels/score/prefill_scores.hpp"
 #include "models/cost/layer/step_graphs.hpp"
 #include "tests/kernels/graph_of.hpp"
 

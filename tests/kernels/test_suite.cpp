@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "kernels/suite/cases.hpp"
+#include "kernels/suite/cases/cases.hpp"
 #include "models/cost/op.hpp"
 #include "tests/support/check.hpp"
 

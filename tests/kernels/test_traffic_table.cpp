@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/suite/result.hpp"
+#include "kernels/suite/bench/result.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/device_info.hpp"
-#include "kernels/suite/result.hpp"
+#include "kernels/device/device_info.hpp"
+#include "kernels/suite/bench/result.hpp"
 
 namespace kvsim {
 

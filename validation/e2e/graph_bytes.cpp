@@ -1,6 +1,6 @@
 #include "validation/e2e/graph_bytes.hpp"
 
-#include "kernels/decode_steps.hpp"
+#include "kernels/decode/decode_steps.hpp"
 #include "models/cost/layer/step_graphs.hpp"
 #include "models/cost/step.hpp"
 #include "models/stack/stack.hpp"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/decode_attention.hpp"
+#include "kernels/decode/decode_attention.hpp"
 
 namespace kvsim::KVSIM_EXECUTOR {
 namespace {
