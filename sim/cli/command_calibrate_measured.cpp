@@ -15,7 +15,7 @@
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
-#include "validation/calibrate_kernels.hpp"
+#include "validation/measured/calibrate_kernels.hpp"
 
 namespace kvsim {
 namespace {

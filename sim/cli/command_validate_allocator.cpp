@@ -12,8 +12,8 @@
 #include "sim/report/describe_text.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/table.hpp"
-#include "validation/allocator_replay.hpp"
-#include "validation/allocator_trace.hpp"
+#include "validation/allocator/allocator_replay.hpp"
+#include "validation/allocator/allocator_trace.hpp"
 
 namespace kvsim {
 namespace {

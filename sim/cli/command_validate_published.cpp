@@ -12,8 +12,8 @@
 #include "sim/report/gnuplot.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
-#include "validation/published_csv.hpp"
-#include "validation/published_score.hpp"
+#include "validation/published/published_csv.hpp"
+#include "validation/published/published_score.hpp"
 
 namespace kvsim {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "sim/report/chart.hpp"
-#include "validation/kernel_accuracy.hpp"
+#include "validation/measured/kernel_accuracy.hpp"
 
 namespace kvsim {
 

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "sim/report/table.hpp"
-#include "validation/published_reasons.hpp"
+#include "validation/published/published_reasons.hpp"
 
 namespace kvsim {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "validation/published_score.hpp"
+#include "validation/published/published_score.hpp"
 
 namespace kvsim {
 

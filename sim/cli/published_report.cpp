@@ -12,7 +12,7 @@
 #include "sim/cli/published_misses.hpp"
 #include "sim/report/csv.hpp"
 #include "sim/report/table.hpp"
-#include "validation/published_reasons.hpp"
+#include "validation/published/published_reasons.hpp"
 
 namespace kvsim {
 namespace {

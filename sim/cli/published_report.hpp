@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/report/figures.hpp"
-#include "validation/published_score.hpp"
+#include "validation/published/published_score.hpp"
 
 namespace kvsim {
 

@@ -1,7 +1,7 @@
 // Recorded allocations, and PYTORCH_CUDA_ALLOC_CONF.
 #include "sim/memory/allocator_config.hpp"
 #include "tests/fuzz/target.hpp"
-#include "validation/allocator_trace.hpp"
+#include "validation/allocator/allocator_trace.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvsim;

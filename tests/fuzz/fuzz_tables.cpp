@@ -1,10 +1,10 @@
 // Tables of kernel timings, of published figures and of a profiler's counters.
 #include "tests/fuzz/target.hpp"
-#include "validation/csv_table.hpp"
 #include "validation/device/profiler_csv.hpp"
-#include "validation/measured_rows.hpp"
-#include "validation/published_csv.hpp"
-#include "validation/published_text.hpp"
+#include "validation/measured/csv_table.hpp"
+#include "validation/measured/measured_rows.hpp"
+#include "validation/published/published_csv.hpp"
+#include "validation/published/published_text.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvsim;

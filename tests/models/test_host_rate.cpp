@@ -8,7 +8,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"
 #include "tests/support/check.hpp"
-#include "validation/csv_table.hpp"
+#include "validation/measured/csv_table.hpp"
 
 using namespace kvsim;
 using kvsim::test::rel;

@@ -13,7 +13,7 @@
 #include "models/cost/kernels/library.hpp"
 #include "models/gpu/gpu.hpp"
 #include "tests/support/check.hpp"
-#include "validation/fit.hpp"
+#include "validation/measured/fit.hpp"
 
 using namespace kvsim;
 using kvsim::test::rel;

@@ -6,7 +6,7 @@
 
 #include "models/cost/kernels/library.hpp"
 #include "tests/support/check.hpp"
-#include "validation/calibrate_kernels.hpp"
+#include "validation/measured/calibrate_kernels.hpp"
 
 namespace kvsim {
 namespace {

@@ -30,8 +30,8 @@
 #include "traces/requests/formats/read_requests.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/trace.hpp"
-#include "validation/allocator_replay.hpp"
-#include "validation/allocator_trace.hpp"
+#include "validation/allocator/allocator_replay.hpp"
+#include "validation/allocator/allocator_trace.hpp"
 
 namespace kvsim {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
-#include "validation/allocator_replay.hpp"
-#include "validation/allocator_trace.hpp"
+#include "validation/allocator/allocator_replay.hpp"
+#include "validation/allocator/allocator_trace.hpp"
 
 namespace kvsim {
 namespace {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "tests/support/check.hpp"
-#include "validation/kernel_accuracy.hpp"
+#include "validation/measured/kernel_accuracy.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "models/units/error.hpp"
-#include "validation/csv_table.hpp"
+#include "validation/measured/csv_table.hpp"
 
 using namespace kvsim;
 

@@ -5,7 +5,7 @@
 
 #include "models/cost/kernels/forms/plain.hpp"
 #include "tests/support/check.hpp"
-#include "validation/fit.hpp"
+#include "validation/measured/fit.hpp"
 
 using namespace kvsim;
 using kvsim::test::rel;

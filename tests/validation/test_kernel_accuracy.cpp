@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "tests/support/check.hpp"
-#include "validation/calibrate_kernels.hpp"
-#include "validation/kernel_accuracy.hpp"
+#include "validation/measured/calibrate_kernels.hpp"
+#include "validation/measured/kernel_accuracy.hpp"
 
 using namespace kvsim;
 using kvsim::test::rel;

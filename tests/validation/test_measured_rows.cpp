@@ -7,7 +7,7 @@
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
-#include "validation/measured_rows.hpp"
+#include "validation/measured/measured_rows.hpp"
 
 using namespace kvsim;
 

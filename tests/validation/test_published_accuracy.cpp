@@ -17,9 +17,9 @@
 #include "sim/serve/memory_end.hpp"
 #include "sim/serve/time_residual.hpp"
 #include "tests/support/check.hpp"
-#include "validation/published_reasons.hpp"
-#include "validation/published_runs.hpp"
-#include "validation/published_score.hpp"
+#include "validation/published/published_reasons.hpp"
+#include "validation/published/published_runs.hpp"
+#include "validation/published/published_score.hpp"
 
 namespace kvsim {
 namespace {

@@ -8,11 +8,11 @@
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
-#include "validation/published_csv.hpp"
-#include "validation/published_methods.hpp"
-#include "validation/published_reasons.hpp"
-#include "validation/published_score.hpp"
-#include "validation/published_stacks.hpp"
+#include "validation/published/published_csv.hpp"
+#include "validation/published/published_methods.hpp"
+#include "validation/published/published_reasons.hpp"
+#include "validation/published/published_score.hpp"
+#include "validation/published/published_stacks.hpp"
 
 namespace kvsim {
 namespace {

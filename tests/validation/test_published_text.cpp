@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/support/check.hpp"
-#include "validation/published_text.hpp"
+#include "validation/published/published_text.hpp"
 
 namespace kvsim {
 namespace {

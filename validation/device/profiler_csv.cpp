@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "validation/csv_table.hpp"
+#include "validation/measured/csv_table.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,0 +1,216 @@
+#include "validation/published/published_methods.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "validation/published/published_text.hpp"
+
+namespace kvsim {
+namespace {
+
+struct MethodName {
+  std::string_view pattern;  // of the published name, lower case
+  std::string_view preset;
+};
+
+/// First that the name begins with or holds; longer ones stand before those they hold.
+constexpr std::array kNames{
+    MethodName{"minicache", "minicache"},
+    MethodName{"zeromerge", "zeromerge"},
+    MethodName{"streamingllm", "streaming-llm"},
+    MethodName{"streaming-llm", "streaming-llm"},
+    MethodName{"pyramidkv", "pyramidkv"},
+    MethodName{"snapkv", "snapkv"},
+    MethodName{"morphkv", "morphkv"},
+    MethodName{"h2o", "h2o"},
+    MethodName{"less", "less"},
+    MethodName{"keepkv", "keepkv"},
+    MethodName{"d2o", "d2o"},
+    MethodName{"tova", "tova"},
+    MethodName{"scissorhands", "scissorhands"},
+    MethodName{"keyformer", "keyformer"},
+    MethodName{"knorm", "knorm"},
+    MethodName{"keydiff", "keydiff"},
+    MethodName{"lagkv", "lagkv"},
+    MethodName{"expectedattention", "expected-attention"},
+    MethodName{"observedattention", "observed-attention"},
+    MethodName{"random", "random"},
+    MethodName{"chunkkv", "chunkkv"},
+    MethodName{"adakv", "adakv"},
+    MethodName{"ada-kv", "adakv"},
+    MethodName{"r-kv", "r-kv"},
+    MethodName{"duoattention", "duo-attention"},
+    MethodName{"duo-attention", "duo-attention"},
+    MethodName{"shadowkv", "shadowkv"},
+    MethodName{"quest", "quest"},
+    MethodName{"kvzip", "kvzip"},
+    MethodName{"kvzap", "kvzap"},
+    MethodName{"kivi-2", "kivi-2"},
+    MethodName{"kivi-4", "kivi-4"},
+    MethodName{"rtn", "rtn"},
+    MethodName{"smoothquant", "smoothquant-kv"},
+    MethodName{"gear", "gear"},
+    MethodName{"think", "think"},
+    MethodName{"int8 kv", "int8"},
+    MethodName{"kv8", "int8"},
+    MethodName{"kv4", "rtn"},
+    MethodName{"int4 kv", "rtn"},
+};
+
+/// Other words for a parameter.
+struct Synonym {
+  std::string_view words;
+  std::string_view param;
+};
+constexpr std::array kSynonyms{
+    Synonym{"lambda", "decay"},
+    Synonym{"gamma", "retention"},
+    Synonym{"t", "interpolation"},
+    Synonym{"buffer", "divide_length"},
+    Synonym{"sinks", "n_sink"},
+    Synonym{"eviction every", "evict_period"},
+    Synonym{"first", "full_layers"},
+    Synonym{"residual", "residual"},
+    Synonym{"compression_ratio", "ratio"},
+};
+
+/// Numbers in these words are entries a head keeps, or a share of the prompt if below 1.
+constexpr std::array<std::string_view, 9> kBudgetWords{
+    "budget", "cache ratio",   "ceiling",  "total",     "prompt cache",
+    "cache",  "heavy hitters", "per head", "ratio kept"};
+
+const ParamInfo* declared(const std::vector<ParamInfo>& params, std::string_view name) {
+  for (const ParamInfo& info : params) {
+    if (info.name == name) return &info;
+    if (std::find(info.aliases.begin(), info.aliases.end(), name) != info.aliases.end()) {
+      return &info;
+    }
+  }
+  return nullptr;
+}
+
+void set_param(Params& out, const ParamInfo& info, double value) {
+  if (std::holds_alternative<std::int64_t>(info.default_value)) {
+    out[info.name] = static_cast<std::int64_t>(std::llround(value));
+  } else if (std::holds_alternative<double>(info.default_value)) {
+    out[info.name] = value;
+  }
+}
+
+bool is_full(const std::string& name) {
+  for (const std::string_view word : {"full", "mha", "mqa", "gqa", "none", "baseline"}) {
+    if (name == word) return true;
+  }
+  return name.empty();
+}
+
+/// The share or number of entries that the text allows; nullopt if it names none.
+std::optional<double> budget_of(const std::string& params) {
+  // "10% (819)": the number in brackets says it exactly.
+  const std::vector<TextPart> parts = parts_of(params);
+  for (std::size_t i = 0; i + 3 < parts.size() + 1 && i + 2 < parts.size(); ++i) {
+    if (parts[i].percent && parts[i + 1].word == "(" && parts[i + 2].number) {
+      return parts[i + 2].number;
+    }
+  }
+  for (const std::string_view words : kBudgetWords) {
+    if (const auto value = number_at(params, words); value && *value > 0) return value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+MethodMatch match_method(const std::string& method, const std::string& params,
+                         const std::string& note, std::int64_t prompt) {
+  MethodMatch out;
+  const std::string name = without_brackets(method);
+  if (is_full(name)) {
+    out.spec = MethodSpec{.name = "full", .params = {}, .budget = {}};
+    return out;
+  }
+  if (has_text(name, "re-computation") || has_text(name, "recomput")) {
+    out.spec = MethodSpec{.name = "full", .params = {}, .budget = {}};
+    out.recomputes_window = true;
+    return out;
+  }
+  const auto known = std::find_if(kNames.begin(), kNames.end(), [&](const MethodName& entry) {
+    return name.find(entry.pattern) != std::string::npos;
+  });
+  if (known == kNames.end()) {
+    out.reason = fmt::format("no method \"{}\" in the catalogue", method);
+    return out;
+  }
+  MethodSpec spec{.name = std::string{known->preset}, .params = {}, .budget = {}};
+  // What is stored in fewer bits beside it: "MiniCache-4bit", "… merge + 4bit".
+  if (spec.name == "minicache") {
+    if (has_text(name, "4bit")) spec.name += "+kivi-4";
+    if (has_text(name, "2bit")) spec.name += "+kivi-2";
+  }
+  MethodInfo info;
+  try {
+    info = describe_method(spec.name);
+  } catch (const InputError& error) {
+    out.reason = error.what();
+    return out;
+  }
+  // Parameters by their own names, then by other words.
+  for (const ParamInfo& param : info.params) {
+    if (const auto value = number_at(params, param.name)) set_param(spec.params, param, *value);
+  }
+  for (const Synonym& synonym : kSynonyms) {
+    const ParamInfo* param = declared(info.params, synonym.param);
+    if (param == nullptr || spec.params.contains(param->name)) continue;
+    if (const auto value = number_at(params, synonym.words)) set_param(spec.params, *param, *value);
+  }
+  if (const auto every = number_at(params, "eviction every");
+      every && declared(info.params, "evict_period") != nullptr) {
+    set_param(spec.params, *declared(info.params, "evict_period"), *every);
+  }
+  if (spec.name == "duo-attention") {
+    if (const auto retrieval = number_at(params, "retrieval heads")) {
+      spec.params["streaming_fraction"] = 1.0 - *retrieval;
+    }
+  }
+  if (spec.name == "streaming-llm") {
+    // The released code (modify_llama.py) caches keys unrotated and rotates all at every step.
+    spec.params.try_emplace("positions", std::string{"rerotate"});
+    out.assumed.push_back("StreamingLLM's released code, which rotates cached keys at every step");
+  }
+  if (spec.name == "less") {
+    // The released maps (LESS, src/example_scripts/train); ours are narrower where they are fitted.
+    constexpr std::int64_t kReleasedWidth = 512;
+    spec.params.try_emplace("hidden", kReleasedWidth);
+  }
+  if (spec.name == "shadowkv") {
+    if (const auto sparse = number_at(params, "sparse budget")) {
+      const double entries = *sparse < 1 ? *sparse * static_cast<double>(prompt) : *sparse;
+      spec.params["token_budget"] =
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::llround(entries)));
+    }
+  } else if (takes_budget(spec.name) && !spec.params.contains("ratio") &&
+             !spec.params.contains("total")) {
+    if (const auto share = number_at(params, "ratio");
+        share && !has_text(params, "cache ratio") && *share < 1) {
+      spec.budget = Budget{.fraction = 1 - *share, .entries = 0};  // share removed, as kvpress
+    } else if (const auto budget = budget_of(params)) {
+      spec.budget = *budget < 1 ? Budget{.fraction = *budget, .entries = 0}
+                                : Budget{.fraction = 0, .entries = std::llround(*budget)};
+    } else {
+      out.assumed.push_back(fmt::format("{}: no budget is stated, its default", spec.name));
+    }
+  }
+  if ((has_text(note, "query heads") || has_text(params, "all heads")) &&
+      declared(info.params, "granularity") != nullptr && !has_text(note, "kv heads")) {
+    spec.params["granularity"] = std::string{"query_head"};
+  }
+  out.spec = std::move(spec);
+  return out;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,91 @@
+#include "validation/published/published_metrics.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace kvsim {
+namespace {
+
+constexpr std::string_view kTotalTime =
+    "prefill and N - 1 decode steps for N output tokens, the first coming out of the prefill";
+
+constexpr std::array kRules{
+    PublishedMetricInfo{"peak_mem_gb", MetricKind::kPeakMemory,
+                        "highest bytes of the run without the CUDA context, as torch counts them; "
+                        "of decode alone where the row is a decode step or names the context "
+                        "reached, of prefill alone without output"},
+    PublishedMetricInfo{"allocated_mem_gb", MetricKind::kPeakMemory,
+                        "bytes held between two steps at the end of the run"},
+    PublishedMetricInfo{"weights_gb", MetricKind::kEngineMemory, "weights on one GPU"},
+    PublishedMetricInfo{"non_torch_gb", MetricKind::kEngineMemory,
+                        "CUDA context, libraries and collectives' buffers of one GPU"},
+    PublishedMetricInfo{"activation_gb", MetricKind::kEngineMemory,
+                        "peak of an engine's profiling run beside the weights"},
+    PublishedMetricInfo{"cuda_graph_gb", MetricKind::kEngineMemory, "CUDA graph pools"},
+    PublishedMetricInfo{"kv_cache_gb", MetricKind::kCacheSize,
+                        "cache of the prompt; an engine's pool where the row sets its share of "
+                        "memory"},
+    PublishedMetricInfo{"memory_gb", MetricKind::kCacheSize, "cache of the prompt"},
+    PublishedMetricInfo{"kv_bytes_per_token", MetricKind::kCacheSize, "cache of one token more"},
+    PublishedMetricInfo{"kv_capacity_tokens", MetricKind::kCacheSize,
+                        "tokens that an engine's pool holds"},
+    PublishedMetricInfo{"max_batch", MetricKind::kCapacity, "largest batch whose run fits"},
+    PublishedMetricInfo{"max_context", MetricKind::kCapacity,
+                        "last length before a run is out of memory: of the prompt where the row "
+                        "gives it as such, else by decoding from the prompt"},
+    PublishedMetricInfo{"oom", MetricKind::kOom,
+                        "whether the run is out of memory; of caches that grow by copies, whether "
+                        "the caching allocator is"},
+    PublishedMetricInfo{"throughput_tok_s", MetricKind::kTime,
+                        "output tokens of the batch over prefill and N - 1 decode steps; without "
+                        "the prefill for a decode step, or where the note takes it off; all GPUs "
+                        "together unless the unit says per GPU"},
+    PublishedMetricInfo{"total_throughput_tok_s", MetricKind::kTime,
+                        "prompt and output tokens over prefill and decode"},
+    PublishedMetricInfo{"latency_s", MetricKind::kTime, kTotalTime},
+    PublishedMetricInfo{"generation_time_s", MetricKind::kTime,
+                        "as latency_s; without the prefill where the note takes it off"},
+    PublishedMetricInfo{"latency_ms_per_token", MetricKind::kTime,
+                        "mean decode step; prefill spread over the tokens where the note has it "
+                        "included"},
+    PublishedMetricInfo{"ttft_s", MetricKind::kTime, "prefill of the batch"},
+    PublishedMetricInfo{"ttft_ms", MetricKind::kTime, "prefill of the batch"},
+    PublishedMetricInfo{"mem_bandwidth_gb_s", MetricKind::kTime,
+                        "weight bytes of one GPU times decode steps a second"},
+    PublishedMetricInfo{"attention_tflops", MetricKind::kKernel,
+                        "arithmetic of causal attention over its time"},
+    PublishedMetricInfo{"compression_ratio", MetricKind::kRelative,
+                        "bytes of the full cache over those of the method's"},
+    PublishedMetricInfo{"removed_fraction", MetricKind::kRelative,
+                        "1 - bytes of the method's cache over those of the full"},
+    PublishedMetricInfo{"relative_memory", MetricKind::kRelative,
+                        "cache (or peak, where the unit says so) over that of the baseline"},
+    PublishedMetricInfo{"mem_saving_pct", MetricKind::kRelative,
+                        "1 - cache (or peak) over that of the baseline"},
+    PublishedMetricInfo{"mem_saving_gb", MetricKind::kRelative,
+                        "peak of the full cache less that of the method"},
+    PublishedMetricInfo{"relative_throughput", MetricKind::kRelative,
+                        "throughput over that of the baseline"},
+    PublishedMetricInfo{"relative_latency", MetricKind::kRelative,
+                        "latency over that of the baseline"},
+    PublishedMetricInfo{"relative_max_batch", MetricKind::kRelative,
+                        "largest batch over that of the baseline"},
+};
+
+constexpr std::array<std::string_view, 8> kKindNames{
+    "peak memory", "cache size", "start-up", "capacity", "oom", "time", "kernel", "relative"};
+
+}  // namespace
+
+std::string_view name_of(MetricKind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
+
+std::span<const PublishedMetricInfo> published_metric_rules() { return kRules; }
+
+const PublishedMetricInfo* find_metric_rule(std::string_view name) {
+  const auto* const found =
+      std::find_if(kRules.begin(), kRules.end(),
+                   [&](const PublishedMetricInfo& rule) { return rule.name == name; });
+  return found == kRules.end() ? nullptr : found;
+}
+
+}  // namespace kvsim

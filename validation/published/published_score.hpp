@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "validation/published/published_csv.hpp"
+#include "validation/published/published_metrics.hpp"
+#include "validation/published/published_predict.hpp"
+#include "validation/published/published_setup.hpp"
+
+namespace kvsim {
+
+/// One row and what became of it.
+struct ScoredRow {
+  PublishedRow row;
+  std::string gpu, stack, dtype;  // names of the catalogue, or as the file has them
+  std::string document;           // the source without the place in it
+  std::optional<MetricKind> kind{};
+  std::optional<double> value{};
+  PublishedPrediction prediction{};
+  bool in_scope = false;
+  std::string out_of_scope{};
+  bool fitted = false;
+  bool inconsistent = false;
+  bool large = false;  // 1 GiB of cache or more
+  bool pool = false;   // of what an engine's start leaves its cache
+  /// Of such a row: what decides the figure and is not stated (PublishedSetup).
+  std::vector<std::string> unstated{};
+  /// Where a figure of this kind on this stack lies in 8 of 10 cases, by the rows of other
+  /// documents (of any stack where fewer than three have this one), each of which counts the same;
+  /// moved outward for how few documents there are and how much the rows of one err together.
+  std::optional<std::pair<double, double>> interval{};
+
+  /// (predicted - published) / published; nullopt unless both are there and it is no verdict.
+  [[nodiscard]] std::optional<double> error() const;
+  /// log(published / predicted), of rates the reverse, so that more is slower or larger; nullopt
+  /// likewise, and where one of them is not above 0.
+  [[nodiscard]] std::optional<double> log_error() const;
+};
+
+/// Errors of some rows, as fractions of the published value.
+struct PublishedGroup {
+  std::string metric, gpu, stack, dtype;  // "all" where rows of several are pooled
+  bool inconsistent = false;
+  std::size_t n_total = 0, n_expressed = 0;
+  std::size_t n = 0;                                // with an error
+  std::optional<double> mape, median_ape, p90_ape;  // of absolute errors
+  std::optional<double> bias;                       // mean error, positive: predicted too high
+  std::size_t n_large = 0;
+  std::optional<double> mape_large;
+  std::size_t n_held_out = 0;  // rows of documents that no constant of the stack was taken from
+  std::optional<double> mape_held_out, median_ape_held_out;
+  std::size_t oom_right = 0, oom_total = 0;    // verdicts, and figures of runs predicted not to fit
+  std::map<std::string, std::size_t> reasons;  // of rows without a prediction
+};
+
+struct PublishedScore {
+  std::vector<ScoredRow> rows;
+  std::vector<PublishedGroup> groups;  // by metric, GPU, stack, dtype; sorted
+  std::vector<PublishedGroup> pooled;  // by metric; by kind of metric; all
+  std::vector<PublishedGroup> stacks;  // times, then kernels, by stack; sources that hold together
+  std::size_t n_in_scope = 0, n_in_scope_expressed = 0;
+  std::map<std::string, std::size_t> out_of_scope;  // reasons
+};
+
+/// Predicts every row and sums up. `done`: called after each row, may be empty.
+[[nodiscard]] PublishedScore score_published(std::vector<PublishedRow> rows,
+                                             const std::function<void(double)>& done = {});
+
+}  // namespace kvsim
