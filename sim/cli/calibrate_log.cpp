@@ -20,8 +20,8 @@
 #include "sim/report/startup_report.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
-#include "sim/scenario/document.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/serve/static_run.hpp"
 

@@ -19,8 +19,8 @@
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/run_scenario.hpp"
-#include "sim/scenario/document.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace kvsim {

@@ -27,7 +27,7 @@
 #include "sim/report/run_scenario.hpp"
 #include "sim/report/run_summary.hpp"
 #include "sim/report/table.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace kvsim {

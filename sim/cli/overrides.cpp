@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
-#include "sim/scenario/document.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 
 namespace kvsim {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "sim/cli/arguments.hpp"
-#include "sim/scenario/document.hpp"
+#include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace kvsim {

@@ -9,7 +9,7 @@
 
 #include "models/methods/settle/named.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
 namespace {

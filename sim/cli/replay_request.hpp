@@ -9,7 +9,7 @@
 #include "models/methods/method.hpp"
 #include "sim/cli/arguments.hpp"
 #include "sim/replay/replay.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
 

@@ -24,10 +24,10 @@
 #include "sim/cli/scenario_values.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/report/text.hpp"
-#include "sim/scenario/document.hpp"
-#include "sim/scenario/keys.hpp"
-#include "sim/scenario/method_field.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 
 namespace kvsim {
 namespace {

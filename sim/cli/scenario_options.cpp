@@ -10,8 +10,8 @@
 #include "sim/cli/figure_options.hpp"
 #include "sim/cli/overrides.hpp"
 #include "sim/cli/scenario_flags.hpp"
-#include "sim/scenario/document.hpp"
-#include "sim/scenario/plan_field.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/fields/plan_field.hpp"
 
 namespace kvsim {
 namespace {

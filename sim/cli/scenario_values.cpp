@@ -16,7 +16,7 @@
 #include "models/units/error.hpp"
 #include "models/units/names.hpp"
 #include "models/units/units_parse.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

@@ -15,7 +15,7 @@
 #include "sim/explorer/explore.hpp"
 #include "sim/report/owner_styles.hpp"
 #include "sim/report/result_json.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

@@ -11,7 +11,7 @@
 #include "sim/explorer/request.hpp"
 #include "sim/report/findings.hpp"
 #include "sim/report/run_json.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/serve/fit_range.hpp"
 #include "sim/serve/static_run.hpp"
 

@@ -10,7 +10,7 @@
 #include "sim/explorer/request.hpp"
 #include "sim/plan/candidate.hpp"
 #include "sim/report/json_values.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 #include "sim/serve/compiled_point.hpp"
 #include "sim/serve/memory_end.hpp"
 #include "sim/serve/sequence_law.hpp"

@@ -14,8 +14,8 @@
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/plan/knobs.hpp"
-#include "sim/scenario/method_field.hpp"
-#include "sim/scenario/point_notes.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+#include "sim/scenario/points/point_notes.hpp"
 #include "sim/serve/serve_spec.hpp"
 
 namespace kvsim {

@@ -10,7 +10,7 @@
 #include "models/units/error.hpp"
 #include "sim/plan/boundary.hpp"
 #include "sim/replay/replay.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 #include "traces/trace.hpp"
 #include "traces/trace_model.hpp"
 

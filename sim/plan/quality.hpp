@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/methods/method.hpp"
-#include "sim/scenario/plan_field.hpp"
+#include "sim/scenario/fields/plan_field.hpp"
 
 namespace kvsim {
 

@@ -13,7 +13,7 @@
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/knobs.hpp"
 #include "sim/plan/serve_probe.hpp"
-#include "sim/scenario/serve_field.hpp"
+#include "sim/scenario/fields/serve_field.hpp"
 #include "sim/serve/serve_metrics.hpp"
 #include "sim/serve/serve_spec.hpp"
 

@@ -7,7 +7,7 @@
 #include "sim/report/chart.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/text.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
 namespace {

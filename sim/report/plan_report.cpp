@@ -14,7 +14,7 @@
 #include "sim/report/result_json.hpp"
 #include "sim/report/run_json.hpp"
 #include "sim/report/text.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
 namespace {

@@ -10,7 +10,7 @@
 #include "sim/report/plan_report.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 #include "sim/serve/serve_metrics.hpp"
 
 namespace kvsim {

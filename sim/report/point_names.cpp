@@ -9,7 +9,7 @@
 
 #include "sim/report/csv.hpp"
 #include "sim/report/text.hpp"
-#include "sim/scenario/labels.hpp"
+#include "sim/scenario/points/labels.hpp"
 
 namespace kvsim {
 namespace {

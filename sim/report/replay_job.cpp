@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {

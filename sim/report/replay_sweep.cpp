@@ -21,7 +21,7 @@
 #include "sim/report/sweep_means.hpp"
 #include "sim/report/table.hpp"
 #include "sim/report/text.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
 namespace {

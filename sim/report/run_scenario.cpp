@@ -12,7 +12,7 @@
 #include "models/units/error.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/replay_job.hpp"
-#include "sim/scenario/measured_points.hpp"
+#include "sim/scenario/points/measured_points.hpp"
 #include "sim/serve/fit_range.hpp"
 #include "sim/serve/serve_run.hpp"
 #include "sim/serve/static_run.hpp"

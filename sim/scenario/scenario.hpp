@@ -12,7 +12,7 @@
 
 #include "models/methods/settle/measured.hpp"
 #include "sim/replay/replay.hpp"
-#include "sim/scenario/plan_field.hpp"
+#include "sim/scenario/fields/plan_field.hpp"
 #include "sim/serve/serve_spec.hpp"
 #include "sim/serve/static_run.hpp"
 

@@ -12,7 +12,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/text_file.hpp"
-#include "sim/scenario/document.hpp"
+#include "sim/scenario/fields/document.hpp"
 
 namespace kvsim {
 namespace {

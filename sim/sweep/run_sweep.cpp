@@ -7,7 +7,7 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "sim/engine/parallel.hpp"
-#include "sim/scenario/measured_points.hpp"
+#include "sim/scenario/points/measured_points.hpp"
 
 namespace kvsim {
 namespace {

@@ -15,10 +15,10 @@
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
-#include "sim/scenario/document.hpp"
-#include "sim/scenario/keys.hpp"
-#include "sim/scenario/list_keys.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/list_keys.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 
 namespace kvsim {
 namespace {

@@ -9,8 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/scenario/fields/sweep_field.hpp"
 #include "sim/scenario/scenario.hpp"
-#include "sim/scenario/sweep_field.hpp"
 
 namespace kvsim {
 
@@ -29,10 +29,10 @@ struct SweepChanges {
 /// Many scenarios out of one: which keys differ, and what they are at each point.
 ///
 /// A grid has the product of its axes' values, the last axis changing fastest; keys that the
-/// scenario gives as lists (sim/scenario/list_keys.hpp) are axes too, before those of `sweep`.
-/// Random sample i of an axis is a function of (seed, the axis' key, i) alone, so that neither the
-/// order of axes, nor their number, nor how many samples there are changes it; numbers are drawn to
-/// six digits.
+/// scenario gives as lists (sim/scenario/fields/list_keys.hpp) are axes too, before those of
+/// `sweep`. Random sample i of an axis is a function of (seed, the axis' key, i) alone, so that
+/// neither the order of axes, nor their number, nor how many samples there are changes it; numbers
+/// are drawn to six digits.
 class SweepPlan {
  public:
   /// `document` as scenario_document gives it, `file` where it came from. The form of every value

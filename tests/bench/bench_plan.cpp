@@ -14,7 +14,7 @@
 
 #include "sim/engine/parallel.hpp"
 #include "sim/plan/plan.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 
 int main(int argc, char** argv) {
   using namespace kvsim;  // NOLINT

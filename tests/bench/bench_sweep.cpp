@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "sim/engine/parallel.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
 

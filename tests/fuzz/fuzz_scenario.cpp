@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/json/field.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "tests/fuzz/target.hpp"
 

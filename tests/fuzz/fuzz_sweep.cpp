@@ -5,7 +5,7 @@
 #include <string>
 
 #include "models/json/field.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/sweep/resumed_points.hpp"
 #include "tests/fuzz/target.hpp"
 

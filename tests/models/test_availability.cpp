@@ -3,7 +3,7 @@
 #include "models/methods/method.hpp"
 #include "models/methods/settle/availability.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/point_notes.hpp"
+#include "sim/scenario/points/point_notes.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
 

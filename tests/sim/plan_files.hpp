@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "sim/plan/plan.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace kvsim::test {

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/sweep/sweep_plan.hpp"
 #include "tests/support/files.hpp"
 

@@ -20,7 +20,7 @@
 #include "models/units/error.hpp"
 #include "sim/memory/vllm_log.hpp"
 #include "sim/replay/surrogates.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/sweep/resumed_points.hpp"
 #include "tests/support/check.hpp"

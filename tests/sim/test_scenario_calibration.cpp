@@ -12,7 +12,7 @@
 
 #include "models/cost/kernels/calibration.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"

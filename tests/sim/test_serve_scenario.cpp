@@ -11,8 +11,8 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/measured_points.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/points/measured_points.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/json_schema.hpp"

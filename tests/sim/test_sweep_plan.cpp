@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/scenario/keys.hpp"
-#include "sim/scenario/list_keys.hpp"
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/list_keys.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 #include "sim/sweep/sweep_plan.hpp"
 #include "tests/sim/sweep_files.hpp"
 #include "tests/support/check.hpp"

@@ -11,7 +11,7 @@
 #include "models/cost/rates/roofline.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
-#include "sim/scenario/points.hpp"
+#include "sim/scenario/points/points.hpp"
 #include "validation/published/published_methods.hpp"
 #include "validation/published/published_metrics.hpp"
 #include "validation/published/published_runs.hpp"

@@ -9,7 +9,7 @@
 #include "models/methods/settle/measured.hpp"
 #include "models/units/check.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

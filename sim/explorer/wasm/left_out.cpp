@@ -4,7 +4,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
-#include "sim/scenario/serve_points.hpp"
+#include "sim/scenario/points/serve_points.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {

@@ -1,4 +1,4 @@
-#include "sim/scenario/plan_field.hpp"
+#include "sim/scenario/fields/plan_field.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/units/error.hpp"
 #include "models/units/number_text.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

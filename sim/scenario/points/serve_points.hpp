@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "models/json/field.hpp"
-#include "sim/scenario/axes.hpp"
-#include "sim/scenario/points.hpp"
+#include "sim/scenario/points/axes.hpp"
+#include "sim/scenario/points/points.hpp"
 
 namespace kvsim {
 

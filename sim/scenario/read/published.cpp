@@ -1,4 +1,4 @@
-#include "sim/scenario/published.hpp"
+#include "sim/scenario/read/published.hpp"
 
 #include <algorithm>
 #include <string>
@@ -10,8 +10,8 @@
 #include "models/llm/catalogue.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/keys.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/scenario/measured_points.hpp"
+#include "sim/scenario/points/measured_points.hpp"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 
 #include "models/methods/settle/measured.hpp"
 #include "models/units/check.hpp"
-#include "sim/scenario/points.hpp"
+#include "sim/scenario/points/points.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {

@@ -1,4 +1,4 @@
-#include "sim/scenario/point_notes.hpp"
+#include "sim/scenario/points/point_notes.hpp"
 
 #include <algorithm>
 #include <array>

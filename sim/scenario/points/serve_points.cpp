@@ -1,4 +1,4 @@
-#include "sim/scenario/serve_points.hpp"
+#include "sim/scenario/points/serve_points.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 
 #include "models/llm/catalogue.hpp"
-#include "sim/scenario/keys.hpp"
-#include "sim/scenario/list_keys.hpp"
-#include "sim/scenario/point_notes.hpp"
-#include "sim/scenario/serve_field.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/list_keys.hpp"
+#include "sim/scenario/fields/serve_field.hpp"
+#include "sim/scenario/points/point_notes.hpp"
 #include "traces/requests/generate/workload.hpp"
 
 namespace kvsim {

@@ -1,4 +1,4 @@
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 #include <array>
 

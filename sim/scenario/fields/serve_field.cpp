@@ -1,4 +1,4 @@
-#include "sim/scenario/serve_field.hpp"
+#include "sim/scenario/fields/serve_field.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "models/llm/catalogue.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

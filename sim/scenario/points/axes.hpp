@@ -18,8 +18,8 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/calibration_field.hpp"
-#include "sim/scenario/points.hpp"
+#include "sim/scenario/fields/calibration_field.hpp"
+#include "sim/scenario/points/points.hpp"
 
 namespace kvsim {
 

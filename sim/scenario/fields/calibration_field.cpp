@@ -1,4 +1,4 @@
-#include "sim/scenario/calibration_field.hpp"
+#include "sim/scenario/fields/calibration_field.hpp"
 
 #include <algorithm>
 #include <system_error>

@@ -1,4 +1,4 @@
-#include "sim/scenario/axes.hpp"
+#include "sim/scenario/points/axes.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,9 +11,9 @@
 #include "models/llm/catalogue.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/replay/replay.hpp"
-#include "sim/scenario/engine_field.hpp"
-#include "sim/scenario/keys.hpp"
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/engine_field.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {

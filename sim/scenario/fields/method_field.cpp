@@ -1,4 +1,4 @@
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 
 #include <algorithm>
 #include <cmath>

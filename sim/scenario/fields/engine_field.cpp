@@ -1,10 +1,10 @@
-#include "sim/scenario/engine_field.hpp"
+#include "sim/scenario/fields/engine_field.hpp"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

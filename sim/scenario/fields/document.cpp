@@ -1,4 +1,4 @@
-#include "sim/scenario/document.hpp"
+#include "sim/scenario/fields/document.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -10,7 +10,7 @@
 
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

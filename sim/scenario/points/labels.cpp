@@ -1,4 +1,4 @@
-#include "sim/scenario/labels.hpp"
+#include "sim/scenario/points/labels.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "sim/scenario/method_field.hpp"
+#include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
 namespace {

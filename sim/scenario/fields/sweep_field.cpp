@@ -1,4 +1,4 @@
-#include "sim/scenario/sweep_field.hpp"
+#include "sim/scenario/fields/sweep_field.hpp"
 
 #include <array>
 #include <cmath>
@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/scenario/document.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

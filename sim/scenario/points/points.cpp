@@ -1,4 +1,4 @@
-#include "sim/scenario/points.hpp"
+#include "sim/scenario/points/points.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -7,11 +7,11 @@
 
 #include "models/cost/step.hpp"
 #include "models/llm/catalogue.hpp"
-#include "sim/scenario/axes.hpp"
-#include "sim/scenario/keys.hpp"
-#include "sim/scenario/labels.hpp"
-#include "sim/scenario/point_notes.hpp"
-#include "sim/scenario/serve_points.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/points/axes.hpp"
+#include "sim/scenario/points/labels.hpp"
+#include "sim/scenario/points/point_notes.hpp"
+#include "sim/scenario/points/serve_points.hpp"
 
 namespace kvsim {
 namespace {

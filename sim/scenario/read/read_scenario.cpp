@@ -1,4 +1,4 @@
-#include "sim/scenario/read_scenario.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
 
 #include <algorithm>
 #include <system_error>
@@ -7,11 +7,11 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
-#include "sim/scenario/keys.hpp"
-#include "sim/scenario/method_field.hpp"
-#include "sim/scenario/points.hpp"
-#include "sim/scenario/published.hpp"
-#include "sim/scenario/sweep_field.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+#include "sim/scenario/fields/sweep_field.hpp"
+#include "sim/scenario/points/points.hpp"
+#include "sim/scenario/read/published.hpp"
 
 namespace kvsim {
 namespace {

@@ -1,11 +1,11 @@
-#include "sim/scenario/list_keys.hpp"
+#include "sim/scenario/fields/list_keys.hpp"
 
 #include <array>
 
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "sim/scenario/document.hpp"
+#include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace kvsim {

@@ -7,7 +7,7 @@
 
 #include "models/cost/rates/calibration.hpp"
 #include "models/json/field.hpp"
-#include "sim/scenario/keys.hpp"
+#include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {
 
