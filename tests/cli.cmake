@@ -22,7 +22,7 @@ add_dependencies(test_explain kvsim)
 
 # A processor that lacks what the build needs: the check alone, its questions answered with "no".
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  add_executable(test_old_cpu sim/old_cpu.cpp ${PROJECT_SOURCE_DIR}/sim/cli/cpu_check.cpp)
+  add_executable(test_old_cpu sim/old_cpu.cpp ${PROJECT_SOURCE_DIR}/sim/cli/process/cpu_check.cpp)
   target_include_directories(test_old_cpu PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_features(test_old_cpu PRIVATE cxx_std_20)
   target_compile_options(test_old_cpu PRIVATE -include ${CMAKE_CURRENT_SOURCE_DIR}/sim/old_cpu.hpp)

@@ -12,9 +12,9 @@ kvsim_test(mixed SOURCES models/test_mixed.cpp models/test_mixed_laws.cpp models
 kvsim_bench(mixed SOURCES bench/bench_mixed.cpp LINK kvsim::cost)
 # What a GPU's kernels reached, written by the program's own writer and read back.
 kvsim_test(device_calibration JSON
-  SOURCES models/test_device_calibration.cpp ../sim/cli/device_report.cpp ../sim/cli/kernels_json.cpp
+  SOURCES models/test_device_calibration.cpp ../sim/cli/validate/device_report.cpp ../sim/cli/validate/kernels_json.cpp
           ../kernels/device/device_state.cpp ../kernels/suite/measure_none.cpp
   LINK kvsim::cost kvsim::json ${CMAKE_DL_LIBS})
-kvsim_test(kernels_report JSON SOURCES sim/test_kernels_report.cpp ../sim/cli/kernels_report.cpp
-                                  ../sim/cli/kernels_counters.cpp ../sim/cli/kernels_json.cpp
+kvsim_test(kernels_report JSON SOURCES sim/test_kernels_report.cpp ../sim/cli/validate/kernels_report.cpp
+                                  ../sim/cli/validate/kernels_counters.cpp ../sim/cli/validate/kernels_json.cpp
            LINK kvsim::report kvsim::device_runs kvsim::units)

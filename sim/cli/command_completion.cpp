@@ -15,7 +15,7 @@
 #include "models/methods/method.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
-#include "sim/cli/terminal.hpp"
+#include "sim/cli/process/terminal.hpp"
 
 namespace kvsim {
 namespace {

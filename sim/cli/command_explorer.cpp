@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/cli/command.hpp"
-#include "sim/cli/terminal.hpp"
+#include "sim/cli/options/command.hpp"
+#include "sim/cli/process/terminal.hpp"
 #include "sim/explorer/page/explorer_page.hpp"
 #include "sim/report/atomic_file.hpp"
 

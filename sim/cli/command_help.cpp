@@ -8,13 +8,13 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
-#include "sim/cli/command.hpp"
-#include "sim/cli/command_compare.hpp"
 #include "sim/cli/command_completion.hpp"
 #include "sim/cli/command_plot.hpp"
-#include "sim/cli/command_validate.hpp"
-#include "sim/cli/man_page.hpp"
-#include "sim/cli/terminal.hpp"
+#include "sim/cli/explain/command_compare.hpp"
+#include "sim/cli/options/command.hpp"
+#include "sim/cli/options/man_page.hpp"
+#include "sim/cli/process/terminal.hpp"
+#include "sim/cli/validate/command_validate.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/text.hpp"

@@ -14,8 +14,8 @@
 
 #include "models/units/error.hpp"
 #include "models/units/folder.hpp"
-#include "sim/cli/figure_options.hpp"
-#include "sim/cli/terminal.hpp"
+#include "sim/cli/options/figure_options.hpp"
+#include "sim/cli/process/terminal.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/figure_document.hpp"
 #include "sim/report/figure_overlay.hpp"

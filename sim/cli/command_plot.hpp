@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/cli/command.hpp"
+#include "sim/cli/options/command.hpp"
 
 namespace kvsim {
 

@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/cli/command.hpp"
-#include "sim/cli/figure_options.hpp"
-#include "sim/cli/interrupt.hpp"
-#include "sim/cli/replay_request.hpp"
-#include "sim/cli/terminal.hpp"
+#include "sim/cli/options/command.hpp"
+#include "sim/cli/options/figure_options.hpp"
+#include "sim/cli/options/replay_request.hpp"
+#include "sim/cli/process/interrupt.hpp"
+#include "sim/cli/process/terminal.hpp"
 #include "sim/report/atomic_file.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/replay_aggregate.hpp"

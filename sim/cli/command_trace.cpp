@@ -9,8 +9,8 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/cli/command.hpp"
-#include "sim/cli/terminal.hpp"
+#include "sim/cli/options/command.hpp"
+#include "sim/cli/process/terminal.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/describe_text.hpp"
 #include "sim/report/progress.hpp"

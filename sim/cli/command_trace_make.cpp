@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/cli/command.hpp"
-#include "sim/cli/terminal.hpp"
+#include "sim/cli/options/command.hpp"
+#include "sim/cli/process/terminal.hpp"
 #include "sim/report/progress.hpp"
 #include "traces/convert.hpp"
 #include "traces/synthetic/generate.hpp"

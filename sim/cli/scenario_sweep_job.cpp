@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
-#include "sim/cli/command.hpp"
-#include "sim/cli/figure_options.hpp"
-#include "sim/cli/interrupt.hpp"
-#include "sim/cli/overrides.hpp"
-#include "sim/cli/terminal.hpp"
+#include "sim/cli/options/command.hpp"
+#include "sim/cli/options/figure_options.hpp"
+#include "sim/cli/options/overrides.hpp"
+#include "sim/cli/process/interrupt.hpp"
+#include "sim/cli/process/terminal.hpp"
 #include "sim/report/progress.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/scenario_sweep.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/cli/arguments.hpp"
+#include "sim/cli/options/arguments.hpp"
 
 namespace kvsim {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "models/json/field.hpp"
-#include "sim/cli/kept_lines.hpp"
+#include "sim/cli/explain/kept_lines.hpp"
 #include "sim/report/figure_document.hpp"
 #include "sim/report/figure_style.hpp"
 #include "tests/fuzz/target.hpp"

@@ -2,8 +2,8 @@
 #include <string>
 
 #include "models/json/field.hpp"
-#include "sim/cli/compare_results.hpp"
-#include "sim/cli/explain_result.hpp"
+#include "sim/cli/explain/compare_results.hpp"
+#include "sim/cli/explain/explain_result.hpp"
 #include "tests/fuzz/target.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -10,7 +10,7 @@
 #include "models/cost/rates/device_calibration.hpp"
 #include "models/cost/rates/roofline.hpp"
 #include "models/units/error.hpp"
-#include "sim/cli/device_report.hpp"
+#include "sim/cli/validate/device_report.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "sim/cli/cpu_features.hpp"
+#include "sim/cli/process/cpu_features.hpp"
 
 namespace kvsim {
 extern const unsigned kCpuNeeds = 1U << kSse42 | 1U << kAvx2 | 1U << kFma | 1U << kBmi2;

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
-#include "sim/cli/kernels_report.hpp"
+#include "sim/cli/validate/kernels_report.hpp"
 #include "sim/report/gnuplot.hpp"
 #include "tests/support/check.hpp"
 

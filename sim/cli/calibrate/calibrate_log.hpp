@@ -1,0 +1,11 @@
+#pragma once
+
+#include "sim/cli/options/arguments.hpp"
+
+namespace kvsim {
+
+/// `kvsim calibrate --from-log`: a start-up log's figures as overrides of a scenario's engine, and
+/// what they change in the scenario given beside it. Errors: InputError.
+int calibrate_from_log(const Arguments& arguments);
+
+}  // namespace kvsim

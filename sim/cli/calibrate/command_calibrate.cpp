@@ -1,0 +1,88 @@
+// kvsim calibrate: measurements that stand in for what the models give. Each source of
+// measurements has a file of its own.
+
+#include "sim/cli/calibrate/command_calibrate.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "models/units/excerpt.hpp"
+#include "sim/cli/calibrate/calibrate_log.hpp"
+#include "sim/cli/options/command.hpp"
+
+namespace kvsim {
+namespace {
+
+int run_calibrate(const Arguments& arguments) {
+  int sources = 0;
+  for (const char* source : {"measured", "from-log", "device"}) sources += arguments.has(source);
+  if (sources > 1) {
+    throw InputError{"calibrate", "one of --measured, --from-log and --device", "several"};
+  }
+  if (arguments.has("device")) return calibrate_on_device(arguments);
+  if (arguments.has("measured")) return calibrate_measured(arguments);
+  if (arguments.has("from-log")) return calibrate_from_log(arguments);
+  throw InputError{"calibrate",
+                   "a source of measurements: --measured PATH, --from-log FILE or --device cuda",
+                   "none"};
+}
+
+/// YYYY-MM-DD of a day that the calendar has.
+bool is_date(const std::string& text) {
+  constexpr std::string_view kForm = "dddd-dd-dd";
+  if (text.size() != kForm.size()) return false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_digit = text[i] >= '0' && text[i] <= '9';
+    if (kForm[i] == 'd' ? !is_digit : text[i] != kForm[i]) return false;
+  }
+  const auto number = [&](std::size_t at, std::size_t size) {
+    return std::stoi(text.substr(at, size));
+  };
+  return std::chrono::year_month_day{std::chrono::year{number(0, 4)},
+                                     std::chrono::month{static_cast<unsigned>(number(5, 2))},
+                                     std::chrono::day{static_cast<unsigned>(number(8, 2))}}
+      .ok();
+}
+
+}  // namespace
+
+std::optional<std::string> checked_date(const Arguments& arguments) {
+  auto date = arguments.value("date");
+  if (date && !is_date(*date)) {
+    throw InputError{"--date", "a day as YYYY-MM-DD", fmt::format("\"{}\"", excerpt(*date))};
+  }
+  return date;
+}
+
+Command calibrate_command() {
+  return {.name = "calibrate",
+          .summary = "use your measurements instead of the models: kernel timings, start-up logs",
+          .usage =
+              "kvsim calibrate --measured DIR|FILE.csv -o DIR [options]\n"
+              "kvsim calibrate --from-log FILE [SCENARIO] [-o OVERRIDES] [options]\n"
+              "kvsim calibrate --device cuda -o FILE",
+          .examples =
+              "kvsim calibrate --measured timings/ -o calibration/\n"
+              "  kvsim validate measured timings/ --calibration calibration/\n"
+              "  kvsim calibrate --from-log vllm.log scenario.json -o measured.json",
+          .options = {{"measured", 0, "PATH", false,
+                       "kernel timings: a CSV file, or a folder of them (docs/measured-data.md)"},
+                      {"from-log", 0, "FILE", false, "a vLLM start-up log (V0 or V1)"},
+                      {"device", 0, "WHERE", false, "cuda: time kvsim's kernels on the first GPU"},
+                      {"out", 'o', "PATH", false,
+                       "folder for calibration files, one a GPU and operator family; of a log: "
+                       "overrides to write, for a scenario's extends; of a device: the file"},
+                      {"op", 0, "OP", true, "of timings: only this operator family"},
+                      {"provenance", 0, "TEXT", false, "of timings: where they come from"},
+                      {"date", 0, "DATE", false, "of the fit, YYYY-MM-DD (today)"},
+                      {"quiet", 'q', "", false, "no table, no progress"},
+                      {"json", 0, "", false,
+                       "print JSON (schema kvsim.calibrate/1, kvsim.calibrate-log/1)"}},
+          .run = run_calibrate};
+}
+
+}  // namespace kvsim

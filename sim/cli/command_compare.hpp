@@ -1,9 +1,0 @@
-#pragma once
-
-#include "sim/cli/command.hpp"
-
-namespace kvsim {
-
-[[nodiscard]] Command compare_command();
-
-}  // namespace kvsim

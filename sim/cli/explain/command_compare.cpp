@@ -1,0 +1,171 @@
+// kvsim compare: results side by side, the figures that differ.
+
+#include "sim/cli/explain/command_compare.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "models/units/units_format.hpp"
+#include "sim/cli/explain/compare_results.hpp"
+#include "sim/cli/process/terminal.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/table.hpp"
+#include "sim/report/text.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+using Align = Table::Align;
+
+constexpr double kPercent = 100;
+
+/// The end of a figure's name without its interval, and without the objects it stands in.
+std::string unit_name(std::string_view figure) {
+  for (const std::string_view end : {"_low", "_high"}) {
+    if (figure.ends_with(end)) figure.remove_suffix(end.size());
+  }
+  return std::string{figure};
+}
+
+std::string value_text(const std::string& figure, const ordered_json& value) {
+  if (value.is_null()) return "-";
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_number()) return value.dump();
+  const double number = value.get<double>();
+  const std::string name = unit_name(figure);
+  const bool bytes = name.ends_with("_bytes") || name.find("owners.") != std::string::npos ||
+                     name.starts_with("bytes_");
+  if (bytes && number >= 0 && number < 9e18) return to_text(Bytes{std::llround(number)});
+  const bool rate = name.ends_with("tok_s") || name.ends_with("request_s");
+  if ((name.ends_with("_s") && !rate) || name.find("_s.") != std::string::npos) {
+    return number < 0 ? fmt::format("{:.4g} s", number) : to_text(Seconds{number});
+  }
+  if (value.is_number_integer()) return with_commas(value.get<std::int64_t>());
+  return fmt::format("{:.5g}", number);
+}
+
+std::string change_text(const FigureChange& change) {
+  if (!change.relative) return "";
+  if (!std::isfinite(*change.relative)) return "from 0";
+  return fmt::format("{:+.3g} %", kPercent * *change.relative);
+}
+
+/// Ends of intervals, shares by owner and the like stand behind --all.
+bool is_detail(const std::string& figure) {
+  return figure.ends_with("_low") || figure.ends_with("_high") ||
+         figure.find('.') != std::string::npos;
+}
+
+std::string comparison_text(const Comparison& c, double tolerance, bool all, std::size_t width) {
+  std::string out = fmt::format("A  {}\nB  {}\n", clean_text(c.before), clean_text(c.after));
+  for (const std::string& note : c.notes) out += fmt::format("note: {}", paragraph(note, width, 6));
+  Table table{{{"figure", Align::kLeft}, {"A"}, {"B"}, {"change"}}};
+  std::size_t hidden = 0;
+  std::size_t moved = 0;
+  for (const PointChange& point : c.changed) {
+    const bool details = all || std::all_of(point.figures.begin(), point.figures.end(),
+                                            [](const auto& one) { return is_detail(one.figure); });
+    table.add_section(point.label);
+    moved += point.figures.size();
+    for (const FigureChange& change : point.figures) {
+      if (!details && is_detail(change.figure)) {
+        ++hidden;
+        continue;
+      }
+      table.add_row({fmt::format("  {}", change.figure),
+                     shortened(value_text(change.figure, change.before), width / 5),
+                     shortened(value_text(change.figure, change.after), width / 5),
+                     change_text(change)});
+    }
+  }
+  if (!c.changed.empty()) out += fmt::format("\n{}\n", table.str(width));
+  for (const auto& [names, where] :
+       {std::pair{&c.only_before, 'A'}, std::pair{&c.only_after, 'B'}}) {
+    for (const std::string& name : *names) {
+      out += paragraph(fmt::format("only in {}: {}", where, name), width, 2);
+    }
+  }
+  out += paragraph(
+      fmt::format("{} of {} figures of {} point{} in both differ{}{}.", moved, c.figures, c.points,
+                  c.points == 1 ? "" : "s",
+                  tolerance > 0 ? fmt::format(" by more than {:g} %", kPercent * tolerance) : "",
+                  hidden > 0 ? fmt::format("; {} of them are shown with --all", hidden) : ""),
+      width);
+  return out;
+}
+
+ordered_json comparison_json(const Comparison& c) {
+  ordered_json out{{"before", c.before}, {"after", c.after},     {"notes", c.notes},
+                   {"points", c.points}, {"figures", c.figures}, {"moved", c.moved()}};
+  out["changed"] = ordered_json::array();
+  for (const PointChange& point : c.changed) {
+    ordered_json figures = ordered_json::array();
+    for (const FigureChange& change : point.figures) {
+      ordered_json one{{"figure", change.figure},
+                       {"before", change.before},
+                       {"after", change.after},
+                       {"relative", nullptr}};
+      if (change.relative && std::isfinite(*change.relative)) one["relative"] = *change.relative;
+      figures.push_back(std::move(one));
+    }
+    out["changed"].push_back({{"point", point.label}, {"figures", std::move(figures)}});
+  }
+  out["only_before"] = c.only_before;
+  out["only_after"] = c.only_after;
+  return out;
+}
+
+int run_compare(const Arguments& arguments) {
+  constexpr std::size_t kMostResults = 64;
+  arguments.expect_words(2, kMostResults, "two results or more");
+  const double tolerance = arguments.number("tolerance", 0, 1).value_or(0);
+  std::vector<ResultItems> results;
+  for (const std::string& word : arguments.words()) results.push_back(read_result_items(word));
+  ordered_json documents = ordered_json::array();
+  std::string text;
+  bool moved = false;
+  for (std::size_t i = 1; i < results.size(); ++i) {
+    const Comparison comparison = compare_results(results[0], results[i], tolerance);
+    moved = moved || comparison.moved();
+    documents.push_back(comparison_json(comparison));
+    if (i > 1) text += "\n";
+    text += comparison_text(comparison, tolerance, arguments.has("all"), terminal_width());
+  }
+  if (arguments.has("json")) {
+    write_out(to_file_text(ordered_json{{"schema", "kvsim.compare/1"},
+                                        {"tolerance", tolerance},
+                                        {"moved", moved},
+                                        {"comparisons", std::move(documents)}}));
+  } else {
+    write_out(text);
+  }
+  // Asked for a tolerance, it is a question: did anything move?
+  return moved && arguments.has("tolerance") ? kDoesNotFit : kDone;
+}
+
+}  // namespace
+
+Command compare_command() {
+  return {
+      .name = "compare",
+      .summary = "compare results: the figures that differ, and by how much",
+      .usage =
+          "kvsim compare RESULT RESULT… [options]\n"
+          "  RESULT  a results folder, or its result.json, plan.json or sweep.json;\n"
+          "          each is compared with the first",
+      .examples =
+          "kvsim compare kvsim-out/before kvsim-out/after\n"
+          "kvsim compare golden/result.json kvsim-out/my --tolerance 0.01",
+      .options = {{"tolerance", 't', "REL", false,
+                   "a share of the larger number that does not count; exit status 1 if anything "
+                   "moved further"},
+                  {"all", 'a', "", false, "ends of intervals and nested figures too"},
+                  {"json", 0, "", false, "print JSON (schema kvsim.compare/1)"}},
+      .run = run_compare};
+}
+
+}  // namespace kvsim

@@ -1,0 +1,483 @@
+#include "sim/cli/explain/explain_result.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <functional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "models/units/error.hpp"
+#include "sim/cli/explain/explain_parts.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr double kMilli = 1e3;
+
+/// The figure `key` of `point` with its interval; terms and what they sum to come later.
+Explanation figure(const Field& point, std::string_view key, std::string_view unit,
+                   std::string_view basis = {}) {
+  Explanation out{.key = std::string{key},
+                  .point = point.at("label").string(),
+                  .unit = std::string{unit},
+                  .value = maybe_number(point, key),
+                  .low = maybe_number(point, fmt::format("{}_low", key)),
+                  .high = maybe_number(point, fmt::format("{}_high", key))};
+  if (const auto bases = point.find("interval_basis"); bases && !basis.empty()) {
+    out.basis = text_or_none(*bases, basis);
+  }
+  return out;
+}
+
+Explanation peak(const Field& point) {
+  Explanation out = figure(point, "peak_hbm_bytes", "B", "memory");
+  const Field terms = point.at("peak_terms");
+  for (const Field& term : terms.items()) {
+    out.terms.push_back(
+        {.what = fmt::format("{}: {}", term.at("owner").string(), term.at("what").string()),
+         .value = explained_number(term.at("bytes")),
+         .formula = text_or_none(term, "formula"),
+         .source = text_or_none(term, "source")});
+  }
+  settle(out, terms, "peak_hbm_bytes", "B", explained_number(point.at("peak_hbm_bytes")));
+  out.notes.push_back(fmt::format("the peak is in {}", point.at("peak_phase").string()));
+  return out;
+}
+
+/// A phase's peak: the document holds the terms of the higher one alone.
+Explanation phase_peak(const Field& point, std::string_view key) {
+  const std::string phase{key.substr(0, key.find('_'))};
+  if (point.at("peak_phase").string() != phase) {
+    const auto value = maybe_number(point, key);
+    fail_without(
+        point, fmt::format("list of the terms of {}", key),
+        fmt::format("it is {} B, and the document holds the terms of the run's peak, which "
+                    "is in {} (peak_hbm_bytes)",
+                    value ? fmt::format("{:.0f}", *value) : std::string{"no figure,"},
+                    point.at("peak_phase").string()));
+  }
+  Explanation out = peak(point);
+  out.key = key;
+  return out;
+}
+
+Explanation cache(const Field& point) {
+  Explanation out = figure(point, "kv_bytes", "B", "memory");
+  const Field layers = point.at("kv_bytes_per_layer");
+  const std::vector<Field> items = layers.items();
+  const std::string source = fmt::format("size law: {}", point.at("size_law").string());
+  for (std::size_t first = 0; first < items.size();) {
+    std::size_t end = first + 1;
+    while (end < items.size() && items[end].raw() == items[first].raw()) ++end;
+    const double each = explained_number(items[first]);
+    const auto n = static_cast<double>(end - first);
+    out.terms.push_back({.what = end - first == 1 ? fmt::format("layer {}", first)
+                                                  : fmt::format("layers {} to {}", first, end - 1),
+                         .value = n * each,
+                         .formula = fmt::format("{} x {:.0f} B", end - first, each),
+                         .source = source});
+    first = end;
+  }
+  settle(out, layers, "kv_bytes", "B", explained_number(point.at("kv_bytes")));
+  return out;
+}
+
+/// Entries of time_terms; says what to do where there are none.
+std::vector<Field> time_steps(const Field& point) {
+  const Field steps = point.at("time_terms");
+  std::vector<Field> items = steps.items();
+  if (!items.empty()) return items;
+  if (!point.has("prefill_s")) {
+    const auto oom = point.find("oom");
+    fail_without(point, "time",
+                 oom ? fmt::format("memory runs out in {}", oom->at("phase").string())
+                     : std::string{"no prefill was through"});
+  }
+  steps.fail(
+      "no time terms: a run of more than 1,000 points explains no times; run the scenario again "
+      "with this point's keys alone (kvsim run SCENARIO --set /KEY=VALUE …)");
+}
+
+Explanation decode_step(const Field& point, std::string_view key, bool first) {
+  const std::vector<Field> steps = time_steps(point);
+  std::optional<Field> found;
+  for (const Field& one : steps) {
+    if (explained_number(one.at("step")) > 0 && (!found || !first)) found = one;
+  }
+  if (!found) fail_without(point, key, "no decode step was run");
+  return explain_step(point, *found, key);
+}
+
+Explanation prefill(const Field& point) {
+  return explain_step(point, time_steps(point).front(), "prefill_s");
+}
+
+/// Terms of prefill, where the figure has it, and of decode.
+void add_times(Explanation& out, const Field& point, bool prefills) {
+  for (const char* key : {"prefill_s", "decode_s"}) {
+    if (!prefills && std::string_view{key} == "prefill_s") continue;
+    const double steps = explained_number(point.at("output_tokens"));
+    if (steps == 0 && std::string_view{key} == "decode_s") continue;
+    const Explanation part = figure(point, key, "s");
+    ExplainedTerm term{.what = key, .value = *part.value, .low = part.low, .high = part.high};
+    if (std::string_view{key} == "decode_s") {
+      term.what = "decode";
+      term.formula =
+          fmt::format("{} steps x {:.6g} ms on average", steps, *part.value / steps * kMilli);
+      term.source = "kvsim explain RESULT step_s: the terms of the last step";
+    } else {
+      term.what = "prefill";
+      term.source = "kvsim explain RESULT prefill_s: its terms";
+    }
+    out.terms.push_back(std::move(term));
+  }
+}
+
+Explanation run_time(const Field& point, std::string_view key, std::string_view of,
+                     std::string_view unit) {
+  Explanation out = figure(point, key, unit, "time");
+  if (!out.value) {
+    fail_without(
+        point, key,
+        point.has("oom") ? "the point runs out of memory" : "the point generates no tokens");
+  }
+  if (explained_number(point.at("output_tokens")) == 0 && key != "latency_s") {
+    fail_without(point, key, "no tokens are generated");
+  }
+  add_times(out, point, of == "latency_s");
+  if (unit == "tok/s") {
+    out.formula = fmt::format("batch {} x {} tokens / {}", explained_number(point.at("batch")),
+                              explained_number(point.at("output_tokens")), of);
+  }
+  settle(out, point, of, "s", explained_number(point.at(of)));
+  return out;
+}
+
+Explanation reserved(const Field& point) {
+  Explanation out = figure(point, "reserved_hbm_bytes", "B");
+  const auto allocator = point.find("allocator");
+  if (!out.value || !allocator) {
+    fail_without(point, "reserved_hbm_bytes",
+                 "the allocator was not simulated; \"memory\": {\"allocator\": \"simulate\"} in "
+                 "the scenario has it run");
+  }
+  const double segments = explained_number(allocator->at("reserved_peak_bytes"));
+  double held = 0;
+  for (const auto& [owner, bytes] : allocator->at("owners").members()) {
+    out.terms.push_back({.what = fmt::format("{}: allocated", owner),
+                         .value = explained_number(bytes),
+                         .source = "simulated allocator, when most was reserved"});
+    held += out.terms.back().value;
+  }
+  out.terms.push_back(
+      {.what = "cached and split off: reserved, not allocated",
+       .value = segments - held,
+       .formula = fmt::format("{:.0f} B of segments - {:.0f} B allocated", segments, held),
+       .source = "simulated allocator"});
+  out.terms.push_back(
+      {.what = "CUDA context", .value = *out.value - segments, .source = "stack profile: context"});
+  settle(out, *allocator, "reserved_hbm_bytes", "B", *out.value);
+  return out;
+}
+
+/// What a paged engine's pool is left of.
+Explanation pool(const Field& point) {
+  const auto start = point.find("startup");
+  if (!start) fail_without(point, "kv_cache_bytes", "the stack has no paged cache");
+  Explanation out{.key = "kv_cache_bytes",
+                  .point = point.at("label").string(),
+                  .unit = "B",
+                  .value = explained_number(start->at("kv_cache_bytes"))};
+  const auto add = [&](const char* what, double bytes, std::string_view keys) {
+    if (bytes == 0) return;
+    out.terms.push_back({.what = what, .value = bytes, .source = fmt::format("startup: {}", keys)});
+  };
+  const auto bytes_of = [&](const char* key) { return explained_number(start->at(key)); };
+  const auto take = [&](const char* what, const char* key) { add(what, -bytes_of(key), key); };
+  // Results of earlier versions are of engines that take a fraction of all.
+  const auto found = start->find("fraction_of");
+  const std::string of = found ? found->string() : "all";
+  const auto counts = start->find("counts_graphs");
+  const bool counts_graphs = counts ? counts->boolean() : of == "free";
+  double free = 0;
+  const auto leave_out = [&] {
+    const double kept = free > 0 ? std::floor(bytes_of("memory_fraction") * free) : free;
+    add("left out by the memory fraction", kept - free, "memory_fraction, fraction_of");
+  };
+  if (of == "all") {
+    add("memory the engine may take", bytes_of("usable_bytes"), "usable_bytes");
+    take("weights", "weights_bytes");
+    take("context, libraries, collectives", "non_torch_bytes");
+    take("peak of the profiling run", "activation_bytes");
+    if (counts_graphs) take("CUDA graphs", "graphs_bytes");
+  } else {
+    add("memory of the GPU", bytes_of("total_bytes"), "total_bytes");
+    take("context, libraries, collectives", "non_torch_bytes");
+    free = bytes_of("total_bytes") - bytes_of("non_torch_bytes");
+    if (of == "before_weights") leave_out();
+    take("weights", "weights_bytes");
+    free -= bytes_of("weights_bytes");
+    if (of == "free") {
+      take("peak of the profiling run", "activation_bytes");
+      free -= bytes_of("activation_bytes");
+      if (counts_graphs) {
+        take("CUDA graphs", "graphs_bytes");
+        free -= bytes_of("graphs_bytes");
+      }
+    }
+    if (of != "before_weights") leave_out();
+  }
+  add("missing: it does not start", bytes_of("missing_bytes"), "missing_bytes");
+  settle(out, *start, "kv_cache_bytes", "B", *out.value);
+  // A service's; the result of a static batch has no interval of its pool.
+  out.low = maybe_number(point, "kv_pool_bytes_low");
+  out.high = maybe_number(point, "kv_pool_bytes_high");
+  out.basis = text_or_none(point, "pool_interval_basis");
+  return out;
+}
+
+/// Tokens of the pool, from the blocks that the start leaves.
+Explanation capacity(const Field& point) {
+  Explanation out = pool(point);
+  out.key = "kv_capacity_tokens";
+  out.unit = "tokens";
+  const Field start = point.at("startup");
+  out.value = explained_number(start.at("tokens"));
+  if (const auto tokens = maybe_number(point, "kv_capacity_tokens")) out.value = tokens;
+  out.low = maybe_number(point, "kv_capacity_tokens_low");
+  out.high = maybe_number(point, "kv_capacity_tokens_high");
+  out.formula = fmt::format("{:.0f} blocks that kv_cache_bytes makes, in tokens of the full cache",
+                            explained_number(start.at("blocks")));
+  return out;
+}
+
+/// The same of both kinds; a service's peak is known by owner alone.
+Explanation any_peak(const Field& point) {
+  if (!point.has("scheduler_as_run")) return peak(point);
+  Explanation out = figure(point, "peak_hbm_bytes", "B");
+  const Field owners = point.at("peak_owners");
+  for (const auto& [owner, bytes] : owners.members()) {
+    out.terms.push_back({.what = owner, .value = explained_number(bytes), .source = "peak_owners"});
+  }
+  settle(out, owners, "peak_hbm_bytes", "B", *out.value);
+  out.low = maybe_number(point, "peak_hbm_bytes_low");
+  out.high = maybe_number(point, "peak_hbm_bytes_high");
+  out.basis = text_or_none(point, "peak_interval_basis");
+  return out;
+}
+
+ResultKind kind_of(const Field& result) {
+  const std::string schema = result.at("schema").string();
+  if (schema == "kvsim.plan/1") return ResultKind::kPlan;
+  if (schema == "kvsim.replay/1") return ResultKind::kReplay;
+  if (result.has("kind") && result.at("kind").raw() == "serve") return ResultKind::kServe;
+  return ResultKind::kStatic;
+}
+
+/// Figures of one kind of run are no figures of the other.
+void check_kind(const Field& result, std::string_view key) {
+  constexpr std::array<std::string_view, 3> kBoth{"peak_hbm_bytes", "reserved_hbm_bytes",
+                                                  "kv_cache_bytes"};
+  constexpr std::array<std::string_view, 14> kServeOnly{"kv_capacity_tokens",
+                                                        "iteration_s",
+                                                        "bound",
+                                                        "queue_s",
+                                                        "ttft_s",
+                                                        "tpot_s",
+                                                        "itl_s",
+                                                        "e2e_s",
+                                                        "output_tok_s",
+                                                        "total_tok_s",
+                                                        "request_s",
+                                                        "goodput",
+                                                        "mfu",
+                                                        "mbu"};
+  const auto among = [&](const auto& keys) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
+  const bool serves = kind_of(result) == ResultKind::kServe;
+  if (serves && !among(kBoth) && !among(kServeOnly)) {
+    throw InputError{fmt::format("{}: a service explains {}, {}, not {}", result.file(),
+                                 fmt::join(kBoth, ", "), fmt::join(kServeOnly, ", "), key)};
+  }
+  if (!serves && among(kServeOnly)) {
+    throw InputError{fmt::format("{}: {} is of \"kind\": \"serve\" alone", result.file(), key)};
+  }
+}
+
+Explanation running_out(const Field& point) {
+  Explanation out{.key = "oom",
+                  .point = point.at("label").string(),
+                  .unit = "tokens",
+                  .low = maybe_number(point, "oom_tokens_low"),
+                  .high = maybe_number(point, "oom_tokens_high")};
+  if (const auto bases = point.find("interval_basis")) out.basis = text_or_none(*bases, "memory");
+  const double usable = explained_number(point.at("usable_hbm_bytes"));
+  const auto oom = point.find("oom");
+  if (!oom) {
+    const double peak = explained_number(point.at("peak_hbm_bytes"));
+    out.notes.push_back(out.low ? "it fits, but may run out of memory: see the interval"
+                                : "it fits");
+    out.terms = {{.what = "peak_hbm_bytes",
+                  .value = peak,
+                  .source = "kvsim explain RESULT "
+                            "peak_hbm_bytes"},
+                 {.what = "free at the peak", .value = usable - peak}};
+    settle(out, point, "usable_hbm_bytes", "B", usable);
+    return out;
+  }
+  out.value = explained_number(oom->at("tokens"));
+  out.notes.push_back(fmt::format("in {}, step {}: {:.0f} B for {}, {:.0f} B free",
+                                  oom->at("phase").string(), explained_number(oom->at("step")),
+                                  explained_number(oom->at("requested")), oom->at("what").string(),
+                                  explained_number(oom->at("free"))));
+  double held = 0;
+  for (const auto& [owner, bytes] : oom->at("owners").members()) {
+    out.terms.push_back({.what = owner, .value = explained_number(bytes), .source = "oom: owners"});
+    held += out.terms.back().value;
+  }
+  if (point.has("startup")) {
+    // What is free there is a part of the pool, which is set aside.
+    settle(out, *oom, "bytes held", "B", held);
+    return out;
+  }
+  out.terms.push_back(
+      {.what = "free", .value = explained_number(oom->at("free")), .source = "oom: free"});
+  settle(out, *oom, "usable_hbm_bytes", "B", usable);
+  return out;
+}
+
+/// The largest batch or the fewest GPUs of a run: found by search, so without terms.
+Explanation fit_figure(const Field& point, std::string_view key, std::string_view unit) {
+  Explanation out = figure(point, key, unit, "memory");
+  if (!out.value) {
+    fail_without(point, key, "the search found none, or the run has too many points for a search");
+  }
+  out.notes.emplace_back(
+      "found by a search over runs that fit: kvsim explain RESULT peak_hbm_bytes has the memory of "
+      "this run");
+  return out;
+}
+/// Keys that runs and plans share.
+bool is_fit_key(std::string_view key) { return key == "largest_batch" || key == "fewest_gpus"; }
+
+struct Entry {
+  std::string_view key;
+  std::function<Explanation(const Field& point)> explain;
+};
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> all{
+      {"peak_hbm_bytes", any_peak},
+      {"prefill_peak_bytes", [](const Field& p) { return phase_peak(p, "prefill_peak_bytes"); }},
+      {"decode_peak_bytes", [](const Field& p) { return phase_peak(p, "decode_peak_bytes"); }},
+      {"reserved_hbm_bytes", reserved},
+      {"kv_bytes", cache},
+      {"kv_cache_bytes", pool},
+      {"kv_capacity_tokens", capacity},
+      {"iteration_s", explain_iteration},
+      {"bound", explain_bound},
+      {"queue_s", [](const Field& p) { return explain_latency(p, "queue_s"); }},
+      {"ttft_s", [](const Field& p) { return explain_latency(p, "ttft_s"); }},
+      {"tpot_s", [](const Field& p) { return explain_latency(p, "tpot_s"); }},
+      {"itl_s", [](const Field& p) { return explain_latency(p, "itl_s"); }},
+      {"e2e_s", [](const Field& p) { return explain_latency(p, "e2e_s"); }},
+      {"output_tok_s", [](const Field& p) { return explain_rate(p, "output_tok_s"); }},
+      {"total_tok_s", [](const Field& p) { return explain_rate(p, "total_tok_s"); }},
+      {"request_s", [](const Field& p) { return explain_rate(p, "request_s"); }},
+      {"goodput", explain_goodput},
+      {"mfu", [](const Field& p) { return explain_use(p, "mfu"); }},
+      {"mbu", [](const Field& p) { return explain_use(p, "mbu"); }},
+      {"prefill_s", prefill},
+      {"step_s", [](const Field& p) { return decode_step(p, "step_s", false); }},
+      {"first_step_s", [](const Field& p) { return decode_step(p, "first_step_s", true); }},
+      {"decode_s", [](const Field& p) { return run_time(p, "decode_s", "decode_s", "s"); }},
+      {"latency_s", [](const Field& p) { return run_time(p, "latency_s", "latency_s", "s"); }},
+      {"decode_tok_s",
+       [](const Field& p) { return run_time(p, "decode_tok_s", "decode_s", "tok/s"); }},
+      {"throughput_tok_s",
+       [](const Field& p) { return run_time(p, "throughput_tok_s", "latency_s", "tok/s"); }},
+      {"largest_batch", [](const Field& p) { return fit_figure(p, "largest_batch", "sequences"); }},
+      {"fewest_gpus", [](const Field& p) { return fit_figure(p, "fewest_gpus", "GPUs"); }},
+      {"oom", running_out}};
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> explained_keys() {
+  std::vector<std::string> keys;
+  for (const Entry& entry : entries()) keys.emplace_back(entry.key);
+  for (const std::string_view key : replay_keys()) keys.emplace_back(key);
+  for (const std::string_view key : plan_keys()) {
+    if (!is_fit_key(key)) keys.emplace_back(key);  // those of runs are there already
+  }
+  return keys;
+}
+
+Explanation explain_result(const Field& result, const ExplainRequest& asked) {
+  const Field schema = result.at("schema");
+  const bool replay_alone = schema.raw() == "kvsim.replay/1";
+  const bool plan = schema.raw() == "kvsim.plan/1";
+  if (schema.raw() != "kvsim.run/1" && !replay_alone && !plan) {
+    schema.expected(
+        "\"kvsim.run/1\", \"kvsim.replay/1\" or \"kvsim.plan/1\", the result of kvsim run, replay "
+        "or plan");
+  }
+  const auto known = explained_keys();
+  const ResultKind kind = kind_of(result);
+  ExplainRequest request = asked;
+  request.key = explained_key(asked.key, kind, known);
+  if (std::find(known.begin(), known.end(), request.key) == known.end()) {
+    throw InputError{unknown_name("figure", request.key, known)};
+  }
+  const bool of_both = is_fit_key(request.key) && kind == ResultKind::kStatic;
+  if (!of_both && plan != is_plan_key(request.key)) {
+    throw InputError{
+        plan ? fmt::format("{}: a plan explains {}, not {}", result.file(),
+                           fmt::join(plan_keys(), ", "), request.key)
+             : fmt::format("{}: {} is asked of a plan (kvsim plan)", result.file(), request.key)};
+  }
+  if (plan && (request.layer || request.head)) {
+    throw InputError{fmt::format("--layer and --head are of \"kept\", not of {}", request.key)};
+  }
+  if (plan) return explain_plan(result, request);
+  if (is_replay_key(request.key)) {
+    const auto replay = replay_alone ? std::optional{result} : result.find("replay");
+    if (!replay) {
+      result.fail(
+          fmt::format("no replay: {} is of a method of one (kvsim replay -o DIR)", request.key));
+    }
+    return explain_replay(*replay, request);
+  }
+  if (request.layer || request.head) {
+    throw InputError{fmt::format("--layer and --head are of \"kept\", not of {}", request.key)};
+  }
+  if (replay_alone) {
+    throw InputError{fmt::format("{}: a replay explains {}, not {}", result.file(),
+                                 fmt::join(replay_keys(), ", "), request.key)};
+  }
+  check_kind(result, request.key);
+  const auto found = std::find_if(entries().begin(), entries().end(),
+                                  [&](const Entry& entry) { return entry.key == request.key; });
+  const Field points = result.at("points");
+  if (points.items().empty()) {
+    points.fail(fmt::format("a result without points: of a replay {} are explained",
+                            fmt::join(replay_keys(), ", ")));
+  }
+  std::vector<std::string> labels;
+  for (const Field& point : points.items()) labels.push_back(point.at("label").string());
+  Explanation out =
+      found->explain(points.items()[which_of(points, "point", labels, request.which)]);
+  if (const auto definitions = result.find("definitions")) {
+    const std::string text = text_or_none(*definitions, request.key);
+    if (!text.empty()) out.notes.insert(out.notes.begin(), text);
+  }
+  return out;
+}
+
+}  // namespace kvsim

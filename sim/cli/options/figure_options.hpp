@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/cli/options/arguments.hpp"
+#include "sim/report/figure_style.hpp"
+#include "sim/report/results_folder.hpp"
+
+namespace kvsim {
+
+/// What --formats names, each once; svg and png without it. Errors: InputError naming the nearest.
+[[nodiscard]] std::vector<std::string> read_formats(const Arguments& arguments);
+
+/// The option of commands that write a results folder.
+[[nodiscard]] Option formats_option();
+
+/// What goes into the results folder, as --no-figures, --no-report and --formats say; `figures`:
+/// whether the scenario wants any. Errors: InputError, also where --formats stands beside
+/// --no-figures.
+[[nodiscard]] FolderOptions folder_options(const Arguments& arguments, bool figures = true);
+
+/// Errors: InputError where --formats is given and no results folder is written.
+void refuse_formats_without_folder(const Arguments& arguments, bool folder);
+
+}  // namespace kvsim

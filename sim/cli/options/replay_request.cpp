@@ -1,0 +1,129 @@
+#include "sim/cli/options/replay_request.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "models/methods/settle/named.hpp"
+#include "models/units/error.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::int64_t kMostThreads = 1024;
+
+}  // namespace
+
+NamedMethods read_names(const Arguments& arguments) {
+  NamedMethods methods;
+  for (const std::string& name : arguments.list("method")) {
+    if (name != "all") {
+      methods.names.push_back(canonical_method(name));
+      continue;
+    }
+    for (const MethodInfo& method : builtin_methods()) {
+      methods.names.push_back(method.name);
+      methods.whole_catalogue.insert(method.name);
+    }
+  }
+  std::set<std::string> seen;
+  for (const std::string& name : methods.names) {
+    if (!seen.insert(name).second) {
+      throw InputError{fmt::format("--method {} is given twice", name)};
+    }
+  }
+  return methods;
+}
+
+std::vector<Budget> read_budgets(const Arguments& arguments, SmallCounts small) {
+  std::vector<Budget> budgets;
+  for (const std::string& text : arguments.list("budget")) {
+    // A word goes on as a word: read_budget words the complaint for all.
+    nlohmann::json value = text;
+    if (const auto number = parse_number(text)) value = *number;
+    if (const auto integer = parse_integer(text)) value = *integer;
+    const Budget budget = read_budget(Field::wrap(std::move(value), "--budget"), small);
+    for (const Budget& other : budgets) {
+      if (budget_number(other) != budget_number(budget)) continue;
+      throw InputError{fmt::format("--budget {} is given twice", text)};
+    }
+    budgets.push_back(budget);
+  }
+  return budgets;
+}
+
+ParamValue param_value(const std::string& text) {
+  if (text == "true") return true;
+  if (text == "false") return false;
+  if (const auto integer = parse_integer(text)) return *integer;
+  if (const auto number = parse_number(text)) return *number;
+  return text;
+}
+
+NamedText split_named(std::string_view option, std::string_view wanted, const std::string& word) {
+  const std::size_t equals = word.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw InputError{fmt::format("--{}", option), wanted, fmt::format("\"{}\"", word)};
+  }
+  return {word.substr(0, equals), word.substr(equals + 1)};
+}
+
+Params read_params(const Arguments& arguments) {
+  Params params;
+  for (const std::string& word : arguments.values("param")) {
+    const auto [name, text] = split_named("param", "name=value", word);
+    if (!params.emplace(name, param_value(text)).second) {
+      throw InputError{fmt::format("--param {} is given twice", name)};
+    }
+  }
+  return params;
+}
+
+bool may_take(const std::string& name, const std::string& param) {
+  for (const MethodInfo& method : builtin_methods()) {
+    if (method.name != name) continue;
+    return std::any_of(method.params.begin(), method.params.end(), [&](const ParamInfo& info) {
+      return info.name == param ||
+             std::find(info.aliases.begin(), info.aliases.end(), param) != info.aliases.end();
+    });
+  }
+  return true;
+}
+
+void refuse_unless_taken(std::string_view option, const std::string& param,
+                         const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const std::string& name : names) {
+    if (may_take(name, param)) return;
+    for (const MethodInfo& method : builtin_methods()) {
+      if (method.name != name) continue;
+      for (const ParamInfo& info : method.params) known.push_back(info.name);
+    }
+  }
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  throw InputError{fmt::format("--{}: {}", option, unknown_name("parameter", param, known))};
+}
+
+ReplayOptions read_replay_options(const Arguments& arguments) {
+  ReplayOptions options;
+  options.threads =
+      static_cast<std::int32_t>(arguments.integer("threads", 0, kMostThreads).value_or(0));
+  options.seed = static_cast<std::uint64_t>(
+      arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(0));
+  return options;
+}
+
+std::vector<std::string> read_traces(const Arguments& arguments, std::string_view command) {
+  std::vector<std::string> traces = arguments.values("trace");
+  if (traces.empty())
+    throw InputError{
+        fmt::format("{0}: expected --trace FILE; `kvsim help {0}` shows how", command)};
+  return traces;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/methods/method.hpp"
+#include "sim/cli/options/arguments.hpp"
+#include "sim/replay/replay.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+
+namespace kvsim {
+
+// What commands that replay traces are asked for: --method, --budget, --param, --threads, --seed.
+
+/// The methods of --method, which stand for themselves or, as "all", for the whole catalogue.
+struct NamedMethods {
+  std::vector<std::string> names;         // in the order asked for, each once
+  std::set<std::string> whole_catalogue;  // those that "all" brought
+};
+/// Errors: InputError for a name given twice.
+[[nodiscard]] NamedMethods read_names(const Arguments& arguments);
+
+/// Errors: InputError for what is no budget, and for one given twice.
+[[nodiscard]] std::vector<Budget> read_budgets(const Arguments& arguments,
+                                               SmallCounts small = SmallCounts::kAllowed);
+
+/// A word of the command line as a value: true, false, an integer, a number, or itself.
+[[nodiscard]] ParamValue param_value(const std::string& text);
+
+/// A word of the form NAME=TEXT.
+struct NamedText {
+  std::string name, text;
+};
+/// Errors: InputError "--OPTION: expected `wanted`, got …" unless there is a name and a "=".
+[[nodiscard]] NamedText split_named(std::string_view option, std::string_view wanted,
+                                    const std::string& word);
+
+/// Errors: InputError for a parameter given twice.
+[[nodiscard]] Params read_params(const Arguments& arguments);
+
+/// Whether the method called `name` may take `param`: a preset that does not list it does not.
+/// Compositions are left to make_method.
+[[nodiscard]] bool may_take(const std::string& name, const std::string& param);
+/// Errors: InputError "--OPTION: unknown parameter …" with the nearest, if no method of `names` may
+/// take `param`.
+void refuse_unless_taken(std::string_view option, const std::string& param,
+                         const std::vector<std::string>& names);
+
+/// The threads and the seed asked for; all else as ReplayOptions has it.
+[[nodiscard]] ReplayOptions read_replay_options(const Arguments& arguments);
+
+/// Files of --trace. Errors: InputError "COMMAND: --trace FILE is missing".
+[[nodiscard]] std::vector<std::string> read_traces(const Arguments& arguments,
+                                                   std::string_view command);
+
+}  // namespace kvsim

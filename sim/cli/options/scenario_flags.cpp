@@ -1,0 +1,411 @@
+#include "sim/cli/options/scenario_flags.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/gpu/gpu_of_user.hpp"
+#include "models/llm/catalogue.hpp"
+#include "models/methods/settle/named.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/cli/options/model_argument.hpp"
+#include "sim/cli/options/overrides.hpp"
+#include "sim/cli/options/replay_request.hpp"
+#include "sim/cli/options/scenario_options.hpp"
+#include "sim/cli/options/scenario_values.hpp"
+#include "sim/cli/process/terminal.hpp"
+#include "sim/report/text.hpp"
+#include "sim/scenario/fields/document.hpp"
+#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+#include "sim/scenario/read/read_scenario.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using Of = ScenarioFlag::Of;
+
+/// The least time of a run of the server scenario in MLPerf Inference (min_duration, 600 s): queues
+/// that grow slowly show.
+constexpr double kLoadSeconds = 600;
+/// 10 requests lie beyond a p99.
+constexpr double kFewestRequests = 1000;
+constexpr double kMostRequests = 1e8;  // of a workload, as in scenario files
+
+/// Things that the user did not type, for standard error.
+using Notes = std::vector<std::string>;
+
+std::vector<std::string> strings(const ordered_json& one_or_more) {
+  if (!one_or_more.is_array()) return {one_or_more.get<std::string>()};
+  return one_or_more.get<std::vector<std::string>>();
+}
+
+/// `find()`, its complaint with the option in front.
+template <class Find>
+decltype(auto) of_option(const Arguments& arguments, std::string_view option, Find find) {
+  try {
+    return find();
+  } catch (const InputError& error) {
+    throw InputError{fmt::format("{}: {}", arguments.typed(option), error.what())};
+  }
+}
+
+ordered_json models(const Arguments& arguments) {
+  std::vector<ordered_json> values;
+  for (const std::string& name : arguments.list("model")) {
+    if (const auto file = model_file(name, arguments.typed("model"))) {
+      values.push_back({{"config", file->string()}});
+    } else {
+      values.emplace_back(of_option(arguments, "model", [&] { return find_llm(name).name; }));
+    }
+  }
+  return one_or_list(std::move(values));
+}
+
+ordered_json gpus(const Arguments& arguments, Notes& notes) {
+  std::vector<ordered_json> values;
+  for (const std::string& name : arguments.list("gpu")) {
+    const NamedGpu named = of_option(arguments, "gpu", [&] { return gpu_of_user(name); });
+    values.emplace_back(named.gpu->name);
+    if (!named.note.empty()) {
+      notes.push_back(fmt::format("{}: {}", arguments.typed("gpu"), named.note));
+    }
+  }
+  return one_or_list(std::move(values));
+}
+
+ordered_json stacks(const Arguments& arguments) {
+  if (!arguments.has("stack")) return kFlagStack;
+  std::vector<ordered_json> values;
+  for (const std::string& name : arguments.list("stack")) {
+    const Stack& stack =
+        of_option(arguments, "stack", [&]() -> const Stack& { return find_stack(name); });
+    // The version and the usage stay as they are typed: "vllm@0.19:llm".
+    values.emplace_back(stack.name + name.substr(std::min(name.find_first_of("@:"), name.size())));
+  }
+  return one_or_list(std::move(values));
+}
+
+/// Each method with the budgets and the parameters that it takes.
+ordered_json methods(const Arguments& arguments, bool plans) {
+  std::vector<std::string> names;
+  for (const std::string& name : arguments.list("method")) names.push_back(canonical_method(name));
+  if (names.empty()) names = {"full"};
+  const bool has_full = std::find(names.begin(), names.end(), "full") != names.end();
+  if (plans && !has_full) names.insert(names.begin(), "full");
+  const Params params = read_params(arguments);
+  for (const auto& [param, value] : params) refuse_unless_taken("param", param, names);
+  std::vector<ordered_json> budgets;
+  for (const Budget& budget : read_budgets(arguments, SmallCounts::kRefused)) {
+    budgets.push_back(budget_value(budget));
+  }
+  bool is_used = budgets.empty();
+  std::vector<ordered_json> values;
+  for (const std::string& name : names) {
+    ordered_json method{{"name", name}};
+    const bool takes = of_option(arguments, "method", [&] { return takes_budget(name); });
+    if (takes && !budgets.empty()) method["budget"] = one_or_list(budgets);
+    is_used = is_used || takes;
+    for (const auto& [param, value] : params) {
+      if (!may_take(name, param)) continue;
+      std::visit([&method, &key = param](const auto& v) { method[key] = v; }, value);
+    }
+    values.push_back(method.size() == 1 ? ordered_json(name) : std::move(method));
+  }
+  if (!is_used) {
+    throw InputError{
+        fmt::format("{}: none of the methods takes a budget; add one that does, such "
+                    "as --method snapkv",
+                    arguments.typed("budget"))};
+  }
+  return one_or_list(std::move(values));
+}
+
+std::string name_words(const ordered_json& value) {
+  if (value.is_array()) {
+    std::string text;
+    for (const auto& item : value)
+      text += fmt::format("{}{}", text.empty() ? "" : " ", name_words(item));
+    return text;
+  }
+  if (value.is_string()) return value.get<std::string>();
+  if (value.contains("config")) {
+    return std::filesystem::path{value.at("config").get<std::string>()}.parent_path().stem();
+  }
+  return value.contains("name") ? value.at("name").get<std::string>() : "";
+}
+
+/// Lengths of prompts or outputs, and a note of a default.
+std::vector<ordered_json> lengths(const Arguments& arguments, std::string_view option,
+                                  std::int64_t least, std::int64_t usual, Notes& notes) {
+  if (arguments.has(option)) return read_lengths(arguments, option, least);
+  notes.push_back(fmt::format("assumed: --{} {}", option, usual));
+  return {ordered_json(usual)};
+}
+
+/// The first `prefix` tokens of a prompt are the same in all requests.
+void share_prefix(const Arguments& arguments, ordered_json& requests) {
+  const std::int64_t prefix =
+      read_counts(arguments, "prefix", 1, kMostPointTokens).front().get<std::int64_t>();
+  const ordered_json& prompt = requests.at("prompt_tokens");
+  const std::string typed = arguments.typed("prefix");
+  if (!prompt.is_number()) {
+    throw InputError{
+        fmt::format("{}: needs {} as one number; with a distribution, add "
+                    "\"shared_prefix\" to the scenario of --print-scenario",
+                    typed, arguments.typed("isl"))};
+  }
+  const auto length = prompt.get<std::int64_t>();
+  if (prefix >= length) {
+    throw InputError{typed, fmt::format("fewer tokens than {} {}", arguments.typed("isl"), length),
+                     fmt::format("{}", prefix)};
+  }
+  requests["prompt_tokens"] = length - prefix;
+  requests["shared_prefix"] = {{"tokens", prefix}, {"prompts", 1}};
+}
+
+/// The workloads of a service: each rate with each pair of lengths.
+ordered_json workloads(const Arguments& arguments, Notes& notes) {
+  const auto prompts = lengths(arguments, "isl", 1, kFlagPrompt, notes);
+  const auto outputs = lengths(arguments, "osl", 0, kFlagOutput, notes);
+  std::optional<std::int64_t> count;
+  if (arguments.has("requests")) {
+    count = read_counts(arguments, "requests", 1, static_cast<std::int64_t>(kMostRequests))
+                .front()
+                .get<std::int64_t>();
+  }
+  std::vector<ordered_json> values;
+  for (const double rate : read_rates(arguments)) {
+    const double usual =
+        std::min(kMostRequests, std::max(kFewestRequests, std::ceil(rate * kLoadSeconds)));
+    for (const ordered_json& prompt : prompts) {
+      for (const ordered_json& output : outputs) {
+        const bool is_whole = rate == std::floor(rate);
+        ordered_json requests{{"arrivals",
+                               {{"kind", "poisson"},
+                                {"rate", is_whole ? ordered_json(static_cast<std::int64_t>(rate))
+                                                  : ordered_json(rate)}}},
+                              {"count", count.value_or(static_cast<std::int64_t>(usual))},
+                              {"prompt_tokens", prompt},
+                              {"output_tokens", output}};
+        if (arguments.has("prefix")) share_prefix(arguments, requests);
+        values.push_back(std::move(requests));
+      }
+    }
+  }
+  return one_or_list(std::move(values));
+}
+
+void add_service(const Arguments& arguments, json& document, Notes& notes) {
+  document["kind"] = "serve";
+  document["requests"] = workloads(arguments, notes);
+  for (const char* bound : {"ttft", "tpot", "e2e"}) {
+    if (arguments.has(bound)) document["slo"][bound] = read_time(arguments, bound);
+  }
+  if (arguments.has("pp")) {
+    document["pipeline_parallel"] = one_or_list(read_counts(arguments, "pp", 1, 1024));
+  }
+  if (arguments.has("replicas")) {
+    document["cluster"]["replicas"] = one_or_list(read_counts(arguments, "replicas", 1, 4096));
+  }
+  if (arguments.has("enable-prefix-caching")) {
+    document["scheduler"]["prefix_caching"] = true;
+    if (!arguments.has("prefix")) {
+      notes.push_back(fmt::format("{}: the requests share no prefix; --prefix TOKENS sets one",
+                                  arguments.typed("enable-prefix-caching")));
+    }
+  }
+  if (arguments.has("no-enable-prefix-caching")) document["scheduler"]["prefix_caching"] = false;
+}
+
+void add_batches(const Arguments& arguments, json& document) {
+  document["prompt_tokens"] = arguments.has("isl")
+                                  ? one_or_list(read_counts(arguments, "isl", 1, kMostPointTokens))
+                                  : ordered_json(kFlagPrompt);
+  document["output_tokens"] = arguments.has("osl")
+                                  ? one_or_list(read_counts(arguments, "osl", 0, kMostPointTokens))
+                                  : ordered_json(kFlagOutput);
+  if (arguments.has("batch")) {
+    document["batch"] = one_or_list(read_counts(arguments, "batch", 1, kMostBatch));
+  }
+}
+
+void add_engine(const Arguments& arguments, json& document) {
+  const auto count = [&](const char* option, const char* key) {
+    if (!arguments.has(option)) return;
+    const auto values = read_counts(arguments, option, 1, kMostPointTokens);
+    if (values.size() > 1) {
+      throw InputError{arguments.typed(option), "one number",
+                       fmt::format("{}", arguments.value(option).value_or(""))};
+    }
+    document["engine"][key] = values.front();
+  };
+  count("max-model-len", "max_model_len");
+  count("max-num-seqs", "max_num_seqs");
+  count("max-num-batched-tokens", "prefill_chunk");
+  count("block-size", "block_tokens");
+  if (arguments.has("gpu-memory-utilization")) {
+    document["engine"]["memory_fraction"] =
+        read_share(arguments, "gpu-memory-utilization", 0.01, 1, "such as 0.9");
+  }
+  if (arguments.has("enforce-eager")) document["engine"]["cuda_graphs"] = false;
+}
+
+void add_plan(const Arguments& arguments, json& document, bool serves) {
+  ordered_json plan;
+  if (serves) {
+    plan["questions"] = {"fewest_gpus"};
+  } else {
+    plan["questions"] = {"longest_context", "largest_batch"};
+  }
+  if (arguments.has("confidence")) {
+    plan["confidence"] = read_share(arguments, "confidence", 0, 0.999, "such as 0.9");
+  }
+  if (arguments.has("percentile")) plan["attainment"] = read_percentile(arguments);
+  if (arguments.has("price")) {
+    plan["prices"] = read_prices(arguments, strings(document["gpu"]));
+  }
+  if (arguments.has("max-gpus")) {
+    plan["most_gpus"] = read_counts(arguments, "max-gpus", 1, 4096).front();
+  }
+  document["plan"] = std::move(plan);
+}
+
+/// Refuses options of services without --rate, those of batches with it, and pairs that contradict
+/// each other.
+void check_together(const Arguments& arguments) {
+  const bool serves = arguments.has("rate");
+  for (const ScenarioFlag& flag : scenario_flags()) {
+    if (!arguments.has(flag.name)) continue;
+    const std::string typed = arguments.typed(flag.name);
+    if (flag.of == Of::kServices && !serves) {
+      throw InputError{
+          fmt::format("{}: is of a service, and there is no load; add its requests per "
+                      "second, such as --rate 5",
+                      typed)};
+    }
+    if (flag.of == Of::kBatches && serves) {
+      throw InputError{
+          fmt::format("{}: is of a static batch, and {} makes a service, which forms "
+                      "its own batches; --max-num-seqs bounds them",
+                      typed, arguments.typed("rate"))};
+    }
+  }
+  if (arguments.has("enable-prefix-caching") && arguments.has("no-enable-prefix-caching")) {
+    throw InputError{fmt::format("{} and {} contradict each other",
+                                 arguments.typed("enable-prefix-caching"),
+                                 arguments.typed("no-enable-prefix-caching"))};
+  }
+}
+
+}  // namespace
+
+bool asks_by_options(const Arguments& arguments) {
+  const auto flags = scenario_flags();
+  const auto given = std::find_if(flags.begin(), flags.end(), [&](const ScenarioFlag& flag) {
+    return arguments.has(flag.name);
+  });
+  if (given == flags.end()) return false;
+  if (!arguments.words().empty()) {
+    const std::string hint =
+        given->pointer.empty()
+            ? fmt::format("{} is of scenarios made of options", arguments.typed(given->name))
+            : fmt::format("--set {}=VALUE changes the file's key", given->pointer);
+    throw InputError{fmt::format("{}: expected options or a scenario file, got both ({}); {}",
+                                 arguments.typed(given->name), arguments.words().front(), hint)};
+  }
+  for (const char* needed : {"model", "gpu"}) {
+    if (!arguments.has(needed)) {
+      throw InputError{
+          fmt::format("--{} NAME is missing; `kvsim list {}s` has the names", needed, needed)};
+    }
+  }
+  check_together(arguments);
+  return true;
+}
+
+bool has_plan_options(const Arguments& arguments) {
+  const auto flags = scenario_flags();
+  return std::any_of(flags.begin(), flags.end(), [&](const ScenarioFlag& flag) {
+    return flag.is_of_plans && arguments.has(flag.name);
+  });
+}
+
+OptionScenario scenario_by_options(const Arguments& arguments, bool plans) {
+  const bool serves = arguments.has("rate");
+  if (plans && serves && !arguments.has("ttft") && !arguments.has("tpot") &&
+      !arguments.has("e2e")) {
+    throw InputError{
+        fmt::format("{}: a plan of a service needs a bound: --ttft, --tpot or --e2e, "
+                    "such as --ttft 2s",
+                    arguments.typed("rate"))};
+  }
+  Notes notes;
+  json document{{"schema", "kvsim.scenario/1"}};
+  document["model"] = models(arguments);
+  document["gpu"] = gpus(arguments, notes);
+  document["stack"] = stacks(arguments);
+  document["method"] = methods(arguments, plans);
+  if (arguments.has("tp")) {
+    document["gpu_count"] = one_or_list(read_counts(arguments, "tp", 1, kMostGpus));
+  }
+  if (auto formats = read_weight_formats(arguments); !formats.empty()) {
+    document["dtype"] = one_or_list(std::move(formats));
+  }
+  if (auto formats = read_cache_formats(arguments); !formats.empty()) {
+    document["kv_dtype"] = one_or_list(std::move(formats));
+  }
+  if (serves) {
+    add_service(arguments, document, notes);
+  } else {
+    add_batches(arguments, document);
+  }
+  add_engine(arguments, document);
+  if (plans) add_plan(arguments, document, serves);
+  if (arguments.has("beyond-positions")) document["plan"]["beyond_positions"] = true;
+  document["title"] = fmt::format(
+      "{} on {}, {}{}", name_words(document["model"]), name_words(document["gpu"]),
+      name_words(document["method"]),
+      serves ? fmt::format(", {} requests/s", arguments.value("rate").value_or("")) : "");
+  for (const Override& change : read_overrides(arguments)) apply_override(document, change);
+  for (const Override& change :
+       skip_bad_overrides(arguments, document, std::string{kOptionsPlace})) {
+    apply_override(document, change);
+  }
+  // In the order of the key table, as a person would write it.
+  ordered_json out;
+  for (const std::string& key : scenario_key_names("scenario")) {
+    if (document.contains(key) && !document[key].is_null()) out[key] = document[key];
+  }
+  // Keys that --set made up: the reader refuses them.
+  for (const auto& [key, value] : document.items()) {
+    if (!out.contains(key) && !value.is_null()) out[key] = value;
+  }
+  const std::string name =
+      slug(fmt::format("{} {} {}", name_words(out.at("model")), name_words(out.at("gpu")),
+                       name_words(out.at("method"))));
+  OptionScenario made{.document = std::move(out), .scenario = {}};
+  try {
+    made.scenario = scenario_of(json(made.document), fmt::format("{}.json", name),
+                                std::string{kOptionsPlace}, true);
+  } catch (const InputError& error) {
+    throw named_by_option(error, arguments);
+  }
+  if (!arguments.has("quiet")) {
+    for (const std::string& note : notes) write_err(fmt::format("kvsim: note: {}\n", note));
+  }
+  return made;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,116 @@
+#include "sim/cli/process/interrupt.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <string>
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "models/units/temporary.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP};
+std::atomic<bool> ending{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
+
+std::array<char, 512> last_words{};
+std::atomic<std::size_t> n_last_words{0};  // 0: there are none
+static_assert(std::atomic<std::size_t>::is_always_lock_free, "a signal handler reads it");
+
+std::atomic<bool> taken_down{false};  // a StopOnInterrupt lives
+std::atomic<int> first_signal{0};     // that came while it did; 0: none
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler writes it");
+
+std::string command_words;  // set once, before any thread
+
+void end_by(int number) {
+  int none = 0;
+  if (taken_down.load() && number != SIGHUP && first_signal.compare_exchange_strong(none, number)) {
+    constexpr std::string_view kLine =
+        "\nkvsim: interrupted; ending what is under way (once more: at once)\n";
+    // What comes of it changes nothing any more.
+    if (::write(STDERR_FILENO, kLine.data(), kLine.size()) < 0) first_signal = number;
+    return;
+  }
+  // A second signal on another thread waits for the first to end the program.
+  while (ending.exchange(true)) ::pause();
+  remove_temporaries();
+  const std::size_t n = n_last_words.load();
+  // What comes of it changes nothing any more.
+  if (n > 0 && ::write(STDERR_FILENO, last_words.data(), n) < 0) n_last_words = 0;
+  // Blocked until this returns, then the default action: the parent sees which signal it was.
+  (void)::signal(number, SIG_DFL);
+  (void)::raise(number);
+}
+
+void set_last_words(std::string_view text) {
+  n_last_words = 0;  // a signal meanwhile finds none
+  std::copy(text.begin(), text.end(), last_words.begin());
+  n_last_words = text.size();
+}
+
+}  // namespace
+
+OnInterrupt::OnInterrupt(std::string_view line) : before_{last_words.data(), n_last_words.load()} {
+  // A bar of progress may stand on the line.
+  set_last_words(fmt::format("\n{}\n", line.substr(0, 500)));
+}
+
+OnInterrupt::~OnInterrupt() { set_last_words(before_); }
+
+StopOnInterrupt::StopOnInterrupt() { taken_down = true; }
+StopOnInterrupt::~StopOnInterrupt() { taken_down = false; }
+bool StopOnInterrupt::asked() { return first_signal.load() != 0; }
+
+int interrupted_status() {
+  constexpr int kSignalBase = 128;
+  return kSignalBase + first_signal.load();
+}
+
+void remember_command_line(std::span<const std::string> words) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,:+@%";
+  command_words = "kvsim";
+  for (const std::string& word : words) {
+    command_words += ' ';
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+      command_words += word;
+      continue;
+    }
+    command_words += '\'';
+    for (const char c : word) {
+      if (c == '\'') {
+        command_words += "'\\''";
+      } else {
+        command_words += c;
+      }
+    }
+    command_words += '\'';
+  }
+}
+std::string command_line() { return command_words; }
+
+std::string missing_traces_line(std::size_t missing, std::size_t all) {
+  return fmt::format("kvsim: {} of {} traces {} missing; all of them: {}\n", missing, all,
+                     missing == 1 ? "is" : "are", command_words);
+}
+
+void clean_up_on_signals() {
+  struct sigaction action = {};
+  action.sa_handler = end_by;
+  sigemptyset(&action.sa_mask);
+  for (const int number : kEndingSignals) sigaddset(&action.sa_mask, number);
+  for (const int number : kEndingSignals) {
+    struct sigaction before = {};
+    if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+    (void)::sigaction(number, &action, nullptr);
+  }
+}
+
+}  // namespace kvsim
