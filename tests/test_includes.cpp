@@ -192,7 +192,7 @@ TEST_CASE("a planted violation is found") {
         "(\"traces/trace.hpp\")");
   CHECK(one("sim/report/a.cpp", "#include \"sim/cli/main.hpp\"") ==
         "sim/report/a.cpp: sim/report must not include sim/cli (\"sim/cli/main.hpp\")");
-  CHECK(one("sim/replay/a.cpp", "#include \"sim/serve/static_run.hpp\"").find("must not") !=
+  CHECK(one("sim/replay/a.cpp", "#include \"sim/batch/static_run.hpp\"").find("must not") !=
         std::string::npos);
   CHECK(one("kernels/a.cu", "#include \"models/json/field.hpp\"").find("must not") !=
         std::string::npos);

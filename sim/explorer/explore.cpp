@@ -8,12 +8,12 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/point/fit_range.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/explorer/request.hpp"
 #include "sim/report/findings.hpp"
 #include "sim/report/run_json.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
-#include "sim/serve/fit_range.hpp"
-#include "sim/serve/static_run.hpp"
 
 namespace kvsim {
 

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "models/stack/stack.hpp"
+#include "sim/batch/memory_end.hpp"
+#include "sim/batch/point/compiled_point.hpp"
 #include "sim/explorer/explore.hpp"
 #include "sim/explorer/request.hpp"
 #include "sim/plan/candidate.hpp"
 #include "sim/report/json_values.hpp"
 #include "sim/scenario/fields/keys.hpp"
-#include "sim/serve/compiled_point.hpp"
-#include "sim/serve/memory_end.hpp"
-#include "sim/serve/sequence_law.hpp"
+#include "sim/serve/cache/sequence_law.hpp"
 
 namespace kvsim {
 namespace {

@@ -8,7 +8,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/units.hpp"
-#include "sim/serve/memory_end.hpp"
+#include "sim/batch/memory_end.hpp"
 
 namespace kvsim {
 

@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/units.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/quality.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "sim/serve/serve_result.hpp"
-#include "sim/serve/static_run.hpp"
 
 namespace kvsim {
 

@@ -10,10 +10,10 @@
 
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
-#include "sim/serve/mean_iteration.hpp"
-#include "sim/serve/serve_intervals.hpp"
+#include "sim/serve/account/mean_iteration.hpp"
+#include "sim/serve/account/serve_intervals.hpp"
+#include "sim/serve/engine/slo_watch.hpp"
 #include "sim/serve/serve_metrics.hpp"
-#include "sim/serve/slo_watch.hpp"
 #include "traces/requests/request_stats.hpp"
 
 namespace kvsim {

@@ -12,9 +12,9 @@
 #include "models/gpu/gpu.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/plan_result.hpp"
-#include "sim/serve/serve_intervals.hpp"
-#include "sim/serve/serve_run.hpp"
+#include "sim/serve/account/serve_intervals.hpp"
 #include "sim/serve/serve_spec.hpp"
+#include "sim/serve/service/serve_run.hpp"
 
 namespace kvsim {
 

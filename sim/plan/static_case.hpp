@@ -7,10 +7,10 @@
 
 #include "models/methods/method.hpp"
 #include "models/methods/settle/measured.hpp"
+#include "sim/batch/point/compiled_point.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/plan/confidence.hpp"
-#include "sim/serve/compiled_point.hpp"
-#include "sim/serve/sequence_law.hpp"
-#include "sim/serve/static_run.hpp"
+#include "sim/serve/cache/sequence_law.hpp"
 
 namespace kvsim {
 

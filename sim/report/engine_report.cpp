@@ -8,11 +8,11 @@
 
 #include <fmt/format.h>
 
+#include "sim/batch/engine_settings.hpp"
 #include "sim/report/describe.hpp"
 #include "sim/report/startup_report.hpp"
 #include "sim/report/text.hpp"
-#include "sim/serve/engine_settings.hpp"
-#include "sim/serve/serve_run.hpp"
+#include "sim/serve/service/serve_run.hpp"
 
 namespace kvsim {
 namespace {

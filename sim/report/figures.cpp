@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/units_format.hpp"
+#include "sim/batch/memory_end.hpp"
 #include "sim/report/bar_figures.hpp"
 #include "sim/report/chart.hpp"
 #include "sim/report/error_figures.hpp"
@@ -16,7 +17,6 @@
 #include "sim/report/point_names.hpp"
 #include "sim/report/serve_figures.hpp"
 #include "sim/report/text.hpp"
-#include "sim/serve/memory_end.hpp"
 
 namespace kvsim {
 namespace {

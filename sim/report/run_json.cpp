@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "models/units/check.hpp"
+#include "sim/batch/static_figures_json.hpp"
 #include "sim/report/json_values.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/startup_report.hpp"
-#include "sim/serve/static_figures_json.hpp"
 
 namespace kvsim {
 namespace {

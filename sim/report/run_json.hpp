@@ -8,9 +8,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/batch/account/time_terms.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/scenario/scenario.hpp"
-#include "sim/serve/static_run.hpp"
-#include "sim/serve/time_terms.hpp"
 
 namespace kvsim {
 

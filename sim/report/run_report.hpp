@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "sim/batch/static_run.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/scenario.hpp"
-#include "sim/serve/mean_iteration.hpp"
-#include "sim/serve/serve_intervals.hpp"
+#include "sim/serve/account/mean_iteration.hpp"
+#include "sim/serve/account/serve_intervals.hpp"
 #include "sim/serve/serve_result.hpp"
-#include "sim/serve/static_run.hpp"
 
 namespace kvsim {
 

@@ -10,12 +10,12 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
+#include "sim/batch/point/fit_range.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/engine/parallel.hpp"
 #include "sim/report/replay_job.hpp"
 #include "sim/scenario/points/measured_points.hpp"
-#include "sim/serve/fit_range.hpp"
-#include "sim/serve/serve_run.hpp"
-#include "sim/serve/static_run.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {

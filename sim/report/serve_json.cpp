@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/batch/static_figures_json.hpp"
 #include "sim/report/run_json.hpp"
 #include "sim/report/serve_measures.hpp"
 #include "sim/report/startup_report.hpp"
-#include "sim/serve/serve_figures_json.hpp"
-#include "sim/serve/static_figures_json.hpp"
+#include "sim/serve/account/serve_figures_json.hpp"
 
 namespace kvsim {
 namespace {

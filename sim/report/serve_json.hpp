@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/scenario/scenario.hpp"
-#include "sim/serve/serve_intervals.hpp"
+#include "sim/serve/account/serve_intervals.hpp"
 #include "sim/serve/serve_result.hpp"
 
 namespace kvsim {

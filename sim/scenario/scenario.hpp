@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "models/methods/settle/measured.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/plan_field.hpp"
 #include "sim/serve/serve_spec.hpp"
-#include "sim/serve/static_run.hpp"
 
 namespace kvsim {
 

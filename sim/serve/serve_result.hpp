@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "models/units/units.hpp"
+#include "sim/batch/account/intervals.hpp"
 #include "sim/memory/hbm.hpp"
 #include "sim/memory/step_allocations.hpp"
 #include "sim/memory/vllm_startup.hpp"
-#include "sim/serve/intervals.hpp"
 
 namespace kvsim {
 

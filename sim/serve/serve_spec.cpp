@@ -1,6 +1,6 @@
 #include "sim/serve/serve_spec.hpp"
 
-#include "sim/serve/expert_network.hpp"
+#include "sim/network/expert_network.hpp"
 
 namespace kvsim {
 

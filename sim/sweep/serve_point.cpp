@@ -1,9 +1,9 @@
 #include "sim/sweep/serve_point.hpp"
 
 #include "models/units/check.hpp"
-#include "sim/serve/mean_iteration.hpp"
-#include "sim/serve/serve_figures_json.hpp"
-#include "sim/serve/serve_run.hpp"
+#include "sim/serve/account/mean_iteration.hpp"
+#include "sim/serve/account/serve_figures_json.hpp"
+#include "sim/serve/service/serve_run.hpp"
 
 namespace kvsim {
 

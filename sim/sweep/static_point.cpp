@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "sim/serve/fit_range.hpp"
-#include "sim/serve/static_figures_json.hpp"
+#include "sim/batch/point/fit_range.hpp"
+#include "sim/batch/static_figures_json.hpp"
 
 namespace kvsim {
 

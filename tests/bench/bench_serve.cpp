@@ -20,8 +20,8 @@
 #include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
-#include "sim/serve/scheduler.hpp"
-#include "sim/serve/serve_run.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "tests/bench/naive_loop.hpp"
 
 namespace {

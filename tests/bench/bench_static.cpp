@@ -14,9 +14,9 @@
 #include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
-#include "sim/serve/compiled_point.hpp"
-#include "sim/serve/sequence_law.hpp"
-#include "sim/serve/static_run.hpp"
+#include "sim/batch/point/compiled_point.hpp"
+#include "sim/batch/static_run.hpp"
+#include "sim/serve/cache/sequence_law.hpp"
 #include "tests/support/machines.hpp"
 
 namespace {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "models/units/error.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/plan/confidence.hpp"
 #include "sim/report/plan_report.hpp"
 #include "sim/report/result_json.hpp"
 #include "sim/report/text.hpp"
-#include "sim/serve/static_run.hpp"
 #include "tests/sim/plan_files.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"

@@ -7,10 +7,10 @@
 #include <sstream>
 
 #include "models/json/field.hpp"
+#include "sim/batch/point/fit_range.hpp"
+#include "sim/batch/static_figures_json.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/report/scenario_sweep.hpp"
-#include "sim/serve/fit_range.hpp"
-#include "sim/serve/static_figures_json.hpp"
-#include "sim/serve/static_run.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
 #include "tests/sim/sweep_files.hpp"

@@ -10,6 +10,7 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/fields/keys.hpp"
@@ -17,7 +18,6 @@
 #include "sim/scenario/points/measured_points.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
-#include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/json_schema.hpp"
 #include "traces/trace.hpp"

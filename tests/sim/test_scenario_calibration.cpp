@@ -12,9 +12,9 @@
 
 #include "models/cost/kernels/calibration.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
-#include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/serve/queue_order.hpp"
+#include "sim/serve/schedulers/queue_order.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/scheduling.hpp"
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "models/units/error.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/report/serve_json.hpp"
-#include "sim/serve/serve_run.hpp"
-#include "sim/serve/static_run.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 #include "tests/support/serving.hpp"

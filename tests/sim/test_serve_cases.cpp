@@ -9,8 +9,8 @@
 
 #include "models/cost/rates/calibration.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/point/compiled_point.hpp"
 #include "sim/engine/event_queue.hpp"
-#include "sim/serve/compiled_point.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "models/units/error.hpp"
-#include "sim/serve/speculation.hpp"
+#include "sim/serve/engine/speculation.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/served.hpp"
 #include "tests/support/serving.hpp"

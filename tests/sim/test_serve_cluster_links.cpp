@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "models/units/error.hpp"
-#include "sim/serve/scheduler.hpp"
-#include "sim/serve/service_topology.hpp"
-#include "sim/serve/transfer.hpp"
+#include "sim/network/transfer.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
+#include "sim/serve/service/service_topology.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 

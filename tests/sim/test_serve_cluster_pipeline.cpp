@@ -5,7 +5,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "models/units/error.hpp"
-#include "sim/serve/pipeline.hpp"
+#include "sim/serve/engine/pipeline.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/served.hpp"
 #include "tests/support/serving.hpp"

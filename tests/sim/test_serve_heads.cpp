@@ -9,8 +9,8 @@
 #include "models/cost/kernels/form.hpp"
 #include "models/cost/rates/calibration.hpp"
 #include "models/gpu/gpu.hpp"
-#include "sim/serve/hole_layout.hpp"
-#include "sim/serve/mean_iteration.hpp"
+#include "sim/serve/account/mean_iteration.hpp"
+#include "sim/serve/cache/hole_layout.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 

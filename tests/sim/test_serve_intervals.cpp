@@ -1,9 +1,9 @@
 // Intervals of a service: it is served again, faster and slower.
 
 #include "models/cost/rates/calibration.hpp"
-#include "sim/serve/serve_figures_json.hpp"
-#include "sim/serve/serve_intervals.hpp"
-#include "sim/serve/serve_run.hpp"
+#include "sim/serve/account/serve_figures_json.hpp"
+#include "sim/serve/account/serve_intervals.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 

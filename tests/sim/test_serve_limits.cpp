@@ -6,9 +6,9 @@
 #include <string>
 
 #include "models/llm/catalogue.hpp"
-#include "sim/serve/memory_end.hpp"
-#include "sim/serve/scheduler.hpp"
-#include "sim/serve/serve_run.hpp"
+#include "sim/batch/memory_end.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
+#include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 #include "traces/requests/formats/context_ids.hpp"

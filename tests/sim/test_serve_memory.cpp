@@ -5,7 +5,7 @@
 
 #include "models/gpu/gpu.hpp"
 #include "models/units/error.hpp"
-#include "sim/serve/prefix_cache.hpp"
+#include "sim/serve/cache/prefix_cache.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "models/units/error.hpp"
-#include "sim/serve/swap_time.hpp"
+#include "sim/serve/cache/swap_time.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/heap.hpp"
 #include "tests/support/serving.hpp"

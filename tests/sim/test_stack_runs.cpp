@@ -5,7 +5,7 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
-#include "sim/serve/static_run.hpp"
+#include "sim/batch/static_run.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {

@@ -5,10 +5,10 @@
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
 #include "models/units/error.hpp"
+#include "sim/batch/memory_end.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/memory/vllm_log.hpp"
 #include "sim/memory/vllm_startup.hpp"
-#include "sim/serve/memory_end.hpp"
-#include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {

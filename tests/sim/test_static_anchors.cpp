@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/llm/catalogue.hpp"
-#include "sim/serve/static_run.hpp"
+#include "sim/batch/static_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 

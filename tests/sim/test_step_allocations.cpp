@@ -1,8 +1,8 @@
 #include <memory>
 
 #include "models/llm/catalogue.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/memory/step_allocations.hpp"
-#include "sim/serve/static_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 

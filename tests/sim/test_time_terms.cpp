@@ -13,8 +13,8 @@
 #include "models/gpu/gpu.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/methods/method.hpp"
-#include "sim/serve/sequence_law.hpp"
-#include "sim/serve/static_run.hpp"
+#include "sim/batch/static_run.hpp"
+#include "sim/serve/cache/sequence_law.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"
 

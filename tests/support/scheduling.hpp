@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/serve/scheduler.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/serving.hpp"
 

@@ -15,7 +15,7 @@
 #include "models/cost/iteration/mixed_layer.hpp"
 #include "models/llm/catalogue.hpp"
 #include "models/units/check.hpp"
-#include "sim/serve/service.hpp"
+#include "sim/serve/service/service.hpp"
 #include "tests/support/machines.hpp"
 
 namespace kvsim::test {

@@ -14,8 +14,8 @@
 
 #include "models/cost/kernels/spread.hpp"
 #include "models/stack/stack.hpp"
-#include "sim/serve/memory_end.hpp"
-#include "sim/serve/time_residual.hpp"
+#include "sim/batch/account/time_residual.hpp"
+#include "sim/batch/memory_end.hpp"
 #include "tests/support/check.hpp"
 #include "validation/published/published_reasons.hpp"
 #include "validation/published/published_runs.hpp"

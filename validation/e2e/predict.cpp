@@ -2,7 +2,7 @@
 
 #include "models/cost/rates/calibration.hpp"
 #include "models/stack/stack.hpp"
-#include "sim/serve/compiled_point.hpp"
+#include "sim/batch/point/compiled_point.hpp"
 
 namespace kvsim {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "sim/serve/static_run.hpp"
+#include "sim/batch/static_run.hpp"
 #include "validation/published/published_setup.hpp"
 #include "validation/published/published_weights.hpp"
 

@@ -11,6 +11,7 @@
 #include "models/units/error.hpp"
 #include "models/units/text_file.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/batch/static_run.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/memory/vllm_log.hpp"
@@ -23,7 +24,6 @@
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
-#include "sim/serve/static_run.hpp"
 
 namespace kvsim {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
-#include "sim/serve/scheduler.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
 
 namespace kvsim {
 namespace {

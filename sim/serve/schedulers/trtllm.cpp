@@ -16,8 +16,8 @@
 
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
-#include "sim/serve/queue_order.hpp"
-#include "sim/serve/scheduler.hpp"
+#include "sim/serve/schedulers/queue_order.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
 
 namespace kvsim {
 namespace {

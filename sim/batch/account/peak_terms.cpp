@@ -1,0 +1,573 @@
+#include "sim/batch/account/peak_terms.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/units/check.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/batch/account/peak_product.hpp"
+
+namespace kvsim {
+namespace {
+
+std::string with_rounding(const std::string& text, Bytes payload, Bytes charged) {
+  if (charged == payload) return text;
+  return fmt::format("{} + {} B rounding", text, with_commas((charged - payload).count()));
+}
+
+/// Sizes that the tensors of one graph are made of.
+class Shapes {
+ public:
+  Shapes(const PeakInput& in, const PeakPlace& place)
+      : in_{*in.cost}, place_{place}, dtype_{activation_dtype(in.cost->weight_dtype)} {
+    const bool decodes =
+        place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
+    tokens_ = decodes ? 1 : in.prompt;
+    if (place.layer < 0) return;
+    layer_ = &in_.llm->layers[static_cast<std::size_t>(place.layer)];
+    if (decodes) {
+      const DecodeMoment& m = place.moment;
+      entries_ = {m.before, m.before + 1, m.after};
+      attended_ = m.attended;
+    } else {
+      entries_ = {in.prompt, held_entries(in_, place.layer, in.prompt, in.prompt)};
+      attended_ = in.prompt;
+    }
+  }
+
+  /// Products of which one is what `tensor` takes.
+  [[nodiscard]] std::vector<Product> candidates(const Tensor& tensor) const {
+    switch (tensor.owner) {
+      case Owner::kScores:
+        return scores(tensor.name);
+      case Owner::kMask:
+        return {Product{}
+                    .times(in_.batch, "batch")
+                    .times(tokens_, "tokens")
+                    .times(tokens_, "tokens")
+                    .in(dtype_)};
+      case Owner::kLogits:
+        return logits(tensor.name);
+      case Owner::kKvExpansion: {
+        const AttentionSpec& a = attention();
+        const bool latent = a.is_latent();
+        const bool repeats = in_.stack->expands_kv_heads && !latent;
+        Product heads = sequence(attended_, "entries");
+        if (!latent)
+          heads.times(repeats ? a.n_heads : a.n_kv_heads, repeats ? "query heads" : "heads");
+        const std::int64_t key = latent ? a.kv_lora_rank + a.rope_head_dim : a.head_dim;
+        const auto wide = [&](std::int64_t width, Dtype dtype) {
+          return Product{heads}.times(width).in(dtype);
+        };
+        const std::int64_t row = latent ? key : key + a.v_head_dim;
+        if (tensor.name == "scaled keys") return {wide(key, Dtype::kFp32)};
+        if (tensor.name == "fp32 keys and values") return {wide(row, Dtype::kFp32)};
+        return {wide(row, dtype_)};
+      }
+      case Owner::kKvCache:
+      case Owner::kConcatCopy:
+      case Owner::kCompaction:
+        return cache(tensor.name);
+      case Owner::kSideData:
+        return side();
+      default:
+        return activations(tensor.name);
+    }
+  }
+
+ private:
+  [[nodiscard]] const AttentionSpec& attention() const { return layer_->attention; }
+  [[nodiscard]] Product sequence(std::int64_t n, std::string_view unit) const {
+    return Product{}.times(in_.batch, "batch").times(n, unit);
+  }
+  [[nodiscard]] Product rows() const {
+    const std::int64_t held = rows_at_once(in_, tokens_);
+    if (held < in_.batch * tokens_) return Product{}.times(held, "tokens at once");
+    return sequence(tokens_, "tokens");
+  }
+
+  [[nodiscard]] std::vector<Product> scores(std::string_view name) const {
+    if (name == "method's scratch") {
+      const CacheRows stored{in_, place_.layer};
+      const PrefillExtra extra =
+          in_.method->prefill_extra(place_.layer, stored.shape(), in_.kv_dtype, tokens_);
+      return {Product{}.times(in_.batch, "batch").in_bytes(extra.transient)};
+    }
+    const MethodNeeds needs = in_.method->needs();
+    const auto heads = [&] {
+      return Product{}.times(in_.batch, "batch").times(attention().n_heads, "query heads");
+    };
+    std::vector<Product> out;
+    for (const Dtype dtype : {name.starts_with("fp32") ? Dtype::kFp32 : dtype_, Dtype::kFp32}) {
+      if (place_.part == RunPart::kDecodeLayer || name == "row sums") {
+        out.push_back(heads().times(attended_, "entries").in(dtype));
+        continue;
+      }
+      constexpr std::int64_t kScoreChunk = 1024;
+      const std::int64_t asked = std::min(place_.score_rows, tokens_);
+      for (const std::int64_t rows : {tokens_, asked, std::min(asked, kScoreChunk),
+                                      std::min<std::int64_t>(needs.prompt_window, tokens_)}) {
+        out.push_back(heads().times(rows, "query rows").times(tokens_, "tokens").in(dtype));
+      }
+    }
+    return out;
+  }
+
+  [[nodiscard]] std::vector<Product> logits(std::string_view name) const {
+    Product rows = Product{}.times(in_.batch, "batch");
+    if (in_.stack->logits == LogitPositions::kAll) rows.times(tokens_, "tokens");
+    return {rows.times(in_.llm->vocab_size, "words")
+                .in(name.starts_with("fp32") ? Dtype::kFp32 : dtype_)};
+  }
+
+  [[nodiscard]] std::vector<Product> cache(std::string_view name) const {
+    const CacheRows stored{in_, place_.layer};
+    std::vector<Product> out;
+    for (const std::int64_t n : entries_) {
+      if (!stored.plain()) {
+        out.push_back(
+            Product{}.in_bytes(name.ends_with("values") ? stored.values(n) : stored.keys(n)));
+        continue;
+      }
+      Product p = sequence(n, "entries");
+      if (attention().is_latent()) {
+        p.times(attention().kv_lora_rank + attention().rope_head_dim);
+      } else {
+        p.times(stored.stored_heads(), "heads");
+        p.times(name.ends_with("values") ? attention().v_head_dim : attention().head_dim);
+      }
+      out.push_back(p.in(stored.dtype()));
+    }
+    return out;
+  }
+
+  [[nodiscard]] std::vector<Product> side() const {
+    std::vector<Product> out;
+    for (const std::int64_t n : entries_) out.push_back(side_of(in_, place_.layer, n));
+    return out;
+  }
+
+  [[nodiscard]] std::vector<Product> activations(std::string_view name) const {
+    const std::int64_t d = in_.llm->d_model;
+    if (name == "norm intermediate") return {rows().times(d).in(Dtype::kFp32)};
+    if (layer_ == nullptr) return {rows().times(d).in(dtype_)};
+    const AttentionSpec& a = attention();
+    const MlpSpec& mlp = layer_->mlp;
+    const std::int64_t latent = a.kv_lora_rank + a.rope_head_dim;
+    if (name == "low-rank queries") return {rows().times(a.q_lora_rank).in(dtype_)};
+    if (name == "rotated halves") {
+      return {Product{}
+                  .times(2)
+                  .times(in_.batch, "batch")
+                  .times(tokens_, "tokens")
+                  .times(a.n_heads, "query heads")
+                  .times(a.head_dim)
+                  .in(dtype_)};
+    }
+    if (name.ends_with("queries")) {
+      return {rows().times(a.n_heads, "query heads").times(a.head_dim).in(dtype_)};
+    }
+    if (name == "expanded keys and values") {
+      return {rows()
+                  .times(a.n_heads, "query heads")
+                  .times(a.head_dim - a.rope_head_dim + a.v_head_dim)
+                  .in(dtype_)};
+    }
+    if (name == "latents" || name.ends_with("keys")) {
+      if (a.is_latent()) return {rows().times(latent).in(dtype_)};
+      return {rows().times(a.n_kv_heads, "heads").times(a.head_dim).in(dtype_)};
+    }
+    if (name == "values") {
+      return {rows().times(a.n_kv_heads, "heads").times(a.v_head_dim).in(dtype_)};
+    }
+    if (name == "attention output") {
+      return {rows().times(a.n_heads, "query heads").times(a.v_head_dim).in(dtype_)};
+    }
+    if (name == "gate and up") {
+      if (mlp.n_experts == 0) return {rows().times(2).times(mlp.d_ff).in(dtype_)};
+      return {rows().times(mlp.top_k, "experts").times(2).times(mlp.d_ff).in(dtype_),
+              rows().times(2).times(mlp.shared_d_ff).in(dtype_)};
+    }
+    if (name == "gate" || name == "up" || name == "activated" || name == "gate times up") {
+      if (mlp.n_experts == 0) return {rows().times(mlp.d_ff).in(dtype_)};
+      return {rows().times(mlp.top_k, "experts").times(mlp.d_ff).in(dtype_),
+              rows().times(mlp.shared_d_ff).in(dtype_)};
+    }
+    if (name == "expert outputs") return {rows().times(mlp.top_k, "experts").times(d).in(dtype_)};
+    return {rows().times(d).in(dtype_)};
+  }
+
+ public:
+  /// The method's own data beside `entries` entries of one layer.
+  static Product side_of(const CostInput& in, std::int32_t layer, std::int64_t entries,
+                         Product start = {}) {
+    const CacheRows stored{in, layer};
+    const std::int64_t heads = stored.stored_heads();
+    const std::int64_t sequence = stored.side(entries).count() / in.batch;
+    const std::int64_t one = stored.side(1).count() / in.batch / heads;
+    Product out = start.times(in.batch, "batch");
+    if (one * entries * heads == sequence) {
+      return out.times(heads, "heads").times(entries, "entries").in_bytes(Bytes{one});
+    }
+    return out.in_bytes(Bytes{sequence});
+  }
+
+ private:
+  const CostInput& in_;
+  const PeakPlace& place_;
+  Dtype dtype_;
+  std::int64_t tokens_ = 0;
+  std::int64_t attended_ = 0;
+  std::vector<std::int64_t> entries_;  // that the cache of the running layer may have
+  const LayerSpec* layer_ = nullptr;
+};
+
+/// Where the size of a tensor comes from.
+std::string source_of(const CostInput& in, Owner owner, std::string_view tensor) {
+  const auto stack = [&](std::string_view key) {
+    return fmt::format("stack {}: {}", in.stack->name, key);
+  };
+  const auto method = [&](std::string_view what) {
+    return fmt::format("method {}: {}", in.method->name(), what);
+  };
+  const bool eager = in.stack->attention != AttentionExec::kFused;
+  switch (owner) {
+    case Owner::kContext:
+      return stack(tensor);
+    case Owner::kWeights:
+      if (in.measured_weights) return "engine: weights";
+      return in.llm->source.empty() ? fmt::format("model {}", in.llm->name) : in.llm->source;
+    case Owner::kKvCache: {
+      for (const MethodInfo& info : builtin_methods()) {
+        if (info.name == in.method->name()) return method("holds " + info.size_law);
+      }
+      return method("its size law");
+    }
+    case Owner::kSideData:
+      return method("side data");
+    case Owner::kConcatCopy:
+      return stack("growth");
+    case Owner::kCompaction:
+      return method("compaction");
+    case Owner::kKvExpansion:
+      return stack(tensor == "repeated keys and values" ? "expands_kv_heads" : "attention");
+    case Owner::kMask:
+      return stack(tensor == "full_causal_mask" ? tensor : "attention");
+    case Owner::kScores:
+      return eager && !tensor.starts_with("copy") && tensor != "score row"
+                 ? stack("attention")
+                 : method("scores it needs");
+    case Owner::kLogits:
+      return stack(tensor.starts_with("fp32") ? "logits_fp32" : "logits");
+    case Owner::kActivations:
+      break;
+  }
+  if (tensor == "norm intermediate") return stack("norm_launches");
+  if (tensor.starts_with("rotated")) return stack("rope_launches");
+  if (tensor == "input embeddings" || (tensor == "layer input" && in.stack->keeps_inputs)) {
+    return stack("keeps_inputs");
+  }
+  return fmt::format("shape of {}", in.llm->name);
+}
+
+/// Collects terms, each checked for what it claims.
+class Terms {
+ public:
+  explicit Terms(const PeakInput& in) : in_{*in.cost} {}
+
+  void add(Owner owner, std::string what, Bytes bytes, std::string formula,
+           std::string_view tensor = "") {
+    if (bytes == Bytes{}) return;
+    terms_.push_back({.owner = std::string{name_of(owner)},
+                      .what = std::move(what),
+                      .bytes = bytes,
+                      .formula = std::move(formula),
+                      .source = source_of(in_, owner, tensor)});
+  }
+
+  void add_tensor(const Tensor& tensor, const Shapes& shapes, std::int32_t layer) {
+    std::string what{tensor.name};
+    if (layer >= 0) what += fmt::format(" of layer {}", layer);
+    for (const Product& product : shapes.candidates(tensor)) {
+      const Bytes payload = product.bytes();
+      if (charged_bytes(*in_.stack, payload) != tensor.bytes) continue;
+      add(tensor.owner, what, tensor.bytes, with_rounding(product.text(), payload, tensor.bytes),
+          tensor.name);
+      return;
+    }
+    add(tensor.owner, what, tensor.bytes, fmt::format("{} B", with_commas(tensor.bytes.count())),
+        tensor.name);
+  }
+
+  [[nodiscard]] std::vector<PeakTerm> checked(const Owners& owners) && {
+    std::stable_sort(terms_.begin(), terms_.end(),
+                     [](const auto& a, const auto& b) { return a.owner < b.owner; });
+    Owners sums;
+    for (const PeakTerm& term : terms_) sums[term.owner] += term.bytes;
+    for (const auto& [owner, n] : owners) {
+      KVSIM_CHECK(sums[owner] == n, "the terms of {} sum to {} B, it holds {} B", owner,
+                  sums[owner].count(), n.count());
+    }
+    KVSIM_CHECK(sums.size() == owners.size(), "terms of {} owners, {} hold memory", sums.size(),
+                owners.size());
+    return std::move(terms_);
+  }
+
+ private:
+  const CostInput& in_;
+  std::vector<PeakTerm> terms_;
+};
+
+std::string weights_formula(const CostInput& in) {
+  const Llm llm = in.stack->expert_parallel > 1 ? held_model(in) : *in.llm;
+  const auto all = parameters(llm);
+  if (in.measured_weights) return fmt::format("{} B", with_commas(in.measured_weights->count()));
+  const bool as_published = llm.unpacked_dtype && in.weight_dtype == llm.published_dtype;
+  if (in.weight_format != nullptr || as_published) {
+    std::int64_t packed = 0;
+    Bytes packed_bytes;
+    const auto add = [&](const MatrixPlace& place, std::int64_t rows, std::int64_t columns,
+                         std::int64_t count) {
+      if (packing_of(llm, in.weights(), place) == nullptr) return;
+      packed += rows * columns * count;
+      packed_bytes += matrix_bytes(llm, in.weights(), place, rows, columns, count);
+    };
+    visit_outer_matrices(llm, add);
+    for (const LayerSpec& layer : llm.layers) visit_layer_matrices(llm, layer, add);
+    return fmt::format(
+        "{} B of {} {} parameters with their scales + {}", with_commas(packed_bytes.count()),
+        with_commas(packed),
+        in.weight_format != nullptr ? std::string{in.weight_format->name} : published_formats(llm),
+        Product{}
+            .times(all - packed, "other parameters")
+            .in(in.weight_format != nullptr ? in.weight_dtype
+                                            : dense_weight_dtype(llm, in.weight_dtype))
+            .text());
+  }
+  const Dtype dense = dense_weight_dtype(llm, in.weight_dtype);
+  if (dense == in.weight_dtype) {
+    return Product{}.times(all, "parameters").in(in.weight_dtype).text();
+  }
+  const std::int64_t routed = routed_expert_parameters(llm);
+  return fmt::format("{} + {} + {}",
+                     Product{}.times(routed, "parameters of experts").in(in.weight_dtype).text(),
+                     Product{}.times(mxfp4_scales(routed), "scales").in_bytes(Bytes{1}).text(),
+                     Product{}.times(all - routed, "other parameters").in(dense).text());
+}
+
+/// Entries of the caches that stand outside the running graph; nullopt: none, or inside it.
+std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakPlace& place,
+                                            std::int32_t layer) {
+  const CostInput& cost = *in.cost;
+  if (in.static_caches != nullptr) {
+    return std::max(held_entries(cost, layer, in.prompt, in.prompt),
+                    held_entries(cost, layer, in.prompt, in.static_end));
+  }
+  const bool per_layer = cost.method->prefill_peak() == PrefillPeak::kPerLayer;
+  const auto at = [&](std::int64_t tokens) { return held_entries(cost, layer, in.prompt, tokens); };
+  switch (place.part) {
+    case RunPart::kLoad:
+    case RunPart::kEmbedding:
+      return std::nullopt;
+    case RunPart::kPrefillLayer:
+      if (layer >= place.layer) return std::nullopt;
+      return per_layer ? at(in.prompt) : in.prompt;
+    case RunPart::kPromptLogits:
+      return per_layer ? at(in.prompt) : in.prompt;
+    case RunPart::kCompression:
+      if (layer == place.layer) return std::nullopt;
+      return layer < place.layer ? at(in.prompt) : in.prompt;
+    case RunPart::kDecodeLayer:
+      if (layer == place.layer) return std::nullopt;
+      return at(layer < place.layer ? place.tokens : place.tokens - 1);
+    case RunPart::kDecodeLogits:
+      return at(place.tokens);
+  }
+  return std::nullopt;
+}
+
+/// Caches of alike layers that hold equally many entries, as one term for keys and values and one
+/// for the method's side data.
+void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
+  const CostInput& cost = *in.cost;
+  using Key = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
+                         std::int64_t, std::int64_t>;
+  struct Group {
+    std::int32_t first = 0;
+    std::int64_t layers = 0;
+    std::int64_t entries = 0;
+    LayerCache cache;
+  };
+  std::map<Key, Group> groups;
+  for (std::int32_t l = 0; l < cost.llm->n_layers(); ++l) {
+    const auto entries = entries_outside(in, place, l);
+    if (!entries) continue;
+    const AttentionSpec& a = cost.llm->layers[static_cast<std::size_t>(l)].attention;
+    // A static cache may be refused half way.
+    const LayerCache cache = in.static_caches != nullptr
+                                 ? (*in.static_caches)[static_cast<std::size_t>(l)]
+                                 : layer_cache(cost, l, *entries);
+    Group& group =
+        groups[{*entries, a.n_kv_heads, a.head_dim, a.v_head_dim, a.kv_lora_rank + a.rope_head_dim,
+                cache.keys.count(), cache.side.count()}];
+    if (group.layers++ == 0) group.first = l;
+    group.entries = *entries;
+    group.cache = cache;
+  }
+  for (const auto& each : groups) {
+    const Group& group = each.second;
+    const AttentionSpec& a = cost.llm->layers[static_cast<std::size_t>(group.first)].attention;
+    const CacheRows stored{cost, group.first};
+    const auto start = [&] { return Product{}.times(group.layers, "layers"); };
+    const std::string layers =
+        fmt::format("of {} x {} entries",
+                    group.layers == 1 ? fmt::format("layer {}", group.first)
+                                      : fmt::format("{} layers", group.layers),
+                    with_commas(group.entries));
+    const auto payload = [&](Product p, std::int64_t width) {
+      p.times(cost.batch, "batch").times(group.entries, "entries");
+      if (!a.is_latent()) p.times(stored.stored_heads(), "heads");
+      return p.times(width).in(stored.dtype());
+    };
+    const Bytes kv = (group.cache.keys + group.cache.values) * group.layers;
+    if (!stored.plain()) {
+      const Product p =
+          start()
+              .times(cost.batch, "batch")
+              .in_bytes(Bytes{(stored.keys(group.entries) + stored.values(group.entries)).count() /
+                              cost.batch});
+      terms.add(Owner::kKvCache,
+                fmt::format("keys and values {}, as the method stores them", layers), kv,
+                with_rounding(p.text(), p.bytes(), kv));
+    } else if (a.is_latent()) {
+      const Product p = payload(start(), a.kv_lora_rank + a.rope_head_dim);
+      terms.add(Owner::kKvCache, fmt::format("latents {}", layers), kv,
+                with_rounding(p.text(), p.bytes(), kv));
+    } else if (a.head_dim == a.v_head_dim) {
+      const Product p = payload(Product{}.times(2).times(group.layers, "layers"), a.head_dim);
+      terms.add(Owner::kKvCache, fmt::format("keys and values {}", layers), kv,
+                with_rounding(p.text(), p.bytes(), kv));
+    } else {
+      const Product k = payload(start(), a.head_dim);
+      const Product v = payload(start(), a.v_head_dim);
+      terms.add(Owner::kKvCache, fmt::format("keys and values {}", layers), kv,
+                with_rounding(k.text() + " + " + v.text(), k.bytes() + v.bytes(), kv));
+    }
+    const Bytes side = group.cache.side * group.layers;
+    const Product p = Shapes::side_of(cost, group.first, group.entries, start());
+    terms.add(Owner::kSideData, fmt::format("side data {}", layers), side,
+              with_rounding(p.text(), p.bytes(), side));
+  }
+}
+
+/// Old caches that the caller holds to the end of a decode step.
+void add_old_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
+  const CostInput& cost = *in.cost;
+  const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
+  if (cost.stack->growth != CacheGrowth::kConcatAll || !decodes) return;
+  const std::int32_t end = place.part == RunPart::kDecodeLayer ? place.layer : cost.llm->n_layers();
+  std::map<std::pair<std::int64_t, Bytes>, std::int64_t> layers;  // by entries and bytes
+  for (std::int32_t l = 0; l < end; ++l) {
+    const DecodeMoment moment = decode_moment(cost, l, in.prompt, place.tokens,
+                                              held_entries(cost, l, in.prompt, place.tokens - 1));
+    ++layers[{moment.before, left_behind(cost, l, moment).total()}];
+  }
+  for (const auto& [old, n] : layers) {
+    const auto& [entries, bytes] = old;
+    terms.add(Owner::kConcatCopy,
+              fmt::format("old keys and values of {} layers x {} entries", n, with_commas(entries)),
+              bytes * n, fmt::format("{} layers x {} B", n, with_commas(bytes.count())));
+  }
+}
+
+/// Tensors that outlive graphs: embeddings from the second layer on, the mask.
+void add_residents(const PeakInput& in, const PeakPlace& place, const Shapes& shapes,
+                   Terms& terms) {
+  const CostInput& cost = *in.cost;
+  const bool decodes = place.part == RunPart::kDecodeLayer || place.part == RunPart::kDecodeLogits;
+  const bool prefills =
+      place.part == RunPart::kPrefillLayer || place.part == RunPart::kPromptLogits;
+  if (!decodes && !prefills) return;
+  for (const Tensor& tensor : resident_tensors(cost, decodes ? 1 : in.prompt)) {
+    const bool past_first =
+        place.part == RunPart::kPrefillLayer ? place.layer > 0 : cost.llm->n_layers() > 1;
+    if (tensor.owner == Owner::kActivations && prefills && !past_first) continue;
+    terms.add_tensor(tensor, shapes, -1);
+  }
+}
+
+}  // namespace
+
+OpGraph graph_at(const PeakInput& in, const PeakPlace& place) {
+  const CostInput& cost = *in.cost;
+  const auto kept = [&] { return held_entries(cost, place.layer, in.prompt, in.prompt); };
+  switch (place.part) {
+    case RunPart::kEmbedding:
+      return embed_tokens(cost, in.prompt);
+    case RunPart::kPrefillLayer:
+      return prefill_layer(cost, place.layer,
+                           {.prompt = in.prompt, .kept = kept(), .score_rows = place.score_rows});
+    case RunPart::kPromptLogits:
+      return output_logits(cost, in.prompt);
+    case RunPart::kCompression:
+      return compress_layer(cost, place.layer, in.prompt, kept());
+    case RunPart::kDecodeLayer:
+      return decode_layer(cost, place.layer, place.moment);
+    case RunPart::kDecodeLogits:
+      return output_logits(cost, 1);
+    case RunPart::kLoad:
+      break;
+  }
+  KVSIM_CHECK(false, "no graph runs while the model is loaded");
+  return {};
+}
+
+std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakPlace& place,
+                                 const Owners& owners) {
+  const CostInput& cost = *in.cost;
+  Terms terms{in};
+  const auto holds = [&](Owner owner) { return owners.contains(std::string{name_of(owner)}); };
+  if (holds(Owner::kContext)) {
+    for (const OutsideBytes& part : outside_bytes(cost)) {
+      terms.add(Owner::kContext, std::string{part.name}, part.bytes,
+                fmt::format("{} B", with_commas(part.bytes.count())), part.key);
+    }
+  }
+  if (holds(Owner::kWeights)) {
+    terms.add(Owner::kWeights, "weights", weights_held(cost), weights_formula(cost));
+  }
+  if (cost.stack->full_causal_mask && holds(Owner::kMask)) {
+    terms.add(
+        Owner::kMask, "full causal mask", full_mask_bytes(cost, in.static_end),
+        with_rounding(fmt::format("{0} x {0} tokens x 1 B", with_commas(in.static_end)),
+                      Bytes{in.static_end * in.static_end}, full_mask_bytes(cost, in.static_end)),
+        "full_causal_mask");
+  }
+  add_caches(in, place, terms);
+  add_old_caches(in, place, terms);
+  if (place.part != RunPart::kLoad) {
+    const Shapes shapes{in, place};
+    add_residents(in, place, shapes, terms);
+    const OpGraph graph = graph_at(in, place);
+    const OpIndex at = place.refused_at >= 0 ? place.refused_at : graph.alive_peak().at;
+    const auto tensors = graph.tensors();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const Tensor& t = tensors[i];
+      if (t.first > at || t.last < at) continue;
+      if (t.first == at && i >= place.refused_tensor) continue;
+      terms.add_tensor(t, shapes, place.layer);
+    }
+  }
+  return std::move(terms).checked(owners);
+}
+
+}  // namespace kvsim

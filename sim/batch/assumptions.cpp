@@ -1,0 +1,98 @@
+#include "sim/batch/assumptions.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/network/expert_network.hpp"
+
+namespace kvsim {
+
+std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in) {
+  std::vector<std::string> notes;
+  const auto& layers = spec.llm->layers;
+  const bool latent = std::any_of(layers.begin(), layers.end(),
+                                  [](const LayerSpec& l) { return l.attention.is_latent(); });
+  const bool windowed = std::any_of(layers.begin(), layers.end(),
+                                    [](const LayerSpec& l) { return l.attention.window > 0; });
+  const std::string& stack = spec.stack->name;
+  if (stack.starts_with("hf-") && latent) {
+    notes.push_back(fmt::format(
+        "{}: latent attention is assumed to cache its latents; transformers' DynamicCache stores "
+        "the expanded keys and values of all heads, which take many times as much",
+        stack));
+  }
+  if (stack.starts_with("hf-") && windowed) {
+    notes.push_back(
+        fmt::format("{}: layers with a sliding window are assumed to hold no more than the window; "
+                    "transformers' DynamicCache does not trim them and holds every token",
+                    stack));
+  }
+  if (activation_dtype(spec.weight_dtype) == Dtype::kBf16 &&
+      !spec.gpu->peak.contains(Dtype::kBf16)) {
+    notes.push_back(
+        fmt::format("{} has no bf16 tensor-core rate: its fp16 rate is assumed", spec.gpu->name));
+  }
+  const bool grows_by_copy = spec.stack->growth == CacheGrowth::kConcatLayer ||
+                             spec.stack->growth == CacheGrowth::kConcatAll;
+  if (spec.tensor_parallel > 1) {
+    notes.push_back(
+        fmt::format("tensor parallelism over {} GPUs: memory, work and traffic are of one of them, "
+                    "tokens per second of all",
+                    spec.tensor_parallel));
+  }
+  if (const auto exchange = describe_exchange(*in.stack, *spec.gpu)) notes.push_back(*exchange);
+  if (spec.stack->masks_evicted) {
+    notes.push_back(
+        fmt::format("{}: what method {} lets go stays in the cache, masked out of attention", stack,
+                    spec.method->name()));
+  }
+  if (!spec.method->plain_rows() && grows_by_copy) {
+    const StepTraffic step = spec.method->decode_traffic(
+        0, CacheRows{in, 0}.shape(), spec.kv_dtype, static_cast<double>(spec.prompt_tokens), false);
+    notes.push_back(
+        step.repacked + step.recopied > 0
+            ? fmt::format("method {} keeps rows in a form of its own: what a step concatenates is "
+                          "that of its released code, without the stack's copy of the whole cache",
+                          spec.method->name())
+            : fmt::format("method {} keeps rows in a form of its own: they are assumed to be "
+                          "written in place, without the stack's copy of the whole cache at each "
+                          "step",
+                          spec.method->name()));
+  }
+  Bytes host;
+  bool estimated = false;
+  const std::int64_t tokens = spec.prompt_tokens + spec.output_tokens;
+  for (std::int32_t layer = 0; layer < spec.llm->n_layers(); ++layer) {
+    const CacheRows rows{in, layer};
+    const auto bytes =
+        spec.method->layer_bytes(layer, rows.shape(), spec.kv_dtype, spec.prompt_tokens, tokens);
+    if (bytes) host += bytes->host;
+    estimated = estimated || !bytes;
+  }
+  if (estimated) {
+    notes.push_back(
+        fmt::format("method {}: how many bytes its entries take depends on the data; counted is "
+                    "what its parameters suggest, and a replay measures it",
+                    spec.method->name()));
+  }
+  const StepTraffic step =
+      spec.method->decode_traffic(spec.llm->n_layers() - 1, CacheRows{in, 0}.shape(), spec.kv_dtype,
+                                  static_cast<double>(tokens), /*evicts=*/false);
+  if (host > Bytes{} && step.link_read > 0) {
+    notes.push_back(
+        fmt::format("method {}: a step is charged for fetching all it reads from host memory; what "
+                    "it still holds from the step before is not fetched again, which only a replay "
+                    "counts",
+                    spec.method->name()));
+  }
+  if (host > Bytes{} && spec.batch > 0) {
+    notes.push_back(
+        fmt::format("{} of cache are kept in host memory at full length", host * spec.batch));
+  }
+  return notes;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,552 @@
+#include "sim/batch/point/compiled_point.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "models/cost/rates/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "models/units/check.hpp"
+#include "sim/batch/point/point_laws.hpp"
+#include "sim/batch/point/point_parts.hpp"
+#include "sim/batch/point/step_sum.hpp"
+#include "sim/batch/point/trajectory.hpp"
+#include "sim/memory/vllm_startup.hpp"
+#include "sim/network/expert_network.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::string_view kKernels =
+    "fitted kernel times bend with the cache's length: decode steps are summed by quadrature";
+constexpr std::string_view kFormat =
+    "sizes of the method's format climb in steps: decode steps are summed by quadrature";
+constexpr std::string_view kRetries =
+    "the method prefills in smaller score chunks where memory is short";
+
+// Steps that are evaluated on their graphs: fewer than a compiled form is built from.
+constexpr std::int64_t kFewSteps = 2;
+
+}  // namespace
+
+struct CompiledPoint::Impl {
+  explicit Impl(PointSpec asked);
+
+  PointResult evaluate(const Point& point, bool times);
+  /// With what it needs.
+  PointResult told(const Point& point, bool times);
+  PointStep step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step);
+
+ private:
+  PointLaw& law_of(std::int64_t prompt);
+  /// Whether few steps are cheaper on their graphs: where compiled forms may serve one prompt
+  /// alone.
+  [[nodiscard]] bool by_graphs(const PointLaw& law) const {
+    return law.laws <= 2 && !(law.serves_many() && law.method->plain_rows());
+  }
+  PointRun& run_of(std::int64_t batch, std::int64_t prompt, std::int64_t allocated);
+  const DecodeEnds& ends_of(const PointRun& run);
+  [[nodiscard]] const std::vector<StepLayers>& layers_at(PointRun& run, std::size_t segment,
+                                                         std::int64_t step) const;
+  template <class Each>
+  static void visit(const std::vector<StepLayers>& layers, Each&& each);
+  [[nodiscard]] Seconds step_time(PointRun& run, std::size_t segment, std::int64_t step,
+                                  bool by_graph) const;
+  [[nodiscard]] Bytes step_peak(PointRun& run, std::size_t segment, std::int64_t step,
+                                bool by_graph) const;
+  [[nodiscard]] StepSum sum(PointRun& run, std::size_t segment, std::int64_t last) const;
+  /// Over steps 1 to `last`, which stands in `segment`.
+  [[nodiscard]] Bytes peak_to(PointRun& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] StepSum sum_to(PointRun& run, std::size_t segment, std::int64_t last) const;
+  [[nodiscard]] Bytes cache_at(const PointRun& run, std::int64_t step) const;
+  [[nodiscard]] Bytes static_caches(const PointRun& run, std::int64_t end) const;
+  struct Pool {
+    const PointLaw* law = nullptr;
+    std::int64_t tokens = -1;
+    Bytes cache;
+    Bytes limit;      // of all that a run holds
+    double need = 0;  // of the start alone
+    bool starts = true;
+  };
+  [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
+  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run) const;
+
+  PointSpec spec_;
+  Llm llm_;      // of one GPU
+  Stack stack_;  // as the spec sets it
+  Calibration calibration_;
+  Roofline roofline_;
+  CostInput base_;
+  Bytes usable_;
+  Bytes outside_;  // of load: context and weights
+  bool is_static_;
+  PointLaws laws_;
+  std::unordered_map<std::int64_t, DecodeEnds> ends_;  // of a batch size
+  PointRun run_;
+  Pool pool_;
+  // Of one step's layers; here so that their memory is kept.
+  struct Stand {
+    Bytes alive, before, growth;
+  };
+  mutable std::vector<Seconds> times_;
+  mutable std::vector<Stand> stands_;
+};
+
+CompiledPoint::Impl::Impl(PointSpec asked)
+    : spec_{std::move(asked)},
+      llm_{tensor_shard(*spec_.llm, spec_.tensor_parallel)},
+      stack_{with_expert_network(
+          with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
+          *spec_.gpu)},
+      calibration_{spec_.calibration != nullptr ? *spec_.calibration : Calibration{}},
+      roofline_{*spec_.gpu, stack_, calibration_},
+      base_{.llm = &llm_,
+            .stack = &stack_,
+            .weight_dtype = spec_.weight_dtype,
+            .kv_dtype = spec_.kv_dtype,
+            .weight_format = spec_.weight_format,
+            .tensor_parallel = spec_.tensor_parallel,
+            .vocab_size = spec_.llm->vocab_size,
+            .measured_weights = spec_.options.weights},
+      usable_{fraction_bytes(stack_, spec_.gpu->hbm_usable)},
+      outside_{weights_held(base_)},
+      is_static_{is_preallocated(stack_)},
+      laws_{base_, spec_.method} {
+  for (const OutsideBytes& part : outside_bytes(base_)) outside_ += part.bytes;
+  roofline_.remember_calls();
+}
+
+PointLaw& CompiledPoint::Impl::law_of(std::int64_t prompt) {
+  if (PointLaw* known = laws_.known(prompt)) return *known;
+  if (laws_.is_full()) {
+    laws_.clear();
+    run_ = {};
+    pool_ = {};
+  }
+  return laws_.add(prompt);
+}
+
+PointRun& CompiledPoint::Impl::run_of(std::int64_t batch, std::int64_t prompt,
+                                      std::int64_t allocated) {
+  if (run_.law != nullptr && run_.batch == batch && run_.prompt == prompt &&
+      run_.allocated == allocated) {
+    return run_;
+  }
+  PointLaw& law = law_of(prompt);
+  run_.law = nullptr;  // no run, should a law refuse
+  run_.batch = batch;
+  run_.prompt = prompt;
+  run_.allocated = allocated;
+  run_.in = base_;
+  run_.in.method = law.method.get();
+  run_.in.batch = batch;
+  run_.in.prompt = prompt;
+  run_.in.allocated = allocated;
+  run_.prefill.reset();
+  run_.retried.reset();
+  run_.now = 0;
+  run_.times.clear();
+  run_.peaks.clear();
+  run_.sums.clear();
+
+  if (law.trajectories.size() > kMostKept) law.trajectories.clear();
+  const std::int64_t attended = stack_.attends_allocated ? allocated : 0;
+  run_.trajectory = &law.trajectories
+                         .try_emplace({prompt, attended}, run_.in, law.columns, prompt,
+                                      Trajectory::Lines::kOfFormat)
+                         .first->second;
+  auto& forms = law.steps->forms;
+  if (forms.size() > kMostKept) forms.clear();
+  CostInput in = run_.in;
+  in.method = law.steps->method.get();  // which lives as long as they do
+  run_.decode =
+      &forms.try_emplace(batch, in, roofline_, ends_of(run_), law.groups, law.laws).first->second;
+  if (!law.method->plain_rows()) run_.decode->serve(prompt);
+  run_.law = &law;
+  return run_;
+}
+
+const DecodeEnds& CompiledPoint::Impl::ends_of(const PointRun& run) {
+  const auto known = ends_.find(run.batch);
+  if (known != ends_.end()) return known->second;
+  if (ends_.size() > kMostKept) ends_.clear();
+  return ends_[run.batch] = decode_ends(run.in, roofline_);
+}
+
+const std::vector<StepLayers>& CompiledPoint::Impl::layers_at(PointRun& run, std::size_t segment,
+                                                              std::int64_t step) const {
+  std::vector<StepLayers>& all = run.layers;
+  if (run.now == step) return all;
+  run.now = step;
+  all.clear();
+  for (const LayerColumn& column : run.law->columns) {
+    const DecodeMoment moment = run.trajectory->moment(segment, column, step);
+    if (!all.empty() && all.back().group == column.group && all.back().moment == moment) {
+      all.back().layers += column.count;
+    } else {
+      all.push_back(
+          {.group = column.group, .like = column.like, .layers = column.count, .moment = moment});
+    }
+  }
+  KVSIM_CHECK(!all.empty(), "a model without layers");
+  return all;
+}
+
+/// Calls `each(index, as)` for all of a step's layers; `as` is the index of earlier ones that do
+/// the same, or the index itself. Kinds of layers often alternate: the last two are looked at.
+template <class Each>
+void CompiledPoint::Impl::visit(const std::vector<StepLayers>& layers, Each&& each) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    std::size_t known = i;
+    for (std::size_t back = 1; back <= std::min<std::size_t>(i, 2) && known == i; ++back) {
+      if (layers[i - back].does_as(layers[i])) known = i - back;
+    }
+    each(i, known);
+  }
+}
+
+Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::int64_t step,
+                                       bool by_graph) const {
+  return run.times.at({step, by_graph}, [&] {
+    DecodeForms& decode = *run.decode;
+    const auto& layers = layers_at(run, segment, step);
+    DecodeForms::Step& known = decode.step_of(layers, by_graph);
+    if (known.time) return *known.time;
+    times_.resize(layers.size());
+    Seconds device = decode.compiled.around().time;
+    visit(layers, [&](std::size_t i, std::size_t as) {
+      const StepLayers& alike = layers[i];
+      times_[i] = as < i ? times_[as] : decode.time(alike, by_graph);
+      device += times_[i] * static_cast<double>(alike.layers);
+    });
+    known.time = std::max(device, decode.compiled.host()) + decode.between;
+    return *known.time;
+  });
+}
+
+/// As StaticRun's decode_one: the highest that stands within a step, less what load put there.
+Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::int64_t step,
+                                     bool by_graph) const {
+  DecodeForms& decode = *run.decode;
+  const auto& layers = layers_at(run, segment, step);
+  DecodeForms::Step& known = decode.step_of(layers, by_graph);
+  if (known.peak) return *known.peak;
+  stands_.resize(layers.size());
+  Bytes standing = decode.resident;
+  visit(layers, [&](std::size_t i, std::size_t as) {
+    const StepLayers& alike = layers[i];
+    Stand& s = stands_[i];
+    if (as < i) {
+      s = stands_[as];
+    } else {
+      const PointRows& rows = decode.rows[static_cast<std::size_t>(alike.group)];
+      s = {.alive = decode.alive(alike, by_graph),
+           .before = {},
+           .growth = rows.left_behind(alike.moment)};
+      if (!is_static_) {
+        s.before = rows.cache(alike.moment.before);
+        s.growth += rows.cache(alike.moment.after) - s.before;
+      }
+    }
+    standing += s.before * alike.layers;
+  });
+  Bytes peak;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const Stand& s = stands_[i];
+    // Where the caches grow, the last layer stands highest, else the first.
+    const std::int64_t highest = s.growth > Bytes{} ? layers[i].layers - 1 : 0;
+    peak = std::max(peak, standing - s.before + s.growth * highest + s.alive);
+    standing += s.growth * layers[i].layers;
+  }
+  known.peak = std::max(peak, standing + decode.compiled.around_peak());
+  return *known.peak;
+}
+
+StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_t last) const {
+  const std::int64_t first = run.trajectory->segments()[segment].first;
+  StepShape shape = StepShape::kConvex;
+  const CompiledLayer* seen = nullptr;
+  for (const StepLayers& alike : layers_at(run, segment, first)) {
+    const CompiledLayer& layer =
+        run.decode->compiled.layer(static_cast<std::size_t>(alike.group), alike.moment);
+    if (&layer == std::exchange(seen, &layer)) continue;
+    if (!layer.is_linear()) {
+      // Formats of their own have segments along lines or stairs, and no fitted kernels.
+      shape = run.law->method->plain_rows()                ? StepShape::kAny
+              : run.trajectory->segments()[segment].stairs ? StepShape::kSmooth
+                                                           : StepShape::kRounded;
+    } else if (!layer.is_convex() && shape == StepShape::kConvex) {
+      shape = StepShape::kSmooth;
+    }
+  }
+  return sum_steps(first, last, shape,
+                   [&](std::int64_t step) { return step_time(run, segment, step, false).count(); });
+}
+
+Bytes CompiledPoint::Impl::peak_to(PointRun& run, std::size_t segment, std::int64_t last) const {
+  // Along a segment no tensor shrinks.
+  if (run.peaks.empty()) run.peaks.emplace_back();
+  while (run.peaks.size() <= segment) {
+    const std::size_t next = run.peaks.size() - 1;
+    run.peaks.push_back(std::max(
+        run.peaks.back(), step_peak(run, next, run.trajectory->segments()[next].last, false)));
+  }
+  return std::max(run.peaks[segment], step_peak(run, segment, last, false));
+}
+
+StepSum CompiledPoint::Impl::sum_to(PointRun& run, std::size_t segment, std::int64_t last) const {
+  const auto both = [](const StepSum& a, const StepSum& b) {
+    return StepSum{.sum = a.sum + b.sum, .exact = a.exact && b.exact};
+  };
+  if (run.sums.empty()) run.sums.emplace_back();
+  while (run.sums.size() <= segment) {
+    const std::size_t next = run.sums.size() - 1;
+    run.sums.push_back(
+        both(run.sums.back(), sum(run, next, run.trajectory->segments()[next].last)));
+  }
+  return both(run.sums[segment], sum(run, segment, last));
+}
+
+Bytes CompiledPoint::Impl::cache_at(const PointRun& run, std::int64_t step) const {
+  Bytes sum;
+  const std::vector<LayerColumn>& columns = run.law->columns;
+  const std::size_t segment = step > 0 ? run.trajectory->segment_of(step) : 0;
+  for (const LayerColumn& column : columns) {
+    const std::int64_t entries = step > 0 ? run.trajectory->moment(segment, column, step).after
+                                          : run.trajectory->prompt_entries(column);
+    sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(entries) * column.count;
+  }
+  return sum;
+}
+
+/// Room for the longest each layer will be: laws grow to their end, or to a budget reached before.
+Bytes CompiledPoint::Impl::static_caches(const PointRun& run, std::int64_t end) const {
+  Bytes sum;
+  for (const LayerColumn& column : run.law->columns) {
+    const std::int64_t most = std::max(run.trajectory->prompt_entries(column),
+                                       held_entries(run.in, column.first, run.prompt, end));
+    sum += run.decode->rows[static_cast<std::size_t>(column.group)].cache(most) * column.count;
+  }
+  return sum;
+}
+
+const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
+                                                           std::int64_t run_tokens) {
+  const std::int64_t tokens = stack_.prefill_chunk > 0 || stack_.max_model_len > 0 ? 0 : run_tokens;
+  if (pool_.law != run.law || pool_.tokens != tokens) {
+    const EngineStartup start =
+        engine_startup(run.in, spec_.gpu->hbm_usable, run_tokens, spec_.options);
+    pool_ = {.law = run.law,
+             .tokens = tokens,
+             .cache = start.kv_cache,
+             .limit = start.limit(),
+             .need = start.need(),
+             .starts = start.missing == Bytes{} && start.graphs <= start.graphs_room()};
+  }
+  return pool_;
+}
+
+PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run) const {
+  const StaticResult full = run_static({.llm = spec_.llm,
+                                        .gpu = spec_.gpu,
+                                        .stack = spec_.stack,
+                                        .method = run.law->method,
+                                        .weight_dtype = spec_.weight_dtype,
+                                        .kv_dtype = spec_.kv_dtype,
+                                        .batch = point.batch,
+                                        .prompt_tokens = point.prompt_tokens,
+                                        .output_tokens = point.output_tokens,
+                                        .calibration = spec_.calibration,
+                                        .weight_format = spec_.weight_format,
+                                        .tensor_parallel = spec_.tensor_parallel,
+                                        .options = spec_.options});
+  PointResult out{.fits = !full.oom,
+                  .usable = full.usable_hbm,
+                  .prefill_peak = full.prefill_peak,
+                  .decode_peak = full.decode_peak,
+                  .kv_bytes = full.kv_bytes,
+                  .times = std::nullopt,
+                  .inexact = {},
+                  .simulated = kRetries};
+  if (out.fits) {
+    out.times =
+        PointTimes{.prefill = *full.prefill_time,
+                   .last_step = point.output_tokens > 0 ? full.timeline.back().time : Seconds{},
+                   .decode = *full.decode_time,
+                   .tok_s = full.throughput_tok_s.value_or(0)};
+  }
+  return out;
+}
+
+PointResult CompiledPoint::Impl::told(const Point& point, bool times) {
+  PointResult out = evaluate(point, times);
+  const auto of = [](Bytes bytes) { return static_cast<double>(bytes.count()); };
+  out.need = out.usable > Bytes{} ? of(out.peak()) / of(out.usable)
+                                  : std::numeric_limits<double>::infinity();
+  if (stack_.growth == CacheGrowth::kPaged) {
+    if (!pool_.starts && !out.fits) out.need = std::max(out.need, pool_.need);
+    if (pool_.cache > Bytes{}) out.need = std::max(out.need, of(out.kv_bytes) / of(pool_.cache));
+  }
+  if (!out.fits) out.need = std::max(out.need, std::nextafter(1.0, 2.0));
+  return out;
+}
+
+PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
+  const auto& [batch, prompt, output] = point;
+  KVSIM_CHECK(batch >= 1 && prompt >= 1 && output >= 0,
+              "batch {} and prompt {} at least 1, output {} at least 0", batch, prompt, output);
+  const std::int64_t end =
+      std::max(prompt + output, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
+  const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
+  PointRun& run = run_of(batch, prompt, by_end ? end : 0);
+
+  if (!run.prefill || (times && !run.prefill->time)) {
+    run.prefill = evaluate_prefill(run, roofline_, times);
+  }
+  PrefillFigures prefill = *run.prefill;
+
+  Bytes load = outside_;
+  if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
+  const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
+  load += placed;
+
+  Bytes usable = usable_;
+  bool blocks_suffice = true;
+  if (stack_.growth == CacheGrowth::kPaged) {
+    const Pool& of_engine = pool(run, prompt + output);
+    usable = of_engine.limit;
+    blocks_suffice = of_engine.starts && placed <= of_engine.cache;
+  }
+  PointResult out{.fits = blocks_suffice,
+                  .usable = usable,
+                  .prefill_peak = load + prefill.peak,
+                  .decode_peak = {},
+                  .kv_bytes = {},
+                  .times = std::nullopt,
+                  .inexact = {},
+                  .simulated = {}};
+  // What such a run takes up to a refusal, only the run itself says.
+  const auto simulated = [&] {
+    PointResult full = simulate(point, run);
+    if (!times) full.times.reset();
+    return full;
+  };
+  const bool retries =
+      out.fits && out.prefill_peak > usable && run.law->method->needs().retries_smaller_chunks;
+  if (retries) {
+    const Bytes room = usable - load;
+    if (!run.retried || run.retried->room != room || (times && !run.retried->figures.time)) {
+      run.retried = {.room = room, .figures = evaluate_prefill(run, roofline_, times, room)};
+    }
+    prefill = run.retried->figures;
+    out.prefill_peak = load + prefill.peak;
+    if (out.prefill_peak > usable) return simulated();
+  }
+  std::size_t segment = 0;
+  const bool few = output <= kFewSteps && by_graphs(*run.law);
+  Bytes decode_peak;
+  if (output > 0) {
+    run.trajectory->extend(run.in, output);
+    segment = run.trajectory->segment_of(output);
+    if (!few) decode_peak = peak_to(run, segment, output);
+    for (std::int64_t step = 1; few && step <= output; ++step) {
+      decode_peak =
+          std::max(decode_peak, step_peak(run, run.trajectory->segment_of(step), step, true));
+    }
+    out.decode_peak = load + decode_peak;
+  }
+  out.kv_bytes = is_static_ ? placed : cache_at(run, output);
+  out.fits = out.fits && out.peak() <= usable;
+  if (retries && !out.fits) return simulated();
+  if (!times || !out.fits) return out;
+
+  PointTimes& t = out.times.emplace();
+  t.prefill = *prefill.time;
+  if (output == 0) return out;
+  StepSum steps;
+  if (!few) steps = sum_to(run, segment, output);
+  for (std::int64_t step = 1; few && step <= output; ++step) {
+    steps.sum += step_time(run, run.trajectory->segment_of(step), step, true).count();
+  }
+  t.decode = Seconds{steps.sum};
+  t.last_step = step_time(run, segment, output, few);
+  t.tok_s =
+      static_cast<double>(batch) * static_cast<double>(output) / (t.prefill + t.decode).count();
+  if (!steps.exact) out.inexact = run.law->method->plain_rows() ? kKernels : kFormat;
+  return out;
+}
+
+PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, std::int64_t step) {
+  KVSIM_CHECK(batch >= 1 && prompt >= 1 && step >= 1, "batch {}, prompt {} and step {} at least 1",
+              batch, prompt, step);
+  const std::int64_t end =
+      std::max(prompt + step, stack_.growth == CacheGrowth::kStatic ? stack_.max_model_len : 0);
+  const bool by_end = stack_.growth == CacheGrowth::kStatic && stack_.attends_allocated;
+  PointRun& run = run_of(batch, prompt, by_end ? end : 0);
+  run.trajectory->extend(run.in, step);
+  const std::size_t segment = run.trajectory->segment_of(step);
+  const bool few = step <= kFewSteps && by_graphs(*run.law);
+  Bytes load = outside_;
+  if (stack_.full_causal_mask) load += full_mask_bytes(run.in, end);
+  const Bytes placed = is_static_ ? static_caches(run, end) : Bytes{};
+  return {.time = step_time(run, segment, step, few),
+          .peak = load + placed + step_peak(run, segment, step, few),
+          .kv = is_static_ ? placed : cache_at(run, step)};
+}
+
+CompiledPoint::CompiledPoint(PointSpec spec) {
+  KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method,
+              "a point lacks its model, GPU, stack or method");
+  check_expert_parallel(
+      *spec.llm, *spec.gpu,
+      with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel}),
+      spec.tensor_parallel);
+  impl_ = std::make_unique<Impl>(std::move(spec));
+}
+CompiledPoint::CompiledPoint(CompiledPoint&&) noexcept = default;
+CompiledPoint& CompiledPoint::operator=(CompiledPoint&&) noexcept = default;
+CompiledPoint::~CompiledPoint() = default;
+
+PointResult CompiledPoint::at(const Point& point) { return impl_->told(point, true); }
+PointResult CompiledPoint::memory_at(const Point& point) { return impl_->told(point, false); }
+PointStep CompiledPoint::decode_step(std::int64_t batch, std::int64_t prompt, std::int64_t step) {
+  return impl_->step_at(batch, prompt, step);
+}
+
+namespace {
+
+template <class Fits>
+std::optional<std::int64_t> largest(std::int64_t most, Fits&& fits) {
+  KVSIM_CHECK(most >= 1, "the largest of at most {}", most);
+  if (!fits(1)) return std::nullopt;
+  std::int64_t good = 1;
+  std::int64_t bad = 2;
+  for (; bad <= most && fits(bad); bad *= 2) good = bad;
+  bad = std::min(bad, most + 1);
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> CompiledPoint::largest_batch(std::int64_t prompt, std::int64_t output,
+                                                         std::int64_t most) {
+  return largest(most, [&](std::int64_t batch) {
+    return memory_at({.batch = batch, .prompt_tokens = prompt, .output_tokens = output}).fits;
+  });
+}
+
+std::optional<std::int64_t> CompiledPoint::longest_prompt(std::int64_t batch, std::int64_t output,
+                                                          std::int64_t most) {
+  return largest(most, [&](std::int64_t prompt) {
+    return memory_at({.batch = batch, .prompt_tokens = prompt, .output_tokens = output}).fits;
+  });
+}
+
+}  // namespace kvsim

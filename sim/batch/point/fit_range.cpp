@@ -1,0 +1,152 @@
+#include "sim/batch/point/fit_range.hpp"
+
+#include <memory>
+
+#include "models/llm/weight_format.hpp"
+#include "models/methods/settle/masked.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/error.hpp"
+#include "sim/batch/memory_end.hpp"
+#include "sim/batch/point/compiled_point.hpp"
+#include "sim/network/expert_network.hpp"
+
+namespace kvsim {
+namespace {
+
+/// A run with the memory at an end: what its point refers to.
+struct Machine {
+  Gpu gpu;
+  StackOptions options;
+};
+
+PointSpec point_spec(const StaticSpec& spec, const Machine& machine, std::int32_t ranks) {
+  return {.llm = spec.llm,
+          .gpu = &machine.gpu,
+          .stack = spec.stack,
+          .method =
+              [&spec](std::int64_t) {
+                return SettledMethod{spec.method, PromptRange::all()};
+              },
+          .weight_dtype = spec.weight_dtype,
+          .kv_dtype = spec.kv_dtype,
+          .calibration = spec.calibration,
+          .weight_format = spec.weight_format,
+          .tensor_parallel = ranks,
+          .options = machine.options};
+}
+
+enum class End : std::uint8_t { kLow, kPredicted, kHigh };  // of the memory that a run takes
+
+class Search {
+ public:
+  explicit Search(const StaticSpec& spec)
+      : spec_{spec},
+        stack_{
+            with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel})} {}
+
+  /// The largest batch of a run with the memory at `end`. `startup`: the run's.
+  [[nodiscard]] std::int64_t batch(End end, const std::optional<EngineStartup>& startup) const {
+    const Machine machine = machine_at(end, spec_.tensor_parallel, startup);
+    CompiledPoint point{point_spec(spec_, machine, spec_.tensor_parallel)};
+    return point.largest_batch(spec_.prompt_tokens, spec_.output_tokens, FitRange::kMostBatch)
+        .value_or(0);
+  }
+
+  /// The fewest GPUs, from `first` on, likewise.
+  [[nodiscard]] std::optional<std::int32_t> gpus(End end, std::int32_t first) const {
+    for (std::int32_t ranks = first; ranks <= FitRange::kMostGpus; ++ranks) {
+      if (!divides(ranks)) continue;
+      const Machine machine =
+          machine_at(end, ranks, end == End::kPredicted ? std::nullopt : startup_on(ranks));
+      CompiledPoint point{point_spec(spec_, machine, ranks)};
+      const Point size{.batch = spec_.batch,
+                       .prompt_tokens = spec_.prompt_tokens,
+                       .output_tokens = spec_.output_tokens};
+      if (point.memory_at(size).fits) return ranks;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  [[nodiscard]] Machine machine_at(End end, std::int32_t ranks,
+                                   const std::optional<EngineStartup>& startup) const {
+    Machine out{.gpu = *spec_.gpu, .options = spec_.options};
+    const auto ends = memory_ends(stack_, ranks);
+    if (!ends || end == End::kPredicted) return out;
+    set_memory_end(end == End::kLow ? ends->low : ends->high, startup, out.gpu, out.options);
+    return out;
+  }
+  /// An engine's start on so many GPUs.
+  [[nodiscard]] std::optional<EngineStartup> startup_on(std::int32_t ranks) const {
+    if (stack_.growth != CacheGrowth::kPaged) return std::nullopt;
+    StaticSpec start = spec_;
+    start.tensor_parallel = ranks;
+    start.batch = 1;
+    start.output_tokens = 0;
+    start.allocator.reset();
+    if (!start.options.max_model_len) {
+      start.options.max_model_len = spec_.prompt_tokens + spec_.output_tokens;
+    }
+    constexpr std::size_t kFewest = 3;
+    return run_static(start, {.max_samples = kFewest}).startup;
+  }
+  [[nodiscard]] bool divides(std::int32_t ranks) const {
+    try {
+      if (ranks > 1) (void)tensor_shard(*spec_.llm, ranks);
+      check_expert_parallel(*spec_.llm, *spec_.gpu, stack_, ranks);
+    } catch (const InputError&) {
+      return false;
+    }
+    return true;
+  }
+
+  const StaticSpec& spec_;
+  Stack stack_;
+};
+
+/// Tokens at the OOM of the same run with the memory at `end`; nullopt: it fits.
+std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryEnd& end,
+                                          const std::optional<EngineStartup>& startup) {
+  Gpu gpu = *spec.gpu;
+  StaticSpec other = spec;
+  set_memory_end(end, startup, gpu, other.options);
+  other.gpu = &gpu;
+  other.allocator.reset();
+  constexpr std::size_t kFewest = 3;
+  const StaticResult result = run_static(other, {.max_samples = kFewest});
+  if (!result.oom) return std::nullopt;
+  return result.oom->tokens;
+}
+
+}  // namespace
+
+FitRange fit_range(const StaticSpec& spec, const std::optional<EngineStartup>& startup) {
+  StaticSpec as_run = spec;
+  if (spec.stack->masks_evicted) as_run.method = masked(spec.method);
+  const Search search{as_run};
+  FitRange out;
+  out.batch = search.batch(End::kPredicted, startup);
+  if (memory_ends(*spec.stack, spec.tensor_parallel)) {
+    out.batch_low = search.batch(End::kHigh, startup);
+    out.batch_high = search.batch(End::kLow, startup);
+    // Each end starts where the one before it ended: more memory never takes more GPUs.
+    out.gpus_low = search.gpus(End::kLow, 1);
+    if (out.gpus_low) out.gpus = search.gpus(End::kPredicted, *out.gpus_low);
+    if (out.gpus) out.gpus_high = search.gpus(End::kHigh, *out.gpus);
+  } else {
+    out.gpus = search.gpus(End::kPredicted, 1);
+  }
+  return out;
+}
+
+void find_oom_range(const StaticSpec& spec, StaticResult& result) {
+  const auto ends = memory_ends(*spec.stack, spec.tensor_parallel);
+  if (!ends) return;
+  RunIntervals& intervals = *result.intervals;
+  // What fits with room for the whole interval needs no second run.
+  const bool roomy = intervals.peak && !ends->by_term && intervals.peak->high <= result.usable_hbm;
+  if (!roomy) intervals.oom_low = oom_tokens_at(spec, ends->high, result.startup);
+  if (result.oom) intervals.oom_high = oom_tokens_at(spec, ends->low, result.startup);
+}
+
+}  // namespace kvsim

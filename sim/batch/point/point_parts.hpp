@@ -1,0 +1,221 @@
+#pragma once
+
+// What compiled_point.cpp keeps of methods, batch sizes and the run asked for last.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/cost/compiled/compiled.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "models/cost/rates/roofline.hpp"
+#include "models/cost/step.hpp"
+#include "sim/batch/point/recently_used.hpp"
+#include "sim/batch/point/step_sum.hpp"
+#include "sim/batch/point/trajectory.hpp"
+
+namespace kvsim {
+
+/// Times of one graph, and the most its tensors take.
+struct GraphFigures {
+  Seconds time;
+  Bytes alive;
+  bool by_scores = false;  // the most is alive where a method's scores are
+};
+
+/// A prefill: its peak less what load put there, and its time where it was asked for.
+struct PrefillFigures {
+  Bytes peak;
+  std::optional<Seconds> time;
+};
+
+/// The cache of one group's layers, and what it took at the numbers of entries asked for last: each
+/// is asked for several times, by prefill, steps and result.
+class PointRows {
+ public:
+  /// `laws`: that the group's layers may follow.
+  PointRows(const CostInput& in, std::int32_t layer, std::int32_t laws)
+      : in_{in}, rows_{in, layer}, many_(laws > kFewLaws ? kMany : 0) {
+    rows_.learn_side();
+  }
+
+  [[nodiscard]] Bytes cache(std::int64_t entries) const {
+    const auto n = static_cast<std::size_t>(entries);
+    Known& known = many_.empty() ? few_[n % few_.size()] : many_[n % kMany];
+    if (known.entries != entries) known = {entries, rows_.cache(entries).total()};
+    return known.total;
+  }
+  [[nodiscard]] Bytes side(std::int64_t entries) const {  // as charged
+    return charged_bytes(in_, rows_.side(entries));
+  }
+  [[nodiscard]] Bytes left_behind(const DecodeMoment& moment) const {
+    return rows_.left_behind(moment).total();
+  }
+
+ private:
+  struct Known {
+    std::int64_t entries = -1;
+    Bytes total;
+  };
+  const CostInput& in_;
+  CacheRows rows_;
+  static constexpr std::int32_t kFewLaws = 4;
+  static constexpr std::size_t kMany = 256;
+  mutable std::array<Known, 4> few_{};
+  mutable std::vector<Known> many_;
+};
+
+/// Layers of one step that do the same, neighbours together.
+struct StepLayers {
+  std::int32_t group = 0;
+  std::int32_t like = 0;  // of the groups, the first alike
+  std::int64_t layers = 0;
+  DecodeMoment moment{};
+
+  [[nodiscard]] bool does_as(const StepLayers& other) const {
+    return like == other.like && moment == other.moment;
+  }
+  friend bool operator==(const StepLayers&, const StepLayers&) = default;
+};
+
+/// All decode steps of one batch size.
+class DecodeForms {
+ public:
+  DecodeForms(const CostInput& input, const Roofline& roofline, const DecodeEnds& ends,
+              const std::vector<LayerGroup>& groups, std::int32_t laws)
+      : in{input}, compiled{in, roofline, ends, groups}, roofline_{roofline}, laws_{laws} {
+    for (const Tensor& t : resident_tensors(in, 1)) resident += t.bytes;
+    write_rows();
+    between = between_steps(in);
+  }
+  DecodeForms(const DecodeForms&) = delete;
+  DecodeForms& operator=(const DecodeForms&) = delete;
+
+  /// Formats of their own treat a prompt's entries apart: from here on those of this one.
+  void serve(std::int64_t prompt) {
+    if (in.prompt == prompt && !rows.empty()) return;
+    in.prompt = prompt;
+    write_rows();
+    graphs_.clear();
+    for (auto& steps : steps_) steps.clear();
+  }
+
+  /// One layer's step, by its compiled form or by its graph.
+  [[nodiscard]] Seconds time(const StepLayers& step, bool by_graph) {
+    return by_graph ? on_graph(step, true).time : form_of(step).time(step.moment);
+  }
+  [[nodiscard]] Bytes alive(const StepLayers& step, bool by_graph) {
+    if (by_graph) return on_graph(step, true).alive;
+    const CompiledLayer& form = form_of(step);
+    return form.is_linear() ? form.alive_peak(step.moment) : on_graph(step, false).alive;
+  }
+
+  /// What is known of a step of such layers, of whatever prompt: many keep as much of every one.
+  struct Step {
+    std::optional<Seconds> time;
+    std::optional<Bytes> peak;
+  };
+  [[nodiscard]] Step& step_of(const std::vector<StepLayers>& layers, bool by_graph) {
+    return steps_[by_graph ? 1 : 0].at(layers, [] { return Step{}; });
+  }
+
+  CostInput in;
+  CompiledDecode compiled;
+  Bytes resident;
+  std::vector<PointRows> rows;  // by group
+  Seconds between;
+
+ private:
+  struct LayerKey {
+    std::int32_t like = 0;
+    DecodeMoment moment{};
+    bool timed = false;
+    friend bool operator==(const LayerKey&, const LayerKey&) = default;
+  };
+  const CompiledLayer& form_of(const StepLayers& step) {
+    return compiled.layer(static_cast<std::size_t>(step.group), step.moment);
+  }
+  const GraphFigures& on_graph(const StepLayers& step, bool timed) {
+    return graphs_.at({step.like, step.moment, timed}, [&] {
+      const auto like = static_cast<std::size_t>(step.like);
+      const OpGraph graph = decode_layer(in, compiled.groups()[like].first, step.moment);
+      return GraphFigures{.time = timed ? evaluate(graph, roofline_).time : Seconds{},
+                          .alive = graph.alive_peak().bytes};
+    });
+  }
+
+  void write_rows() {
+    const std::vector<LayerGroup>& groups = compiled.groups();
+    rows.clear();
+    rows.reserve(groups.size());
+    for (const LayerGroup& group : groups) {
+      rows.emplace_back(in, group.first, group.count > 1 ? laws_ : 1);
+    }
+  }
+
+  const Roofline& roofline_;
+  std::int32_t laws_;
+  // Kinds of layers often alternate, and all runs of a prompt begin with the same step.
+  RecentlyUsed<LayerKey, GraphFigures, 8> graphs_;
+  std::array<RecentlyUsed<std::vector<StepLayers>, Step, 4>, 2> steps_;  // compiled, by graph
+};
+
+/// Decode steps of one method, or of several whose steps are the same.
+struct DecodeSteps {
+  std::shared_ptr<const Method> method;       // one of them, which the forms ask
+  std::vector<double> answers;                // step_answers; empty: of one method alone
+  std::map<std::int64_t, DecodeForms> forms;  // of a batch size
+};
+
+/// A method settled for some prompts, and what was worked out for it.
+struct PointLaw {
+  std::shared_ptr<const Method> method;
+  PromptRange prompts;
+  std::vector<LayerGroup> groups;
+  std::vector<LayerColumn> columns;
+  std::int32_t laws = 0;                                                     // of the columns
+  std::map<std::pair<std::int64_t, std::int64_t>, Trajectory> trajectories;  // (prompt, allocated)
+  std::shared_ptr<DecodeSteps> steps;
+
+  [[nodiscard]] bool serves_many() const { return prompts.first < prompts.last; }
+};
+
+/// Times by (step, by_graph): runs of one prompt share their first, sums and results ask for the
+/// same last one.
+using StepTimes = RecentlyUsed<std::pair<std::int64_t, bool>, Seconds, 8>;
+
+/// One (batch, prompt), without its output.
+struct PointRun {
+  PointLaw* law = nullptr;
+  std::int64_t batch = 0;
+  std::int64_t prompt = 0;
+  std::int64_t allocated = 0;
+  CostInput in;
+  std::optional<PrefillFigures> prefill;  // with score matrices whole
+  struct Retried {
+    Bytes room;
+    PrefillFigures figures;
+  };
+  std::optional<Retried> retried;  // with smaller ones where there is that room alone
+  Trajectory* trajectory = nullptr;
+  DecodeForms* decode = nullptr;
+  std::int64_t now = 0;            // the step asked for last; 0: none
+  std::vector<StepLayers> layers;  // of it
+  StepTimes times;
+  // Of all steps before the trajectory's n-th segment, as far as they were asked for.
+  std::vector<Bytes> peaks;  // less what load put there
+  std::vector<StepSum> sums;
+};
+
+/// The run's prefill, its time if asked for. As StaticRun's, without what is told of it: score
+/// matrices are taken whole, or, where `room` is given, in as many query rows as its retries end
+/// at.
+[[nodiscard]] PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline,
+                                              bool times, std::optional<Bytes> room = std::nullopt);
+
+}  // namespace kvsim

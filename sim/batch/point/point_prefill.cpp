@@ -1,0 +1,214 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "models/cost/compiled/compiled_graph.hpp"
+#include "models/cost/layer/step_graphs.hpp"
+#include "sim/batch/point/point_parts.hpp"
+#include "sim/batch/score_chunks.hpp"
+
+namespace kvsim {
+namespace {
+
+GraphFigures figures_of(const OpGraph& graph, const Roofline& roofline, bool times) {
+  const AlivePeak alive = graph.alive_peak();
+  GraphFigures out{
+      .time = {},
+      .alive = alive.bytes,
+      .by_scores = graph.size() > 0 && graph.op(alive.at).family == OpFamily::kScorePass};
+  if (times) out.time = evaluate(graph, roofline).time;
+  return out;
+}
+
+/// Graphs of layers that differ in nothing but the entries they keep of a prompt, where each layer
+/// has a budget of its own: what copies the survivors is linear in their number, and all else the
+/// same. Kinds of layers that keep all, few or no linear numbers have no form.
+class KeptForms {
+ public:
+  /// `graphs_of(in, column, kept)`, of several kept < prompt. The run outlives it.
+  template <class GraphsOf>
+  KeptForms(const PointRun& run, const Roofline& roofline, GraphsOf&& graphs_of) : run_{run} {
+    if (run.law->laws <= kFewLaws || !run.law->method->plain_rows()) return;
+    CostInput exact = run.in;
+    exact.exact_sizes = true;
+    for (const LayerColumn& column : run.law->columns) {
+      if (find(column) != nullptr) continue;
+      const std::vector<std::int64_t> kept = numbers_kept(column);
+      if (kept.size() < Form::kSamples) continue;
+      std::vector<OpGraph> graphs = graphs_of(exact, column, kept);
+      std::vector<Form::Sample> samples;
+      samples.reserve(kept.size());
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        samples.push_back({.counts = {kept[i]}, .graph = std::move(graphs[i])});
+      }
+      const PointRows& rows = run.decode->rows[static_cast<std::size_t>(column.group)];
+      forms_.push_back({.like = column.like,
+                        .form = {*run.in.stack, roofline, samples},
+                        .side_before = rows.side(run.prompt)});
+    }
+  }
+
+  /// nullopt: the graph itself is to be asked.
+  [[nodiscard]] std::optional<GraphFigures> at(const LayerColumn& column, std::int64_t kept) const {
+    const OfLayers* of = kept < run_.prompt ? find(column) : nullptr;
+    if (of == nullptr || !of->form.is_linear()) return std::nullopt;
+    Form::Side side{};
+    if (of->form.has_side()) {
+      const PointRows& rows = run_.decode->rows[static_cast<std::size_t>(column.group)];
+      side = {.first = of->side_before, .later = rows.side(kept)};
+    }
+    return GraphFigures{.time = of->form.time({kept}), .alive = of->form.alive_peak({kept}, side)};
+  }
+
+ private:
+  using Form = CompiledGraph<1>;
+  static constexpr std::int32_t kFewLaws = 4;
+  struct OfLayers {
+    std::int32_t like = -1;
+    Form form;
+    Bytes side_before;  // of all of the prompt
+  };
+
+  /// Linear or not: a kind is tried once.
+  [[nodiscard]] const OfLayers* find(const LayerColumn& column) const {
+    for (const OfLayers& one : forms_) {
+      if (one.like == column.like) return &one;
+    }
+    return nullptr;
+  }
+  /// As many different ones, below the prompt, as a form is built from; or all there are.
+  [[nodiscard]] std::vector<std::int64_t> numbers_kept(const LayerColumn& like) const {
+    std::vector<std::int64_t> out;
+    for (const LayerColumn& column : run_.law->columns) {
+      const std::int64_t kept = run_.trajectory->prompt_entries(column);
+      if (column.like != like.like || kept >= run_.prompt) continue;
+      if (std::find(out.begin(), out.end(), kept) == out.end()) out.push_back(kept);
+      if (out.size() == Form::kSamples) break;
+    }
+    return out;
+  }
+
+  const PointRun& run_;
+  std::vector<OfLayers> forms_;  // of few kinds
+};
+
+}  // namespace
+
+PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, bool times,
+                                std::optional<Bytes> room) {
+  const bool is_static = is_preallocated(*run.in.stack);
+  const CostInput& in = run.in;
+  const PointLaw& law = *run.law;
+  const std::int64_t prompt = run.prompt;
+  const bool per_layer = law.method->prefill_peak() == PrefillPeak::kPerLayer;
+  Bytes standing;
+  Bytes peak;
+  Seconds device;
+  const auto around = [&](const OpGraph& graph) {
+    const GraphFigures once = figures_of(graph, roofline, times);
+    peak = std::max(peak, standing + once.alive);
+    device += once.time;
+  };
+  around(embed_tokens(in, prompt));
+
+  Bytes mask, embeddings;
+  for (const Tensor& t : resident_tensors(in, prompt)) {
+    (t.owner == Owner::kMask ? mask : embeddings) += t.bytes;
+  }
+  standing += mask;
+  struct Done {
+    std::int32_t like = -1;
+    std::int64_t kept = 0;
+    std::int64_t score_rows = 0;
+    GraphFigures once;
+    Bytes cache;  // left after the layer
+  };
+  std::array<Done, 2> done;  // kinds of layers often alternate
+  std::size_t oldest = 0;
+  std::int64_t score_rows = prompt;
+  std::optional<KeptForms> forms;
+  if (per_layer && !room) {  // in a small room layers differ in their score rows, too
+    forms.emplace(
+        run, roofline,
+        [&](const CostInput& exact, const LayerColumn& column, std::span<const std::int64_t> kept) {
+          return prefill_layers(exact, column.first, {.prompt = prompt, .score_rows = score_rows},
+                                kept);
+        });
+  }
+  const auto layer_at = [&](const LayerColumn& column, std::int64_t kept) -> const Done& {
+    for (const Done& d : done) {
+      if (d.like == column.like && d.kept == kept && d.score_rows == score_rows) return d;
+    }
+    Done& d = done[std::exchange(oldest, 1 - oldest)];
+    const PrefillMoment moment{.prompt = prompt, .kept = kept, .score_rows = score_rows};
+    const auto known = forms ? forms->at(column, kept) : std::nullopt;
+    d = {.like = column.like,
+         .kept = kept,
+         .score_rows = score_rows,
+         .once =
+             known ? *known : figures_of(prefill_layer(in, column.first, moment), roofline, times),
+         .cache = is_static ? Bytes{}
+                            : run.decode->rows[static_cast<std::size_t>(column.group)].cache(
+                                  per_layer ? kept : prompt)};
+    return d;
+  };
+  bool compresses = false;
+  for (const LayerColumn& column : law.columns) {
+    const std::int64_t kept = run.trajectory->prompt_entries(column);
+    compresses = compresses || (!per_layer && kept != prompt);
+    const Done* d = &layer_at(column, kept);
+    for (std::int32_t l = column.first; l < column.first + column.count; ++l) {
+      // In the first layer the embeddings are the layer's own input.
+      if (l == 1) standing += embeddings;
+      while (room && standing + d->once.alive > *room && d->once.by_scores && score_rows > 1) {
+        score_rows = fewer_score_rows(score_rows);
+        d = &layer_at(column, kept);
+      }
+      peak = std::max(peak, standing + d->once.alive);
+      standing += d->cache;
+      device += d->once.time;
+    }
+  }
+  around(output_logits(in, prompt));
+  standing = standing - mask - (in.llm->n_layers() > 1 ? embeddings : Bytes{});
+
+  if (compresses) {
+    forms.emplace(
+        run, roofline,
+        [&](const CostInput& exact, const LayerColumn& column, std::span<const std::int64_t> kept) {
+          std::vector<OpGraph> graphs;
+          graphs.reserve(kept.size());
+          for (const std::int64_t n : kept) {
+            graphs.push_back(compress_layer(exact, column.first, prompt, n));
+          }
+          return graphs;
+        });
+  }
+  for (const LayerColumn& column : law.columns) {
+    const std::int64_t kept = run.trajectory->prompt_entries(column);
+    if (!compresses || kept == prompt) continue;
+    const auto known = forms->at(column, kept);
+    const GraphFigures once =
+        known ? *known
+              : figures_of(compress_layer(in, column.first, prompt, kept), roofline, times);
+    const PointRows& rows = run.decode->rows[static_cast<std::size_t>(column.group)];
+    const Bytes before = is_static ? Bytes{} : rows.cache(prompt);
+    const Bytes after = is_static ? Bytes{} : rows.cache(kept);
+    for (std::int32_t l = 0; l < column.count; ++l) {
+      peak = std::max(peak, standing - before + once.alive);
+      standing += after - before;
+    }
+    device += once.time * static_cast<double>(column.count);
+  }
+  PrefillFigures out{.peak = peak, .time = std::nullopt};
+  if (times) {
+    device = device * prefill_passes(in, prompt, law.groups);
+    out.time = std::max(device, host_time(in, false)) + between_steps(in);
+  }
+  return out;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/cost/step.hpp"
+#include "sim/batch/point/format_lines.hpp"
+
+namespace kvsim {
+
+/// Layers that one law serves: a group where the method's layers are alike, else one layer.
+struct LayerColumn {
+  std::int32_t first = 0;
+  std::int32_t count = 1;
+  std::int32_t group = 0;  // index into layer_groups
+  std::int32_t like = 0;   // of the first group of layers alike
+  std::int32_t law = 0;    // columns of one law hold and attend alike; from 0 without gaps
+};
+[[nodiscard]] std::vector<LayerColumn> layer_columns(const std::vector<LayerGroup>& groups,
+                                                     bool layers_alike);
+
+/// The decode steps of one prompt cut into segments along which every column's moment stands still
+/// or rises by one entry a step: what a method's size law is, learnt by asking it for every step.
+/// Where steps are to be summed along segments (`Lines::kOfFormat`), what a format of its own
+/// stores and moves rises by lines along them, too, or, where those would be short, never falls.
+class Trajectory {
+ public:
+  struct Segment {
+    std::int64_t first = 1;  // steps, both included
+    std::int64_t last = 1;
+    bool stairs = false;  // what a format stores and moves climbs in stairs, not along lines
+  };
+
+  enum class Lines : std::uint8_t { kOfEntries, kOfFormat };
+
+  /// Of `in` the model, method, stack, formats and `allocated` matter.
+  Trajectory(const CostInput& in, const std::vector<LayerColumn>& columns, std::int64_t prompt,
+             Lines lines);
+
+  /// Knows all steps up to `step`. Errors: InputError where the law depends on data.
+  void extend(const CostInput& in, std::int64_t step);
+  [[nodiscard]] const std::vector<Segment>& segments() const { return segments_; }
+  /// Index of the segment of `step`, which was reached.
+  [[nodiscard]] std::size_t segment_of(std::int64_t step) const;
+  [[nodiscard]] DecodeMoment moment(std::size_t segment, const LayerColumn& column,
+                                    std::int64_t step) const {
+    const Line& line =
+        lines_[segment * first_layers_.size() + static_cast<std::size_t>(column.law)];
+    return line.at(step - segments_[segment].first);
+  }
+  /// Entries after prefill.
+  [[nodiscard]] std::int64_t prompt_entries(const LayerColumn& column) const {
+    return kept_[static_cast<std::size_t>(column.law)];
+  }
+
+ private:
+  struct Line {
+    DecodeMoment start{};
+    std::int8_t attended = 0, before = 0, after = 0;  // rise a step: 0 or 1
+    [[nodiscard]] DecodeMoment at(std::int64_t steps) const {
+      DecodeMoment m = start;
+      m.attended += steps * attended;
+      m.before += steps * before;
+      m.after += steps * after;
+      return m;
+    }
+  };
+
+  std::vector<std::int32_t> first_layers_;  // by law, as all below
+  std::int64_t prompt_;
+  std::optional<FormatLines> format_;  // of plain rows there is nothing to follow
+  std::int64_t reached_ = 0;
+  std::vector<std::int64_t> kept_;  // entries after prefill
+  std::vector<std::int64_t> held_;  // after the step reached
+  std::vector<Segment> segments_;
+  std::vector<Line> lines_;  // [segments][laws]
+  std::vector<DecodeMoment> now_;
+};
+
+}  // namespace kvsim

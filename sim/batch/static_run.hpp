@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/cost/rates/calibration.hpp"
+#include "models/gpu/gpu.hpp"
+#include "models/llm/llm.hpp"
+#include "models/llm/weight_format.hpp"
+#include "models/methods/method.hpp"
+#include "models/stack/stack.hpp"
+#include "models/units/dtype.hpp"
+#include "models/units/units.hpp"
+#include "sim/batch/account/intervals.hpp"
+#include "sim/batch/account/peak_terms.hpp"
+#include "sim/batch/account/time_terms.hpp"
+#include "sim/memory/hbm.hpp"
+#include "sim/memory/step_allocations.hpp"
+#include "sim/memory/vllm_startup.hpp"
+
+namespace kvsim {
+
+/// One static batch: `batch` equal sequences, prefilled together, then decoded in lock step. The
+/// clock is that of a replay: prefill leaves `prompt_tokens` tokens, decode step n brings each
+/// sequence to prompt_tokens + n, so output_tokens tokens are output_tokens decode steps and the
+/// last of them is cached too. Without output tokens it ends after prefill.
+struct StaticSpec {
+  const Llm* llm = nullptr;  // not owned; outlives the run, as gpu and stack do
+  const Gpu* gpu = nullptr;
+  const Stack* stack = nullptr;
+  std::shared_ptr<const Method> method;
+  Dtype weight_dtype = Dtype::kFp16;
+  Dtype kv_dtype = Dtype::kFp16;
+  std::int64_t batch = 1;
+  std::int64_t prompt_tokens = 1;               // per sequence
+  std::int64_t output_tokens = 1;               // per sequence; decode steps
+  const Calibration* calibration = nullptr;     // null: the data sheet's rates, uncalibrated
+  const WeightFormat* weight_format = nullptr;  // packs part of the weights; weight_dtype is then
+                                                // that of the rest and of activations
+  std::int32_t tensor_parallel = 1;  // GPUs; every figure of the result but tokens/s is of one
+  StackOptions options{};            // what the run sets of its stack
+  // Set: every allocation is made once more, one by one, through PyTorch's caching allocator with
+  // these settings. Costs some 100 us a decode step.
+  std::optional<AllocatorConfig> allocator{};
+};
+
+struct OomEvent {
+  std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
+  std::int64_t tokens = 0;  // per sequence, when it happened
+  std::string phase;        // "load", "prefill" or "decode"
+  std::string what;         // what was asked for, for people: "attention scores of layer 0"
+  Bytes requested;
+  Bytes free;
+  Owners owners;  // who held the rest
+};
+
+/// One moment of the run, after the step that brought each sequence to `tokens` tokens. Step 0 is
+/// the end of prefill, whose `tok_s` is 0.
+struct StaticSample {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;
+  Bytes peak;        // highest within the step
+  Bytes held;        // between steps
+  Bytes kv;          // cache and side data, whole batch
+  Seconds time;      // of this step
+  double tok_s = 0;  // batch / time
+};
+
+struct StaticResult {
+  std::optional<OomEvent> oom;
+  std::string calibration_id;        // "nominal", "builtin", or of one's own
+  std::string calibration;           // where the rates behind every time come from
+  Bytes peak_hbm;                    // up to the OOM where there is one
+  Owners peak_owners;                // at that moment
+  std::string peak_phase;            // "prefill" or "decode"
+  std::vector<PeakTerm> peak_terms;  // every byte at that moment: they sum to the peak
+  Bytes prefill_peak;
+  Bytes decode_peak;  // 0 if no step was run
+  Bytes kv_bytes;     // at the end (or the last moment before the OOM), whole batch
+  Bytes usable_hbm;   // what the stack may use
+  std::vector<Bytes> kv_bytes_per_layer;  // at the end, whole batch
+  // Times: nullopt after an OOM, but for that of a prefill that was through before.
+  std::optional<Seconds> prefill_time;
+  std::optional<Seconds> decode_time;
+  std::optional<double> throughput_tok_s;  // output tokens of the batch over prefill + decode
+  std::optional<double> decode_tok_s;
+  // Where asked for: prefill, the first decode step and the last, as far as they were run.
+  std::vector<ExplainedStep> explained;
+  double flops = 0, bytes_moved = 0;  // whole run, up to the OOM
+  Seconds at_peak{};  // the arithmetic at the sheet's rate of each operator's format
+  std::optional<RunIntervals> intervals;  // where asked for
+  std::optional<FitRange> fit_range;      // set by callers of fit_range
+  // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is
+  // above knows of neither.
+  std::optional<AllocationReport> allocator;
+  std::optional<EngineStartup> startup;  // of a stack with a paged cache
+  std::vector<StaticSample> timeline;    // thinned to at most `max_samples`, first and last kept
+  std::vector<std::string> notes;        // "prefill scores were chunked to 1250 query rows", …
+};
+
+/// What is written down of a run; changes nothing of what is simulated.
+struct StaticOptions {
+  std::size_t max_samples = 512;  // of the timeline; at least 3
+  bool time_terms = false;        // costs more than the run of a short point itself
+  bool intervals = false;         // likewise
+  // Where spec.allocator is set: the allocator that batches of a service share, which the first of
+  // them makes; what the run took stands there until end_batch. Null: one of the run's own.
+  std::optional<AllocationSession>* allocations = nullptr;
+};
+
+/// Runs it. Pure but for `options.allocations`: same spec, same result. Errors: ContractError on
+/// sizes below 1; InputError where the method's size depends on data; an OOM is a result.
+[[nodiscard]] StaticResult run_static(const StaticSpec& spec, const StaticOptions& options = {});
+
+}  // namespace kvsim

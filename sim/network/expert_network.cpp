@@ -1,0 +1,144 @@
+#include "sim/network/expert_network.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+
+namespace kvsim {
+namespace {
+constexpr std::int32_t kGpusPerNode = 8;  // DGX and HGX boards
+
+bool spans_nodes(const Stack& stack, const Gpu& gpu) {
+  return stack.expert_parallel > node_gpus(gpu) && stack.expert_link.count() > 0;
+}
+}  // namespace
+
+std::int32_t node_gpus(const Gpu& gpu) {
+  return gpu.nvlink ? std::min(gpu.nvlink_gpus.value_or(kGpusPerNode), kGpusPerNode) : kGpusPerNode;
+}
+
+ExpertNetwork expert_network(const Gpu& gpu, std::int32_t n, BytesPerSecond link, Seconds latency) {
+  const std::int32_t node = node_gpus(gpu);
+  ExpertNetwork out;
+  out.nodes = (n + node - 1) / node;
+  KVSIM_CHECK(n >= 1 && (out.nodes == 1 || link.count() > 0), "{} GPUs on {} nodes at {} B/s", n,
+              out.nodes, link.count());
+  Topology& t = out.topology;
+  // Sheets print NVLink with both directions together.
+  const BytesPerSecond peers = gpu.nvlink ? *gpu.nvlink * 0.5 : gpu.pcie;
+  Topology::PlaceIndex inside = 0;
+  for (std::int32_t i = 0; i < n; ++i) {
+    if (i % node == 0) {
+      inside =
+          t.add(gpu.nvlink ? PlaceKind::kSwitch : PlaceKind::kHost,
+                fmt::format("{} of node {}", gpu.nvlink ? "NVLink switch" : "PCIe root", i / node));
+    }
+    out.gpus.push_back(t.add(PlaceKind::kGpu, fmt::format("GPU {}", i)));
+    out.node_of.push_back(i / node);
+    t.join_both(out.gpus.back(), inside, peers, Seconds{}, gpu.nvlink ? "NVLink" : "PCIe");
+  }
+  if (out.nodes == 1) return out;
+  // Added last, so that of ways as short as each other a node's own is taken.
+  const auto network = t.add(PlaceKind::kNetwork, "network");
+  for (const Topology::PlaceIndex place : out.gpus) {
+    // Half of the latency stands on each side.
+    t.join_both(place, network, link, latency * 0.5, "network");
+  }
+  return out;
+}
+
+Exchange all_to_all(const ExpertNetwork& network) {
+  const std::size_t n = network.gpus.size();
+  KVSIM_CHECK(n > 1, "an exchange of {} GPU", n);
+  const Topology& t = network.topology;
+  Exchange out;
+  double slowest = 0;
+  // GPUs of a node are alike, and what one receives is what it sends: the first one and the last,
+  // whose node may have fewer, stand for all. To each node one way stands for those to all there.
+  for (const std::size_t from : {std::size_t{0}, n - 1}) {
+    std::vector<double> load(t.links());  // share of what it sends
+    std::vector<Topology::LinkIndex> first(static_cast<std::size_t>(network.nodes), t.links());
+    for (std::size_t to = 0; to < n; ++to) {
+      if (to == from) continue;
+      Topology::LinkIndex& link = first[static_cast<std::size_t>(network.node_of[to])];
+      if (link == t.links()) {
+        const auto route = t.route(network.gpus[from], network.gpus[to]);
+        out.latency = std::max(out.latency, t.latency(route));
+        link = route.front();
+      }
+      load[link] += 1.0 / static_cast<double>(n - 1);
+    }
+    for (Topology::LinkIndex l = 0; l < t.links(); ++l) {
+      const double seconds = load[l] / t.link(l).bandwidth.count();
+      if (seconds <= slowest) continue;
+      slowest = seconds;
+      out.slowest = t.link(l).name;
+    }
+  }
+  out.rate = BytesPerSecond{1.0 / slowest};
+  return out;
+}
+
+Stack with_expert_network(Stack stack, const Gpu& gpu) {
+  if (!spans_nodes(stack, gpu)) return stack;
+  const Exchange exchange = all_to_all(
+      expert_network(gpu, stack.expert_parallel, stack.expert_link, stack.expert_link_latency));
+  stack.exchange_rate = exchange.rate;
+  stack.exchange_latency = stack.collective_latency + exchange.latency;
+  return stack;
+}
+
+std::optional<std::string> describe_exchange(const Stack& stack, const Gpu& gpu) {
+  if (!spans_nodes(stack, gpu)) return std::nullopt;
+  const ExpertNetwork network =
+      expert_network(gpu, stack.expert_parallel, stack.expert_link, stack.expert_link_latency);
+  const Exchange exchange = all_to_all(network);
+  return fmt::format(
+      "experts over {} GPUs of {} nodes: tokens go to them and come back in all-to-all exchanges "
+      "that {} ends last, {} of what a GPU sends, after {}; bandwidth and latency are nominal, as "
+      "the scenario and the data sheet say",
+      stack.expert_parallel, network.nodes, exchange.slowest, exchange.rate,
+      stack.collective_latency + exchange.latency);
+}
+
+void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
+                           std::int32_t tensor_parallel) {
+  const std::int32_t ranks = stack.expert_parallel;
+  const auto refuse = [](const std::string& why) {
+    throw InputError{fmt::format("engine: expert_parallel: {}", why)};
+  };
+  if (ranks == 1) {
+    if (stack.expert_imbalance != 1) {
+      throw InputError{"engine: expert_imbalance: expected expert_parallel above 1 beside it"};
+    }
+    return;
+  }
+  std::int32_t experts = 0;
+  for (const LayerSpec& layer : llm.layers) experts = std::max(experts, layer.mlp.n_experts);
+  if (experts == 0) refuse(fmt::format("{} is dense: it has no experts to share out", llm.name));
+  if (ranks > experts) {
+    refuse(fmt::format("expected at most the {} experts of {}, got {}", experts, llm.name, ranks));
+  }
+  if (ranks % tensor_parallel != 0 && tensor_parallel % ranks != 0) {
+    refuse(
+        fmt::format("expected a multiple or a divisor of the {} GPUs of a tensor-parallel "
+                    "group, got {}",
+                    tensor_parallel, ranks));
+  }
+  if (ranks > node_gpus(gpu) && stack.expert_link.count() <= 0) {
+    refuse(
+        fmt::format("{} {} do not stand in one node of {}: expected expert_link beside it, a GPU's "
+                    "link to the network between nodes",
+                    ranks, gpu.name, node_gpus(gpu)));
+  }
+  if (stack.rounds_allocations && stack.growth != CacheGrowth::kPaged) {
+    refuse(fmt::format("stack {} holds all experts on each GPU", stack.name));
+  }
+}
+
+}  // namespace kvsim

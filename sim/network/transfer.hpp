@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "sim/network/topology.hpp"
+
+namespace kvsim {
+
+/// Transfers that share the links of a topology max-min fairly: none can be faster without one that
+/// is no faster becoming slower. Rates are those of progressive filling and change when a transfer
+/// starts or its last byte leaves; what is sent arrives the route's latency later, during which it
+/// fills no link. A fluid: no packets, no slow start, no protocol. Moments are whole picoseconds,
+/// and a transfer's end is worked out anew only where its rate changes, so that neither the order
+/// of starts at one moment nor what happens on other links moves it.
+/// Source: Bertsekas and Gallager, Data Networks, section 6.5.2.
+class TransferEngine {
+ public:
+  /// The topology is not owned and outlives this.
+  explicit TransferEngine(const Topology& topology) : topology_{&topology} {}
+  TransferEngine(const TransferEngine&) = delete;
+  TransferEngine& operator=(const TransferEngine&) = delete;
+
+  /// Starts moving `bytes`; `tag` names the transfer among those under way.
+  /// Errors: ContractError for a moment before the last one, bytes below 0, or a tag in use;
+  /// InputError where no link leads there.
+  void start(SimTime now, Topology::PlaceIndex from, Topology::PlaceIndex to, Bytes bytes,
+             std::int64_t tag);
+  /// When a last byte leaves or arrives next; nullopt: nothing is under way.
+  [[nodiscard]] std::optional<SimTime> next() const;
+  /// The clock moves to `now`; tags of what has arrived since, in order of (arrival, tag).
+  [[nodiscard]] std::vector<std::int64_t> advance(SimTime now);
+
+  [[nodiscard]] std::size_t under_way() const { return flows_.size() + flying_.size(); }
+  /// Bytes a second of a transfer that still sends; 0: it has sent all.
+  [[nodiscard]] double rate(std::int64_t tag) const;
+  /// Sum of the rates on a link.
+  [[nodiscard]] double load(Topology::LinkIndex link) const;
+  [[nodiscard]] std::int64_t moved() const { return moved_; }  // bytes that have arrived
+
+ private:
+  struct Flow {
+    std::int64_t tag = 0;
+    std::int64_t bytes = 0;
+    const std::vector<Topology::LinkIndex>* route = nullptr;
+    double left = 0;  // bytes, at `since`
+    double rate = -1;
+    SimTime since{};
+    SimTime drained{};  // when its last byte leaves, at this rate
+  };
+  struct Flying {
+    SimTime arrives{};
+    std::int64_t tag = 0;
+    std::int64_t bytes = 0;
+  };
+  [[nodiscard]] const std::vector<Topology::LinkIndex>& route(Topology::PlaceIndex from,
+                                                              Topology::PlaceIndex to);
+  /// Bytes leave until `to`; rates change on the way.
+  void drain(SimTime to);
+  void share(SimTime now);
+
+  const Topology* topology_;
+  std::map<std::pair<Topology::PlaceIndex, Topology::PlaceIndex>, std::vector<Topology::LinkIndex>>
+      routes_;
+  std::vector<Flow> flows_;     // in order of tag
+  std::vector<Flying> flying_;  // drained, not there yet
+  SimTime now_{};
+  std::int64_t moved_ = 0;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "sim/serve/account/mean_iteration.hpp"
+#include "sim/serve/serve_result.hpp"
+#include "sim/serve/serve_spec.hpp"
+
+namespace kvsim {
+
+/// What depends on a service's times.
+struct ServeFigures {
+  Distribution ttft, tpot, itl, e2e, queue;
+  double request_s = 0, output_tok_s = 0, total_tok_s = 0;
+  double makespan_s = 0, mfu = 0, mbu = 0, busy = 0;
+  std::optional<double> goodput, slo_attained;
+};
+[[nodiscard]] ServeFigures figures_of(const ServeResult& result);
+
+/// What 90 % of a service's iterations take, times the predicted: faster <= 1 <= slower.
+struct TimeEnds {
+  double faster = 1, slower = 1;
+  std::string basis;
+};
+/// Those of the mean iteration's kernels, no narrower than published runs of such stacks lie about
+/// predicted ones (time_residual). nullopt where nothing says how far times may be off: a stack
+/// that is a bound, a calibration without kernels, an engine without a mean iteration.
+[[nodiscard]] std::optional<TimeEnds> time_ends(const ServeSpec& spec,
+                                                const std::optional<MeanIteration>& iteration);
+
+/// The range of a service's metrics in 90 % of cases: it is simulated again with all iteration
+/// times multiplied by `faster` and `slower`, and each metric's ends are its least and its largest
+/// of the three runs. One error is taken for all iterations: they run the same kernels on the same
+/// host. Left out: how far the capacity of the cache may be from what is predicted, and the
+/// workload's own chance.
+struct ServeIntervals {
+  ServeFigures low, high;
+  double faster = 1, slower = 1;  // times a predicted time
+  std::string basis;
+};
+
+/// The factors are those of time_ends; nullopt where there are none. The service's two other runs
+/// go on up to `threads` threads (0: the machine's).
+[[nodiscard]] std::optional<ServeIntervals> serve_intervals(
+    const ServeSpec& spec, const ServeResult& result, const std::optional<MeanIteration>& iteration,
+    int threads = 1);
+
+}  // namespace kvsim

@@ -1,0 +1,481 @@
+#include "sim/serve/cache/kv_memory.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Of each request the next turn of its conversation: one that waits for it, and whose prompt goes
+/// on from its prompt and answer. That the one before it has ended says nothing, nor that both
+/// begin alike: so do requests of a closed loop's user behind one system prompt.
+std::vector<RequestId> next_turns(const RequestTrace& trace) {
+  std::vector<RequestId> next;
+  if (trace.prefix_block == 0 || !trace.conversations) return next;
+  const auto id = [&](const Request& r, std::int32_t i) {
+    return trace.prefix_ids[static_cast<std::size_t>(r.prefix_first) + static_cast<std::size_t>(i)];
+  };
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    const Request& turn = trace.requests[i];
+    if (turn.after < 0 || turn.prefix_count == 0) continue;
+    const Request& before = trace.requests[static_cast<std::size_t>(turn.after)];
+    if (turn.session < 0 || turn.session != before.session) continue;
+    const std::int32_t whole = before.prompt_tokens / trace.prefix_block;
+    const bool goes_on = turn.prompt_tokens >= before.prompt_tokens + before.output_tokens &&
+                         turn.prefix_count > whole &&
+                         (whole == 0 || (before.prefix_count >= whole &&
+                                         id(before, whole - 1) == id(turn, whole - 1)));
+    if (!goes_on) continue;
+    if (next.empty()) next.assign(trace.requests.size(), -1);
+    RequestId& first = next[static_cast<std::size_t>(turn.after)];
+    if (first < 0) first = static_cast<RequestId>(i);
+  }
+  return next;
+}
+
+}  // namespace
+
+KvMemory::KvMemory(const Setup& setup)
+    : trace_{setup.trace},
+      sizes_{setup.sizes},
+      laws_{setup.laws},
+      pool_{setup.pool_units},
+      free_{setup.pool_units},
+      block_{setup.sizes->block_tokens()},
+      block_units_{setup.sizes->block_units()},
+      caches_{setup.prefix_caching},
+      holdings_(setup.trace->requests.size()),
+      outside_{setup.laws != nullptr ? setup.outside : nullptr} {
+  KVSIM_CHECK(!caches_ || (sizes_->plain() && !sizes_->windowed()),
+              "prefixes of a cache whose rows are not alike");
+  if (caches_ && laws_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
+}
+
+KvMemory::~KvMemory() {
+  for (Holding& h : holdings_) follow(h, nullptr);
+}
+
+std::int32_t KvMemory::id_count(RequestId id) const {
+  return trace_->requests[static_cast<std::size_t>(id)].prefix_count;
+}
+
+std::uint64_t KvMemory::prefix_id(RequestId id, std::int32_t i) const {
+  const Request& r = trace_->requests[static_cast<std::size_t>(id)];
+  return trace_->prefix_ids[static_cast<std::size_t>(r.prefix_first) + static_cast<std::size_t>(i)];
+}
+
+std::int64_t KvMemory::covered(RequestId id, std::int32_t ids) const {
+  const Request& r = trace_->requests[static_cast<std::size_t>(id)];
+  std::int64_t tokens = r.prompt_tokens;
+  if (ids < r.prefix_count) {
+    tokens = std::min(tokens, std::int64_t{ids} * trace_->prefix_block);
+  }
+  return tokens / block_;
+}
+
+void KvMemory::follow(Holding& h, SequenceLaw* law) {
+  if (h.law != nullptr) --h.law->users;
+  h.law = law;
+  if (law != nullptr) ++law->users;
+}
+
+std::int32_t KvMemory::cached_tokens(RequestId id, const Sequence& s) const {
+  if (!caches_) return 0;
+  if (laws_ != nullptr) {
+    // Survivors are written beside blocks that stay for others: where the pool holds not both, what
+    // is found can never be used.
+    const SequenceLaw& law = laws_->at(s.known, *sizes_);
+    const std::int64_t whole = sizes_->prompt_units(s.known, s.known);
+    if (law.compresses_prompt() && whole + law.prompt_units() > pool_) return 0;
+  }
+  // At least one token is computed anew: its logits are wanted.
+  const std::int64_t most = (std::int64_t{s.known} - 1) / block_;
+  std::int64_t found = 0;
+  const std::int32_t n = id_count(id);
+  std::int64_t end = 0;
+  for (std::int32_t i = 0; i < n && found < most; ++i) {
+    const std::int64_t start = end;
+    end = covered(id, i + 1);
+    if (end == start) continue;
+    const PrefixCache::Index at = prefixes_.find(prefix_id(id, i));
+    if (at < 0) break;
+    found += std::min(prefixes_.blocks(at), end - start);
+    if (found < end) break;
+  }
+  const Holding& h = holding(id);
+  if (h.left.at >= 0 && h.left_from == found) found += prefixes_.find_left(h.left);
+  return static_cast<std::int32_t>(std::min(found, most) * block_);
+}
+
+std::int64_t KvMemory::wanted(const Holding& h, const Sequence& s, std::int32_t to,
+                              std::int64_t shared) const {
+  const std::int64_t shared_units = shared * block_units_;
+  if (h.law == nullptr) return (to + block_ - 1) / block_ * block_units_ - shared_units;
+  if (to > s.target) {
+    const SequenceLaw::Step step = h.law->units(to - s.target);
+    // What is written to or dropped from shared blocks is copied first.
+    return step.evicts ? step.during : std::max<std::int64_t>(0, step.during - shared_units);
+  }
+  const std::int64_t whole = sizes_->prompt_units(to, to - s.computed);
+  if (to < s.target) return whole - shared_units;
+  const std::int64_t kept = h.law->prompt_units();
+  if (!h.law->compresses_prompt()) return std::max(whole, kept) - shared_units;
+  // Blocks that are kept for others stay as they are; survivors are written beside them.
+  if (h.publishes || shared > 0) return whole + kept - shared_units;
+  if (h.law->all_layers_at_once()) return std::max(whole, kept);
+  // Layer by layer: of the last chunk no more than survives is ever written.
+  return std::max(s.computed > 0 ? sizes_->prompt_units(s.computed, s.computed) : 0, kept);
+}
+
+bool KvMemory::take(Holding& h, std::int64_t units) {
+  if (units > available()) return false;
+  if (units > free_) {
+    const std::int64_t blocks = (units - free_ + block_units_ - 1) / block_units_;
+    prefixes_.evict(blocks);
+    free_ += blocks * block_units_;
+  }
+  free_ -= units;
+  private_ += units;
+  h.units += units;
+  return true;
+}
+
+void KvMemory::give(Holding& h, std::int64_t units) {
+  h.units -= units;
+  private_ -= units;
+  free_ += units;
+}
+
+bool KvMemory::outside_fits(RequestId id, Bytes next) {
+  if (outside_ == nullptr) return true;
+  const Bytes more = next - holding(id).outside;
+  if (more <= Bytes{} || outside_->fits(more)) return true;
+  lacks_outside_ = id;
+  lack_ = more;
+  return false;
+}
+
+void KvMemory::set_outside(Holding& h, Bytes next) {
+  if (outside_ == nullptr || next == h.outside) return;
+  if (next > h.outside) {
+    outside_->take(OutsideOwner::kOffloaded, next - h.outside);
+  } else {
+    outside_->give(OutsideOwner::kOffloaded, h.outside - next);
+  }
+  h.outside = next;
+}
+
+void KvMemory::set_room(const Holding& h, Sequence& s) const {
+  s.room = h.law == nullptr
+               ? static_cast<std::int32_t>((h.units / block_units_ + h.shared_blocks) * block_)
+               : s.computed;
+}
+
+bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t tokens,
+                     std::int64_t keep_free) {
+  Holding& h = holding(id);
+  KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is admitted twice", id);
+  if (lacks_outside_ == id) lacks_outside_ = -1;
+  // What of it stands in which stretch.
+  const std::int64_t blocks = found / block_;
+  const std::int32_t n = caches_ ? id_count(id) : 0;
+  std::int32_t ids = 0;
+  std::int64_t shared = 0, newly_pinned = 0;
+  for (; ids < n && shared < blocks; ++ids) {
+    const std::int64_t start = covered(id, ids);
+    const std::int64_t cover = covered(id, ids + 1) - start;
+    if (cover == 0) continue;
+    const PrefixCache::Index at = prefixes_.find(prefix_id(id, ids));
+    if (at < 0) break;
+    const std::int64_t use = std::min({prefixes_.blocks(at), cover, blocks - shared});
+    newly_pinned +=
+        std::max<std::int64_t>(0, use - (prefixes_.blocks(at) - prefixes_.unreferenced(at)));
+    shared += use;
+    if (use < cover) {
+      ++ids;
+      break;
+    }
+  }
+  const std::int64_t back = blocks - shared;  // of what it left itself
+  KVSIM_CHECK(back == 0 || (h.left_from == shared && back <= prefixes_.find_left(h.left)),
+              "{} cached tokens of request {} are not there", found, id);
+
+  Holding next = h;
+  Sequence then = s;
+  then.target = s.known;
+  then.computed = found;
+  next.publishes = n > 0;
+  next.law = laws_ != nullptr ? &laws_->at(s.known, *sizes_) : nullptr;
+  std::int64_t units = wanted(next, then, found + tokens, shared);
+  const std::int64_t beside = newly_pinned * block_units_ + keep_free;
+  if (units + beside > available() && next.publishes && shared == 0) {
+    // As where it grows: better to keep nothing for others than to wait for room for a copy.
+    next.publishes = false;
+    units = wanted(next, then, found + tokens, shared);
+  }
+  const Bytes outside = outside_ != nullptr ? next.law->outside(0) : Bytes{};
+  if (units + beside > available() || !outside_fits(id, outside)) return false;
+
+  for (std::int32_t i = 0; i < ids; ++i) {
+    const std::int64_t start = covered(id, i);
+    const std::int64_t cover = covered(id, i + 1) - start;
+    if (cover == 0) continue;
+    const PrefixCache::Index at = prefixes_.find(prefix_id(id, i));
+    (void)prefixes_.acquire(at, std::min(cover, shared - start));
+  }
+  h.shared_ids = ids;
+  h.shared_blocks = static_cast<std::int32_t>(shared);
+  h.publishes = next.publishes;
+  follow(h, next.law);
+  set_outside(h, outside);
+  if (back > 0) {
+    prefixes_.take_back(h.left, back);
+    h.units += back * block_units_;
+    private_ += back * block_units_;
+  }
+  h.left = {};
+  KVSIM_CHECK(take(h, units - back * block_units_), "units that were counted are gone");
+  s = then;
+  set_room(h, s);
+  if (h.law != nullptr) s.room = found + tokens;
+  return true;
+}
+
+bool KvMemory::grow(RequestId id, Sequence& s, std::int32_t tokens) {
+  Holding& h = holding(id);
+  const std::int32_t to = s.computed + tokens;
+  std::int64_t units = wanted(h, s, to, h.shared_blocks);
+  if (h.publishes && h.shared_blocks == 0 && units - h.units > available()) {
+    // Better to keep nothing for others than to wait for room for a copy.
+    Holding alone = h;
+    alone.publishes = false;
+    const std::int64_t fewer = wanted(alone, s, to, 0);
+    if (fewer - h.units <= available()) {
+      h.publishes = false;
+      units = fewer;
+    }
+  }
+  if (lacks_outside_ == id) lacks_outside_ = -1;
+  const bool grows_outside = outside_ != nullptr && to > s.target;
+  const Bytes outside = grows_outside ? h.law->outside(to - s.target) : h.outside;
+  if (!outside_fits(id, outside)) return false;
+  if (units > h.units && !take(h, units - h.units)) return false;
+  set_outside(h, outside);
+  set_room(h, s);
+  if (h.law != nullptr && to > s.target && h.shared_blocks == 0 && !grows_outside) {
+    // Until a block is full, or the law bends, nothing changes hands.
+    const SequenceLaw::Step step = h.law->units(to - s.target);
+    if (step.during == step.after && step.after == h.units) {
+      s.room = static_cast<std::int32_t>(s.target + step.until);
+    }
+  }
+  return true;
+}
+
+void KvMemory::publish(RequestId id, const Sequence& s) {
+  Holding& h = holding(id);
+  if (!h.publishes) return;
+  const std::int32_t n = id_count(id);
+  const std::int64_t done = std::min(std::int64_t{s.computed} / block_, covered(id, n));
+  while (h.shared_blocks < done) {
+    // The stretch it refers to last may have more to come.
+    const bool goes_on = h.shared_ids > 0 && h.shared_blocks < covered(id, h.shared_ids);
+    const std::int32_t i = goes_on ? h.shared_ids - 1 : h.shared_ids;
+    const std::int64_t start = covered(id, i);
+    const std::int64_t end = std::min(covered(id, i + 1), done);
+    const std::int64_t blocks = end - h.shared_blocks;
+    if (blocks > 0) {
+      const PrefixCache::Index at = prefixes_.find(prefix_id(id, i));
+      // Somebody else has computed the same: one of both is kept, and ours stays our own.
+      if (goes_on ? prefixes_.blocks(at) != h.shared_blocks - start : at >= 0) {
+        h.publishes = false;
+        return;
+      }
+      if (goes_on) {
+        prefixes_.extend(at, blocks);
+      } else {
+        (void)prefixes_.publish(prefix_id(id, i), blocks);
+      }
+      h.units -= blocks * block_units_;
+      private_ -= blocks * block_units_;
+      h.shared_blocks += static_cast<std::int32_t>(blocks);
+    }
+    h.shared_ids = i + 1;
+  }
+}
+
+void KvMemory::drop_shared(RequestId id) {
+  Holding& h = holding(id);
+  // The last first, so that the head of the prefix stays longest.
+  for (std::int32_t i = h.shared_ids; i-- > 0;) {
+    const std::int64_t start = covered(id, i);
+    const std::int64_t use = std::min(covered(id, i + 1), std::int64_t{h.shared_blocks}) - start;
+    if (use > 0) prefixes_.release(prefixes_.find(prefix_id(id, i)), use);
+  }
+  h.shared_ids = h.shared_blocks = 0;
+}
+
+void KvMemory::settle(RequestId id, Sequence& s) {
+  if (s.computed > s.target && s.computed <= s.room) return;
+  Holding& h = holding(id);
+  if (h.law == nullptr) {
+    if (h.publishes && s.computed <= s.target) publish(id, s);
+    return;
+  }
+  if (s.computed < s.target) {
+    publish(id, s);
+    // Windows let go of what they have passed.
+    const std::int64_t units =
+        sizes_->prompt_units(s.computed, s.planned) - h.shared_blocks * block_units_;
+    if (units < h.units) give(h, h.units - units);
+  } else if (s.computed == s.target) {
+    publish(id, s);
+    std::int64_t units = h.law->prompt_units() - h.shared_blocks * block_units_;
+    if (h.law->compresses_prompt()) {
+      unshared_ += h.shared_blocks;
+      drop_shared(id);
+      h.publishes = false;
+      units = h.law->prompt_units();
+    }
+    if (units < h.units) give(h, h.units - units);
+  } else {
+    const SequenceLaw::Step step = h.law->units(s.computed - s.target);
+    if (step.evicts && h.shared_blocks > 0) {
+      unshared_ += h.shared_blocks;
+      drop_shared(id);
+    }
+    const std::int64_t units = step.after - h.shared_blocks * block_units_;
+    if (units < h.units) give(h, h.units - units);
+  }
+  s.room = s.computed;
+}
+
+/// Full blocks of its own that get a name; they are then found, or taken away.
+std::int64_t KvMemory::name_answer(RequestId id, const Sequence& s) {
+  Holding& h = holding(id);
+  const RequestId next = next_turns_[static_cast<std::size_t>(id)];
+  if (next < 0) return 0;
+  const std::int64_t whole = s.computed / block_;
+  struct Named {
+    PrefixCache::Index at;
+    std::int64_t blocks, mine;  // mine: of the prompt, which drop_shared lets go of
+  };
+  std::vector<Named> named;
+  std::int64_t own = 0;
+  for (std::int32_t i = s.prompt / trace_->prefix_block; i < id_count(next); ++i) {
+    const std::int64_t start = covered(next, i);
+    const std::int64_t end = std::min(covered(next, i + 1), whole);
+    if (start >= whole || prefixes_.find(prefix_id(next, i)) >= 0) break;
+    if (end <= start) continue;
+    const std::int64_t mine = std::max<std::int64_t>(0, h.shared_blocks - start);
+    const std::int64_t more = end - start - mine;
+    PrefixCache::Index at = -1;
+    if (mine > 0) {
+      // The prompt's last blocks have a name already, of the prompt alone: they get a second one.
+      at = prefixes_.find(prefix_id(id, h.shared_ids - 1));
+      if (prefixes_.blocks(at) != mine || !prefixes_.name(at, prefix_id(next, i))) break;
+      if (more > 0) prefixes_.extend(at, more);
+    } else {
+      at = prefixes_.publish(prefix_id(next, i), more);
+    }
+    h.units -= more * block_units_;
+    private_ -= more * block_units_;
+    own += more;
+    named.push_back({at, mine + more, mine});
+  }
+  // The last first, so that the head of the prefix stays longest.
+  for (auto n = named.rbegin(); n != named.rend(); ++n) {
+    prefixes_.release(n->at, n->blocks);
+    if (n->mine > 0) (void)prefixes_.acquire(n->at, n->mine);
+  }
+  return own;
+}
+
+void KvMemory::finish(RequestId id, Sequence& s) {
+  if (SequenceLaw* law = holding(id).law; law != nullptr && s.computed >= s.target) {
+    const std::int64_t step = s.computed - s.target;
+    dropped_ += std::max(Bytes{}, law->full_logical(step) - law->logical(step));
+    reclaimed_ += sizes_->unit() * std::max<std::int64_t>(0, law->full_units(step) - held(id));
+  }
+  const std::int64_t named =
+      next_turns_.empty() || holding(id).law != nullptr ? 0 : name_answer(id, s);
+  // What follows them in its last block, and what stands before them twice, has no name.
+  release(id, s, static_cast<std::int32_t>(s.computed - named * block_));
+}
+
+void KvMemory::release(RequestId id, Sequence& s, std::int32_t keep) {
+  Holding& h = holding(id);
+  const std::int64_t whole = std::min(s.computed, keep) / block_ - h.shared_blocks;
+  if (caches_ && h.law == nullptr && whole > 0) {
+    h.left_from = h.shared_blocks;
+    h.left = prefixes_.leave(whole);
+    h.units -= whole * block_units_;
+    private_ -= whole * block_units_;
+  }
+  give(h, h.units);
+  set_outside(h, Bytes{});
+  drop_shared(id);
+  follow(h, nullptr);
+  h.publishes = false;
+  s.room = 0;
+}
+
+std::int64_t KvMemory::swap_out(RequestId id, Sequence& s) {
+  Holding& h = holding(id);
+  const std::int64_t units = held(id);
+  give(h, h.units);
+  drop_shared(id);
+  h.publishes = false;
+  s.room = 0;
+  return units;
+}
+
+bool KvMemory::swap_in(RequestId id, Sequence& s, std::int64_t units) {
+  Holding& h = holding(id);
+  if (!take(h, units)) return false;
+  set_room(h, s);
+  return true;
+}
+
+bool KvMemory::reserve(RequestId id, const Sequence& s, std::int64_t units) {
+  Holding& h = holding(id);
+  KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is here already", id);
+  SequenceLaw* law = laws_ != nullptr ? &laws_->at(s.target, *sizes_) : nullptr;
+  if (law != nullptr) units = std::max(units, law->prompt_units());
+  if (!take(h, units)) return false;
+  h.publishes = false;
+  follow(h, law);
+  return true;
+}
+
+void KvMemory::receive(RequestId id, Sequence& s) {
+  Holding& h = holding(id);
+  if (h.law != nullptr && h.units > h.law->prompt_units()) give(h, h.units - h.law->prompt_units());
+  set_room(h, s);
+}
+
+std::int64_t KvMemory::most_units(std::int32_t prompt, std::int64_t tokens) {
+  if (laws_ == nullptr) return (tokens + block_ - 1) / block_ * block_units_;
+  return laws_->at(prompt, *sizes_).most_units(tokens - prompt);
+}
+
+Bytes KvMemory::logical(RequestId id, const Sequence& s) {
+  const Holding& h = holding(id);
+  if (h.law == nullptr || s.computed < s.target) return sizes_->prompt_logical(s.computed);
+  return h.law->logical(s.computed - s.target);
+}
+
+Bytes KvMemory::own_logical(RequestId id, const Sequence& s) {
+  const Bytes shared = sizes_->unit() * (holding(id).shared_blocks * block_units_);
+  return std::max(Bytes{}, logical(id, s) - shared);
+}
+
+void KvMemory::check() const {
+  KVSIM_CHECK(free_ >= 0 && private_ >= 0 && free_ + cached() + pinned() + private_ == pool_,
+              "{} free + {} cached + {} shared + {} private units of {}", free_, cached(), pinned(),
+              private_, pool_);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/serve/cache/outside_memory.hpp"
+#include "sim/serve/cache/prefix_cache.hpp"
+#include "sim/serve/cache/sequence.hpp"
+#include "sim/serve/cache/sequence_law.hpp"
+#include "traces/requests/request.hpp"
+
+namespace kvsim {
+
+/// The cache of one engine: a pool of units, what each sequence takes of it by its method's size
+/// law, and the prefixes that are kept in what nobody takes.
+///
+///   free + evictable + pinned + private = pool, at every moment
+///
+/// pinned: prefix blocks that sequences refer to, each counted once; private: what sequences hold
+/// for themselves. What is decided before an iteration (admit, grow) is settled after it.
+class KvMemory {
+ public:
+  struct Setup {
+    const RequestTrace* trace = nullptr;
+    const BlockSizes* sizes = nullptr;
+    SequenceLaws* laws = nullptr;  // null: every layer holds every token
+    std::int64_t pool_units = 0;
+    bool prefix_caching = false;
+    /// What a request generated is found by the next turn of its conversation.
+    bool keeps_answers = false;
+    OutsideMemory* outside = nullptr;  // for what methods keep outside the GPU; null: nothing is
+  };
+  explicit KvMemory(const Setup& setup);
+  KvMemory(const KvMemory&) = delete;
+  KvMemory& operator=(const KvMemory&) = delete;
+  /// Laws, which outlive it, are followed by nobody then.
+  ~KvMemory();
+
+  [[nodiscard]] std::int64_t pool() const { return pool_; }
+  [[nodiscard]] std::int64_t free() const { return free_; }
+  [[nodiscard]] std::int64_t cached() const { return prefixes_.evictable() * block_units_; }
+  [[nodiscard]] std::int64_t available() const { return free_ + cached(); }
+  [[nodiscard]] std::int64_t taken() const { return pool_ - available(); }
+  [[nodiscard]] std::int64_t private_units() const { return private_; }
+  [[nodiscard]] std::int64_t pinned() const { return prefixes_.pinned() * block_units_; }
+  [[nodiscard]] bool full_law() const { return laws_ == nullptr; }
+  [[nodiscard]] std::int64_t held(RequestId id) const {
+    const Holding& h = holding(id);
+    return h.units + h.shared_blocks * block_units_;
+  }
+  /// Blocks that were shared until their reader's method wrote to them or let them go: copied.
+  [[nodiscard]] std::int64_t unshared_blocks() const { return unshared_; }
+
+  /// Tokens of a waiting sequence that are found.
+  [[nodiscard]] std::int32_t cached_tokens(RequestId id, const Sequence& s) const;
+  /// Takes what `found` (cached_tokens) covers and room for `tokens` after it, for a prefill that
+  /// ends at s.known; false: nothing changed.
+  [[nodiscard]] bool admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t tokens,
+                           std::int64_t keep_free);
+  [[nodiscard]] bool grow(RequestId id, Sequence& s, std::int32_t tokens);
+  /// After an iteration computed s.planned tokens (s.computed has them): compresses, lets go,
+  /// publishes full prompt blocks.
+  void settle(RequestId id, Sequence& s);
+  /// A sequence ends or is preempted; full blocks of its first `keep` tokens stay to be found.
+  void release(RequestId id, Sequence& s, std::int32_t keep);
+  void release(RequestId id, Sequence& s) { release(id, s, s.computed); }
+  /// A sequence ends with its last token: its full blocks stay, those of the answer under the names
+  /// that the next turn of its conversation has for them, as engines hash what they generate.
+  void finish(RequestId id, Sequence& s);
+  /// Of a swapped-out sequence: its units leave the pool, or come back.
+  std::int64_t swap_out(RequestId id, Sequence& s);
+  [[nodiscard]] bool swap_in(RequestId id, Sequence& s, std::int64_t units);
+
+  /// Of a sequence that is prefilled elsewhere: takes `units` (as held() said there) for its cache,
+  /// and what the method needs beside them once it is here; false: nothing changed.
+  [[nodiscard]] bool reserve(RequestId id, const Sequence& s, std::int64_t units);
+  /// Its cache has come; a method that is still to compress it does so.
+  void receive(RequestId id, Sequence& s);
+
+  [[nodiscard]] std::int64_t most_units(std::int32_t prompt, std::int64_t tokens);
+  /// What a running sequence's entries take by the size law, whole model.
+  [[nodiscard]] Bytes logical(RequestId id, const Sequence& s);
+  /// The same without prefix blocks, which several may read.
+  [[nodiscard]] Bytes own_logical(RequestId id, const Sequence& s);
+  /// A swapped-out sequence ends: what else of it stood outside is free.
+  void release_outside(RequestId id) { set_outside(holding(id), Bytes{}); }
+  /// Bytes of a sequence that stand outside the GPU.
+  [[nodiscard]] Bytes outside(RequestId id) const { return holding(id).outside; }
+  /// What of it the memory outside had no room for when it last asked for room; 0: it had.
+  [[nodiscard]] Bytes outside_lack(RequestId id) const {
+    return lacks_outside_ == id ? lack_ : Bytes{};
+  }
+  /// What a prompt takes outside once it is through.
+  [[nodiscard]] Bytes outside_of(std::int32_t prompt) {
+    return outside_ != nullptr ? laws_->at(prompt, *sizes_).outside(0) : Bytes{};
+  }
+  /// Of the sequences that finished, at their ends: bytes of the entries that their method had
+  /// dropped, and of the blocks that this freed: those of all their tokens less those they took.
+  [[nodiscard]] Bytes dropped() const { return dropped_; }
+  [[nodiscard]] Bytes reclaimed() const { return reclaimed_; }
+  /// The law that a running sequence follows; null: the full cache.
+  [[nodiscard]] SequenceLaw* law(RequestId id) const { return holding(id).law; }
+
+  /// Errors: ContractError if the units do not add up. O(1).
+  void check() const;
+
+ private:
+  struct Holding {
+    SequenceLaw* law = nullptr;
+    std::int64_t units = 0;          // private
+    std::int32_t shared_ids = 0;     // leading prefix ids it refers to
+    std::int32_t shared_blocks = 0;  // blocks of them
+    PrefixCache::Left left{};        // of a preempted one: full private blocks
+    std::int32_t left_from = 0;      // blocks before them
+    bool publishes = false;
+    Bytes outside{};
+  };
+  [[nodiscard]] Holding& holding(RequestId id) { return holdings_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const Holding& holding(RequestId id) const {
+    return holdings_[static_cast<std::size_t>(id)];
+  }
+  /// Units that computing up to `to` tokens asks for in private, beside `shared` prefix blocks.
+  [[nodiscard]] std::int64_t wanted(const Holding& h, const Sequence& s, std::int32_t to,
+                                    std::int64_t shared) const;
+  [[nodiscard]] bool take(Holding& h, std::int64_t units);
+  /// Whether `next` bytes outside may stand in place of what `id` has there.
+  [[nodiscard]] bool outside_fits(RequestId id, Bytes next);
+  void set_outside(Holding& h, Bytes next);
+  void give(Holding& h, std::int64_t units);
+  void set_room(const Holding& h, Sequence& s) const;
+  void publish(RequestId id, const Sequence& s);
+  void drop_shared(RequestId id);
+  [[nodiscard]] std::int64_t name_answer(RequestId id, const Sequence& s);
+  void follow(Holding& h, SequenceLaw* law);
+  [[nodiscard]] std::int32_t id_count(RequestId id) const;
+  /// Full blocks that the first `ids` prefix ids of a request cover.
+  [[nodiscard]] std::int64_t covered(RequestId id, std::int32_t ids) const;
+  [[nodiscard]] std::uint64_t prefix_id(RequestId id, std::int32_t i) const;
+
+  const RequestTrace* trace_;
+  const BlockSizes* sizes_;
+  SequenceLaws* laws_;
+  std::int64_t pool_, free_;
+  std::int64_t private_ = 0;
+  std::int64_t block_, block_units_;
+  bool caches_;
+  PrefixCache prefixes_;
+  std::vector<Holding> holdings_;
+  std::vector<RequestId> next_turns_;  // -1: none; empty: nobody has one
+  std::int64_t unshared_ = 0;
+  Bytes dropped_{}, reclaimed_{};
+  OutsideMemory* outside_;
+  RequestId lacks_outside_ = -1;  // who asked last for more than there was,
+  Bytes lack_{};                  // and for how much
+};
+
+}  // namespace kvsim

@@ -1,0 +1,469 @@
+#include "sim/serve/cache/sequence_law.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "models/methods/settle/masked.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kMostLaws = 4096;   // kept though nobody follows them
+constexpr double kRounding = 1e-6;        // of entries that a step reads
+constexpr std::int64_t kStepsAhead = 16;  // a law is asked for so many steps at once
+
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+
+Bytes rows_of(const CacheRows& rows, std::int64_t entries) {
+  return rows.keys(entries) + rows.values(entries) + rows.side(entries);
+}
+
+std::vector<LayerColumn> columns_of(const BlockSizes& sizes) {
+  std::vector<LayerColumn> columns;
+  for (std::size_t l = 0; l < sizes.laws(); ++l) {
+    columns.push_back({.first = sizes.law(l).layers.layer,
+                       .count = sizes.law(l).layers.layers,
+                       .law = static_cast<std::int32_t>(l)});
+  }
+  return columns;
+}
+
+CostInput input_for(CostInput base, const Method& method, std::int64_t prompt) {
+  base.method = &method;
+  base.batch = 1;
+  base.prompt = prompt;
+  return base;
+}
+
+}  // namespace
+
+BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws)
+    : block_{in.stack->block_tokens} {
+  KVSIM_CHECK(!laws.empty() && block_ >= 1, "a cache of {} laws in blocks of {} entries",
+              laws.size(), block_);
+  CostInput one = in;
+  one.batch = 1;
+  one.prompt = 0;
+  plain_ = in.method->plain_rows();
+  for (const LawLayers& l : laws) {
+    const CacheRows rows{one, l.layer};
+    const Bytes bytes = rows_of(rows, block_);
+    plain_ = plain_ && rows_of(rows, 2 * block_) == bytes * 2;
+    const std::int32_t window = in.llm->layers[static_cast<std::size_t>(l.layer)].attention.window;
+    windowed_ = windowed_ || window > 0;
+    laws_.push_back({.layers = l, .window = window, .units = (bytes * l.layers).count()});
+  }
+  for (Law& l : laws_) {
+    if (plain_) break;
+    // What the method packs, or keeps beside its rows, comes with the end of the prompt.
+    const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(l.layers.layer)].attention;
+    l.units = (bytes_of(block_ * kv_elements_per_token(a), in.kv_dtype) * l.layers.layers).count();
+  }
+  per_head_ = in.stack->per_head_blocks;
+  counts_blocks_ = laws_.size() == 1 && plain_ && !(per_head_ && in.method->ragged());
+  if (counts_blocks_) {
+    unit_ = Bytes{laws_.front().units};
+    laws_.front().units = 1;
+  }
+  block_units_ = 0;
+  for (const Law& l : laws_) block_units_ += l.units;
+}
+
+std::int64_t BlockSizes::prompt_units(std::int64_t tokens, std::int64_t chunk) const {
+  const std::int64_t blocks = divide_up(tokens, block_);
+  if (!windowed_) return blocks * block_units_;
+  std::int64_t units = 0;
+  for (const Law& l : laws_) {
+    const std::int64_t reach = divide_up(l.window - 1 + chunk, block_) + 1;
+    units += l.units * (l.window > 0 ? std::min(blocks, reach) : blocks);
+  }
+  return units;
+}
+
+Bytes BlockSizes::prompt_logical(std::int64_t tokens) const {
+  double units = 0;
+  for (const Law& l : laws_) {
+    const std::int64_t held = l.window > 0 ? std::min(tokens, l.window) : tokens;
+    units += static_cast<double>(l.units) * static_cast<double>(held) / static_cast<double>(block_);
+  }
+  return truncated<Bytes>(units * static_cast<double>(unit_.count()));
+}
+
+SequenceLaw::SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base,
+                         const BlockSizes& sizes, std::int64_t prompt, bool offloads)
+    : method_{std::move(method)},
+      in_{input_for(base, *method_, prompt)},
+      sizes_{&sizes},
+      prompt_{prompt},
+      columns_{columns_of(sizes)},
+      trajectory_{in_, columns_, prompt, Trajectory::Lines::kOfEntries},
+      all_layers_{method_->prefill_peak() == PrefillPeak::kAllLayers},
+      known_units_(sizes.laws()),
+      offloads_{offloads},
+      ragged_{method_->ragged()} {
+  if (in_.stack->lazy_compaction) holes_ = std::make_unique<HoleLayout>(sizes.laws());
+  for (const LayerColumn& column : columns_) {
+    rows_.push_back(std::make_unique<CacheRows>(in_, column.first));
+    const std::int64_t kept = trajectory_.prompt_entries(column);
+    const auto law = static_cast<std::size_t>(column.law);
+    const bool windowed = sizes.law(law).window > 0;
+    heads_after(law, 0, after_);
+    if (holes_) {
+      const std::vector<std::int64_t> written(after_.size(), prompt);
+      if (!windowed && !closes_holes(written, after_, sizes.block_tokens(), sizes.per_head())) {
+        after_ = written;
+      }
+      holes_->start(law, after_);
+    }
+    compresses_prompt_ = compresses_prompt_ || (after_.front() < prompt && !windowed) ||
+                         (!holes_ && kept < prompt && !windowed);
+    kept_units_ +=
+        windowed && kept < prompt ? units_of(law, after_.front(), true) : units_of(law, after_);
+  }
+  // Rows that are packed, or go elsewhere, once the prompt is through take less than those that
+  // were computed.
+  if (!sizes.windowed() && kept_units_ < sizes.prompt_units(prompt, prompt)) {
+    compresses_prompt_ = true;
+  }
+}
+
+std::int64_t SequenceLaw::units_of(std::size_t l, std::int64_t entries, bool straddles) {
+  const BlockSizes::Law& law = sizes_->law(l);
+  const std::int64_t block = sizes_->block_tokens();
+  const std::int64_t blocks = divide_up(entries, block) + (straddles ? 1 : 0);
+  if (sizes_->plain()) return blocks * law.units;
+  std::vector<std::int64_t>& known = known_units_[l];
+  const auto at = static_cast<std::size_t>(blocks);
+  if (at >= known.size()) known.resize(at + 1, -1);
+  if (known[at] < 0) {
+    // Formats that pack rows by the group take most just before a group is full.
+    Bytes most;
+    for (std::int64_t e = std::max<std::int64_t>(0, (blocks - 1) * block + 1); e <= blocks * block;
+         ++e) {
+      most = std::max(most, in_hbm(l, e, blocks * block));
+    }
+    known[at] = (most * law.layers.layers).count();
+  }
+  return known[at];
+}
+
+double SequenceLaw::read_of(std::size_t l, std::int64_t entries) const {
+  const CacheRows& rows = *rows_[l];
+  const auto all = static_cast<double>(entries);
+  const auto bytes = static_cast<double>((rows.keys(entries) + rows.values(entries)).count());
+  if (bytes <= 0) return all;
+  const StepTraffic step =
+      method_->decode_traffic(columns_[l].first, rows.shape(), in_.kv_dtype, all, false);
+  return std::min(all, step.attention_read / bytes * all);
+}
+
+Bytes SequenceLaw::in_hbm(std::size_t l, std::int64_t entries, std::int64_t room) const {
+  const CacheRows& rows = *rows_[l];
+  if (!offloads_) return rows_of(rows, entries);
+  const auto read = static_cast<std::int64_t>(std::ceil(read_of(l, entries) - kRounding));
+  const std::int64_t block = sizes_->block_tokens();
+  const std::int64_t stays =
+      read >= entries ? entries : std::min(room, divide_up(read, block) * block);
+  return rows.keys(stays) + rows.values(stays) + rows.side(entries);
+}
+
+Bytes SequenceLaw::own_host(std::size_t l, std::int64_t step, std::int64_t entries) const {
+  const std::int32_t layer = columns_[l].first;
+  const LayerShape& shape = rows_[l]->shape();
+  if (const auto bytes =
+          method_->layer_bytes(layer, shape, in_.kv_dtype, prompt_, prompt_ + step)) {
+    return bytes->host;
+  }
+  const std::int64_t of_prompt = std::min(entries, trajectory_.prompt_entries(columns_[l]));
+  return method_->rows_bytes(layer, shape, in_.kv_dtype, of_prompt, entries).host;
+}
+
+Bytes SequenceLaw::outside(std::int64_t step) {
+  Bytes sum;
+  for (std::size_t l = 0; l < columns_.size(); ++l) {
+    const std::int64_t entries =
+        step > 0 ? moment(l, step).after : trajectory_.prompt_entries(columns_[l]);
+    Bytes one = own_host(l, step, entries);
+    if (offloads_ && read_of(l, entries) < static_cast<double>(entries)) {
+      one += rows_[l]->keys(entries) + rows_[l]->values(entries);
+    }
+    sum += one * columns_[l].count;
+  }
+  return sum;
+}
+
+double SequenceLaw::fetched(std::int64_t step) {
+  double sum = 0;
+  for (std::size_t l = 0; offloads_ && l < columns_.size(); ++l) {
+    const std::int64_t entries = moment(l, step).after;
+    const double read = read_of(l, entries);
+    if (read >= static_cast<double>(entries)) continue;
+    const auto bytes =
+        static_cast<double>((rows_[l]->keys(entries) + rows_[l]->values(entries)).count());
+    sum += bytes * read / static_cast<double>(entries) * columns_[l].count;
+  }
+  return sum;
+}
+
+std::int64_t SequenceLaw::units_of(std::size_t l, std::span<const std::int64_t> heads) {
+  if (!sizes_->per_head() || heads.size() == 1) return units_of(l, heads.front(), false);
+  std::int64_t sum = 0;
+  for (const std::int64_t entries : heads) sum += units_of(l, entries, false);
+  return divide_up(sum, std::ssize(heads));
+}
+
+void SequenceLaw::heads_after(std::size_t l, std::int64_t step, std::vector<std::int64_t>& heads) {
+  if (!ragged_) {
+    heads.assign(1, step > 0 ? moment(l, step).after : trajectory_.prompt_entries(columns_[l]));
+    return;
+  }
+  heads.resize(static_cast<std::size_t>(rows_[l]->stored_heads()));
+  method_->heads_held(columns_[l].first, prompt_, prompt_ + step, heads);
+  const std::int64_t window = sizes_->law(l).window;
+  if (window == 0) return;
+  for (std::int64_t& head : heads) head = std::min(head, window);
+}
+
+void SequenceLaw::seek(std::int64_t step) {
+  if (step > reached_) {
+    reached_ = step + kStepsAhead;
+    trajectory_.extend(in_, reached_);
+  }
+  segment_ = trajectory_.segment_of(step);
+}
+
+SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
+  if (step == asked_) return answer_;
+  Step out;
+  (void)moment(0, step);
+  const std::int64_t last = trajectory_.segments()[segment_].last;
+  const std::int64_t block = sizes_->block_tokens();
+  out.until = last;
+  for (std::size_t l = 0; l < columns_.size(); ++l) {
+    const bool windowed = sizes_->law(l).window > 0;
+    if (holes_ && !windowed) {
+      add_lazy(l, step, out);
+      continue;
+    }
+    if (ragged_) {
+      add_ragged(l, step, out);
+      continue;
+    }
+    const DecodeMoment m = moment(l, step);
+    // A window's blocks start anywhere within one; methods that drop entries write survivors from a
+    // block's start.
+    const bool straddles = windowed && m.after < m.before + 1 && !m.evicts;
+    const std::int64_t within = m.change == CacheChange::kOverwrite ? m.after : m.before + 1;
+    const std::int64_t during = std::max(within, m.after);
+    out.after += units_of(l, m.after, straddles);
+    out.during += units_of(l, during, straddles);
+    out.evicts = out.evicts || m.evicts;
+    if (moment(l, last).after == m.after) continue;
+    // It grows by an entry a step: up to the end of the block that it stands in.
+    for (const std::int64_t entries : {m.after, during}) {
+      out.until = std::min(out.until, step + divide_up(entries, block) * block - entries);
+    }
+  }
+  asked_ = step;
+  answer_ = out;
+  return out;
+}
+
+void SequenceLaw::add_ragged(std::size_t l, std::int64_t step, Step& out) {
+  const DecodeMoment m = moment(l, step);
+  heads_after(l, step - 1, before_);
+  heads_after(l, step, after_);
+  const bool straddles = sizes_->law(l).window > 0 && m.after < m.before + 1 && !m.evicts;
+  if (straddles) {  // all heads of a window slide alike
+    out.after += units_of(l, after_.front(), true);
+    out.during += units_of(l, after_.front(), true);
+  } else {
+    out.after += units_of(l, after_);
+    for (std::size_t h = 0; h < before_.size(); ++h) {
+      const std::int64_t within = m.change == CacheChange::kOverwrite ? after_[h] : before_[h] + 1;
+      before_[h] = std::max(within, after_[h]);
+    }
+    out.during += units_of(l, before_);
+  }
+  out.evicts = out.evicts || m.evicts;
+  out.until = step;
+}
+
+void SequenceLaw::add_lazy(std::size_t l, std::int64_t step, Step& out) {
+  while (holes_->reached(l) < step) {
+    heads_after(l, holes_->reached(l) + 1, after_);
+    holes_->add(l, after_, sizes_->block_tokens(), sizes_->per_head());
+  }
+  holes_->within(l, step, before_);
+  out.during += units_of(l, before_);
+  const HoleLayout::Stretch& stretch = holes_->after(l, step);
+  const bool closes = stretch.from == step;
+  out.after += units_of(l, closes ? std::span{stretch.heads} : std::span{before_});
+  out.evicts = out.evicts || closes;
+  out.until = step;
+}
+
+SequenceLaw::Attended SequenceLaw::attended(std::size_t l, std::int64_t step) {
+  const DecodeMoment m = moment(l, step);
+  const auto mean = static_cast<double>(m.attended);
+  const bool lazy = holes_ && sizes_->law(l).window == 0;
+  if (!lazy && !ragged_) return {.mean = mean};
+  if (lazy) {
+    (void)units(step);  // the layout is known up to here
+    holes_->within(l, step, before_);
+  } else {
+    heads_after(l, step - 1, before_);
+    for (std::int64_t& head : before_) ++head;
+  }
+  const auto longest = static_cast<double>(before_.front());
+  if (!sizes_->per_head()) return {.mean = std::max(mean, longest)};
+  // Of the heads that this GPU has.
+  double rows = 0;
+  for (const std::int64_t head : before_) rows += static_cast<double>(head);
+  rows /= static_cast<double>(before_.size());
+  return {.mean = lazy ? std::max(mean, rows) : rows, .longest = ragged_ ? longest : 0};
+}
+
+std::optional<double> SequenceLaw::moved_together(std::size_t l, std::int64_t step) {
+  if (!holes_ || sizes_->law(l).window > 0) return std::nullopt;
+  (void)units(step);
+  const HoleLayout::Stretch& stretch = holes_->after(l, step);
+  if (stretch.from != step) return 0.0;
+  double rows = 0;
+  for (const std::int64_t head : stretch.heads) rows += static_cast<double>(head);
+  return rows / static_cast<double>(stretch.heads.size());
+}
+
+Bytes SequenceLaw::logical(std::int64_t step) {
+  Bytes sum;
+  for (std::size_t l = 0; l < columns_.size(); ++l) {
+    heads_after(l, step, after_);
+    Bytes heads;
+    for (const std::int64_t entries : after_) heads += in_hbm(l, entries, entries);
+    sum += Bytes{(heads * columns_[l].count).count() / std::ssize(after_)};
+  }
+  return sum;
+}
+
+Bytes SequenceLaw::full_logical(std::int64_t step) {
+  Bytes sum;
+  for (std::size_t l = 0; l < columns_.size(); ++l) {
+    sum += rows_of(*rows_[l], within_window(l, prompt_ + step)) * columns_[l].count;
+  }
+  return sum;
+}
+
+std::int64_t SequenceLaw::full_units(std::int64_t step) {
+  std::int64_t sum = 0;
+  for (std::size_t l = 0; l < columns_.size(); ++l) {
+    const std::int64_t tokens = prompt_ + step;
+    const std::int64_t held = within_window(l, tokens);
+    sum += units_of(l, held, held < tokens);
+  }
+  return sum;
+}
+
+std::int64_t SequenceLaw::most_units(std::int64_t steps) {
+  std::int64_t most = kept_units_;
+  if (all_layers_ || !compresses_prompt_) {
+    most =
+        std::max(most, sizes_->windowed() ? kept_units_ : sizes_->prompt_units(prompt_, prompt_));
+  }
+  if (steps < 1) return most;
+  if (holes_) {
+    while (std::ssize(most_within_) < steps) {
+      const std::int64_t within = units(std::ssize(most_within_) + 1).during;
+      most_within_.push_back(most_within_.empty() ? within : std::max(most_within_.back(), within));
+    }
+    return std::max(most, most_within_[static_cast<std::size_t>(steps - 1)]);
+  }
+  (void)moment(0, steps);
+  for (const Trajectory::Segment& s : trajectory_.segments()) {
+    if (s.first > steps) break;
+    most = std::max({most, units(s.first).during, units(std::min(s.last, steps)).during});
+  }
+  return most;
+}
+
+SequenceLaws::SequenceLaws(MethodSpec method, MethodSite site,
+                           std::shared_ptr<const MeasuredLaw> measured, CostInput base)
+    : method_{std::move(method)},
+      site_{std::move(site)},
+      measured_{std::move(measured)},
+      base_{base} {}
+
+std::shared_ptr<const Method> SequenceLaws::settle(std::int64_t prompt) const {
+  std::shared_ptr<const Method> method = make_method(method_, prompt, site_);
+  if (base_.stack->masks_evicted) return masked(std::move(method));
+  if (measured_) return with_measured_law(std::move(method), *measured_, base_.llm->n_layers());
+  const std::int32_t heads = method->stored_heads(site_.shape);
+  if (auto law = expected_law(*method, prompt, base_.llm->n_layers(), heads)) {
+    return with_measured_law(std::move(method), std::move(*law), base_.llm->n_layers());
+  }
+  return method;
+}
+
+std::shared_ptr<const Method> SequenceLaws::settle_or_full(std::int64_t prompt) {
+  try {
+    return settle(prompt);
+  } catch (const InputError& e) {
+    if (unsettled_.lengths == 0) unsettled_ = {0, prompt, prompt, e.what()};
+    if (unsettled_lengths_.insert(prompt).second) ++unsettled_.lengths;
+    unsettled_.shortest = std::min(unsettled_.shortest, prompt);
+    unsettled_.longest = std::max(unsettled_.longest, prompt);
+    return make_method({"full", {}, {}}, prompt, site_);
+  }
+}
+
+SequenceLaw& SequenceLaws::at(std::int64_t prompt, const BlockSizes& sizes) {
+  std::unique_ptr<SequenceLaw>& law = laws_[prompt];
+  if (!law) {
+    if (laws_.size() > kMostLaws) {
+      std::erase_if(laws_, [&](const auto& known) {
+        return known.first != prompt && known.second->users == 0;
+      });
+    }
+    laws_[prompt] =
+        std::make_unique<SequenceLaw>(settle_or_full(prompt), base_, sizes, prompt, offloads_);
+  }
+  return *laws_.at(prompt);
+}
+
+MethodSite method_site(const Llm& llm, Dtype kv_dtype) {
+  const AttentionSpec& attention = llm.layers.front().attention;
+  MethodSite site{.recorded = kv_dtype,
+                  .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
+                  .windows = {},
+                  .n_layers = llm.n_layers(),
+                  .d_model = llm.d_model};
+  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
+  return site;
+}
+
+MethodByPrompt::MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype,
+                               std::shared_ptr<const MeasuredLaw> law)
+    : method_{std::move(method)}, site_{method_site(llm, kv_dtype)}, law_{std::move(law)} {}
+
+SettledMethod MethodByPrompt::at(std::int64_t prompt) const {
+  try {
+    auto method = make_method(method_, prompt, site_);
+    if (law_) method = with_measured_law(std::move(method), *law_, site_.n_layers);
+    return {std::move(method)};
+  } catch (const InputError&) {  // of this prompt alone
+    return {make_method({"full", {}, {}}, prompt, site_), {.first = prompt, .last = prompt}};
+  }
+}
+
+bool MethodByPrompt::settles(std::int64_t prompt) const {
+  try {
+    (void)make_method(method_, prompt, site_);
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+}  // namespace kvsim

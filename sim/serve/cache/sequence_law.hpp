@@ -1,0 +1,227 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/cost/step.hpp"
+#include "models/methods/settle/measured.hpp"
+#include "sim/batch/point/trajectory.hpp"
+#include "sim/serve/cache/hole_layout.hpp"
+
+namespace kvsim {
+
+/// Layers of one size law: the first of them, and how many there are.
+struct LawLayers {
+  std::int32_t layer = 0;
+  std::int32_t layers = 1;
+};
+
+/// The blocks of one method's sequences. A law's block holds `block_tokens` entries of all stored
+/// heads in all of its layers, or of one head where the stack has blocks of their own for heads.
+/// Where there is one law of plain rows whose heads hold alike, a block of all heads is the unit,
+/// else a byte is.
+class BlockSizes {
+ public:
+  /// `in` is of one GPU; its method is any that the spec settles to.
+  BlockSizes(const CostInput& in, std::span<const LawLayers> laws);
+
+  [[nodiscard]] std::size_t laws() const { return laws_.size(); }
+  [[nodiscard]] std::int64_t block_tokens() const { return block_; }
+  [[nodiscard]] bool counts_blocks() const { return counts_blocks_; }
+  [[nodiscard]] Bytes unit() const { return unit_; }
+  /// Units of one block of rows in every layer.
+  [[nodiscard]] std::int64_t block_units() const { return block_units_; }
+  [[nodiscard]] bool plain() const { return plain_; }
+  [[nodiscard]] bool windowed() const { return windowed_; }
+  /// A block holds one head's entries.
+  [[nodiscard]] bool per_head() const { return per_head_; }
+  [[nodiscard]] std::int64_t pool_units(Bytes pool) const { return pool.count() / unit_.count(); }
+  /// Units of full rows of `tokens` tokens that stand while a prompt is computed, of which the last
+  /// `chunk` are new: a window's layers keep no more than it reaches back.
+  [[nodiscard]] std::int64_t prompt_units(std::int64_t tokens, std::int64_t chunk) const;
+  /// Bytes of the rows of `tokens` tokens that a prompt in the making holds; of a window's layers
+  /// what it reaches. Exact where a block's bytes are a multiple of its entries.
+  [[nodiscard]] Bytes prompt_logical(std::int64_t tokens) const;
+
+  struct Law {
+    LawLayers layers;
+    std::int64_t window = 0;  // tokens; 0: none
+    std::int64_t units = 1;   // of a block; of rows that are not plain, one of the prompt's
+  };
+  [[nodiscard]] const Law& law(std::size_t l) const { return laws_[l]; }
+
+ private:
+  std::vector<Law> laws_;
+  std::int64_t block_ = 1;
+  std::int64_t block_units_ = 1;
+  Bytes unit_{1};
+  bool counts_blocks_ = true;
+  bool plain_ = true;
+  bool windowed_ = false;
+  bool per_head_ = false;
+};
+
+/// How the cache of a sequence goes on after a prompt of known length: the method settled for it.
+class SequenceLaw {
+ public:
+  /// `offloads`: of what a step does not read of a layer, all of the layer's entries stand outside
+  /// the GPU, and HBM has room for those that a step reads.
+  SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base, const BlockSizes& sizes,
+              std::int64_t prompt, bool offloads = false);
+
+  [[nodiscard]] std::int64_t prompt() const { return prompt_; }
+  [[nodiscard]] bool all_layers_at_once() const { return all_layers_; }
+  /// Some layer keeps fewer entries than the prompt has.
+  [[nodiscard]] bool compresses_prompt() const { return compresses_prompt_; }
+  /// Units after the prompt and its compression.
+  [[nodiscard]] std::int64_t prompt_units() const { return kept_units_; }
+  struct Step {
+    std::int64_t during = 0;  // units
+    std::int64_t after = 0;
+    bool evicts = false;
+    std::int64_t until = 0;  // last step of which the same is known to hold
+  };
+  /// Units within and after decode step `step` >= 1.
+  [[nodiscard]] Step units(std::int64_t step);
+  /// The moment of one law.
+  [[nodiscard]] DecodeMoment moment(std::size_t law, std::int64_t step) {
+    const auto& segments = trajectory_.segments();
+    if (segment_ >= segments.size() || step < segments[segment_].first ||
+        step > segments[segment_].last) {
+      seek(step);
+    }
+    return trajectory_.moment(segment_, columns_[law], step);
+  }
+  /// Entries that attention reads of a stored head at decode step `step`, the new one included, in
+  /// the layers of one law: the mean of heads, and where a kernel waits for it the longest (else
+  /// 0).
+  struct Attended {
+    double mean = 0;
+    double longest = 0;
+  };
+  [[nodiscard]] Attended attended(std::size_t law, std::int64_t step);
+  /// Entries per stored head that are moved together after step `step`; nullopt: survivors are
+  /// written as entries leave, as the method's own cost has it.
+  [[nodiscard]] std::optional<double> moved_together(std::size_t law, std::int64_t step);
+  /// Bytes of the entries held after `step` steps (0: the prompt), whole model.
+  [[nodiscard]] Bytes logical(std::int64_t step);
+  /// The same of all tokens there were, and what the blocks of all of them take.
+  [[nodiscard]] Bytes full_logical(std::int64_t step);
+  [[nodiscard]] std::int64_t full_units(std::int64_t step);
+  /// Heads hold different numbers, or what is dropped leaves holes: what attention reads is not
+  /// what the method attends. Of what a step does not read: bytes that stand outside the GPU after
+  /// `step` steps, whole model.
+  [[nodiscard]] Bytes outside(std::int64_t step);
+  /// Bytes that step `step` reads of them.
+  [[nodiscard]] double fetched(std::int64_t step);
+  [[nodiscard]] bool offloads() const { return offloads_; }
+  [[nodiscard]] bool uneven() const { return ragged_ || holes_ != nullptr; }
+  /// Most units at any time up to `steps` decode steps.
+  [[nodiscard]] std::int64_t most_units(std::int64_t steps);
+
+  std::int32_t users = 0;  // sequences that follow it now
+
+ private:
+  void seek(std::int64_t step);
+  [[nodiscard]] std::int64_t units_of(std::size_t law, std::int64_t entries, bool straddles);
+  /// Of layers whose stored heads hold so many, the longest first; one number where all hold alike.
+  [[nodiscard]] std::int64_t units_of(std::size_t law, std::span<const std::int64_t> heads);
+  /// What stored heads hold after `step` steps, the longest first; one number where they hold
+  /// alike.
+  void heads_after(std::size_t law, std::int64_t step, std::vector<std::int64_t>& heads);
+  [[nodiscard]] std::int64_t within_window(std::size_t law, std::int64_t tokens) const {
+    const std::int64_t window = sizes_->law(law).window;
+    return window > 0 ? std::min(tokens, window) : tokens;
+  }
+  void add_ragged(std::size_t law, std::int64_t step, Step& out);
+  void add_lazy(std::size_t law, std::int64_t step, Step& out);
+
+  std::shared_ptr<const Method> method_;
+  CostInput in_;
+  const BlockSizes* sizes_;
+  std::int64_t prompt_;
+  std::vector<LayerColumn> columns_;  // one a law
+  Trajectory trajectory_;
+  std::vector<std::unique_ptr<CacheRows>> rows_;
+  bool all_layers_ = false;
+  bool compresses_prompt_ = false;
+  std::int64_t kept_units_ = 0;
+  std::vector<std::vector<std::int64_t>> known_units_;  // [laws][blocks]; -1: not asked for yet
+  /// What the method itself keeps in host memory for a layer.
+  [[nodiscard]] Bytes own_host(std::size_t law, std::int64_t step, std::int64_t entries) const;
+  /// Entries per stored head that a step reads where `entries` are held.
+  [[nodiscard]] double read_of(std::size_t law, std::int64_t entries) const;
+  /// What HBM holds of so many entries of a layer, `room` of them a whole number of blocks.
+  [[nodiscard]] Bytes in_hbm(std::size_t law, std::int64_t entries, std::int64_t room) const;
+  bool offloads_ = false;
+  bool ragged_ = false;
+  std::vector<std::int64_t> before_, after_;  // of heads
+  std::unique_ptr<HoleLayout> holes_;         // null: survivors are written as entries leave
+  std::vector<std::int64_t> most_within_;     // with holes: [steps - 1], most units up to there
+  std::int64_t reached_ = 0;
+  std::int64_t asked_ = -1;  // step of `answer_`
+  Step answer_{};
+  std::size_t segment_ = 0;  // of the step asked for last
+};
+
+/// The laws of one method by prompt length, made when asked for; those that no sequence follows are
+/// dropped where there are many.
+class SequenceLaws {
+ public:
+  SequenceLaws(MethodSpec method, MethodSite site, std::shared_ptr<const MeasuredLaw> measured,
+               CostInput base);
+
+  /// Errors: InputError where the method's parameters cannot be kept for such a prompt.
+  [[nodiscard]] std::shared_ptr<const Method> settle(std::int64_t prompt) const;
+  /// The same, or the full cache where they cannot, which is counted.
+  [[nodiscard]] std::shared_ptr<const Method> settle_or_full(std::int64_t prompt);
+  /// Prompt lengths that hold every token because the method cannot be kept for them.
+  struct Unsettled {
+    std::int64_t lengths = 0;
+    std::int64_t shortest = 0, longest = 0;
+    std::string why;  // of the first
+  };
+  [[nodiscard]] const Unsettled& unsettled() const { return unsettled_; }
+  [[nodiscard]] SequenceLaw& at(std::int64_t prompt, const BlockSizes& sizes);
+  /// From now on laws offload what a step does not read.
+  void offload() { offloads_ = true; }
+
+ private:
+  MethodSpec method_;
+  MethodSite site_;
+  std::shared_ptr<const MeasuredLaw> measured_;
+  CostInput base_;
+  bool offloads_ = false;
+  std::map<std::int64_t, std::unique_ptr<SequenceLaw>> laws_;
+  std::set<std::int64_t> unsettled_lengths_;
+  Unsettled unsettled_;
+};
+
+/// What a method's parameters may depend on in a model.
+[[nodiscard]] MethodSite method_site(const Llm& llm, Dtype kv_dtype);
+
+/// A method over batches of any prompt; prompts that are too short for it are held whole.
+class MethodByPrompt {
+ public:
+  /// `law`: not null for a method whose size depends on data.
+  MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype,
+                 std::shared_ptr<const MeasuredLaw> law = nullptr);
+
+  [[nodiscard]] SettledMethod at(std::int64_t prompt) const;
+  /// False for prompts that are too short for it.
+  [[nodiscard]] bool settles(std::int64_t prompt) const;
+
+ private:
+  MethodSpec method_;
+  MethodSite site_;
+  std::shared_ptr<const MeasuredLaw> law_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,233 @@
+#pragma once
+
+// Inside of sim/serve: an engine with continuous batching over a paged cache.
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/cost/rates/roofline.hpp"
+#include "sim/serve/cache/kv_memory.hpp"
+#include "sim/serve/cache/outside_memory.hpp"
+#include "sim/serve/cache/swap_time.hpp"
+#include "sim/serve/engine/engine.hpp"
+#include "sim/serve/engine/iteration_cost.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
+#include "sim/serve/schedulers/waiting_queue.hpp"
+
+namespace kvsim {
+
+/// What an engine is made of; all of it outlives the engine.
+struct EngineParts {
+  const BlockSizes* sizes = nullptr;
+  SequenceLaws* laws = nullptr;   // null: every layer holds every token
+  IterationCost* cost = nullptr;  // of the first stage, where there are several
+  std::vector<IterationCost*> later_stages{};
+  Bytes stage_row{};  // that a token hands from one stage to the next
+  BytesPerSecond stage_link{0.0};
+  Seconds stage_latency{};
+  EngineStartup startup;
+  std::int64_t pool_units = 0;
+  Bytes held_unit{};  // of a unit, on the GPU whose memory is told: the stage with the least room
+  bool prefix_caching = false;
+  std::int64_t max_model_len = 0;
+  /// Prompts beyond it ask for score matrices that there is no room for; `scoring` says how much
+  /// a prompt asks for, `scored_rows` how many rows of a pass over it find room at one time.
+  std::int64_t longest_scored = std::numeric_limits<std::int64_t>::max();
+  std::function<Bytes(std::int64_t)> scoring{};
+  std::function<std::int64_t(std::int64_t)> scored_rows{};
+  Bytes scoring_room{};
+  bool clips = false;   // outputs declared beyond it are cut, not refused
+  Owners standing;      // beside the pool: context, weights, …
+  Bytes host_memory{};  // for swapped caches, of one GPU
+  Bytes nvme{};         // for those that it has no room for, likewise
+  SwapRates swap{};     // of one GPU
+  /// Caches of other replicas move over the GPU's link to its host, too: whoever drives the engine
+  /// times what goes over it for an iteration (take_host_traffic).
+  bool shares_host_link = false;
+  bool keeps_outside = false;  // methods keep entries in host memory, or in NVMe where offload says
+  OffloadSpec offload{};
+  QueueOrder order = QueueOrder::kFcfs;
+  ReplicaRole role = ReplicaRole::kWhole;
+  std::int32_t drafts = 0;  // tokens that a draft model proposes for each that decodes
+  double acceptance = 0;
+  std::uint64_t seed = 0;
+};
+
+/// What an observer is shown of an iteration.
+struct IterationView {
+  std::int32_t replica = 0;
+  SimTime start{}, end{};
+  std::span<const Planned> plan;
+  std::span<const RequestId> running;
+  std::size_t waiting = 0;
+  const KvMemory* memory = nullptr;
+  const std::vector<Sequence>* sequences = nullptr;
+};
+
+/// Looks on; for tests of what must hold at every step.
+class ServeObserver {
+ public:
+  virtual ~ServeObserver() = default;
+  virtual void planned(const IterationView& view) = 0;  // before the iteration runs
+  virtual void ended(const IterationView& view) = 0;    // after it
+};
+
+class ContinuousEngine final : public Engine, private BatchBuilder {
+ public:
+  ContinuousEngine(ServeState& state, std::int32_t replica, std::size_t max_samples,
+                   EngineParts parts, std::unique_ptr<Scheduler> scheduler,
+                   ServeObserver* observer);
+
+  void arrive(RequestId id, SimTime now) override;
+  std::optional<SimTime> start(SimTime now, bool more_coming) override;
+  void end(SimTime now) override;
+  std::int64_t load() const override {
+    return static_cast<std::int64_t>(running_.size() + queue_.size() + swapped_.size());
+  }
+  EngineMemory memory() const override;
+  std::string describe() const override;
+  BatchLimits limits() const override { return scheduler_->limits(); }
+  std::vector<std::string> notes() const override;
+  std::size_t most_in_flight() const override { return flights_.size(); }
+  const KvMemory& kv() const { return kv_; }
+  std::int32_t prefix_found(RequestId id) const override {
+    return kv_.cached_tokens(id, state_->sequences[static_cast<std::size_t>(id)]);
+  }
+
+  // Caches that move from an engine that prefills to one that decodes. Memory is held on both sides
+  // from reserve() to leave() and receive().
+
+  /// Whether a request is taken, by what an engine may know of it: its prompt, what it declares and
+  /// the longest sequence. One that is not ends, rejected; an output that would go beyond the
+  /// longest sequence ends there.
+  [[nodiscard]] bool serves(RequestId id, SimTime now);
+  /// Prefilled requests that have more to generate, since the last call.
+  [[nodiscard]] std::vector<RequestId> take_prefilled() {
+    return std::exchange(prefilled_ids_, {});
+  }
+  /// Units of a prefilled request's cache.
+  [[nodiscard]] std::int64_t leaving_units(RequestId id) const { return kv_.held(id); }
+  /// Its cache has left.
+  void leave(RequestId id);
+  /// Takes `units` for a cache that is to come; false: nothing changed, as there is no room or
+  /// somebody preempted waits for it.
+  [[nodiscard]] bool reserve(RequestId id, std::int64_t units);
+  /// The cache has come: its request waits to be admitted.
+  void receive(RequestId id);
+  /// Of an engine that shares_host_link: what one GPU moves for the iteration that was formed last,
+  /// before it can run; start() has not counted the time that this takes.
+  [[nodiscard]] SwapTraffic take_host_traffic() { return std::exchange(host_traffic_, {}); }
+
+ private:
+  // BatchBuilder
+  std::size_t waiting() const override { return queue_.size(); }
+  RequestId next_waiting() const override { return queue_.front(); }
+  std::span<const RequestId> first_waiting(std::size_t most) override;
+  const std::vector<RequestId>& swapped() const override { return swapped_; }
+  RequestId last_in_order() const override;
+  std::int64_t pool_units() const override { return kv_.pool(); }
+  std::int64_t free_units() const override { return kv_.available(); }
+  std::int64_t units_for(std::int32_t prompt, std::int64_t tokens) override {
+    return kv_.most_units(prompt, tokens);
+  }
+  std::int64_t units_held(RequestId id) const override { return kv_.held(id); }
+  std::int32_t cached_tokens(RequestId id) override {
+    const Sequence& s = sequence(id);
+    return s.computed > 0 ? s.computed : kv_.cached_tokens(id, s);  // received: all but the last
+  }
+  bool admit(RequestId id, std::int32_t tokens, std::int64_t keep_free) override;
+  using BatchBuilder::preempt;
+  std::int32_t preempt(RequestId id, Preemption how) override;
+  bool swap_out(RequestId id) override;
+  bool swap_in(RequestId id, std::int64_t keep_free) override;
+  bool make_room(RequestId id, std::int32_t tokens) override;
+
+  [[nodiscard]] Sequence& at(RequestId id) {
+    return state_->sequences[static_cast<std::size_t>(id)];
+  }
+  void leave_running(RequestId id);
+  struct SwappedCache {
+    std::int64_t units = 0;
+    bool on_nvme = false;
+  };
+  /// What a swapped cache took outside the GPU is free again.
+  void free_outside(const SwappedCache& cache);
+  std::int32_t unplan(RequestId id);
+  void refuse(RequestId id, SimTime now);
+  void resolve_dead_end(SimTime now);
+  /// Memory is held by others than those that run or are swapped out, or iterations are under way.
+  [[nodiscard]] bool others_hold() const {
+    return in_flight_ > 0 || !leaving_.empty() || reserved_ + received_ > 0;
+  }
+  /// The last of those whose cache came and who are not yet admitted loses it; false: nobody.
+  bool drop_received();
+  [[nodiscard]] bool admit_received(RequestId id, std::int32_t tokens, std::int64_t keep_free);
+  /// An iteration that has not ended.
+  struct Flight {
+    std::vector<Planned> plan;  // 0 tokens: counted when it started
+    SimTime start{}, due{};
+    std::int64_t decodes = 0, prefilled = 0;
+  };
+  /// Goes through all stages, each one after another iteration: when it ends.
+  [[nodiscard]] SimTime pass(SimTime now);
+  /// Chunks with more to come of their prompt count as computed: the next may follow them through
+  /// the pipeline. The others are not to be planned until they end.
+  void send(Flight& flight);
+  void compute(const Planned& p, std::int32_t tokens, bool prefill);
+  /// Tokens that a decoding sequence gets of an iteration.
+  [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
+  void count_work(const MixedCost& cost, SimTime took);
+  [[nodiscard]] MixedStep iteration();
+  /// A part of a prompt. One that grew beyond longest_scored before it was preempted is scored a
+  /// few rows at a time: each slice reads what stands before it again.
+  void add_chunk(const Sequence& s, std::int64_t tokens);
+  /// Rows that find room over so many tokens at one time.
+  [[nodiscard]] std::int64_t rows_scored(std::int64_t tokens);
+  /// Entries that stand outside and those that go there in a sequence's part of the iteration.
+  void count_offloads(const Planned& p);
+  /// An iteration's time with what moves for it.
+  [[nodiscard]] Seconds with_transfers(const MixedCost& cost);
+  [[nodiscard]] IterationView view(std::span<const Planned> plan, SimTime start, SimTime end) const;
+  [[nodiscard]] ServeSample sample_now(SimTime now);
+
+  EngineParts parts_;
+  std::unique_ptr<Scheduler> scheduler_;
+  ServeObserver* observer_;
+  OutsideMemory host_, nvme_;
+  KvMemory kv_;
+  WaitingQueue queue_;
+  std::vector<RequestId> swapped_;
+  std::vector<SwappedCache> swapped_caches_;  // of swapped_
+  std::vector<RequestId> window_;             // of first_waiting
+  std::vector<DecodeLoad> loads_;
+  std::vector<PrefillChunk> chunks_;
+  std::vector<Flight> flights_;  // one a stage, in turn
+  std::size_t next_flight_ = 0, in_flight_ = 0;
+  std::vector<SimTime> stage_free_;  // when the stage has done what was sent
+  std::int64_t decodes_ = 0;
+  std::int64_t prefilled_ = 0;                   // tokens of the iteration
+  SimTime now_{};                                // when the iteration was formed
+  RequestId refused_ = -1;                       // whose room was asked for last, in vain
+  SwapTraffic moved_{};                          // for this iteration
+  SwapTraffic fetched_{};                        // of this iteration: entries that stand outside
+  SwapTraffic host_traffic_{};                   // that nobody has asked for yet
+  std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
+  std::int64_t peak_taken_ = 0;
+  std::int64_t swaps_ = 0, swaps_to_nvme_ = 0, no_room_outside_ = 0;
+  std::map<std::int64_t, std::int64_t> rows_scored_;  // by tokens of what was preempted
+  std::int64_t sliced_ = 0;                           // prompts computed anew a few rows at a time
+  std::vector<RequestId> prefilled_ids_;              // nobody has asked for yet
+  std::vector<RequestId> leaving_;                    // prefilled, their caches still here
+  std::int64_t reserved_ = 0;                         // caches on their way here
+  std::int64_t received_ = 0;  // of these, those that came and wait to be admitted
+  Bytes standing_{};
+};
+
+}  // namespace kvsim

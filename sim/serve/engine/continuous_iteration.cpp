@@ -1,0 +1,158 @@
+// What an iteration is made of and how long it takes: the part of ContinuousEngine that costs it.
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "sim/serve/engine/continuous_engine.hpp"
+
+namespace kvsim {
+
+void ContinuousEngine::count_offloads(const Planned& p) {
+  const Sequence& s = at(p.id);
+  SequenceLaw* law = kv_.law(p.id);
+  if (law == nullptr || !law->offloads()) return;
+  Bytes written;
+  double read = 0;
+  if (!s.prefills()) {
+    const std::int64_t step = s.computed + 1 - s.target;
+    read = law->fetched(step) * (1 - parts_.offload.reuse);
+    written = std::max(Bytes{}, law->outside(step) - law->outside(step - 1));
+  } else if (s.computed + p.tokens == s.target) {
+    written = law->outside(0);  // the whole prompt goes there
+  }
+  const auto fetched = rounded<Bytes>(read);
+  const bool nvme = parts_.offload.to == OffloadTier::kNvme;
+  (nvme ? fetched_.from_nvme : fetched_.pieces) += fetched;
+  (nvme ? fetched_.to_nvme : fetched_.host) += written;
+  work_.fetched += fetched;
+  work_.written += written;
+}
+
+std::int64_t ContinuousEngine::rows_scored(std::int64_t tokens) {
+  const auto [known, is_new] = rows_scored_.try_emplace(tokens);
+  if (is_new) known->second = parts_.scored_rows(tokens);
+  return known->second;
+}
+
+void ContinuousEngine::add_chunk(const Sequence& s, std::int64_t tokens) {
+  const bool sliced = s.target > parts_.longest_scored;
+  const std::int64_t rows = sliced ? std::max<std::int64_t>(1, rows_scored(s.target)) : tokens;
+  for (std::int64_t done = 0; done < tokens; done += rows) {
+    const std::int64_t slice = std::min(rows, tokens - done);
+    const std::int64_t before = s.computed + done;
+    chunks_.push_back({.tokens = slice, .before = before, .last = before + slice == s.target});
+  }
+  if (sliced && s.computed + tokens == s.target) ++sliced_;
+}
+
+MixedStep ContinuousEngine::iteration() {
+  chunks_.clear();
+  fetched_ = {};
+  if (parts_.offload.to != OffloadTier::kNone) {
+    for (const Planned& p : plan_) count_offloads(p);
+  }
+  decodes_ = prefilled_ = 0;
+  std::int64_t attended = 0;
+  std::int32_t tokens = 1;  // of each that decodes; where proposals were cut short, of the others
+  if (!kv_.full_law()) std::fill(loads_.begin(), loads_.end(), DecodeLoad{});
+  for (const Planned& p : plan_) {
+    const Sequence& s = at(p.id);
+    if (s.prefills()) {
+      add_chunk(s, p.tokens);
+      prefilled_ += p.tokens;
+      continue;
+    }
+    ++decodes_;
+    attended += s.computed;
+    tokens = std::max(tokens, p.tokens);
+    SequenceLaw* law = kv_.law(p.id);
+    for (std::size_t l = 0; law != nullptr && l < loads_.size(); ++l) {
+      const std::int64_t at_step = s.computed + 1 - s.target;
+      const DecodeMoment m = law->moment(l, at_step);
+      const bool rewrites = m.evicts && m.change == CacheChange::kRewrite;
+      DecodeLoad& load = loads_[l];
+      load.held += static_cast<double>(m.after);
+      load.evicting += m.evicts ? 1 : 0;
+      if (!law->uneven()) {
+        load.attended += static_cast<double>(m.attended);
+        load.rewriting += rewrites ? 1 : 0;
+        continue;
+      }
+      const SequenceLaw::Attended attends = law->attended(l, at_step);
+      const std::optional<double> closed = law->moved_together(l, at_step);
+      load.attended += attends.mean;
+      load.longest += attends.longest;
+      load.rewriting += rewrites && !closed ? 1 : 0;
+      load.holes += m.evicts && closed ? 1 : 0;
+      load.compacted += closed.value_or(0);
+    }
+  }
+  if (kv_.full_law()) {
+    attended += decodes_ * tokens;
+    loads_.front() = {.attended = static_cast<double>(attended),
+                      .held = static_cast<double>(attended)};
+  }
+  return {.decodes = decodes_, .loads = loads_, .chunks = chunks_, .decode_tokens = tokens};
+}
+
+void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
+  const auto stages = static_cast<std::int64_t>(flights_.size());
+  work_.flops += cost.flops / static_cast<double>(stages);
+  work_.bytes += cost.bytes / static_cast<double>(stages);
+  work_.at_peak += cost.at_peak * (1.0 / static_cast<double>(stages));
+  const SimTime of_engine{took.count() / stages};
+  work_.busy += of_engine;
+  work_.add_phase(of_engine, prefilled_ > 0, decodes_ > 0);
+  const BatchLimits limits = scheduler_->limits();
+  const std::int64_t tokens = prefilled_ + (limits.prompts_alone ? 0 : decodes_);
+  if (limits.tokens > 0 && tokens + block_tokens_ > limits.tokens) work_.tokens_full += of_engine;
+  if (limits.seqs > 0 && std::ssize(running_) >= limits.seqs && !queue_.empty()) {
+    work_.seqs_full += of_engine;
+  }
+}
+
+Seconds ContinuousEngine::with_transfers(const MixedCost& cost) {
+  if (parts_.shares_host_link) {
+    // The method's own copies go over the link with all else; alone they take what they took.
+    const auto copied = rounded<Bytes>(cost.host_copies.count() * parts_.swap.link.count());
+    host_traffic_ += std::exchange(moved_, SwapTraffic{});
+    host_traffic_ += {.host = copied, .back = copied};
+    return cost.time - cost.host_copies;
+  }
+  // What is swapped has to be here first; what is fetched may come beside the arithmetic.
+  const Seconds swapped = swap_time(moved_, parts_.swap);
+  SwapTraffic all = std::exchange(fetched_, SwapTraffic{});
+  all += std::exchange(moved_, SwapTraffic{});
+  const Seconds moves = swap_time(all, parts_.swap);
+  if (parts_.offload.to == OffloadTier::kNone) return cost.time + moves;
+  const Seconds computes = cost.time - cost.copy_wait;
+  const Seconds alone = computes + swapped;
+  const Seconds links = moves + cost.host_copies;
+  const Seconds time = parts_.offload.prefetch ? std::max(alone, links) : computes + links;
+  work_.link_wait += time - alone;
+  return time;
+}
+
+SimTime ContinuousEngine::pass(SimTime now) {
+  const MixedStep step = iteration();
+  SimTime at = now;
+  const Seconds hop = flights_.size() == 1 ? Seconds{}
+                                           : parts_.stage_row * step.rows() / parts_.stage_link +
+                                                 parts_.stage_latency;
+  for (std::size_t stage = 0; stage < flights_.size(); ++stage) {
+    IterationCost& of_stage = stage == 0 ? *parts_.cost : *parts_.later_stages[stage - 1];
+    const MixedCost cost = of_stage.cost(step);
+    const Seconds time = with_transfers(cost);
+    // The clock's smallest step: even a cost of nothing lets time go on.
+    const SimTime took = std::max(SimTime{1}, to_sim_time(time * state_->time_scale));
+    if (stage > 0) at += to_sim_time(hop);
+    at = std::max(at, stage_free_[stage]) + took;
+    stage_free_[stage] = at;
+    count_work(cost, took);
+  }
+  return at;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/serve/engine/serve_state.hpp"
+#include "sim/serve/engine/serve_timeline.hpp"
+#include "sim/serve/serve_result.hpp"
+
+namespace kvsim {
+
+/// Memory of one GPU of an engine, and what limits its requests.
+struct EngineMemory {
+  Bytes peak{}, usable{}, pool{};
+  Owners peak_owners;
+  std::optional<AllocationReport> allocator = {};  // where allocations are made one by one
+  Bytes context{};                                 // beside its segments
+  std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
+  std::int64_t capacity_tokens = 0;  // of the full cache
+  std::optional<EngineStartup> startup;
+  std::vector<TierResult> tiers;
+  Bytes dropped{}, reclaimed{};  // KvMemory's
+};
+
+/// Work done so far.
+struct EngineWork {
+  double flops = 0, bytes = 0;
+  Seconds at_peak{};  // of the arithmetic at the sheet's rate of each operator's format
+  SimTime busy{};
+  Bytes fetched{}, written{};  // entries that stand outside the GPU
+  Seconds link_wait{};         // by which iterations took longer for it
+  SimTime held_back{};  // in which somebody waited for memory that was kept for outputs to come
+  /// Of `busy`: iterations of prompts alone, of prompts beside decodes, and of decodes alone.
+  SimTime prompts{}, mixed{}, decodes{};
+  /// Of `busy`, with the scheduler's tokens of an iteration spent; and with as many sequences
+  /// running as it may, while others wait.
+  SimTime tokens_full{}, seqs_full{};
+
+  void add_phase(SimTime took, bool prefills, bool decodes_too) {
+    (prefills ? decodes_too ? mixed : prompts : decodes) += took;
+  }
+};
+
+/// What an engine counted for itself; sums over all engines stand in ServeState.
+struct EngineCounts {
+  std::int64_t preemptions = 0;
+  std::int64_t prompt_tokens = 0;  // computed
+  std::int64_t prefix_hits = 0, prefix_queries = 0;
+};
+
+/// One replica: takes requests, runs one iteration after another. The service moves the clock.
+class Engine {
+ public:
+  Engine(ServeState& state, std::int32_t replica, std::size_t max_samples)
+      : state_{&state}, replica_{replica}, timeline_{max_samples} {}
+  virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// A request comes; one that can never be served ends at once.
+  virtual void arrive(RequestId id, SimTime now) = 0;
+  /// Starts an iteration: when it ends; nullopt: there is nothing to do, or what there is waits for
+  /// more to come. `more_coming`: requests arrive though nothing ends before.
+  [[nodiscard]] virtual std::optional<SimTime> start(SimTime now, bool more_coming) = 0;
+  /// Iterations that may be under way at one time; they end in the order of their start.
+  [[nodiscard]] virtual std::size_t most_in_flight() const { return 1; }
+  /// The iteration that was started first of those under way ends.
+  virtual void end(SimTime now) = 0;
+  /// Requests that are here: waiting, running, swapped out.
+  [[nodiscard]] virtual std::int64_t load() const = 0;
+  /// Requests that are sure to come, beside those that are here.
+  [[nodiscard]] std::int64_t promised() const { return promised_; }
+  void promise(std::int64_t more) { promised_ += more; }
+  /// Tokens of a request's prompt that are cached here.
+  [[nodiscard]] virtual std::int32_t prefix_found(RequestId /*id*/) const { return 0; }
+  [[nodiscard]] virtual EngineMemory memory() const = 0;
+  [[nodiscard]] virtual std::string describe() const = 0;
+  /// What an iteration may have at most.
+  [[nodiscard]] virtual BatchLimits limits() const = 0;
+  [[nodiscard]] virtual std::vector<std::string> notes() const = 0;
+
+  [[nodiscard]] const std::vector<SimTime>& iteration_ends() const { return ends_; }
+  [[nodiscard]] std::vector<SimTime>&& take_iteration_ends() { return std::move(ends_); }
+  [[nodiscard]] const ServeTimeline& timeline() const { return timeline_; }
+  [[nodiscard]] const EngineWork& work() const { return work_; }
+  [[nodiscard]] const EngineCounts& counts() const { return counts_; }
+
+ protected:
+  ServeState* state_;
+  std::int32_t replica_;
+  std::vector<SimTime> ends_;
+  ServeTimeline timeline_;
+  EngineWork work_;
+  EngineCounts counts_;
+  std::int64_t promised_ = 0;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,105 @@
+#include "sim/serve/engine/pipeline.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "sim/serve/engine/serve_hooks.hpp"
+#include "sim/serve/serve_spec.hpp"
+
+namespace kvsim {
+namespace {
+
+/// A model of a stage's layers alone, with one matrix of the vocabulary.
+Llm stage_llm(const Llm& llm, const LayerRange& range) {
+  Llm stage = llm;
+  stage.layers.assign(llm.layers.begin() + range.first, llm.layers.begin() + range.last);
+  const auto extra_before = [&](std::int64_t layers) {
+    return llm.extra_parameters * layers / llm.n_layers();
+  };
+  stage.extra_parameters = extra_before(range.last) - extra_before(range.first);
+  stage.tied_embeddings = true;
+  return stage;
+}
+
+}  // namespace
+
+std::vector<LayerRange> pipeline_stages(const Llm& llm, std::int32_t stages) {
+  const std::int32_t layers = llm.n_layers();
+  if (stages < 1 || stages > layers) {
+    throw InputError{fmt::format("pipeline: expected 1 to {} stages for the layers of {}, got {}",
+                                 layers, llm.name, stages)};
+  }
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(stages), layers / stages);
+  for (std::int32_t i = 0; i < layers % stages; ++i) {
+    ++counts[static_cast<std::size_t>(stages - 2 - i)];
+  }
+  std::vector<LayerRange> out;
+  std::int32_t first = 0;
+  for (std::int32_t i = 0; i < stages; ++i) {
+    const std::int32_t last = first + counts[static_cast<std::size_t>(i)];
+    out.push_back({.first = first, .last = last, .embedding = i == 0, .head = i == stages - 1});
+    first = last;
+  }
+  return out;
+}
+
+Bytes stage_weights(const CostInput& in, const LayerRange& range) {
+  const bool whole = range.embedding && range.head;
+  if (in.measured_weights || whole) return weights_held(in);
+  Llm stage = stage_llm(*in.llm, range);
+  CostInput of_stage = in;
+  of_stage.llm = &stage;
+  const Bytes with_one = weights_held(of_stage);
+  if (range.embedding || range.head) return with_one;
+  stage.tied_embeddings = false;
+  return with_one - (weights_held(of_stage) - with_one);
+}
+
+Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Roofline& roofline,
+                       std::int64_t longest, const StackOptions& options, const ServeHooks& hooks) {
+  KVSIM_CHECK(hooks.stage_cost || !hooks.cost, "a pipeline's costs are asked of stages");
+  Pipeline out;
+  out.pool_units = std::numeric_limits<std::int64_t>::max();
+  for (const LayerRange& range : pipeline_stages(*in.llm, spec.pipeline_parallel)) {
+    out.costs.push_back(hooks.stage_cost ? hooks.stage_cost(in, roofline, range)
+                                         : mixed_iteration_cost(in, roofline, range));
+    const BlockSizes sizes{in, out.costs.back()->laws()};
+    if (!sizes.counts_blocks() || sizes.windowed()) {
+      throw InputError{fmt::format(
+          "pipeline: the layers of {} under method {} do not all keep the same rows, so that their "
+          "stages do not fill alike",
+          in.llm->name, spec.method.name)};
+    }
+    const Llm stage = stage_llm(*in.llm, range);
+    CostInput of_stage = in;
+    of_stage.llm = &stage;
+    of_stage.measured_weights = stage_weights(in, range);
+    const EngineStartup startup = engine_startup(of_stage, spec.gpu->hbm_usable, longest, options);
+    // All of a block's layers are alike.
+    const Bytes unit{sizes.unit().count() / in.llm->n_layers() * (range.last - range.first)};
+    const std::int64_t units = startup.kv_cache.count() / unit.count();
+    if (units >= out.pool_units) continue;
+    out.pool_units = units;
+    out.unit = unit;
+    out.startup = startup;
+  }
+  out.row = stage_boundary_bytes(in, 1);
+  if (stands_in_one_node(spec, gpus_per_replica(spec))) {
+    out.link = spec.gpu->nvlink ? *spec.gpu->nvlink * 0.5 : spec.gpu->pcie;
+  } else if (spec.cluster.link.count() > 0) {
+    out.link = spec.cluster.link;
+    out.latency = spec.cluster.link_latency;
+  } else {
+    throw InputError{fmt::format(
+        "cluster: link: expected a bandwidth (key /cluster/link, such as \"50 GB/s\"), because a "
+        "pipeline of {} GPUs spans several nodes",
+        gpus_per_replica(spec))};
+  }
+  return out;
+}
+
+}  // namespace kvsim

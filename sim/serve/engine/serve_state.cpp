@@ -1,0 +1,67 @@
+#include "sim/serve/engine/serve_state.hpp"
+
+#include <utility>
+
+#include "models/units/check.hpp"
+
+namespace kvsim {
+namespace {
+constexpr std::size_t kMostOoms = 16;
+}
+
+ServeState::ServeState(const RequestTrace& of)
+    : trace{&of},
+      sequences(of.requests.size()),
+      output(of.requests.size()),
+      outcomes(of.requests.size()),
+      open(of.requests.size()),
+      computed_once(of.requests.size()) {
+  spans.reserve(of.requests.size());
+  for (std::size_t i = 0; i < of.requests.size(); ++i) {
+    const Request& r = of.requests[i];
+    Sequence& s = sequences[i];
+    s.prompt = s.known = s.target = r.prompt_tokens;
+    s.declared = r.declared_tokens;
+    s.priority = r.priority;
+    output[i] = r.output_tokens;
+    outcomes[i].prompt_tokens = r.prompt_tokens;
+  }
+}
+
+void ServeState::new_span(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at) {
+  TokenSpan& s = open[static_cast<std::size_t>(id)];
+  if (s.count > 0) spans.push_back(s);
+  s = {.request = id, .replica = replica, .first = iteration, .count = 1};
+  RequestOutcome& out = outcomes[static_cast<std::size_t>(id)];
+  if (out.first_token < SimTime{}) out.first_token = at;
+}
+
+void ServeState::end(RequestId id, RequestStatus status, SimTime at) {
+  Sequence& s = sequences[static_cast<std::size_t>(id)];
+  RequestOutcome& out = outcomes[static_cast<std::size_t>(id)];
+  KVSIM_CHECK(s.state != SequenceState::kEnded, "request {} ends twice", id);
+  s.state = SequenceState::kEnded;
+  TokenSpan& span = open[static_cast<std::size_t>(id)];
+  if (span.count > 0) spans.push_back(span);
+  span.count = 0;
+  out.output_tokens = s.generated();
+  out.status = status;
+  if (status == RequestStatus::kCompleted) out.finish = at;
+  ended.push_back(id);
+}
+
+void ServeState::oom(SimTime at, RequestId id, std::string what, Bytes requested, Bytes free,
+                     const Owners& owners, std::string message) {
+  ++oom_events;
+  if (ooms.size() < kMostOoms) {
+    ooms.push_back({.at = at,
+                    .request = id,
+                    .what = std::move(what),
+                    .requested = requested,
+                    .free = free,
+                    .owners = owners,
+                    .message = std::move(message)});
+  }
+}
+
+}  // namespace kvsim

@@ -1,0 +1,66 @@
+#pragma once
+
+// Inside of sim/serve: what the engines of one service share.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/serve/cache/sequence.hpp"
+#include "sim/serve/serve_result.hpp"
+#include "traces/requests/request.hpp"
+
+namespace kvsim {
+
+/// Requests by index, in flat arrays. Schedulers see `sequences` alone.
+struct ServeState {
+  explicit ServeState(const RequestTrace& of);
+
+  /// A token of `id` was made in `iteration` of `replica`, which ended `at`.
+  void token(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at) {
+    TokenSpan& s = open[static_cast<std::size_t>(id)];
+    if (s.count > 0 && s.replica == replica) {
+      const std::int32_t gap = iteration - s.last();
+      if (s.count == 1 && gap <= most_stride) s.stride = gap;
+      if (gap == s.stride) {
+        ++s.count;
+        return;
+      }
+    }
+    new_span(id, replica, iteration, at);
+  }
+  /// `count` tokens at once: one is token().
+  void tokens(RequestId id, std::int32_t replica, std::int32_t iteration, std::int32_t count,
+              SimTime at) {
+    if (count == 1) return token(id, replica, iteration, at);
+    new_span(id, replica, iteration, at);
+    open[static_cast<std::size_t>(id)].count = count;
+    open[static_cast<std::size_t>(id)].stride = 0;
+  }
+  /// Ends what is known of `id`; it stands in `ended` from then on.
+  void end(RequestId id, RequestStatus status, SimTime at);
+  void oom(SimTime at, RequestId id, std::string what, Bytes requested, Bytes free,
+           const Owners& owners, std::string message = {});
+
+  const RequestTrace* trace;
+  std::vector<Sequence> sequences;
+  std::vector<std::int32_t> output;  // tokens each will generate: no scheduler asks
+  std::vector<RequestOutcome> outcomes;
+  std::vector<TokenSpan> open;              // of each request; count 0: none
+  std::vector<TokenSpan> spans;             // closed
+  std::vector<std::int32_t> computed_once;  // tokens computed before a preemption
+  std::vector<RequestId> ended;             // since the run looked last
+  std::vector<ServeOom> ooms;               // the first 16
+  std::int64_t oom_events = 0, preemptions = 0, recomputed = 0;
+  std::int64_t drafted = 0, accepted = 0, verifications = 0;
+  std::int64_t prefix_hits = 0, prefix_queries = 0;  // tokens
+  std::int64_t cut_short = 0;  // requests that end at the engine's longest sequence
+  std::int32_t arrived = 0;
+  double time_scale = 1;         // of iterations
+  std::int32_t most_stride = 1;  // of spans; batches that go through a pipeline by turns
+
+ private:
+  void new_span(RequestId id, std::int32_t replica, std::int32_t iteration, SimTime at);
+};
+
+}  // namespace kvsim

@@ -1,0 +1,43 @@
+#pragma once
+
+// Inside of sim/serve: a draft model beside the one that is served.
+
+#include <cstdint>
+#include <memory>
+
+#include "models/cost/rates/roofline.hpp"
+#include "sim/serve/engine/iteration_cost.hpp"
+#include "sim/serve/serve_spec.hpp"
+
+namespace kvsim {
+
+/// How many of `drafts` proposals are accepted: the leading ones, each with probability
+/// `acceptance`, by draws of (seed, request, step) that nothing else moves. With a token of the
+/// target's own, (1 - a^(k+1)) / (1 - a) tokens a step on average.
+/// Source: Leviathan et al. 2023, Fast Inference from Transformers via Speculative Decoding, eq.
+/// (1).
+[[nodiscard]] std::int32_t accepted_drafts(std::int32_t drafts, double acceptance,
+                                           std::uint64_t seed, std::int32_t request,
+                                           std::int32_t step);
+
+/// What a draft model takes of one GPU. It keeps every token of its own cache in blocks of as many
+/// tokens as the target's, stands on as many GPUs and caches in the same format.
+struct Draft {
+  Llm llm;  // of one GPU
+  CostInput in;
+  std::shared_ptr<const Method> method;
+  Bytes weights{};
+  Bytes block{};
+};
+/// `target` is of one GPU; its stack outlives the draft.
+/// Errors: InputError where tokens, acceptance or the draft's layers (windows) are not served.
+[[nodiscard]] std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target);
+
+/// The target's iteration, and as many passes of the draft as it proposes tokens; the first takes
+/// the iteration's prompts too. Proposals of one step attend to half of themselves on average.
+/// Left out: the draft's own memory beside weights and cache.
+[[nodiscard]] std::unique_ptr<IterationCost> with_draft(std::unique_ptr<IterationCost> target,
+                                                        std::unique_ptr<IterationCost> draft,
+                                                        std::int32_t tokens);
+
+}  // namespace kvsim

@@ -1,0 +1,78 @@
+#pragma once
+
+// Inside of sim/serve: batches one after another, as a script over transformers' generate() does.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/batch/static_run.hpp"
+#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/engine/engine.hpp"
+#include "sim/serve/schedulers/waiting_queue.hpp"
+
+namespace kvsim {
+
+/// Waits for `batch` requests, or for all that are left; pads their prompts to the longest and
+/// decodes until the longest output is done. Memory and times of each batch are run_static's. A
+/// batch that runs out of memory raises: its requests are lost, the next batch starts.
+class StaticEngine final : public Engine {
+ public:
+  /// `spec`: all but method and sizes. `laws` outlives the engine. `reserved`: tokens of a sequence
+  /// for which a stack that allocates caches beforehand does so where a request declares no output,
+  /// nobody knowing its true one; 0: caches grow, or the stack's own setting holds.
+  StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples, StaticSpec spec,
+               SequenceLaws& laws, QueueOrder order, std::int64_t batch, std::int64_t reserved);
+
+  void arrive(RequestId id, SimTime now) override;
+  std::optional<SimTime> start(SimTime now, bool more_coming) override;
+  void end(SimTime now) override;
+  std::int64_t load() const override {
+    return static_cast<std::int64_t>(queue_.size() + batch_.size());
+  }
+  EngineMemory memory() const override;
+  std::string describe() const override;
+  BatchLimits limits() const override { return {.seqs = most_}; }
+  std::vector<std::string> notes() const override;
+
+ private:
+  void form(SimTime now);
+  /// Runs the batch on the allocator that those before it left, and cuts it short at a refusal.
+  void allocate();
+  [[nodiscard]] bool lost() const { return refused_ || run_.oom; }
+  void raise(SimTime now);
+  /// By how much the batch that was formed last does not fit, and what of it would.
+  struct Shortage {
+    Bytes lack{};        // at its peak; 0: not known, as the run ends before it
+    bool fits = false;   // by its bytes: the allocator had cut the rest in pieces
+    std::string enough;  // "5 of them fit at once, or 8 with prompts of up to 2,311 tokens"
+  };
+  [[nodiscard]] Shortage shortage() const;
+  /// Context and segments after a step of the batch.
+  [[nodiscard]] Bytes reserved_after(const StaticSample& step) const;
+  [[nodiscard]] ServeSample sample_now(SimTime now, const StaticSample& step) const;
+
+  StaticSpec spec_;
+  SequenceLaws* laws_;
+  WaitingQueue queue_;
+  std::int64_t most_;
+  std::int64_t reserved_;
+  std::vector<RequestId> batch_;
+  StaticResult run_;
+  std::optional<AllocationSession> allocations_;  // where spec_.allocator is set, from the first
+                                                  // batch on
+  std::optional<AllocationRefusal> refused_;      // by it, before the bytes alone do not fit
+  std::vector<AllocationSample> allocated_;       // of the batch, by step
+  std::size_t next_ = 0;                          // step of the batch that runs or starts next
+  SimTime started_{};
+  EngineMemory memory_;
+  Bytes held_empty_{};  // between batches
+  std::int64_t tokens_ = 0, prompt_tokens_ = 0;
+  std::vector<std::string> notes_;
+  std::int64_t formed_ = 0, raised_ = 0;  // batches
+  Bytes most_lack_{};                     // of those that raised
+  std::string most_enough_;
+};
+
+}  // namespace kvsim

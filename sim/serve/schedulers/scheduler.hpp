@@ -1,0 +1,179 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/units/units.hpp"
+#include "sim/serve/cache/sequence.hpp"
+#include "sim/serve/serve_result.hpp"
+#include "sim/serve/serve_spec.hpp"
+
+namespace kvsim {
+
+/// What one sequence does in an iteration.
+struct Planned {
+  RequestId id = 0;
+  std::int32_t tokens = 0;
+};
+
+/// How a sequence leaves, to be computed anew.
+struct Preemption {
+  bool to_back = false;  // of a queue that serves who came first; else to its front
+  /// Its full blocks stay to be found, where prefixes are cached; else those that its last prefill
+  /// computed alone.
+  bool keeps_generated = true;
+};
+
+/// What a scheduler may ask while it forms an iteration, and what it may do. Every act checks
+/// first: one that is refused changes nothing. Indices into running() hold until the next act that
+/// removes (preempt, swap_out) or adds (admit, swap_in).
+class BatchBuilder {
+ public:
+  virtual ~BatchBuilder() = default;
+
+  [[nodiscard]] const Sequence& sequence(RequestId id) const {
+    return (*sequences_)[static_cast<std::size_t>(id)];
+  }
+  /// Sequences that hold cache, in the order of their admission. Those in_flight are not planned,
+  /// nor preempted.
+  [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
+  /// What has been planned for this iteration so far.
+  [[nodiscard]] const std::vector<Planned>& plan() const { return plan_; }
+  [[nodiscard]] virtual std::size_t waiting() const = 0;
+  /// Head of the queue; waiting() > 0.
+  [[nodiscard]] virtual RequestId next_waiting() const = 0;
+  /// The first `most` of the queue, in its order.
+  [[nodiscard]] virtual std::span<const RequestId> first_waiting(std::size_t most) = 0;
+  /// Swapped-out sequences, in the order of their leaving.
+  [[nodiscard]] virtual const std::vector<RequestId>& swapped() const = 0;
+  /// The running sequence, not in flight, that the queue's order serves last; first come first
+  /// served: the one admitted last.
+  [[nodiscard]] virtual RequestId last_in_order() const = 0;
+
+  /// Memory, in units of the pool: blocks, or bytes where layers hold different numbers of them.
+  [[nodiscard]] virtual std::int64_t pool_units() const = 0;
+  /// Units that nobody refers to, cached prefixes included.
+  [[nodiscard]] virtual std::int64_t free_units() const = 0;
+  /// Most units that a sequence of `prompt` tokens takes at any time up to `tokens` tokens.
+  [[nodiscard]] virtual std::int64_t units_for(std::int32_t prompt, std::int64_t tokens) = 0;
+  [[nodiscard]] virtual std::int64_t units_held(RequestId id) const = 0;
+  /// Tokens of a waiting sequence that the prefix cache holds: whole blocks, and at least one token
+  /// is left to compute. 0 without prefix caching.
+  [[nodiscard]] virtual std::int32_t cached_tokens(RequestId id) = 0;
+  [[nodiscard]] std::int64_t block_tokens() const { return block_tokens_; }
+  /// Units of one block of rows in every layer.
+  [[nodiscard]] std::int64_t block_units() const { return block_units_; }
+
+  /// Plans `tokens` of a running sequence (1 where it decodes); false: the memory is not there.
+  [[nodiscard]] bool schedule(RequestId id, std::int32_t tokens) {
+    Sequence& s = (*sequences_)[static_cast<std::size_t>(id)];
+    if (s.computed + tokens > s.room && !make_room(id, tokens)) return false;
+    s.planned = tokens;
+    plan_.push_back({id, tokens});
+    return true;
+  }
+  /// Admits a waiting sequence: what the prefix cache holds of it counts as computed (as
+  /// cached_tokens said), and `tokens` after it are planned. False: the memory is not there, or
+  /// less than `keep_free` units would be left of it.
+  [[nodiscard]] virtual bool admit(RequestId id, std::int32_t tokens,
+                                   std::int64_t keep_free = 0) = 0;
+  /// Recompute preemption: its memory is freed and it waits again. Returns the tokens that had been
+  /// planned for it.
+  virtual std::int32_t preempt(RequestId id, Preemption how) = 0;
+  std::int32_t preempt(RequestId id) { return preempt(id, {}); }
+  /// Moves its cache to host memory; false: there is no room, or none of it was computed yet, or it
+  /// is planned already. The iteration waits for the link.
+  [[nodiscard]] virtual bool swap_out(RequestId id) = 0;
+  /// Back again; false: the memory is not there, or less than `keep_free` units would be left.
+  [[nodiscard]] virtual bool swap_in(RequestId id, std::int64_t keep_free = 0) = 0;
+
+ protected:
+  explicit BatchBuilder(std::vector<Sequence>& sequences) : sequences_{&sequences} {}
+  [[nodiscard]] virtual bool make_room(RequestId id, std::int32_t tokens) = 0;
+
+  std::vector<Sequence>* sequences_;
+  std::vector<RequestId> running_;
+  std::vector<Planned> plan_;
+  std::int64_t block_tokens_ = 1;
+  std::int64_t block_units_ = 1;
+};
+
+/// How an engine with continuous batching forms its iterations. Its state is its own; it never
+/// learns how many tokens a request will generate. Deterministic. Each serves every QueueOrder,
+/// whether the program it follows does or not: by any but first come first served, who has to leave
+/// is the last in order.
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  /// Plans one iteration; an empty plan while sequences run or wait ends in the engine's refusal of
+  /// a request that can never be served, so that nothing waits for ever.
+  virtual void schedule(BatchBuilder& batch) = 0;
+  /// Of the iteration formed last: the first who waits has room for its prompt, and waits because
+  /// memory is kept for what the running ones may still generate.
+  [[nodiscard]] virtual bool holds_back() const { return false; }
+  /// What one of its iterations may have at most.
+  [[nodiscard]] virtual BatchLimits limits() const { return {}; }
+  /// Its name and settings as run: "vllm-v1, max_num_seqs 256, …".
+  [[nodiscard]] virtual std::string describe() const = 0;
+};
+
+/// What a scheduler's defaults depend on.
+struct SchedulerSite {
+  const Stack* stack = nullptr;    // as the run sets it
+  std::int64_t max_model_len = 0;  // tokens of the longest sequence
+  std::int64_t pool_units = 0;
+  std::int64_t block_tokens = 1;
+  std::int64_t block_units = 1;  // units of a block: 1, or its bytes
+  Bytes host_memory{};           // for swapped caches
+};
+
+struct SchedulerInfo {
+  std::string_view name;
+  std::string_view summary;
+  std::unique_ptr<Scheduler> (*make)(const SchedulerSpec&, const SchedulerSite&);
+  bool prefix_caching = false;  // where the spec does not say
+  /// What would go beyond the longest sequence is cut there instead of refused, and the longest
+  /// sequence is no longer than the pool.
+  bool clips = false;
+  /// What of SchedulerSpec it has, by the names of its members.
+  std::span<const std::string_view> options{};
+  std::span<const std::string_view> policies{};  // words of SchedulerSpec::policy; its own first
+};
+/// Those of continuous batching.
+[[nodiscard]] std::span<const SchedulerInfo> builtin_schedulers();
+/// "static" and the names of builtin_schedulers().
+[[nodiscard]] std::vector<std::string> scheduler_names();
+/// Errors: InputError with the nearest known name; also for "static", which forms no iterations.
+[[nodiscard]] const SchedulerInfo& find_scheduler(std::string_view name);
+/// The scheduler that a stack's own program has: "static" for stacks without a paged cache.
+[[nodiscard]] std::string default_scheduler(const Stack& stack);
+
+/// Errors: InputError where `spec` sets what the scheduler `name` does not have, with what it has.
+void check_scheduler_options(const SchedulerSpec& spec, std::string_view name);
+/// Errors: InputError "scheduler NAME: OPTION: expected at least LOW, got VALUE".
+void expect_at_least(std::string_view scheduler, std::string_view option, std::int64_t value,
+                     std::int64_t low);
+/// Whether vLLM V0 computes prompts in chunks: where it is told to, and by itself where the longest
+/// sequence has more than 32,768 tokens and requests are served first come first served.
+/// Source: vllm 0.7.3, engine/arg_utils.py (create_engine_config).
+[[nodiscard]] bool vllm_v0_chunks(const SchedulerSpec& spec, std::int64_t max_model_len);
+/// Tokens of its batch where it does and nobody says.
+inline constexpr std::int64_t kVllmV0ChunkTokens = 2048;
+/// "first come first served", …
+[[nodiscard]] std::string_view words_of(QueueOrder order);
+
+// One line a scheduler; each in a file of its own under schedulers/.
+[[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec,
+                                                      const SchedulerSite& site);
+[[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec,
+                                                      const SchedulerSite& site);
+[[nodiscard]] std::unique_ptr<Scheduler> make_sglang(const SchedulerSpec& spec,
+                                                     const SchedulerSite& site);
+[[nodiscard]] std::unique_ptr<Scheduler> make_trtllm(const SchedulerSpec& spec,
+                                                     const SchedulerSite& site);
+
+}  // namespace kvsim

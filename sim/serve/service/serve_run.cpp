@@ -1,0 +1,500 @@
+#include "sim/serve/service/serve_run.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "sim/batch/memory_end.hpp"
+#include "sim/engine/event_queue.hpp"
+#include "sim/serve/engine/serve_state.hpp"
+#include "sim/serve/engine/slo_watch.hpp"
+#include "sim/serve/serve_metrics.hpp"
+#include "sim/serve/service/handoffs.hpp"
+#include "sim/serve/service/router.hpp"
+#include "sim/serve/service/serve_site.hpp"
+#include "sim/serve/service/service.hpp"
+
+namespace kvsim {
+namespace {
+
+struct Arrival {
+  RequestId request = 0;
+};
+struct IterationEnd {
+  std::int32_t engine = 0;
+};
+struct IterationStart {
+  std::int32_t engine = 0;
+};
+struct TransferEnd {};  // something may have arrived
+
+/// One service: engines driven by one queue of events. Those that decode come first, then those
+/// that prefill alone.
+class Service {
+ public:
+  using Queue = EventQueue<std::variant<Arrival, IterationEnd, IterationStart, TransferEnd>>;
+
+  /// `site`: of the same engine; it outlives the service.
+  Service(const ServeSpec& spec, const ServeOptions& options, ServeSite& site)
+      : spec_{spec},
+        options_{options},
+        trace_{*spec.requests},
+        site_{site},
+        state_{trace_},
+        // Each request may come, wake all engines, and be refused, at one moment.
+        queue_{(8 + spec.cluster.replicas + spec.cluster.prefill_replicas) *
+                   std::ssize(trace_.requests) +
+               1024} {
+    state_.time_scale = options.time_scale;
+    if (options.attained && !spec.slo.empty()) {
+      watch_.emplace(spec.slo, *options.attained, trace_.requests.size());
+    }
+    const ClusterSpec& cluster = spec.cluster;
+    const bool apart = cluster.prefill_replicas > 0;
+    if (apart && site_.scheduler() == "static") {
+      throw InputError{
+          "cluster: prefill_replicas: the caches of static batches do not move to other replicas"};
+    }
+    const std::int32_t all = cluster.replicas + cluster.prefill_replicas;
+    for (std::int32_t i = 0; i < all; ++i) {
+      roles_.push_back(!apart                 ? ReplicaRole::kWhole
+                       : i < cluster.replicas ? ReplicaRole::kDecode
+                                              : ReplicaRole::kPrefill);
+      engines_.push_back(site_.make_engine(state_, i, options.max_samples, roles_.back()));
+    }
+    first_door_ = apart ? static_cast<std::size_t>(cluster.replicas) : 0;
+    router_ = make_router(cluster.router, cluster.prefix_margin);
+    if (apart && site_.cannot_start().empty()) {
+      handoffs_ = std::make_unique<Handoffs>(spec, engines_,
+                                             site_.pool_unit() * std::int64_t{spec.tensor_parallel},
+                                             site_.host_rate());
+    }
+    requests_.assign(engines_.size(), 0);
+    in_flight_.assign(engines_.size(), 0);
+    starting_.assign(engines_.size(), false);
+    link_followers();
+  }
+
+  ServeResult run() {
+    if (!site_.cannot_start().empty()) {
+      refuse_all();
+      return finish();
+    }
+    feed();
+    while (!queue_.empty()) {
+      const auto event = queue_.pop();
+      std::visit([&](const auto& e) { handle(e, event.at); }, event.payload);
+      if (watch_ && watch_->lost()) {
+        gave_up_ = true;
+        break;
+      }
+    }
+    return finish();
+  }
+
+ private:
+  void link_followers() {
+    const std::size_t n = trace_.requests.size();
+    const bool any = std::any_of(trace_.requests.begin(), trace_.requests.end(),
+                                 [](const Request& r) { return r.after >= 0; });
+    if (!any) return;
+    first_follower_.assign(n, -1);
+    next_follower_.assign(n, -1);
+    // From the last, so that each list stands in the workload's order.
+    for (std::size_t i = n; i-- > 0;) {
+      const std::int32_t after = trace_.requests[i].after;
+      if (after < 0) continue;
+      next_follower_[i] = std::exchange(first_follower_[static_cast<std::size_t>(after)],
+                                        static_cast<RequestId>(i));
+    }
+  }
+
+  /// The next request that waits for no other is always in the queue of events, and no more.
+  void feed() {
+    while (next_ < trace_.requests.size() && trace_.requests[next_].after >= 0) ++next_;
+    if (next_ == trace_.requests.size()) return;
+    queue_.schedule(trace_.requests[next_].arrival, Phase::kArrival,
+                    Arrival{static_cast<RequestId>(next_)});
+    ++next_;
+    ++coming_;
+  }
+
+  void handle(const Arrival& e, SimTime now) {
+    const auto i = static_cast<std::size_t>(e.request);
+    --coming_;
+    if (trace_.requests[i].after < 0) feed();
+    Sequence& s = state_.sequences[i];
+    s.arrival = now;
+    s.rank = state_.arrived++;
+    state_.outcomes[i].arrival = now;
+    if (watch_) watch_->arrived(e.request);
+    const std::size_t to = first_door_ + router_->choose(e.request, doors());
+    ++requests_[to];
+    state_.outcomes[i].replica = static_cast<std::int16_t>(to);
+    if (handoffs_ == nullptr || decoder(0).serves(e.request, now)) {
+      engines_[to]->arrive(e.request, now);
+    }
+    follow(now);
+    wake(to, now);
+    // Whoever waits for a batch to fill learns that nothing more comes.
+    for (std::size_t k = 0; k < engines_.size() && coming_ == 0; ++k) wake(k, now);
+  }
+  void handle(const IterationEnd& e, SimTime now) {
+    const auto i = static_cast<std::size_t>(e.engine);
+    --in_flight_[i];
+    engines_[i]->end(now);
+    follow(now);
+    if (watch_) watch_->look(state_.outcomes, now);
+    if (handoffs_ != nullptr) {
+      roles_[i] == ReplicaRole::kPrefill ? handoffs_->take(i, now) : handoffs_->move(i, now);
+      await_transfers();
+    }
+    wake(i, now);
+  }
+  void handle(const TransferEnd&, SimTime now) {
+    awaited_.reset();
+    for (const std::size_t i : handoffs_->arrivals(now)) {
+      if (roles_[i] == ReplicaRole::kDecode) handoffs_->move(i, now);
+      wake(i, now);
+    }
+    for (const Handoffs::Unblocked& one : handoffs_->unblocked()) {
+      queue_.schedule(now + one.took, Phase::kRelease,
+                      IterationEnd{static_cast<std::int32_t>(one.engine)});
+    }
+    await_transfers();
+  }
+  /// An event stands where something happens next on the links; one that came too early is idle.
+  void await_transfers() {
+    const auto next = handoffs_->next();
+    if (!next || (awaited_ && *awaited_ <= *next)) return;
+    awaited_ = next;
+    queue_.schedule(*next, Phase::kTransfer, TransferEnd{});
+  }
+  void handle(const IterationStart& e, SimTime now) {
+    const auto i = static_cast<std::size_t>(e.engine);
+    starting_[i] = false;
+    const auto ends = engines_[i]->start(now, coming_ > 0);
+    follow(now);
+    if (!ends) return;  // what comes next wakes it
+    ++in_flight_[i];
+    if (handoffs_ != nullptr && handoffs_->waits(i, now, *ends)) {
+      await_transfers();
+    } else {
+      queue_.schedule(*ends, Phase::kRelease, IterationEnd{e.engine});
+    }
+    wake(i, now);  // a pipeline takes more than one
+  }
+  /// All that comes at this moment comes before the iteration is formed.
+  void wake(std::size_t i, SimTime now) {
+    if (in_flight_[i] >= engines_[i]->most_in_flight() || starting_[i]) return;
+    starting_[i] = true;
+    queue_.schedule(now, Phase::kSchedule, IterationStart{static_cast<std::int32_t>(i)});
+  }
+  /// Engines that requests come to.
+  [[nodiscard]] std::span<const std::unique_ptr<Engine>> doors() const {
+    return std::span{engines_}.subspan(first_door_);
+  }
+  [[nodiscard]] ContinuousEngine& decoder(std::size_t i) {
+    return dynamic_cast<ContinuousEngine&>(*engines_[i]);
+  }
+  /// Requests that waited for one that has ended.
+  void follow(SimTime now) {
+    for (const RequestId id : state_.ended) {
+      if (watch_) watch_->ended(id, state_.outcomes[static_cast<std::size_t>(id)]);
+      if (first_follower_.empty()) continue;
+      for (RequestId f = first_follower_[static_cast<std::size_t>(id)]; f >= 0;
+           f = next_follower_[static_cast<std::size_t>(f)]) {
+        queue_.schedule(now + trace_.requests[static_cast<std::size_t>(f)].arrival, Phase::kArrival,
+                        Arrival{f});
+        ++coming_;
+      }
+    }
+    state_.ended.clear();
+  }
+
+  /// How many GPUs it would take, in words.
+  [[nodiscard]] std::string would_start() const {
+    constexpr std::int32_t kMostGpus = 64;
+    ServeSpec other = spec_;
+    const ServeHooks none;
+    for (other.tensor_parallel = spec_.tensor_parallel + 1; other.tensor_parallel <= kMostGpus;
+         ++other.tensor_parallel) {
+      try {
+        const ServeSite site{other, none};
+        if (!site.cannot_start().empty()) continue;
+      } catch (const InputError&) {
+        continue;  // the model's heads do not divide by so many
+      }
+      return fmt::format("it starts on {} GPUs under tensor parallelism", other.tensor_parallel);
+    }
+    return fmt::format("it does not start on {} GPUs under tensor parallelism either", kMostGpus);
+  }
+  void refuse_all() {
+    state_.oom(SimTime{}, -1, fmt::format("{}; {}", site_.cannot_start(), would_start()), Bytes{},
+               Bytes{}, site_.standing());
+    for (std::size_t i = 0; i < trace_.requests.size(); ++i) {
+      state_.outcomes[i].arrival =
+          trace_.requests[i].after < 0 ? trace_.requests[i].arrival : SimTime{-1};
+      state_.end(static_cast<RequestId>(i), RequestStatus::kRejected, SimTime{});
+    }
+  }
+
+  /// Of a pool and what stands beside it, or of batches in PyTorch.
+  void put_peak_interval(ServeResult& out) const {
+    if (out.pool_interval && out.startup->starts()) {
+      const PoolInterval& pool = *out.pool_interval;
+      // The pool that runs is of whole blocks.
+      out.peak_interval = BytesInterval{.low = std::min(out.peak_hbm, pool.peak_low),
+                                        .high = std::max(out.peak_hbm, pool.peak_high)};
+      out.peak_basis = pool.basis;
+    } else if (const auto ends = memory_ends(*site_.cost_input().stack, spec_.tensor_parallel);
+               ends && !ends->by_term && out.oom_events == 0 && site_.cannot_start().empty()) {
+      out.peak_interval = peak_interval(*ends, {.peak = out.peak_hbm});
+      out.peak_basis = ends->basis;
+    }
+  }
+
+  ServeResult finish() {
+    ServeResult out;
+    out.outcomes = std::move(state_.outcomes);
+    out.spans = std::move(state_.spans);
+    double at_peak = 0, bytes = 0, busy = 0, held_back = 0, link_wait = 0;
+    double tokens_full = 0, seqs_full = 0;
+    PhaseShares phases;  // seconds, until they are divided
+    EngineMemory memory = engines_.front()->memory();
+    for (const auto& engine : engines_) {
+      const EngineMemory other = engine->memory();
+      out.kv_dropped += other.dropped;
+      out.kv_reclaimed += other.reclaimed;
+      for (const TierResult& tier : other.tiers) {
+        const auto known = std::find_if(out.tiers.begin(), out.tiers.end(),
+                                        [&](const TierResult& t) { return t.name == tier.name; });
+        if (known == out.tiers.end()) {
+          out.tiers.push_back(tier);
+        } else if (tier.peak > known->peak) {
+          *known = tier;
+        }
+      }
+      const std::int64_t most = std::max(memory.peak_blocks, other.peak_blocks);
+      if (other.peak > memory.peak) memory = other;
+      const auto& allocations = other.allocator;
+      if (allocations &&
+          (!out.allocator || allocations->end.reserved_peak > out.allocator->end.reserved_peak)) {
+        out.allocator = allocations;
+        out.reserved_hbm = other.context + allocations->end.reserved_peak;
+      }
+      memory.peak_blocks = most;
+    }
+    for (const auto& engine : engines_) {
+      out.timeline.push_back(engine->timeline().samples());
+      const auto& iterations = engine->timeline().iterations();
+      out.iteration_samples.insert(out.iteration_samples.end(), iterations.begin(),
+                                   iterations.end());
+      at_peak += engine->work().at_peak.count();
+      held_back += to_seconds(engine->work().held_back).count();
+      bytes += engine->work().bytes;
+      busy += to_seconds(engine->work().busy).count();
+      link_wait += engine->work().link_wait.count();
+      out.offload_fetched += engine->work().fetched;
+      out.offload_written += engine->work().written;
+      phases.prompts += to_seconds(engine->work().prompts).count();
+      phases.mixed += to_seconds(engine->work().mixed).count();
+      phases.decodes += to_seconds(engine->work().decodes).count();
+      tokens_full += to_seconds(engine->work().tokens_full).count();
+      seqs_full += to_seconds(engine->work().seqs_full).count();
+      out.iterations += std::ssize(engine->iteration_ends());
+      out.iteration_ends.push_back(engine->take_iteration_ends());
+      for (std::string& note : engine->notes()) {
+        if (std::find(out.notes.begin(), out.notes.end(), note) == out.notes.end()) {
+          out.notes.push_back(std::move(note));
+        }
+      }
+    }
+    measure(out, spec_.slo);
+    add_replicas(out);
+    if (!options_.keep_gaps) {
+      out.spans = {};
+      out.iteration_ends = {};
+    }
+    const double span = to_seconds(out.makespan).count() * static_cast<double>(engines_.size());
+    if (span > 0) {
+      out.mfu = at_peak / span;
+      out.held_back = held_back / span;
+      out.mbu = bytes / (span * spec_.gpu->hbm_bandwidth.count());
+      out.busy = busy / span;
+      out.link_wait = link_wait / span;
+      out.phases = {phases.prompts / span, phases.mixed / span, phases.decodes / span};
+      out.tokens_full = tokens_full / span;
+      out.seqs_full = seqs_full / span;
+    }
+    out.gave_up = gave_up_;
+    out.preemptions = state_.preemptions;
+    out.oom_events = state_.oom_events;
+    out.cut_short = state_.cut_short;
+    out.recomputed_tokens = state_.recomputed;
+    out.drafted_tokens = state_.drafted;
+    out.accepted_tokens = state_.accepted;
+    out.verifications = state_.verifications;
+    out.prefix_hit_tokens = state_.prefix_hits;
+    out.prefix_query_tokens = state_.prefix_queries;
+    out.ooms = std::move(state_.ooms);
+    out.kv_capacity_tokens = site_.capacity_tokens();
+    out.peak_hbm = memory.peak;
+    out.usable_hbm = site_.usable();
+    out.peak_owners = memory.peak_owners;
+    out.kv_pool = memory.pool;
+    out.blocks = memory.blocks;
+    out.block_tokens = memory.block_tokens;
+    out.peak_blocks = memory.peak_blocks;
+    out.startup = site_.startup();
+    if (out.startup) {
+      out.pool_interval = pool_interval(*out.startup, *site_.cost_input().stack,
+                                        spec_.tensor_parallel, spec_.options);
+    }
+    put_peak_interval(out);
+    out.scheduler = engines_.front()->describe();
+    out.limits = engines_.front()->limits();
+    out.calibration_id = site_.calibration().id;
+    out.calibration = site_.provenance();
+    const std::vector<std::string> notes = site_.notes();
+    out.notes.insert(out.notes.begin(), notes.begin(), notes.end());
+    out.notes.insert(out.notes.end(), trace_.notes.begin(), trace_.notes.end());
+    return out;
+  }
+
+  void add_replicas(ServeResult& out) {
+    out.gpus = service_gpus(spec_);
+    const double makespan = to_seconds(out.makespan).count();
+    for (std::size_t i = 0; i < engines_.size(); ++i) {
+      const Engine& engine = *engines_[i];
+      const EngineCounts& counts = engine.counts();
+      const EngineMemory memory = engine.memory();
+      const bool decodes = roles_[i] == ReplicaRole::kDecode;
+      out.replicas.push_back(
+          {.role = roles_[i],
+           .requests = decodes && handoffs_ != nullptr ? handoffs_->given(i) : requests_[i],
+           .prompt_tokens = counts.prompt_tokens,
+           .preemptions = counts.preemptions,
+           .prefix_hit_tokens = counts.prefix_hits,
+           .prefix_query_tokens = counts.prefix_queries,
+           .iterations = std::ssize(out.iteration_ends[i]),
+           .blocks = memory.blocks,
+           .peak_blocks = memory.peak_blocks,
+           .busy = makespan > 0 ? to_seconds(engine.work().busy).count() / makespan : 0,
+           .ttft = {},
+           .tpot = {},
+           .e2e = {},
+           .queue = {}});
+    }
+    measure_replicas(out);
+    if (handoffs_ != nullptr) handoffs_->report(out);
+  }
+
+  const ServeSpec& spec_;
+  ServeOptions options_;
+  const RequestTrace& trace_;
+  ServeSite& site_;
+  ServeState state_;
+  std::optional<SloWatch> watch_;
+  bool gave_up_ = false;
+  Queue queue_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<ReplicaRole> roles_;
+  std::size_t first_door_ = 0;  // engine that requests come to, and all after it
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<Handoffs> handoffs_;  // null: nobody prefills for others
+  std::optional<SimTime> awaited_;      // of the next event of a transfer
+  std::vector<std::int64_t> requests_;  // that came to each engine
+  std::vector<std::size_t> in_flight_;  // iterations of each engine
+  std::vector<bool> starting_;
+  std::vector<RequestId> first_follower_, next_follower_;  // empty: no request waits for another
+  std::size_t next_ = 0;
+  std::int64_t coming_ = 0;  // arrivals that are scheduled
+};
+
+constexpr std::int32_t kMostReplicas = 4096;
+
+void check_cluster(const ServeSpec& spec) {
+  const auto within = [](const char* what, std::int64_t value, std::int64_t low) {
+    if (value < low || value > kMostReplicas) {
+      throw InputError{fmt::format("cluster: {}: expected an integer in [{}, {}], got {}", what,
+                                   low, kMostReplicas, value)};
+    }
+  };
+  within("replicas", spec.cluster.replicas, 1);
+  within("prefill_replicas", spec.cluster.prefill_replicas, 0);
+  const std::int32_t experts = spec.options.expert_parallel.value_or(1);
+  const std::int32_t groups = std::max(1, experts / std::max(1, spec.tensor_parallel));
+  if (spec.cluster.replicas % groups != 0 || spec.cluster.prefill_replicas % groups != 0) {
+    throw InputError{fmt::format(
+        "cluster: replicas: experts over {} GPUs are shared by {} replicas of {}, got {} and {}",
+        experts, groups, spec.tensor_parallel, spec.cluster.replicas,
+        spec.cluster.prefill_replicas)};
+  }
+  if (spec.nvme.capacity > Bytes{} &&
+      !(spec.nvme.read.count() > 0 && spec.nvme.write.count() > 0)) {
+    throw InputError{"nvme: expected bandwidths to read and write above 0"};
+  }
+  if (spec.cluster.prefix_margin < 0) {
+    throw InputError{fmt::format("cluster: prefix_margin: expected at least 0, got {}",
+                                 spec.cluster.prefix_margin)};
+  }
+  if (!(spec.cluster.link.count() >= 0) || !(spec.cluster.link_latency.count() >= 0)) {
+    throw InputError{
+        fmt::format("cluster: link: expected a bandwidth and a latency of at least 0, "
+                    "got {} B/s and {} s",
+                    spec.cluster.link.count(), spec.cluster.link_latency.count())};
+  }
+}
+
+const ServeSpec& checked(const ServeSpec& spec) {
+  KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.requests,
+              "a service lacks its model, GPU, stack or workload");
+  check_requests(*spec.requests);
+  check_cluster(spec);
+  return spec;
+}
+
+}  // namespace
+
+ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options, const ServeHooks& hooks) {
+  ServeSite site{checked(spec), hooks};
+  return Service{spec, options, site}.run();
+}
+
+ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options) {
+  return run_serve(spec, options, ServeHooks{});
+}
+
+struct PreparedService::Impl {
+  ServeSpec spec;
+  ServeHooks hooks{};
+  ServeSite site;
+
+  explicit Impl(ServeSpec of) : spec{std::move(of)}, site{checked(spec), hooks} {}
+};
+
+PreparedService::PreparedService(ServeSpec spec) : impl_{std::make_unique<Impl>(std::move(spec))} {}
+PreparedService::~PreparedService() = default;
+
+const ServeSpec& PreparedService::spec() const { return impl_->spec; }
+
+ServeResult PreparedService::run(std::shared_ptr<const RequestTrace> requests, std::int32_t copies,
+                                 const ServeOptions& options) {
+  ServeSpec one = impl_->spec;
+  KVSIM_CHECK(copies >= 1 && requests->requests.size() == one.requests->requests.size(),
+              "{} copies of a service under {} requests, prepared for {}", copies,
+              requests->requests.size(), one.requests->requests.size());
+  one.requests = std::move(requests);
+  one.cluster.replicas *= copies;
+  one.cluster.prefill_replicas *= copies;
+  return Service{checked(one), options, impl_->site}.run();
+}
+
+}  // namespace kvsim

@@ -1,0 +1,518 @@
+#include "sim/serve/service/serve_site.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "models/cost/cache_rows.hpp"
+#include "models/methods/params.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/batch/account/time_residual.hpp"
+#include "sim/batch/assumptions.hpp"
+#include "sim/network/expert_network.hpp"
+#include "sim/serve/engine/static_engine.hpp"
+#include "sim/serve/schedulers/scheduler.hpp"
+#include "sim/serve/service/service_topology.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::int64_t kStaticBatch = 8;      // where the spec names none
+constexpr std::int64_t kEmptyTypical = 1024;  // prompt that costs are settled for without requests
+
+/// Entries of a head, one after another, that a step reads all or none of.
+std::int64_t page_of(const Method& method) {
+  return method.params().contains("page") ? param_integer(method.params(), "page") : 1;
+}
+
+/// With what it may generate, where it says so.
+std::int64_t longest_request(const RequestTrace& trace) {
+  std::int64_t most = 1;
+  for (const Request& r : trace.requests) {
+    most = std::max(most,
+                    std::int64_t{r.prompt_tokens} + std::max(r.output_tokens, r.declared_tokens));
+  }
+  return most;
+}
+
+/// What an engine is set up for that no max_model_len is said of: the context that the model's
+/// configuration names, as engines read it from there; else the workload's longest request.
+std::int64_t longest_sequence(const ServeSpec& spec) {
+  if (spec.options.longest_request || spec.llm->max_positions == 0) {
+    return longest_request(*spec.requests);
+  }
+  return spec.llm->max_positions;
+}
+
+std::string scheduler_of(const ServeSpec& spec) {
+  return spec.scheduler.name.empty() ? default_scheduler(*spec.stack) : spec.scheduler.name;
+}
+
+StackOptions options_of(const ServeSpec& spec) {
+  StackOptions options = spec.options;
+  // A scheduler's bounds are what the engine profiles its start with.
+  if (spec.scheduler.max_num_batched_tokens) {
+    options.prefill_chunk = spec.scheduler.max_num_batched_tokens;
+  }
+  if (spec.scheduler.max_num_seqs) options.max_num_seqs = spec.scheduler.max_num_seqs;
+  return options;
+}
+
+/// The stack as the service runs it.
+Stack stack_of(const ServeSpec& spec, const StackOptions& options) {
+  const Stack stack = with_options(
+      *spec.stack, options, {spec.gpu, spec.llm, spec.tensor_parallel * spec.pipeline_parallel});
+  const std::int64_t longest =
+      stack.max_model_len > 0 ? stack.max_model_len : longest_sequence(spec);
+  const bool cuts = stack.prefill_chunk == 0 && scheduler_of(spec) == "vllm-v0" &&
+                    vllm_v0_chunks(spec.scheduler, longest);
+  return with_expert_network(cuts ? with_cut_prompts(stack, kVllmV0ChunkTokens) : stack, *spec.gpu);
+}
+
+std::int64_t median_prompt(const RequestTrace& trace) {
+  std::vector<std::int64_t> prompts;
+  prompts.reserve(trace.requests.size());
+  for (const Request& r : trace.requests) prompts.push_back(r.prompt_tokens);
+  if (prompts.empty()) return kEmptyTypical;
+  const auto middle = prompts.begin() + static_cast<std::ptrdiff_t>(prompts.size() / 2);
+  std::nth_element(prompts.begin(), middle, prompts.end());
+  return *middle;
+}
+
+}  // namespace
+
+std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec) {
+  return stack_of(spec, options_of(spec)).settings;
+}
+
+ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
+    : spec_{spec},
+      hooks_{hooks},
+      llm_{tensor_shard(*spec.llm, spec.tensor_parallel)},
+      options_{options_of(spec)},
+      stack_{stack_of(spec, options_)},
+      calibration_{spec.calibration != nullptr ? *spec.calibration : Calibration{}},
+      roofline_{*spec.gpu, stack_, calibration_},
+      typical_prompt_{median_prompt(*spec.requests)},
+      longest_{longest_sequence(spec)},
+      base_{.llm = &llm_,
+            .stack = &stack_,
+            .weight_dtype = spec.weight_dtype,
+            .kv_dtype = spec.kv_dtype,
+            .prompt = typical_prompt_,
+            .weight_format = spec.weight_format,
+            .tensor_parallel = spec.tensor_parallel,
+            .vocab_size = spec.llm->vocab_size,
+            .measured_weights = spec.options.weights},
+      laws_{spec.method, method_site(*spec.llm, spec.kv_dtype), spec.measured, base_},
+      typical_{laws_.settle(typical_prompt_)},
+      in_{base_},
+      scheduler_{scheduler_of(spec)} {
+  check_expert_parallel(*spec.llm, *spec.gpu, stack_, spec.tensor_parallel);
+  in_.method = typical_.get();
+  // A size that only a replay knows is refused before anything runs.
+  (void)held_entries(in_, 0, typical_prompt_, typical_prompt_);
+  usable_ = stack_.growth == CacheGrowth::kPaged
+                ? engine_startup(in_, spec.gpu->hbm_usable, longest_, options_).limit()
+                : fraction_bytes(stack_, spec.gpu->hbm_usable);
+  for (const OutsideBytes& part : outside_bytes(in_)) standing_["context"] += part.bytes;
+  standing_["weights"] = weights_held(in_);
+  check_scheduler_options(spec.scheduler, scheduler_);
+  if (spec.speculation.draft != nullptr && scheduler_ != "vllm-v1") {
+    throw InputError{fmt::format("scheduler {}: a draft's proposals are scheduled by vllm-v1 alone",
+                                 scheduler_)};
+  }
+  if (spec.pipeline_parallel != 1 && scheduler_ != "vllm-v1") {
+    throw InputError{fmt::format(
+        "scheduler {}: a pipeline's batches in flight are formed by vllm-v1 alone", scheduler_)};
+  }
+  if (spec_.allocator && stack_.growth == CacheGrowth::kPaged) {
+    throw InputError{fmt::format(
+        "memory: allocator: simulate: stack {} keeps the caches of a service in one pool, a single "
+        "allocation at its start",
+        stack_.name)};
+  }
+  if (scheduler_ == "static") {
+    if (spec_.offload.to != OffloadTier::kNone) {
+      throw InputError{"offload: static batches keep all of their caches on the GPU"};
+    }
+    Bytes standing;
+    for (const auto& [owner, bytes] : standing_) standing += bytes;
+    if (standing > usable_) {
+      cannot_start_ = fmt::format(
+          "the model does not load: of {} its weights take {} and the context {}, {} are missing",
+          usable_, standing_["weights"], standing_["context"], standing - usable_);
+    } else if (spec_.allocator) {
+      AllocationSession session{{.total = usable_, .outside = stack_.context}, *spec_.allocator};
+      if (const auto refused = session.load(in_)) {
+        cannot_start_ = "the model does not load: " + refused->reason.message();
+      }
+    }
+    return;
+  }
+  if (stack_.growth != CacheGrowth::kPaged) {
+    throw InputError{fmt::format(
+        "scheduler {}: stack {} has no paged cache to batch continuously; it runs \"static\"",
+        scheduler_, stack_.name)};
+  }
+  start_paged(hooks);
+}
+
+void ServeSite::place_offloads() {
+  const OffloadSpec& offload = spec_.offload;
+  Bytes own;
+  bool reads_part = false;
+  constexpr std::int64_t kMany = 1 << 20;  // entries: above any budget of what is read
+  constexpr double kPart = 0.5;            // which is far below all of these
+  for (std::int32_t l = 0; l < llm_.n_layers(); ++l) {
+    const CacheRows rows{in_, l};
+    const auto bytes =
+        typical_->layer_bytes(l, rows.shape(), spec_.kv_dtype, typical_prompt_, typical_prompt_);
+    if (bytes) own += bytes->host;
+    const auto whole = static_cast<double>((rows.keys(kMany) + rows.values(kMany)).count());
+    const StepTraffic step = typical_->decode_traffic(l, rows.shape(), spec_.kv_dtype,
+                                                      static_cast<double>(kMany), false);
+    if (step.attention_read >= kPart * whole) continue;
+    reads_part = true;
+    // Keys and values of a page are each a run of bytes; models without values keep latents alone.
+    const std::int64_t page = page_of(*typical_);
+    const std::int64_t runs = rows.stored_heads() * (rows.values(page) > Bytes{} ? 2 : 1);
+    const Bytes piece{
+        std::max<std::int64_t>(1, (rows.keys(page) + rows.values(page)).count() / runs)};
+    piece_ = piece_ > Bytes{} ? std::min(piece_, piece) : piece;
+  }
+  const bool has_own = own > Bytes{};
+  if (offload.to == OffloadTier::kNone) {
+    keeps_outside_ = has_own;
+    return;
+  }
+  const auto refuse = [](const std::string& why) { throw InputError{"offload: " + why}; };
+  if (scheduler_ != "vllm-v1" && scheduler_ != "vllm-v0") {
+    refuse(
+        fmt::format("scheduler {} does not know of memory outside the GPU: expected vllm-v1 or "
+                    "vllm-v0",
+                    scheduler_));
+  }
+  if (spec_.scheduler.swap.value_or(false)) {
+    refuse("scheduler: swap: a cache whose entries stand outside is computed anew");
+  }
+  if (spec_.cluster.prefill_replicas > 0) {
+    refuse("cluster: prefill_replicas: what moves to another replica stands on the GPU");
+  }
+  if (offload.to == OffloadTier::kHost && spec_.host_memory <= Bytes{}) {
+    refuse("to: host: expected host_memory beside it");
+  }
+  if (offload.to == OffloadTier::kNvme && spec_.nvme.capacity <= Bytes{}) {
+    refuse("to: nvme: expected nvme beside it");
+  }
+  if (has_own && offload.to != OffloadTier::kHost) {
+    refuse(fmt::format("to: {} places entries in host memory itself: expected host",
+                       spec_.method.name));
+  }
+  keeps_outside_ = has_own || reads_part;
+  if (!has_own && reads_part) laws_.offload();
+  notes_.push_back(offload_note(has_own));
+}
+
+std::string ServeSite::offload_note(bool has_own) const {
+  if (!keeps_outside_) {
+    return fmt::format("offload: {} reads all that it holds at every step: nothing is offloaded",
+                       spec_.method.name);
+  }
+  const bool nvme = spec_.offload.to == OffloadTier::kNvme;
+  std::string note = fmt::format(
+      "offload: {} holds every entry of the layers that a step reads part of, HBM what a step "
+      "reads; ",
+      nvme ? "NVMe" : "host memory");
+  if (nvme) return note + "copies are as large as they come, without a cost a page";
+  if (has_own) {
+    return note +
+           "copies go without a cost a chunk; what is placed there is the method's own choice";
+  }
+  const std::int64_t page = page_of(*typical_);
+  return note + fmt::format(
+                    "it fetches keys and values of {} of a head as copies of {}, which "
+                    "reach {} of the link, large copies {}",
+                    page == 1 ? "an entry" : fmt::format("{} entries", page), piece_,
+                    host_rate(piece_), host_rate());
+}
+
+void ServeSite::start_paged(const ServeHooks& hooks) {
+  if (spec_.pipeline_parallel == 1) {
+    startup_ = engine_startup(in_, spec_.gpu->hbm_usable, longest_, options_);
+    cost_ = hooks.cost ? hooks.cost(in_, roofline_) : mixed_iteration_cost(in_, roofline_);
+    sizes_.emplace(in_, cost_->laws());
+    pool_units_ = sizes_->pool_units(startup_->kv_cache);
+    held_unit_ = sizes_->unit();
+  } else {
+    pipeline_ = make_pipeline(spec_, in_, roofline_, longest_, options_, hooks);
+    sizes_.emplace(in_, pipeline_->costs.front()->laws());
+    startup_ = pipeline_->startup;
+    pool_units_ = pipeline_->pool_units;
+    held_unit_ = pipeline_->unit;
+    standing_["weights"] = startup_->weights;
+    notes_.push_back(fmt::format(
+        "a pipeline of {} stages with as many batches in flight: memory is of a GPU of the stage "
+        "with the least room, between stages goes {} a token",
+        spec_.pipeline_parallel, pipeline_->row));
+  }
+  if (spec_.speculation.draft != nullptr) add_draft(hooks);
+  usable_ = startup_->limit();
+  standing_["activations"] = startup_->activation;
+  full_law_ = spec_.method.name == "full" && !spec_.measured && sizes_->counts_blocks() &&
+              !sizes_->windowed();
+  const bool wanted =
+      spec_.scheduler.prefix_caching.value_or(find_scheduler(scheduler_).prefix_caching);
+  moves_whole_ = spec_.cluster.prefill_replicas > 0 && !spec_.cluster.compress_before_transfer &&
+                 spec_.method.name != "full";
+  if (moves_whole_ && sizes_->windowed()) {
+    throw InputError{fmt::format(
+        "cluster: compress_before_transfer: false is for models whose layers all see all; {} has "
+        "windows",
+        spec_.llm->name)};
+  }
+  if (moves_whole_) {
+    notes_.push_back(
+        "the prompt's whole cache moves and is compressed where it arrives; the time that the "
+        "method takes for it is counted where the prompt is computed");
+  }
+  prefix_caching_ = wanted && sizes_->plain() && !sizes_->windowed();
+  if (wanted && !prefix_caching_) {
+    notes_.push_back(
+        "prefix caching is off: the layers' blocks do not hold the same tokens, or the method "
+        "keeps rows in a form of its own");
+  }
+  if (startup_->kv_cache <= Bytes{} || pool_units_ < 1) {
+    cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
+  } else if (startup_->lacking() > Bytes{}) {
+    cannot_start_ = fmt::format("{} (engine: memory_fraction)", lacking_text(*startup_));
+  } else if (find_scheduler(scheduler_).clips && full_law_ && !startup_->serves()) {
+    notes_.push_back(
+        fmt::format("{} shortens its longest sequence from {} tokens to the {} that its pool holds",
+                    scheduler_, startup_->max_model_len, startup_->tokens));
+    startup_->max_model_len = startup_->tokens;
+    startup_->sequence = sizes_->unit() * pool_units_;
+    startup_->max_concurrency = 1;
+  } else if (!options_.longest_request && spec_.method.name == "full" && !startup_->serves()) {
+    // vLLM's own words at its start: v1/core/kv_cache_utils.py, check_enough_kv_cache_memory.
+    cannot_start_ = fmt::format(
+        "a sequence of max_model_len {} tokens takes {} of cache, {} are there: the longest that "
+        "it could be set up for is {} tokens (engine: max_model_len)",
+        startup_->max_model_len, startup_->sequence, startup_->kv_cache, startup_->tokens);
+  }
+  note_declarations();
+  place_offloads();
+  if (full_law_) return;
+  if (!stack_.lazy_compaction)
+    notes_.push_back(
+        "a method that drops entries frees blocks when its survivors are written anew, as its cost "
+        "is charged; while a prompt is computed in chunks every layer holds all of it, and a "
+        "method "
+        "that compresses layer by layer writes of the last chunk what survives alone");
+  if (!typical_->ragged()) {
+    notes_.push_back("all heads of a layer hold what the size law says of the layer");
+  } else if (stack_.per_head_blocks) {
+    notes_.push_back(
+        "heads hold different numbers of entries: each has blocks of its own, and attention reads "
+        "what it holds and waits for the longest");
+  } else {
+    notes_.push_back(
+        "heads hold different numbers of entries: a block has those of all heads of a layer and is "
+        "freed when the longest has left it, and attention reads every head as far as the longest");
+  }
+  if (stack_.lazy_compaction) {
+    notes_.push_back(
+        "what is dropped leaves a hole, which attention passes over: a layer is written anew where "
+        "more than a quarter of what its blocks hold are holes and it frees one");
+  }
+  notes_.push_back(
+      "a preempted sequence is prefilled and compressed anew with what it had generated, as one "
+      "prompt");
+}
+
+void ServeSite::add_draft(const ServeHooks& hooks) {
+  if (pipeline_) throw InputError{"speculation: a draft beside a pipeline is not served"};
+  if (spec_.method.name != "full" || spec_.measured || !sizes_->counts_blocks() ||
+      sizes_->windowed()) {
+    throw InputError{fmt::format(
+        "speculation: method {} on {}: proposals are verified where every layer keeps every token",
+        spec_.method.name, spec_.llm->name)};
+  }
+  draft_ = make_draft(spec_, in_);
+  CostInput both = in_;
+  // What was measured on a GPU has the draft in it.
+  if (!both.measured_weights) both.measured_weights = weights_held(in_) + draft_->weights;
+  EngineStartup start = engine_startup(both, spec_.gpu->hbm_usable, longest_, options_);
+  held_unit_ = sizes_->unit() + draft_->block;
+  pool_units_ = start.kv_cache.count() / held_unit_.count();
+  start.max_concurrency *=
+      start.blocks > 0 ? static_cast<double>(pool_units_) / static_cast<double>(start.blocks) : 1;
+  start.block = held_unit_;
+  start.blocks = pool_units_;
+  start.tokens = pool_units_ * sizes_->block_tokens();
+  startup_ = start;
+  standing_["weights"] = start.weights;
+  auto draft_cost =
+      hooks.cost ? hooks.cost(draft_->in, roofline_) : mixed_iteration_cost(draft_->in, roofline_);
+  cost_ = with_draft(std::move(cost_), std::move(draft_cost), spec_.speculation.tokens);
+  notes_.push_back(fmt::format(
+      "{} proposes {} tokens a step, each accepted with probability {} where those before it were: "
+      "tokens of one step come at one moment, and gaps of 0 stand between them",
+      spec_.speculation.draft->name, spec_.speculation.tokens, spec_.speculation.acceptance));
+}
+
+void ServeSite::note_declarations() {
+  const std::vector<Request>& requests = spec_.requests->requests;
+  const bool reserves =
+      scheduler_ == "sglang" ||
+      (scheduler_ == "trtllm" && spec_.scheduler.policy.value_or("") != "max-utilization");
+  const auto silent = std::count_if(requests.begin(), requests.end(),
+                                    [](const Request& r) { return r.declared_tokens == 0; });
+  if (reserves && silent > 0) {
+    notes_.push_back(fmt::format(
+        "{} of {} requests declare no length of output: {} takes each for one that may reach the "
+        "longest sequence, {} tokens{}",
+        silent, requests.size(), scheduler_, startup_->max_model_len,
+        stack_.max_model_len == 0 && options_.longest_request ? ", which is the workload's own"
+                                                              : ""));
+  }
+  const bool turns = std::any_of(requests.begin(), requests.end(), [](const Request& r) {
+    return r.after >= 0 && r.prefix_count > 0;
+  });
+  if (prefix_caching_ && turns && spec_.cluster.prefill_replicas > 0) {
+    notes_.push_back(
+        "prefix caching: the replicas that prefill do not have what others generated: the next "
+        "turn of a conversation computes the tokens of the answer before it");
+  }
+}
+
+std::unique_ptr<Engine> ServeSite::make_engine(ServeState& state, std::int32_t replica,
+                                               std::size_t max_samples, ReplicaRole role) {
+  if (scheduler_ == "static") {
+    const std::int64_t batch = spec_.scheduler.batch.value_or(kStaticBatch);
+    if (batch < 1) {
+      throw InputError{fmt::format("scheduler static: batch: expected at least 1, got {}", batch)};
+    }
+    StaticSpec one{.llm = spec_.llm,
+                   .gpu = spec_.gpu,
+                   .stack = spec_.stack,
+                   .method = {},
+                   .weight_dtype = spec_.weight_dtype,
+                   .kv_dtype = spec_.kv_dtype,
+                   .calibration = spec_.calibration,
+                   .weight_format = spec_.weight_format,
+                   .tensor_parallel = spec_.tensor_parallel,
+                   .options = options_,
+                   .allocator = spec_.allocator};
+    const bool beforehand = stack_.growth == CacheGrowth::kStatic && stack_.max_model_len == 0;
+    return std::make_unique<StaticEngine>(state, replica, max_samples, std::move(one), laws_,
+                                          spec_.scheduler.order, batch,
+                                          beforehand ? longest_request(*spec_.requests) : 0);
+  }
+  const std::int64_t units = pool_units_;
+  state.most_stride = spec_.pipeline_parallel;
+  const SchedulerSite site{.stack = &stack_,
+                           .max_model_len = startup_->max_model_len,
+                           .pool_units = units,
+                           .block_tokens = sizes_->block_tokens(),
+                           .block_units = sizes_->block_units(),
+                           .host_memory = spec_.host_memory + spec_.nvme.capacity};
+  auto scheduler = hooks_.scheduler ? hooks_.scheduler(spec_.scheduler, site)
+                                    : find_scheduler(scheduler_).make(spec_.scheduler, site);
+  // What is to be compressed after it has moved is held whole until then.
+  const bool whole = full_law_ || (role == ReplicaRole::kPrefill && moves_whole_);
+  EngineParts parts{
+      .sizes = &*sizes_,
+      .laws = whole ? nullptr : &laws_,
+      .cost = pipeline_ ? pipeline_->costs.front().get() : cost_.get(),
+      .startup = *startup_,
+      .pool_units = units,
+      .held_unit = held_unit_,
+      .prefix_caching = prefix_caching_,
+      .max_model_len = startup_->max_model_len,
+      .longest_scored = longest_scored_prompt(in_, *startup_, startup_->max_model_len),
+      .scoring = [this](std::int64_t prompt) { return scoring_excess(in_, *startup_, prompt); },
+      .scored_rows = [this](std::int64_t tokens) { return scored_rows(in_, *startup_, tokens); },
+      .scoring_room = scoring_room(*startup_),
+      .clips = find_scheduler(scheduler_).clips,
+      .standing = standing_,
+      // Its GPUs share it, as much for each.
+      .host_memory = Bytes{spec_.host_memory.count() / spec_.tensor_parallel},
+      .nvme = Bytes{spec_.nvme.capacity.count() / spec_.tensor_parallel},
+      .swap = {.link = host_rate(),
+               .write = spec_.nvme.write * (1.0 / spec_.tensor_parallel),
+               .read = spec_.nvme.read * (1.0 / spec_.tensor_parallel),
+               .pieces = host_rate(piece_)},
+      .shares_host_link = cannot_start_.empty() && spec_.cluster.prefill_replicas > 0 &&
+                          service_topology(spec_, host_rate()).shares_host_links,
+      .keeps_outside = keeps_outside_,
+      .offload = spec_.offload,
+      .order = spec_.scheduler.order,
+      .role = role,
+      .drafts = draft_ ? spec_.speculation.tokens : 0,
+      .acceptance = spec_.speculation.acceptance,
+      .seed = spec_.seed};
+  if (pipeline_) {
+    for (std::size_t i = 1; i < pipeline_->costs.size(); ++i) {
+      parts.later_stages.push_back(pipeline_->costs[i].get());
+    }
+    parts.stage_row = pipeline_->row;
+    parts.stage_link = pipeline_->link;
+    parts.stage_latency = pipeline_->latency;
+  }
+  return std::make_unique<ContinuousEngine>(state, replica, max_samples, std::move(parts),
+                                            std::move(scheduler), hooks_.observer);
+}
+
+std::string ServeSite::provenance() const {
+  if (calibration_.kernels == nullptr || !stack_.kernels.empty()) return calibration_.provenance;
+  return fmt::format(
+      "no fitted kernels, stack {} names none: {}", stack_.name,
+      roofline_.is_bound() ? "rates of the data sheet" : "shares of the data sheet by its profile");
+}
+
+std::vector<std::string> ServeSite::notes() const {
+  std::vector<std::string> notes = notes_;
+  notes.push_back(
+      fmt::format("no simulated service was held against a real one: intervals rest on static "
+                  "runs; {}",
+                  time_residual(stack_).basis));
+  if (spec_.scheduler.swap.value_or(false)) {
+    notes.push_back(fmt::format("swap: copies between a GPU and its host reach {} of {}'s {}",
+                                host_rate(), spec_.gpu->c2c ? "C2C" : "PCIe",
+                                spec_.gpu->c2c.value_or(spec_.gpu->pcie)));
+  }
+  const StaticSpec typical{.llm = spec_.llm,
+                           .gpu = spec_.gpu,
+                           .stack = spec_.stack,
+                           .method = typical_,
+                           .weight_dtype = spec_.weight_dtype,
+                           .kv_dtype = spec_.kv_dtype,
+                           .batch = 0,
+                           .prompt_tokens = typical_prompt_,
+                           .tensor_parallel = spec_.tensor_parallel};
+  const std::vector<std::string> assumed = assumptions(typical, in_);
+  notes.insert(notes.end(), assumed.begin(), assumed.end());
+  if (const auto& none = laws_.unsettled(); none.lengths > 0) {
+    notes.push_back(fmt::format("prompts of {} lengths from {} to {} tokens hold every token: {}",
+                                none.lengths, none.shortest, none.longest, none.why));
+  }
+  if (spec_.measured) {
+    notes.push_back(
+        fmt::format("size law of {}: as measured on {}", spec_.method.name, spec_.measured->trace));
+  }
+  return notes;
+}
+
+std::int64_t ServeSite::capacity_tokens() const {
+  if (startup_) return startup_->tokens;
+  Bytes standing;
+  for (const auto& [owner, bytes] : standing_) standing += bytes;
+  return std::max<std::int64_t>(0, (usable_ - standing).count()) /
+         full_cache_bytes(llm_, 1, spec_.kv_dtype).count();
+}
+
+}  // namespace kvsim

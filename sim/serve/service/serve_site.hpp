@@ -1,0 +1,92 @@
+#pragma once
+
+// Inside of sim/serve: one replica's model, GPU and stack, as all of its parts see them.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/cost/rates/host_rate.hpp"
+#include "models/cost/rates/roofline.hpp"
+#include "sim/serve/cache/sequence_law.hpp"
+#include "sim/serve/engine/engine.hpp"
+#include "sim/serve/engine/pipeline.hpp"
+#include "sim/serve/engine/speculation.hpp"
+#include "sim/serve/serve_spec.hpp"
+#include "sim/serve/service/service.hpp"
+
+namespace kvsim {
+
+/// What does not change while a service runs. Engines point into it.
+class ServeSite {
+ public:
+  /// Errors: InputError where scheduler, stack and method do not go together.
+  ServeSite(const ServeSpec& spec, const ServeHooks& hooks);
+  ServeSite(const ServeSite&) = delete;
+  ServeSite& operator=(const ServeSite&) = delete;
+
+  [[nodiscard]] std::unique_ptr<Engine> make_engine(ServeState& state, std::int32_t replica,
+                                                    std::size_t max_samples,
+                                                    ReplicaRole role = ReplicaRole::kWhole);
+  /// Bytes of a unit of an engine's pool, on the GPUs of one tensor-parallel rank together; the
+  /// scheduler is not static.
+  [[nodiscard]] Bytes pool_unit() const { return pipeline_ ? sizes_->unit() : held_unit_; }
+  [[nodiscard]] const std::string& scheduler() const { return scheduler_; }
+  /// Why nothing at all can be served; empty: something can.
+  [[nodiscard]] const std::string& cannot_start() const { return cannot_start_; }
+  [[nodiscard]] const std::optional<EngineStartup>& startup() const { return startup_; }
+  [[nodiscard]] const CostInput& cost_input() const { return in_; }
+  [[nodiscard]] Bytes usable() const { return usable_; }
+  [[nodiscard]] const Calibration& calibration() const { return calibration_; }
+  /// What copies between a GPU and its host reach: large ones, or pieces of so many bytes.
+  [[nodiscard]] BytesPerSecond host_rate(Bytes piece = {}) const {
+    return kvsim::host_rate(roofline_, *spec_.gpu, stack_, piece);
+  }
+  [[nodiscard]] std::string provenance() const;
+  [[nodiscard]] std::vector<std::string> notes() const;
+  /// Tokens of the full cache that fit beside weights and context, where the stack has no pool.
+  [[nodiscard]] std::int64_t capacity_tokens() const;
+  [[nodiscard]] const Owners& standing() const { return standing_; }
+
+ private:
+  void start_paged(const ServeHooks& hooks);
+  void add_draft(const ServeHooks& hooks);
+  /// What schedulers and prefixes make of what requests leave unsaid.
+  void note_declarations();
+  /// Which entries stand outside the GPU, and whether that goes with all else.
+  void place_offloads();
+  [[nodiscard]] std::string offload_note(bool has_own) const;
+
+  const ServeSpec& spec_;
+  const ServeHooks& hooks_;
+  Llm llm_;  // of one GPU
+  StackOptions options_;
+  Stack stack_;
+  Calibration calibration_;
+  Roofline roofline_;
+  std::int64_t typical_prompt_ = 1;
+  std::int64_t longest_ = 1;  // prompt and output of a request
+  CostInput base_;
+  SequenceLaws laws_;
+  std::shared_ptr<const Method> typical_;
+  CostInput in_;
+  Bytes usable_;
+  Owners standing_;
+  std::string scheduler_;
+  std::string cannot_start_;
+  std::optional<EngineStartup> startup_;
+  std::unique_ptr<IterationCost> cost_;  // null where there are stages
+  std::optional<Pipeline> pipeline_;
+  std::unique_ptr<Draft> draft_;  // null: none
+  std::int64_t pool_units_ = 0;
+  Bytes held_unit_{};
+  std::optional<BlockSizes> sizes_;
+  bool full_law_ = false;
+  bool prefix_caching_ = false;
+  bool keeps_outside_ = false;
+  Bytes piece_{};             // of what a step fetches: the least copy; 0: it fetches nothing
+  bool moves_whole_ = false;  // caches are compressed after they have moved
+  std::vector<std::string> notes_;
+};
+
+}  // namespace kvsim

@@ -1,0 +1,13 @@
+#pragma once
+
+// Inside of sim/serve: run_serve with parts that tests replace or look at.
+
+#include "sim/serve/engine/serve_hooks.hpp"
+#include "sim/serve/service/serve_run.hpp"
+
+namespace kvsim {
+
+[[nodiscard]] ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options,
+                                    const ServeHooks& hooks);
+
+}  // namespace kvsim
