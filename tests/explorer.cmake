@@ -1,4 +1,4 @@
-kvsim_test(explorer SOURCES sim/test_explorer.cpp sim/program.cpp
+kvsim_test(explorer SOURCES sim/cli/test_explorer.cpp sim/cli/program.cpp
            LINK kvsim::explorer kvsim::explorer_page)
 target_compile_definitions(test_explorer PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
 add_dependencies(test_explorer kvsim)

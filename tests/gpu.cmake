@@ -1,1 +1,1 @@
-kvsim_test(gpu SOURCES models/test_gpu.cpp LINK kvsim::gpu kvsim::units)
+kvsim_test(gpu SOURCES models/catalogue/test_gpu.cpp LINK kvsim::gpu kvsim::units)

@@ -2,7 +2,7 @@ kvsim_test(validation SOURCES validation/test_allocator_trace.cpp LINK kvsim::va
 
 kvsim_test(e2e SOURCES validation/test_e2e.cpp LINK kvsim::e2e)
 
-kvsim_test(validate_allocator SOURCES validation/test_validate_allocator.cpp sim/program.cpp
+kvsim_test(validate_allocator SOURCES validation/test_validate_allocator.cpp sim/cli/program.cpp
            LINK kvsim::json)
 target_compile_definitions(test_validate_allocator PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>"
                            KVSIM_PYTHON="${KVSIM_PYTHON_EXECUTABLE}")

@@ -1,7 +1,8 @@
 #pragma once
 
 // One sentence that says what a result means: what compression changes, and what limits the answer.
-// Each is a function of results by rules; every rule has a test (tests/sim/test_findings.cpp).
+// Each is a function of results by rules; every rule has a test
+// (tests/sim/report/test_findings.cpp).
 
 #include <cstddef>
 #include <optional>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/support/check.hpp"
-#include "tests/support/plain_merging.hpp"
+#include "tests/support/plain/plain_merging.hpp"
 #include "tests/support/session_run.hpp"
 #include "traces/trace.hpp"
 

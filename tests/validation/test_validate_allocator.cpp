@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/sim/program.hpp"
+#include "tests/sim/cli/program.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
 

@@ -1,0 +1,241 @@
+// `kvsim plan` as users meet it.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/cli/program.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using test::has;
+using test::run_kvsim;
+namespace fs = std::filesystem;
+using test::fresh;
+
+const fs::path kScratch = fs::path{KVSIM_TEST_SCRATCH};
+const std::string kShipped =
+    (fs::path{KVSIM_SOURCE_DIR} / "scenarios/plan-h100-longcontext.json").string();
+
+TEST_CASE("the shipped plan runs out of the box, by plan and by run") {
+  const fs::path folder = fresh("shipped");
+  const auto plan = run_kvsim({"plan", kShipped, "--no-figures", "-o", "results"}, folder);
+  CHECK(plan.status == 0);
+  CHECK(plan.out.find("- Longest context of llama-3.1-8b") != std::string::npos);
+  for (const char* file : {"plan.json", "plan.csv", "front.csv"}) {
+    CHECK(fs::exists(folder / "results" / file));
+  }
+  const auto run = run_kvsim({"run", kShipped, "--json", "-j", "2"}, folder);
+  CHECK(run.status == 0);
+  const json document = json::parse(run.out);
+  CHECK(document.at("schema") == "kvsim.plan/1");
+  CHECK(document.at("answers").size() == 6);
+  for (const json& answer : document.at("answers")) {
+    CHECK(answer.at("answer").is_number());
+    for (const json& one : answer.at("candidates")) CHECK(one.at("points").size() >= 1);
+  }
+}
+
+TEST_CASE(
+    "every command that writes a folder writes its page, the same each time, unless told not to") {
+  const fs::path folder = fresh("pages");
+  // Figures are not asked for, so that gnuplot has nothing to do.
+  std::ofstream{folder / "s.json"}
+      << R"({"schema": "kvsim.scenario/1", "model": "llama-3.1-8b", "gpu": "A100-80GB-SXM",
+             "stack": "vllm", "method": ["full", {"name": "h2o", "budget": 0.2}], "batch": 2,
+             "prompt_tokens": 1024, "output_tokens": 64, "figures": false})";
+  const std::string trace =
+      (fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors").string();
+  const std::vector<std::vector<std::string>> commands{
+      {"run", "s.json"},
+      {"sweep", "s.json", "--vary", "/batch=1,2"},
+      {"replay", "--trace", trace, "--method", "full,h2o", "--budget", "0.2"},
+  };
+  const auto text_of = [](const fs::path& file) {
+    std::ifstream in{file, std::ios::binary};
+    return std::string{std::istreambuf_iterator<char>{in}, {}};
+  };
+  for (const auto& command : commands) {
+    INFO(command.front());
+    const auto into = [&](const std::string& out, const std::string& option) {
+      std::vector<std::string> words = command;
+      words.insert(words.end(), {"-o", out});
+      if (!option.empty()) words.push_back(option);
+      const auto outcome = run_kvsim(words, folder);
+      CHECK(outcome.status == 0);
+      return outcome.out;
+    };
+    CHECK(into("a", "").find("a/report.html") != std::string::npos);
+    (void)into("b", "-j2");
+    const std::string page = text_of(folder / "a/report.html");
+    CHECK(page.starts_with("<!doctype html>"));
+    CHECK(page == text_of(folder / "b/report.html"));
+    CHECK(page.find("\"charts\":[{") != std::string::npos);  // whatever "figures" says
+    for (const char* option : {"--no-report", "--no-figures"}) {
+      CHECK(into("c", option).find("report.html") == std::string::npos);
+      CHECK_FALSE(fs::exists(folder / "c/report.html"));
+    }
+    for (const char* name : {"a", "b", "c"}) fs::remove_all(folder / name);
+  }
+}
+
+TEST_CASE("run and plan print the flags they assume, and results say where they come from") {
+  const fs::path folder = fresh("flags");
+  const std::string flags =
+      "--max-num-batched-tokens 2048 --max-num-seqs 256 --gpu-memory-utilization 0.92";
+  const std::vector<std::string> asked{"--model",  "llama-3.1-8b", "--gpu",
+                                       "rtx-4090", "--stack",      "vllm@0.30"};
+  const auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), asked.begin(), asked.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run_kvsim(words, folder);
+  };
+  const auto plan = with({"plan"}, {"--no-figures", "-o", "p"});
+  INFO(plan.out);
+  std::string line = plan.out;  // as if it were not broken into lines
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  CHECK(line.find("vLLM 0.30: " + flags) != std::string::npos);
+  const json document = json::parse(test::text_of(folder / "p/plan.json"));
+  REQUIRE(document.at("engines").size() == 1);
+  CHECK(document.at("engines")[0].at("gpu") == "RTX-4090");
+  CHECK(document.at("engines")[0].at("flags").get<std::string>().starts_with(flags));
+
+  const auto run = with({"run"}, {"--no-figures", "-o", "r", "--set", "/engine/max_num_seqs=64"});
+  CHECK(run.out.find("--max-num-seqs 64") != std::string::npos);
+  const json result = json::parse(test::text_of(folder / "r/result.json"));
+  const json& engine = result.at("points")[0].at("startup").at("engine");
+  CHECK(engine.at("name") == "vLLM");
+  CHECK(engine.at("version") == "0.30");
+  for (const json& setting : engine.at("settings")) {
+    const bool mine = setting.at("key") == "max_num_seqs";
+    CHECK(setting.at("by_user") == mine);
+    CHECK(setting.at("from").get<std::string>().starts_with(mine ? "set by the user"
+                                                                 : "default of vLLM 0.30"));
+    CHECK((mine || !setting.at("source").get<std::string>().empty()));
+  }
+  const auto unknown = run_kvsim(
+      {"plan", "--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--stack", "vllm@0.99"}, folder);
+  CHECK(unknown.status == 2);
+  CHECK(unknown.err.find("expected a version of vLLM from 0.8 to 0.30") != std::string::npos);
+}
+
+TEST_CASE("contexts end at the model's positions, by options and by file, unless asked to go on") {
+  const fs::path folder = fresh("positions");
+  const std::vector<std::string> options{"plan",   "--model",       "llama-3.1-8b",
+                                         "--gpu",  "h100-80gb-sxm", "--method",
+                                         "snapkv", "--budget",      "0.2"};
+  const auto screen = run_kvsim(options, folder);
+  CHECK(screen.status == 0);
+  for (std::size_t from = 0; from < screen.out.size();) {
+    const std::size_t end = std::min(screen.out.find('\n', from), screen.out.size());
+    CHECK(end - from <= 80);
+    from = end + 1;
+  }
+  CHECK(screen.out.find("131,072") != std::string::npos);
+  CHECK(screen.out.find("positions") != std::string::npos);
+  CHECK(screen.out.find("Finding: Compression changes nothing here") != std::string::npos);
+  CHECK(screen.out.find("vLLM has no snapkv") != std::string::npos);
+  const auto answers = [&](std::vector<std::string> words) {
+    words.emplace_back("--json");
+    const json document = json::parse(run_kvsim(words, folder).out);
+    std::vector<double> out;
+    for (const json& one : document.at("answers")[0].at("candidates")) {
+      out.push_back(one.at("answer").get<double>());
+      CHECK(one.at("limited_by").is_string());
+      CHECK(one.at("available_in").is_array());
+    }
+    return out;
+  };
+  CHECK(answers(options) == std::vector<double>{131072, 131072});
+  std::vector<std::string> beyond = options;
+  beyond.emplace_back("--beyond-positions");
+  const std::vector<double> more = answers(beyond);
+  CHECK(more[0] > 131072);
+  CHECK(more[1] > 2 * more[0]);
+  std::ofstream{folder / "context.json"}
+      << R"({"model": "llama-3.1-8b", "gpu": "H100-80GB-SXM", "stack": "vllm", "output_tokens": 512,
+             "method": ["full", {"name": "snapkv", "budget": 0.2}],
+             "plan": {"questions": "longest_context"}})";
+  CHECK(answers({"plan", "context.json"}) == std::vector<double>{131072, 131072});
+  CHECK(answers({"plan", "context.json", "--beyond-positions"}) == more);
+}
+
+TEST_CASE("run prints what makes the point, and all with --verbose") {
+  const fs::path folder = fresh("brief");
+  const std::string scenarios = (fs::path{KVSIM_SOURCE_DIR} / "scenarios").string();
+  const auto run = [&](std::vector<std::string> files, bool verbose) {
+    std::vector<std::string> words{"run", "--no-figures", "-o", files.size() > 1 ? "out" : "one"};
+    for (const std::string& file : files) words.push_back(scenarios + "/" + file);
+    if (verbose) words.emplace_back("--verbose");
+    const auto outcome = run_kvsim(words, folder);
+    CHECK(outcome.status == 0);
+    return outcome.out;
+  };
+  const auto count = [](const std::string& text, const std::string& what) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
+      ++n;
+    }
+    return n;
+  };
+  const auto n_lines = [&](const std::string& text) { return count(text, "\n"); };
+  // What ./kv demo prints on standard output.
+  const std::string demo = run({"zeromerge-a800.json", "replay-sample.json"}, false);
+  INFO(demo);
+  CHECK(n_lines(demo) <= 48);
+  CHECK(count(demo, "\n  ") >= 12);  // the table of points, in groups
+  for (const char* row : {"\n  full ", "\n  zeromerge budget 18,000 ", "\n  h2o budget 18,000 ",
+                          "\n  streaming-llm budget 18,000 ", "\n  h2o budget 0.05 "}) {
+    CHECK(has(demo, row));
+  }
+  CHECK(count(demo, "\n- ") == 3);  // two points of the first scenario, one of the second
+  CHECK(has(demo, "\n- full fp32 batch 1 output 40,000: out of memory at 54,171 tokens\n"));
+  CHECK(count(demo, "\noom_tokens ") + count(demo, "\npeak_hbm_bytes ") +
+            count(demo, "\ndecode_peak_bytes ") + count(demo, "\ndecode_tok_s ") +
+            count(demo, "\nthroughput_tok_s ") + count(demo, "\noom ") ==
+        12);  // published figures
+  CHECK(count(demo, "\nnote: ") == 2);
+  CHECK(has(demo, "2.6M-parameter model, 384 + 128 tokens"));
+  CHECK(has(demo, "equal bytes"));
+  CHECK(count(demo, "\nFinding: ") == 2);
+  CHECK(has(demo, "\nwritten: out/zeromerge-a800/result.json; more: -v\n"));
+  CHECK(has(demo, "\nwritten: out/replay-sample/result.json; more: -v\n"));
+
+  const std::string memory = run({"zeromerge-a800.json"}, false);
+  const std::string all = run({"zeromerge-a800.json"}, true);
+  CHECK(n_lines(all) > n_lines(memory) + 20);
+  for (const char* both : {"out of memory", "published", "Finding: ", "one/result.json"}) {
+    INFO(both);
+    CHECK(has(memory, both));
+    CHECK(has(all, both));
+  }
+  for (const char* part : {"% TTFT", "10 of 12 points fit", "engines refuse such sequences"}) {
+    INFO(part);
+    CHECK_FALSE(has(memory, part));
+    CHECK(has(all, part));
+  }
+}
+
+TEST_CASE("exit status 1 where a question has no answer, 2 where it is none") {
+  const fs::path folder = fresh("impossible");
+  const auto impossible = run_kvsim(
+      {"plan", kShipped, "--no-figures", "--set", "/memory={\"hbm\": \"8 GiB\"}"}, folder);
+  CHECK(impossible.status == 1);
+  CHECK(impossible.out.find("impossible (weights)") != std::string::npos);
+  CHECK(impossible.out.find("hbm x 1.1") != std::string::npos);
+  const auto none = run_kvsim({"plan", kShipped, "--set", "/plan=null"}, folder);
+  CHECK(none.status == 2);
+  CHECK(none.err.find("has no \"plan\"") != std::string::npos);
+  const auto wrong = run_kvsim({"plan", kShipped, "--set", "/plan/questions=largest_bach"}, folder);
+  CHECK(wrong.status == 2);
+  CHECK(wrong.err.find("/plan/questions") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,193 @@
+// kvsim requests as users meet it.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/cli/program.hpp"
+#include "tests/support/files.hpp"
+
+namespace fs = std::filesystem;
+using kvsim::test::Outcome;
+using kvsim::test::run_kvsim;
+
+namespace {
+
+using kvsim::test::fresh;
+using kvsim::test::has;
+using kvsim::test::text_of;
+const fs::path kRoot{KVSIM_SOURCE_DIR};
+
+}  // namespace
+
+TEST_CASE("requests info: text and JSON of the samples") {
+  const fs::path folder = fresh("info");
+  const Outcome text = run_kvsim(
+      {"requests", "info", (kRoot / "scenarios/samples/chat-azure.csv").string()}, folder);
+  CHECK(text.status == 0);
+  CHECK(has(text.out, "azure"));
+  CHECK(has(text.out, "2,000"));
+  const Outcome out = run_kvsim(
+      {"requests", "info", (kRoot / "scenarios/samples/long-mooncake.jsonl").string(), "--json"},
+      folder);
+  const auto document = nlohmann::json::parse(out.out);
+  CHECK(document["schema"] == "kvsim.requests-info/1");
+  CHECK(document["requests"] == 600);
+  CHECK(document["prefix"]["block_tokens"] == 512);
+  const double share = document["prefix"]["reusable_share"];
+  CHECK(share > 0.1);
+  CHECK(share < 0.6);
+  // One user, no span: what does not exist is null.
+  std::ofstream{folder / "one.csv"} << "arrival_s,prompt_tokens,output_tokens\n5,1,0\n";
+  const auto one =
+      nlohmann::json::parse(run_kvsim({"requests", "info", "one.csv", "--json"}, folder).out);
+  CHECK(one["request_s"].is_null());
+  CHECK(one["inter_arrival_cv"].is_null());
+  CHECK(one["prefix"].is_null());
+}
+
+TEST_CASE("the samples are what their page's commands make") {
+  const fs::path folder = fresh("samples");
+  fs::create_directories(folder / "scenarios/samples");
+  std::istringstream page{text_of(kRoot / "scenarios/samples/README.md")};
+  int made = 0;
+  std::string line;
+  while (std::getline(page, line)) {
+    if (!line.starts_with("kvsim requests generate")) continue;
+    while (line.ends_with("\\")) {
+      std::string more;
+      std::getline(page, more);
+      line = line.substr(0, line.size() - 1) + more;
+    }
+    std::istringstream words{line};
+    std::vector<std::string> arguments{std::istream_iterator<std::string>{words}, {}};
+    arguments.erase(arguments.begin());
+    const Outcome out = run_kvsim(arguments, folder);
+    CHECK(out.status == 0);
+    const std::string name = arguments.at(3);
+    CHECK(text_of(folder / name) == text_of(kRoot / name));
+    ++made;
+  }
+  CHECK(made == 4);
+}
+
+TEST_CASE("requests convert: layouts, transformations, what is lost is said") {
+  const fs::path folder = fresh("convert");
+  const std::string sample = (kRoot / "scenarios/samples/long-mooncake.jsonl").string();
+  const Outcome out = run_kvsim({"requests", "convert", sample, "t.csv", "--limit", "10",
+                                 "--rate-scale", "2", "--spread", "3"},
+                                folder);
+  CHECK(out.status == 0);
+  CHECK(has(out.out, "not in this layout: prefix ids"));
+  const std::string text = text_of(folder / "t.csv");
+  CHECK(std::count(text.begin(), text.end(), '\n') == 11);
+  CHECK(run_kvsim({"requests", "convert", sample, "same.jsonl", "-q"}, folder).out.empty());
+  CHECK(text_of(folder / "same.jsonl") == text_of(sample));
+}
+
+TEST_CASE("requests generate: a description and options over it") {
+  const fs::path folder = fresh("generate");
+  std::ofstream{folder / "d.json"}
+      << R"({"requests": {"arrivals": {"kind": "fixed", "rate": 2}, "count": 5,
+             "prompt_tokens": 9, "output_tokens": 1}})";
+  CHECK(
+      run_kvsim({"requests", "generate", "d.json", "-o", "a.csv", "--count", "2"}, folder).status ==
+      0);
+  CHECK(text_of(folder / "a.csv") == "arrival_s,prompt_tokens,output_tokens\n0,9,1\n0.5,9,1\n");
+}
+
+TEST_CASE("mistakes exit with 2, name the place, and write nothing") {
+  const fs::path folder = fresh("mistakes");
+  std::ofstream{folder / "bad.csv"}
+      << "arrival_s,prompt_tokens,output_tokens\n0,1,1\n1,x,1\n2,2,2\n";
+  const auto complaint = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "requests");
+    const Outcome out = run_kvsim(words, folder);
+    CHECK(out.status == 2);
+    CHECK(out.out.empty());
+    return out.err;
+  };
+  CHECK(has(complaint({"info", "bad.csv"}),
+            "bad.csv:3: prompt_tokens: expected an integer in [1, 16777216], got \"x\""));
+  CHECK(has(complaint({"info", "none.csv"}), "none.csv: cannot be read"));
+  CHECK(has(complaint({"info", "bad.csv", "--format", "azuer"}), "did you mean \"azure\"?"));
+  CHECK(has(complaint({"info", "bad.csv", "--skip-bad", "-1"}), "/skip_bad"));
+  CHECK(has(complaint({"convert", "bad.csv", "out.csv", "--skip-bad", "1", "--layout", "vidur"}),
+            "plain, azure or mooncake"));
+  CHECK(has(complaint({"generate", "--count", "5"}), "-o FILE"));
+  CHECK(has(complaint({"generate", "-o", "out.csv", "--arrivals", "poisson:rate"}), "KEY=VALUE"));
+  CHECK_FALSE(fs::exists(folder / "out.csv"));
+  const Outcome skipped =
+      run_kvsim({"requests", "info", "bad.csv", "--skip-bad", "1", "--json"}, folder);
+  CHECK(nlohmann::json::parse(skipped.out)["skipped"] == 1);
+}
+
+TEST_CASE("run, plan and sweep take --skip-bad for the scenario's key") {
+  const fs::path folder = fresh("skip_bad");
+  std::ofstream{folder / "bad.csv"}
+      << "arrival_s,prompt_tokens,output_tokens\n0,100,4\n1,x,1\n2,200,2\n";
+  std::ofstream{folder / "good.csv"} << "arrival_s,prompt_tokens,output_tokens\n0,100,4\n";
+  const auto scenario = [&](const std::string& name, const std::string& requests) {
+    std::ofstream{folder / name} << R"({"kind": "serve", "model": "llama-3.1-8b",
+      "gpu": "H100-80GB-SXM", "stack": "vllm")" +
+                                        requests + "}";
+  };
+  scenario("s.json", R"(, "requests": {"file": "bad.csv"})");
+  scenario("two.json", R"(, "requests": [{"file": "bad.csv"}, {"file": "good.csv"}])");
+  scenario("drawn.json", R"(, "requests": {"arrivals": {"kind": "fixed", "rate": 1}, "count": 2,
+      "prompt_tokens": 9, "output_tokens": 1})");
+  const auto complaint = [&](const std::vector<std::string>& words) {
+    const Outcome out = run_kvsim(words, folder);
+    CHECK(out.status == 2);
+    CHECK(out.out.empty());
+    return out.err;
+  };
+  const auto points = [&](const std::vector<std::string>& words) {
+    const Outcome out = run_kvsim(words, folder);
+    REQUIRE_MESSAGE(out.status == 0, out.err);
+    return nlohmann::json::parse(out.out).at("points");
+  };
+  // A bad record more than allowed ends the run; as many as there are leave the others.
+  CHECK(has(complaint({"run", "s.json", "--json"}), "bad.csv:3: prompt_tokens"));
+  CHECK(has(complaint({"run", "s.json", "--json", "--skip-bad", "0"}), "bad.csv:3: prompt_tokens"));
+  const auto ran = points({"run", "s.json", "--json", "--skip-bad", "1"});
+  CHECK(ran.at(0).at("requests") == 2);
+  CHECK(has(ran.at(0).at("notes").dump(), "1 bad records were passed over"));
+  CHECK(ran == points({"run", "s.json", "--json", "--set", "/requests/skip_bad=1"}));
+  // It comes after --set, which it overrides, and is of every file of a list.
+  CHECK(ran ==
+        points({"run", "s.json", "--json", "--skip-bad", "1", "--set", "/requests/skip_bad=0"}));
+  CHECK(points({"run", "two.json", "--json", "--skip-bad", "1"}).size() == 2);
+  CHECK(
+      points({"sweep", "s.json", "--vary", "/gpu_count=1,2", "--json", "--skip-bad", "1"}).size() ==
+      2);
+  const std::vector<std::string> plan{"plan",
+                                      "s.json",
+                                      "--json",
+                                      "--set",
+                                      R"(/plan={"questions": ["highest_rate"]})",
+                                      "--set",
+                                      R"(/slo={"ttft": "2 s"})"};
+  CHECK(has(complaint(plan), "bad.csv:3: prompt_tokens"));
+  std::vector<std::string> skipping = plan;
+  skipping.insert(skipping.end(), {"--skip-bad", "1"});
+  const Outcome planned = run_kvsim(skipping, folder);
+  CHECK_MESSAGE(planned.status == 0, planned.err);
+  // Without a file of requests there is nothing to pass over.
+  CHECK(has(complaint({"run", "drawn.json", "--skip-bad", "1"}),
+            "--skip-bad: expected a scenario with a file of requests (/requests/file), got "
+            "drawn.json, which has none"));
+  CHECK(has(complaint({"run", "--model", "llama-2-7b", "--gpu", "A40", "--skip-bad", "1"}),
+            "got options, which has none"));
+  CHECK(has(complaint({"run", "s.json", "--skip-bad", "-1"}), "--skip-bad"));
+  CHECK(has(complaint({"sweep", "--trace", "t.safetensors", "--skip-bad", "1"}),
+            "sweep: --skip-bad is of scenarios"));
+  CHECK(has(run_kvsim({"help", "run"}, folder).out, "--skip-bad N"));
+}

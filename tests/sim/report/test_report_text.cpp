@@ -1,0 +1,239 @@
+#include <array>
+#include <thread>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "models/units/check.hpp"
+#include "sim/report/point_names.hpp"
+#include "sim/report/progress.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/table.hpp"
+#include "tests/sim/report/report_samples.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+TEST_CASE("spare columns of a table go, the last first, where it is too wide, and are named") {
+  Table table{{{"name", Table::Align::kLeft},
+               {"first"},
+               {"second", Table::Align::kRight, "", true},
+               {"third", Table::Align::kRight, "", true},
+               {"last"}}};
+  table.add_row({"a", "1", "2", "3", "4"});
+  CHECK(table.str(80) == "name  first  second  third  last\na         1       2      3     4\n");
+  CHECK(table.str(31) ==
+        "name  first  second  last\na         1       2     4\nnot shown at this width: third\n");
+  CHECK(table.str(24) ==
+        "name  first  last\na         1     4\nnot shown at this width:\nsecond, third\n");
+  CHECK(table.str(9).starts_with("name  first  last\n"));  // what is not spare stays
+}
+
+TEST_CASE("names stay different where a spare column makes room") {
+  Table table{
+      {{"name", Table::Align::kLeft}, {"first"}, {"second", Table::Align::kRight, "", true}}};
+  table.add_row({"compression_ratio", "1", "2"});
+  table.add_row({"compression_ratio_spread", "3", "4"});
+  CHECK(table.str(32) ==
+        "name                      first\n"
+        "compression_ratio             1\n"
+        "compression_ratio_spread      3\n"
+        "not shown at this width: second\n");
+  // Without room for that they are as short as any, and the spare column stays.
+  table.add_row({"compression_ratio_of_all_keys", "5", "6"});
+  table.add_row({"compression_ratio_of_all_values", "7", "8"});
+  CHECK(table.str(27) ==
+        "name          first  second\n"
+        "compression…      1       2\n"
+        "compression…      3       4\n"
+        "compression…      5       6\n"
+        "compression…      7       8\n");
+}
+
+TEST_CASE("widths are those of a terminal") {
+  CHECK(display_width("") == 0);
+  CHECK(display_width("abc") == 3);
+  CHECK(display_width("é") == 1);
+  CHECK(display_width("e\u0301") == 1);  // with a combining accent
+  CHECK(display_width("零合") == 4);
+  CHECK(display_width("\xff") == 1);
+  CHECK(shortened("abcdef", 6) == "abcdef");
+  CHECK(shortened("abcdef", 4) == "abc…");
+  CHECK(shortened("零合零合", 6) == "零合…");  // a wide one does not fit half
+}
+
+TEST_CASE("texts from files cannot steer the terminal") {
+  CHECK(clean_text("a\nb\tc\x1b[31m") == "a b c [31m");
+  CHECK(clean_text("x\xc3\x28\xf8y") == "x?(?y");
+  CHECK(clean_text("\xed\xa0\x80") == "???");  // a surrogate is no UTF-8
+  CHECK(clean_text("\xc0\xaf") == "??");       // an overlong "/"
+  CHECK(clean_text("µ – 零") == "µ – 零");
+  CHECK(slug("Llama-2-7B / A800 80GB") == "llama-2-7b-a800-80gb");
+  CHECK(slug("../..") == "unnamed");
+  CHECK(slug("") == "unnamed");
+}
+
+TEST_CASE("numbers are grouped by thousands") {
+  CHECK(with_commas(0) == "0");
+  CHECK(with_commas(999) == "999");
+  CHECK(with_commas(1000) == "1,000");
+  CHECK(with_commas(-123456) == "-123,456");
+  CHECK(with_commas(1234567890) == "1,234,567,890");
+}
+
+TEST_CASE("a table aligns, shortens names and never numbers") {
+  Table table{{{"name", Table::Align::kLeft}, {"bytes"}}};
+  table.add_row({"full", "1"});
+  table.add_row({"a name that goes on and on", "123,456"});
+  CHECK(table.str() ==
+        "name                          bytes\n"
+        "full                              1\n"
+        "a name that goes on and on  123,456\n");
+  CHECK(table.str(24) ==
+        "name               bytes\n"
+        "full                   1\n"
+        "a name that go…  123,456\n");
+  CHECK(table.str(5).find("123,456") != std::string::npos);
+  CHECK_THROWS_AS(table.add_row({"one cell"}), ContractError);
+  Table parted{{{"name", Table::Align::kLeft}, {"bytes"}}};
+  parted.add_section("batch 1, and more than the columns are wide");
+  parted.add_row({"full", "1"});
+  parted.add_section("");  // no heading, no line
+  CHECK(parted.str() ==
+        "name  bytes\n"
+        "batch 1, and more than the columns are wide\n"
+        "full      1\n");
+}
+
+TEST_CASE("an out of memory reads as one sentence, the largest owner first") {
+  OomEvent oom;
+  oom.step = 33912;
+  oom.tokens = 53912;
+  oom.phase = "decode";
+  oom.requested = Bytes{842LL * 1024 * 1024};
+  oom.free = Bytes{310LL * 1024 * 1024};
+  oom.owners = {{"kv_cache", test::gib(52.6)}, {"logits", Bytes{0}}, {"weights", test::gib(25.1)}};
+  CHECK(oom_sentence("full", oom) ==
+        "full: out of memory at decode step 33,912 (53,912 tokens): asked 842 MiB, 310 MiB free, "
+        "short by 532 MiB; kv_cache 52.6 GiB, weights 25.1 GiB");
+  oom.phase = "prefill";
+  oom.what = "attention scores";
+  oom.owners.clear();
+  CHECK(oom_sentence("full", oom) ==
+        "full: out of memory in prefill (53,912 tokens): asked 842 MiB for attention scores, "
+        "310 MiB free, short by 532 MiB");
+  // What both round to the same says by how little it failed.
+  oom.free = oom.requested - Bytes{512};
+  CHECK(oom_sentence("full", oom).ends_with("842 MiB free, short by 512 B"));
+}
+
+TEST_CASE("the summary says what fits, what fails first, the miss, and where files are") {
+  const Scenario scenario = test::sample_scenario();
+  const RunReport report = test::sample_report(scenario);
+  const ResultsFolder written{"out/x", {"figures/a.svg", "figures/a.png"}, {"a note"}};
+  const std::string text = run_summary(report, run_document(report), &written);
+  INFO(text);
+  CHECK(text.find("3 of 4 points fit (usable HBM 79.0 GiB).") != std::string::npos);
+  CHECK(text.find("- full: out of memory at decode step") != std::string::npos);
+  CHECK(text.find("zeromerge budget 18,000") != std::string::npos);
+  CHECK(text.find("54K tokens") != std::string::npos);
+  // Prefill: 3.15 s of 4.2 bound by compute, the rest by memory; last step: a quarter by memory.
+  CHECK(text.find("     75.0    25.0       0.0  40.0      0.0    25.0      75.0\n") !=
+        std::string::npos);
+  CHECK(text.find("figure   out/x/figures/a.png") != std::string::npos);
+  CHECK(text.find("note: a note") != std::string::npos);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    REQUIRE(end != std::string::npos);
+    CHECK(display_width(std::string_view{text}.substr(at, end - at)) <= 80);
+    at = end + 1;
+  }
+  CHECK(text == run_summary(report, run_document(report), &written));
+}
+
+TEST_CASE("points are called by what differs among them") {
+  const Scenario scenario = test::sample_scenario();
+  CHECK(labels_within(scenario, {0, 1}) ==
+        std::vector<std::string>{"full", "zeromerge budget 18,000"});
+  CHECK(labels_within(scenario, {1, 2}) == std::vector<std::string>{"zeromerge", "h2o"});
+  CHECK(labels_within(scenario, {1, 1}) == std::vector<std::string>{"zeromerge", "zeromerge (2)"});
+  CHECK(common_description(scenario) ==
+        "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1, prompt 20,000, output 34,000");
+}
+
+TEST_CASE("points that differ in more than the method stand under headings") {
+  Scenario scenario = test::sample_scenario();
+  for (ScenarioPoint& point : scenario.points) point.keys["kv_dtype"] = "fp32";
+  scenario.points[2].keys["batch"] = 4;
+  scenario.points[3].keys["batch"] = 4;
+  const auto groups = point_groups(scenario, surrounding_keys());
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0].heading == "batch 1");
+  CHECK(groups[0].suffix == "_batch-1");
+  CHECK(groups[0].labels == std::vector<std::string>{"full", "zeromerge budget 18,000"});
+  CHECK(groups[1].labels == std::vector<std::string>{"h2o", "streaming-llm"});
+  CHECK(groups[1].description ==
+        "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 4, prompt 20,000, output 34,000");
+}
+
+TEST_CASE("a progress line fits its width and counts down") {
+  CHECK(progress_line("replay", 0.25, 10, 32, "layers", 79, false) ==
+        "replay [#######-----------------------]  25 %  0.8 layers/s  30 s left");
+  CHECK(progress_line("x", 2.0, 10, 0, "", 79, true).find("\x1b[32m") != std::string::npos);
+  for (std::size_t width = 1; width < 100; ++width) {
+    INFO(width);
+    CHECK(display_width(progress_line("a long name of some work", 0.5, 3, 9, "points", width,
+                                      false)) <= width);
+  }
+}
+
+TEST_CASE("progress writes nothing where there is no terminal") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  {
+    Progress progress{"work", 10, "points", ends[1]};
+    std::this_thread::sleep_for(std::chrono::milliseconds{1100});
+    progress.update(0.5);
+  }
+  ::close(ends[1]);
+  char byte = 0;
+  CHECK(::read(ends[0], &byte, 1) == 0);
+  ::close(ends[0]);
+}
+
+TEST_CASE("on a terminal progress appears after a second and wipes itself") {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (master < 0 || ::grantpt(master) != 0 || ::unlockpt(master) != 0) {
+    fmt::print("KVSIM-SKIPPED: no pseudo-terminal here\n");
+    return;
+  }
+  const int terminal = ::open(::ptsname(master), O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0);
+  {
+    Progress progress{"work", 0, "", terminal};
+    progress.expect(10, "points");
+    progress.update(0.1);  // too early to bother anyone
+    std::this_thread::sleep_for(std::chrono::milliseconds{1050});
+    progress.update(0.5);
+    progress.update(0.51);  // too soon after
+    progress.finish();
+    progress.update(0.9);
+  }
+  std::array<char, 4096> buffer{};
+  const ssize_t n = ::read(master, buffer.data(), buffer.size());
+  ::close(terminal);
+  ::close(master);
+  const std::string text{buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(n, 0))};
+  INFO(text);
+  CHECK(text.find(" 10 %") == std::string::npos);
+  CHECK(text.find(" 50 %") != std::string::npos);
+  CHECK(text.find(" points/s") != std::string::npos);
+  CHECK(text.find(" left") != std::string::npos);
+  CHECK(text.find(" 51 %") == std::string::npos);
+  CHECK(text.find(" 90 %") == std::string::npos);
+  CHECK(text.ends_with("\x1b[K"));
+}
+
+}  // namespace
+}  // namespace kvsim

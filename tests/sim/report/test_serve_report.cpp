@@ -1,0 +1,351 @@
+// What is written and drawn of a service: documents, tables, trace events, figures, summary.
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/report/figures.hpp"
+#include "sim/report/result_json.hpp"
+#include "sim/report/results_folder.hpp"
+#include "sim/report/serve_csv.hpp"
+#include "sim/report/serve_events.hpp"
+#include "sim/report/serve_measures.hpp"
+#include "sim/report/table.hpp"
+#include "sim/serve/serve_metrics.hpp"
+#include "tests/sim/serve/serve_samples.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using test::ms;
+using test::rel;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in{text};
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_CASE("a request's times by hand") {
+  const ServeResult r = test::sample_service();
+  const RequestTimes times = times_of(r.outcomes[1]);
+  CHECK(times.queue.value() == rel(0.005));
+  CHECK(times.ttft.value() == rel(0.015));
+  CHECK(times.tpot.value() == rel(0.020));  // (60 - 20) ms over two tokens
+  CHECK(times.e2e.value() == rel(0.055));
+  CHECK_FALSE(times_of(r.outcomes[2]).ttft.has_value());
+  const SloSpec slo{.ttft = {}, .tpot = Seconds{0.015}, .e2e = {}};
+  CHECK(keeps(slo, r.outcomes[0]));
+  CHECK_FALSE(keeps(slo, r.outcomes[1]));
+  CHECK_FALSE(keeps(SloSpec{}, r.outcomes[2]));
+}
+
+TEST_CASE("a request is good in the table of requests where goodput counts it") {
+  Scenario scenario = test::sample_serve_scenario();
+  RunReport report = test::sample_serve_report(scenario);
+  // It generates nothing and ends after 30 ms: its answer is late.
+  ServeResult& r = report.serves[0];
+  r.outcomes[0] = {.arrival = ms(0),
+                   .scheduled = ms(0),
+                   .finish = ms(30),
+                   .prompt_tokens = 100,
+                   .status = RequestStatus::kCompleted};
+  r.spans.erase(r.spans.begin());
+  const SloSpec slo{.ttft = Seconds{0.020}, .tpot = {}, .e2e = {}};
+  scenario.points[0].serve->slo = slo;
+  ServeResult measured;
+  measured.outcomes = r.outcomes;
+  measured.iteration_ends = r.iteration_ends;
+  measured.spans = r.spans;
+  measure(measured, slo);
+  CHECK(measured.slo_attained.value() == rel(1.0 / 3));
+  const auto lines = lines_of(requests_csv(report));
+  CHECK(lines[1].ends_with(",0"));
+  CHECK(lines[2].ends_with(",1"));
+  CHECK(lines[3].ends_with(",0"));
+}
+
+TEST_CASE("gaps between tokens by hand: within spans and over a preemption") {
+  // Request 0: 10, 10, 10 ms. Request 1: 30 ms from iteration 1 to 4, then 10 ms.
+  const auto gaps = token_gaps(test::sample_service());
+  std::map<std::int64_t, std::int64_t> count;
+  for (const Weighted& gap : gaps) count[std::llround(gap.value * 1e3)] += gap.count;
+  CHECK(count == std::map<std::int64_t, std::int64_t>{{10, 4}, {30, 1}});
+  // Those of a request that was refused on its way are not among itl_s, nor in its figure.
+  ServeResult refused = test::sample_service();
+  refused.outcomes[1].status = RequestStatus::kRejected;
+  std::int64_t gaps_left = 0;
+  for (const Weighted& gap : token_gaps(refused)) gaps_left += gap.count;
+  CHECK(gaps_left == 3);
+}
+
+TEST_CASE("tokens in service by hand") {
+  // At 20 ms: request 0 with 100 and 2 tokens (its second just made), request 1 has just made its
+  // first and leaves; at 30 ms request 0 alone; at 60 ms nobody.
+  const auto load = load_samples(test::sample_service());
+  REQUIRE(load.size() == 6);
+  CHECK(load[2].tokens == doctest::Approx(100 + 4 * 2.0 / 3));
+  CHECK(load[5].tokens == doctest::Approx(0));
+  CHECK(load[0].held == Bytes{112LL << 20});
+}
+
+TEST_CASE("HBM by owner sums to what the stack may use") {
+  const ServeResult r = test::sample_service();
+  for (const ServeSample& s : r.timeline[0]) {
+    Bytes sum;
+    for (const Bytes part : hbm_parts(r, s)) {
+      CHECK(part >= Bytes{});
+      sum += part;
+    }
+    CHECK(sum == r.usable_hbm);
+  }
+}
+
+TEST_CASE("a point of a service has the contract's keys") {
+  const Scenario scenario = test::sample_serve_scenario();
+  const ordered_json document = run_document(test::sample_serve_report(scenario));
+  CHECK(document.at("schema") == "kvsim.run/1");
+  CHECK(document.at("kind") == "serve");
+  CHECK(document.at("definitions").at("tpot_s").get<std::string>().find("(output tokens - 1)") !=
+        std::string::npos);
+  CHECK_FALSE(document.contains("run"));
+  REQUIRE(document.at("points").size() == 4);
+  const ordered_json& point = document.at("points")[0];
+  for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"}) {
+    for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"}) {
+      CHECK(point.at(key).at(statistic).is_number());
+    }
+  }
+  CHECK(point.at("requests") == 3);
+  CHECK(point.at("completed") == 2);
+  CHECK(point.at("rejected") == 1);
+  CHECK(point.at("preemptions") == 1);
+  CHECK(point.at("oom_events") == 1);
+  CHECK(point.at("kv_capacity_tokens") == 640);
+  CHECK(point.at("peak_hbm_bytes") == 1900LL << 20);
+  for (const char* key : {"output_tok_s", "total_tok_s", "request_s", "goodput"}) {
+    CHECK(point.at(key).is_number());
+  }
+  CHECK(point.at("workload") == "three");
+  CHECK(point.at("slo").at("tpot_s") == 0.015);
+  CHECK(point.at("slo").at("ttft_s").is_null());
+  CHECK(point.at("ooms")[0].at("request") == 1);
+  CHECK(point.at("prefix_hit_rate").is_null());  // nobody asked the prefix cache
+  CHECK(point.at("host_tier").is_null());
+  RunReport report = test::sample_serve_report(scenario);
+  report.serves[0].tiers = {{.name = "NVMe",
+                             .capacity = Bytes{100},
+                             .peak = Bytes{70},
+                             .peak_owners = {{"kv_offloaded", Bytes{70}}}}};
+  report.serves[0].kv_dropped = Bytes{9};
+  report.serves[0].kv_reclaimed = Bytes{4};
+  const ordered_json tiered = run_document(report).at("points")[0];
+  CHECK(tiered.at("host_tier").is_null());
+  CHECK(tiered.at("nvme_tier").at("capacity_bytes") == 100);
+  CHECK(tiered.at("nvme_tier").at("peak_bytes") == 70);
+  CHECK(tiered.at("nvme_tier").at("kv_offloaded_bytes") == 70);
+  CHECK(tiered.at("nvme_tier").at("kv_swapped_bytes") == 0);
+  CHECK(tiered.at("kv_dropped_bytes") == 9);
+  CHECK(tiered.at("kv_reclaimed_bytes") == 4);
+}
+
+TEST_CASE("what does not exist is null") {
+  Scenario scenario = test::sample_serve_scenario();
+  RunReport report = test::sample_serve_report(scenario);
+  report.serves[0].ttft = {};
+  report.serves[0].goodput.reset();
+  const ordered_json document = run_document(report);
+  CHECK(document.at("points")[0].at("ttft_s").at("p99").is_null());
+  CHECK(document.at("points")[0].at("goodput").is_null());
+}
+
+TEST_CASE(
+    "tables of a service: a line a request, a sample, a point, and as many fields as columns") {
+  const Scenario scenario = test::sample_serve_scenario();
+  const RunReport report = test::sample_serve_report(scenario);
+  const auto check = [](const std::string& text, std::size_t rows) {
+    const auto lines = lines_of(text);
+    REQUIRE(lines.size() == rows + 1);
+    const auto commas = std::count(lines[0].begin(), lines[0].end(), ',');
+    for (const std::string& line : lines) {
+      bool quoted = false;
+      std::ptrdiff_t n = 0;
+      for (const char c : line) {
+        if (c == '"') quoted = !quoted;
+        if (c == ',' && !quoted) ++n;
+      }
+      CHECK(n == commas);
+    }
+  };
+  check(requests_csv(report), 4 * 3);
+  check(serve_timeline_csv(report), 4 * 6);
+  check(serve_points_csv(run_document(report)), 4);
+  const auto requests = lines_of(requests_csv(report));
+  CHECK(requests[0] ==
+        "point,label,request,status,replica,arrival_s,scheduled_s,first_token_s,finish_s,queue_s,"
+        "ttft_s,tpot_s,e2e_s,prompt_tokens,output_tokens,cached_tokens,preemptions,within_slo");
+  CHECK(requests[2] ==
+        "0,full rate 1,1,completed,0,0.005000000000,0.010000000000,0.020000000000,0.060000000000,"
+        "0.005,0.015,0.02,0.055,200,3,0,1,0");
+  CHECK(requests[3] == "0,full rate 1,2,rejected,0,0.007000000000,,,,,,,,900,0,0,0,0");
+  CHECK(lines_of(serve_points_csv(run_document(report)))[0].find("ttft_s_p99") !=
+        std::string::npos);
+}
+
+TEST_CASE("trace events: valid, of known kinds, and never back in time within a process") {
+  const Scenario scenario = test::sample_serve_scenario();
+  const RunReport report = test::sample_serve_report(scenario);
+  for (const std::size_t most : {std::size_t{60'000}, std::size_t{40}}) {
+    const json document = json::parse(serve_events_json(report, most));
+    std::map<int, double> last;
+    std::map<std::string, int> kinds;
+    for (const json& event : document.at("traceEvents")) {
+      const std::string kind = event.at("ph");
+      ++kinds[kind];
+      const int pid = event.at("pid");
+      if (kind == "M") continue;
+      const double ts = event.at("ts");
+      CHECK(ts >= last[pid]);
+      last[pid] = ts;
+      if (kind == "X") CHECK(event.at("dur").get<double>() == doctest::Approx(1e4));
+      if (kind == "C" && event.at("name") != "requests") {
+        double sum = 0;
+        for (const auto& part : event.at("args").items()) sum += part.value().get<double>();
+        CHECK(sum == doctest::Approx(2.0).epsilon(1e-4));  // GiB
+      }
+    }
+    CHECK(kinds.size() == 3);
+    CHECK(last.size() == 4);
+    CHECK(document.at("traceEvents").size() <= std::max<std::size_t>(most, 40) + 16);
+  }
+}
+
+TEST_CASE("a service has its figures, each with data, the same bytes each time") {
+  const Scenario scenario = test::sample_serve_scenario();
+  const RunReport report = test::sample_serve_report(scenario);
+  const FigureSet set = run_figures(report);
+  std::map<std::string, int> kinds;
+  for (const Figure& figure : set.figures) {
+    INFO(figure.name);
+    ++kinds[figure.kind];
+    CHECK(lines_of(figure.csv).size() > 2);
+    CHECK(figure.script.find("set xlabel") != std::string::npos);
+  }
+  CHECK(kinds == std::map<std::string, int>{{"goodput", 1},
+                                            {"throughput_ttft", 1},
+                                            {"throughput_tpot", 1},
+                                            {"throughput_e2e", 1},
+                                            {"memory_vs_load", 1},
+                                            {"hbm_timeline", 4},
+                                            {"running_timeline", 1},
+                                            {"waiting_timeline", 1},
+                                            {"ttft_cdf", 1},
+                                            {"tpot_cdf", 1},
+                                            {"itl_cdf", 1},
+                                            {"e2e_cdf", 1}});
+  const FigureSet again = run_figures(report);
+  REQUIRE(again.figures.size() == set.figures.size());
+  for (std::size_t i = 0; i < set.figures.size(); ++i) {
+    CHECK(again.figures[i].csv == set.figures[i].csv);
+    CHECK(again.figures[i].script == set.figures[i].script);
+  }
+  Scenario chosen = scenario;
+  chosen.figures = {"goodput"};
+  CHECK(wanted_figures(set, chosen).figures.size() == 1);
+}
+
+TEST_CASE("what bounds a service is told from how it ran") {
+  const Scenario scenario = test::sample_serve_scenario();
+  ServeResult r = test::sample_service();
+  CHECK(bound_of(r).kind == "kv_capacity");  // it preempts
+  r.preemptions = 0;
+  CHECK(bound_of(r).kind == "memory_bandwidth");  // waits with room in the cache
+  r.mfu = 0.6;
+  CHECK(bound_of(r).kind == "compute");
+  {
+    ServeResult low = r;
+    low.mfu = low.mbu = 0.2;
+    CHECK(bound_of(low).kind == "host");  // neither is near its rate
+    low = r;
+    low.completed = 1000;
+    low.preemptions = 9;
+    CHECK(bound_of(low).kind == "compute");  // few are preempted
+    low.preemptions = 10;
+    CHECK(bound_of(low).kind == "kv_capacity");
+  }
+  {
+    ServeResult reserved = r;
+    reserved.held_back = 1;  // more than half of the time in which somebody waits
+    CHECK(bound_of(reserved).kind == "kv_reservation");
+    reserved.held_back = 0;
+    CHECK(bound_of(reserved).kind == "compute");
+  }
+  for (ServeSample& s : r.timeline[0]) {
+    if (s.waiting > 0) s.kv_blocks = r.kv_pool;
+  }
+  CHECK(bound_of(r).kind == "kv_capacity");
+  for (ServeSample& s : r.timeline[0]) s.waiting = 0;
+  CHECK(bound_of(r).kind == "arrival_rate");
+  r.completed = 0;
+  CHECK(bound_of(r).kind == "rejection");
+}
+
+TEST_CASE("the summary of a service fits its width and says what matters") {
+  const Scenario scenario = test::sample_serve_scenario();
+  const RunReport report = test::sample_serve_report(scenario);
+  const std::string text = run_summary(report, run_document(report), nullptr, 80);
+  for (const std::string& line : lines_of(text)) {
+    INFO(line);
+    CHECK(display_width(line) <= 80);
+  }
+  for (const char* said : {"TTFT", "TPOT", "bound by KV capacity", "rejected", "0 of 4 points",
+                           "(output tokens - 1)", "first out of memory"}) {
+    INFO(text);
+    CHECK(text.find(said) != std::string::npos);
+  }
+}
+
+TEST_CASE("a static batch that raises is not said to be too long, nor a start to ask for nothing") {
+  Scenario scenario = test::sample_serve_scenario();
+  scenario.points.resize(1);
+  RunReport report = test::sample_serve_report(scenario);
+  ServeResult& r = report.serves[0];
+  r.blocks = r.block_tokens = r.peak_blocks = 0;
+  r.kv_pool = {};
+  const auto says = [&](const std::string& words) {
+    const std::string text = run_summary(report, run_document(report), nullptr, 200);
+    INFO(text);
+    return text.find(words) != std::string::npos;
+  };
+  CHECK(says("1 request rejected: lost with batches that ran out of memory"));
+  CHECK(says("blocks for one more token, asked 16"));
+  r.completed = 0;
+  CHECK(says("every batch runs out of memory"));
+  r.ooms = {{ms(0), -1, "no memory is left for a cache", Bytes{}, Bytes{}, r.peak_owners}};
+  CHECK(says("at the start: no memory is left for a cache"));
+  CHECK_FALSE(says("asked 0"));
+}
+
+TEST_CASE("the results folder of a service holds its tables and its timeline") {
+  const Scenario scenario = test::sample_serve_scenario();
+  const std::filesystem::path folder = std::filesystem::path{KVSIM_TEST_SCRATCH} / "serve-folder";
+  std::filesystem::remove_all(folder);
+  const RunReport report = test::sample_serve_report(scenario);
+  (void)write_run_results(report, run_document(report), folder, {.figures = false, .gnuplot = {}});
+  for (const char* name :
+       {"result.json", "points.csv", "requests.csv", "timeline.csv", "timeline.json"}) {
+    CHECK(std::filesystem::is_regular_file(folder / name));
+  }
+}
+
+}  // namespace
+}  // namespace kvsim

@@ -1,0 +1,203 @@
+// The prediction is a plan's answer, and its range is next to it.
+
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <regex>
+#include <string>
+#include <utility>
+
+#include "sim/report/plan_report.hpp"
+#include "tests/sim/search/plan_files.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::changed_plan;
+using test::serve_plan;
+using test::static_plan;
+
+constexpr const char* kBusy =
+    R"(, "requests": {"arrivals": {"kind": "poisson", "rate": 30}, "count": 80,
+                      "prompt_tokens": 600, "output_tokens": 60})";
+
+PlanResult run(const Scenario& scenario) { return run_plan(scenario, {.threads = 1}); }
+
+std::string with(std::string_view plan, double confidence) {
+  return fmt::format(R"({}, "confidence": {})", plan, confidence);
+}
+
+/// What a plan says at its default, held against plans that ask for either end.
+void check_ends(const PlanCandidate& plain, const PlanCandidate& safe) {
+  INFO(plain.label);
+  CHECK(plain.answer == plain.range.predicted);
+  CHECK(safe.answer == safe.range.safe);
+  REQUIRE(plain.range.is_known);
+  CHECK(plain.range.safe == safe.range.safe);
+  CHECK(plain.range.predicted == safe.range.predicted);
+  CHECK(plain.range.optimistic == safe.range.optimistic);
+}
+
+TEST_CASE("a static plan answers with the prediction, its range holds the safe answer") {
+  const std::string questions = R"("questions": ["largest_batch", "longest_context"])";
+  for (const char* stack : {"hf-sdpa", "vllm"}) {
+    const std::string more = fmt::format(
+        R"(, "stack": "{}", "method": ["full", {{"name": "snapkv", "budget": 0.25}}])", stack);
+    const PlanResult plain = run(static_plan(more, questions));
+    const PlanResult safe = run(static_plan(more, with(questions, 0.9)));
+    REQUIRE(plain.candidates.size() == 4);
+    for (std::size_t c = 0; c < plain.candidates.size(); ++c) {
+      const PlanCandidate& one = plain.candidates[c];
+      check_ends(one, safe.candidates[c]);
+      CHECK(one.memory.end == MemoryEnd{});
+      REQUIRE(one.range.safe);
+      REQUIRE(one.range.optimistic);
+      CHECK(*one.range.safe <= *one.range.predicted);
+      CHECK(*one.range.predicted <= *one.range.optimistic);
+      CHECK(*one.range.safe < *one.range.optimistic);
+      CHECK(plan_range(one) == fmt::format("{} to {}", plan_amount(one.question, *one.range.safe),
+                                           plan_amount(one.question, *one.range.optimistic)));
+    }
+  }
+}
+
+TEST_CASE("the ends of a range that do not exist are said, and a bound has no range") {
+  // Predicted to fit, with less room than the interval is wide.
+  const PlanResult tight =
+      run(static_plan(R"(, "memory": {"hbm": "15.9 GiB"})", R"("questions": "longest_context")"));
+  const PlanCandidate& one = tight.candidates.at(0);
+  REQUIRE(one.answer);
+  CHECK_FALSE(one.range.safe);
+  CHECK(plan_range(one).starts_with("none to "));
+  // Not even predicted to fit: `predicted` is empty, the optimistic end is there.
+  const PlanResult never =
+      run(static_plan(R"(, "memory": {"hbm": "12.5 GiB"})", R"("questions": "longest_context")"));
+  const PlanCandidate& other = never.candidates.at(0);
+  CHECK_FALSE(other.answer);
+  CHECK_FALSE(other.range.predicted);
+  CHECK(other.range.is_known);
+  const PlanResult bound =
+      run(static_plan(R"(, "stack": "ideal")", R"("questions": "longest_context")"));
+  CHECK_FALSE(bound.candidates.at(0).range.is_known);
+  CHECK(plan_range(bound.candidates.at(0)).empty());
+}
+
+/// What a text like "79.2 GiB of GPU memory = 61 GiB of weights + ... - 2 GiB that are missing" has
+/// on the left of its "=" and on the right, in GiB.
+std::pair<double, double> sides_of(const std::string& text) {
+  const std::regex amount{R"(([=+-])? ?([0-9.]+) (GiB|MiB|KiB|B)\b)"};
+  const std::map<std::string, double> units{
+      {"GiB", 1}, {"MiB", 1 / 1024.0}, {"KiB", 1 / 1048576.0}, {"B", 1 / 1073741824.0}};
+  std::array<double, 2> sides{};
+  std::size_t side = 0;
+  for (std::sregex_iterator at{text.begin(), text.end(), amount}, end; at != end; ++at) {
+    const std::string sign = (*at)[1];
+    if (side == 1 && sign.empty()) break;  // what follows the sum
+    if (sign == "=") side = 1;
+    const double value = std::strtod((*at)[2].str().c_str(), nullptr) * units.at((*at)[3]);
+    sides[side] += sign == "-" ? -value : value;
+  }
+  return {sides[0], sides[1]};
+}
+
+TEST_CASE("terms that a shortage names add up, as predicted and at either end") {
+  int sums = 0;
+  for (const char* stack : {"vllm", "sglang", "trtllm", "lmdeploy", "hf-sdpa"}) {
+    for (const double confidence : {0.0, 0.9, 0.99}) {
+      for (const char* hbm : {"13.5 GiB", "14 GiB", "14.5 GiB", "15 GiB", "16 GiB", "20 GiB"}) {
+        const Scenario scenario =
+            static_plan(fmt::format(R"(, "stack": "{}", "memory": {{"hbm": "{}"}})", stack, hbm),
+                        with(R"("questions": "longest_context")", confidence));
+        const PlanResult plan = run(scenario);
+        const PlanCandidate& one = plan.candidates.at(0);
+        const std::string text = one.impossible ? one.impossible->text
+                                 : one.runs_out ? one.runs_out->why.text
+                                                : "";
+        if (text.find(" = ") == std::string::npos) continue;
+        INFO(stack, ", ", confidence, ", ", hbm, ": ", text);
+        ++sums;
+        const auto [left, right] = sides_of(text);
+        constexpr double kDigits = 0.02;  // GiB: five terms of four digits
+        CHECK(std::abs(left - right) <= kDigits);
+        CHECK(left > 5);
+        // The GPU's own memory, whatever end its terms are at.
+        if (text.find("of GPU memory") != std::string::npos) {
+          CHECK(std::abs(left - std::strtod(hbm, nullptr)) < 0.01);
+        }
+      }
+    }
+  }
+  CHECK(sums >= 10);
+}
+
+TEST_CASE("the prediction is there although no safe size exists") {
+  const Scenario scenario = changed_plan(
+      R"({"model": "qwen3-32b", "gpu": "H100-80GB-SXM", "stack": "vllm", "prompt_tokens": 2048,
+          "output_tokens": 512})",
+      "", with(R"("questions": "longest_context")", 0.999));
+  const PlanCandidate one = run(scenario).candidates.at(0);
+  CHECK_FALSE(one.answer);
+  CHECK_FALSE(one.range.safe);
+  REQUIRE(one.range.predicted);
+  REQUIRE(one.impossible);
+  // At 90 % weights are not scaled: 61 GiB of them leave a cache in the 71.3 GiB of the engine.
+  const Scenario sure = changed_plan(
+      R"({"model": "qwen3-32b", "gpu": "H100-80GB-SXM", "stack": "vllm", "prompt_tokens": 2048,
+          "output_tokens": 512})",
+      "", with(R"("questions": "longest_context")", 0.9));
+  const PlanCandidate other = run(sure).candidates.at(0);
+  REQUIRE(other.answer);
+  CHECK(*other.answer > 0.7 * *other.range.predicted);
+  CHECK(*other.range.predicted == *one.range.predicted);
+}
+
+TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more than were tried") {
+  const std::string questions = R"("questions": "fewest_gpus")";
+  const PlanResult plain = run(serve_plan(kBusy, questions));
+  const PlanResult safe = run(serve_plan(kBusy, with(questions, 0.9)));
+  const PlanCandidate& one = plain.candidates.at(0);
+  check_ends(one, safe.candidates.at(0));
+  REQUIRE(one.range.safe);
+  REQUIRE(one.range.optimistic);
+  CHECK(*one.range.optimistic <= *one.range.predicted);
+  CHECK(*one.range.predicted < *one.range.safe);
+  CHECK(one.time_factor == 1);
+  const std::string range = plan_range(one);
+  CHECK(range == fmt::format("{:g} to {:g}", *one.range.optimistic, *one.range.safe));
+  // In text and in the document, the prediction comes first.
+  const Scenario scenario = serve_plan(kBusy, questions);
+  CHECK(plan_summary(scenario, plain, nullptr)
+            .find(fmt::format("{:g} GPUs, range {}", *one.answer, range)) != std::string::npos);
+  const auto document = plan_document(scenario, plain);
+  CHECK(document.at("confidence") == 0);
+  CHECK(document.at("range_confidence") == 0.9);
+  CHECK(document.at("answers").at(0).at("range") == range);
+  CHECK(document.at("answers").at(0).at("candidates").at(0).at("safe") == *one.range.safe);
+
+  // No more than the prediction's GPUs are tried: the safe end is beyond them.
+  const PlanResult few = run(
+      serve_plan(kBusy, fmt::format(R"({}, "most_gpus": {:g})", questions, *one.range.predicted)));
+  CHECK(few.candidates.at(0).answer == one.answer);
+  CHECK_FALSE(few.candidates.at(0).range.safe);
+  CHECK(plan_range(few.candidates.at(0)) ==
+        fmt::format("{:g} to more than {:g}", *one.range.optimistic, *one.range.predicted));
+}
+
+TEST_CASE("the highest rate is predicted, between a lower safe and a higher optimistic one") {
+  const std::string questions = R"("questions": "highest_rate", "rate_step": 0.05)";
+  constexpr const char* kBounds = R"("ttft": "400 ms", "tpot": "60 ms")";
+  const PlanResult plain = run(serve_plan("", questions, kBounds));
+  const PlanResult safe = run(serve_plan("", with(questions, 0.9), kBounds));
+  check_ends(plain.candidates.at(0), safe.candidates.at(0));
+  const AnswerRange& range = plain.candidates.at(0).range;
+  REQUIRE(range.safe);
+  REQUIRE(range.optimistic);
+  CHECK(*range.safe < *range.predicted);
+  CHECK(*range.predicted < *range.optimistic);
+}
+
+}  // namespace
+}  // namespace kvsim

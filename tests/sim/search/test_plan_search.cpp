@@ -1,0 +1,258 @@
+// The parts of a plan: searches for a boundary, confidence, knobs, the front, keys of scenarios.
+
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "models/stack/stack.hpp"
+#include "models/units/check.hpp"
+#include "models/units/error.hpp"
+#include "sim/batch/memory_end.hpp"
+#include "sim/plan/boundary.hpp"
+#include "sim/plan/confidence.hpp"
+#include "sim/plan/knobs.hpp"
+#include "sim/plan/quality.hpp"
+#include "sim/report/plan_report.hpp"
+#include "tests/sim/search/plan_files.hpp"
+#include "tests/support/check.hpp"
+#include "tests/support/files.hpp"
+
+namespace kvsim {
+namespace {
+
+using test::has;
+using test::rel;
+
+TEST_CASE("the last that holds is found from anywhere") {
+  for (const std::int64_t last : {1, 2, 3, 7, 8, 63, 100}) {
+    for (const std::int64_t start : {1, 5, 50, 100}) {
+      for (const std::int64_t stride : {1, 4, 16}) {
+        INFO(last, " from ", start, " by ", stride);
+        const Boundary found =
+            last_that_holds({.least = 1, .most = 100, .start = start, .stride = stride},
+                            [&](std::int64_t n) { return n <= last; });
+        CHECK(found.last == last);
+        CHECK(found.at_most == (last == 100));
+        CHECK(found.monotone);
+      }
+    }
+  }
+}
+
+TEST_CASE("negative numbers are as good, and nothing may hold") {
+  const Boundary fewest = last_that_holds({.least = -64, .most = -1, .start = -1},
+                                          [](std::int64_t n) { return -n >= 11; });
+  CHECK(fewest.last == -11);
+  const Boundary none =
+      last_that_holds({.least = 1, .most = 100, .start = 1}, [](std::int64_t) { return false; });
+  CHECK_FALSE(none.last.has_value());
+}
+
+TEST_CASE("what holds beyond a gap is found and told of") {
+  // Holds up to 8, and at 11 again.
+  const auto holds = [](std::int64_t n) { return n <= 8 || n == 11; };
+  const Boundary found = last_that_holds({.least = 1, .most = 100, .start = 1}, holds);
+  CHECK(found.last == 11);
+  CHECK_FALSE(found.monotone);
+  // With fewer neighbours it is not looked for; the answer is a boundary all the same.
+  const Boundary blind =
+      last_that_holds({.least = 1, .most = 100, .start = 1, .stride = 1, .neighbours = 0}, holds);
+  CHECK(blind.last == 8);
+}
+
+TEST_CASE("a search out of its range is a fault") {
+  const auto holds = [](std::int64_t) { return true; };
+  CHECK_THROWS_AS((void)last_that_holds({.least = 2, .most = 3, .start = 1}, holds), ContractError);
+  CHECK_THROWS_AS((void)last_that_holds({.least = 1, .most = 3, .start = 1, .stride = 0}, holds),
+                  ContractError);
+}
+
+TEST_CASE("confidence: as predicted at 0, the known interval at 0.9, and more beyond") {
+  CHECK(confidence_power(0) == 0);
+  CHECK(confidence_power(0.9) == 1);
+  // Two-sided quantiles of the normal distribution: 0.6745 / 1.6449 and 2.5758 / 1.6449.
+  CHECK(confidence_power(0.5) == rel(0.67448975 / 1.64485363, 1e-7));
+  CHECK(confidence_power(0.99) == rel(2.57582930 / 1.64485363, 1e-7));
+  double before = -1;
+  for (double c = 0; c < 0.999; c += 0.01) {
+    CHECK(confidence_power(c) > before);
+    before = confidence_power(c);
+  }
+  for (const char* stack : {"hf-sdpa", "vllm"}) {
+    CHECK(memory_end(find_stack(stack), 1, 0).end == MemoryEnd{});
+    CHECK(memory_end(find_stack(stack), 1, 0.9).end == memory_ends(find_stack(stack), 1)->high);
+  }
+  CHECK(memory_end(find_stack("ideal"), 1, 0.99).end == MemoryEnd{});
+  CHECK(time_end(Seconds{2.0}, Interval{.low = Seconds{1.0}, .high = Seconds{3.0}}, 0.9).factor ==
+        rel(1.5));
+  CHECK(time_end(Seconds{2.0}, std::nullopt, 0.9).factor == 1);
+}
+
+TEST_CASE("knobs: the elasticity of power laws is their exponent") {
+  const auto knob = [](const char* name, double exponent) {
+    Knob out{name, {}};
+    for (const double ratio : knob_ratios()) {
+      out.steps.push_back(
+          {times_text(ratio), ratio, [=] { return 2 * std::pow(ratio, -exponent); }});
+    }
+    return out;
+  };
+  const auto effects =
+      try_knobs(2, {knob("weak", 0.5), knob("strong", 1), knob("none", 0), knob("harmful", -1)});
+  REQUIRE(effects.size() == 2);
+  CHECK(effects[0].knob == "strong");
+  CHECK(effects[0].elasticity == rel(1));
+  CHECK(effects[0].enough == "x 2");
+  CHECK(effects[1].knob == "weak");
+  CHECK(effects[1].elasticity == rel(0.5));
+  CHECK(effects[1].enough == "x 4");
+}
+
+PlanResult front_of(const std::vector<OperatingPoint>& points) {
+  PlanResult plan;
+  plan.candidates.emplace_back();
+  plan.candidates[0].points = points;
+  plan.groups.push_back({.question = PlanQuestion::kLargestBatch,
+                         .of = "",
+                         .keys = {},
+                         .candidates = {0},
+                         .best = {}});
+  mark_front(plan);
+  return plan;
+}
+
+OperatingPoint way(double cost, double latency, double error) {
+  OperatingPoint point;
+  point.cost = cost;
+  point.latency_s = latency;
+  point.error = error;
+  return point;
+}
+
+TEST_CASE("the front holds no beaten point, and the best of each objective") {
+  std::vector<OperatingPoint> points;
+  std::uint64_t state = 7;
+  const auto draw = [&] {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<double>(state >> 40);
+  };
+  for (int i = 0; i < 200; ++i) {
+    const double a = draw(), b = draw(), c = draw();
+    points.push_back(way(c, b, a));
+  }
+  const PlanResult plan = front_of(points);
+  const auto& marked = plan.candidates[0].points;
+  std::size_t least[3] = {0, 0, 0};
+  for (std::size_t i = 0; i < marked.size(); ++i) {
+    bool beaten = false;
+    for (const OperatingPoint& other : marked) {
+      beaten = beaten || (other.cost < marked[i].cost && other.latency_s < marked[i].latency_s &&
+                          *other.error < *marked[i].error);
+    }
+    CHECK(marked[i].on_front == !beaten);
+    if (marked[i].cost < marked[least[0]].cost) least[0] = i;
+    if (marked[i].latency_s < marked[least[1]].latency_s) least[1] = i;
+    if (*marked[i].error < *marked[least[2]].error) least[2] = i;
+  }
+  for (const std::size_t i : least) CHECK(marked[i].on_front);
+}
+
+TEST_CASE("front by hand: ties stay, what is nowhere better goes") {
+  const PlanResult plan =
+      front_of({way(1, 4, 0), way(2, 2, 0), way(2, 2, 0), way(2, 3, 0), way(3, 3, 0.1)});
+  const auto& marked = plan.candidates[0].points;
+  CHECK(marked[0].on_front);
+  CHECK(marked[1].on_front);
+  CHECK(marked[2].on_front);
+  CHECK_FALSE(marked[3].on_front);
+  CHECK_FALSE(marked[4].on_front);
+}
+
+std::string complaint(std::string_view plan) {
+  try {
+    (void)test::static_plan("", plan);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no complaint";
+}
+
+TEST_CASE("keys of a plan are checked, with file and place") {
+  CHECK(complaint(R"("questions": "largest_batch")") == "no complaint");
+  CHECK(has(complaint(""), "/plan"));
+  CHECK(has(complaint(R"("questions": "largest_bach")"), "/plan/questions"));
+  CHECK(has(complaint(R"("questions": [])"), "/plan/questions"));
+  CHECK(has(complaint(R"("questions": ["largest_batch", "largest_batch"])"), "asked twice"));
+  CHECK(has(complaint(R"("questions": "highest_rate")"), "\"serve\" alone"));
+  CHECK(has(complaint(R"("questions": "largest_batch", "confidence": 1)"), "/plan/confidence"));
+  CHECK(has(complaint(R"("questions": "largest_batch", "confidance": 0.9)"), "confidence"));
+  const auto prices = [&](std::string_view text) {
+    return complaint(fmt::format(R"("questions": "largest_batch", "prices": {{{}}})", text));
+  };
+  CHECK(prices(R"("A100-80GB-SXM": "2.5 USD/h")") == "no complaint");
+  CHECK(has(prices(R"("A100-80GB-SXM": 2.5)"), "2.5 USD/h"));
+  CHECK(has(prices(R"("A100-80GB-SXM": "2.5 USD")"), "2.5 USD/h"));
+  CHECK(has(prices(R"("A100-80GB-SXM": "-1 USD/h")"), "2.5 USD/h"));
+  CHECK(has(prices(R"("A100-81GB": "2.5 USD/h")"), "A100"));
+  CHECK(has(prices(R"("A100-80GB-SXM": "2.5 USD/h", "H100-80GB-SXM": "3 EUR/h")"), "USD"));
+  const auto quality = [&](std::string_view text) {
+    return complaint(fmt::format(R"("questions": "largest_batch", "quality": {{{}}})", text));
+  };
+  const std::string trace = fmt::format(R"("trace": "{}")", test::sample_trace());
+  CHECK(quality(trace + R"(, "max_rel_error": 0.1)") == "no complaint");
+  CHECK(has(quality(trace), "neither"));
+  CHECK(has(quality(trace + R"(, "max_rel_error": 0.1, "min_retained_mass": 0.9)"), "both"));
+  CHECK(has(quality(R"("trace": "absent.safetensors", "max_rel_error": 0.1)"), "no such file"));
+}
+
+TEST_CASE("a price that is missing is asked for by name") {
+  const Scenario scenario = test::static_plan(
+      "", R"("questions": "largest_batch", "prices": {"H100-80GB-SXM": "2.5 USD/h"})");
+  CHECK_THROWS_WITH_AS((void)run_plan(scenario),
+                       "plan/prices: A100-80GB-SXM has no price; those given: H100-80GB-SXM",
+                       InputError);
+}
+
+TEST_CASE("the least budget that meets the floor, given or bisected") {
+  QualityFloor floor;
+  floor.named = floor.trace = test::sample_trace();
+  floor.max_rel_error = 0.15;
+  std::vector<MethodSpec> specs{{"full", {}, {}}};
+  for (const double share : {0.1, 0.3, 0.5, 0.7, 0.9}) {
+    specs.push_back({"snapkv", {}, Budget{.fraction = share, .entries = 0}});
+  }
+  specs.push_back({"h2o", {}, Budget{.fraction = 0, .entries = 100}});
+  const QualityReport given = measure_quality(floor, specs, 0, 1);
+  const MethodQuality& full = given.of(specs[0]);
+  REQUIRE(full.chosen.has_value());
+  CHECK(*full.tries[*full.chosen].rel_error < 1e-5);  // of rounding
+  const MethodQuality& snapkv = given.of(specs[1]);
+  REQUIRE(snapkv.chosen.has_value());
+  for (std::size_t i = 0; i < snapkv.tries.size(); ++i) {
+    INFO(i);
+    CHECK(snapkv.tries[i].meets == (*snapkv.tries[i].rel_error <= 0.15));
+    if (i < *snapkv.chosen) CHECK_FALSE(snapkv.tries[i].meets);
+  }
+  const MethodQuality& h2o = given.of(specs.back());
+  CHECK_FALSE(h2o.chosen.has_value());
+  CHECK(has(h2o.reason, "100 entries"));
+
+  floor.bisect_step = 0.02;
+  const QualityReport finer = measure_quality(floor, specs, 0, 2);
+  const MethodQuality& found = finer.of(specs[1]);
+  REQUIRE(found.chosen.has_value());
+  const double least = found.tries[*found.chosen].budget->fraction;
+  CHECK(least <= snapkv.tries[*snapkv.chosen].budget->fraction);
+  // One step less was tried, and fails.
+  bool tried = least < 0.11;
+  for (const QualityTry& one : found.tries) {
+    if (std::abs(one.budget->fraction - (least - 0.02)) < 1e-6) {
+      tried = true;
+      CHECK_FALSE(one.meets);
+    }
+  }
+  CHECK(tried);
+}
+
+}  // namespace
+}  // namespace kvsim

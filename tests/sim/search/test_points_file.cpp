@@ -1,0 +1,70 @@
+// The file that a sweep's points are kept in: whatever is cut off its end, what is left is whole.
+
+#include <filesystem>
+#include <fstream>
+
+#include "sim/sweep/points_file.hpp"
+#include "tests/sim/search/sweep_files.hpp"
+#include "tests/support/check.hpp"
+
+namespace kvsim {
+namespace {
+
+TEST_CASE("a line comes back as it was, and no other text of its length does") {
+  const std::string object = R"({"point":12,"x":"a \"b\" ü"})";
+  const std::string line = summed_line(object);
+  CHECK(nlohmann::json::parse(line).at("point") == 12);  // JSON lines, sum and all
+  CHECK(unsummed(line) == object);
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    std::string damaged = line;
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
+    CHECK_FALSE(unsummed(damaged).has_value());
+    CHECK_FALSE(unsummed(line.substr(0, i)).has_value());
+  }
+}
+
+TEST_CASE("cut at any byte, the file holds the lines before the cut") {
+  const auto folder = test::fresh("cut");
+  const auto file = folder / "points.jsonl";
+  std::vector<std::size_t> ends;
+  {
+    PointsWriter writer{file, 0};
+    for (int i = 0; i < 4; ++i) {
+      writer.add(fmt::format(R"({{"point":{}}})", i));
+      ends.push_back(std::filesystem::file_size(file));
+    }
+    // One process at a time.
+    CHECK(test::complaint([&] {
+            const PointsWriter second{file, 0};
+          }).find("another kvsim is writing it") != std::string::npos);
+  }
+  const std::string whole = test::text_of(file);
+  for (std::size_t cut = 0; cut <= whole.size(); ++cut) {
+    std::ofstream{file, std::ios::binary} << whole.substr(0, cut);
+    const auto content = read_points_file(file);
+    std::size_t lines = 0;
+    while (lines < ends.size() && ends[lines] <= cut) ++lines;
+    REQUIRE(content.has_value() == (lines > 0));
+    if (!content) continue;
+    CHECK(content->header.at("point") == 0);
+    CHECK(content->objects.size() == lines - 1);
+    CHECK(content->good_bytes == ends[lines - 1]);
+    CHECK(content->torn_bytes == cut - ends[lines - 1]);
+    // And what is added afterwards follows a whole line.
+    PointsWriter{file, content->good_bytes}.add(R"({"point":9})");
+    CHECK(read_points_file(file)->torn_bytes == 0);
+    CHECK(read_points_file(file)->objects.back() == R"({"point":9})");
+  }
+}
+
+TEST_CASE("what cannot be read or written is said") {
+  const auto folder = test::fresh("unread");
+  CHECK(test::complaint([&] { (void)read_points_file(folder / "none"); }).find("cannot be read") !=
+        std::string::npos);
+  CHECK(test::complaint([&] {
+          const PointsWriter writer{folder, 0};
+        }).find("cannot be written") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvsim
