@@ -8,7 +8,7 @@
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/explorer/page/explorer_page.hpp"
-#include "sim/report/atomic_file.hpp"
+#include "sim/report/files/atomic_file.hpp"
 
 namespace kvsim {
 namespace {

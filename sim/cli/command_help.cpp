@@ -15,9 +15,9 @@
 #include "sim/cli/options/man_page.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/validate/command_validate.hpp"
-#include "sim/report/atomic_file.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/files/atomic_file.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/report/text/version.hpp"
 
 namespace kvsim {
 namespace {

@@ -19,10 +19,11 @@
 #include "sim/cli/options/kinds.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/validate/describe_devices.hpp"
-#include "sim/report/describe.hpp"
-#include "sim/report/describe_text.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/catalogue/describe.hpp"
+#include "sim/report/catalogue/describe_text.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

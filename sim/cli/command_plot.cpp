@@ -16,11 +16,11 @@
 #include "models/units/folder.hpp"
 #include "sim/cli/options/figure_options.hpp"
 #include "sim/cli/process/terminal.hpp"
-#include "sim/report/atomic_file.hpp"
-#include "sim/report/figure_document.hpp"
-#include "sim/report/figure_overlay.hpp"
-#include "sim/report/gnuplot.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/chart/figure_document.hpp"
+#include "sim/report/chart/figure_overlay.hpp"
+#include "sim/report/chart/gnuplot.hpp"
+#include "sim/report/files/atomic_file.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

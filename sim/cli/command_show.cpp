@@ -14,8 +14,8 @@
 #include "sim/cli/options/kinds.hpp"
 #include "sim/cli/options/model_argument.hpp"
 #include "sim/cli/process/terminal.hpp"
-#include "sim/report/describe.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/catalogue/describe.hpp"
+#include "sim/report/text/json_text.hpp"
 
 namespace kvsim {
 namespace {

@@ -12,11 +12,11 @@
 #include "sim/cli/process/interrupt.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/scenario_sweep_job.hpp"
-#include "sim/report/progress.hpp"
-#include "sim/report/replay_job.hpp"
-#include "sim/report/replay_sweep.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/results_folder.hpp"
+#include "sim/report/folder/results_folder.hpp"
+#include "sim/report/replay_sweep/replay_sweep.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/progress.hpp"
+#include "sim/run/replay_job.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {

@@ -8,7 +8,7 @@
 #include "models/units/error.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/process/terminal.hpp"
-#include "sim/report/progress.hpp"
+#include "sim/report/text/progress.hpp"
 #include "traces/convert.hpp"
 #include "traces/synthetic/generate.hpp"
 

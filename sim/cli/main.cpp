@@ -14,8 +14,8 @@
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/process/terminal_style.hpp"
 #include "sim/cli/version.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/report/text/version.hpp"
 
 namespace kvsim {
 namespace {

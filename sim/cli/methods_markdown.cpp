@@ -6,7 +6,7 @@
 
 #include "models/methods/method.hpp"
 #include "models/methods/settle/availability.hpp"
-#include "sim/report/describe.hpp"
+#include "sim/report/catalogue/describe.hpp"
 
 namespace kvsim {
 namespace {

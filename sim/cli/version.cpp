@@ -14,8 +14,9 @@
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/explorer/page/explorer_page.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/report/text/version.hpp"
 
 namespace kvsim {
 namespace {

@@ -13,8 +13,8 @@
 #include "models/stack/stack.hpp"
 #include "models/units/units_format.hpp"
 #include "sim/explorer/explore.hpp"
-#include "sim/report/owner_styles.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/chart/owner_styles.hpp"
+#include "sim/report/text/version.hpp"
 #include "sim/scenario/fields/keys.hpp"
 
 namespace kvsim {

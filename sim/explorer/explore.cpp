@@ -11,8 +11,8 @@
 #include "sim/batch/point/fit_range.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/explorer/request.hpp"
-#include "sim/report/findings.hpp"
-#include "sim/report/run_json.hpp"
+#include "sim/report/batch/run_json.hpp"
+#include "sim/report/batch/static_finding.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 
 namespace kvsim {
@@ -56,10 +56,7 @@ nlohmann::ordered_json explore_run(std::string_view text) {
     result.notes.insert(result.notes.begin(), point.notes.begin(), point.notes.end());
   }
   nlohmann::ordered_json out = run_document(scenario, results, {});
-  RunReport report;
-  report.scenario = &scenario;
-  report.results = std::move(results);
-  out["finding"] = points_finding(report);
+  out["finding"] = static_finding(scenario, results);
   return out;
 }
 

@@ -11,7 +11,7 @@
 #include "sim/explorer/explore.hpp"
 #include "sim/explorer/request.hpp"
 #include "sim/plan/candidate.hpp"
-#include "sim/report/json_values.hpp"
+#include "sim/report/text/json_values.hpp"
 #include "sim/scenario/fields/keys.hpp"
 #include "sim/serve/cache/sequence_law.hpp"
 

@@ -55,7 +55,7 @@ kvsim_fuzz(allocator LINK kvsim::validation)
 kvsim_fuzz(tables SOURCES validation/device/profiler_csv.cpp LINK kvsim::validation)
 kvsim_fuzz(log LINK kvsim::memory)
 # What reads results back.
-set(kvsim_words sim/report/text.cpp sim/cli/options/arguments.cpp sim/cli/explain/kept_lines.cpp)
+set(kvsim_words sim/report/text/text.cpp sim/cli/options/arguments.cpp sim/cli/explain/kept_lines.cpp)
 kvsim_fuzz(results SOURCES sim/cli/explain/compare_results.cpp sim/cli/explain/explain_parts.cpp sim/cli/explain/explain_plan.cpp
                            sim/cli/explain/explain_replay.cpp
                            sim/cli/explain/explain_latency.cpp sim/cli/explain/explain_rates.cpp sim/cli/explain/explain_result.cpp sim/cli/explain/explain_service.cpp

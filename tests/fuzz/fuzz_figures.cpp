@@ -5,8 +5,8 @@
 
 #include "models/json/field.hpp"
 #include "sim/cli/explain/kept_lines.hpp"
-#include "sim/report/figure_document.hpp"
-#include "sim/report/figure_style.hpp"
+#include "sim/report/chart/figure_document.hpp"
+#include "sim/report/figure/figure_style.hpp"
 #include "tests/fuzz/target.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

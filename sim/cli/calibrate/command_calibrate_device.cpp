@@ -9,8 +9,8 @@
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/validate/device_report.hpp"
 #include "sim/cli/validate/kernels_on_device.hpp"
-#include "sim/report/atomic_file.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/files/atomic_file.hpp"
+#include "sim/report/text/json_text.hpp"
 
 namespace kvsim {
 using nlohmann::ordered_json;

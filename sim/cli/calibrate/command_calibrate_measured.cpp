@@ -10,11 +10,11 @@
 #include "sim/cli/calibrate/command_calibrate.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/process/terminal.hpp"
-#include "sim/report/atomic_file.hpp"
-#include "sim/report/progress.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/table.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/files/atomic_file.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/progress.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
 #include "validation/measured/calibrate_kernels.hpp"
 
 namespace kvsim {

@@ -9,9 +9,9 @@
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/replay/surrogates.hpp"
-#include "sim/report/progress.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/progress.hpp"
+#include "sim/report/text/table.hpp"
 
 namespace kvsim {
 namespace {

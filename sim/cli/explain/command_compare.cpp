@@ -11,9 +11,9 @@
 #include "models/units/units_format.hpp"
 #include "sim/cli/explain/compare_results.hpp"
 #include "sim/cli/process/terminal.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/table.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

@@ -13,8 +13,8 @@
 #include "sim/cli/explain/explain_result.hpp"
 #include "sim/cli/options/command.hpp"
 #include "sim/cli/process/terminal.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

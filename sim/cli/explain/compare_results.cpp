@@ -16,7 +16,7 @@
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
 #include "models/units/text_file.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "models/units/error.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

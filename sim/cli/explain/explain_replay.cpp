@@ -14,7 +14,7 @@
 #include "models/units/error.hpp"
 #include "sim/cli/explain/explain_parts.hpp"
 #include "sim/cli/explain/kept_lines.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

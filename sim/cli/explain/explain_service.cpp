@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "sim/cli/explain/explain_parts.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

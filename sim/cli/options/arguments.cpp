@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

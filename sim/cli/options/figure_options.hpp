@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "sim/cli/options/arguments.hpp"
-#include "sim/report/figure_style.hpp"
-#include "sim/report/results_folder.hpp"
+#include "sim/report/figure/figure_style.hpp"
+#include "sim/report/folder/results_folder.hpp"
 
 namespace kvsim {
 

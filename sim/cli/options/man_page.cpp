@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "sim/report/result_json.hpp"
+#include "sim/report/text/version.hpp"
 
 namespace kvsim {
 namespace {

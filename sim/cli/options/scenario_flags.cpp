@@ -23,7 +23,7 @@
 #include "sim/cli/options/scenario_options.hpp"
 #include "sim/cli/options/scenario_values.hpp"
 #include "sim/cli/process/terminal.hpp"
-#include "sim/report/text.hpp"
+#include "sim/report/text/text.hpp"
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/fields/keys.hpp"
 #include "sim/scenario/fields/method_field.hpp"

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "sim/report/text_style.hpp"
+#include "sim/report/text/text_style.hpp"
 
 namespace kvsim {
 

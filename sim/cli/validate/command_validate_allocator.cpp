@@ -9,9 +9,10 @@
 #include "models/units/units_parse.hpp"
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/validate/command_validate.hpp"
-#include "sim/report/describe_text.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/catalogue/describe_text.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
 #include "validation/allocator/allocator_replay.hpp"
 #include "validation/allocator/allocator_trace.hpp"
 

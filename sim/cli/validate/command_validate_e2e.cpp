@@ -13,8 +13,8 @@
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/validate/command_validate.hpp"
 #include "sim/cli/validate/e2e_report.hpp"
-#include "sim/report/atomic_file.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/files/atomic_file.hpp"
+#include "sim/report/text/json_text.hpp"
 
 namespace kvsim {
 namespace {

@@ -11,9 +11,9 @@
 #include "sim/cli/process/terminal.hpp"
 #include "sim/cli/validate/command_validate.hpp"
 #include "sim/cli/validate/measured_report.hpp"
-#include "sim/report/atomic_file.hpp"
-#include "sim/report/gnuplot.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/chart/gnuplot.hpp"
+#include "sim/report/files/atomic_file.hpp"
+#include "sim/report/text/json_text.hpp"
 
 namespace kvsim {
 namespace {

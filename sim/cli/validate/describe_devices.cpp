@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/text/table.hpp"
 
 namespace kvsim {
 namespace {

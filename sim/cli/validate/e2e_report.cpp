@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/report/describe_text.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/catalogue/describe_text.hpp"
+#include "sim/report/text/table.hpp"
 
 namespace kvsim {
 namespace {

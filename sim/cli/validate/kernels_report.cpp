@@ -6,7 +6,8 @@
 #include <fmt/format.h>
 
 #include "models/units/units_format.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
 
 namespace kvsim {
 namespace {

@@ -8,7 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "kernels/suite/bench/result.hpp"
-#include "sim/report/chart.hpp"
+#include "sim/report/chart/chart.hpp"
 
 namespace kvsim {
 

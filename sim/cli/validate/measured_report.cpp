@@ -9,8 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "sim/report/csv.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/text/table.hpp"
 
 namespace kvsim {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "sim/report/chart.hpp"
+#include "sim/report/chart/chart.hpp"
 #include "validation/measured/kernel_accuracy.hpp"
 
 namespace kvsim {

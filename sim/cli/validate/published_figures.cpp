@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "sim/cli/validate/published_report.hpp"
-#include "sim/report/chart.hpp"
+#include "sim/report/chart/chart.hpp"
 
 namespace kvsim {
 namespace {

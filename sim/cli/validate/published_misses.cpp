@@ -7,7 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "sim/report/table.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
 #include "validation/published/published_reasons.hpp"
 
 namespace kvsim {

@@ -10,8 +10,9 @@
 #include <fmt/ranges.h>
 
 #include "sim/cli/validate/published_misses.hpp"
-#include "sim/report/csv.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/text/csv_cells.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
 #include "validation/published/published_reasons.hpp"
 
 namespace kvsim {

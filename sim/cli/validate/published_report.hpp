@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "sim/report/figures.hpp"
+#include "sim/report/figure/figure.hpp"
 #include "validation/published/published_score.hpp"
 
 namespace kvsim {

@@ -9,7 +9,7 @@
 #include "models/units/check.hpp"
 #include "sim/explorer/explore.hpp"
 #include "sim/report/html/page.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/text/version.hpp"
 
 namespace kvsim {
 namespace embedded {

@@ -492,7 +492,7 @@ TEST_CASE("every selector of the catalogue is re-told on recorded attention") {
   const Told judged{here, "kvzap and dms judge each token of a real trace once"};
   const Told drawn{here, "random and oracle-future hold what plain re-tellings hold"};
   const std::map<std::string, Told> told{
-      {"all", {"../sim/test_replay.cpp", "totals are the sums of their parts"}},
+      {"all", {"../../sim/replay/test_replay.cpp", "totals are the sums of their parts"}},
       {"recent", {here, "streaming-llm holds its sinks and its window after every step"}},
       {"accumulated", {here, "h2o and zeromerge hold what a plain re-telling holds"}},
       {"window", window},
@@ -532,7 +532,7 @@ TEST_CASE("every selector of the catalogue is re-told on recorded attention") {
     INFO(choice.name);
     const auto found = told.find(std::string{choice.name});
     REQUIRE(found != told.end());
-    std::ifstream file{std::string{KVSIM_SOURCE_DIR "/tests/models/"} + found->second.file};
+    std::ifstream file{std::string{KVSIM_SOURCE_DIR "/tests/models/methods/"} + found->second.file};
     const std::string text{std::istreambuf_iterator<char>{file}, {}};
     CHECK(text.find(std::string{"TEST_CASE(\""} + found->second.test) != std::string::npos);
   }

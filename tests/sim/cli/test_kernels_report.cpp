@@ -10,7 +10,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/cli/validate/kernels_report.hpp"
-#include "sim/report/gnuplot.hpp"
+#include "sim/report/chart/gnuplot.hpp"
 #include "tests/support/check.hpp"
 
 namespace kvsim {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "sim/report/run_report.hpp"
+#include "sim/run/run_report.hpp"
 
 namespace kvsim::test {
 

@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "sim/report/chart_parts.hpp"
+#include "sim/report/chart/chart_parts.hpp"
 #include "tests/sim/cli/program.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"

@@ -12,11 +12,13 @@
 #include <nlohmann/json.hpp>
 
 #include "models/units/error.hpp"
-#include "sim/report/figure_document.hpp"
-#include "sim/report/figure_overlay.hpp"
-#include "sim/report/figure_style.hpp"
-#include "sim/report/figures.hpp"
-#include "sim/report/gnuplot.hpp"
+#include "sim/report/chart/figure_document.hpp"
+#include "sim/report/chart/figure_overlay.hpp"
+#include "sim/report/chart/gnuplot.hpp"
+#include "sim/report/figure/figure.hpp"
+#include "sim/report/figure/figure_style.hpp"
+#include "sim/report/replay/replay_figures.hpp"
+#include "sim/report/run/run_figures.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/sim/serve/serve_samples.hpp"
 #include "tests/support/check.hpp"

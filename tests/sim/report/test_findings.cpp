@@ -3,8 +3,10 @@
 #include <cmath>
 #include <vector>
 
-#include "sim/report/equal_bytes.hpp"
-#include "sim/report/findings.hpp"
+#include "sim/report/plan/plan_finding.hpp"
+#include "sim/report/replay/equal_bytes.hpp"
+#include "sim/report/replay/replay_finding.hpp"
+#include "sim/report/text/method_cases.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
 

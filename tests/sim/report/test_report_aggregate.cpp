@@ -5,11 +5,11 @@
 #include <string>
 
 #include "models/units/error.hpp"
-#include "sim/report/chart.hpp"
-#include "sim/report/csv.hpp"
-#include "sim/report/error_figures.hpp"
-#include "sim/report/replay_aggregate.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/chart/chart.hpp"
+#include "sim/report/replay/error_figures.hpp"
+#include "sim/report/replay/replay_aggregate.hpp"
+#include "sim/report/replay/replay_csv.hpp"
+#include "sim/report/replay/replay_json.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
 

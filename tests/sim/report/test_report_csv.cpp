@@ -1,7 +1,9 @@
 #include <limits>
 
-#include "sim/report/csv.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/batch/static_csv.hpp"
+#include "sim/report/replay/replay_csv.hpp"
+#include "sim/report/run/run_document.hpp"
+#include "sim/report/text/csv_cells.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
 

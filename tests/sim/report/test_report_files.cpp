@@ -2,9 +2,10 @@
 #include <sstream>
 
 #include "models/units/error.hpp"
-#include "sim/report/atomic_file.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/results_folder.hpp"
+#include "sim/report/files/atomic_file.hpp"
+#include "sim/report/folder/results_folder.hpp"
+#include "sim/report/run/run_document.hpp"
+#include "sim/report/run/run_folder.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/permissions.hpp"

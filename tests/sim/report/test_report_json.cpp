@@ -1,6 +1,9 @@
 #include "models/json/field.hpp"
 #include "models/units/check.hpp"
-#include "sim/report/result_json.hpp"
+#include "sim/report/replay/replay_json.hpp"
+#include "sim/report/run/run_document.hpp"
+#include "sim/report/text/json_text.hpp"
+#include "sim/report/text/version.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
 

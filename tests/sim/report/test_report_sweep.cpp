@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/report/replay_sweep.hpp"
-#include "sim/report/sweep_figures.hpp"
-#include "sim/report/sweep_means.hpp"
+#include "sim/report/replay_sweep/replay_sweep.hpp"
+#include "sim/report/replay_sweep/sweep_figures.hpp"
+#include "sim/report/replay_sweep/sweep_means.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
 

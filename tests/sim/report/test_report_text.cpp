@@ -5,10 +5,15 @@
 #include <unistd.h>
 
 #include "models/units/check.hpp"
-#include "sim/report/point_names.hpp"
-#include "sim/report/progress.hpp"
-#include "sim/report/result_json.hpp"
-#include "sim/report/table.hpp"
+#include "sim/report/batch/static_summary.hpp"
+#include "sim/report/folder/results_folder.hpp"
+#include "sim/report/run/run_document.hpp"
+#include "sim/report/run/run_summary.hpp"
+#include "sim/report/text/point_names.hpp"
+#include "sim/report/text/progress.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/run/run_report.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/report/serve_csv.hpp"
-#include "sim/report/serve_events.hpp"
+#include "sim/report/service/serve_csv.hpp"
+#include "sim/report/service/serve_events.hpp"
 #include "tests/sim/serve/serve_samples.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"

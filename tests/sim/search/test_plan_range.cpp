@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "sim/report/plan_report.hpp"
+#include "sim/report/plan/plan_report.hpp"
 #include "tests/sim/search/plan_files.hpp"
 #include "tests/support/check.hpp"
 

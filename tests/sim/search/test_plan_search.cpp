@@ -12,7 +12,7 @@
 #include "sim/plan/confidence.hpp"
 #include "sim/plan/knobs.hpp"
 #include "sim/plan/quality.hpp"
-#include "sim/report/plan_report.hpp"
+#include "sim/report/plan/plan_report.hpp"
 #include "tests/sim/search/plan_files.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"

@@ -10,7 +10,7 @@
 #include "sim/batch/point/fit_range.hpp"
 #include "sim/batch/static_figures_json.hpp"
 #include "sim/batch/static_run.hpp"
-#include "sim/report/scenario_sweep.hpp"
+#include "sim/report/sweep/scenario_sweep.hpp"
 #include "sim/sweep/run_sweep.hpp"
 #include "sim/sweep/runners.hpp"
 #include "tests/sim/search/sweep_files.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "models/llm/catalogue.hpp"
-#include "sim/report/run_report.hpp"
+#include "sim/run/run_report.hpp"
 
 namespace kvsim::test {
 

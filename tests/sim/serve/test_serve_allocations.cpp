@@ -9,7 +9,7 @@
 
 #include "models/units/error.hpp"
 #include "sim/batch/static_run.hpp"
-#include "sim/report/serve_json.hpp"
+#include "sim/report/service/serve_json.hpp"
 #include "sim/serve/service/serve_run.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/machines.hpp"

@@ -1,0 +1,122 @@
+#include "sim/report/batch/startup_report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/units_format.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string gib(Bytes bytes) {
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  return fmt::format("{:.2f}", static_cast<double>(bytes.count()) / kGiB);
+}
+
+}  // namespace
+
+ordered_json settings_json(const EngineSettings& settings) {
+  ordered_json out{{"name", settings.engine},
+                   {"version", settings.version},
+                   {"usage", settings.usage},
+                   {"flags", settings.flags()},
+                   {"settings", ordered_json::array()}};
+  for (const EngineSetting& s : settings.settings) {
+    out["settings"].push_back({{"key", s.key},
+                               {"option", s.option},
+                               {"value", s.value},
+                               {"by_user", s.by_user},
+                               {"from", s.origin},
+                               {"source", s.source}});
+  }
+  return out;
+}
+
+std::string settings_text(const EngineSettings& settings, std::size_t width) {
+  std::string out =
+      paragraph(fmt::format("{} {}{}: {}", settings.engine, settings.version,
+                            settings.usage == word_of(EngineUsage::kLlm) ? ", LLM class" : "",
+                            settings.flags()),
+                width);
+  // One line for each place that values come from.
+  std::vector<std::pair<std::string, std::vector<std::string>>> origins;
+  for (const EngineSetting& s : settings.settings) {
+    const std::string name = s.option.empty() ? s.key : s.option;
+    const auto found = std::find_if(origins.begin(), origins.end(),
+                                    [&](const auto& one) { return one.first == s.origin; });
+    if (found == origins.end()) {
+      origins.push_back({s.origin, {name}});
+    } else {
+      found->second.push_back(name);
+    }
+  }
+  for (const auto& [origin, names] : origins) {
+    out += fmt::format("- {}",
+                       paragraph(fmt::format("{}: {}", fmt::join(names, ", "), origin), width, 2));
+  }
+  return out;
+}
+
+nlohmann::ordered_json startup_json(const EngineStartup& s) {
+  ordered_json out{{"total_bytes", s.total.count()},
+                   {"memory_fraction", s.fraction},
+                   {"fraction_of", word_of(s.fraction_of)},
+                   {"usable_bytes", s.usable.count()},
+                   {"weights_bytes", s.weights.count()},
+                   {"non_torch_bytes", s.non_torch.count()},
+                   {"activation_bytes", s.activation.count()},
+                   {"layer_activation_bytes", s.layer_activation.count()},
+                   {"sampling_activation_bytes", s.sampling_activation.count()},
+                   {"graphs_bytes", s.graphs.count()},
+                   {"counts_graphs", s.counts_graphs || s.fraction_of == FractionOf::kFree},
+                   {"kv_cache_bytes", s.kv_cache.count()},
+                   {"missing_bytes", s.missing.count()},
+                   {"lacking_bytes", s.lacking().count()},
+                   {"blocks", s.blocks},
+                   {"tokens", s.tokens},
+                   {"max_model_len", s.max_model_len},
+                   {"max_concurrency", s.max_concurrency},
+                   {"serves", s.serves()}};
+  if (s.settings) out["engine"] = settings_json(*s.settings);
+  return out;
+}
+
+std::string startup_text(const EngineStartup& s, std::size_t width) {
+  Table table{{{"engine start, one GPU", Table::Align::kLeft}, {"GiB"}}};
+  const bool of_all = s.fraction_of == FractionOf::kAll;
+  table.add_row({of_all ? "memory fraction of the GPU" : "memory of the GPU", gib(s.usable)});
+  table.add_row({"weights", gib(s.weights)});
+  table.add_row({"non-torch", gib(s.non_torch)});
+  table.add_row({"activation peak", gib(s.activation)});
+  table.add_row({"KV cache", gib(s.kv_cache)});
+  table.add_row(
+      {of_all && !s.counts_graphs ? "CUDA graphs, beyond these" : "CUDA graphs", gib(s.graphs)});
+  std::string out = fmt::format("\n{}", table.str(width));
+  if (s.settings) out += settings_text(*s.settings, width);
+  out += fmt::format("GPU KV cache size: {} tokens ({} blocks)\n", with_commas(s.tokens),
+                     with_commas(s.blocks));
+  if (s.missing > Bytes{}) {
+    out += fmt::format("It does not start: {} GiB are missing before any cache.\n", gib(s.missing));
+  } else if (s.lacking() > Bytes{}) {
+    out += fmt::format(
+        "It does not start: the pool leaves {} GiB less than activations and CUDA graphs take.\n",
+        gib(s.lacking()));
+  } else if (!s.serves()) {
+    out += fmt::format("It does not start: a sequence of {} tokens does not fit the cache.\n",
+                       with_commas(s.max_model_len));
+  } else {
+    out += fmt::format("Maximum concurrency for {} tokens a request: {:.2f}x\n",
+                       with_commas(s.max_model_len), s.max_concurrency);
+  }
+  return out;
+}
+
+}  // namespace kvsim

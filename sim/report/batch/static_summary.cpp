@@ -1,0 +1,373 @@
+#include "sim/report/batch/static_summary.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/units_format.hpp"
+#include "sim/report/text/point_names.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/report/text/text_style.hpp"
+#include "sim/run/run_report.hpp"
+
+namespace kvsim {
+namespace {
+
+using Align = Table::Align;
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+std::string gib(Bytes bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes.count()) / kGiB);
+}
+
+/// Shares of a step's time by what bounds them, in %.
+struct BoundShares {
+  std::string compute = "-", memory = "-", overhead = "-";
+};
+BoundShares shares_of(const ExplainedStep& step) {
+  double compute = 0, memory = 0;
+  for (const TimeTerm& term : step.terms) {
+    if (term.bound == "compute") compute += term.time.count();
+    if (term.bound == "memory") memory += term.time.count();
+  }
+  const auto percent = [&](double part) {
+    return fmt::format("{:.1f}", 100 * part / step.time.count());
+  };
+  return {percent(compute), percent(memory),
+          percent(std::max(0.0, step.time.count() - compute - memory))};
+}
+
+/// "0.41 to 0.62"; "-" without one.
+template <class Ends>
+std::string range(const std::optional<Ends>& ends, double scale = 1) {
+  if (!ends) return "-";
+  return fmt::format("{} to {}", amount(static_cast<double>(ends->low.count()) * scale),
+                     amount(static_cast<double>(ends->high.count()) * scale));
+}
+/// Tokens per sequence at which memory runs out, at the most and the least that a run may take.
+std::string oom_range(const StaticResult& r) {
+  const RunIntervals& at = *r.intervals;
+  if (!at.oom_low) return "-";
+  return fmt::format("{} to {}", with_commas(*at.oom_low),
+                     at.oom_high ? with_commas(*at.oom_high) : "none");
+}
+/// "40 (37 to 44)"; "8 or more" where the search ended there, "-" where nothing was searched.
+std::string batch_range(const std::optional<FitRange>& fit) {
+  if (!fit) return "-";
+  const auto count = [](std::int64_t n) {
+    return fmt::format("{}{}", with_commas(n), n == FitRange::kMostBatch ? "+" : "");
+  };
+  if (!fit->batch_low || !fit->batch_high) return count(fit->batch);
+  return fmt::format("{} ({} to {})", count(fit->batch), count(*fit->batch_low),
+                     count(*fit->batch_high));
+}
+std::string gpu_range(const std::optional<FitRange>& fit) {
+  if (!fit) return "-";
+  const auto count = [](const std::optional<std::int32_t>& n) {
+    return n ? fmt::format("{}", *n) : fmt::format(">{}", FitRange::kMostGpus);
+  };
+  const bool one_answer = fit->gpus == fit->gpus_low && fit->gpus == fit->gpus_high;
+  if (one_answer || !fit->batch_low) return count(fit->gpus);
+  return fmt::format("{} ({} to {})", count(fit->gpus), count(fit->gpus_low),
+                     count(fit->gpus_high));
+}
+
+/// "in prefill", "at decode step 34,171".
+std::string oom_moment(const OomEvent& oom) {
+  if (oom.phase == "load") return "on loading the model";
+  if (oom.phase == "decode") return fmt::format("at decode step {}", with_commas(oom.step));
+  return "in " + oom.phase;
+}
+
+std::string brief_oom_sentence(std::string_view label, const OomEvent& oom) {
+  return oom.phase == "decode"
+             ? fmt::format("{}: out of memory at {} tokens", label, with_commas(oom.tokens))
+             : fmt::format("{}: out of memory {}", label, oom_moment(oom));
+}
+
+}  // namespace
+
+std::string oom_sentence(std::string_view label, const OomEvent& oom) {
+  std::vector<std::pair<Bytes, std::string>> owners;
+  for (const auto& [name, bytes] : oom.owners) {
+    if (bytes > Bytes{0}) owners.emplace_back(bytes, name);
+  }
+  std::stable_sort(owners.begin(), owners.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> held;
+  held.reserve(owners.size());
+  for (const auto& [bytes, name] : owners) held.push_back(name + " " + to_text(bytes));
+  return fmt::format("{}: out of memory {} ({} tokens): asked {}{}, {} free, short by {}{}{}",
+                     label, oom_moment(oom), with_commas(oom.tokens), to_text(oom.requested),
+                     oom.what.empty() ? "" : " for " + oom.what, to_text(oom.free),
+                     to_text(oom.requested - oom.free), held.empty() ? "" : "; ",
+                     fmt::join(held, ", "));
+}
+
+namespace {
+
+/// "usable HBM 79.1 GiB" of all points, "usable HBM 79.1 to 140.2 GiB".
+std::string usable_words(const RunReport& report) {
+  const auto [low, high] =
+      std::minmax_element(report.results.begin(), report.results.end(),
+                          [](const auto& a, const auto& b) { return a.usable_hbm < b.usable_hbm; });
+  return "usable HBM " + gib(low->usable_hbm) +
+         (low->usable_hbm < high->usable_hbm ? " to " + gib(high->usable_hbm) : "") + " GiB";
+}
+
+/// Points that run out of memory, the shortest-lived first.
+std::vector<std::size_t> failed_points(const RunReport& report) {
+  std::vector<std::size_t> failed;
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    if (report.results[i].oom) failed.push_back(i);
+  }
+  std::stable_sort(failed.begin(), failed.end(), [&](std::size_t a, std::size_t b) {
+    const auto when = [&](std::size_t i) {
+      return std::pair{report.results[i].oom->tokens, report.results[i].oom->step};
+    };
+    return when(a) < when(b);
+  });
+  return failed;
+}
+
+/// "10 of 12 points fit (usable HBM 79.1 GiB)." in the tone of the answer.
+std::string fit_line(const RunReport& report, std::size_t n_failed, const TextStyle& style) {
+  const std::size_t n = report.results.size();
+  if (n == 0) return "";
+  const std::string usable = usable_words(report);
+  if (n_failed == 0) {
+    const std::string fits = n == 1 ? "It fits" : fmt::format("All {} points fit", n);
+    return fmt::format("{} ({}).\n", toned(Tone::kGood, fits, style), usable);
+  }
+  const std::string fit = fmt::format("{} of {} point{} fit{}", n - n_failed, n, n == 1 ? "" : "s",
+                                      n - n_failed == 1 ? "s" : "");
+  return fmt::format("{} ({}).\n", toned(Tone::kBad, fit, style), usable);
+}
+
+/// A line for each of the first `most` of `failed`; `sentence` has its words.
+template <class Sentence>
+std::string failed_lines(const RunReport& report, const std::vector<std::string>& labels,
+                         const std::vector<std::size_t>& failed, std::size_t most,
+                         std::size_t width, Sentence sentence) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min(failed.size(), most); ++i) {
+    const std::string label = report.results.size() == 1 ? "it" : labels[failed[i]];
+    out += paragraph("- " + sentence(label, *report.results[failed[i]].oom), width, 2);
+  }
+  if (failed.size() > most) {
+    out += fmt::format("- and {} more: see points.csv\n", failed.size() - most);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string static_verdict(const RunReport& report, const std::vector<std::string>& labels,
+                           const TextStyle& style) {
+  constexpr std::size_t kMostSentences = 8;
+  const std::vector<std::size_t> failed = failed_points(report);
+  return fit_line(report, failed.size(), style) +
+         failed_lines(report, labels, failed, kMostSentences, style.width, oom_sentence);
+}
+
+std::string brief_verdict(const RunReport& report, const std::vector<std::string>& labels,
+                          const TextStyle& style) {
+  constexpr std::size_t kMostSentences = 3;
+  const std::vector<std::size_t> failed = failed_points(report);
+  const bool all_listed = !failed.empty() && failed.size() <= kMostSentences;
+  return (all_listed ? "" : fit_line(report, failed.size(), style)) +
+         failed_lines(report, labels, failed, kMostSentences, style.width, brief_oom_sentence);
+}
+
+std::string points_table(const RunReport& report, const TextStyle& style) {
+  constexpr Align kRight = Align::kRight;
+  const std::vector<PointGroup> groups = point_groups(*report.scenario, surrounding_keys());
+  const std::string first = groups.empty() ? "" : clean_text(groups.front().heading);
+  std::vector<LineTones> tones;
+  // `joined`: the first heading is on the line of units, which has room there if it is short.
+  const auto render = [&](bool joined) {
+    std::vector<Table::Column> columns{{"point", Align::kLeft, joined ? first : ""},
+                                       {"prefill", kRight, "GiB"},
+                                       {"decode", kRight, "GiB"},
+                                       {"KV", kRight, "GiB"},
+                                       {"TTFT", kRight, "s"},
+                                       {"decode", kRight, "tok/s"}};
+    if (style.verbose) columns.push_back({"all", kRight, "tok/s"});
+    columns.push_back({"OOM at", kRight, "tokens"});
+    Table table{columns};
+    tones.assign(2, {.line = Tone::kHeading});  // names and units
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const PointGroup& group = groups[g];
+      if (!group.heading.empty() && !(joined && g == 0)) {
+        table.add_section(group.heading);
+        tones.push_back({.line = Tone::kHeading});
+      }
+      const std::string indent = group.heading.empty() ? "" : "  ";
+      for (std::size_t k = 0; k < group.points.size(); ++k) {
+        const StaticResult& r = report.results[group.points[k]];
+        tones.push_back({.last_word = r.oom ? Tone::kBad : Tone::kPlain});
+        std::optional<double> prefill;
+        if (r.prefill_time) prefill = r.prefill_time->count();
+        std::string oom = "-";
+        if (r.oom) oom = r.oom->phase == "decode" ? with_commas(r.oom->tokens) : r.oom->phase;
+        std::vector<std::string> cells{indent + group.labels[k],
+                                       gib(r.prefill_peak),
+                                       r.decode_peak > Bytes{0} ? gib(r.decode_peak) : "-",
+                                       gib(r.kv_bytes),
+                                       amount(prefill),
+                                       amount(r.decode_tok_s)};
+        if (style.verbose) cells.push_back(amount(r.throughput_tok_s));
+        cells.push_back(std::move(oom));
+        table.add_row(std::move(cells));
+      }
+    }
+    return table.str(style.width);
+  };
+  std::string text = render(true);
+  if (text.find("\n" + first + " ") != text.find('\n')) text = render(false);
+  return toned_lines(text, tones, style);
+}
+
+std::string bounds_block(const RunReport& report, std::size_t width) {
+  constexpr std::size_t kMostPoints = 20;
+  const auto explained = [](const StaticResult& r) { return !r.explained.empty(); };
+  if (report.results.size() > kMostPoints ||
+      std::none_of(report.results.begin(), report.results.end(), explained)) {
+    return "";
+  }
+  constexpr Align kRight = Align::kRight;
+  Table table{{{"point", Align::kLeft},
+               {"compute", kRight, "% TTFT"},
+               {"memory", kRight, "% TTFT"},
+               {"overhead", kRight, "% TTFT"},
+               {"step", kRight, "ms"},
+               {"compute", kRight, "% step"},
+               {"memory", kRight, "% step"},
+               {"overhead", kRight, "% step"}}};
+  for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
+    table.add_section(group.heading);
+    const std::string indent = group.heading.empty() ? "" : "  ";
+    for (std::size_t k = 0; k < group.points.size(); ++k) {
+      const auto& steps = report.results[group.points[k]].explained;
+      if (steps.empty()) continue;
+      const BoundShares prefill = shares_of(steps.front());
+      const bool decodes = steps.back().step > 0;
+      const BoundShares last = decodes ? shares_of(steps.back()) : BoundShares{};
+      table.add_row({indent + group.labels[k], prefill.compute, prefill.memory, prefill.overhead,
+                     decodes ? amount(steps.back().time.count() * 1e3) : "-", last.compute,
+                     last.memory, last.overhead});
+    }
+  }
+  return "\n" +
+         paragraph(
+             "What bounds the time of prefill (TTFT) and of the last decode step; overhead is "
+             "kernel launches and the host (time_terms in result.json):",
+             width) +
+         table.str(width);
+}
+
+std::string intervals_block(const RunReport& report, std::size_t width) {
+  constexpr std::size_t kMostPoints = 20;
+  const auto has_one = [](const StaticResult& r) {
+    return r.intervals && (r.intervals->prefill || r.intervals->peak || r.intervals->oom_low);
+  };
+  if (report.results.size() > kMostPoints ||
+      std::none_of(report.results.begin(), report.results.end(), has_one)) {
+    return "";
+  }
+  constexpr Align kRight = Align::kRight;
+  const Table::Column name{"90 % of cases", Align::kLeft};
+  const std::vector<Table::Column> times{
+      {"peak", kRight, "GiB"}, {"TTFT", kRight, "s"}, {"step", kRight, "ms"}};
+  const std::vector<Table::Column> sizes{
+      {"OOM at", kRight, "tokens"}, {"most", kRight, "batch"}, {"fewest", kRight, "GPUs"}};
+  const auto beside = [&](std::vector<Table::Column> columns) {
+    columns.insert(columns.begin(), name);
+    return columns;
+  };
+  std::vector<Table::Column> both = times;
+  both.insert(both.end(), sizes.begin(), sizes.end());
+  Table table{beside(both)};
+  // Where that is too wide, one under the other.
+  Table upper{beside(times)};
+  Table lower{beside(sizes)};
+  std::vector<std::string> bases;
+  for (const PointGroup& group : point_groups(*report.scenario, surrounding_keys())) {
+    for (Table* one : {&table, &upper, &lower}) one->add_section(group.heading);
+    const std::string indent = group.heading.empty() ? "" : "  ";
+    for (std::size_t k = 0; k < group.points.size(); ++k) {
+      const StaticResult& r = report.results[group.points[k]];
+      if (!r.intervals) continue;
+      // The last decode step, as in the table of bounds.
+      const bool decodes = !r.explained.empty() && r.explained.back().step > 0;
+      const std::optional<Interval> step =
+          decodes ? r.explained.back().interval : std::optional<Interval>{};
+      const std::string label = indent + group.labels[k];
+      const std::vector<std::string> of_times{range(r.intervals->peak, 1 / kGiB),
+                                              range(r.intervals->prefill), range(step, 1e3)};
+      const std::vector<std::string> of_sizes{oom_range(r), batch_range(r.fit_range),
+                                              gpu_range(r.fit_range)};
+      std::vector<std::string> cells{label};
+      cells.insert(cells.end(), of_times.begin(), of_times.end());
+      upper.add_row(cells);
+      cells.insert(cells.end(), of_sizes.begin(), of_sizes.end());
+      table.add_row(std::move(cells));
+      lower.add_row({label, of_sizes[0], of_sizes[1], of_sizes[2]});
+      for (const std::string& basis :
+           {"times: " + r.intervals->time_basis, "memory: " + r.intervals->memory_basis}) {
+        if (std::find(bases.begin(), bases.end(), basis) == bases.end()) bases.push_back(basis);
+      }
+    }
+  }
+  std::string out = "\n" + table.str(width);
+  const auto line_ends = [&](std::size_t from) {
+    return std::min(out.find('\n', from), out.size());
+  };
+  bool fits = true;
+  for (std::size_t from = 0; from < out.size(); from = line_ends(from) + 1) {
+    fits = fits && display_width(out.substr(from, line_ends(from) - from)) <= width;
+  }
+  if (!fits) out = fmt::format("\n{}\n{}", upper.str(width), lower.str(width));
+  constexpr std::size_t kMostBases = 4;
+  for (std::size_t i = 0; i < std::min(bases.size(), kMostBases); ++i) {
+    out += paragraph("- " + bases[i], width, 2);
+  }
+  if (bases.size() > kMostBases) {
+    out += fmt::format("- and {} more: interval_basis in result.json\n", bases.size() - kMostBases);
+  }
+  return out;
+}
+
+std::string allocator_block(const RunReport& report, const std::vector<std::string>& labels,
+                            std::size_t width) {
+  std::string out;
+  const bool serves = !report.serves.empty();
+  for (std::size_t i = 0; i < (serves ? report.serves.size() : report.results.size()); ++i) {
+    const auto& simulated = serves ? report.serves[i].allocator : report.results[i].allocator;
+    if (!simulated) continue;
+    const AllocatorStats& end = simulated->end;
+    std::string text = fmt::format(
+        "allocator, {}: {} reserved at most, {} allocated; at the end {} and {}, fragmentation "
+        "{:.2f}",
+        labels[i], to_text(end.reserved_peak), to_text(end.allocated_peak), to_text(end.reserved),
+        to_text(end.allocated), end.fragmentation());
+    if (end.retries > 0) text += fmt::format("; cache given back {} times", end.retries);
+    out += paragraph(text, width, 6);
+    if (simulated->oom) {
+      out += paragraph(
+          fmt::format("allocator, {}: {} at step {} ({} tokens): {}", labels[i],
+                      simulated->oom->what, with_commas(simulated->oom->step),
+                      with_commas(simulated->oom->tokens), simulated->oom->reason.message()),
+          width, 6);
+    }
+  }
+  return out;
+}
+
+}  // namespace kvsim

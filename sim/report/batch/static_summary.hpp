@@ -1,0 +1,44 @@
+#pragma once
+
+// Parts of run_summary that are of static batches alone.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/report/text/text_style.hpp"
+#include "sim/run/run_report.hpp"
+
+namespace kvsim {
+
+/// "full: out of memory at decode step 33,912 (53,912 tokens): asked 842 MiB, 310 MiB free; weights
+/// 25.1 GiB, …", owners by size.
+[[nodiscard]] std::string oom_sentence(std::string_view label, const OomEvent& oom);
+
+/// "8 of 9 points fit (usable HBM 79.0 GiB).", then a line for each that does not, the
+/// shortest-lived first. `labels`: of each point.
+[[nodiscard]] std::string static_verdict(const RunReport& report,
+                                         const std::vector<std::string>& labels,
+                                         const TextStyle& style = {});
+
+/// A line a point: peaks, cache, speed, where it runs out; with the rate of a whole run if
+/// `style.verbose`.
+[[nodiscard]] std::string points_table(const RunReport& report, const TextStyle& style);
+/// A line for each point that does not fit; how many fit where all do, or where too many to list do
+/// not. `labels`: of each point.
+[[nodiscard]] std::string brief_verdict(const RunReport& report,
+                                        const std::vector<std::string>& labels,
+                                        const TextStyle& style);
+/// What bounds the time of prefill and of the last decode step; empty where no time was explained
+/// or there are too many points to read.
+[[nodiscard]] std::string bounds_block(const RunReport& report, std::size_t width);
+/// Where 90 % of cases lie about the figures, and what says so; empty where no point has one or
+/// there are too many points to read.
+[[nodiscard]] std::string intervals_block(const RunReport& report, std::size_t width);
+/// What the simulated allocator came to, a paragraph a point, of static runs or of services.
+[[nodiscard]] std::string allocator_block(const RunReport& report,
+                                          const std::vector<std::string>& labels,
+                                          std::size_t width);
+
+}  // namespace kvsim

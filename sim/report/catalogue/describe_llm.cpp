@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/llm/catalogue.hpp"
+#include "models/llm/weight_format.hpp"
+#include "models/units/units_format.hpp"
+#include "sim/report/catalogue/describe.hpp"
+#include "sim/report/catalogue/describe_text.hpp"
+#include "sim/report/text/text.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::array kWeightFormats{Dtype::kFp32, Dtype::kBf16, Dtype::kFp8E4m3, Dtype::kInt4};
+constexpr std::array kCacheFormats{Dtype::kFp32, Dtype::kBf16, Dtype::kFp8E4m3};
+
+std::string attention_word(const AttentionSpec& attention) {
+  if (attention.is_latent()) return "MLA";
+  if (attention.n_kv_heads == attention.n_heads) return "MHA";
+  return attention.n_kv_heads == 1 ? "MQA" : "GQA";
+}
+
+std::string attention_sentence(const AttentionSpec& attention) {
+  std::string out = attention_word(attention) + ": ";
+  if (attention.is_latent()) {
+    out += fmt::format("{} query heads, one latent of {} and a RoPE key of {} cached",
+                       attention.n_heads, attention.kv_lora_rank, attention.rope_head_dim);
+  } else {
+    out += fmt::format("{} query heads, {} KV heads of {}", attention.n_heads, attention.n_kv_heads,
+                       attention.head_dim);
+    if (attention.v_head_dim != attention.head_dim) {
+      out += fmt::format(" (values {})", attention.v_head_dim);
+    }
+  }
+  if (attention.window > 0)
+    out += fmt::format(", window of {} tokens", with_commas(attention.window));
+  return out;
+}
+
+std::string mlp_sentence(const MlpSpec& mlp) {
+  const char* kind = mlp.gated ? "gated" : "plain";
+  if (mlp.n_experts == 0) return fmt::format("{}, {} wide", kind, with_commas(mlp.d_ff));
+  std::string out = fmt::format("{} of {} {} experts, {} wide each", mlp.top_k, mlp.n_experts, kind,
+                                with_commas(mlp.d_ff));
+  if (mlp.shared_d_ff > 0) out += fmt::format(", and {} shared", with_commas(mlp.shared_d_ff));
+  return out;
+}
+
+/// Sentences about layers, each with the number of layers it holds for, in the order of first use.
+template <class Say>
+std::vector<std::string> by_layer(const Llm& llm, Say say) {
+  std::vector<std::pair<std::string, int>> counted;
+  for (const LayerSpec& layer : llm.layers) {
+    const std::string sentence = say(layer);
+    auto found = counted.begin();
+    while (found != counted.end() && found->first != sentence) ++found;
+    if (found == counted.end()) {
+      counted.emplace_back(sentence, 1);
+    } else {
+      ++found->second;
+    }
+  }
+  std::vector<std::string> out;
+  for (const auto& [sentence, n] : counted) {
+    out.push_back(counted.size() == 1 ? sentence : fmt::format("{} layers: {}", n, sentence));
+  }
+  return out;
+}
+
+/// Other names of a catalogue model; a configuration of the user's own has none.
+std::vector<std::string> aliases_of(const Llm& llm) {
+  const auto& known = builtin_llms();
+  const bool listed = std::any_of(known.begin(), known.end(), [&](const Llm& entry) {
+    return entry.name == llm.name && entry.source == llm.source;
+  });
+  return listed ? llm_aliases(llm.name) : std::vector<std::string>{};
+}
+
+std::string billions(std::int64_t n) {
+  return fmt::format("{:.3f} B ({})", static_cast<double>(n) / 1e9, with_commas(n));
+}
+
+}  // namespace
+
+TokenBytes cache_bytes_per_token(const Llm& llm, Dtype kv_dtype) {
+  TokenBytes out;
+  for (const LayerSpec& layer : llm.layers) {
+    const Bytes bytes = bytes_of(kv_elements_per_token(layer.attention), kv_dtype);
+    out.all_layers += bytes;
+    if (layer.attention.window == 0) out.past_windows += bytes;
+  }
+  return out;
+}
+
+ordered_json llm_json(const Llm& llm) {
+  ordered_json out;
+  out["name"] = llm.name;
+  out["aliases"] = aliases_of(llm);
+  out["model_type"] = llm.model_type;
+  out["source"] = llm.source;
+  out["parameters"] = parameters(llm);
+  out["active_parameters"] = active_parameters(llm);
+  out["published_dtype"] = name_of(llm.published_dtype);
+  out["published_formats"] = published_formats(llm);
+  out["published_weight_bytes"] = published_weight_bytes(llm).count();
+  out["default_kv_dtype"] = name_of(default_kv_dtype(llm, llm.published_dtype));
+  out["n_layers"] = llm.n_layers();
+  out["d_model"] = llm.d_model;
+  out["vocab_size"] = llm.vocab_size;
+  out["max_positions"] = llm.max_positions;
+  out["tied_embeddings"] = llm.tied_embeddings;
+  out["rope_theta"] = llm.rope_theta;
+  for (const Dtype dtype : kWeightFormats) {
+    out["weight_bytes"][std::string{name_of(dtype)}] = weight_bytes(llm, dtype).count();
+  }
+  for (const Dtype dtype : kCacheFormats) {
+    const TokenBytes bytes = cache_bytes_per_token(llm, dtype);
+    out["kv_bytes_per_token"][std::string{name_of(dtype)}] = bytes.all_layers.count();
+    out["kv_bytes_per_token_past_windows"][std::string{name_of(dtype)}] =
+        bytes.past_windows.count();
+  }
+  out["layers"] = ordered_json::array();
+  for (const LayerSpec& layer : llm.layers) {
+    const AttentionSpec& a = layer.attention;
+    ordered_json one{{"attention", attention_word(a)}, {"n_heads", a.n_heads},
+                     {"n_kv_heads", a.n_kv_heads},     {"head_dim", a.head_dim},
+                     {"v_head_dim", a.v_head_dim},     {"window", a.window},
+                     {"kv_lora_rank", a.kv_lora_rank}, {"rope_head_dim", a.rope_head_dim},
+                     {"d_ff", layer.mlp.d_ff},         {"n_experts", layer.mlp.n_experts},
+                     {"top_k", layer.mlp.top_k},       {"shared_d_ff", layer.mlp.shared_d_ff}};
+    out["layers"].push_back(std::move(one));
+  }
+  return out;
+}
+
+std::string published_weights_words(const Llm& llm) {
+  const std::string_view dtype = name_of(llm.published_dtype);
+  if (llm.unpacked_dtype) {
+    return fmt::format("{}: {}, the rest {}", dtype, published_formats(llm),
+                       name_of(*llm.unpacked_dtype));
+  }
+  if (llm.outside_experts_dtype) {
+    return fmt::format("{} experts, the rest {}", dtype, name_of(*llm.outside_experts_dtype));
+  }
+  return std::string{dtype};
+}
+
+std::string llm_text(const Llm& llm, std::size_t width) {
+  Facts facts;
+  if (const auto aliases = aliases_of(llm); !aliases.empty()) {
+    facts.add("also called", fmt::format("{}", fmt::join(aliases, ", ")));
+  }
+  facts.add("source", llm.source.empty() ? "the file given" : llm.source);
+  facts.add("parameters", billions(parameters(llm)));
+  if (const auto active = active_parameters(llm); active * 10 < parameters(llm) * 9) {
+    facts.add("of them active", billions(active) + " for each token");
+  }
+  facts.add("layers", fmt::format("{}, {} wide, vocabulary {}{}", llm.n_layers(),
+                                  with_commas(llm.d_model), with_commas(llm.vocab_size),
+                                  llm.tied_embeddings ? ", embeddings tied" : ""));
+  for (const std::string& s :
+       by_layer(llm, [](const LayerSpec& l) { return attention_sentence(l.attention); })) {
+    facts.add("attention", s);
+  }
+  for (const std::string& s :
+       by_layer(llm, [](const LayerSpec& l) { return mlp_sentence(l.mlp); })) {
+    facts.add("feed-forward", s);
+  }
+  facts.add("context", fmt::format("{} tokens", with_commas(llm.max_positions)));
+  std::string weights;
+  for (const Dtype dtype : kWeightFormats) {
+    weights += fmt::format("{}{} {}", weights.empty() ? "" : ", ", name_of(dtype),
+                           weight_bytes(llm, dtype));
+  }
+  facts.add("weights", weights + fmt::format("; as published {} ({})", published_weight_bytes(llm),
+                                             published_weights_words(llm)));
+  std::string cache;
+  for (const Dtype dtype : kCacheFormats) {
+    const TokenBytes bytes = cache_bytes_per_token(llm, dtype);
+    cache += fmt::format("{}{} {}", cache.empty() ? "" : ", ", name_of(dtype), bytes.all_layers);
+    if (bytes.past_windows != bytes.all_layers) {
+      cache += fmt::format(" ({} past the windows)", bytes.past_windows);
+    }
+  }
+  facts.add("cache a token",
+            cache + fmt::format("; {} unless a scenario says otherwise",
+                                name_of(default_kv_dtype(llm, llm.published_dtype))));
+  return llm.name + "\n" + facts.str(width);
+}
+
+}  // namespace kvsim

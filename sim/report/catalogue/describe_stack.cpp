@@ -1,0 +1,293 @@
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "models/units/units_format.hpp"
+#include "sim/report/catalogue/describe.hpp"
+#include "sim/report/catalogue/describe_text.hpp"
+#include "sim/report/text/text.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string_view word_of(CacheGrowth growth) {
+  switch (growth) {
+    case CacheGrowth::kStatic:
+      return "static";
+    case CacheGrowth::kExact:
+      return "exact";
+    case CacheGrowth::kConcatLayer:
+      return "concat_layer";
+    case CacheGrowth::kConcatAll:
+      return "concat_all";
+    case CacheGrowth::kPaged:
+      return "paged";
+  }
+  return "unknown";
+}
+std::string_view word_of(AttentionExec attention) {
+  switch (attention) {
+    case AttentionExec::kFused:
+      return "fused";
+    case AttentionExec::kEager:
+      return "eager";
+    case AttentionExec::kMath:
+      return "math";
+  }
+  return "unknown";
+}
+std::string_view sentence_of(AttentionExec attention) {
+  switch (attention) {
+    case AttentionExec::kFused:
+      return "fused: no score matrix in memory";
+    case AttentionExec::kEager:
+      return "eager: score matrices in memory";
+    case AttentionExec::kMath:
+      return "math: fused in prompts; decode steps raise keys and values to fp32 and scale the "
+             "keys, "
+             "in copies";
+  }
+  return "unknown";
+}
+std::string_view sentence_of(FractionOf what) {
+  switch (what) {
+    case FractionOf::kAll:
+      break;
+    case FractionOf::kBeforeWeights:
+      return "is free before the weights, for them and the cache";
+    case FractionOf::kAfterWeights:
+      return "the weights leave free, for the cache";
+    case FractionOf::kFree:
+      return "weights and activations leave free, for the cache";
+  }
+  return "the driver reports";
+}
+std::string_view sentence_of(CacheGrowth growth) {
+  switch (growth) {
+    case CacheGrowth::kStatic:
+      return "allocated for its final length at the start";
+    case CacheGrowth::kExact:
+      return "grows in place by what is stored";
+    case CacheGrowth::kConcatLayer:
+      return "each layer's keys, then its values, are copied into a longer tensor";
+    case CacheGrowth::kConcatAll:
+      return "each layer's keys and values are copied into longer tensors; the caller holds all "
+             "old "
+             "ones to the step's end";
+    case CacheGrowth::kPaged:
+      return "blocks of a pool set aside at the start";
+  }
+  return "unknown";
+}
+std::string_view yes_no(bool value) { return value ? "yes" : "no"; }
+
+ordered_json reached_json(const Stack& stack) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [family, rates] : stack.reached) {
+    out[family] = {{"flops", rates.flops}, {"bandwidth", rates.bandwidth}};
+    if (rates.elements_per_clock > 0) out[family]["elements_per_clock"] = rates.elements_per_clock;
+  }
+  return out;
+}
+
+ordered_json kernels_json(const Stack& stack) {
+  ordered_json out = ordered_json::object();
+  for (const auto& [family, whose] : stack.kernels) out[family] = whose;
+  return out;
+}
+
+}  // namespace
+
+ordered_json stack_json(const Stack& stack) {
+  ordered_json out{{"name", stack.name},
+                   {"summary", stack.summary},
+                   {"growth", word_of(stack.growth)},
+                   {"attention", word_of(stack.attention)},
+                   {"logits", stack.logits == LogitPositions::kLast ? "last" : "all"},
+                   {"logits_fp32", stack.logits_fp32},
+                   {"expands_kv_heads", stack.expands_kv_heads},
+                   {"rounds_allocations", stack.rounds_allocations},
+                   {"keeps_inputs", stack.keeps_inputs},
+                   {"splits_keys", stack.splits_keys},
+                   {"norm_launches", stack.norm_launches},
+                   {"rope_launches", stack.rope_launches},
+                   {"context_bytes", stack.context.count()},
+                   {"usable_fraction", stack.usable_fraction},
+                   {"fraction_of", word_of(stack.fraction_of)},
+                   {"launch_overhead_s", stack.launch_overhead.count()},
+                   {"host_per_layer_s", stack.host_per_layer.count()},
+                   {"host_per_step_s", stack.host_per_step.count()},
+                   {"host_per_launch_s", stack.host_per_launch.count()},
+                   {"block_tokens", stack.block_tokens},
+                   {"prefill_chunk", stack.prefill_chunk},
+                   {"max_num_seqs", stack.max_num_seqs},
+                   {"fused_projections", stack.fused_projections},
+                   {"full_causal_mask", stack.full_causal_mask},
+                   {"attends_allocated", stack.attends_allocated},
+                   {"score_passes", stack.score_passes},
+                   {"between_steps_s", stack.between_steps.count()},
+                   {"between_per_sequence_s", stack.between_per_sequence.count()},
+                   {"sampler_bytes", stack.sampler_bytes},
+                   {"graphs_bytes", stack.graphs.count()},
+                   {"communication_bytes", stack.communication.count()},
+                   {"collective_latency_s", stack.collective_latency.count()},
+                   {"overlap", stack.overlap == Overlap::kMax ? "max" : "add"},
+                   {"reached", reached_json(stack)},
+                   {"kernels", kernels_json(stack)},
+                   {"sources", stack.sources}};
+  if (stack.defaults) {
+    out["engine"] = stack.defaults->engine;
+    out["version"] = stack.version;
+    out["versions"] = {stack.defaults->first, stack.defaults->last};
+    out["usage"] = word_of(stack.usage);
+    out["defaults"] = ordered_json::parse(stack.defaults->rules_json);
+  }
+  return out;
+}
+
+namespace {
+
+/// The values that a rule sets, by the engine's own option names.
+std::string values_text(const EngineDefaults& defaults, const DefaultsRule& rule) {
+  std::vector<std::string> out;
+  const auto add = [&](std::string_view key, const std::string& value) {
+    const std::string_view option = defaults.option(key);
+    out.push_back(fmt::format("{} {}", option.empty() ? key : option, value));
+  };
+  const EngineValues& v = rule.values;
+  if (v.prefill_chunk) {
+    add("prefill_chunk", *v.prefill_chunk > 0 ? fmt::format("{}", *v.prefill_chunk)
+                                              : std::string{"the model's length"});
+  }
+  if (v.long_prefill_chunk && *v.long_prefill_chunk > 0) {
+    add("long_prefill_chunk", fmt::format("{} beyond 32,768 positions", *v.long_prefill_chunk));
+  }
+  if (v.max_num_seqs) add("max_num_seqs", fmt::format("{}", *v.max_num_seqs));
+  if (v.usable_fraction) add("usable_fraction", fmt::format("{:g}", *v.usable_fraction));
+  if (v.block_tokens) add("block_tokens", fmt::format("{}", *v.block_tokens));
+  if (v.counts_graphs) add("counts_graphs", *v.counts_graphs ? "1" : "0");
+  if (v.reserve) {
+    out.push_back(fmt::format(
+        "{}: what a reserve of {} leaves, and {} a token of a pass, {} a graph's sequence, {} a "
+        "GPU",
+        defaults.option("usable_fraction"), v.reserve->base, v.reserve->per_prefill_token,
+        v.reserve->per_graph_sequence, v.reserve->per_gpu));
+  }
+  if (v.reserve_graphs) out.push_back(fmt::format("{} reserved for graphs", *v.reserve_graphs));
+  if (v.reserve_least) out.push_back(fmt::format("at least {} reserved", *v.reserve_least));
+  if (v.graph_sequences) {
+    out.push_back(fmt::format("graphs of up to {} sequences", *v.graph_sequences));
+  }
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+std::string version_range(const DefaultsRule& rule) {
+  const auto word = [](const EngineVersion& v) {
+    return v[2] > 0 ? fmt::format("{}.{}.{}", v[0], v[1], v[2]) : fmt::format("{}.{}", v[0], v[1]);
+  };
+  if (rule.from && rule.before) {
+    return fmt::format("from {}, before {}", word(*rule.from), word(*rule.before));
+  }
+  if (rule.from) return "from " + word(*rule.from);
+  if (rule.before) return "before " + word(*rule.before);
+  return "all versions";
+}
+
+/// Defaults by version and GPU: of each value the first line that fits holds.
+std::string defaults_text(const Stack& stack, std::size_t width) {
+  if (!stack.defaults) return "";
+  const EngineDefaults& defaults = *stack.defaults;
+  std::string out = paragraph(
+      fmt::format("\nDefaults of {} {} to {}, of each value the first line that fits. {}@VERSION "
+                  "takes a version, {}:llm the offline class.",
+                  defaults.engine, defaults.first, defaults.last, stack.name, stack.name),
+      width);
+  for (const DefaultsRule& rule : defaults.rules) {
+    const std::string where = rule.conditions();
+    out += fmt::format(
+        "- {}", paragraph(fmt::format("{}{}{}: {}", version_range(rule), where.empty() ? "" : "; ",
+                                      where, values_text(defaults, rule)),
+                          width, 2));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string stack_text(const Stack& stack, std::size_t width) {
+  Facts facts;
+  facts.add("what", stack.summary);
+  facts.add("cache", std::string{sentence_of(stack.growth)});
+  facts.add("attention", std::string{sentence_of(stack.attention)});
+  facts.add("logits", fmt::format("of {}{}",
+                                  stack.logits == LogitPositions::kLast ? "the last position"
+                                                                        : "all positions",
+                                  stack.logits_fp32 ? ", upcast to fp32" : ""));
+  if (stack.score_passes > 0) {
+    facts.add("score passes",
+              stack.score_passes == 1
+                  ? "1 operator over them before the softmax: the mask"
+                  : fmt::format("{} operators scale and mask them before the softmax",
+                                stack.score_passes));
+  }
+  facts.add("KV heads", stack.expands_kv_heads ? "repeated to the query heads before attention"
+                                               : "read as stored");
+  facts.add("allocations", stack.rounds_allocations ? "rounded to blocks of 512 B" : "exact");
+  facts.add("holds inputs", std::string{yes_no(stack.keeps_inputs)});
+  facts.add("splits keys", fmt::format("{} (decode attention of few heads fills the GPU)",
+                                       yes_no(stack.splits_keys)));
+  facts.add("launches", fmt::format("{} a norm, {} a rotation of Q and K", stack.norm_launches,
+                                    stack.rope_launches));
+  if (stack.growth == CacheGrowth::kPaged) {
+    facts.add("blocks", fmt::format("of {} tokens", stack.block_tokens));
+  }
+  if (stack.prefill_chunk > 0) {
+    facts.add("prefill", fmt::format("in passes of at most {} tokens", stack.prefill_chunk));
+  }
+  if (stack.max_num_seqs > 0) {
+    facts.add("sequences", fmt::format("at most {} at once", stack.max_num_seqs));
+  }
+  facts.add("projections", stack.fused_projections ? "Q, K and V in one product, gate and up in one"
+                                                   : "one product each");
+  if (stack.attends_allocated) facts.add("attends", "to all of the cache's room, masked");
+  if (stack.between_steps > Seconds{}) {
+    facts.add("between steps", fmt::format("{}, and {} a sequence", stack.between_steps,
+                                           stack.between_per_sequence));
+  }
+  if (stack.full_causal_mask) facts.add("mask", "boolean, of the full length squared");
+  facts.add("context", fmt::format("{}", stack.context));
+  if (stack.graphs > Bytes{}) facts.add("CUDA graphs", fmt::format("{}", stack.graphs));
+  if (stack.communication > Bytes{}) {
+    facts.add("collectives",
+              fmt::format("{} of buffers, {} each", stack.communication, stack.collective_latency));
+  }
+  if (stack.sampler_bytes > 0) {
+    facts.add("dummy sampling", fmt::format("{:g} B a logit at start-up", stack.sampler_bytes));
+  }
+  if (stack.overlap == Overlap::kAdd) {
+    facts.add("overlap", "an operator's arithmetic and traffic add up");
+  }
+  for (const auto& [family, rates] : stack.reached) {
+    facts.add("reached, " + family,
+              rates.elements_per_clock > 0
+                  ? fmt::format("{:g} elements an SM and clock", rates.elements_per_clock)
+                  : fmt::format("{:g} of the arithmetic rate, {:g} of the bandwidth", rates.flops,
+                                rates.bandwidth));
+  }
+  for (const auto& [family, whose] : stack.kernels) {
+    facts.add("kernels, " + family, whose == "*" ? "of whichever stack is known best" : whose);
+  }
+  facts.add("usable",
+            fmt::format("{:g} of what {}", stack.usable_fraction, sentence_of(stack.fraction_of)));
+  facts.add("time a launch", fmt::format("{}", stack.launch_overhead));
+  facts.add("host time",
+            fmt::format("{} a layer, {} a step, {} an operator of a method", stack.host_per_layer,
+                        stack.host_per_step, stack.host_per_launch));
+  return stack.name + "\n" + facts.str(width) + defaults_text(stack, width) +
+         sources_text(stack.sources, width);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,26 @@
+#pragma once
+
+// Charts as pages draw them: the specs of sim/report/html/charts.js, in base units. A figure's page
+// shows what its SVG shows, the same lines in the same order and colours.
+
+#include <nlohmann/json.hpp>
+
+#include "sim/report/chart/chart.hpp"
+
+namespace kvsim {
+
+[[nodiscard]] nlohmann::ordered_json page_chart(const LineChart& chart);
+[[nodiscard]] nlohmann::ordered_json page_chart(const AreaChart& chart);
+[[nodiscard]] nlohmann::ordered_json page_chart(const ScatterChart& chart);
+[[nodiscard]] nlohmann::ordered_json page_chart(const BarChart& chart);
+[[nodiscard]] nlohmann::ordered_json page_chart(const HeatMap& map);
+
+/// An axis's name without the unit behind it, and the unit of its values as files have them:
+/// "HBM (GiB)" over a column "peak_bytes" is "HBM" in "B".
+struct PageAxis {
+  std::string name;
+  std::string unit;
+};
+[[nodiscard]] PageAxis page_axis(const std::string& label, const std::string& column);
+
+}  // namespace kvsim

@@ -1,0 +1,40 @@
+#pragma once
+
+// The parts that the pages of all kinds of results share.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/report/figure/figure.hpp"
+#include "sim/report/html/page.hpp"
+
+namespace kvsim {
+
+inline constexpr std::size_t kOneLine = 1'000'000;  // columns: a sentence is not broken
+inline constexpr std::size_t kSummaryWidth = 100;   // columns
+inline constexpr std::size_t kMostExplained = 24;   // points with the terms of their time and peak
+
+/// The schema of the data within: counted up when a key changes its meaning.
+inline constexpr const char* kPageSchema = "kvsim.report/1";
+
+/// The lines of a text that are not empty, without the dash of a list.
+[[nodiscard]] std::vector<std::string> lines_of(std::string_view text);
+/// The lines that begin with one of these words.
+[[nodiscard]] std::vector<PageSentence> lines_that_begin(
+    const std::string& text, const std::vector<std::string_view>& words);
+/// The data of a page of this kind: charts, the document, `extras`, and what was left out. Names of
+/// what is shown are cleaned and bounded.
+[[nodiscard]] nlohmann::ordered_json data_of(const char* kind, nlohmann::ordered_json document,
+                                             const FigureSet& figures,
+                                             nlohmann::ordered_json extras,
+                                             std::vector<std::string> cuts);
+/// Cuts a document's points and their long lists to what a page can hold; says so in `cuts`.
+void cut_points(nlohmann::ordered_json& document, std::vector<std::string>& cuts);
+/// The title of a page, or the name of what it shows where there is no title.
+[[nodiscard]] std::string title_of(const std::string& name, const std::string& title);
+
+}  // namespace kvsim

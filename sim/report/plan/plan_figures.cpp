@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "sim/report/chart/chart.hpp"
+#include "sim/report/plan/plan_report.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kMostBars = 40;
+constexpr std::size_t kMostGroups = 8;
+
+/// "1": figures of one question are numbered where there are several.
+std::string figure_name(const PlanResult& plan, std::size_t group, const char* what) {
+  const PlanQuestion question = plan.groups[group].question;
+  std::size_t before = 0;
+  std::size_t all = 0;
+  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+    if (plan.groups[g].question != question) continue;
+    ++all;
+    before += g < group ? 1U : 0U;
+  }
+  return all > 1 ? fmt::format("{}_{}_{}", what, name_of(question), before + 1)
+                 : fmt::format("{}_{}", what, name_of(question));
+}
+
+std::string title_of(const PlanGroup& group, const char* what) {
+  std::string title = fmt::format("{}: {}", what, group.of);
+  title.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(title.front())));
+  return title;
+}
+
+/// A method keeps its colour on all GPUs and in all figures.
+std::map<std::string, std::size_t> styles_of(const PlanResult& plan) {
+  std::map<std::string, std::size_t> styles;
+  for (const PlanCandidate& one : plan.candidates) {
+    styles.emplace(method_label({one.method.name, one.method.params, {}}), styles.size());
+  }
+  return styles;
+}
+
+void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
+  const PlanGroup& group = plan.groups[g];
+  if (group.candidates.size() > kMostBars) {
+    set.notes.push_back(fmt::format("answers of {} are not drawn: {} bars are too many", group.of,
+                                    group.candidates.size()));
+    return;
+  }
+  const bool fewest = group.question == PlanQuestion::kFewestGpus;
+  const std::string words = plan_words(group.question);
+  const PartStyle plain{"answer", {"#0072B2", 0, true}};
+  const PartStyle full{"full cache", {"#777777", 0, true}};
+  BarChart chart{.name = figure_name(plan, g, "answers"),
+                 .title = title_of(group, words.c_str()),
+                 .x_label = fewest ? "GPUs needed (count)"
+                                   : fmt::format("{} ({})", words, plan_unit(group.question, 2)),
+                 .column = std::string{name_of(group.question)}};
+  // By the GPUs they run on, in the order of the scenario.
+  std::vector<std::pair<std::string, std::vector<const PlanCandidate*>>> by_gpus;
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    const std::string gpus = fmt::format("{} x {}", one.gpus_each, one.gpu);
+    const auto found = std::find_if(by_gpus.begin(), by_gpus.end(),
+                                    [&](const auto& each) { return each.first == gpus; });
+    if (found == by_gpus.end()) {
+      by_gpus.push_back({gpus, {&one}});
+    } else {
+      found->second.push_back(&one);
+    }
+  }
+  bool any = false;
+  bool any_full = false;
+  for (const auto& [gpus, members] : by_gpus) {
+    chart.bars.push_back({.label = gpus, .detail = {}, .heading = true});
+    for (const PlanCandidate* one : members) {
+      ChartBar bar{.label = one->label.substr(0, one->label.find(", "))};
+      const bool is_full = one->method.name == "full";
+      any = any || one->answer;
+      any_full = any_full || is_full;
+      bar.parts.emplace_back(is_full ? full : plain, one->answer.value_or(0));
+      bar.inside_numbers = false;
+      if (one->answer && one->range.is_known) {
+        // An end that does not exist is drawn as far as the search went.
+        const AnswerRange& range = one->range;
+        const double safe = range.safe.value_or(fewest ? range.most_tried : 0);
+        const double optimistic = range.optimistic.value_or(*one->answer);
+        bar.range =
+            ChartRange{.low = std::min(safe, optimistic), .high = std::max(safe, optimistic)};
+        chart.range_label = "safe to optimistic";
+      }
+      if (one->answer) {
+        bar.end_text = fmt::format("{}{}", one->at_most ? ">= " : "",
+                                   plan_amount(group.question, *one->answer));
+      } else if (one->impossible) {
+        bar.end_text = fmt::format("impossible: {}", one->impossible->constraint);
+      } else {
+        bar.end_text = "cannot be the fewest";
+      }
+      chart.bars.push_back(std::move(bar));
+    }
+  }
+  if (!any) return;
+  double most = 0;
+  for (const ChartBar& bar : chart.bars) {
+    for (const auto& [style, value] : bar.parts) most = std::max(most, value);
+  }
+  constexpr double kThousand = 1000;
+  if (most >= 100 * kThousand) {
+    chart.unit = kThousand;
+    chart.x_label = fmt::format("{} (thousand {})", words, plan_unit(group.question, 2));
+  }
+  chart.styles.push_back({"compressed cache", plain.fill});
+  if (any_full) chart.styles.push_back(full);
+  for (ChartBar& bar : chart.bars) {
+    for (auto& [style, value] : bar.parts) {
+      if (style.fill == plain.fill) style.words = "compressed cache";
+    }
+  }
+  set.figures.push_back(draw(chart));
+  set.figures.back().kind = "plan_answers";
+}
+
+void add_front(const PlanResult& plan, std::size_t g,
+               const std::map<std::string, std::size_t>& styles, FigureSet& set) {
+  const PlanGroup& group = plan.groups[g];
+  ScatterChart chart{
+      .name = figure_name(plan, g, "front"),
+      .title = title_of(group, "Cost against latency"),
+      .x_label = is_of_services(group.question)
+                     ? fmt::format("p{} from arrival to last token (s)", plan.percentile)
+                     : "latency of the batch (s)",
+      .y_label = plan.priced ? fmt::format("cost ({} per million output tokens)", plan.cost_unit)
+                             : "cost (GPU hours per million output tokens)",
+      .x_column = "latency_s",
+      .y_column = "cost"};
+  chart.log_x = true;
+  chart.remark = "(of cost and latency alone; errors are in the legend)";
+  std::size_t marks = 0;
+  std::vector<std::size_t> order = group.candidates;
+  // Candidates of the front first: of many the others are grey.
+  const auto leads = [&](std::size_t c) {
+    const auto& points = plan.candidates[c].points;
+    return std::any_of(points.begin(), points.end(),
+                       [](const OperatingPoint& point) { return point.on_front; });
+  };
+  std::stable_partition(order.begin(), order.end(), leads);
+  const auto shown =
+      static_cast<std::size_t>(std::count_if(order.begin(), order.end(), [&](std::size_t c) {
+        return !plan.candidates[c].points.empty();
+      }));
+  std::size_t coloured = 0;
+  std::size_t faint = 0;
+  for (const std::size_t c : order) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (one.points.empty()) continue;
+    MarkGroup group_of_marks{.label = one.label};
+    const auto& error = one.points.back().error;
+    if (error && *error > 1e-5)
+      group_of_marks.label += fmt::format(", error {:.2g} %", 100 * *error);
+    for (const OperatingPoint& point : one.points) {
+      if (!(point.cost > 0) || !(point.latency_s > 0)) continue;
+      group_of_marks.points.push_back({point.latency_s, point.cost});
+    }
+    if (group_of_marks.points.empty()) continue;
+    std::stable_sort(group_of_marks.points.begin(), group_of_marks.points.end(),
+                     [](ChartPoint a, ChartPoint b) { return a.x < b.x; });
+    const bool far = shown > kMostGroups && (coloured >= kMostGroups || !leads(c));
+    group_of_marks.faint = far;
+    if (shown <= styles.size()) {
+      group_of_marks.style = styles.at(method_label({one.method.name, one.method.params, {}}));
+    }
+    (far ? faint : coloured) += 1;
+    marks += group_of_marks.points.size();
+    chart.groups.push_back(std::move(group_of_marks));
+  }
+  if (marks < 2) return;
+  chart.faint_label = fmt::format("{} more", faint);
+  set.figures.push_back(draw(chart));
+  set.figures.back().kind = "plan_front";
+}
+
+}  // namespace
+
+FigureSet plan_figures(const PlanResult& plan) {
+  FigureSet set;
+  const auto styles = styles_of(plan);
+  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+    add_answers(plan, g, set);
+    add_front(plan, g, styles, set);
+  }
+  return set;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,57 @@
+#include "sim/report/plan/plan_page.hpp"
+
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sim/report/folder/page_parts.hpp"
+#include "sim/report/plan/plan_finding.hpp"
+#include "sim/report/plan/plan_report.hpp"
+#include "sim/report/text/text.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+using PageTone = PageSentence::Tone;
+
+constexpr std::size_t kMostCandidatePoints = 4000;  // of a plan
+
+}  // namespace
+
+std::string plan_page(const Scenario& scenario, const PlanResult& plan,
+                      const ordered_json& document, const FigureSet& figures) {
+  const std::string text = plan_summary(scenario, plan, nullptr, kOneLine);
+  std::vector<PageSentence> sentences;
+  // The answers stand before the first blank line.
+  std::vector<std::string> lines = lines_of(text.substr(0, text.find("\n\n")));
+  for (std::string& line : lines) {
+    const bool no = line.find(": impossible") != std::string::npos;
+    sentences.push_back({std::move(line), no ? PageTone::kFails : PageTone::kPlain});
+  }
+  for (const PlanGroup& group : plan.groups) sentences.push_back({plan_finding(plan, group)});
+  std::vector<std::string> cuts;
+  ordered_json shown = document;
+  std::size_t n = 0;
+  for (ordered_json& answer : shown["answers"]) {
+    for (ordered_json& candidate : answer["candidates"]) {
+      n += candidate["points"].size();
+      candidate.erase("at_answer");  // kvsim explain tells it
+    }
+  }
+  if (n > kMostCandidatePoints) {
+    for (ordered_json& answer : shown["answers"]) {
+      for (ordered_json& candidate : answer["candidates"]) candidate.erase("points");
+    }
+    cuts.push_back(fmt::format("{} ways to run are in front.csv.", n));
+  }
+  return page_text(
+      {.title = title_of(scenario.name, scenario.title),
+       .lead = clean_text(scenario.description),
+       .sentences = std::move(sentences),
+       .summary = plan_summary(scenario, plan, nullptr, kSummaryWidth),
+       .data = data_of("plan", std::move(shown), figures, ordered_json::object(), cuts)});
+}
+
+}  // namespace kvsim

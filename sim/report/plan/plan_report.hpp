@@ -1,0 +1,55 @@
+#pragma once
+
+// What came of `kvsim plan`. Every document is a function of the scenario and the plan's result.
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/plan/plan_result.hpp"
+#include "sim/report/figure/figure.hpp"
+#include "sim/report/folder/results_folder.hpp"
+#include "sim/report/text/text_style.hpp"
+
+namespace kvsim {
+
+/// "kvsim.plan/1".
+[[nodiscard]] nlohmann::ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
+                                                   const std::vector<std::string>& notes = {});
+/// A line a candidate: the question, who it is, its answer or what binds it.
+[[nodiscard]] std::string plan_csv(const PlanResult& plan);
+/// A line a way to run: load, cost, latency, error, and whether it is on the front.
+[[nodiscard]] std::string plan_front_csv(const PlanResult& plan);
+/// What the best answer costs: "5 USD per hour, 0.65 USD per million output tokens". Empty without
+/// an answer or a price of its GPU.
+[[nodiscard]] std::string plan_cost(const PlanSection& section, const PlanResult& plan,
+                                    const PlanGroup& group);
+/// For the terminal: the answers in words, a table of each group, what binds, notes.
+[[nodiscard]] std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
+                                       const ResultsFolder* written, std::size_t width = 80);
+/// The same on one screen, of few static batches: how far each goes as predicted, safely and
+/// optimistically, what it takes there, and what limits it.
+[[nodiscard]] std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
+                                      const ResultsFolder* written, const TextStyle& style = {});
+/// Of each group the answers as bars, and cost against latency of all ways to run.
+[[nodiscard]] FigureSet plan_figures(const PlanResult& plan);
+
+/// Words of a question: "longest context", and its unit: "tokens".
+[[nodiscard]] std::string plan_words(PlanQuestion question);
+[[nodiscard]] std::string plan_unit(PlanQuestion question, double value);
+/// "131,584", "2.37".
+[[nodiscard]] std::string plan_amount(PlanQuestion question, double value);
+
+/// "8 to 24": the ends of a candidate's range, the smaller number first. An end that does not exist
+/// is "none" (no size fits) or "more than 64" (GPUs). Empty if nothing says how far off it may be.
+[[nodiscard]] std::string plan_range(const PlanCandidate& one);
+
+/// The results folder: plan.json, plan.csv, front.csv and figures/. Errors: as write_run_results.
+ResultsFolder write_plan_results(const Scenario& scenario, const PlanResult& plan,
+                                 const std::filesystem::path& folder,
+                                 const FolderOptions& options = {});
+
+}  // namespace kvsim

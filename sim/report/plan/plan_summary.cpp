@@ -1,0 +1,347 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "sim/report/batch/engine_report.hpp"
+#include "sim/report/folder/results_folder.hpp"
+#include "sim/report/plan/plan_finding.hpp"
+#include "sim/report/plan/plan_report.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+#include "sim/serve/serve_metrics.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kMostKnobs = 3;
+constexpr std::size_t kMostReasons = 6;
+
+std::string lines(std::string_view text, std::size_t width, std::size_t indent = 0) {
+  return fmt::format("{:{}}{}", "", indent, paragraph(text, width, indent));
+}
+
+std::string answer_text(PlanQuestion question, double value) {
+  return fmt::format("{} {}", plan_amount(question, value), plan_unit(question, value));
+}
+
+/// ", range 8 to 24"; empty where nothing says how far the answer may be off, or both ends are it.
+std::string range_words(const PlanCandidate& one) {
+  if (one.range.safe && one.range.safe == one.range.optimistic) return {};
+  const std::string range = plan_range(one);
+  return range.empty() ? range : fmt::format(", range {}", range);
+}
+
+std::string gpus_text(const PlanCandidate& one) {
+  const std::int64_t gpus = one.gpus_each * one.replicas;
+  std::string text = fmt::format("{} x {}", gpus, one.gpu);
+  if (one.replicas > 1) text += fmt::format(" ({} replicas)", one.replicas);
+  return text;
+}
+
+/// Of a group without an answer the candidate whose knobs were moved, else the first.
+const PlanCandidate* nearest(const PlanResult& plan, const PlanGroup& group) {
+  const PlanCandidate* out = nullptr;
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (!one.impossible) continue;
+    if (out == nullptr || (out->impossible->knobs.empty() && !one.impossible->knobs.empty())) {
+      out = &one;
+    }
+  }
+  return out;
+}
+
+std::string capital(std::string text) {
+  text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+  return text;
+}
+
+std::string knob_words(const Impossible& why) {
+  std::string text;
+  for (std::size_t k = 0; k < std::min(kMostKnobs, why.knobs.size()); ++k) {
+    const KnobEffect& knob = why.knobs[k];
+    text +=
+        fmt::format("{}{} {} (elasticity {:.2g}; {})", k == 0 ? "What moves it most: " : ", then ",
+                    knob.knob, knob.change, knob.elasticity,
+                    knob.enough.empty()          ? "not enough as far as tried"
+                    : knob.enough == knob.change ? "that is enough"
+                                                 : fmt::format("{} is enough", knob.enough));
+  }
+  return text;
+}
+
+std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
+  const std::string asked = capital(fmt::format("{} of {}", plan_words(group.question), group.of));
+  if (!group.best) {
+    const PlanCandidate* near = nearest(plan, group);
+    if (near == nullptr) return fmt::format("{}: impossible.", asked);
+    std::string text =
+        fmt::format("{}: impossible ({}). Nearest is {}: {}.", asked, near->impossible->constraint,
+                    near->label, near->impossible->text);
+    if (near->range.predicted || near->range.optimistic) {
+      text +=
+          fmt::format(" Predicted: {}{}.",
+                      near->range.predicted ? answer_text(group.question, *near->range.predicted)
+                                            : std::string{"none"},
+                      range_words(*near));
+    }
+    if (!near->impossible->knobs.empty()) {
+      text += fmt::format(" {}.", knob_words(*near->impossible));
+    }
+    return text;
+  }
+  const PlanCandidate& best = plan.candidates[*group.best];
+  std::string text =
+      fmt::format("{}: {}{}{}, with {} on {}", asked, best.at_most ? "at least " : "",
+                  answer_text(group.question, *best.answer), range_words(best),
+                  method_label(best.method), gpus_text(best));
+  if (const PlanCandidate* full = full_cache_of(plan, group, best)) {
+    if (full->answer) {
+      text += fmt::format("; the full cache {} there", plan_amount(group.question, *full->answer));
+    } else if (full->impossible) {
+      text += fmt::format("; the full cache none there ({})", full->impossible->constraint);
+    }
+  }
+  if (best.runs_out && best.runs_out->why.constraint == "positions") {
+    text += "; limited by the model's positions";
+  }
+  if (best.positions > 0) {
+    text += fmt::format("; the model has {} positions", with_commas(best.positions));
+  }
+  return fmt::format("{}.", text);
+}
+
+std::string percent(const std::optional<double>& error) {
+  constexpr double kRounding = 1e-5;  // of the replay's arithmetic
+  if (!error) return "-";
+  return *error < kRounding ? "0 %" : fmt::format("{:.3g} %", 100 * *error);
+}
+
+bool has_ranges(const PlanResult& plan, const PlanGroup& group) {
+  return std::any_of(group.candidates.begin(), group.candidates.end(),
+                     [&](std::size_t c) { return plan.candidates[c].range.is_known; });
+}
+
+/// A line per candidate. `ranges`: with the range of its answer.
+std::string answers_table(const PlanResult& plan, const PlanGroup& group, bool ranges,
+                          std::size_t width) {
+  const bool services = is_of_services(group.question);
+  const auto unit = plan_unit(group.question, 2);
+  const bool errors =
+      std::any_of(group.candidates.begin(), group.candidates.end(), [&](std::size_t c) {
+        const PlanCandidate& one = plan.candidates[c];
+        return !one.points.empty() && one.points.back().error;
+      });
+  std::vector<Table::Column> columns{{"", Table::Align::kLeft}, {unit}};
+  if (ranges) columns.push_back({"range"});
+  if (errors) columns.push_back({"error"});
+  if (services) {
+    columns.push_back({fmt::format("TTFT p{}", plan.percentile)});
+    columns.push_back({fmt::format("TPOT p{}", plan.percentile)});
+  } else {
+    columns.push_back({"TTFT, one"});
+    columns.push_back({"latency"});
+  }
+  columns.push_back({"tok/s"});
+  columns.push_back({fmt::format("{}/Mtok", plan.cost_unit)});
+  columns.push_back({"front"});
+  Table table{columns};
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    std::vector<std::string> cells{clean_text(one.label)};
+    if (!one.answer) {
+      cells.push_back(one.impossible       ? one.impossible->constraint
+                      : one.pruned.empty() ? "-"
+                                           : "pruned");
+      if (ranges) cells.push_back(plan_range(one));
+      cells.resize(columns.size(), "");
+      table.add_row(std::move(cells));
+      continue;
+    }
+    cells.push_back(
+        fmt::format("{}{}", one.at_most ? ">= " : "", plan_amount(group.question, *one.answer)));
+    if (ranges) cells.push_back(one.range.is_known ? plan_range(one) : "-");
+    const OperatingPoint* at = one.points.empty() ? nullptr : &one.points.back();
+    const auto seconds = [](double s) { return fmt::format("{} s", amount(s)); };
+    if (errors) cells.push_back(at == nullptr ? "-" : percent(at->error));
+    if (services) {
+      const auto shown = [&](Distribution ServiceTimes::*time) {
+        return value_at((*one.times).*time, plan.percentile);
+      };
+      cells.push_back(one.times ? seconds(shown(&ServiceTimes::ttft)) : "-");
+      cells.push_back(one.times ? fmt::format("{} ms", amount(1e3 * shown(&ServiceTimes::tpot)))
+                                : "-");
+    } else {
+      cells.push_back(one.at_answer ? seconds(one.at_answer->ttft_one_s) : "-");
+      cells.push_back(at == nullptr ? "-" : seconds(at->latency_s));
+    }
+    cells.push_back(at == nullptr ? "-" : amount(at->tokens_s));
+    cells.push_back(at == nullptr ? "-" : amount(at->cost));
+    const bool leads = std::any_of(one.points.begin(), one.points.end(),
+                                   [](const OperatingPoint& point) { return point.on_front; });
+    cells.emplace_back(leads ? "*" : "");
+    table.add_row(std::move(cells));
+  }
+  return table.str(width);
+}
+
+/// The table of a group; where ranges make it too wide, they have a separate table.
+std::string table_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
+  const bool ranges = has_ranges(plan, group);
+  std::string all = answers_table(plan, group, ranges, width);
+  const auto is_wide = [&](std::string_view text) {
+    for (std::size_t from = 0; from < text.size();) {
+      const std::size_t end = std::min(text.find('\n', from), text.size());
+      if (display_width(text.substr(from, end - from)) > width) return true;
+      from = end + 1;
+    }
+    return false;
+  };
+  if (!ranges || !is_wide(all)) return all;
+  Table table{{{"", Table::Align::kLeft},
+               {fmt::format("range, {}", plan_unit(group.question, 2)), Table::Align::kRight}}};
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (one.range.is_known) table.add_row({clean_text(one.label), plan_range(one)});
+  }
+  return answers_table(plan, group, false, width) + "\n" + table.str(width);
+}
+
+std::string reasons_of(const PlanResult& plan, const PlanGroup& group, std::size_t width) {
+  std::string out;
+  std::size_t said = 0;
+  std::size_t more = 0;
+  for (const std::size_t c : group.candidates) {
+    const PlanCandidate& one = plan.candidates[c];
+    if (!one.impossible) continue;
+    if (!group.best && &one == nearest(plan, group)) continue;  // said above
+    // Where others have an answer, those that no knob was moved for stay short.
+    if (said == kMostReasons && one.impossible->knobs.empty()) {
+      ++more;
+      continue;
+    }
+    std::string text =
+        fmt::format("{}: {} ({})", one.label, one.impossible->text, one.impossible->constraint);
+    out += lines(fmt::format("{}.", text), width, 2);
+    ++said;
+  }
+  if (more > 0) out += fmt::format("  and {} more, in plan.csv\n", more);
+  return out;
+}
+
+std::string quality_words(const Scenario& scenario, const PlanResult& plan) {
+  const QualityFloor& floor = *scenario.plan->quality;
+  const std::string asked =
+      floor.max_rel_error
+          ? fmt::format("mean relative error at most {:g} %", 100 * *floor.max_rel_error)
+          : fmt::format("retained mass at least {:g} %", 100 * *floor.min_retained_mass);
+  return fmt::format("{} on trace {} ({})", asked, plan.quality->trace, plan.quality->source);
+}
+
+std::string quality_table(const QualityReport& quality, std::size_t width) {
+  Table table{{{"method", Table::Align::kLeft},
+               {"least budget"},
+               {"error"},
+               {"mass kept"},
+               {"", Table::Align::kLeft}}};
+  for (const MethodQuality& method : quality.methods) {
+    std::vector<std::string> cells{clean_text(method_label({method.name, method.params, {}}))};
+    if (method.chosen) {
+      const QualityTry& one = method.tries[*method.chosen];
+      cells.push_back(one.budget ? fmt::format("{:.4g} %", 100 * one.budget->fraction) : "-");
+      cells.push_back(percent(one.rel_error));
+      cells.push_back(percent(one.retained_mass));
+      cells.emplace_back(method.monotone ? "" : "more is not always better");
+    } else {
+      const QualityTry& one = method.tries.back();
+      cells.emplace_back("none");
+      cells.push_back(percent(one.rel_error));
+      cells.push_back(percent(one.retained_mass));
+      cells.emplace_back(
+          one.rel_error ? fmt::format("at {:.4g} %", 100 * (one.budget ? one.budget->fraction : 1))
+                        : "not judged");
+    }
+    table.add_row(std::move(cells));
+  }
+  return table.str(width);
+}
+
+}  // namespace
+
+std::string plan_cost(const PlanSection& section, const PlanResult& plan, const PlanGroup& group) {
+  if (!group.best) return "";
+  const PlanCandidate& best = plan.candidates[*group.best];
+  const auto price = section.prices.find(best.gpu);
+  if (price == section.prices.end()) return "";
+  const auto gpus = static_cast<double>(best.gpus_each * best.replicas);
+  std::string text = fmt::format("{} {} per hour", amount(gpus * price->second), section.currency);
+  if (!best.points.empty()) {
+    text += fmt::format(", {} {} per million output tokens", amount(best.points.back().cost),
+                        section.currency);
+  }
+  return text;
+}
+
+std::string plan_summary(const Scenario& scenario, const PlanResult& plan,
+                         const ResultsFolder* written, std::size_t width) {
+  const double confidence = 100 * scenario.plan->confidence;
+  std::string head = fmt::format(
+      "Plan of {}, {}", scenario.name,
+      confidence > 0 ? fmt::format("safe at {:g} %", confidence) : std::string{"as predicted"});
+  if (plan.quality) head += fmt::format(", {}", quality_words(scenario, plan));
+  std::string out = lines(fmt::format("{}:", head), width);
+  for (const PlanGroup& group : plan.groups) {
+    // Answers of other questions have a column for it.
+    const std::string cost = group.question == PlanQuestion::kFewestGpus
+                                 ? plan_cost(*scenario.plan, plan, group)
+                                 : std::string{};
+    out +=
+        fmt::format("- {}", paragraph(answer_sentence(plan, group) +
+                                          (cost.empty() ? cost : fmt::format(" Cost: {}.", cost)),
+                                      width, 2));
+  }
+  if (plan.quality) {
+    out += "\nQuality\n";
+    out += quality_table(*plan.quality, width);
+    for (const MethodQuality& method : plan.quality->methods) {
+      if (!method.chosen && !method.tries.back().rel_error) {
+        out += lines(fmt::format("{}: {}", method.name, method.reason), width, 2);
+      }
+    }
+  }
+  for (const PlanGroup& group : plan.groups) {
+    const std::string heading =
+        capital(fmt::format("{} of {}", plan_words(group.question), group.of));
+    out += fmt::format("\n{}{}", lines(heading, width), table_of(plan, group, width));
+    out += reasons_of(plan, group, width);
+    out += paragraph("Finding: " + plan_finding(plan, group), width, 2);
+  }
+  std::vector<std::string> notes = plan.notes;
+  notes.emplace_back(
+      "front *: some way to run it is beaten by none in cost, latency and error together");
+  for (const PlanCandidate& one : plan.candidates) {
+    for (const std::string& note : one.notes) {
+      if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+    }
+  }
+  out += "\n";
+  out += engines_text(scenario, width);
+  for (const std::string& note : notes) {
+    out += fmt::format("note: {}", paragraph(note, width, 6));
+  }
+  if (written != nullptr) {
+    for (const std::string& note : written->notes)
+      out += fmt::format("note: {}", paragraph(note, width, 6));
+    out += lines(fmt::format("written: {} (plan.json, plan.csv, front.csv{}{})",
+                             written->folder.string(), written->page ? ", report.html" : "",
+                             written->figures.empty() ? "" : ", figures/"),
+                 width);
+  }
+  return out;
+}
+
+}  // namespace kvsim

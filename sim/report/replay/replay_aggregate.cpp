@@ -1,0 +1,237 @@
+#include "sim/report/replay/replay_aggregate.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "models/units/check.hpp"
+#include "sim/report/figure/line_names.hpp"
+#include "sim/report/replay/error_figures.hpp"
+#include "sim/report/text/csv_cells.hpp"
+#include "sim/report/text/table.hpp"
+
+namespace kvsim {
+
+using nlohmann::ordered_json;
+
+OracleGap oracle_gap(const ReplayResult& replay, const ReplayMethod& method) {
+  OracleGap gap;
+  if (!method.budget) return gap;
+  const auto oracle =
+      std::find_if(replay.methods.begin(), replay.methods.end(), [&](const ReplayMethod& each) {
+        return each.name == "oracle-step" && each.budget == method.budget;
+      });
+  if (oracle == replay.methods.end()) return gap;
+  if (oracle->retained_mass_mean && method.retained_mass_mean) {
+    gap.mass = *oracle->retained_mass_mean - *method.retained_mass_mean;
+  }
+  if (oracle->rel_error_mean > 0) gap.error_ratio = method.rel_error_mean / oracle->rel_error_mean;
+  return gap;
+}
+
+double student_t_975(std::int64_t degrees) {
+  KVSIM_CHECK(degrees >= 1, "{} degrees of freedom", degrees);
+  // Abramowitz and Stegun, table 26.10.
+  constexpr std::array kTable{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
+                              2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+                              2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
+                              2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
+  if (degrees <= static_cast<std::int64_t>(kTable.size())) {
+    return kTable[static_cast<std::size_t>(degrees - 1)];
+  }
+  // Cornish and Fisher's expansion (26.7.5), good to 1e-5 from 30 on.
+  const auto v = static_cast<double>(degrees);
+  constexpr double z = 1.959964;
+  const double z3 = z * z * z;
+  const double z5 = z3 * z * z;
+  return z + (z3 + z) / (4 * v) + (5 * z5 + 16 * z3 + 3 * z) / (96 * v * v);
+}
+
+Spread spread_of(const std::vector<double>& values) {
+  KVSIM_CHECK(!values.empty(), "the mean of nothing");
+  Spread spread;
+  spread.n = static_cast<std::int64_t>(values.size());
+  const auto n = static_cast<double>(values.size());
+  for (const double x : values) spread.mean += x;
+  spread.mean /= n;
+  if (values.size() < 2) return spread;
+  double squares = 0;
+  for (const double x : values) squares += (x - spread.mean) * (x - spread.mean);
+  spread.sd = std::sqrt(squares / (n - 1));
+  const double half = student_t_975(spread.n - 1) * *spread.sd / std::sqrt(n);
+  spread.low = spread.mean - half;
+  spread.high = spread.mean + half;
+  return spread;
+}
+
+namespace {
+
+std::optional<Spread> spread_if_all(const std::vector<double>& values, std::size_t traces) {
+  if (values.size() != traces) return std::nullopt;
+  return spread_of(values);
+}
+
+ordered_json spread_json(const std::optional<Spread>& spread) {
+  if (!spread) return nullptr;
+  const auto or_null = [](const std::optional<double>& x) {
+    return x && std::isfinite(*x) ? ordered_json(*x) : ordered_json(nullptr);
+  };
+  return {{"mean", or_null(spread->mean)},
+          {"sd", or_null(spread->sd)},
+          {"ci95_low", or_null(spread->low)},
+          {"ci95_high", or_null(spread->high)}};
+}
+
+}  // namespace
+
+AggregateRow aggregate_row(const std::vector<AggregateSource>& sources) {
+  KVSIM_CHECK(!sources.empty(), "the mean of no trace");
+  AggregateRow row;
+  row.name = sources.front().method->name;
+  row.budget = sources.front().method->budget;
+  std::vector<double> error, cosine, bytes, read, mass, gap, ratio;  // a trace each
+  for (const auto& [replay, method] : sources) {
+    KVSIM_CHECK(method->steps > 0, "{} on {} has no decode step", method->name, replay->trace);
+    row.traces.push_back(replay->trace);
+    error.push_back(method->rel_error_mean);
+    cosine.push_back(method->cosine_mean);
+    bytes.push_back(static_cast<double>(method->bytes_held_final) /
+                    static_cast<double>(method->bytes_full_final));
+    read.push_back(method->bytes_read_total / method->bytes_full_read_total);
+    row.reads_part = row.reads_part || method->entries_read_share < 1;
+    if (method->retained_mass_mean) mass.push_back(*method->retained_mass_mean);
+    const OracleGap to_oracle = oracle_gap(*replay, *method);
+    if (to_oracle.mass) gap.push_back(*to_oracle.mass);
+    if (to_oracle.error_ratio) ratio.push_back(*to_oracle.error_ratio);
+  }
+  row.rel_error = spread_of(error);
+  row.cosine = spread_of(cosine);
+  row.bytes_share = spread_of(bytes);
+  row.read_share = spread_of(read);
+  row.retained_mass = spread_if_all(mass, sources.size());
+  row.oracle_mass_gap = spread_if_all(gap, sources.size());
+  row.oracle_error_ratio = spread_if_all(ratio, sources.size());
+  return row;
+}
+
+std::vector<AggregateRow> aggregate(const std::vector<ReplayResult>& replays) {
+  std::vector<std::vector<AggregateSource>> all;  // of one (method, budget) each
+  for (const ReplayResult& replay : replays) {
+    for (const ReplayMethod& method : replay.methods) {
+      if (method.steps == 0) continue;
+      auto found = std::find_if(all.begin(), all.end(), [&](const auto& sources) {
+        const ReplayMethod& first = *sources.front().method;
+        return first.name == method.name && first.budget == method.budget;
+      });
+      if (found == all.end()) found = all.insert(all.end(), std::vector<AggregateSource>{});
+      found->push_back({&replay, &method});
+    }
+  }
+  std::vector<AggregateRow> rows;
+  for (const auto& sources : all) rows.push_back(aggregate_row(sources));
+  return rows;
+}
+
+ordered_json aggregate_json(const AggregateRow& row) {
+  ordered_json one{{"name", row.name}, {"budget", nullptr}, {"traces", row.traces}};
+  if (row.budget && *row.budget > 1) {
+    one["budget"] = static_cast<std::int64_t>(*row.budget);
+  } else if (row.budget) {
+    one["budget"] = *row.budget;
+  }
+  one["rel_error"] = spread_json(row.rel_error);
+  one["cosine"] = spread_json(row.cosine);
+  one["retained_mass"] = spread_json(row.retained_mass);
+  one["bytes_share"] = spread_json(row.bytes_share);
+  one["read_share"] = spread_json(row.read_share);
+  one["oracle_mass_gap"] = spread_json(row.oracle_mass_gap);
+  one["oracle_error_ratio"] = spread_json(row.oracle_error_ratio);
+  return one;
+}
+
+ordered_json aggregate_json(const std::vector<AggregateRow>& rows) {
+  ordered_json out = ordered_json::array();
+  for (const AggregateRow& row : rows) out.push_back(aggregate_json(row));
+  return out;
+}
+
+std::string aggregate_columns() {
+  std::string out = ",traces";
+  for (const char* what : {"rel_error", "cosine", "retained_mass", "bytes_share", "read_share",
+                           "oracle_mass_gap", "oracle_error_ratio"}) {
+    out += fmt::format(",{0}_mean,{0}_sd,{0}_ci95_low,{0}_ci95_high", what);
+  }
+  return out;
+}
+
+std::string aggregate_fields(const AggregateRow& row) {
+  std::string out = fmt::format(",{}", row.traces.size());
+  const auto put = [&out](const std::optional<double>& x) {
+    out += ',';
+    if (x) out += csv_number(*x);
+  };
+  for (const std::optional<Spread>& each :
+       {std::optional{row.rel_error}, std::optional{row.cosine}, row.retained_mass,
+        std::optional{row.bytes_share}, std::optional{row.read_share}, row.oracle_mass_gap,
+        row.oracle_error_ratio}) {
+    put(each ? std::optional{each->mean} : std::nullopt);
+    put(each ? each->sd : std::nullopt);
+    put(each ? each->low : std::nullopt);
+    put(each ? each->high : std::nullopt);
+  }
+  return out;
+}
+
+std::string aggregate_csv(const std::vector<AggregateRow>& rows) {
+  std::string out = fmt::format("method,budget{}\n", aggregate_columns());
+  for (const AggregateRow& row : rows) {
+    out += fmt::format("{},{}{}\n", csv_field(row.name), row.budget ? csv_number(*row.budget) : "",
+                       aggregate_fields(row));
+  }
+  return out;
+}
+
+std::string aggregate_table(const std::vector<AggregateRow>& rows, std::size_t width) {
+  Table table{{{"method", Table::Align::kLeft},
+               {"budget"},
+               {"traces"},
+               {"of full"},
+               {"read"},
+               {"error"},
+               {"95 % interval"},
+               {"mass"}}};
+  for (const AggregateRow& row : rows) {
+    const Spread& error = row.rel_error;
+    table.add_row(
+        {row.name, row.budget ? budget_text(*row.budget) : "-",
+         fmt::format("{}", row.traces.size()), fmt::format("{:.1f} %", row.bytes_share.mean * 100),
+         fmt::format("{:.1f} %", row.read_share.mean * 100), fmt::format("{:.4f}", error.mean),
+         error.low ? fmt::format("{:.4f} to {:.4f}", *error.low, *error.high) : "-",
+         row.retained_mass ? fmt::format("{:.4f}", row.retained_mass->mean) : "-"});
+  }
+  return table.str(width);
+}
+
+FigureSet aggregate_figures(const std::vector<AggregateRow>& rows) {
+  FigureSet set;
+  std::vector<ErrorMark> marks;
+  std::size_t traces = 0;
+  for (const AggregateRow& row : rows) traces = std::max(traces, row.traces.size());
+  for (const AggregateRow& row : rows) {
+    const bool everywhere = row.traces.size() == traces;
+    // Other traces, another mean: not to be read beside the others without knowing.
+    marks.push_back(
+        {.method = everywhere ? row.name
+                              : fmt::format("{} ({} of {})", row.name, row.traces.size(), traces),
+         .error = row.rel_error.mean,
+         .held = row.bytes_share.mean,
+         .read = row.read_share.mean,
+         .reads_part = row.reads_part});
+  }
+  add_error_figures(marks, fmt::format("means over {} traces", traces), set);
+  return set;
+}
+
+}  // namespace kvsim

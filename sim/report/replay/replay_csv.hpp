@@ -1,0 +1,25 @@
+#pragma once
+
+// Time series and tables as CSV (RFC 4180 quoting, lines end in "\n", units in column names).
+
+#include <string>
+
+#include "sim/replay/replay.hpp"
+
+namespace kvsim {
+
+/// One line a method and step; header alone where no series was kept.
+[[nodiscard]] std::string replay_steps_csv(const ReplayResult& replay);
+[[nodiscard]] std::string replay_layer_steps_csv(const ReplayResult& replay);  // each layer's
+/// One line a method and layer: entries, bytes, errors at the end.
+[[nodiscard]] std::string replay_layers_csv(const ReplayResult& replay);
+
+/// One line a method: sizes, traffic, errors, distance from the oracle.
+[[nodiscard]] std::string replay_methods_csv(const ReplayResult& replay);
+/// What each entry stands there for at the end, a line a run of positions: of entries that a score
+/// chose each alone, of others those that follow one another. Empty where that was not kept.
+[[nodiscard]] std::string replay_kept_csv(const ReplayResult& replay);
+/// A line a method, moment, block size and layout.
+[[nodiscard]] std::string replay_paged_csv(const ReplayResult& replay);
+
+}  // namespace kvsim

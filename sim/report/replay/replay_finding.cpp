@@ -1,0 +1,49 @@
+#include "sim/report/replay/replay_finding.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "sim/report/replay/equal_bytes.hpp"
+#include "sim/report/text/text.hpp"
+
+namespace kvsim {
+std::string replay_finding(const ReplayResult& replay) {
+  const std::vector<EqualBytes> bands = equal_bytes(replay);
+  const bool only_full =
+      std::all_of(replay.methods.begin(), replay.methods.end(),
+                  [](const ReplayMethod& method) { return method.name == "full"; });
+  if (only_full) return "Only the full cache was replayed, so there is nothing to compare.";
+  if (bands.empty()) {
+    return "No two methods hold equal bytes here, so their errors are not comparable.";
+  }
+  std::vector<std::pair<std::string, std::size_t>> wins;
+  for (const EqualBytes& band : bands) {
+    const std::string& name = band.methods.front()->name;
+    const auto found = std::find_if(wins.begin(), wins.end(),
+                                    [&](const auto& each) { return each.first == name; });
+    if (found == wins.end()) {
+      wins.emplace_back(name, 1);
+    } else {
+      ++found->second;
+    }
+  }
+  const auto most = std::max_element(
+      wins.begin(), wins.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const EqualBytes& least = bands.front();
+  const ReplayMethod& first = *least.methods.front();
+  if (bands.size() == 1) {
+    return fmt::format("Of the methods that hold {} of the bytes, {} has the least error ({}).",
+                       share_range(least.low, least.high), first.name,
+                       amount(first.rel_error_mean));
+  }
+  if (2 * most->second > bands.size()) {
+    return fmt::format("At equal bytes {} has the least error in {} of {} comparisons.",
+                       most->first, most->second, bands.size());
+  }
+  return fmt::format("No method leads in most of the {} comparisons at equal bytes.", bands.size());
+}
+
+}  // namespace kvsim

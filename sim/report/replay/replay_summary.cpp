@@ -1,0 +1,113 @@
+#include "sim/report/replay/replay_summary.hpp"
+
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/units_format.hpp"
+#include "sim/report/folder/results_folder.hpp"
+#include "sim/report/folder/summary_blocks.hpp"
+#include "sim/report/replay/equal_bytes.hpp"
+#include "sim/report/replay/replay_aggregate.hpp"
+#include "sim/report/replay/replay_finding.hpp"
+#include "sim/report/text/table.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/run/run_report.hpp"
+
+namespace kvsim {
+namespace {
+
+using Align = Table::Align;
+
+std::string replay_table(const ReplayResult& replay, std::size_t width) {
+  Table table{{{"method", Align::kLeft},
+               {"budget"},
+               {"entries"},
+               {"bytes"},
+               {"of full"},
+               {"error"},
+               {"p99"},
+               {"size law", Align::kLeft}}};
+  for (const ReplayMethod& m : replay.methods) {
+    std::string budget = "-";
+    if (m.budget) {
+      budget = *m.budget <= 1 ? fmt::format("{:g} %", *m.budget * 100) : amount(*m.budget);
+    }
+    const double part = m.bytes_full_final > 0 ? static_cast<double>(m.bytes_held_final) /
+                                                     static_cast<double>(m.bytes_full_final)
+                                               : 0;
+    std::string closed = "none";
+    if (m.closed_form_bytes_final) {
+      closed = *m.closed_form_bytes_final == m.bytes_held_final
+                   ? "agrees"
+                   : "says " + to_text(Bytes{*m.closed_form_bytes_final});
+    }
+    table.add_row({m.name, budget, with_commas(m.entries_held_final),
+                   to_text(Bytes{m.bytes_held_final}), fmt::format("{:.1f} %", part * 100),
+                   amount(m.rel_error_mean), amount(m.rel_error_p99), closed});
+  }
+  return table.str(width);
+}
+
+std::string replay_heading(const ReplayResult& replay, std::size_t width) {
+  return paragraph(
+      fmt::format("Replay of trace {} ({}): what is held after the last decode step, and how far "
+                  "attention's output strays from the full cache's.",
+                  replay.trace, replay.source),
+      width);
+}
+
+/// Empty where no two methods hold equal bytes.
+std::string equal_bytes_block(const ReplayResult& replay, std::size_t width) {
+  const std::string table = equal_bytes_table(replay, width);
+  if (table.empty()) return "";
+  return paragraph(
+             fmt::format("Mean relative errors of methods that hold equal bytes, within {:.0f} "
+                         "%, in shares of the full cache:",
+                         100 * (kEqualBytes - 1)),
+             width) +
+         table;
+}
+
+}  // namespace
+
+std::string replay_block(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
+                         std::size_t width) {
+  std::string out = replay_heading(replay, width) + replay_table(replay, width);
+  if (const std::string equal = equal_bytes_block(replay, width); !equal.empty()) {
+    out += "\n" + equal;
+  }
+  for (const SkippedMethod& m : skipped) {
+    out += paragraph(fmt::format("skipped {}: {}", m.name, m.reason), width, 8);
+  }
+  std::set<std::pair<std::string, std::string>> said;  // at one budget as at the next
+  for (const ReplayMethod& m : replay.methods) {
+    for (const std::string& note : m.notes) {
+      if (!said.emplace(m.name, note).second) continue;
+      out += paragraph(fmt::format("note: {}: {}", m.name, note), width, 6);
+    }
+  }
+  return out;
+}
+
+std::string replay_summary(const ReplayResult& replay, const std::vector<SkippedMethod>& skipped,
+                           const ResultsFolder* written, std::size_t width) {
+  return replay_block(replay, skipped, width) + finding_block(replay_finding(replay), width) +
+         files_block(written, width);
+}
+
+std::string aggregate_summary(const std::vector<ReplayResult>& replays,
+                              const ResultsFolder* written, std::size_t width) {
+  std::set<std::string> sources;
+  for (const ReplayResult& replay : replays) sources.insert(replay.source);
+  return paragraph(
+             fmt::format("Means over {} traces ({}), each counting once; the interval is Student's "
+                         "of the mean error.",
+                         replays.size(), fmt::join(sources, "; ")),
+             width) +
+         aggregate_table(aggregate(replays), width) + files_block(written, width);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,21 @@
+#pragma once
+
+// report.html of a results folder: what came out in words, interactive charts of it, the scenario
+// as run, and what the numbers rest on, in one file (sim/report/html). Its size is bounded: of many
+// points, terms and steps the page has the first or a thinned series, and says so.
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/report/figure/figure.hpp"
+#include "sim/run/run_report.hpp"
+
+namespace kvsim {
+
+/// The whole page. `document` is what result.json or plan.json holds, `figures` what is drawn
+/// beside it.
+[[nodiscard]] std::string run_page(const RunReport& report, const nlohmann::ordered_json& document,
+                                   const FigureSet& figures);
+
+}  // namespace kvsim

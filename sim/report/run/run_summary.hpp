@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "sim/report/folder/results_folder.hpp"
+#include "sim/report/text/text_style.hpp"
+#include "sim/run/run_report.hpp"
+
+namespace kvsim {
+
+/// What a run of `document` (run_document) says on the terminal: a line that names it, the table of
+/// its points, what fits and what fails first and why, published figures beside the predicted, the
+/// replay's table, notes, and where files are (`written` null: nothing was).
+[[nodiscard]] std::string run_summary(const RunReport& report,
+                                      const nlohmann::ordered_json& document,
+                                      const ResultsFolder* written, std::size_t width = 80);
+/// The same for a terminal: headings, what fits and what runs out of memory in
+/// colour, and HBM over tokens or time as sparklines, as far as `style` has them.
+[[nodiscard]] std::string run_summary(const RunReport& report,
+                                      const nlohmann::ordered_json& document,
+                                      const ResultsFolder* written, const TextStyle& style);
+
+}  // namespace kvsim

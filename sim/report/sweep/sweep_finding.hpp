@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+#include "sim/report/sweep/scenario_sweep.hpp"
+
+namespace kvsim {
+
+/// Of a sweep over a scenario's keys.
+[[nodiscard]] std::string sweep_finding(const ScenarioSweep& sweep);
+
+}  // namespace kvsim

@@ -1,0 +1,211 @@
+#include "sim/report/text/point_names.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "sim/report/text/csv_cells.hpp"
+#include "sim/report/text/text.hpp"
+#include "sim/scenario/points/labels.hpp"
+
+namespace kvsim {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Keys whose value says by itself what it is.
+constexpr std::array<std::string_view, 5> kBare{"method", "model", "gpu", "stack", "dtype"};
+
+bool is_bare(std::string_view key) {
+  return std::find(kBare.begin(), kBare.end(), key) != kBare.end();
+}
+
+std::string word_for(std::string_view key) {
+  if (key == "prompt_tokens") return "prompt";
+  if (key == "output_tokens") return "output";
+  if (key == "weight_dtype") return "weights";
+  if (key == "kv_dtype") return "cache";
+  std::string word = clean_text(key);
+  std::replace(word.begin(), word.end(), '_', ' ');
+  return word;
+}
+
+std::string value_text(const ordered_json& value) {
+  if (value.is_string()) return name_text(value.get_ref<const std::string&>());
+  if (value.is_number_integer()) return with_commas(value.get<std::int64_t>());
+  if (value.is_number()) return csv_number(value.get<double>());
+  if (value.is_object() && value.contains("name") && value.at("name").is_string()) {
+    return name_text(value.at("name").get_ref<const std::string&>());
+  }
+  return name_text(value.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+}
+
+/// "batch 4", "zeromerge", "window 32 sinks 4" of an object of parameters.
+std::string key_text(const std::string& key, const ordered_json& value) {
+  if (value.is_object() && !value.contains("name")) {
+    std::string out;
+    for (const auto& item : value.items()) {
+      if (!out.empty()) out += ' ';
+      out += key_text(item.key(), item.value());
+    }
+    return out;
+  }
+  return is_bare(key) ? value_text(value) : word_for(key) + " " + value_text(value);
+}
+
+/// One GPU, the calibrations shipped and a cache in the dtype of the weights are what anyone
+/// expects.
+bool says_nothing(const std::string& key, const ordered_json& value, const ordered_json& keys) {
+  if (key == "gpu_count" || key == "pipeline_parallel" || key == "replicas") return value == 1;
+  if (key == "calibration") return value == "builtin";
+  return key == "kv_dtype" && keys.contains("dtype") && value == keys.at("dtype");
+}
+
+std::vector<ordered_json> keys_of(const Scenario& scenario,
+                                  const std::vector<std::size_t>& points) {
+  std::vector<ordered_json> keys;
+  keys.reserve(points.size());
+  for (const std::size_t i : points) keys.push_back(scenario.points.at(i).keys);
+  return keys;
+}
+
+}  // namespace
+
+const std::vector<std::string>& surrounding_keys_but_lengths() {
+  static const std::vector<std::string> keys{"model",        "gpu",         "gpu_count",
+                                             "stack",        "calibration", "dtype",
+                                             "weight_dtype", "kv_dtype",    "batch"};
+  return keys;
+}
+
+const std::vector<std::string>& surrounding_keys() {
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> all = surrounding_keys_but_lengths();
+    all.insert(all.end(), {"prompt_tokens", "output_tokens"});
+    return all;
+  }();
+  return keys;
+}
+
+std::vector<std::string> differing_keys(const std::vector<ordered_json>& objects) {
+  std::vector<std::string> order;
+  for (const ordered_json& object : objects) {
+    for (const auto& item : object.items()) {
+      if (std::find(order.begin(), order.end(), item.key()) == order.end()) {
+        order.push_back(item.key());
+      }
+    }
+  }
+  const auto same_in_all = [&](const std::string& key) {
+    const auto value = [&](const ordered_json& o) { return o.contains(key) ? o.at(key) : nullptr; };
+    return std::all_of(objects.begin(), objects.end(),
+                       [&](const ordered_json& o) { return value(o) == value(objects.front()); });
+  };
+  std::erase_if(order, same_in_all);
+  return order;
+}
+
+std::string label_of(const ordered_json& keys, const std::vector<std::string>& which) {
+  std::string out;
+  for (const std::string& key : which) {
+    if (!keys.contains(key) || keys.at(key).is_null()) continue;
+    if (says_nothing(key, keys.at(key), keys)) continue;
+    const std::string text = key_text(key, keys.at(key));
+    if (!text.empty()) out += (out.empty() ? "" : " ") + text;
+  }
+  return out;
+}
+
+std::string describe(const ordered_json& keys) {
+  std::string out;
+  for (const auto& item : keys.items()) {
+    if (item.value().is_null() || says_nothing(item.key(), item.value(), keys)) continue;
+    const std::string text = key_text(item.key(), item.value());
+    if (text.empty()) continue;
+    if (!out.empty()) out += item.key() == "gpu" && keys.contains("model") ? " on " : ", ";
+    out += text;
+  }
+  return out;
+}
+
+std::vector<std::string> labels_within(const Scenario& scenario,
+                                       const std::vector<std::size_t>& points) {
+  const std::vector<ordered_json> keys = keys_of(scenario, points);
+  std::vector<std::string> which = telling_keys(keys, differing_keys(keys));
+  // A method's name reads best first, whatever the order of the file.
+  const auto method = std::find(which.begin(), which.end(), "method");
+  if (method != which.end()) std::rotate(which.begin(), method, method + 1);
+  std::vector<std::string> labels;
+  std::set<std::string> taken;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    std::string label = label_of(keys[i], which);
+    if (label.empty()) label = label_of(keys[i], {"method"});
+    if (label.empty()) label = clean_text(scenario.points[points[i]].label);
+    if (label.empty()) label = fmt::format("point {}", points[i]);
+    const std::string plain = label;
+    for (int n = 2; !taken.insert(label).second; ++n) label = fmt::format("{} ({})", plain, n);
+    labels.push_back(label);
+  }
+  return labels;
+}
+
+std::vector<PointGroup> point_groups(const Scenario& scenario,
+                                     const std::vector<std::string>& shared_keys) {
+  std::vector<ordered_json> identity;
+  std::vector<PointGroup> groups;
+  for (std::size_t i = 0; i < scenario.points.size(); ++i) {
+    ordered_json mine = ordered_json::object();
+    for (const std::string& key : shared_keys) {
+      if (scenario.points[i].keys.contains(key)) mine[key] = scenario.points[i].keys.at(key);
+    }
+    const auto found = std::find(identity.begin(), identity.end(), mine);
+    const auto at = static_cast<std::size_t>(found - identity.begin());
+    if (found == identity.end()) {
+      identity.push_back(mine);
+      groups.emplace_back();
+    }
+    groups[at].points.push_back(i);
+  }
+  const std::vector<std::string> differing = telling_keys(identity, differing_keys(identity));
+  std::set<std::string> taken;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    groups[g].description = describe(identity[g]);
+    groups[g].labels = labels_within(scenario, groups[g].points);
+    if (groups.size() == 1) break;
+    ordered_json own = ordered_json::object();
+    for (const std::string& key : differing) {
+      const bool needed =
+          identity[g].contains(key) && !says_nothing(key, identity[g].at(key), identity[g]);
+      if (needed) own[key] = identity[g].at(key);
+    }
+    groups[g].heading = describe(own);
+    std::string plain = label_of(identity[g], differing);
+    std::erase(plain, ',');
+    groups[g].suffix = fmt::format("_{}", slug(plain));
+    for (int n = 2; !taken.insert(groups[g].suffix).second; ++n) {
+      groups[g].suffix = fmt::format("_{}-{}", slug(plain), n);
+    }
+  }
+  return groups;
+}
+
+std::string common_description(const Scenario& scenario) {
+  ordered_json common = ordered_json::object();
+  if (!scenario.points.empty()) {
+    std::vector<ordered_json> all;
+    for (const ScenarioPoint& point : scenario.points) all.push_back(point.keys);
+    const std::vector<std::string> differing = differing_keys(all);
+    for (const std::string& key : surrounding_keys()) {
+      const bool shared = std::find(differing.begin(), differing.end(), key) == differing.end();
+      if (shared && all.front().contains(key)) common[key] = all.front().at(key);
+    }
+  }
+  std::string text = describe(common);
+  if (!text.empty()) return text;
+  return clean_text(scenario.title.empty() ? scenario.name : scenario.title);
+}
+
+}  // namespace kvsim

@@ -1,0 +1,129 @@
+#include "sim/report/text/table.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "models/units/check.hpp"
+#include "sim/report/text/text.hpp"
+
+namespace kvsim {
+namespace {
+
+constexpr std::size_t kGap = 2;
+constexpr std::size_t kNarrowest = 12;  // that a left column is shortened to
+
+/// The least width, from kNarrowest on, at which shortened cells that differ look different.
+std::size_t telling_width(std::vector<std::string_view> cells) {
+  std::sort(cells.begin(), cells.end());
+  std::size_t width = kNarrowest;
+  for (std::size_t i = 1; i < cells.size(); ++i) {
+    const std::string_view a = cells[i - 1];
+    const std::string_view b = cells[i];
+    if (a == b) continue;
+    const auto differs = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).second;
+    const auto same = static_cast<std::size_t>(differs - b.begin());
+    width = std::max(width, display_width(b.substr(0, same)) + 2);  // what differs, and "…"
+  }
+  return width;
+}
+
+}  // namespace
+
+Table::Table(std::vector<Column> columns) : columns_{std::move(columns)} {}
+
+void Table::add_row(std::vector<std::string> cells) {
+  KVSIM_CHECK(cells.size() == columns_.size(), "{} cells for {} columns", cells.size(),
+              columns_.size());
+  for (std::string& cell : cells) cell = clean_text(cell);
+  rows_.push_back({std::move(cells), ""});
+}
+
+void Table::add_section(const std::string& heading) {
+  if (!heading.empty()) rows_.push_back({{}, clean_text(heading)});
+}
+
+std::string Table::str(std::size_t width) const {
+  std::vector<std::size_t> widths;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    std::size_t widest =
+        std::max(display_width(columns_[c].header), display_width(columns_[c].unit));
+    for (const Row& row : rows_) {
+      if (row.section.empty()) widest = std::max(widest, display_width(row.cells[c]));
+    }
+    widths.push_back(widest);
+  }
+  std::vector<bool> shown;
+  std::string left_out;
+  const auto total = [&](const std::vector<std::size_t>& of) {
+    std::size_t sum = 0;
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (shown[c]) sum += of[c] + (c > 0 ? kGap : 0);
+    }
+    return sum;
+  };
+  // Spare columns go where the others are too wide even at their least widths. Those leave rows
+  // different where spare columns make that possible.
+  std::vector<std::size_t> least;
+  for (const bool telling : {true, false}) {
+    least = widths;
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (columns_[c].align != Align::kLeft) continue;
+      std::vector<std::string_view> cells;
+      for (const Row& row : rows_) {
+        if (telling && row.section.empty()) cells.emplace_back(row.cells[c]);
+      }
+      least[c] = std::min(widths[c], telling_width(std::move(cells)));
+    }
+    shown.assign(columns_.size(), true);
+    left_out.clear();
+    for (std::size_t c = columns_.size(); c-- > 0 && total(least) > width;) {
+      if (!columns_[c].spare) continue;
+      shown[c] = false;
+      left_out = columns_[c].header + (left_out.empty() ? "" : ", ") + left_out;
+    }
+    if (total(least) <= width) break;
+  }
+  while (total(widths) > width) {
+    // The widest of the shrinkable columns gives way first.
+    std::size_t* widest = nullptr;
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (widths[c] > least[c] && (widest == nullptr || widths[c] > *widest)) widest = &widths[c];
+    }
+    if (widest == nullptr) break;
+    --*widest;
+  }
+  std::string out;
+  const auto add_line = [&](const auto& cell) {
+    std::string line;
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (!shown[c]) continue;
+      const bool left = columns_[c].align == Align::kLeft;
+      const std::string text = left ? shortened(cell(c), widths[c]) : cell(c);
+      const std::size_t used = display_width(text);
+      const std::string pad(widths[c] > used ? widths[c] - used : 0, ' ');
+      if (c > 0) line.append(kGap, ' ');
+      line += left ? text + pad : pad + text;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  };
+  add_line([&](std::size_t c) { return columns_[c].header; });
+  const bool units = std::any_of(columns_.begin(), columns_.end(),
+                                 [](const Column& column) { return !column.unit.empty(); });
+  if (units) add_line([&](std::size_t c) { return columns_[c].unit; });
+  for (const Row& row : rows_) {
+    if (row.section.empty())
+      add_line([&](std::size_t c) { return row.cells[c]; });
+    else
+      out += shortened(row.section, width) + "\n";
+  }
+  if (!left_out.empty()) {
+    for (const std::string& line : wrapped("not shown at this width: " + left_out, width)) {
+      out += line + "\n";
+    }
+  }
+  return out;
+}
+
+}  // namespace kvsim

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string_view>
+
+namespace kvsim {
+
+/// The program's version, as CMake knows it: "0.1.0".
+[[nodiscard]] std::string_view kvsim_version();
+
+}  // namespace kvsim

@@ -1,0 +1,71 @@
+#include "sim/run/replay_job.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/units/error.hpp"
+#include "sim/scenario/fields/method_field.hpp"
+#include "traces/trace.hpp"
+
+namespace kvsim {
+namespace {
+
+/// Methods replayed side by side: each holds its series of every head of the layers at hand.
+constexpr std::size_t kMostAtOnce = 64;
+
+/// As replay(), whose result for a method does not depend on those beside it.
+ReplayResult replay_in_batches(const Trace& trace, const std::vector<MethodSpec>& methods,
+                               const ReplayOptions& options) {
+  ReplayResult all;
+  for (std::size_t first = 0; first < methods.size(); first += kMostAtOnce) {
+    const std::size_t count = std::min(kMostAtOnce, methods.size() - first);
+    ReplayOptions part = options;
+    if (options.progress) {
+      part.progress = [&](double done) {
+        options.progress((static_cast<double>(first) + done * static_cast<double>(count)) /
+                         static_cast<double>(methods.size()));
+      };
+    }
+    const auto begin = methods.begin() + static_cast<std::ptrdiff_t>(first);
+    ReplayResult some = replay(trace, {begin, begin + static_cast<std::ptrdiff_t>(count)}, part);
+    all.trace = std::move(some.trace);
+    all.source = std::move(some.source);
+    all.model = std::move(some.model);
+    all.parameters = some.parameters;
+    for (ReplayMethod& method : some.methods) all.methods.push_back(std::move(method));
+  }
+  return all;
+}
+
+}  // namespace
+
+ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<MethodSpec>& methods,
+                         const ReplayOptions& options,
+                         const std::set<std::string>& whole_catalogue) {
+  const Trace trace = Trace::open(path);
+  const TraceInfo& info = trace.info();
+  const MethodSite site = site_of(info);
+  ReplayJob job;
+  std::vector<MethodSpec> able;
+  for (std::size_t i = 0; i < methods.size(); ++i) {
+    const MethodSpec& spec = methods[i];
+    // A method that does not exist as asked for is a mistake; one that this trace has no data for
+    // is told of, and the others run.
+    if (!whole_catalogue.contains(spec.name)) (void)make_method(spec, info.prompt_tokens, site);
+    try {
+      (void)settle_for_trace(spec, info);
+      able.push_back(spec);
+      job.ran.push_back(i);
+    } catch (const InputError& error) {
+      if (methods.size() == 1) throw;
+      job.skipped.push_back({method_label(spec), error.what()});
+    }
+  }
+  if (able.empty()) throw InputError{job.skipped.front().reason};
+  job.result = replay_in_batches(trace, able, options);
+  return job;
+}
+
+}  // namespace kvsim

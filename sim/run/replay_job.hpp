@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/methods/method.hpp"
+#include "sim/replay/replay.hpp"
+#include "sim/run/run_report.hpp"
+
+namespace kvsim {
+
+/// Runs a trace through those of `methods` that can run on it.
+/// Methods named in `whole_catalogue` were not asked for by name: what makes one of them impossible
+/// here (a budget it cannot keep, a file it wants) is told of and the others run.
+/// Errors: InputError for a trace that cannot be read, a method or a value that does not exist, and
+/// if no method is left.
+[[nodiscard]] ReplayJob run_replay_job(const std::filesystem::path& trace,
+                                       const std::vector<MethodSpec>& methods,
+                                       const ReplayOptions& options,
+                                       const std::set<std::string>& whole_catalogue = {});
+
+}  // namespace kvsim
