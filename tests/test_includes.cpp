@@ -5,6 +5,8 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,9 +21,12 @@ namespace fs = std::filesystem;
 struct Folder {
   std::string_view name;
   std::vector<std::string_view> may_include;  // besides itself
+  /// Its sub-folders, lowest first; "" is the folder's own files. Each includes itself and those
+  /// before it. Empty: the folder has none.
+  std::vector<std::string_view> rooms{};
 };
 
-/// Lowest floor first. A folder includes itself and what is listed here, nothing else.
+/// Lowest floor first. A folder includes itself and the folders listed here, nothing else.
 const std::vector<Folder>& floors() {
   static const std::vector<Folder> table = [] {
     using Names = std::vector<std::string_view>;
@@ -34,49 +39,72 @@ const std::vector<Folder>& floors() {
     const Names described = join({basics, {"models/llm", "models/gpu"}});
     const Names floor1 = join({described, {"traces", "traces/requests"}});
     const Names floor2 = join({floor1, {"models/methods", "models/stack", "models/cost"}});
-    const Names floor3 = join({floor2, {"sim/engine", "sim/memory"}});
-    const Names all3 = join({floor3, {"sim/replay", "sim/serve", "sim/scenario"}});
-    const Names floor4 = join({all3, {"sim/plan", "sim/sweep"}});
+    const Names floor3 = join({floor2, {"sim/engine", "sim/memory", "sim/network"}});
+    const Names all3 = join({floor3, {"sim/batch", "sim/replay", "sim/serve", "sim/scenario"}});
+    const Names floor4 = join({all3, {"sim/plan", "sim/sweep", "sim/run"}});
     return std::vector<Folder>{
         // 1: what is described
         {"models/units", {}},
         {"models/json", {"models/units"}},
-        {"models/math", {"models/units"}},
-        {"models/llm", join({basics, {"models/gpu"}})},
+        {"models/math", {"models/units"}, {"", "attention", "low_rank", "merging"}},
+        {"models/llm", join({basics, {"models/gpu"}}), {"", "hf"}},
         {"models/gpu", join({basics, {"models/llm"}})},
-        {"traces", described},
-        {"traces/requests", basics},
+        {"traces", described, {"", "synthetic"}},
+        {"traces/requests", basics, {"", "formats", "generate"}},
         // 2: methods never see a trace: views of the vectors are passed in
-        {"models/methods", described},
+        {"models/methods",
+         described,
+         {"view", "", "budget", "learn", "select", "select/attention", "select/keys",
+          "select/learned", "merge", "read", "share", "store", "settle", "catalogue", "session"}},
         {"models/stack", floor1},
-        {"models/cost", join({floor1, {"models/methods", "models/stack"}})},
+        {"models/cost",
+         join({floor1, {"models/methods", "models/stack"}}),
+         {"kernels", "kernels/forms", "", "rates", "layer", "compiled", "iteration"}},
         // 3: simulation
         {"sim/engine", floor2},
         {"sim/memory", join({floor2, {"sim/engine"}})},
+        {"sim/network", floor2},
         {"sim/replay", floor3},
-        {"sim/serve", floor3},
-        {"sim/scenario", join({floor3, {"sim/replay", "sim/serve"}})},
+        {"sim/batch", floor3, {"account", "", "point"}},
+        {"sim/serve",
+         join({floor3, {"sim/batch"}}),
+         {"", "cache", "schedulers", "engine", "service", "account"}},
+        {"sim/scenario",
+         join({floor3, {"sim/batch", "sim/replay", "sim/serve"}}),
+         {"fields", "", "points", "read"}},
         // 4: searches over simulations
         {"sim/plan", all3},
         {"sim/sweep", join({all3, {"sim/plan"}})},
+        {"sim/run", all3},
         // 5: the program
         {"sim/report/html", {"models/units", "models/json"}},
-        {"sim/report", join({floor4, {"sim/report/html"}})},
+        {"sim/report",
+         join({floor4, {"sim/report/html"}}),
+         {"text", "figure", "files", "chart", "catalogue", "batch", "folder", "plan", "replay",
+          "replay_sweep", "service", "run", "sweep"}},
         {"sim/python", join({floor4, {"sim/report"}})},
         {"sim/explorer", join({floor4, {"sim/report"}})},
         {"sim/explorer/wasm", join({floor4, {"sim/report", "sim/explorer"}})},
         {"sim/explorer/page",
          {"models/units", "models/json", "sim/report", "sim/report/html", "sim/explorer"}},
-        {"sim/cli", join({floor4,
-                          {"sim/report", "sim/report/html", "sim/explorer", "sim/explorer/page",
-                           "validation", "validation/device", "validation/e2e", "kernels",
-                           "kernels/cuda_sim", "kernels/suite"}})},
+        {"sim/cli",
+         join({floor4,
+               {"sim/report", "sim/report/html", "sim/explorer", "sim/explorer/page", "validation",
+                "validation/device", "validation/e2e", "kernels", "kernels/cuda_sim",
+                "kernels/suite"}}),
+         {"process", "options", "explain", "validate", "", "calibrate"}},
         // beside the floors
         {"kernels/cuda_sim", {"models/units", "models/math"}},
         {"kernels/shapes", {"models/units"}},
-        {"kernels", {"models/units", "models/math", "kernels/cuda_sim", "kernels/shapes"}},
-        {"kernels/suite", {"models/units", "models/math", "kernels", "kernels/cuda_sim"}},
-        {"validation", join({floor4, {"kernels", "kernels/cuda_sim"}})},
+        {"kernels",
+         {"models/units", "models/math", "kernels/cuda_sim", "kernels/shapes"},
+         {"", "basic", "decode", "device", "select", "merge", "quantise", "score"}},
+        {"kernels/suite",
+         {"models/units", "models/math", "kernels", "kernels/cuda_sim"},
+         {"bench", "library", "cases", ""}},
+        {"validation",
+         join({floor4, {"kernels", "kernels/cuda_sim"}}),
+         {"allocator", "measured", "published", "torch"}},
         {"validation/device",
          join({floor4, {"kernels", "kernels/cuda_sim", "kernels/suite", "validation"}})},
         {"validation/e2e",
@@ -95,6 +123,16 @@ const Folder* folder_of(std::string_view path) {
     if (inside && (best == nullptr || folder.name.size() > best->name.size())) best = &folder;
   }
   return best;
+}
+
+/// Index in folder.rooms of the sub-folder of `path`, which lies in `folder`; nullopt: not listed.
+std::optional<std::size_t> room_of(const Folder& folder, std::string_view path) {
+  const std::string_view inside = path.substr(folder.name.size() + 1);
+  const std::size_t end = inside.rfind('/');
+  const std::string_view room = end == std::string_view::npos ? "" : inside.substr(0, end);
+  const auto found = std::find(folder.rooms.begin(), folder.rooms.end(), room);
+  if (found == folder.rooms.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - folder.rooms.begin());
 }
 
 /// What `#include "…"` lines of `text` name. Lines in comments and strings are not told apart: no
@@ -127,6 +165,9 @@ std::vector<std::string> violations(std::string_view path, std::string_view text
   std::vector<std::string> out;
   const Folder* mine = folder_of(path);
   if (mine == nullptr) return {fmt::format("{}: lies in no folder of the table", path)};
+  const bool has_rooms = !mine->rooms.empty();
+  const std::optional<std::size_t> room = has_rooms ? room_of(*mine, path) : std::nullopt;
+  if (has_rooms && !room) return {fmt::format("{}: lies in no room of {}", path, mine->name)};
   for (const std::string& name : quoted_includes(text)) {
     const Folder* theirs = folder_of(name);
     if (theirs == nullptr) {
@@ -135,6 +176,8 @@ std::vector<std::string> violations(std::string_view path, std::string_view text
                                            theirs->name) == mine->may_include.end()) {
       out.push_back(
           fmt::format("{}: {} must not include {} (\"{}\")", path, mine->name, theirs->name, name));
+    } else if (theirs == mine && has_rooms && room_of(*mine, name).value_or(0) > *room) {
+      out.push_back(fmt::format("{}: \"{}\" is in a higher room of {}", path, name, mine->name));
     }
   }
   return out;
@@ -190,19 +233,41 @@ TEST_CASE("a planted violation is found") {
   CHECK(one("models/methods/select/h2o.cpp", "  #  include \"traces/trace.hpp\"\n") ==
         "models/methods/select/h2o.cpp: models/methods must not include traces "
         "(\"traces/trace.hpp\")");
-  CHECK(one("sim/report/a.cpp", "#include \"sim/cli/main.hpp\"") ==
-        "sim/report/a.cpp: sim/report must not include sim/cli (\"sim/cli/main.hpp\")");
+  CHECK(one("sim/report/text/a.cpp", "#include \"sim/cli/main.hpp\"") ==
+        "sim/report/text/a.cpp: sim/report must not include sim/cli (\"sim/cli/main.hpp\")");
   CHECK(one("sim/replay/a.cpp", "#include \"sim/batch/static_run.hpp\"").find("must not") !=
         std::string::npos);
   CHECK(one("kernels/a.cu", "#include \"models/json/field.hpp\"").find("must not") !=
         std::string::npos);
-  CHECK(one("validation/a.cpp", "#include \"sim/report/table.hpp\"").find("must not") !=
-        std::string::npos);
+  CHECK(
+      one("validation/measured/a.cpp", "#include \"sim/report/text/table.hpp\"").find("must not") !=
+      std::string::npos);
   CHECK(one("sim/serve/a.cpp", "#include \"static_run.hpp\"") ==
         "sim/serve/a.cpp: \"static_run.hpp\" is not written from the root");
   CHECK(one("sim/serve/a.cpp", "#include \"../memory/x.hpp\"").find("from the root") !=
         std::string::npos);
   CHECK(one("models/unitsx/a.hpp", "") == "models/unitsx/a.hpp: lies in no folder of the table");
+  // Within a folder.
+  CHECK(violations("sim/serve/engine/a.cpp", "#include \"sim/serve/cache/x.hpp\"").empty());
+  CHECK(one("sim/serve/cache/a.cpp", "#include \"sim/serve/engine/x.hpp\"") ==
+        "sim/serve/cache/a.cpp: \"sim/serve/engine/x.hpp\" is in a higher room of sim/serve");
+  CHECK(one("sim/serve/serve_spec.cpp", "#include \"sim/serve/cache/x.hpp\"").find("higher room") !=
+        std::string::npos);
+  CHECK(one("sim/serve/elsewhere/a.cpp", "") ==
+        "sim/serve/elsewhere/a.cpp: lies in no room of sim/serve");
+}
+
+TEST_CASE("a folder of many files has sub-folders") {
+  constexpr auto kMaxFiles = 26;
+  std::map<std::string, int> counts;
+  for (const SourceFile& file :
+       sources({"models", "sim", "traces", "kernels", "validation", "tests"})) {
+    ++counts[file.path.substr(0, file.path.rfind('/'))];
+  }
+  for (const auto& [folder, n] : counts) {
+    INFO(folder, ": ", n, " source files");
+    CHECK(n <= kMaxFiles);
+  }
 }
 
 TEST_CASE("the table itself has no two-way arrow but where siblings share a floor") {
