@@ -11,11 +11,11 @@
 namespace kvsim {
 
 struct BytesTag {
-  static constexpr const char* kTooLarge = "more bytes than can be counted (at most 8 EiB)";
+  static constexpr const char* kTooLarge = "a number of bytes exceeds the range of 64 bits (8 EiB)";
 };
 struct SimTimeTag {
   static constexpr const char* kTooLarge =
-      "longer than the simulated clock counts (at most 9,223,372 s, 106 days)";
+      "a time exceeds the range of the simulated clock (9,223,372 s, 106 days)";
 };
 
 using Bytes = Quantity<BytesTag, std::int64_t>;       // exact, so used + free == capacity

@@ -55,6 +55,12 @@ TEST_CASE("bytes and clock times never wrap") {
   CHECK(to_sim_time(Seconds{9.2e6}).count() == 9'200'000'000'000'000'000);
   CHECK_THROWS_AS((void)to_sim_time(Seconds{9.3e6}), OverflowError);
   CHECK_THROWS_AS((void)to_sim_time(Seconds{INFINITY}), OverflowError);
+  // Messages begin with their subject: places and points are put in front.
+  CHECK_THROWS_WITH_AS((void)to_sim_time(Seconds{9.3e6}),
+                       "a time exceeds the range of the simulated clock (9,223,372 s, 106 days)",
+                       OverflowError);
+  CHECK_THROWS_WITH_AS((void)(most + 1_B), "a number of bytes exceeds the range of 64 bits (8 EiB)",
+                       OverflowError);
 }
 
 TEST_CASE("what is printed can be read back") {
