@@ -456,6 +456,17 @@ TEST_CASE("messages of every command name the option that was typed") {
         R"(-s: expected /json/pointer=value, got "--set")");
 }
 
+TEST_CASE("--set /sweep next to options is refused with what to do") {
+  const fs::path folder = fresh("set-sweep");
+  for (const char* set : {R"(/sweep/axes=[{"key": "/batch", "values": [1, 2]}])", "/sweep={}"}) {
+    CHECK(refusal(Words{"run"} + Words{"--model", "llama-3.1-8b", "--gpu", "H100-80GB-SXM"} +
+                      Words{"--set", set},
+                  folder) ==
+          "--set /sweep: expected a scenario file; --print-scenario writes one to start from");
+  }
+  CHECK(fs::is_empty(folder));
+}
+
 TEST_CASE("combinations that mean nothing are refused with their options") {
   const fs::path folder = fresh("combinations");
   const auto plan = [&](const Words& more) {
