@@ -13,25 +13,25 @@
 
 namespace kvsim {
 
-/// What predicted bytes of an engine's start are multiplied with. Weights, cache and measured terms
-/// are known and have no factor.
+/// What predicted bytes are multiplied with. Weights, cache and measured terms are known and have
+/// no factor.
 struct TermFactors {
-  double activation = 1;  // peak of the start-up's profiling run
+  double activation = 1;  // of an engine the peak of the start-up's profiling run
   double non_torch = 1;   // CUDA context, libraries and collectives' buffers
   double graphs = 1;      // CUDA graph pools
 
   friend bool operator==(const TermFactors&, const TermFactors&) = default;
 };
 
-/// Real memory over predicted at one end of an interval. Engines have a factor for each uncertain
-/// term of their start. Published peaks of PyTorch are totals: there one factor is of the whole.
+/// Real memory against predicted at one end of an interval. An engine has a factor for each
+/// uncertain term of its start. PyTorch has one for activations, and a reserve.
 struct MemoryEnd {
-  double all = 1;
   TermFactors terms{};
+  Bytes reserve{};  // of PyTorch: more than the activations make of it; at the low end below 0
 
   friend bool operator==(const MemoryEnd&, const MemoryEnd&) = default;
 };
-/// Every factor to this power: 1 the end itself, 0 the prediction.
+/// Every factor to this power and the reserve times it: 1 the end itself, 0 the prediction.
 [[nodiscard]] MemoryEnd to_power(const MemoryEnd& end, double power);
 
 /// 90 % of cases are between `low` and `high`; no factor of `low` is above 1, none of `high` below.
@@ -44,12 +44,23 @@ struct MemoryEnds {
 /// `gpus`: that share the model, whose collectives have buffers.
 [[nodiscard]] std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus);
 
-/// A peak by what its interval takes from each part; what is none of these is activations.
+/// What a run in PyTorch takes at `end` beyond its predicted peak, of which `activations` are
+/// predicted for activations; below 0 where it takes less. Weights, caches and the CUDA context are
+/// known. Beyond the largest activations of published peaks it grows in proportion.
+[[nodiscard]] Bytes beyond_prediction(const MemoryEnd& end, Bytes activations);
+/// The activations of a peak by its owners: all but weights, caches, the CUDA context and a mask
+/// that the stack allocates once.
+[[nodiscard]] Bytes activations_of(const Stack& stack, const Owners& owners);
+/// `gpu` as a run on `stack` finds it that may use `more` less of it (more, where that is below 0).
+void hold_back(Gpu& gpu, const Stack& stack, Bytes more);
+
+/// A peak by what its interval takes from each part; what is none of these is activations. Of
+/// PyTorch the context is known.
 struct PeakParts {
   Bytes peak{};
   Bytes known{};      // weights, cache, measured terms
-  Bytes non_torch{};  // predicted
-  Bytes graphs{};     // predicted
+  Bytes non_torch{};  // predicted, of an engine
+  Bytes graphs{};     // predicted, of an engine
 };
 /// Of a moment of a run with that peak and that cache.
 [[nodiscard]] PeakParts peak_parts(const StaticSpec& spec, const StaticResult& result, Bytes peak,
@@ -63,10 +74,10 @@ struct PeakParts {
 [[nodiscard]] PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,
                                          std::int32_t gpus, const StackOptions& measured);
 
-/// Makes `gpu` and `options` those on which a run as predicted fits if and only if, on the GPU as
-/// it is, one fits that takes the end's memory. `startup`: the run's, of a paged engine.
-void set_memory_end(const MemoryEnd& end, const std::optional<EngineStartup>& startup, Gpu& gpu,
-                    StackOptions& options);
+/// Makes `gpu` and `options` those on which an engine as predicted starts and runs if and only if,
+/// on the GPU as it is, one does that takes the end's memory. `startup`: the engine's.
+void set_start_end(const TermFactors& end, const EngineStartup& startup, Gpu& gpu,
+                   StackOptions& options);
 
 /// "79.19 GiB of GPU memory = 61.02 GiB of weights + ... + 4.487 GiB for the cache": every term of
 /// the start. They add up to the GPU's memory.

@@ -111,7 +111,8 @@ class Curve {
     if (ends_) {
       PeakParts parts = outside_;
       parts.peak = memory.peak();
-      parts.known += memory.kv_bytes;
+      parts.known =
+          ends_->by_term ? outside_.known + memory.kv_bytes : memory.peak() - memory.activations;
       const BytesInterval likely = peak_interval(*ends_, parts);
       out["peak_hbm_bytes_low"] = likely.low.count();
       out["peak_hbm_bytes_high"] = likely.high.count();

@@ -21,6 +21,8 @@ double confidence_power(double confidence) {
   return boost::math::erf_inv(confidence) / boost::math::erf_inv(kKnown);
 }
 
+double memory_power(double confidence) { return std::fmin(1.0, confidence_power(confidence)); }
+
 double range_confidence(double confidence) { return confidence > 0 ? confidence : kKnown; }
 
 namespace {
@@ -32,7 +34,13 @@ MemoryMargin margin_at(const Stack& stack, std::int32_t gpus, double confidence,
     return {.end = {},
             .basis = fmt::format("none: stack {} holds tensors alone, a bound", stack.name)};
   }
-  return {.end = to_power((*ends).*end, confidence_power(confidence)), .basis = ends->basis};
+  MemoryMargin out{.end = to_power((*ends).*end, memory_power(confidence)), .basis = ends->basis};
+  if (confidence > kKnown) {
+    out.basis += fmt::format(
+        "; p{:g} counts as p90, the widest that was observed: there are too few sources for more",
+        100 * confidence);
+  }
+  return out;
 }
 
 }  // namespace
@@ -51,19 +59,18 @@ WorseEnd time_end(Seconds time, const std::optional<Interval>& interval, double 
           .basis = "intervals of the times"};
 }
 
-std::string margin_text(const MemoryMargin& margin, const Gpu& gpu, double confidence) {
+std::string margin_text(const MemoryMargin& margin, Bytes usable, Bytes held_back,
+                        double confidence) {
   const MemoryEnd& end = margin.end;
   if (end == MemoryEnd{}) return "";
-  std::string text = fmt::format("; at p{:g} ", 100 * confidence);
-  if (end.all != 1) {
-    Gpu counted = gpu;
-    StackOptions unused;
-    set_memory_end(end, std::nullopt, counted, unused);
-    return text + fmt::format("{} of the GPU's {} are a safety margin",
-                              gpu.hbm_usable - counted.hbm_usable, gpu.hbm_usable);
+  const std::string at = confidence > kKnown
+                             ? fmt::format("; at p{:g} (as at p90)", 100 * confidence)
+                             : fmt::format("; at p{:g}", 100 * confidence);
+  if (end.reserve != Bytes{}) {
+    return fmt::format("{} {} of the GPU's {} are a safety margin", at, held_back, usable);
   }
-  return text + fmt::format("activations count x {:.3g}, non-PyTorch memory x {:.3g}",
-                            end.terms.activation, end.terms.non_torch);
+  return fmt::format("{} activations count x {:.3g}, non-PyTorch memory x {:.3g}", at,
+                     end.terms.activation, end.terms.non_torch);
 }
 
 }  // namespace kvsim

@@ -16,6 +16,9 @@ namespace kvsim {
 /// the known one to this power: errors are taken to be lognormal. 1 at 0.9, 0 at 0. Errors:
 /// ContractError unless 0 <= confidence < 1.
 [[nodiscard]] double confidence_power(double confidence);
+/// Of memory the same up to 0.9, and no more beyond: those ends are the largest and least that few
+/// logs show, and nothing says how much further a rarer case would be.
+[[nodiscard]] double memory_power(double confidence);
 
 /// Share of cases that the range next to an answer holds: the confidence that is asked for, or 0.9
 /// (the share of the models' intervals) where answers are predictions.
@@ -40,9 +43,9 @@ struct MemoryMargin {
 /// Of a time whose 90 % interval is `interval`.
 [[nodiscard]] WorseEnd time_end(Seconds time, const std::optional<Interval>& interval,
                                 double confidence);
-/// "; at p90 activations count x 1.03, non-PyTorch memory x 7.1"; of PyTorch the bytes that are
-/// held back. Empty for the prediction.
-[[nodiscard]] std::string margin_text(const MemoryMargin& margin, const Gpu& gpu,
+/// "; at p90 activations count x 1.03, non-PyTorch memory x 7.1"; of PyTorch `held_back` of the
+/// bytes that the run may use. Empty for the prediction.
+[[nodiscard]] std::string margin_text(const MemoryMargin& margin, Bytes usable, Bytes held_back,
                                       double confidence);
 
 }  // namespace kvsim

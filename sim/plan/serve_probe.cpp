@@ -79,7 +79,11 @@ ServeStart start_of(const ServeSpec& spec) {
   ServeSpec plain = spec;
   plain.allocator.reset();
   const ServeResult result = run_serve(plain);
-  ServeStart out{.startup = result.startup, .gpus = result.gpus, .times = {}, .no_times = {}};
+  ServeStart out{.startup = result.startup,
+                 .activations = activations_of(*spec.stack, result.peak_owners),
+                 .gpus = result.gpus,
+                 .times = {},
+                 .no_times = {}};
   out.times = time_ends(plain, mean_iteration(plain, result));
   if (!out.times) {
     out.no_times = !result.startup         ? "none: batches are static"
@@ -93,7 +97,10 @@ namespace {
 
 ServeMachine machine_of(MemoryMargin memory, const ServeStart& start, double TimeEnds::*end,
                         double confidence) {
+  const Bytes held_back =
+      start.startup ? Bytes{} : beyond_prediction(memory.end, start.activations);
   ServeMachine out{.startup = start.startup,
+                   .held_back = held_back,
                    .gpus = start.gpus,
                    .memory = std::move(memory),
                    .time = {.factor = 1, .basis = start.no_times},
@@ -138,7 +145,14 @@ ServeCase::ServeCase(ServeSpec spec, ServeMachine machine, double attainment)
   rate_ = rate_of(*spec_.requests);
   gpu_ = *spec_.gpu;
   ServeSpec there = spec_;
-  set_memory_end(machine_.memory.end, machine_.startup, gpu_, there.options);
+  if (machine_.startup) {
+    set_start_end(machine_.memory.end.terms, *machine_.startup, gpu_, there.options);
+  } else {
+    hold_back(
+        gpu_,
+        with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
+        machine_.held_back);
+  }
   there.gpu = &gpu_;
   service_.emplace(std::move(there));
 }
@@ -229,7 +243,8 @@ std::optional<ServeProbe> ServeCase::run(const ServeLoad& load, bool gives_up) {
       out.text = result.startup ? start_text(own_start(*result.startup))
                                 : fmt::format("no request is served in {}", result.usable_hbm);
     }
-    out.text += margin_text(machine_.memory, *spec_.gpu, machine_.confidence);
+    out.text += margin_text(machine_.memory, spec_.gpu->hbm_usable, machine_.held_back,
+                            machine_.confidence);
     return out;
   }
   std::size_t worst = 0;

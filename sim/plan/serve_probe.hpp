@@ -45,6 +45,7 @@ struct ServeLoad {
 /// What a service shows when it runs its workload once as it is.
 struct ServeStart {
   std::optional<EngineStartup> startup;
+  Bytes activations{};  // of static batches, at the service's peak
   std::int64_t gpus = 1;
   std::optional<TimeEnds> times;  // nullopt: `no_times` says why
   std::string no_times;
@@ -55,6 +56,7 @@ struct ServeStart {
 /// A machine at one end of the intervals: what memory and times are multiplied with.
 struct ServeMachine {
   std::optional<EngineStartup> startup;  // on the GPU as it is
+  Bytes held_back{};                     // of static batches: of the GPU's memory
   std::int64_t gpus = 1;
   MemoryMargin memory;
   WorseEnd time;

@@ -21,12 +21,12 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
       options_{spec_.options} {
   spec_.method = method_.at(spec_.prompt_tokens).method;
   spec_.allocator.reset();
-  if (margin_.end != MemoryEnd{}) {
+  if (margin_.end.terms != TermFactors{} && spec_.stack->growth == CacheGrowth::kPaged) {
     StaticSpec least = spec_;
     least.batch = 1;
     least.output_tokens = 0;
     startup_ = run_static(least, {.max_samples = kFewestSamples}).startup;
-    set_memory_end(margin_.end, startup_, gpu_, options_);
+    set_start_end(margin_.end.terms, *startup_, gpu_, options_);
   }
   compiled_ = std::make_unique<CompiledPoint>(
       PointSpec{.llm = spec_.llm,
@@ -38,15 +38,13 @@ StaticCase::StaticCase(StaticSpec spec, MethodSpec method, std::shared_ptr<const
                 .calibration = spec_.calibration,
                 .weight_format = spec_.weight_format,
                 .tensor_parallel = spec_.tensor_parallel,
-                .options = options_});
+                .options = options_,
+                .memory = margin_.end});
 }
 
 EngineStartup StaticCase::start_of(const StaticResult& run) const {
   if (!startup_) return *run.startup;
-  return at_factors(
-      *startup_, margin_.end.terms,
-      with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel}),
-      spec_.options);
+  return at_factors(*startup_, margin_.end.terms, stack_as_run(), spec_.options);
 }
 
 PointResult StaticCase::memory(const Point& point) {
@@ -67,14 +65,21 @@ double StaticCase::need(const Point& point) {
   return std::max(need, tokens / static_cast<double>(*spec_.options.max_model_len));
 }
 
-StaticResult StaticCase::run(const Point& point, bool at_end) const {
+Bytes StaticCase::held_back(const Point& point) {
+  if (margin_.end == MemoryEnd{} || startup_) return {};
+  return fraction_bytes(stack_as_run(), spec_.gpu->hbm_usable) - compiled_->memory_at(point).usable;
+}
+
+StaticResult StaticCase::run(const Point& point, bool at_end) {
   StaticSpec one = spec_;
   one.batch = point.batch;
   one.prompt_tokens = point.prompt_tokens;
   one.output_tokens = point.output_tokens;
   one.method = method_.at(point.prompt_tokens).method;
+  Gpu gpu = gpu_;
   if (at_end) {
-    one.gpu = &gpu_;
+    hold_back(gpu, stack_as_run(), held_back(point));
+    one.gpu = &gpu;
     one.options = options_;
   }
   return run_static(one, {.max_samples = kFewestSamples, .intervals = !at_end});

@@ -34,17 +34,23 @@ class StaticCase {
   /// max_model_len where that is exceeded.
   [[nodiscard]] double need(const Point& point);
   /// run_static of it: with the memory at that end, or with the GPU's own and intervals.
-  [[nodiscard]] StaticResult run(const Point& point, bool at_end) const;
+  [[nodiscard]] StaticResult run(const Point& point, bool at_end);
   /// The start of `run`, an engine's, with the GPU's own memory and every term at that end.
   [[nodiscard]] EngineStartup start_of(const StaticResult& run) const;
-  /// margin_text of it.
-  [[nodiscard]] std::string margin_words() const {
-    return margin_text(margin_, *spec_.gpu, confidence_);
+  /// margin_text of a run.
+  [[nodiscard]] std::string margin_words(const Point& point) {
+    return margin_text(margin_, spec_.gpu->hbm_usable, held_back(point), confidence_);
   }
   /// Prompts too short for the method hold every token.
   [[nodiscard]] bool settles(std::int64_t prompt) const { return method_.settles(prompt); }
 
  private:
+  /// What the end takes of the GPU's memory beyond the prediction, without a pool.
+  [[nodiscard]] Bytes held_back(const Point& point);
+  [[nodiscard]] Stack stack_as_run() const {
+    return with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});
+  }
+
   StaticSpec spec_;
   MethodByPrompt method_;
   MemoryMargin margin_;

@@ -107,7 +107,7 @@ NextRun why_not(StaticCase& one, const Point& least) {
   if (std::isfinite(out.need) && out.need >= kTelling) {
     out.text += fmt::format("; {:.2f} times what there is", out.need);
   }
-  out.text += one.margin_words();
+  out.text += one.margin_words(least);
   return next;
 }
 

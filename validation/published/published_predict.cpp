@@ -11,6 +11,7 @@
 #include "models/cost/rates/roofline.hpp"
 #include "models/units/error.hpp"
 #include "models/units/units_format.hpp"
+#include "sim/batch/memory_end.hpp"
 #include "sim/scenario/points/points.hpp"
 #include "validation/published/published_methods.hpp"
 #include "validation/published/published_metrics.hpp"
@@ -44,6 +45,8 @@ class RowPrediction {
 
   double predict(const PublishedMetricInfo& metric);
   bool extrapolated() const { return extrapolated_; }
+  /// Of the peak predicted last.
+  [[nodiscard]] const std::optional<PredictedPeak>& peak() const { return peak_; }
 
  private:
   void need(std::string_view what) const {
@@ -95,6 +98,7 @@ class RowPrediction {
   const PublishedSetup& setup_;
   const Llm& llm_;
   std::vector<std::string>& assumed_;
+  std::optional<PredictedPeak> peak_;
   bool of_time_ = false;
   bool extrapolated_ = false;  // a time that no calibration of kernels stands behind
 };
@@ -279,8 +283,11 @@ double RowPrediction::peak_bytes(PublishedRuns& runs) {
     return count(result.timeline.back().held) - context;
   }
   const bool decode_alone = is_steady() || (setup_.output && setup_.output->by_context);
-  const Bytes peak =
-      decode_alone && !setup_.recomputes_window ? result.decode_peak : result.peak_hbm;
+  const bool of_decode = decode_alone && !setup_.recomputes_window;
+  const Bytes peak = of_decode ? result.decode_peak : result.peak_hbm;
+  const Bytes known = result.peak_hbm - activations_of(runs.stack(), result.peak_owners);
+  peak_ = {.bytes = count(peak) - context,
+           .activations = std::max(0.0, count(peak) - count(known))};
   return count(peak) - context;
 }
 
@@ -559,6 +566,7 @@ PublishedPrediction predict_published(const PublishedRow& row, const PublishedSe
     for (const Llm* llm : setup.llms) {
       RowPrediction prediction{row, setup, *llm, out.assumed};
       sum += prediction.predict(*metric);
+      if (metric->kind == MetricKind::kPeakMemory) out.peak = prediction.peak();
       out.extrapolated = out.extrapolated || prediction.extrapolated();
     }
   } catch (const NotExpressible& refusal) {

@@ -9,12 +9,18 @@
 
 namespace kvsim {
 
+/// Bytes of a predicted peak, and those of its activations (activations_of).
+struct PredictedPeak {
+  double bytes = 0, activations = 0;
+};
+
 /// What the models say of a published row.
 struct PublishedPrediction {
-  std::optional<double> value{};   // in the row's unit; 1 or 0 for a verdict
-  std::optional<bool> runs_out{};  // out of memory, or not; of a figure: it was refused a run
-  std::string reason{};            // why there is no prediction
-  bool extrapolated = false;       // times: beyond what any measurement calibrated
+  std::optional<double> value{};        // in the row's unit; 1 or 0 for a verdict
+  std::optional<bool> runs_out{};       // out of memory, or not; of a figure: it was refused a run
+  std::optional<PredictedPeak> peak{};  // where the value is a run's peak
+  std::string reason{};                 // why there is no prediction
+  bool extrapolated = false;            // times: beyond what any measurement calibrated
   std::vector<std::string> assumed{};
 
   [[nodiscard]] bool expressed() const { return value || runs_out; }

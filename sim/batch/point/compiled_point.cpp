@@ -72,7 +72,9 @@ struct CompiledPoint::Impl {
     bool starts = true;
   };
   [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
-  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run) const;
+  /// run_static of it on a GPU that `held_back` is taken from.
+  [[nodiscard]] PointResult simulate(const Point& point, const PointRun& run,
+                                     Bytes held_back) const;
 
   PointSpec spec_;
   Llm llm_;      // of one GPU
@@ -349,9 +351,12 @@ const CompiledPoint::Impl::Pool& CompiledPoint::Impl::pool(const PointRun& run,
   return pool_;
 }
 
-PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run) const {
+PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& run,
+                                          Bytes held_back) const {
+  Gpu gpu = *spec_.gpu;
+  hold_back(gpu, stack_, held_back);
   const StaticResult full = run_static({.llm = spec_.llm,
-                                        .gpu = spec_.gpu,
+                                        .gpu = &gpu,
                                         .stack = spec_.stack,
                                         .method = run.law->method,
                                         .weight_dtype = spec_.weight_dtype,
@@ -368,6 +373,7 @@ PointResult CompiledPoint::Impl::simulate(const Point& point, const PointRun& ru
                   .prefill_peak = full.prefill_peak,
                   .decode_peak = full.decode_peak,
                   .kv_bytes = full.kv_bytes,
+                  .activations = activations_of(stack_, full.peak_owners),
                   .times = std::nullopt,
                   .inexact = {},
                   .simulated = kRetries};
@@ -425,25 +431,40 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
                   .prefill_peak = load + prefill.peak,
                   .decode_peak = {},
                   .kv_bytes = {},
+                  .activations = {},
                   .times = std::nullopt,
                   .inexact = {},
                   .simulated = {}};
+  // Of a phase's peak: what is no cache, and what the end takes beyond the prediction.
+  const auto activations = [&](Bytes peak, Bytes cached) {
+    return std::max(Bytes{}, peak - (is_static_ ? Bytes{} : cached));
+  };
+  const auto beyond = [&](Bytes its_activations) {
+    return stack_.growth == CacheGrowth::kPaged ? Bytes{}
+                                                : beyond_prediction(spec_.memory, its_activations);
+  };
+  Bytes held_back = beyond(activations(prefill.peak, prefill.cached));
   // What such a run takes up to a refusal, only the run itself says.
   const auto simulated = [&] {
-    PointResult full = simulate(point, run);
+    PointResult full = simulate(point, run, held_back);
     if (!times) full.times.reset();
     return full;
   };
-  const bool retries =
-      out.fits && out.prefill_peak > usable && run.law->method->needs().retries_smaller_chunks;
+  const bool retries = out.fits && out.prefill_peak + held_back > usable &&
+                       run.law->method->needs().retries_smaller_chunks;
   if (retries) {
-    const Bytes room = usable - load;
-    if (!run.retried || run.retried->room != room || (times && !run.retried->figures.time)) {
-      run.retried = {.room = room, .figures = evaluate_prefill(run, roofline_, times, room)};
-    }
-    prefill = run.retried->figures;
+    const auto within = [&](Bytes room) -> const PrefillFigures& {
+      if (!run.retried || run.retried->room != room || (times && !run.retried->figures.time)) {
+        run.retried = {.room = room, .figures = evaluate_prefill(run, roofline_, times, room)};
+      }
+      return run.retried->figures;
+    };
+    // The end is that of the chunks which the room as predicted leads to.
+    const PrefillFigures& chunked = within(usable - load);
+    held_back = beyond(activations(chunked.peak, chunked.cached));
+    prefill = within(usable - held_back - load);
     out.prefill_peak = load + prefill.peak;
-    if (out.prefill_peak > usable) return simulated();
+    if (out.prefill_peak + held_back > usable) return simulated();
   }
   std::size_t segment = 0;
   const bool few = output <= kFewSteps && by_graphs(*run.law);
@@ -459,7 +480,14 @@ PointResult CompiledPoint::Impl::evaluate(const Point& point, bool times) {
     out.decode_peak = load + decode_peak;
   }
   out.kv_bytes = is_static_ ? placed : cache_at(run, output);
-  out.fits = out.fits && out.peak() <= usable;
+  const Bytes in_prefill = activations(prefill.peak, prefill.cached);
+  const Bytes in_decode = activations(decode_peak, out.kv_bytes);
+  const bool decodes = out.decode_peak > out.prefill_peak;
+  out.activations = decodes ? in_decode : in_prefill;
+  const Bytes wanted = std::max(out.prefill_peak + beyond(in_prefill),
+                                output > 0 ? out.decode_peak + beyond(in_decode) : Bytes{});
+  out.usable = std::max(Bytes{}, usable - (wanted - out.peak()));
+  out.fits = out.fits && wanted <= usable;
   if (retries && !out.fits) return simulated();
   if (!times || !out.fits) return out;
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "models/units/units.hpp"
+#include "sim/batch/memory_end.hpp"
 #include "sim/batch/static_run.hpp"
 
 namespace kvsim {
@@ -27,6 +28,10 @@ struct PointSpec {
   const WeightFormat* weight_format = nullptr;
   std::int32_t tensor_parallel = 1;
   StackOptions options{};
+  /// Of stacks without a pool: the memory that runs take (beyond_prediction), whose `usable` is
+  /// less by what that is beyond the prediction. An engine's is in `gpu` and `options`
+  /// (set_start_end).
+  MemoryEnd memory{};
 };
 
 struct Point {
@@ -48,6 +53,7 @@ struct PointResult {
   Bytes prefill_peak;               // what the run takes, whether or not there is so much
   Bytes decode_peak;                // 0 without decode steps
   Bytes kv_bytes;                   // cache and side data at the end, whole batch
+  Bytes activations;                // of the peak: all but weights, caches, context, a kept mask
   std::optional<PointTimes> times;  // nullopt where it does not fit
   /// Where not empty, `decode` and `tok_s` are a quadrature (errors: sum_steps), and this says why.
   std::string_view inexact;

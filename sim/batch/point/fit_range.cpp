@@ -17,6 +17,7 @@ namespace {
 struct Machine {
   Gpu gpu;
   StackOptions options;
+  MemoryEnd memory;  // of a stack without a pool
 };
 
 PointSpec point_spec(const StaticSpec& spec, const Machine& machine, std::int32_t ranks) {
@@ -32,7 +33,8 @@ PointSpec point_spec(const StaticSpec& spec, const Machine& machine, std::int32_
           .calibration = spec.calibration,
           .weight_format = spec.weight_format,
           .tensor_parallel = ranks,
-          .options = machine.options};
+          .options = machine.options,
+          .memory = machine.memory};
 }
 
 enum class End : std::uint8_t { kLow, kPredicted, kHigh };  // of the memory that a run takes
@@ -70,10 +72,15 @@ class Search {
  private:
   [[nodiscard]] Machine machine_at(End end, std::int32_t ranks,
                                    const std::optional<EngineStartup>& startup) const {
-    Machine out{.gpu = *spec_.gpu, .options = spec_.options};
+    Machine out{.gpu = *spec_.gpu, .options = spec_.options, .memory = {}};
     const auto ends = memory_ends(stack_, ranks);
     if (!ends || end == End::kPredicted) return out;
-    set_memory_end(end == End::kLow ? ends->low : ends->high, startup, out.gpu, out.options);
+    const MemoryEnd& memory = end == End::kLow ? ends->low : ends->high;
+    if (startup) {
+      set_start_end(memory.terms, *startup, out.gpu, out.options);
+    } else {
+      out.memory = memory;
+    }
     return out;
   }
   /// An engine's start on so many GPUs.
@@ -104,12 +111,21 @@ class Search {
   Stack stack_;
 };
 
-/// Tokens at the OOM of the same run with the memory at `end`; nullopt: it fits.
+/// Tokens at the OOM of the same run with the memory at `end`; nullopt: it fits. `predicted`: it as
+/// predicted, whose activations at the peak, or where it ran out, hold for all of the run.
 std::optional<std::int64_t> oom_tokens_at(const StaticSpec& spec, const MemoryEnd& end,
-                                          const std::optional<EngineStartup>& startup) {
+                                          const StaticResult& predicted) {
   Gpu gpu = *spec.gpu;
   StaticSpec other = spec;
-  set_memory_end(end, startup, gpu, other.options);
+  if (predicted.startup) {
+    set_start_end(end.terms, *predicted.startup, gpu, other.options);
+  } else {
+    const Stack stack =
+        with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel});
+    Bytes activations = activations_of(stack, predicted.peak_owners);
+    if (predicted.oom && predicted.oom->phase != "load") activations += predicted.oom->requested;
+    hold_back(gpu, stack, beyond_prediction(end, activations));
+  }
   other.gpu = &gpu;
   other.allocator.reset();
   constexpr std::size_t kFewest = 3;
@@ -145,8 +161,8 @@ void find_oom_range(const StaticSpec& spec, StaticResult& result) {
   RunIntervals& intervals = *result.intervals;
   // What fits with room for the whole interval needs no second run.
   const bool roomy = intervals.peak && !ends->by_term && intervals.peak->high <= result.usable_hbm;
-  if (!roomy) intervals.oom_low = oom_tokens_at(spec, ends->high, result.startup);
-  if (result.oom) intervals.oom_high = oom_tokens_at(spec, ends->low, result.startup);
+  if (!roomy) intervals.oom_low = oom_tokens_at(spec, ends->high, result);
+  if (result.oom) intervals.oom_high = oom_tokens_at(spec, ends->low, result);
 }
 
 }  // namespace kvsim

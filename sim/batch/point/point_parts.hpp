@@ -31,6 +31,7 @@ struct GraphFigures {
 /// A prefill: its peak less what load put there, and its time where it was asked for.
 struct PrefillFigures {
   Bytes peak;
+  Bytes cached;  // of it the caches of layers
   std::optional<Seconds> time;
 };
 

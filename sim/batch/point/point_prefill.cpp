@@ -105,11 +105,18 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   const std::int64_t prompt = run.prompt;
   const bool per_layer = law.method->prefill_peak() == PrefillPeak::kPerLayer;
   Bytes standing;
+  Bytes caches;  // among what stands
   Bytes peak;
+  Bytes cached;  // at the peak
   Seconds device;
+  const auto note_peak = [&](Bytes total, Bytes its_caches) {
+    if (total <= peak) return;
+    peak = total;
+    cached = its_caches;
+  };
   const auto around = [&](const OpGraph& graph) {
     const GraphFigures once = figures_of(graph, roofline, times);
-    peak = std::max(peak, standing + once.alive);
+    note_peak(standing + once.alive, caches);
     device += once.time;
   };
   around(embed_tokens(in, prompt));
@@ -167,8 +174,9 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
         score_rows = fewer_score_rows(score_rows);
         d = &layer_at(column, kept);
       }
-      peak = std::max(peak, standing + d->once.alive);
+      note_peak(standing + d->once.alive, caches + d->cache);  // the layer's own is in its graph
       standing += d->cache;
+      caches += d->cache;
       device += d->once.time;
     }
   }
@@ -198,12 +206,13 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
     const Bytes before = is_static ? Bytes{} : rows.cache(prompt);
     const Bytes after = is_static ? Bytes{} : rows.cache(kept);
     for (std::int32_t l = 0; l < column.count; ++l) {
-      peak = std::max(peak, standing - before + once.alive);
+      note_peak(standing - before + once.alive, caches);
       standing += after - before;
+      caches += after - before;
     }
     device += once.time * static_cast<double>(column.count);
   }
-  PrefillFigures out{.peak = peak, .time = std::nullopt};
+  PrefillFigures out{.peak = peak, .cached = cached, .time = std::nullopt};
   if (times) {
     device = device * prefill_passes(in, prompt, law.groups);
     out.time = std::max(device, host_time(in, false)) + between_steps(in);

@@ -90,10 +90,10 @@ ordered_json impossible_json(const Impossible& why) {
 }
 
 ordered_json memory_json(const MemoryEnd& end) {
-  return {{"all", end.all},
-          {"activation", end.terms.activation},
+  return {{"activation", end.terms.activation},
           {"non_torch", end.terms.non_torch},
-          {"graphs", end.terms.graphs}};
+          {"graphs", end.terms.graphs},
+          {"reserve_bytes", end.reserve.count()}};
 }
 
 ordered_json percentiles_json(const Distribution& times) {

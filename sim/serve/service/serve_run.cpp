@@ -255,7 +255,9 @@ class Service {
       out.peak_basis = pool.basis;
     } else if (const auto ends = memory_ends(*site_.cost_input().stack, spec_.tensor_parallel);
                ends && !ends->by_term && out.oom_events == 0 && site_.cannot_start().empty()) {
-      out.peak_interval = peak_interval(*ends, {.peak = out.peak_hbm});
+      const Bytes activations = activations_of(*site_.cost_input().stack, out.peak_owners);
+      out.peak_interval =
+          peak_interval(*ends, {.peak = out.peak_hbm, .known = out.peak_hbm - activations});
       out.peak_basis = ends->basis;
     }
   }

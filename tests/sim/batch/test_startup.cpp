@@ -159,7 +159,7 @@ TEST_CASE("engines fill what they may, and a smaller GPU stands for a larger res
     Gpu gpu;
     gpu.hbm = gpu.hbm_usable = s.total;
     Case there{.stack = name};
-    set_memory_end({.terms = factors}, s, gpu, there.options);
+    set_start_end(factors, s, gpu, there.options);
     there.total = gib(gpu.hbm_usable);
     CHECK(gib(start(there).kv_cache) == doctest::Approx(gib(worse.kv_cache)).epsilon(1e-6));
     // Measured terms have no factor.

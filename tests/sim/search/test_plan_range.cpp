@@ -67,7 +67,7 @@ TEST_CASE("a static plan answers with the prediction, its range holds the safe a
 TEST_CASE("the ends of a range that do not exist are said, and a bound has no range") {
   // Predicted to fit, with less room than the interval is wide.
   const PlanResult tight =
-      run(static_plan(R"(, "memory": {"hbm": "15.9 GiB"})", R"("questions": "longest_context")"));
+      run(static_plan(R"(, "memory": {"hbm": "13.6 GiB"})", R"("questions": "longest_context")"));
   const PlanCandidate& one = tight.candidates.at(0);
   REQUIRE(one.answer);
   CHECK_FALSE(one.range.safe);
@@ -134,24 +134,31 @@ TEST_CASE("terms that a shortage names add up, as predicted and at either end") 
 }
 
 TEST_CASE("the prediction is there although no safe size exists") {
-  const Scenario scenario = changed_plan(
-      R"({"model": "qwen3-32b", "gpu": "H100-80GB-SXM", "stack": "vllm", "prompt_tokens": 2048,
-          "output_tokens": 512})",
-      "", with(R"("questions": "longest_context")", 0.999));
-  const PlanCandidate one = run(scenario).candidates.at(0);
+  const auto plan = [](std::string_view memory, double confidence) {
+    return run(changed_plan(
+                   fmt::format(R"({{"model": "qwen3-32b", "gpu": "H100-80GB-SXM", "stack": "vllm",
+                                   "prompt_tokens": 2048, "output_tokens": 512{}}})",
+                               memory),
+                   "", with(R"("questions": "longest_context")", confidence)))
+        .candidates.at(0);
+  };
+  // Weights fit; non-PyTorch memory at its high end leaves no cache.
+  const std::string_view small = R"(, "memory": {"hbm": "69 GiB"})";
+  const PlanCandidate one = plan(small, 0.9);
   CHECK_FALSE(one.answer);
   CHECK_FALSE(one.range.safe);
   REQUIRE(one.range.predicted);
   REQUIRE(one.impossible);
-  // At 90 % weights are not scaled: 61 GiB of them leave a cache in the 71.3 GiB of the engine.
-  const Scenario sure = changed_plan(
-      R"({"model": "qwen3-32b", "gpu": "H100-80GB-SXM", "stack": "vllm", "prompt_tokens": 2048,
-          "output_tokens": 512})",
-      "", with(R"("questions": "longest_context")", 0.9));
-  const PlanCandidate other = run(sure).candidates.at(0);
-  REQUIRE(other.answer);
-  CHECK(*other.answer > 0.7 * *other.range.predicted);
-  CHECK(*other.range.predicted == *one.range.predicted);
+  // The optimistic end has the defaults of the GPU as it is, not those from 70 GiB on.
+  REQUIRE(one.range.optimistic);
+  CHECK(*one.range.optimistic > *one.range.predicted);
+  // Weights are not scaled: 61 GiB of them leave a cache in the 71.3 GiB of the engine.
+  const PlanCandidate whole = plan("", 0.9), surer = plan("", 0.999);
+  REQUIRE(whole.answer);
+  CHECK(*whole.answer > 0.7 * *whole.range.predicted);
+  // Memory has no end beyond that of 0.9.
+  CHECK(surer.answer == whole.answer);
+  CHECK(*surer.range.predicted == *whole.range.predicted);
 }
 
 TEST_CASE("a service's plan answers with the prediction: GPUs, range, and more than were tried") {

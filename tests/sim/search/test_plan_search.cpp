@@ -83,6 +83,35 @@ TEST_CASE("confidence: as predicted at 0, the known interval at 0.9, and more be
     CHECK(memory_end(find_stack(stack), 1, 0.9).end == memory_ends(find_stack(stack), 1)->high);
   }
   CHECK(memory_end(find_stack("ideal"), 1, 0.99).end == MemoryEnd{});
+  // Of memory no log says how much wider than p90 a rarer case would be: its end stays, and says
+  // so.
+  for (const char* stack : {"hf-sdpa", "vllm", "sglang"}) {
+    for (const std::int32_t gpus : {1, 4}) {
+      INFO(stack, " on ", gpus);
+      const auto at = [&](double c) { return memory_end(find_stack(stack), gpus, c); };
+      for (const double c : {0.95, 0.99, 0.999}) {
+        CHECK(at(c).end == at(0.9).end);
+        CHECK(at(c).basis.find("counts as p90") != std::string::npos);
+        CHECK(margin_text(at(c), 80_GiB, 2_GiB, c).find("(as at p90)") != std::string::npos);
+      }
+      CHECK(at(0.9).basis.find("counts as") == std::string::npos);
+      // The surer, the more: of bytes of any size, on either side.
+      for (const Bytes activations : {Bytes{}, 1_GiB, 7_GiB, 40_GiB}) {
+        Bytes above, below;
+        for (double c = 0; c < 0.9999; c += 0.05) {
+          const Bytes more = beyond_prediction(at(c).end, activations);
+          const Bytes less =
+              beyond_prediction(better_memory_end(find_stack(stack), gpus, c).end, activations);
+          CHECK(more >= above);
+          CHECK(less <= below);
+          CHECK(activations + less >= Bytes{});
+          above = more;
+          below = less;
+        }
+        CHECK(beyond_prediction(at(0).end, activations) == Bytes{});
+      }
+    }
+  }
   CHECK(time_end(Seconds{2.0}, Interval{.low = Seconds{1.0}, .high = Seconds{3.0}}, 0.9).factor ==
         rel(1.5));
   CHECK(time_end(Seconds{2.0}, std::nullopt, 0.9).factor == 1);

@@ -31,14 +31,18 @@ constexpr const char* kMethods =
 bool fits(const Scenario& scenario, const PlanCandidate& one, std::int64_t batch,
           std::int64_t prompt) {
   StaticSpec spec = scenario.points[one.point].spec;
-  Gpu gpu = *spec.gpu;
-  set_memory_end(memory_end(*spec.stack, spec.tensor_parallel, scenario.plan->confidence).end, {},
-                 gpu, spec.options);
-  spec.gpu = &gpu;
   spec.batch = batch;
   spec.prompt_tokens = prompt;
   spec.method = make_method(one.method, prompt, MethodSite{});
-  return !run_static(spec).oom;
+  // What the run takes where there is room for all of it.
+  Gpu gpu = *spec.gpu;
+  gpu.hbm = gpu.hbm_usable = gpu.hbm * 1000;
+  spec.gpu = &gpu;
+  const StaticResult run = run_static(spec);
+  const MemoryEnd end =
+      memory_end(*spec.stack, spec.tensor_parallel, scenario.plan->confidence).end;
+  const Bytes beyond = beyond_prediction(end, activations_of(*spec.stack, run.peak_owners));
+  return run.peak_hbm + beyond <= scenario.points[one.point].spec.gpu->hbm_usable;
 }
 
 TEST_CASE("answers are on the boundary: n fits by run_static, n + 1 does not") {
