@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -64,10 +67,14 @@ Catalogue read_catalogue() {
   return out;
 }
 
-/// The `dtype` of the weights that a part of a checkpoint's name stands for ("-AWQ"); empty: none.
-std::string_view format_in_name(std::string_view name) {
+/// A name of a quantized checkpoint, "Qwen3-8B-AWQ".
+struct QuantizedName {
+  std::string base;         // without the format, "qwen3-8b"
+  std::string_view format;  // `dtype` of the weights
+};
+std::optional<QuantizedName> quantized_name(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kFormats{
-      {{"fp8", "fp8-channel"},
+      {{"fp8", "fp8-block or fp8-channel"},
        {"w8a8", "w8a8-int8"},
        {"int8", "w8a8-int8"},
        {"awq", "awq-int4"},
@@ -79,11 +86,12 @@ std::string_view format_in_name(std::string_view name) {
   for (std::size_t from = 0; from <= word.size();) {
     const std::size_t end = std::min(word.find_first_of("-./", from), word.size());
     for (const auto& [part, format] : kFormats) {
-      if (word.substr(from, end - from) == part) return format;
+      if (word.substr(from, end - from) != part) continue;
+      return QuantizedName{.base = word.substr(0, from > 0 ? from - 1 : 0), .format = format};
     }
     from = end + 1;
   }
-  return {};
+  return std::nullopt;
 }
 
 const Catalogue& catalogue() {
@@ -111,14 +119,15 @@ const Llm& find_llm(std::string_view name) {
   for (const auto& [llm, aliases] : catalogue().aliases) {
     known.aliases.insert(known.aliases.end(), aliases.begin(), aliases.end());
   }
-  std::string message = unknown_entry(known, name);
-  if (const std::string_view format = format_in_name(name); !format.empty()) {
-    message += fmt::format(
-        "{} for a quantized checkpoint give its config.json, or the base model with dtype {} "
-        "(--dtype {})",
-        message.ends_with('?') ? "" : ";", format, format);
-  }
-  throw InputError{message};
+  const std::optional<QuantizedName> quantized = quantized_name(name);
+  if (!quantized) throw InputError{unknown_entry(known, name)};
+  const auto base = catalogue().index.find(squeezed_name(quantized->base));
+  const std::string message = base == catalogue().index.end()
+                                  ? unknown_entry(known, name)
+                                  : fmt::format("unknown model \"{}\": a quantized {}", name,
+                                                catalogue().llms[base->second].name);
+  throw InputError{fmt::format("{}; give its config.json, or the base model with --dtype {}",
+                               message, quantized->format)};
 }
 
 std::vector<std::string> llm_aliases(std::string_view name) {

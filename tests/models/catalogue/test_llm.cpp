@@ -645,7 +645,7 @@ TEST_CASE("names: ambiguous and unknown") {
   CHECK_THROWS_AS((void)llm_aliases("nobody"), InputError);
 }
 
-TEST_CASE("the spellings of published measurements resolve") {
+TEST_CASE("the spellings of models in published measurements resolve") {
   const std::map<std::string, std::string> spellings{
       {"Llama-2-7B", "llama-2-7b"},
       {"LLAMA_2_7B", "llama-2-7b"},
@@ -721,11 +721,17 @@ TEST_CASE("a name of a quantized checkpoint is one of a model with quantized wei
         loaded_weight_bytes(plain,
                             {.base = Dtype::kBf16, .format = &find_weight_format("fp8-block")}));
   // Checkpoints that are not in the catalogue are refused with what to type.
-  CHECK(
-      complaint_of([] { (void)find_llm("Llama-3.1-8B-Instruct-AWQ"); }) ==
-      "unknown model \"Llama-3.1-8B-Instruct-AWQ\"; did you mean \"Llama-3.1-8B-Instruct\"? for a "
-      "quantized checkpoint give its config.json, or the base model with dtype awq-int4 (--dtype "
-      "awq-int4)");
+  const auto complaint = [](const char* name) {
+    return complaint_of([&] { (void)find_llm(name); });
+  };
+  CHECK(complaint("Llama-3.1-8B-Instruct-AWQ") ==
+        "unknown model \"Llama-3.1-8B-Instruct-AWQ\": a quantized llama-3.1-8b; give its "
+        "config.json, or the base model with --dtype awq-int4");
+  CHECK(complaint("Qwen/Qwen3-32B-FP8") ==
+        "unknown model \"Qwen/Qwen3-32B-FP8\": a quantized qwen3-32b; give its config.json, or the "
+        "base model with --dtype fp8-block or fp8-channel");
+  CHECK(complaint("Qwen3-8B-AWQ").find("quantized qwen3-8b;") != std::string::npos);
+  CHECK(complaint("nothing-like-it-AWQ").find("--dtype awq-int4") != std::string::npos);
 }
 
 TEST_CASE("a broken configuration gives a model or an InputError, nothing else") {
