@@ -15,6 +15,9 @@
 
 namespace kvsim {
 
+/// Relative errors below it are rounding: fp32 against itself in another order of sums.
+inline constexpr double kRoundingError = 1e-5;
+
 /// Entries of one method, of which each is told what keeps it.
 inline constexpr std::int64_t kMostWhy = 200'000;
 

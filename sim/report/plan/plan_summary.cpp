@@ -116,9 +116,8 @@ std::string answer_sentence(const PlanResult& plan, const PlanGroup& group) {
 }
 
 std::string percent(const std::optional<double>& error) {
-  constexpr double kRounding = 1e-5;  // of the replay's arithmetic
   if (!error) return "-";
-  return *error < kRounding ? "0 %" : fmt::format("{:.3g} %", 100 * *error);
+  return *error < kRoundingError ? "0 %" : fmt::format("{:.3g} %", 100 * *error);
 }
 
 bool has_ranges(const PlanResult& plan, const PlanGroup& group) {

@@ -14,7 +14,6 @@
 namespace kvsim {
 namespace {
 
-constexpr double kRounding = 1e-5;       // fp32 against itself in another order of sums
 constexpr std::size_t kMostGroups = 16;  // that a legend can tell apart
 
 /// Fills in groups and remark; returns how many marks there are.
@@ -25,7 +24,7 @@ std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,
     if (!(mark.*x > 0)) continue;
     // A bound on what few entries can do says nothing of a cache that holds them all.
     if (x == &ErrorMark::held && mark.reads_part && mark.method.starts_with("oracle")) continue;
-    if (!(mark.error >= kRounding)) {
+    if (!(mark.error >= kRoundingError)) {
       exact.insert(mark.method);
       continue;
     }

@@ -85,7 +85,6 @@ std::vector<bool> lines_with_room(const ReplayResult& replay) {
 FigureSet replay_figures(const ReplayResult& replay) {
   constexpr std::size_t kMostSteps = 128;  // more is a blur in print
   constexpr std::size_t kMostErrors = 32;  // errors jump from token to token; trends show in means
-  constexpr double kRounding = 1e-5;       // fp32 against itself in another order of sums
   FigureSet set;
   const LineNames names = replay_names(replay);
   const std::vector<bool> drawn = lines_with_room(replay);
@@ -118,8 +117,9 @@ FigureSet replay_figures(const ReplayResult& replay) {
     const std::size_t stride = (method.series.size() + kMostSteps - 1) / kMostSteps;
     const std::size_t error_stride = (method.series.size() + kMostErrors - 1) / kMostErrors;
     if (stride > 0) {
-      const bool exact = std::all_of(method.series.begin(), method.series.end(),
-                                     [](const ReplayStep& s) { return s.rel_error < kRounding; });
+      const bool exact =
+          std::all_of(method.series.begin(), method.series.end(),
+                      [](const ReplayStep& s) { return s.rel_error < kRoundingError; });
       // What is rounding alone would stretch a logarithmic axis by five powers of ten.
       error.lines.push_back({exact ? label + " (below 1e-5)" : label});
       if (!exact) {

@@ -11,7 +11,7 @@
 
 namespace kvsim {
 std::string replay_finding(const ReplayResult& replay) {
-  const std::vector<EqualBytes> bands = equal_bytes(replay);
+  std::vector<EqualBytes> bands = equal_bytes(replay);
   const bool only_full =
       std::all_of(replay.methods.begin(), replay.methods.end(),
                   [](const ReplayMethod& method) { return method.name == "full"; });
@@ -19,6 +19,11 @@ std::string replay_finding(const ReplayResult& replay) {
   if (bands.empty()) {
     return "No two methods hold equal bytes here, so their errors are not comparable.";
   }
+  std::erase_if(bands, [](const EqualBytes& band) {
+    return band.methods[0]->rel_error_mean < kRoundingError &&
+           band.methods[1]->rel_error_mean < kRoundingError;
+  });
+  if (bands.empty()) return "Methods that hold equal bytes here have no error beyond rounding.";
   std::vector<std::pair<std::string, std::size_t>> wins;
   for (const EqualBytes& band : bands) {
     const std::string& name = band.methods.front()->name;

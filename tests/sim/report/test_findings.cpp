@@ -129,6 +129,11 @@ TEST_CASE("a method that holds more at the same budget is not compared with thos
         "At equal bytes zeromerge has the least error in 2 of 2 comparisons.");
   replay.methods.back().rel_error_mean = 0.045;
   CHECK(replay_finding(replay) == "No method leads in most of the 2 comparisons at equal bytes.");
+  // Methods that hold everything differ by rounding, which makes none of them the best.
+  replay.methods = {replayed("full", {}, 1000, 0), replayed("h2o", 1.0, 1000, 2.5e-7),
+                    replayed("snapkv", 1.0, 1000, 2.4e-7)};
+  CHECK(replay_finding(replay) ==
+        "Methods that hold equal bytes here have no error beyond rounding.");
   replay.methods = {replayed("full", {}, 1000, 0)};
   CHECK(has(replay_finding(replay), "Only the full cache"));
   replay.methods.push_back(replayed("h2o", 0.1, 100, 0.3));
