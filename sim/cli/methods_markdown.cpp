@@ -40,6 +40,10 @@ std::string methods_markdown() {
       "A budget is the share of the full cache's K and V bytes that is kept at the end of the "
       "prompt. Methods that read\npart of what they hold (`read=…`) keep everything, and their "
       "budget is what a step reads.\n\n"
+      "With a budget of the whole sequence most methods are exact. `keepkv` is not: the budget is "
+      "the mean over layers,\nwhich fall with depth as a cosine, and what a layer gets beyond the "
+      "sequence is not given to others. `pyramidinfer`\nis not: it thins generated tokens at any "
+      "budget.\n\n"
       "Results count what a merging method did (`counts`): `NAME_merged` are entries that joined\n"
       "another, `NAME_dropped` tokens that were lost.\n\n"
       "| method | entries held | budget | scores needed | available in |\n|---|---|---|---|---|\n";
