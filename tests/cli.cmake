@@ -1,24 +1,16 @@
-# The program as users meet it: exit statuses, streams, messages.
-kvsim_test(cli SOURCES sim/cli/test_cli.cpp sim/cli/test_golden.cpp sim/cli/test_places.cpp sim/cli/program.cpp LINK kvsim::json)
-target_compile_definitions(test_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
+# The program as users meet it: exit statuses, streams, messages, files.
+kvsim_test(cli JSON
+  SOURCES sim/cli/program.cpp sim/cli/test_calibrate_log.cpp sim/cli/test_cli.cpp sim/cli/test_explain.cpp
+          sim/cli/test_explain_intervals.cpp sim/cli/test_explain_service.cpp sim/cli/test_explorer.cpp
+          sim/cli/test_full_disk.cpp sim/cli/test_golden.cpp sim/cli/test_hostile_inputs.cpp
+          sim/cli/test_interrupts.cpp sim/cli/test_options_cli.cpp sim/cli/test_places.cpp
+          sim/cli/test_plan_cli.cpp sim/cli/test_requests_cli.cpp sim/cli/test_serve_folder.cpp
+          sim/cli/test_sweep_cli.cpp sim/cli/test_terminal_cli.cpp sim/cli/test_validate_kernels.cpp
+          sim/report/test_drawn_figures.cpp validation/test_validate_allocator.cpp
+  LINK kvsim::explorer kvsim::explorer_page kvsim::json kvsim::ranks kvsim::report kvsim::requests)
+target_compile_definitions(test_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>"
+                           KVSIM_PYTHON="${KVSIM_PYTHON_EXECUTABLE}")
 add_dependencies(test_cli kvsim)
-# Scenarios typed as options.
-kvsim_test(options_cli SOURCES sim/cli/test_options_cli.cpp sim/cli/program.cpp LINK kvsim::json)
-target_compile_definitions(test_options_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_options_cli kvsim)
-kvsim_test(calibrate_log SOURCES sim/cli/test_calibrate_log.cpp sim/cli/program.cpp LINK kvsim::json)
-target_compile_definitions(test_calibrate_log PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_calibrate_log kvsim)
-kvsim_test(hostile_inputs SOURCES sim/cli/test_hostile_inputs.cpp sim/cli/program.cpp LINK kvsim::json)
-target_compile_definitions(test_hostile_inputs PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_hostile_inputs kvsim)
-kvsim_test(validate_kernels SOURCES sim/cli/test_validate_kernels.cpp sim/cli/program.cpp LINK kvsim::json)
-target_compile_definitions(test_validate_kernels PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_validate_kernels kvsim)
-kvsim_test(explain SOURCES sim/cli/test_explain.cpp sim/cli/test_explain_intervals.cpp
-  sim/cli/test_explain_service.cpp sim/cli/program.cpp LINK kvsim::json)
-target_compile_definitions(test_explain PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_explain kvsim)
 
 # A processor that lacks what the build needs: the check alone, its questions answered with "no".
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -32,22 +24,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
                    -P ${CMAKE_CURRENT_SOURCE_DIR}/sim/cli/old_cpu.cmake)
 endif()
 
-# What it says to people at a terminal and to their shells.
-kvsim_test(terminal_cli SOURCES sim/cli/test_terminal_cli.cpp sim/cli/program.cpp LINK kvsim::json)
-target_compile_definitions(test_terminal_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_terminal_cli kvsim)
-# What is on the figures that it draws.
-kvsim_test(drawn_figures JSON SOURCES sim/report/test_drawn_figures.cpp sim/cli/program.cpp LINK kvsim::report kvsim::json)
-target_compile_definitions(test_drawn_figures PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_drawn_figures kvsim)
-# Interrupted in the middle.
-kvsim_test(interrupts SOURCES sim/cli/test_interrupts.cpp sim/cli/program.cpp LINK kvsim::json)
-target_compile_definitions(test_interrupts PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_interrupts kvsim)
-# Where there is no room to write.
-kvsim_test(full_disk SOURCES sim/cli/test_full_disk.cpp sim/cli/program.cpp LINK fmt::fmt)
-target_compile_definitions(test_full_disk PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_full_disk kvsim)
 # Completions, typed at in their shells.
 foreach(shell zsh fish)
   add_test(NAME "cli: completion in ${shell}"

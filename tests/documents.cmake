@@ -1,6 +1,4 @@
-# Documents: links and tables of contents here; their commands, typed one by one, in ./kv test-full.
-kvsim_test(documents SOURCES documents/test_documents.cpp documents/markdown.cpp LINK fmt::fmt)
-
+# The commands of documents, typed one by one in ./kv test-full.
 add_executable(run_commands documents/run_commands.cpp documents/markdown.cpp)
 target_compile_features(run_commands PRIVATE cxx_std_20)
 target_include_directories(run_commands PRIVATE ${PROJECT_SOURCE_DIR})

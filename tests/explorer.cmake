@@ -1,7 +1,3 @@
-kvsim_test(explorer SOURCES sim/cli/test_explorer.cpp sim/cli/program.cpp
-           LINK kvsim::explorer kvsim::explorer_page)
-target_compile_definitions(test_explorer PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>")
-add_dependencies(test_explorer kvsim)
 if(KVSIM_WITH_EXPLORER)
   find_program(NODE_PROGRAM NAMES node nodejs)
   if(NODE_PROGRAM)

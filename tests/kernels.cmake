@@ -1,11 +1,9 @@
-kvsim_test(cuda_sim SOURCES kernels/test_cuda_sim.cpp kernels/test_cuda_sim_faults.cpp LINK kvsim::cuda_sim Threads::Threads)
-kvsim_test(kernels SOURCES kernels/test_bandwidth.cpp kernels/test_decode_attention.cpp
-                           kernels/test_graph_traffic.cpp kernels/test_method_traffic.cpp kernels/test_select_traffic.cpp kernels/test_share_traffic.cpp
-                           kernels/test_store_traffic.cpp kernels/test_traffic_table.cpp
-                           kernels/test_selection.cpp kernels/test_suite.cpp
-           LINK kvsim::kernels_sim kvsim::cost fmt::fmt)
-kvsim_test(device_runs SOURCES validation/test_apart.cpp validation/test_profiler_csv.cpp
-           LINK kvsim::device_runs kvsim::units)
+kvsim_test(kernels
+  SOURCES kernels/test_bandwidth.cpp kernels/test_cuda_sim.cpp kernels/test_cuda_sim_faults.cpp
+          kernels/test_decode_attention.cpp kernels/test_graph_traffic.cpp kernels/test_method_traffic.cpp
+          kernels/test_select_traffic.cpp kernels/test_selection.cpp kernels/test_share_traffic.cpp
+          kernels/test_store_traffic.cpp kernels/test_suite.cpp kernels/test_traffic_table.cpp
+  LINK kvsim::cuda_sim kvsim::kernels_sim kvsim::cost Threads::Threads fmt::fmt)
 kvsim_bench(cuda_sim SOURCES bench/bench_cuda_sim.cpp LINK kvsim::kernels_sim)
 if(KVSIM_WITH_CUDA)
   add_executable(gpu_suite kernels/gpu_suite.cpp)

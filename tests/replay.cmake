@@ -1,4 +1,5 @@
-kvsim_test(replay SOURCES sim/replay/test_replay.cpp sim/replay/test_replay_laws.cpp LINK kvsim::replay)
+kvsim_test(replay
+  SOURCES sim/replay/test_all_methods.cpp sim/replay/test_paged_replay.cpp sim/replay/test_replay.cpp
+          sim/replay/test_replay_laws.cpp
+  LINK kvsim::replay)
 kvsim_bench(replay SOURCES bench/bench_replay.cpp LINK kvsim::replay Eigen3::Eigen)
-kvsim_test(methods_all SOURCES sim/replay/test_all_methods.cpp LINK kvsim::replay)
-kvsim_test(paged SOURCES sim/replay/test_paged_replay.cpp LINK kvsim::replay)

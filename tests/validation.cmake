@@ -1,16 +1,18 @@
-kvsim_test(validation SOURCES validation/test_allocator_trace.cpp LINK kvsim::validation)
-
-kvsim_test(e2e SOURCES validation/test_e2e.cpp LINK kvsim::e2e)
-
-kvsim_test(validate_allocator SOURCES validation/test_validate_allocator.cpp sim/cli/program.cpp
-           LINK kvsim::json)
-target_compile_definitions(test_validate_allocator PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>"
-                           KVSIM_PYTHON="${KVSIM_PYTHON_EXECUTABLE}")
-add_dependencies(test_validate_allocator kvsim)
-kvsim_test(published
-  SOURCES validation/test_published_text.cpp validation/test_published_rows.cpp
-          validation/test_published_accuracy.cpp
-  LINK kvsim::validation)
+# Timings and published figures read, forms fitted, calibrations chosen; what a GPU's kernels reached, written
+# by the program's own writer and read back.
+kvsim_test(validation JSON
+  SOURCES models/cost/test_device_calibration.cpp sim/cli/test_kernels_report.cpp
+          validation/test_allocator_trace.cpp validation/test_apart.cpp validation/test_attention_accuracy.cpp
+          validation/test_csv_table.cpp validation/test_e2e.cpp validation/test_fit.cpp
+          validation/test_kernel_accuracy.cpp validation/test_kernel_library.cpp
+          validation/test_measured_rows.cpp validation/test_profiler_csv.cpp
+          validation/test_published_accuracy.cpp validation/test_published_rows.cpp
+          validation/test_published_text.cpp
+          ../kernels/device/device_state.cpp ../kernels/suite/measure_none.cpp
+          ../sim/cli/validate/device_report.cpp ../sim/cli/validate/kernels_counters.cpp
+          ../sim/cli/validate/kernels_json.cpp ../sim/cli/validate/kernels_report.cpp
+  LINK kvsim::cost kvsim::device_runs kvsim::e2e kvsim::json kvsim::report kvsim::units kvsim::validation
+       ${CMAKE_DL_LIBS})
 
 kvsim_script_test("validation: broken memory snapshots are refused" validation/mutate_snapshots.py
   ARGUMENTS ${PROJECT_SOURCE_DIR}/validation/snapshot_to_trace.py ${CMAKE_CURRENT_BINARY_DIR}/scratch/snapshots)

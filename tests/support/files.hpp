@@ -10,11 +10,13 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/scratch.hpp"
+
 namespace kvsim::test {
 
-/// An empty folder of this name in the test program's own; what was there is gone.
+/// An empty folder of this name in scratch_folder(); what was there is gone.
 inline std::filesystem::path fresh(std::string_view name) {
-  std::filesystem::path folder = std::filesystem::path{KVSIM_TEST_SCRATCH} / name;
+  std::filesystem::path folder = test::scratch_folder() / name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   return folder;

@@ -1,7 +1,15 @@
 #define DOCTEST_CONFIG_IMPLEMENT
+#include <filesystem>
+#include <functional>
+#include <string>
+
 #include <doctest/doctest.h>
 
+#include "tests/support/scratch.hpp"
+
 namespace {
+
+std::filesystem::path scratch;
 
 unsigned passing_filters = 0;
 
@@ -27,9 +35,20 @@ DOCTEST_REGISTER_LISTENER("count", 1, Count);
 
 }  // namespace
 
+const std::filesystem::path& kvsim::test::scratch_folder() {
+  std::filesystem::create_directories(scratch);
+  return scratch;
+}
+
 /// As doctest's own, but a run of no test case fails: ctest asks for each by name, and one that a
 /// name does not find (a semicolon in it is enough) would pass unseen.
 int main(int argc, char** argv) {
+  // Next to the program: a folder for each choice of its cases.
+  std::string chosen;
+  for (int i = 1; i < argc; ++i) chosen += argv[i];
+  const std::filesystem::path program{argv[0]};
+  scratch = std::filesystem::absolute(program).parent_path() / "scratch" / program.filename() /
+            std::to_string(std::hash<std::string>{}(chosen));
   doctest::Context context{argc, argv};
   const int status = context.run();
   if (context.shouldExit()) return status;  // a query

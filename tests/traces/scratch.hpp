@@ -6,11 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/scratch.hpp"
+
 namespace kvsim::test {
 
 /// A path for this run's files, its parent made.
 inline std::filesystem::path scratch(const std::string& name) {
-  const std::filesystem::path folder{KVSIM_TEST_SCRATCH};
+  const std::filesystem::path folder = test::scratch_folder();
   std::filesystem::create_directories(folder);
   return folder / name;
 }

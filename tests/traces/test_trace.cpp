@@ -7,6 +7,7 @@
 
 #include "models/units/error.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 #include "traces/trace.hpp"
 #include "traces/trace_writer.hpp"
 
@@ -35,8 +36,7 @@ struct Draft {
   float poison = 1.0F;  // the last value of the last floating tensor
 
   [[nodiscard]] fs::path write() const {
-    const fs::path path =
-        fs::path{KVSIM_TEST_SCRATCH} / fmt::format("draft-{}.safetensors", ::getpid());
+    const fs::path path = test::scratch_folder() / fmt::format("draft-{}.safetensors", ::getpid());
     SafetensorsWriter writer{path, tensors, metadata};
     float next = 0;
     for (const TensorPlan& tensor : tensors) {

@@ -131,7 +131,7 @@ TEST_CASE("silicon names a GPU of the catalogue, or is a name of its own") {
   }
 }
 
-TEST_CASE("the spellings of published measurements resolve") {
+TEST_CASE("the spellings of GPUs in published measurements resolve") {
   const std::map<std::string, std::string> spellings{
       {"A100-80GB", "A100-80GB-SXM"},
       {"A100-80G(vidur)", "A100-80GB-SXM"},

@@ -26,7 +26,7 @@ using test::write;
 
 // A dense model and one with experts, small enough to count by hand.
 constexpr std::int64_t kWidth = 256, kHeads = 4, kKvHeads = 2, kHeadDim = 64, kFfn = 512;
-constexpr std::int64_t kVocabulary = 1000, kLayers = 3, kExperts = 4, kExpertFfn = 128;
+constexpr std::int64_t kVocabulary = 1000, kLayers = 3, kNumExperts = 4, kExpertFfn = 128;
 
 json dense() {
   return {{"model_type", "llama"},           {"hidden_size", kWidth},
@@ -39,7 +39,7 @@ json dense() {
 json with_experts() {
   json config = dense();
   config["model_type"] = "qwen3_moe";
-  config["num_experts"] = kExperts;
+  config["num_experts"] = kNumExperts;
   config["num_experts_per_tok"] = 2;
   config["moe_intermediate_size"] = kExpertFfn;
   config["decoder_sparse_step"] = 1;
@@ -153,7 +153,7 @@ TEST_CASE("excluded modules stay in 16 bits, layer by layer") {
   const std::int64_t inputs = 2 * values(kInputs) - nvfp4(kInputs);
   const std::int64_t output = 2 * values(kOutput) - nvfp4(kOutput);
   const std::int64_t experts =
-      kExperts * (2 * values(block(kExpertFfn)) - nvfp4(block(kExpertFfn)));
+      kNumExperts * (2 * values(block(kExpertFfn)) - nvfp4(block(kExpertFfn)));
   CHECK(bytes(json::array()) == all - kLayers * (inputs + output + experts));
   CHECK(bytes({"lm_head"}) == all - kLayers * (inputs + output + experts));
   for (const json& attention :
@@ -195,10 +195,10 @@ TEST_CASE("mixed precision: each module as its name says, the head too") {
                                                  {"kv_cache_quant_algo", "FP8"},
                                                  {"quantized_layers", layers}}));
   const std::int64_t head = kWidth * kVocabulary;
-  CHECK(published(llm) ==
-        plain(llm) - kLayers * (values(kInputs) + values(kOutput) - 4 * 8) -
-            (kLayers - 1) * kExperts * (2 * values(block(kExpertFfn)) - nvfp4(block(kExpertFfn))) -
-            (2 * head - head / 2 - head / 16 - 4));
+  CHECK(published(llm) == plain(llm) - kLayers * (values(kInputs) + values(kOutput) - 4 * 8) -
+                              (kLayers - 1) * kNumExperts *
+                                  (2 * values(block(kExpertFfn)) - nvfp4(block(kExpertFfn))) -
+                              (2 * head - head / 2 - head / 16 - 4));
   CHECK(llm.published_dtype == Dtype::kFp4);
   CHECK(published_formats(llm) == "fp8-tensor + nvfp4 + nvfp4-w4a16");
   // Layers of two formats are not alike to the cost model.
@@ -253,7 +253,7 @@ TEST_CASE("compressed-tensors: groups of weights by type, bits and scale") {
          {{"targets", {"Linear"}},
           {"weights", {{"num_bits", 4}, {"type", "int"}, {"group_size", 32}}}}}}},
       {"ignore", {"lm_head", "re:.*self_attn.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"}}};
-  const std::int64_t n = kLayers * kExperts * values(block(kExpertFfn));
+  const std::int64_t n = kLayers * kNumExperts * values(block(kExpertFfn));
   const Llm llm = read(config);
   CHECK(published(llm) == plain(llm) - 2 * n + n / 2 + n / 32 * 2);
 }

@@ -385,7 +385,7 @@ std::string refusal(const std::string& name, Params params, std::optional<Budget
   return "";
 }
 
-TEST_CASE("what cannot be is refused with the reason") {
+TEST_CASE("content methods: what cannot be is refused with the reason") {
   const std::vector<std::pair<std::string, std::string>> refused{
       {refusal("knorm", {{"ratio", 0.5}}, Budget{0.2, 0}), "both given"},
       {refusal("knorm", {{"ratio", 1.5}}), "[0, 1)"},

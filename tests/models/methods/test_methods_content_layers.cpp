@@ -12,6 +12,7 @@
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain/plain_content.hpp"
+#include "tests/support/scratch.hpp"
 #include "tests/support/session_run.hpp"
 #include "traces/synthetic/generate.hpp"
 
@@ -56,8 +57,7 @@ Recorded sample() {
   return Recorded{fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors"};
 }
 Recorded generated(std::int32_t heads, std::int32_t kv_heads) {
-  const fs::path path =
-      fs::path{KVSIM_TEST_SCRATCH} / fmt::format("content-{}.safetensors", ::getpid());
+  const fs::path path = test::scratch_folder() / fmt::format("content-{}.safetensors", ::getpid());
   GenerateOptions options;
   options.layers = 2;
   options.heads = heads;
@@ -480,7 +480,7 @@ TEST_CASE("DuoAttention: whole heads, by table or by how far back they look") {
   CHECK(*bought.budget_reached == rel((4 * 384 + 8 * 64) / (12.0 * 384)));
   CHECK(*run(on, "duo-attention", params, Budget{1.0, 0}).budget_reached == rel(1.0));
   // A table of the released form: the fourth layer's heads and one more are the lowest.
-  const fs::path table = fs::path{KVSIM_TEST_SCRATCH} / fmt::format("duo-{}.tsv", ::getpid());
+  const fs::path table = test::scratch_folder() / fmt::format("duo-{}.tsv", ::getpid());
   const auto write = [&](const std::string& text) { std::ofstream{table} << text; };
   write("1\t.9\n.8\t.7\n.6\t.5\n.01\t.02\n.4\t.3\n.2\t.1\n");
   const ReplayMethod told = with(0.25, {{"heads", table.string()}});

@@ -17,6 +17,7 @@
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain/plain_learned.hpp"
+#include "tests/support/scratch.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/synthetic/generate.hpp"
 #include "traces/trace_writer.hpp"
@@ -29,8 +30,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Trace generated(std::int32_t heads, std::int32_t kv_heads, std::int64_t prompt,
                 std::uint64_t seed = 1) {
-  const fs::path path =
-      fs::path{KVSIM_TEST_SCRATCH} / fmt::format("learned-{}.safetensors", ::getpid());
+  const fs::path path = test::scratch_folder() / fmt::format("learned-{}.safetensors", ::getpid());
   GenerateOptions options;
   options.layers = 2;
   options.heads = heads;
@@ -51,7 +51,7 @@ Trace generated(std::int32_t heads, std::int32_t kv_heads, std::int64_t prompt,
 fs::path sample_path() {
   return fs::path{KVSIM_SOURCE_DIR} / "traces/samples/books-treasure-512.safetensors";
 }
-Trace sample() { return Trace::open(sample_path()); }
+Trace recorded_sample() { return Trace::open(sample_path()); }
 
 ReplayMethod run(const Trace& trace, const std::string& name, Params params = {},
                  std::optional<Budget> budget = {}) {
@@ -140,7 +140,7 @@ Trace sample_as_repeat() {
     plan.push_back({fmt::format("layers.{}.wo", l), TensorType::kF32, {info.d_model, columns}});
   }
   const fs::path path =
-      fs::path{KVSIM_TEST_SCRATCH} / fmt::format("as-repeat-{}.safetensors", ::getpid());
+      test::scratch_folder() / fmt::format("as-repeat-{}.safetensors", ::getpid());
   SafetensorsWriter writer{path, plan, metadata};
   test::Normal normal{23};
   for (const TensorPlan& tensor : plan) {
@@ -539,8 +539,8 @@ void check_pyramid(const Trace& trace, const Params& params) {
 }
 
 TEST_CASE("PyramidInfer's layers have what a plain telling lets through") {
-  check_pyramid(sample(), {});
-  check_pyramid(sample(), {{"schedule", std::string{"constant"}}, {"delta", 0.8}});
+  check_pyramid(recorded_sample(), {});
+  check_pyramid(recorded_sample(), {{"schedule", std::string{"constant"}}, {"delta", 0.8}});
   check_pyramid(
       generated(6, 2, 90),
       {{"schedule", std::string{"linear"}}, {"min_context", std::int64_t{8}}, {"delta", 0.5}});
@@ -577,15 +577,15 @@ TEST_CASE("PyramidInfer's size law is the replay's count at every step, in both 
 }
 
 TEST_CASE("PyramidInfer's budget is kept, or refused with the least there is") {
-  const ReplayMethod got = run(sample(), "pyramidinfer", {}, Budget{.fraction = 0.8});
+  const ReplayMethod got = run(recorded_sample(), "pyramidinfer", {}, Budget{.fraction = 0.8});
   REQUIRE(got.budget_reached);
   CHECK(*got.budget_reached <= 0.8);
   CHECK(*got.budget_reached > 0.78);
-  CHECK_THROWS_WITH_AS(run(sample(), "pyramidinfer", {}, Budget{.fraction = 0.2}),
+  CHECK_THROWS_WITH_AS(run(recorded_sample(), "pyramidinfer", {}, Budget{.fraction = 0.2}),
                        doctest::Contains("cannot be kept"), InputError);
 }
 
-TEST_CASE("what cannot be is refused with the reason") {
+TEST_CASE("learned methods: what cannot be is refused with the reason") {
   const MethodSite site{.recorded = Dtype::kFp16,
                         .shape = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16},
                         .windows = {},
@@ -613,7 +613,7 @@ TEST_CASE("what cannot be is refused with the reason") {
   refused("pyramidinfer", {{"delta", 1.1}}, {}, "delta");
   refused("pyramidinfer", {{"delta", 0.5}}, Budget{.fraction = 0.5}, "both given");
   refused("select=pyramidinfer", {}, {}, "budget=nested");
-  CHECK_THROWS_WITH_AS((void)run(sample(), "kvzip"), doctest::Contains("a repeat segment"),
+  CHECK_THROWS_WITH_AS((void)run(recorded_sample(), "kvzip"), doctest::Contains("a repeat segment"),
                        InputError);
   CHECK_THROWS_WITH_AS(
       (void)run(generated(2, 1, 12), "kvzip-plus", {{"kvzip_plus_norm", std::string{"residual"}}}),

@@ -483,7 +483,7 @@ TEST_CASE("keepkv: layers share the budget by a falling cosine, each with a law 
   }
 }
 
-TEST_CASE("what cannot be is refused with the reason") {
+TEST_CASE("merging methods: what cannot be is refused with the reason") {
   const auto says = [&](const std::string& name, const Params& params, std::string_view why,
                         std::optional<Budget> budget = Budget{0.1, 0}) {
     INFO(complaint(name, budget, params));

@@ -110,7 +110,7 @@ test::Rows recorded_rows(const Pair& pair, std::size_t deep, bool keys, std::int
   }
   return rows;
 }
-double distance(const Row& a, const Row& b) {
+double row_distance(const Row& a, const Row& b) {
   double sum = 0;
   for (std::size_t j = 0; j < a.size(); ++j) sum += (a[j] - b[j]) * (a[j] - b[j]);
   return std::sqrt(sum);
@@ -139,19 +139,19 @@ TEST_CASE("M1 M2: the direction has norm 1 and stands between, degenerate rows")
   const Row x{3, 4};
   const Row zero{0, 0};
   CHECK(slerp(x, zero, 0.6, e).angle == 0.0);
-  CHECK(distance(e, {0.6, 0.8}) < 1e-15);
+  CHECK(row_distance(e, {0.6, 0.8}) < 1e-15);
   slerp(zero, x, 0.6, e);
-  CHECK(distance(e, {0.6, 0.8}) < 1e-15);
+  CHECK(row_distance(e, {0.6, 0.8}) < 1e-15);
   slerp(zero, zero, 0.6, e);
   CHECK(e == zero);
   slerp(x, x, 0.6, e);
-  CHECK(distance(e, {0.6, 0.8}) < 1e-15);
+  CHECK(row_distance(e, {0.6, 0.8}) < 1e-15);
   const Slerp opposite = slerp(x, Row{-6, -8}, 0.6, e);
   CHECK(opposite.antipodal);
-  CHECK(distance(e, {-0.6, -0.8}) < 1e-15);
+  CHECK(row_distance(e, {-0.6, -0.8}) < 1e-15);
   // A right angle, by hand: halfway is the diagonal.
   slerp(Row{2, 0}, Row{0, 5}, 0.5, e);
-  CHECK(distance(e, {std::sqrt(0.5), std::sqrt(0.5)}) < 1e-15);
+  CHECK(row_distance(e, {std::sqrt(0.5), std::sqrt(0.5)}) < 1e-15);
 }
 
 TEST_CASE("both layers' rows against a plain telling, prompt and decode") {
@@ -175,8 +175,8 @@ TEST_CASE("both layers' rows against a plain telling, prompt and decode") {
             for (std::int32_t id = 0; id < tokens; ++id) {
               const auto at = static_cast<std::size_t>(id);
               retained += want.retained[at] ? 1 : 0;
-              REQUIRE(distance(held_row(run.session, 0, id, keys), want.shallow[at]) < 2e-5);
-              REQUIRE(distance(held_row(run.session, 1, id, keys), want.deep[at]) < 2e-5);
+              REQUIRE(row_distance(held_row(run.session, 0, id, keys), want.shallow[at]) < 2e-5);
+              REQUIRE(row_distance(held_row(run.session, 1, id, keys), want.deep[at]) < 2e-5);
             }
           }
           Counts counts = run.session.counts();
@@ -202,8 +202,8 @@ TEST_CASE("M3 M5 M6: what is retained is exact, t at its ends keeps one layer") 
     for (const bool keys : {true, false}) {
       const auto rows = recorded_rows(pair, deep, keys, tokens);
       for (std::int32_t id = 0; id < tokens; ++id) {
-        most = std::max(most, distance(held_row(run.session, deep, id, keys),
-                                       rows[static_cast<std::size_t>(id)]));
+        most = std::max(most, row_distance(held_row(run.session, deep, id, keys),
+                                           rows[static_cast<std::size_t>(id)]));
       }
     }
     return most;
@@ -238,7 +238,7 @@ TEST_CASE("M4: identical layers are restored exactly, the attention is the full 
   for (const bool keys : {true, false}) {
     const auto rows = recorded_rows(pair, 1, keys, 60);
     for (std::int32_t id = 0; id < 60; ++id) {
-      CHECK(distance(held_row(run.session, 1, id, keys), rows[static_cast<std::size_t>(id)]) <
+      CHECK(row_distance(held_row(run.session, 1, id, keys), rows[static_cast<std::size_t>(id)]) <
             2e-6);
     }
   }
@@ -255,10 +255,12 @@ TEST_CASE("opposite rows are kept whole where retention is on, else the deeper d
       method_of("minicache", 10, {{"retention_rule", std::string{"paper_literal"}}}, {}, shape),
       pair};
   CHECK(kept.session.counts()["minicache_antipodal"] == 1);
-  CHECK(distance(held_row(kept.session, 0, 3, true), recorded_rows(pair, 0, true, 10)[3]) == 0.0);
+  CHECK(row_distance(held_row(kept.session, 0, 3, true), recorded_rows(pair, 0, true, 10)[3]) ==
+        0.0);
   PairRun lost{method_of("minicache", 10, {{"gamma", 0.0}}, {}, shape), pair};
-  CHECK(distance(held_row(lost.session, 1, 3, true), recorded_rows(pair, 1, true, 10)[3]) < 1e-6);
-  CHECK(distance(held_row(lost.session, 0, 3, true), recorded_rows(pair, 0, true, 10)[3]) ==
+  CHECK(row_distance(held_row(lost.session, 1, 3, true), recorded_rows(pair, 1, true, 10)[3]) <
+        1e-6);
+  CHECK(row_distance(held_row(lost.session, 0, 3, true), recorded_rows(pair, 0, true, 10)[3]) ==
         rel(2 * test::norm_of(recorded_rows(pair, 0, true, 10)[3]), 1e-6));
 }
 
@@ -347,8 +349,8 @@ TEST_CASE("a store of fewer bits rounds directions, norms stay the layers' own")
     for (const std::size_t deep : {0U, 1U}) {
       const Row rounded = held_row(run.session, deep, id, true);
       const Row whole = held_row(plain.session, deep, id, true);
-      changed += distance(rounded, whole) > 1e-6 ? 1 : 0;
-      CHECK(distance(rounded, whole) < 0.25 * test::norm_of(whole));
+      changed += row_distance(rounded, whole) > 1e-6 ? 1 : 0;
+      CHECK(row_distance(rounded, whole) < 0.25 * test::norm_of(whole));
       // Retained rows are rounded themselves, their norms a little with them.
       CHECK(test::norm_of(rounded) == rel(test::norm_of(whole), 0.1));
     }

@@ -11,6 +11,7 @@
 #include "sim/replay/replay.hpp"
 #include "sim/replay/surrogates.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 #include "tests/support/vectors.hpp"
 #include "traces/synthetic/generate.hpp"
 
@@ -20,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path scratch(const std::string& name) {
-  return fs::path{KVSIM_TEST_SCRATCH} / fmt::format("{}-{}", ::getpid(), name);
+  return test::scratch_folder() / fmt::format("{}-{}", ::getpid(), name);
 }
 
 /// y = W h + c with noise, or the absolute value of a projection where `bent`.

@@ -22,14 +22,14 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::fresh;
+using test::has;
 using test::interrupt_kvsim;
 using test::Outcome;
 using test::run_kvsim;
 using test::Stdout;
-using Words = std::vector<std::string>;
-using test::fresh;
-using test::has;
 using test::text_of;
+using test::Words;
 
 const fs::path kRoot{KVSIM_SOURCE_DIR};
 const std::string kSample = (kRoot / "traces/samples/books-treasure-512.safetensors").string();

@@ -11,6 +11,7 @@
 #include "sim/explorer/page/explorer_page.hpp"
 #include "tests/sim/cli/program.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -37,7 +38,7 @@ ordered_json at(const ordered_json& curve, std::int64_t tokens) {
   return {};
 }
 
-TEST_CASE("a point of the explorer's curve is the run of that length") {
+TEST_CASE("explorer: a point of the explorer's curve is the run of that length") {
   std::size_t fitting = 0;
   for (const char* stack : {"hf-sdpa", "vllm", "torch-static"}) {
     INFO(stack);
@@ -66,7 +67,7 @@ TEST_CASE("a point of the explorer's curve is the run of that length") {
   CHECK(fitting >= 3);
 }
 
-TEST_CASE("the longest context fits and one more token does not") {
+TEST_CASE("explorer: the longest context fits and one more token does not") {
   ordered_json asked = small("hf-sdpa");
   asked["method"] = "full";
   asked["batch"] = 16;  // 64 GiB of cache at the model's 131,072 positions
@@ -81,7 +82,7 @@ TEST_CASE("the longest context fits and one more token does not") {
   CHECK_FALSE(explore_run(asked.dump()).at("points").at(0).at("oom").is_null());
 }
 
-TEST_CASE("the longest context ends at the model's positions where memory holds more") {
+TEST_CASE("explorer: the longest context ends at the model's positions where memory holds more") {
   ordered_json asked = small("hf-sdpa");
   asked["batch"] = 1;
   asked["model"] = "llama-2-7b";  // 4,096 positions
@@ -109,7 +110,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what does not fit at all says why") {
+TEST_CASE("explorer: what does not fit at all says why") {
   ordered_json asked = small("hf-sdpa");
   asked["model"] = "llama-3.1-405b";
   const ordered_json reach = explore_reach(asked.dump());
@@ -118,7 +119,7 @@ TEST_CASE("what does not fit at all says why") {
   CHECK(context.at("impossible").at("constraint") == "weights");
 }
 
-TEST_CASE("the explorer refuses what it cannot run, naming the place") {
+TEST_CASE("explorer: the explorer refuses what it cannot run, naming the place") {
   const auto refusal = [](const std::string& text) -> std::string {
     try {
       (void)explore_run(text);
@@ -150,7 +151,7 @@ TEST_CASE("the explorer refuses what it cannot run, naming the place") {
   CHECK(refusal(asked.dump()).find("32 points") != std::string::npos);
 }
 
-TEST_CASE("the catalogue offers what scenarios take") {
+TEST_CASE("explorer: the catalogue offers what scenarios take") {
   const ordered_json catalogue = explorer_catalogue();
   for (const char* kind :
        {"models", "gpus", "stacks", "methods", "dtypes", "kv_dtypes", "owners"}) {
@@ -166,8 +167,8 @@ TEST_CASE("the catalogue offers what scenarios take") {
   }
 }
 
-TEST_CASE("kvsim explorer writes the page, or says what it lacks") {
-  const std::filesystem::path folder{KVSIM_TEST_SCRATCH};
+TEST_CASE("explorer: kvsim explorer writes the page, or says what it lacks") {
+  const std::filesystem::path folder = test::scratch_folder();
   std::filesystem::remove(folder / "explorer.html");
   const test::Outcome done = test::run_kvsim({"explorer", "-o", "explorer.html"}, folder);
   const bool has_core = !explorer_core().empty();
@@ -177,7 +178,7 @@ TEST_CASE("kvsim explorer writes the page, or says what it lacks") {
   CHECK(test::run_kvsim({"explorer"}, folder).status == 2);
 }
 
-TEST_CASE("a build with the core writes one page that fetches nothing") {
+TEST_CASE("explorer: a build with the core writes one page that fetches nothing") {
   if (explorer_core().empty()) {
     fmt::print("KVSIM-SKIPPED: this build has no explorer core: KVSIM_EXPLORER is off\n");
     return;

@@ -33,8 +33,8 @@ using test::Outcome;
 using test::run_kvsim;
 using test::run_kvsim_up_to;
 using test::text_of;
+using test::Words;
 using test::write;
-using Words = std::vector<std::string>;
 
 /// Every file under `place`, or `place` itself, with its text.
 std::map<std::string, std::string> files_of(const fs::path& place) {

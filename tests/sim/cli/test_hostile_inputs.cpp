@@ -28,8 +28,8 @@ using test::has;
 using test::Outcome;
 using test::run_kvsim;
 using test::text_of;
+using test::Words;
 using test::write;
-using Words = std::vector<std::string>;
 
 const fs::path kRoot{KVSIM_SOURCE_DIR};
 

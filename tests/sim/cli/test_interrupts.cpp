@@ -27,10 +27,10 @@ using nlohmann::json;
 using test::Outcome;
 using test::run_kvsim;
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 using test::fresh;
 using test::has;
 using test::text_of;
+using test::Words;
 using test::write;
 
 /// Starts kvsim and sends it SIGINT after a while. Outcome::out is left empty.

@@ -12,6 +12,7 @@
 #include "sim/cli/validate/kernels_report.hpp"
 #include "sim/report/chart/gnuplot.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -101,7 +102,7 @@ TEST_CASE("kernels of a GPU: the figure has each kernel's largest case, the pred
   const auto figures = kernels_figures(made_up());
   REQUIRE(figures.size() == 2);  // errors and rates; a GPU counts no payload
   CHECK(figures[1].name == "kernel_rates");
-  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / "figures";
+  const fs::path folder = test::scratch_folder() / "figures";
   fs::create_directories(folder);
   (void)draw_figures(figures, folder);
   CHECK(fs::exists(folder / "kernel_rates.csv"));

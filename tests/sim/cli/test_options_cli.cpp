@@ -27,7 +27,7 @@ using test::run_kvsim;
 using test::text_of;
 using test::write;
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
+using test::Words;
 
 Words operator+(Words first, const Words& second) {
   first.insert(first.end(), second.begin(), second.end());

@@ -20,7 +20,7 @@ using test::has;
 using test::Outcome;
 using test::run_kvsim;
 using test::text_of;
-using Words = std::vector<std::string>;
+using test::Words;
 
 const fs::path kRoot{KVSIM_SOURCE_DIR};
 const std::string kTimings = (kRoot / "tests/documents/fixtures/timings").string();

@@ -9,6 +9,7 @@
 #include "tests/sim/cli/program.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/files.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -19,7 +20,6 @@ using test::run_kvsim;
 namespace fs = std::filesystem;
 using test::fresh;
 
-const fs::path kScratch = fs::path{KVSIM_TEST_SCRATCH};
 const std::string kShipped =
     (fs::path{KVSIM_SOURCE_DIR} / "scenarios/plan-h100-longcontext.json").string();
 

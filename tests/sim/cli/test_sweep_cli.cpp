@@ -32,12 +32,12 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 using test::files_under;
 using test::fresh;
+using test::has;
 using test::Outcome;
 using test::run_kvsim;
 using test::sweep_file;
 using test::text_of;
-using Words = std::vector<std::string>;
-using test::has;
+using test::Words;
 
 Words sweep_words(const std::string& out, Words more = {}) {
   Words words{"sweep",        "s.json", "--vary", "/batch=1,2,4", "--vary",

@@ -16,6 +16,7 @@
 #include "models/units/error.hpp"
 #include "sim/replay/replay.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 #include "traces/safetensors.hpp"
 #include "traces/synthetic/generate.hpp"
 #include "traces/trace_writer.hpp"
@@ -31,7 +32,7 @@ const fs::path kSample =
 /// A small trace with hidden states, wo, scores, decisions and, if asked for, a repeat.
 fs::path generated(bool with_repeat) {
   const fs::path path =
-      fs::path{KVSIM_TEST_SCRATCH} / (with_repeat ? "all-repeat.safetensors" : "all.safetensors");
+      test::scratch_folder() / (with_repeat ? "all-repeat.safetensors" : "all.safetensors");
   GenerateOptions options;
   options.layers = 4;
   options.heads = 4;
@@ -251,7 +252,7 @@ TEST_CASE("no method retains more than the best choice of as many entries, anew 
 /// The trace with its two KV heads, and what belongs to each, changed over: in every row of every
 /// tensor but the hidden states one half is one head's.
 fs::path with_heads_swapped(const fs::path& path) {
-  const fs::path swapped = fs::path{KVSIM_TEST_SCRATCH} / "all-swapped.safetensors";
+  const fs::path swapped = test::scratch_folder() / "all-swapped.safetensors";
   const Safetensors file = Safetensors::open(path);
   std::vector<TensorPlan> plan;
   for (const auto& [name, entry] : file.tensors()) plan.push_back({name, entry.type, entry.shape});
@@ -355,7 +356,7 @@ TEST_CASE("I10: threads and a second run change no digit of any method") {
 
 /// The trace with all its tokens in the prompt: no decode step is left.
 fs::path all_prompt(const fs::path& path, std::int64_t tokens) {
-  const fs::path out = fs::path{KVSIM_TEST_SCRATCH} / "all-prompt.safetensors";
+  const fs::path out = test::scratch_folder() / "all-prompt.safetensors";
   const Safetensors file = Safetensors::open(path);
   std::vector<TensorPlan> plan;
   for (const auto& [name, entry] : file.tensors()) plan.push_back({name, entry.type, entry.shape});
@@ -397,7 +398,7 @@ TEST_CASE("MHA, GQA and MQA at odd sizes, with and without decode steps: laws ar
         options.with_output_projection = true;
         options.with_scores = true;
         options.with_decisions = true;
-        const fs::path path = fs::path{KVSIM_TEST_SCRATCH} / "odd.safetensors";
+        const fs::path path = test::scratch_folder() / "odd.safetensors";
         generate_trace(options, path);
         const Trace trace = Trace::open(steps > 0 ? path : all_prompt(path, prompt));
         const auto specs = able(trace.info(), Budget{0, 30});
@@ -438,7 +439,7 @@ TEST_CASE("few decode steps, and prompts smaller than any budget") {
     options.with_output_projection = true;
     options.with_scores = true;
     options.with_decisions = true;
-    const fs::path path = fs::path{KVSIM_TEST_SCRATCH} / "tiny.safetensors";
+    const fs::path path = test::scratch_folder() / "tiny.safetensors";
     generate_trace(options, path);
     const Trace trace = Trace::open(path);
     const auto specs = able(trace.info(), Budget{0, 64});

@@ -14,6 +14,7 @@
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/plain/plain_methods.hpp"
+#include "tests/support/scratch.hpp"
 #include "traces/trace_writer.hpp"
 
 namespace kvsim {
@@ -30,8 +31,7 @@ fs::path sample() {
 fs::path made_up(std::int32_t layers, std::int32_t kv_heads, std::int32_t group,
                  std::int64_t tokens, std::int64_t prompt, bool permute = false) {
   constexpr std::int32_t kDim = 16;
-  const fs::path path =
-      fs::path{KVSIM_TEST_SCRATCH} / fmt::format("made-up-{}.safetensors", ::getpid());
+  const fs::path path = test::scratch_folder() / fmt::format("made-up-{}.safetensors", ::getpid());
   std::vector<TensorPlan> plan;
   for (std::int32_t l = 0; l < layers; ++l) {
     plan.push_back(

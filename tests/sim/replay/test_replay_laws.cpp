@@ -12,6 +12,7 @@
 #include "models/methods/params.hpp"
 #include "tests/support/basic_methods.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 #include "tests/support/session_run.hpp"
 #include "traces/synthetic/generate.hpp"
 #include "traces/trace.hpp"
@@ -45,8 +46,7 @@ struct Recorded {
 };
 
 Recorded generated(std::int32_t heads, std::int32_t kv_heads, std::uint64_t seed) {
-  const fs::path path =
-      fs::path{KVSIM_TEST_SCRATCH} / fmt::format("laws-{}.safetensors", ::getpid());
+  const fs::path path = test::scratch_folder() / fmt::format("laws-{}.safetensors", ::getpid());
   GenerateOptions options;
   options.layers = 2;
   options.heads = heads;

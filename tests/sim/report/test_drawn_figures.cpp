@@ -33,7 +33,7 @@ using test::SvgFigure;
 using test::SvgMark;
 using test::SvgText;
 using test::text_of;
-using Words = std::vector<std::string>;
+using test::Words;
 
 std::string source(const std::string& path) { return (fs::path{KVSIM_SOURCE_DIR} / path).string(); }
 std::string scenario(const std::string& name) { return source("scenarios/" + name + ".json"); }

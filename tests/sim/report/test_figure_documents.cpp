@@ -22,6 +22,7 @@
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/sim/serve/serve_samples.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -224,7 +225,7 @@ TEST_CASE("texts of a document are drawn as they are and run nothing") {
     fmt::print("KVSIM-SKIPPED: gnuplot is not installed\n");
     return;
   }
-  const fs::path dir = fs::path{KVSIM_TEST_SCRATCH} / "figure_documents";
+  const fs::path dir = test::scratch_folder() / "figure_documents";
   fs::remove_all(dir);
   fs::create_directories(dir);
   const std::string touch = "touch " + (dir / "pwned").string();

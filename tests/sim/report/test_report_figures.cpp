@@ -21,6 +21,7 @@
 #include "sim/report/run/run_folder.hpp"
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -28,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path scratch(const std::string& name) {
-  const fs::path path = fs::path{KVSIM_TEST_SCRATCH} / ("figures_" + name);
+  const fs::path path = test::scratch_folder() / ("figures_" + name);
   fs::remove_all(path);
   fs::create_directories(path);
   return path;

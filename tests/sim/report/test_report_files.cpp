@@ -9,6 +9,7 @@
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/permissions.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 
 /// An empty folder of one's own under the build tree.
 fs::path scratch(const std::string& name) {
-  const fs::path path = fs::path{KVSIM_TEST_SCRATCH} / ("report_" + name);
+  const fs::path path = test::scratch_folder() / ("report_" + name);
   fs::remove_all(path);
   fs::create_directories(path);
   return path;

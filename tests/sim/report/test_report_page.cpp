@@ -22,6 +22,7 @@
 #include "tests/sim/report/report_samples.hpp"
 #include "tests/sim/serve/serve_samples.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -148,7 +149,7 @@ TEST_CASE("a page needs no network and says so to the browser") {
 }
 
 TEST_CASE("the same run gives the same page, and a folder has it unless it is not wanted") {
-  const fs::path dir = fs::path{KVSIM_TEST_SCRATCH} / "page";
+  const fs::path dir = test::scratch_folder() / "page";
   fs::remove_all(dir);
   const Scenario scenario = test::sample_scenario();
   const RunReport report = test::sample_report(scenario);

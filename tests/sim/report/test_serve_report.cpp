@@ -23,6 +23,7 @@
 #include "sim/serve/serve_metrics.hpp"
 #include "tests/sim/serve/serve_samples.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -341,7 +342,7 @@ TEST_CASE("a static batch that raises is not said to be too long, nor a start to
 
 TEST_CASE("the results folder of a service holds its tables and its timeline") {
   const Scenario scenario = test::sample_serve_scenario();
-  const std::filesystem::path folder = std::filesystem::path{KVSIM_TEST_SCRATCH} / "serve-folder";
+  const std::filesystem::path folder = test::scratch_folder() / "serve-folder";
   std::filesystem::remove_all(folder);
   const RunReport report = test::sample_serve_report(scenario);
   (void)write_run_results(report, run_document(report), folder, {.figures = false, .gnuplot = {}});

@@ -20,6 +20,7 @@
 #include "sim/scenario/scenario.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/json_schema.hpp"
+#include "tests/support/scratch.hpp"
 #include "traces/trace.hpp"
 
 namespace kvsim {
@@ -31,7 +32,7 @@ using test::rel;
 /// A folder of scenario files, fresh for each test case.
 class Files {
  public:
-  explicit Files(const std::string& name) : folder_{fs::path{KVSIM_TEST_SCRATCH} / name} {
+  explicit Files(const std::string& name) : folder_{test::scratch_folder() / name} {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }

@@ -16,6 +16,7 @@
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
 #include "tests/support/check.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path fresh(const std::string& name) {
-  fs::path folder = fs::path{KVSIM_TEST_SCRATCH} /
+  fs::path folder = test::scratch_folder() /
                     fmt::format("calibration-{}-{}", name, getpid());  // cases run side by side
   fs::remove_all(folder);
   fs::create_directories(folder);

@@ -16,6 +16,7 @@
 #include "sim/scenario/scenario.hpp"
 #include "tests/support/check.hpp"
 #include "tests/support/json_schema.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim {
 namespace {
@@ -32,7 +33,7 @@ std::string slug_of(std::string text) {
 fs::path write(const std::string& name, std::string_view text) {
   // Test cases may run at the same time.
   const std::string own = slug_of(doctest::getContextOptions()->currentTest->m_name);
-  const fs::path folder = fs::path{KVSIM_TEST_SCRATCH} / "serve-scenario" / own;
+  const fs::path folder = test::scratch_folder() / "serve-scenario" / own;
   fs::create_directories((folder / name).parent_path());
   std::ofstream{folder / name} << text;
   return folder / name;

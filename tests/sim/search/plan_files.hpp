@@ -11,13 +11,14 @@
 #include "sim/plan/plan.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "tests/support/scratch.hpp"
 
 namespace kvsim::test {
 
 /// A scenario out of its text, read from a file of that name; test cases run side by side.
 inline Scenario plan_scenario(const std::string& text, const std::string& name = "plan.json") {
   const std::filesystem::path file =
-      std::filesystem::path{KVSIM_TEST_SCRATCH} / fmt::format("process-{}", getpid()) / name;
+      test::scratch_folder() / fmt::format("process-{}", getpid()) / name;
   std::filesystem::create_directories(file.parent_path());
   std::ofstream{file} << text;
   Scenario scenario = read_scenario(file, {});

@@ -1,1 +1,0 @@
-kvsim_test(gpu SOURCES models/catalogue/test_gpu.cpp LINK kvsim::gpu kvsim::units)
