@@ -139,6 +139,17 @@ def intervals(page):
     check("static: and no word of one that is not there", words[1].endswith("rate 20 tok/s"), words[1])
 
 
+def nested_marks(page):
+    """Marks of lines at one place are rings about each other; others are plain."""
+    spec = """{kind: 'KIND', x: {name: 'length', unit: 'tokens'}, y: {name: 'rate', unit: 'tok/s'}, levels: [],
+      series: [{name: 'a', values: [[1, 10], [2, 20]]}, {name: 'b', values: [[1, 10], [2, 30]]},
+               {name: 'c', values: [[1, 10.01], [2, 40]]}]}"""
+    for kind in ("lines", "points"):
+        sizes = page.evaluate(f"""kvsimCharts.optionOf({spec.replace('KIND', kind)}, new Set(), 800).option.series
+          .filter(s => s.id.startsWith('line:')).map(s => s.data.map(d => (d.symbolSize || s.symbolSize) - s.symbolSize))""")
+        check(f"static: marks at one place of {kind} are nested", sizes == [[0, 0], [5, 0], [10, 0]], sizes)
+
+
 def toggles(page):
     """Of the static page: a method's line goes and comes, axes switch, zoom works."""
     card = "kvsimCards.all().find(c => c.options.id === 'chart-memory-vs-length')"
@@ -362,6 +373,7 @@ def main():
             use(page, name)
             if name == "static":
                 intervals(page)
+                nested_marks(page)
                 toggles(page)
                 keyboard(page)
                 check("static: console after use", page.messages == [], page.messages)

@@ -44,6 +44,37 @@ window.kvsimCharts = (() => {
     crossOf
   } = parts;
 
+  const kMostNested = 1000;  // marks of a chart that rings are looked for among
+
+  /// Of each mark, `series:point`, its ring: how many marks of earlier series are at its place. Marks at
+  /// one place are drawn about each other. `shown`: [{series, point, x, y}] in units of the axes.
+  function ringsOf(shown, option, narrow) {
+    const rings = new Map();
+    if (shown.length > kMostNested) return rings;
+    const touch = [7 / (narrow ? 260 : 560), 7 / 240];  // 7 pixels of a plot's width and height
+    const across = sharesOf(shown.map(m => m.x), option.xAxis), up = sharesOf(shown.map(m => m.y), option.yAxis);
+    shown.forEach((a, m) => {
+      const inside = shown.filter((b, n) => b.series < a.series && Math.abs(across[n] - across[m]) < touch[0] &&
+                                            Math.abs(up[n] - up[m]) < touch[1]);
+      rings.set(`${a.series}:${a.point}`, Math.min(new Set(inside.map(b => b.series)).size, 4));
+    });
+    return rings;
+  }
+
+  /// `values` as shares of the axis that they are drawn on.
+  function sharesOf(values, axis) {
+    const scaled = values.map(v => axis.type === 'log' ? Math.log(Math.max(v, Number.MIN_VALUE)) : v);
+    const there = scaled.filter(Number.isFinite);
+    const least = axis.scale || axis.type === 'log' ? Math.min(...there) : Math.min(0, ...there);
+    const span = Math.max(...there) - least || 1;
+    return scaled.map(v => (v - least) / span);
+  }
+
+  /// A hollow mark about others of `size` pixels.
+  function ringLook(ring, colour, size) {
+    return {symbolSize: size + 5 * ring, itemStyle: {color: 'transparent', borderColor: colour, borderWidth: 2}};
+  }
+
   function linesOption(spec, hidden, look, narrow) {
     const option = baseOption(look, narrow);
     const x = axisOption(spec.x, numbersOn(spec, 0), look);
@@ -75,12 +106,19 @@ window.kvsimCharts = (() => {
     const all = [...numbersOn(spec, 0)].filter(Number.isFinite);
     const least = Math.min(...all), most = Math.max(...all);
     const leftmost = least + 0.08 * (most - least);  // where a label under a cross has no room
+    const isMarked = (s, i, k) => s.marks !== false &&
+        (s.values.length < 3 || (k + i) % markedEvery(s.values.length, narrow ? 5 : 9) === 0);
+    const shown = [];
+    spec.series.forEach((s, i) => s.values.forEach((v, k) => {
+      if (!hidden.has(s.name) && v[1] !== null && isMarked(s, i, k))
+        shown.push({series: i, point: k, x: v[0] / x.by, y: v[1] / y.by});
+    }));
+    const rings = ringsOf(shown, option, narrow);
     spec.series.forEach((s, i) => {
       if (hidden.has(s.name)) return;
       const {colour, dash, mark} = styleOf(spec, i);
       if (s.band && s.band.length > 1)
         option.series.push(bandSeries(s, `band:${i}`, colour, x.by, y.by, 1));
-      const every = markedEvery(s.values.length, narrow ? 5 : 9);
       option.series.push({
         id: `line:${i}`,
         name: s.name,
@@ -88,10 +126,12 @@ window.kvsimCharts = (() => {
         z: 4,
         showAllSymbol: true,
         step: s.step ? 'end' : undefined,
-        data: s.values.map((v, k) => ({
-                             value: [v[0] / x.by, v[1] === null ? null : v[1] / y.by],
-                             symbol: s.marks !== false && (s.values.length < 3 || (k + i) % every === 0) ? mark : 'none'
-                           })),
+        data: s.values.map((v, k) => {
+          const ring = rings.get(`${i}:${k}`);
+          const value = [v[0] / x.by, v[1] === null ? null : v[1] / y.by];
+          if (ring === undefined) return {value, symbol: isMarked(s, i, k) ? mark : 'none'};
+          return {value, symbol: mark, ...(ring > 0 ? ringLook(ring, colour, 7) : {})};
+        }),
         symbolSize: 7,
         lineStyle: {color: colour, width: 2, type: dash},
         itemStyle: {color: colour},
@@ -202,10 +242,20 @@ window.kvsimCharts = (() => {
         align: 'right'
       }
     }));
+    const shown = [];
+    spec.series.forEach((s, i) => s.values.forEach((v, k) => {
+      if (!hidden.has(s.name) && !s.front && !s.faint)
+        shown.push({series: i, point: k, x: v[0] / x.by, y: v[1] / y.by});
+    }));
+    const rings = ringsOf(shown, option, narrow);
     spec.series.forEach((s, i) => {
       if (hidden.has(s.name)) return;
       const {colour, dash, mark} = styleOf(spec, i);
-      const data = s.values.map(v => [v[0] / x.by, v[1] / y.by]);
+      const data = s.values.map((v, k) => {
+        const value = [v[0] / x.by, v[1] / y.by];
+        const ring = rings.get(`${i}:${k}`);
+        return ring ? {value, ...ringLook(ring, colour, 11)} : value;
+      });
       if (s.join) {
         option.series.push({
           id: `join:${i}`,
