@@ -8,12 +8,12 @@
 #include "models/stack/stack.hpp"
 #include "sim/batch/memory_end.hpp"
 #include "sim/batch/point/compiled_point.hpp"
+#include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/explorer/explore.hpp"
 #include "sim/explorer/request.hpp"
 #include "sim/plan/candidate.hpp"
 #include "sim/report/text/json_values.hpp"
 #include "sim/scenario/fields/keys.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
 
 namespace kvsim {
 namespace {

@@ -8,9 +8,9 @@
 #include "models/methods/method.hpp"
 #include "models/methods/settle/measured.hpp"
 #include "sim/batch/point/compiled_point.hpp"
+#include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/batch/static_run.hpp"
 #include "sim/plan/confidence.hpp"
-#include "sim/serve/cache/sequence_law.hpp"
 
 namespace kvsim {
 

@@ -432,38 +432,4 @@ SequenceLaw& SequenceLaws::at(std::int64_t prompt, const BlockSizes& sizes) {
   return *laws_.at(prompt);
 }
 
-MethodSite method_site(const Llm& llm, Dtype kv_dtype) {
-  const AttentionSpec& attention = llm.layers.front().attention;
-  MethodSite site{.recorded = kv_dtype,
-                  .shape = {attention.n_heads, attention.n_kv_heads, attention.head_dim},
-                  .windows = {},
-                  .n_layers = llm.n_layers(),
-                  .d_model = llm.d_model};
-  for (const LayerSpec& layer : llm.layers) site.windows.push_back(layer.attention.window);
-  return site;
-}
-
-MethodByPrompt::MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype,
-                               std::shared_ptr<const MeasuredLaw> law)
-    : method_{std::move(method)}, site_{method_site(llm, kv_dtype)}, law_{std::move(law)} {}
-
-SettledMethod MethodByPrompt::at(std::int64_t prompt) const {
-  try {
-    auto method = make_method(method_, prompt, site_);
-    if (law_) method = with_measured_law(std::move(method), *law_, site_.n_layers);
-    return {std::move(method)};
-  } catch (const InputError&) {  // of this prompt alone
-    return {make_method({"full", {}, {}}, prompt, site_), {.first = prompt, .last = prompt}};
-  }
-}
-
-bool MethodByPrompt::settles(std::int64_t prompt) const {
-  try {
-    (void)make_method(method_, prompt, site_);
-    return true;
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
 }  // namespace kvsim

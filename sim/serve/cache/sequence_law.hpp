@@ -12,6 +12,7 @@
 #include "models/cost/cache_rows.hpp"
 #include "models/cost/step.hpp"
 #include "models/methods/settle/measured.hpp"
+#include "sim/batch/point/method_by_prompt.hpp"
 #include "sim/batch/point/trajectory.hpp"
 #include "sim/serve/cache/hole_layout.hpp"
 
@@ -202,26 +203,6 @@ class SequenceLaws {
   std::map<std::int64_t, std::unique_ptr<SequenceLaw>> laws_;
   std::set<std::int64_t> unsettled_lengths_;
   Unsettled unsettled_;
-};
-
-/// What a method's parameters may depend on in a model.
-[[nodiscard]] MethodSite method_site(const Llm& llm, Dtype kv_dtype);
-
-/// A method over batches of any prompt; prompts that are too short for it are held whole.
-class MethodByPrompt {
- public:
-  /// `law`: not null for a method whose size depends on data.
-  MethodByPrompt(MethodSpec method, const Llm& llm, Dtype kv_dtype,
-                 std::shared_ptr<const MeasuredLaw> law = nullptr);
-
-  [[nodiscard]] SettledMethod at(std::int64_t prompt) const;
-  /// False for prompts that are too short for it.
-  [[nodiscard]] bool settles(std::int64_t prompt) const;
-
- private:
-  MethodSpec method_;
-  MethodSite site_;
-  std::shared_ptr<const MeasuredLaw> law_;
 };
 
 }  // namespace kvsim
