@@ -70,6 +70,19 @@ window.kvsimCharts = (() => {
     return scaled.map(v => (v - least) / span);
   }
 
+  /// A logarithmic axis ends at 1, 2 or 5 times a power of ten near its values: by itself it would end at
+  /// whole decades.
+  function fitLog(axis, values) {
+    const there = values.filter(v => Number.isFinite(v) && v > 0);
+    if (axis.type !== 'log' || there.length === 0) return;
+    const nice = decade => [1, 2, 5, 10].map(digit => digit * decade);
+    const least = Math.min(...there), most = Math.max(...there);
+    const below = nice(10 ** Math.floor(Math.log10(least))).filter(v => v <= least);
+    const above = nice(10 ** Math.floor(Math.log10(most))).filter(v => v >= most);
+    if (axis.min === undefined) axis.min = below[below.length - 1];
+    if (axis.max === undefined) axis.max = above[0];
+  }
+
   /// A hollow mark about others of `size` pixels.
   function ringLook(ring, colour, size) {
     return {symbolSize: size + 5 * ring, itemStyle: {color: 'transparent', borderColor: colour, borderWidth: 2}};
@@ -81,6 +94,7 @@ window.kvsimCharts = (() => {
     const y = axisOption(spec.y, numbersOn(spec, 1), look);
     option.xAxis = {...x.option, nameGap: 28, scale: true};
     option.yAxis = {...y.option, nameGap: narrow ? 38 : 52};
+    fitLog(option.xAxis, [...numbersOn(spec, 0)].map(v => v / x.by));
     if ((spec.plumbs || []).length > 0) option.grid.top = 32;
     option.tooltip.trigger = 'axis';
     option.series = [];
