@@ -138,7 +138,7 @@ Explanation explain_goodput(const Field& point) {
       fmt::format("{} of {} requests within all bounds / makespan_s of {}", count_text(good),
                   count_text(all), time_text(explained_number(point.at("makespan_s"))));
   out.terms = {{.what = "completed within all bounds", .value = *out.value},
-               {.what = "completed, but not within them", .value = rate_of_all - *out.value}};
+               {.what = "completed, late", .value = rate_of_all - *out.value}};
   settle(out, point, "request_s", "requests/s", rate_of_all);
   const double lost =
       explained_number(point.at("rejected")) + explained_number(point.at("unfinished"));

@@ -189,10 +189,10 @@
       const found = point.longest_context, banded = point.curve.filter(c => c.peak_hbm_bytes_low !== null);
       return {name: nameOf(point, i, points), values: point.curve.map(c => [c.tokens, c.peak_hbm_bytes]),
               band: banded.map(c => [c.tokens, c.peak_hbm_bytes_low, c.peak_hbm_bytes_high]),
-              ends: found.impossible || found.at_most ? [] : [{x: found.tokens, y: usable, text: 'the longest that fits'}]};
+              ends: found.impossible || found.at_most ? [] : [{x: found.tokens, y: usable, text: 'longest that fits'}]};
     });
     return {kind: 'lines', x: kLength, y: {name: 'peak memory', unit: 'B'}, series, levels: [{name: `usable of ${state.gpu}`, value: usable}],
-            text: 'What a run of each length takes at its highest, of one GPU; shaded where 90 % of cases lie; a cross where the line meets the memory there is.'};
+            text: 'Peak memory of one GPU against the length of the run. Shaded: 90 % interval. Cross: the line reaches the usable memory.'};
   }
   function breakdownSpec() {
     const points = answers.run.points;

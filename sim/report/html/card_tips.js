@@ -112,7 +112,7 @@ window.kvsimCardTips = (() => {
     const v = s.values[k];
     const interval = intervalOf(spec, s, v[0]);
     return `${s.names ? s.names[k] : s.name}: ${spec.x.name} ${say(v[0], spec.x.unit)}, ${
-        spec.y.name} ${say(v[1], spec.y.unit)}${interval && `, in 90 % of cases ${interval}`}`;
+        spec.y.name} ${say(v[1], spec.y.unit)}${interval && `, 90 % interval ${interval}`}`;
   }
 
   /// A cross or an open mark in words.

@@ -52,7 +52,7 @@ window.kvsimCards = (() => {
           el(`h${options.level || 3}`, {id: `${id}-title`}, options.title), this.text, this.tools,
           this.key, this.plot, this.note,
           el('p', {class: 'hidden-text', id: `${id}-help`},
-             'Left and right arrow go from point to point, open marks and crosses among them, Home and End to the first and the last of a line, up and down to another line; plus and minus zoom, 0 resets the zoom. The data stand as a table below.'),
+             'Left and right arrows move between points, including open marks and crosses. Home and End move to the first and last point of a line. Up and down select another line. Plus and minus zoom; 0 resets the zoom. A table below has the same data.'),
           this.live, this.data);
       host.append(this.node);
       this.chart = window.echarts.init(

@@ -15,25 +15,25 @@
   const kKinds = {
     memory_vs_length: [
       'memory', 'Peak memory versus length',
-      'Peak HBM of each decode step as sequences grow, a line a method. The red line is what the stack may use; a cross is where memory runs out; an open mark is the peak of prefill; the shaded strip is where 90 % of cases lie.'
+      'Peak HBM of each decode step as sequences grow, one line per method. Red line: memory the stack may use. Cross: memory runs out. Open mark: peak of prefill. Shaded band: 90 % interval.'
     ],
     peak_vs_final_length: [
       'memory', 'Peak memory by final length',
-      'Peak of whole runs over their final length; a cross is where memory runs out.'
+      'Peak HBM of whole runs against their final length. Cross: memory runs out.'
     ],
     hbm_breakdown: [
       'memory', 'HBM by owner at the peak',
-      'Who holds the memory at each point\'s worst moment; where memory ran out, who held it then and what was asked for.'
+      'Memory by owner when it peaks. Where memory runs out: memory by owner at that moment, plus the request that failed.'
     ],
     cache_size: [
       'memory', 'Cache after the prompt',
-      'Keys, values and side data of the whole batch, with the published figure where there is one.'
+      'Keys, values and side data of the whole batch, with the published value if there is one.'
     ],
-    cache_per_layer: ['memory', 'Cache by layer', 'What each layer holds at the end.'],
-    hbm_timeline: ['memory', 'HBM by owner over time', 'One GPU\'s memory while the service runs.'],
+    cache_per_layer: ['memory', 'Cache by layer', 'Bytes per layer at the end of the run.'],
+    hbm_timeline: ['memory', 'HBM by owner over time', 'Memory of one GPU while the service runs.'],
     memory_vs_load: [
       'memory', 'Cache under load',
-      'What the cache takes against the tokens of the requests in service; the strip holds 90 % of the samples.'
+      'KV cache bytes against the tokens of the running requests. Band: 90 % of the samples.'
     ],
     throughput_vs_length: [
       'speed', 'Decode throughput versus length',
@@ -41,22 +41,22 @@
     ],
     throughput_ttft: [
       'speed', 'Time to first token against throughput',
-      'As the load grows; the percentile is on the axis.'
+      'One mark per load. The axis names the percentile.'
     ],
     throughput_tpot: [
       'speed', 'Time per output token against throughput',
-      'As the load grows; the percentile is on the axis.'
+      'One mark per load. The axis names the percentile.'
     ],
     throughput_e2e: [
-      'speed', 'Time of a request against throughput',
-      'As the load grows; the percentile is on the axis.'
+      'speed', 'End-to-end latency against throughput',
+      'One mark per load. The axis names the percentile.'
     ],
     goodput: [
-      'speed', 'Requests within bounds',
-      'Requests per second that keep all bounds, those that are late, and those that are lost.'
+      'speed', 'Goodput',
+      'Requests per second by outcome: within all latency bounds, late, rejected or not completed.'
     ],
-    running_timeline: ['speed', 'Requests running', 'Over all replicas.'],
-    waiting_timeline: ['speed', 'Requests waiting', 'Over all replicas.'],
+    running_timeline: ['speed', 'Running requests', 'Sum over all replicas.'],
+    waiting_timeline: ['speed', 'Waiting requests', 'Sum over all replicas.'],
     ttft_cdf: [
       'speed', 'Distribution of the time to first token', 'Share of requests at or below each time.'
     ],
@@ -65,40 +65,40 @@
       'Share of requests at or below each time.'
     ],
     itl_cdf:
-        ['speed', 'Distribution of gaps between tokens', 'Share of gaps at or below each time.'],
+        ['speed', 'Distribution of inter-token latency', 'Share of gaps at or below each time.'],
     e2e_cdf: [
-      'speed', 'Distribution of the time of a request', 'Share of requests at or below each time.'
+      'speed', 'Distribution of end-to-end latency', 'Share of requests at or below each time.'
     ],
     error_vs_bytes: [
       'error', 'Error against bytes held',
-      'Mean error of attention\'s output against the cache\'s share of the full cache; the dashed line is the Pareto front: nothing is smaller and closer.'
+      'Mean error of the attention output against the cache size as a share of the full cache. Dashed line: Pareto front (no method is both smaller and more accurate).'
     ],
     error_vs_read:
-        ['error', 'Error against bytes read', 'The same against what decode steps read.'],
+        ['error', 'Error against bytes read', 'The same error against the bytes that decode steps read.'],
     error_vs_step:
-        ['error', 'Error over decode steps', 'Of many methods those on the front are drawn.'],
+        ['error', 'Error over decode steps', 'If there are many methods, only those on the Pareto front are drawn.'],
     bytes_vs_step: ['error', 'Cache held over decode steps', 'Keys, values and side data.'],
-    replay_cache_per_layer: ['error', 'Cache by layer after the last step', 'Of the replay.'],
+    replay_cache_per_layer: ['error', 'Cache by layer after the last step', 'From the replay.'],
     plan_answers: [
       'answers', 'Answers',
-      'What each candidate reaches; beside a bar, what binds one that reaches nothing.'
+      'Answer of each candidate. Text next to a bar names the limit of a candidate without an answer.'
     ],
     plan_front: [
       'answers', 'Cost against latency',
-      'Each mark is a way to run; the dashed line is the front of cost and latency.'
+      'Each mark is one configuration. Dashed line: Pareto front of cost and latency.'
     ],
-    lines: ['sweep', 'Over what varies', ''],
+    lines: ['sweep', 'Metrics over the varied key', ''],
     tradeoff: [
-      'sweep', 'Latency against throughput', 'A line runs from the lightest load to the heaviest.'
+      'sweep', 'Latency against throughput', 'Each line runs from the lowest load to the highest.'
     ],
-    heat_map: ['sweep', 'Over two keys', ''],
-    bars: ['sweep', 'Point by point', ''],
+    heat_map: ['sweep', 'Metrics over two keys', ''],
+    bars: ['sweep', 'Metrics per point', ''],
   };
   const kSections = [
     ['results', 'Results'], ['answers', 'Answers'], ['sweep', 'What varies'], ['memory', 'Memory'],
     ['speed', 'Speed'], ['error', 'Error of compression'],
-    ['published', 'Beside published figures'], ['basis', 'What the numbers rest on'],
-    ['scenario', 'The scenario as run'], ['notes', 'Notes']
+    ['published', 'Published values'], ['basis', 'Sources of the numbers'],
+    ['scenario', 'Scenario'], ['notes', 'Notes']
   ];
   const bodies = new Map();
   function section(id) {
@@ -180,11 +180,11 @@
     const served = [...new Set(points.map(p => p.intervals && p.intervals.basis).filter(Boolean))];
     if (times.length > 0) add('accuracy of times', list(times));
     if (memory.length > 0) add('accuracy of memory', list(memory));
-    if (served.length > 0) add('accuracy of a service', list(served));
+    if (served.length > 0) add('accuracy of service metrics', list(served));
     if (doc.answers) {
       const all = doc.answers.flatMap(a => a.candidates);
       for (const [name, key] of [
-               ['margin of memory', 'memory_basis'], ['margin of times', 'time_basis']]) {
+               ['memory interval', 'memory_basis'], ['time interval', 'time_basis']]) {
         const said = [...new Set(all.map(c => c[key]).filter(Boolean))];
         if (said.length > 0) add(name, list(said));
       }
@@ -197,19 +197,19 @@
     if (points.length > 0) {
       labels.push(el(
           'li', {}, el('span', {class: 'tag'}, 'predicted'),
-          ' every figure of memory, time and throughput on this page, unless it says otherwise.'));
+          ': all memory, times and throughput on this page, unless marked otherwise.'));
       labels.push(el(
-          'li', {}, el('span', {class: 'tag'}, '90 % of cases'),
-          ' low to high beside a figure: where cases lie about the prediction. Where there is none, nothing says how far it may be off.'));
+          'li', {}, el('span', {class: 'tag'}, '90 % interval'),
+          ': the range next to a prediction. A prediction without a range has no known accuracy.'));
     }
     if ((doc.published || []).length > 0)
       labels.push(el(
           'li', {}, el('span', {class: 'tag'}, 'published'),
-          ' figures from the literature, with their source; never mixed with the predicted ones.'));
+          ': values from the literature, with their source, never mixed with predictions.'));
     if (replay)
       labels.push(el(
           'li', {}, el('span', {class: 'tag'}, 'measured on a trace'),
-          ' errors, entries and bytes of the replay: computed from recorded queries, keys and values, one layer and step at a time.'));
+          ': errors, entries and bytes of the replay, computed from recorded queries, keys and values, layer by layer and step by step.'));
     const bases = {};
     for (const p of points)
       for (const step of [...(p.time_terms || []), ...(p.mean_iteration ? [p.mean_iteration] : [])])
@@ -223,14 +223,14 @@
       sibling: 'extrapolated: fitted on a GPU of the same generation',
       other_generation: 'extrapolated: fitted on another generation of GPUs',
       other_format: 'extrapolated: fitted in another number format',
-      nominal: 'the data sheet alone: no measurement',
-      stack: 'shares of the data sheet in the stack\'s profile',
+      nominal: 'the data sheet only: no measurement',
+      stack: 'fractions of the data sheet from the stack profile',
       data_sheet: 'the data sheet',
       calibration: 'the calibration'
     };
     if (sum > 0) {
       labels.push(
-          el('li', {}, 'The explained steps\' time rests on: ',
+          el('li', {}, 'Sources of the time of the explained steps: ',
              Object.entries(bases)
                  .sort((a, b) => b[1] - a[1])
                  .map(([name, s]) => `${words[name] || name} (${number(100 * s / sum)} %)`)
@@ -241,8 +241,8 @@
         el('div', {class: 'card'}, facts.length > 0 ? el('dl', {class: 'facts'}, facts) : null,
            labels.length > 0 ? el('ul', {}, labels) : null,
            el('p', {class: 'note'},
-              `Written by kvsim ${data.kvsim.version}; the same run gives the same bytes. `,
-              'The CSV and JSON files beside this page hold every number at full length.')));
+              `Written by kvsim ${data.kvsim.version}; the same run gives the same file. `,
+              'The CSV and JSON files next to this page hold every number in full precision.')));
   }
 
   function scenario() {
@@ -319,25 +319,25 @@
   if (data.kind === 'static' && points.length > 0)
     table(
         'results', 'Points', sections.staticTable(points),
-        'Predicted; under a figure where 90 % of cases lie.');
+        'Predicted. Small print: 90 % interval.');
   if (data.kind === 'serve') {
     const tail = `p${data.extras.percentile || 90}`;
     table(
         'results', 'Points', sections.serveTable(points, tail),
-        'Predicted; under a figure the range of 90 % of cases.');
+        'Predicted. Small print: 90 % interval.');
     table(
-        'results', 'Times of requests', sections.percentileTable(points),
-        'TTFT: arrival to first token. TPOT: mean time of a later token. ITL: gap between two tokens. E2E: arrival to last token. p90: 90 % of requests take at most this time.');
+        'results', 'Latency of requests', sections.percentileTable(points),
+        'TTFT: arrival to first token. TPOT: mean time per output token after the first. ITL: time between two tokens. E2E: arrival to last token. p90: 90 % of requests take at most this time.');
   }
   if (replay && replay.methods)
     table(
         points.length > 0 ? 'error' : 'results', 'Methods', sections.replayTable(replay.methods),
-        `Trace ${replay.trace}. Errors are of attention's output against the full cache's.`);
+        `Trace ${replay.trace}. Errors compare the attention output with that of the full cache.`);
   if (data.kind === 'aggregate')
     table(
         'results', 'Methods', sections.aggregateTable(doc.aggregate),
         `Means over ${
-            doc.traces.length} traces, each counting once; under a figure where its mean lies in 95 % of cases.`);
+            doc.traces.length} traces with equal weight. Small print: 95 % confidence interval of the mean.`);
   if (data.kind === 'scenario-sweep') table('results', 'Points', sections.sweepTable(data.extras));
   if (data.kind === 'sweep')
     table('results', 'Points', sections.replayTable(points.map(p => p.method)));
@@ -351,8 +351,8 @@
   card('error', sections.keptHeads(data));
   if ((doc.published || []).length > 0)
     table(
-        'published', 'Predicted beside published', sections.publishedTable(doc.published),
-        'The miss is predicted over published, less one.');
+        'published', 'Predicted and published', sections.publishedTable(doc.published),
+        'Error: predicted / published - 1.');
   for (const [id] of later) section(id);
   if (doc.answers) section('answers');
   basis();

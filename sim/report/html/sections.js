@@ -208,9 +208,9 @@ window.kvsimSections = (() => {
             value: own[at].usable_hbm_bytes
           }],
           series: [
-            part('weights and what stays', '#BBBBBB', 0, k => t.held[k] - t.kv[k]),
+            part('weights and other fixed memory', '#BBBBBB', 0, k => t.held[k] - t.kv[k]),
             part('cache and side data', '#0072B2', 0, k => t.kv[k]),
-            part('within the step: activations, copies', '#F0E442', 2, k => t.peak[k] - t.held[k])
+            part('temporary: activations, copies', '#F0E442', 2, k => t.peak[k] - t.held[k])
           ],
           text: `${
               own[at]
@@ -228,11 +228,11 @@ window.kvsimSections = (() => {
     return {
       id: 'throughput-latency',
       title: 'Latency against throughput',
-      text: 'Each mark is a point that ran to its end: down and to the right is better.',
+      text: 'Each mark is a completed point. Lower and further right is better.',
       make: () => ({
         kind: 'points',
-        x: {name: 'output, prefill counted in', unit: 'tok/s', logChoice: true},
-        y: {name: 'latency of the batch', unit: 's', logChoice: true},
+        x: {name: 'output throughput, including prefill', unit: 'tok/s', logChoice: true},
+        y: {name: 'latency of the whole batch', unit: 's', logChoice: true},
         series: methods.map(method => {
           const own = points.filter(p => p.method === method);
           return {
@@ -289,10 +289,10 @@ window.kvsimSections = (() => {
           },
           text: `${kept[m].label}: ${what[w][0]} of each ${
               heads ? 'stored head' : 'layer'} after the last step.${
-              same ? ` All are alike: ${say(values[0], what[w][1])}.` : ''}`,
+              same ? ` All are equal: ${say(values[0], what[w][1])}.` : ''}`,
           note: heads ?
               '' :
-              'Heads were not kept apart in this run: "per_head": true in a scenario\'s replay, or --per-head of kvsim replay, keeps them.',
+              'This run did not record single heads. Set "per_head": true in the scenario\'s replay, or use kvsim replay --per-head.',
         };
       },
     };
@@ -319,7 +319,7 @@ window.kvsimSections = (() => {
         rangeOf(p.oom_tokens_low, isNumber(p.oom_tokens_high) ? p.oom_tokens_high : Infinity, '') :
         '';
     if (p.oom) return [`${number(p.oom.tokens)} tokens`, range];
-    return range ? ['not as predicted', range] : '–';
+    return range ? ['not in the prediction', range] : '–';
   }
   /// A percentile of a service's times and, under it, its interval.
   function at(p, key, q) {
@@ -333,7 +333,7 @@ window.kvsimSections = (() => {
     return tableOf(
         [
           'point', 'completed', `TTFT ${tail}`, `TPOT ${tail}`, `E2E ${tail}`, 'requests/s',
-          'output tok/s', 'within bounds', 'preemptions', 'what limits it'
+          'output tok/s', 'within bounds', 'preemptions', 'limited by'
         ],
         points.map(
             p =>
@@ -354,7 +354,7 @@ window.kvsimSections = (() => {
   function replayTable(methods) {
     return tableOf(
         [
-          'method', 'budget', 'bytes held', 'of the full cache', 'mean error', 'p99 error',
+          'method', 'budget', 'bytes held', 'share of full cache', 'mean error', 'p99 error',
           'mass retained', 'read'
         ],
         methods.map(
@@ -378,8 +378,8 @@ window.kvsimSections = (() => {
     const share = v => say(v, 'share');
     return tableOf(
         [
-          'method', 'budget', 'traces', 'bytes, of the full cache', 'read, of the full cache',
-          'mean error', 'cosine', 'mass retained', 'error over the oracle\'s'
+          'method', 'budget', 'traces', 'bytes held (share of full)', 'bytes read (share of full)',
+          'mean error', 'cosine', 'mass retained', 'error / oracle error'
         ],
         rows.map(
             r =>
@@ -401,7 +401,7 @@ window.kvsimSections = (() => {
         [['TTFT, one request', c => c.prefill_one_s], ['TTFT, whole batch', c => c.prefill_s]];
     return tableOf(
         [
-          'candidate', answer.unit, 'range', 'limited by', 'nearest way out',
+          'candidate', answer.unit, 'range', 'limited by', 'smallest change that helps',
           `cost (${plan.cost_unit})`, services ? `latency ${tail}` : 'latency',
           ...times.map(([name]) => name), 'available in'
         ],
@@ -437,7 +437,7 @@ window.kvsimSections = (() => {
         typeof v === 'boolean'                      ? (v ? 'yes' : 'no') :
                                                       number(v);
     return tableOf(
-        ['figure', 'of', 'published', 'predicted', 'miss', 'source', 'note'],
+        ['metric', 'point', 'published', 'predicted', 'error', 'source', 'note'],
         published.map(
             f =>
                 [f.metric, f.label, f.published_text || said(f.published), said(f.predicted),

@@ -54,13 +54,13 @@ std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,
     }
     const auto faint = std::count_if(chart.groups.begin(), chart.groups.end(),
                                      [](const MarkGroup& group) { return group.faint; });
-    chart.faint_label = fmt::format("{} more, never on the front", faint);
+    chart.faint_label = fmt::format("{} more, not on the Pareto front", faint);
   }
   constexpr std::size_t kMostNamed = 4;
   if (exact.size() > kMostNamed) {
-    chart.remark = fmt::format("{} methods below 1e-5", exact.size());
+    chart.remark = fmt::format("{} methods with an error below 0.00001", exact.size());
   } else if (!exact.empty()) {
-    chart.remark = fmt::format("below 1e-5: {}", fmt::join(exact, ", "));
+    chart.remark = fmt::format("error below 0.00001: {}", fmt::join(exact, ", "));
   }
   return n;
 }

@@ -121,7 +121,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
           std::all_of(method.series.begin(), method.series.end(),
                       [](const ReplayStep& s) { return s.rel_error < kRoundingError; });
       // What is rounding alone would stretch a logarithmic axis by five powers of ten.
-      error.lines.push_back({exact ? label + " (below 1e-5)" : label});
+      error.lines.push_back({exact ? label + " (below 0.00001)" : label});
       if (!exact) {
         error.lines.back().points = over_steps(method.series, error_stride,
                                                [](const ReplayStep& s) { return s.rel_error; });

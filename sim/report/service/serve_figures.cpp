@@ -456,14 +456,14 @@ std::optional<double> own_rate(const ServeSpec& spec) {
 
 void add_goodput(const RunReport& report, FigureSet& set) {
   constexpr PartStyle kGood{"within all bounds", {"#0072B2", 0, true}};
-  constexpr PartStyle kLate{"completed, but not within them", {"#E69F00", 4, false}};
+  constexpr PartStyle kLate{"completed, late", {"#E69F00", 4, false}};
   constexpr PartStyle kLost{"rejected or not completed", {"#777777", 2, false}};
   constexpr std::size_t kMostBars = 24;
   Files files{set, "goodput"};
   BarChart chart{.name = "goodput",
                  .x_label = "rate over the makespan (requests/s)",
                  .column = "request_s",
-                 .limit_label = "as they arrive",
+                 .limit_label = "arrival rate",
                  .styles = {kGood, kLate, kLost}};
   std::string bounds;
   const auto bound = [&](const char* name, const std::optional<Seconds>& value) {

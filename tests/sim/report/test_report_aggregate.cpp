@@ -137,7 +137,7 @@ TEST_CASE(
   CHECK(set.figures[0].kind == "error_vs_bytes");
   CHECK(set.figures[0].csv ==
         "series,bytes_share,rel_error_mean,on_front,label\n0,0.2,0.1,1,h2o\n0,0.4,0.05,1,h2o\n");
-  CHECK(set.figures[0].script.find("below 1e-5: full") != std::string::npos);
+  CHECK(set.figures[0].script.find("error below 0.00001: full") != std::string::npos);
   marks.push_back({.method = "quest", .error = 0.2, .held = 1.1, .read = 0.2, .reads_part = true});
   set.figures.clear();
   add_error_figures(marks, "x", set);
@@ -168,7 +168,7 @@ TEST_CASE(
   }
   set.figures.clear();
   add_error_figures(marks, "x", set);
-  CHECK(set.figures[0].script.find("more, never on the front") != std::string::npos);
+  CHECK(set.figures[0].script.find("more, not on the Pareto front") != std::string::npos);
 }
 
 TEST_CASE("a row a method, as many fields as columns") {
