@@ -69,7 +69,7 @@ std::string explanation_text(const Explanation& e, std::size_t width) {
   if (!e.formula.empty()) out += indented("= " + e.formula, 2, width);
   for (const std::string& note : e.notes) out += indented(note, 2, width);
   if ((e.low || e.high) && !e.basis.empty()) {
-    out += indented("in brackets, where 90 % of cases lie: " + e.basis, 2, width);
+    out += indented("in brackets: the 90 % interval, from " + e.basis, 2, width);
   } else if (!e.basis.empty()) {
     out += indented("interval: " + e.basis, 2, width);
   }

@@ -39,7 +39,15 @@ po::options_description described(const std::vector<Option>& options) {
     known.push_back("--" + option.name);
     known.insert(known.end(), option.aliases.begin(), option.aliases.end());
   }
-  std::string near = nearest(word, known);
+  // One letter is an initial, not a misspelling: "-g" means "--gpu", not "-tp".
+  const bool is_initial = word.size() == 2;
+  std::string near = is_initial ? std::string{} : nearest(word, known);
+  if (is_initial) {
+    const auto begins = std::find_if(known.begin(), known.end(), [&](const std::string& name) {
+      return name.starts_with("--") && name[2] == word[1];
+    });
+    if (begins != known.end()) near = *begins;
+  }
   if (near.empty() && word.size() > 3) {
     const auto longer = std::find_if(known.begin(), known.end(), [&](const std::string& name) {
       return name.starts_with(word);

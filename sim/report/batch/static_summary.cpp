@@ -282,7 +282,7 @@ std::string intervals_block(const RunReport& report, std::size_t width) {
     return "";
   }
   constexpr Align kRight = Align::kRight;
-  const Table::Column name{"90 % of cases", Align::kLeft};
+  const Table::Column name{"90 % interval", Align::kLeft};
   const std::vector<Table::Column> times{
       {"peak", kRight, "GiB"}, {"TTFT", kRight, "s"}, {"step", kRight, "ms"}};
   const std::vector<Table::Column> sizes{

@@ -33,7 +33,7 @@ namespace kvsim {
 /// What bounds the time of prefill and of the last decode step; empty where no time was explained
 /// or there are too many points to read.
 [[nodiscard]] std::string bounds_block(const RunReport& report, std::size_t width);
-/// Where 90 % of cases lie about the figures, and what says so; empty where no point has one or
+/// The 90 % intervals of the metrics, and their basis; empty where no point has one or
 /// there are too many points to read.
 [[nodiscard]] std::string intervals_block(const RunReport& report, std::size_t width);
 /// What the simulated allocator came to, a paragraph a point, of static runs or of services.

@@ -28,7 +28,7 @@ struct ChartLine {
   std::string label{};
   std::vector<ChartPoint> points{};
   std::vector<ChartSpread> spreads{};     // bars through points
-  std::vector<ChartSpread> band{};        // where 90 % of cases lie; shaded on pages, not printed
+  std::vector<ChartSpread> band{};        // 90 % interval; shaded on pages, not printed
   std::optional<ChartPoint> lone_mark{};  // a value off the line, such as the prefill's peak
   std::optional<ChartPoint> end{};        // a cross: where it ran out of memory
   bool has_marks = true;                  // false: a value that x does not change, drawn across

@@ -160,7 +160,7 @@ window.kvsimCardParts = (() => {
     }
     for (const level of spec.levels || [])
       rows.push([level.name, '–', say(level.value, spec.y.unit), ...(bands ? ['–'] : [])]);
-    return [['', spec.x.name, spec.y.name, ...(bands ? ['90 % of cases'] : [])], rows];
+    return [['', spec.x.name, spec.y.name, ...(bands ? ['90 % interval'] : [])], rows];
   }
 
   return {el, swatch, tableOf, dataOf, intervalOf};

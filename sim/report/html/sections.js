@@ -242,7 +242,7 @@ window.kvsimSections = (() => {
             details: own.map(
                 p => [
                     [
-                      '90 % of cases',
+                      '90 % interval',
                       isNumber(p.latency_s_low) ? rangeOf(p.latency_s_low, p.latency_s_high, 's') :
                                                   'no interval'
                     ],
@@ -420,6 +420,12 @@ window.kvsimSections = (() => {
           ];
         }));
   }
+  /// A value with its 90 % interval: "5,120 (4,100 to 6,200)".
+  function measured(value, range, measure) {
+    if (!isNumber(value)) return '–';
+    const said = v => number(v / measure.divisor);
+    return said(value) + (range ? ` (${said(range[0])} to ${said(range[1])})` : '');
+  }
   function sweepTable(extras) {
     return tableOf(
         [
@@ -429,8 +435,7 @@ window.kvsimSections = (() => {
         extras.rows.map(
             r =>
                 [...r.values, r.state,
-                 ...r.measures.map(
-                     (v, i) => isNumber(v) ? number(v / extras.measures[i].divisor) : '–')]));
+                 ...r.measures.map((v, i) => measured(v, r.ranges[i], extras.measures[i]))]));
   }
   function publishedTable(published) {
     const said = v => v === null || v === undefined ? '–' :

@@ -112,7 +112,12 @@ void add_answers(const PlanResult& plan, std::size_t g, FigureSet& set) {
   constexpr double kThousand = 1000;
   if (most >= 100 * kThousand) {
     chart.unit = kThousand;
-    chart.x_label = fmt::format("{} (thousand {})", words, plan_unit(group.question, 2));
+    const std::string unit = plan_unit(group.question, 2);
+    chart.x_label = fmt::format("{} (thousand {})", words, unit);
+    // The number at a bar is not in thousands, so it has its own unit.
+    for (ChartBar& bar : chart.bars) {
+      if (!bar.parts.empty() && bar.parts.front().second > 0) bar.end_text += " " + unit;
+    }
   }
   chart.styles.push_back({"compressed cache", plain.fill});
   if (any_full) chart.styles.push_back(full);

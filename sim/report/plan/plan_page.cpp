@@ -30,7 +30,12 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
     const bool no = line.find(": impossible") != std::string::npos;
     sentences.push_back({std::move(line), no ? PageTone::kFails : PageTone::kPlain});
   }
-  for (const PlanGroup& group : plan.groups) sentences.push_back({plan_finding(plan, group)});
+  for (const PlanGroup& group : plan.groups) {
+    const std::string of_which =
+        plan.groups.size() > 1 ? fmt::format("{} of {}: ", plan_words(group.question), group.of)
+                               : std::string{};
+    sentences.push_back({of_which + plan_finding(plan, group)});
+  }
   std::vector<std::string> cuts;
   ordered_json shown = document;
   std::size_t n = 0;

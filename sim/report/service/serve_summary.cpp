@@ -135,11 +135,11 @@ std::string latency_table(const RunReport& report, std::size_t width) {
   return table.str(width);
 }
 
-/// Where latencies and what is done lie in 90 % of cases; empty where no point says.
+/// The 90 % intervals of latencies and rates; empty if no point has one.
 std::string interval_table(const RunReport& report, std::size_t width) {
   constexpr Align kRight = Align::kRight;
   constexpr double kMs = 1e3;
-  Table table{{{"90 % of cases", Align::kLeft},
+  Table table{{{"90 % interval", Align::kLeft},
                {"TTFT p50", kRight, "s"},
                {"TPOT p50", kRight, "ms"},
                {"E2E p50", kRight, "s"},

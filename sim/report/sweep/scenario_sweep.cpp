@@ -173,7 +173,7 @@ std::string best_text(const ScenarioSweep& sweep, std::size_t width) {
     if (!best) continue;
     std::string ends;
     if (const auto interval = sweep.interval(measure, *best)) {
-      ends = fmt::format(" (90 % of cases {:.4g} to {:.4g})", interval->first / measure.divisor,
+      ends = fmt::format(" (90 % interval {:.4g} to {:.4g})", interval->first / measure.divisor,
                          interval->second / measure.divisor);
     }
     out += lines(fmt::format("{} {}: {:.4g}{}{}{}, {}", measure.most_is_best ? "most" : "least",

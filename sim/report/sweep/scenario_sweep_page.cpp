@@ -43,13 +43,18 @@ std::string scenario_sweep_page(const ScenarioSweep& sweep, const FigureSet& fig
                                   {"most_is_best", measure.most_is_best}});
   }
   for (std::size_t i = 0; i < n; ++i) {
-    ordered_json row{{"values", ordered_json::array()}, {"measures", ordered_json::array()}};
+    ordered_json row{{"values", ordered_json::array()},
+                     {"measures", ordered_json::array()},
+                     {"ranges", ordered_json::array()}};
     for (const SweepColumn& column : sweep.columns()) {
       row["values"].push_back(sweep_value_text(sweep.value(column, i)));
     }
     for (const SweepMeasure& measure : sweep.measures()) {
       const auto value = sweep.measure(measure, i);
       row["measures"].push_back(value ? ordered_json(*value) : ordered_json(nullptr));
+      const auto range = sweep.interval(measure, i);
+      row["ranges"].push_back(range ? ordered_json{range->first, range->second}
+                                    : ordered_json(nullptr));
     }
     row["state"] = sweep.skipped(i) ? "skipped" : sweep.ran_out(i) ? "out of memory" : "fits";
     extras["rows"].push_back(std::move(row));

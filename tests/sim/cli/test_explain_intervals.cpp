@@ -76,9 +76,9 @@ std::vector<std::string> metrics_of(const json& point) {
   return names;
 }
 
-/// "A to B" of the row after the heading "90 % of cases", column by column.
+/// "A to B" of the row after the heading "90 % interval", column by column.
 std::vector<std::pair<double, double>> ranges_of(const std::string& text) {
-  std::istringstream lines{text.substr(text.find("90 % of cas"))};
+  std::istringstream lines{text.substr(text.find("90 % inter"))};
   const std::regex range{R"(([0-9.,e+-]+) to ([0-9.,e+-]+))"};
   std::string line;
   while (std::getline(lines, line)) {
@@ -260,7 +260,7 @@ TEST_CASE("explain accepts the names of table columns") {
        {std::pair{"names_batch", kBatch}, std::pair{"names_service", kService}}) {
     const Run run = run_of(name, scenario);
     const std::set<std::string> columns =
-        columns_of(run.text, {"point", "90 % of cases", "what requests see", "the service"});
+        columns_of(run.text, {"point", "90 % interval", "what requests see", "the service"});
     CHECK(columns.size() >= 8);
     for (const std::string& column : columns) {
       INFO(name, ": ", column);

@@ -93,7 +93,7 @@ std::vector<Figure> every_kind() {
                 .unit = 2,
                 .limit_label = "usable",
                 .beside_label = "published",
-                .range_label = "90 % of cases",
+                .range_label = "90 % interval",
                 .styles = {weights, {"KV", {"#0072B2", 5, true}}}};
   bars.bars = {{.label = "head", .heading = true},
                {.label = "one",

@@ -92,7 +92,7 @@ TEST_CASE("every point is what run_static gives of its scenario, on any number o
   const ordered_json first = ordered_json::parse(alone[0]).at("results");
   CHECK(ends->first == first.at("throughput_tok_s_low"));
   CHECK(ends->second == first.at("throughput_tok_s_high"));
-  CHECK(test::has(scenario_sweep_summary(sweep, nullptr), "tok/s (90 % of cases "));
+  CHECK(test::has(scenario_sweep_summary(sweep, nullptr), "tok/s (90 % interval "));
   // 400 sequences of 1,000 tokens do not fit beside the weights.
   CHECK(ordered_json::parse(alone[4]).at("results").at("fits") == false);
 }
