@@ -8,7 +8,7 @@ COPY . /src
 ARG KVSIM_ARCH=x86-64-v3
 RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DKVSIM_CUDA=OFF \
       -DKVSIM_ARCH=$KVSIM_ARCH \
- && cmake --build /build --target kvsim \
+ && cmake --build /build --target kvsim kvsim-validate \
  && cmake --install /build --prefix /opt/kvsim --strip --component program
 
 FROM debian:12-slim

@@ -10,7 +10,7 @@ kvsim_test(cli JSON
   LINK kvsim::explorer kvsim::explorer_page kvsim::json kvsim::ranks kvsim::report kvsim::requests)
 target_compile_definitions(test_cli PRIVATE KVSIM_PROGRAM="$<TARGET_FILE:kvsim>"
                            KVSIM_PYTHON="${KVSIM_PYTHON_EXECUTABLE}")
-add_dependencies(test_cli kvsim)
+add_dependencies(test_cli kvsim kvsim-validate)
 
 # A processor that lacks what the build needs: the check alone, its questions answered with "no".
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

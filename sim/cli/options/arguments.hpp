@@ -45,6 +45,8 @@ class Arguments {
   Arguments(std::string command, const std::vector<Option>& options,
             const std::vector<std::string>& words);
 
+  /// "validate kernels".
+  [[nodiscard]] const std::string& command() const { return command_; }
   [[nodiscard]] bool has(std::string_view option) const;
   /// `option` as the user typed it, for messages: "--tensor-parallel-size", "-b"; "--OPTION" where
   /// it is not given.

@@ -27,7 +27,8 @@ std::atomic<bool> taken_down{false};  // a StopOnInterrupt lives
 std::atomic<int> first_signal{0};     // that came while it did; 0: none
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler writes it");
 
-std::string command_words;  // set once, before any thread
+std::string quoted_line;  // set once, before any thread
+std::vector<std::string> all_words;
 
 void end_by(int number) {
   int none = 0;
@@ -76,29 +77,31 @@ int interrupted_status() {
 void remember_command_line(std::span<const std::string> words) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=,:+@%";
-  command_words = "kvsim";
+  all_words.assign(words.begin(), words.end());
+  quoted_line = "kvsim";
   for (const std::string& word : words) {
-    command_words += ' ';
+    quoted_line += ' ';
     if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-      command_words += word;
+      quoted_line += word;
       continue;
     }
-    command_words += '\'';
+    quoted_line += '\'';
     for (const char c : word) {
       if (c == '\'') {
-        command_words += "'\\''";
+        quoted_line += "'\\''";
       } else {
-        command_words += c;
+        quoted_line += c;
       }
     }
-    command_words += '\'';
+    quoted_line += '\'';
   }
 }
-std::string command_line() { return command_words; }
+std::string command_line() { return quoted_line; }
+const std::vector<std::string>& command_words() { return all_words; }
 
 std::string missing_traces_line(std::size_t missing, std::size_t all) {
   return fmt::format("kvsim: {} of {} traces {} missing; all of them: {}\n", missing, all,
-                     missing == 1 ? "is" : "are", command_words);
+                     missing == 1 ? "is" : "are", quoted_line);
 }
 
 void clean_up_on_signals() {

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kvsim {
 
@@ -51,5 +52,7 @@ struct Interrupted {};
 /// The command line, quoted for a shell, as main was called.
 void remember_command_line(std::span<const std::string> words);
 [[nodiscard]] std::string command_line();
+/// The words of the command line as main was called, without the program's name.
+[[nodiscard]] const std::vector<std::string>& command_words();
 
 }  // namespace kvsim

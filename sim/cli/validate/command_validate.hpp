@@ -6,15 +6,18 @@
 
 namespace kvsim {
 
-/// Every `kvsim validate WHAT`: the models held against what was measured, published or recorded.
-/// One file each, command_validate_WHAT.cpp; to add one, declare it here and give it a line in the
-/// table of command_validate.cpp.
+/// Every `kvsim validate WHAT`: compares the models with measured, published or recorded values. To
+/// add one: its words in the table of command_validate.cpp, its function in
+/// command_validate_WHAT.cpp, its declaration here, and a line in start_validate.cpp.
 [[nodiscard]] std::vector<Command> validate_commands();
 
-[[nodiscard]] Command validate_allocator_command();
-[[nodiscard]] Command validate_e2e_command();
-[[nodiscard]] Command validate_kernels_command();
-[[nodiscard]] Command validate_measured_command();
-[[nodiscard]] Command validate_published_command();
+// Defined twice: the program kvsim-validate has the functions themselves, kvsim has functions that
+// start kvsim-validate with the same words (start_validate.cpp). Kernels, their simulator and the
+// comparisons take a quarter of the time to compile, and few users need them.
+[[nodiscard]] int run_validate_allocator(const Arguments& arguments);
+[[nodiscard]] int run_validate_e2e(const Arguments& arguments);
+[[nodiscard]] int run_validate_kernels(const Arguments& arguments);
+[[nodiscard]] int run_validate_measured(const Arguments& arguments);
+[[nodiscard]] int run_validate_published(const Arguments& arguments);
 
 }  // namespace kvsim

@@ -170,6 +170,8 @@ std::string text(const AllocatorTrace& trace, const Setting& setting, const Allo
   return out;
 }
 
+}  // namespace
+
 int run_validate_allocator(const Arguments& arguments) {
   arguments.expect_words(1, 1, "an allocation trace");
   const std::string& file = arguments.words().front();
@@ -192,28 +194,6 @@ int run_validate_allocator(const Arguments& arguments) {
     }
   }
   return kDone;
-}
-
-}  // namespace
-
-Command validate_allocator_command() {
-  return {
-      .name = "validate allocator",
-      .summary = "replay a recorded allocation trace through the model of the caching allocator",
-      .usage = "kvsim validate allocator TRACE [--device-bytes SIZE] [--alloc-conf CONF]",
-      .examples =
-          "python3 validation/snapshot_to_trace.py snapshot.pickle -o trace.jsonl\n"
-          "kvsim validate allocator trace.jsonl --device-bytes \"79.15 GiB\"\n"
-          "kvsim validate allocator t.jsonl --alloc-conf expandable_segments:True --json",
-      .options = {{"device-bytes", 0, "SIZE", false,
-                   "the device's memory (the trace's; none: nothing is refused)"},
-                  {"outside-bytes", 0, "SIZE", false,
-                   "of it, what PyTorch cannot have: context, other processes (the trace's)"},
-                  {"alloc-conf", 0, "CONF", false, "as PYTORCH_CUDA_ALLOC_CONF (the trace's own)"},
-                  {"tolerance", 0, "SHARE", false,
-                   "exit 1 if a peak is off by more, or a refusal is not at its event"},
-                  {"json", 0, "", false, "print JSON (schema kvsim.validate-allocator/1)"}},
-      .run = run_validate_allocator};
 }
 
 }  // namespace kvsim

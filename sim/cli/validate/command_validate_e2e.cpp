@@ -121,6 +121,8 @@ E2eScore measure(const Arguments& arguments, const DeviceList& list) {
   return score;
 }
 
+}  // namespace
+
 int run_validate_e2e(const Arguments& arguments) {
   arguments.expect_words(0, 0, "no file");
   const std::string device = arguments.value("device").value_or("cuda");
@@ -132,34 +134,6 @@ int run_validate_e2e(const Arguments& arguments) {
   if (const auto out = arguments.value("out")) write_file_atomically(*out, document);
   write_out(arguments.has("json") ? document : e2e_text(score, terminal_width()));
   return score.pass() ? kDone : kDoesNotFit;
-}
-
-}  // namespace
-
-Command validate_e2e_command() {
-  return {
-      .name = "validate e2e",
-      .summary =
-          "run a decode loop of the kernels and cuBLAS: tokens/s, peak memory, longest sequence",
-      .usage = "kvsim validate e2e [--device cuda|sim] [--method M] [--budget B] [options]",
-      .examples =
-          "kvsim validate e2e --device sim --method zeromerge\n"
-          "  kvsim validate e2e --method h2o --budget 2048 --prompt 65536\n"
-          "  kvsim validate e2e --layers 8 --json -o e2e.json",
-      .options = {{"device", 0, "WHERE", false,
-                   "cuda: the first GPU, measured; sim: the simulator, a toy model checked (cuda)"},
-                  {"method", 0, "METHOD", false, "full, streaming-llm, h2o or zeromerge (full)"},
-                  {"budget", 0, "ENTRIES", false, "that a stored head keeps (1024; sim: 24)"},
-                  {"layers", 0, "N", false, "of Llama-3-8B (32); of the toy (2)"},
-                  {"batch", 0, "N", false, "sequences (1)"},
-                  {"prompt", 0, "TOKENS", false, "before the first step (8192; sim: 71)"},
-                  {"output", 0, "STEPS", false, "decode steps (64; sim: 4)"},
-                  {"rounds", 0, "N", false, "times that the steps are timed (4)"},
-                  {"no-longest", 0, "", false, "do not look for the longest sequence"},
-                  {"seed", 0, "N", false, "of weights, tokens and the prompt's cache (0)"},
-                  {"out", 'o', "FILE", false, "JSON file to write as well"},
-                  {"json", 0, "", false, "print JSON (schema kvsim.validate-e2e/1)"}},
-      .run = run_validate_e2e};
 }
 
 }  // namespace kvsim

@@ -69,6 +69,8 @@ Found run_suite(const Arguments& arguments) {
                     .results = kernels::run_suite_in_simulator(options)}};
 }
 
+}  // namespace
+
 int run_validate_kernels(const Arguments& arguments) {
   arguments.expect_words(0, 0, "no file");
   std::optional<AtomicFolder> folder;
@@ -92,34 +94,6 @@ int run_validate_kernels(const Arguments& arguments) {
     write_out(kernels_text(score, arguments.has("cases"), terminal_width()) + written);
   }
   return score.pass() ? kDone : kDoesNotFit;
-}
-
-}  // namespace
-
-Command validate_kernels_command() {
-  return {.name = "validate kernels",
-          .summary = "compare the CUDA kernels with references and with formulas of their traffic",
-          .usage = "kvsim validate kernels [--device sim|cuda] [options]",
-          .examples =
-              "kvsim validate kernels\n"
-              "  kvsim validate kernels --only decode_attention --cases\n"
-              "  kvsim validate kernels --device cuda -o results/kernels",
-          .options = {{"device", 0, "WHERE", false,
-                       "sim: the simulator, which counts bytes; cuda: a GPU, timed (sim)"},
-                      {"seed", 0, "N", false, "of the inputs (0)"},
-                      {"only", 0, "KERNEL", false, "only this kernel"},
-                      {"cases", 0, "", false, "a line for each shape"},
-                      {"counters", 0, "", false,
-                       "DRAM bytes of large cases by Nsight Compute (ncu), next to the formula's"},
-                      {"limit", 0, "SECONDS", false,
-                       "kernels of a GPU for which no time is left by then are skipped"},
-                      {"profiled", 0, "", false,
-                       "large cases once each, for a profiler to watch: neither compared nor "
-                       "timed"},
-                      {"out", 'o', "DIR", false,
-                       "folder for result.json, figures and, of a GPU, calibration.json"},
-                      {"json", 0, "", false, "print JSON (schema kvsim.validate-kernels/1)"}},
-          .run = run_validate_kernels};
 }
 
 }  // namespace kvsim

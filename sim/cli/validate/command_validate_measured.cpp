@@ -70,6 +70,8 @@ void refuse_without_rows(const std::vector<MeasuredFile>& files, const std::stri
   throw InputError{place, "at least one row to predict", reason};
 }
 
+}  // namespace
+
 int run_validate_measured(const Arguments& arguments) {
   arguments.expect_words(1, 1, "a CSV file, or a folder of them");
   const Unseen unseen = unseen_of(arguments);
@@ -107,27 +109,6 @@ int run_validate_measured(const Arguments& arguments) {
     write_out(measured_text(score, terminal_width()) + written);
   }
   return kDone;
-}
-
-}  // namespace
-
-Command validate_measured_command() {
-  return {.name = "validate measured",
-          .summary = "compare the kernels' cost model with measured timings",
-          .usage = "kvsim validate measured FILE.csv|DIR [options]",
-          .examples =
-              "kvsim validate measured timings/\n"
-              "  kvsim validate measured timings/ --unseen gpu --json",
-          .options = {{"calibration", 0, "PATH", false,
-                       "calibration files to use (those shipped with the program)"},
-                      {"unseen", 0, "WHAT", false,
-                       "hide the calibrations of each row's (GPU, stack) pair, or of its gpu"},
-                      {"held-out", 0, "", false, "only rows whose shapes no fit has seen"},
-                      {"rows", 0, "", false, "with --json: every row with its prediction"},
-                      {"out", 'o', "DIR", false, "folder for result.json, rows.csv and figures"},
-                      {"markdown", 0, "", false, "print the tables of docs/accuracy.md"},
-                      {"json", 0, "", false, "print JSON (schema kvsim.validate-measured/1)"}},
-          .run = run_validate_measured};
 }
 
 }  // namespace kvsim

@@ -20,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+}  // namespace
+
 int run_validate_published(const Arguments& arguments) {
   arguments.expect_words(1, 1, "a table of published figures (CSV)");
   const fs::path file{arguments.words().front()};
@@ -57,21 +59,6 @@ int run_validate_published(const Arguments& arguments) {
     write_out(published_text(score, with_rows, terminal_width()) + written);
   }
   return kDone;
-}
-
-}  // namespace
-
-Command validate_published_command() {
-  return {.name = "validate published",
-          .summary = "compare predictions with published throughputs, latencies and memory",
-          .usage = "kvsim validate published FILE.csv [options]",
-          .examples = "kvsim validate published results.csv -o published/",
-          .options = {{"out", 'o', "DIR", false, "folder for result.json, rows.csv and figures"},
-                      {"rows", 0, "", false, "every row with its prediction"},
-                      {"markdown", 0, "", false, "print the tables of docs/accuracy.md"},
-                      {"json", 0, "", false,
-                       "print JSON (schema kvsim.validate-published/1); errors are fractions"}},
-          .run = run_validate_published};
 }
 
 }  // namespace kvsim
