@@ -460,7 +460,7 @@ TEST_CASE("DuoAttention: whole heads, by table or by how far back they look") {
               test::inner(last,
                           test::times(test::rotation(32, *info.rope_theta, interleaved, p, 1), k));
         }
-        test::plain_softmax(weights);
+        test::plain_softmax_in_place(weights);
         // The mean of cumulated sums counts the weight on p (500 - p) times.
         for (const auto& [p, w] : weights) score += w * (500 - p) / 500 / head.group;
       }

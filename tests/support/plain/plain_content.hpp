@@ -25,7 +25,7 @@ inline Ids first_ids(std::int64_t n) {
 inline Vec key_of(const HeadVectors& head, std::int32_t id) { return to_vec(head.key(id)); }
 inline double length(const Vec& x) { return std::sqrt(inner(x, x)); }
 
-inline void plain_softmax(Scores& x) {
+inline void plain_softmax_in_place(Scores& x) {
   double sum = 0;
   for (auto& [id, each] : x) sum += std::exp(each);
   for (auto& [id, each] : x) each = std::exp(each) / sum;
@@ -105,7 +105,7 @@ inline PlainScorer plain_lagkv(std::int32_t sinks, std::int32_t lag, bool cross)
           for (const double each : x) var += (each - m) * (each - m);
           spread[id_at(i)] = std::sqrt(var / static_cast<double>(x.size() - 1));
         }
-        plain_softmax(spread);
+        plain_softmax_in_place(spread);
         for (const auto& [id, x] : spread) mean[id] += x / 2;
       }
       for (const auto& [id, x] : mean) {
@@ -175,7 +175,7 @@ inline PlainScorer plain_expected(const PlainExpected& set) {
         for (const double x : logits) var += (x - mu) * (x - mu) / n;
         z[ids[i]] = mu + (set.covariance ? var / 2 : 0);
       }
-      plain_softmax(z);
+      plain_softmax_in_place(z);
       for (const auto& [id, x] : z) mean[id] += x / head.group;
     }
     for (const auto& [id, x] : mean) {
@@ -242,7 +242,7 @@ inline PlainScorer plain_r_kv(std::int64_t window, std::int32_t kernel, double l
         }
         row[id] = most;
       }
-      plain_softmax(row);
+      plain_softmax_in_place(row);
       for (const auto& [id, x] : row) importance[id] += x / static_cast<double>(window);
     }
     importance = plain_pool(importance, kernel);
@@ -259,7 +259,7 @@ inline PlainScorer plain_r_kv(std::int64_t window, std::int32_t kernel, double l
       if (spared >= 0) cosine[i][spared] = 0;
       for (const auto j : ids) redundancy[j] += cosine[i][j] / static_cast<double>(ids.size());
     }
-    plain_softmax(redundancy);
+    plain_softmax_in_place(redundancy);
     for (const auto id : before) all[id] = lambda * importance[id] - (1 - lambda) * redundancy[id];
     return all;
   };
