@@ -1,6 +1,6 @@
 # Includes, the documents' links and tables of contents, and what package manifests say.
 kvsim_test(structure
-  SOURCES documents/markdown.cpp documents/test_documents.cpp package/test_manifests.cpp test_includes.cpp
+  SOURCES documents/markdown.cpp documents/test_documents.cpp package/test_manifests.cpp test_includes.cpp test_words.cpp
   LINK fmt::fmt kvsim::json nlohmann_json::nlohmann_json)
 # ./kv installs what its tests need, and fails on a skipped test that is not allowed.
 add_test(NAME "structure: kv installs packages and judges skipped tests"
