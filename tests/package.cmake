@@ -2,7 +2,8 @@
 if(DPKG_DEB_PROGRAM AND DPKG_SHLIBDEPS_PROGRAM)
   add_test(NAME "package: a Debian package works where it is unpacked"
            COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSCRATCH=${CMAKE_CURRENT_BINARY_DIR}/scratch/package
-                   -DCPACK=${CMAKE_CPACK_COMMAND} -DDPKG_DEB=${DPKG_DEB_PROGRAM}
+                   -DSOURCE=${PROJECT_SOURCE_DIR} -DVERSION=${PROJECT_VERSION}
+                   -DPYTHON=${KVSIM_PYTHON_EXECUTABLE} -DDPKG_DEB=${DPKG_DEB_PROGRAM}
                    -DEXAMPLE=${PROJECT_SOURCE_DIR}/examples/installed -DGENERATOR=${CMAKE_GENERATOR}
                    -DCXX=${CMAKE_CXX_COMPILER}
                    -P ${CMAKE_CURRENT_SOURCE_DIR}/package/check.cmake)

@@ -32,6 +32,14 @@ done
 skip_part "CUDA" "no nvcc" > /dev/null || fail "a listed reason of a part fails"
 skip_part "sanitizers" "no clang 16 or later" > /dev/null && fail "an unlisted reason of a part is accepted"
 
+# check_objects: the last entry of each object counts, CUDA's compiler is another matter.
+{ printf '# ninja log v5\n'; printf '0\t20000\t0\ta.o\t1\n0\t14000\t0\ta.o\t1\n0\t44000\t0\tb.cu.o\t1\n0\t99000\t0\tprogram\t1\n'; } > "$scratch/.ninja_log"
+out=$(check_objects "$scratch") || fail "an object of 14 s fails: $out"
+expect "the slowest object" "$out" "1 objects, the slowest in 14.0 s: a.o"
+printf '5\t15105\t0\tc.o\t1\n' >> "$scratch/.ninja_log"
+out=$(check_objects "$scratch") && fail "an object of 15.1 s is accepted"
+expect "an object that is too slow" "$out" " 15.1 s c.o"
+
 # setup: what is missing is installed; one package that apt does not know keeps no other away.
 here=" ${REQUIRED[*]} ${OPTIONAL[*]} "
 present() { [[ $here == *" $1 "* ]]; }

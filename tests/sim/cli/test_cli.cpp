@@ -100,7 +100,7 @@ TEST_CASE("calibrate: a start-up log becomes a scenario's engine") {
 
 TEST_CASE("version and help") {
   const fs::path folder = fresh("help");
-  CHECK(run_kvsim({"--version"}, folder).out.starts_with("kvsim 0.1.0\n"));
+  CHECK(run_kvsim({"--version"}, folder).out.starts_with("kvsim 0.2.0\n"));
   for (const Words& words : {Words{"help"}, Words{"--help"}, Words{"-h"}}) {
     const Outcome help = run_kvsim(words, folder);
     CHECK(help.status == 0);
@@ -133,6 +133,8 @@ TEST_CASE("slips on the command line are answered with the nearest word") {
   CHECK(has(complaint({"--vresion"}, folder), "did you mean \"--version\"?"));
   CHECK(has(complaint({"run", "--jsno", "x.json"}, folder), "did you mean \"--json\"?"));
   CHECK(has(complaint({"list", "modles"}, folder), "did you mean \"models\"?"));
+  // One letter is an initial, not a misspelling of "-tp".
+  CHECK(has(complaint({"plan", "-g", "T4"}, folder), "did you mean \"--gpu\"?"));
   CHECK(has(complaint({"run"}, folder), "run: expected one or more scenario files"));
   CHECK(has(complaint({"run", "x.json", "-o"}, folder), "'-o' is missing"));
   CHECK(has(complaint({"run", "x", "-o", "a", "-o", "b"}, folder), "-o is given twice"));

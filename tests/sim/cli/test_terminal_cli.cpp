@@ -630,10 +630,10 @@ TEST_CASE("the version says how it was built and what times rest on") {
   const fs::path folder = fresh("version");
   const Outcome version = run_kvsim({"--version"}, folder);
   CHECK(version.status == 0);
-  CHECK(version.out.starts_with("kvsim 0.1.0\nbuild: "));
+  CHECK(version.out.starts_with("kvsim 0.2.0\nbuild: "));
   CHECK(has(version.out, "calibrations: "));
   const json document = json_of({"--version", "--json"}, folder);
-  CHECK(document.at("version") == "0.1.0");
+  CHECK(document.at("version") == "0.2.0");
   for (const char* part : {"cuda", "mpi", "explorer", "python"}) {
     CHECK(document.at("build").at(part).is_boolean());
   }
