@@ -23,8 +23,8 @@ std::span<const EmbeddedFile> gpu_files();
 namespace kvsim {
 namespace {
 
-/// The words of a name in lower case: "A100-80GB (vidur)" has a100, 80gb. What stands in brackets
-/// is a remark, and so is the maker's name.
+/// The words of a name in lower case: "A100-80GB (vidur)" has a100, 80gb. Text in brackets and the
+/// vendor's name are ignored.
 std::vector<std::string> words_of(std::string_view name) {
   std::vector<std::string> words(1);
   for (const char c : name) {
@@ -160,7 +160,7 @@ FlopsPerSecond peak_flops(const Gpu& gpu, Dtype dtype) {
 const std::vector<Gpu>& builtin_gpus() { return catalogue().gpus; }
 
 const Gpu& find_gpu(std::string_view name) {
-  // By the keys of names and aliases: reading calibrations asks for hundreds.
+  // Indexed by the keys of names and aliases: reading calibrations looks up hundreds.
   static const std::map<std::string, const Gpu*> index = [] {
     std::map<std::string, const Gpu*> out;
     for (const Gpu& gpu : builtin_gpus()) {

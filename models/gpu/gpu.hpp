@@ -12,8 +12,8 @@
 
 namespace kvsim {
 
-/// A GPU by its data sheet and its driver. Every figure's source stands in `sources` under the
-/// figure's key in the catalogue file.
+/// A GPU by its data sheet and its driver. The catalogue file has the source of every value in
+/// `sources`, under the value's key.
 struct Gpu {
   std::string name;                  // "A800-80GB-SXM"
   std::vector<std::string> aliases;  // other spellings

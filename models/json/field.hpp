@@ -50,7 +50,7 @@ class Field {
 
   /// Arrays.
   [[nodiscard]] std::vector<Field> items() const;
-  /// The items of an array, or the value alone if it is none.
+  /// The items of an array, or the value itself if it is not an array.
   [[nodiscard]] std::vector<Field> one_or_more() const;
 
   /// Scalars. 2.0 is an integer, 1.7 is not; bounds are inclusive.
@@ -67,7 +67,7 @@ class Field {
   [[nodiscard]] FlopsPerSecond flops() const;
   [[nodiscard]] Seconds duration() const;
 
-  /// "FILE: POINTER", for messages of one's own.
+  /// "FILE: POINTER", for the caller's messages.
   [[nodiscard]] std::string place() const;
   [[nodiscard]] const std::string& file() const;
   [[nodiscard]] const std::string& pointer() const { return pointer_; }

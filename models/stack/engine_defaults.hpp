@@ -23,7 +23,7 @@ using EngineVersion = std::array<std::int32_t, 3>;
 [[nodiscard]] std::optional<EngineVersion> parse_engine_version(std::string_view text,
                                                                 int* parts = nullptr);
 
-/// Who starts the engine: the HTTP server, or the offline class of its Python library.
+/// How the engine is started: by the HTTP server, or by the offline class of its Python library.
 enum class EngineUsage : std::uint8_t { kServer, kLlm };
 [[nodiscard]] std::string_view word_of(EngineUsage usage);
 

@@ -24,7 +24,7 @@ namespace {
 constexpr std::array kFractionWords{"all", "before_weights", "after_weights", "free"};
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
-/// The enumerator whose word stands in `field`; words are in the order of the enumeration.
+/// The enumerator whose word is the value of `field`; words are in the order of the enumeration.
 template <class Enum, std::size_t N>
 Enum read_enum(const Field& field, const std::array<const char*, N>& words) {
   const std::vector<std::string> known{words.begin(), words.end()};
@@ -173,7 +173,7 @@ void take_defaults(Stack& out, const StackOptions& options, const EngineSite& si
   out.settings = std::make_shared<const EngineSettings>(std::move(settings));
 }
 
-/// What other stacks know of the same engine: "versions 0.2 to 0.7 are stack \"vllm-v0\"".
+/// Versions of the same engine that other stacks have: "versions 0.2 to 0.7 are stack \"vllm-v0\"".
 std::string other_versions(const Stack& stack, std::span<const Stack> stacks) {
   std::string out;
   for (const Stack& other : stacks) {
@@ -324,7 +324,7 @@ Stack read_stack(const Field& profile, std::string name, std::span<const Stack> 
   const auto base = profile.find("extends");
   if (base) stack = find_among(known, base->string());
   stack.name = std::move(name);
-  // A figure of its own loses the source of the one it stands for.
+  // An overridden value loses the source of the original.
   const auto read = [&](std::string_view key, auto&& take) {
     if (base && !profile.has(key)) return;
     stack.sources.erase(std::string{key});

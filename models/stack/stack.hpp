@@ -54,7 +54,7 @@ struct ReachedRates {
   double elements_per_clock = 0;
 };
 
-/// A software stack: what stands between the roofline and a real run. A profile is data
+/// A software stack: the difference between the roofline and a real run. A profile is data
 /// (models/stack/data), each constant with its source.
 struct Stack {
   std::string name;
@@ -62,7 +62,8 @@ struct Stack {
   CacheGrowth growth = CacheGrowth::kExact;
   AttentionExec attention = AttentionExec::kFused;
   LogitPositions logits = LogitPositions::kLast;
-  bool logits_fp32 = false;         // logits upcast to fp32 beside the model's dtype
+  bool logits_fp32 = false;         // logits upcast to fp32, in addition to those in the model's
+                                    // dtype
   bool expands_kv_heads = false;    // K, V repeated to the query heads before attention (GQA)
   bool rounds_allocations = false;  // PyTorch's block rounding applies
   bool keeps_inputs = false;        // callers hold the embeddings and a layer's input while it runs
@@ -84,8 +85,8 @@ struct Stack {
   /// A block of a paged cache holds one head's entries, and attention takes a length a head; else a
   /// block holds a layer's entries of all heads, and each is read as far as the longest reaches.
   bool per_head_blocks = false;
-  /// What a method drops leaves a hole; a layer whose holes are more than a quarter of what its
-  /// blocks hold is written anew. Else survivors are written together as entries leave.
+  /// True: a dropped entry leaves a hole, and a layer is rewritten when holes exceed a quarter of
+  /// its blocks' contents. False: entries are compacted whenever some are dropped.
   bool lazy_compaction = false;
   std::int64_t prefill_chunk = 0;  // tokens of the whole batch one prefill pass takes; 0: all
   /// Of a stack that takes prompts whole: tokens of a pass where the model takes more than 32,768
@@ -95,13 +96,13 @@ struct Stack {
   std::int64_t max_model_len = 0;  // tokens of the longest sequence it is set up for; 0: the run's
   bool fused_projections = false;  // Q, K and V are one GEMM; so are gate and up
   bool attends_allocated = false;  // decode attention reads all of a static cache, masked
-  bool softmax_fp32 = true;  // eager attention computes its softmax in fp32, beside the scores
+  bool softmax_fp32 = true;  // eager attention computes its softmax in fp32, in a second tensor
   /// Of eager attention: operators that read and write the score matrix between the product of
   /// queries and keys and the softmax (scaling, adding a mask).
   std::int32_t score_passes = 0;
   Seconds between_steps;             // scheduling and sampling that nothing hides,
   Seconds between_per_sequence;      // and what it takes more for each sequence
-  bool full_causal_mask = false;     // a boolean mask of the full length squared stands throughout
+  bool full_causal_mask = false;     // a boolean mask of the full length squared is held throughout
   bool masks_evicted = false;        // what a method lets go stays cached, and is masked out
   double sampler_bytes = 0;          // that a start-up's dummy sampling takes per logit
   Bytes graphs;                      // CUDA graph pools
@@ -114,8 +115,8 @@ struct Stack {
   /// 0: none is said.
   BytesPerSecond expert_link{0.0};
   Seconds expert_link_latency{};
-  /// Of exchanges of tokens whose experts stand in several nodes: bytes that a GPU sends over their
-  /// time without latency, and the latency. 0: they go over the GPUs' own links, as collectives do.
+  /// Exchanges of tokens between experts on several nodes: bytes that a GPU sends over their time
+  /// without latency, and the latency. 0: they use the GPUs' own links, as collectives do.
   BytesPerSecond exchange_rate{0.0};
   Seconds exchange_latency{};
   Overlap overlap = Overlap::kMax;              // of arithmetic and traffic
@@ -134,7 +135,7 @@ struct Stack {
 /// ":llm" for the offline class.
 [[nodiscard]] std::string label_of(const Stack& stack);
 
-/// What a run may set of its stack; what is absent is as the profile has it.
+/// Settings of the stack that a run may override; an absent one is the profile's.
 struct StackOptions {
   std::optional<std::int64_t> max_model_len{};
   /// Of a service that names no max_model_len: its longest request, not the model's context.
@@ -150,7 +151,7 @@ struct StackOptions {
   std::optional<double> expert_imbalance{};
   std::optional<BytesPerSecond> expert_link{};
   std::optional<Seconds> expert_link_latency{};
-  // Measured bytes that stand in for what the models give, per GPU.
+  // Measured bytes per GPU that replace predicted ones.
   std::optional<Bytes> weights{};
   std::optional<Bytes> non_torch{};   // CUDA context, libraries and collectives' buffers
   std::optional<Bytes> activation{};  // peak of the start-up's profiling run

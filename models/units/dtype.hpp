@@ -49,16 +49,31 @@ constexpr Bytes bytes_of(std::int64_t elements, Dtype dtype) {
   return Bytes{(elements * bits_of(dtype) + 7) / 8};
 }
 
-/// The format named `word`: a name of kDtypes, or a common other spelling (`float16`, `half`,
-/// `bfloat16`, `float32`, `float`, `fp8`); nullopt if it is none.
+struct DtypeAlias {
+  std::string_view name;
+  Dtype dtype;
+};
+/// Other common spellings.
+inline constexpr std::array kDtypeAliases{
+    DtypeAlias{"float32", Dtype::kFp32},
+    DtypeAlias{"float", Dtype::kFp32},
+    DtypeAlias{"f32", Dtype::kFp32},
+    DtypeAlias{"float16", Dtype::kFp16},
+    DtypeAlias{"half", Dtype::kFp16},
+    DtypeAlias{"f16", Dtype::kFp16},
+    DtypeAlias{"bfloat16", Dtype::kBf16},
+    DtypeAlias{"fp8", Dtype::kFp8E4m3},
+    DtypeAlias{"float8_e4m3fn", Dtype::kFp8E4m3},
+};
+
+/// The format named `word`: a name of kDtypes or of kDtypeAliases; nullopt if it is neither.
 constexpr std::optional<Dtype> parse_dtype(std::string_view word) {
   for (const auto& entry : kDtypes) {
     if (entry.name == word) return entry.dtype;
   }
-  if (word == "float32" || word == "float" || word == "f32") return Dtype::kFp32;
-  if (word == "float16" || word == "half" || word == "f16") return Dtype::kFp16;
-  if (word == "bfloat16") return Dtype::kBf16;
-  if (word == "fp8" || word == "float8_e4m3fn") return Dtype::kFp8E4m3;
+  for (const auto& alias : kDtypeAliases) {
+    if (alias.name == word) return alias.dtype;
+  }
   return std::nullopt;
 }
 

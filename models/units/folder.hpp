@@ -6,8 +6,8 @@
 
 namespace kvsim {
 
-/// What stands in `folder` under names that end in `extension` (".csv"), sorted.
-/// Errors: InputError "FOLDER: cannot be read: REASON".
+/// Files in `folder` whose names end in `extension` (".csv"), sorted. Errors: InputError "FOLDER:
+/// cannot be read: REASON".
 [[nodiscard]] std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder,
                                                           std::string_view extension);
 

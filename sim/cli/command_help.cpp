@@ -148,14 +148,26 @@ int run_help(const Arguments& arguments) {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = [] {
-    std::vector<Command> list{
-        run_command(),           compare_command(),          explain_command(),
-        plot_command(),          replay_command(),           sweep_command(),
-        plan_command(),          explorer_command(),         trace_info_command(),
-        trace_check_command(),   trace_generate_command(),   trace_convert_command(),
-        requests_info_command(), requests_convert_command(), requests_generate_command(),
-        fit_surrogate_command(), calibrate_command(),        list_command(),
-        show_command()};
+    std::vector<Command> list{run_command(),
+                              compare_command(),
+                              explain_command(),
+                              plot_command(),
+                              replay_command(),
+                              sweep_command(),
+                              plan_command(),
+                              explorer_command(),
+                              trace_info_command(),
+                              trace_check_command(),
+                              trace_generate_command(),
+                              trace_convert_command(),
+                              requests_info_command(),
+                              requests_convert_command(),
+                              requests_generate_command(),
+                              fit_surrogate_command(),
+                              calibrate_command(),
+                              list_command(),
+                              show_command(),
+                              schema_command()};
     for (Command& command : validate_commands()) list.push_back(std::move(command));
     list.push_back(completion_command());
     list.push_back(help_command());

@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-/// Order of events that share a time: what frees memory runs before what asks for it.
+/// Order of events that share a time: events that free memory run before those that allocate.
 enum class Phase : std::uint8_t { kRelease, kTransfer, kArrival, kSchedule, kObserve };
 
 /// Events in order of (time, phase, sequence), where sequence is the order they were scheduled in,
@@ -26,7 +26,7 @@ class EventQueue {
     Payload payload{};
   };
 
-  /// `most_at_once`: events that may share one time; beyond it the simulation stands still.
+  /// `most_at_once`: events that may share one time; more are an endless loop.
   explicit EventQueue(std::int64_t most_at_once = 1 << 20) : most_at_once_{most_at_once} {}
 
   /// Errors: ContractError if `at` is in the past.

@@ -24,8 +24,8 @@ void parallel_for(std::size_t count, int, const std::function<void(std::size_t)>
 
 namespace kvsim {
 
-int thread_count(int asked) {
-  if (asked > 0) return asked;
+int thread_count(int requested) {
+  if (requested > 0) return requested;
   return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 

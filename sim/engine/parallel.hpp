@@ -5,8 +5,8 @@
 
 namespace kvsim {
 
-/// Threads to use where `asked` is 0: as many as the machine has.
-[[nodiscard]] int thread_count(int asked);
+/// Threads to use if `requested` is 0: as many as the machine has.
+[[nodiscard]] int thread_count(int requested);
 
 /// Calls task(i) once for each i in [0, count), on up to `threads` threads (0: thread_count). Tasks
 /// are handed out in order; they must not touch each other's data. If tasks throw, the exception of

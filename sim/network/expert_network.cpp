@@ -46,7 +46,7 @@ ExpertNetwork expert_network(const Gpu& gpu, std::int32_t n, BytesPerSecond link
   // Added last, so that of ways as short as each other a node's own is taken.
   const auto network = t.add(PlaceKind::kNetwork, "network");
   for (const Topology::PlaceIndex place : out.gpus) {
-    // Half of the latency stands on each side.
+    // Each side has half of the latency.
     t.join_both(place, network, link, latency * 0.5, "network");
   }
   return out;
@@ -58,8 +58,9 @@ Exchange all_to_all(const ExpertNetwork& network) {
   const Topology& t = network.topology;
   Exchange out;
   double slowest = 0;
-  // GPUs of a node are alike, and what one receives is what it sends: the first one and the last,
-  // whose node may have fewer, stand for all. To each node one way stands for those to all there.
+  // GPUs of a node are equal, and each receives as much as it sends. So the first GPU and the last,
+  // whose node may have fewer, represent all, and one path to a node represents those to all of its
+  // GPUs.
   for (const std::size_t from : {std::size_t{0}, n - 1}) {
     std::vector<double> load(t.links());  // share of what it sends
     std::vector<Topology::LinkIndex> first(static_cast<std::size_t>(network.nodes), t.links());
@@ -114,7 +115,7 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
   };
   if (ranks == 1) {
     if (stack.expert_imbalance != 1) {
-      throw InputError{"engine: expert_imbalance: expected expert_parallel above 1 beside it"};
+      throw InputError{"engine: expert_imbalance: expected expert_parallel above 1 with it"};
     }
     return;
   }
@@ -131,10 +132,10 @@ void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
                     tensor_parallel, ranks));
   }
   if (ranks > node_gpus(gpu) && stack.expert_link.count() <= 0) {
-    refuse(
-        fmt::format("{} {} do not stand in one node of {}: expected expert_link beside it, a GPU's "
-                    "link to the network between nodes",
-                    ranks, gpu.name, node_gpus(gpu)));
+    refuse(fmt::format(
+        "{} {} do not fit into one node of {}: expected expert_link, a GPU's link to the "
+        "network between nodes",
+        ranks, gpu.name, node_gpus(gpu)));
   }
   if (stack.rounds_allocations && stack.growth != CacheGrowth::kPaged) {
     refuse(fmt::format("stack {} holds all experts on each GPU", stack.name));

@@ -41,16 +41,16 @@ struct Exchange {
 /// Errors: ContractError of a single GPU, which sends nothing.
 [[nodiscard]] Exchange all_to_all(const ExpertNetwork& network);
 
-/// `stack` with the rate and the latency of its exchanges of tokens, where its experts stand in
-/// several nodes and it has a link between them; else as it was.
+/// `stack` with the rate and the latency of its token exchanges, if its experts are on several
+/// nodes and it has a link between them; otherwise `stack` unchanged.
 [[nodiscard]] Stack with_expert_network(Stack stack, const Gpu& gpu);
 
 /// What an exchange over several nodes is reckoned with, in words; nullopt: one node.
 [[nodiscard]] std::optional<std::string> describe_exchange(const Stack& stack, const Gpu& gpu);
 
-/// Errors: InputError where a layer's experts cannot be shared out as `stack` says: a dense model,
-/// more GPUs than experts, a number that does not go with the tensor-parallel one, GPUs that do not
-/// stand in one node, a stack that has no such thing.
+/// Errors: InputError if a layer's experts cannot be distributed as `stack` says: a dense model,
+/// more GPUs than experts, a number that does not match tensor parallelism, GPUs outside one node,
+/// a stack without expert parallelism.
 void check_expert_parallel(const Llm& llm, const Gpu& gpu, const Stack& stack,
                            std::int32_t tensor_parallel);
 

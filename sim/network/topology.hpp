@@ -18,8 +18,8 @@ struct Place {
   std::string name;
 };
 
-/// One direction of a connection. Where an engine spreads over several GPUs that all move equal
-/// shares at one time, one place stands for them and its links are as wide as theirs together.
+/// One direction of a connection. If an engine has several GPUs that all move equal shares at the
+/// same time, one place represents them and its links have their combined bandwidth.
 struct Link {
   BytesPerSecond bandwidth{0.0};
   Seconds latency{};

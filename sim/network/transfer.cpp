@@ -27,7 +27,7 @@ const std::vector<Topology::LinkIndex>& TransferEngine::route(Topology::PlaceInd
 
 void TransferEngine::start(SimTime now, Topology::PlaceIndex from, Topology::PlaceIndex to,
                            Bytes bytes, std::int64_t tag) {
-  KVSIM_CHECK(now >= now_ && bytes >= Bytes{}, "{} bytes at {} ps, the clock stands at {} ps",
+  KVSIM_CHECK(now >= now_ && bytes >= Bytes{}, "{} bytes at {} ps, the clock is at {} ps",
               bytes.count(), now.count(), now_.count());
   const auto used = [&](const auto& t) { return t.tag == tag; };
   KVSIM_CHECK(std::none_of(flows_.begin(), flows_.end(), used) &&

@@ -12,11 +12,11 @@ namespace kvsim {
 
 /// Transfers that share the links of a topology max-min fairly: none can be faster without one that
 /// is no faster becoming slower. Rates are those of progressive filling and change when a transfer
-/// starts or its last byte leaves; what is sent arrives the route's latency later, during which it
-/// fills no link. A fluid: no packets, no slow start, no protocol. Moments are whole picoseconds,
-/// and a transfer's end is worked out anew only where its rate changes, so that neither the order
-/// of starts at one moment nor what happens on other links moves it.
-/// Source: Bertsekas and Gallager, Data Networks, section 6.5.2.
+/// starts or its last byte leaves. Bytes arrive after the route's latency, during which they occupy
+/// no link. A fluid model: no packets, no slow start, no protocol. Times are whole picoseconds, and
+/// a transfer's end is recomputed only when its rate changes. So neither the order of starts at one
+/// time nor events on other links change it. Source: Bertsekas and Gallager, Data Networks, section
+/// 6.5.2.
 class TransferEngine {
  public:
   /// The topology is not owned and outlives this.
@@ -31,7 +31,8 @@ class TransferEngine {
              std::int64_t tag);
   /// When a last byte leaves or arrives next; nullopt: nothing is under way.
   [[nodiscard]] std::optional<SimTime> next() const;
-  /// The clock moves to `now`; tags of what has arrived since, in order of (arrival, tag).
+  /// Moves the clock to `now`. Returns the tags of transfers that have arrived since, in order of
+  /// (arrival, tag).
   [[nodiscard]] std::vector<std::int64_t> advance(SimTime now);
 
   [[nodiscard]] std::size_t under_way() const { return flows_.size() + flying_.size(); }

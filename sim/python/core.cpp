@@ -57,7 +57,7 @@ struct Interrupted : std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "interrupted"; }
 };
 
-/// work(progress) on a thread of its own, without Python's lock. Meanwhile this thread looks for
+/// Runs work(progress) on a separate thread, without Python's lock. Meanwhile this thread looks for
 /// signals: after Ctrl-C `progress` throws, and KeyboardInterrupt is raised once all have stopped.
 template <class Work>
 std::invoke_result_t<Work, const Progress&> interruptible(Work work) {
@@ -150,16 +150,16 @@ std::string sweep(const Source& source, const std::vector<std::string>& vary,
     SweepChanges changes{
         .vary = {}, .samples = samples, .seed = seed, .skip_impossible = skip_impossible};
     for (const std::string& axis : vary) changes.vary.push_back(axis_of_text(axis));
-    const SweepPlan asked{source.document(), source.name, changes};
-    std::vector<std::size_t> todo(asked.size());
+    const SweepPlan plan{source.document(), source.name, changes};
+    std::vector<std::size_t> todo(plan.size());
     for (std::size_t i = 0; i < todo.size(); ++i) todo[i] = i;
-    std::vector<std::string> objects(asked.size());
-    run_sweep_points(asked, todo, runner_of(asked.kind()), {.threads = threads},
+    std::vector<std::string> objects(plan.size());
+    run_sweep_points(plan, todo, runner_of(plan.kind()), {.threads = threads},
                      [&](std::size_t point, const std::string& object) {
                        objects[point] = object;
                        progress(0);
                      });
-    return scenario_sweep_text(ScenarioSweep{asked, std::move(objects)});
+    return scenario_sweep_text(ScenarioSweep{plan, std::move(objects)});
   });
 }
 

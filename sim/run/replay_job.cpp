@@ -15,7 +15,7 @@ namespace {
 /// Methods replayed side by side: each holds its series of every head of the layers at hand.
 constexpr std::size_t kMostAtOnce = 64;
 
-/// As replay(), whose result for a method does not depend on those beside it.
+/// Same as replay(), whose result for a method does not depend on the other methods.
 ReplayResult replay_in_batches(const Trace& trace, const std::vector<MethodSpec>& methods,
                                const ReplayOptions& options) {
   ReplayResult all;
@@ -51,8 +51,8 @@ ReplayJob run_replay_job(const std::filesystem::path& path, const std::vector<Me
   std::vector<MethodSpec> able;
   for (std::size_t i = 0; i < methods.size(); ++i) {
     const MethodSpec& spec = methods[i];
-    // A method that does not exist as asked for is a mistake; one that this trace has no data for
-    // is told of, and the others run.
+    // An unknown method is an error. A method for which this trace has no data is reported, and the
+    // others run.
     if (!whole_catalogue.contains(spec.name)) (void)make_method(spec, info.prompt_tokens, site);
     try {
       (void)settle_for_trace(spec, info);

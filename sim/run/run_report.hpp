@@ -14,31 +14,32 @@
 
 namespace kvsim {
 
-/// A method that was asked for and could not be replayed, and why.
+/// A requested method that could not be replayed, and the reason.
 struct SkippedMethod {
   std::string name;
   std::string reason;
 };
 
-/// A trace run through those of the methods asked for that can run on it.
+/// A trace run through those of the requested methods that can run on it.
 struct ReplayJob {
   ReplayResult result;
-  std::vector<SkippedMethod> skipped;  // what the trace lacks for the others
-  std::vector<std::size_t> ran;        // of the methods asked for, those in `result`; ascending
+  std::vector<SkippedMethod> skipped;  // data that the trace does not have for the others
+  std::vector<std::size_t> ran;        // indices of the requested methods that are in `result`;
+                                       // ascending
 };
 
-/// All that a report of one run is made of: what was asked and what came out.
+/// All that a report of one run is made of: the scenario and its results.
 struct RunReport {
   const Scenario* scenario = nullptr;  // not owned
   std::vector<StaticResult> results;   // one a point, in the scenario's order; of kind "static"
   std::vector<ServeResult> serves;     // likewise, of kind "serve"
   std::vector<std::optional<MeanIteration>> iterations;        // one a point, or none
   std::vector<std::optional<ServeIntervals>> serve_intervals;  // likewise
-  std::optional<ReplayResult> replay;                          // where the scenario asks for one
+  std::optional<ReplayResult> replay;                          // if the scenario has one
   std::vector<SkippedMethod> skipped;                          // of the replay
-  std::vector<std::string> notes;  // of the run as a whole; a point's own stand in its result
-  std::size_t missing = 0;         // points that were left out, the run being told to stop
-  bool replay_missing = false;     // likewise the replay that the scenario asks for
+  std::vector<std::string> notes;  // of the run as a whole; those of a point are in its result
+  std::size_t missing = 0;         // points that were left out because the run was stopped
+  bool replay_missing = false;     // likewise the scenario's replay
 };
 
 }  // namespace kvsim

@@ -38,8 +38,8 @@ void begin(const RunOptions& options, const std::string& what, double total = 0,
   if (options.phase) options.phase(what, total, unit);
 }
 
-/// `run(i)` of every point, its complaints told with the point's name. Returns which were run: all
-/// of them, unless the run was told to stop.
+/// Calls `run(i)` of every point and adds the point's name to its errors. Returns which were run:
+/// all of them, unless the run was stopped.
 template <class Run>
 std::vector<char> for_each_point(const Scenario& scenario, const RunOptions& options, Run run) {
   const std::size_t n = scenario.points.size();
@@ -73,7 +73,7 @@ void keep_ran(const std::vector<char>& ran, std::vector<Result>& results) {
   results.erase(results.begin() + static_cast<std::ptrdiff_t>(kept), results.end());
 }
 
-/// The scenario without the points that did not run, and without what was published of them.
+/// The scenario without the points that did not run, and without their published values.
 void keep_ran(const std::vector<char>& ran, Scenario& scenario) {
   std::vector<PublishedFigure> published;
   for (PublishedFigure& figure : scenario.published) {
@@ -98,7 +98,7 @@ std::string missing_labels(const Scenario& scenario, const std::vector<char>& ra
   return n > kMost ? fmt::format("{} and {} more", text, n - kMost) : text;
 }
 
-/// Takes what did not run out of the results, the scenario and the account of both.
+/// Removes what did not run from the results, the scenario and the report.
 template <class Result>
 void drop_missing(const std::vector<char>& ran, std::vector<Result>& results, Scenario& scenario,
                   RunReport& report) {
@@ -149,10 +149,10 @@ std::vector<ServeResult> run_serve_points(const Scenario& scenario, const RunOpt
   return results;
 }
 
-/// Ends a replay that was told to stop, whatever thread notices.
+/// Ends a replay that was stopped, from any thread.
 struct Stopped {};
 
-/// The replay that the scenario asks for; given up, and told, where the run was told to stop.
+/// The scenario's replay; abandoned, with a note, if the run was stopped.
 void replay_trace(const Scenario& scenario, const RunOptions& how, RunReport& report) {
   const auto stopped = [&] { return how.stop && how.stop(); };
   ReplayOptions options;
@@ -207,7 +207,7 @@ RunReport run_scenario(Scenario& scenario, const RunOptions& how) {
       report.iterations.push_back(mean_iteration(*scenario.points[i].serve, report.serves[i]));
     }
     report.serve_intervals.resize(report.iterations.size());
-    // A point alone shares its own runs out instead.
+    // A single point distributes its own runs over the threads instead.
     const int within = report.iterations.size() == 1 ? how.threads : 1;
     parallel_for(report.iterations.size(), how.threads, [&](std::size_t i) {
       report.serve_intervals[i] = serve_intervals(*scenario.points[i].serve, report.serves[i],

@@ -16,7 +16,7 @@
 #include "models/units/error.hpp"
 #include "models/units/excerpt.hpp"
 #include "sim/scenario/fields/document.hpp"
-#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/list_keys.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 
@@ -200,7 +200,7 @@ void SweepPlan::take_section(const SweepChanges& changes) {
   skip_impossible_ = section.skip_impossible || changes.skip_impossible;
   std::uint64_t of_scenario = 0;
   if (const auto seed = Field::wrap(base_, name).find("seed")) {
-    of_scenario = static_cast<std::uint64_t>(seed->integer(0, kLargestSeed));
+    of_scenario = static_cast<std::uint64_t>(read_integer(*seed, "scenario", "seed"));
   }
   seed_ = changes.seed.value_or(section.seed.value_or(of_scenario));
   axes_ = std::move(section.axes);

@@ -1,6 +1,6 @@
 #pragma once
 
-// As much of JSON Schema (2020-12) as scenarios/scenario.schema.json uses. A keyword that is not
+// As much of JSON Schema (2020-12) as scenario_schema() uses. A keyword that is not
 // known here fails the test: it would be a rule that nobody checks.
 
 #include <algorithm>

@@ -53,6 +53,7 @@ struct Command {
 [[nodiscard]] Command fit_surrogate_command();
 [[nodiscard]] Command calibrate_command();
 [[nodiscard]] Command list_command();
+[[nodiscard]] Command schema_command();
 [[nodiscard]] Command show_command();
 [[nodiscard]] Command help_command();
 

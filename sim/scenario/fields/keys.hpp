@@ -9,39 +9,93 @@
 
 namespace kvsim {
 
-/// A key of scenario files: what messages, the schema and docs/scenarios.md say of it.
+/// The JSON value that a key takes.
+struct KeyType {
+  enum class Kind : std::uint8_t {
+    kNone,
+    kText,
+    kPath,
+    kName,     // one of `words`, or of what `names` returns; any text if both are empty
+    kInteger,  // in [low, high]
+    kNumber,   // in [low, high]
+    kBoolean,
+    kSize,       // "80 GiB", at least or above `low`
+    kTime,       // "200 ms"
+    kBandwidth,  // "50 GB/s"
+    kFormat,     // an element format
+    kWeights,    // an element format or a quantization
+    kBudget,     // a share, or entries from `low` on
+    kPointer,    // a JSON pointer
+    kPrices,     // an object of GPU names and prices per hour
+    kQuantity,   // a number, size, time or boolean
+    kAny,
+    kAnyObject,
+    kObject,  // the object called `words`
+  };
+  Kind kind = Kind::kNone;
+  double low = 0, high = 0;
+  bool above = false;        // of sizes, times and bandwidths: above `low`, not equal to it
+  std::string_view words{};  // joined by ", "
+  std::vector<std::string> (*names)() = nullptr;
+};
+
+/// How many values a key takes.
+enum class KeyValues : std::uint8_t {
+  kOne,
+  kPoints,  // one, or a list of which each value makes a point
+  kMany,    // one, or a list
+  kList,    // a list
+};
+
+/// A key of scenario files. The reader, messages, `kvsim schema` and the tables of
+/// docs/scenarios.md are made of this.
 struct ScenarioKey {
   std::string_view name;
-  std::string_view type;   // "integer", "size", "name", …; "or list" where a list makes points
-  std::string_view range;  // of numbers; empty elsewhere
-  std::string_view default_text;
-  std::string_view help;
+  KeyType type;
+  KeyType other{};  // a second type: tokens, or "workload"
+  KeyValues values = KeyValues::kOne;
+  std::string_view default_text{};  // "required" if the key must be there
+  std::string_view help{};
+  std::size_t max_items = 0;  // of a list; 0: any number
+  bool may_be_empty = false;  // of a list
 };
 
 /// An object of scenario files and its keys, in the order that messages and `echo` use.
 struct ScenarioObject {
   std::string_view name;  // "scenario", "point", "memory", …
   std::span<const ScenarioKey> keys;
+  bool name_instead = false;    // a text in place of the object is its "name"
+  bool has_parameters = false;  // other keys are a method's parameters
 };
 
-/// Every object a scenario may hold. A method's own parameters are not among them: they come from
+/// Every object a scenario may hold. A method's parameters are not among them: they come from
 /// builtin_methods().
 [[nodiscard]] std::span<const ScenarioObject> scenario_objects();
-
+/// Errors: ContractError for an unknown object.
+[[nodiscard]] const ScenarioObject& scenario_object(std::string_view name);
+/// Errors: ContractError for an unknown object or key.
+[[nodiscard]] const ScenarioKey& scenario_key(std::string_view object, std::string_view key);
 /// Names of the keys of the object called `object`. Errors: ContractError for an unknown one.
 [[nodiscard]] std::vector<std::string> scenario_key_names(std::string_view object);
+
+/// The names that a key of kind kName takes; empty if it takes any.
+[[nodiscard]] std::vector<std::string> names_of(const KeyType& type);
+/// "integer; or list", "name, or object; or list".
+[[nodiscard]] std::string type_text(const ScenarioKey& key);
+/// "1 to 1,024", "above 0", "`fcfs`, `priority`"; empty without a range.
+[[nodiscard]] std::string range_text(const ScenarioKey& key);
 
 /// Keys of points that only scenarios of kind "serve" have, or only those of kind "static".
 [[nodiscard]] std::span<const std::string_view> keys_of_kind(bool serves);
 
-/// What `published` figures may be of. A metric is a key of a result's point.
+/// A metric that `published` values may be of. It is a key of a result's point.
 struct PublishedMetric {
   std::string_view name;
   std::string_view unit;  // "bytes", "s", "tokens", "tok/s", "" (true or false)
 };
 [[nodiscard]] std::span<const PublishedMetric> published_metrics();
 
-/// Words that `calibration` takes besides paths: the data sheet and the stack's profile alone, and
+/// Words that `calibration` takes besides paths: only the data sheet and the stack's profile, and
 /// the calibrations shipped with the program.
 inline constexpr std::string_view kNominalCalibration = "nominal";
 inline constexpr std::string_view kBuiltinCalibration = "builtin";
@@ -52,7 +106,7 @@ inline constexpr std::string_view kBuiltinCalibration = "builtin";
 /// Figures that `figures` may name.
 [[nodiscard]] std::span<const std::string_view> figure_names();
 
-/// Bounds of the sizes a scenario may ask for.
+/// Bounds of the sizes a scenario may have.
 inline constexpr std::int64_t kMostPointTokens = 1 << 24;
 inline constexpr std::int64_t kMostBatch = 1 << 20;
 inline constexpr std::int64_t kMostGpus = 1 << 16;

@@ -1,7 +1,6 @@
 #include "sim/scenario/fields/plan_field.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <system_error>
 
@@ -10,15 +9,10 @@
 #include "models/gpu/gpu_of_user.hpp"
 #include "models/units/error.hpp"
 #include "models/units/number_text.hpp"
-#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/key_value.hpp"
 
 namespace kvsim {
 namespace {
-
-const std::vector<std::string> kQuestions{"longest_context", "largest_batch", "highest_rate",
-                                          "fewest_gpus"};
-constexpr double kMostConfidence = 0.999;
-constexpr std::int64_t kMostPlanGpus = 4096;
 
 struct Price {
   double amount = 0;
@@ -69,56 +63,51 @@ void read_prices(const Field& field, PlanSection& plan) {
 }
 
 QualityFloor read_quality(const Field& field, const std::filesystem::path& folder) {
-  field.allow_only(scenario_key_names("quality"));
+  const KeyReader quality{field, "quality"};
   QualityFloor floor;
-  const Field trace = field.at("trace");
+  const Field trace = quality.at("trace");
   floor.named = trace.string();
   floor.trace = (folder / floor.named).lexically_normal();
   if (std::error_code status; !std::filesystem::is_regular_file(floor.trace, status)) {
     trace.fail(fmt::format("no such file: {}", floor.trace.string()));
   }
-  if (const auto error = field.find("max_rel_error")) floor.max_rel_error = error->number(0, 1e6);
-  if (const auto mass = field.find("min_retained_mass"))
-    floor.min_retained_mass = mass->number(0, 1);
+  floor.max_rel_error = quality.number("max_rel_error");
+  floor.min_retained_mass = quality.number("min_retained_mass");
   if (floor.max_rel_error && floor.min_retained_mass) {
     field.fail("has both \"max_rel_error\" and \"min_retained_mass\"; give one of them");
   }
   if (!floor.max_rel_error && !floor.min_retained_mass) {
     field.fail("has neither \"max_rel_error\" nor \"min_retained_mass\"");
   }
-  if (const auto step = field.find("bisect_step")) floor.bisect_step = step->number(0.001, 0.5);
+  floor.bisect_step = quality.number("bisect_step");
   return floor;
 }
 
 }  // namespace
 
 std::string_view name_of(PlanQuestion question) {
-  return kQuestions.at(static_cast<std::size_t>(question));
+  static const std::vector<std::string> names = names_of(scenario_key("plan", "questions").type);
+  return names.at(static_cast<std::size_t>(question));
 }
 
-PlanSection read_plan(const Field& plan, const std::filesystem::path& folder) {
-  plan.allow_only(scenario_key_names("plan"));
+PlanSection read_plan(const Field& field, const std::filesystem::path& folder) {
+  const KeyReader plan{field, "plan"};
   PlanSection out;
   for (const Field& item : plan.at("questions").one_or_more()) {
-    const auto found = std::find(kQuestions.begin(), kQuestions.end(), item.choice(kQuestions));
-    const auto question = static_cast<PlanQuestion>(found - kQuestions.begin());
+    const auto question = read_enum<PlanQuestion>(item, "plan", "questions");
     if (std::find(out.questions.begin(), out.questions.end(), question) != out.questions.end()) {
-      item.fail(fmt::format("{} is asked twice", *found));
+      item.fail(fmt::format("{} is asked twice", name_of(question)));
     }
     out.questions.push_back(question);
   }
   if (out.questions.empty()) plan.at("questions").expected("at least one question");
-  if (const auto share = plan.find("confidence")) {
-    out.confidence = share->number(0, kMostConfidence);
-  }
-  if (const auto share = plan.find("attainment")) {
-    out.attainment = share->number(0.01, 1);
-  }
+  if (const auto share = plan.number("confidence")) out.confidence = *share;
+  if (const auto share = plan.number("attainment")) out.attainment = *share;
   if (const auto quality = plan.find("quality")) out.quality = read_quality(*quality, folder);
   if (const auto prices = plan.find("prices")) read_prices(*prices, out);
-  if (const auto most = plan.find("most_gpus")) out.most_gpus = most->integer(1, kMostPlanGpus);
-  if (const auto step = plan.find("rate_step")) out.rate_step = step->number(0.001, 1);
-  if (const auto beyond = plan.find("beyond_positions")) out.beyond_positions = beyond->boolean();
+  if (const auto most = plan.integer("most_gpus")) out.most_gpus = *most;
+  if (const auto step = plan.number("rate_step")) out.rate_step = *step;
+  if (const auto beyond = plan.boolean("beyond_positions")) out.beyond_positions = *beyond;
   return out;
 }
 

@@ -51,6 +51,6 @@ struct PlanSection {
 
 /// Reads a `plan` section by itself. `folder` is where paths start. Errors: InputError with file
 /// and JSON pointer.
-[[nodiscard]] PlanSection read_plan(const Field& plan, const std::filesystem::path& folder);
+[[nodiscard]] PlanSection read_plan(const Field& field, const std::filesystem::path& folder);
 
 }  // namespace kvsim

@@ -1,6 +1,5 @@
 #include "sim/scenario/fields/sweep_field.hpp"
 
-#include <array>
 #include <cmath>
 #include <set>
 
@@ -8,41 +7,37 @@
 
 #include "models/units/error.hpp"
 #include "sim/scenario/fields/document.hpp"
-#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/key_value.hpp"
 
 namespace kvsim {
 namespace {
 
 using nlohmann::json;
 
-constexpr double kLargestNumber = 1e300;
-
-AxisRange read_range(const Field& axis) {
+AxisRange read_range(const KeyReader& axis) {
   AxisRange range;
   const Field low = axis.at("low");
   const Field high = axis.at("high");
-  range.low = low.number(-kLargestNumber, kLargestNumber);
-  range.high = high.number(-kLargestNumber, kLargestNumber);
+  range.low = read_number(low, "axis", "low");
+  range.high = read_number(high, "axis", "high");
   if (!(range.low < range.high)) {
     high.expected(fmt::format("a number above low, which is {}", range.low));
   }
-  if (const auto scale = axis.find("scale")) {
-    range.log = scale->choice(std::array<std::string, 2>{"linear", "log"}) == "log";
-  }
+  range.log = axis.name("scale") == "log";
   if (range.log && range.low <= 0) low.expected("a number above 0, where the scale is log");
-  if (const auto integer = axis.find("integer")) range.integer = integer->boolean();
+  range.integer = axis.boolean("integer").value_or(false);
   if (range.integer) {
     for (const Field& end : {low, high}) {
       (void)end.integer(-kLargestSeed, kLargestSeed);  // exact as a double
     }
   }
-  if (const auto steps = axis.find("steps")) range.steps = steps->integer(2, kMostAxisValues);
+  range.steps = axis.integer("steps");
   if (const auto unit = axis.find("unit")) range.unit = unit->string();
   return range;
 }
 
 ScenarioAxis read_axis(const Field& field) {
-  field.allow_only(scenario_key_names("axis"));
+  const KeyReader keys{field, "axis"};
   ScenarioAxis axis{.pointer = field.at("key").string(), .place = field.place()};
   const auto values = field.find("values");
   const bool ranged = field.has("low") || field.has("high");
@@ -54,7 +49,7 @@ ScenarioAxis read_axis(const Field& field) {
     }
     for (const Field& item : values->items()) axis.values.push_back(item.raw());
   } else {
-    axis.range = read_range(field);
+    axis.range = read_range(keys);
   }
   check_axis(axis);
   return axis;
@@ -81,21 +76,17 @@ void check_axis(const ScenarioAxis& axis) {
 }
 
 SweepSection read_sweep(const Field& sweep) {
-  sweep.allow_only(scenario_key_names("sweep"));
+  const KeyReader keys{sweep, "sweep"};
   SweepSection section;
-  if (const auto mode = sweep.find("mode")) {
-    section.random = mode->choice(std::array<std::string, 2>{"grid", "random"}) == "random";
-  }
+  section.random = keys.name("mode") == "random";
   if (const auto samples = sweep.find("samples")) {
     if (!section.random) samples->fail("is of \"mode\": \"random\"");
-    section.samples = samples->integer(1, kMostSweepPoints);
+    section.samples = *keys.integer("samples");
   } else if (section.random) {
     sweep.fail("\"samples\" is missing");
   }
-  if (const auto seed = sweep.find("seed")) {
-    section.seed = static_cast<std::uint64_t>(seed->integer(0, kLargestSeed));
-  }
-  if (const auto skip = sweep.find("skip_impossible")) section.skip_impossible = skip->boolean();
+  if (const auto seed = keys.integer("seed")) section.seed = static_cast<std::uint64_t>(*seed);
+  section.skip_impossible = keys.boolean("skip_impossible").value_or(false);
   if (const auto axes = sweep.find("axes")) {
     std::set<std::string> taken;
     for (const Field& item : axes->items()) {

@@ -12,7 +12,7 @@
 #include "models/units/units_format.hpp"
 #include "sim/replay/replay.hpp"
 #include "sim/scenario/fields/engine_field.hpp"
-#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 #include "traces/trace.hpp"
 
@@ -155,18 +155,10 @@ Choices<AskedMethod> read_method_choices(const Field& field, const fs::path& fol
   return out;
 }
 
-std::optional<Bytes> read_size(const Field& memory, std::string_view key) {
-  memory.allow_only(scenario_key_names("memory"));
-  const auto field = memory.find(key);
-  if (!field) return std::nullopt;
-  const Bytes bytes = field->bytes();
-  if (bytes.count() < 1) field->expected("a size above 0");
-  return bytes;
-}
-
 const Gpu* corrected(const Gpu* gpu, const Field& memory, OwnParts& own) {
-  const auto nominal = read_size(memory, "hbm");
-  const auto usable = read_size(memory, "usable_hbm");
+  const KeyReader keys{memory, "memory"};
+  const auto nominal = keys.size("hbm");
+  const auto usable = keys.size("usable_hbm");
   if (!nominal && !usable) return gpu;
   auto copy = std::make_shared<Gpu>(*gpu);
   if (nominal) copy->hbm = copy->hbm_usable = *nominal;
@@ -234,19 +226,18 @@ Field Group::required(std::string_view key) const {
   place().fail(fmt::format("\"{}\" is missing", key));
 }
 
-Choices<std::int64_t> read_counts(const Field& field, std::int64_t least, std::int64_t most) {
+Choices<std::int64_t> read_counts(const Field& field, std::string_view key) {
   Choices<std::int64_t> out;
-  for (const Field& item : field.one_or_more()) out.push_back({item.integer(least, most), item});
+  for (const Field& item : field.one_or_more()) {
+    out.push_back({read_integer(item, "point", key), item});
+  }
   return out;
 }
 
 namespace {
 
 std::optional<AllocatorConfig> allocator_settings(const Field& memory) {
-  memory.allow_only(scenario_key_names("memory"));
-  const auto how = memory.find("allocator");
-  const bool simulates =
-      how && how->choice(std::array<std::string, 2>{"analytic", "simulate"}) == "simulate";
+  const bool simulates = KeyReader{memory, "memory"}.name("allocator") == "simulate";
   const auto conf = memory.find("alloc_conf");
   if (conf && !simulates) conf->fail("is of \"allocator\": \"simulate\" alone");
   if (!simulates) return std::nullopt;
@@ -292,7 +283,7 @@ EngineAxes read_engine_axes(const Group& group, const fs::path& folder, OwnParts
   axes.models = read_models(group.required("model"), folder, own);
   axes.gpus = read_gpus(group.required("gpu"), own);
   if (const auto counts = group.find("gpu_count")) {
-    axes.gpu_counts = read_counts(*counts, 1, kMostGpus);
+    axes.gpu_counts = read_counts(*counts, "gpu_count");
   } else {
     axes.gpu_counts = {{1, group.place()}};
   }
@@ -328,7 +319,7 @@ void check_engine_keys(const Field& keys, const fs::path& folder) {
   OwnParts own;
   if (const auto field = keys.find("model")) (void)read_models(*field, folder, own);
   if (const auto field = keys.find("gpu")) (void)read_gpus(*field, own);
-  if (const auto field = keys.find("gpu_count")) (void)read_counts(*field, 1, kMostGpus);
+  if (const auto field = keys.find("gpu_count")) (void)read_counts(*field, "gpu_count");
   if (const auto field = keys.find("stack")) (void)read_stacks(*field);
   if (const auto field = keys.find("calibration")) {
     (void)read_calibrations_of(*field, folder, own);
@@ -338,8 +329,9 @@ void check_engine_keys(const Field& keys, const fs::path& folder) {
   if (const auto field = keys.find("method")) (void)read_method_choices(*field, folder);
   if (const auto field = keys.find("engine")) (void)read_engine(*field);
   if (const auto field = keys.find("memory")) {
-    (void)read_size(*field, "hbm");
-    (void)read_size(*field, "usable_hbm");
+    const KeyReader memory{*field, "memory"};
+    (void)memory.size("hbm");
+    (void)memory.size("usable_hbm");
     (void)allocator_settings(*field);
   }
 }

@@ -72,8 +72,7 @@ struct AskedMethod {
   std::filesystem::path trace;
 };
 
-[[nodiscard]] Choices<std::int64_t> read_counts(const Field& field, std::int64_t least,
-                                                std::int64_t most);
+[[nodiscard]] Choices<std::int64_t> read_counts(const Field& field, std::string_view key);
 /// What an engine is, whatever it is asked to do.
 struct EngineAxes {
   Choices<const Llm*> models;

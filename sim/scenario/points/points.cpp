@@ -45,14 +45,14 @@ StaticAxes read_static_axes(const Group& group, const PointsInput& in, OwnParts&
   }
   axes.allocator = read_allocator(group, axes.engine, false);
   if (const auto batches = group.find("batch")) {
-    axes.batches = read_counts(*batches, 1, kMostBatch);
+    axes.batches = read_counts(*batches, "batch");
   } else {
     axes.batches = {{1, group.place()}};
   }
   if (!in.finds_prompts || group.find("prompt_tokens")) {
-    axes.prompts = read_counts(group.required("prompt_tokens"), 1, kMostPointTokens);
+    axes.prompts = read_counts(group.required("prompt_tokens"), "prompt_tokens");
   }
-  axes.outputs = read_counts(group.required("output_tokens"), 0, kMostPointTokens);
+  axes.outputs = read_counts(group.required("output_tokens"), "output_tokens");
   return axes;
 }
 
@@ -100,9 +100,9 @@ void add_static(const StaticAxes& axes, std::vector<ScenarioPoint>& points) {
 
 void check_point_keys(const Field& keys, const fs::path& folder) {
   check_engine_keys(keys, folder);
-  if (const auto field = keys.find("batch")) (void)read_counts(*field, 1, kMostBatch);
-  if (const auto field = keys.find("prompt_tokens")) (void)read_counts(*field, 1, kMostPointTokens);
-  if (const auto field = keys.find("output_tokens")) (void)read_counts(*field, 0, kMostPointTokens);
+  for (const std::string_view key : {"batch", "prompt_tokens", "output_tokens"}) {
+    if (const auto field = keys.find(key)) (void)read_counts(*field, key);
+  }
   check_serve_keys(keys, folder);
 }
 

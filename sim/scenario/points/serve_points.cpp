@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "models/llm/catalogue.hpp"
+#include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/keys.hpp"
 #include "sim/scenario/fields/list_keys.hpp"
 #include "sim/scenario/fields/serve_field.hpp"
@@ -23,8 +24,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-constexpr std::int64_t kMostStages = 1024;
 
 /// One workload that is asked for.
 struct AskedRequests {
@@ -124,18 +123,12 @@ std::vector<Members> members_or_none(const Group& group, std::string_view key) {
   return {Members{}};
 }
 
-Bytes read_host_memory(const Field& field) {
-  const Bytes bytes = field.bytes();
-  if (bytes < Bytes{}) field.expected("a size of at least 0");
-  return bytes;
-}
-
 ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& own) {
   ServeAxes axes;
   axes.engine = read_engine_axes(group, in.folder, own);
   axes.allocator = read_allocator(group, axes.engine, true);
   if (const auto stages = group.find("pipeline_parallel")) {
-    axes.stages = read_counts(*stages, 1, kMostStages);
+    axes.stages = read_counts(*stages, "pipeline_parallel");
   } else {
     axes.stages = {{1, group.place()}};
   }
@@ -148,7 +141,9 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& o
   }
   axes.schedulers = members_or_none(group, "scheduler");
   if (const auto slo = group.find("slo")) axes.slo = read_slo(*slo);
-  if (const auto memory = group.find("host_memory")) axes.host_memory = read_host_memory(*memory);
+  if (const auto memory = group.find("host_memory")) {
+    axes.host_memory = read_size(*memory, "point", "host_memory");
+  }
   if (const auto nvme = group.find("nvme")) axes.nvme = read_nvme(*nvme);
   if (const auto offload = group.find("offload")) axes.offload = read_offload(*offload);
   for (AskedRequests& asked : request_choices(group.required("requests"))) {
@@ -218,9 +213,11 @@ void check_serve_keys(const Field& keys, const fs::path& folder) {
   each("speculation", read_speculation);
   if (const auto field = keys.find("slo")) (void)read_slo(*field);
   if (const auto field = keys.find("pipeline_parallel")) {
-    (void)read_counts(*field, 1, kMostStages);
+    (void)read_counts(*field, "pipeline_parallel");
   }
-  if (const auto field = keys.find("host_memory")) (void)read_host_memory(*field);
+  if (const auto field = keys.find("host_memory")) {
+    (void)read_size(*field, "point", "host_memory");
+  }
   if (const auto field = keys.find("nvme")) (void)read_nvme(*field);
   if (const auto field = keys.find("offload")) (void)read_offload(*field);
   if (const auto field = keys.find("requests")) {

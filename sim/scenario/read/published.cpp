@@ -10,7 +10,7 @@
 #include "models/llm/catalogue.hpp"
 #include "models/stack/stack.hpp"
 #include "models/units/error.hpp"
-#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 
 namespace kvsim {
@@ -65,8 +65,7 @@ std::string catalogue_name(std::string_view key, const std::string& name) {
 
 bool holds(std::string_view key, const Field& wanted, const nlohmann::ordered_json& value) {
   if (key == "batch" || key == "prompt_tokens" || key == "output_tokens") {
-    return wanted.integer(key == "output_tokens" ? 0 : 1, kMostPointTokens) ==
-           value.get<std::int64_t>();
+    return read_integer(wanted, "where", key) == value.get<std::int64_t>();
   }
   if (key == "budget") {
     const double number = budget_number(read_budget(wanted, SmallCounts::kAllowed));

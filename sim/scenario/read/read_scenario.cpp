@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "models/units/error.hpp"
-#include "sim/scenario/fields/keys.hpp"
+#include "sim/scenario/fields/key_value.hpp"
 #include "sim/scenario/fields/method_field.hpp"
 #include "sim/scenario/fields/sweep_field.hpp"
 #include "sim/scenario/points/points.hpp"
@@ -68,7 +68,7 @@ void check_form(const Field& file, const fs::path& folder) {
   for (const char* key : {"title", "description"}) (void)text_or(file, key, "");
   if (const auto kind = file.find("kind"))
     (void)kind->choice(std::vector<std::string>{"static", "serve"});
-  if (const auto seed = file.find("seed")) (void)seed->integer(0, kLargestSeed);
+  if (const auto seed = file.find("seed")) (void)read_integer(*seed, "scenario", "seed");
   check_point_keys(file, folder);
   if (const auto points = file.find("points")) {
     for (const Field& point : points->items()) {
@@ -198,7 +198,7 @@ Scenario scenario_of(const json& document, const fs::path& file, const std::stri
   scenario.description = text_or(root, "description", "");
   scenario.kind = text_or(root, "kind", "static");
   if (const auto seed = root.find("seed")) {
-    scenario.seed = static_cast<std::uint64_t>(seed->integer(0, kLargestSeed));
+    scenario.seed = static_cast<std::uint64_t>(read_integer(*seed, "scenario", "seed"));
   }
   OwnParts own;
   const bool serves = scenario.kind == "serve";

@@ -12,7 +12,7 @@
 
 namespace kvsim {
 
-/// Reads a scenario (scenarios/scenario.schema.json), follows `extends`, applies the overrides,
+/// Reads a scenario (docs/scenarios.md), follows `extends`, applies the overrides,
 /// checks every key. Errors: InputError with file and JSON pointer.
 [[nodiscard]] Scenario read_scenario(const std::filesystem::path& file,
                                      const std::vector<Override>& overrides);

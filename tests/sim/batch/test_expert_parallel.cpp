@@ -244,7 +244,7 @@ TEST_CASE("what cannot be shared out is refused with the reason") {
   says(static_spec("llama-3.1-8b", "H100-80GB-SXM", 1, 2), "is dense");
   says(static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 9), "at most the 8 experts");
   says(static_spec("mixtral-8x7b", "H100-80GB-SXM", 2, 3), "multiple or a divisor");
-  says(static_spec("deepseek-v3", "H100-80GB-SXM", 1, 16), "do not stand in one node of 8");
+  says(static_spec("deepseek-v3", "H100-80GB-SXM", 1, 16), "do not fit into one node of 8");
   StaticSpec alone = static_spec("mixtral-8x7b", "H100-80GB-SXM", 1, 1);
   alone.options.expert_imbalance = 2;
   says(alone, "expert_imbalance");

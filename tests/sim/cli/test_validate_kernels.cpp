@@ -1,11 +1,14 @@
 // kvsim validate kernels, as users meet it.
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <string>
 
 #include <nlohmann/json.hpp>
+#include <sys/wait.h>
 
 #include "tests/sim/cli/program.hpp"
 #include "tests/support/check.hpp"
@@ -95,6 +98,26 @@ TEST_CASE("validate kernels: what cannot be done is one line, exit 2") {
   CHECK(missing.find("--device sim") != std::string::npos);
   CHECK(complaint({"calibrate", "--device", "cuda", "-o", "x.json"})
             .find("looked for a CUDA driver") != std::string::npos);
+}
+
+TEST_CASE("validate: kvsim without kvsim-validate next to it says what is missing") {
+  const fs::path folder = fresh("no-validate");
+  fs::copy_file(KVSIM_PROGRAM, folder / "kvsim");
+  const auto said = [&](const std::string& words) {
+    const std::string command = "cd '" + folder.string() + "' && ./kvsim " + words + " 2> said";
+    const int status = std::system(command.c_str());
+    CHECK(WEXITSTATUS(status) == 2);
+    std::ifstream in{folder / "said"};
+    return std::string{std::istreambuf_iterator<char>{in}, {}};
+  };
+  const std::string program = (folder / "kvsim-validate").string();
+  CHECK(said("validate kernels")
+            .starts_with("kvsim: validate kernels: expected the program " + program +
+                         ", got No such file or directory"));
+  CHECK(
+      said("calibrate --measured . -o out").starts_with("kvsim: calibrate: expected the program"));
+  // A slip in the words is reported without it.
+  CHECK(said("validate kernels --nope").find("unknown option \"--nope\"") != std::string::npos);
 }
 
 }  // namespace

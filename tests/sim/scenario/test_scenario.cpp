@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -15,6 +16,7 @@
 #include "sim/scenario/fields/document.hpp"
 #include "sim/scenario/fields/keys.hpp"
 #include "sim/scenario/fields/method_field.hpp"
+#include "sim/scenario/fields/schema.hpp"
 #include "sim/scenario/points/measured_points.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -585,40 +587,28 @@ TEST_CASE("a stack is named alone, with its version and usage, or in one word") 
   CHECK(complaint("7").find("/stack: expected a stack's name, or {") != std::string::npos);
 }
 
-TEST_CASE("the published schema and the reader know the same keys") {
-  const Field schema =
-      Field::read_file(fs::path{KVSIM_SOURCE_DIR} / "scenarios/scenario.schema.json");
-  const auto names_of = [](const Field& properties) {
-    std::set<std::string> names;
-    for (const auto& [name, value] : properties.members()) names.insert(name);
-    return names;
-  };
-  const Field defs = schema.at("$defs");
+TEST_CASE("the schema has every key, with its help and default") {
+  const auto schema = scenario_schema();
   for (const ScenarioObject& object : scenario_objects()) {
     INFO(object.name);
-    const auto keys = scenario_key_names(object.name);
-    const bool root = object.name == "scenario";
-    // A name or an object.
-    const bool either = object.name == "model" || object.name == "stack" || object.name == "method";
-    const Field part = root ? schema : defs.at(object.name);
-    const Field properties =
-        either ? part.at("oneOf").items().at(1).at("properties") : part.at("properties");
-    CHECK(names_of(properties) == std::set<std::string>(keys.begin(), keys.end()));
+    const auto& part =
+        object.name == "scenario" ? schema : schema.at("$defs").at(std::string{object.name});
+    CHECK(part.at("properties").size() == object.keys.size());
+    for (const ScenarioKey& key : object.keys) {
+      const std::string said = part.at("properties").at(std::string{key.name}).at("description");
+      CHECK(said.starts_with(key.help));
+    }
   }
-  std::set<std::string> metrics;
-  for (const Field& name : defs.at("published").at("properties").at("metric").at("enum").items()) {
-    metrics.insert(name.string());
-  }
-  CHECK(metrics.size() == published_metrics().size());
-  for (const PublishedMetric& metric : published_metrics()) {
-    CHECK(metrics.contains(std::string{metric.name}));
-  }
+  const auto& engine = schema.at("$defs").at("engine").at("properties");
+  CHECK(engine.at("memory_fraction").dump() ==
+        R"({"oneOf":[{"type":"null"},{"type":"number","minimum":0.01,"maximum":1.0}],)"
+        R"("description":"the share of the GPU's memory that the engine uses, as its stack )"
+        R"(defines it (`kvsim show stack`): gpu_memory_utilization, mem_fraction_static, )"
+        R"(free_gpu_memory_fraction, cache_max_entry_count; default: the stack's"})");
 }
 
-TEST_CASE("the published schema and the reader take and refuse the same values") {
-  const Field field =
-      Field::read_file(fs::path{KVSIM_SOURCE_DIR} / "scenarios/scenario.schema.json");
-  const test::JsonSchema schema{field.raw()};
+TEST_CASE("the schema and the reader take and refuse the same values") {
+  const test::JsonSchema schema(scenario_schema());
   const Files files{"schema"};
   const auto agree = [&](std::string_view more, bool good) {
     const std::string text = small(more);
@@ -704,20 +694,53 @@ TEST_CASE("the published schema and the reader take and refuse the same values")
   }
   for (const auto& entry : fs::directory_iterator{fs::path{KVSIM_SOURCE_DIR} / "scenarios"}) {
     const std::string name = entry.path().filename();
-    if (!name.ends_with(".json") || name == "scenario.schema.json") continue;
+    if (!name.ends_with(".json")) continue;
     INFO(name);
     CHECK(schema.accepts(Field::read_file(entry.path()).raw()));
   }
 }
 
-TEST_CASE("docs/scenarios.md explains every key") {
-  std::ifstream in{fs::path{KVSIM_SOURCE_DIR} / "docs/scenarios.md"};
+/// The table of an object's keys in docs/scenarios.md.
+std::string key_table(std::string_view called) {
+  const std::span<const std::string_view> of_services = keys_of_kind(true);
+  const auto is_of_service = [&](const ScenarioKey& key) {
+    return std::find(of_services.begin(), of_services.end(), key.name) != of_services.end();
+  };
+  std::string table = "| key | type | range | default | meaning |\n|---|---|---|---|---|\n";
+  const bool services = called == "service";
+  for (const ScenarioKey& key : scenario_object(services ? "point" : called).keys) {
+    if (services != is_of_service(key) && (services || called == "scenario")) continue;
+    table += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, type_text(key),
+                         range_text(key), key.default_text, key.help);
+  }
+  return table;
+}
+
+TEST_CASE("the key tables of docs/scenarios.md are those of the key table") {
+  const fs::path file = fs::path{KVSIM_SOURCE_DIR} / "docs/scenarios.md";
+  std::ifstream in{file};
   const std::string text{std::istreambuf_iterator<char>{in}, {}};
+  constexpr std::string_view kMark = "<!-- keys: ";
+  std::string made;
+  std::set<std::string> named;
+  std::size_t from = 0;
+  for (std::size_t at = text.find(kMark); at != std::string::npos; at = text.find(kMark, from)) {
+    const std::size_t begin = at + kMark.size();
+    const std::string object = text.substr(begin, text.find(" -->", begin) - begin);
+    const std::size_t table = text.find('\n', at) + 1;
+    made += text.substr(from, table - from) + key_table(object);
+    named.insert(object);
+    from = text.find("\n\n", table) + 1;
+  }
+  made += text.substr(from);
+  if (std::getenv("KVSIM_REMAKE_GOLDEN") != nullptr) std::ofstream{file} << made;
+  CHECK(made == text);
   for (const ScenarioObject& object : scenario_objects()) {
-    for (const ScenarioKey& key : object.keys) {
-      INFO(object.name, " ", key.name);
-      CHECK(text.find(fmt::format("`{}`", key.name)) != std::string::npos);
-    }
+    const bool is_elsewhere = object.name == "point" || object.name == "replay_method" ||
+                              object.name == "where" || object.name == "requests" ||
+                              object.name == "arrivals";
+    INFO(object.name);
+    CHECK(named.contains(std::string{object.name}) == !is_elsewhere);
   }
   for (const PublishedMetric& metric : published_metrics()) {
     INFO(metric.name);
@@ -728,7 +751,6 @@ TEST_CASE("docs/scenarios.md explains every key") {
 TEST_CASE("shipped scenarios are read, and say what they ask") {
   for (const auto& entry : fs::directory_iterator{fs::path{KVSIM_SOURCE_DIR} / "scenarios"}) {
     if (entry.path().extension() != ".json") continue;
-    if (entry.path().filename() == "scenario.schema.json") continue;
     INFO(entry.path().string());
     const Scenario scenario = read_scenario(entry.path(), {});
     CHECK_FALSE(scenario.description.empty());

@@ -11,6 +11,7 @@
 
 #include "models/json/field.hpp"
 #include "models/units/error.hpp"
+#include "sim/scenario/fields/schema.hpp"
 #include "sim/scenario/points/measured_points.hpp"
 #include "sim/scenario/read/read_scenario.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -288,10 +289,8 @@ TEST_CASE("a static scenario refuses what a service alone has") {
   }
 }
 
-TEST_CASE("the published schema and the reader take and refuse the same services") {
-  const Field field =
-      Field::read_file(fs::path{KVSIM_SOURCE_DIR} / "scenarios/scenario.schema.json");
-  const test::JsonSchema schema{field.raw()};
+TEST_CASE("the schema and the reader take and refuse the same services") {
+  const test::JsonSchema schema(scenario_schema());
   const auto agree = [&](std::string_view more, bool good) {
     const std::string text = service(more);
     INFO(text);

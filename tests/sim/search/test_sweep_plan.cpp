@@ -135,7 +135,7 @@ TEST_CASE("the keys that may be lists are those that the table of keys says it o
   for (const ScenarioObject& object : scenario_objects()) {
     if (object.name != "point") continue;
     for (const ScenarioKey& key : object.keys) {
-      if (key.type.find("or list") != std::string_view::npos) said.emplace(key.name);
+      if (key.values == KeyValues::kPoints) said.emplace(key.name);
     }
   }
   for (const std::string_view key : list_keys()) listed.emplace(key);

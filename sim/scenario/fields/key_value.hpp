@@ -1,0 +1,84 @@
+#pragma once
+
+// Reads values of keys within the ranges of the key table (keys.hpp).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "models/json/field.hpp"
+#include "models/units/units.hpp"
+#include "sim/scenario/fields/keys.hpp"
+
+namespace kvsim {
+
+/// The value of a key of the object called `object`. Errors: InputError unless `value` has the
+/// key's type and range; ContractError if the table has no such key, or one of another type.
+[[nodiscard]] std::int64_t read_integer(const Field& value, std::string_view object,
+                                        std::string_view key);
+[[nodiscard]] double read_number(const Field& value, std::string_view object, std::string_view key);
+[[nodiscard]] std::string read_name(const Field& value, std::string_view object,
+                                    std::string_view key);
+/// The position of the name among those of the key, in the order of `Enum`.
+template <class Enum>
+[[nodiscard]] Enum read_enum(const Field& value, std::string_view object, std::string_view key);
+[[nodiscard]] Bytes read_size(const Field& value, std::string_view object, std::string_view key);
+[[nodiscard]] Seconds read_time(const Field& value, std::string_view object, std::string_view key);
+[[nodiscard]] BytesPerSecond read_bandwidth(const Field& value, std::string_view object,
+                                            std::string_view key);
+
+/// The keys of an object in a scenario; an absent key gives nullopt.
+class KeyReader {
+ public:
+  /// Errors: InputError for a key that the object called `object` does not have.
+  KeyReader(const Field& field, std::string_view object) : field_{field}, object_{object} {
+    field_.allow_only(scenario_key_names(object_));
+  }
+  [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key) const {
+    return read(key, &read_integer);
+  }
+  [[nodiscard]] std::optional<double> number(std::string_view key) const {
+    return read(key, &read_number);
+  }
+  [[nodiscard]] std::optional<std::string> name(std::string_view key) const {
+    return read(key, &read_name);
+  }
+  [[nodiscard]] std::optional<Bytes> size(std::string_view key) const {
+    return read(key, &read_size);
+  }
+  [[nodiscard]] std::optional<Seconds> time(std::string_view key) const {
+    return read(key, &read_time);
+  }
+  [[nodiscard]] std::optional<BytesPerSecond> bandwidth(std::string_view key) const {
+    return read(key, &read_bandwidth);
+  }
+  [[nodiscard]] std::optional<bool> boolean(std::string_view key) const {
+    const auto value = field_.find(key);
+    return value ? std::optional{value->boolean()} : std::nullopt;
+  }
+  [[nodiscard]] std::optional<Field> find(std::string_view key) const { return field_.find(key); }
+  /// Errors: InputError if the key is absent.
+  [[nodiscard]] Field at(std::string_view key) const { return field_.at(key); }
+
+ private:
+  template <class Value>
+  std::optional<Value> read(std::string_view key,
+                            Value (*of)(const Field&, std::string_view, std::string_view)) const {
+    const auto value = field_.find(key);
+    return value ? std::optional{of(*value, object_, key)} : std::nullopt;
+  }
+
+  Field field_;
+  std::string_view object_;
+};
+
+/// Errors: as read_name.
+[[nodiscard]] std::size_t read_name_index(const Field& value, std::string_view object,
+                                          std::string_view key);
+template <class Enum>
+Enum read_enum(const Field& value, std::string_view object, std::string_view key) {
+  return static_cast<Enum>(read_name_index(value, object, key));
+}
+
+}  // namespace kvsim
