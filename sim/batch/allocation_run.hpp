@@ -10,11 +10,11 @@
 
 namespace kvsim {
 
-/// The allocations of a static run once more, one by one, through PyTorch's caching allocator with
+/// Repeats the allocations of a static run one by one through PyTorch's caching allocator with
 /// `spec.allocator`'s settings, on a device of `usable` bytes. `prefilled` are the score rows of
-/// the layers that were prefilled, `score_rows` those of the layer where it stopped. `session`:
-/// where the device stands that other batches of the service run on, made by the first of them;
-/// null: one of the run's own.
+/// the prefilled layers, `score_rows` those of the layer where prefill stopped. `session`: the
+/// device shared with other batches of the service, created by the first of them; null: a device
+/// for this run only.
 [[nodiscard]] AllocationReport simulate_allocations(const StaticSpec& spec, const CostInput& in,
                                                     Bytes usable,
                                                     std::vector<std::int64_t> prefilled,

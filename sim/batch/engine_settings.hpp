@@ -8,8 +8,8 @@ namespace kvsim {
 
 struct StaticSpec;
 
-/// What the engine of a static batch is set to, and where each value comes from; null for a stack
-/// that is no engine with options. Errors: as with_options.
+/// The settings of a static batch's engine and the origin of each value; null for a stack without
+/// engine options. Errors: as with_options.
 [[nodiscard]] std::shared_ptr<const EngineSettings> engine_settings(const StaticSpec& spec);
 
 }  // namespace kvsim

@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-/// Bytes by owner as a plain array, until somebody wants to read them.
+/// Bytes per owner, indexed by enumerator; convert with named().
 struct Holdings {
   std::array<Bytes, kOwners> by_owner{};
 

@@ -77,8 +77,8 @@ std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus) {
     return out;
   }
   if (!stack.rounds_allocations) return std::nullopt;
-  // What published peaks leave beside predicted weights and caches, against predicted activations:
-  // the narrowest lines that no peak is beyond (likewise repeated by a test).
+  // Published peaks less predicted weights and caches, as a function of predicted activations: the
+  // narrowest lines that bound all peaks (also repeated by a test).
   MemoryEnds out{.low = {.terms = {.activation = 0.117}, .reserve = Bytes{} - kLowReserve},
                  .high = {.terms = {.activation = 1}, .reserve = kHighReserve},
                  .basis = {}};
@@ -189,8 +189,8 @@ void set_start_end(const TermFactors& end, const EngineStartup& startup, Gpu& gp
 }
 
 std::string start_text(const EngineStartup& startup) {
-  // What a fraction is of decides which terms come before the pool; the others have to find room in
-  // the memory that the fraction leaves out.
+  // The base of the fraction decides which terms are subtracted before the pool; the others must
+  // fit into the memory that the fraction leaves out.
   const bool counts_graphs = startup.counts_graphs || startup.fraction_of == FractionOf::kFree;
   const bool counts_activation =
       startup.fraction_of == FractionOf::kFree || startup.fraction_of == FractionOf::kAll;

@@ -40,8 +40,8 @@ struct MemoryEnds {
   bool by_term = false;  // of an engine
   std::string basis;
 };
-/// An engine's, or PyTorch's; nullopt: the stack's memory is a bound that nothing was held against.
-/// `gpus`: that share the model, whose collectives have buffers.
+/// An engine's factors, or PyTorch's; nullopt: the stack's memory is a bound without measurements.
+/// `gpus`: number of GPUs that share the model; their collectives have buffers.
 [[nodiscard]] std::optional<MemoryEnds> memory_ends(const Stack& stack, std::int32_t gpus);
 
 /// What a run in PyTorch takes at `end` beyond its predicted peak, of which `activations` are
@@ -54,8 +54,8 @@ struct MemoryEnds {
 /// `gpu` as a run on `stack` finds it that may use `more` less of it (more, where that is below 0).
 void hold_back(Gpu& gpu, const Stack& stack, Bytes more);
 
-/// A peak by what its interval takes from each part; what is none of these is activations. Of
-/// PyTorch the context is known.
+/// The parts of a peak that its interval treats differently; the rest is activations. PyTorch's
+/// context is known.
 struct PeakParts {
   Bytes peak{};
   Bytes known{};      // weights, cache, measured terms
@@ -67,8 +67,8 @@ struct PeakParts {
                                    Bytes cache);
 [[nodiscard]] BytesInterval peak_interval(const MemoryEnds& ends, const PeakParts& parts);
 
-/// An engine's start with each uncertain term at `factors`, but for those in `measured`; the pool
-/// is what they leave.
+/// An engine's start with each uncertain term at `factors`, except those in `measured`; the pool is
+/// the remainder.
 [[nodiscard]] EngineStartup at_factors(const EngineStartup& startup, const TermFactors& factors,
                                        const Stack& stack, const StackOptions& measured);
 [[nodiscard]] PoolInterval pool_interval(const EngineStartup& startup, const Stack& stack,

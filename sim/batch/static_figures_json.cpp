@@ -1,4 +1,4 @@
-// Apart from what services are measured by: the explorer's core holds this alone.
+// Separate from the metrics of services: the explorer's core needs only this.
 
 #include "sim/batch/static_figures_json.hpp"
 

@@ -15,7 +15,7 @@
 #include "sim/batch/static_state.hpp"
 #include "sim/batch/walk.hpp"
 
-// What a static run says of itself once it has run: peaks by owner, refusals, times term by term.
+// The report of a finished static run: peaks by owner, refusals, times term by term.
 
 namespace kvsim {
 

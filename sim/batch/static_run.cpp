@@ -363,7 +363,8 @@ bool StaticRun::decode_one(std::int64_t step) {
   const auto& groups = compiled_->groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::int32_t end = groups[g].first + groups[g].count;
-    // Layers of one group at one moment are a run: they cost the same and change the cache alike.
+    // Layers of one group at one moment form a run: they cost the same and change the cache
+    // equally.
     for (std::int32_t first = groups[g].first; first < end;) {
       const DecodeMoment moment = moment_of(first);
       std::int32_t next = end;
@@ -388,7 +389,7 @@ bool StaticRun::decode_one(std::int64_t step) {
       const LayerCache old = left_behind(in_, first, moment);
       const Bytes growth = after.total() + old.total() - before.total();
       const std::int64_t last = next - 1 - first;
-      // Where the caches grow, the last layer stands highest, else the first.
+      // If caches grow, the last layer has the peak, else the first.
       const std::int64_t highest = growth > Bytes{} ? last : 0;
       const Bytes run_peak = standing - before.total() + growth * highest + alive;
       if (run_peak > result_.usable_hbm) {

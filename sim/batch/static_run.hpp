@@ -41,9 +41,9 @@ struct StaticSpec {
   const WeightFormat* weight_format = nullptr;  // packs part of the weights; weight_dtype is then
                                                 // that of the rest and of activations
   std::int32_t tensor_parallel = 1;  // GPUs; every figure of the result but tokens/s is of one
-  StackOptions options{};            // what the run sets of its stack
-  // Set: every allocation is made once more, one by one, through PyTorch's caching allocator with
-  // these settings. Costs some 100 us a decode step.
+  StackOptions options{};            // settings that override the stack's
+  // If set: every allocation is repeated, one by one, through PyTorch's caching allocator with
+  // these settings. Costs about 100 us per decode step.
   std::optional<AllocatorConfig> allocator{};
 };
 
@@ -51,10 +51,10 @@ struct OomEvent {
   std::int64_t step = 0;    // 0: prefill; n: the n-th decode step
   std::int64_t tokens = 0;  // per sequence, when it happened
   std::string phase;        // "load", "prefill" or "decode"
-  std::string what;         // what was asked for, for people: "attention scores of layer 0"
+  std::string what;         // the refused tensor as text: "attention scores of layer 0"
   Bytes requested;
   Bytes free;
-  Owners owners;  // who held the rest
+  Owners owners;  // owners of the rest
 };
 
 /// One moment of the run, after the step that brought each sequence to `tokens` tokens. Step 0 is
@@ -71,7 +71,7 @@ struct StaticSample {
 
 struct StaticResult {
   std::optional<OomEvent> oom;
-  std::string calibration_id;        // "nominal", "builtin", or of one's own
+  std::string calibration_id;        // "nominal", "builtin", or the user's
   std::string calibration;           // where the rates behind every time come from
   Bytes peak_hbm;                    // up to the OOM where there is one
   Owners peak_owners;                // at that moment
@@ -82,37 +82,39 @@ struct StaticResult {
   Bytes kv_bytes;     // at the end (or the last moment before the OOM), whole batch
   Bytes usable_hbm;   // what the stack may use
   std::vector<Bytes> kv_bytes_per_layer;  // at the end, whole batch
-  // Times: nullopt after an OOM, but for that of a prefill that was through before.
+  // Times: nullopt after an OOM, except that of a prefill that had finished.
   std::optional<Seconds> prefill_time;
   std::optional<Seconds> decode_time;
   std::optional<double> throughput_tok_s;  // output tokens of the batch over prefill + decode
   std::optional<double> decode_tok_s;
-  // Where asked for: prefill, the first decode step and the last, as far as they were run.
+  // If requested: prefill, the first decode step and the last, as far as they ran.
   std::vector<ExplainedStep> explained;
   double flops = 0, bytes_moved = 0;  // whole run, up to the OOM
   Seconds at_peak{};  // the arithmetic at the sheet's rate of each operator's format
-  std::optional<RunIntervals> intervals;  // where asked for
+  std::optional<RunIntervals> intervals;  // if requested
   std::optional<FitRange> fit_range;      // set by callers of fit_range
-  // Where the spec asks for it: segments and fragmentation, and where it ran out of memory. What is
-  // above knows of neither.
+  // If the spec requests it: segments and fragmentation, and the point at which memory ran out. The
+  // members above include neither.
   std::optional<AllocationReport> allocator;
   std::optional<EngineStartup> startup;  // of a stack with a paged cache
   std::vector<StaticSample> timeline;    // thinned to at most `max_samples`, first and last kept
   std::vector<std::string> notes;        // "prefill scores were chunked to 1250 query rows", …
 };
 
-/// What is written down of a run; changes nothing of what is simulated.
+/// What a run records; the simulation does not depend on it.
 struct StaticOptions {
   std::size_t max_samples = 512;  // of the timeline; at least 3
   bool time_terms = false;        // costs more than the run of a short point itself
   bool intervals = false;         // likewise
-  // Where spec.allocator is set: the allocator that batches of a service share, which the first of
-  // them makes; what the run took stands there until end_batch. Null: one of the run's own.
+  // If spec.allocator is set: the allocator shared by the batches of a service, created by the
+  // first of them; the run's allocations stay in it until end_batch. Null: an allocator for this
+  // run only.
   std::optional<AllocationSession>* allocations = nullptr;
 };
 
-/// Runs it. Pure but for `options.allocations`: same spec, same result. Errors: ContractError on
-/// sizes below 1; InputError where the method's size depends on data; an OOM is a result.
+/// Runs it. Pure except for `options.allocations`: the same spec gives the same result. Errors:
+/// ContractError on sizes below 1; InputError if the method's size depends on data. An OOM is a
+/// result.
 [[nodiscard]] StaticResult run_static(const StaticSpec& spec, const StaticOptions& options = {});
 
 }  // namespace kvsim

@@ -16,7 +16,7 @@
 
 namespace kvsim {
 
-/// The run of one spec: what stands in memory between two graphs, and what has been learnt so far.
+/// The run of one spec: the memory in use between two graphs, and the results so far.
 class StaticRun {
  public:
   StaticRun(const StaticSpec& spec, const StaticOptions& options);
@@ -33,13 +33,12 @@ class StaticRun {
   [[nodiscard]] bool decode();
   [[nodiscard]] bool decode_one(std::int64_t step);
 
-  /// A graph's peak while everything in `holdings_` stands.
+  /// A graph's peak on top of everything in `holdings_`.
   [[nodiscard]] bool fits(const AlivePeak& alive);
   void note_peak(const Holdings& holdings, const PeakPlace& place);
-  /// What stood when an allocation was refused is a peak too: parts of a step that fitted.
+  /// The memory in use at a refused allocation is a peak too: the part of the step that fitted.
   void note_refusal(const OomEvent& event);
-  /// A prefill that was refused leaves the cache that stood then, the running layer's part
-  /// included.
+  /// A refused prefill leaves the cache that existed then, including the running layer's part.
   void count_refused_cache(const Owners& owners);
   /// The first allocation of `graph`, which runs at `place`, that is refused, as an event.
   [[nodiscard]] OomEvent event(const OpGraph& graph, const PeakPlace& place);
@@ -66,7 +65,7 @@ class StaticRun {
   bool is_static_;
   std::int64_t static_end_;         // tokens a sequence that a static cache has room for
   Holdings holdings_;               // context, weights, caches, residents
-  std::vector<LayerCache> caches_;  // per layer; all of a static cache stands from the start
+  std::vector<LayerCache> caches_;  // per layer; a static cache is allocated from the start
   std::vector<std::int64_t> held_;  // entries per layer
   std::int64_t score_rows_;
   std::vector<std::int64_t> layer_score_rows_;  // of the layers prefilled
@@ -79,7 +78,7 @@ class StaticRun {
   std::optional<StaticSample> last_;
   Seconds first_decode_;  // time of the first decode step
   PeakPlace peak_place_;
-  Holdings peak_holdings_;             // what stood then
+  Holdings peak_holdings_;             // the memory in use then
   std::optional<Holdings> peak_base_;  // set while the run's peak is a decode step's: everything
                                        // but that graph's own tensors
   PeakPlace refusal_place_;

@@ -12,14 +12,14 @@ namespace kvsim {
 /// An allocation of a graph that did not fit.
 struct WalkRefusal {
   std::string what;        // the tensor's name
-  OpIndex op = 0;          // that asked for it
+  OpIndex op = 0;          // that requested it
   std::size_t tensor = 0;  // its index in the graph
   Refusal refusal;
 };
 
 /// Runs the graph's allocations and releases one by one in the order of its schedule. Afterwards
-/// `hbm` holds what it held before, but for its high-water mark; after a refusal it still holds
-/// what stood at that moment.
+/// `hbm` is as before, except for its high-water mark; after a refusal it holds what was allocated
+/// at that moment.
 [[nodiscard]] std::optional<WalkRefusal> walk(Hbm& hbm, const OpGraph& graph);
 
 }  // namespace kvsim

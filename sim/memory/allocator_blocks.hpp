@@ -29,7 +29,7 @@ inline std::int64_t segment_size(std::int64_t size) {
 }
 
 enum class State : std::uint8_t {
-  kNone,      // the slot stands for no block
+  kNone,      // the slot has no block
   kFree,      // cached
   kUnmapped,  // address space of an expandable segment, no memory behind it
   kInUse,

@@ -11,8 +11,8 @@
 
 namespace kvsim {
 
-/// Fixed blocks of a paged cache, counted by who refers to them: sequences with a common prefix
-/// share its blocks. The block freed last is given out first. O(1) an operation.
+/// Fixed-size blocks of a paged cache with reference counts: sequences with a common prefix share
+/// its blocks. The block freed last is allocated first. O(1) per operation.
 class BlockAllocator {
  public:
   using Index = std::int32_t;
@@ -20,7 +20,7 @@ class BlockAllocator {
   /// Errors: ContractError if `blocks` is negative.
   explicit BlockAllocator(Index blocks);
 
-  /// A block that nobody refers to; nullopt: none is left.
+  /// A block without references; nullopt: none is left.
   [[nodiscard]] std::optional<Index> allocate();
   /// One more refers to it (a prefix is shared). Errors: ContractError if it is free.
   void share(Index block);
@@ -38,7 +38,7 @@ class BlockAllocator {
   std::int64_t total_references_ = 0;
 };
 
-/// What one block of a paged cache holds.
+/// The contents of one block of a paged cache.
 enum class BlockLayout : std::uint8_t {
   kAcrossHeads,  // a layer's entries of all heads: freed when the last head has left it
   kPerHead       // one head's
@@ -87,9 +87,9 @@ struct PagedReport {
   std::array<PagedCompaction, 3> compaction{};  // by CompactionPolicy
 };
 
-/// Compaction keeps the fullest blocks and moves what stands in the others into their holes: a
-/// layer across heads needs as many blocks as its longest head, per head each its own. Every-step
-/// compaction moves one row into the place of each entry in `evicted_by_steps`. Errors:
+/// Compaction keeps the fullest blocks and moves the entries of the others into their holes. Across
+/// heads, a layer needs as many blocks as its longest head; per head, each head needs its own.
+/// Every-step compaction moves one row into the place of each entry in `evicted_by_steps`. Errors:
 /// ContractError if block_size < 1 or positions are not ascending within [0, written).
 [[nodiscard]] PagedReport paged_report(std::span<const PagedLayer> layers, std::int64_t block_size,
                                        BlockLayout layout);

@@ -424,7 +424,7 @@ struct CachingAllocator::Impl {
     held[who] += block.size;
     allocated_peak = peak_of(allocated_peak, allocated);
     active_peak = peak_of(active_peak, active);
-    // Who holds what at the peak includes the block that made the allocator grow.
+    // The owners at the peak include the block that made the allocator grow.
     if (std::exchange(peak_moved, false)) peak_held = held;
     return id_of(block);
   }
@@ -475,7 +475,7 @@ struct CachingAllocator::Impl {
     joined += merge(block, block.next, pool);
     put(pool, block);
     if (counts) inactive_split += (block.split() ? block.size : 0) - joined;
-    // Whoever kept the old number must not reach the cached block with it.
+    // A caller that kept the old number must not reach the cached block with it.
     ++block.generation;
   }
 

@@ -24,24 +24,24 @@ struct AllocatorDevice {
 /// Why an allocation was refused, after cached blocks were given back and it was tried again.
 struct OutOfMemory {
   AllocatorDevice device;
-  Bytes requested;                 // as asked for
+  Bytes requested;                 // as requested
   Bytes tried;                     // the segment that the device had no room for
   Bytes free;                      // left on the device
   Bytes allocated;                 // by tensors
   Bytes reserved;                  // by the allocator's segments
   std::optional<Bytes> allowed{};  // where a memory fraction is set
-  Owners owners;                   // who holds the allocated bytes
+  Owners owners;                   // owners of the allocated bytes
 
-  /// PyTorch's own words, then a line of who holds what, largest first.
+  /// PyTorch's message, then a line of owners, largest first.
   [[nodiscard]] std::string message() const;
 };
 
 struct AllocatorStats {
   Bytes allocated;       // of blocks in use, as charged
   Bytes active;          // with blocks whose release a stream still holds up
-  Bytes requested;       // of blocks in use, as asked for
+  Bytes requested;       // of blocks in use, as requested
   Bytes reserved;        // of segments
-  Bytes inactive_split;  // cached parts of segments that are in use besides: cannot be released
+  Bytes inactive_split;  // cached parts of segments that are partly in use: cannot be released
   Bytes largest_free;    // largest cached block
   Bytes allocated_peak, active_peak, reserved_peak;
   std::int64_t blocks = 0;                           // in use
@@ -61,12 +61,12 @@ struct AllocatorStats {
 ///   small pool, above from the large one; blocks belong to a stream.
 /// * best fit among the cached blocks, by (size, address); a large one is not split where 1 MiB or
 ///   less would be left, a small one not below 512 B; max_split_size keeps large blocks whole.
-/// * else a new segment: 2 MiB for small ones, 20 MiB below 10 MiB, else the size rounded to 2 MiB;
-///   or, with expandable_segments, granules of 2 MiB (small) and 20 MiB (large) mapped at a
+/// * otherwise a new segment: 2 MiB for small ones, 20 MiB below 10 MiB, else the size rounded to
+///   2 MiB; or, with expandable_segments, granules of 2 MiB (small) and 20 MiB (large) mapped at a
 ///   segment's end.
-/// * garbage collection by age above a threshold, where a memory fraction is set.
-/// * where the device has no room: release enough oversize blocks (max_split_size), then all
-///   unsplit cached blocks, and try again; then the answer is no.
+/// * garbage collection by age above a threshold, if a memory fraction is set.
+/// * if the device has no room: release enough oversize blocks (max_split_size), then all unsplit
+///   cached blocks, and try again; then refuse.
 /// * a freed block joins its free neighbours of the same segment.
 ///
 /// Left out: private pools of CUDA graphs, and the driver's own granularity. Addresses are the
@@ -84,7 +84,7 @@ class CachingAllocator {
   CachingAllocator& operator=(CachingAllocator&&) noexcept;
   ~CachingAllocator();
 
-  /// The number that stands for an owner's name from now on.
+  /// The number of an owner's name from now on.
   [[nodiscard]] OwnerId owner(std::string_view name);
 
   /// `n` at least 1 B. Errors: ContractError.
@@ -100,7 +100,7 @@ class CachingAllocator {
   void hand_over(BlockId id, OwnerId owner);
   /// torch.cuda.empty_cache(): unsplit cached blocks go back to the device.
   void empty_cache();
-  /// Where the next segment taken from the device is to stand; forgotten after the next malloc.
+  /// The address of the next segment taken from the device; reset after the next malloc.
   void place_next_segment(std::uint64_t address);
 
   [[nodiscard]] AllocatorStats stats() const;

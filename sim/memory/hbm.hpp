@@ -14,19 +14,19 @@ namespace kvsim {
 /// "scores", "logits", "activations", …), sorted by name.
 using Owners = std::map<std::string, Bytes>;
 
-/// Why an allocation was not made; nothing has changed by asking.
+/// Why an allocation was refused; the attempt changed nothing.
 struct Refusal {
-  std::string owner;  // who asked
+  std::string owner;  // the requester
   Bytes requested;    // as charged
   Bytes free;
-  Owners owners;  // who held the rest
+  Owners owners;  // owners of the rest
 };
 
-/// A GPU's memory as labelled allocations: used() + free() == capacity() at every moment.
+/// A GPU's memory as labelled allocations: used() + free() == capacity() at any time.
 ///
 /// Every allocation is charged whole blocks of `block` bytes (512 for PyTorch's allocator, 1 for
 /// none). Segments, caching and fragmentation are not modelled here: an allocator that has them
-/// asks this class for its segments.
+/// requests its segments from this class.
 class Hbm {
  public:
   using Id = std::int64_t;

@@ -30,7 +30,7 @@ struct Action {
   std::size_t from = 0;  // kBecomes: the tensor whose block it takes over; kTakeCache: its part
 };
 
-/// Keys, values and side data of a layer, as they stand between graphs.
+/// Keys, values and side data of a layer, as they are between graphs.
 using StandingCache = std::array<std::optional<Held>, 3>;
 
 std::size_t part_of(const Tensor& tensor) {
@@ -267,7 +267,7 @@ struct AllocationSession::Impl {
         case Kind::kTakeCache: {
           mine = std::exchange(cache->at(action.from), std::nullopt);
           if (mine && mine->bytes == tensor.bytes) break;
-          // What a method keeps beside the entries is made anew where they were compressed.
+          // A method's side data is created again if the entries were compressed.
           KVSIM_CHECK(tensor.owner == Owner::kSideData,
                       "{} of layer {} do not stand as the step before left them", tensor.name,
                       layer);

@@ -40,7 +40,7 @@ struct AllocationRefusal {
   OutOfMemory reason;
 };
 
-/// What stands after one step.
+/// The memory in use after one step.
 struct AllocationSample {
   Bytes allocated;
   Bytes reserved;
@@ -50,7 +50,7 @@ struct AllocationSample {
 /// that its allocator has seen so far.
 struct AllocationReport {
   AllocatorStats end;                     // after the last step, or at the refusal
-  Bytes tensor_peak;                      // of what tensors asked for, in blocks of 512 B
+  Bytes tensor_peak;                      // of the tensors' requests, in blocks of 512 B
   Owners owners_at_peak;                  // of allocated bytes when reserved was highest
   double worst_fragmentation = 0;         // after any step
   std::int64_t steps = 0;                 // decode steps made, of all batches reported
@@ -69,17 +69,17 @@ class AllocationSession {
   AllocationSession& operator=(AllocationSession&&) noexcept;
   ~AllocationSession();
 
-  /// Takes the weights, once; nullopt: they stand. Refused, what was taken of them stands until
-  /// end_batch, or the next try.
-  /// Errors: ContractError without a model.
+  /// Allocates the weights, once; nullopt: success. After a refusal, the allocated part stays until
+  /// end_batch, or the next attempt. Errors: ContractError without a model.
   [[nodiscard]] std::optional<AllocationRefusal> load(const CostInput& in);
 
   /// Makes every allocation and release of a batch in the order of its graphs
-  /// (models/cost/step.hpp): weights if they are not there, what is allocated beforehand (a static
-  /// cache, a mask), prefill, then `output` decode steps. A layer's output is the next one's input;
-  /// a cache that was copied into a longer or shorter tensor is that tensor from then on; logits go
-  /// with their step. What the batch holds at its end stands until end_batch, or the next batch.
-  /// Errors: ContractError on sizes below 1; InputError where the method's size depends on data.
+  /// (models/cost/step.hpp): weights if they are not loaded, static allocations (a static cache, a
+  /// mask), prefill, then `output` decode steps. A layer's output is the next one's input; a cache
+  /// that was copied into a longer or shorter tensor is that tensor from then on; logits are freed
+  /// with their step. The batch's memory at its end stays allocated until end_batch, or the next
+  /// batch. Errors: ContractError on sizes below 1; InputError if the method's size depends on
+  /// data.
   [[nodiscard]] AllocationReport batch(const AllocationRun& run);
   /// Releases all that the batch took.
   void end_batch();

@@ -10,15 +10,15 @@
 
 namespace kvsim {
 
-/// What a vLLM start-up log says of one GPU's memory. Wordings of V0 (0.2 to 0.8) and V1 are known;
-/// figures come as GiB or GB with two decimals or more, and vLLM means 2^30 bytes by both.
+/// One GPU's memory by a vLLM start-up log. Formats of V0 (0.2 to 0.8) and V1 are known. Values are
+/// in GiB or GB with two decimals or more; vLLM means 2^30 bytes by both.
 struct VllmLog {
   std::optional<Bytes> total{}, weights{}, non_torch{}, activation{}, graphs{}, kv_cache{};
   std::optional<double> memory_fraction;
   std::optional<std::int64_t> blocks, tokens, max_model_len;
   std::optional<double> max_concurrency;
   std::vector<std::string> notes;     // what was derived, and how
-  std::vector<std::string> warnings;  // what does not fit the scenario it is held against
+  std::vector<std::string> warnings;  // what does not match the scenario
 };
 
 /// Reads it line by line, in linear time; if a figure comes twice (ranks, restarts) the last one

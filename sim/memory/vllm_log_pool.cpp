@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kRounding = 0.01 * kGiB;  // of the figures that vLLM prints
-// Two starts of the same model hold the same weights but for padding and buffers.
+// Two starts of the same model hold the same weights except for padding and buffers.
 constexpr double kWeightsApart = 0.1;
 // A derived term this far from its prediction is worth a look: the larger of the two.
 constexpr double kTermApart = 0.5;
@@ -27,7 +27,7 @@ double of(Bytes n) { return static_cast<double>(n.count()); }
 std::string gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
 std::string gib(Bytes n) { return gib(of(n)); }
 
-/// What a log's figure and its stand-in are called in an account.
+/// The names of a logged value and of its replacement in a report.
 std::string_view whose(bool stated) { return stated ? "log" : "predicted"; }
 
 struct Logged {
@@ -95,7 +95,7 @@ std::optional<Logged> logged_pool(VllmLog& log, const EngineStartup& s, std::int
   return Logged{std::clamp(*log.kv_cache, least, least + s.block - Bytes{1}), "log"};
 }
 
-/// A term worked out from the rest, beside what the models give for it.
+/// A term derived from the rest, next to the predicted one.
 struct Derived {
   const char* name;
   std::optional<Bytes> VllmLog::*term;
@@ -192,7 +192,7 @@ void complete_from_pool(VllmLog& log, const EngineStartup& scenario, const Engin
                      fmt::format("one whose fraction is of \"{}\"", word_of(stated.fraction_of))};
   }
   const bool derives_memory = is_stated(log.activation) && is_stated(log.non_torch);
-  // Weights or the fraction alone: the scenario stands for them, and nothing is left to derive.
+  // Only weights or the fraction: the scenario's values are used, and nothing is left to derive.
   if (derives_memory && log.total) return;
   const Derived left = what_is_left(log, stated, *logged);
   const std::string account = fmt::format("{} GiB = {}", gib(left.value), left.account);

@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-/// Whether the log's figure may stand for a prediction: a negative one is what another process
+/// Whether the logged value can replace a prediction: a negative one is memory that another process
 /// freed meanwhile.
 [[nodiscard]] bool is_stated(const std::optional<Bytes>& figure);
 
@@ -19,16 +19,16 @@ namespace kvsim {
 /// for people; the pool it logs follows from the rest only where there are none.
 [[nodiscard]] std::vector<std::string> unstated_terms(const VllmLog& log);
 
-/// Completes `log` so that a start with its figures finds the pool it logs. V1 at level INFO says
-/// no more than weights and the pool; what these leave of the memory fraction is the activation
-/// peak, or non-torch where only that is not stated, or, where both are, it tells the GPU's memory.
-/// `scenario` is the start the log is held against, and `stated` the same with the log's figures
-/// for its own, in blocks of `block_tokens`: it stands for whatever else the log does not state, so
-/// that the term derived holds its errors, and `notes` say so. A pool given in tokens alone is of
-/// the scenario's bytes a token. `warnings` say where figures of the log and of the scenario are
-/// hardly of the same start. Errors: InputError where what is left is negative or more than such a
-/// term can be, or the scenario's stack does not share out its memory as vLLM does; `log_place` and
-/// `scenario_place` are what messages call the two.
+/// Completes `log` so that a start with its values gives the logged pool. V1 at level INFO logs
+/// only weights and the pool. The rest of the memory fraction is the activation peak, or non-torch
+/// memory if only that is missing; if both are logged, it gives the GPU's memory. `scenario` is the
+/// start that the log is compared with, and `stated` the same with the log's values, in blocks of
+/// `block_tokens`. It supplies all values that the log does not state, so the derived term contains
+/// their errors, and `notes` say so. A pool given only in tokens uses the scenario's bytes per
+/// token. `warnings` name values of the log and of the scenario that can hardly be of the same
+/// start. Errors: InputError if the remainder is negative or larger than such a term can be, or if
+/// the scenario's stack does not divide its memory as vLLM does; `log_place` and `scenario_place`
+/// name the two in messages.
 void complete_from_pool(VllmLog& log, const EngineStartup& scenario, const EngineStartup& stated,
                         std::int64_t block_tokens, const std::string& log_place,
                         const std::string& scenario_place);

@@ -52,7 +52,7 @@ Bytes score_matrices(const CostInput& in, std::int64_t prompt, std::int64_t rows
   for (const LayerGroup& group : layer_groups(*in.llm, *in.method)) {
     const OpGraph graph =
         prefill_layer(one, group.first, {.prompt = prompt, .kept = prompt, .score_rows = rows});
-    Bytes sum;  // all stand at one operator
+    Bytes sum;  // all are held at one operator
     for (const Tensor& t : graph.tensors()) {
       if (t.owner == Owner::kScores) sum += t.bytes;
     }

@@ -11,8 +11,8 @@
 
 namespace kvsim {
 
-/// What a paged engine finds at its start, on one GPU: the profiling run's figures and the cache
-/// blocks that are left.
+/// The start of a paged engine on one GPU: the profiling run's terms and the remaining cache
+/// blocks.
 ///
 ///   cache = f x memory - weights - non-torch - activation peak          (vLLM before 0.20)
 ///   cache = f x memory - weights - non-torch - activation peak - CUDA graphs   (vLLM since 0.20)
@@ -20,10 +20,11 @@ namespace kvsim {
 ///   cache = f x (memory - non-torch - weights)                          (TurboMind)
 ///   cache = f x (memory - non-torch - weights - activation peak - CUDA graphs)   (TensorRT-LLM)
 ///
-/// with f the memory fraction, of what Stack::fraction_of says. The activation peak is the larger
-/// of the profiling run's layers over all the tokens of a pass, and of its dummy sampling:
-/// sampler_bytes x sequences x vocabulary beside the hidden states. CUDA graphs are captured when
-/// the pool stands, and have to find room beside it; TensorRT-LLM alone counts them before.
+/// with f the memory fraction, of the memory that Stack::fraction_of says. The activation peak is
+/// the larger of the profiling run's layers over all tokens of a pass, and of its dummy sampling:
+/// sampler_bytes x sequences x vocabulary in addition to the hidden states. CUDA graphs are
+/// captured after the pool is allocated and must fit next to it, unless the engine counts them
+/// before.
 /// Sources: vllm v1/worker/gpu_worker.py, determine_available_memory, with which published logs
 /// agree to 0.01 GiB; TensorRT-LLM _torch/pyexecutor/_util.py, configure_kv_cache_capacity ("memory
 /// used outside torch", graphs among it). Left out: padding of packed weights, buffers of LoRA and
@@ -43,7 +44,7 @@ struct EngineStartup {
   Bytes graphs{};
   bool counts_graphs = false;  // of FractionOf::kAll: the pool leaves room for them
   Bytes kv_cache{};            // 0 where nothing is left
-  Bytes missing{};             // what lacks for an empty cache; 0 where something is left
+  Bytes missing{};             // shortage before any cache; 0 if something is left
   Bytes block{};               // of all layers
   std::int64_t blocks = 0;
   std::int64_t tokens = 0;  // "GPU KV cache size"
@@ -51,10 +52,10 @@ struct EngineStartup {
   std::shared_ptr<const EngineSettings> settings{};  // what the engine runs with; null: unknown
   Bytes sequence{};                                  // blocks of one sequence of max_model_len
   double max_concurrency = 0;                        // sequences of max_model_len that fit at once
-  /// Whether one sequence of max_model_len fits, which vLLM asks at its start.
+  /// Whether one sequence of max_model_len fits, which vLLM checks at its start.
   [[nodiscard]] bool serves() const { return max_concurrency >= 1; }
 
-  /// What has to find room beside the pool: the activations of a full pass and CUDA graphs.
+  /// Memory that must fit next to the pool: the activations of a full pass and CUDA graphs.
   [[nodiscard]] Bytes beside_pool() const { return activation + graphs; }
   /// What the pool leaves too little for these: the engine runs out of memory while it captures its
   /// graphs, or in its first full pass.
@@ -62,7 +63,7 @@ struct EngineStartup {
     if (missing > Bytes{}) return {};  // nothing is left for a pool
     return std::max(Bytes{}, weights + non_torch + kv_cache + beside_pool() - total);
   }
-  /// What is left beside the pool for CUDA graphs, before any pass runs.
+  /// Memory left next to the pool for CUDA graphs, before any pass runs.
   [[nodiscard]] Bytes graphs_room() const { return total - weights - non_torch - kv_cache; }
   [[nodiscard]] bool starts() const { return missing == Bytes{} && lacking() == Bytes{}; }
   /// Memory that a start would take over what there is; at most 1 where it starts.
@@ -72,7 +73,7 @@ struct EngineStartup {
     if (fraction_of != FractionOf::kAll) return total;
     return std::min(total, counts_graphs ? usable : usable + graphs);
   }
-  /// What would be left for the cache where the rest took so much; below 0: what lacks.
+  /// Memory left for the cache if the rest uses so much; below 0: the shortage.
   [[nodiscard]] Bytes cache_beside(Bytes weights_taken, Bytes non_torch_taken,
                                    Bytes activation_taken) const;
 };
@@ -87,13 +88,13 @@ struct EngineStartup {
 /// "the cache's pool leaves 1 GiB for activations and CUDA graphs, which take 2 GiB"
 [[nodiscard]] std::string lacking_text(const EngineStartup& startup);
 
-/// What the score matrices of a method that reads its scores take beyond the profiling run's, whose
-/// prompts have nothing before them, while a pass computes the last rows of a prompt in one layer:
-/// all queries of the pass over the whole prompt. As `in` of engine_startup.
+/// Score matrices of a method that reads attention scores, beyond those of the profiling run, whose
+/// prompts have no prefix: while a pass computes the last rows of a prompt in one layer, all
+/// queries of the pass over the whole prompt. `in` as for engine_startup.
 [[nodiscard]] Bytes scoring_excess(const CostInput& in, const EngineStartup& startup,
                                    std::int64_t prompt);
-/// What of the GPU is left for it: of the activation peak what its sampling takes beyond layers,
-/// and of the memory that the engine's fraction leaves out what CUDA graphs do not hold.
+/// Memory left for them: the part of the activation peak that sampling needs beyond layers, and the
+/// memory outside the engine's fraction that CUDA graphs do not use.
 [[nodiscard]] Bytes scoring_room(const EngineStartup& startup);
 /// Query rows of a pass over so long a prompt whose scoring finds that room at one time: all of the
 /// pass, or fewer; 0: not one row does. With a measured activation peak all of them do.

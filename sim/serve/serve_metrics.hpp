@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// A duration that stands for several.
+/// A duration and how often it occurs.
 struct WeightedTime {
   SimTime time{};
   std::int64_t times = 0;
@@ -19,14 +19,14 @@ struct WeightedTime {
 [[nodiscard]] Distribution distribution_of(std::vector<SimTime>& sample);
 [[nodiscard]] Distribution distribution_of(std::vector<WeightedTime>& sample);
 
-/// Gaps between the tokens of completed requests, each iteration's once with the number of
-/// sequences that waited for it. Spans of one request stand in the order of time.
+/// Gaps between the tokens of completed requests: one per iteration, with the number of sequences
+/// that waited for it. Spans of one request are in the order of time.
 [[nodiscard]] std::vector<WeightedTime> token_gaps(
     std::span<const TokenSpan> spans, const std::vector<std::vector<SimTime>>& iteration_ends,
     std::span<const RequestOutcome> outcomes);
 
-/// Whether a request completed within all bounds. One that generates nothing has its answer when it
-/// ends, and its time per token, as that of one token alone, is 0.
+/// Whether a request completed within all bounds. A request without output tokens has its answer
+/// when it ends; its time per token is 0, as with a single output token.
 [[nodiscard]] bool keeps(const SloSpec& slo, const RequestOutcome& outcome);
 
 /// Fills counts, times, rates and goodput of `result` from its outcomes, spans and iteration ends.
@@ -38,8 +38,9 @@ struct WeightedTime {
 /// least two tokens. The makespan goes from the first arrival to the last finish.
 void measure(ServeResult& result, const SloSpec& slo);
 
-/// Fills of result.replicas[r], which are there, what outcomes and spans tell: those completed,
-/// tokens made, distributions. Spans may name replicas that completed none of their requests.
+/// Fills those members of the existing result.replicas[r] that follow from outcomes and spans:
+/// completed requests, generated tokens, distributions. Spans may name replicas that completed no
+/// request.
 void measure_replicas(ServeResult& result);
 
 /// The percentile of requests whose times tables and figures show: of 50, 90, 95 and 99, which

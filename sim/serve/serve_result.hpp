@@ -20,7 +20,7 @@ enum class RequestStatus : std::uint8_t {
   kUnfinished  // the run ended before it did
 };
 
-/// What became of one request, by its index in the workload. Times are absolute; -1: never.
+/// The outcome of one request, by its index in the workload. Times are absolute; -1: never.
 struct RequestOutcome {
   SimTime arrival{-1};    // of one that waits for another: when it really came
   SimTime scheduled{-1};  // first time in a batch
@@ -59,14 +59,14 @@ struct Distribution {
 struct BatchLimits {
   std::int64_t seqs = 0;       // running at once
   std::int64_t tokens = 0;     // computed
-  bool prompts_alone = false;  // `tokens` are of prompts; decodes are beside them
+  bool prompts_alone = false;  // `tokens` are of prompts; decodes come in addition
 };
 
 /// What replicas did with their time: shares of the makespan, means over replicas.
 struct PhaseShares {
-  double prompts = 0;  // iterations of prompts alone
-  double mixed = 0;    // of prompts beside decodes
-  double decodes = 0;  // of decodes alone
+  double prompts = 0;  // iterations of prompts only
+  double mixed = 0;    // of prompts and decodes
+  double decodes = 0;  // of decodes only
 };
 
 /// A moment of one replica, after an iteration. Thinned; first, last and extremes of memory kept.
@@ -82,7 +82,7 @@ struct ServeSample {
   /// so that it is never more than kv_blocks.
   Bytes kv_logical{};
   Bytes kv_blocks{};  // blocks that are taken for them: logical + slack + what cannot be reclaimed
-  Bytes kv_cached{};  // blocks that nobody refers to, kept for their prefix
+  Bytes kv_cached{};  // blocks without a reference, kept for their prefix
 };
 
 struct ServeIteration {  // thinned like the samples, for timelines
@@ -153,8 +153,8 @@ struct ServeResult {
   /// format that each operator computes in; mbu: of the data sheet's bandwidth.
   double mfu = 0, mbu = 0;
   double busy = 0;  // share of the makespan in which an iteration ran
-  /// Share of it in which somebody waited for free memory that the scheduler kept for what running
-  /// sequences may still generate.
+  /// Share of the makespan in which a request waited for free memory that the scheduler reserved
+  /// for future tokens of running sequences.
   double held_back = 0;
   PhaseShares phases;  // of what `busy` sums
   BatchLimits limits;  // of the replica that decodes
@@ -162,7 +162,7 @@ struct ServeResult {
   /// block), and in which limits.seqs ran and others waited.
   double tokens_full = 0, seqs_full = 0;
 
-  std::vector<ReplicaResult> replicas;  // those that decode, then those that prefill alone
+  std::vector<ReplicaResult> replicas;  // those that decode, then those that only prefill
   std::int32_t gpus = 1;                // of all replicas
   /// Caches that moved from the replicas that prefill: how many, their bytes on all GPUs of a
   /// replica, seconds from the first byte sent to the last received, and seconds before that for
@@ -174,23 +174,23 @@ struct ServeResult {
   std::int64_t kv_capacity_tokens = 0;  // of one replica, in tokens of the full cache
   Bytes peak_hbm{}, usable_hbm{};       // of one GPU
   Owners peak_owners;
-  /// Where allocations were made one by one: what those of the replica came to that reserved most,
-  /// and that with the CUDA context.
+  /// If allocations were simulated: the result of the replica that reserved most, and its reserved
+  /// bytes with the CUDA context.
   std::optional<AllocationReport> allocator;
   Bytes reserved_hbm{};
   Bytes kv_pool{};
   /// At the ends of the requests that completed, on the GPUs of one tensor-parallel rank: entries
   /// that the method had dropped of all their tokens, and the blocks that this had freed.
   Bytes kv_dropped{}, kv_reclaimed{};
-  std::vector<TierResult> tiers;  // where caches stood outside the GPUs
-  /// Over all steps, of one GPU of each replica: entries fetched from where they were offloaded to,
-  /// and written there.
+  std::vector<TierResult> tiers;  // if caches were stored outside the GPUs
+  /// Over all steps, of one GPU of each replica: entries fetched from the offload tier, and written
+  /// to it.
   Bytes offload_fetched{}, offload_written{};
   /// Share of the makespan by which iterations took longer because entries were on their way.
   double link_wait = 0;
   std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
   std::optional<EngineStartup> startup;
-  /// 90 % of cases hold as much at most; nullopt where nothing stood, or nothing says.
+  /// Upper end of the 90 % interval; nullopt if nothing was stored, or no interval is known.
   std::optional<BytesInterval> peak_interval;
   std::string peak_basis;
   std::optional<PoolInterval> pool_interval;       // of a paged engine

@@ -79,11 +79,12 @@ struct NvmeSpec {
 
 enum class OffloadTier : std::uint8_t { kNone, kHost, kNvme };
 
-/// Where the entries stand that a method keeps but does not read at every step. HBM holds those of
-/// the step before.
+/// Where entries are stored that a method keeps but does not read in every step. HBM holds those of
+/// the previous step.
 struct OffloadSpec {
   OffloadTier to = OffloadTier::kNone;
-  bool prefetch = true;  // transfers go on beside the arithmetic of the same step; else before it
+  bool prefetch = true;  // transfers overlap with the arithmetic of the same step; else they
+                         // precede it
   double reuse = 0;      // share of what a step reads that the step before had read
 };
 
@@ -92,7 +93,7 @@ struct ServeSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
-  MethodSpec method{"full", {}, {}};              // settled anew for each prompt length
+  MethodSpec method{"full", {}, {}};              // resolved for each prompt length
   std::shared_ptr<const MeasuredLaw> measured{};  // the size law of a method that has no closed one
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;

@@ -19,8 +19,8 @@ struct BytesInterval {
   Bytes high;
 };
 
-/// Where 90 % of cases lie about a run's figures, and what says so. An interval that nothing says
-/// is absent; of those there are, low <= figure <= high.
+/// The 90 % intervals of a run's metrics and their basis. An unknown interval is absent; otherwise
+/// low <= metric <= high.
 struct RunIntervals {
   std::optional<Interval> prefill;  // of the times, where the run has them
   std::optional<Interval> decode;
@@ -59,7 +59,7 @@ struct PoolInterval {
   std::string basis;
 };
 
-/// What the intervals of steps rest on, or why there are none, for people.
+/// The basis of the steps' intervals, or the reason why there are none, as text.
 [[nodiscard]] std::string time_basis(std::span<const Step> some, const Roofline& roofline,
                                      const Stack& stack);
 

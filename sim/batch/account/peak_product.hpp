@@ -15,7 +15,7 @@
 
 namespace kvsim {
 
-/// A product told with its numbers: "batch 2 x 18,000 entries x 32 heads x 128 x 4 B". Units are
+/// A product as text with its numbers: "batch 2 x 18,000 entries x 32 heads x 128 x 4 B". Units are
 /// literals.
 class Product {
  public:

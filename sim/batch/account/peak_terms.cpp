@@ -207,7 +207,7 @@ class Shapes {
   }
 
  public:
-  /// The method's own data beside `entries` entries of one layer.
+  /// The method's side data for `entries` entries of one layer.
   static Product side_of(const CostInput& in, std::int32_t layer, std::int64_t entries,
                          Product start = {}) {
     const CacheRows stored{in, layer};
@@ -364,7 +364,7 @@ std::string weights_formula(const CostInput& in) {
                      Product{}.times(all - routed, "other parameters").in(dense).text());
 }
 
-/// Entries of the caches that stand outside the running graph; nullopt: none, or inside it.
+/// Cache entries that the running graph does not hold; nullopt: none, or held by it.
 std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakPlace& place,
                                             std::int32_t layer) {
   const CostInput& cost = *in.cost;
@@ -395,7 +395,7 @@ std::optional<std::int64_t> entries_outside(const PeakInput& in, const PeakPlace
   return std::nullopt;
 }
 
-/// Caches of alike layers that hold equally many entries, as one term for keys and values and one
+/// Caches of equal layers with equal numbers of entries, as one term for keys and values and one
 /// for the method's side data.
 void add_caches(const PeakInput& in, const PeakPlace& place, Terms& terms) {
   const CostInput& cost = *in.cost;

@@ -12,7 +12,7 @@
 
 namespace kvsim {
 
-/// One part of what stands in memory at a run's peak.
+/// One term of a run's peak memory.
 struct PeakTerm {
   std::string owner;
   std::string what;     // "keys and values of 32 layers x 18,000 entries"
@@ -21,7 +21,7 @@ struct PeakTerm {
   std::string source;  // "stack hf-sdpa: growth", "method h2o: holds …", where a model is published
 };
 
-/// The parts of a run in which memory can stand highest.
+/// The parts of a run that can have the memory peak.
 enum class RunPart : std::uint8_t {
   kLoad,
   kEmbedding,  // of the prompt
@@ -32,19 +32,19 @@ enum class RunPart : std::uint8_t {
   kDecodeLogits
 };
 
-/// A moment of a run: enough to build what stood then once more.
+/// A moment of a run, with enough data to rebuild the memory in use then.
 struct PeakPlace {
   RunPart part = RunPart::kLoad;
   std::int32_t layer = -1;      // of the graph that runs; -1: none
   std::int64_t tokens = 0;      // per sequence after the step
   std::int64_t score_rows = 1;  // of a prefill
   DecodeMoment moment{};        // of a decode layer
-  // Where an allocation was refused: of this operator's, tensors before this one stand.
+  // If an allocation was refused: of this operator's tensors, those before this one are allocated.
   OpIndex refused_at = -1;  // -1: the graph's own peak
   std::size_t refused_tensor = std::numeric_limits<std::size_t>::max();
 };
 
-/// What was asked for and, of a static cache, what was placed.
+/// The requested bytes and, of a static cache, the allocated ones.
 struct PeakInput {
   const CostInput* cost = nullptr;                         // not owned
   std::int64_t prompt = 0;                                 // tokens
@@ -55,8 +55,8 @@ struct PeakInput {
 /// The graph that runs at `place`. Errors: ContractError for kLoad, which has none.
 [[nodiscard]] OpGraph graph_at(const PeakInput& in, const PeakPlace& place);
 
-/// Every byte that stands at `place`, by owner in the order of their names. Errors: ContractError
-/// if they do not sum to `owners`, owner by owner.
+/// Every byte in use at `place`, by owner in the order of their names. Errors: ContractError if
+/// they do not sum to `owners`, owner by owner.
 [[nodiscard]] std::vector<PeakTerm> peak_terms(const PeakInput& in, const PeakPlace& place,
                                                const Owners& owners);
 

@@ -11,9 +11,9 @@
 
 namespace kvsim {
 
-/// Real times of whole runs over predicted: 90 % of cases in [low, high], low <= 1 <= high. Beside
-/// the kernels' errors it has those of the stack's profile, of hosts that nobody names, and of what
-/// publications leave unsaid.
+/// Measured over predicted times of whole runs: 90 % of cases in [low, high], low <= 1 <= high. In
+/// addition to the kernels' errors it includes those of the stack's profile, of unknown hosts, and
+/// of settings that publications do not state.
 struct TimeResidual {
   double low = 1;
   double high = 1;

@@ -12,12 +12,12 @@
 
 namespace kvsim {
 
-/// One part of a step's time: operators alike, in all layers that run them, or what the host takes
-/// beyond the device.
+/// One term of a step's time: equal operators in all layers that run them, or the host's time
+/// beyond the device's.
 struct TimeTerm {
   std::string what;         // "gate projection of 32 layers"
   std::string family;       // "gemm"; "host"
-  std::int32_t layers = 0;  // that run it; 0: it stands outside the layers
+  std::int32_t layers = 0;  // that run it; 0: it is outside the layers
   std::int32_t calls = 1;   // in each of them, or in the step
   double flops = 0;         // this and the next three of all calls in all layers
   double bytes_read = 0;

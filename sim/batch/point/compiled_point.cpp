@@ -42,8 +42,7 @@ struct CompiledPoint::Impl {
 
  private:
   PointLaw& law_of(std::int64_t prompt);
-  /// Whether few steps are cheaper on their graphs: where compiled forms may serve one prompt
-  /// alone.
+  /// Whether a few steps are cheaper on their graphs: if compiled forms serve only one prompt.
   [[nodiscard]] bool by_graphs(const PointLaw& law) const {
     return law.laws <= 2 && !(law.serves_many() && law.method->plain_rows());
   }
@@ -58,7 +57,7 @@ struct CompiledPoint::Impl {
   [[nodiscard]] Bytes step_peak(PointRun& run, std::size_t segment, std::int64_t step,
                                 bool by_graph) const;
   [[nodiscard]] StepSum sum(PointRun& run, std::size_t segment, std::int64_t last) const;
-  /// Over steps 1 to `last`, which stands in `segment`.
+  /// Over steps 1 to `last`, which is in `segment`.
   [[nodiscard]] Bytes peak_to(PointRun& run, std::size_t segment, std::int64_t last) const;
   [[nodiscard]] StepSum sum_to(PointRun& run, std::size_t segment, std::int64_t last) const;
   [[nodiscard]] Bytes cache_at(const PointRun& run, std::int64_t step) const;
@@ -68,7 +67,7 @@ struct CompiledPoint::Impl {
     std::int64_t tokens = -1;
     Bytes cache;
     Bytes limit;      // of all that a run holds
-    double need = 0;  // of the start alone
+    double need = 0;  // only of the start
     bool starts = true;
   };
   [[nodiscard]] const Pool& pool(const PointRun& run, std::int64_t run_tokens);
@@ -229,7 +228,7 @@ Seconds CompiledPoint::Impl::step_time(PointRun& run, std::size_t segment, std::
   });
 }
 
-/// As StaticRun's decode_one: the highest that stands within a step, less what load put there.
+/// As StaticRun's decode_one: the highest use within a step, less the bytes allocated at load.
 Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::int64_t step,
                                      bool by_graph) const {
   DecodeForms& decode = *run.decode;
@@ -258,7 +257,7 @@ Bytes CompiledPoint::Impl::step_peak(PointRun& run, std::size_t segment, std::in
   Bytes peak;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const Stand& s = stands_[i];
-    // Where the caches grow, the last layer stands highest, else the first.
+    // If caches grow, the last layer has the peak, else the first.
     const std::int64_t highest = s.growth > Bytes{} ? layers[i].layers - 1 : 0;
     peak = std::max(peak, standing - s.before + s.growth * highest + s.alive);
     standing += s.growth * layers[i].layers;
@@ -276,7 +275,7 @@ StepSum CompiledPoint::Impl::sum(PointRun& run, std::size_t segment, std::int64_
         run.decode->compiled.layer(static_cast<std::size_t>(alike.group), alike.moment);
     if (&layer == std::exchange(seen, &layer)) continue;
     if (!layer.is_linear()) {
-      // Formats of their own have segments along lines or stairs, and no fitted kernels.
+      // Formats other than plain rows have segments along lines or stairs, and no fitted kernels.
       shape = run.law->method->plain_rows()                ? StepShape::kAny
               : run.trajectory->segments()[segment].stairs ? StepShape::kSmooth
                                                            : StepShape::kRounded;

@@ -19,8 +19,8 @@ struct PointSpec {
   const Llm* llm = nullptr;
   const Gpu* gpu = nullptr;
   const Stack* stack = nullptr;
-  /// The method as settled for a prompt of that many tokens, asked for once a prompt or a range of
-  /// them: what is worked out for a method is shared among the prompts it serves.
+  /// The method resolved for a prompt of that many tokens, called once per prompt or range of
+  /// prompts: results for a method are shared among the prompts that it is valid for.
   std::function<SettledMethod(std::int64_t prompt)> method;
   Dtype weight_dtype = Dtype::kFp16;
   Dtype kv_dtype = Dtype::kFp16;
@@ -64,7 +64,7 @@ struct PointResult {
   double need = 0;  // memory wanted over what there is: above 1 where it does not fit
 
   [[nodiscard]] Bytes peak() const { return std::max(prefill_peak, decode_peak); }
-  [[nodiscard]] Bytes margin() const { return usable - peak(); }  // below 0: what lacks
+  [[nodiscard]] Bytes margin() const { return usable - peak(); }  // below 0: the shortage
 };
 
 /// One decode step of a batch.
@@ -75,15 +75,14 @@ struct PointStep {
 };
 
 /// run_static for many sizes of one (model, GPU, stack, method, formats, calibration): the same
-/// operators and laws, less what is told of a run. What depends on the combination alone is worked
-/// out once; decode steps of a batch size are reduced to coefficients (CompiledDecode); where the
-/// method's law rises by whole entries from step to step, memory stands highest at the last of
-/// them, and times that are sums of maxima of lines are summed as the lines that they are. Bytes
-/// are run_static's to the byte, times its to rounding, but for sums that say that they are
-/// inexact.
+/// operators and size laws, without the run's report. What depends only on the combination is
+/// computed once. Decode steps of a batch size are reduced to coefficients (CompiledDecode). While
+/// the method's size law rises by whole entries per step, memory peaks at the last of these steps,
+/// and times that are sums of maxima of lines are summed along lines. Bytes equal run_static's;
+/// times equal its times to rounding, except sums marked as inexact.
 ///
-/// The last (batch, prompt) is kept, so that points whose outputs differ are cheapest one after
-/// another. Results do not depend on the order of the questions. Not for several threads at once.
+/// The last (batch, prompt) is kept, so points that differ only in output length are cheapest one
+/// after another. Results do not depend on the order of calls. Not thread-safe.
 class CompiledPoint {
  public:
   /// Errors: as run_static.

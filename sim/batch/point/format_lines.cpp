@@ -15,7 +15,7 @@ using Moved = std::array<double, sizeof(StepTraffic) / sizeof(double)>;
 // Figures are sums of few products: what is off a line by more than rounding is off it.
 constexpr double kRounding = 1e-12;
 
-// Steps of a line that is worth a segment of its own.
+// Steps of a line that is worth a separate segment.
 constexpr std::int64_t kShortLine = 32;
 
 }  // namespace

@@ -15,22 +15,22 @@ enum class FormatPath : std::uint8_t {
   kBroken
 };
 
-/// What formats of their own (Method::plain_rows is false) store and move, step by step, and
-/// whether it goes on along lines or stairs: then so do a step's operators and tensors, which are
-/// sums of these figures, and none of them shrinks on the way.
+/// The bytes that formats other than plain rows (Method::plain_rows is false) store and move in
+/// each step, and whether they follow lines or stairs. If so, a step's operators and tensors, which
+/// are sums of them, do too, and none of them shrinks.
 class FormatLines {
  public:
-  /// A layer that stands for all that store and move alike.
+  /// A layer that represents all that store and move equal bytes.
   struct Layer {
     std::int32_t first = 0;
     std::int32_t law = 0;  // index of its moments
   };
   explicit FormatLines(std::vector<Layer> layers);
 
-  /// Takes the next step, of these moments by law. `in` is that of any batch size.
+  /// Adds the next step, with these states by layer class. `in` is that of any batch size.
   [[nodiscard]] FormatPath next(const CostInput& in, std::int64_t prompt,
                                 const std::vector<DecodeMoment>& moments);
-  /// The step taken last begins anew: a line, unless lines were short before it.
+  /// The last step starts a new segment: a line, unless the lines before it were short.
   void start();
 
  private:

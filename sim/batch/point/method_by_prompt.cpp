@@ -25,7 +25,7 @@ SettledMethod MethodByPrompt::at(std::int64_t prompt) const {
     auto method = make_method(method_, prompt, site_);
     if (law_) method = with_measured_law(std::move(method), *law_, site_.n_layers);
     return {std::move(method)};
-  } catch (const InputError&) {  // of this prompt alone
+  } catch (const InputError&) {  // only of this prompt
     return {make_method({"full", {}, {}}, prompt, site_), {.first = prompt, .last = prompt}};
   }
 }

@@ -14,10 +14,11 @@
 
 namespace kvsim {
 
-/// Of what is kept for prompts and batch sizes asked for before; beyond it all of a kind goes.
+/// Limit of the results kept for earlier prompts and batch sizes; beyond it all of a kind are
+/// dropped.
 inline constexpr std::size_t kMostKept = 4096;
 
-/// A method as settled for the prompts that were asked for.
+/// A method resolved for the requested prompts.
 class PointLaws {
  public:
   /// Of `base` all but the method and the sizes of a run. What it points to outlives the laws.

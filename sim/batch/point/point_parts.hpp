@@ -1,6 +1,6 @@
 #pragma once
 
-// What compiled_point.cpp keeps of methods, batch sizes and the run asked for last.
+// What compiled_point.cpp keeps of methods, batch sizes and the last run.
 
 #include <array>
 #include <cstdint>
@@ -28,15 +28,15 @@ struct GraphFigures {
   bool by_scores = false;  // the most is alive where a method's scores are
 };
 
-/// A prefill: its peak less what load put there, and its time where it was asked for.
+/// A prefill: its peak less the bytes allocated at load, and its time if requested.
 struct PrefillFigures {
   Bytes peak;
   Bytes cached;  // of it the caches of layers
   std::optional<Seconds> time;
 };
 
-/// The cache of one group's layers, and what it took at the numbers of entries asked for last: each
-/// is asked for several times, by prefill, steps and result.
+/// The cache of one group's layers, and its bytes at the most recent numbers of entries: prefill,
+/// steps and result request each of them.
 class PointRows {
  public:
   /// `laws`: that the group's layers may follow.
@@ -74,7 +74,7 @@ class PointRows {
 /// Layers of one step that do the same, neighbours together.
 struct StepLayers {
   std::int32_t group = 0;
-  std::int32_t like = 0;  // of the groups, the first alike
+  std::int32_t like = 0;  // of each group, the first equal one
   std::int64_t layers = 0;
   DecodeMoment moment{};
 
@@ -97,7 +97,8 @@ class DecodeForms {
   DecodeForms(const DecodeForms&) = delete;
   DecodeForms& operator=(const DecodeForms&) = delete;
 
-  /// Formats of their own treat a prompt's entries apart: from here on those of this one.
+  /// Formats other than plain rows store a prompt's entries separately: subsequent calls use this
+  /// prompt.
   void serve(std::int64_t prompt) {
     if (in.prompt == prompt && !rows.empty()) return;
     in.prompt = prompt;
@@ -116,7 +117,8 @@ class DecodeForms {
     return form.is_linear() ? form.alive_peak(step.moment) : on_graph(step, false).alive;
   }
 
-  /// What is known of a step of such layers, of whatever prompt: many keep as much of every one.
+  /// Results of a step of such layers for all prompts: many keep the same number of entries of
+  /// each.
   struct Step {
     std::optional<Seconds> time;
     std::optional<Bytes> peak;
@@ -169,7 +171,7 @@ class DecodeForms {
 /// Decode steps of one method, or of several whose steps are the same.
 struct DecodeSteps {
   std::shared_ptr<const Method> method;       // one of them, which the forms ask
-  std::vector<double> answers;                // step_answers; empty: of one method alone
+  std::vector<double> answers;                // step_answers; empty: of one method only
   std::map<std::int64_t, DecodeForms> forms;  // of a batch size
 };
 
@@ -202,20 +204,20 @@ struct PointRun {
     Bytes room;
     PrefillFigures figures;
   };
-  std::optional<Retried> retried;  // with smaller ones where there is that room alone
+  std::optional<Retried> retried;  // with smaller ones if only those fit
   Trajectory* trajectory = nullptr;
   DecodeForms* decode = nullptr;
-  std::int64_t now = 0;            // the step asked for last; 0: none
+  std::int64_t now = 0;            // the step evaluated last; 0: none
   std::vector<StepLayers> layers;  // of it
   StepTimes times;
-  // Of all steps before the trajectory's n-th segment, as far as they were asked for.
+  // Of all steps before the trajectory's n-th segment, as far as they were evaluated.
   std::vector<Bytes> peaks;  // less what load put there
   std::vector<StepSum> sums;
 };
 
-/// The run's prefill, its time if asked for. As StaticRun's, without what is told of it: score
-/// matrices are taken whole, or, where `room` is given, in as many query rows as its retries end
-/// at.
+/// Evaluates the run's prefill, and its time if requested. As StaticRun's, without its report:
+/// score matrices are allocated whole or, if `room` is given, in as many query rows as its retries
+/// end at.
 [[nodiscard]] PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline,
                                               bool times, std::optional<Bytes> room = std::nullopt);
 

@@ -23,9 +23,9 @@ GraphFigures figures_of(const OpGraph& graph, const Roofline& roofline, bool tim
   return out;
 }
 
-/// Graphs of layers that differ in nothing but the entries they keep of a prompt, where each layer
-/// has a budget of its own: what copies the survivors is linear in their number, and all else the
-/// same. Kinds of layers that keep all, few or no linear numbers have no form.
+/// Graphs of layers that differ only in the entries they keep of a prompt, if each layer has a
+/// separate budget: copying the kept entries is linear in their number, the rest is equal. Kinds of
+/// layers that keep all, few or nonlinear numbers have no form.
 class KeptForms {
  public:
   /// `graphs_of(in, column, kept)`, of several kept < prompt. The run outlives it.
@@ -51,7 +51,7 @@ class KeptForms {
     }
   }
 
-  /// nullopt: the graph itself is to be asked.
+  /// nullopt: evaluate the graph itself.
   [[nodiscard]] std::optional<GraphFigures> at(const LayerColumn& column, std::int64_t kept) const {
     const OfLayers* of = kept < run_.prompt ? find(column) : nullptr;
     if (of == nullptr || !of->form.is_linear()) return std::nullopt;
@@ -105,7 +105,7 @@ PrefillFigures evaluate_prefill(const PointRun& run, const Roofline& roofline, b
   const std::int64_t prompt = run.prompt;
   const bool per_layer = law.method->prefill_peak() == PrefillPeak::kPerLayer;
   Bytes standing;
-  Bytes caches;  // among what stands
+  Bytes caches;  // among the bytes in use
   Bytes peak;
   Bytes cached;  // at the peak
   Seconds device;

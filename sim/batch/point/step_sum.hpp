@@ -6,12 +6,12 @@
 
 namespace kvsim {
 
-/// What is known of a time over steps.
+/// The known shape of a time over steps.
 enum class StepShape : std::uint8_t {
-  kConvex,   // a maximum or sum of lines: where three points lie on one line, so do all between
+  kConvex,   // a maximum or sum of lines: if three points are on one line, so are all between
   kRounded,  // the same, of sizes in whole bytes
   kSmooth,   // bends, or climbs in small stairs
-  kAny       // every step is asked
+  kAny       // evaluate every step
 };
 
 struct StepSum {
@@ -20,12 +20,11 @@ struct StepSum {
 };
 
 /// Sum of f(first) … f(last), both included, f > 0. Convex shapes are halved until each part is a
-/// line, where sizes are rounded to 1e-7 of it. Of others a part is taken for one where its middle
-/// and a point of either half stray from it by no more than 3e-4, or by what is worth 1e-4 of the
-/// sum: staircases of a kernel's waves and pages average out, and where their stairs are higher,
-/// every step is asked. Of 32,298 random runs with fitted kernels or stairs the sum was 1.4e-5 off
-/// in the mean, one by 1.5e-3 and the others by less than 1e-3; of 14,748 of formats that climb in
-/// stairs 1.3e-4 at most.
+/// line, with sizes rounded to 1e-7 of it. Otherwise an interval is treated as linear if its
+/// midpoint and one point of either half deviate by at most 3e-4, or by 1e-4 of the sum: stairs of
+/// a kernel's waves and pages average out. If stairs are higher, every step is evaluated. Over
+/// 32,298 random runs with fitted kernels or stairs the mean error was 1.4e-5, one had 1.5e-3 and
+/// the others less than 1e-3; over 14,748 with formats that rise in stairs at most 1.3e-4.
 template <class F>
 [[nodiscard]] StepSum sum_steps(std::int64_t first, std::int64_t last, StepShape shape, F&& f) {
   constexpr double kRounding = 1e-12;
@@ -33,7 +32,7 @@ template <class F>
   constexpr double kBend = 3e-4;
   constexpr double kShare = 1e-4;
   constexpr double kGolden = 0.38196601125010515;  // (3 - sqrt 5) / 2
-  constexpr std::int64_t kFew = 3;                 // steps that are asked one by one
+  constexpr std::int64_t kFew = 3;                 // steps that are evaluated one by one
   StepSum out;
   // The part after `a` up to and with `b`.
   const auto line = [](std::int64_t a, double fa, std::int64_t b, double fb) {
@@ -58,12 +57,12 @@ template <class F>
       out.sum += line(a, fa, b, fb);
       return;
     }
-    // What an error of this part is worth in the sum.
+    // The share of this part's error in the sum.
     const double part_of_all = static_cast<double>(b - a) / static_cast<double>(last - first);
     const double bend = std::max(kBend, kShare / part_of_all) * fm;
     if (shape == StepShape::kSmooth && off <= bend) {
-      // A shape may cross its chord at the middle: its halves have to lie straight as well. They
-      // are looked at where no period of stairs brings back what stands at the ends and the middle.
+      // A shape may cross its chord at the middle, so its halves must be straight as well. They are
+      // sampled where no period of stairs repeats the values at the ends and the middle.
       const auto at = [&](double part_way) {
         return a + static_cast<std::int64_t>(part_way * static_cast<double>(b - a) + 0.5);
       };

@@ -9,21 +9,22 @@
 
 namespace kvsim {
 
-/// Layers that one law serves: a group where the method's layers are alike, else one layer.
+/// Layers of one class: a group if the method's layers are equal, else one layer.
 struct LayerColumn {
   std::int32_t first = 0;
   std::int32_t count = 1;
   std::int32_t group = 0;  // index into layer_groups
-  std::int32_t like = 0;   // of the first group of layers alike
-  std::int32_t law = 0;    // columns of one law hold and attend alike; from 0 without gaps
+  std::int32_t like = 0;   // of the first group of equal layers
+  std::int32_t law = 0;    // columns of one class hold and attend to equal numbers; from 0 without
+                           // gaps
 };
 [[nodiscard]] std::vector<LayerColumn> layer_columns(const std::vector<LayerGroup>& groups,
                                                      bool layers_alike);
 
-/// The decode steps of one prompt cut into segments along which every column's moment stands still
-/// or rises by one entry a step: what a method's size law is, learnt by asking it for every step.
-/// Where steps are to be summed along segments (`Lines::kOfFormat`), what a format of its own
-/// stores and moves rises by lines along them, too, or, where those would be short, never falls.
+/// The decode steps of one prompt, divided into segments along which every column's state is
+/// constant or rises by one entry per step: the method's size law, found by evaluating it for every
+/// step. If steps are summed along segments (`Lines::kOfFormat`), the bytes that other formats
+/// store and move also follow lines along them or, if lines would be short, never fall.
 class Trajectory {
  public:
   struct Segment {
@@ -67,7 +68,7 @@ class Trajectory {
     }
   };
 
-  std::vector<std::int32_t> first_layers_;  // by law, as all below
+  std::vector<std::int32_t> first_layers_;  // by layer class, as all below
   std::int64_t prompt_;
   std::optional<FormatLines> format_;  // of plain rows there is nothing to follow
   std::int64_t reached_ = 0;

@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// An iteration as they were on average, and what its time is made of.
+/// The average iteration, and the terms of its time.
 struct MeanIteration {
   std::int64_t iterations = 0;
   Seconds mean;                     // time that iterations took, over their number

@@ -10,9 +10,9 @@
 
 namespace kvsim {
 
-/// What a run of a service is measured by, one key a figure, as docs/results.md lists them: counts,
-/// times, rates, shares, memory, and of each that depends on times `NAME_low` and `NAME_high`, null
-/// without intervals. What a run has beside them (bounds, owners, events, words) is not here.
+/// The metrics of a service's run, one key each, as docs/results.md lists them: counts, times,
+/// rates, shares, memory. Those that depend on times also have `NAME_low` and `NAME_high`, null
+/// without intervals. Other parts of a result (bounds, owners, events, texts) are not included.
 [[nodiscard]] nlohmann::ordered_json serve_figures_json(
     const ServeSpec& spec, const ServeResult& result,
     const std::optional<ServeIntervals>& intervals);

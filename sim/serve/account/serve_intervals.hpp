@@ -18,14 +18,15 @@ struct ServeFigures {
 };
 [[nodiscard]] ServeFigures figures_of(const ServeResult& result);
 
-/// What 90 % of a service's iterations take, times the predicted: faster <= 1 <= slower.
+/// The 90 % interval of a service's iteration times, as factors of the predicted ones: faster <= 1
+/// <= slower.
 struct TimeEnds {
   double faster = 1, slower = 1;
   std::string basis;
 };
-/// Those of the mean iteration's kernels, no narrower than published runs of such stacks lie about
-/// predicted ones (time_residual). nullopt where nothing says how far times may be off: a stack
-/// that is a bound, a calibration without kernels, an engine without a mean iteration.
+/// Factors of the mean iteration's kernels, no narrower than the errors of published runs on such
+/// stacks (time_residual). nullopt if no error of times is known: a stack that is a bound, a
+/// calibration without kernels, an engine without a mean iteration.
 [[nodiscard]] std::optional<TimeEnds> time_ends(const ServeSpec& spec,
                                                 const std::optional<MeanIteration>& iteration);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Inside of sim/serve: a paged cache whose dropped entries leave holes until a layer is written
-// anew.
+// Internal to sim/serve: a paged cache whose dropped entries leave holes until a layer is
+// rewritten.
 
 #include <cstdint>
 #include <span>
@@ -14,13 +14,14 @@ namespace kvsim {
 [[nodiscard]] std::int64_t rows_in_blocks(std::span<const std::int64_t> heads,
                                           std::int64_t block_tokens, bool per_head);
 
-/// Whether a layer is written anew: its blocks hold more than kCompactionSlack of other rows than
-/// `held`, and fewer blocks would do. `written` and `held` are of its heads, the longest first.
+/// Whether a layer is rewritten: more than kCompactionSlack of its blocks' rows are not in `held`,
+/// and fewer blocks would suffice. `written` and `held` are of its heads, the longest first.
 [[nodiscard]] bool closes_holes(std::span<const std::int64_t> written,
                                 std::span<const std::int64_t> held, std::int64_t block_tokens,
                                 bool per_head);
 
-/// When the layers of each law were written anew. Between, every head gets a row a decode step.
+/// The steps at which the layers of each class were rewritten. In between, every head gets one row
+/// per decode step.
 class HoleLayout {
  public:
   struct Stretch {

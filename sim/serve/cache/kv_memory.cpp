@@ -8,9 +8,9 @@
 namespace kvsim {
 namespace {
 
-/// Of each request the next turn of its conversation: one that waits for it, and whose prompt goes
-/// on from its prompt and answer. That the one before it has ended says nothing, nor that both
-/// begin alike: so do requests of a closed loop's user behind one system prompt.
+/// For each request, the next turn of its conversation: a request that waits for it and whose
+/// prompt continues its prompt and answer. A previous request that has ended, or an equal
+/// beginning, is not enough: requests of a closed loop's user share a system prompt too.
 std::vector<RequestId> next_turns(const RequestTrace& trace) {
   std::vector<RequestId> next;
   if (trace.prefix_block == 0 || !trace.conversations) return next;
@@ -84,13 +84,13 @@ void KvMemory::follow(Holding& h, SequenceLaw* law) {
 std::int32_t KvMemory::cached_tokens(RequestId id, const Sequence& s) const {
   if (!caches_) return 0;
   if (laws_ != nullptr) {
-    // Survivors are written beside blocks that stay for others: where the pool holds not both, what
-    // is found can never be used.
+    // Kept entries are written next to blocks that stay for others. If the pool cannot hold both,
+    // the cached prefix can never be used.
     const SequenceLaw& law = laws_->at(s.known, *sizes_);
     const std::int64_t whole = sizes_->prompt_units(s.known, s.known);
     if (law.compresses_prompt() && whole + law.prompt_units() > pool_) return 0;
   }
-  // At least one token is computed anew: its logits are wanted.
+  // At least one token is recomputed because its logits are needed.
   const std::int64_t most = (std::int64_t{s.known} - 1) / block_;
   std::int64_t found = 0;
   const std::int32_t n = id_count(id);
@@ -122,7 +122,7 @@ std::int64_t KvMemory::wanted(const Holding& h, const Sequence& s, std::int32_t 
   if (to < s.target) return whole - shared_units;
   const std::int64_t kept = h.law->prompt_units();
   if (!h.law->compresses_prompt()) return std::max(whole, kept) - shared_units;
-  // Blocks that are kept for others stay as they are; survivors are written beside them.
+  // Blocks that are kept for others are not changed; kept entries are written to new blocks.
   if (h.publishes || shared > 0) return whole + kept - shared_units;
   if (h.law->all_layers_at_once()) return std::max(whole, kept);
   // Layer by layer: of the last chunk no more than survives is ever written.
@@ -178,7 +178,7 @@ bool KvMemory::admit(RequestId id, Sequence& s, std::int32_t found, std::int32_t
   Holding& h = holding(id);
   KVSIM_CHECK(h.units == 0 && h.shared_blocks == 0, "request {} is admitted twice", id);
   if (lacks_outside_ == id) lacks_outside_ = -1;
-  // What of it stands in which stretch.
+  // Its tokens in each stretch.
   const std::int64_t blocks = found / block_;
   const std::int32_t n = caches_ ? id_count(id) : 0;
   std::int32_t ids = 0;
@@ -288,7 +288,7 @@ void KvMemory::publish(RequestId id, const Sequence& s) {
     const std::int64_t blocks = end - h.shared_blocks;
     if (blocks > 0) {
       const PrefixCache::Index at = prefixes_.find(prefix_id(id, i));
-      // Somebody else has computed the same: one of both is kept, and ours stays our own.
+      // Another sequence has computed the same blocks: its blocks are kept, and these stay private.
       if (goes_on ? prefixes_.blocks(at) != h.shared_blocks - start : at >= 0) {
         h.publishes = false;
         return;
@@ -352,7 +352,7 @@ void KvMemory::settle(RequestId id, Sequence& s) {
   s.room = s.computed;
 }
 
-/// Full blocks of its own that get a name; they are then found, or taken away.
+/// Private full blocks that get an id. They can then be found, or evicted.
 std::int64_t KvMemory::name_answer(RequestId id, const Sequence& s) {
   Holding& h = holding(id);
   const RequestId next = next_turns_[static_cast<std::size_t>(id)];
@@ -373,7 +373,7 @@ std::int64_t KvMemory::name_answer(RequestId id, const Sequence& s) {
     const std::int64_t more = end - start - mine;
     PrefixCache::Index at = -1;
     if (mine > 0) {
-      // The prompt's last blocks have a name already, of the prompt alone: they get a second one.
+      // The prompt's last blocks already have an id of the prompt alone; they get a second one.
       at = prefixes_.find(prefix_id(id, h.shared_ids - 1));
       if (prefixes_.blocks(at) != mine || !prefixes_.name(at, prefix_id(next, i))) break;
       if (more > 0) prefixes_.extend(at, more);
@@ -401,7 +401,7 @@ void KvMemory::finish(RequestId id, Sequence& s) {
   }
   const std::int64_t named =
       next_turns_.empty() || holding(id).law != nullptr ? 0 : name_answer(id, s);
-  // What follows them in its last block, and what stands before them twice, has no name.
+  // Partial last blocks and duplicated prefixes have no id.
   release(id, s, static_cast<std::int32_t>(s.computed - named * block_));
 }
 

@@ -11,13 +11,13 @@
 
 namespace kvsim {
 
-/// The cache of one engine: a pool of units, what each sequence takes of it by its method's size
-/// law, and the prefixes that are kept in what nobody takes.
+/// The KV cache of one engine: a pool of units, the units of each sequence by its method's size
+/// law, and cached prefixes in unused units.
 ///
-///   free + evictable + pinned + private = pool, at every moment
+/// free + evictable + pinned + private = pool, at any time
 ///
-/// pinned: prefix blocks that sequences refer to, each counted once; private: what sequences hold
-/// for themselves. What is decided before an iteration (admit, grow) is settled after it.
+/// pinned: prefix blocks that sequences refer to, each counted once; private: units of a single
+/// sequence. Decisions before an iteration (admit, grow) take effect after it.
 class KvMemory {
  public:
   struct Setup {
@@ -33,7 +33,7 @@ class KvMemory {
   explicit KvMemory(const Setup& setup);
   KvMemory(const KvMemory&) = delete;
   KvMemory& operator=(const KvMemory&) = delete;
-  /// Laws, which outlive it, are followed by nobody then.
+  /// Afterwards no sequence uses a size law; the laws outlive it.
   ~KvMemory();
 
   [[nodiscard]] std::int64_t pool() const { return pool_; }
@@ -71,8 +71,8 @@ class KvMemory {
   std::int64_t swap_out(RequestId id, Sequence& s);
   [[nodiscard]] bool swap_in(RequestId id, Sequence& s, std::int64_t units);
 
-  /// Of a sequence that is prefilled elsewhere: takes `units` (as held() said there) for its cache,
-  /// and what the method needs beside them once it is here; false: nothing changed.
+  /// For a sequence that is prefilled on another replica: allocates `units` (held() there) for its
+  /// cache, and the method's other data that it needs here. False: nothing changed.
   [[nodiscard]] bool reserve(RequestId id, const Sequence& s, std::int64_t units);
   /// Its cache has come; a method that is still to compress it does so.
   void receive(RequestId id, Sequence& s);
@@ -82,11 +82,11 @@ class KvMemory {
   [[nodiscard]] Bytes logical(RequestId id, const Sequence& s);
   /// The same without prefix blocks, which several may read.
   [[nodiscard]] Bytes own_logical(RequestId id, const Sequence& s);
-  /// A swapped-out sequence ends: what else of it stood outside is free.
+  /// A swapped-out sequence ends: its other bytes outside the GPU are freed.
   void release_outside(RequestId id) { set_outside(holding(id), Bytes{}); }
-  /// Bytes of a sequence that stand outside the GPU.
+  /// Bytes of a sequence outside the GPU.
   [[nodiscard]] Bytes outside(RequestId id) const { return holding(id).outside; }
-  /// What of it the memory outside had no room for when it last asked for room; 0: it had.
+  /// Bytes that did not fit outside the GPU at its last attempt; 0: all fitted.
   [[nodiscard]] Bytes outside_lack(RequestId id) const {
     return lacks_outside_ == id ? lack_ : Bytes{};
   }
@@ -119,11 +119,11 @@ class KvMemory {
   [[nodiscard]] const Holding& holding(RequestId id) const {
     return holdings_[static_cast<std::size_t>(id)];
   }
-  /// Units that computing up to `to` tokens asks for in private, beside `shared` prefix blocks.
+  /// Private units needed to compute up to `to` tokens, in addition to `shared` prefix blocks.
   [[nodiscard]] std::int64_t wanted(const Holding& h, const Sequence& s, std::int32_t to,
                                     std::int64_t shared) const;
   [[nodiscard]] bool take(Holding& h, std::int64_t units);
-  /// Whether `next` bytes outside may stand in place of what `id` has there.
+  /// Whether `next` bytes outside the GPU can replace those that `id` has there.
   [[nodiscard]] bool outside_fits(RequestId id, Bytes next);
   void set_outside(Holding& h, Bytes next);
   void give(Holding& h, std::int64_t units);
@@ -146,11 +146,11 @@ class KvMemory {
   bool caches_;
   PrefixCache prefixes_;
   std::vector<Holding> holdings_;
-  std::vector<RequestId> next_turns_;  // -1: none; empty: nobody has one
+  std::vector<RequestId> next_turns_;  // -1: none; empty: no request has one
   std::int64_t unshared_ = 0;
   Bytes dropped_{}, reclaimed_{};
   OutsideMemory* outside_;
-  RequestId lacks_outside_ = -1;  // who asked last for more than there was,
+  RequestId lacks_outside_ = -1;  // the last request that needed more than was free,
   Bytes lack_{};                  // and for how much
 };
 

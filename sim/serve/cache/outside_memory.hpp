@@ -17,8 +17,7 @@ namespace kvsim {
 
 enum class OutsideOwner : std::uint8_t { kSwapped, kOffloaded };
 
-/// What stands in one tier, by owner. Bytes are taken and given back; a caller asks first whether
-/// they fit.
+/// The bytes in one tier, by owner. Callers allocate and free them, and check first that they fit.
 class OutsideMemory {
  public:
   OutsideMemory() = default;

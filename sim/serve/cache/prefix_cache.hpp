@@ -6,11 +6,11 @@
 
 namespace kvsim {
 
-/// Full blocks of a paged cache that are kept for who comes next with the same tokens. Blocks are
-/// counted in stretches: those that one prefix id of the workload covers, and those of one
-/// sequence that no id names (found again where that sequence was preempted). A stretch's blocks
-/// that nobody refers to may be taken away, the least recently released stretch first, from its
-/// tail; a sequence releases its last stretch first, so that the head of a prefix stays longest.
+/// Full blocks of a paged cache that are kept for later requests with the same tokens. Blocks are
+/// counted in stretches: those that one prefix id of the workload covers, and those of one sequence
+/// without an id (found again after a preemption of that sequence). A stretch's blocks without
+/// references may be evicted, the least recently released stretch first, from its tail. A sequence
+/// releases its last stretch first, so the head of a prefix stays longest.
 class PrefixCache {
  public:
   using Index = std::int32_t;
@@ -21,22 +21,22 @@ class PrefixCache {
     return at == by_id_.end() ? -1 : at->second;
   }
   [[nodiscard]] std::int64_t blocks(Index at) const { return node(at).blocks; }
-  /// Of these, those that nobody refers to.
+  /// Those of them without references.
   [[nodiscard]] std::int64_t unreferenced(Index at) const {
     return node(at).blocks - node(at).pinned;
   }
 
-  /// One more refers to the first `blocks` of a stretch; returns how many of these nobody referred
-  /// to before. Errors: ContractError if it has fewer.
+  /// Adds a reference to the first `blocks` of a stretch. Returns how many of these had none
+  /// before. Errors: ContractError if it has fewer.
   std::int64_t acquire(Index at, std::int64_t blocks);
-  /// One that referred to the first `blocks` fewer; what nobody refers to then may be taken away.
+  /// Removes a reference to the first `blocks`; blocks without references may then be evicted.
   void release(Index at, std::int64_t blocks);
   /// A new stretch of `blocks` blocks with one reference. Errors: ContractError if the id is here.
   Index publish(std::uint64_t id, std::int64_t blocks);
   /// A second name for a stretch that ends a prompt: another id goes on from there. False: it has
   /// one already. Errors: ContractError if the id is here.
   [[nodiscard]] bool name(Index at, std::uint64_t id);
-  /// A stretch grows by the hand of one who refers to all of it.
+  /// Only a sequence that refers to all of a stretch extends it.
   void extend(Index at, std::int64_t blocks);
   /// Blocks of a sequence that leaves them, at most one stretch each: a handle for find_left.
   struct Left {
@@ -59,7 +59,7 @@ class PrefixCache {
   struct Node {
     std::uint64_t id = 0, other_id = 0;
     std::int64_t blocks = 0;
-    std::int64_t pinned = 0;             // leading blocks that somebody refers to
+    std::int64_t pinned = 0;             // leading blocks with references
     std::int32_t references = 0;         // to all that is pinned
     std::vector<std::int64_t> lesser{};  // references to fewer blocks; seldom any
     std::uint32_t generation = 0;

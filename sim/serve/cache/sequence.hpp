@@ -12,7 +12,7 @@ enum class SequenceState : std::uint8_t {
   kComing,   // has not arrived
   kWaiting,  // in the queue
   kRunning,  // holds cache
-  kSwapped,  // its cache lies in host memory
+  kSwapped,  // its cache is in host memory
   kMoving,   // prefilled; its cache is on its way to the engine that decodes it
   kEnded     // completed or rejected
 };
@@ -22,11 +22,11 @@ struct Sequence {
   SimTime arrival{};
   std::int32_t prompt = 1;    // tokens
   std::int32_t declared = 0;  // most it may generate; 0: not said
-  std::int32_t priority = 0;  // lower is served earlier, where the scheduler asks
+  std::int32_t priority = 0;  // lower is served earlier, under orders that use it
   std::int32_t known = 1;     // tokens of the prompt and of what was generated
   std::int32_t computed = 0;  // of these, those whose keys and values are cached
   std::int32_t target = 1;    // its prefill ends when so many are computed: `known` when admitted
-  std::int32_t room = 0;      // tokens that may be computed before memory is asked again
+  std::int32_t room = 0;      // tokens that may be computed before the next allocation
   std::int32_t planned = 0;   // tokens of the iteration that is being formed, or runs
   std::int32_t rank = 0;      // by arrival, from 0
   std::int32_t drafts = 0;    // of a decoding one: tokens proposed to follow its next

@@ -11,9 +11,9 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostLaws = 4096;   // kept though nobody follows them
+constexpr std::size_t kMostLaws = 4096;   // kept although no sequence uses them
 constexpr double kRounding = 1e-6;        // of entries that a step reads
-constexpr std::int64_t kStepsAhead = 16;  // a law is asked for so many steps at once
+constexpr std::int64_t kStepsAhead = 16;  // steps of a size law that are evaluated at once
 
 std::int64_t divide_up(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
@@ -58,7 +58,7 @@ BlockSizes::BlockSizes(const CostInput& in, std::span<const LawLayers> laws)
   }
   for (Law& l : laws_) {
     if (plain_) break;
-    // What the method packs, or keeps beside its rows, comes with the end of the prompt.
+    // Packed rows and the method's side data are added at the end of the prompt.
     const AttentionSpec& a = in.llm->layers[static_cast<std::size_t>(l.layers.layer)].attention;
     l.units = (bytes_of(block_ * kv_elements_per_token(a), in.kv_dtype) * l.layers.layers).count();
   }
@@ -262,7 +262,7 @@ SequenceLaw::Step SequenceLaw::units(std::int64_t step) {
     out.during += units_of(l, during, straddles);
     out.evicts = out.evicts || m.evicts;
     if (moment(l, last).after == m.after) continue;
-    // It grows by an entry a step: up to the end of the block that it stands in.
+    // It grows by one entry per step, up to the end of its last block.
     for (const std::int64_t entries : {m.after, during}) {
       out.until = std::min(out.until, step + divide_up(entries, block) * block - entries);
     }
@@ -277,7 +277,7 @@ void SequenceLaw::add_ragged(std::size_t l, std::int64_t step, Step& out) {
   heads_after(l, step - 1, before_);
   heads_after(l, step, after_);
   const bool straddles = sizes_->law(l).window > 0 && m.after < m.before + 1 && !m.evicts;
-  if (straddles) {  // all heads of a window slide alike
+  if (straddles) {  // all heads of a window slide together
     out.after += units_of(l, after_.front(), true);
     out.during += units_of(l, after_.front(), true);
   } else {

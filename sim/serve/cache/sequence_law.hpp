@@ -24,10 +24,9 @@ struct LawLayers {
   std::int32_t layers = 1;
 };
 
-/// The blocks of one method's sequences. A law's block holds `block_tokens` entries of all stored
-/// heads in all of its layers, or of one head where the stack has blocks of their own for heads.
-/// Where there is one law of plain rows whose heads hold alike, a block of all heads is the unit,
-/// else a byte is.
+/// The blocks of one method's sequences. A block of a layer class holds `block_tokens` entries of
+/// all stored heads in all of its layers, or of one head if the stack has per-head blocks. With one
+/// class of plain rows and equal heads, the unit is a block of all heads; otherwise it is a byte.
 class BlockSizes {
  public:
   /// `in` is of one GPU; its method is any that the spec settles to.
@@ -44,8 +43,8 @@ class BlockSizes {
   /// A block holds one head's entries.
   [[nodiscard]] bool per_head() const { return per_head_; }
   [[nodiscard]] std::int64_t pool_units(Bytes pool) const { return pool.count() / unit_.count(); }
-  /// Units of full rows of `tokens` tokens that stand while a prompt is computed, of which the last
-  /// `chunk` are new: a window's layers keep no more than it reaches back.
+  /// Units of full rows of `tokens` tokens during the computation of a prompt, of which the last
+  /// `chunk` are new. Layers with a window keep only the window.
   [[nodiscard]] std::int64_t prompt_units(std::int64_t tokens, std::int64_t chunk) const;
   /// Bytes of the rows of `tokens` tokens that a prompt in the making holds; of a window's layers
   /// what it reaches. Exact where a block's bytes are a multiple of its entries.
@@ -72,8 +71,8 @@ class BlockSizes {
 /// How the cache of a sequence goes on after a prompt of known length: the method settled for it.
 class SequenceLaw {
  public:
-  /// `offloads`: of what a step does not read of a layer, all of the layer's entries stand outside
-  /// the GPU, and HBM has room for those that a step reads.
+  /// `offloads`: if a step reads a layer only partially, all of the layer's entries are outside the
+  /// GPU, and HBM has room for those that a step reads.
   SequenceLaw(std::shared_ptr<const Method> method, const CostInput& base, const BlockSizes& sizes,
               std::int64_t prompt, bool offloads = false);
 
@@ -113,12 +112,12 @@ class SequenceLaw {
   [[nodiscard]] std::optional<double> moved_together(std::size_t law, std::int64_t step);
   /// Bytes of the entries held after `step` steps (0: the prompt), whole model.
   [[nodiscard]] Bytes logical(std::int64_t step);
-  /// The same of all tokens there were, and what the blocks of all of them take.
+  /// The same for all tokens so far, and the bytes of all their blocks.
   [[nodiscard]] Bytes full_logical(std::int64_t step);
   [[nodiscard]] std::int64_t full_units(std::int64_t step);
-  /// Heads hold different numbers, or what is dropped leaves holes: what attention reads is not
-  /// what the method attends. Of what a step does not read: bytes that stand outside the GPU after
-  /// `step` steps, whole model.
+  /// Heads hold different numbers, or dropped entries leave holes: attention reads more than the
+  /// method attends to. For entries that a step does not read: bytes outside the GPU after `step`
+  /// steps, whole model.
   [[nodiscard]] Bytes outside(std::int64_t step);
   /// Bytes that step `step` reads of them.
   [[nodiscard]] double fetched(std::int64_t step);
@@ -132,10 +131,11 @@ class SequenceLaw {
  private:
   void seek(std::int64_t step);
   [[nodiscard]] std::int64_t units_of(std::size_t law, std::int64_t entries, bool straddles);
-  /// Of layers whose stored heads hold so many, the longest first; one number where all hold alike.
+  /// For layers whose stored heads hold these numbers, the longest first; one number if all are
+  /// equal.
   [[nodiscard]] std::int64_t units_of(std::size_t law, std::span<const std::int64_t> heads);
-  /// What stored heads hold after `step` steps, the longest first; one number where they hold
-  /// alike.
+  /// Entries of the stored heads after `step` steps, the longest first; one number if all are
+  /// equal.
   void heads_after(std::size_t law, std::int64_t step, std::vector<std::int64_t>& heads);
   [[nodiscard]] std::int64_t within_window(std::size_t law, std::int64_t tokens) const {
     const std::int64_t window = sizes_->law(law).window;
@@ -154,12 +154,12 @@ class SequenceLaw {
   bool all_layers_ = false;
   bool compresses_prompt_ = false;
   std::int64_t kept_units_ = 0;
-  std::vector<std::vector<std::int64_t>> known_units_;  // [laws][blocks]; -1: not asked for yet
-  /// What the method itself keeps in host memory for a layer.
+  std::vector<std::vector<std::int64_t>> known_units_;  // [laws][blocks]; -1: not computed yet
+  /// Bytes that the method itself keeps in host memory for a layer.
   [[nodiscard]] Bytes own_host(std::size_t law, std::int64_t step, std::int64_t entries) const;
   /// Entries per stored head that a step reads where `entries` are held.
   [[nodiscard]] double read_of(std::size_t law, std::int64_t entries) const;
-  /// What HBM holds of so many entries of a layer, `room` of them a whole number of blocks.
+  /// Entries of a layer in HBM, of which `room` are a whole number of blocks.
   [[nodiscard]] Bytes in_hbm(std::size_t law, std::int64_t entries, std::int64_t room) const;
   bool offloads_ = false;
   bool ragged_ = false;
@@ -169,11 +169,11 @@ class SequenceLaw {
   std::int64_t reached_ = 0;
   std::int64_t asked_ = -1;  // step of `answer_`
   Step answer_{};
-  std::size_t segment_ = 0;  // of the step asked for last
+  std::size_t segment_ = 0;  // of the step evaluated last
 };
 
-/// The laws of one method by prompt length, made when asked for; those that no sequence follows are
-/// dropped where there are many.
+/// The size laws of one method by prompt length, made on demand. If there are many, those that no
+/// sequence uses are dropped.
 class SequenceLaws {
  public:
   SequenceLaws(MethodSpec method, MethodSite site, std::shared_ptr<const MeasuredLaw> measured,

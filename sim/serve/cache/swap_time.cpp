@@ -10,7 +10,7 @@ namespace kvsim {
 
 Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates) {
   if (traffic.total() == Bytes{}) return Seconds{};
-  // From the slowest device to the fastest, so that what one leaves of its share goes to the next.
+  // From the slowest device to the fastest: the next one gets the unused part of a share.
   struct Flow {
     double left, most, rate;  // bytes, bytes/s
   };
@@ -37,7 +37,7 @@ Seconds swap_time(const SwapTraffic& traffic, const SwapRates& rates) {
     }
     time += next;
     for (Flow& f : flows) {
-      // Whoever ends first has nothing left, whatever rounding says.
+      // The flow that finishes first is set to zero despite rounding.
       if (f.left > 0) f.left = f.left / f.rate <= next ? 0 : f.left - f.rate * next;
     }
   }

@@ -161,7 +161,7 @@ std::int32_t ContinuousEngine::unplan(RequestId id) {
   return planned;
 }
 
-/// A request that nobody could ever serve ends here, so that nothing waits for ever.
+/// Rejects a request that can never be served, so that none waits forever.
 void ContinuousEngine::refuse(RequestId id, SimTime now) {
   Sequence& s = at(id);
   const Bytes unit = parts_.sizes->unit();
@@ -226,7 +226,8 @@ std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
   return planned;
 }
 
-/// Nothing could be planned although somebody is here: whoever would be first can never be.
+/// Nothing could be planned although requests are waiting: the request at the head can never be
+/// scheduled.
 void ContinuousEngine::resolve_dead_end(SimTime now) {
   if (!running_.empty()) {
     refuse(running_.front(), now);
@@ -244,8 +245,8 @@ void ContinuousEngine::resolve_dead_end(SimTime now) {
 
 std::optional<SimTime> ContinuousEngine::start(SimTime now, bool /*more_coming*/) {
   now_ = now;
-  // An empty plan may be the price of preemptions, or of caches that were moved: the next try finds
-  // their memory. Nobody needs more tries than there are sequences.
+  // A plan may be empty because of preemptions or moved caches: the next attempt finds their
+  // memory. The number of sequences bounds the attempts.
   for (std::int64_t idle = 0, tries = 0;; ++tries) {
     plan_.clear();
     refused_ = -1;
@@ -340,7 +341,7 @@ void ContinuousEngine::end(SimTime now) {
     }
     if (s.generated() < output) {
       if (parts_.role != ReplicaRole::kPrefill) {
-        // No token stands beyond the longest sequence.
+        // No token is beyond the longest sequence.
         if (parts_.drafts > 0) {
           s.drafts = static_cast<std::int32_t>(
               std::clamp<std::int64_t>(parts_.max_model_len - s.known, 0, parts_.drafts));
@@ -384,10 +385,10 @@ ServeSample ContinuousEngine::sample_now(SimTime now) {
                   .held = standing_ + unit * kv_.pool(),
                   .kv_blocks = unit * kv_.taken(),
                   .kv_cached = unit * kv_.cached()};
-  out.kv_logical = parts_.sizes->unit() * kv_.pinned();  // prefixes: once, whoever reads them
+  out.kv_logical = parts_.sizes->unit() * kv_.pinned();  // prefixes: counted once for all readers
   for (const RequestId id : running_) out.kv_logical += kv_.own_logical(id, at(id));
   for (const RequestId id : leaving_) out.kv_logical += kv_.own_logical(id, at(id));
-  // A stage's part, where layers are alike.
+  // A stage's share, if layers are equal.
   if (unit != parts_.sizes->unit()) {
     out.kv_logical = truncated<Bytes>(static_cast<double>(out.kv_logical.count()) *
                                       static_cast<double>(unit.count()) /
@@ -424,7 +425,7 @@ EngineMemory ContinuousEngine::memory() const {
       .reclaimed = kv_.reclaimed()};
   out.peak_owners["kv_cache"] = out.pool;
   if (!parts_.startup.starts()) {
-    // What stands in turn until something finds no room.
+    // In queue order until one does not fit.
     out.peak = Bytes{};
     bool stopped = false;
     for (const char* owner : {"context", "weights", "kv_cache", "activations"}) {

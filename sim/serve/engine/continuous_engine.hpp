@@ -23,7 +23,7 @@
 
 namespace kvsim {
 
-/// What an engine is made of; all of it outlives the engine.
+/// The parts of an engine; all of them outlive it.
 struct EngineParts {
   const BlockSizes* sizes = nullptr;
   SequenceLaws* laws = nullptr;   // null: every layer holds every token
@@ -34,22 +34,23 @@ struct EngineParts {
   Seconds stage_latency{};
   EngineStartup startup;
   std::int64_t pool_units = 0;
-  Bytes held_unit{};  // of a unit, on the GPU whose memory is told: the stage with the least room
+  Bytes held_unit{};  // of a unit, on the GPU whose memory is reported: the stage with the least
+                      // room
   bool prefix_caching = false;
   std::int64_t max_model_len = 0;
-  /// Prompts beyond it ask for score matrices that there is no room for; `scoring` says how much
-  /// a prompt asks for, `scored_rows` how many rows of a pass over it find room at one time.
+  /// The score matrices of longer prompts do not fit. `scoring` returns the bytes of a prompt's
+  /// scores, `scored_rows` how many rows of a pass over it fit at the same time.
   std::int64_t longest_scored = std::numeric_limits<std::int64_t>::max();
   std::function<Bytes(std::int64_t)> scoring{};
   std::function<std::int64_t(std::int64_t)> scored_rows{};
   Bytes scoring_room{};
   bool clips = false;   // outputs declared beyond it are cut, not refused
-  Owners standing;      // beside the pool: context, weights, …
+  Owners standing;      // outside the pool: context, weights, …
   Bytes host_memory{};  // for swapped caches, of one GPU
   Bytes nvme{};         // for those that it has no room for, likewise
   SwapRates swap{};     // of one GPU
-  /// Caches of other replicas move over the GPU's link to its host, too: whoever drives the engine
-  /// times what goes over it for an iteration (take_host_traffic).
+  /// Caches of other replicas use the GPU's link to its host, too: the engine's caller times an
+  /// iteration's transfers over it (take_host_traffic).
   bool shares_host_link = false;
   bool keeps_outside = false;  // methods keep entries in host memory, or in NVMe where offload says
   OffloadSpec offload{};
@@ -60,7 +61,7 @@ struct EngineParts {
   std::uint64_t seed = 0;
 };
 
-/// What an observer is shown of an iteration.
+/// The part of an iteration that an observer sees.
 struct IterationView {
   std::int32_t replica = 0;
   SimTime start{}, end{};
@@ -104,9 +105,9 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   // Caches that move from an engine that prefills to one that decodes. Memory is held on both sides
   // from reserve() to leave() and receive().
 
-  /// Whether a request is taken, by what an engine may know of it: its prompt, what it declares and
-  /// the longest sequence. One that is not ends, rejected; an output that would go beyond the
-  /// longest sequence ends there.
+  /// Whether a request is accepted, by what an engine may know: its prompt, its declared length and
+  /// the longest sequence. Others are rejected; an output that would exceed the longest sequence
+  /// ends there.
   [[nodiscard]] bool serves(RequestId id, SimTime now);
   /// Prefilled requests that have more to generate, since the last call.
   [[nodiscard]] std::vector<RequestId> take_prefilled() {
@@ -116,8 +117,8 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] std::int64_t leaving_units(RequestId id) const { return kv_.held(id); }
   /// Its cache has left.
   void leave(RequestId id);
-  /// Takes `units` for a cache that is to come; false: nothing changed, as there is no room or
-  /// somebody preempted waits for it.
+  /// Allocates `units` for a cache that will arrive. False: nothing changed, because there is no
+  /// room or a preempted request waits for it.
   [[nodiscard]] bool reserve(RequestId id, std::int64_t units);
   /// The cache has come: its request waits to be admitted.
   void receive(RequestId id);
@@ -166,7 +167,7 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] bool others_hold() const {
     return in_flight_ > 0 || !leaving_.empty() || reserved_ + received_ > 0;
   }
-  /// The last of those whose cache came and who are not yet admitted loses it; false: nobody.
+  /// Drops the cache that arrived last and is not admitted yet; false: there is none.
   bool drop_received();
   [[nodiscard]] bool admit_received(RequestId id, std::int32_t tokens, std::int64_t keep_free);
   /// An iteration that has not ended.
@@ -185,12 +186,12 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   [[nodiscard]] std::int32_t verified(const Planned& p, std::int32_t output);
   void count_work(const MixedCost& cost, SimTime took);
   [[nodiscard]] MixedStep iteration();
-  /// A part of a prompt. One that grew beyond longest_scored before it was preempted is scored a
-  /// few rows at a time: each slice reads what stands before it again.
+  /// A chunk of a prompt. A prompt that grew beyond longest_scored before its preemption is scored
+  /// in slices of a few rows: each slice reads the preceding tokens again.
   void add_chunk(const Sequence& s, std::int64_t tokens);
   /// Rows that find room over so many tokens at one time.
   [[nodiscard]] std::int64_t rows_scored(std::int64_t tokens);
-  /// Entries that stand outside and those that go there in a sequence's part of the iteration.
+  /// Entries outside the GPU, and those moved there, in a sequence's part of the iteration.
   void count_offloads(const Planned& p);
   /// An iteration's time with what moves for it.
   [[nodiscard]] Seconds with_transfers(const MixedCost& cost);
@@ -214,16 +215,16 @@ class ContinuousEngine final : public Engine, private BatchBuilder {
   std::int64_t decodes_ = 0;
   std::int64_t prefilled_ = 0;                   // tokens of the iteration
   SimTime now_{};                                // when the iteration was formed
-  RequestId refused_ = -1;                       // whose room was asked for last, in vain
+  RequestId refused_ = -1;                       // the request whose last allocation failed
   SwapTraffic moved_{};                          // for this iteration
-  SwapTraffic fetched_{};                        // of this iteration: entries that stand outside
-  SwapTraffic host_traffic_{};                   // that nobody has asked for yet
+  SwapTraffic fetched_{};                        // of this iteration: entries outside the GPU
+  SwapTraffic host_traffic_{};                   // not fetched by the caller yet
   std::int64_t tokens_ = 0, prompt_tokens_ = 0;  // computed so far
   std::int64_t peak_taken_ = 0;
   std::int64_t swaps_ = 0, swaps_to_nvme_ = 0, no_room_outside_ = 0;
   std::map<std::int64_t, std::int64_t> rows_scored_;  // by tokens of what was preempted
-  std::int64_t sliced_ = 0;                           // prompts computed anew a few rows at a time
-  std::vector<RequestId> prefilled_ids_;              // nobody has asked for yet
+  std::int64_t sliced_ = 0;                           // prompts recomputed a few rows at a time
+  std::vector<RequestId> prefilled_ids_;              // not fetched by the caller yet
   std::vector<RequestId> leaving_;                    // prefilled, their caches still here
   std::int64_t reserved_ = 0;                         // caches on their way here
   std::int64_t received_ = 0;  // of these, those that came and wait to be admitted

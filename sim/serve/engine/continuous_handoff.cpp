@@ -15,7 +15,7 @@ void ContinuousEngine::leave(RequestId id) {
 }
 
 bool ContinuousEngine::reserve(RequestId id, std::int64_t units) {
-  // Whoever waits to be computed anew was here before.
+  // Preempted requests keep their place ahead of new ones.
   if (static_cast<std::int64_t>(queue_.size()) > received_) return false;
   if (!kv_.reserve(id, at(id), units)) return false;
   ++reserved_;

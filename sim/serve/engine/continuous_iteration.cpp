@@ -1,4 +1,4 @@
-// What an iteration is made of and how long it takes: the part of ContinuousEngine that costs it.
+// The parts of an iteration and its time: the cost side of ContinuousEngine.
 
 #include <algorithm>
 #include <cmath>
@@ -115,13 +115,14 @@ void ContinuousEngine::count_work(const MixedCost& cost, SimTime took) {
 
 Seconds ContinuousEngine::with_transfers(const MixedCost& cost) {
   if (parts_.shares_host_link) {
-    // The method's own copies go over the link with all else; alone they take what they took.
+    // The method's own copies share the link with all other transfers; without others their time is
+    // unchanged.
     const auto copied = rounded<Bytes>(cost.host_copies.count() * parts_.swap.link.count());
     host_traffic_ += std::exchange(moved_, SwapTraffic{});
     host_traffic_ += {.host = copied, .back = copied};
     return cost.time - cost.host_copies;
   }
-  // What is swapped has to be here first; what is fetched may come beside the arithmetic.
+  // Swapped caches must arrive first; fetched entries may overlap with the arithmetic.
   const Seconds swapped = swap_time(moved_, parts_.swap);
   SwapTraffic all = std::exchange(fetched_, SwapTraffic{});
   all += std::exchange(moved_, SwapTraffic{});

@@ -17,7 +17,7 @@ struct EngineMemory {
   Bytes peak{}, usable{}, pool{};
   Owners peak_owners;
   std::optional<AllocationReport> allocator = {};  // where allocations are made one by one
-  Bytes context{};                                 // beside its segments
+  Bytes context{};                                 // outside its segments
   std::int64_t blocks = 0, block_tokens = 0, peak_blocks = 0;
   std::int64_t capacity_tokens = 0;  // of the full cache
   std::optional<EngineStartup> startup;
@@ -30,10 +30,10 @@ struct EngineWork {
   double flops = 0, bytes = 0;
   Seconds at_peak{};  // of the arithmetic at the sheet's rate of each operator's format
   SimTime busy{};
-  Bytes fetched{}, written{};  // entries that stand outside the GPU
+  Bytes fetched{}, written{};  // entries outside the GPU
   Seconds link_wait{};         // by which iterations took longer for it
-  SimTime held_back{};  // in which somebody waited for memory that was kept for outputs to come
-  /// Of `busy`: iterations of prompts alone, of prompts beside decodes, and of decodes alone.
+  SimTime held_back{};  // in which a request waited for memory reserved for future output tokens
+  /// Parts of `busy`: iterations of only prompts, of prompts and decodes, and of only decodes.
   SimTime prompts{}, mixed{}, decodes{};
   /// Of `busy`, with the scheduler's tokens of an iteration spent; and with as many sequences
   /// running as it may, while others wait.
@@ -44,7 +44,7 @@ struct EngineWork {
   }
 };
 
-/// What an engine counted for itself; sums over all engines stand in ServeState.
+/// Counts of one engine; ServeState has the sums over all engines.
 struct EngineCounts {
   std::int64_t preemptions = 0;
   std::int64_t prompt_tokens = 0;  // computed
@@ -71,7 +71,7 @@ class Engine {
   virtual void end(SimTime now) = 0;
   /// Requests that are here: waiting, running, swapped out.
   [[nodiscard]] virtual std::int64_t load() const = 0;
-  /// Requests that are sure to come, beside those that are here.
+  /// Requests that will certainly arrive, in addition to those present.
   [[nodiscard]] std::int64_t promised() const { return promised_; }
   void promise(std::int64_t more) { promised_ += more; }
   /// Tokens of a request's prompt that are cached here.

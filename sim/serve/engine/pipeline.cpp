@@ -13,7 +13,7 @@
 namespace kvsim {
 namespace {
 
-/// A model of a stage's layers alone, with one matrix of the vocabulary.
+/// A model of only a stage's layers, with one matrix of the vocabulary.
 Llm stage_llm(const Llm& llm, const LayerRange& range) {
   Llm stage = llm;
   stage.layers.assign(llm.layers.begin() + range.first, llm.layers.begin() + range.last);
@@ -79,7 +79,7 @@ Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Rooflin
     of_stage.llm = &stage;
     of_stage.measured_weights = stage_weights(in, range);
     const EngineStartup startup = engine_startup(of_stage, spec.gpu->hbm_usable, longest, options);
-    // All of a block's layers are alike.
+    // All layers of a block are equal.
     const Bytes unit{sizes.unit().count() / in.llm->n_layers() * (range.last - range.first)};
     const std::int64_t units = startup.kv_cache.count() / unit.count();
     if (units >= out.pool_units) continue;

@@ -10,13 +10,13 @@
 namespace kvsim {
 
 struct ServeHooks {
-  /// Stands in for mixed_iteration_cost.
+  /// Replaces mixed_iteration_cost.
   std::function<std::unique_ptr<IterationCost>(const CostInput&, const Roofline&)> cost{};
-  /// Stands in for the cost of a pipeline's stage, where there are several.
+  /// Replaces the cost of a pipeline's stage, if there are several.
   std::function<std::unique_ptr<IterationCost>(const CostInput&, const Roofline&,
                                                const LayerRange&)>
       stage_cost{};
-  /// Stands in for the scheduler that the spec names.
+  /// Replaces the scheduler that the spec names.
   std::function<std::unique_ptr<Scheduler>(const SchedulerSpec&, const SchedulerSite&)> scheduler{};
   ServeObserver* observer = nullptr;  // outlives the run
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: what the engines of one service share.
+// Internal to sim/serve: state shared by the engines of one service.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace kvsim {
 
-/// Requests by index, in flat arrays. Schedulers see `sequences` alone.
+/// Requests by index, in flat arrays. Schedulers see only `sequences`.
 struct ServeState {
   explicit ServeState(const RequestTrace& of);
 
@@ -37,14 +37,14 @@ struct ServeState {
     open[static_cast<std::size_t>(id)].count = count;
     open[static_cast<std::size_t>(id)].stride = 0;
   }
-  /// Ends what is known of `id`; it stands in `ended` from then on.
+  /// Ends request `id`; it is in `ended` from then on.
   void end(RequestId id, RequestStatus status, SimTime at);
   void oom(SimTime at, RequestId id, std::string what, Bytes requested, Bytes free,
            const Owners& owners, std::string message = {});
 
   const RequestTrace* trace;
   std::vector<Sequence> sequences;
-  std::vector<std::int32_t> output;  // tokens each will generate: no scheduler asks
+  std::vector<std::int32_t> output;  // tokens each will generate: hidden from schedulers
   std::vector<RequestOutcome> outcomes;
   std::vector<TokenSpan> open;              // of each request; count 0: none
   std::vector<TokenSpan> spans;             // closed

@@ -9,9 +9,9 @@
 
 namespace kvsim {
 
-/// Keeps every n-th sample, n doubling whenever there are more than `most`, and beside them the
-/// first, the last and the one with the most memory taken. Tokens are counted from the start and
-/// told apart at the end.
+/// Keeps every n-th sample, n doubling whenever there are more than `most`, plus the first, the
+/// last and the one with the highest memory use. Tokens are cumulative and converted to differences
+/// at the end.
 class ServeTimeline {
  public:
   explicit ServeTimeline(std::size_t most) : most_{most} {}

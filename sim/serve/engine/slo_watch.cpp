@@ -31,8 +31,8 @@ void SloWatch::ended(RequestId id, const RequestOutcome& outcome) {
 }
 
 void SloWatch::look(const std::vector<RequestOutcome>& outcomes, SimTime now) {
-  // Who has waited for longer than the bound gets what it waits for later still. One that was
-  // served in time, or late, is judged when it ends.
+  // A request that has waited longer than the bound misses it in any case. Others are judged when
+  // they end.
   const auto pass = [&](std::size_t& next, const std::optional<Seconds>& bound, auto&& waits) {
     if (!bound) return;
     for (; next < arrived_.size(); ++next) {

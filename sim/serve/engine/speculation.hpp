@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/serve: a draft model beside the one that is served.
+// Internal to sim/serve: a draft model next to the served one.
 
 #include <cstdint>
 #include <memory>
@@ -20,8 +20,8 @@ namespace kvsim {
                                            std::uint64_t seed, std::int32_t request,
                                            std::int32_t step);
 
-/// What a draft model takes of one GPU. It keeps every token of its own cache in blocks of as many
-/// tokens as the target's, stands on as many GPUs and caches in the same format.
+/// Memory of a draft model on one GPU. It caches every token in blocks of the target's size, in the
+/// same format and on the same GPUs.
 struct Draft {
   Llm llm;  // of one GPU
   CostInput in;
@@ -33,9 +33,9 @@ struct Draft {
 /// Errors: InputError where tokens, acceptance or the draft's layers (windows) are not served.
 [[nodiscard]] std::unique_ptr<Draft> make_draft(const ServeSpec& spec, const CostInput& target);
 
-/// The target's iteration, and as many passes of the draft as it proposes tokens; the first takes
-/// the iteration's prompts too. Proposals of one step attend to half of themselves on average.
-/// Left out: the draft's own memory beside weights and cache.
+/// The target's iteration plus one pass of the draft per proposed token; the first includes the
+/// iteration's prompts. Proposals of one step attend to half of themselves on average. Not
+/// modelled: the draft's memory other than weights and cache.
 [[nodiscard]] std::unique_ptr<IterationCost> with_draft(std::unique_ptr<IterationCost> target,
                                                         std::unique_ptr<IterationCost> draft,
                                                         std::int32_t tokens);

@@ -14,7 +14,7 @@ namespace kvsim {
 
 namespace {
 
-/// Who held what when it was refused, the CUDA context too.
+/// Bytes by owner at the refusal, including the CUDA context.
 Owners owners_of(const AllocationRefusal& refusal) {
   Owners owners = refusal.reason.owners;
   owners[std::string{name_of(Owner::kContext)}] += refusal.reason.device.outside;
@@ -98,7 +98,7 @@ void StaticEngine::allocate() {
   refused_ = std::move(run_.allocator->oom);
   if (refused_ && run_.oom && run_.oom->step < refused_->step) refused_.reset();
   if (!refused_) return;
-  // What was done before, and what stood then.
+  // Work done before the failure, and memory in use at that time.
   const std::int64_t made = std::ssize(allocated_) - 1;  // decode steps
   if (made < 0) {
     StaticResult none;

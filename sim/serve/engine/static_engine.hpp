@@ -19,9 +19,9 @@ namespace kvsim {
 /// batch that runs out of memory raises: its requests are lost, the next batch starts.
 class StaticEngine final : public Engine {
  public:
-  /// `spec`: all but method and sizes. `laws` outlives the engine. `reserved`: tokens of a sequence
-  /// for which a stack that allocates caches beforehand does so where a request declares no output,
-  /// nobody knowing its true one; 0: caches grow, or the stack's own setting holds.
+  /// `spec`: all but method and sizes. `laws` outlives the engine. `reserved`: tokens per sequence
+  /// for which a stack with static caches allocates if a request declares no output; 0: caches
+  /// grow, or the stack's own setting applies.
   StaticEngine(ServeState& state, std::int32_t replica, std::size_t max_samples, StaticSpec spec,
                SequenceLaws& laws, QueueOrder order, std::int64_t batch, std::int64_t reserved);
 
@@ -62,7 +62,7 @@ class StaticEngine final : public Engine {
   StaticResult run_;
   std::optional<AllocationSession> allocations_;  // where spec_.allocator is set, from the first
                                                   // batch on
-  std::optional<AllocationRefusal> refused_;      // by it, before the bytes alone do not fit
+  std::optional<AllocationRefusal> refused_;      // of the allocator, although the bytes would fit
   std::vector<AllocationSample> allocated_;       // of the batch, by step
   std::size_t next_ = 0;                          // step of the batch that runs or starts next
   SimTime started_{};

@@ -9,15 +9,16 @@
 
 namespace kvsim {
 
-/// What `order` compares: smaller is served earlier. Never changes while a request lives, so that
-/// the first of all that are present is put out by nobody, and somebody always gets on.
+/// The value that `order` compares: smaller is served earlier. It is constant over a request's
+/// lifetime. So the first request of all present ones is never preempted, and the system always
+/// makes progress.
 [[nodiscard]] inline std::pair<std::int64_t, std::int32_t> order_key(QueueOrder order,
                                                                      const Sequence& s) {
   switch (order) {
     case QueueOrder::kPriority:
       return {s.priority, s.rank};
     case QueueOrder::kShortestDeclared:
-      // Who does not say may be the longest.
+      // A request without a declared length may be the longest.
       return {s.declared > 0 ? s.declared : std::numeric_limits<std::int64_t>::max(), s.rank};
     case QueueOrder::kFcfs:
       break;

@@ -20,11 +20,11 @@ struct Planned {
   std::int32_t tokens = 0;
 };
 
-/// How a sequence leaves, to be computed anew.
+/// How a sequence is preempted for recomputation.
 struct Preemption {
-  bool to_back = false;  // of a queue that serves who came first; else to its front
-  /// Its full blocks stay to be found, where prefixes are cached; else those that its last prefill
-  /// computed alone.
+  bool to_back = false;  // of a first-come-first-served queue; else to its front
+  /// With prefix caching, all of its full blocks remain cached; otherwise only those that its last
+  /// prefill computed.
   bool keeps_generated = true;
 };
 
@@ -56,7 +56,7 @@ class BatchBuilder {
 
   /// Memory, in units of the pool: blocks, or bytes where layers hold different numbers of them.
   [[nodiscard]] virtual std::int64_t pool_units() const = 0;
-  /// Units that nobody refers to, cached prefixes included.
+  /// Units without a reference, cached prefixes included.
   [[nodiscard]] virtual std::int64_t free_units() const = 0;
   /// Most units that a sequence of `prompt` tokens takes at any time up to `tokens` tokens.
   [[nodiscard]] virtual std::int64_t units_for(std::int32_t prompt, std::int64_t tokens) = 0;
@@ -76,9 +76,9 @@ class BatchBuilder {
     plan_.push_back({id, tokens});
     return true;
   }
-  /// Admits a waiting sequence: what the prefix cache holds of it counts as computed (as
-  /// cached_tokens said), and `tokens` after it are planned. False: the memory is not there, or
-  /// less than `keep_free` units would be left of it.
+  /// Admits a waiting sequence: tokens in the prefix cache count as computed (see cached_tokens),
+  /// and `tokens` after them are planned. False: the memory is not available, or fewer than
+  /// `keep_free` units would be left.
   [[nodiscard]] virtual bool admit(RequestId id, std::int32_t tokens,
                                    std::int64_t keep_free = 0) = 0;
   /// Recompute preemption: its memory is freed and it waits again. Returns the tokens that had been
@@ -102,20 +102,20 @@ class BatchBuilder {
   std::int64_t block_units_ = 1;
 };
 
-/// How an engine with continuous batching forms its iterations. Its state is its own; it never
-/// learns how many tokens a request will generate. Deterministic. Each serves every QueueOrder,
-/// whether the program it follows does or not: by any but first come first served, who has to leave
-/// is the last in order.
+/// How an engine with continuous batching forms its iterations. It owns its state and never learns
+/// how many tokens a request will generate. Deterministic. Each scheduler supports every
+/// QueueOrder, even if the engine that it models does not. Under any order except first come first
+/// served, the last sequence in order is preempted.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
   /// Plans one iteration; an empty plan while sequences run or wait ends in the engine's refusal of
   /// a request that can never be served, so that nothing waits for ever.
   virtual void schedule(BatchBuilder& batch) = 0;
-  /// Of the iteration formed last: the first who waits has room for its prompt, and waits because
-  /// memory is kept for what the running ones may still generate.
+  /// Of the last iteration: whether the first waiting request's prompt would fit, and it waits
+  /// because memory is reserved for future tokens of running sequences.
   [[nodiscard]] virtual bool holds_back() const { return false; }
-  /// What one of its iterations may have at most.
+  /// The limits of an iteration.
   [[nodiscard]] virtual BatchLimits limits() const { return {}; }
   /// Its name and settings as run: "vllm-v1, max_num_seqs 256, …".
   [[nodiscard]] virtual std::string describe() const = 0;
@@ -157,16 +157,16 @@ void check_scheduler_options(const SchedulerSpec& spec, std::string_view name);
 /// Errors: InputError "scheduler NAME: OPTION: expected at least LOW, got VALUE".
 void expect_at_least(std::string_view scheduler, std::string_view option, std::int64_t value,
                      std::int64_t low);
-/// Whether vLLM V0 computes prompts in chunks: where it is told to, and by itself where the longest
-/// sequence has more than 32,768 tokens and requests are served first come first served.
+/// Whether vLLM V0 computes prompts in chunks: if it is configured to, and by default if the
+/// longest sequence has more than 32,768 tokens and requests are served first come first served.
 /// Source: vllm 0.7.3, engine/arg_utils.py (create_engine_config).
 [[nodiscard]] bool vllm_v0_chunks(const SchedulerSpec& spec, std::int64_t max_model_len);
-/// Tokens of its batch where it does and nobody says.
+/// Default token budget of its chunked mode.
 inline constexpr std::int64_t kVllmV0ChunkTokens = 2048;
 /// "first come first served", …
 [[nodiscard]] std::string_view words_of(QueueOrder order);
 
-// One line a scheduler; each in a file of its own under schedulers/.
+// One line per scheduler; each has its own file in schedulers/.
 [[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v1(const SchedulerSpec& spec,
                                                       const SchedulerSite& site);
 [[nodiscard]] std::unique_ptr<Scheduler> make_vllm_v0(const SchedulerSpec& spec,

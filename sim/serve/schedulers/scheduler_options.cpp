@@ -12,8 +12,8 @@
 namespace kvsim {
 namespace {
 
-/// Members of the spec that ask for something, by name: who wants no swap and no prefix cache asks
-/// for nothing.
+/// Names of the spec's members that request something; `swap: false` and `prefix_caching: false`
+/// request nothing.
 std::vector<std::string_view> set_options(const SchedulerSpec& spec) {
   std::vector<std::string_view> names;
   const auto add = [&](std::string_view name, bool set) {
@@ -59,7 +59,7 @@ void expect_at_least(std::string_view scheduler, std::string_view option, std::i
 }
 
 void check_scheduler_options(const SchedulerSpec& spec, std::string_view name) {
-  // The engine's prefill_chunk is a budget of tokens, whoever forms the batch.
+  // The engine's prefill_chunk is a token budget under every scheduler.
   static constexpr std::array<std::string_view, 2> kStatic{"batch", "max_num_batched_tokens"};
   std::span<const std::string_view> options{kStatic};
   std::span<const std::string_view> policies;

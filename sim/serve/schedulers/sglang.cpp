@@ -35,19 +35,20 @@ constexpr std::int64_t kRetractDecodeSteps = 20;    // SGLANG_RETRACT_DECODE_STE
 constexpr std::size_t kLongestQueueToSort = 128;    // SchedulePolicy._determine_active_policy
 constexpr RequestId kNobody = -1;
 
-/// Prompts before decodes: whenever the queue's head may be admitted, an iteration takes prompts
-/// alone, up to chunked_prefill_size tokens; the last of them may be cut, and goes on first in the
-/// next iteration. A prompt is admitted if it and all it may generate fit beside new_token_ratio of
-/// what the running ones may still generate, each of these at most 4096 tokens. After a refusal
-/// nobody is admitted until one of the running ends or is retracted, as the decode after it finds.
+/// Prompts before decodes: whenever the queue's head may be admitted, an iteration contains only
+/// prompts, up to chunked_prefill_size tokens; the last one may be chunked and continues first in
+/// the next iteration. A prompt is admitted if it and all tokens it may generate fit in addition to
+/// new_token_ratio times the tokens that running requests may still generate, at most 4096 each.
+/// After a refusal, no prompt is admitted until a running request ends or is retracted, as the next
+/// decode finds.
 ///
-/// Where decodes find no memory the one with the fewest generated tokens is retracted (then the
-/// longest prompt, then the last), to the queue's end: what it generated is not kept as a prefix.
-/// By any other order it is the last in order, back to its place. The ratio falls with each decode
-/// and is set anew by a retraction.
+/// If decodes find no memory, the request with the fewest generated tokens is retracted to the end
+/// of the queue (ties: the longest prompt, then the last). Its generated tokens are not kept as a
+/// prefix. Under any other order the last in order is retracted, to its place. The ratio falls with
+/// each decode and is reset by a retraction.
 ///
-/// Units stand for tokens: the same at page size 1, rounded up to pages of each sequence else.
-/// With policy "lpm" a queue of at most 128 is served by longest cached prefix.
+/// Units are tokens: exact at page size 1, otherwise each sequence is rounded up to pages. With
+/// policy "lpm" a queue of at most 128 is served by longest cached prefix.
 class Sglang : public Scheduler {
  public:
   Sglang(const SchedulerSpec& spec, const SchedulerSite& site)
@@ -82,14 +83,14 @@ class Sglang : public Scheduler {
 
   void schedule(BatchBuilder& batch) override {
     if (batch.running().empty()) {
-      // An idle server starts anew.
+      // An idle server resets the ratio.
       ratio_ = init_ratio_;
       full_ = false;
     }
     if (chunked_ != kNobody && batch.sequence(chunked_).state != SequenceState::kRunning) {
       chunked_ = kNobody;
     }
-    // Who ends with its prompt leaves before the next batch is formed.
+    // A request that ends with its prompt leaves before the next batch is formed.
     if (prefilled_ && batch.running().size() < planned_) full_ = false;
     prefilled_ = prefill(batch);
     if (!prefilled_) decode(batch);
@@ -140,7 +141,7 @@ class Sglang : public Scheduler {
     return sum;
   }
 
-  /// The queue as it is served, into line_; false: as it stands.
+  /// Writes the queue in its service order to line_; false: the queue is in this order already.
   [[nodiscard]] bool sort_queue(BatchBuilder& batch) {
     if (!longest_prefix_ || batch.waiting() > kLongestQueueToSort) return false;
     by_prefix_.clear();
@@ -198,7 +199,7 @@ class Sglang : public Scheduler {
       const Sequence& s = batch.sequence(id);
       const std::int32_t cached = batch.cached_tokens(id);
       const std::int64_t wanted = s.known - cached;
-      // The pool holds what is alone, whatever it may generate.
+      // A single request always fits into the pool, whatever it may generate.
       const bool alone = batch.running().empty();
       const std::int64_t more = future(batch, s);
       const double whole = static_cast<double>(batch.units_for(s.known, s.known));
@@ -215,7 +216,7 @@ class Sglang : public Scheduler {
       const bool cut = paged(wanted) > chunk_left;
       const std::int64_t tokens = cut ? chunk_left / page_ * page_ : wanted;
       if (tokens <= 0) break;
-      // What it shares with nobody yet is taken from what may be evicted: asked again with it.
+      // Units that it does not share yet come from evictable ones: check again with these.
       const auto keep = static_cast<std::int64_t>(
           std::floor(reserve + static_cast<double>(more) + share(wanted - tokens)));
       if (!batch.admit(id, static_cast<std::int32_t>(tokens), alone ? 0 : keep + 1)) {
@@ -233,7 +234,7 @@ class Sglang : public Scheduler {
     }
     return taken > 0;
   }
-  /// Units that a sequence takes beside its prompt, if it generates all it may.
+  /// Units that a sequence needs in addition to its prompt if it generates as much as it may.
   [[nodiscard]] std::int64_t future(BatchBuilder& batch, const Sequence& s) const {
     return batch.units_for(s.known, s.known + to_come(s)) - batch.units_for(s.known, s.known);
   }
@@ -262,7 +263,8 @@ class Sglang : public Scheduler {
     ratio_ = std::min(1.0, static_cast<double>(generated) / static_cast<double>(most + 1));
   }
 
-  /// Puts one back to the queue: the cheapest to compute anew, or the last in order; who that was.
+  /// Retracts one request to the queue, the cheapest to recompute or the last in order, and returns
+  /// it.
   RequestId retract(BatchBuilder& batch) const {
     const RequestId victim = order_ == QueueOrder::kFcfs ? cheapest(batch) : batch.last_in_order();
     batch.preempt(victim, {.to_back = true, .keeps_generated = false});

@@ -26,19 +26,21 @@ constexpr std::string_view kName = "trtllm";
 constexpr std::int64_t kMaxBatchSize = 2048;  // trtllm-build
 constexpr std::int64_t kMaxNumTokens = 8192;  // likewise
 
-/// Two questions an iteration: whose blocks fit (capacity), and whose tokens do (micro batch).
+/// Two decisions per iteration: which blocks fit (capacity), and which tokens (micro-batch).
 ///
 /// Capacity, GUARANTEED_NO_EVICT: a waiting request starts if the blocks of its prompt and of all
-/// it may generate are free beside those that the running ones may still take; nobody is ever
-/// evicted. Who declares no length may go to the engine's longest sequence. MAX_UTILIZATION: it
-/// starts if its prompt's blocks are free; where a running one finds no block the last one started
-/// is paused, to be computed anew, and nobody starts in that iteration.
+/// tokens it may generate are free in addition to those that running requests may still need; no
+/// request is ever evicted. A request without a declared length may grow to the engine's longest
+/// sequence. MAX_UTILIZATION: a request starts if its prompt's blocks are free. If a running one
+/// finds no block, the request started last is paused and recomputed later, and no request starts
+/// in that iteration.
 ///
-/// Micro batch: generations take a token each of max_num_tokens, then contexts in order; a context
-/// that does not fit whole takes a chunk of whole blocks, or waits where contexts are not chunked.
-/// The first that gets nothing ends the batch. Tokens that the prefix cache holds are not counted.
+/// Micro-batch: generations take one token each of max_num_tokens, then contexts in order. A
+/// context that does not fit whole takes a chunk of whole blocks, or waits if contexts are not
+/// chunked. The first context that gets nothing ends the batch. Tokens in the prefix cache are not
+/// counted.
 ///
-/// Other than there: what outgrows the length it declared waits until others end.
+/// Difference from TensorRT-LLM: a request that exceeds its declared length waits until others end.
 class Trtllm : public Scheduler {
  public:
   Trtllm(const SchedulerSpec& spec, const SchedulerSite& site)
@@ -115,7 +117,7 @@ class Trtllm : public Scheduler {
     return chunked_ ? static_cast<std::int32_t>(left_ / block_ * block_) : 0;
   }
 
-  /// A token for each that generates. True: somebody was paused.
+  /// Plans one token for each generating request. True: a request was paused.
   bool generate(BatchBuilder& batch) {
     bool paused = false;
     for (const RequestId id : line_) {
@@ -191,9 +193,9 @@ class Trtllm : public Scheduler {
     if (std::ssize(running) >= max_seqs_) return false;
     const Sequence& s = batch.sequence(id);
     if (evicts_) return batch.units_for(s.known, s.known) + owed_ <= batch.free_units();
-    // The pool holds what is alone, whatever it declares.
+    // A single request always fits into the pool, whatever it declares.
     if (running.empty()) return true;
-    // While nobody starts or ends, what is taken was reserved: the rest stays as it is.
+    // While no request starts or ends, used units were reserved before: the rest is unchanged.
     if (std::ssize(running) != running_then_) {
       running_then_ = std::ssize(running);
       uncommitted_ = batch.free_units();
@@ -217,7 +219,7 @@ class Trtllm : public Scheduler {
   std::int64_t left_ = 0;                 // tokens
   std::int64_t owed_ = 0;                 // units
   std::int64_t running_then_ = kUnknown;  // when uncommitted_ was counted
-  std::int64_t uncommitted_ = 0;          // units that nobody may come to take
+  std::int64_t uncommitted_ = 0;          // units that no running request may need
   bool held_back_ = false;
 };
 

@@ -27,23 +27,24 @@ constexpr std::int64_t kMaxNumBatchedTokens = 2048;  // likewise; at least max_m
 constexpr double kWatermark = 0.01;                  // core/block_manager.py
 constexpr std::int64_t kLongContext = 32768;         // engine/arg_utils.py: use_long_context
 
-/// Prompts are computed whole and alone: while nobody is swapped out, an iteration takes as many
-/// waiting ones as tokens, sequences and blocks (above a watermark) allow; only where it finds none
-/// do running sequences decode. Where a block is wanting the last of them that has not been planned
-/// leaves, to be computed anew or to host memory; if nobody left, swapped ones come back.
+/// Prompts are computed whole, in separate iterations: while no sequence is swapped out, an
+/// iteration takes as many waiting prompts as tokens, sequences and blocks (above a watermark)
+/// allow. Running sequences decode only if it finds none. If a block is missing, the last sequence
+/// that is not planned is preempted, by recomputation or to host memory. If none was preempted,
+/// swapped ones return.
 ///
-/// A running sequence asks for one free block even where its last one has room (can_append_slots
-/// counts the block that is touched). In chunked mode decodes come first, then the chunks of
-/// prompts that run, then swapped ones, then new prompts, whose blocks are set aside at once.
+/// A running sequence needs one free block even if its last one has room (can_append_slots counts
+/// the block that is touched). In chunked mode decodes come first, then chunks of running prompts,
+/// then swapped sequences, then new prompts, whose blocks are allocated at once.
 ///
-/// By any other order than first come first served who leaves is the last in order of all that run,
-/// planned or not. With whole prompts the first in the queue also takes the place of who comes
-/// after it (the program's own "priority"); in chunked mode, where the program knows no order,
-/// nobody is admitted in an iteration that put somebody out.
+/// Under any order except first come first served, the last of all running sequences in that order
+/// is preempted, planned or not. With whole prompts, the first request in the queue also preempts
+/// running ones that come after it (vLLM's "priority"). Chunked mode has no such order in vLLM:
+/// there no request is admitted in an iteration with a preemption.
 ///
-/// Other than there: a swap that host memory has no room for is a recomputation (the program
-/// aborts), and one that can never be admitted is refused when it is first in the queue and
-/// nothing else runs, not as soon as it is looked at.
+/// Differences from vLLM: a sequence that does not fit into host memory is recomputed (vLLM
+/// aborts), and a request that can never be admitted is rejected when it is first in the queue and
+/// nothing else runs, not when it is first considered.
 class VllmV0 : public Scheduler {
  public:
   VllmV0(const SchedulerSpec& spec, const SchedulerSite& site)
@@ -143,7 +144,7 @@ class VllmV0 : public Scheduler {
     if (half_done) owed_ = owed(batch);
   }
 
-  /// Running sequences, by their order; who leaves leaves from the end.
+  /// Running sequences in their order; preemption starts at the end.
   void run(BatchBuilder& batch) {
     line_.assign(batch.running().begin(), batch.running().end());
     bool prefills = false;
@@ -234,7 +235,7 @@ class VllmV0 : public Scheduler {
 
   void admit_chunks(BatchBuilder& batch) {
     if (order_ != QueueOrder::kFcfs && put_out_ > 0) return;
-    // Who was preempted in this iteration is not in the queue before the next one.
+    // Sequences preempted in this iteration enter the queue with the next one.
     const auto skip = static_cast<std::size_t>(recomputed_);
     while (left_ > 0 && batch.waiting() > skip &&
            static_cast<std::int64_t>(batch.running().size()) < max_seqs_) {

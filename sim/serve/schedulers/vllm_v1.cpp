@@ -21,11 +21,10 @@ constexpr std::int64_t kMaxNumSeqs = 256;            // vllm config/scheduler.py
 constexpr std::int64_t kMaxNumBatchedTokens = 2048;  // likewise
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int32_t>::max();
 
-/// Each iteration has a budget of tokens. Running sequences come first, in the order of their
-/// admission, each with all that it has to compute (one token where it decodes) or what the budget
-/// leaves; where a block is wanting the last in order is preempted, to be computed anew. Only where
-/// nobody was preempted, waiting ones are admitted from the queue's head, until the first that
-/// finds no room.
+/// Each iteration has a token budget. Running sequences come first, in the order of their
+/// admission, each with all its uncomputed tokens (one if it decodes) or what the budget leaves. If
+/// a block is missing, the last in order is preempted and recomputed later. Waiting sequences are
+/// admitted only if none was preempted, from the queue's head up to the first that does not fit.
 class VllmV1 : public Scheduler {
  public:
   VllmV1(const SchedulerSpec& spec, const SchedulerSite& site) : order_{spec.order} {
@@ -67,7 +66,7 @@ class VllmV1 : public Scheduler {
   void schedule(BatchBuilder& batch) override {
     std::int64_t left = budget_;
     bool preempted = false;
-    // The list shrinks from its end, or in priority order anywhere: places are read anew.
+    // The list shrinks from its end, or anywhere in priority order: positions are read again.
     for (std::size_t i = 0; i < batch.running().size() && left > 0;) {
       const RequestId id = batch.running()[i];
       const Sequence& s = batch.sequence(id);
@@ -96,7 +95,7 @@ class VllmV1 : public Scheduler {
       const std::int32_t wanted = batch.sequence(id).known - batch.cached_tokens(id);
       const std::int32_t tokens = take(wanted, left);
       if (!chunked_ && tokens < wanted) return;
-      // A watermark that nobody else's blocks are behind would never be met.
+      // A watermark that no other sequence's blocks can satisfy would never be met.
       if (!batch.admit(id, tokens, batch.running().empty() ? 0 : keep_free_)) return;
       left -= tokens;
     }
@@ -124,7 +123,7 @@ class VllmV1 : public Scheduler {
     if (chunked_ || wanted == 1) tokens = std::min(tokens, left);
     return static_cast<std::int32_t>(std::min(tokens, std::min(left, kUnlimited)));
   }
-  /// Of those that are not in flight: `id` itself, if nobody else.
+  /// Of the sequences that are not in flight: `id` itself if there is no other.
   static RequestId last_admitted(const BatchBuilder& batch) {
     std::size_t at = batch.running().size() - 1;
     while (batch.sequence(batch.running()[at]).in_flight) --at;

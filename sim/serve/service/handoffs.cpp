@@ -14,7 +14,7 @@ constexpr int kKindsOfTraffic = 4;  // of one iteration: to the host and back, t
 Handoffs::Handoffs(const ServeSpec& spec, std::span<const std::unique_ptr<Engine>> engines,
                    Bytes unit, BytesPerSecond to_host)
     : decoding_{engines.first(static_cast<std::size_t>(spec.cluster.replicas))},
-      // A decoding replica has no prefix that somebody else's request was computed with.
+      // A decode replica has no prefix of another request's computation.
       router_{make_router(spec.cluster.router == RouterPolicy::kRoundRobin
                               ? RouterPolicy::kRoundRobin
                               : RouterPolicy::kLeastLoaded,

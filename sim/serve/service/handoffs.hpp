@@ -38,8 +38,8 @@ class Handoffs {
   /// Caches that have come by now; the engines they left and came to, in that order.
   [[nodiscard]] std::vector<std::size_t> arrivals(SimTime now);
 
-  /// Of the iteration that engine `i` has just formed, which ends at `ends` but for what goes over
-  /// a link that is shared: whether it waits for that. Its end is then told by unblocked().
+  /// Whether the iteration that engine `i` has just formed waits for transfers over a shared link;
+  /// without them it ends at `ends`. If it waits, unblocked() returns its end.
   [[nodiscard]] bool waits(std::size_t i, SimTime now, SimTime ends);
   struct Unblocked {
     std::size_t engine = 0;

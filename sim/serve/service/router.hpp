@@ -11,8 +11,8 @@
 
 namespace kvsim {
 
-/// Chooses the engine of each request as it comes, by what the engines say of themselves at that
-/// moment: nothing lags behind. Ties go to the lowest index. Its only state is its own turn.
+/// Chooses the engine of each request on arrival, by the engines' current state, without delay.
+/// Ties go to the lowest index. The only state is the round-robin position.
 class Router {
  public:
   virtual ~Router() = default;

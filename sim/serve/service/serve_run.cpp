@@ -34,8 +34,8 @@ struct IterationStart {
 };
 struct TransferEnd {};  // something may have arrived
 
-/// One service: engines driven by one queue of events. Those that decode come first, then those
-/// that prefill alone.
+/// One service: engines driven by one event queue. Engines that decode come first, then those that
+/// only prefill.
 class Service {
  public:
   using Queue = EventQueue<std::variant<Arrival, IterationEnd, IterationStart, TransferEnd>>;
@@ -106,7 +106,7 @@ class Service {
     if (!any) return;
     first_follower_.assign(n, -1);
     next_follower_.assign(n, -1);
-    // From the last, so that each list stands in the workload's order.
+    // From the last, so that each list is in the workload's order.
     for (std::size_t i = n; i-- > 0;) {
       const std::int32_t after = trace_.requests[i].after;
       if (after < 0) continue;
@@ -142,7 +142,7 @@ class Service {
     }
     follow(now);
     wake(to, now);
-    // Whoever waits for a batch to fill learns that nothing more comes.
+    // Tells engines that wait for a full batch that no request is left.
     for (std::size_t k = 0; k < engines_.size() && coming_ == 0; ++k) wake(k, now);
   }
   void handle(const IterationEnd& e, SimTime now) {
@@ -169,7 +169,7 @@ class Service {
     }
     await_transfers();
   }
-  /// An event stands where something happens next on the links; one that came too early is idle.
+  /// An event is scheduled for the next change on the links; one that comes too early does nothing.
   void await_transfers() {
     const auto next = handoffs_->next();
     if (!next || (awaited_ && *awaited_ <= *next)) return;
@@ -245,7 +245,7 @@ class Service {
     }
   }
 
-  /// Of a pool and what stands beside it, or of batches in PyTorch.
+  /// The peak of a pool plus all other memory, or of batches in PyTorch.
   void put_peak_interval(ServeResult& out) const {
     if (out.pool_interval && out.startup->starts()) {
       const PoolInterval& pool = *out.pool_interval;
@@ -410,7 +410,7 @@ class Service {
   std::vector<ReplicaRole> roles_;
   std::size_t first_door_ = 0;  // engine that requests come to, and all after it
   std::unique_ptr<Router> router_;
-  std::unique_ptr<Handoffs> handoffs_;  // null: nobody prefills for others
+  std::unique_ptr<Handoffs> handoffs_;  // null: no replica prefills for others
   std::optional<SimTime> awaited_;      // of the next event of a transfer
   std::vector<std::int64_t> requests_;  // that came to each engine
   std::vector<std::size_t> in_flight_;  // iterations of each engine

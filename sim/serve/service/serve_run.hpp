@@ -19,14 +19,13 @@ struct ServeOptions {
   std::optional<double> attained{};
 };
 
-/// What the engines of a service are set to, and where each value comes from; null for a stack that
-/// is no engine with options. Errors: as with_options.
+/// The settings of a service's engines and the origin of each value; null for a stack without
+/// engine options. Errors: as with_options.
 [[nodiscard]] std::shared_ptr<const EngineSettings> engine_settings(const ServeSpec& spec);
 
-/// Serves the whole workload, event by event. Pure: same spec, same result, byte for byte. A
-/// request that does not fit, a model that does not, are results. Errors: InputError where the
-/// parts do not go together (a scheduler that the stack cannot run, a method whose size nobody
-/// knows).
+/// Serves the whole workload, event by event. Pure: the same spec gives the same result, byte for
+/// byte. A request or a model that does not fit is a result, not an error. Errors: InputError if
+/// the parts do not match (a scheduler that the stack cannot run, a method without a known size).
 [[nodiscard]] ServeResult run_serve(const ServeSpec& spec, const ServeOptions& options = {});
 
 /// A service that is run many times: what its iterations cost and how caches grow is worked out

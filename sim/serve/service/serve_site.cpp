@@ -177,7 +177,7 @@ void ServeSite::place_offloads() {
                                                       static_cast<double>(kMany), false);
     if (step.attention_read >= kPart * whole) continue;
     reads_part = true;
-    // Keys and values of a page are each a run of bytes; models without values keep latents alone.
+    // Keys and values of a page are each contiguous; models without values keep only latents.
     const std::int64_t page = page_of(*typical_);
     const std::int64_t runs = rows.stored_heads() * (rows.values(page) > Bytes{} ? 2 : 1);
     const Bytes piece{

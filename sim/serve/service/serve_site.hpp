@@ -44,16 +44,17 @@ class ServeSite {
   }
   [[nodiscard]] std::string provenance() const;
   [[nodiscard]] std::vector<std::string> notes() const;
-  /// Tokens of the full cache that fit beside weights and context, where the stack has no pool.
+  /// Tokens of the full cache that fit in addition to weights and context, if the stack has no
+  /// pool.
   [[nodiscard]] std::int64_t capacity_tokens() const;
   [[nodiscard]] const Owners& standing() const { return standing_; }
 
  private:
   void start_paged(const ServeHooks& hooks);
   void add_draft(const ServeHooks& hooks);
-  /// What schedulers and prefixes make of what requests leave unsaid.
+  /// Defaults of schedulers and prefixes for requests that do not declare lengths.
   void note_declarations();
-  /// Which entries stand outside the GPU, and whether that goes with all else.
+  /// Which entries are stored outside the GPU, and whether the other settings allow it.
   void place_offloads();
   [[nodiscard]] std::string offload_note(bool has_own) const;
 

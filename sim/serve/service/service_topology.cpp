@@ -36,7 +36,7 @@ ServiceTopology service_topology(const ServeSpec& spec, BytesPerSecond to_host) 
   }
   if (cluster.link.count() > 0) {
     const auto network = t.add(PlaceKind::kNetwork, "network");
-    // Half of the latency stands on each side.
+    // Each side has half of the latency.
     for (const auto replica : out.replicas) {
       t.join_both(replica, network, cluster.link, cluster.link_latency * 0.5, "network");
     }
