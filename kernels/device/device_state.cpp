@@ -42,7 +42,7 @@ DeviceState read_device_state(const std::string& pci_bus_id) {
   DeviceState state;
   const Library nvml{dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
   if (!nvml) {
-    state.problem = "libnvidia-ml.so.1, which tells clocks and power, was not found";
+    state.problem = "libnvidia-ml.so.1, which reports clocks and power, was not found";
     return state;
   }
   if (!call(nvml, "nvmlInit_v2")) {

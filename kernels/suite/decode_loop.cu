@@ -58,7 +58,7 @@ void check(const LoopSpec& s) {
   if (s.method == LoopMethod::kFull) return;
   KVSIM_LAUNCH_CHECK(s.budget >= 1 && s.budget < s.prompt, "the prompt is longer than the budget");
   KVSIM_LAUNCH_CHECK(s.method != LoopMethod::kStreaming || s.sinks < s.budget,
-                     "the budget leaves a window beside the sinks");
+                     "the budget leaves a window after the sinks");
   KVSIM_LAUNCH_CHECK(!s.scores() || s.slots + s.recent < s.budget + 1,
                      "the budget leaves entries to choose from");
   KVSIM_LAUNCH_CHECK(s.method != LoopMethod::kResidual || s.slots >= 1, "a residual slot at least");

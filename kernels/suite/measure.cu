@@ -189,7 +189,7 @@ void two_streams(std::vector<Measurement>& out) {
              (of_a.median + of_b.median - both.median) / std::min(of_a.median, of_b.median),
              both.spread));
   };
-  hidden("a copy in memory beside a fetch from the host", copy, fetch);
+  hidden("a copy in memory and a fetch from the host", copy, fetch);
   hidden("two copies in memory", copy, other_copy);
 }
 

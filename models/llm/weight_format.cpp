@@ -22,7 +22,7 @@ constexpr std::array kFormats{
                  .source =
                      "mit-han-lab/llm-awq and casper-hansen/AutoAWQ WQLinear_GEMM: qweight int32 "
                      "[in, out/8], qzeros int32 [in/128, out/8], scales fp16 [in/128, out]; "
-                     "embeddings, norms and lm_head are left alone",
+                     "embeddings, norms and lm_head are unchanged",
                  .packed = Dtype::kInt4,
                  .group = 128,
                  .group_bits = 20},
@@ -30,7 +30,7 @@ constexpr std::array kFormats{
         .name = "gptq-int4",
         .summary = "GPTQ: 4-bit values, groups of 128 with a 16-bit scale and a 4-bit zero",
         .source = "AutoGPTQ QuantLinear: qweight, qzeros, scales fp16 and g_idx int32 [in]; "
-                  "embeddings, norms and lm_head are left alone",
+                  "embeddings, norms and lm_head are unchanged",
         .packed = Dtype::kInt4,
         .group = 128,
         .group_bits = 20,
@@ -120,7 +120,7 @@ constexpr std::array kFormats{
         .matrix_bits = 64,
         .weight_only = false},
     WeightFormat{.name = "nvfp4-w4a16",
-                 .summary = "NVFP4 of weights alone: 4-bit values, an fp8 scale for each 16",
+                 .summary = "NVFP4 of weights only: 4-bit values, an fp8 scale for each 16",
                  .source = "vLLM CompressedTensorsW4A16Fp4: weight_packed, weight_scale fp8, "
                            "weight_global_scale fp32",
                  .packed = Dtype::kFp4,

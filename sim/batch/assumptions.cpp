@@ -54,10 +54,10 @@ std::vector<std::string> assumptions(const StaticSpec& spec, const CostInput& in
         0, CacheRows{in, 0}.shape(), spec.kv_dtype, static_cast<double>(spec.prompt_tokens), false);
     notes.push_back(
         step.repacked + step.recopied > 0
-            ? fmt::format("method {} keeps rows in a form of its own: what a step concatenates is "
-                          "that of its released code, without the stack's copy of the whole cache",
+            ? fmt::format("method {} does not keep plain rows: a step concatenates what its "
+                          "released code does, without the stack's copy of the whole cache",
                           spec.method->name())
-            : fmt::format("method {} keeps rows in a form of its own: they are assumed to be "
+            : fmt::format("method {} does not keep plain rows: they are assumed to be "
                           "written in place, without the stack's copy of the whole cache at each "
                           "step",
                           spec.method->name()));

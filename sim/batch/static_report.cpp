@@ -106,7 +106,7 @@ void StaticRun::find_intervals() {
     }
     out.memory_basis = ends->basis;
   } else {
-    out.memory_basis = fmt::format("none: stack {} holds tensors alone, a bound", stack_.name);
+    out.memory_basis = fmt::format("none: stack {} counts only tensors, a bound", stack_.name);
   }
   result_.intervals = std::move(out);
 }
@@ -137,7 +137,7 @@ OomEvent StaticRun::event(const OpGraph& graph, const PeakPlace& place) {
   Hbm hbm{result_.usable_hbm};
   for (std::size_t i = 0; i < kOwners; ++i) {
     KVSIM_CHECK(hbm.allocate(name_of(static_cast<Owner>(i)), holdings_.by_owner[i]).has_value(),
-                "what stands between two steps does not fit");
+                "memory between two steps does not fit");
   }
   const auto refused = walk(hbm, graph);
   KVSIM_CHECK(refused.has_value(), "a graph whose peak does not fit was walked without refusal");

@@ -130,7 +130,7 @@ bool StaticRun::blocks_suffice() {
     result_.oom = OomEvent{.step = 0,
                            .tokens = 0,
                            .phase = "load",
-                           .what = "CUDA graphs beside the pool of cache blocks",
+                           .what = "CUDA graphs next to the KV pool",
                            .requested = start.graphs,
                            .free = start.graphs_room(),
                            .owners = holdings_.named()};
@@ -463,7 +463,7 @@ bool StaticRun::decode_one(std::int64_t step) {
 StaticResult run_static(const StaticSpec& spec, const StaticOptions& options) {
   KVSIM_CHECK(
       spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method != nullptr,
-      "a static run lacks its model, GPU, stack or method");
+      "a static run has no model, GPU, stack or method");
   KVSIM_CHECK(spec.batch >= 1 && spec.prompt_tokens >= 1 && spec.output_tokens >= 0,
               "batch {} and prompt {} at least 1, output {} at least 0", spec.batch,
               spec.prompt_tokens, spec.output_tokens);

@@ -179,7 +179,7 @@ FigureStyle read_style(const Arguments& arguments) {
   }
   style.paper = word == "paper";
   if (arguments.has("width")) {
-    if (!style.paper) throw InputError{"--width", "--style paper beside it", "--style screen"};
+    if (!style.paper) throw InputError{"--width", "--style paper", "--style screen"};
     constexpr double kNarrowest = 2.5;
     constexpr double kWidest = 12;
     style.width_in = *arguments.number("width", kNarrowest, kWidest);

@@ -170,7 +170,7 @@ int run_run(const Arguments& arguments) {
     if (!has("sweep") && !has("plan")) continue;
     if (!several) return has("plan") ? run_plan_job(arguments) : run_scenario_sweep(arguments);
     throw InputError{
-        fmt::format("{}: has a {}, and is to be run alone", file, has("plan") ? "plan" : "sweep")};
+        fmt::format("{}: has a {}, and must be run on its own", file, has("plan") ? "plan" : "sweep")};
   }
   // All are read before the first is run: a slip in the last one costs no time.
   std::vector<Scenario> scenarios;

@@ -95,7 +95,7 @@ void refuse_unfinished(const fs::path& folder) {
   if (!content || content->objects.empty()) return;
   throw InputError{
       fmt::format("{}: holds {} of {} points of a sweep that was not finished; --resume goes on "
-                  "with it; to begin anew, choose another folder or remove this one",
+                  "with it; to start over, choose another folder or remove this one",
                   folder.string(), content->objects.size(),
                   content->header.contains("points") ? content->header.at("points").dump() : "?")};
 }

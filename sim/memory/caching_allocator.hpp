@@ -70,7 +70,7 @@ struct AllocatorStats {
 /// * a freed block joins its free neighbours of the same segment.
 ///
 /// Left out: private pools of CUDA graphs, and the driver's own granularity. Addresses are the
-/// model's: segments stand one above the other in the order they were made, unless
+/// model's: segments are placed one above the other in the order of their creation, unless
 /// `place_next_segment` says otherwise; they matter where equally large blocks compete.
 /// Costs O(log n) an operation in the number of cached blocks.
 class CachingAllocator {

@@ -269,8 +269,7 @@ struct AllocationSession::Impl {
           if (mine && mine->bytes == tensor.bytes) break;
           // A method's side data is created again if the entries were compressed.
           KVSIM_CHECK(tensor.owner == Owner::kSideData,
-                      "{} of layer {} do not stand as the step before left them", tensor.name,
-                      layer);
+                      "{} of layer {} are not as the previous step left them", tensor.name, layer);
           if (mine) release(*std::exchange(mine, std::nullopt));
           mine = allocate(tensor.owner, tensor.bytes, tensor.name, layer);
           if (!mine) return false;

@@ -198,7 +198,7 @@ class LogReader {
       log_.activation =
           gib(static_cast<double>(log_.total->count()) / kGiB * *log_.memory_fraction) -
           *log_.weights - *log_.non_torch - *log_.kv_cache;
-      log_.notes.emplace_back("activation: what the other terms leave of the memory fraction");
+      log_.notes.emplace_back("activation: the memory fraction less the other terms");
     }
   }
 

@@ -32,7 +32,7 @@ MemoryMargin margin_at(const Stack& stack, std::int32_t gpus, double confidence,
   const auto ends = memory_ends(stack, gpus);
   if (!ends) {
     return {.end = {},
-            .basis = fmt::format("none: stack {} holds tensors alone, a bound", stack.name)};
+            .basis = fmt::format("none: stack {} counts only tensors, a bound", stack.name)};
   }
   MemoryMargin out{.end = to_power((*ends).*end, memory_power(confidence)), .basis = ends->basis};
   if (confidence > kKnown) {

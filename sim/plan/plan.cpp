@@ -212,7 +212,7 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
         "no quality floor: methods are taken at the budgets given, whatever they lose");
   }
   if (!result.priced) {
-    notes.emplace_back("no prices are given: cost is GPU hours, of every kind of GPU alike");
+    notes.emplace_back("no prices are given: cost is GPU hours, with equal weight for all kinds of GPUs");
   }
   const bool services = is_of_services(plan.questions.front());
   if (services) {
@@ -227,7 +227,7 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
   if (std::find(plan.questions.begin(), plan.questions.end(), PlanQuestion::kFewestGpus) !=
       plan.questions.end()) {
     notes.emplace_back(
-        "replicas are simulated together, each with an engine and a cache of its own, behind one "
+        "replicas are simulated together, each with its own engine and cache, behind one "
         "router");
   }
 }

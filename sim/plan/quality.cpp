@@ -65,7 +65,7 @@ class Judge {
     if (floor_.max_rel_error) {
       one.meets = *one.rel_error <= *floor_.max_rel_error;
       if (!one.meets) {
-        one.why = fmt::format("mean relative error {:.3g}, at most {:g} is asked for",
+        one.why = fmt::format("mean relative error {:.3g}, at most {:g} is required",
                               *one.rel_error, *floor_.max_rel_error);
       }
       return;
@@ -76,7 +76,7 @@ class Judge {
     }
     one.meets = *one.retained_mass >= *floor_.min_retained_mass;
     if (!one.meets) {
-      one.why = fmt::format("retained mass {:.3g}, at least {:g} is asked for", *one.retained_mass,
+      one.why = fmt::format("retained mass {:.3g}, at least {:g} is required", *one.retained_mass,
                             *floor_.min_retained_mass);
     }
   }

@@ -48,7 +48,7 @@ void refuse_other_sweep(const Field& header, const SweepPlan& plan, std::string_
   if (const std::string by = header.at("kvsim").string(); by != version) {
     throw InputError{fmt::format(
         "{}: was begun by kvsim {} and this is kvsim {}, whose figures may differ; remove the "
-        "folder to begin anew",
+        "folder to start over",
         file.string(), by, version)};
   }
   if (header.at("hash").string() != plan.hash()) {

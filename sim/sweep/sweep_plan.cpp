@@ -230,7 +230,7 @@ bool SweepPlan::stays_list(const std::string& pointer, const json& list) const {
     if (list.size() != 1 || index != "0") {
       const std::string rest = inside.substr(index.size() + 1);
       throw InputError{
-          fmt::format("{}: {} is a list of {}, and each makes points of its own: vary {}{}{}, or "
+          fmt::format("{}: {} is a list of {}, and each makes separate points: vary {}{}{}, or "
                       "write the values into the list",
                       axis.place, pointer, list.size(), pointer, rest,
                       rest.empty() ? "" : ", which sets it in every one")};

@@ -61,7 +61,7 @@ class Replayer {
     }
     if (trace_.initial_blocks > 0) {
       out_.notes.push_back(fmt::format(
-          "the recording began with {} blocks in use: where they stood, and what was cached beside "
+          "the recording began with {} blocks in use: their addresses, and the cached memory next to  "
           "them, is rebuilt by allocating them in the order of their addresses",
           trace_.initial_blocks));
     }

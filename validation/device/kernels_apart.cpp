@@ -160,7 +160,7 @@ DeviceList list_devices_apart(const std::function<DeviceList()>& list) {
       },
       std::chrono::seconds{60});
   if (!end.why.empty() && out.devices.empty()) {
-    out.problem = fmt::format("asking for devices ended with {}", end.why);
+    out.problem = fmt::format("querying devices ended with {}", end.why);
   }
   return out;
 }

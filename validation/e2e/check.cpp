@@ -31,7 +31,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 template <class A, class B>
 double largest_error(const A& got, const B& expected) {
-  KVSIM_CHECK(std::size(got) == std::size(expected), "{} numbers beside {}", std::size(got),
+  KVSIM_CHECK(std::size(got) == std::size(expected), "{} numbers instead of {}", std::size(got),
               std::size(expected));
   double error = 0;
   double size = 1e-30;
@@ -117,7 +117,7 @@ class Checker {
       if (!op.agrees()) {
         problem(
             fmt::format("bytes of \"{}\": {} loaded and {} stored, of its formula {} and {}, of "
-                        "the graph {} and {} but for the named differences",
+                        "the graph {} and {} except for the named differences",
                         op.name, op.loaded, op.stored, op.formula_loaded, op.formula_stored,
                         op.graph_read, op.graph_written));
       }
@@ -189,7 +189,7 @@ class Checker {
     const EntryTable& table = session.entries();
     if (e < s_.slots) {  // its score is nobody's; its count is
       if (!table.is_pinned(slot) || state.counts[at(row * s_.slots + e)] != table.count(slot)) {
-        problem(fmt::format("a residual slot stands for {} tokens at step {}, of the replay {}",
+        problem(fmt::format("a residual slot represents {} tokens at step {}, in the replay {}",
                             state.counts[at(row * s_.slots + e)], step + 1, table.count(slot)));
       }
       return;
@@ -222,7 +222,7 @@ bool CheckedOp::agrees() const {
 }
 
 LoopCheck check_loop(const E2ePlan& plan) {
-  KVSIM_CHECK(plan.dtype == Dtype::kFp32, "the re-telling is of fp32");
+  KVSIM_CHECK(plan.dtype == Dtype::kFp32, "the reference is of fp32");
   return Checker{plan}.run();
 }
 

@@ -44,7 +44,7 @@ void GraphBytes::add_layer_differences(std::int64_t entries) {
   add_product("output projection", m.d_model, m.n_heads * m.head_dim);
   add_product("gate and up projection", 2 * m.d_ff, m.d_model);
   add_product("down projection", m.d_model, m.d_ff);
-  differ("rope", "values, copied beside", rows * row, rows * row);
+  differ("rope", "values, copied", rows * row, rows * row);
   differ("rope", "cosines and sines", 4 * (query_rows + rows) * m.head_dim, 0);
   differ("cache append", "slots' numbers", 2 * rows * (row / 16) * 8, 0);
 

@@ -12,15 +12,15 @@ constexpr std::string_view kTotalTime =
 constexpr std::array kRules{
     PublishedMetricInfo{"peak_mem_gb", MetricKind::kPeakMemory,
                         "highest bytes of the run without the CUDA context, as torch counts them; "
-                        "of decode alone where the row is a decode step or names the context "
-                        "reached, of prefill alone without output"},
+                        "of decode only if the row is a decode step or names the context "
+                        "reached, of prefill only without output"},
     PublishedMetricInfo{"allocated_mem_gb", MetricKind::kPeakMemory,
                         "bytes held between two steps at the end of the run"},
     PublishedMetricInfo{"weights_gb", MetricKind::kEngineMemory, "weights on one GPU"},
     PublishedMetricInfo{"non_torch_gb", MetricKind::kEngineMemory,
                         "CUDA context, libraries and collectives' buffers of one GPU"},
     PublishedMetricInfo{"activation_gb", MetricKind::kEngineMemory,
-                        "peak of an engine's profiling run beside the weights"},
+                        "peak of an engine's profiling run in addition to the weights"},
     PublishedMetricInfo{"cuda_graph_gb", MetricKind::kEngineMemory, "CUDA graph pools"},
     PublishedMetricInfo{"kv_cache_gb", MetricKind::kCacheSize,
                         "cache of the prompt; an engine's pool where the row sets its share of "

@@ -30,7 +30,7 @@ void refuse_what_is_not_modelled(const Field& config) {
       Refused{"cross_attention_layers", "cross-attention to cached image states"},
       Refused{"num_kv_shared_layers", "layers that share one cache"},
       Refused{"cla_share_factor", "layers that share one cache"},
-      Refused{"index_topk", "a sparse-attention indexer with a cache of its own"},
+      Refused{"index_topk", "a sparse-attention indexer with a separate cache"},
       Refused{"full_attention_interval", "linear-attention layers"},
       Refused{"linear_num_value_heads", "linear-attention layers"},
       Refused{"linear_attn_config", "linear-attention layers"},
@@ -160,7 +160,7 @@ constexpr std::array kFamilies{
     known.emplace_back(what == "architecture" ? family.architecture : family.model_type);
   at.fail(fmt::format(
       "{}. How its layers cache is not known here; of what a Llama-like family needs, the file "
-      "gives {} and lacks {}. If its layers are those of a known family, say so in model_type",
+      "gives {} and does not give {}. If its layers are those of a known family, name it in model_type",
       unknown_name(what, word, known),
       given.empty() ? "nothing" : fmt::format("{}", fmt::join(given, ", ")),
       missing.empty() ? "nothing" : fmt::format("{}", fmt::join(missing, ", "))));

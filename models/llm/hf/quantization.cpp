@@ -123,7 +123,7 @@ const WeightFormat* compressed_format(const Field& group) {
   }
   weights.fail(fmt::format("{} {}-bit weights with a scale by {}{}{} are not modelled", type, bits,
                            strategy, size > 0 ? fmt::format(" of {}", size) : "",
-                           weight_only ? ", activations left alone" : ""));
+                           weight_only ? ", activations unchanged" : ""));
 }
 
 /// What a configuration says of modules by name.

@@ -184,7 +184,7 @@ AxisChoice budget_ada() {
                               "AdaKV, released code 0.5; KVCache-Factory and kvpress 0.2",
                               {"alpha_safeguard"}),
                  word_param("ada_form", {"official", "kvpress"},
-                            "a head's share of the pooled top, rounded, beside its floor "
+                            "a head's share of the pooled top, rounded, in addition to its floor "
                             "(official); or its floor and the best of all others (kvpress)",
                             "AdaKV alg. 1, released code; kvpress AdaKVPress"),
                  flag_param("ada_normalize", false,

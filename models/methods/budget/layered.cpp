@@ -199,7 +199,7 @@ std::shared_ptr<const BudgetRule> first_full(Settling& settling) {
     rest = (layers * rest - whole * s) / (layers - whole);
     if (rest < 1) {
       settling.refuse(fmt::format(
-          "a budget of {} entries in each of {} layers leaves nothing beside {} whole ones of {}",
+          "a budget of {} entries in each of {} layers leaves nothing for layers other than {} whole ones of {}",
           settling.entries(), layers, whole, s));
     }
   }
@@ -215,7 +215,7 @@ AxisChoice budget_pyramid() {
       .params = {number_param("pyramid_beta", "beta_p", 20.0, 1.0, kManyEntries, "a number >= 1",
                               "mean budget over the last layer's", "PyramidKV, released code"),
                  flag_param("window_outside", true,
-                            "decay over what is beside the window in whole steps, or kvpress's: "
+                            "decay over the entries outside the window in whole steps, or kvpress's:  "
                             "real steps, rounded, the window inside the number",
                             "PyramidKV's released code against kvpress")},
       .make = &pyramid};

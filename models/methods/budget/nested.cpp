@@ -50,7 +50,7 @@ std::shared_ptr<const BudgetRule> settle_nested(Settling& settling) {
   if (settling.choice("select") != "pyramidinfer") {
     settling.refuse(fmt::format(
         "budget=nested gives each layer a part of what the layer before it kept, and select={} "
-        "selects in each layer anew (expected select=pyramidinfer)",
+        "selects again in each layer (expected select=pyramidinfer)",
         settling.choice("select")));
   }
   return std::make_shared<NestedBudget>(

@@ -37,7 +37,7 @@ PresetRows content_presets() {
              "prompt tokens that queries still to come are expected to attend",
              "Devoto et al., Expected Attention", "S0 and queries before RoPE",
              "ExpectedAttentionPress"),
-      scorer("lagkv", "prompt tokens that stand out from those after them", "Liang et al., LagKV",
+      scorer("lagkv", "prompt tokens that differ from those after them", "Liang et al., LagKV",
              flash, "LagKVPress"),
       scorer("random", "prompt tokens drawn at random: what any scorer must beat", "kvpress", flash,
              "RandomPress"),
@@ -98,7 +98,7 @@ PresetRows content_presets() {
        .available = {{"research", "Zefan-Cai/R-KV"}}},
       {.name = "simlayerkv",
        .summary =
-           "layers whose last query looks at sinks and recent tokens alone keep nothing else",
+           "layers whose last query attends only to sinks and recent tokens keep nothing else",
        .paper = "Zhang et al., SimLayerKV",
        .axes = {{"select", "lazy-layers"}, {"budget", "lazy"}},
        .size_law = "lazy layers min(T, 1027), others T",

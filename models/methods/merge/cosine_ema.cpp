@@ -234,7 +234,7 @@ AxisChoice merge_cosine_ema() {
                             "than their number, which shrinks keys",
                             "D2O against its released code"),
                  word_param("gate", {"per_head", "rank_mean"},
-                            "whose similarity the threshold is held against: the entry's own in "
+                            "whose similarity is compared with the threshold: the entry's own in  "
                             "its head, or the mean over the layer's heads of those that leave "
                             "them at equal rank, which mixes unrelated tokens; the threshold is "
                             "then the layer's",

@@ -44,7 +44,7 @@ std::shared_ptr<const LowRankWeights> LowRankWeights::read(const std::filesystem
   if (const double about = 1.0 * weights->layers_ * weights->heads_ *
                            static_cast<double>(shape.parameters()) * sizeof(float);
       about > kLargestFile) {
-    fail(fmt::format("its first line asks for {:.3g} bytes of numbers", about));
+    fail(fmt::format("its first line declares {:.3g} bytes of numbers", about));
   }
   const std::uintmax_t wanted = static_cast<std::uintmax_t>(weights->layers_) *
                                 static_cast<std::uintmax_t>(weights->heads_) * shape.parameters() *

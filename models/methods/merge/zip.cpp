@@ -352,7 +352,7 @@ AxisChoice merge_zip() {
                       "merged first and then evicted",
                       "KeepKV's released code against its table 3"),
            integer_param("refresh_period", "", 0, 0, kManyEntries, "an integer >= 0",
-                         "decode steps after which the cache is made anew from all tokens, "
+                         "decode steps after which the cache is rebuilt from all tokens,  "
                          "kept in host memory; 0: never",
                          "KeepKV's periodic lossless mode")},
       .make = &settle_zip};

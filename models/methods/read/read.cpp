@@ -16,7 +16,7 @@ std::int64_t settle_token_budget(Settling& settling, double fallback) {
   const std::string& reader = settling.choice("read");
   if (settling.choice("select") != "all" || settling.choice("share") != "none") {
     settling.refuse(
-        fmt::format("read={} reads part of a cache that holds every token of its own layer: "
+        fmt::format("read={} reads part of a cache that holds every token of its layer: "
                     "expected select=all and share=none, got select={} and share={}",
                     reader, settling.choice("select"), settling.choice("share")));
   }

@@ -364,7 +364,7 @@ std::shared_ptr<const ReadRule> settle_shadowkv(Settling& settling) {
   const std::string& store = settling.choice("store");
   if (store != "recorded" && store != "fp16" && store != "bf16" && store != "fp32") {
     settling.refuse(fmt::format(
-        "read=shadowkv keeps keys as factors of its own: expected a floating-point store, got {}",
+        "read=shadowkv stores keys as factors: expected a floating-point store, got {}",
         store));
   }
   ShadowSettings set;
@@ -385,7 +385,7 @@ AxisChoice read_shadowkv() {
   return {.axis = "read",
           .name = "shadowkv",
           .params = {token_budget_param(2048,
-                                        "entries of chosen chunks a step reads, beside outliers, "
+                                        "entries of chosen chunks that a step reads, in addition to outliers, "
                                         "local and generated ones; a budget is this, and no less "
                                         "than the prompt leaves the cache whole",
                                         source),
@@ -394,7 +394,7 @@ AxisChoice read_shadowkv() {
                      integer_param("chunk", "", 8, 1, 65536, "an integer in [1, 65536]",
                                    "entries a chunk, chosen and fetched together", source),
                      integer_param("local_chunks", "", 4, 0, 65536, "an integer in [0, 65536]",
-                                   "last chunks of the prompt kept in full, beside what fills no "
+                                   "last chunks of the prompt kept in full, in addition to what fills no "
                                    "chunk",
                                    source),
                      integer_param("outlier_chunks", "", -1, -1, 65536,

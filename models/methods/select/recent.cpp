@@ -65,7 +65,7 @@ std::shared_ptr<const SelectRule> settle_recent(Settling& settling) {
     window = settling.entries() - sinks;
     if (window < 1) {
       settling.refuse(
-          fmt::format("a budget of {} entries leaves no window beside {} sinks (expected at least "
+          fmt::format("a budget of {} entries leaves no window after {} sinks (expected at least "
                       "{})",
                       settling.entries(), sinks, sinks + 1));
     }
@@ -88,7 +88,7 @@ AxisChoice select_recent() {
                                    {"sinks"}),
                      number_param("start_share", "", 0, 0, 0.999, "a number in [0, 1)",
                                   "share of the budget kept as first tokens; 0: n_sink of them",
-                                  "CaM, released code: 0.1 of the prompt beside 0.1 of recent"),
+                                  "CaM, released code: 0.1 of the prompt plus 0.1 of recent"),
                      integer_param("window", "W", 0, 0, kManyEntries,
                                    "an integer >= 1, or 0 for what the budget leaves",
                                    "last tokens kept", "StreamingLLM; 512 in its released class"),

@@ -102,7 +102,7 @@ std::int64_t settle_ratio(Settling& settling, const std::function<std::int64_t(d
   if (entries - slots < 1) {
     settling.refuse(fmt::format("ratio {} of {} prompt tokens leaves no entry{}", ratio,
                                 settling.prompt(),
-                                slots > 0 ? fmt::format(" beside {} slots", slots) : ""));
+                                slots > 0 ? fmt::format(" in addition to {} slots", slots) : ""));
   }
   if (settling.budget() && !settling.given("ratio")) {
     settling.settle("ratio", ratio_keeping(entries, settling.prompt()));

@@ -313,7 +313,7 @@ class Settler final : public Settling {
     if (parts_.share) refuse_what_pairs_cannot();
     if (parts_.merge->refresh_period() > 0 &&
         (parts_.share || all.decision_scope() == DecisionScope::kLayer)) {
-      refuse("refresh_period makes the cache of one head anew, and here heads decide together");
+      refuse("refresh_period rebuilds the cache of one head, and here heads decide together");
     }
     if (parts_.merge->needs_layer() && parts_.budget->scope() != BudgetScope::kHead &&
         choice("budget") != "variance") {
@@ -327,7 +327,7 @@ class Settler final : public Settling {
         (parts_.select->nested() || more.hidden || more.output_projection || more.repeat ||
          !more.per_head.empty() || !more.predicted.empty())) {
       refuse(
-          fmt::format("refresh_period makes the cache of one head anew from its own queries, keys "
+          fmt::format("refresh_period rebuilds the cache of one head from its own queries, keys "
                       "and values, and select={} needs more of the layer than those",
                       choice("select")));
     }

@@ -211,7 +211,7 @@ AxisChoice store_think() {
                      integer_param("think_recent", "", 32, 0, kManyEntries, ">= 0",
                                    "newest keys kept whole", "KVCache-Factory: 32"),
                      word_param("prune", {"prompt", "rolling"},
-                                "prune the prompt's keys alone, or every key once it is no longer "
+                                "prune only the prompt's keys, or every key once it is no longer "
                                 "recent",
                                 "KVCache-Factory prunes at prefill")},
           .make = &make_think};

@@ -526,7 +526,7 @@ PointStep CompiledPoint::Impl::step_at(std::int64_t batch, std::int64_t prompt, 
 
 CompiledPoint::CompiledPoint(PointSpec spec) {
   KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.method,
-              "a point lacks its model, GPU, stack or method");
+              "a point has no model, GPU, stack or method");
   check_expert_parallel(
       *spec.llm, *spec.gpu,
       with_options(*spec.stack, spec.options, {spec.gpu, spec.llm, spec.tensor_parallel}),

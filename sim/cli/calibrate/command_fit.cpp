@@ -28,7 +28,7 @@ SurrogateOptions options_of(const Arguments& arguments) {
   options.mlp = model == "mlp";
   for (const char* name : {"width", "epochs", "batch", "rate", "seed"}) {
     if (arguments.has(name) && !options.mlp) {
-      throw InputError{fmt::format("--{}", name), "--model mlp beside it", "a linear fit"};
+      throw InputError{fmt::format("--{}", name), "--model mlp", "a linear fit"};
     }
   }
   const std::string norm = arguments.value("norm").value_or("post_norm");

@@ -96,7 +96,7 @@ ExplainedTable percentiles(const Field& point, std::string_view key) {
 ExplainedTable waiting(const Field& point) {
   const Field use = point.at("resources");
   ExplainedTable table{"of the service meanwhile", {}};
-  table.rows.push_back({"somebody waited", explained_number(use.at("waiting")), "of the time"});
+  table.rows.push_back({"a request waited", explained_number(use.at("waiting")), "of the time"});
   const double preemptions = explained_number(point.at("preemptions"));
   table.rows.push_back(
       {"preemptions", std::nullopt,
@@ -134,9 +134,9 @@ void add_iterations(Explanation& out, const Field& point) {
   const double busy = explained_number(point.at("busy"));
   if (busy > 0) {
     ExplainedTable table{"time in which an iteration ran", {}};
-    for (const auto& [key, what] : {std::pair{"decodes", "iterations of decodes alone"},
-                                    std::pair{"mixed", "iterations of prompts beside decodes"},
-                                    std::pair{"prompts", "iterations of prompts alone"}}) {
+    for (const auto& [key, what] : {std::pair{"decodes", "iterations of only decodes"},
+                                    std::pair{"mixed", "iterations of prompts and decodes"},
+                                    std::pair{"prompts", "iterations of only prompts"}}) {
       table.rows.push_back({what, explained_number(phases.at(key)) / busy, ""});
     }
     out.tables.push_back(std::move(table));

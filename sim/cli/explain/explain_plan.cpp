@@ -57,7 +57,7 @@ ExplainedTable knobs_table(const Field& impossible) {
 /// Who held the memory when the next size asked for more than was free.
 ExplainedTable refusal_table(const Field& oom) {
   ExplainedTable table{
-      fmt::format("one more, in {}: who held the memory there is at this confidence",
+      fmt::format("one more, in {}: owners of the memory available at this confidence",
                   oom.at("phase").string()),
       {}};
   const double free = explained_number(oom.at("free"));
@@ -72,7 +72,7 @@ ExplainedTable refusal_table(const Field& oom) {
   for (const auto& [owner, bytes] : oom.at("owners").members()) add(owner, explained_number(bytes));
   add("free", free);
   table.rows.push_back(
-      {.what = "asked for",
+      {.what = "requested",
        .text = fmt::format("{} for {}", bytes_text(explained_number(oom.at("requested"))),
                            oom.at("what").string())});
   return table;
@@ -204,7 +204,7 @@ Explanation explain_plan(const Field& plan, const ExplainRequest& request) {
         asked.push_back(std::move(question));
       }
     }
-    answers.fail(fmt::format("this plan does not ask for {}; it asks for {}", request.key,
+    answers.fail(fmt::format("this plan has no question {}; it has {}", request.key,
                              fmt::join(asked, ", ")));
   }
   const std::string& which = request.which.empty() ? all.best : request.which;

@@ -34,7 +34,7 @@ std::string_view words_of(std::string_view role) {
       {"protected", "protected by the method's rule, whatever their score"},
       {"score", "heavy hitters: chosen by score"},
       {"decoded", "tokens after the prompt: nothing leaves at decode steps"},
-      {"merged", "merged entries: each stands for several tokens"}};
+      {"merged", "merged entries: each represents several tokens"}};
   const auto found = words.find(role);
   return found == words.end() ? role : found->second;
 }
@@ -203,7 +203,7 @@ Explanation kept(const Field& replay, std::size_t method, const ExplainRequest& 
           scores.begin() + 1;
       term.formula = fmt::format("score {:.6g}, rank {} of {}", *line.score, rank, scores.size());
     } else if (line.tokens_each > 1) {
-      term.formula = fmt::format("stands for {:.0f} tokens", line.tokens_each);
+      term.formula = fmt::format("represents {:.0f} tokens", line.tokens_each);
     }
     out.terms.push_back(std::move(term));
   }

@@ -305,7 +305,7 @@ void check_kind(const Field& result, std::string_view key) {
                                  fmt::join(kBoth, ", "), fmt::join(kServeOnly, ", "), key)};
   }
   if (!serves && among(kServeOnly)) {
-    throw InputError{fmt::format("{}: {} is of \"kind\": \"serve\" alone", result.file(), key)};
+    throw InputError{fmt::format("{}: {} needs \"kind\": \"serve\"", result.file(), key)};
   }
 }
 
@@ -440,7 +440,7 @@ Explanation explain_result(const Field& result, const ExplainRequest& asked) {
     throw InputError{
         plan ? fmt::format("{}: a plan explains {}, not {}", result.file(),
                            fmt::join(plan_keys(), ", "), request.key)
-             : fmt::format("{}: {} is asked of a plan (kvsim plan)", result.file(), request.key)};
+             : fmt::format("{}: {} is a question for kvsim plan", result.file(), request.key)};
   }
   if (plan && (request.layer || request.head)) {
     throw InputError{fmt::format("--layer and --head are of \"kept\", not of {}", request.key)};

@@ -47,7 +47,7 @@ std::string resource_of(const Field& term) {
 ExplainedTable resources(const Field& point, const std::optional<Field>& mean) {
   const std::string bound = point.at("bound").string();
   const Field use = point.at("resources");
-  ExplainedTable table{"what may bind, and how much of it was in use", {}};
+  ExplainedTable table{"possible bounds, and how much of each was in use", {}};
   const auto add = [&](std::string_view kind, std::string_view what, std::optional<double> share,
                        std::string text) {
     table.rows.push_back({kind == bound ? fmt::format("{} (binds)", what) : std::string{what},
@@ -100,7 +100,7 @@ ExplainedTable resources(const Field& point, const std::optional<Field>& mean) {
 
 /// What a tenth more of each resource would do, by itself.
 ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
-  ExplainedTable table{fmt::format("what moves it: {} more of one thing alone, and the gain",
+  ExplainedTable table{fmt::format("sensitivity: {} more of one resource, and the gain",
                                    percent_text(kMore - 1)),
                        {}};
   const auto by_share = [](const ExplainedRow& a, const ExplainedRow& b) {
@@ -174,9 +174,9 @@ void add_phases(Explanation& out, const Field& point) {
     const char* key;
     const char* what;
   };
-  constexpr std::array<Phase, 4> kPhases{{{"prompts", "iterations of prompts alone"},
-                                          {"mixed", "iterations of prompts beside decodes"},
-                                          {"decodes", "iterations of decodes alone"},
+  constexpr std::array<Phase, 4> kPhases{{{"prompts", "iterations of only prompts"},
+                                          {"mixed", "iterations of prompts and decodes"},
+                                          {"decodes", "iterations of only decodes"},
                                           {"idle", "no iteration"}}};
   for (const Phase& phase : kPhases) {
     const double share = explained_number(phases.at(phase.key));

@@ -37,7 +37,7 @@ Option formats_option() {
 FolderOptions folder_options(const Arguments& arguments, bool figures) {
   const bool none = arguments.has("no-figures");
   if (none && arguments.has("formats")) {
-    throw InputError{"--formats and --no-figures: one asks for figures, the other for none"};
+    throw InputError{"--formats and --no-figures contradict each other"};
   }
   FolderOptions options{
       .figures = figures && !none, .gnuplot = {}, .page = !none && !arguments.has("no-report")};

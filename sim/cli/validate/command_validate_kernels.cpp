@@ -61,7 +61,7 @@ Found run_suite(const Arguments& arguments) {
   }
   for (const char* of_gpu : {"counters", "limit", "profiled"}) {
     if (!arguments.has(of_gpu)) continue;
-    throw InputError{fmt::format("--{}: expected --device cuda beside it", of_gpu)};
+    throw InputError{fmt::format("--{}: expected --device cuda", of_gpu)};
   }
   return {.score = {.device = "cuda-sim",
                     .driver = {},

@@ -113,7 +113,7 @@ std::string check_text(const LoopCheck& check, std::size_t width) {
   std::string out = facts.str(width) + "\n" + table.str(width);
   for (const std::string& problem : check.problems) out += fmt::format("PROBLEM: {}\n", problem);
   out += check.pass()
-             ? "the loop is its re-telling; bytes are the graph's but for named differences\n"
+             ? "the loop equals its reference; bytes equal the graph's except for named differences\n"
              : "";
   return out;
 }

@@ -127,7 +127,7 @@ DeviceKernels time_kernels(kernels::SuiteOptions options, bool counters,
                                    [](const auto& r) { return !r.compared; });
   if (alone > 0) {
     out.score.notes.push_back(fmt::format(
-        "{} large cases were timed alone: small shapes of their kernels are compared whole",
+        "{} large cases were only timed: small shapes of their kernels are compared completely",
         alone));
   }
   predict_times(out.score);

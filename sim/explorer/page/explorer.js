@@ -128,7 +128,7 @@
       line.textContent = `No context fits: ${found.impossible.text}.`;
     } else {
       line.textContent = `Longest context that fits${sequences}: ${found.at_most ? 'at least ' : ''}${tokens(found.tokens)}` +
-        (found.tokens_low === null ? ` (a bound: nothing was held against stack ${state.stack})` : ` (likely ${count(found.tokens_low)} to ${count(found.tokens_high)})`);
+        (found.tokens_low === null ? ` (a bound: stack without measurements: ${state.stack})` : ` (likely ${count(found.tokens_low)} to ${count(found.tokens_high)})`);
     }
     line.className = found.impossible ? 'fails' : 'fits';
     const others = answers.reach.points.slice(1);
@@ -201,7 +201,7 @@
       values: points.map(p => (o.owner === 'asked_for' ? (p.oom ? p.oom.requested : 0) : (p.oom ? p.oom.owners : p.peak_owners)[o.owner] || 0))}));
     return {kind: 'bars', categories: points.map((p, i) => `${nameOf(p, i, points)}${p.oom ? ' (out of memory)' : ''}`), y: {name: 'memory at the peak', unit: 'B'}, series,
             levels: [{name: 'usable', value: points[0].usable_hbm_bytes}],
-            text: `Who holds the memory of one GPU at the highest moment of the run as set, at ${tokens(Number(state.prompt_tokens) + Number(state.output_tokens))}.`};
+            text: `Memory of one GPU by owner at the peak of the run, at ${tokens(Number(state.prompt_tokens) + Number(state.output_tokens))}.`};
   }
   function curveSpec(key, y, text) {
     const points = answers.reach.points;
@@ -211,7 +211,7 @@
   }
   const kCharts = {
     memory: ['Peak memory versus context', memorySpec],
-    breakdown: ['Who holds the memory', breakdownSpec],
+    breakdown: ['Memory by owner', breakdownSpec],
     speed: ['Decoding rate versus context', () => curveSpec('last_step_tok_s', {name: 'tokens per second of the batch', unit: 'tok/s'}, 'At the last token of a run of each length that fits.')],
     prefill: ['Time to first token versus context', () => curveSpec('prefill_s', {name: 'prefill', unit: 's'}, 'Of a batch of prompts of each length that fits, computed together.')],
   };

@@ -103,7 +103,7 @@ std::string oom_sentence(std::string_view label, const OomEvent& oom) {
   std::vector<std::string> held;
   held.reserve(owners.size());
   for (const auto& [bytes, name] : owners) held.push_back(name + " " + to_text(bytes));
-  return fmt::format("{}: out of memory {} ({} tokens): asked {}{}, {} free, short by {}{}{}",
+  return fmt::format("{}: out of memory {} ({} tokens): requested {}{}, {} free, short by {}{}{}",
                      label, oom_moment(oom), with_commas(oom.tokens), to_text(oom.requested),
                      oom.what.empty() ? "" : " for " + oom.what, to_text(oom.free),
                      to_text(oom.requested - oom.free), held.empty() ? "" : "; ",

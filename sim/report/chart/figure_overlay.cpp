@@ -181,7 +181,7 @@ Reason join(const Parts<LineChart>& parts, LineChart& chart) {
     }
   }
   if (chart.lines.size() > kMostLines) {
-    return fmt::format("{} lines could not be told apart", chart.lines.size());
+    return fmt::format("{} lines could not be distinguished", chart.lines.size());
   }
   // The crosses stay, and the legend says what they are.
   if (chart.callouts.size() > kMostCallouts) chart.callouts.clear();
@@ -203,7 +203,7 @@ Reason join_groups(const Parts<Chart>& parts, Chart& chart, std::size_t& faint) 
     }
   }
   if (coloured > kMostLines)
-    return fmt::format("{} kinds of marks could not be told apart", coloured);
+    return fmt::format("{} kinds of marks could not be distinguished", coloured);
   return std::nullopt;
 }
 
@@ -286,7 +286,7 @@ Reason join(const Parts<BarChart>& parts, BarChart& chart) {
 }
 
 Reason join(const Parts<AreaChart>& /*parts*/, AreaChart& /*chart*/) {
-  return "bands that stand on each other would hide those of another result; draw one result at a "
+  return "stacked bands would hide those of another result; draw one result at a "
          "time";
 }
 Reason join(const Parts<HeatMap>& /*parts*/, HeatMap& /*map*/) {

@@ -23,7 +23,7 @@ constexpr std::array<OwnerStyle, 11> kStyles{{
     {"logits", {"logits", {"#CC79A7", 1, false}}},
 }};
 constexpr PartStyle kOther{"other", {"#777777", 2, false}};
-constexpr PartStyle kRefused{"asked for", {"#FFFFFF", 0, false}};
+constexpr PartStyle kRefused{"requested", {"#FFFFFF", 0, false}};
 
 }  // namespace
 

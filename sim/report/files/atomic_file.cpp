@@ -142,7 +142,7 @@ void check_replaceable(const fs::path& shown, const fs::path& target) {
   // Shells that stand in it would stand in a folder that is no more.
   if (holds_working_directory(target)) {
     cannot_write(shown,
-                 "the working directory lies there and cannot be replaced; name a new folder");
+                 "this is the working directory, which cannot be replaced; name a new folder");
   }
   try {
     const std::set<std::string> ours = read_manifest(target);

@@ -144,7 +144,7 @@ void add_front(const PlanResult& plan, std::size_t g,
       .x_column = "latency_s",
       .y_column = "cost"};
   chart.log_x = true;
-  chart.remark = "(of cost and latency alone; errors are in the legend)";
+  chart.remark = "(by cost and latency only; errors are in the legend)";
   std::size_t marks = 0;
   std::vector<std::size_t> order = group.candidates;
   // Candidates of the front first: of many the others are grey.

@@ -170,7 +170,7 @@ std::string plan_screen(const Scenario& scenario, const PlanResult& plan,
       [](const PlanCandidate& one) { return one.at_answer && one.at_answer->sizes.batch > 1; });
   if (batches) {
     notes.emplace_back(
-        "TTFT one: a request alone; TTFT all: the prompts of the whole batch at once");
+        "TTFT one: a single request; TTFT all: the prompts of the whole batch at once");
   }
   if (std::any_of(plan.candidates.begin(), plan.candidates.end(), ends_at_positions)) {
     notes.emplace_back("--beyond-positions allows contexts beyond the model's positions");

@@ -104,7 +104,7 @@ std::string aggregate_page(const std::vector<ReplayResult>& replays, const order
   return page_text(
       {.title = fmt::format("Replay of {} traces", replays.size()),
        .lead = "Means over traces, each counting once, with Student's interval of 95 %.",
-       .sentences = {{fmt::format("Means over {} traces; each trace's own page stands in its "
+       .sentences = {{fmt::format("Means over {} traces; each trace's own page is in its "
                                   "folder.",
                                   replays.size())}},
        .summary = aggregate_summary(replays, nullptr, kSummaryWidth),

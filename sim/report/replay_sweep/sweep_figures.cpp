@@ -234,7 +234,7 @@ void add_axis(const ReplaySweep& sweep, const std::vector<SweepMean>& means, std
   if (values.size() < 2) return;  // the figure would show nothing
   if (slices.size() > kMostLines) {
     set.notes.push_back(
-        fmt::format("{}: left out, its {} lines could not be told apart", name, slices.size()));
+        fmt::format("{}: left out, its {} lines could not be distinguished", name, slices.size()));
     return;
   }
   for (Slice& slice : slices) {

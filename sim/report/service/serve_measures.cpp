@@ -204,7 +204,7 @@ ServeBound bound_of(const ServeResult& r) {
                         percent(r.mbu))};
   }
   if (std::max(r.mfu, r.mbu) < kLittle) {
-    return {"host", fmt::format("bound by what lies between the data sheet and a run, the host, "
+    return {"host", fmt::format("bound by overhead between the data sheet and a run: the host,  "
                                 "launches and small kernels: {} of its compute peak and {} of its "
                                 "memory bandwidth are used",
                                 percent(r.mfu), percent(r.mbu))};

@@ -217,7 +217,7 @@ std::string first_oom(const ServeOom& oom) {
       oom.request < 0 ? "" : fmt::format(" request {}", oom.request), oom.what);
   // A start that lacks memory asks for no one thing.
   if (oom.requested > Bytes{}) {
-    text += fmt::format(", asked {}, {} free", to_text(oom.requested), to_text(oom.free));
+    text += fmt::format(", requested {}, {} free", to_text(oom.requested), to_text(oom.free));
   }
   if (!oom.message.empty()) text += ". " + oom.message;
   return text;

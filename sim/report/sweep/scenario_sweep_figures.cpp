@@ -403,7 +403,7 @@ FigureSet scenario_sweep_figures(const ScenarioSweep& sweep) {
       add_line_figures(sweep, measure, **longest, others, set);
     } else {
       set.notes.push_back(fmt::format(
-          "{} is not drawn: random samples of several numbers lie on no line", measure.words));
+          "{} is not drawn: random samples of several numbers form no line", measure.words));
     }
   }
   if (numbers.size() == 1) add_tradeoffs(sweep, *numbers.front(), words, set);

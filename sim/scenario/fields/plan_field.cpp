@@ -96,7 +96,7 @@ PlanSection read_plan(const Field& field, const std::filesystem::path& folder) {
   for (const Field& item : plan.at("questions").one_or_more()) {
     const auto question = read_enum<PlanQuestion>(item, "plan", "questions");
     if (std::find(out.questions.begin(), out.questions.end(), question) != out.questions.end()) {
-      item.fail(fmt::format("{} is asked twice", name_of(question)));
+      item.fail(fmt::format("{} is given twice", name_of(question)));
     }
     out.questions.push_back(question);
   }

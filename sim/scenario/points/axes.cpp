@@ -239,7 +239,7 @@ namespace {
 std::optional<AllocatorConfig> allocator_settings(const Field& memory) {
   const bool simulates = KeyReader{memory, "memory"}.name("allocator") == "simulate";
   const auto conf = memory.find("alloc_conf");
-  if (conf && !simulates) conf->fail("is of \"allocator\": \"simulate\" alone");
+  if (conf && !simulates) conf->fail("needs \"allocator\": \"simulate\"");
   if (!simulates) return std::nullopt;
   return conf ? parse_alloc_conf(conf->string(), conf->place()) : AllocatorConfig{};
 }

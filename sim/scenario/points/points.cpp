@@ -39,7 +39,7 @@ StaticAxes read_static_axes(const Group& group, const PointsInput& in, OwnParts&
   if (const auto field = group.find("engine")) {
     for (const char* key : {"kv_blocks", "compaction"}) {
       if (const auto given = field->find(key)) {
-        given->fail(R"(is of "kind": "serve" alone, and this scenario is "static")");
+        given->fail(R"(needs "kind": "serve", and this scenario is "static")");
       }
     }
   }

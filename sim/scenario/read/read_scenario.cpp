@@ -100,7 +100,7 @@ void check_kind(const Field& root, bool serves) {
     for (const std::string_view key : keys_of_kind(!serves)) {
       const auto field = keys.find(key);
       if (!field) continue;
-      field->fail(fmt::format("is of \"kind\": \"{}\" alone, and this scenario is \"{}\"",
+      field->fail(fmt::format("needs \"kind\": \"{}\", and this scenario is \"{}\"",
                               serves ? "static" : "serve", serves ? "serve" : "static"));
     }
   };
@@ -144,7 +144,7 @@ void read_all_published(const Field& root, bool overridden, Scenario& scenario) 
       scenario.published.push_back(std::move(*figure));
     } else if (overridden) {
       scenario.notes.push_back(
-          fmt::format("{}: stands beside no point after --set", entry.pointer()));
+          fmt::format("{}: matches no point after --set", entry.pointer()));
     } else {
       entry.find("where").value_or(entry).fail("picks no point of the scenario");
     }

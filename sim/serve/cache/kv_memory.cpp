@@ -49,7 +49,7 @@ KvMemory::KvMemory(const Setup& setup)
       holdings_(setup.trace->requests.size()),
       outside_{setup.laws != nullptr ? setup.outside : nullptr} {
   KVSIM_CHECK(!caches_ || (sizes_->plain() && !sizes_->windowed()),
-              "prefixes of a cache whose rows are not alike");
+              "prefixes of a cache with unequal rows");
   if (caches_ && laws_ == nullptr && setup.keeps_answers) next_turns_ = next_turns(*trace_);
 }
 

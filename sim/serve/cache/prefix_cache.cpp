@@ -71,10 +71,10 @@ void PrefixCache::let_go(Index at, std::int64_t blocks) {
 
 void PrefixCache::release(Index at, std::int64_t blocks) {
   Node& n = node(at);
-  KVSIM_CHECK(n.references > 0 && blocks <= n.pinned, "a prefix that nobody refers to is released");
+  KVSIM_CHECK(n.references > 0 && blocks <= n.pinned, "a prefix without references is released");
   if (blocks < n.pinned) {
     const auto one = std::find(n.lesser.begin(), n.lesser.end(), blocks);
-    KVSIM_CHECK(one != n.lesser.end(), "nobody refers to {} blocks of a prefix", blocks);
+    KVSIM_CHECK(one != n.lesser.end(), "{} blocks of a prefix have no references", blocks);
     n.lesser.erase(one);
     return;
   }

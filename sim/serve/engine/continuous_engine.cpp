@@ -95,7 +95,7 @@ std::span<const RequestId> ContinuousEngine::first_waiting(std::size_t most) {
 }
 
 RequestId ContinuousEngine::last_in_order() const {
-  KVSIM_CHECK(!running_.empty(), "nobody runs");
+  KVSIM_CHECK(!running_.empty(), "no sequence is running");
   if (queue_.order() == QueueOrder::kFcfs) return running_.back();
   return *std::max_element(running_.begin(), running_.end(), [&](RequestId a, RequestId b) {
     const bool a_flies = sequence(a).in_flight, b_flies = sequence(b).in_flight;
@@ -208,11 +208,10 @@ std::int32_t ContinuousEngine::preempt(RequestId id, Preemption how) {
   s.computed = s.drafts = 0;
   s.target = s.known;
   if (s.known > parts_.longest_scored && rows_scored(s.known) < 1) {
-    state_->oom(now_, id,
-                fmt::format("attention scores of {} tokens that are to be computed anew, one row "
-                            "at a time",
-                            s.known),
-                parts_.scoring(s.known), parts_.scoring_room, parts_.standing);
+    state_->oom(
+        now_, id,
+        fmt::format("attention scores of {} tokens to recompute, one row at a time", s.known),
+        parts_.scoring(s.known), parts_.scoring_room, parts_.standing);
     state_->end(id, RequestStatus::kRejected, now_);
     if (load() == 0) timeline_.finish(sample_now(now_));
     return planned;
@@ -468,14 +467,14 @@ std::vector<std::string> ContinuousEngine::notes() const {
         swaps_to_nvme_, nvme_.peak()));
   }
   if (no_room_outside_ > 0) {
-    notes.push_back(fmt::format("{} caches were to be moved and found no room in {}: computed anew",
+    notes.push_back(fmt::format("{} preempted caches did not fit into {}: recomputed",
                                 no_room_outside_,
                                 parts_.nvme > Bytes{} ? "host memory and NVMe" : "host memory"));
   }
   if (sliced_ > 0) {
     notes.push_back(fmt::format(
-        "{} prompts computed anew had grown beyond {} tokens, whose attention scores find no room "
-        "at one time: they were scored a few rows at a time",
+        "{} recomputed prompts had grown beyond {} tokens, whose attention scores do not fit: they "
+        "were scored a few rows at a time",
         sliced_, parts_.longest_scored));
   }
   return notes;

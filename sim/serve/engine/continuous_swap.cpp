@@ -36,7 +36,7 @@ void ContinuousEngine::free_outside(const SwappedCache& cache) {
   (cache.on_nvme ? nvme_ : host_).give(OutsideOwner::kSwapped, parts_.sizes->unit() * cache.units);
   const Bytes left = host_.used(OutsideOwner::kSwapped) + nvme_.used(OutsideOwner::kSwapped);
   KVSIM_CHECK(!swapped_caches_.empty() || left == Bytes{},
-              "{} B of nobody's cache stand outside the GPU", left.count());
+              "{} B outside the GPU belong to no cache", left.count());
 }
 
 bool ContinuousEngine::swap_in(RequestId id, std::int64_t keep_free) {

@@ -61,7 +61,7 @@ Bytes stage_weights(const CostInput& in, const LayerRange& range) {
 
 Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Roofline& roofline,
                        std::int64_t longest, const StackOptions& options, const ServeHooks& hooks) {
-  KVSIM_CHECK(hooks.stage_cost || !hooks.cost, "a pipeline's costs are asked of stages");
+  KVSIM_CHECK(hooks.stage_cost || !hooks.cost, "a pipeline's costs are those of its stages");
   Pipeline out;
   out.pool_units = std::numeric_limits<std::int64_t>::max();
   for (const LayerRange& range : pipeline_stages(*in.llm, spec.pipeline_parallel)) {
@@ -71,7 +71,7 @@ Pipeline make_pipeline(const ServeSpec& spec, const CostInput& in, const Rooflin
     if (!sizes.counts_blocks() || sizes.windowed()) {
       throw InputError{fmt::format(
           "pipeline: the layers of {} under method {} do not all keep the same rows, so that their "
-          "stages do not fill alike",
+          "stages do not fill equally",
           in.llm->name, spec.method.name)};
     }
     const Llm stage = stage_llm(*in.llm, range);

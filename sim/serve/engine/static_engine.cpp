@@ -154,7 +154,7 @@ StaticEngine::Shortage StaticEngine::shortage() const {
   if (refused_ && whole.fits) {
     out.fits = true;
     out.enough = fmt::format(
-        "its tensors alone would take {} of {}, the rest is reserved in pieces too small",
+        "its tensors need {} of {}; the rest is reserved in segments that are too small",
         whole.peak(), whole.usable);
     return out;
   }
@@ -182,14 +182,14 @@ void StaticEngine::raise(SimTime now) {
       "{} of a batch of {}, prompts of up to {} and outputs of up to {} tokens{}: {}",
       refused_ ? refused_->what : run_.oom->what, spec_.batch, with_commas(spec_.prompt_tokens),
       with_commas(spec_.output_tokens + 1),
-      lacks.lack > Bytes{} ? fmt::format(", which lacks {}", lacks.lack) : "", lacks.enough);
+      lacks.lack > Bytes{} ? fmt::format(", {} too large", lacks.lack) : "", lacks.enough);
   ++raised_;
   if (raised_ == 1 || lacks.lack > most_lack_) {
     most_lack_ = lacks.lack;
     most_enough_ = fmt::format(
         "{} of {} and {} tokens{}: {}", with_commas(spec_.batch), with_commas(spec_.prompt_tokens),
         with_commas(spec_.output_tokens + 1),
-        lacks.fits ? std::string{} : fmt::format(" lacked {}", lacks.lack), lacks.enough);
+        lacks.fits ? std::string{} : fmt::format(" {} too large", lacks.lack), lacks.enough);
   }
   if (refused_) {
     const OutOfMemory& why = refused_->reason;

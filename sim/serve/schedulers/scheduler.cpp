@@ -31,13 +31,13 @@ std::span<const SchedulerInfo> builtin_schedulers() {
   static const std::array table{
       SchedulerInfo{.name = "vllm-v1",
                     .summary = "token budget shared by decodes and prompt chunks; preempted "
-                               "sequences are computed anew",
+                               "sequences are recomputed",
                     .make = &make_vllm_v1,
                     .prefix_caching = true,
                     .options = kVllmV1Options},
       SchedulerInfo{.name = "vllm-v0",
-                    .summary = "prompts whole and before decodes; preempted sequences are computed "
-                               "anew or swapped to host memory",
+                    .summary = "whole prompts before decodes; preempted sequences are recomputed "
+                               "or swapped to host memory",
                     .make = &make_vllm_v0,
                     .options = kVllmV0Options},
       SchedulerInfo{.name = "sglang",

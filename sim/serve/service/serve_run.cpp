@@ -457,7 +457,7 @@ void check_cluster(const ServeSpec& spec) {
 
 const ServeSpec& checked(const ServeSpec& spec) {
   KVSIM_CHECK(spec.llm != nullptr && spec.gpu != nullptr && spec.stack != nullptr && spec.requests,
-              "a service lacks its model, GPU, stack or workload");
+              "a service has no model, GPU, stack or workload");
   check_requests(*spec.requests);
   check_cluster(spec);
   return spec;

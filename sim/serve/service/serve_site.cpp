@@ -122,12 +122,12 @@ ServeSite::ServeSite(const ServeSpec& spec, const ServeHooks& hooks)
   standing_["weights"] = weights_held(in_);
   check_scheduler_options(spec.scheduler, scheduler_);
   if (spec.speculation.draft != nullptr && scheduler_ != "vllm-v1") {
-    throw InputError{fmt::format("scheduler {}: a draft's proposals are scheduled by vllm-v1 alone",
-                                 scheduler_)};
+    throw InputError{
+        fmt::format("scheduler {}: only vllm-v1 schedules a draft's proposals", scheduler_)};
   }
   if (spec.pipeline_parallel != 1 && scheduler_ != "vllm-v1") {
-    throw InputError{fmt::format(
-        "scheduler {}: a pipeline's batches in flight are formed by vllm-v1 alone", scheduler_)};
+    throw InputError{
+        fmt::format("scheduler {}: only vllm-v1 forms a pipeline's batches in flight", scheduler_)};
   }
   if (spec_.allocator && stack_.growth == CacheGrowth::kPaged) {
     throw InputError{fmt::format(
@@ -197,16 +197,16 @@ void ServeSite::place_offloads() {
                     scheduler_));
   }
   if (spec_.scheduler.swap.value_or(false)) {
-    refuse("scheduler: swap: a cache whose entries stand outside is computed anew");
+    refuse("scheduler: swap: offloaded caches are recomputed, not swapped");
   }
   if (spec_.cluster.prefill_replicas > 0) {
-    refuse("cluster: prefill_replicas: what moves to another replica stands on the GPU");
+    refuse("cluster: prefill_replicas: a transferred cache must be on the GPU");
   }
   if (offload.to == OffloadTier::kHost && spec_.host_memory <= Bytes{}) {
-    refuse("to: host: expected host_memory beside it");
+    refuse("to: host: expected host_memory");
   }
   if (offload.to == OffloadTier::kNvme && spec_.nvme.capacity <= Bytes{}) {
-    refuse("to: nvme: expected nvme beside it");
+    refuse("to: nvme: expected nvme");
   }
   if (has_own && offload.to != OffloadTier::kHost) {
     refuse(fmt::format("to: {} places entries in host memory itself: expected host",
@@ -283,7 +283,7 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
   if (wanted && !prefix_caching_) {
     notes_.push_back(
         "prefix caching is off: the layers' blocks do not hold the same tokens, or the method "
-        "keeps rows in a form of its own");
+        "does not keep plain rows");
   }
   if (startup_->kv_cache <= Bytes{} || pool_units_ < 1) {
     cannot_start_ = fmt::format("no memory is left for a cache: {} are missing", startup_->missing);
@@ -308,33 +308,36 @@ void ServeSite::start_paged(const ServeHooks& hooks) {
   if (full_law_) return;
   if (!stack_.lazy_compaction)
     notes_.push_back(
-        "a method that drops entries frees blocks when its survivors are written anew, as its cost "
-        "is charged; while a prompt is computed in chunks every layer holds all of it, and a "
-        "method "
-        "that compresses layer by layer writes of the last chunk what survives alone");
+        "a method that drops entries frees blocks when the kept ones are compacted, which its cost "
+        "includes; while a prompt is computed in chunks every layer holds all of it, and a method "
+        "that compresses layer by layer writes only the kept entries of the last chunk");
   if (!typical_->ragged()) {
-    notes_.push_back("all heads of a layer hold what the size law says of the layer");
+    notes_.push_back(
+        "all heads of a layer hold the number of entries that the size law gives for the layer");
   } else if (stack_.per_head_blocks) {
     notes_.push_back(
-        "heads hold different numbers of entries: each has blocks of its own, and attention reads "
-        "what it holds and waits for the longest");
+        "heads hold different numbers of entries: each has separate blocks, and attention reads "
+        "its "
+        "entries and waits for the longest head");
   } else {
     notes_.push_back(
         "heads hold different numbers of entries: a block has those of all heads of a layer and is "
-        "freed when the longest has left it, and attention reads every head as far as the longest");
+        "freed when the longest head no longer uses it, and attention reads every head up to the "
+        "longest");
   }
   if (stack_.lazy_compaction) {
     notes_.push_back(
-        "what is dropped leaves a hole, which attention passes over: a layer is written anew where "
-        "more than a quarter of what its blocks hold are holes and it frees one");
+        "dropped entries leave holes, which attention skips: a layer is rewritten if holes are "
+        "more "
+        "than a quarter of its blocks' contents and this frees a block");
   }
   notes_.push_back(
-      "a preempted sequence is prefilled and compressed anew with what it had generated, as one "
-      "prompt");
+      "a preempted sequence is prefilled and compressed again together with its generated tokens, "
+      "as one prompt");
 }
 
 void ServeSite::add_draft(const ServeHooks& hooks) {
-  if (pipeline_) throw InputError{"speculation: a draft beside a pipeline is not served"};
+  if (pipeline_) throw InputError{"speculation: a draft model with a pipeline is not supported"};
   if (spec_.method.name != "full" || spec_.measured || !sizes_->counts_blocks() ||
       sizes_->windowed()) {
     throw InputError{fmt::format(
@@ -359,8 +362,8 @@ void ServeSite::add_draft(const ServeHooks& hooks) {
       hooks.cost ? hooks.cost(draft_->in, roofline_) : mixed_iteration_cost(draft_->in, roofline_);
   cost_ = with_draft(std::move(cost_), std::move(draft_cost), spec_.speculation.tokens);
   notes_.push_back(fmt::format(
-      "{} proposes {} tokens a step, each accepted with probability {} where those before it were: "
-      "tokens of one step come at one moment, and gaps of 0 stand between them",
+      "{} proposes {} tokens a step, each accepted with probability {} if those before it were: "
+      "tokens of one step arrive at one moment, with gaps of 0 between them",
       spec_.speculation.draft->name, spec_.speculation.tokens, spec_.speculation.acceptance));
 }
 
@@ -477,8 +480,8 @@ std::string ServeSite::provenance() const {
 std::vector<std::string> ServeSite::notes() const {
   std::vector<std::string> notes = notes_;
   notes.push_back(
-      fmt::format("no simulated service was held against a real one: intervals rest on static "
-                  "runs; {}",
+      fmt::format("no simulated service was compared with a real one: intervals come from "
+                  "static runs; {}",
                   time_residual(stack_).basis));
   if (spec_.scheduler.swap.value_or(false)) {
     notes.push_back(fmt::format("swap: copies between a GPU and its host reach {} of {}'s {}",

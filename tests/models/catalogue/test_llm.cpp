@@ -558,7 +558,7 @@ TEST_CASE("an unknown architecture says what is missing") {
       refusal({{"model_type", "mamba3"}, {"hidden_size", 4096}, {"vocab_size", 32000}});
   CHECK(unknown.starts_with("config.json: /model_type: unknown model_type \"mamba3\""));
   CHECK(has(unknown,
-            "the file gives hidden_size, vocab_size and lacks num_hidden_layers, "
+            "the file gives hidden_size, vocab_size and does not give num_hidden_layers, "
             "num_attention_heads, num_key_value_heads, head_dim"));
   CHECK(has(unknown, "qwen3_moe"));
   CHECK(has(refusal({{"model_type", "lama"}}), "did you mean \"llama\"?"));

@@ -235,7 +235,7 @@ TEST_CASE("budgets that cannot be kept are refused with the numbers") {
   CHECK(complaint("h2o", Budget{0, 0}).find("number of entries >= 1, got 0") != std::string::npos);
   CHECK(complaint("h2o", Budget{1.5, 0}).find("fraction in (0, 1], got 1.5") != std::string::npos);
   CHECK(complaint("h2o", Budget{0.001, 0}).find("no entry at all") != std::string::npos);
-  CHECK(complaint("streaming-llm", Budget{0, 4}).find("leaves no window beside 4 sinks") !=
+  CHECK(complaint("streaming-llm", Budget{0, 4}).find("leaves no window after 4 sinks") !=
         std::string::npos);
   CHECK(complaint("zeromerge", Budget{0, 3}).find("expected B > B_p + B_r") != std::string::npos);
   CHECK(complaint("h2o", kTen, {}, 0).find("prompt is empty") != std::string::npos);

@@ -721,7 +721,7 @@ TEST_CASE("budget=first_full: a fraction counts the whole layers, a number does 
   const LayerShape shape{.n_heads = 2, .n_kv_heads = 1, .head_dim = kDim};
   CHECK(method->layer_bytes(2, shape, Dtype::kFp16, 500, 600)->side == Bytes{0});
   CHECK(method->layer_bytes(3, shape, Dtype::kFp16, 500, 600)->side == Bytes{32 * 101 * 2});
-  CHECK(complaint("morphkv+budget=first_full", Budget{0.5, 0}).find("beside 3 whole ones") !=
+  CHECK(complaint("morphkv+budget=first_full", Budget{0.5, 0}).find("other than 3 whole ones") !=
         std::string::npos);
   CHECK(complaint("morphkv+budget=first_full", Budget{0, 90}, {{"full_layers", integer(4)}})
             .find("fewer than the 4 layers") != std::string::npos);

@@ -275,7 +275,7 @@ TEST_CASE("the working directory is never replaced by results") {
     INFO(out);
     const std::string said = complaint({"run", scenario, "--no-figures", "-o", out}, here);
     CHECK(said == "kvsim: " + out +
-                      ": cannot be written: the working directory lies there and cannot be "
+                      ": cannot be written: this is the working directory, which cannot be "
                       "replaced; name a new folder");
   }
   CHECK(has(complaint({"run", scenario, "-o", "/"}, here), "it is the root of the file system"));

@@ -291,9 +291,8 @@ TEST_CASE("explain: a plan's answer is every byte of its run, and the next size 
       // Of a lone answer the best need not be named.
       CHECK(explain(folder, question).at("point") == answer.at("best"));
     }
-    CHECK(
-        has(complaint({"explain", "out", "highest_rate"}, folder),
-            "this plan does not ask for highest_rate; it asks for longest_context, largest_batch"));
+    CHECK(has(complaint({"explain", "out", "highest_rate"}, folder),
+              "this plan has no question highest_rate; it has longest_context, largest_batch"));
     CHECK(has(complaint({"explain", "out", "peak_hbm_bytes"}, folder), "a plan explains"));
     CHECK(has(complaint({"explain", "out", "largest_batch", "-p", "snapvk"}, folder), "candidate"));
     CHECK(has(complaint({"explain", "out", "largest_batch", "--layer", "1"}, folder), "--layer"));
@@ -316,7 +315,8 @@ TEST_CASE("explain: of a plan that is impossible what is lacking, of changed one
   CHECK(text.out.find("100 %") == std::string::npos);
   CHECK(widest_line(text.out) <= 80);
   run(folder, kFits);
-  CHECK(has(complaint({"explain", "out", "longest_context"}, folder), "is asked of a plan"));
+  CHECK(has(complaint({"explain", "out", "longest_context"}, folder),
+            "is a question for kvsim plan"));
 
   const fs::path changed = fresh("plan_changed");
   json good = planned(changed, R"({"model": "llama-3.1-8b", "gpu": "A100-40GB-SXM", "stack": "vllm",

@@ -126,7 +126,7 @@ json bound_of(const std::string& name, const std::string& more) {
   // Families are a mean iteration, whole.
   CHECK(shares_of(out.at("tables").at(1)) == rel(1.0).epsilon(1e-9));
   const Outcome text = run_kvsim({"explain", "out", "bound"}, folder);
-  CHECK(has(text.out, "what moves it"));
+  CHECK(has(text.out, "sensitivity: "));
   return {{"explained", out}, {"point", point}};
 }
 
@@ -244,10 +244,10 @@ TEST_CASE("explain: a service's rates, goodput and use of its GPUs are parts of 
       has(complaint({"explain", "changed.json", "output_tok_s"}, folder), "over a makespan_s of"));
   const fs::path other = fresh("static_rates");
   run(other, kFits);
-  CHECK(has(complaint({"explain", "out", "goodput"}, other), "is of \"kind\": \"serve\" alone"));
+  CHECK(has(complaint({"explain", "out", "goodput"}, other), "needs \"kind\": \"serve\""));
 }
 
-TEST_CASE("explain: what bounds a service, its phases, resources and what moves it") {
+TEST_CASE("explain: what bounds a service, its phases, resources and sensitivity: ") {
   const json few = bound_of("few", R"(, "scheduler": {"name": "vllm-v1", "max_num_seqs": 4})");
   CHECK(few.at("point").at("bound") == "max_num_seqs");
   CHECK(few.at("point").at("resources").at("max_num_seqs") == 4);

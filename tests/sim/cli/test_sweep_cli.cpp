@@ -171,7 +171,7 @@ TEST_CASE("bad input is refused in one line, before anything is written") {
   refused({"sweep", "--trace", "t", "-m", "h2o", "--vary", "window=1", "--resume"},
           "--resume is of scenarios");
   refused({"run", "s.json", "s.json", "--set", R"(/sweep={"axes":[]})"},
-          "s.json: has a sweep, and is to be run alone");
+          "s.json: has a sweep, and must be run on its own");
 }
 
 TEST_CASE("a plan next to a sweep is refused by run and sweep, in the file or by --set") {

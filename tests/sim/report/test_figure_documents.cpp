@@ -341,7 +341,7 @@ TEST_CASE("axes of seconds and of other quantities are kept, and differing ones 
         "the x axis differs: \"time to first token\" in a, \"time (ms)\" in b");
   LineChart many = held("full", 1, 1, "B");
   many.lines.assign(16, many.lines[0]);
-  CHECK(refusal({{"a", many}, {"b", many}}) == "32 lines could not be told apart");
+  CHECK(refusal({{"a", many}, {"b", many}}) == "32 lines could not be distinguished");
 }
 
 TEST_CASE("marks of two results have one front, bars a heading each, maps and bands are refused") {
@@ -430,7 +430,7 @@ TEST_CASE("results share figures by name, else by kind, and what cannot be is sa
     }
   }
   CHECK(overlay_results(many).notes ==
-        std::vector<std::string>{"n (2 figures): 40 lines could not be told apart"});
+        std::vector<std::string>{"n (2 figures): 40 lines could not be distinguished"});
 }
 
 }  // namespace

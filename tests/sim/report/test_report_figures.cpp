@@ -456,7 +456,7 @@ TEST_CASE("what was asked for is written, and a bar that is cut has a break mark
   CHECK(large.script.find("'400 GiB'") != std::string::npos);
   CHECK(large.script.find("set object polygon") != std::string::npos);
   // The data have the whole of it; the axis does not.
-  CHECK(large.csv.find(",asked for\n") != std::string::npos);
+  CHECK(large.csv.find(",requested\n") != std::string::npos);
   const std::string range = "set xrange [0:";
   CHECK(std::stod(large.script.substr(large.script.find(range) + range.size())) < 130);
 }

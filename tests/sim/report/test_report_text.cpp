@@ -119,14 +119,15 @@ TEST_CASE("an out of memory reads as one sentence, the largest owner first") {
   oom.requested = Bytes{842LL * 1024 * 1024};
   oom.free = Bytes{310LL * 1024 * 1024};
   oom.owners = {{"kv_cache", test::gib(52.6)}, {"logits", Bytes{0}}, {"weights", test::gib(25.1)}};
-  CHECK(oom_sentence("full", oom) ==
-        "full: out of memory at decode step 33,912 (53,912 tokens): asked 842 MiB, 310 MiB free, "
-        "short by 532 MiB; kv_cache 52.6 GiB, weights 25.1 GiB");
+  CHECK(
+      oom_sentence("full", oom) ==
+      "full: out of memory at decode step 33,912 (53,912 tokens): requested 842 MiB, 310 MiB free, "
+      "short by 532 MiB; kv_cache 52.6 GiB, weights 25.1 GiB");
   oom.phase = "prefill";
   oom.what = "attention scores";
   oom.owners.clear();
   CHECK(oom_sentence("full", oom) ==
-        "full: out of memory in prefill (53,912 tokens): asked 842 MiB for attention scores, "
+        "full: out of memory in prefill (53,912 tokens): requested 842 MiB for attention scores, "
         "310 MiB free, short by 532 MiB");
   // What both round to the same says by how little it failed.
   oom.free = oom.requested - Bytes{512};

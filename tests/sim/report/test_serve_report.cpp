@@ -332,7 +332,7 @@ TEST_CASE("a static batch that raises is not said to be too long, nor a start to
     return text.find(words) != std::string::npos;
   };
   CHECK(says("1 request rejected: lost with batches that ran out of memory"));
-  CHECK(says("blocks for one more token, asked 16"));
+  CHECK(says("blocks for one more token, requested 16"));
   r.completed = 0;
   CHECK(says("every batch runs out of memory"));
   r.ooms = {{ms(0), -1, "no memory is left for a cache", Bytes{}, Bytes{}, r.peak_owners}};

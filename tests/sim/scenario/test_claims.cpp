@@ -170,7 +170,7 @@ TEST_CASE("weights of methods that claim more than they hold") {
   }
   // The product of these wraps to nothing in 64 bits: not a file of no weights.
   write(file, "kvsim-low-rank 1 65536 65536 8191 65536 65536\n");
-  refused("wraps", "asks for", [&] { (void)LowRankWeights::read(file); });
+  refused("wraps", "declares", [&] { (void)LowRankWeights::read(file); });
 }
 
 TEST_CASE("recorded allocations of all the memory there is") {

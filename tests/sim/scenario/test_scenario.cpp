@@ -383,8 +383,7 @@ TEST_CASE("published figures find their point") {
             .find("/published/0/where: picks 2 points") != std::string::npos);
   const Scenario other = read_scenario(file, {{"/batch", "4"}});
   CHECK(other.published.empty());
-  CHECK(other.notes ==
-        std::vector<std::string>{"/published/0: stands beside no point after --set"});
+  CHECK(other.notes == std::vector<std::string>{"/published/0: matches no point after --set"});
   const auto bad = files.write("bad.json", small(R"(, "published": [{"metric": "kv_bytes",
     "value": 335, "source": "a paper"}])"));
   CHECK(complaint_of(bad).ends_with(

@@ -200,8 +200,8 @@ TEST_CASE("every bad key of a service is one line that says where and what") {
     std::string extra, where, what;
   };
   const std::vector<Case> cases{
-      {R"(, "batch": 4)", "/batch", "is of \"kind\": \"static\" alone"},
-      {R"(, "prompt_tokens": 4)", "/prompt_tokens", "is of \"kind\": \"static\" alone"},
+      {R"(, "batch": 4)", "/batch", "needs \"kind\": \"static\""},
+      {R"(, "prompt_tokens": 4)", "/prompt_tokens", "needs \"kind\": \"static\""},
       {R"(, "memory": {"allocator": "simulate"})", "/memory/allocator",
        "keeps the caches of a service"},
       {R"(, "memory": {"allocator": "simulation"})", "/memory/allocator", "analytic"},
@@ -284,7 +284,7 @@ TEST_CASE("a static scenario refuses what a service alone has") {
                         "output_tokens": 1, {}}})",
                                  key));
     INFO(said);
-    CHECK(said.find("is of \"kind\": \"serve\" alone, and this scenario is \"static\"") !=
+    CHECK(said.find("needs \"kind\": \"serve\", and this scenario is \"static\"") !=
           std::string::npos);
   }
 }

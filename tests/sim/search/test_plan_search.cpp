@@ -211,7 +211,7 @@ TEST_CASE("keys of a plan are checked, with file and place") {
   CHECK(has(complaint(""), "/plan"));
   CHECK(has(complaint(R"("questions": "largest_bach")"), "/plan/questions"));
   CHECK(has(complaint(R"("questions": [])"), "/plan/questions"));
-  CHECK(has(complaint(R"("questions": ["largest_batch", "largest_batch"])"), "asked twice"));
+  CHECK(has(complaint(R"("questions": ["largest_batch", "largest_batch"])"), "given twice"));
   CHECK(has(complaint(R"("questions": "highest_rate")"), "\"serve\" alone"));
   CHECK(has(complaint(R"("questions": "largest_batch", "confidence": 1)"), "/plan/confidence"));
   CHECK(has(complaint(R"("questions": "largest_batch", "confidance": 0.9)"), "confidence"));

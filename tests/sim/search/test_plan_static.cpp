@@ -204,7 +204,7 @@ TEST_CASE("the time to first token of one request is not that of the whole batch
   const auto json = plan_document(scenario, plan).at("answers")[0].at("candidates")[0];
   CHECK(json.at("prefill_one_s") == one.at_answer->ttft_one_s);
   CHECK(json.at("prefill_s") == one.at_answer->ttft_s);
-  CHECK(has(plan_screen(scenario, plan, nullptr), "TTFT one: a request alone"));
+  CHECK(has(plan_screen(scenario, plan, nullptr), "TTFT one: a single request"));
   CHECK(has(plan_summary(scenario, plan, nullptr), "TTFT, one"));
 }
 

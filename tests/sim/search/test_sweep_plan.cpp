@@ -175,10 +175,11 @@ TEST_CASE("an item of a list is varied by its index where it is the only one") {
     INFO(index);
     changes.vary = {axis_of_text(fmt::format("/method/{}/budget=0.1,0.2", index))};
     CHECK(complaint([&] { (void)plan_of(many, changes); }) ==
-          fmt::format("--vary /method/{}/budget: /method is a list of 3, and each makes points of "
-                      "its own: vary /method/budget, which sets it in every one, or write the "
-                      "values into the list",
-                      index));
+          fmt::format(
+              "--vary /method/{}/budget: /method is a list of 3, and each makes "
+              "separate points: vary /method/budget, which sets it in every one, or write the "
+              "values into the list",
+              index));
   }
   changes.vary = {axis_of_text("/method/1/budget=0.1,0.2")};
   CHECK(has(complaint([&] { (void)plan_of(one, changes); }), "/method is a list of 1"));

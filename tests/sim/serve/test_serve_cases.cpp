@@ -236,7 +236,7 @@ std::int64_t number_before(const std::string& text, const std::string& words) {
   return std::stoll(digits);
 }
 
-TEST_CASE("a static batch that raises says what it lacks, how many would fit and how long") {
+TEST_CASE("a static batch that raises says its shortage, how many would fit and how long") {
   const Llm llm = test::small_llm();
   for (const std::string stack : {"ideal", "hf-sdpa", "hf-eager"}) {
     INFO(stack);
@@ -252,7 +252,7 @@ TEST_CASE("a static batch that raises says what it lacks, how many would fit and
     REQUIRE(r.ooms.size() == 1);
     const std::string& what = r.ooms[0].what;
     INFO(what);
-    CHECK(what.find("which lacks 38.15 MiB") != std::string::npos);
+    CHECK(what.find("38.15 MiB too large") != std::string::npos);
     const std::int64_t batch = number_before(what, " of them fit at once");
     CHECK(served(batch, 3000));
     CHECK_FALSE(served(batch + 1, 3000));

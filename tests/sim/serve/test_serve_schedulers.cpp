@@ -230,7 +230,7 @@ TEST_CASE("caches that host memory has no room for go to NVMe, and come back as 
   // Neither has room: what finds none is computed anew, and the result says so.
   const ServeResult none = with(64_KiB, 64_KiB, 1e9);
   CHECK(none.recomputed_tokens > 0);
-  CHECK(says(none, "found no room in host memory and NVMe"));
+  CHECK(says(none, "did not fit into host memory and NVMe"));
   CHECK_THROWS_WITH_AS((void)with(Bytes{}, 1_GiB, 0), doctest::Contains("nvme"), InputError);
 }
 
@@ -312,7 +312,7 @@ TEST_CASE("a service says what it takes for granted, as a static run does") {
   SmallService service{.scheduler = {.name = "trtllm"}};
   service.trace.requests = {request(0, 40, 5), request(0, 60, 5)};
   service.trace.requests[1].declared_tokens = 5;
-  CHECK(says(service, "no simulated service was held against a real one"));
+  CHECK(says(service, "no simulated service was compared with a real one"));
   CHECK(says(service, "1 of 2 requests declare no length of output"));
   CHECK(says(service, "65 tokens, which is the workload's own"));
   service.max_model_len = 100;

@@ -41,7 +41,7 @@ class ArrivalTimes {
         at_ += stream_.gamma(1.0 / (spec_.cv * spec_.cv)) / spec_.rate;
         break;
       case ArrivalKind::kClosed:
-        KVSIM_CHECK(false, "a closed loop has no times of its own");
+        KVSIM_CHECK(false, "a closed loop has no arrival times");
     }
     ++count_;
     if (at_ > 1.0 * kLongestTrace) {

@@ -43,7 +43,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
     {"ll_share", "1", "of the link's rate, low-latency protocol", 0.03, 0.001, 1},
     {"ll128_share", "1", "the same, protocol of 128-byte lines", 0.4, 0.02, 1.2},
     {"simple_share", "1", "the same, protocol of plain buffers", 0.75, 0.02, 1.2},
-    {"own_shard", "1", "weight of a GPU's own shard beside the bytes of its link", 0.3, 0, 2},
+    {"own_shard", "1", "weight of a GPU's own shard relative to the bytes of its link", 0.3, 0, 2},
     {"peer_us", "us", "a peer more of an all-to-all", 0.5, 0.01, 10},
     {"switch_us", "us", "of an all-reduce inside the switch", 60, 1, 300},
     {"switch_share", "1", "of the link's rate there", 0.6, 0.05, 1.2},

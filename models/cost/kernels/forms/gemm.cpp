@@ -134,7 +134,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{
      .high = 1},
     {.name = "dispatch",
      .unit = "1",
-     .help = "share of tiles chosen by the number of rows alone",
+     .help = "share of tiles chosen only by the number of rows",
      .start = 0.1,
      .low = 0.001,
      .high = 1},

@@ -114,7 +114,7 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .high = 1},
     {.name = "padded_rows",
      .unit = "rows",
-     .help = "decode: query rows that an entry costs beside its heads: padding, conversion",
+     .help = "decode: query rows that an entry costs in addition to its heads: padding, conversion",
      .start = 16,
      .low = 0.1,
      .high = 256},

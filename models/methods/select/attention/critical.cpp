@@ -127,7 +127,7 @@ std::shared_ptr<const SelectRule> settle_critical(Settling& settling) {
 AxisChoice select_critical() {
   std::vector<ParamInfo> params = wrapped_scorer_params("last-window");
   params.push_back(number_param("first_stage", "", 0.5, 0.0, 1.0, "a number in [0, 1]",
-                                "share of the budget that goes by score alone",
+                                "share of the budget that is chosen only by score",
                                 "kvpress, CriticalKVPress first_stage_ratio",
                                 {"first_stage_ratio"}));
   params.push_back(number_param("critical_epsilon", "", 1e-4, 0.0, 1.0, "a number in [0, 1]",

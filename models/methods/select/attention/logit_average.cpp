@@ -148,7 +148,7 @@ std::vector<ParamInfo> logit_average_params() {
                      "score_window rows",
                      "KeepKV eq. (8) against its released code"),
           number_param("ema", "alpha", 0.9, 0, 0.999999, "a number in [0, 1)",
-                       "what the moving average keeps a step; 0: the current step alone",
+                       "weight that the moving average keeps per step; 0: only the current step",
                        "KeepKV eq. (8); its value is not published"),
           integer_param("score_window", "w", 0, 0, kMostRows,
                         "an integer in [1, 65536] (so many rows are kept, a number an entry), or "

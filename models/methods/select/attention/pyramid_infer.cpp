@@ -276,7 +276,7 @@ std::shared_ptr<const SelectRule> settle_pyramid_infer(Settling& settling) {
   }
   if (settling.choice("share") != "none") {
     settling.refuse(
-        "a layer has tokens that the next lacks, so layers cannot share rows "
+        "a layer has tokens that the next does not have, so layers cannot share rows "
         "(expected share=none)");
   }
   PyramidSettings settings;

@@ -99,7 +99,7 @@ std::shared_ptr<const SelectRule> settle_r_kv(Settling& settling) {
   const std::int64_t window = settling.integer("window");
   if (entries - settling.reserve_slots(entries) <= window) {
     settling.refuse(fmt::format(
-        "a budget of {} entries leaves none beside the window of {} (R-KV: budget > window)",
+        "a budget of {} entries leaves none outside the window of {} (R-KV: budget > window)",
         entries, window));
   }
   const std::int64_t kernel = settling.integer("kernel");

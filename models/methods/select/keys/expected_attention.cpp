@@ -110,7 +110,7 @@ std::vector<ParamInfo> expected_attention_params() {
           integer_param("n_future_positions", "", 512, 1, 1e6, "an integer in [1, 1000000]",
                         "positions from the next on whose mean rotation future queries take",
                         source, {"n_future"}),
-          flag_param("use_covariance", true, "with the queries' covariance, not their mean alone",
+          flag_param("use_covariance", true, "with the queries' covariance, not only their mean",
                      source),
           flag_param("use_vnorm", true, "times the norm of the value", source),
           number_param("epsilon", "", 0.0, 0.0, 1.0, "a number in [0, 1]",

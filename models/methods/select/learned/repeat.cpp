@@ -168,7 +168,7 @@ std::vector<ParamInfo> shared_params() {
                     "prompt tokens that are scored against their own repeat at once",
                     "kvpress; 2000 in KVzip's official code"),
       integer_param("n_sink", "", 4, 0, kManyEntries, "an integer >= 0",
-                    "first tokens that stand in every chunk's softmax and are kept",
+                    "first tokens that are in every chunk's softmax and are kept",
                     "kvpress; the official code keeps the system prompt", {"sinks"}),
       integer_param("carry_over", "", 8, 0, kManyEntries, "an integer >= 0",
                     "tokens fed before each chunk's own in the repeat, its instruction and the end "

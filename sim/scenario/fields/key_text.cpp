@@ -1,0 +1,109 @@
+// Types and ranges of keys as text, for docs/scenarios.md.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/units/units_format.hpp"
+#include "sim/scenario/fields/keys.hpp"
+
+namespace kvsim {
+namespace {
+
+using Kind = KeyType::Kind;
+
+std::string kind_text(const KeyType& type) {
+  switch (type.kind) {
+    case Kind::kNone:
+      return "null";
+    case Kind::kText:
+      return "text";
+    case Kind::kPath:
+      return "path";
+    case Kind::kName:
+      return "name";
+    case Kind::kInteger:
+      return "integer";
+    case Kind::kNumber:
+      return "number";
+    case Kind::kBoolean:
+      return "boolean";
+    case Kind::kSize:
+      return "size";
+    case Kind::kTime:
+      return "time";
+    case Kind::kBandwidth:
+      return "bandwidth";
+    case Kind::kFormat:
+    case Kind::kWeights:
+      return "format";
+    case Kind::kBudget:
+      return "number or text";
+    case Kind::kPointer:
+      return "JSON pointer";
+    case Kind::kPrices:
+    case Kind::kAnyObject:
+      return "object";
+    case Kind::kQuantity:
+      return "number, size, time or boolean";
+    case Kind::kAny:
+      return "any";
+    case Kind::kObject:
+      return scenario_object(type.words).name_instead ? "name, or object" : "object";
+  }
+  return "";
+}
+
+std::string kind_range(const KeyType& type) {
+  switch (type.kind) {
+    case Kind::kInteger:
+      return type.high == static_cast<double>(kLargestSeed)
+                 ? "0 to 2⁵³ − 1"
+                 : fmt::format("{} to {}", with_commas(static_cast<std::int64_t>(type.low)),
+                               with_commas(static_cast<std::int64_t>(type.high)));
+    case Kind::kNumber:
+      return type.high >= 1e300 ? "" : fmt::format("{:g} to {:.7g}", type.low, type.high);
+    case Kind::kSize:
+    case Kind::kTime:
+    case Kind::kBandwidth:
+      return type.above ? "above 0" : "at least 0";
+    case Kind::kBudget:
+      return fmt::format("a share in (0, 1], or at least {:g} entries", type.low);
+    case Kind::kName: {
+      std::vector<std::string> words = names_of(type);
+      for (std::string& word : words) word = "`" + word + "`";
+      return fmt::format("{}", fmt::join(words, ", "));
+    }
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+std::string type_text(const ScenarioKey& key) {
+  std::string text = kind_text(key.type);
+  if (key.other.kind != Kind::kNone) text += ", or " + kind_text(key.other);
+  switch (key.values) {
+    case KeyValues::kOne:
+      return text;
+    case KeyValues::kPoints:
+      return text + "; or list";
+    case KeyValues::kMany:
+      return text + ", or list";
+    case KeyValues::kList:
+      return "list of " + text + (text == "object" ? "s" : "");
+  }
+  return text;
+}
+
+std::string range_text(const ScenarioKey& key) {
+  std::string text = kind_range(key.type);
+  const std::string other = kind_range(key.other);
+  if (!text.empty() && !other.empty()) text += ", ";
+  text += other;
+  if (key.max_items > 0)
+    text += fmt::format("at most {}", with_commas(static_cast<std::int64_t>(key.max_items)));
+  return text;
+}
+
+}  // namespace kvsim
