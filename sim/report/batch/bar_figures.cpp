@@ -39,7 +39,7 @@ std::vector<std::vector<ChartBar>> bars_by_group(const Scenario& scenario, MakeB
   return files;
 }
 
-/// Draws a file each, named after `chart`, which has no bars of its own.
+/// Draws one file per group, named after `chart`, which has no bars itself.
 void add_files(BarChart chart, std::vector<std::vector<ChartBar>> files, FigureSet& set) {
   const std::string kind = chart.name;
   for (std::size_t file = 0; file < std::min(files.size(), kMostFiles); ++file) {
@@ -63,9 +63,9 @@ std::string oom_words(const OomEvent& oom) {
   return oom.phase == "load" ? "OOM on loading" : "OOM in " + oom.phase;
 }
 
-/// A point's bar: who held what at the peak, or at the OOM and what was asked for then.
+/// A point's bar: bytes by owner at the peak, or at the OOM with the requested bytes.
 ChartBar breakdown_of(const StaticResult& result, const std::string& label) {
-  constexpr double kCut = 1.15;  // of the limit: what was asked for may be many times the memory
+  constexpr double kCut = 1.15;  // of the limit: the requested bytes may be many times the memory
   ChartBar bar{.label = label, .limit = as_double(result.usable_hbm)};
   if (result.oom)
     bar.detail = oom_words(*result.oom);
@@ -89,7 +89,7 @@ ChartBar breakdown_of(const StaticResult& result, const std::string& label) {
   return bar;
 }
 
-/// "335.5 GB" beside a figure printed in GB, "19.53 GiB" beside others.
+/// "335.5 GB" next to a value printed in GB, "19.53 GiB" next to others.
 std::string in_unit_of(const std::string& published, Bytes bytes) {
   const bool decimal =
       published.find("GB") != std::string::npos || published.find("TB") != std::string::npos;

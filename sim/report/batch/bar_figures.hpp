@@ -5,8 +5,8 @@
 
 namespace kvsim {
 
-/// Adds the figures with a bar a point: HBM by owner at the peak; where no point decodes, and so
-/// nothing has a length axis, the size of the caches beside the published sizes.
+/// Adds the figures with one bar per point: HBM by owner at the peak; if no point decodes, so that
+/// there is no length axis, the size of the caches next to the published sizes.
 void add_bar_figures(const RunReport& report, FigureSet& set);
 
 }  // namespace kvsim

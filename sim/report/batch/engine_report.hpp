@@ -10,7 +10,7 @@
 namespace kvsim {
 
 /// The engines of a scenario's points with their settings, each once: "stack", "gpu", "gpu_count"
-/// and what settings_json gives. Points of stacks without settings are left out.
+/// and the keys of settings_json. Points of stacks without settings are skipped.
 [[nodiscard]] nlohmann::ordered_json engines_json(const Scenario& scenario);
 /// The same for people, and the quantized weights that run as their checkpoint is published; empty
 /// if no point has either.

@@ -33,8 +33,8 @@ void put_fit_range(ordered_json& point, const std::optional<FitRange>& range) {
   put("fewest_gpus_high", fit.gpus_high);
 }
 
-/// What stands in `point` for a published figure: a key of the point, the length at the OOM, or
-/// whether there is one (0 or 1).
+/// The predicted value of a published metric: a key of the point, the length at the OOM, or whether
+/// there is one (0 or 1).
 std::optional<double> predicted(const ordered_json& point, const std::string& metric) {
   if ((metric == "oom_tokens" || metric == "oom") && !point.contains("oom")) return std::nullopt;
   if (metric == "oom_tokens") {
@@ -47,7 +47,7 @@ std::optional<double> predicted(const ordered_json& point, const std::string& me
   return found->get<double>();
 }
 
-/// Each text of `texts` once: null for none, the text alone for one, else a list.
+/// Each text of `texts` once: null for none, the text itself for one, else a list.
 ordered_json each_once(const std::vector<std::string>& texts) {
   std::vector<std::string> seen;
   for (const std::string& text : texts) {
@@ -178,7 +178,7 @@ ordered_json static_point_json(const ScenarioPoint& point, const StaticResult& r
                                  : ordered_json(nullptr);
   out["usable_hbm_bytes"] = result.usable_hbm.count();
   if (result.allocator) {
-    // Beside peak_hbm_bytes, which counts the context too.
+    // Next to peak_hbm_bytes, which also counts the context.
     out["reserved_hbm_bytes"] =
         (point.spec.stack->context + result.allocator->end.reserved_peak).count();
     out["allocator"] = allocator_json(*result.allocator);

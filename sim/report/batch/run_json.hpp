@@ -14,7 +14,7 @@
 
 namespace kvsim {
 
-/// One of `points`: what was asked of it and what came out.
+/// One of `points`: its keys and its results.
 [[nodiscard]] nlohmann::ordered_json static_point_json(const ScenarioPoint& point,
                                                        const StaticResult& result);
 /// `allocator`, in PyTorch's terms: without the CUDA context.
@@ -38,13 +38,13 @@ template <class Result>
   return calibration_json(ids, sources);
 }
 
-/// What differs between the kinds of runs.
+/// The parts that differ between kinds of runs.
 struct RunParts {
   nlohmann::ordered_json calibration;
   nlohmann::ordered_json points;         // an array, one a point of the scenario
   nlohmann::ordered_json definitions{};  // of services; null: none
   nlohmann::ordered_json replay{};       // null: none
-  std::vector<std::string> notes{};      // beside the scenario's own
+  std::vector<std::string> notes{};      // in addition to the scenario's
 };
 /// The document of them. Errors: ContractError where a published figure's point is not among them.
 [[nodiscard]] nlohmann::ordered_json run_document(const Scenario& scenario, RunParts parts);

@@ -14,7 +14,7 @@ namespace kvsim {
 [[nodiscard]] std::string points_csv(const nlohmann::ordered_json& document);
 /// One line a sample: point,label,step,tokens,peak_bytes,held_bytes,kv_bytes,step_s,tok_s.
 [[nodiscard]] std::string timeline_csv(const RunReport& report);
-/// Who held the HBM at each point's peak: point,label,phase,owner,bytes.
+/// HBM by owner at each point's peak: point,label,phase,owner,bytes.
 [[nodiscard]] std::string owners_csv(const RunReport& report);
 /// One line a term of an explained step, its formula and source left to result.json.
 [[nodiscard]] std::string time_terms_csv(const RunReport& report);

@@ -113,7 +113,7 @@ LineChart throughput_chart(const RunReport& report, const PointGroup& group) {
     // A line without points keeps its place, so that a method has one colour in all figures.
     if (const auto& oom = report.results[group.points[i]].oom) {
       if (line.points.empty()) line.label += fmt::format(" (OOM in {})", oom->phase);
-      // There is no rate where there was no step: such a cross stands on the axis.
+      // Without a step there is no rate: the cross is on the axis.
       line.end = line.points.empty() ? ChartPoint{static_cast<double>(oom->tokens), 0}
                                      : line.points.back();
     }
@@ -145,7 +145,7 @@ LineChart layers_chart(const RunReport& report, const PointGroup& group) {
   return chart;
 }
 
-/// Points that are the same but for their lengths, shortest first.
+/// Points that differ only in their lengths, shortest first.
 struct Sweep {
   std::string label;
   std::vector<std::size_t> points;
@@ -233,7 +233,7 @@ LineChart peak_sweep_chart(const RunReport& report, const PointGroup& group) {
     for (const std::size_t i : sweep.points) {
       const StaticResult& result = report.results[i];
       if (result.oom) {
-        // Longer ones fail as well; the first tells the length that is left.
+        // Longer ones fail as well; the first gives the remaining length.
         line.end = {static_cast<double>(result.oom->tokens), as_double(result.usable_hbm)};
         chart.callouts.push_back(
             {oom_callout(sweep.label, *result.oom), *line.end, chart.lines.size()});

@@ -1,6 +1,6 @@
 #pragma once
 
-// Parts of run_summary that are of static batches alone.
+// Parts of run_summary that are specific to static batches.
 
 #include <cstddef>
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace kvsim {
 
-/// "full: out of memory at decode step 33,912 (53,912 tokens): asked 842 MiB, 310 MiB free; weights
-/// 25.1 GiB, …", owners by size.
+/// "full: out of memory at decode step 33,912 (53,912 tokens): requested 842 MiB, 310 MiB free;
+/// weights 25.1 GiB, …", owners by size.
 [[nodiscard]] std::string oom_sentence(std::string_view label, const OomEvent& oom);
 
 /// "8 of 9 points fit (usable HBM 79.0 GiB).", then a line for each that does not, the
@@ -30,7 +30,7 @@ namespace kvsim {
 [[nodiscard]] std::string brief_verdict(const RunReport& report,
                                         const std::vector<std::string>& labels,
                                         const TextStyle& style);
-/// What bounds the time of prefill and of the last decode step; empty where no time was explained
+/// The bounds of the times of prefill and of the last decode step; empty if no time was explained
 /// or there are too many points to read.
 [[nodiscard]] std::string bounds_block(const RunReport& report, std::size_t width);
 /// The 90 % intervals of the metrics, and their basis; empty where no point has one or

@@ -49,8 +49,8 @@ struct NamedCalibration {
 [[nodiscard]] std::string calibrations_text(const std::vector<NamedCalibration>& calibrations,
                                             std::size_t width);
 
-/// Bytes one more token adds to the cache of one sequence: of every layer, and of those without a
-/// sliding window alone, which is what still grows once the windows are full.
+/// Bytes that one more token adds to the cache of one sequence: in all layers, and only in those
+/// without a sliding window, which still grow once the windows are full.
 struct TokenBytes {
   Bytes all_layers;
   Bytes past_windows;

@@ -15,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-using namespace chart;  // NOLINT: the parts are ours alone
+using namespace chart;  // NOLINT: the parts are internal
 
 constexpr double kHeight = 340;
 

@@ -16,9 +16,9 @@
 namespace kvsim {
 namespace {
 
-using namespace chart;  // NOLINT: the parts are ours alone
+using namespace chart;  // NOLINT: the parts are internal
 
-constexpr double kTextGap = 8;  // pixels between a bar's end and the text beside it
+constexpr double kTextGap = 8;  // pixels between a bar's end and the text next to it
 
 /// Kinds of a CSV line.
 enum class Kind : int { kPart = 0, kLimit = 1, kBeside = 2, kRange = 3 };
@@ -34,7 +34,7 @@ Lines two_lines(const std::string& text, double pixels) {
   return {lines.front(), fitted(rest, pixels)};
 }
 
-/// What a bar is called, left of the plot, and what is beside its end.
+/// A bar's label, left of the plot, and the text next to its end.
 struct BarWords {
   Lines name{}, end{}, beside{};
 };
@@ -67,7 +67,7 @@ double widest_of(const Lines& lines) {
 
 Frame frame_of(const BarChart& chart, const Canvas& canvas) {
   constexpr double kLongestName = 267, kMostOfCanvas = 0.4;
-  constexpr double kMostOfPlot = 0.5;  // that a text beside a bar may take
+  constexpr double kMostOfPlot = 0.5;  // that a text next to a bar may take
   constexpr double kBeforeNames = 12, kAfterNames = 16;
   constexpr double kLeastRow = 58, kBetweenRows = 16;
   const double room = std::min(kLongestName, kMostOfCanvas * canvas.width);
@@ -98,7 +98,7 @@ Frame frame_of(const BarChart& chart, const Canvas& canvas) {
   return frame;
 }
 
-/// Where a bar lies about its row's middle, in rows; bars give way where some have others beside.
+/// A bar's offset from its row's middle, in rows; bars move apart if a row has several.
 struct Band {
   double low = 0, high = 0;
   [[nodiscard]] constexpr double middle() const { return (low + high) / 2; }
@@ -193,7 +193,7 @@ std::string far_limit(const BarChart& chart) {
                      with_commas(std::llround(*limits.begin() / chart.unit)));
 }
 
-/// The axis's end: every bar, range and limit is on it, and the texts beside the bars' ends.
+/// The axis's end: every bar, range and limit fits, and the texts next to the bars' ends.
 double axis_end(const BarChart& chart, const Frame& frame, bool with_limits) {
   constexpr double kClear = 1.04;
   double high = 1e-9;
@@ -214,7 +214,7 @@ double axis_end(const BarChart& chart, const Frame& frame, bool with_limits) {
   return high;
 }
 
-/// Text beside the end of a bar, a label a line; `pixel` is one in units of the axis.
+/// Text next to the end of a bar, one label per line; `pixel` is one pixel in units of the axis.
 std::string end_label(const Lines& lines, double end, double row, double pixel, double bar_height) {
   const double line_height = 0.96 * kLineHeight / bar_height;
   double y = row - line_height * (static_cast<double>(lines.size()) - 1) / 2;

@@ -40,7 +40,7 @@ struct ChartLevel {
   double y = 0;
 };
 
-/// A vertical line over the whole height: a bound that is to be kept. It stands in the legend.
+/// A vertical line over the whole height: a bound that must be met. The legend lists it.
 struct ChartPlumb {
   std::string label{};
   double x = 0;
@@ -61,7 +61,8 @@ struct LineChart {
   std::string lone_mark_label{};       // "peak of prefill"
   std::string end_label{};             // "out of memory"
   bool log_y_where_wide = false;       // logarithmic if all values are positive and need it
-  bool log_x_where_wide = false;       // to base 2, if x goes by doublings over 8 times
+  bool log_x_where_wide = false;       // to base 2, if x doubles from value to value over at least
+                                       // a factor of 8
   bool integer_x = true;               // whole-number ticks ("53,912")
   bool log_seconds_x = false;          // x > 0 are seconds; the label gets s, ms or µs
   bool steps = false;  // a value holds up to the next x, the first rises from 0: a distribution
@@ -84,7 +85,7 @@ struct PartStyle {
   Fill fill;
 };
 
-/// What part of a whole is whose, over time: bands on each other, the first at the bottom.
+/// The owners' parts of a whole over time: stacked bands, the first at the bottom.
 struct AreaBand {
   PartStyle style{};
   std::string column{};          // of the CSV, with unit
@@ -107,7 +108,7 @@ struct MarkGroup {
   std::vector<ChartPoint> points{};
   bool reference = false;              // no method to choose: not part of the front
   std::optional<std::size_t> style{};  // which of the line styles; else by its place
-  bool faint = false;  // small and grey, under the others and without an entry of its own
+  bool faint = false;  // small and grey, under the others and without a legend entry
 };
 
 /// Marks, and the front of those that nothing is below and left of. Axes are logarithmic where
@@ -147,11 +148,11 @@ struct ChartRange {
 struct ChartBar {
   std::string label{};
   std::string detail{};  // under the label
-  bool heading = false;  // no bar: the label stands over those that follow
+  bool heading = false;  // no bar: the label is a heading of those that follow
   std::vector<std::pair<PartStyle, double>> parts{};  // drawn in this order
   std::optional<double> limit{};
   std::optional<double> cut{};     // what is longer ends here, with a break mark
-  std::string end_text{};          // beside the bar's end: one or two lines
+  std::string end_text{};          // next to the bar's end: one or two lines
   bool inside_numbers = true;      // each part's number in it, where it has room
   std::optional<double> beside{};  // a thinner bar under it, to compare with
   std::string beside_text{};

@@ -115,13 +115,14 @@ struct NestedMark {
 [[nodiscard]] std::vector<NestedMark> nested(
     const std::vector<std::vector<ChartPoint>>& points,
     const std::function<std::pair<double, double>(ChartPoint)>& place);
-/// Of a mark, in multiples of one that is alone.
+/// The size of a mark, in multiples of a single one.
 [[nodiscard]] double ring_size(std::size_t ring);
 
 /// Where parts of a figure are on the canvas, in pixels. Margins are given: gnuplot's own guesses
 /// differ between its terminals.
 struct Layout {
-  double left = 0;    // of what is left of the plot without the axis's name, which gets its room
+  double left = 0;    // of the plot's remaining width without the axis's name, which gets separate
+                      // room
   double height = 0;  // of the plot
   std::vector<std::string> legend{};
   std::string x_label{}, y_label{};
@@ -138,7 +139,7 @@ class PlotClauses {
   void add(std::string clause) { clauses_.push_back(std::move(clause)); }
   /// "CLAUSE title 'TEXT' noenhanced".
   void add(const std::string& clause, std::string_view text);
-  /// The entry alone: "NaN with HOW title 'TEXT' noenhanced".
+  /// Only the entry: "NaN with HOW title 'TEXT' noenhanced".
   void add_entry(const std::string& how, std::string_view text);
   void add_remark(std::string_view text);
   /// "plot CLAUSE, …".

@@ -1,6 +1,6 @@
 #pragma once
 
-// What every kind of chart becomes.
+// The drawn form of every kind of chart.
 
 #include <memory>
 #include <set>

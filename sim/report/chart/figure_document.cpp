@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// What each struct is made of, once for both directions: `visit` is a Writer or a Reader.
+// The members of each struct, once for both directions: `visit` is a Writer or a Reader.
 
 template <class Visit, class Line>
 void fields_of_line(Visit& visit, Line& line) {
@@ -342,7 +342,7 @@ class Reader {
   std::vector<std::string> keys_;
 };
 
-// What drawing takes for granted of charts that we made ourselves.
+// Conditions that drawing assumes of charts.
 
 void need(const Field& at, bool holds, std::string_view what) {
   if (!holds) at.fail(what);
@@ -463,7 +463,7 @@ AnyChart read_chart(const Field& in, std::set<std::string>& words) {
   return chart;
 }
 
-/// A file name without surprises: it stands in scripts.
+/// A safe file name: scripts contain it.
 void check_name(const Field& name) {
   constexpr std::size_t kLongest = 200;
   const std::string text = name.string();

@@ -17,7 +17,7 @@ namespace kvsim {
 
 using AnyChart = std::variant<LineChart, AreaChart, ScatterChart, ParityChart, BarChart, HeatMap>;
 
-/// What figures' documents end in: NAME.figure.json beside NAME.csv.
+/// The ending of figures' documents: NAME.figure.json next to NAME.csv.
 inline constexpr const char* kFigureSuffix = ".figure.json";
 inline constexpr const char* kFigureSchema = "kvsim.figure/1";
 

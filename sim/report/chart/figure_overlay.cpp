@@ -52,8 +52,8 @@ std::pair<std::string, std::string> without_remark(const std::string& label) {
   return {label.substr(0, open), remark};
 }
 
-/// Sets `chart`'s label to the one that the parts share, apart from remarks in which they differ;
-/// of one that some have alone (`keep_lone`) there is nothing to choose.
+/// Sets `chart`'s label to the one that the parts share, without remarks in which they differ. A
+/// label that only some parts have is kept if `keep_lone`.
 template <class Chart>
 Reason share_label(const Parts<Chart>& parts, std::string Chart::*label, std::string_view axis,
                    bool keep_lone, Chart& chart) {
@@ -126,7 +126,7 @@ std::string first_words(const Parts<Chart>& parts, std::string Chart::*member) {
   return "";
 }
 
-/// Bounds that all parts have once, the others with what they are of.
+/// Bounds that all parts share, once; the others with the name of their part.
 template <class Chart, class Bound>
 void join_bounds(const Parts<Chart>& parts, std::vector<Bound> Chart::*member, double Bound::*at,
                  Chart& chart) {
@@ -190,7 +190,7 @@ Reason join(const Parts<LineChart>& parts, LineChart& chart) {
   return std::nullopt;
 }
 
-/// Marks of all; grey ones stay grey, and are counted anew.
+/// Marks of all; grey ones stay grey and are counted separately.
 template <class Chart>
 Reason join_groups(const Parts<Chart>& parts, Chart& chart, std::size_t& faint) {
   std::size_t coloured = 0;
@@ -198,7 +198,7 @@ Reason join_groups(const Parts<Chart>& parts, Chart& chart, std::size_t& faint) 
     for (const MarkGroup& group : one.groups) {
       chart.groups.push_back(group);
       chart.groups.back().label = fmt::format("{}: {}", of, group.label);
-      chart.groups.back().style.reset();  // two results number theirs alike
+      chart.groups.back().style.reset();  // two results number theirs equally
       ++(group.faint ? faint : coloured);
     }
   }
@@ -295,7 +295,7 @@ Reason join(const Parts<HeatMap>& /*parts*/, HeatMap& /*map*/) {
 
 using Columns = std::tuple<std::size_t, std::string, std::string>;
 
-/// What kind of chart, over which columns.
+/// The kind of chart and its columns.
 Columns columns_of(const AnyChart& chart) {
   return std::visit(
       [&](const auto& one) -> Columns {
@@ -468,7 +468,7 @@ Overlaid overlay_results(std::span<const FiguresOfResult> results) {
     }
   }
   for (const Key& key : keys) add_kind(results, key, out);
-  // Kinds that share a word and differ in columns are files of their own all the same.
+  // Kinds that share a word but differ in columns are separate files.
   std::set<std::string> taken;
   for (AnyChart& chart : out.charts) {
     const std::string name = name_of(chart);

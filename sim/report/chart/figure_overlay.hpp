@@ -18,9 +18,9 @@ struct OverlayPart {
   const AnyChart* chart = nullptr;
 };
 
-/// The parts (two or more) as one chart called `name`; labels begin with what they are of, bounds
-/// that all share are there once. The reason where that cannot be: a kind whose areas or cells
-/// would hide each other, axes that differ, more than can be told apart.
+/// The parts (two or more) as one chart called `name`; labels begin with the part's name, bounds
+/// that all share appear once. If this is impossible, the reason: a kind whose areas or cells would
+/// hide each other, different axes, more lines than can be distinguished.
 [[nodiscard]] Result<AnyChart, std::string> overlay(const std::string& name,
                                                     std::span<const OverlayPart> parts);
 

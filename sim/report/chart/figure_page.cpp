@@ -63,7 +63,7 @@ ordered_json mark(const ChartPoint& at, const std::string& text) {
   return {{"x", at.x}, {"y", at.y}, {"text", text}};
 }
 
-/// What is said of a line's cross: its callout, else what crosses mean.
+/// The text of a line's cross: its callout, else the meaning of crosses.
 std::string end_text(const LineChart& chart, std::size_t line) {
   for (const ChartCallout& callout : chart.callouts) {
     if (callout.line == line) return callout.text;

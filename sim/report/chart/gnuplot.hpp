@@ -22,8 +22,8 @@ struct GnuplotOptions {
   std::chrono::seconds timeout{60};  // a figure
 };
 
-/// What came of drawing: names of the files, relative to the folder, and what went wrong. A missing
-/// gnuplot is a note, not an error: data and scripts are there still.
+/// The result of drawing: names of the files, relative to the folder, and problems. A missing
+/// gnuplot is a note, not an error: data and scripts are written in any case.
 struct DrawnFigures {
   std::vector<std::string> files;
   std::vector<std::string> notes;

@@ -17,7 +17,7 @@
 namespace kvsim {
 namespace {
 
-using namespace chart;  // NOLINT: the parts are ours alone
+using namespace chart;  // NOLINT: the parts are internal
 
 constexpr double kCellHeight = 40;  // pixels
 constexpr double kLeastHeight = 240;

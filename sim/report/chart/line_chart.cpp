@@ -19,7 +19,7 @@
 namespace kvsim {
 namespace {
 
-using namespace chart;  // NOLINT: the parts are ours alone
+using namespace chart;  // NOLINT: the parts are internal
 
 /// Kinds of a CSV line.
 enum class Kind : int { kLine = 0, kLoneMark = 1, kEnd = 2, kSpreadLow = 3, kSpreadHigh = 4 };

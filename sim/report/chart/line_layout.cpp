@@ -119,7 +119,7 @@ LineBox extent(const LineChart& chart) {
     if (is_drawn(chart, l)) level = std::max(level, l.y / chart.y_unit);
   }
   if (level > 0) {
-    // What was asked for beyond the memory may be many times as much; the crossing is what counts.
+    // The requested bytes may be many times the memory; only the crossing matters.
     box.y_high = std::max(level, std::min(box.y_high, level * kRoomAbove));
   }
   box.log_y = chart.log_y_where_wide && all_positive && needs_log(smallest_positive, box.y_high);

@@ -55,8 +55,8 @@ struct LineBox {
 [[nodiscard]] std::vector<Tick> ticks_across(const LineChart& chart, const LineBox& box);
 [[nodiscard]] std::string x_name(const LineChart& chart, const LineBox& box);
 
-/// Where lines lie on each other each is seen in its own slots: the pieces of line `i`, to be drawn
-/// over all lines.
+/// Coinciding lines are each visible in separate slots: the pieces of line `i`, to be drawn over
+/// all lines.
 [[nodiscard]] std::vector<std::vector<ChartPoint>> stripes_of(const LineChart& chart, std::size_t i,
                                                               const LineBox& box);
 
@@ -64,7 +64,7 @@ struct LineBox {
 /// some of a long one, spread over it, other places for other lines.
 [[nodiscard]] std::vector<NestedMark> marks_of(const LineChart& chart, const LineBox& box);
 
-/// A text above the lines, in a row of its own where it would touch another.
+/// A text above the lines, in a separate row if it would touch another.
 struct Banner {
   std::string text;
   double left = 0, right = 0;  // pixels

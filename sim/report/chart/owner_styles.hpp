@@ -1,7 +1,7 @@
 #pragma once
 
-// What each owner of HBM is called in figures and how its part of a bar is filled: one table for
-// all figures of all runs, so that two figures side by side can be compared.
+// The name of each owner of HBM in figures and the fill of its part of a bar: one table for all
+// figures of all runs, so that figures can be compared.
 
 #include <span>
 #include <string_view>
@@ -22,10 +22,10 @@ struct OwnerStyle {
 /// Its row of the table; an unknown owner's is that of "other".
 [[nodiscard]] const PartStyle& style_of_owner(std::string_view owner);
 
-/// What was asked for when memory ran out, and not had.
+/// The request that failed when memory ran out.
 [[nodiscard]] const PartStyle& style_of_refusal();
 
-/// All of these: owners, "other" and what was asked for.
+/// All of these: owners, "other" and the failed request.
 [[nodiscard]] std::vector<PartStyle> breakdown_styles();
 
 }  // namespace kvsim

@@ -17,7 +17,7 @@
 namespace kvsim {
 namespace {
 
-using namespace chart;  // NOLINT: the parts are ours alone
+using namespace chart;  // NOLINT: the parts are internal
 
 constexpr double kPlotHeight = 480;
 constexpr const char* kFaint = "#b0b0b0";

@@ -20,7 +20,7 @@
 namespace kvsim {
 namespace {
 
-using namespace chart;  // NOLINT: the parts are ours alone
+using namespace chart;  // NOLINT: the parts are internal
 
 constexpr double kPlotHeight = 360;
 constexpr const char* kFaint = "#b0b0b0";

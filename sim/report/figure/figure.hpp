@@ -11,8 +11,8 @@
 namespace kvsim {
 
 /// A figure before it is drawn: data and a gnuplot script that reads it and writes NAME.svg and
-/// NAME.png beside it. `gnuplot NAME.gp` in that folder draws it again; `kvsim plot` draws anew
-/// from NAME.figure.json.
+/// NAME.png next to it. `gnuplot NAME.gp` in that folder draws it again; `kvsim plot` draws from
+/// NAME.figure.json.
 struct Figure {
   std::string name;                // "memory_vs_length_a800"; a file name without surprises
   std::string title;               // for people

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The method's keys of a point, parameters beside the others, without those that are null.
+/// The method's keys of a point, including parameters, without those that are null.
 ordered_json flat_keys(const ordered_json& keys) {
   const std::vector<std::string>& around = surrounding_keys();
   ordered_json flat = ordered_json::object();
@@ -76,8 +76,8 @@ LineNames line_names(const Scenario& scenario, const std::vector<std::size_t>& p
   for (const std::string& key : keys) {
     if (differs(objects, key)) telling.push_back(key);
   }
-  // That one has a parameter and another has none may be all that tells them apart: then the method
-  // stands before it, or the other would have no name.
+  // A parameter that only one of them has may be the only difference: then the method is named too,
+  // or the other would have no name.
   const std::size_t all = kinds(objects, keys);
   const auto tells = [&](const std::string& key) {
     return std::find(telling.begin(), telling.end(), key) != telling.end();

@@ -1,7 +1,6 @@
 #pragma once
 
-// How figures name their lines and bars: by what differs, while what they share stands in the title
-// once.
+// How figures name their lines and bars: by their differences, while the title has what they share.
 
 #include <cstddef>
 #include <string>
@@ -19,9 +18,9 @@ struct LineNames {
   std::string shared;
 };
 
-/// Names for points that are alike in all surrounding keys, or differ among those in lengths that
-/// the figure has an axis for. A parameter that some methods do not have is no difference between
-/// those that have it.
+/// Names for points that are equal in all surrounding keys, or differ among those only in lengths
+/// that the figure has an axis for. A parameter that some methods do not have is no difference
+/// between those that have it.
 [[nodiscard]] LineNames line_names(const Scenario& scenario,
                                    const std::vector<std::size_t>& points);
 

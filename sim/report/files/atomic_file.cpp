@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = ".kvsim-folder";
-constexpr const char* kFiles = ".kvsim-files";  // what a set of files is built under
+constexpr const char* kFiles = ".kvsim-files";  // the name under which a set of files is built
 constexpr const char* kManifestHead = "kvsim wrote these files and may replace them:";
 constexpr mode_t kFileMode = 0666;  // before the umask
 
@@ -139,7 +139,7 @@ void check_replaceable(const fs::path& shown, const fs::path& target) {
   if (there.type() == fs::file_type::not_found) return;
   if (there.type() == fs::file_type::none) cannot_write(shown, status.message());
   if (!fs::is_directory(there)) cannot_write(shown, "it is there already and is no folder");
-  // Shells that stand in it would stand in a folder that is no more.
+  // Shells in this folder would be left in a deleted folder.
   if (holds_working_directory(target)) {
     cannot_write(shown,
                  "this is the working directory, which cannot be replaced; name a new folder");
@@ -204,7 +204,7 @@ std::error_code MadeFolders::make(const fs::path& folder) {
 }
 
 void MadeFolders::remove() {
-  std::error_code ignored;  // what somebody else put there meanwhile stays
+  std::error_code ignored;  // files that another program put there meanwhile stay
   for (const fs::path& folder : made_) fs::remove(folder, ignored);
   keep();
 }

@@ -39,9 +39,9 @@ class MadeFolders {
   std::list<Temporary> registered_;
 };
 
-/// A folder that appears whole or not at all. Files are built in `NAME.partial-PID` beside it;
-/// commit() renames that into place. A folder already there is replaced if it is empty or if kvsim
-/// made all that is in it (the list `.kvsim-folder` inside says what it wrote).
+/// A folder that appears whole or not at all. Files are built in `NAME.partial-PID` next to it;
+/// commit() renames that into place. An existing folder is replaced if it is empty or if kvsim made
+/// all its files (the list `.kvsim-folder` in it names what kvsim wrote).
 class AtomicFolder {
  public:
   /// Creates the partial folder, and missing parents. Errors: InputError if it cannot be created or
@@ -59,7 +59,7 @@ class AtomicFolder {
   void write(const std::filesystem::path& name, std::string_view text) const;
   /// Creates the sub-folder partial()/NAME and returns it, for what others write there.
   [[nodiscard]] std::filesystem::path make_folder(const std::filesystem::path& name) const;
-  /// Errors: InputError; what stood at the path before then stands there still.
+  /// Errors: InputError; the previous contents of the path are unchanged then.
   void commit();
 
  private:
@@ -69,8 +69,8 @@ class AtomicFolder {
   std::optional<PartialFolder> partial_;
 };
 
-/// Files of one folder that change together, beside others that stay as they are: built in a folder
-/// `.kvsim-files.partial-PID` in it, put into place by commit().
+/// Files of one folder that change together while others stay as they are: built in a folder
+/// `.kvsim-files.partial-PID` in it, moved into place by commit().
 class AtomicFiles {
  public:
   /// Makes the folder where there is none. Errors: InputError where it is no folder, cannot be made

@@ -17,7 +17,7 @@ using nlohmann::ordered_json;
 constexpr std::size_t kMostPoints = 300;  // of a run or a sweep's table
 constexpr std::size_t kMostCharts = 96;
 
-/// Charts of one kind side by side, in the order in which the figures stand.
+/// Charts of one kind side by side, in the order of the figures.
 ordered_json charts_json(const FigureSet& figures, std::vector<std::string>& cuts) {
   ordered_json out = ordered_json::array();
   for (const Figure& figure : figures.figures) {

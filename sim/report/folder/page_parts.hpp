@@ -26,8 +26,8 @@ inline constexpr const char* kPageSchema = "kvsim.report/1";
 /// The lines that begin with one of these words.
 [[nodiscard]] std::vector<PageSentence> lines_that_begin(
     const std::string& text, const std::vector<std::string_view>& words);
-/// The data of a page of this kind: charts, the document, `extras`, and what was left out. Names of
-/// what is shown are cleaned and bounded.
+/// The data of a page of this kind: charts, the document, `extras`, and notes on omitted parts.
+/// Displayed names are cleaned and bounded.
 [[nodiscard]] nlohmann::ordered_json data_of(const char* kind, nlohmann::ordered_json document,
                                              const FigureSet& figures,
                                              nlohmann::ordered_json extras,

@@ -9,7 +9,7 @@
 
 namespace kvsim {
 std::string figure_lines(const ResultsFolder& written) {
-  // Of the formats in use one that terminals and mail show at a click stands for all.
+  // One of the drawn formats represents all: the one that terminals and mail programs open.
   std::vector<std::string> formats;
   for (const char* format : {".png", ".svg", ".pdf"}) {
     const bool used = std::any_of(written.figures.begin(), written.figures.end(),

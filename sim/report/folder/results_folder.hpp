@@ -22,7 +22,8 @@ struct FolderOptions {
 struct ResultsFolder {
   std::filesystem::path folder;
   std::vector<std::string> figures;  // "figures/memory_vs_length.svg", …, relative to the folder
-  std::vector<std::string> notes;    // what could not be drawn and why; stands in result.json too
+  std::vector<std::string> notes;    // figures that could not be drawn, with the reason; also in
+                                     // result.json
   bool page = false;                 // whether report.html is there
 };
 

@@ -34,7 +34,7 @@ std::string sentences_html(const std::vector<PageSentence>& sentences) {
   return out;
 }
 
-/// What stands for `{{name}}` in page.html.
+/// The replacement of `{{name}}` in page.html.
 std::string part_of(const Page& page, std::string_view name) {
   if (name == "head") return page_head(html_escaped(page.title), page_asset("style"));
   if (name == "libraries") return page_libraries();

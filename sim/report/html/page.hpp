@@ -1,7 +1,7 @@
 #pragma once
 
-// One HTML file that needs nothing else: style, scripts, the chart library and the data stand in
-// it, and a content security policy forbids it to fetch anything.
+// One self-contained HTML file: it has style, scripts, the chart library and the data, and a
+// content security policy forbids it to fetch anything.
 
 #include <functional>
 #include <string>
@@ -21,7 +21,7 @@ struct PageSentence {
 
 struct Page {
   std::string title;
-  std::string lead{};                     // under the title: what was asked
+  std::string lead{};                     // under the title: the scenario's question
   std::vector<PageSentence> sentences{};  // readable without scripts
   std::string summary{};                  // as the terminal shows it, lines of text
   nlohmann::ordered_json data{};          // what report.js draws
@@ -31,12 +31,12 @@ struct Page {
 /// markup in them is escaped, and the data cannot end their script block.
 [[nodiscard]] std::string page_text(const Page& page);
 
-/// `document` as it may stand inside <script>: JSON that parses back to the same, without "<", ">",
-/// "&" and the line separators that some parsers of scripts end a line at. Bytes that are no UTF-8
-/// become U+FFFD.
+/// `document` escaped for <script>: JSON that parses back to the same, without "<", ">", "&" and
+/// the line separators at which some script parsers end a line. Bytes that are not UTF-8 become
+/// U+FFFD.
 [[nodiscard]] std::string script_json(const nlohmann::ordered_json& document);
 
-/// `text` as it may stand in an element or a quoted attribute.
+/// `text` escaped for an element or a quoted attribute.
 [[nodiscard]] std::string html_escaped(std::string_view text);
 
 /// A file of this folder as it is embedded, by its name without extension: "charts". Errors:
@@ -47,8 +47,8 @@ struct Page {
 using PagePart = std::function<std::string(std::string_view name)>;
 [[nodiscard]] std::string filled(std::string_view form, const PagePart& part);
 
-/// A page's beginning, to the end of its <head>: `title` and `style` as they may stand there,
-/// `policy` what scripts may do beyond being part of the page.
+/// A page's beginning, to the end of its <head>: `title` and `style` are already escaped, `policy`
+/// is what scripts may do beyond being part of the page.
 [[nodiscard]] std::string page_head(std::string_view title, std::string_view style,
                                     std::string_view policy = {});
 /// The chart library and the scripts that all pages share, as <script> elements.

@@ -24,7 +24,7 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
                       const ordered_json& document, const FigureSet& figures) {
   const std::string text = plan_summary(scenario, plan, nullptr, kOneLine);
   std::vector<PageSentence> sentences;
-  // The answers stand before the first blank line.
+  // The answers are before the first blank line.
   std::vector<std::string> lines = lines_of(text.substr(0, text.find("\n\n")));
   for (std::string& line : lines) {
     const bool no = line.find(": impossible") != std::string::npos;
@@ -42,7 +42,7 @@ std::string plan_page(const Scenario& scenario, const PlanResult& plan,
   for (ordered_json& answer : shown["answers"]) {
     for (ordered_json& candidate : answer["candidates"]) {
       n += candidate["points"].size();
-      candidate.erase("at_answer");  // kvsim explain tells it
+      candidate.erase("at_answer");  // kvsim explain prints it
     }
   }
   if (n > kMostCandidatePoints) {

@@ -14,8 +14,8 @@
 
 namespace kvsim {
 
-/// The whole page. `document` is what result.json or plan.json holds, `figures` what is drawn
-/// beside it.
+/// The whole page. `document` is the contents of result.json or plan.json, `figures` are drawn next
+/// to it.
 [[nodiscard]] std::string plan_page(const Scenario& scenario, const PlanResult& plan,
                                     const nlohmann::ordered_json& document,
                                     const FigureSet& figures);

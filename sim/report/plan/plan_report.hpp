@@ -1,6 +1,6 @@
 #pragma once
 
-// What came of `kvsim plan`. Every document is a function of the scenario and the plan's result.
+// The results of `kvsim plan`. Every document is a function of the scenario and the plan's result.
 
 #include <cstddef>
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace kvsim {
 /// "kvsim.plan/1".
 [[nodiscard]] nlohmann::ordered_json plan_document(const Scenario& scenario, const PlanResult& plan,
                                                    const std::vector<std::string>& notes = {});
-/// A line a candidate: the question, who it is, its answer or what binds it.
+/// One line per candidate: the question, its name, its answer or its bound.
 [[nodiscard]] std::string plan_csv(const PlanResult& plan);
 /// A line a way to run: load, cost, latency, error, and whether it is on the front.
 [[nodiscard]] std::string plan_front_csv(const PlanResult& plan);

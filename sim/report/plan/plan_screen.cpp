@@ -23,7 +23,7 @@ using Align = Table::Align;
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-/// "cache", "prefill", …: what a constraint is short of.
+/// "cache", "prefill", …: the resource that a constraint lacks.
 std::string scarce(const std::string& constraint) {
   if (constraint == "kv_capacity") return "cache";
   if (constraint == "activations") return "prefill";
@@ -55,7 +55,7 @@ std::string group_table(const PlanResult& plan, const PlanGroup& group, double c
         {"safe", Align::kRight, fmt::format("(p{:g})", 100 * range_confidence(confidence))});
     columns.push_back({"optimistic", Align::kRight, unit});
   }
-  // A batch of prompts is computed at once; a request alone has its first token much earlier.
+  // A batch of prompts is computed at once; a single request has its first token much earlier.
   const bool batches = std::any_of(group.candidates.begin(), group.candidates.end(), [&](auto c) {
     const auto& run = plan.candidates[c].at_answer;
     return run && run->sizes.batch > 1;

@@ -13,7 +13,7 @@ namespace kvsim {
 
 /// Methods hold equal bytes if the largest of them holds at most this many times the least. Budgets
 /// are whole entries, side data differ, and cached bytes are compared after different numbers of
-/// decode steps: a smaller band would leave most methods alone in theirs.
+/// decode steps: with a smaller band most methods would have no other to compare with.
 inline constexpr double kEqualBytes = 1.1;
 
 /// Bands of equal bytes: indices into `shares` (of the full cache's bytes), ascending by share,

@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostGroups = 16;  // that a legend can tell apart
+constexpr std::size_t kMostGroups = 16;  // that a legend can distinguish
 
 /// Fills in groups and remark; returns how many marks there are.
 std::size_t add_marks(ScatterChart& chart, const std::vector<ErrorMark>& marks,

@@ -221,7 +221,7 @@ FigureSet aggregate_figures(const std::vector<AggregateRow>& rows) {
   for (const AggregateRow& row : rows) traces = std::max(traces, row.traces.size());
   for (const AggregateRow& row : rows) {
     const bool everywhere = row.traces.size() == traces;
-    // Other traces, another mean: not to be read beside the others without knowing.
+    // A mean over other traces: readers must know this when they compare it.
     marks.push_back(
         {.method = everywhere ? row.name
                               : fmt::format("{} ({} of {})", row.name, row.traces.size(), traces),

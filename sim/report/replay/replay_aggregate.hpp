@@ -15,7 +15,7 @@
 
 namespace kvsim {
 
-/// How far a method is from `oracle-step` at the same budget, as asked for.
+/// The distance of a method from `oracle-step` at the same requested budget.
 struct OracleGap {
   std::optional<double> mass;         // the oracle's retained mass less the method's
   std::optional<double> error_ratio;  // the method's mean error over the oracle's
@@ -47,7 +47,7 @@ struct AggregateRow {
   std::optional<Spread> retained_mass;                // null unless every trace has it
   std::optional<Spread> oracle_mass_gap, oracle_error_ratio;
 };
-/// What one trace says of a method.
+/// The metrics of a method on one trace.
 struct AggregateSource {
   const ReplayResult* replay = nullptr;  // not owned
   const ReplayMethod* method = nullptr;  // one of its methods

@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-/// One line a method and step; header alone where no series was kept.
+/// One line per method and step; only the header if no series was kept.
 [[nodiscard]] std::string replay_steps_csv(const ReplayResult& replay);
 [[nodiscard]] std::string replay_layer_steps_csv(const ReplayResult& replay);  // each layer's
 /// One line a method and layer: entries, bytes, errors at the end.
@@ -16,8 +16,8 @@ namespace kvsim {
 
 /// One line a method: sizes, traffic, errors, distance from the oracle.
 [[nodiscard]] std::string replay_methods_csv(const ReplayResult& replay);
-/// What each entry stands there for at the end, a line a run of positions: of entries that a score
-/// chose each alone, of others those that follow one another. Empty where that was not kept.
+/// Why each entry is kept at the end, one line per run of positions: a single position for entries
+/// chosen by score, consecutive positions for others. Empty if this was not recorded.
 [[nodiscard]] std::string replay_kept_csv(const ReplayResult& replay);
 /// A line a method, moment, block size and layout.
 [[nodiscard]] std::string replay_paged_csv(const ReplayResult& replay);

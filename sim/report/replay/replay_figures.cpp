@@ -15,7 +15,7 @@
 namespace kvsim {
 namespace {
 
-/// Names of a replay's methods; a budget that all share who have one stands in the title.
+/// Names of a replay's methods; a budget shared by all that have one is in the title.
 LineNames replay_names(const ReplayResult& replay) {
   std::set<std::string> methods, budgets;
   for (const ReplayMethod& method : replay.methods) {
@@ -50,10 +50,10 @@ std::vector<ChartPoint> over_steps(const std::vector<ReplayStep>& series, std::s
   return points;
 }
 
-/// Of many methods those a figure over steps has room for: the full cache, and who is on the front
-/// of error against bytes, the smallest first.
+/// The methods that fit into a figure over steps: the full cache and those on the Pareto front of
+/// error against bytes, the smallest first.
 std::vector<bool> lines_with_room(const ReplayResult& replay) {
-  constexpr std::ptrdiff_t kMostLines = 12;  // that can be told apart
+  constexpr std::ptrdiff_t kMostLines = 12;  // that can be distinguished
   const std::size_t n = replay.methods.size();
   std::vector<bool> drawn(n, n <= static_cast<std::size_t>(kMostLines));
   if (drawn.empty() || drawn.front()) return drawn;
@@ -120,7 +120,7 @@ FigureSet replay_figures(const ReplayResult& replay) {
       const bool exact =
           std::all_of(method.series.begin(), method.series.end(),
                       [](const ReplayStep& s) { return s.rel_error < kRoundingError; });
-      // What is rounding alone would stretch a logarithmic axis by five powers of ten.
+      // Rounding errors would extend a logarithmic axis by five powers of ten.
       error.lines.push_back({exact ? label + " (below 0.00001)" : label});
       if (!exact) {
         error.lines.back().points = over_steps(method.series, error_stride,

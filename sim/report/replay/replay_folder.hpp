@@ -11,8 +11,8 @@ namespace kvsim {
 /// Writes the tables of a replay into the folder under construction.
 void write_replay_tables(const AtomicFolder& building, const ReplayResult& replay);
 
-/// The results folder of a replay alone (`kvsim replay -o DIR`): result.json is the replay
-/// document. Errors: as AtomicFolder.
+/// The results folder of `kvsim replay -o DIR`: result.json is the replay document. Errors: as
+/// AtomicFolder.
 ResultsFolder write_replay_results(const ReplayResult& replay,
                                    const std::vector<SkippedMethod>& skipped,
                                    const std::filesystem::path& folder,

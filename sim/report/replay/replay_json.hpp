@@ -1,8 +1,8 @@
 #pragma once
 
-// The documents of docs/results.md: what --json prints and what result.json holds. Bytes are
-// integers, other numbers doubles written so that they read back to the same bits; a number that
-// does not exist is null. Nothing here depends on the clock or on where files lie.
+// The documents of docs/results.md, printed by --json and written to result.json. Bytes are
+// integers, other numbers doubles that read back to the same bits; a missing number is null.
+// Nothing here depends on the clock or on file locations.
 
 #include <string>
 #include <vector>

@@ -24,8 +24,8 @@ void cut_replay(nlohmann::ordered_json& replay);
 [[nodiscard]] std::vector<PageSentence> replay_sentences(const ReplayResult& replay,
                                                          const std::vector<SkippedMethod>& skipped);
 
-/// The whole page. `document` is what result.json or plan.json holds, `figures` what is drawn
-/// beside it.
+/// The whole page. `document` is the contents of result.json or plan.json, `figures` are drawn next
+/// to it.
 [[nodiscard]] std::string replay_page(const ReplayResult& replay,
                                       const std::vector<SkippedMethod>& skipped,
                                       const nlohmann::ordered_json& document,

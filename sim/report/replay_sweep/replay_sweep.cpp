@@ -32,7 +32,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// What points are compared by: a key of a replay's method, and how the terminal says it.
+/// A metric to compare points by: a key of a replay's method, and its name on the terminal.
 struct SweepMetric {
   const char* key;
   const char* words;
@@ -221,7 +221,7 @@ std::vector<Comparison> comparisons_of(const ReplaySweep& sweep) {
   return out;
 }
 
-/// What all of `cells` have in common, as cell_words; empty: nothing.
+/// The values that all `cells` share, as cell_words; empty: none.
 std::string shared_words(const ReplaySweep& sweep, const std::vector<const SweepCell*>& cells) {
   const auto all_share = [&](auto&& of) {
     return std::all_of(cells.begin(), cells.end(),

@@ -16,7 +16,7 @@
 
 namespace kvsim {
 
-/// A parameter and the values it takes, in the order asked for.
+/// A parameter and its values, in the requested order.
 struct SweepAxis {
   std::string name;
   std::vector<ParamValue> values;
@@ -31,16 +31,16 @@ struct SweepCell {
 
 struct ReplaySweep {
   std::vector<std::string> methods;
-  std::vector<Budget> budgets;  // as asked for; empty: the methods' own
+  std::vector<Budget> budgets;  // as requested; empty: the methods' defaults
   std::vector<SweepAxis> axes;
   Params fixed;                      // given with one value
   std::vector<SweepCell> cells;      // method, budget, then the axes, the last changing fastest
-  std::vector<ReplayJob> jobs;       // a trace each, its methods asked for being those of `cells`
+  std::vector<ReplayJob> jobs;       // one per trace; its requested methods are those of `cells`
   std::vector<std::string> notes{};  // traces that are missing
 };
 
-/// "zeromerge, alpha 0.6, residual_slots 4": the method where there are several, then the varied
-/// parameters that it has, but for axis `without`.
+/// "zeromerge, alpha 0.6, residual_slots 4": the method if there are several, then its varied
+/// parameters, except axis `without`.
 [[nodiscard]] std::string cell_words(const ReplaySweep& sweep, const SweepCell& cell,
                                      std::optional<std::size_t> without = {});
 

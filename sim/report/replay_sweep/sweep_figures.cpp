@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kMostLines = 8;   // of one parameter's figure
 constexpr std::size_t kMostSpread = 4;  // lines whose bars do not hide each other
-constexpr std::size_t kMostMarks = 16;  // kinds of marks that a legend can tell apart
+constexpr std::size_t kMostMarks = 16;  // kinds of marks that a legend can distinguish
 
 /// "zeromerge on books-treasure-512", "3 methods, means over 4 traces".
 std::string about(const ReplaySweep& sweep, const std::string& what) {
@@ -78,13 +78,14 @@ bool is_whole(const SweepAxis& axis) {
   });
 }
 
-/// The means of one method that differ in one parameter alone.
+/// The means of one method that differ in only one parameter.
 struct Slice {
   std::string label;
-  std::vector<const SweepMean*> means;  // in the order of the parameter's values as asked for
+  std::vector<const SweepMean*> means;  // in the requested order of the parameter's values
 };
 
-/// "budget 20 %, residual_slots 4": what the means of a slice share, as far as others differ.
+/// "budget 20 %, residual_slots 4": the values that the means of a slice share, if other slices
+/// differ in them.
 std::string slice_words(const ReplaySweep& sweep, const SweepMean& mean, std::size_t axis,
                         bool by_budget) {
   std::vector<std::string> words;
@@ -97,7 +98,7 @@ std::string slice_words(const ReplaySweep& sweep, const SweepMean& mean, std::si
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-/// Whether two cells of one method are the same but for the parameter.
+/// Whether two cells of one method differ only in the parameter.
 bool alike(const SweepCell& a, const SweepCell& b, std::size_t axis) {
   for (std::size_t i = 0; i < a.values.size(); ++i) {
     if (i != axis && a.values[i] != b.values[i]) return false;
@@ -145,7 +146,7 @@ std::vector<Slice> best_slices(const std::vector<Slice>& slices) {
   return best;
 }
 
-/// What the values of a parameter are counted in, as far as its declaration says.
+/// The unit of a parameter's values, if its declaration has one.
 std::string_view unit_of(const ParamInfo& info, const SweepAxis& axis) {
   if (std::holds_alternative<std::int64_t>(info.default_value)) return "count";
   if (info.low >= 0 && info.high <= 1) return "fraction";

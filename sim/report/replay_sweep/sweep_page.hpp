@@ -13,8 +13,8 @@
 
 namespace kvsim {
 
-/// The whole page. `document` is what result.json or plan.json holds, `figures` what is drawn
-/// beside it.
+/// The whole page. `document` is the contents of result.json or plan.json, `figures` are drawn next
+/// to it.
 [[nodiscard]] std::string sweep_page(const ReplaySweep& sweep,
                                      const nlohmann::ordered_json& document,
                                      const FigureSet& figures);

@@ -30,7 +30,7 @@ namespace {
 using nlohmann::ordered_json;
 using Align = Table::Align;
 
-/// A figure beside a published one, in the unit the publication uses.
+/// A predicted value next to a published one, in the publication's unit.
 std::string in_unit_of(const PublishedFigure& figure, double value) {
   const std::string& metric = figure.metric;
   if (metric.find("_bytes") != std::string::npos) {
@@ -221,8 +221,8 @@ std::string brief_note(const std::string& note, std::size_t width) {
                  : shortened(whole, width) + "\n";
 }
 
-/// What makes the point, on as few lines as can be: the table, what runs out of memory, published
-/// figures, methods at equal bytes, the finding, and where the rest is.
+/// The short summary: the table, points that run out of memory, published values, methods at equal
+/// bytes, the finding, and where the rest is.
 std::string brief_summary(const RunReport& report, const ordered_json& document,
                           const ResultsFolder* written, const TextStyle& style) {
   constexpr std::size_t kMostNotes = 2;
@@ -255,7 +255,7 @@ std::string brief_summary(const RunReport& report, const ordered_json& document,
     }
     out += published_block(report, document, labels, width, false);
   }
-  // What an answer assumes of its engine is part of the answer.
+  // The assumed settings of the engine are part of the answer.
   out += engines_text(scenario, width);
   const std::vector<std::string> warned = warnings(scenario);
   for (std::size_t i = 0; i < std::min(warned.size(), kMostNotes); ++i) {

@@ -11,9 +11,10 @@
 
 namespace kvsim {
 
-/// What a run of `document` (run_document) says on the terminal: a line that names it, the table of
-/// its points, what fits and what fails first and why, published figures beside the predicted, the
-/// replay's table, notes, and where files are (`written` null: nothing was).
+/// The summary of a run's `document` (run_document) on the terminal: a line that names it, the
+/// table of its points, what fits and what fails first and why, published values next to the
+/// predicted ones, the replay's table, notes, and the locations of files (`written` null: none were
+/// written).
 [[nodiscard]] std::string run_summary(const RunReport& report,
                                       const nlohmann::ordered_json& document,
                                       const ResultsFolder* written, std::size_t width = 80);

@@ -11,9 +11,9 @@
 
 namespace kvsim {
 
-/// One line a request: when it came, waited, began and ended, what it was, what became of it.
+/// One line per request: arrival, waiting time, start, end, lengths and outcome.
 [[nodiscard]] std::string requests_csv(const RunReport& report);
-/// One line a sample of a replica: who runs, who waits, HBM by owner.
+/// One line per sample of a replica: running and waiting requests, HBM by owner.
 [[nodiscard]] std::string serve_timeline_csv(const RunReport& report);
 /// One line a point of a run_document: its scalar keys; each distribution as ttft_s_mean, ….
 [[nodiscard]] std::string serve_points_csv(const nlohmann::ordered_json& document);

@@ -23,7 +23,7 @@ namespace kvsim {
 namespace {
 
 constexpr std::size_t kMostFiles = 12;  // of one kind
-constexpr std::size_t kMostLines = 8;   // that one can tell apart without effort
+constexpr std::size_t kMostLines = 8;   // that are easy to distinguish
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kPercent = 100;
 
@@ -36,7 +36,7 @@ const std::vector<std::string>& shared_keys() {
       "workload", "memory", "engine"};
   return keys;
 }
-/// Keys that say how much is asked of a service.
+/// Keys that determine the load of a service.
 const std::vector<std::string>& load_keys() {
   static const std::vector<std::string> keys{"rate", "rate_scale", "users"};
   return keys;
@@ -325,7 +325,7 @@ double load_of(const ScenarioPoint& point) {
   return load;
 }
 
-/// Latency against throughput: a line through points that are the same but for the load.
+/// Latency against throughput: a line through points that differ only in load.
 void add_throughput(const RunReport& report, FigureSet& set) {
   struct Latency {
     std::string_view kind, title, label, column;  // "TTFT", "ttft"
@@ -386,7 +386,7 @@ void add_throughput(const RunReport& report, FigureSet& set) {
   }
 }
 
-/// What the cache takes of a GPU against the tokens of the requests in service.
+/// Cache bytes of a GPU against the tokens of the requests in service.
 void add_memory_under_load(const RunReport& report, FigureSet& set) {
   constexpr std::size_t kBins = 12;
   constexpr double kLow = 0.05, kHigh = 0.95;

@@ -13,7 +13,7 @@ bool is_plain(const ordered_json& value) {
          });
 }
 
-/// A row of a table: an object of scalars that stands in an array.
+/// A row of a table: an object of scalars in an array.
 bool is_row(const ordered_json& value) {
   return value.is_object() &&
          std::none_of(value.begin(), value.end(),

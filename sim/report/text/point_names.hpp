@@ -32,7 +32,7 @@ namespace kvsim {
 [[nodiscard]] std::vector<std::string> labels_within(const Scenario& scenario,
                                                      const std::vector<std::size_t>& points);
 
-/// Points that are the same but for the method: a figure, or a block of a table.
+/// Points that differ only in the method: a figure, or a block of a table.
 struct PointGroup {
   std::string description;  // all they share: "Llama-2-7B on A800-80GB-SXM, hf-sdpa, fp32, batch 1"
   std::string heading;  // of that, what other groups do not share; empty where there is one group

@@ -15,8 +15,8 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `what` stands before the bar; `total` units of `unit` ("points", "layers") give the rate, 0:
-  /// no rate is shown.
+  /// `what` is the text before the bar; `total` units of `unit` ("points", "layers") give the rate,
+  /// 0: no rate is shown.
   explicit Progress(std::string what, double total = 0, std::string unit = "", int descriptor = 2);
   ~Progress();
   Progress(const Progress&) = delete;

@@ -14,7 +14,7 @@ class Table {
   struct Column {
     std::string header;
     Align align = Align::kRight;
-    std::string unit{};  // under the header; a line of its own where any column has one
+    std::string unit{};  // under the header; on a separate line if any column has one
     bool spare = false;  // left out, the last first, where the table is too wide all the same
   };
   explicit Table(std::vector<Column> columns);

@@ -167,7 +167,7 @@ std::string amount(const std::optional<double>& value) { return value ? amount(*
 
 std::string paragraph(std::string_view text, std::size_t width, std::size_t indent) {
   std::string out;
-  // The lines after the first stand under the first word.
+  // The lines after the first start below the first word.
   for (const std::string& line : wrapped(clean_text(text), width - std::min(width / 2, indent))) {
     if (!out.empty()) out.append(indent, ' ');
     out += line + "\n";

@@ -30,7 +30,7 @@ inline constexpr std::size_t kLongestName = 80;
 /// Lines of at most `width` columns, broken at blanks where there are any.
 [[nodiscard]] std::vector<std::string> wrapped(std::string_view text, std::size_t width);
 
-/// As lines that end in "\n", cleaned; those after the first stand `indent` columns in.
+/// As lines that end in "\n", cleaned; those after the first are indented by `indent` columns.
 [[nodiscard]] std::string paragraph(std::string_view text, std::size_t width,
                                     std::size_t indent = 0);
 

@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-/// How text is laid out for a reader: what only a terminal can show is off unless asked for.
+/// How text is laid out for a reader: features that only a terminal can show are off by default.
 struct TextStyle {
   std::size_t width = 80;
   bool colour = false;  // escape sequences of ECMA-48
@@ -19,7 +19,7 @@ struct TextStyle {
   TextStyle(std::size_t columns) : width{columns} {}  // NOLINT: a width is a style without colour
 };
 
-/// What a piece of text means; colour is never the only thing that says it.
+/// The meaning of a piece of text; colour is never its only sign.
 enum class Tone : std::uint8_t {
   kPlain,
   kHeading,  // bold
