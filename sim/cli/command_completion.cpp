@@ -56,7 +56,7 @@ std::vector<std::string> words_of(const Option& option) {
   return {};
 }
 
-/// Words that may stand beside a command's options.
+/// Words that a command takes in addition to its options.
 std::vector<std::string> operands_of(const Command& command) {
   const std::vector<std::string> kinds{"models", "gpus", "methods", "stacks", "calibrations"};
   if (command.name == "list") {

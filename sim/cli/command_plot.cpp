@@ -1,5 +1,6 @@
-// kvsim plot: the figures of results folders again, from their documents, for screen or page; of
-// several folders the figures that all of them have, in one. Scripts that lie there are not run.
+// kvsim plot: draws the figures of results folders again from their documents, for screen or page;
+// for several folders, the figures that all of them have, in one. Scripts in these folders are not
+// run.
 
 #include "sim/cli/command_plot.hpp"
 
@@ -105,8 +106,8 @@ bool all_differ(const std::vector<std::string>& names) {
   return std::set<std::string>{names.begin(), names.end()}.size() == names.size();
 }
 
-/// What to call the results: as many of the last folders of their paths as tell them apart, and
-/// where that is long the end of it. Errors: InputError where one is given twice.
+/// Names of the results: as many of the last folders of their paths as distinguish them, shortened
+/// at the front if long. Errors: InputError if one is given twice.
 std::vector<std::string> names_of(const std::vector<std::string>& results) {
   constexpr std::size_t kLongest = 28;  // a legend's entry has 54 columns
   std::vector<fs::path> paths;

@@ -165,7 +165,7 @@ int run_replay(const Arguments& arguments) {
     try {
       jobs.push_back(run_replay_job(traces[i], specs, options, methods.whole_catalogue));
     } catch (const Interrupted&) {
-      // Told below.
+      // Reported below.
     }
   }
   stops.reset();

@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 
 enum class ValueKind : std::uint8_t { kSwitch, kText, kNumber, kDuration, kKinds };
 
-/// An option that stands for a key of /requests.
+/// An option that sets a key of /requests.
 struct KeyOption {
   std::string_view option, key, value;
   ValueKind kind;
@@ -229,7 +229,7 @@ int run_info(const Arguments& arguments) {
   return kDone;
 }
 
-/// Writes `trace` in the layout that --layout, or the file's ending, asks for, and says so.
+/// Writes `trace` in the layout of --layout, or of the file's ending, and prints which.
 void write_trace(const Arguments& arguments, const RequestTrace& trace, const fs::path& file) {
   const auto word = arguments.value("layout");
   const RequestFormat format = word ? parse_request_format(*word, "--layout")

@@ -79,7 +79,7 @@ Finished run_one(const Arguments& arguments, Scenario& scenario,
   const bool quiet = arguments.has("quiet");
   const int threads = static_cast<int>(arguments.integer("threads", 0, kMostThreads).value_or(0));
   std::optional<Progress> bar;
-  // The page maps what each head keeps; documents have it where the scenario asks for it.
+  // The page maps the entries of each head; documents have them if the scenario requests them.
   RunOptions how{
       .threads = threads, .per_head = folder && writes.page, .why_kept = folder.has_value()};
   std::optional<StopOnInterrupt> stops{std::in_place};
@@ -122,7 +122,7 @@ void tell_missing(const Missing& missing, const std::optional<fs::path>& folder)
                         command_line()));
 }
 
-/// What came of one scenario, printed.
+/// Prints the results of one scenario.
 int run_alone(const Arguments& arguments, Scenario scenario) {
   const std::optional<fs::path> folder = folder_of(arguments, scenario, false);
   if (folder) check_results_folder(*folder);
@@ -169,8 +169,8 @@ int run_run(const Arguments& arguments) {
     if (has("sweep")) refuse_plan_of_sweep(document, file);
     if (!has("sweep") && !has("plan")) continue;
     if (!several) return has("plan") ? run_plan_job(arguments) : run_scenario_sweep(arguments);
-    throw InputError{
-        fmt::format("{}: has a {}, and must be run on its own", file, has("plan") ? "plan" : "sweep")};
+    throw InputError{fmt::format("{}: has a {}, and must be run on its own", file,
+                                 has("plan") ? "plan" : "sweep")};
   }
   // All are read before the first is run: a slip in the last one costs no time.
   std::vector<Scenario> scenarios;

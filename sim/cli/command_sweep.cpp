@@ -83,7 +83,7 @@ std::vector<SweepAxis> read_axes(const Arguments& arguments, const Params& fixed
   return axes;
 }
 
-/// The methods asked for; of those that only "all" brought, the ones with a varied parameter.
+/// The requested methods; of those that only "all" added, the ones with a varied parameter.
 std::vector<std::string> varied_methods(const NamedMethods& methods,
                                         const std::vector<SweepAxis>& axes) {
   std::vector<std::string> out;
@@ -211,7 +211,7 @@ int run_sweep(const Arguments& arguments) {
     try {
       sweep.jobs.push_back(run_replay_job(traces[i], specs, options, all));
     } catch (const Interrupted&) {
-      // Told below.
+      // Reported below.
     }
   }
   stops.reset();  // while files are written an interrupt ends the program, which takes them away

@@ -128,8 +128,8 @@ std::optional<fs::path> folder_of(const Arguments& arguments, const SweepPlan& p
   return fs::path{"kvsim-out"} / plan.name();
 }
 
-/// Everything before the first point is run. What is wrong is thrown on the first process alone;
-/// on others nullopt says to leave.
+/// Everything before the first point is run. Errors are thrown only on the first process; others
+/// get nullopt and leave.
 struct Prepared {
   SweepPlan plan;
   PointRunner runner;

@@ -1,8 +1,8 @@
 #pragma once
 
-// The explorer's core: what its page asks while a planner turns knobs. The same functions answer in
-// the program, in the tests and, compiled to WebAssembly (sim/explorer/wasm), in the browser. They
-// read a scenario as text and touch no file, thread or clock.
+// The explorer's core: the functions that its page calls when a user changes a control. They are
+// the same in the program, in the tests and, compiled to WebAssembly (sim/explorer/wasm), in the
+// browser. They read a scenario as text and use no file, thread or clock.
 
 #include <string_view>
 

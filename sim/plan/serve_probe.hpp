@@ -34,7 +34,7 @@ struct ServeProbe {
   std::vector<BoundShare> bounds;  // where it holds
 };
 
-/// How a service is asked.
+/// How a service is probed.
 struct ServeLoad {
   double scale = 1;         // times the workload's rate
   std::int32_t copies = 1;  // of the service, behind one door
@@ -100,7 +100,7 @@ class ServeCase {
   /// nullopt: it gave up.
   [[nodiscard]] std::optional<ServeProbe> run(const ServeLoad& load, bool gives_up);
 
-  ServeSpec spec_;  // as asked for
+  ServeSpec spec_;  // as requested
   ServeMachine machine_;
   Gpu gpu_;  // with the memory at the confidence
   std::optional<PreparedService> service_;

@@ -45,7 +45,7 @@ class StaticCase {
   [[nodiscard]] bool settles(std::int64_t prompt) const { return method_.settles(prompt); }
 
  private:
-  /// What the end takes of the GPU's memory beyond the prediction, without a pool.
+  /// Memory at the end of the interval beyond the prediction, without a pool.
   [[nodiscard]] Bytes held_back(const Point& point);
   [[nodiscard]] Stack stack_as_run() const {
     return with_options(*spec_.stack, spec_.options, {spec_.gpu, spec_.llm, spec_.tensor_parallel});

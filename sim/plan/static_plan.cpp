@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kMostSequences = 1 << 16;
 constexpr std::int64_t kMostPrompt = 1 << 24;
 
-/// The run that size n of the question stands for.
+/// The run of size n of the question.
 Point point_of(const StaticSpec& spec, PlanQuestion question, std::int64_t n) {
   const bool batch = question == PlanQuestion::kLargestBatch;
   return {.batch = batch ? n : spec.batch,
@@ -70,7 +70,7 @@ NextRun why_not(StaticCase& one, const Point& least) {
   };
   const PointResult memory = one.memory(least);
   const Bytes weights = part("weights");
-  // An engine with a paged cache starts on what the weights leave, and asks for blocks of that.
+  // An engine with a paged cache allocates blocks from the memory that the weights leave.
   const bool started = run.startup && run.startup->kv_cache > Bytes{};
   if (started && run.startup->graphs > run.startup->graphs_room()) {
     out.constraint = "activations";
@@ -181,7 +181,7 @@ std::optional<std::int64_t> last_size(const CandidateInput& in, PlanQuestion que
       .last;
 }
 
-/// `found`: the size at the confidence that is asked for.
+/// `found`: the size at the requested confidence.
 AnswerRange range_of(const CandidateInput& in, PlanQuestion question, std::int64_t most,
                      std::optional<std::int64_t> found) {
   const StaticSpec& spec = in.point->spec;

@@ -19,7 +19,8 @@ namespace kvsim {
 struct HeadCost {
   std::int32_t held = 0;  // entries, after compression
   std::int32_t attended = 0;
-  double entries_read = 0;          // of those attended over: all, but for readers
+  double entries_read = 0;          // of the attended entries: all, except for methods that read
+                                    // part
   std::int32_t most_read = 0;       // by one query head
   CacheBytes bytes;                 // after compression
   std::int64_t attended_bytes = 0;  // K and V of the entries attended over
@@ -39,8 +40,8 @@ struct HeadSeries {
   std::vector<float> retained_mass;             // [steps, queries], empty where it has no meaning
   std::vector<float> best_mass;                 // likewise; add_best_mass fills it
   std::vector<std::vector<std::int32_t>> kept;  // at the end: members per entry
-  std::vector<KeptEntry> why;                   // at the end: what keeps each entry
-  // Where entries stand in the order they were written, where asked for.
+  std::vector<KeptEntry> why;                   // at the end: the rule that keeps each entry
+  // Positions of entries in the order of writing, if requested.
   std::vector<std::int32_t> slots_after_prefill, slots;
   Counts counts;  // of the whole session, on its first head
 };
@@ -64,15 +65,15 @@ struct HeadReference {
                                                      std::span<const HeadReference> references,
                                                      bool want_kept, bool want_slots = false);
 
-/// One KV head alone, for methods that decide head by head: one series per stored head (one, or one
-/// a query head).
+/// A single KV head, for methods that decide per head: one series per stored head (one, or one per
+/// query head).
 [[nodiscard]] std::vector<HeadSeries> replay_head(const ComposedMethod& method, std::int32_t layer,
                                                   const HeadVectors& head,
                                                   const CausalAttention& reference,
                                                   PromptScores& group_scores, const Rope* rope,
                                                   bool want_kept);
 
-/// Queries first … first + queries - 1 of the group as a group of their own.
+/// Queries first … first + queries - 1 of the group as a separate group.
 [[nodiscard]] HeadVectors part_of(const HeadVectors& head, std::int32_t first,
                                   std::int32_t queries);
 

@@ -47,7 +47,7 @@ class LayerBlock {
   [[nodiscard]] std::vector<HeadReference> references(const DecisionUnit& unit) const;
   /// Shared by all methods with that unit. Not to be called from several threads.
   [[nodiscard]] PromptScores& scores(const DecisionUnit& unit);
-  /// The same, not shared with who asked before.
+  /// The same, not shared with earlier callers.
   [[nodiscard]] PromptScores fresh_scores(const DecisionUnit& unit) const;
   [[nodiscard]] SessionPlace place(const DecisionUnit& unit, std::uint64_t seed) const;
 

@@ -27,7 +27,7 @@ std::vector<std::int32_t> slots_of(std::span<const std::vector<std::int32_t>> ke
     const auto own = std::upper_bound(members.begin(), members.end(), last);
     slots.push_back(last = own == members.end() ? last + 1 : *own);
   }
-  // Entries that had to give way stand before the end all the same.
+  // Displaced entries are before the end as well.
   for (std::size_t i = slots.size(); i-- > 0;) {
     const auto highest =
         static_cast<std::int32_t>(written - static_cast<std::int64_t>(slots.size() - i));

@@ -10,8 +10,8 @@
 
 namespace kvsim {
 
-/// Where the entries of a head stand in the order they were written: each at the first of its
-/// members, an entry that shares it with another at its next own one. Ascending, below `written`.
+/// Positions of a head's entries in the order of writing: each at the first of its members; an
+/// entry that shares this with another is at its next own member. Ascending, below `written`.
 [[nodiscard]] std::vector<std::int32_t> slots_of(std::span<const std::vector<std::int32_t>> kept,
                                                  std::int64_t written);
 

@@ -55,7 +55,7 @@ class Progress {
   std::mutex guard_;
 };
 
-/// What the trace does not have of what a method needs, in words; empty: all is there.
+/// Data that a method needs and the trace does not have, as text; empty: none.
 std::string lacking(const TraceInputs& inputs, const TraceInfo& info) {
   std::string missing;
   const auto need = [&missing](bool there, std::string_view what) {

@@ -18,7 +18,7 @@ namespace kvsim {
 /// Relative errors below it are rounding: fp32 against itself in another order of sums.
 inline constexpr double kRoundingError = 1e-5;
 
-/// Entries of one method, of which each is told what keeps it.
+/// Most entries of a method for which the rule that keeps each is recorded.
 inline constexpr std::int64_t kMostWhy = 200'000;
 
 /// What replay is to do beyond the totals, and how.
@@ -26,7 +26,7 @@ struct ReplayOptions {
   std::int32_t threads = 0;  // 0: as many as the machine has; no result depends on it
   bool per_step = false;     // keep the series over steps
   bool per_head = false;     // keep the means per (layer, head)
-  /// Keep what each entry stands there for at the end, unless a method has more than kMostWhy.
+  /// Keep the reason for each entry at the end, unless a method has more than kMostWhy entries.
   bool why_kept = false;
   bool kept_positions = false;  // keep the final kept positions per (layer, stored head)
   std::vector<std::int64_t> block_sizes{};  // of a paged cache to report on, entries
@@ -40,7 +40,8 @@ struct ReplayStep {
   std::int64_t tokens = 0;        // tokens so far, this one included
   std::int64_t entries_held = 0;  // sum over layers and stored heads, after compression
   std::int64_t entries_attended = 0;
-  double entries_read = 0;          // of those attended over: all, but for methods that read part
+  double entries_read = 0;          // of the attended entries: all, except for methods that read
+                                    // part
   std::int64_t bytes_held = 0;      // K, V and side
   std::int64_t bytes_attended = 0;  // K and V of the entries attended
   std::int64_t side_bytes = 0;
@@ -51,7 +52,7 @@ struct ReplayStep {
   std::optional<double> retained_mass;
 };
 
-/// One layer at one step; a head's when per_head is asked for.
+/// One layer at one step; one head if per_head is requested.
 struct ReplayCell {
   std::int32_t layer = 0;
   std::int32_t head = -1;  // stored head; -1: the whole layer
@@ -61,12 +62,12 @@ struct ReplayCell {
   std::optional<double> retained_mass_mean, best_mass_mean;
 };
 
-/// Entries of one layer that stand there for one reason at the end, over all its stored heads.
+/// Entries of one layer that are kept for one reason at the end, over all its stored heads.
 struct ReplayKept {
   std::int32_t layer = 0;
   KeptRole role = KeptRole::kWhole;
   std::int64_t entries = 0;
-  std::int64_t tokens = 0;                            // that they stand for
+  std::int64_t tokens = 0;                            // that they represent
   std::optional<double> score_lowest, score_highest;  // of those that have one
 };
 
@@ -79,7 +80,7 @@ struct ReplayPaged {
 struct ReplayMethod {
   std::string name;
   std::map<std::string, ParamValue> params;  // every parameter as settled
-  std::optional<double> budget;              // as asked for; absent for methods without one
+  std::optional<double> budget;              // as requested; absent for methods without one
   std::optional<double>
       budget_reached;                   // K and V bytes at the end of prefill over the full cache's
   std::int64_t steps = 0;               // decode steps
@@ -94,7 +95,7 @@ struct ReplayMethod {
   double entries_read_share = 1;     // entries read of those there to read, over the decode steps
   double rel_error_mean = 0, rel_error_p99 = 0, cosine_mean = 0;  // over (layer, query head, step)
   std::optional<double> retained_mass_mean;                       // null for merges
-  // The largest that as many entries as were read could retain, chosen anew at each step.
+  // The largest mass that as many entries as were read could retain, chosen again at each step.
   std::optional<double> best_mass_mean;
   std::optional<std::int64_t> closed_form_bytes_final;
   std::optional<MeasuredLaw> measured_law;  // where there is no closed form
@@ -107,7 +108,7 @@ struct ReplayMethod {
   std::vector<std::vector<std::vector<std::vector<std::int32_t>>>> kept;
   std::vector<ReplayKept> kept_by_role;                  // by layer, then in the order of KeptRole
   std::vector<std::vector<std::vector<KeptEntry>>> why;  // with why_kept: [layer][stored head]
-  std::vector<ReplayPaged> paged;                        // for each of the block sizes asked for
+  std::vector<ReplayPaged> paged;                        // for each requested block size
   std::map<std::string, double> counts;  // what the method counted on the way, over all heads
   std::vector<std::string> notes;
 };
@@ -117,14 +118,14 @@ struct ReplayResult {
   std::string source;                 // "2.6M-parameter model, 384 + 128 tokens"
   std::string model;                  // that the trace was recorded from, as its metadata names it
   std::optional<double> parameters;   // of that model
-  std::vector<ReplayMethod> methods;  // in the order asked for
+  std::vector<ReplayMethod> methods;  // in the requested order
 };
 
-/// What a method may know of the trace it is to run on.
+/// The facts about its trace that a method may use.
 [[nodiscard]] MethodSite site_of(const TraceInfo& info);
 
-/// Settles `spec` for a trace. Errors: InputError as make_method, or if the trace lacks what the
-/// method needs.
+/// Resolves `spec` for a trace. Errors: InputError as make_method, or if the trace does not have
+/// data that the method needs.
 [[nodiscard]] std::shared_ptr<const Method> settle_for_trace(const MethodSpec& spec,
                                                              const TraceInfo& info);
 

@@ -25,9 +25,9 @@ class ReplaySummary {
  private:
   void add_head(std::vector<ReplayStep>& steps, ReplayCell& layer_cell, std::int32_t layer,
                 std::int32_t stored, const HeadSeries& head);
-  /// Counts entries by what keeps them, and keeps the list where it is asked for.
+  /// Counts entries by the rule that keeps them, and keeps the list if requested.
   void add_kept(std::int32_t layer, const std::vector<HeadSeries>& heads);
-  /// What a data-dependent method kept of the prompt, and keeps of decode tokens.
+  /// The shares that a data-dependent method keeps of the prompt and of decode tokens.
   void measure_law(std::int32_t layer, const std::vector<HeadSeries>& heads);
   /// Steps of nothing yet, numbered.
   [[nodiscard]] std::vector<ReplayStep> blank_steps() const;

@@ -31,7 +31,8 @@ struct SurrogateOptions {
   /// neighbours of those fitted on: of each five blocks one chooses penalty or epoch and one is
   /// held out.
   std::int64_t block = 16;
-  std::function<void(std::int32_t)> begins;  // told how many layers are fitted; may be empty
+  std::function<void(std::int32_t)> begins;  // called with the number of fitted layers; may be
+                                             // empty
   std::function<void(double)> progress;      // the share of them that is fitted; may be empty
 };
 
@@ -48,7 +49,7 @@ struct SurrogateFits {
 };
 
 /// Fits ln KVzip+ (softmax over the whole sequence) from hidden states, layer by layer, on traces
-/// with a repeat. Errors: InputError if a trace lacks hidden states, output projection or repeat,
+/// with a repeat. Errors: InputError if a trace has no hidden states, output projection or repeat,
 /// traces disagree in shape, or there are fewer than five blocks.
 [[nodiscard]] SurrogateFits fit_surrogates(const std::vector<std::filesystem::path>& traces,
                                            const SurrogateOptions& options);
@@ -58,7 +59,7 @@ struct SurrogateFits {
 void write_surrogates(const SurrogateFile& file, const std::filesystem::path& path);
 [[nodiscard]] SurrogateFile read_surrogates(const std::filesystem::path& path);
 
-/// The surrogates that methods asked for, by PredictedScores::name, read or fitted once. Errors:
+/// The surrogates that methods requested, by PredictedScores::name, read or fitted once. Errors:
 /// InputError if one does not fit the trace's shape.
 [[nodiscard]] std::map<std::string, SurrogateFile> load_surrogates(const TraceInputs& inputs,
                                                                    const TraceInfo& info);

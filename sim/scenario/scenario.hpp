@@ -24,9 +24,9 @@ inline constexpr std::string_view kClosedForm = "closed form";
 struct ScenarioPoint {
   /// Of a serve point: the engine, and the longest prompt and output of its workload.
   StaticSpec spec;
-  MethodSpec method;  // as the file names it; spec.method is the same, settled
+  MethodSpec method;  // as the file names it; spec.method is the same, resolved
   /// The scenario's keys at this point, in file units: "model", "gpu", "stack", "method" (its
-  /// name), "budget" (as asked for, or null), "method_params" (those given), "dtype", ….
+  /// name), "budget" (as requested, or null), "method_params" (those given), "dtype", ….
   nlohmann::ordered_json keys;
   /// The keys that differ between points, for legends and table rows: "zeromerge budget 18000".
   std::string label{};
@@ -42,7 +42,7 @@ struct ScenarioPoint {
   std::optional<ServeSpec> serve{};               // of kind "serve"; then what is run
 };
 
-/// Replay of an attention trace that a scenario asks for beside its points.
+/// Replay of an attention trace, in addition to the scenario's points.
 struct ReplaySection {
   std::filesystem::path trace;  // resolved against the scenario file's folder
   std::vector<MethodSpec> methods;
@@ -50,7 +50,7 @@ struct ReplaySection {
   bool per_head = false;
 };
 
-/// A figure somebody published for a point, to stand beside the prediction with the miss.
+/// A value published for a point, shown next to the prediction with the error.
 struct PublishedFigure {
   std::size_t point = 0;  // index into points
   std::string metric;     // "kv_bytes", "peak_hbm_bytes", "throughput_tok_s", "oom_tokens", …

@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-// Of the library kvsim::ranks, beside kvsim::sweep, so that MPI is linked by the program alone.
+// Part of the library kvsim::ranks, separate from kvsim::sweep, so that only the program links MPI.
 
 /// Whether it was built with MPI.
 [[nodiscard]] bool built_with_mpi();

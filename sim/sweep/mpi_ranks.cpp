@@ -37,8 +37,8 @@ constexpr int kAsk = 1;   // outcomes of what was handed out before, and: more, 
 constexpr int kWork = 2;  // tasks; none: there are no more
 constexpr std::chrono::microseconds kIdle{100};
 
-/// How much is handed out at once: what takes some 20 ms, so that asking costs little, and little
-/// enough at the end that all are done at the same time.
+/// Number of tasks handed out at once: about 20 ms of work, so that requests cost little, and few
+/// enough at the end that all processes finish together.
 constexpr double kBatchSeconds = 0.02;
 constexpr std::size_t kMostAtOnce = 64;
 
@@ -64,8 +64,8 @@ class Queue {
     next_ += n;
     return {from, from + static_cast<std::ptrdiff_t>(n)};
   }
-  /// How long one process took for `n` tasks. Sizes what is handed out next, never what comes of
-  /// it.
+  /// The time of one process for `n` tasks. It determines only the size of the next batch, never a
+  /// result.
   void took(std::size_t n, Clock::duration time) {
     const std::scoped_lock lock{guard_};
     done_ += n;
@@ -112,7 +112,7 @@ class Foreman {
       over = true;
     }};
     while (true) {
-      // Asked before looking, so that nothing comes in between.
+      // Requested before the check, so that nothing comes in between.
       const bool last = over && working_ == 0;
       const bool kept = keep_mine();
       const bool answered = answer_one();
@@ -170,7 +170,7 @@ class Foreman {
   Queue& queue_;
   const Keep& keep_;
   std::vector<Clock::time_point> sent_;
-  int working_;  // other processes that have not been told that there is no more
+  int working_;  // other processes that do not know yet that no work is left
   std::mutex guard_;
   std::deque<TaskOutcome> mine_;  // of this process, not yet kept
   std::exception_ptr failure_;    // of keeping
@@ -205,7 +205,7 @@ class MpiRanks : public Ranks {
   }
 
  private:
-  // An exception on its way to main is no reason to abort: the others have been told.
+  // An exception on its way to main is no reason to abort: the others know of it.
   mpi::environment environment_{mpi::threading::funneled, /*abort_on_exception=*/false};
   mpi::communicator world_;
 };

@@ -1,4 +1,4 @@
-// What stands in for mpi_ranks.cpp where there is no MPI.
+// Replaces mpi_ranks.cpp in builds without MPI.
 
 #include <fmt/format.h>
 

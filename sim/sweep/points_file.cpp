@@ -100,7 +100,7 @@ void PointsWriter::add(std::string_view object) {
     if (n < 0) {
       const int error = errno;
       if (::ftruncate(file_, static_cast<off_t>(size_)) != 0) {
-        // The half line stays, and its sum tells readers so.
+        // The partial line stays; readers detect it by its checksum.
       }
       fail(error);
     }

@@ -36,8 +36,8 @@ struct PointsContent {
 /// nullopt: not even its first line is whole.
 [[nodiscard]] std::optional<PointsContent> read_points_file(const std::filesystem::path& path);
 
-/// Appends lines to a points file. Each is handed to the system at once and whole, so that ending
-/// the program loses none; the disk is told to hold them at most every two seconds and at the end.
+/// Appends lines to a points file. Each is written at once and whole, so that ending the program
+/// loses none; they are synced to disk at most every two seconds and at the end.
 class PointsWriter {
  public:
   /// Opens `path`, creating it, cuts it to `keep` bytes and locks it for this process. Errors:

@@ -30,7 +30,7 @@ TaskOutcome outcome_of(std::size_t task, const std::function<std::string(std::si
 }
 
 int processes_started() {
-  // Slurm's own count is not among them: it stands in batch scripts too, which are one process.
+  // Slurm's count is not among them: batch scripts have it too, and are one process.
   constexpr std::array kNames{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"};
   for (const char* name : kNames) {
     const char* text = std::getenv(name);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The processes that mpirun or srun started together. What they say to each other is MPI's, and
-// stands in mpi_ranks.cpp alone (join_ranks.hpp); without MPI there is one process.
+// The processes that mpirun or srun started together. They communicate by MPI, which only
+// mpi_ranks.cpp uses (join_ranks.hpp); without MPI there is one process.
 
 #include <cstddef>
 #include <functional>
@@ -19,7 +19,7 @@ struct TaskOutcome {
   std::string text{};  // the result, or the message of the exception
 };
 
-/// Throws the exception that `outcome` tells of: InputError, ContractError or std::runtime_error.
+/// Throws the exception that `outcome` describes: InputError, ContractError or std::runtime_error.
 [[noreturn]] void rethrow(const TaskOutcome& outcome);
 
 /// `text` of `task`, or what it threw.

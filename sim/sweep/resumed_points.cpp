@@ -21,7 +21,7 @@ std::string shown(const json& value) {
   return text;
 }
 
-/// "/batch: 4 there, 8 here": where what is asked for now is not what was asked for then.
+/// "/batch: 4 there, 8 here": the keys in which this sweep differs from the interrupted one.
 std::string differences(const json& then, const json& now) {
   constexpr std::size_t kMostSaid = 3;
   std::vector<std::string> said;

@@ -26,14 +26,14 @@ using PointRunner =
 
 struct SweepExecution {
   int threads = 0;         // of each process; 0: as many as the machine has
-  Ranks* ranks = nullptr;  // the processes that share the work; null: this one alone
+  Ranks* ranks = nullptr;  // the processes that share the work; null: only this one
 };
 
 /// Runs the points `todo` (ascending), handing them out one by one, or to other processes a few at
-/// a time, as each becomes free. `keep` gets every point's object, in the order in which they are
-/// done, never twice at once, on the first process alone. Every process calls this with the same
-/// plan; it returns on all of them when all is done. Errors: on the first process what failed at
-/// the lowest point, when all others have stopped; on others nothing.
+/// a time, as each becomes free. `keep` gets every point's object in the order of completion, never
+/// concurrently, only on the first process. Every process calls this with the same plan; it returns
+/// on all of them when all points are done. Errors: on the first process the failure of the lowest
+/// point, after all others have stopped; on others none.
 void run_sweep_points(
     const SweepPlan& plan, std::span<const std::size_t> todo, const PointRunner& runner,
     const SweepExecution& execution,

@@ -6,7 +6,8 @@
 
 namespace kvsim {
 
-/// What runs a point of a scenario of that kind. Errors: InputError for a kind that has none.
+/// The function that runs a point of a scenario of that kind. Errors: InputError for a kind that
+/// has none.
 [[nodiscard]] PointRunner runner_of(const std::string& kind);
 
 }  // namespace kvsim

@@ -30,7 +30,7 @@ std::string text_of(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-/// What is of the file and not of a run.
+/// Keys of the file that are not of a run.
 constexpr std::array<std::string_view, 8> kNotVaried{"schema", "title",  "description", "extends",
                                                      "sweep",  "replay", "published",   "figures"};
 
@@ -56,7 +56,7 @@ json step_of(const AxisRange& range, double share) {
   return number_of(std::clamp(value, range.low, range.high), range);
 }
 
-/// `uniform` in (0, 1). Whole numbers are alike likely where the scale is linear.
+/// `uniform` in (0, 1). On a linear scale whole numbers have equal probability.
 json draw_of(const AxisRange& range, double uniform) {
   const double high = range.integer ? range.high + 1 : range.high;
   double value = range.low + (high - range.low) * uniform;
@@ -194,7 +194,7 @@ void SweepPlan::take_section(const SweepChanges& changes) {
     section = read_sweep(Field::wrap(base_, name).at("sweep"));
   }
   base_.erase("sweep");
-  base_.erase("plan");  // points are run: what a plan would have found is asked for
+  base_.erase("plan");  // points are run: lengths that a plan would find are required
   random_ = section.random || changes.samples;
   size_ = static_cast<std::size_t>(changes.samples.value_or(section.samples));
   skip_impossible_ = section.skip_impossible || changes.skip_impossible;
@@ -242,7 +242,7 @@ bool SweepPlan::stays_list(const std::string& pointer, const json& list) const {
 
 void SweepPlan::take_lists() {
   std::vector<ScenarioAxis> lists;
-  // Whether an axis sets all of what stands at `pointer`.
+  // Whether an axis sets the whole value at `pointer`.
   const auto varied = [&](const std::string& pointer) {
     return std::any_of(axes_.begin(), axes_.end(), [&](const ScenarioAxis& axis) {
       return (pointer + "/").starts_with(axis.pointer + "/");
@@ -347,7 +347,7 @@ json SweepPlan::with(const std::vector<json>& values) const {
   json document = base_;
   for (const std::size_t a : order_) {
     const std::string& pointer = axes_[a].pointer;
-    // A method given by its name alone takes parameters all the same.
+    // A method given only by its name takes parameters as well.
     if (pointer.starts_with("/method/") && document.contains("method") &&
         document["method"].is_string()) {
       document["method"] = json::object({{"name", document["method"]}});

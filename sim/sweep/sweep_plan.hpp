@@ -30,9 +30,8 @@ struct SweepChanges {
 ///
 /// A grid has the product of its axes' values, the last axis changing fastest; keys that the
 /// scenario gives as lists (sim/scenario/fields/list_keys.hpp) are axes too, before those of
-/// `sweep`. Random sample i of an axis is a function of (seed, the axis' key, i) alone, so that
-/// neither the order of axes, nor their number, nor how many samples there are changes it; numbers
-/// are drawn to six digits.
+/// `sweep`. Random sample i of an axis is a function of only (seed, the axis' key, i): neither the
+/// order or number of axes nor the number of samples changes it; numbers are drawn to six digits.
 class SweepPlan {
  public:
   /// `document` as scenario_document gives it, `file` where it came from. The form of every value
@@ -52,7 +51,7 @@ class SweepPlan {
 
   [[nodiscard]] std::string name() const { return file_.stem().string(); }
   [[nodiscard]] std::string kind() const;
-  /// What was asked for: the keys that do not vary, and `sweep` with every axis. Its hash is the
+  /// The requested sweep: the keys that do not vary, and `sweep` with every axis. Its hash is the
   /// sweep's.
   [[nodiscard]] const nlohmann::json& echo() const { return echo_; }
   [[nodiscard]] const std::string& hash() const { return hash_; }
@@ -70,7 +69,7 @@ class SweepPlan {
   std::filesystem::path file_;
   nlohmann::json base_;  // without `sweep` and without the keys of axes
   std::vector<ScenarioAxis> axes_;
-  std::vector<std::size_t> order_;  // of setting: keys before what lies in them
+  std::vector<std::size_t> order_;  // of setting: keys before their members
   std::size_t size_ = 0;
   bool random_ = false;
   bool skip_impossible_ = false;

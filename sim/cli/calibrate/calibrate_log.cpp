@@ -59,7 +59,7 @@ struct ScenarioStart {
   std::int64_t block_tokens = 1;
 };
 
-/// The engine's start in the scenario's first point, as far as nothing else is asked.
+/// The engine's start in the scenario's first point.
 ScenarioStart start_of(const fs::path& scenario, const std::vector<Override>& overrides) {
   const Scenario read = read_scenario(scenario, overrides);
   if (read.points.empty()) {
@@ -120,7 +120,7 @@ std::string table_of(const VllmLog& log, const std::optional<EngineStartup>& bef
   return table.str(width);
 }
 
-/// What the pool lacks without a scenario, or nothing.
+/// A note on what is missing to predict the pool without a scenario, or nothing.
 std::optional<std::string> pool_lacks(const VllmLog& log) {
   const std::vector<std::string> unstated = unstated_terms(log);
   if (unstated.empty() || !(is_stated(log.kv_cache) || log.tokens || log.blocks)) {
@@ -142,7 +142,7 @@ std::optional<std::string> pool_misses(const VllmLog& log, const EngineStartup& 
                      gib(after.kv_cache), gib(log.kv_cache));
 }
 
-/// What is derived, and what does not fit, stands in the file as comments.
+/// Derived values and contradictions are comments in the file.
 std::string file_text(const ordered_json& overrides, const VllmLog& log) {
   std::string out;
   for (const auto* lines : {&log.notes, &log.warnings}) {

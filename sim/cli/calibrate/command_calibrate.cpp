@@ -1,5 +1,5 @@
-// kvsim calibrate: measurements that stand in for what the models give. Each source of
-// measurements has a file of its own.
+// kvsim calibrate: measurements that replace predictions of the models. Each source of measurements
+// has its own file.
 
 #include "sim/cli/calibrate/command_calibrate.hpp"
 

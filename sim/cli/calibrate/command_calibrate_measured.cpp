@@ -96,7 +96,7 @@ int calibrate_measured(const Arguments& arguments) {
   const std::string date = checked_date(arguments).value_or(today());
   const std::vector<TimingGroup> too_few = groups_with_too_few_rows(files);
   refuse_without_fit(files, too_few, *arguments.value("measured"));
-  AtomicFiles written{*out};  // a place that cannot be written is told before the fit
+  AtomicFiles written{*out};  // a location that cannot be written is reported before the fit
   const bool quiet = arguments.has("quiet");
   Progress progress{"fitting"};
   const std::vector<KernelCalibrationFile> fitted = calibrate_kernels(

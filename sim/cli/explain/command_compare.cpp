@@ -23,7 +23,7 @@ using Align = Table::Align;
 
 constexpr double kPercent = 100;
 
-/// The end of a figure's name without its interval, and without the objects it stands in.
+/// The last part of a metric's name, without its interval and its enclosing objects.
 std::string unit_name(std::string_view figure) {
   for (const std::string_view end : {"_low", "_high"}) {
     if (figure.ends_with(end)) figure.remove_suffix(end.size());
@@ -54,7 +54,7 @@ std::string change_text(const FigureChange& change) {
   return fmt::format("{:+.3g} %", kPercent * *change.relative);
 }
 
-/// Ends of intervals, shares by owner and the like stand behind --all.
+/// Ends of intervals, shares by owner and the like are shown only with --all.
 bool is_detail(const std::string& figure) {
   return figure.ends_with("_low") || figure.ends_with("_high") ||
          figure.find('.') != std::string::npos;
@@ -143,7 +143,7 @@ int run_compare(const Arguments& arguments) {
   } else {
     write_out(text);
   }
-  // Asked for a tolerance, it is a question: did anything move?
+  // With a tolerance, the exit status answers whether anything moved.
   return moved && arguments.has("tolerance") ? kDoesNotFit : kDone;
 }
 

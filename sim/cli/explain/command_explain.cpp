@@ -182,7 +182,7 @@ int run_explain(const Arguments& arguments) {
 
 Command explain_command() {
   static const std::string usage = [] {
-    constexpr std::size_t kWidth = 78;  // help stands two columns in
+    constexpr std::size_t kWidth = 78;  // help is indented by two columns
     constexpr std::size_t kIndent = 10;
     std::string keys =
         paragraph(fmt::format("one of {}", fmt::join(explained_keys(), ", ")), kWidth, kIndent);

@@ -24,7 +24,7 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Words about figures, and series too long to be read beside each other.
+/// Texts about metrics, and series too long to compare by eye.
 constexpr std::array<std::string_view, 8> kNoFigures{
     "notes", "label", "interval_basis", "memory_basis", "time_basis", "basis", "text", "what"};
 
@@ -57,7 +57,7 @@ ResultItem item_of(const ordered_json& object, const std::set<std::string>& name
   return item;
 }
 
-/// Points of a run: what stands before the label are the scenario's keys.
+/// Points of a run: the keys before the label are the scenario's.
 void add_run(const ordered_json& run, bool named, std::vector<ResultItem>& items) {
   const ordered_json name =
       named ? ordered_json{{"scenario", run.at("scenario").at("name")}} : ordered_json::object();

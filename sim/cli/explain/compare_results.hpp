@@ -18,7 +18,7 @@ struct ResultItem {
   nlohmann::ordered_json figures;  // flat: {"prefill_s": 0.4, "peak_owners.weights": …}
 };
 
-/// A document of kvsim as a list of items that can be told apart.
+/// A document of kvsim as a list of distinguishable items.
 struct ResultItems {
   std::string place{};        // the file
   std::string schema{};       // "kvsim.run/1"
@@ -41,7 +41,7 @@ struct FigureChange {
   std::optional<double> relative{};
 };
 struct PointChange {
-  std::string label;  // by the keys that tell points apart
+  std::string label;  // by the keys that distinguish points
   std::vector<FigureChange> figures;
 };
 struct Comparison {

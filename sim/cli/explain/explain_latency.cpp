@@ -47,8 +47,8 @@ ExplainedTerm after(const Field& point, const char* key, const char* before, con
 }
 
 /// Queue, prompt and output up to `key`, as differences of means. All completed requests have a
-/// queue_s and an e2e_s, and a ttft_s those alone that have tokens: means of fewer requests cannot
-/// be taken from means of all.
+/// queue_s and an e2e_s, but only those with tokens have a ttft_s: means of fewer requests cannot
+/// be subtracted from means of all.
 void add_moments(Explanation& out, const Field& point, std::string_view key) {
   const bool all_answer = count_of(point, "ttft_s") == count_of(point, "queue_s");
   if (!all_answer && key != "queue_s") {
@@ -91,7 +91,7 @@ ExplainedTable percentiles(const Field& point, std::string_view key) {
   return table;
 }
 
-/// What the result says of waiting and of prompts, as no term: it is of the service, not of these
+/// Lines about waiting and prompts that are not terms: they are of the service, not of these
 /// requests.
 ExplainedTable waiting(const Field& point) {
   const Field use = point.at("resources");

@@ -9,7 +9,7 @@
 namespace kvsim {
 namespace {
 
-/// A word of a table and the keys that it stands for; empty: no such figure there.
+/// A word of a table and the keys that it means; empty: no such metric.
 struct FigureName {
   std::string_view word;
   std::string_view run;    // of a static batch

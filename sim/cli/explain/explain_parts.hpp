@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of `kvsim explain`: what its parts share, and the parts that have a file of their own.
+// Internal to `kvsim explain`: functions shared by its parts, and parts with their own files.
 
 #include <cstdint>
 #include <optional>
@@ -33,8 +33,8 @@ void settle(Explanation& out, const Field& place, std::string_view of, std::stri
 /// Throws InputError: there is no such figure of `point`, and why.
 [[noreturn]] void fail_without(const Field& point, std::string_view key, std::string_view why);
 
-/// Which of `labels` is meant, by number or label; of one alone nothing need be said. Errors:
-/// InputError at `place`, naming the nearest.
+/// Which of `labels` is meant, by number or label; a single one needs neither. Errors: InputError
+/// at `place`, naming the nearest.
 [[nodiscard]] std::size_t which_of(const Field& place, std::string_view what,
                                    const std::vector<std::string>& labels, std::string_view which);
 
@@ -48,8 +48,8 @@ void settle(Explanation& out, const Field& place, std::string_view of, std::stri
 
 /// An iteration of a service with the numbers that its iterations had on average.
 [[nodiscard]] Explanation explain_iteration(const Field& point);
-/// What keeps a service from doing more: its time by phase, what may bind and how much of it was in
-/// use, a mean iteration by operator family, what moves it most.
+/// The bottleneck of a service: its time by phase, possible bounds and how much of each was in use,
+/// a mean iteration by operator family, and the most sensitive resource.
 [[nodiscard]] Explanation explain_bound(const Field& point);
 
 /// Where the times of a service's requests went: queue, prompt and output where means are of the
@@ -58,9 +58,9 @@ void settle(Explanation& out, const Field& place, std::string_view of, std::stri
 [[nodiscard]] Explanation explain_latency(const Field& point, std::string_view key);
 /// Tokens or requests over the makespan, and the makespan by phase.
 [[nodiscard]] Explanation explain_rate(const Field& point, std::string_view key);
-/// Requests within all bounds, and how often each bound is missed as far as percentiles tell.
+/// Requests within all bounds, and how often each bound is missed, as far as percentiles show.
 [[nodiscard]] Explanation explain_goodput(const Field& point);
-/// "mfu" or "mbu": the makespan by what the data sheet's rate explains of it.
+/// "mfu" or "mbu": the part of the makespan that the data sheet's rate explains.
 [[nodiscard]] Explanation explain_use(const Field& point, std::string_view key);
 
 /// Of a service's point: what its intervals rest on; empty where it has none.

@@ -1,6 +1,6 @@
-// kvsim explain of a plan: what an answer rests on. Of a static batch every byte of the run at the
-// answer, what is held back for a run that takes more than predicted, and what the next size lacks;
-// of a service how much of its bounds the answer takes.
+// kvsim explain of a plan: the basis of an answer. For a static batch every byte of the run at the
+// answer, the margin for a run that needs more than predicted, and the shortage of the next size;
+// for a service the share of its bounds that the answer uses.
 
 #include <algorithm>
 #include <array>
@@ -54,7 +54,7 @@ ExplainedTable knobs_table(const Field& impossible) {
   return table;
 }
 
-/// Who held the memory when the next size asked for more than was free.
+/// Owners of the memory when the next size requested more than was free.
 ExplainedTable refusal_table(const Field& oom) {
   ExplainedTable table{
       fmt::format("one more, in {}: owners of the memory available at this confidence",

@@ -66,8 +66,9 @@ ExplainedTable batch_of(const Field& point) {
   return table;
 }
 
-/// Which share of requests a bound turned away, as far as percentiles tell: of the nearest rank, so
-/// that at least 90 % of times are at or below p90, and fewer than 90 % below one that is exceeded.
+/// The share of requests that miss a bound, as far as percentiles show. They are of the nearest
+/// rank: at least 90 % of times are at or below p90, and fewer than 90 % below one that is
+/// exceeded.
 std::string missed_text(const Field& times, double bound) {
   constexpr std::array<std::pair<const char*, double>, 4> kRanks{
       {{"p50", 0.50}, {"p90", 0.90}, {"p95", 0.95}, {"p99", 0.99}}};

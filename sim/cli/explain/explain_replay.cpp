@@ -92,7 +92,7 @@ Explanation entries_held(const Field& method) {
   return out;
 }
 
-/// The closed form of the size law beside what was counted.
+/// The closed form of the size law next to the counted entries.
 std::string law_text(const Field& method, double held) {
   const auto closed = maybe_number(method, "closed_form_bytes_final");
   if (!closed) {

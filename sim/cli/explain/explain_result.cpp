@@ -48,7 +48,7 @@ Explanation peak(const Field& point) {
   return out;
 }
 
-/// A phase's peak: the document holds the terms of the higher one alone.
+/// A phase's peak: the document has only the terms of the higher one.
 Explanation phase_peak(const Field& point, std::string_view key) {
   const std::string phase{key.substr(0, key.find('_'))};
   if (point.at("peak_phase").string() != phase) {
@@ -184,7 +184,7 @@ Explanation reserved(const Field& point) {
   return out;
 }
 
-/// What a paged engine's pool is left of.
+/// The terms that a paged engine's pool is the remainder of.
 Explanation pool(const Field& point) {
   const auto start = point.find("startup");
   if (!start) fail_without(point, "kv_cache_bytes", "the stack has no paged cache");
@@ -255,7 +255,7 @@ Explanation capacity(const Field& point) {
   return out;
 }
 
-/// The same of both kinds; a service's peak is known by owner alone.
+/// The same for both kinds; a service's peak is known only by owner.
 Explanation any_peak(const Field& point) {
   if (!point.has("scheduler_as_run")) return peak(point);
   Explanation out = figure(point, "peak_hbm_bytes", "B");
@@ -341,7 +341,7 @@ Explanation running_out(const Field& point) {
     held += out.terms.back().value;
   }
   if (point.has("startup")) {
-    // What is free there is a part of the pool, which is set aside.
+    // Free bytes there are part of the reserved pool.
     settle(out, *oom, "bytes held", "B", held);
     return out;
   }

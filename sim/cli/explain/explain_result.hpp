@@ -20,7 +20,7 @@ struct ExplainedTerm {
   std::string source{};
 };
 
-/// Beside the terms of a figure: lines that do not sum to it.
+/// Lines in addition to a metric's terms, which do not sum to it.
 struct ExplainedRow {
   std::string what;
   std::optional<double> share{};  // of a whole that the table's title names
@@ -31,7 +31,7 @@ struct ExplainedTable {
   std::vector<ExplainedRow> rows;
 };
 
-/// A figure of a point of a result, and what it is made of.
+/// A metric of a point of a result, and its terms.
 struct Explanation {
   std::string key;
   std::string point{};  // its label
@@ -48,7 +48,7 @@ struct Explanation {
   std::vector<ExplainedTable> tables{};
 };
 
-/// What is to be explained of a document.
+/// The part of a document to explain.
 struct ExplainRequest {
   std::string key;
   std::string which{};  // point or method, by number or label; empty: the only one

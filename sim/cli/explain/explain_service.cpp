@@ -1,5 +1,5 @@
-// kvsim explain RESULT iteration_s and bound: what an iteration of a service is made of, and what
-// keeps the service from doing more.
+// kvsim explain RESULT iteration_s and bound: the terms of a service's mean iteration, and its
+// bottleneck.
 
 #include <algorithm>
 #include <array>
@@ -98,11 +98,11 @@ ExplainedTable resources(const Field& point, const std::optional<Field>& mean) {
   return table;
 }
 
-/// What a tenth more of each resource would do, by itself.
+/// The effect of a tenth more of each resource on its own.
 ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
-  ExplainedTable table{fmt::format("sensitivity: {} more of one resource, and the gain",
-                                   percent_text(kMore - 1)),
-                       {}};
+  ExplainedTable table{
+      fmt::format("sensitivity: {} more of one resource, and the gain", percent_text(kMore - 1)),
+      {}};
   const auto by_share = [](const ExplainedRow& a, const ExplainedRow& b) {
     return a.share.value_or(0) > b.share.value_or(0);
   };
@@ -126,7 +126,8 @@ ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
            fmt::format("more cache: {} instead of {}", tokens_text(capacity * (pool + more) / pool),
                        tokens_text(capacity))});
     };
-    // Of what the engine's fraction is of: more of what is free beside weights is that share of it.
+    // Relative to the base of the engine's fraction: more of the memory free after weights is that
+    // share of it.
     const auto kind = start->find("fraction_of");
     const bool of_free = kind && (kind->string() == "free" || kind->string() == "after_weights");
     const double share = kind ? explained_number(start->at("memory_fraction")) : 1;
@@ -138,7 +139,7 @@ ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
   }
   std::stable_sort(times.begin(), times.end(), by_share);
   std::stable_sort(memory.begin(), memory.end(), by_share);
-  // What binds comes first: where memory does, time alone helps little, and the other way round.
+  // The bound comes first: if it is memory, more speed helps little, and vice versa.
   const bool by_memory = point.at("bound").string().starts_with("kv_");
   for (const auto* rows : by_memory ? std::array{&memory, &times} : std::array{&times, &memory}) {
     table.rows.insert(table.rows.end(), rows->begin(), rows->end());
@@ -146,7 +147,7 @@ ExplainedTable moves(const Field& point, const std::optional<Field>& mean) {
   return table;
 }
 
-/// What to change where no resource of the engine binds.
+/// What to change if no resource of the engine is the bound.
 std::string advice(std::string_view bound) {
   if (bound == "arrival_rate") return "more requests would be served: nothing of the engine binds";
   if (bound == "kv_capacity") return "more cache lets more sequences run at once";

@@ -60,7 +60,7 @@ po::options_description described(const std::vector<Option>& options) {
   throw InputError{fmt::format("{}: unknown option \"{}\"; {}", command, word, hint)};
 }
 
-/// Long names and aliases of `options`, as they are typed, and the name that each stands for.
+/// Long names and aliases of `options`, as they are typed, and the name that each means.
 std::map<std::string, std::string> spellings_of(const std::vector<Option>& options) {
   std::map<std::string, std::string> out;
   for (const Option& option : options) {
@@ -81,7 +81,7 @@ Arguments::Arguments(std::string command, const std::vector<Option>& options,
   };
   try {
     const po::options_description description = described(options);
-    // No guessing: "--budge" is a slip to be told of, not a short form.
+    // Report "--budge" as a typo; do not accept abbreviations.
     const auto parsed = po::command_line_parser(with_names(options, words))
                             .options(description)
                             .style(style::unix_style & ~style::allow_guessing)

@@ -15,9 +15,8 @@ namespace kvsim {
 /// The option of commands that write a results folder.
 [[nodiscard]] Option formats_option();
 
-/// What goes into the results folder, as --no-figures, --no-report and --formats say; `figures`:
-/// whether the scenario wants any. Errors: InputError, also where --formats stands beside
-/// --no-figures.
+/// The contents of the results folder by --no-figures, --no-report and --formats; `figures`:
+/// whether the scenario has any. Errors: InputError, also for --formats with --no-figures.
 [[nodiscard]] FolderOptions folder_options(const Arguments& arguments, bool figures = true);
 
 /// Errors: InputError where --formats is given and no results folder is written.

@@ -24,7 +24,7 @@ bool is_known(const std::string& name) {
   }
 }
 
-/// Nobody's id looks like this: "./a", "/a", "~/a", "a/b/c", "a.json".
+/// No model id looks like this: "./a", "/a", "~/a", "a/b/c", "a.json".
 bool is_written_as_path(std::string_view name) {
   constexpr std::string_view kJson = ".json";
   return name.starts_with('.') || name.starts_with('/') || name.starts_with('~') ||

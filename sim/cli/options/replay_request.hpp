@@ -13,11 +13,11 @@
 
 namespace kvsim {
 
-// What commands that replay traces are asked for: --method, --budget, --param, --threads, --seed.
+// Options of commands that replay traces: --method, --budget, --param, --threads, --seed.
 
-/// The methods of --method, which stand for themselves or, as "all", for the whole catalogue.
+/// The methods of --method; "all" means the whole catalogue.
 struct NamedMethods {
-  std::vector<std::string> names;         // in the order asked for, each once
+  std::vector<std::string> names;         // in the requested order, each once
   std::set<std::string> whole_catalogue;  // those that "all" brought
 };
 /// Errors: InputError for a name given twice.
@@ -49,7 +49,7 @@ struct NamedText {
 void refuse_unless_taken(std::string_view option, const std::string& param,
                          const std::vector<std::string>& names);
 
-/// The threads and the seed asked for; all else as ReplayOptions has it.
+/// The requested threads and seed; otherwise the defaults of ReplayOptions.
 [[nodiscard]] ReplayOptions read_replay_options(const Arguments& arguments);
 
 /// Files of --trace. Errors: InputError "COMMAND: --trace FILE is missing".

@@ -39,7 +39,7 @@ using Of = ScenarioFlag::Of;
 /// The least time of a run of the server scenario in MLPerf Inference (min_duration, 600 s): queues
 /// that grow slowly show.
 constexpr double kLoadSeconds = 600;
-/// 10 requests lie beyond a p99.
+/// 10 requests are above a p99.
 constexpr double kFewestRequests = 1000;
 constexpr double kMostRequests = 1e8;  // of a workload, as in scenario files
 

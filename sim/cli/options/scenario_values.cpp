@@ -171,7 +171,7 @@ std::vector<ordered_json> read_lengths(const Arguments& arguments, std::string_v
                                        std::int64_t least) {
   const std::string typed = arguments.typed(option);
   const std::string text = arguments.value(option).value_or("");
-  // A distribution has commas of its own: what its members may be, the scenario's reader checks.
+  // A distribution contains commas; the scenario's reader checks its members.
   if (text.find_first_of(":=") != std::string::npos) return {ordered_json(read_kinds(typed, text))};
   std::vector<ordered_json> values;
   for (const std::string& word : arguments.list(option)) {

@@ -13,7 +13,7 @@
 
 namespace kvsim {
 
-/// One value alone, several as a list.
+/// A single value as it is, several as a list.
 [[nodiscard]] nlohmann::ordered_json one_or_list(std::vector<nlohmann::ordered_json> values);
 
 /// Integers such as 4096, 32K (32 x 1,024) or 1M. Errors: InputError that names the typed option.

@@ -1,6 +1,6 @@
-// Says before anything else runs that the processor is too old for this build, which would
-// otherwise die of an illegal instruction. Compiled for the baseline of x86-64, without the
-// library: even its formatting may use what the processor lacks.
+// Reports before anything else runs that the processor is too old for this build, which would
+// otherwise crash on an illegal instruction. Compiled for the baseline of x86-64, without the
+// library: even its formatting may use missing instructions.
 
 #include "sim/cli/process/cpu_features.hpp"
 

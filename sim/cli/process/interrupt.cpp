@@ -59,7 +59,7 @@ void set_last_words(std::string_view text) {
 }  // namespace
 
 OnInterrupt::OnInterrupt(std::string_view line) : before_{last_words.data(), n_last_words.load()} {
-  // A bar of progress may stand on the line.
+  // The line may show a progress bar.
   set_last_words(fmt::format("\n{}\n", line.substr(0, 500)));
 }
 

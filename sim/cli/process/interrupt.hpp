@@ -40,7 +40,7 @@ class StopOnInterrupt {
   [[nodiscard]] static bool asked();
 };
 
-/// Ends work in the middle, from a progress callback. Caught by who began the work.
+/// Ends work in the middle, from a progress callback. Caught by the function that started the work.
 struct Interrupted {};
 
 /// The exit status of a command that was interrupted and wrote what it had: 128 and the signal.

@@ -42,8 +42,7 @@ void prepare_standard_streams() {
     // The lowest free number is taken, which is `descriptor`: those below are open by now.
     (void)::open("/dev/null", O_RDWR);
   }
-  // Both have an errno, which can be told: a reader that is gone, a file past what `ulimit -f`
-  // allows.
+  // Both have an errno to report: a closed reader, a file beyond `ulimit -f`.
   (void)std::signal(SIGPIPE, SIG_IGN);
   (void)std::signal(SIGXFSZ, SIG_IGN);
 }

@@ -5,8 +5,8 @@
 
 namespace kvsim {
 
-/// Opens what is closed of standard input, output and error (so that no file of ours takes its
-/// number) and turns SIGPIPE into a failing write.
+/// Opens those of standard input, output and error that are closed (so that no other file gets
+/// their numbers) and turns SIGPIPE into a failing write.
 void prepare_standard_streams();
 
 /// Writes all of `text` to standard output. A reader that has gone is no error. Errors: InputError

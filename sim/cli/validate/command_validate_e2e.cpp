@@ -1,5 +1,5 @@
-// kvsim validate e2e: a decode loop of the project's own kernels, in the simulator beside its
-// re-telling, on a GPU beside the prediction.
+// kvsim validate e2e: a decode loop of the project's kernels, compared with its reference in the
+// simulator and with the prediction on a GPU.
 
 #include <algorithm>
 #include <stdexcept>

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What was found, and of a GPU what a scenario's calibration takes.
+/// The findings and, on a GPU, the calibration file for scenarios.
 struct Found {
   KernelsScore score;
   std::optional<nlohmann::ordered_json> calibration{};

@@ -1,5 +1,5 @@
-// kvsim validate published: every figure of a table of published ones that kvsim can express,
-// beside what it predicts.
+// kvsim validate published: compares every value of a table of published results that kvsim can
+// express with its prediction.
 
 #include <filesystem>
 

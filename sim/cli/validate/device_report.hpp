@@ -20,8 +20,8 @@ struct DeviceStates {
 /// Today, "2026-01-31".
 [[nodiscard]] std::string utc_date();
 
-/// Document "kvsim.calibrate-device/1": what the kernels reached on a GPU, with its state, and what
-/// was measured of it beside them. models/cost/rates/device_calibration.hpp reads it.
+/// Document "kvsim.calibrate-device/1": the rates that kernels reached on a GPU, its state, and
+/// other measurements of it. models/cost/rates/device_calibration.hpp reads it.
 [[nodiscard]] nlohmann::ordered_json device_json(const KernelsScore& score,
                                                  const DeviceInfo& device,
                                                  const DeviceStates& states,

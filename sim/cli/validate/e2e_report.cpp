@@ -12,7 +12,7 @@ namespace {
 using nlohmann::ordered_json;
 using Align = Table::Align;
 
-/// A measured quantity beside its prediction; what is missing is absent.
+/// A measured quantity and its prediction; missing values are absent.
 struct ComparedQuantity {
   const char* name;
   const char* unit;
@@ -112,9 +112,10 @@ std::string check_text(const LoopCheck& check, std::size_t width) {
   }
   std::string out = facts.str(width) + "\n" + table.str(width);
   for (const std::string& problem : check.problems) out += fmt::format("PROBLEM: {}\n", problem);
-  out += check.pass()
-             ? "the loop equals its reference; bytes equal the graph's except for named differences\n"
-             : "";
+  out +=
+      check.pass()
+          ? "the loop equals its reference; bytes equal the graph's except for named differences\n"
+          : "";
   return out;
 }
 

@@ -15,9 +15,9 @@ struct DeviceKernels {
   DeviceStates states;
 };
 
-/// The suite of kernels on the first CUDA device, in a process of its own, timed, the cost model's
-/// predictions beside, and with `counters` the DRAM bytes that a profiler counts, or a note why
-/// not. Errors: InputError, naming what was looked for and what to do, where there is no device.
+/// Runs the suite of kernels on the first CUDA device in a separate process: times with the cost
+/// model's predictions and, with `counters`, the DRAM bytes of a profiler, or a note why not.
+/// Errors: InputError if there is no device, with what was looked for and what to do.
 [[nodiscard]] DeviceKernels time_kernels(kernels::SuiteOptions options, bool counters,
                                          std::chrono::seconds limit = std::chrono::hours{24});
 

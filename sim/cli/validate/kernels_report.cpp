@@ -21,7 +21,7 @@ double share_of_allowed(const KernelResult& r) {
   return r.error > 0 ? 1.0 / 0.0 : 0.0;
 }
 
-/// Cases alike, one line of the table.
+/// Equal cases, one line of the table.
 struct Line {
   const KernelResult* first = nullptr;
   const KernelResult* worst = nullptr;  // by share of the error allowed
@@ -61,7 +61,8 @@ std::string allowed_text(const KernelResult& r) {
   return r.allowed == 0 ? "0" : fmt::format("{:.1e}", r.allowed);
 }
 
-/// What the hardware moved of the formula's bytes: below 100 where a cache served some of them.
+/// Bytes moved by the hardware in percent of the formula's: below 100 if a cache served some of
+/// them.
 std::string dram_text(const KernelsScore& score, std::size_t i) {
   const auto& dram = score.dram[i];
   if (!dram) return "-";

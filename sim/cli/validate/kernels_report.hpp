@@ -24,14 +24,14 @@ struct KernelsScore {
   std::uint64_t seed = 0;  // of all inputs
   std::vector<kernels::KernelResult> results{};
   std::vector<double> predicted_us{};  // of each; empty: no GPU was timed, or none is known
-  std::vector<std::optional<DramBytes>> dram{};  // of each; empty: no profiler was asked
+  std::vector<std::optional<DramBytes>> dram{};  // of each; empty: no profiler was used
   std::vector<std::string> notes{};
 
   [[nodiscard]] bool pass() const;
 };
 
 [[nodiscard]] inline Bytes bytes_of(const kernels::KernelTraffic& t) { return t.loaded + t.stored; }
-/// What a timed case moved a second, of the formula's bytes.
+/// Bytes per second of a timed case, by the formula's bytes.
 [[nodiscard]] inline double gb_s(const kernels::KernelResult& r) {
   return static_cast<double>(bytes_of(r.model).count()) / r.timing->median_us / 1e3;
 }
@@ -46,7 +46,7 @@ void add_counters(KernelsScore& score, const std::string& profiled, const std::s
 /// A line for each kernel and dtype, or, with `cases`, for each shape; what failed, and why; the
 /// times of a GPU.
 [[nodiscard]] std::string kernels_text(const KernelsScore& score, bool cases, std::size_t width);
-/// Error of its bound, and bytes counted beside the formula's: a bar a kernel.
+/// Errors relative to their bounds, and counted bytes next to the formula's: one bar per kernel.
 [[nodiscard]] std::vector<Figure> kernels_figures(const KernelsScore& score);
 
 }  // namespace kvsim

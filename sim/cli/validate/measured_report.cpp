@@ -99,7 +99,7 @@ std::string table_of(const std::vector<AccuracyGroup>& groups, std::size_t width
   return table.str(width);
 }
 
-/// The fitted line a reader asks about first: what a group's rows rest on.
+/// The calibrations that a group's rows are predicted from.
 std::string basis_text(const AccuracyGroup& g) {
   std::string text;
   for (const auto& [basis, n] : g.bases) {
@@ -119,13 +119,13 @@ std::string markdown_row(const AccuracyGroup& g, bool pooled) {
                      percent(g.large, &ErrorSummary::mape), 100 * g.covered, basis_text(g));
 }
 
-/// Errors by family, generation of the GPU and format: what a goal for "an unseen GPU of a known
-/// generation" is about. Where nothing of the generation is left, another generation or the data
-/// sheet stands in.
+/// Errors by family, generation of the GPU and format, for the goal of "an unseen GPU of a known
+/// generation". If no calibration of the generation is left, another generation or the data sheet
+/// is used.
 std::string generations_markdown(const std::vector<PredictedRow>& rows) {
   struct Pool {
     std::vector<double> errors;
-    std::int64_t strange = 0;  // with nothing of the generation to stand in
+    std::int64_t strange = 0;  // without a calibration of the generation
   };
   std::map<std::array<std::string, 3>, Pool> pools;
   for (const PredictedRow& p : rows) {

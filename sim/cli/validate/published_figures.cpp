@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-constexpr std::size_t kMostDocuments = 10;  // with a mark of their own; others are faint
+constexpr std::size_t kMostDocuments = 10;  // with distinct marks; others are faint
 
 struct Parity {
   std::string name, title, quantity, column;

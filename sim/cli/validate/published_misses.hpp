@@ -1,6 +1,6 @@
 #pragma once
 
-// Where `kvsim validate published` misses, and what is known of why.
+// The misses of `kvsim validate published` and their known causes.
 
 #include <cstddef>
 #include <string>
@@ -11,8 +11,8 @@ namespace kvsim {
 
 /// Errors of times and kernels by stack; below, why those whose median is above kBadMedian are.
 [[nodiscard]] std::string stacks_text(const PublishedScore& score, std::size_t width);
-/// Every row that misses by more than kBadMiss, with the others of its reason; rows of which none
-/// is known stand last, by document. Empty: no row does.
+/// Every row that misses by more than kBadMiss, grouped by reason; rows without a known reason come
+/// last, by document. Empty: there is none.
 [[nodiscard]] std::string misses_text(const PublishedScore& score, std::size_t width);
 
 }  // namespace kvsim

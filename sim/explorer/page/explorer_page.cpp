@@ -45,7 +45,7 @@ std::string_view own_file(std::string_view name) {
   return found->text;
 }
 
-/// What stands for `{{name}}` in explorer.html.
+/// The replacement of `{{name}}` in explorer.html.
 std::string part_of(std::string_view name) {
   if (name == "head") {
     return page_head("kvsim explorer: what fits, and how fast",

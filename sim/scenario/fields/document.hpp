@@ -33,8 +33,8 @@ struct Override {
 /// `overlay` over `base`, as above.
 [[nodiscard]] nlohmann::json merged(nlohmann::json base, const nlohmann::json& overlay);
 
-/// Sets what `change.pointer` (RFC 6901) names. Members are created, list items only at the end
-/// ("-"). Errors: InputError that names the pointer and what stands in its way.
+/// Sets the value at `change.pointer` (RFC 6901). Members are created, list items only at the end
+/// ("-"). Errors: InputError that names the pointer and the obstacle.
 void apply_override(nlohmann::json& document, const Override& change);
 
 /// Sets what `pointer` (RFC 6901) names to `value`, as apply_override does. `place` begins every

@@ -5,7 +5,7 @@
 
 namespace kvsim {
 
-/// The scenario's `engine`: what a run sets of its software stack. Errors: InputError.
+/// The scenario's `engine`: settings that override the software stack's. Errors: InputError.
 [[nodiscard]] StackOptions read_engine(const Field& field);
 
 }  // namespace kvsim

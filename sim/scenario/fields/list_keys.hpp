@@ -14,18 +14,18 @@ namespace kvsim {
 /// Keys of a point that may be lists, in the order of points: the last changes fastest.
 [[nodiscard]] std::span<const std::string_view> list_keys();
 
-/// What within an object of `key` may be a list, as pointers from there, the last changing fastest:
-/// "/budget" of "method", "/arrivals/rate" of "requests". Empty of keys that hold no objects.
+/// Members within an object of `key` that may be lists, as pointers from there, the last changing
+/// fastest: "/budget" of "method", "/arrivals/rate" of "requests". Empty for keys without objects.
 [[nodiscard]] std::vector<std::string> list_members(std::string_view key);
 
-/// A member of `requests` that may be a list: where it stands, and what points and labels call it.
+/// A member of `requests` that may be a list: its place, and its name in points and labels.
 struct RequestList {
   std::string_view pointer;
   std::string_view name;
 };
 [[nodiscard]] std::span<const RequestList> request_lists();
 
-/// What the list `items` stands for: its items, of each that has lists at `members` every
+/// The values of the list `items`: its items or, for each with lists at `members`, every
 /// combination, the last member changing fastest.
 [[nodiscard]] std::vector<nlohmann::json> listed_values(const nlohmann::json& items,
                                                         const std::vector<std::string>& members);

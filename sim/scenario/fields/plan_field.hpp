@@ -36,7 +36,7 @@ struct QualityFloor {
   std::optional<double> bisect_step;
 };
 
-/// What `plan` of a scenario asks.
+/// The `plan` of a scenario.
 struct PlanSection {
   std::vector<PlanQuestion> questions;
   double confidence = 0;    // with which an answer holds; 0: the answer is the prediction

@@ -13,13 +13,13 @@
 
 namespace kvsim {
 
-/// One choice of an object's members, in the order of the key table: what a member is called and
-/// where its value stands.
+/// One choice of an object's members, in the order of the key table: the name and the value of
+/// each.
 using Members = std::vector<std::pair<std::string, Field>>;
 
 /// Every combination of the members of `field`, an object called `object` in the key table; the
-/// last member changes fastest. `field` may be a list of objects, and for "scheduler" a name stands
-/// for {"name": …}. Errors: InputError.
+/// last member changes fastest. `field` may be a list of objects; for "scheduler", a name means
+/// {"name": …}. Errors: InputError.
 [[nodiscard]] std::vector<Members> member_choices(const Field& field, std::string_view object);
 
 /// Errors: InputError, with the place of the member.

@@ -15,7 +15,7 @@ namespace kvsim {
 struct AxisRange {
   double low = 0, high = 0;
   bool log = false;                     // divided and drawn evenly in the logarithm
-  bool integer = false;                 // whole numbers alone
+  bool integer = false;                 // only whole numbers
   std::optional<std::int64_t> steps{};  // how many of them a grid takes
   std::string unit{};                   // behind each number, which makes it a text: "40 GiB"
 };
@@ -28,7 +28,7 @@ struct ScenarioAxis {
   std::optional<AxisRange> range{};
 };
 
-/// What `sweep` of a scenario file says.
+/// The `sweep` of a scenario file.
 struct SweepSection {
   bool random = false;  // else a grid
   std::int64_t samples = 0;
@@ -37,7 +37,7 @@ struct SweepSection {
   std::vector<ScenarioAxis> axes{};
 };
 
-/// Reads a `sweep` section, alone: a grid's ranges have steps, a random one has samples, no key is
+/// Reads only a `sweep` section: a grid's ranges have steps, a random one has samples, no key is
 /// varied twice, no value is listed twice. Errors: InputError with file and JSON pointer.
 [[nodiscard]] SweepSection read_sweep(const Field& sweep);
 

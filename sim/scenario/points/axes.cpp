@@ -191,8 +191,9 @@ ordered_json params_json(const Params& params) {
   return out;
 }
 
-/// The name of the trace that `asked` is to be measured on. Errors: InputError if it cannot be
-/// read, lacks what the method needs, or is so short that the method has a closed form there.
+/// The name of the trace on which the method is measured. Errors: InputError if it cannot be read,
+/// does not have data that the method needs, or is so short that the method has a closed form
+/// there.
 std::string measurable_on(const AskedMethod& asked, const Field& place) {
   return placed(place.at("measured_on"), [&] {
     const TraceInfo info = Trace::open(asked.trace).info();
@@ -367,7 +368,7 @@ StaticSpec engine_spec(const EngineAxes& axes, const Odometer& at) {
   if (axes.dtypes) {
     const AskedWeights& asked = (*axes.dtypes)[at[5]].value;
     spec.weight_format = asked.format;
-    // What a quantisation leaves alone is in the format the model computes in.
+    // Modules that a quantization excludes are in the format that the model computes in.
     spec.weight_dtype = asked.dtype ? *asked.dtype
                                     : wide_dtype(*spec.llm, bits_of(spec.llm->published_dtype) < 16
                                                                 ? spec.llm->published_dtype

@@ -1,6 +1,7 @@
 #pragma once
 
-// The keys that points of every kind share, each with its choices, and what a choice of each makes.
+// The keys shared by points of every kind, each with its choices, and the engine that a choice of
+// each makes.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +34,7 @@ decltype(auto) placed(const Field& field, Read read) {
   }
 }
 
-/// One value of a key and where it stands.
+/// One value of a key and its place.
 template <class T>
 struct Choice {
   T value;
@@ -42,7 +43,7 @@ struct Choice {
 template <class T>
 using Choices = std::vector<Choice<T>>;
 
-/// Keys of one group of points: those of its own first, then the scenario's.
+/// Keys of one group of points: its own first, then the scenario's.
 class Group {
  public:
   Group(Field scenario, std::optional<Field> own)
@@ -64,8 +65,7 @@ struct AskedWeights {
   const WeightFormat* format = nullptr;
 };
 
-/// A method, and the trace that its size law is to be measured on: as the file names it, and where
-/// it lies.
+/// A method, and the trace on which its size law is measured: its name in the file, and its path.
 struct AskedMethod {
   MethodSpec spec;
   std::string measured_on;
@@ -73,7 +73,7 @@ struct AskedMethod {
 };
 
 [[nodiscard]] Choices<std::int64_t> read_counts(const Field& field, std::string_view key);
-/// What an engine is, whatever it is asked to do.
+/// The keys of an engine, for any workload.
 struct EngineAxes {
   Choices<const Llm*> models;
   Choices<const Gpu*> gpus;

@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 struct LabelKey {
   std::string_view key;
-  std::string_view before;  // what stands before the value
+  std::string_view before;  // text before the value
 };
 constexpr std::array kLabelKeys{LabelKey{"model", ""},
                                 LabelKey{"gpu", ""},
@@ -119,7 +119,8 @@ std::vector<std::string> telling_keys(const std::vector<ordered_json>& objects,
         best = key;
       }
     }
-    // Two keys may tell apart only together what neither does alone: any that differs is a start.
+    // Two keys together may distinguish points that neither does on its own: start with any that
+    // differs.
     for (auto key = keys.begin(); best.empty() && key != keys.end(); ++key) {
       const bool fresh = std::find(chosen.begin(), chosen.end(), *key) == chosen.end();
       if (fresh && kinds(objects, {*key}) > 1) best = *key;

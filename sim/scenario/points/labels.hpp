@@ -9,15 +9,15 @@
 
 namespace kvsim {
 
-/// Few of `keys` that tell `objects` apart as well as all of them do: model, GPU, stack, dtype and
-/// the method's keys (as far as they differ), then, one by one, the key that tells most objects
-/// apart, the earlier where two do so alike. In the order of `keys`. Points that differ in format
-/// and length alike need one of both.
+/// A few of `keys` that distinguish `objects` as well as all of them do: model, GPU, stack, dtype
+/// and the method's keys (if they differ), then, one by one, the key that distinguishes most
+/// objects, ties to the earlier. In the order of `keys`. Points that always differ in both format
+/// and length need only one of them.
 [[nodiscard]] std::vector<std::string> telling_keys(
     const std::vector<nlohmann::ordered_json>& objects, const std::vector<std::string>& keys);
 
-/// Sets the label of every point: its method where methods differ, and the keys that tell it apart.
-/// No two are the same: of points that do not differ the later ones are numbered.
+/// Sets the label of every point: its method if methods differ, and the keys that distinguish it.
+/// No two are the same: equal points are numbered from the second on.
 void set_labels(std::vector<ScenarioPoint>& points);
 
 }  // namespace kvsim

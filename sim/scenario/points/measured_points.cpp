@@ -23,7 +23,7 @@ bool same_spec(const MethodSpec& a, const MethodSpec& b) {
   return a.name == b.name && a.params == b.params && budget(a) == budget(b);
 }
 
-/// The methods of one trace, each once, and who runs with them.
+/// The methods of one trace, each once, and the points that use them.
 struct Wanted {
   std::vector<MethodSpec> specs;
   std::vector<std::vector<ScenarioPoint*>> points;

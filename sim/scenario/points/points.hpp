@@ -19,8 +19,8 @@ struct OwnParts {
   std::vector<std::string> notes{};  // which GPU a short name was taken for
 };
 
-/// Checks the form of the keys of points that `keys` holds (a scenario, or one of its `points`),
-/// as far as that can be said of them alone. `folder` is where paths start. Errors: InputError.
+/// Checks the form of the keys of points that `keys` holds (a scenario, or one of its `points`), as
+/// far as this is possible without other keys. `folder` is where paths start. Errors: InputError.
 void check_point_keys(const Field& keys, const std::filesystem::path& folder);
 
 /// What points are read for.
@@ -29,14 +29,14 @@ struct PointsInput {
   bool serves = false;             // kind "serve"; else "static"
   std::uint64_t seed = 0;          // of generated workloads
   /// A plan finds every prompt's length: static points may leave `prompt_tokens` out. Their keys
-  /// then lack it, and their spec has that of the longest sequence the model is published for.
+  /// then do not have it, and their spec has the longest sequence that the model is published for.
   bool finds_prompts = false;
 };
 
 /// All points of `scenario`: for each of its `points` (or once) the product of the keys given as
 /// lists, the last changing fastest. Of static points in the order model, gpu, gpu_count, stack,
 /// calibration, dtype, kv_dtype, batch, prompt_tokens, output_tokens, method; add_serve_points has
-/// that of the others. Empty where only a replay is asked for. Labels are set. Errors: InputError.
+/// that of the others. Empty if only a replay is requested. Labels are set. Errors: InputError.
 [[nodiscard]] std::vector<ScenarioPoint> read_points(const Field& scenario, const PointsInput& in,
                                                      OwnParts& own);
 

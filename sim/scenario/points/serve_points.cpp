@@ -25,7 +25,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// One workload that is asked for.
+/// One requested workload.
 struct AskedRequests {
   Field field;        // with one value of every list
   ordered_json keys;  // those values, and scalars of the same names
@@ -152,7 +152,7 @@ ServeAxes read_serve_axes(const Group& group, const PointsInput& in, OwnParts& o
   return axes;
 }
 
-/// A setting that the stack and the scheduler share is said once, or twice alike.
+/// A setting that the stack and the scheduler share is given once, or twice with the same value.
 void unify(std::optional<std::int64_t>& engine, std::optional<std::int64_t>& scheduler,
            std::string_view engine_key, std::string_view key, const Members& members,
            const Field& place) {

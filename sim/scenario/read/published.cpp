@@ -86,7 +86,7 @@ bool picks(const Field& entry, const ScenarioPoint& point) {
   bool all = true;
   for (const auto& [key, wanted] : where->members()) {
     if (wanted.is_null()) continue;
-    // A service has no batch and no length of its own.
+    // A service has no batch and no length.
     all = all && point.keys.contains(key) && holds(key, wanted, point.keys.at(key));
   }
   return all;

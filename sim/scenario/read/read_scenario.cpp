@@ -59,7 +59,7 @@ std::optional<std::vector<std::string>> read_figures(const Field& field) {
   return wanted;
 }
 
-/// What can be said of one file by itself, before others complete it.
+/// Checks of a single file, before others complete it.
 void check_form(const Field& file, const fs::path& folder) {
   file.allow_only(scenario_key_names("scenario"));
   if (const auto schema = file.find("schema"); schema && schema->raw() != "kvsim.scenario/1") {
@@ -143,8 +143,7 @@ void read_all_published(const Field& root, bool overridden, Scenario& scenario) 
     if (auto figure = read_published(entry, scenario.points)) {
       scenario.published.push_back(std::move(*figure));
     } else if (overridden) {
-      scenario.notes.push_back(
-          fmt::format("{}: matches no point after --set", entry.pointer()));
+      scenario.notes.push_back(fmt::format("{}: matches no point after --set", entry.pointer()));
     } else {
       entry.find("where").value_or(entry).fail("picks no point of the scenario");
     }

@@ -23,13 +23,13 @@ namespace kvsim {
                                                const std::vector<Override>& overrides);
 
 /// The second half: a scenario out of such a document. `file` gives its name and the folder that
-/// paths start at, `place` is what messages call it; `changed`: something has been set since it was
-/// read, so that its form is checked again and a published figure may stand beside no point.
+/// paths start at, `place` is its name in messages. `changed`: a key has been set since it was
+/// read, so its form is checked again and a published value may match no point.
 [[nodiscard]] Scenario scenario_of(const nlohmann::json& document,
                                    const std::filesystem::path& file, const std::string& place,
                                    bool changed);
 
-/// Checks what can be said of every key of `document` by itself. Errors: InputError.
+/// Checks each key of `document` on its own. Errors: InputError.
 void check_scenario_form(const nlohmann::json& document, const std::filesystem::path& file,
                          const std::string& place);
 
