@@ -72,7 +72,7 @@ LayerCache CacheRows::cache(std::int64_t entries) const {
     const std::int64_t block = in_.stack->block_tokens;
     n = (entries + block - 1) / block * block;
   }
-  if (!plain_) {  // the method is asked once for all
+  if (!plain_) {  // evaluate the method once for all
     const CacheBytes one = stored(n);
     LayerCache out = rows_of(one);
     out.side = charged_bytes(in_, one.side * in_.batch);

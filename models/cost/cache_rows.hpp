@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// Packed codes are 32-bit words; their steps and zeros stand in tensors beside them.
+/// Packed codes are 32-bit words; their scales and zeros are in separate tensors.
 inline constexpr Dtype kPackedDtype = Dtype::kFp32;
 inline constexpr std::int32_t kPackedTensors = 3;
 
@@ -17,28 +17,28 @@ class CacheRows {
   CacheRows(const CostInput& in, std::int32_t layer);
 
   [[nodiscard]] LayerCache cache(std::int64_t entries) const;
-  /// Keys and values that a step leaves behind beside the cache until the step's end, where the
-  /// caller holds all old caches (CacheGrowth::kConcatAll).
+  /// Keys and values that remain in addition to the cache until the step's end, if the caller holds
+  /// all old caches (CacheGrowth::kConcatAll).
   [[nodiscard]] LayerCache left_behind(const DecodeMoment& moment) const;
   [[nodiscard]] const LayerShape& shape() const { return shape_; }
   [[nodiscard]] std::int32_t stored_heads() const { return stored_heads_; }
   [[nodiscard]] Dtype dtype() const { return dtype_; }
-  /// K and V are so many elements of dtype() an entry; else the method alone knows.
+  /// K and V have so many elements of dtype() per entry; otherwise only the method knows.
   [[nodiscard]] bool plain() const { return plain_; }
   [[nodiscard]] Bytes keys(std::int64_t entries) const;    // payload, not rounded
   [[nodiscard]] Bytes values(std::int64_t entries) const;  // payload, not rounded
   [[nodiscard]] Bytes side(std::int64_t entries) const {
     return side_is_line_ ? Bytes{side_start_ + entries * side_each_} : side_asked(entries);
   }
-  /// Takes side() of plain rows for a line, where it is one at the numbers of entries tried: none,
-  /// one, whole groups, numbers that are none, and more than any budget. For rows asked often.
+  /// Treats side() of plain rows as linear if it is linear at these numbers of entries: none, one,
+  /// whole groups, other numbers, and more than any budget. For rows that are evaluated often.
   void learn_side();
 
  private:
   [[nodiscard]] Bytes side_asked(std::int64_t entries) const;  // of the method
   [[nodiscard]] std::int64_t of_prompt(std::int64_t entries) const;
   [[nodiscard]] CacheBytes stored(std::int64_t entries) const;  // of one sequence
-  [[nodiscard]] LayerCache rows(std::int64_t entries) const;    // keys and values alone, as charged
+  [[nodiscard]] LayerCache rows(std::int64_t entries) const;    // only keys and values, as charged
   [[nodiscard]] LayerCache rows_of(const CacheBytes& one) const;
 
   const CostInput& in_;

@@ -14,7 +14,7 @@ namespace kvsim {
 
 namespace {
 
-// What a layer of the largest models takes, so that a graph is written without growing.
+// The size of a layer of the largest models, so that building a graph needs no reallocation.
 constexpr std::size_t kUsualOps = 32;
 constexpr std::size_t kUsualTensors = 40;
 

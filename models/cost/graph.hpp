@@ -12,7 +12,7 @@
 
 namespace kvsim {
 
-/// The largest set of tensors alive at once along the schedule, and who owns it.
+/// The largest set of tensors alive at once along the schedule, by owner.
 struct AlivePeak {
   OpIndex at = 0;
   Bytes bytes;

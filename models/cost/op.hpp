@@ -33,7 +33,7 @@ enum class OpFamily : std::uint8_t {
 inline constexpr std::size_t kOpFamilies = 16;
 [[nodiscard]] std::string_view name_of(OpFamily family);
 
-/// Who holds bytes of HBM; the words are those of results.
+/// Owners of HBM bytes; the names are those of results.
 enum class Owner : std::uint8_t {
   kActivations,
   kCompaction,
@@ -50,7 +50,7 @@ enum class Owner : std::uint8_t {
 inline constexpr std::size_t kOwners = 11;
 [[nodiscard]] std::string_view name_of(Owner owner);
 
-/// The kernel an operator is, where its family has a timing form: what calibrations are asked for.
+/// The kernel of an operator whose family has a timing form: the key of calibrations.
 struct KernelUse {
   KernelCall call{};
   const KernelFormat* format = nullptr;  // shared_format

@@ -76,7 +76,7 @@ Llm held_model(const CostInput& in) {
     MlpSpec& mlp = layer.mlp;
     if (mlp.n_experts == 0) continue;
     const ExpertShare share = expert_share(in, mlp, 1);
-    // The router stays whole: what it has of other GPUs' experts counts as what it is, unpacked.
+    // The router stays whole: its rows for other GPUs' experts count unpacked.
     held.extra_parameters += std::int64_t{held.d_model} * (mlp.n_experts - share.experts);
     mlp.n_experts = static_cast<std::int32_t>(share.experts);
     mlp.d_ff = static_cast<std::int32_t>(share.width);
@@ -117,7 +117,8 @@ std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens) {
 
 std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method) {
   std::vector<LayerGroup> groups;
-  // A format of its own treats what stayed of the prompt apart, and each layer kept its own share.
+  // Formats other than plain rows treat the kept entries of the prompt separately, and each layer
+  // kept its own share.
   const bool apart = !method.plain_rows() && !method.layers_alike();
   std::int32_t kind_before = 0;
   for (std::int32_t l = 0; l < llm.n_layers(); ++l) {

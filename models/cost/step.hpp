@@ -32,7 +32,7 @@ struct CostInput {
   std::int32_t tensor_parallel = 1;
   std::int32_t vocab_size = 0;  // of the whole model; 0: of `llm`
   std::int64_t allocated = 0;  // tokens a static cache has room for; attended where a stack does so
-  std::optional<Bytes> measured_weights{};  // stands in for what the format gives
+  std::optional<Bytes> measured_weights{};  // replaces the format's value
   bool exact_sizes = false;                 // tensors as they are, before the allocator's rounding
 
   [[nodiscard]] WeightStore weights() const { return {weight_dtype, weight_format}; }
@@ -56,9 +56,9 @@ struct ExpertShare {
   double tokens = 0;         // of all GPUs that share them
   double exchanged = 0;      // vectors that it sends, and receives, in each of both exchanges
 };
-/// `mlp` is of a tensor-parallel shard and has experts; `rows` tokens stand on each GPU of the
-/// group. Tokens choose their experts evenly; the GPU with most of them gets
-/// stack.expert_imbalance times the mean, and the others wait for it.
+/// `mlp` is of a tensor-parallel shard and has experts; each GPU of the group has `rows` tokens.
+/// Tokens choose their experts evenly; the GPU with most of them gets stack.expert_imbalance times
+/// the mean, and the others wait for it.
 [[nodiscard]] ExpertShare expert_share(const CostInput& in, const MlpSpec& mlp, std::int64_t rows);
 /// Experts of `n_experts` that GPU `rank` of `ranks` holds: the first hold one more.
 [[nodiscard]] std::int64_t experts_on(std::int64_t n_experts, std::int64_t ranks,
@@ -80,12 +80,12 @@ struct OutsideBytes {
 /// one chunk of a prefill.
 [[nodiscard]] std::int64_t rows_at_once(const CostInput& in, std::int64_t tokens);
 
-/// Layers alike: the same specification and the same kind to the method, one after another.
+/// Consecutive layers with equal specification and method kind.
 struct LayerGroup {
   std::int32_t first = 0;
   std::int32_t count = 0;
-  std::int32_t like = 0;  // index of the first group whose layers are alike to these: its own, or
-                          // that of an earlier one
+  std::int32_t like = 0;  // index of the first group with equal layers: its own, or that of an
+                          // earlier one
 };
 [[nodiscard]] std::vector<LayerGroup> layer_groups(const Llm& llm, const Method& method);
 
@@ -108,7 +108,7 @@ struct LayerCache {
 enum class CacheChange : std::uint8_t {
   kGrow,       // one entry more; the stack says at what price
   kOverwrite,  // full: the new entry takes the slot of the one that leaves
-  kRewrite     // the new entry is appended, then the survivors are written anew
+  kRewrite     // the new entry is appended, then the kept entries are rewritten
 };
 
 /// One layer at the decode step that appends one token: all that its graph depends on.
@@ -146,12 +146,13 @@ struct PrefillMoment {
 /// holds (in the first layer they are its input) and the causal mask of eager attention.
 [[nodiscard]] std::vector<Tensor> resident_tensors(const CostInput& in, std::int64_t tokens);
 
-/// A step as a sequence of graphs; alike layers share one graph and a repeat count.
+/// A step as a sequence of graphs; equal layers share one graph and a repeat count.
 struct Segment {
   std::shared_ptr<const OpGraph> graph{};
   std::int32_t repeat = 1;
   std::int32_t first_layer = -1;  // -1: no layer
-  double passes = 1;              // times it runs, beside `repeat`; explain() tells one of them
+  double passes = 1;              // times it runs, in addition to `repeat`; explain() reports one
+                                  // of them
 };
 struct Step {
   std::vector<Segment> segments{};

@@ -64,7 +64,7 @@ Seconds CompiledLayer::time(const DecodeMoment& moment) const {
 
 /// Decode operators run one after the other, so that their costs add up.
 GraphCost CompiledLayer::on_graph(const DecodeMoment& moment) const {
-  if (!outside_) {  // the same at any moment: of one that does not depend on what was asked for
+  if (!outside_) {  // equal for all states: taken at one that does not depend on the request
     CostInput in = in_;
     in.prompt = kBase;
     const DecodeMoment base{.attended = kBase,
@@ -74,7 +74,7 @@ GraphCost CompiledLayer::on_graph(const DecodeMoment& moment) const {
                             .evicts = moment.evicts};
     const GraphCost all = evaluate(decode_layer(in, layer_, base), roofline_);
     const GraphCost middle = evaluate(decode_layer_middle(in, layer_, base), roofline_);
-    // A stack without a rate for some operator: nothing can be told apart.
+    // A stack without a rate for some operator: terms cannot be separated.
     if (!std::isfinite(middle.time.count())) {
       return evaluate(decode_layer(in_, layer_, moment), roofline_);
     }

@@ -15,9 +15,9 @@
 namespace kvsim {
 
 /// One layer's decode graph reduced to coefficients: flops, bytes and tensor sizes are linear in
-/// the entries attended, held before and held after, so a long run costs nanoseconds a step.
-/// Where a method's traffic is not linear, every step is evaluated on its graph instead, of which
-/// costs take the part alone that moments change. The input and the roofline's GPU outlive it.
+/// the entries attended, held before and held after, so a long run costs nanoseconds a step. If a
+/// method's traffic is not linear, every step is evaluated on its graph instead, and only on the
+/// part that changes between states. The input and the roofline's GPU outlive it.
 class CompiledLayer {
  public:
   CompiledLayer(const CostInput& in, std::int32_t layer, CacheChange change, bool evicts,
@@ -44,9 +44,9 @@ class CompiledLayer {
   mutable std::optional<GraphCost> outside_;  // of what no moment changes; where it is not linear
 };
 
-/// What a method answers where decode steps of plain rows ask it, at the moments that compiled
-/// forms are made from and far off: of methods settled from one specification, those that answer
-/// alike are served by the same forms.
+/// A method's values for decode steps of plain rows, at the states that compiled forms are made
+/// from and at distant ones. Methods resolved from one specification with equal values share the
+/// same forms.
 [[nodiscard]] std::vector<double> step_answers(const CostInput& in,
                                                const std::vector<LayerGroup>& groups);
 
@@ -66,8 +66,8 @@ class CompiledDecode {
   CompiledDecode(const CostInput& in, const Roofline& roofline, const DecodeEnds& ends,
                  std::vector<LayerGroup> groups);
 
-  /// The compiled form of the layers of `groups()[group]` for a step that changes their cache so;
-  /// groups of layers alike share it.
+  /// The compiled form of the layers of `groups()[group]` for a step that changes their cache this
+  /// way; equal groups share it.
   [[nodiscard]] const CompiledLayer& layer(std::size_t group, const DecodeMoment& moment);
   [[nodiscard]] const std::vector<LayerGroup>& groups() const { return groups_; }
   [[nodiscard]] const GraphCost& around() const { return ends_.cost; }  // embedding and logits

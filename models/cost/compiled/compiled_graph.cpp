@@ -112,7 +112,7 @@ void CompiledGraph<V>::reduce_tensors(std::span<const Sample> samples) {
   const Sample& check = samples[kSamples - 1];
   const std::span<const Tensor> all = base.tensors();
   const auto n = static_cast<std::size_t>(base.size());
-  // What stands at each operator, what begins less what ended first.
+  // Bytes alive at each operator: started tensors less those that ended before.
   std::vector<AliveSet> sets(n + 1);
   for (std::size_t t = 0; t < all.size(); ++t) {
     const Tensor& tensor = all[t];

@@ -14,8 +14,8 @@
 namespace kvsim {
 
 /// Graphs of one shape whose flops, bytes, tensor sizes and kernels' lengths are linear in V counts
-/// of cache entries, reduced to coefficients: what a graph of other counts costs takes nanoseconds.
-/// Stack and roofline outlive it.
+/// of cache entries, reduced to coefficients: evaluating other counts takes nanoseconds. Stack and
+/// roofline outlive it.
 template <std::size_t V>
 class CompiledGraph {
  public:
@@ -29,12 +29,11 @@ class CompiledGraph {
   /// Linear in nothing.
   CompiledGraph(const Stack& stack, const Roofline& roofline)
       : stack_{&stack}, roofline_{&roofline} {}
-  /// `samples`, written with sizes before the allocator's rounding (CostInput::exact_sizes): one to
-  /// start from, one for each count that moves that count alone, and one elsewhere, to see whether
-  /// the lines hold.
+  /// `samples`, with sizes before the allocator's rounding (CostInput::exact_sizes): a base, one
+  /// per count that changes only that count, and one elsewhere to verify linearity.
   CompiledGraph(const Stack& stack, const Roofline& roofline, std::span<const Sample> samples);
 
-  /// False: some figure is not linear, and nothing below is to be asked for.
+  /// False: some value is not linear, and the members below must not be called.
   [[nodiscard]] bool is_linear() const { return linear_; }
   /// cost() is a sum of maxima of terms linear in the counts: no fitted kernel's time varies.
   [[nodiscard]] bool is_convex() const;

@@ -23,12 +23,12 @@ struct DecodeLoad {
   double attended = 0;         // entries per stored head, the new ones included; sum over sequences
   double held = 0;             // entries held after the step; likewise
   std::int64_t evicting = 0;   // sequences whose method compresses in this step
-  std::int64_t rewriting = 0;  // of these, those whose survivors are all written anew
-  /// Of the others, those whose window is full: the new entry takes the slot of the one that
-  /// leaves. Asked for on stacks alone whose caches grow by copying.
+  std::int64_t rewriting = 0;  // of these, those whose kept entries are all rewritten
+  /// Of the others, those whose window is full: the new entry takes the slot of the evicted one.
+  /// Used only on stacks whose caches grow by copying.
   std::int64_t sliding = 0;
-  /// Entries of the longest stored head, new ones included; sum over sequences. 0: heads are alike,
-  /// or each is read as far as the longest reaches.
+  /// Entries of the longest stored head, new ones included; sum over sequences. 0: heads are equal,
+  /// or each is read up to the longest.
   double longest = 0;
   /// Of the evicting, those whose entry leaves a hole: nothing moves.
   std::int64_t holes = 0;
@@ -43,21 +43,22 @@ struct MixedStep {
   std::int64_t decodes = 0;           // sequences that decode
   std::span<const DecodeLoad> loads;  // [laws]; ignored where decodes is 0
   std::span<const PrefillChunk> chunks;
-  /// New tokens of each decoding sequence: more than one where a draft's proposals are verified.
-  /// Each is a row of the projections and of the logits; a sequence's cache is read once for all,
-  /// and what the method does beside that it does for each.
+  /// New tokens of each decoding sequence: more than one if a draft's proposals are verified. Each
+  /// is a row of the projections and of the logits. A sequence's cache is read once for all; the
+  /// method's other work is done for each.
   std::int64_t decode_tokens = 1;
 
   [[nodiscard]] std::int64_t rows() const;     // tokens that go through the layers
   [[nodiscard]] std::int64_t sampled() const;  // tokens drawn: each decoding one, each prompt's end
 };
 
-/// A stage of a pipeline: layers [first, last) of the model, and what stands before and after all.
+/// A stage of a pipeline: layers [first, last) of the model, and the parts before and after all
+/// layers.
 struct LayerRange {
   std::int32_t first = 0;
   std::int32_t last = 0;
   bool embedding = true;
-  bool head = true;  // final norm, logits, sampling; with it what stands between steps
+  bool head = true;  // final norm, logits, sampling; includes the time between steps
 };
 [[nodiscard]] LayerRange all_layers(const Llm& llm);
 /// Hidden states that `rows` tokens hand from one stage of a pipeline to the next.
@@ -65,34 +66,34 @@ struct LayerRange {
 
 /// Work of an iteration, for MFU and MBU.
 struct MixedCost {
-  Seconds time;  // device and host, and what stands between steps
+  Seconds time;  // device and host, and the time between steps
   double flops = 0;
   double bytes = 0;   // read and written in HBM
   Seconds at_peak{};  // of the arithmetic at the sheet's rate of each operator's format
-  /// Copies over the link to the host, which stand in line with all else; and by how much `time` is
-  /// longer for them, which is less where the host bounds it.
+  /// Copies over the link to the host, which are serialized with the rest, and the part of `time`
+  /// that they add, which is smaller if the host is the bound.
   Seconds host_copies{};
   Seconds copy_wait{};
 };
 
-/// An engine iteration costed as what it is: all tokens of decodes and chunks go through one set of
+/// The cost of an engine iteration: all tokens of decodes and chunks go through one set of
 /// projections; decode attention is over a ragged batch; each chunk attends to its own prefix, all
-/// in one kernel; the output projection takes sampled positions alone. Parts that depend on the
-/// number of rows alone are worked out once a number; attention is asked of its kernel's form (or
-/// of the roofline) with the means of the ragged batch: entries attended of decodes, tokens of
-/// chunks and the prefix that gives as many pairs of query and key.
+/// in one kernel; the output projection has only sampled positions. Parts that depend only on the
+/// number of rows are computed once per number. Attention is timed by its kernel's form (or by the
+/// roofline) with the means of the ragged batch: attended entries of decodes, tokens of chunks, and
+/// the prefix that gives as many pairs of query and key.
 ///
-/// `in` is of one GPU (tensor_shard) and its batch is ignored; its method is one settled for a
-/// typical prompt: its coefficients stand for all. What a method does at a prompt's end it does for
-/// the whole prompt; further passes over it (prefill_passes) are passes of its own. The roofline is
-/// copied; what `in` and the roofline point at outlives it. Not for several threads at once.
+/// `in` is of one GPU (tensor_shard) and its batch is ignored; its method is resolved for a typical
+/// prompt, and its coefficients are used for all. The method's work at a prompt's end is for the
+/// whole prompt; further passes over it (prefill_passes) are separate passes. The roofline is
+/// copied; objects that `in` and the roofline point to outlive it. Not thread-safe.
 ///
-/// Left out: imbalance within a batch (means stand for all), tensors beside those of the rows.
+/// Not modelled: imbalance within a batch (means are used), tensors other than those of the rows.
 class MixedStepCost {
  public:
   MixedStepCost(const CostInput& in, const Roofline& roofline);
-  /// One stage of a pipeline. Laws are those of the whole model, whichever layers are in it; a
-  /// stage has the host's time of a step and of its own layers.
+  /// One stage of a pipeline. Layer classes are those of the whole model, independent of the
+  /// stage's layers; a stage has the host's time of a step and of its layers.
   MixedStepCost(const CostInput& in, const Roofline& roofline, const LayerRange& layers);
   MixedStepCost(MixedStepCost&&) noexcept;
   MixedStepCost& operator=(MixedStepCost&&) noexcept;
@@ -101,8 +102,8 @@ class MixedStepCost {
   /// Errors: ContractError for a step without tokens or with fewer loads than laws; InputError
   /// where a prompt ends whose size the method does not know.
   [[nodiscard]] MixedCost cost(const MixedStep& step);
-  /// Laws that `loads` is to have: 1 where the method's layers are alike and no layer has a window
-  /// of its own.
+  /// Number of layer classes in `loads`: 1 if the method's layers are equal and no layer has a
+  /// different window.
   [[nodiscard]] std::int32_t laws() const;
   /// First layer of each law, and layers that follow it.
   struct Law {

@@ -49,7 +49,7 @@ Sum sum_of(const GraphCost& cost) {
           .at_peak = cost.at_peak.count()};
 }
 
-/// What depends on one whole number alone, worked out once for each.
+/// Values that depend on only one integer, computed once for each.
 class Table {
  public:
   template <class Make>
@@ -73,8 +73,8 @@ struct MixedStepCost::Impl {
     std::int32_t first;  // a layer of it
     std::size_t law;
     double layers;  // of the range
-    double alike;   // of the range, with those of further columns alike to this first of them; else
-                    // 0: what does not ask for the law is worked out once for all
+    double alike;   // of the range, with those of further columns equal to this first of them; else
+                    // 0: parts that do not depend on the class are computed once for all
     std::size_t leader;                // the first of them
     MixedLayer::ChunkWrites writes{};  // of the step at hand, where this is the first
     // The batch that decoded last, and its cost: under a budget a load stays as it is from step to
@@ -171,7 +171,7 @@ struct MixedStepCost::Impl {
     });
   }
 
-  /// What comes with the end of a prompt, further passes over it included.
+  /// The work at the end of a prompt, including further passes over it.
   const Sum& end(std::int64_t prompt) {
     const auto known = ends_.find(prompt);
     if (known != ends_.end()) return known->second;
@@ -257,7 +257,7 @@ struct MixedStepCost::Impl {
   double host_decode;
   std::array<std::array<Roofline::Terms, kDtypes.size()>, kOpFamilies> terms{};
   Table dense_, logits_, samples_;
-  std::unordered_map<std::int64_t, Sum> ends_;  // by prompt; looked up alone
+  std::unordered_map<std::int64_t, Sum> ends_;  // by prompt; used only for lookup
 };
 
 MixedStepCost::MixedStepCost(const CostInput& in, const Roofline& roofline)

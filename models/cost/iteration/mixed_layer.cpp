@@ -19,8 +19,8 @@ constexpr std::array<Figure, 14> kFigures{
     &StepTraffic::link_write,      &StepTraffic::extra_flops,  &StepTraffic::rotated,
     &StepTraffic::repacked,        &StepTraffic::recopied};
 
-// Where traffic is asked for its line and where the line is held against it: few entries and many,
-// no round numbers, so that what moves in pages or groups, or stands still above a budget, shows.
+// Numbers of entries at which traffic is fitted by a line, and at which the line is verified: few
+// and many, not round, so that traffic in pages or groups, or constant above a budget, is detected.
 constexpr double kBase = 1000;
 constexpr double kFar = 1777;
 constexpr std::array<double, 14> kChecks{1,       2,    17,    129,   513.5,  1025,   2999,
@@ -41,7 +41,7 @@ MixedColumns mixed_columns(const Llm& llm, const Method& method) {
     bool operator==(const Key&) const = default;
   };
   std::vector<Key> keys;  // of columns
-  // Of laws, where the method's layers hold alike: window, and how they store and read.
+  // Of layer classes, if the method's layers hold equal numbers: window, store and read.
   std::vector<std::pair<std::int32_t, std::int32_t>> held;
   for (const LayerGroup& group : groups) {
     for (std::int32_t l = group.first; l < group.first + group.count; ++l) {

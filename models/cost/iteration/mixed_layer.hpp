@@ -15,12 +15,13 @@
 
 namespace kvsim {
 
-/// Layers that an iteration costs alike: one specification, one kind to the method, one law.
+/// Layers of equal cost in an iteration: one specification, one kind to the method, one layer
+/// class.
 struct MixedColumn {
   std::int32_t first = 0;  // layer
   std::int32_t law = 0;
   std::int32_t layers = 0;
-  std::int32_t like = 0;  // first column of layers alike, whose law may be another
+  std::int32_t like = 0;  // first column of equal layers, whose class may differ
 };
 struct MixedColumns {
   std::vector<MixedColumn> columns;
@@ -38,9 +39,8 @@ struct DecodeBatch {
   friend bool operator==(const DecodeBatch&, const DecodeBatch&) = default;
 };
 
-/// What one layer does between its projections in an iteration: the one place that says which
-/// operators that are, for graphs and for costs alike. `in` is of one sequence (batch 1) and
-/// outlives it.
+/// The work of one layer between its projections in an iteration: the only place that lists these
+/// operators, for graphs and for costs. `in` is of one sequence (batch 1) and outlives it.
 class MixedLayer {
  public:
   MixedLayer(const CostInput& in, std::int32_t layer);
@@ -56,11 +56,11 @@ class MixedLayer {
   /// Calls `add(op)` for every operator of the new entries' way into the cache.
   template <class Add>
   void write(const DecodeBatch& decodes, const ChunkWrites& chunks, Add&& add) const;
-  /// Of the decoding sequences' attention and of what the method does beside it.
+  /// Cost of decode attention plus the method's own work.
   template <class Add>
   void decode(const DecodeBatch& decodes, Add&& add) const;
-  /// Of the chunks' attention: one kernel takes them all, each with its own prefix. Heads that
-  /// stream find less of earlier pieces, and are a kernel of their own.
+  /// Cost of the chunks' attention: one kernel for all, each with its own prefix. Streaming heads
+  /// see less of earlier pieces and are a separate kernel.
   template <class Add>
   void prefill(std::span<const PrefillChunk> chunks, Add&& add) const;
 
@@ -146,8 +146,8 @@ void MixedLayer::write(const DecodeBatch& decodes, const ChunkWrites& chunks, Ad
   std::int64_t appends = decodes.sequences;
   double copied = chunks.copied;
   if (concats_ && decodes.sequences > 0) {
-    // Every cache is copied into a longer one. Of those that are full an entry has left again,
-    // whose slot the new one takes unless all are written anew.
+    // Every cache is copied into a longer one. From full ones an entry is evicted, and the new one
+    // takes its slot unless all entries are rewritten.
     const DecodeLoad& load = decodes.load;
     copied += load.held + static_cast<double>(load.evicting + load.sliding);
     appends = load.evicting - load.rewriting + load.sliding;
@@ -341,7 +341,7 @@ void MixedLayer::decode(const DecodeBatch& decodes, Add&& add) const {
            .launches = parts_,
            .dtype = dtype_});
   }
-  // Keys that are rotated by their index stand in its order: what stays is copied together.
+  // Keys that are rotated by their index are in its order: kept entries are copied together.
   const std::int64_t cut = decodes.load.evicting - decodes.load.rewriting;
   const bool keeps_copy = concats_ && of.all.rotated > 0 && cut > 0;
   for (std::int32_t part = 0; keeps_copy && part < parts_; ++part) {

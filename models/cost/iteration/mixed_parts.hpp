@@ -10,7 +10,7 @@
 
 namespace kvsim {
 
-// What the graphs of an iteration and their compiled form are both made of.
+// Parts shared by the graphs of an iteration and their compiled form.
 
 [[nodiscard]] CostInput of_one_sequence(const CostInput& in);
 [[nodiscard]] HeadRows head_rows(const CostInput& in, const MixedStep& step);

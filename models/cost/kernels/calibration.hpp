@@ -58,7 +58,7 @@ enum class KernelBasis : std::uint8_t {
   kOtherStack,       // this GPU, other stacks; shifted by how the stacks differ elsewhere
   kSibling,          // a GPU of the same generation, by data-sheet ratios
   kOtherGeneration,  // this stack on a GPU of another generation, by data-sheet ratios
-  kOtherFormat,      // this GPU, a format that computes alike
+  kOtherFormat,      // this GPU, a format with equal arithmetic
   kNominal           // no measurement: the form's own start values
 };
 [[nodiscard]] std::string_view name_of(KernelBasis basis);
@@ -70,13 +70,14 @@ struct KernelSource {
   std::string format{};
 };
 
-/// How well other calibrations stood in for one that was hidden, over the rows that it would have
-/// been fitted to: what the interval of a prediction rests on that has to reach as far.
+/// The errors of other calibrations in place of a hidden one, over the rows that it was fitted to:
+/// the basis of intervals of predictions that are transferred as far.
 struct KernelTransfer {
   KernelOp op = KernelOp::kGemm;
   KernelSource hidden;
   KernelBasis basis = KernelBasis::kNominal;
-  std::vector<KernelSource> from{};  // what stood in; none: the form's typical values
+  std::vector<KernelSource> from{};  // the calibrations used instead; none: the form's typical
+                                     // values
   /// |log(measured / predicted)|, ascending: its quantiles at (i + 0.5) / kTransferErrors.
   std::vector<double> errors{};
 };
@@ -92,8 +93,8 @@ struct KernelCalibrationFile {
   std::vector<KernelTransfer> transfers{};  // with rows of this GPU and family hidden
 };
 
-/// Reads a file ("kvsim.calibration/1"). Errors: InputError on an unknown form, op or format, or
-/// on coefficients that are not the form's or lie outside their bounds.
+/// Reads a file ("kvsim.calibration/1"). Errors: InputError on an unknown form, op or format, or on
+/// coefficients that are not the form's or are outside their bounds.
 [[nodiscard]] KernelCalibrationFile read_calibration(const Field& document);
 /// The same as text, keys in a fixed order, coefficients to 6 significant digits.
 [[nodiscard]] std::string write_calibration(const KernelCalibrationFile& file);

@@ -14,7 +14,7 @@
 namespace kvsim {
 namespace {
 
-/// Formats that weights of a GEMM come in, beside the plain element formats.
+/// Formats of a GEMM's weights, in addition to the plain element formats.
 const std::vector<KernelFormat>& weight_formats() {
   static const std::vector<KernelFormat> formats{
       {.name = "fp8",
@@ -29,7 +29,7 @@ const std::vector<KernelFormat>& weight_formats() {
        .quantises = true,
        .block_scaled = true},
       {.name = "int8_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 1},
-      // A 16-bit scale a group of 128, zeros packed beside the weights.
+      // A 16-bit scale per group of 128, zeros packed next to the weights.
       {.name = "int4_wo", .compute = Dtype::kBf16, .operand_bytes = 2, .stored_bytes = 0.516},
       {.name = "sq",
        .compute = Dtype::kInt8,

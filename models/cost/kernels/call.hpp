@@ -12,8 +12,7 @@
 
 namespace kvsim {
 
-/// Families of kernels that have a timing form of their own; the words are those of
-/// `kvsim validate measured`.
+/// Families of kernels with a timing form; the names are those of `kvsim validate measured`.
 enum class KernelOp : std::uint8_t {
   kDecodeAttention,
   kPrefillAttention,
@@ -76,14 +75,15 @@ struct GemmCall {
 struct GroupedGemmCall {
   double rows = 1;         // of all experts together
   double experts = 1;      // on this GPU
-  double rows_padded = 1;  // of the buffer the kernel walks; `rows` where it walks those alone
+  double rows_padded = 1;  // of the buffer that the kernel iterates over; `rows` if it iterates
+                           // only over those
   double n = 1;
   double k = 1;
   bool masked = false;  // decode layout: a fixed buffer an expert
   friend bool operator==(const GroupedGemmCall&, const GroupedGemmCall&) = default;
 };
 
-/// A layer's routed experts: both projections and what stands between, router excluded.
+/// A layer's routed experts: both projections and the operators between them, without the router.
 struct MoeCall {
   double tokens = 1;
   double hidden = 1;
@@ -164,7 +164,7 @@ struct KernelFormat {
 [[nodiscard]] double length_of(const KernelCall& call);
 [[nodiscard]] KernelCall with_length(KernelCall call, double length);
 
-/// What forms ask of a GPU, in SI units.
+/// The GPU parameters of forms, in SI units.
 struct KernelGpu {
   double bandwidth = 0;  // HBM
   std::array<double, kDtypes.size()> flops{};

@@ -8,7 +8,7 @@
 
 namespace kvsim {
 
-/// What a coefficient is of a chip's, and so what of it carries over to another GPU.
+/// The chip parameter that a coefficient scales with, which defines its value on another GPU.
 enum class Carries : std::uint8_t {
   kAsIs,      // latencies, sizes, shares of what is faster on a faster chip
   kHbmShare,  // a share of the HBM bandwidth: where it is low, something else holds the kernel up
@@ -37,18 +37,18 @@ struct KernelForm {
   double (*microseconds)(const KernelCall& call, const KernelFormat& format, const KernelGpu& gpu,
                          const double* c);
   /// Further points that a fit starts from, `coefficients.size()` values each, one after another:
-  /// for kernels that choose between ways of working, where a fit finds the nearest alone.
+  /// for kernels that choose between algorithms, where a fit finds only the nearest minimum.
   std::span<const double> starts{};
-  /// Rows a coefficient below which they are not tried: few cannot tell one way from another.
+  /// Rows per coefficient below which they are not tried: few rows cannot distinguish algorithms.
   double rows_per_start = 10;
 };
 
 /// The form of `op`.
 [[nodiscard]] const KernelForm& form_of(KernelOp op);
 
-/// What no kernel can beat: the larger of arithmetic and traffic at data-sheet rates, µs. Traffic
-/// is every operand once; the calls that `kvsim validate measured` counts as large have 30 µs of
-/// it.
+/// The lower bound of any kernel: the larger of arithmetic and traffic at data-sheet rates, µs.
+/// Traffic is every operand once; the calls that `kvsim validate measured` counts as large have 30
+/// µs of it.
 [[nodiscard]] double ideal_microseconds(const KernelCall& call, const KernelFormat& format,
                                         const KernelGpu& gpu);
 

@@ -17,20 +17,20 @@
 namespace kvsim {
 namespace {
 
-/// What leaving the measured pair adds to the 90 % interval of log(measured / predicted), either
-/// side, where the library has no cases of calibrations that others stood in for: a judgement.
+/// Widening of the 90 % interval of log(measured / predicted) on either side without a calibration
+/// of the pair, if the library has no cases of such transfers: a judgement.
 constexpr std::array<double, 7> kWidening{0.0, 0.12, 0.20, 0.20, 0.20, 0.25, 0.7};
 constexpr double kWorseFit = 1.15;  // times the error of the best stack's fit, still of use
 constexpr double kOutside = 1.5;    // factor by which a call may leave the measured range
 
-/// "vllm-0.14.0" of "aic-vllm-0.14.0": who profiled the kernels is left out.
+/// "vllm-0.14.0" of "aic-vllm-0.14.0": without the source of the timings.
 std::string_view bare(std::string_view stack) {
   constexpr std::string_view kProfiler = "aic-";
   if (stack.starts_with(kProfiler)) stack.remove_prefix(kProfiler.size());
   return stack;
 }
 
-/// Whether an entry's stack is the one asked for; which of its collectives need not be said:
+/// Whether an entry's stack is the requested one; its kind of collectives may be omitted:
 /// "vllm-0.14.0" is "aic-vllm-0.14.0:vLLM_custom_graph".
 bool is_stack(std::string_view entry, std::string_view wanted) {
   entry = bare(entry);
@@ -48,8 +48,8 @@ std::string_view family_of(std::string_view stack) {
   return stack;
 }
 
-/// What a collective's stack says beside its name: NCCL's kernels or a framework's own, and whether
-/// the time holds the host's launches. Times of one way say nothing of another's.
+/// The kind of a collective's stack: NCCL's kernels or a framework's, and whether the time includes
+/// the host's launches. Times of one kind do not apply to another.
 struct CollectiveWay {
   explicit CollectiveWay(std::string_view stack)
       : nccl{stack.find("nccl") != std::string_view::npos},
@@ -59,8 +59,8 @@ struct CollectiveWay {
   bool nccl, torch, eager;
 };
 
-/// Fits of collectives to fewer rows, of one number of GPUs, hold for what they were fitted to
-/// alone.
+/// Fits of collectives to fewer rows, of one number of GPUs, are valid only for what they were
+/// fitted to.
 constexpr std::int64_t kFewRows = 40;
 
 /// Families whose time the kernel's algorithm sets more than the chip does. Prefill attention is
@@ -71,7 +71,7 @@ bool stack_before_chip(KernelOp op) {
   return op == KernelOp::kPrefillAttention || op == KernelOp::kElementwise;
 }
 
-/// How far a measured GPU is from the one asked for.
+/// The distance of a measured GPU from the requested one.
 enum class Nearness : std::uint8_t { kSame, kSilicon, kGeneration, kOther };
 
 Nearness nearness(const Gpu& gpu, const Gpu& other) {
@@ -80,7 +80,7 @@ Nearness nearness(const Gpu& gpu, const Gpu& other) {
   return gpu.generation == other.generation ? Nearness::kGeneration : Nearness::kOther;
 }
 
-/// Formats that compute alike.
+/// Formats with equal arithmetic.
 bool alike(const KernelFormat& a, const KernelFormat& b) {
   return bits_of(a.compute) == bits_of(b.compute) && a.stored_bytes == b.stored_bytes;
 }
@@ -142,7 +142,7 @@ std::vector<double> carried_over(const KernelCalibration& entry, const KernelFor
   const bool other_chip = near == Nearness::kGeneration || near == Nearness::kOther;
   if (near == Nearness::kSame || (other_chip && entry.op != KernelOp::kElementwise)) return out;
   const KernelGpu there = kernel_gpu(measured), here = kernel_gpu(gpu);
-  // What an SM's even share of the bandwidth is there, over what it is here.
+  // An SM's equal share of the bandwidth there, over that here.
   const double processors =
       other_chip ? sm_clocks(gpu) / sm_clocks(measured) : here.sms / there.sms;
   const double even = there.bandwidth / here.bandwidth * processors;
@@ -290,11 +290,11 @@ std::vector<const KernelTransfer*> KernelLibrary::transfers() const {
   return out;
 }
 
-/// |log(measured / predicted)| below which 90 % of rows lie where a prediction reaches as far as
-/// `basis`; nullopt: too few cases are known. Families differ more than bases do: two cases of the
-/// family, whose limit is then the largest error that they show, come before any of others.
+/// |log(measured / predicted)| below which 90 % of rows are if a prediction is transferred as far
+/// as `basis`; nullopt: too few cases are known. Families differ more than bases do: two cases of
+/// the family, whose limit is then their largest error, come before any of others.
 std::optional<double> KernelLibrary::reach_error(KernelOp op, KernelBasis basis) const {
-  constexpr std::size_t kEnough = 4;  // cases, before others less alike are asked too
+  constexpr std::size_t kEnough = 4;  // cases, before less similar ones are used too
   constexpr std::size_t kFewest = 2;
   constexpr double kLevel = 0.9;
   Clusters cases;
@@ -344,7 +344,7 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
     if (!file->may_time(op, gpu)) continue;
     for (const KernelCalibration& entry : file->read().entries) consider(&entry);
   }
-  // Of other widths the nearest alone, and only where this one was not measured.
+  // Of other widths only the nearest, and only if this one was not measured.
   double nearest = std::numeric_limits<double>::infinity();
   const auto apart = [&](const Candidate& c) {
     return std::abs(c.format.stored_bytes - format.stored_bytes);
@@ -440,10 +440,10 @@ KernelChoice KernelLibrary::choose(KernelOp op, const Gpu& gpu, std::string_view
       }
     }
   }
-  // Other stacks: the geometric mean of those that say most. An unknown stack is likelier to be as
-  // another's newest version than as an older one, and few shapes are a poor guide. Attention
-  // kernels differ in kind: of them the one whose form fits, since a bad fit tells of odd kernels,
-  // or of a host that launches them one by one.
+  // Other stacks: the geometric mean of the most informative ones. An unknown stack is more likely
+  // to equal another's newest version than an older one, and a few shapes are little evidence.
+  // Attention kernels differ in kind: of them the one whose form fits, because a bad fit indicates
+  // unusual kernels, or a host that launches them one by one.
   const auto mean_of = [&](std::vector<const Candidate*> some, KernelBasis basis) {
     const std::vector<const Candidate*> all = some;
     std::erase_if(some, [&all](const Candidate* c) {

@@ -20,9 +20,9 @@ struct KernelEstimate {
   bool extrapolated = false;  // outside the measured ranges by more than a factor of 1.5
 };
 
-/// What is used for one (op, GPU, stack, format): a product of powers of calibrated forms, each on
-/// a GPU of its own. A measured pair is one factor of power 1; an unseen pair of GPU and stack is
-/// this GPU's other stack times the ratio of the two stacks on a sibling.
+/// The calibration used for one (op, GPU, stack, format): a product of powers of calibrated forms,
+/// each on its own GPU. A measured pair is one factor of power 1; an unseen pair of GPU and stack
+/// is this GPU's other stack times the ratio of the two stacks on a sibling.
 class KernelChoice {
  public:
   struct Factor {
@@ -81,7 +81,7 @@ class KernelLibrary {
  private:
   [[nodiscard]] std::optional<double> reach_error(KernelOp op, KernelBasis basis) const;
 
-  /// A file at hand, or a shipped one, which is read when something of it is asked for.
+  /// A loaded file, or a shipped one, which is read when it is first needed.
   struct File;
   std::vector<std::unique_ptr<File>> files_;
   struct Kept;

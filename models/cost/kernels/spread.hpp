@@ -13,7 +13,7 @@ using Clusters = std::vector<std::vector<double>>;
 [[nodiscard]] double quantile_of(std::vector<double> values, double q);
 
 /// Intra-class correlation of "beyond a limit", pooled over several sets of clusters: the share of
-/// the variance that stands between clusters, by the one-way analysis of variance, at least 0.
+/// the variance between clusters, by the one-way analysis of variance, at least 0.
 class ExceedanceCorrelation {
  public:
   /// Counts values above `limit` as beyond it. Sets of fewer than two clusters say nothing.
@@ -28,17 +28,16 @@ class ExceedanceCorrelation {
   double sizes_ = 0;                           // of a cluster, times the degrees of freedom between
 };
 
-/// How many independent values the clusters are worth: their number over Kish's design effect,
-/// 1 + (m - 1) correlation with m the size of the cluster that a value stands in. At least the
-/// number of clusters. Source: Kish, Survey Sampling, 1965, section 5.4.
+/// The effective number of independent values: their number over Kish's design effect, 1 + (m - 1)
+/// correlation with m the size of the cluster of a value. At least the number of clusters. Source:
+/// Kish, Survey Sampling, 1965, section 5.4.
 [[nodiscard]] double effective_number(const Clusters& clusters, double correlation);
 
-/// The level of the quantile below which a new value lies in `level` of cases, where the quantile
-/// is of n values: level (n + 1) / n, at most 1. Source: split conformal prediction, Vovk et al.
-/// 2005.
+/// The level of the quantile below which a new value is in `level` of cases, if the quantile is of
+/// n values: level (n + 1) / n, at most 1. Source: split conformal prediction, Vovk et al. 2005.
 [[nodiscard]] double small_sample_level(double level, double n);
 
-/// Where a new value lies in `level` of cases at most: the quantile of all values at
+/// The upper limit of a new value in `level` of cases: the quantile of all values at
 /// `small_sample_level` of their effective number.
 [[nodiscard]] double upper_limit(const Clusters& clusters, double level, double correlation);
 /// The same with the correlation that these clusters show at that quantile.

@@ -24,8 +24,8 @@ class LayerBuilder {
   LayerBuilder(const CostInput& in, std::int32_t layer, std::int64_t tokens);
 
   [[nodiscard]] OpGraph prefill(const PrefillMoment& moment);
-  /// The same in two parts: all before the layer keeps but some of its entries, and what follows,
-  /// which copies of the builder may write each for a number of its own.
+  /// The same in two parts: everything before the layer drops entries, and the rest, which copies
+  /// of the builder may write for different numbers.
   struct CacheTensors {
     std::optional<std::size_t> keys, values;
   };
@@ -35,12 +35,12 @@ class LayerBuilder {
   };
   [[nodiscard]] Prefilled prefill_whole(const PrefillMoment& moment);
   [[nodiscard]] OpGraph prefill_kept(Prefilled before, std::int64_t prompt, std::int64_t kept);
-  /// Not `whole`: one operator in place of all that no moment touches, the projections and what
-  /// stands outside of them.
+  /// Not `whole`: one operator in place of all that do not depend on the state, the projections and
+  /// those outside them.
   [[nodiscard]] OpGraph decode(const DecodeMoment& moment, bool whole = true);
   [[nodiscard]] OpGraph compress(std::int64_t prompt, std::int64_t kept);
-  /// All rows of the layer in one pass, `middle` between the projections in place of attention. Of
-  /// tensors the rows' alone.
+  /// All rows of the layer in one pass, `middle` between the projections in place of attention.
+  /// Only tensors of the rows.
   [[nodiscard]] OpGraph around(std::span<const Op> middle);
   /// What a method does once the prompt is there: scores, its own work, compression layer by layer.
   [[nodiscard]] OpGraph finish(const PrefillMoment& moment);
@@ -72,7 +72,7 @@ class LayerBuilder {
   // What every moment is written with, and the ends they share: layer_builder.cpp.
   [[nodiscard]] static double size(std::int64_t elements, Dtype dtype);  // bytes
   [[nodiscard]] std::size_t activation(std::string_view name, std::int64_t elements, OpIndex first);
-  /// Keys and values; of a latent cache the keys alone.
+  /// Keys and values; only keys for a latent cache.
   [[nodiscard]] std::span<const CachePart> parts() const;
   [[nodiscard]] Bytes payload(const CachePart& part, std::int64_t entries) const;
   void hold_cache(CacheTensors& cache, const CachePart& part, std::int64_t entries, OpIndex first);
@@ -99,7 +99,7 @@ class LayerBuilder {
                        OpIndex after);
   /// Eager attention between its two products: `n` logits of `element` (held from `after` on, the
   /// product's operator) become fp32 probabilities, cast back where `element` is narrower. `mask`
-  /// bytes are read beside them. `weights` is the tensor of probabilities that is left. Returns the
+  /// bytes are read in addition. `weights` is the resulting tensor of probabilities. Returns the
   /// last operator.
   OpIndex eager_softmax(std::int64_t n, double mask, Dtype element, OpIndex after,
                         std::size_t& weights);
@@ -109,7 +109,7 @@ class LayerBuilder {
   OpIndex project_out(const Projected& qkv, OpIndex after);
   OpIndex close(OpIndex attention);
 
-  // layer_prefill.cpp, beside prefill
+  // in layer_prefill.cpp, with prefill
   OpIndex attend_prompt(const Projected& qkv, std::int64_t prompt);
   [[nodiscard]] std::optional<KernelUse> prefill_use(std::int64_t prompt) const;
   [[nodiscard]] std::int64_t cached_before(std::int64_t prompt) const;
@@ -126,18 +126,19 @@ class LayerBuilder {
   OpIndex add_after(OpIndex after, const Op& op);  // below 0: nothing before it
   [[nodiscard]] std::int64_t kv_elements() const;  // made per token, before the method stores them
 
-  // layer_decode.cpp, beside decode
+  // in layer_decode.cpp, with decode
   [[nodiscard]] std::optional<KernelUse> decode_use(const DecodeMoment& moment,
                                                     const StepTraffic& traffic) const;
   OpIndex attend_cache(const Projected& qkv, const DecodeMoment& moment,
                        const StepTraffic& traffic);
 
-  // layer_compress.cpp, beside compress
+  // in layer_compress.cpp, with compress
   OpIndex compact(CacheTensors& cache, std::int64_t from, std::int64_t to, OpIndex after);
 
   // layer_feed_forward.cpp
   OpIndex dense_block(const BlockSpec& block, OpIndex after);
-  /// One kernel does all of the routed experts' operators: it stands at the first that is added.
+  /// One kernel runs all of the routed experts' operators: it is attached to the first that is
+  /// added.
   std::optional<KernelUse> routed_use();
   OpIndex feed_forward(OpIndex after);
   /// Tokens to the GPUs of their experts, or back.

@@ -4,7 +4,7 @@
 
 namespace kvsim {
 
-/// Which kernel a fused decode attention is. Formats of their own have none that was measured.
+/// The kernel of a fused decode attention. Formats other than plain rows have no measured one.
 std::optional<KernelUse> LayerBuilder::decode_use(const DecodeMoment& moment,
                                                   const StepTraffic& traffic) const {
   if (!rows_.plain() || in_.stack->expands_kv_heads) return std::nullopt;
@@ -17,7 +17,8 @@ std::optional<KernelUse> LayerBuilder::decode_use(const DecodeMoment& moment,
         .call = MlaCall{.decode = true, .batch = batch, .seq_len = attended, .heads = a.n_heads},
         .format = format};
   }
-  // What a method reads beside the entries, or leaves of them unread, counts as entries.
+  // Bytes that a method reads in addition to entries, or does not read of them, are counted in
+  // entries.
   const double whole = static_cast<double>(payload(kParts[0], moment.attended).count() +
                                            payload(kParts[1], moment.attended).count());
   const double share = whole > 0 ? traffic.attention_read * batch / whole : 1;
@@ -152,7 +153,7 @@ OpIndex LayerBuilder::attend_cache(const Projected& qkv, const DecodeMoment& mom
   return at;
 }
 
-/// The copies of a method that keeps its rows in tensors of its own.
+/// The copies of a method that keeps its rows in separate tensors.
 OpIndex LayerBuilder::concat_apart(std::string_view name, double bytes, Dtype element,
                                    std::int32_t launches, OpIndex after) {
   if (bytes <= 0) return after;
@@ -189,12 +190,12 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
   // The new entry joins the cache. A stack that concatenates does so at every step: what a full
   // cache drops leaves the longer copy after attention.
   const bool grows = moment.change != CacheChange::kOverwrite;
-  // Formats of their own are written in place, but where their code says so (repacked).
+  // Formats other than plain rows are written in place, unless their code repacks.
   const bool holds_old = in_.stack->growth == CacheGrowth::kConcatAll;
   const bool by_copy = holds_old || in_.stack->growth == CacheGrowth::kConcatLayer;
   const bool concats = rows_.plain() && by_copy;
-  // Keys that are rotated by their index stand in its order: what stays is copied together. Of
-  // others the new entry takes the slot of what leaves.
+  // Keys that are rotated by their index are in its order: kept entries are copied together.
+  // Otherwise the new entry takes the slot of the evicted one.
   const bool keeps_copy = concats && !grows && moment.evicts && traffic.rotated > 0;
   if (concats) {
     for (const CachePart& part : parts()) {
@@ -328,7 +329,7 @@ OpGraph LayerBuilder::decode(const DecodeMoment& moment, bool whole) {
                     {at});
     replace(cache, part, part.kept, Owner::kConcatCopy, moment.after, at);
   }
-  if (concats && !grows && !keeps_copy) {  // what is left of the longer copy
+  if (concats && !grows && !keeps_copy) {  // the remainder of the longer copy
     for (const CachePart& part : parts()) {
       drop(cache.*part.tensor, at);
       hold_cache(cache, part, moment.after, at + 1);

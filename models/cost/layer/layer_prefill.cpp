@@ -8,7 +8,7 @@
 namespace kvsim {
 namespace {
 
-// Query rows of ScoreExec::kEagerChunked where no memory pressure asks for fewer.
+// Query rows of ScoreExec::kEagerChunked without memory pressure.
 constexpr std::int64_t kScoreChunk = 1024;
 
 /// The same work in a share of the heads. It takes that share of the time: pieces of prompts have

@@ -33,7 +33,7 @@ namespace kvsim {
 struct HeadRows {
   std::int64_t normed = 0;   // of the final norm
   std::int64_t logits = 0;   // that meet the output projection
-  std::int64_t sampled = 0;  // tokens drawn; 0 of both: the norm alone
+  std::int64_t sampled = 0;  // sampled tokens; 0 of both: only the norm
 };
 [[nodiscard]] OpGraph output_logits(const CostInput& in, const HeadRows& rows);
 

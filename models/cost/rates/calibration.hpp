@@ -21,14 +21,15 @@ struct Efficiency {
   std::optional<double> max_bytes{};
 };
 
-/// What measurements say about a GPU's operators. The default is the data sheet alone, and says so.
+/// Measurements of a GPU's operators. The default is only the data sheet, and is labelled so.
 struct Calibration {
   std::string id = "nominal";
   std::string provenance = "nominal roofline, uncalibrated";
   std::array<Efficiency, kOpFamilies> families{};
   /// Forms fitted to measurements, for operators that say which kernel they are; null: none.
   const KernelLibrary* kernels = nullptr;
-  /// Of what the stack's profile says of the host: one standard deviation, relative; none: exact.
+  /// Uncertainty of the host's times in the stack's profile: one standard deviation, relative;
+  /// none: exact.
   std::optional<double> host_residual{};
 
   [[nodiscard]] const Efficiency& of(OpFamily family) const {
@@ -36,19 +37,19 @@ struct Calibration {
   }
 };
 
-/// How far an operator that no kernel's form times may lie from the rates of the stack's profile,
-/// and a host from the times it says, is a judgement: published eager stacks take 0.4 to 1.6 ms a
-/// layer, within a factor of 2 of their middle in either direction.
+/// The deviation of operators without a kernel form from the rates of the stack's profile, and of a
+/// host from its times, is a judgement: published eager stacks take 0.4 to 1.6 ms a layer, within a
+/// factor of 2 of their middle in either direction.
 inline constexpr double kProfileResidual = 0.3;
 
-/// The calibrations shipped with the program: fitted kernels, and for operators that have no form
-/// of their own the shares of the data sheet's rates that streaming kernels reach.
+/// The calibrations shipped with the program: fitted kernels and, for operators without a form, the
+/// shares of the data sheet's rates that streaming kernels reach.
 [[nodiscard]] const Calibration& builtin_calibration();
 
-/// Calibrations of one's own, as `kvsim calibrate --measured` writes them: a file, or a folder's
-/// *.json. They stand in for those shipped, none of which is used beside them. A file may also be
-/// what `kvsim calibrate --device cuda` writes (device_calibration.hpp). `id` is what results
-/// call it. Errors: InputError as read_calibrations.
+/// A user's calibrations, as `kvsim calibrate --measured` writes them: a file, or a folder's
+/// *.json. They replace all shipped ones. A file may also be what `kvsim calibrate --device cuda`
+/// writes (device_calibration.hpp). `id` is its name in results. Errors: InputError as
+/// read_calibrations.
 [[nodiscard]] std::shared_ptr<const Calibration> own_calibration(const std::filesystem::path& path,
                                                                  std::string id);
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kSchema = "kvsim.calibrate-device/1";
 constexpr double kMost = 1e18;
-// Products of matrices on CUDA cores, which stand for a library's kernels.
+// Matrix products on CUDA cores, which represent a library's kernels.
 constexpr std::array<std::string_view, 3> kStandIns{"gemm", "gemv", "mlp_scores"};
 
 struct TimedCase {

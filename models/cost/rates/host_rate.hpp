@@ -7,12 +7,12 @@
 
 namespace kvsim {
 
-/// What an engine's copies between `gpu` and its host reach in pinned memory, each way: those of
-/// many bytes, or, with `piece` above 0, of many pieces of so many bytes each, which the copy
-/// engine is told one by one. The fitted form of copies says both; a device's calibration says the
-/// first, where it timed any. The data sheet's rate, whatever the size, where that timed none and
-/// where `stack` is a bound that no measurement was held against; never above it. `roofline` is of
-/// `gpu` and `stack`. Copies that a method orders itself are operators, which the roofline times.
+/// The rate of an engine's copies between `gpu` and its host in pinned memory, in each direction:
+/// of large copies or, with `piece` above 0, of many pieces of so many bytes, each a separate
+/// request to the copy engine. The fitted form of copies gives both; a device's calibration gives
+/// the first if it timed any. Without such timings, and if `stack` is a bound, it is the data
+/// sheet's rate for every size; it is never above that. `roofline` is of `gpu` and `stack`. Copies
+/// that a method issues itself are operators, which the roofline times.
 [[nodiscard]] BytesPerSecond host_rate(const Roofline& roofline, const Gpu& gpu, const Stack& stack,
                                        Bytes piece = {});
 

@@ -29,8 +29,8 @@ namespace kvsim {
 [[nodiscard]] KernelUse all_reduce_use(double bytes, std::int32_t gpus, std::int32_t passes = 1);
 /// Formats of attention: queries of `compute` over a cache of `kv`.
 [[nodiscard]] const KernelFormat* shared_attention_format(Dtype compute, Dtype kv);
-/// A fused streaming kernel, in `passes` equal parts of its rows; nullopt where several launches
-/// stand in for one operation, or the family has no kernel form.
+/// A fused streaming kernel, in `passes` equal parts of its rows; nullopt if several launches form
+/// one operation, or the family has no kernel form.
 [[nodiscard]] std::optional<KernelUse> stream_use(OpFamily family, std::int64_t rows, double read,
                                                   double written, std::int32_t launches,
                                                   Dtype dtype, std::int32_t passes = 1);
@@ -38,9 +38,9 @@ namespace kvsim {
 /// The piece of a prompt's attention that takes `tokens` of it after `before` others.
 [[nodiscard]] KernelCall prompt_piece(const KernelCall& call, double tokens, double before);
 
-/// Calls `visit(how many, call)` for calls that stand for all of the use's: equal ones once, and of
-/// many pieces of a prompt equal groups of neighbours, each by the one in its middle. (Query, key)
-/// pairs, which are linear in what is cached, sum to those of the prompt at once.
+/// Calls `visit(how many, call)` for calls that represent all calls of the use: equal ones once;
+/// many pieces of a prompt in equal groups of neighbours, each by its middle one. (Query, key)
+/// pairs, which are linear in the cached length, sum to those of the whole prompt.
 template <class Visit>
 void visit_calls(const KernelUse& use, Visit&& visit) {
   constexpr double kMostGroups = 8;
@@ -65,7 +65,7 @@ void visit_calls(const KernelUse& use, Visit&& visit) {
 
 /// Time of all its calls, µs.
 [[nodiscard]] double microseconds(const KernelChoice& choice, const KernelUse& use);
-/// One call that stands for all: of pieces a whole one with what they find cached in the mean.
+/// One call that represents all: for pieces, a whole one with their mean cached length.
 [[nodiscard]] KernelCall typical_call(const KernelUse& use);
 
 }  // namespace kvsim

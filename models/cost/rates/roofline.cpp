@@ -95,7 +95,7 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
   if (stacks_[family] == nullptr) return nullptr;
   Last& last = last_[family];
   if (last.format != op.kernel->format) {
-    // "*": whoever's kernels are known best.
+    // "*": the stack whose kernels are known best.
     const std::string_view whose =
         *stacks_[family] == "*" ? "" : std::string_view{*stacks_[family]};
     last = {.format = op.kernel->format,
@@ -108,12 +108,12 @@ const KernelChoice* Roofline::kernel(const Op& op) const {
 namespace {
 
 constexpr std::size_t kShort = 1024;
-// Prompts have more rows: their calls seldom come again but with the next kind of layer, and have
-// few places of their own.
+// Prompts have more rows: their calls rarely recur except for the next kind of layer, and have a
+// small separate cache.
 constexpr double kFewRows = 1024;
 constexpr std::size_t kLong = 64;
 
-// Rows, widths and bytes; what they are beyond whole ones need not tell calls apart.
+// Rows, widths and bytes; fractions need not distinguish calls.
 std::uint64_t whole(double x) { return static_cast<std::uint64_t>(x); }
 
 constexpr std::uint64_t kMix =
@@ -171,7 +171,7 @@ Bound Roofline::bound(const Op& op) const {
   const Terms t = terms(op);
   const double arithmetic = op.flops.count() * t.per_flop;
   const double traffic = (op.bytes_read + op.bytes_written) * t.per_byte;
-  // A kernel's form has no launches of its own: what is far above both rates is latency.
+  // A kernel's form has no separate launches: time far above both rates is latency.
   const double fixed =
       kernel(op) != nullptr ? time(op).count() - std::max(arithmetic, traffic) : t.fixed;
   if (fixed > std::max(arithmetic, traffic)) return Bound::kLaunch;
@@ -218,7 +218,7 @@ std::string_view name_of(Bound bound) {
 std::vector<OpCost> explain(const Step& step, const Roofline& roofline) {
   std::vector<OpCost> lines;
   for (const Segment& segment : step.segments) {
-    // Alike operators of one graph are calls, alike calls of several graphs are layers.
+    // Equal operators of one graph are calls, equal calls of several graphs are layers.
     std::vector<OpCost> once;
     for (OpIndex i = 0; i < segment.graph->size(); ++i) {
       const Op& op = segment.graph->op(i);

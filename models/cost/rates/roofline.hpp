@@ -39,7 +39,7 @@ class Roofline {
   Roofline(const Gpu& gpu, const Stack& stack, const Calibration& calibration);
 
   [[nodiscard]] Seconds time(const Op& op) const;
-  /// What an operator's time is made of, by data sheet, calibration and stack.
+  /// The terms of an operator's time, by data sheet, calibration and stack.
   struct Rates {
     FlopsPerSecond flops;  // of the operator's format
     BytesPerSecond bandwidth;
@@ -73,8 +73,8 @@ class Roofline {
   /// Keeps the times of fitted matrix products and streams of few rows: those of decode steps come
   /// again with every prompt, method and layer. What time() gives stays the same.
   void remember_calls();
-  /// The stack names neither kernels nor shares of the data sheet: times are a bound that no
-  /// measurement was held against, and have no interval.
+  /// The stack names neither kernels nor shares of the data sheet: times are a bound without
+  /// measurements, and have no interval.
   [[nodiscard]] bool is_bound() const { return is_bound_; }
 
  private:
@@ -86,8 +86,9 @@ class Roofline {
   double processors_ = 0;
   double launch_overhead_ = 0;
   const Gpu* gpu_ = nullptr;
-  std::array<const std::string*, kKernelOps> stacks_{};  // whose kernels; null: none of the family
-  // The choice made last of each family: a step asks for few formats.
+  std::array<const std::string*, kKernelOps> stacks_{};  // the stack of the kernels; null: none of
+                                                         // the family
+  // The last choice of each family: a step uses few formats.
   struct Last {
     const KernelFormat* format = nullptr;
     const KernelChoice* choice = nullptr;
@@ -126,17 +127,17 @@ struct StepCost {
   Seconds device;
   Seconds host;
   Seconds between;
-  Seconds time;  // the larger of device and host, and what stands between steps
+  Seconds time;  // the larger of device and host, plus the time between steps
   double flops = 0;
   double bytes = 0;
   Seconds at_peak{};  // of the arithmetic
 };
 [[nodiscard]] StepCost evaluate(const Step& step, const Roofline& roofline);
 
-/// One line of an explanation: operators alike, in all layers that run them.
+/// One line of an explanation: equal operators in all layers that run them.
 struct OpCost {
   Op op;                    // one of them
-  std::int32_t layers = 0;  // that run it; 0: it stands outside the layers
+  std::int32_t layers = 0;  // that run it; 0: it is outside the layers
   std::int32_t calls = 1;   // in each of these, or in the step
   Seconds time{};           // of all together
   Bound bound = Bound::kMemory;
@@ -146,17 +147,16 @@ struct OpCost {
 /// device's: every operator runs on one stream.
 [[nodiscard]] std::vector<OpCost> explain(const Step& step, const Roofline& roofline);
 
-/// 90 % of what the step's time may be, from the residuals behind each operator's time: errors of
-/// one kernel or family are taken as the same in all its calls, those of different ones as
-/// independent. nullopt where a family that has time carries no residual, or the stack promises a
-/// bound alone. The host's own time, and what stands between steps, have the calibration's residual
-/// of the host.
+/// The 90 % interval of the step's time, from the residuals of each operator's time: errors of one
+/// kernel or family are assumed equal in all its calls, those of different ones independent.
+/// nullopt if a family with time has no residual, or the stack is only a bound. The host's time,
+/// and the time between steps, have the calibration's residual of the host.
 struct Interval {
   Seconds low;
   Seconds high;
 };
 [[nodiscard]] std::optional<Interval> time_interval(const Step& step, const Roofline& roofline);
-/// The same of one line alone.
+/// The same for a single line.
 [[nodiscard]] std::optional<Interval> time_interval(const OpCost& line, const Roofline& roofline);
 
 }  // namespace kvsim

@@ -93,7 +93,7 @@ class Quickest {
 
 /// The least of: rings under the three protocols of NCCL (latency a step, and a share of the link);
 /// for all-reduce the reduction in an NVLink switch (from Hopper on), and the one- and two-shot
-/// kernels of serving frameworks. Between nodes rings alone, at the network's rate.
+/// kernels of serving frameworks. Between nodes only rings, at the network's rate.
 double microseconds(const KernelCall& any, const KernelFormat&, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<CollectiveCall>(any);

@@ -10,7 +10,7 @@ namespace {
 /// Tokens that one step of a thread block takes: 128 in FlashAttention-2 and -3 at a head width of
 /// 128, and near enough in FlashInfer and TensorRT-LLM's XQA.
 constexpr double kTile = 128;
-constexpr double kPage = 16;        // tokens: what is read is a whole number of these
+constexpr double kPage = 16;        // tokens: reads are whole multiples of these
 constexpr double kGroupRows = 64;   // query rows of a group that share a thread block's MMA tile
 constexpr double kHeadWidth = 128;  // at which the tile and row times are quoted
 
@@ -152,7 +152,8 @@ constexpr std::array<Coefficient, kCount> kCoefficients{{
      .high = 1},
     {.name = "padded_rows",
      .unit = "rows",
-     .help = "query rows that a KV head costs in addition to its own: padding, conversion of the cache",
+     .help =
+         "query rows that a KV head costs in addition to its own: padding, conversion of the cache",
      .start = 8,
      .low = 0.1,
      .high = 256},
@@ -203,9 +204,9 @@ double fourth(double x) { return square(square(x)); }
 ///   time = fixed + combining + regrouping + ⁴√(latency⁴ + memory⁴ + compute⁴) + tail + n × head +
 ///          query rows × row
 ///
-/// The fourth root is a maximum with a round corner: the limits overlap, but not quite. Left out:
-/// sliding windows, several query tokens a sequence, and imbalance between sequences (the mean
-/// length stands for all).
+/// The fourth root is a smooth maximum: the limits overlap, but not completely. Not modelled:
+/// sliding windows, several query tokens per sequence, and imbalance between sequences (the mean
+/// length is used).
 double microseconds(const KernelCall& call, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& a = std::get<DecodeAttentionCall>(call);
@@ -217,7 +218,7 @@ double microseconds(const KernelCall& call, const KernelFormat& format, const Ke
   const double wide_groups = std::max(1.0, group / kGroupRows);
   const double n = batch * heads * wide_groups;
   const double tiles = std::ceil(kv_len / kTile);
-  // Whoever has the longest head is done last.
+  // The thread blocks of the longest head finish last.
   const double longest = std::max(tiles, std::ceil(a.longest / kTile));
 
   double narrow = 1;

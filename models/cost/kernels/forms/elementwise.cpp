@@ -9,9 +9,9 @@
 namespace kvsim {
 namespace {
 
-// Streams over memory, a row a thread block: few rows take as long as one does, many are bound by
-// bandwidth. What the L2 cache absorbs of a call's bytes goes at its rate. PyTorch gathers up to
-// 16 embeddings one after another in one kernel, more than that in parallel.
+// Streams over memory, one row per thread block: a few rows take as long as one, many are bound by
+// bandwidth. Bytes served by the L2 cache move at its rate. PyTorch gathers up to 16 embeddings one
+// after another in one kernel, more than that in parallel.
 enum C : std::size_t {
   kLaunch,  // five of them, one a kind, and so the next two
   kRow = 5,

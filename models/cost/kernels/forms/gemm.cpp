@@ -13,15 +13,15 @@ namespace {
 using tiles::kStep;
 using tiles::Tile;
 
-// A product y[m, n] = x[m, k] w[n, k] is cut into output tiles, one a thread block; blocks run in
-// turns over the SMs. A block walks k in steps of 64; a step takes as long as the slowest of its
-// arithmetic, its loads and the latency of one step. Reading every operand once from HBM overlaps
-// all of it. Where the tiles do not fill the GPU, k is split among blocks and their sums are
-// reduced afterwards. The library takes the cheapest of the tile shapes it has ("adaptive",
-// cuBLAS), or one by the number of rows alone ("dispatched", the fp8 kernels of vLLM and SGLang);
-// `dispatch` is the share of the second. fp8 kernels with block scales add each step's partial sums
-// in fp32 outside the tensor cores, which weighs where these are fast and nothing where they are
-// slow (H20). Long kernels run into the power limit: `throttle`.
+// A product y[m, n] = x[m, k] w[n, k] is divided into output tiles, one per thread block; blocks
+// run in waves over the SMs. A block iterates over k in steps of 64; a step takes as long as the
+// slowest of its arithmetic, its loads and the latency of one step. Reading every operand once from
+// HBM overlaps with all of it. If the tiles do not fill the GPU, k is split among blocks and their
+// sums are reduced afterwards. The library uses the fastest of its tile shapes ("adaptive",
+// cuBLAS), or one chosen only by the number of rows ("dispatched", the fp8 kernels of vLLM and
+// SGLang); `dispatch` is the share of the second. fp8 kernels with block scales add each step's
+// partial sums in fp32 outside the tensor cores, which matters if these are fast and not if they
+// are slow (H20). Long kernels run into the power limit: `throttle`.
 enum C : std::size_t {
   kLaunch,
   kArithmetic,

@@ -10,8 +10,8 @@ namespace {
 constexpr std::array<Coefficient, 13> kCoefficients{{
     {"fixed_us", "us", "launches, and what no size changes", 9, 0.5, 60},
     {"mma_share", "1", "of the tensor cores' rate while a tile multiplies", 0.95, 0.2, 1},
-    {"softmax_ps", "ps", "of one SM at 1.8 GHz for one query-key pair, in addition to the products", 24, 1,
-     200},
+    {"softmax_ps", "ps", "of one SM at 1.8 GHz for one query-key pair, in addition to the products",
+     24, 1, 200},
     {"tile_us", "us", "of one SM at 1.8 GHz for a tile of queries: loads, first and last steps",
      1.5, 0.01, 20},
     {"column_latency", "1",
@@ -73,8 +73,8 @@ Tiling tile(double units, double rows, double group, double tokens, double prefi
 }
 
 /// FlashAttention over tiles of 128 queries: the SMs work through the tiles of all sequences and
-/// heads, longest first; then the traffic of Q, K, V and O, which runs beside none of it at the
-/// ends of the tiles; then the kernel that stores the new keys and values.
+/// heads, longest first; then the traffic of Q, K, V and O that does not overlap at the ends of the
+/// tiles; then the kernel that stores the new keys and values.
 double microseconds(const KernelCall& any, const KernelFormat& format, const KernelGpu& gpu,
                     const double* c) {
   const auto& call = std::get<PrefillAttentionCall>(any);

@@ -16,7 +16,7 @@ struct Tile {
 };
 inline constexpr double kStep = 64;
 
-/// What forms of matrix products share: rates of one multiprocessor (SM), per µs.
+/// Shared by forms of matrix products: rates of one multiprocessor (SM), per µs.
 struct Machine {
   double sms = 1;
   double flops = 1;      // arithmetic of an SM
