@@ -20,7 +20,7 @@ namespace kvsim {
 // immutable, shared by all heads, with size law and cost. What a rule learns about one stored head
 // (or the few that are decided upon together) lives in the object its `start` makes.
 
-/// Where a session stands.
+/// The state of a session.
 struct SessionPlace {
   std::int32_t layer = 0;  // of a pair: the shallower
   std::int32_t n_layers = 1;
@@ -71,9 +71,9 @@ class Selector {
   virtual void restrict_prompt(std::span<const std::int32_t> /*alive*/) {}
   /// Called once, before anything else.
   virtual void learn_prompt(PromptScores& scores) = 0;
-  /// Called once, before the prompt is compressed: what the head may hold (layers differ under some
-  /// budgets), and of that how many entries may stand that no merge set aside; INT64_MAX where
-  /// there is no limit.
+  /// Called once, before the prompt is compressed: the entries that the head may hold (layers
+  /// differ under some budgets), and how many of them may be other than merge slots; INT64_MAX
+  /// without a limit.
   virtual void allow(const Allotment& /*allotted*/, std::int64_t /*room*/) {}
   /// Called after each decode step's attention, the new token among the entries, if the rule needs
   /// decode rows.
@@ -92,7 +92,7 @@ class Selector {
   /// The kept position that the row of a loser of the prompt goes to; -1: the merger finds one.
   [[nodiscard]] virtual std::int32_t stand_in(std::int32_t /*id*/) const { return -1; }
 
-  /// What the selector holds of the entry `id`: its score, 0 where it keeps none.
+  /// The selector's score of the entry `id`; 0 if it keeps none.
   [[nodiscard]] virtual double score(std::int32_t id) const = 0;
   /// One number of the whole head for budgets that compare heads or layers (its meaning is the
   /// pair's own); NaN where there is none.
@@ -136,11 +136,11 @@ class SelectRule {
   [[nodiscard]] virtual bool leaves_before_attend() const { return false; }
   /// False: decode steps only append, whatever the budget.
   [[nodiscard]] virtual bool leaves_in_decode() const { return true; }
-  /// What it calls importance of what it does not protect is the position: the newest stay.
+  /// It ranks unprotected entries by position: the newest stay.
   [[nodiscard]] virtual bool ranks_by_position() const { return false; }
   /// Query heads of a group may see different entries of the same cache.
   [[nodiscard]] virtual bool hides_entries() const { return false; }
-  /// Fewest entries beside a merge's slots that a layer's budget may be: those that are protected.
+  /// The smallest budget of a layer in addition to a merge's slots: the protected entries.
   [[nodiscard]] virtual std::int64_t least_entries() const { return 1; }
   [[nodiscard]] virtual PrefillPeak prefill_peak() const { return PrefillPeak::kPerLayer; }
   [[nodiscard]] virtual Compaction compaction(Compaction of_merge) const { return of_merge; }
@@ -163,7 +163,7 @@ class SelectRule {
     if (!before) return std::nullopt;
     return *before + 1;
   }
-  /// The same where a layer has a law of its own.
+  /// The same if layers have different laws.
   [[nodiscard]] virtual std::optional<std::int64_t> held_at(std::int32_t /*layer*/,
                                                             std::int64_t budget,
                                                             std::int64_t prompt,
@@ -179,9 +179,9 @@ class SelectRule {
   /// True if any budget other than the tokens themselves bounds it (false: nothing is dropped).
   [[nodiscard]] virtual bool bounded() const { return true; }
 
-  /// Carried beside `entries` entries of one stored head.
+  /// Side data for `entries` entries of one stored head.
   [[nodiscard]] virtual Bytes side_bytes(std::int64_t entries, const HeadShape& shape) const = 0;
-  /// Adds one step's traffic of one stored head: score rows, carried scores, moves of its own.
+  /// Adds one step's traffic of one stored head: score rows, carried scores, the method's moves.
   virtual void add_step(StepTraffic& traffic, const StepEvents& events,
                         const HeadShape& shape) const = 0;
   [[nodiscard]] virtual PrefillExtra prefill_extra(const LayerShape& /*shape*/, Dtype /*recorded*/,
@@ -190,19 +190,19 @@ class SelectRule {
   }
 };
 
-/// The merge axis: what becomes of entries that lose. Of one stored head.
+/// The merge axis: what happens to dropped entries of one stored head.
 class Merger {
  public:
   virtual ~Merger() = default;
   /// Before anything else; `head` indexes scores.heads().
   virtual void learn_prompt(PromptScores& /*scores*/, std::size_t /*head*/) {}
-  /// Of rules that need the layer: what the next absorb_prompt or absorb will be given, shown to
-  /// the mergers of all heads before any of them acts. `keys` [prompt, d] of the prompt's losers;
-  /// empty: `leaving` stand in the table.
+  /// For rules that need the layer: the arguments of the next absorb_prompt or absorb, shown to the
+  /// mergers of all heads before any of them acts. `keys` [prompt, d] of the prompt's dropped
+  /// tokens; empty: `leaving` are in the table.
   virtual void consider(const EntryTable& /*entries*/, std::span<const std::int32_t> /*leaving*/,
                         std::span<const float> /*keys*/) {}
-  /// The prompt's losers (ascending positions), all at once; `keys`, `values` [prompt, d]. The kept
-  /// ones stand in the table.
+  /// The prompt's dropped tokens (ascending positions), all at once; `keys`, `values` [prompt, d].
+  /// The kept ones are in the table.
   virtual void absorb_prompt(EntryTable& entries, Selector& selector,
                              std::span<const std::int32_t> losers, std::span<const float> keys,
                              std::span<const float> values) = 0;
@@ -215,11 +215,11 @@ class Merger {
   virtual std::int32_t absorb(EntryTable& entries, Selector& selector,
                               std::span<const std::int32_t> leaving) = 0;
 
-  /// Ids of entries whose rows the last `absorb` changed without merging them (values alone).
+  /// Ids of entries whose rows the last `absorb` changed without merging them (only values).
   [[nodiscard]] virtual std::span<const std::int32_t> touched() const { return {}; }
 
-  /// Adds to the attended output what no entry stands for (a state): out [group, d], log_sums
-  /// [group], both of the attention over entries, are replaced by those of all.
+  /// Adds to the attended output the part that no entry represents (a state): out [group, d],
+  /// log_sums [group], both of the attention over entries, are replaced by those of all.
   virtual void extend_output(std::span<const float> /*q*/, std::span<double> /*out*/,
                              std::span<double> /*log_sums*/) {}
   virtual void report(Counts& /*counts*/) const {}
@@ -229,8 +229,8 @@ class MergeRule {
  public:
   virtual ~MergeRule() = default;
   [[nodiscard]] virtual std::unique_ptr<Merger> start(const SessionPlace& place) const = 0;
-  /// The mergers of a layer's heads look at each other's losers (each head's by rank), though each
-  /// head keeps entries of its own choice.
+  /// The mergers of a layer's heads see each other's dropped entries (each head's by rank),
+  /// although each head chooses its entries separately.
   [[nodiscard]] virtual bool needs_layer() const { return false; }
   /// Mergers of the heads of a session, which may share what they see.
   [[nodiscard]] virtual std::vector<std::unique_ptr<Merger>> start_heads(const SessionPlace& place,
@@ -243,14 +243,14 @@ class MergeRule {
   [[nodiscard]] virtual bool prompt_one_by_one() const { return false; }
   /// Of prompt_one_by_one: each token attends over what is held, and `observe` sees its row.
   [[nodiscard]] virtual bool prompt_attends() const { return false; }
-  /// False: the number of entries is not the selection's and the budget's alone.
+  /// False: the number of entries does not follow from only selection and budget.
   [[nodiscard]] virtual bool keeps_size_law() const { return true; }
-  /// Added to the logit of an entry of `count` tokens and the weight the merger gave it; asked only
-  /// if some entry is merged.
+  /// Added to the logit of an entry of `count` tokens with the merger's weight; called only if some
+  /// entry is merged.
   [[nodiscard]] virtual double bias(std::int32_t count, double weight) const = 0;
   [[nodiscard]] virtual bool extends_output() const { return false; }
-  /// Every so many decode steps the cache is made anew from all tokens, which stand in host memory;
-  /// 0: never.
+  /// Every so many decode steps the cache is rebuilt from all tokens, which are in host memory; 0:
+  /// never.
   [[nodiscard]] virtual std::int64_t refresh_period() const { return 0; }
   /// Kept in host memory for one stored head of `tokens` tokens.
   [[nodiscard]] virtual Bytes host_bytes(std::int64_t /*tokens*/,
@@ -313,7 +313,7 @@ class BudgetRule {
 class Store {
  public:
   virtual ~Store() = default;
-  /// The prompt's survivors stand in the table; `head` indexes scores.heads().
+  /// The kept entries of the prompt are in the table; `head` indexes scores.heads().
   virtual void prompt_written(EntryTable& entries, PromptScores& scores, std::size_t head) = 0;
   /// The step's token was appended; before it is attended over.
   virtual void appended(EntryTable& entries, std::int32_t slot) = 0;
@@ -354,10 +354,10 @@ class StoreRule {
   [[nodiscard]] virtual bool by_count() const { return !groups_tokens(); }
   /// What leaves is hidden from attention but stays in memory: bytes are those of every token.
   [[nodiscard]] virtual bool masks() const { return false; }
-  /// False: rows differ from the recorded by more than half precision does, so a share of the
-  /// recorded attention cannot be told.
+  /// False: rows differ from the recorded ones by more than half precision, so a share of the
+  /// recorded attention is undefined.
   [[nodiscard]] virtual bool keeps_values() const { return true; }
-  /// A key or a value by itself, as rows are kept that stand outside any group of tokens.
+  /// A single key or value, for rows that are stored outside any group of tokens.
   virtual void round_row(std::span<float> /*row*/, Dtype /*recorded*/) const {}
   [[nodiscard]] virtual Bytes row_bytes(std::int32_t head_dim, Dtype recorded) const {
     return bytes_of(head_dim, dtype(recorded));
@@ -374,7 +374,7 @@ class StoreRule {
   }
 };
 
-/// What a reader made of one step.
+/// The result of a reader for one step.
 struct ReadOutcome {
   std::vector<double> out;       // [group, d]
   std::vector<double> log_sums;  // [group]: ln of the sum of exponentials over what was read
@@ -387,7 +387,7 @@ struct ReadOutcome {
 class Reader {
  public:
   virtual ~Reader() = default;
-  /// The prompt's survivors stand in the table; `head` indexes scores.heads().
+  /// The kept entries of the prompt are in the table; `head` indexes scores.heads().
   virtual void prompt_written(EntryTable& entries, PromptScores& scores, std::size_t head) = 0;
   virtual void appended(const EntryTable& entries, std::int32_t slot) = 0;
   /// One step: q [group, d] over entries of its choice.
@@ -407,8 +407,8 @@ class ReadRule {
   /// Readers of the heads that are decided upon together, which may share what they learn.
   [[nodiscard]] virtual std::vector<std::unique_ptr<Reader>> start_heads(const SessionPlace& place,
                                                                          std::size_t heads) const;
-  /// False: what is attended over is not what was recorded (keys rebuilt from a few factors), so
-  /// its share of the attention cannot be told.
+  /// False: attention is not over recorded keys (keys rebuilt from a few factors), so its share of
+  /// the attention is undefined.
   [[nodiscard]] virtual bool keeps_rows() const { return true; }
   /// Fetched from host memory at a step over `entries` entries of one stored head, at most (the
   /// law; replay counts).
@@ -427,7 +427,7 @@ class ReadRule {
   [[nodiscard]] virtual double entries_read(std::int32_t /*layer*/, double entries) const {
     return entries;
   }
-  /// Layers of one kind are stored and read alike; at least 0.
+  /// Layers of one kind are stored and read in the same way; at least 0.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   virtual void add_step(StepTraffic& /*traffic*/, const StepEvents& /*events*/,
                         const HeadShape& /*shape*/) const {}
@@ -437,9 +437,9 @@ class ReadRule {
   }
 };
 
-/// The share axis, of one pair of layers with the stored heads that are decided upon together: the
+/// The share axis, for one pair of layers with the stored heads that are decided together: the
 /// shallower layer's first, then as many of the deeper. Rewrites rows as both layers will read
-/// them; may hold a Store of its own for what the pair shares.
+/// them; may hold a separate Store for the pair's shared rows.
 class Sharer {
  public:
   virtual ~Sharer() = default;
@@ -451,7 +451,7 @@ class Sharer {
   /// Stored for `head` (K and V, then norms, indices): a pair's common part is split evenly.
   [[nodiscard]] virtual CacheBytes cache_bytes(std::span<EntryTable* const> heads,
                                                std::size_t head) const = 0;
-  /// What a step reads for `head`: of what the pair shares, each layer reads all.
+  /// Bytes that a step reads for `head`: each layer reads all of the pair's shared rows.
   [[nodiscard]] virtual Bytes read_bytes(std::span<EntryTable* const> heads,
                                          std::size_t head) const = 0;
   virtual void report(Counts& /*counts*/) const {}
@@ -473,8 +473,8 @@ class ShareRule {
                                                               const StoreRule& store,
                                                               std::int64_t prompt,
                                                               std::int64_t entries) const = 0;
-  /// K and V bytes of the whole model over those of layers that do not share, about: what a budget
-  /// of bytes buys more of.
+  /// K and V bytes of the whole model over those without sharing, approximately: the factor by
+  /// which a budget in bytes holds more.
   [[nodiscard]] virtual double bytes_share() const = 0;
   virtual void add_step(StepTraffic& traffic, const StepEvents& events,
                         const HeadShape& shape) const = 0;

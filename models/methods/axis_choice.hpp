@@ -30,23 +30,23 @@ struct AxisChoice {
   std::vector<ParamInfo> params;
   /// May give nullptr for share and read (the neutral choices), for the others not.
   std::variant<MakeSelect, MakeBudget, MakeMerge, MakeShare, MakeRead, MakeStore> make;
-  /// select: takes a budget of entries. Selectors that drop nothing, or by a threshold alone, do
-  /// not. read: has a budget of its own.
+  /// select: takes a budget of entries. Selectors that drop nothing, or only by a threshold, do
+  /// not. read: has a separate budget.
   bool takes_budget = true;
   /// merge: how many entries it sets aside where `beyond_tail` are not the tail; nullptr: none.
   std::int64_t (*slots)(Settling&, std::int64_t beyond_tail) = nullptr;
 };
 
-/// A method on its way from what was given to the rules of its axes. Makers run in the order store,
-/// share, select, budget, merge, read: each reads what those before it settled.
+/// A method being resolved from its specification to the rules of its axes. Makers run in the order
+/// store, share, select, budget, merge, read: each reads the results of those before it.
 class Settling {
  public:
   virtual ~Settling() = default;
 
   [[noreturn]] virtual void refuse(const std::string& why) const = 0;
   [[nodiscard]] virtual const std::string& method() const = 0;
-  /// Tokens. A method whose maker asked for it is settled for this prompt alone; makers that need
-  /// to know no more than on which side of a length it lies ask for that.
+  /// Tokens. A method whose maker reads it is resolved only for this prompt; makers that need to
+  /// know only whether it exceeds a length call prompt_reaches.
   [[nodiscard]] virtual std::int64_t prompt() const = 0;
   [[nodiscard]] virtual bool prompt_reaches(std::int64_t tokens) const = 0;  // at least so many
   [[nodiscard]] virtual const MethodSite& site() const = 0;
@@ -56,7 +56,7 @@ class Settling {
   [[nodiscard]] virtual const std::string& choice(const std::string& axis) const = 0;
   [[nodiscard]] virtual const StoreRule& store() const = 0;
 
-  // Parameters as settled so far; asking for one that no choice of the method declares is a
+  // Parameters as resolved so far; reading one that no choice of the method declares is a
   // ContractError. `given`: by the user, not by preset or default.
   [[nodiscard]] virtual double number(const std::string& name) const = 0;
   [[nodiscard]] virtual std::int64_t integer(const std::string& name) const = 0;
@@ -66,12 +66,12 @@ class Settling {
   /// What is reported as settled: a solved window, a count from a fraction.
   virtual void settle(const std::string& name, const ParamValue& value) = 0;
 
-  /// The budget asked for; nullopt: none.
+  /// The requested budget; nullopt: none.
   [[nodiscard]] virtual const std::optional<Budget>& budget() const = 0;
   /// Entries per stored head that `budget` buys at this prompt: a share of the full cache's bytes,
   /// so that a cheaper format or a set per query head changes it.
   [[nodiscard]] virtual std::int64_t entries_of(const Budget& budget) const = 0;
-  /// The budget asked for in entries, else that of the preset's default share (or `fallback`).
+  /// The requested budget in entries, else that of the preset's default share (or `fallback`).
   [[nodiscard]] virtual std::int64_t budget_entries(double fallback) const = 0;
   /// The mean budget of a stored head, entries: set by select, read by budget and merge.
   [[nodiscard]] virtual std::int64_t entries() const = 0;

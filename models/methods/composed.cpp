@@ -103,7 +103,7 @@ std::optional<std::int64_t> ComposedMethod::held_within(std::int32_t layer, std:
                                                         std::int64_t prompt,
                                                         std::int64_t tokens) const {
   const auto held = parts_.select->held_at(layer, budget, prompt, tokens);
-  // A cache made anew is cut to its budget again: no law in which it grows in between holds.
+  // A rebuilt cache is cut to its budget again: no law in which it grows in between applies.
   if (made_anew_ && held && tokens > prompt && *held != std::min(budget, tokens)) {
     return std::nullopt;
   }
@@ -218,8 +218,8 @@ bool ComposedMethod::in_pair(std::int32_t layer) const {
 }
 
 std::int32_t ComposedMethod::layer_kind(std::int32_t layer) const {
-  // Readers may treat the first layers apart, budgets leave some whole; a pair's two layers are
-  // alike.
+  // Readers may treat the first layers differently, budgets may keep some whole; a pair's two
+  // layers are equal.
   const std::int32_t read = parts_.read ? parts_.read->layer_kind(layer) : 0;
   return 4 * read + (parts_.budget->keeps_whole(layer) ? 2 : 0) + (in_pair(layer) ? 1 : 0);
 }

@@ -11,11 +11,11 @@
 
 namespace kvsim {
 
-/// What a composition is made of, every axis settled.
+/// The parts of a composition, every axis resolved.
 struct Composition {
   std::string name;
-  // Every declared parameter as given or by default, and those that were solved since, which stand
-  // instead: a sweep settles thousands of methods, and most say the same of most parameters.
+  // Every declared parameter as given or by default, and those resolved since, which replace them:
+  // a sweep resolves thousands of methods, and most share most parameters.
   std::shared_ptr<const Params> declared;
   Params solved;
   std::shared_ptr<const SelectRule> select;
@@ -48,7 +48,7 @@ class ComposedMethod final : public Method {
   [[nodiscard]] bool selects_apart() const;
   /// Whether `layer` is decided upon together with the one after it.
   [[nodiscard]] bool starts_pair(std::int32_t layer, std::int32_t n_layers) const;
-  /// What is attended over is what was recorded, so that its share of the attention can be told.
+  /// Attention is over recorded keys, so its share of the attention is defined.
   [[nodiscard]] bool has_retained_mass() const;
   /// Something of the whole model must be known before any layer can be compressed.
   [[nodiscard]] bool needs_survey() const;
@@ -56,7 +56,7 @@ class ComposedMethod final : public Method {
   [[nodiscard]] StepTraffic head_traffic(const StepEvents& events, const HeadShape& shape) const;
 
   [[nodiscard]] const std::string& name() const override { return parts_.name; }
-  [[nodiscard]] const Params& params() const override;  // put together when first asked for
+  [[nodiscard]] const Params& params() const override;  // assembled on first use
   [[nodiscard]] MethodNeeds needs() const override;
   [[nodiscard]] PrefillPeak prefill_peak() const override;
   [[nodiscard]] Compaction compaction() const override;
@@ -106,7 +106,7 @@ class ComposedMethod final : public Method {
                                   std::int64_t entries) const;
 
   Composition parts_;
-  // Of the axes, which are asked for every layer and step.
+  // Of the axes, which are called for every layer and step.
   bool plain_ = true;
   bool masks_ = false;
   bool has_law_ = true;
@@ -116,7 +116,7 @@ class ComposedMethod final : public Method {
   mutable Params params_;
 };
 
-/// `method` as the composition it is. Errors: ContractError if it is none (a test's stand-in).
+/// `method` as the composition it is. Errors: ContractError if it is none (a test's own method).
 [[nodiscard]] const ComposedMethod& as_composed(const Method& method);
 
 }  // namespace kvsim

@@ -22,7 +22,7 @@ namespace kvsim {
 enum class PromptScoreClass : std::uint8_t { kNone, kLastWindow, kColumnSums };
 /// How column sums are produced; the result is the same, memory and traffic are not.
 enum class ScoreExec : std::uint8_t { kEager, kEagerChunked, kFusedTwoPass };
-/// Whether the whole prompt's cache stands in every layer before anything is dropped.
+/// Whether the whole prompt's cache is held in every layer before anything is dropped.
 enum class PrefillPeak : std::uint8_t { kPerLayer, kAllLayers };
 /// How survivors are written: append only, one slot overwritten, a ring, or everything rewritten.
 enum class Compaction : std::uint8_t { kAppend, kSwap, kRing, kGather };
@@ -35,8 +35,8 @@ struct PredictedScores {
   bool calibrates = false;  // `path` is a trace with a repeat: a linear fit
 };
 
-/// What a method needs of a trace beyond post-RoPE Q, K and V; one that lacks it is an error, not a
-/// guess.
+/// Data that a method needs from a trace in addition to post-RoPE Q, K and V; a trace without them
+/// is an error.
 struct TraceInputs {
   bool hidden = false;
   bool output_projection = false;
@@ -48,8 +48,7 @@ struct TraceInputs {
   TraceInputs& operator+=(const TraceInputs& other);
 };
 
-/// What a method asks of its surroundings; `kvsim show method` prints it, the cost model charges
-/// it.
+/// A method's requirements; `kvsim show method` prints them, the cost model charges them.
 struct MethodNeeds {
   PromptScoreClass prompt_scores = PromptScoreClass::kNone;
   std::int32_t prompt_window = 0;  // rows of kLastWindow
@@ -74,7 +73,7 @@ struct StepEvents {
   double prompt = 0;     // entries the prompt left, for formats that treat them apart
   double stored = -1;    // bytes of K and V attended over, where they were counted; -1: by the law
   double shared = 0;     // 1: of a layer that shares its cache; else the share of such layers
-  double refreshed = 0;  // tokens the cache was made anew from, out of host memory
+  double refreshed = 0;  // tokens that the cache was rebuilt from, out of host memory
 };
 
 /// One stored head, as costs and sizes see it.
@@ -89,8 +88,8 @@ struct HeadShape {
   }
 };
 
-/// Bytes of a cache: stored K and V with their format's own scales and indices; what the method
-/// carries beside them; what it keeps in host memory.
+/// Bytes of a cache: stored K and V with their format's scales and indices; side data; bytes in
+/// host memory.
 struct CacheBytes {
   Bytes kv{0}, side{0}, host{0};
   CacheBytes& operator+=(const CacheBytes& other) {
@@ -101,7 +100,7 @@ struct CacheBytes {
   }
 };
 
-/// What a method adds to the prefill of one layer of one sequence, beyond attention scores.
+/// A method's additional work in the prefill of one layer of one sequence, beyond attention scores.
 struct PrefillExtra {
   double flops = 0, read = 0, written = 0;
   Bytes transient{0};
@@ -123,10 +122,10 @@ struct StepTraffic {
   double link_read = 0;    // from host memory
   double link_write = 0;   // to host memory
   double extra_flops = 0;  // beyond attention itself
-  double rotated = 0;      // cached keys that take new positions first; a kernel that fuses the
-                           // rotation reads them once, as attention does
-  // What code that grows a cache by concatenation copies into a longer tensor, of methods that keep
-  // rows in a format of their own: packed rows, and rows as recorded that wait to be packed.
+  double rotated = 0;      // cached keys that are rotated to new positions first; a kernel that
+                           // fuses the rotation reads them once, as attention does
+  // Bytes that code which grows a cache by concatenation copies into a longer tensor, for methods
+  // without plain rows: packed rows, and unpacked rows that wait to be packed.
   double repacked = 0;
   double recopied = 0;
 
@@ -170,8 +169,8 @@ class Method {
  public:
   virtual ~Method() = default;
 
-  [[nodiscard]] virtual const std::string& name() const = 0;  // as asked for: "h2o+store=fp16"
-  /// Every parameter as settled for this prompt ("budget" in entries among them).
+  [[nodiscard]] virtual const std::string& name() const = 0;  // as requested: "h2o+store=fp16"
+  /// Every parameter as resolved for this prompt ("budget" in entries among them).
   [[nodiscard]] virtual const Params& params() const = 0;
   [[nodiscard]] virtual MethodNeeds needs() const = 0;
   [[nodiscard]] virtual PrefillPeak prefill_peak() const = 0;
@@ -206,13 +205,13 @@ class Method {
   /// Whether the stored heads of a layer are known to hold different numbers of entries. Then
   /// entries_held and entries_attended are means over them.
   [[nodiscard]] virtual bool ragged() const { return false; }
-  /// What each of `held.size()` stored heads of `layer` holds, the longest first. A GPU that has
-  /// fewer heads than the law knows gets of each run of heads the longest, as the others wait for
-  /// the GPU that has it. Errors: ContractError where the size depends on data.
+  /// Entries of each of `held.size()` stored heads of `layer`, the longest first. A GPU with fewer
+  /// heads than the law knows gets the longest of each run of heads, because the others wait for
+  /// the GPU that has it. Errors: ContractError if the size depends on data.
   virtual void heads_held(std::int32_t layer, std::int64_t prompt, std::int64_t tokens,
                           std::span<std::int64_t> held) const;
-  /// True if every layer follows the same size law, so that one answer serves them all (a hint: a
-  /// caller that asks each layer gets the same run, slower).
+  /// True if every layer follows the same size law, so that one evaluation is enough (a hint:
+  /// evaluating each layer gives the same run, slower).
   [[nodiscard]] virtual bool layers_alike() const { return false; }
   /// Prompts that it would be settled the same for, the one it was settled for among them; none
   /// where that is not known.
@@ -234,31 +233,31 @@ class Method {
                                                               const LayerShape& shape,
                                                               Dtype recorded, std::int64_t prompt,
                                                               std::int64_t tokens) const;
-  /// The same where a stored head holds `entries` entries, of which the prompt left
-  /// `prompt_entries`. By default plain rows and nothing beside them.
+  /// The same if a stored head holds `entries` entries, of which `prompt_entries` are from the
+  /// prompt. By default plain rows without side data.
   [[nodiscard]] virtual CacheBytes rows_bytes(std::int32_t layer, const LayerShape& shape,
                                               Dtype recorded, std::int64_t prompt_entries,
                                               std::int64_t entries) const;
-  /// rows_bytes().side alone.
+  /// Only rows_bytes().side.
   [[nodiscard]] virtual Bytes side_bytes(std::int32_t layer, const LayerShape& shape,
                                          Dtype recorded, std::int64_t prompt_entries,
                                          std::int64_t entries) const {
     return rows_bytes(layer, shape, recorded, prompt_entries, entries).side;
   }
-  /// True: K and V are rows of store_dtype and nothing else, in every layer alike.
+  /// True: K and V are rows of store_dtype and nothing else, in every layer.
   [[nodiscard]] virtual bool plain_rows() const { return true; }
   /// Layers of one kind have the same bytes and traffic at the same number of entries.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   /// Work and memory added to the prefill of `prompt` tokens in `layer`.
   [[nodiscard]] virtual PrefillExtra prefill_extra(std::int32_t layer, const LayerShape& shape,
                                                    Dtype recorded, std::int64_t prompt) const;
-  /// What released code that evicts by a mask alone does over all `tokens` entries at every decode
-  /// step, where dropping entries would have spared it. By default nothing.
+  /// Work over all `tokens` entries at every decode step of released code that evicts only by a
+  /// mask, which dropping entries would save. By default nothing.
   [[nodiscard]] virtual PrefillExtra masked_step(std::int32_t layer, const LayerShape& shape,
                                                  Dtype recorded, std::int64_t tokens) const;
 };
 
-/// A method, and the prompts that it serves beside the one it was asked for.
+/// A method, and the prompts that it is valid for in addition to the requested one.
 struct SettledMethod {
   SettledMethod(std::shared_ptr<const Method> settled)  // NOLINT: for those it names itself
       : method{std::move(settled)}, prompts{method ? method->prompts() : PromptRange{}} {}
@@ -287,8 +286,7 @@ struct MethodSpec {
   std::optional<Budget> budget;
 };
 
-/// A parameter of a method: what it means, what it may be, who says so. The default's type is the
-/// type.
+/// A parameter of a method: meaning, range and source. The default's type is the type.
 struct ParamInfo {
   std::string name;
   std::string symbol;
@@ -311,9 +309,9 @@ struct MethodInfo {
 };
 [[nodiscard]] const std::vector<MethodInfo>& builtin_methods();
 
-/// The catalogue's entry of a preset, or what a composition ("h2o+store=fp16") amounts to: its axes
-/// and parameters resolved, size law and cost class those of the preset that selects and merges as
-/// it does. Errors: InputError as make_method, of the name alone.
+/// The catalogue's entry of a preset, or the equivalent of a composition ("h2o+store=fp16"): its
+/// axes and parameters resolved, size law and cost class those of the preset that selects and
+/// merges in the same way. Errors: InputError as make_method, only for the name.
 [[nodiscard]] MethodInfo describe_method(const std::string& name);
 
 /// Where a method runs, for what depends on it: a budget is a share of bytes, so that storing per

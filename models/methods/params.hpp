@@ -12,8 +12,8 @@ namespace kvsim {
 [[nodiscard]] const ParamInfo* find_param(const std::vector<ParamInfo>& known,
                                           std::string_view word);
 
-/// Whether two declarations of one name say the same: choices of different axes may share a
-/// parameter (KeepKV's averages), or have two by one name, which no value could tell apart.
+/// Whether two declarations of one name are equal: choices of different axes may share a parameter
+/// (KeepKV's averages), or have two with one name, which no value could distinguish.
 [[nodiscard]] bool means_the_same(const ParamInfo& a, const ParamInfo& b);
 
 /// Every declared parameter at its given or default value. An integer passes for a number. Errors:

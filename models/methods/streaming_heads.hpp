@@ -6,11 +6,11 @@
 
 namespace kvsim {
 
-/// Heads that hold sinks and recent tokens alone already between the pieces of a prompt that comes
-/// in pieces, so that a later piece attends, in them, to those and to itself (DuoAttention, section
-/// on chunked pre-filling; duo_attn/patch/llama.py: the cache of streaming heads is cut after every
-/// forward pass, a piece is attended to whole). A prompt's first piece, and so a prompt in one
-/// piece, is attended to whole in every head.
+/// Heads that hold only sinks and recent tokens already between the chunks of a chunked prompt, so
+/// that a later chunk attends, in them, to those and to itself (DuoAttention, section on chunked
+/// pre-filling; duo_attn/patch/llama.py: the cache of streaming heads is cut after every forward
+/// pass, a piece is attended to whole). A prompt's first piece, and so a prompt in one piece, is
+/// attended to whole in every head.
 struct StreamingHeads {
   double share = 0;          // of the KV heads, mean over layers
   std::int64_t entries = 0;  // that each holds at most between pieces

@@ -52,7 +52,7 @@ std::vector<Allotment> keep_all_but(std::int64_t pruned,
 
 class GlobalBudget final : public BudgetRule {
  public:
-  /// `entries`: a mean per head that was asked for as such; 0: `ratio` of all is removed.
+  /// `entries`: a requested mean per head; 0: `ratio` of all is removed.
   GlobalBudget(bool by_layer, double ratio, std::int64_t entries)
       : by_layer_{by_layer}, ratio_{ratio}, entries_{entries} {}
 

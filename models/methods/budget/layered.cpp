@@ -24,7 +24,7 @@ constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 /// No prompt is so long: every layer may keep all of it, and sums of such budgets would overflow.
 bool beyond_any_prompt(std::int64_t entries) { return entries > std::int64_t{1} << 50; }
 
-/// Entries that the pyramid leaves alone in every layer: the selector's window or recent tokens.
+/// Entries that the pyramid keeps in every layer: the selector's window or recent tokens.
 std::int64_t window_of(const Settling& settling) {
   const std::string& select = settling.choice("select");
   if (select == "window" || select == "fusion") return settling.integer("window");
@@ -39,8 +39,8 @@ struct Pyramid {
   std::int64_t window = 0, layers = 1;
   double beta = 20;
 
-  /// As released: whole steps, the window beside the number. Flooring the step makes the sum exceed
-  /// layers * cap by up to layers (layers - 1) / 2.
+  /// As released: whole steps, the window in addition to the number. Flooring the step makes the
+  /// sum exceed layers * cap by up to layers (layers - 1) / 2.
   [[nodiscard]] std::vector<std::int64_t> released(std::int64_t cap) const {
     std::vector<std::int64_t> all(static_cast<std::size_t>(layers), cap);
     const std::int64_t m = cap - window;
@@ -198,9 +198,10 @@ std::shared_ptr<const BudgetRule> first_full(Settling& settling) {
     const std::int64_t s = settling.prompt();
     rest = (layers * rest - whole * s) / (layers - whole);
     if (rest < 1) {
-      settling.refuse(fmt::format(
-          "a budget of {} entries in each of {} layers leaves nothing for layers other than {} whole ones of {}",
-          settling.entries(), layers, whole, s));
+      settling.refuse(
+          fmt::format("a budget of {} entries in each of {} layers leaves nothing for layers other "
+                      "than {} whole ones of {}",
+                      settling.entries(), layers, whole, s));
     }
   }
   return std::make_shared<FirstFull>(whole, rest);
@@ -214,10 +215,11 @@ AxisChoice budget_pyramid() {
       .name = "pyramid",
       .params = {number_param("pyramid_beta", "beta_p", 20.0, 1.0, kManyEntries, "a number >= 1",
                               "mean budget over the last layer's", "PyramidKV, released code"),
-                 flag_param("window_outside", true,
-                            "decay over the entries outside the window in whole steps, or kvpress's:  "
-                            "real steps, rounded, the window inside the number",
-                            "PyramidKV's released code against kvpress")},
+                 flag_param(
+                     "window_outside", true,
+                     "decay over the entries outside the window in whole steps, or kvpress's:  "
+                     "real steps, rounded, the window inside the number",
+                     "PyramidKV's released code against kvpress")},
       .make = &pyramid};
 }
 

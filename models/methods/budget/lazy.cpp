@@ -1,8 +1,8 @@
-// SimLayerKV (Zhang et al. 2024): a layer whose last query looks at sinks and recent tokens alone
+// SimLayerKV (Zhang et al. 2024): a layer whose last query attends only to sinks and recent tokens
 // is lazy, and keeps nothing else.
 //
 // lazy <=> mean over heads of the statistic > lazy_threshold; a lazy layer keeps n_sink + n_recent
-// - 1 entries (4 + 1023 as released: the last query's own place is set aside), others everything.
+// - 1 entries (4 + 1023 as released: the last query's position is excluded), others everything.
 
 #include <limits>
 

@@ -38,8 +38,8 @@ std::vector<std::int64_t> nested_lengths(const NestedSchedule& schedule, std::in
 
 namespace {
 
-/// Layers of equal budgets still differ: each has only what the one before it passed on, and at
-/// decode steps a law of its own.
+/// Layers of equal budgets still differ: each has only the entries that the previous one passed on,
+/// and at decode steps a different law.
 class NestedBudget final : public LayerBudget {
  public:
   using LayerBudget::LayerBudget;

@@ -1,5 +1,5 @@
-// One threshold on the score for the whole model: no total is promised, unless a budget was asked
-// for; then the threshold is the quantile that keeps no more.
+// One threshold on the score for the whole model: the total is not fixed, unless a budget was
+// requested; then the threshold is the quantile that keeps no more.
 
 #include <algorithm>
 #include <cmath>

@@ -98,7 +98,7 @@ class VarianceBudget final : public BudgetRule {
     std::vector<double> each;
     for (const HeadVerdict& head : heads) each.push_back(variance(head.score));
     const auto [low, high] = std::minmax_element(each.begin(), each.end());
-    if (*high == *low) return 0;  // heads alike: nothing to normalise by
+    if (*high == *low) return 0;  // equal heads: nothing to normalise by
     double mean = 0;
     for (const double x : each) {
       mean += (x - *low) / (*high - *low) / static_cast<double>(each.size());

@@ -77,7 +77,7 @@ void LogitAverage::take_row(Rows& rows, double log_sample, std::int64_t t) {
   }
   rows.sum += std::exp(log_sample - rows.peak) - std::exp(gone - rows.peak);
   rows.most = std::max(rows.most, rows.sum);
-  // A sum far below what it was holds the rounding of what left it.
+  // A sum far below its former value contains the rounding errors of subtracted terms.
   constexpr double kCancelled = 1e-3;
   if (rows.sum < kCancelled * rows.most) rows.resum();
 }

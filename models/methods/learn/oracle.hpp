@@ -16,7 +16,7 @@ struct OracleSettings {
   bool subsample = true;       // softmax over sinks, chunk and repeat, not over the whole sequence
   std::int64_t chunk = 2048;
   std::int64_t sinks = 4;
-  std::int64_t carry_over = 8;  // tokens fed before each chunk's own: cost alone
+  std::int64_t carry_over = 8;  // tokens fed before each chunk: only for the cost
 };
 
 /// The name under which a trace may hold the norms of the residual stream: a trace's hidden states
@@ -27,7 +27,7 @@ inline constexpr const char* kResidualNorm = "score.residual_norm";
 [[nodiscard]] TraceInputs oracle_inputs(const OracleSettings& settings);
 
 /// Scores of the prompt's tokens in the first head of `scores`: [prompt], NaN where the repeat
-/// scores none. Errors: ContractError where the layer lacks an input of oracle_inputs.
+/// scores none. Errors: ContractError if the layer does not have an input of oracle_inputs.
 [[nodiscard]] std::vector<double> oracle_scores(const PromptScores& scores,
                                                 const OracleSettings& settings);
 

@@ -1,7 +1,7 @@
-// A token that does not stay becomes part of the entry before it, as a mean weighted by learned
-// importances (Dynamic Memory Compression, Nawrot et al. 2024, section 3.1):
+// A dropped token becomes part of the entry before it, as a mean weighted by learned importances
+// (Dynamic Memory Compression, Nawrot et al. 2024, section 3.1):
 //
-//   k <- (k z + k_t w_t) / (z + w_t),  v alike,  z <- z + w_t;  a fresh entry starts with z = w_t
+// k <- (k z + k_t w_t) / (z + w_t), the same for v, z <- z + w_t; a new entry starts with z = w_t
 
 #include <vector>
 

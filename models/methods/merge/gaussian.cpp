@@ -26,7 +26,7 @@ class GaussianMerger final : public Merger {
                      std::span<const float> keys, std::span<const float> values) override {
     if (entries.size() == 0) return;
     const std::size_t d = entries.key(0).size();
-    // Runs lie side by side, so that a run's losers are neighbours in the list.
+    // Runs are contiguous, so a run's dropped tokens are neighbours in the list.
     for (std::size_t i = 0; i < losers.size();) {
       const std::int32_t pivot = selector.stand_in(losers[i]);
       from_.clear();

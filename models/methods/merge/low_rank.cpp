@@ -1,13 +1,13 @@
-// LESS (Dong et al. 2024): what leaves is added to a state of constant size, through which later
-// queries still see it.
+// LESS (Dong et al. 2024): evicted entries are added to a state of constant size, through which
+// later queries still see them.
 //
 //   H <- H + psi(k)^T v,  z <- z + psi(k)
 //   o = (phi(q) H + sum over kept of e^l v) / (phi(q) z + sum over kept of e^l)
 //
 // The paper trains phi and psi beforehand, by layer and head: such weights can be given as a file.
-// Without one they are fitted on the prompt itself, a few steps of Adam a stored head, so that the
-// method runs on any trace; weights trained on other text would do better or worse, but not the
-// same.
+// Without one they are fitted on the prompt itself, with a few steps of Adam per stored head, so
+// that the method runs on any trace. Weights trained on other text would give different results,
+// better or worse.
 
 #include <algorithm>
 #include <cmath>
@@ -116,8 +116,8 @@ class LowRankMerger final : public Merger {
     ++taken_;
   }
 
-  /// Queries near the prompt's end, and what left before them: no more of either than keeps the fit
-  /// short. The target is attention over what is kept and those.
+  /// Queries near the prompt's end, and entries evicted before them, few enough for a short fit.
+  /// The target is attention over the kept entries and these.
   [[nodiscard]] LowRankTask task(const EntryTable& entries,
                                  std::span<const std::int32_t> losers) const {
     constexpr std::int64_t kMostQueries = 32;  // by query head
@@ -235,8 +235,8 @@ class LowRankRule final : public MergeRule {
     extra.launches = 6;
     return extra;
   }
-  // The released code maps the keys of the whole cache anew, and adds what leaves by a mask of it
-  // (LESS, src/inference/generative/llama_gen.py: key_states_ker, H_update).
+  // The released code maps the keys of the whole cache again, and adds evicted entries by a mask of
+  // it (LESS, src/inference/generative/llama_gen.py: key_states_ker, H_update).
   PrefillExtra masked_step(const LayerShape& shape, Dtype recorded,
                            std::int64_t tokens) const override {
     const double rows = shape.n_kv_heads * static_cast<double>(tokens);

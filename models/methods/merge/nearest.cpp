@@ -22,7 +22,7 @@ const std::vector<NearestKept>& NearestSearch::of_prompt(const EntryTable& entri
 
 const std::vector<NearestKept>& NearestSearch::of_leaving(const EntryTable& entries,
                                                           std::span<const std::int32_t> leaving) {
-  if (leaving.size() == 1) {  // the common step: one pass over the keys as they lie
+  if (leaving.size() == 1) {  // the common step: one pass over the keys in memory order
     const std::int32_t slot = entries.slot_of(leaving.front());
     cosine_.resize(static_cast<std::size_t>(entries.size()));
     cosines(entries.key(slot), entries.keys(), cosine_);

@@ -166,7 +166,7 @@ class ResidualRule final : public MergeRule {
 
  private:
   [[nodiscard]] Bytes count_bytes() const {
-    if (settings_.slots == 0) return Bytes{0};  // every entry stands for itself
+    if (settings_.slots == 0) return Bytes{0};  // every entry represents only itself
     return settings_.count_in_cache_dtype ? bytes_of(1, settings_.recorded) : Bytes{4};
   }
 

@@ -1,5 +1,5 @@
-// MergingPress (NVIDIA kvpress): the value of what leaves is blended into that of the kept entry
-// with the most similar key; keys do not change.
+// MergingPress (NVIDIA kvpress): the value of a dropped entry is blended into that of the kept
+// entry with the most similar key; keys do not change.
 //
 //   w_e = max(cosine, 0) |v_e| / (|v_e| + |v_c| + 1e-6),   v_c <- (v_c + sum w v_e) / (1 + sum w)
 

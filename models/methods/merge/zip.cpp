@@ -103,7 +103,7 @@ class ZipMerger final : public Merger {
     return *shared;
   }
 
-  /// A loser of the prompt may not stand in the table at all.
+  /// A dropped token of the prompt may not be in the table.
   void drop(EntryTable& entries, std::int32_t id) {
     const std::int32_t slot = entries.slot_of(id);
     dropped_ += slot >= 0 ? entries.count(slot) : 1;

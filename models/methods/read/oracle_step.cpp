@@ -1,5 +1,5 @@
-// The reference for readers and evictors alike: at every step each query head attends over the B
-// entries that the full cache's attention weighs most. No choice of B entries retains more mass.
+// The reference for readers and evictors: at every step each query head attends over the B entries
+// that the full cache's attention weighs most. No choice of B entries retains more mass.
 
 #include <algorithm>
 #include <cmath>

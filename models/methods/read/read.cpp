@@ -1,4 +1,4 @@
-// What readers share: where their budget comes from, what they can read of.
+// Shared by readers: the source of their budget, and the caches that they can read.
 
 #include "models/methods/read/read.hpp"
 

@@ -11,12 +11,12 @@ AxisChoice read_quest();
 AxisChoice read_oracle_step();
 AxisChoice read_shadowkv();
 
-/// Parameter `token_budget`: entries a query reads, for who does not give a budget.
+/// Parameter `token_budget`: entries that a query reads, without a budget.
 [[nodiscard]] ParamInfo token_budget_param(std::int64_t value, std::string help,
                                            std::string source);
-/// The budget asked for, in entries read; else `token_budget`; else, where that is 0, `fallback` of
-/// the prompt. Settles `token_budget`. Errors: refuses both at once, and caches that let entries go
-/// or share them between layers, where what is read of would not be all.
+/// The requested budget, in entries read; else `token_budget`; else, if that is 0, `fallback` of
+/// the prompt. Resolves `token_budget`. Errors: refuses both at once, and caches that drop entries
+/// or share them between layers, because readers need all entries.
 [[nodiscard]] std::int64_t settle_token_budget(Settling& settling, double fallback);
 
 /// Query heads that share a stored head; 1 where the shape is not known.

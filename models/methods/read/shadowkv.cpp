@@ -43,8 +43,8 @@ struct ShadowParts {
   [[nodiscard]] std::int64_t landmarks() const { return chunks - outliers; }
 };
 
-/// Keys of a layer as its factors give them back, for all of its heads: made once, by the head that
-/// asks first.
+/// Keys of a layer as its factors restore them, for all of its heads: computed once, by the first
+/// head that needs them.
 class ShadowKeys {
  public:
   /// [prompt, d] of the layer's head `head`, after RoPE.
@@ -160,7 +160,7 @@ class ShadowReader final : public Reader {
   }
 
  private:
-  /// Landmarks are the means of a chunk's keys; the chunks they stand for worst stay in full.
+  /// Landmarks are the means of a chunk's keys; the chunks that they represent worst stay in full.
   void find_landmarks(const EntryTable& entries) {
     std::vector<float> means(static_cast<std::size_t>(parts_.chunks) * d_);
     std::vector<double> worst(static_cast<std::size_t>(parts_.chunks));
@@ -281,8 +281,8 @@ class ShadowRule final : public ReadRule {
   bool needs_layer() const override { return true; }
   bool keeps_rows() const override { return false; }
 
-  /// In GPU memory: a share of the layer's left factor, the head's right factor, rows in full and
-  /// room for the values of the chosen chunks; landmarks beside. Values of the prompt: host.
+  /// In GPU memory: a share of the layer's left factor, the head's right factor, rows in full, room
+  /// for the values of the chosen chunks, and landmarks. Values of the prompt: host.
   CacheBytes cache_bytes(std::int32_t /*layer*/, Bytes full, std::int64_t prompt,
                          std::int64_t entries, const HeadShape& shape) const override {
     const ShadowParts parts{set_, prompt};
@@ -299,7 +299,7 @@ class ShadowRule final : public ReadRule {
             .host = bytes_of(prompt * d, shape.stored)};
   }
   double entries_read(std::int32_t /*layer*/, double entries) const override {
-    // The law is not told the prompt: most of a long sequence is one.
+    // The law does not know the prompt length: most of a long sequence is prompt.
     const ShadowParts parts{set_, static_cast<std::int64_t>(entries)};
     if (parts.whole) return entries;
     return std::min(entries, entries - static_cast<double>(parts.covered) +
@@ -364,8 +364,7 @@ std::shared_ptr<const ReadRule> settle_shadowkv(Settling& settling) {
   const std::string& store = settling.choice("store");
   if (store != "recorded" && store != "fp16" && store != "bf16" && store != "fp32") {
     settling.refuse(fmt::format(
-        "read=shadowkv stores keys as factors: expected a floating-point store, got {}",
-        store));
+        "read=shadowkv stores keys as factors: expected a floating-point store, got {}", store));
   }
   ShadowSettings set;
   set.tokens = settle_token_budget(settling, 0.2);
@@ -384,19 +383,21 @@ AxisChoice read_shadowkv() {
   const std::string source = "ShadowKV, released code";
   return {.axis = "read",
           .name = "shadowkv",
-          .params = {token_budget_param(2048,
-                                        "entries of chosen chunks that a step reads, in addition to outliers, "
-                                        "local and generated ones; a budget is this, and no less "
-                                        "than the prompt leaves the cache whole",
-                                        source),
+          .params = {token_budget_param(
+                         2048,
+                         "entries of chosen chunks that a step reads, in addition to outliers, "
+                         "local and generated ones; a budget is this, and no less "
+                         "than the prompt leaves the cache whole",
+                         source),
                      integer_param("rank", "r", 160, 1, 65536, "an integer in [1, 65536]",
                                    "of the factors of a layer's keys before RoPE", source),
                      integer_param("chunk", "", 8, 1, 65536, "an integer in [1, 65536]",
                                    "entries a chunk, chosen and fetched together", source),
-                     integer_param("local_chunks", "", 4, 0, 65536, "an integer in [0, 65536]",
-                                   "last chunks of the prompt kept in full, in addition to what fills no "
-                                   "chunk",
-                                   source),
+                     integer_param(
+                         "local_chunks", "", 4, 0, 65536, "an integer in [0, 65536]",
+                         "last chunks of the prompt kept in full, in addition to what fills no "
+                         "chunk",
+                         source),
                      integer_param("outlier_chunks", "", -1, -1, 65536,
                                    "an integer in [0, 65536], or -1 for 24 in 1024 of the budget",
                                    "chunks kept in full, whose keys are least like their mean",

@@ -41,7 +41,7 @@ class Scorer {
   /// [n] scores; +infinity marks tokens that are kept whatever the others' scores.
   [[nodiscard]] virtual std::vector<double> score(const ScoredTokens& tokens,
                                                   const SessionPlace& place) const = 0;
-  /// Finite stand-in for +infinity where scores are averaged, `highest` being the largest finite.
+  /// Finite replacement of +infinity if scores are averaged; `highest` is the largest finite one.
   [[nodiscard]] virtual double forced_score(double highest) const { return highest; }
   /// Scores are products or shares of attention, so that a factor on them means something.
   [[nodiscard]] virtual bool non_negative() const = 0;
@@ -93,7 +93,7 @@ std::int64_t settle_ratio(Settling& settling, const std::function<std::int64_t(d
 /// Scores of the prompt of stored head `h` of `scores`.
 [[nodiscard]] std::vector<double> score_prompt(const Scorer& scorer, PromptScores& scores,
                                                std::size_t h, const SessionPlace& place);
-/// +infinity replaced by the scorer's stand-in.
+/// +infinity replaced by the scorer's finite value.
 void make_finite(std::vector<double>& scores, const Scorer& scorer);
 /// Indices of the `count` highest, ascending; among equals the older.
 [[nodiscard]] std::vector<std::int32_t> highest(std::span<const double> scores, std::int64_t count);

@@ -1,5 +1,5 @@
-// What the choices of an axis share unless they know better: who stays of a prompt, who leaves at
-// a step, budgets that give out no layer, readers of several heads.
+// Defaults of an axis' choices: which entries of a prompt stay, which leave at a step, budgets
+// without layer shares, readers of several heads.
 
 #include "models/methods/select/select.hpp"
 

@@ -45,7 +45,7 @@ AxisChoice select_dms();
 AxisChoice select_dmc();
 AxisChoice select_pyramid_infer();
 
-/// What is above a percentile of its row stays (Scissorhands' released simulation): the rule and
+/// Entries above a percentile of their row stay (Scissorhands' released simulation): the rule and
 /// its parameters, for select=pivotal and for Scissorhands' variant=percentile.
 [[nodiscard]] std::shared_ptr<const SelectRule> make_pivotal(Settling& settling);
 [[nodiscard]] std::vector<ParamInfo> pivotal_params();

@@ -56,7 +56,7 @@ std::vector<KeptEntry> CacheSession::why_kept(std::size_t h) const {
       }
     }
   }
-  if (!any_score) return all;  // what protects all of them says nothing of ends
+  if (!any_score) return all;  // a rule that protects all of them says nothing about ends
   for (KeptEntry& entry : all) {
     if (entry.role == KeptRole::kScore && rule.ranks_by_position()) {
       entry = {entry.position, entry.members, KeptRole::kRecent};

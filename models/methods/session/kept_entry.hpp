@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// Why an entry stands in the cache of a stored head.
+/// Why an entry is in the cache of a stored head.
 enum class KeptRole : std::uint8_t {
   kWhole,      // nothing has left the head
   kSink,       // protected: of the first tokens
@@ -14,7 +14,7 @@ enum class KeptRole : std::uint8_t {
   kProtected,  // protected elsewhere, or by a rule that takes no score
   kScore,      // its score was high enough
   kDecoded,    // came after the prompt, and nothing leaves at decode steps
-  kMerged      // stands for several tokens
+  kMerged      // represents several tokens
 };
 inline constexpr int kKeptRoles = 7;
 /// "whole", "sink", "recent", "protected", "score", "decoded", "merged": the word in files.
@@ -23,9 +23,9 @@ inline constexpr int kKeptRoles = 7;
 /// One entry of a stored head, and why it is there.
 struct KeptEntry {
   std::int32_t position = 0;  // of its first token
-  std::int32_t members = 1;   // tokens that it stands for
+  std::int32_t members = 1;   // tokens that it represents
   KeptRole role = KeptRole::kWhole;
-  std::optional<double> score{};  // of kScore alone: what the selector ranks it by
+  std::optional<double> score{};  // only of kScore: the selector's score
 };
 
 }  // namespace kvsim

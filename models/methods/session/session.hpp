@@ -63,7 +63,7 @@ class CacheSession {
   /// What head `h` holds now.
   [[nodiscard]] CacheBytes bytes(std::size_t h) const;
   [[nodiscard]] Counts counts() const;
-  /// Positions each entry of head `h` stands for, ascending; entries by first member.
+  /// Positions that each entry of head `h` represents, ascending; entries by first member.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> kept(std::size_t h = 0) const;
   /// Entries of head `h` by position, each with what keeps it there now: after the prompt's
   /// compression, or after a step.
@@ -97,7 +97,7 @@ class CacheSession {
                                  std::span<const double> group_sum) const;
   void rewrite_merged(Head& head);
   void prompt_one_by_one();
-  /// Makes the cache anew from every token so far, as if they were the prompt.
+  /// Rebuilds the cache from every token so far, as if they were the prompt.
   void refresh();
   [[nodiscard]] std::int64_t room() const;
 

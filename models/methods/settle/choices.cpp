@@ -1,4 +1,4 @@
-// The list of every axis' choices. A new choice is a file of its own and a line here.
+// The list of every axis' choices. A new choice is one file and a line here.
 
 #include "models/methods/settle/choices.hpp"
 

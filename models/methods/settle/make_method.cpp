@@ -127,7 +127,7 @@ class Settler final : public Settling {
     for (std::size_t i = 0; i < declared_.size(); ++i) {
       if (asked_[i]) continue;
       const ParamInfo& info = declared_[i];
-      // One word alone says how something is done where there is no choice.
+      // A single word describes a property without a choice.
       if (given(info.name) && info.words.size() != 1) refuse_unread(info);
       parts_.unasked.push_back(info.name);
     }
@@ -233,8 +233,8 @@ class Settler final : public Settling {
     }
     return false;
   }
-  /// The rules alone, as a method to ask: a sweep settles thousands, and parameters take long to
-  /// copy.
+  /// Only the rules, as a method to evaluate: a sweep resolves thousands, and copying parameters is
+  /// slow.
   [[nodiscard]] ComposedMethod rules() const {
     return ComposedMethod{{.name = {},
                            .declared = {},

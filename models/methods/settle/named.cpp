@@ -82,8 +82,8 @@ Parsed parse_name(const std::string& name) {
   for (const std::string& part : split(name)) {
     if (const Preset* preset = find_preset(part)) {
       for (const auto& [axis, choice] : preset->info.axes) {
-        // A uniform budget is what selectors get that nobody chose one for, so a preset's gives
-        // way; so does one with no whole layers unless asked for.
+        // Selectors without a chosen budget get a uniform one, so a preset's gives way to it; so
+        // does one without whole layers unless requested.
         const bool gives_way = axis == "budget" && (choice == "uniform" || choice == "first_full");
         if (gives_way && choice != "uniform") parsed.usual_budget = choice;
         if (choice != neutral_axes().at(axis) && !gives_way) choose(parsed, axis, choice, part);

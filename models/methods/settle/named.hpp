@@ -1,6 +1,6 @@
 #pragma once
 
-// A method's name taken apart, before any number is settled. Of make_method.cpp alone.
+// A parsed method name, before any number is resolved. Only for make_method.cpp.
 
 #include <map>
 #include <memory>
@@ -24,7 +24,7 @@ struct Parsed {
   std::string usual_budget = "uniform";  // of selectors that need one, where none was chosen
 };
 
-/// What a name alone says: the same for every prompt that a method is settled for.
+/// The facts that follow from a name: the same for every prompt.
 struct Named {
   /// Errors: InputError where it names nothing, or a combination that means nothing.
   explicit Named(const std::string& name);
@@ -39,8 +39,8 @@ struct Named {
   std::vector<std::pair<std::string_view, const AxisChoice*>> choices;  // by axis
 };
 
-/// Reads a name once: of a sweep's thousands of methods few have names of their own. Errors:
-/// InputError, as often as it is asked for.
+/// Parses each name once: a sweep's thousands of methods share a few names. Errors: InputError, on
+/// every call.
 [[nodiscard]] std::shared_ptr<const Named> named(const std::string& name);
 
 /// `name` as the catalogue spells its presets, axes and choices: "SnapKV" is "snapkv". Case, "_",

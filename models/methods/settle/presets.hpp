@@ -19,7 +19,7 @@ struct Preset {
 };
 [[nodiscard]] const std::vector<Preset>& presets();
 
-/// What a row of the catalogue says; axes it does not name are neutral.
+/// A row of the catalogue; axes that it does not name are neutral.
 struct PresetRow {
   std::string name, summary, paper;
   std::map<std::string, std::string> axes;

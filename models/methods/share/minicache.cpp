@@ -144,7 +144,7 @@ class MiniCachePair final : public Sharer {
     return bytes_of(2 * merged_ * place_.head_dim, store_.dtype(recorded_)).count();
   }
   [[nodiscard]] std::int64_t retained() const { return n_retained_[kKeys] + n_retained_[kValues]; }
-  /// What is one layer's alone: retained rows, and norms with the first head.
+  /// The part of a single layer: retained rows, and norms with the first head.
   [[nodiscard]] std::int64_t own_bytes(std::size_t head) const {
     const std::int64_t rows = retained() * store_.row_bytes(place_.head_dim, recorded_).count();
     const std::int64_t norms =
@@ -176,7 +176,7 @@ class MiniCachePair final : public Sharer {
         if (found.antipodal) antipodal.push_back(id);
       }
       for (const std::size_t at : far_ones(distance)) retain(ids[at], side);
-      // Between opposite rows lies no direction: such tokens are kept, where any may be.
+      // Opposite rows have no direction between them: such tokens are retained, if any may be.
       const bool forced = shape_.merge == PairMerge::kSlerp && shape_.retention > 0 &&
                           shape_.rule != Retention::kNone && shape_.rule != Retention::kTopkFar;
       for (const std::int32_t id : antipodal) {
@@ -388,7 +388,7 @@ class MiniCacheRule final : public ShareRule {
     extra.flops = 10.0 * elements;
     extra.read = 2.0 * elements * bits_of(recorded) / 8.0;
     extra.written = elements * bits_of(recorded) / 8.0;
-    // The shallower layer stands whole until the deeper is done.
+    // The shallower layer is held whole until the deeper one is done.
     extra.transient = bytes_of(2 * prompt * shape.n_kv_heads * shape.head_dim, recorded);
     extra.launches = 8;
     return extra;

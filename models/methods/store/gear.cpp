@@ -239,7 +239,7 @@ class GearRule final : public StoreRule {
                      shape_.block_bytes(shape_.block, shape_.block_rank, head_dim, element_bytes) +
                  waiting * 2 * head_dim * element_bytes};
   }
-  /// Of a long prompt's block: its low-rank part's share of the tokens alone.
+  /// Of a long prompt's block: only its low-rank part's share of the tokens.
   double bits_per_element(std::int32_t head_dim, Dtype recorded) const override {
     constexpr std::int64_t kLong = 1 << 20;
     const std::int64_t bytes =
@@ -266,8 +266,8 @@ class GearRule final : public StoreRule {
     PrefillExtra extra;
     extra.flops =
         2.0 * shape.n_kv_heads * compress_flops(tokens, shape.head_dim, shape_.prompt_rank);
-    // What power iteration reads again; the first read, and what is packed, is the write of the
-    // cache.
+    // Bytes that power iteration reads again; the first read and the packed bytes count as the
+    // write of the cache.
     extra.read = 2.0 * tokens * shape.n_kv_heads * shape.head_dim * bits_of(recorded) / 8.0 * 2.0 *
                  shape_.rounds;
     extra.transient = bytes_of(2 * prompt * shape.n_kv_heads * shape.head_dim, recorded);

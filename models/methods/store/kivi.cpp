@@ -81,7 +81,7 @@ class KiviStore final : public Store {
     values_waiting_.erase(values_waiting_.begin(),
                           values_waiting_.begin() + static_cast<std::ptrdiff_t>(aged));
   }
-  /// A merged row stands in full precision from then on: merging needs it so, again and again.
+  /// A merged row stays in full precision: later merges need it.
   void rewritten(EntryTable& entries, std::int32_t slot) override {
     const std::int32_t id = entries.id(slot);
     if (state(id).apart) return;

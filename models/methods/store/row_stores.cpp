@@ -16,7 +16,7 @@ constexpr std::int64_t kScaleBytes = 2;  // fp16
 class RowFormat {
  public:
   virtual ~RowFormat() = default;
-  /// The prompt's survivors stand in the table, unrounded; `head` indexes scores.heads().
+  /// The kept entries of the prompt are in the table, unrounded; `head` indexes scores.heads().
   virtual void calibrate(const EntryTable& /*entries*/, PromptScores& /*scores*/,
                          std::size_t /*head*/) {}
   virtual void round_key(std::span<float> key) const = 0;

@@ -23,7 +23,7 @@ AxisChoice store_masked();
 /// Where codes become numbers again: inside the attention kernel, or as a copy of the whole cache
 /// in the recorded format.
 [[nodiscard]] ParamInfo dequant_param();
-/// Two operations an element; a copy is written and read back besides.
+/// Two operations per element; a copy is also written and read back.
 void add_dequant(StepTraffic& traffic, const StepEvents& events, const HeadShape& shape, bool copy);
 
 /// Bits of one code: 2, 4 or 8.

@@ -15,14 +15,14 @@ class EntryTable {
   explicit EntryTable(std::int32_t head_dim) : d_{static_cast<std::size_t>(head_dim)} {}
 
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(ids_.size()); }
-  /// Entries that stand outside the choice of who leaves (residual slots).
+  /// Entries that are excluded from eviction (residual slots).
   [[nodiscard]] std::int32_t pinned_size() const { return n_pinned_; }
   [[nodiscard]] std::int32_t free_size() const { return size() - n_pinned_; }
 
   void reserve(std::int32_t entries);
   /// Adds a token; returns its slot. Ids ascend over calls.
   std::int32_t append(std::int32_t id, std::span<const float> key, std::span<const float> value);
-  /// Adds an entry that stands for `members` tokens (ascending) from now on; its id is the first.
+  /// Adds an entry that represents `members` tokens (ascending); its id is the first.
   std::int32_t append_merged(std::vector<std::int32_t> members, std::span<const double> key,
                              std::span<const double> value, bool pinned = true);
   /// Removes the entry at `slot`; the last entry takes its place (one row moved, as a swap does).
@@ -30,11 +30,11 @@ class EntryTable {
   /// Pins the token at `slot`: a merge target with one member, itself.
   void pin(std::int32_t slot);
   /// Merges the token at `from` into the pinned entry at `into` as a running mean of weights w and
-  /// 1: k <- (w k + k') / (w + 1), v alike; then `from` is erased. w is the members' number, at
-  /// most `weight_cap`. The mean is kept in fp64, so it stalls nowhere but at the cap.
+  /// 1: k <- (w k + k') / (w + 1), the same for v; then `from` is erased. w is the members' number,
+  /// at most `weight_cap`. The mean is kept in fp64, so it stalls only at the cap.
   void merge_mean(std::int32_t into, std::int32_t from, std::int32_t weight_cap);
-  /// The entry `into` stands for the members of the entries `from` (ids) as well, which are
-  /// erased; it takes the row and the weight given, keeps its id and stays free to leave.
+  /// The entry `into` also represents the members of the entries `from` (ids), which are erased. It
+  /// takes the given row and weight, keeps its id and can still be evicted.
   void merge_into(std::int32_t into, std::span<const std::int32_t> from,
                   std::span<const double> key, std::span<const double> value, double weight);
 
@@ -44,19 +44,19 @@ class EntryTable {
   [[nodiscard]] std::int32_t slot_of(std::int32_t id) const {
     return index(id) < slots_.size() ? slots_[index(id)] : -1;
   }
-  /// Stands for more than the token it is named after, or could.
+  /// Represents more than the token of its id, or could.
   [[nodiscard]] bool is_merged(std::int32_t slot) const { return merged_[index(slot)] >= 0; }
   [[nodiscard]] bool is_pinned(std::int32_t slot) const {
     return is_merged(slot) && groups_[index(merged_[index(slot)])].pinned;
   }
   [[nodiscard]] bool any_merged() const { return n_merged_ > 0; }
-  /// What the merger made of the entry's weight (votes); 1 for a token.
+  /// The entry's weight by the merger (votes); 1 for a token.
   [[nodiscard]] double weight(std::int32_t slot) const {
     return is_merged(slot) ? groups_[index(merged_[index(slot)])].weight : 1.0;
   }
-  /// Tokens the entry stands for: 1, or the number of members.
+  /// Tokens that the entry represents: 1, or the number of members.
   [[nodiscard]] std::int32_t count(std::int32_t slot) const;
-  /// Positions the entry stands for, ascending.
+  /// Positions that the entry represents, ascending.
   [[nodiscard]] std::vector<std::int32_t> members(std::int32_t slot) const;
   /// Slots of merged entries, in the order they came to be.
   [[nodiscard]] std::vector<std::int32_t> merged_slots() const;

@@ -30,9 +30,9 @@ struct WindowRows {
   }
 };
 
-/// What may be learned from a prompt by the stored heads that are decided upon together (one, but
-/// for decisions a layer or a pair of layers takes as one). Everything is computed when first asked
-/// for and kept, so a method pays for what it asks; safe to share between threads.
+/// Data of a prompt for the stored heads that are decided together (one, except for joint decisions
+/// of a layer or a pair of layers). Everything is computed on first use and kept, so a method pays
+/// only for what it uses; thread-safe.
 class PromptScores {
  public:
   explicit PromptScores(const HeadVectors& head) : heads_{head} {}
@@ -44,7 +44,7 @@ class PromptScores {
     return static_cast<std::int32_t>(heads_.front().prompt);
   }
   [[nodiscard]] std::span<const HeadVectors> heads() const { return heads_; }
-  /// The same of head `h` alone.
+  /// The same for only head `h`.
   [[nodiscard]] PromptScores of_head(std::size_t h) const;
   /// KV head of heads().front() in its layer.
   [[nodiscard]] std::int32_t first_head() const { return first_head_; }

@@ -1,14 +1,14 @@
 // MorphKV (2025): a cache of constant size, the last R tokens and of the older ones the C that the
-// last R queries attend to most, chosen anew at every step.
+// last R queries attend to most, chosen again at every step.
 //
 //   S_i(j) = sum over the group of the attention of window query i to entry j
 //   F(j)   = sum (or max) over the last R queries of S_i(j)
 //   held   = Top_C(F over what is older than the window) and the last R
 //
-// The released code evicts before a step attends, fuses raw logits (summed over the group, made
-// probabilities over the distant entries alone), and keeps a profile per query head whose columns
-// it prunes by that head's own choice while K and V follow the group's: under GQA its columns then
-// belong to other entries than they say.
+// The released code evicts before a step attends, fuses raw logits (summed over the group,
+// converted to probabilities over only the distant entries), and keeps a profile per query head
+// whose columns it prunes by that head's choice while K and V follow the group's: under GQA its
+// columns then belong to other entries.
 
 #include <algorithm>
 #include <cmath>
@@ -286,7 +286,7 @@ class FusionSelector final : public Selector {
     const bool one_more = settings_.before_attend && !at_prefill;
     return id <= newest - protected_ - (one_more ? 1 : 0);
   }
-  /// Lets go of what the compression of the prompt dropped or merged.
+  /// Releases entries that the compression of the prompt dropped or merged.
   void forget_prompt(const EntryTable& entries) {
     forgot_prompt_ = true;
     std::vector<std::int32_t> lost;

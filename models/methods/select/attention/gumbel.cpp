@@ -1,7 +1,7 @@
 // Keyformer (Adnan et al. 2024): accumulated attention, each row regularised by Gumbel noise and a
-// temperature that rises with the steps, so that scores do not freeze on what was kept first.
+// temperature that rises with the steps, so that scores do not freeze on the entries kept first.
 //
-//   s_i <- s_i + softmax_i((l_i + z_i) / tau),   z_i ~ Gumbel(0, 1) anew for every (step, entry)
+// s_i <- s_i + softmax_i((l_i + z_i) / tau), z_i ~ Gumbel(0, 1) drawn for every (step, entry)
 //   tau  = tau_init + step * delta_tau,          the prompt's rows at tau_init
 //
 // Output uses the plain softmax of the entries held.

@@ -72,7 +72,7 @@ class LastWindow final : public Scorer {
 
 std::shared_ptr<const SelectRule> settle_last_window(Settling& settling) {
   const std::int64_t entries = settle_ratio(settling);
-  // A budget that the window alone would fill: the window shrinks to it and nothing is scored.
+  // A budget that the window would fill: the window shrinks to it and nothing is scored.
   if (entries < settling.integer("window")) settling.settle("window", entries);
   return std::make_shared<ScoredRule>(make_last_window(settling));
 }

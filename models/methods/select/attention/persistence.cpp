@@ -227,8 +227,8 @@ class PersistenceRule final : public SelectRule {
   ScoreExec score_exec_;
 };
 
-/// The released simulation has no budget, so only the one that stands where none was chosen goes
-/// with it; parameters of the other variant are refused rather than ignored.
+/// The released simulation has no budget, so it accepts only the default one; parameters of the
+/// other variant are refused instead of ignored.
 std::shared_ptr<const SelectRule> make_percentile(Settling& settling) {
   if (settling.choice("budget") != "uniform") {
     settling.refuse(

@@ -2,9 +2,9 @@
 //
 //   within-chunks  the ratio harness inside each run of `chunk_tokens` tokens: of a run of m its
 //                  max(1, int(m (1 - ratio))) highest, scored among themselves
-//   block-wise     a streaming top-k: the first n_kept tokens, then `block` more at a time; all at
-//                  hand are scored among themselves and the n_kept highest go on
-// Scorers are those of keys and values alone: queries of a part say little of the whole.
+// block-wise a streaming top-k: the first n_kept tokens, then `block` more at a time; all present
+// ones are scored together and the n_kept highest continue Scorers are those of keys and values
+// alone: queries of a part say little of the whole.
 
 #include <algorithm>
 #include <numeric>
@@ -64,7 +64,7 @@ struct Quotas {
   std::int64_t chunk = 1;
   std::optional<double> share{};  // of a run, where a ratio was given
   std::int64_t asked = 0;         // entries that the budget buys
-  std::int64_t entries = 0;       // what the runs keep of these
+  std::int64_t entries = 0;       // the number that the runs keep of these
 
   [[nodiscard]] std::int64_t of(std::int64_t run, std::int64_t budget, std::int64_t prompt) const {
     std::int64_t count = 0;
@@ -133,7 +133,7 @@ class ChunksRule final : public ScoredRule {
   }
   PrefillExtra prefill_extra(const LayerShape& shape, Dtype recorded,
                              std::int64_t prompt) const override {
-    // Scores of a run look at the run alone; each run has its two launches.
+    // Scores of a run use only the run; each run has two launches.
     PrefillExtra extra = ScoredRule::prefill_extra(shape, recorded, prompt);
     extra.launches *= static_cast<std::int32_t>((prompt + quotas_.chunk - 1) / quotas_.chunk);
     return extra;

@@ -1,6 +1,6 @@
 // Scissorhands as its released simulation does it: an entry is pivotal in a step if its attention
-// is above a percentile of the row; what was pivotal in none of the last steps leaves. No budget:
-// how many stay is the data's choice.
+// is above a percentile of the row; entries that were pivotal in none of the last steps are
+// dropped. No budget: the number kept depends on the data.
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@ struct PivotalSettings {
   std::int32_t start = 100;
 };
 
-/// The share q of sorted values lies below: linear between the two nearest ranks, as NumPy's and
-/// PyTorch's quantiles. Reorders `values`.
+/// The q-quantile: linear between the two nearest ranks, as in NumPy and PyTorch. Reorders
+/// `values`.
 double quantile(std::vector<double>& values, double q) {
   const double rank = q * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::ptrdiff_t>(rank);

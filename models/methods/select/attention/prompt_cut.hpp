@@ -28,8 +28,7 @@ class PromptCutSelector : public Selector {
   std::vector<double> score_;  // of the first positions; later ones have none
 };
 
-/// E = min(prompt, budget) + generated; nothing is carried beside the entries, nothing done at a
-/// step.
+/// E = min(prompt, budget) + generated; no side data, no work at a step.
 class PromptCutRule : public SelectRule {
  public:
   bool leaves_in_decode() const override { return false; }

@@ -225,7 +225,7 @@ class PyramidRule final : public SelectRule {
     const std::int64_t floor = settings_.recent + settings_.sinks;
     const std::int64_t before = budget + start - 1 - floor;  // beyond what never leaves
     const std::int64_t steps = n - start + 1;
-    // While `exceed` stand there after the append, each step takes `gone` and brings one.
+    // While there are `exceed` entries after the append, each step removes `gone` and adds one.
     std::int64_t falling = 0;
     if (before >= settings_.exceed - 1) {
       if (gone == 1) return budget + start - 1;

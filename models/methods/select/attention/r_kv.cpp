@@ -1,9 +1,9 @@
 // R-KV (Cai et al. 2025): importance less redundancy, every 128 decode steps.
 //
-//   score = lambda * importance - (1 - lambda) * redundancy
-// importance of the entries before the last w: logits of the last w queries, the maximum over the
-// group, softmax over these entries alone, mean over queries, max-pooled over 7. redundancy:
-// models/math/key_redundancy over all entries. The last w are always kept.
+// score = lambda * importance - (1 - lambda) * redundancy importance of the entries before the last
+// w: logits of the last w queries, the maximum over the group, softmax over only these entries,
+// mean over queries, max-pooled over 7. redundancy: models/math/key_redundancy over all entries.
+// The last w are always kept.
 
 #include <algorithm>
 #include <limits>

@@ -63,7 +63,7 @@ class WindowSelector final : public PromptCutSelector {
     if (allotted.entries > settings_.window || allotted.entries >= prompt) {
       return Selector::plan(prompt, allotted);
     }
-    // No room beside the window: it shrinks to fit.
+    // No room besides the window: it shrinks to fit.
     KVSIM_CHECK(allotted.entries >= 1, "{} entries of {} tokens", allotted.entries, prompt);
     std::vector<std::int32_t> last(static_cast<std::size_t>(allotted.entries));
     std::iota(last.begin(), last.end(), prompt - static_cast<std::int32_t>(allotted.entries));

@@ -19,7 +19,7 @@
 namespace kvsim {
 namespace {
 
-// What DecodingPress hands a scorer of the past: hidden states, of which queries are made again.
+// DecodingPress passes hidden states of the past to a scorer, which recomputes queries from them.
 constexpr std::int32_t kDecodingBuffer = 256;
 
 struct Settings {
@@ -125,7 +125,7 @@ std::shared_ptr<const Scorer> make_expected_attention(Settling& settling) {
                .future = settling.integer("n_future_positions"),
                .covariance = settling.flag("use_covariance"),
                .vnorm = vnorm,
-               // Alike for all tokens unless it weighs their values' norms.
+               // Equal for all tokens unless it weights them by their values' norms.
                .epsilon = vnorm ? settling.number("epsilon") : 0.0,
                .width = static_cast<double>(settling.site().d_model),
                .kv_heads = static_cast<double>(settling.site().shape.n_kv_heads)});

@@ -1,6 +1,7 @@
-// KVMerger's sets (Wang et al. 2024): the prompt falls into runs of consecutive tokens with similar
-// keys; of a run the token with the largest aggregated attention stays and stands for the others.
-// Recent tokens and those of largest attention are kept as they are. Generated tokens all stay.
+// KVMerger's sets (Wang et al. 2024): the prompt is divided into runs of consecutive tokens with
+// similar keys; the token of a run with the largest aggregated attention stays and represents the
+// others. Recent tokens and those of largest attention are kept as they are. All generated tokens
+// stay.
 
 #include <algorithm>
 #include <cmath>
@@ -45,7 +46,7 @@ class KeyRunsSelector final : public Selector {
       return attention_[static_cast<std::size_t>(a)] > attention_[static_cast<std::size_t>(b)];
     });
     for (std::size_t i = 0; i < top; ++i) protected_[static_cast<std::size_t>(order[i])] = true;
-    // How alike a key is to the next one; what may not join it counts as unlike.
+    // The similarity of a key to the next one; tokens that may not join count as dissimilar.
     likeness_.assign(s, -std::numeric_limits<double>::infinity());
     for (std::size_t i = 0; i + 1 < s; ++i) {
       if (protected_[i] || protected_[i + 1]) continue;

@@ -1,4 +1,4 @@
-// LagKV (Liang et al. 2025): tokens that stand out from the lag of tokens after theirs.
+// LagKV (Liang et al. 2025): tokens that differ most from the lag of tokens after them.
 //
 // Tokens after the sinks fall into lags of `lag`. For lag p, with minimum and maximum of lag p + 1
 // by channel: x' = (x - min) / (max - min); a token's score is the softmax over its lag of the
@@ -75,7 +75,7 @@ class LagKv final : public Scorer {
     for (std::size_t i = 0; i < lag_; ++i) {
       double mean = 0;
       for (std::size_t c = 0; c < d; ++c) {
-        // A channel the reference holds constant tells nothing.
+        // A channel that is constant in the reference has no information.
         scaled[c] = range[c] > 0 ? (at(first + i, c) - low[c]) / range[c] : 0.0;
         mean += scaled[c];
       }

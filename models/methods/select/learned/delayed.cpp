@@ -25,9 +25,8 @@ struct DelayedSettings {
   double threshold = 0;
   std::int64_t window = 128;
   bool decoding = true;         // false: judged at the end of the prompt only
-  std::int64_t fifo_bits = 32;  // what is carried for each token of the window
-  // Work of the surrogate per token and layer, and its weights; 0 where the score comes with the
-  // model.
+  std::int64_t fifo_bits = 32;  // side data for each token of the window
+  // Work of the surrogate per token and layer, and its weights; 0 if the model provides the score.
   double surrogate_flops = 0;
   std::int64_t surrogate_bytes = 0;
   std::int32_t n_kv_heads = 1;
