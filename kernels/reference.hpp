@@ -70,16 +70,16 @@ struct DecodeReference {
                                                  std::span<const float> b,
                                                  std::span<const float> bias, bool gelu);
 
-/// What a KIVI cache of `bits` reads of x [rows, entries, head_dim]: keys by channel, values by
-/// token. shape.capacity does not matter.
+/// The values that a KIVI cache of `bits` reads for x [rows, entries, head_dim]: keys by channel,
+/// values by token. shape.capacity does not matter.
 [[nodiscard]] std::vector<float> kivi_reference(const QuantShape& shape, std::int64_t bits,
                                                 bool keys, std::span<const float> x);
 /// zero + step * code.
 [[nodiscard]] float dequantised(std::int32_t code, float step, float zero);
 
-/// What an fp8 (e4m3) cache of one scale reads of x.
+/// The values that an fp8 (e4m3) cache with one scale reads for x.
 [[nodiscard]] std::vector<float> fp8_reference(float scale, std::span<const float> x);
-/// The number that an e4m3 code below 256 stands for. No NaN.
+/// The number of an e4m3 code below 256. No NaN.
 [[nodiscard]] float fp8_value(std::uint32_t code);
 
 }  // namespace kvsim::kernels

@@ -6,8 +6,8 @@
 namespace kvsim::KVSIM_EXECUTOR {
 
 /// out[m, n] = act(sum over k of a[m, k] b[n, k] + bias[n]): a linear layer, its weights row-major
-/// by output. A plain tiled kernel on CUDA cores, no tensor cores: in the simulator it stands for
-/// the library's GEMM, whose bytes it shows; on a GPU cuBLAS is measured beside it. A is float,
+/// by output. A plain tiled kernel on CUDA cores, no tensor cores: in the simulator it represents
+/// the library's GEMM with the same bytes; on a GPU cuBLAS is measured as well. A is float,
 /// kv::Half or kv::BFloat16, B the same or float, Out the same as B; sums are fp32.
 /// Errors: ContractError if k is no multiple of 8, or a span is shorter than its shape.
 template <class A, class B>

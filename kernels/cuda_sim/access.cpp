@@ -139,8 +139,8 @@ void Executor::conflict(Memory& memory, std::uint64_t& cell, std::uint64_t fresh
     if (kind == before) {
       cell = fresh;
     } else if (kind == Cell::kRead) {
-      // The write stays on record, with its time: a __syncwarp may lie between. So does an atomic,
-      // as a write, since atomics of others conflict with this read.
+      // The write stays on record, with its time: a __syncwarp may come in between. So does an
+      // atomic, as a write, since atomics of others conflict with this read.
       cell = Cell::pack(Cell::tick(old), Cell::site(old), thread_, Cell::kThread, Cell::kWrite);
     } else {
       cell = Cell::pack(tick_, Cell::site(fresh), thread_, Cell::kThread, Cell::kWrite);
@@ -149,7 +149,7 @@ void Executor::conflict(Memory& memory, std::uint64_t& cell, std::uint64_t fresh
   }
   const bool same_warp = other / kWarpSize == warp_;
   if (same_warp && scope != Cell::kBlock && Cell::tick(old) < warps_[warp_].synced_at) {
-    // __syncwarp lies between. A write stays on record: other warps have not seen it ordered.
+    // A __syncwarp is in between. A write stays on record: other warps have not seen it ordered.
     if (kind != Cell::kRead || before == Cell::kRead) cell = fresh;
     return;
   }

@@ -4,8 +4,8 @@
 
 namespace kvsim::cuda_sim {
 
-/// What kernels did. Bytes are payload: what the threads asked for, each access counted, whatever
-/// a cache would have served.
+/// Counts of a kernel's work. Bytes are payload: the bytes that threads requested, each access
+/// counted, even if a cache would serve it.
 struct Counters {
   std::int64_t launches = 0, blocks = 0, threads = 0;
   std::int64_t loaded_bytes = 0, stored_bytes = 0;  // global memory, atomics not included

@@ -12,8 +12,8 @@
 
 namespace kvsim::cuda_sim {
 
-/// A simulated GPU: an executor, and the counts of all it ran. Not for two threads at a time;
-/// devices of their own share nothing.
+/// A simulated GPU: an executor, and the counts of all it ran. Not thread-safe; separate devices
+/// share nothing.
 class Device {
  public:
   [[nodiscard]] Executor& executor() { return executor_; }

@@ -88,11 +88,11 @@ class Executor {
   std::uint64_t warp_op(WarpOp op, std::uint32_t mask, std::uint64_t value, std::uint32_t parameter,
                         std::source_location where);
   void count_flops(std::int64_t n) { counters_.flops += n; }
-  /// The block's static shared memory of the type that `key` stands for.
+  /// The block's static shared memory of the type that `key` identifies.
   std::byte* static_shared(const void* key, std::int64_t bytes, unsigned granule_shift,
                            std::string_view name);
   Memory& dynamic_shared(unsigned granule_shift);
-  /// The shared memory that `address` lies in.
+  /// The shared memory that contains `address`.
   Memory& shared_at(const void* address);
 
   [[noreturn]] void out_of_bounds(const Memory* memory, std::int64_t index, std::int64_t count,
@@ -113,7 +113,7 @@ class Executor {
   struct Warp {
     std::uint32_t exists = 0, runnable = 0, waiting = 0, at_barrier = 0, done = 0;
     std::uint32_t synced_at = 0;  // tick of its last __syncwarp of all lanes
-    bool alike = true;            // all waiting lanes asked for the same as the first
+    bool alike = true;            // all waiting lanes requested the same as the first
     std::array<WarpOp, kWarpSize> op{};
     std::array<std::uint32_t, kWarpSize> mask{}, parameter{};
     std::array<std::uint16_t, kWarpSize> site{};

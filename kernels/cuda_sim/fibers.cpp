@@ -80,7 +80,7 @@ void FiberPool::abandon() {
 }
 
 void FiberPool::enter(boost::context::detail::transfer_t from) {
-  // Who switched here belongs to the same pool.
+  // The fiber that switched here belongs to the same pool.
   FiberPool* pool = static_cast<Fiber*>(from.data)->pool;
   pool->arrived(from);
   pool->body_(pool->context_);

@@ -19,22 +19,22 @@
 namespace kvsim::cuda_sim {
 
 #if KVSIM_ADDRESS_SANITIZER
-inline constexpr bool kTellSanitizer = true;  // AddressSanitizer has to be told of each switch
+inline constexpr bool kTellSanitizer = true;  // AddressSanitizer must be notified of each switch
 #else
 inline constexpr bool kTellSanitizer = false;
 #endif
 
 class FiberPool;
 
-/// A stack and where it stands. Switching is boost::context's jump_fcontext, which
+/// A stack and its execution state. Switching is boost::context's jump_fcontext, which
 /// boost::context::fiber wraps: a fiber of the wrapper can only be resumed by moving it, and a
-/// kernel with shuffles is little else than switches.
+/// kernel with shuffles mostly switches.
 struct Fiber {
   boost::context::detail::fcontext_t at = nullptr;
   boost::context::stack_context stack;
   FiberPool* pool = nullptr;
-  std::size_t colour = 0;  // bytes by which the first frame stands lower
-  // What AddressSanitizer has to be told of a switch.
+  std::size_t colour = 0;  // bytes by which the first frame is lower
+  // The data that AddressSanitizer needs for a switch.
   const void* bottom = nullptr;
   std::size_t usable = 0;
   void* fake_stack = nullptr;
@@ -51,18 +51,18 @@ class FiberPool {
   FiberPool(const FiberPool&) = delete;
   FiberPool& operator=(const FiberPool&) = delete;
 
-  /// A fiber that stands at the start of `body`, or one that was parked.
+  /// A fiber at the start of `body`, or one that was parked.
   [[nodiscard]] Fiber* take();
   /// The running fiber will be switched away from and may be taken again.
   void park(Fiber* fiber) { idle_.push_back(fiber); }
-  /// All fibers but that of the caller are forgotten, wherever they stand.
+  /// Discards all fibers except the caller's, whatever their state.
   void abandon();
 
   /// The thread's own stack.
   [[nodiscard]] Fiber* home() { return &home_; }
   [[nodiscard]] Fiber* running() { return running_; }
-  /// Goes on where `to` stands; returns when something switches back. Inline, as all on the way to
-  /// it: after a switch the processor foretells no return rightly, so each call costs a stall.
+  /// Resumes `to`; returns when something switches back. Inline, as all callers: after a switch the
+  /// processor mispredicts returns, so each call costs a stall.
   [[gnu::always_inline]] void switch_to(Fiber* to);
 
  private:

@@ -7,8 +7,8 @@
 
 namespace kvsim::cuda_sim {
 
-/// What the executor remembers of one granule of memory, in one word: the last access that may
-/// still conflict with another, and whether the granule was ever written.
+/// The executor's record of one granule of memory, in one word: the last access that may still
+/// conflict with another, and whether the granule was ever written.
 ///
 ///   tick 32 | site 16 | thread 10 | scope 2 | kind 2 | written 1
 ///

@@ -5,7 +5,8 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Decode attention of one step over a contiguous or paged cache, its entries split among blocks:
+/// Decode attention of one step over a contiguous or paged cache, with its entries split among
+/// blocks:
 ///
 ///   logit[b,h,e] = scale q[b,h,:] . k[b,h/group,e,:] + bias[b,h/group,e]
 ///   out[b,h,:]   = sum over e of softmax_e(logit[b,h,:]) v[b,h/group,e,:]
@@ -13,7 +14,7 @@ namespace kvsim::KVSIM_EXECUTOR {
 /// T is float, kv::Half or kv::BFloat16; sums are fp32.
 /// Source: softmax(Q K^T / sqrt(d)) V of Vaswani et al. 2017, eq. (1), its sum over splits by
 /// maxima and sums of exponentials as in FlashDecoding (Dao et al. 2023); the bias of entries that
-/// stand for several (ZeroMerge eq. (8): alpha ln w).
+/// represent several (ZeroMerge eq. (8): alpha ln w).
 template <class T>
 struct DecodeAttention {
   Span<const T> q;             // [batch, n_heads, head_dim]
@@ -31,9 +32,9 @@ struct DecodeAttention {
   // Ragged: entries that each query row attends over, in [0, shape.entries], of none its output is
   // 0 and its log_sum -infinity; empty: shape.entries each
   Span<const std::int32_t> lengths{};  // [batch]
-  // Mixed: whose cache, of shape.sequences, each query row reads, so that the rows of a prompt's
-  // chunk stand beside decodes; keys, values, bias and pages have sequences in batch's place.
-  // Empty: its own
+  // Mixed: whose cache, of shape.sequences, each query row reads, so that a prompt's chunk and
+  // decodes share a launch; keys, values, bias and pages have sequences in batch's place. Empty:
+  // its own
   Span<const std::int32_t> cache_of{};  // [batch]
 };
 

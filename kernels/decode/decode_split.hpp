@@ -24,7 +24,7 @@ using kernels::kDecodeTile;
 constexpr int kTile = static_cast<int>(kDecodeTile);
 constexpr int kWarps = static_cast<int>(kDecodeThreads) / 32;
 
-/// What the row at hand has of `of`, read by a lane of each warp; `otherwise` where nobody has any.
+/// The current row's value of `of`, read by one lane of each warp; `otherwise` if `of` is empty.
 KVSIM_DEVICE std::int64_t of_row(Span<const std::int32_t> of, std::int64_t row,
                                  std::int64_t otherwise) {
   if (of.size == 0) return otherwise;
@@ -117,7 +117,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads)
         KVSIM_UNROLL
         for (int j = 0; j < kPer; ++j) dot += q[g][j] * key[j];
         dot = warp_sum(dot, kRowLanes);
-        if (part == g) {  // a lane of its own writes each head's
+        if (part == g) {  // a separate lane writes each head's
           float logit = minus_infinity();
           if (live) {
             logit = dot * a.scale;
@@ -139,7 +139,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kDecodeThreads)
       const float y = kv::load(tile.weights, g * kTile + 32 + lane);
       const float before = highest[i];
       const float now = fmaxf(before, warp_max(fmaxf(x, y)));
-      // All hidden so far: every exponential is 0, and -inf - -inf must not be asked for.
+      // All hidden so far: every exponential is 0, and -inf - -inf must not be evaluated.
       const bool any = now > minus_infinity();
       const float ex = any ? expf(x - now) : 0.0F;
       const float ey = any ? expf(y - now) : 0.0F;
@@ -259,7 +259,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(32) combine_kernel(DecodeShape shape, DecodeAtt
   }
 }
 
-/// What all forms of a cache ask for.
+/// Parameters of all forms of a cache.
 template <class T>
 void check_common(const DecodeShape& s, const DecodeAttention<T>& a) {
   KVSIM_LAUNCH_CHECK(s.batch >= 1 && s.n_kv_heads >= 1 && s.n_heads >= 1 && s.entries >= 1,

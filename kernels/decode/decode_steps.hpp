@@ -35,7 +35,7 @@ void copy_values(Stream stream, Span<const T> from, Span<T> to);
 
 /// The slot of row r is victims[r], or `slot` where there are no victims: slots[r] = r capacity +
 /// slot, as append_entries takes it. positions, scores [rows, capacity]: the slot's become
-/// `position` and 0; both empty: nobody keeps them.
+/// `position` and 0; both empty: they are not kept.
 struct OpenSlots {
   Span<const std::int32_t> victims{};  // [rows]
   std::int32_t slot = 0;

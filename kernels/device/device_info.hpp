@@ -26,7 +26,7 @@ struct DeviceList {
   std::string problem;  // why there are none: built without CUDA, no driver, no device
 };
 
-/// Asks the CUDA runtime. Never throws: that no device is there is an answer.
+/// Queries the CUDA runtime. Never throws: the absence of devices is a result.
 [[nodiscard]] DeviceList list_devices();
 
 }  // namespace kvsim

@@ -7,7 +7,7 @@
 namespace kvsim {
 namespace {
 
-// What is used of nvml.h, whose interface is stable by name and version suffix.
+// The used part of nvml.h, whose interface is stable by name and version suffix.
 using Device = void*;
 constexpr int kSuccess = 0;
 constexpr int kClockSm = 1;

@@ -5,8 +5,8 @@
 
 namespace kvsim {
 
-/// Clocks and power of a GPU at one moment, as its management library tells them: a time without
-/// them cannot be compared with another.
+/// Clocks and power of a GPU at one moment, from its management library: times without them cannot
+/// be compared.
 struct DeviceState {
   std::int32_t sm_mhz = 0, memory_mhz = 0;            // now
   std::int32_t most_sm_mhz = 0, most_memory_mhz = 0;  // the highest it may run at
@@ -17,8 +17,8 @@ struct DeviceState {
   std::string problem{};               // why none of it is known; empty: it is
 };
 
-/// Asks NVML, opened when asked for (libnvidia-ml.so.1): no build depends on it. `pci_bus_id` is
-/// the driver's, "0000:17:00.0". Never throws: that nothing answers is an answer.
+/// Queries NVML, opened at run time (libnvidia-ml.so.1): no build depends on it. `pci_bus_id` is
+/// the driver's, "0000:17:00.0". Never throws: the absence of an answer is a result.
 [[nodiscard]] DeviceState read_device_state(const std::string& pci_bus_id);
 
 }  // namespace kvsim

@@ -79,7 +79,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads) zip_kernel(MergeShape shape, ZipPairs
   const std::int64_t n = grid_warp();
   if (n >= shape.merges) return;
   const bool leads = threadIdx.x % 32 == 0;
-  // Lane 0 reads the pair and its scores, and tells the others.
+  // Lane 0 reads the pair and its scores, and broadcasts them.
   std::int32_t into = 0;
   std::int32_t from = 0;
   float votes = 0;

@@ -11,7 +11,7 @@ struct RetainTile {
   SharedArray<float, kRankWarps> lowest, highest;
 };
 
-/// A block a row: the range of its distances, then who lies at the end asked for.
+/// One block per row: the range of its distances, then the tokens at the requested end.
 KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kRankThreads) retain_kernel(SelectShape shape, RetainRows a) {
   auto& tile = kv::shared<RetainTile>();
   const std::int64_t row = blockIdx.x;

@@ -5,8 +5,8 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Which tokens of each row MiniCache keeps whole in both layers of a pair: those whose distance
-/// lies within gamma of the distances' range of its far end,
+/// The tokens of each row that MiniCache keeps whole in both layers of a pair: those whose distance
+/// is within gamma of the distances' range from its far end,
 ///
 ///   distance[r, e] > max_r - gamma (max_r - min_r)
 ///
@@ -22,7 +22,7 @@ struct RetainRows {
   Span<std::int32_t> retained_at;  // [rows, stride]: r room + rank of those that stay, else -1
   Span<std::int32_t> counts;       // [rows], how many stay
 };
-/// Errors: ContractError if a size is < 1, shape.stride is below shape.entries, gamma lies outside
+/// Errors: ContractError if a size is < 1, shape.stride is below shape.entries, gamma is outside
 /// [0, 1], or a span is shorter than its shape. shape.keep does not matter.
 void retain_rows(Stream stream, const kernels::SelectShape& shape, const RetainRows& arguments);
 

@@ -39,9 +39,9 @@ struct Fp8Cache {
   float key_scale = 1, value_scale = 1;
 };
 
-/// What KIVI keeps in full precision: of n entries the last n % length keys, and the last length
-/// values (all where there are fewer), each part from the start of its row's memory on. length is a
-/// multiple of 32; 0: nothing is kept, and keys and values are empty.
+/// The entries that KIVI keeps in full precision: of n entries the last n % length keys, and the
+/// last length values (all where there are fewer), each part from the start of its row's memory on.
+/// length is a multiple of 32; 0: nothing is kept, and keys and values are empty.
 template <class T>
 struct KiviResidual {
   Span<const T> keys{}, values{};  // [rows, length, head_dim]

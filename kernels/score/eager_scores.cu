@@ -58,7 +58,7 @@ KVSIM_KERNEL KVSIM_LAUNCH_BOUNDS(kThreads)
     const int r = warp * kRowsAThread + i;
     if (row + r >= end) break;
     float logit = __uint_as_float(0xFF800000U);
-    if (key <= shape.first + row + r) {  // eager code multiplies what it masks; the result is alike
+    if (key <= shape.first + row + r) {  // eager code multiplies masked values; the result is equal
       float dot = 0;
       for (int j = 0; j < kHeadDim; ++j) {
         dot +=

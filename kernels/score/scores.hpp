@@ -7,8 +7,8 @@ namespace kvsim::KVSIM_EXECUTOR {
 
 /// scores[r, e] = decay * scores[r, e] + sum over g of probabilities[r * group + g, e]
 ///
-/// What attention-score methods learn of a step: decay 1 accumulates (H2O), below 1 forgets. A row
-/// is a stored head; sums are fp32, the group's first.
+/// The update of attention-score methods in a step: decay 1 accumulates (H2O), below 1 forgets. A
+/// row is a stored head; sums are fp32, the group's first.
 /// Errors: ContractError if shape.stride is no multiple of 4 or below shape.entries, or a span is
 /// shorter than its shape.
 void update_scores(Stream stream, const kernels::ScoreShape& shape, float decay,
@@ -24,7 +24,7 @@ void update_scores(Stream stream, const kernels::ScoreShape& shape, float decay,
 void update_log_average(Stream stream, const kernels::ScoreShape& shape, float keep,
                         Span<const float> logits, Span<float> log_average);
 
-/// Fusion over a window of recent steps, whose rows lie in a ring [rows, window, stride]:
+/// Fusion over a window of recent steps, whose rows are in a ring [rows, window, stride]:
 ///
 ///   ring[r, slot, e] = sum over g of probabilities[r * group + g, e]
 ///   fused[r, e] = sum (or max) over the window's rows of ring[r, :, e]

@@ -5,7 +5,7 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// Linear scores of tokens from their hidden states, and who stays (KVzap):
+/// Linear scores of tokens from their hidden states, and which tokens stay (KVzap):
 ///
 ///   scores[h, t] = weights[h, :] . hidden[t, :] + biases[h];  keeps[h, t] = scores[h, t] >=
 ///   threshold

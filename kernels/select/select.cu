@@ -59,7 +59,7 @@ struct RadixTile {
 };
 
 /// Counts the digits at `shift` of the keys that agree with `prefix` above it, then sets the digit
-/// in which the keep-th greatest lies, and how many of that digit are to be kept.
+/// of the keep-th greatest, and how many of that digit to keep.
 KVSIM_DEVICE void choose_digit(RadixTile& tile, const SelectShape& shape, Span<const float> scores,
                                int shift, std::uint32_t& prefix, std::uint32_t& keep) {
   kv::store(tile.bins, threadIdx.x, 0U);

@@ -19,8 +19,8 @@ void argmin_rows(Stream stream, const kernels::SelectShape& shape, Span<const fl
 void top_rows(Stream stream, const kernels::SelectShape& shape, Span<const float> scores,
               Span<std::int32_t> kept);
 
-/// kept[r, :] = the entries whose score is `threshold` at least, ascending, counts[r] of them; what
-/// lies behind them is left as it was. kept is [rows, entries], counts [rows].
+/// kept[r, :] = the entries whose score is `threshold` at least, ascending, counts[r] of them;
+/// memory behind them is unchanged. kept is [rows, entries], counts [rows].
 void threshold_rows(Stream stream, const kernels::SelectShape& shape, float threshold,
                     Span<const float> scores, Span<std::int32_t> kept, Span<std::int32_t> counts);
 

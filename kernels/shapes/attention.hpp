@@ -62,10 +62,10 @@ inline constexpr std::int64_t kDecodeMostHeads = 8;  // query heads that share a
   return split_traffic(s, s.batch * cache_reads(s) * (s.entries * entry + pages),
                        16 / element_bytes, element_bytes, with_bias, with_logits, with_log_sum);
 }
-/// A ragged batch: what each query row of `lengths` moves alone, which `alone(DecodeShape)` says of
-/// a batch of one, and of those without entries their zeros. Each warp of a split's block reads the
-/// row's length, and its cache's number where rows share caches; so does the combining one its
-/// length.
+/// A ragged batch: the sum of what each query row of `lengths` moves on its own, which
+/// `alone(DecodeShape)` gives for a batch of one, and zeros for rows without entries. Each warp of
+/// a split's block reads the row's length, and its cache's number where rows share caches; so does
+/// the combining one its length.
 template <class Alone>
 [[nodiscard]] constexpr KernelTraffic ragged_traffic(const DecodeShape& s,
                                                      std::span<const std::int32_t> lengths,

@@ -13,7 +13,7 @@ struct MergeShape {
   std::int64_t entries = 1;  // rows that pairs are chosen from; slerp: no matter
   std::int64_t head_dim = 128;
 };
-/// Both rows; their direction, two norms and, where asked for, a distance.
+/// Both rows; their direction, two norms and, if requested, a distance.
 [[nodiscard]] constexpr KernelTraffic slerp_traffic(const MergeShape& s, std::int64_t element_bytes,
                                                     bool with_distance) {
   const std::int64_t rows = s.merges * s.head_dim * element_bytes;

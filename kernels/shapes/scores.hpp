@@ -4,7 +4,7 @@
 
 #include "kernels/shapes/traffic.hpp"
 
-// Updates of scores, and who stays by them.
+// Updates of scores, and selections by them.
 
 namespace kvsim::kernels {
 
@@ -21,7 +21,7 @@ struct ScoreShape {
   return update_scores_traffic(s);
 }
 
-/// A ring of `window` steps' scores beside them.
+/// A ring of `window` steps' scores in addition.
 struct WindowShape {
   ScoreShape scores;
   std::int64_t window = 1;
@@ -35,7 +35,7 @@ struct WindowShape {
 /// Rows of scores to choose from.
 struct SelectShape {
   std::int64_t rows = 1, entries = 1, stride = 4;
-  std::int64_t keep = 1;  // top-C alone: C
+  std::int64_t keep = 1;  // only for top-C: C
 };
 [[nodiscard]] constexpr KernelTraffic argmin_traffic(const SelectShape& s) {
   return {Bytes{4 * s.rows * s.entries}, Bytes{8 * s.rows}};

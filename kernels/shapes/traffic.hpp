@@ -4,12 +4,12 @@
 
 #include "models/units/units.hpp"
 
-// What all formulas of traffic are made of.
+// Shared parts of all traffic formulas.
 
 namespace kvsim::kernels {
 
-/// What a launch moves. Bytes are payload, as threads ask for them: what several threads read alike
-/// is counted for each, as the formulas say.
+/// The traffic of a launch. Bytes are payload, as threads request them: bytes that several threads
+/// read are counted for each, as in the formulas.
 struct KernelTraffic {
   Bytes loaded, stored;
   std::int64_t atomics = 0;  // on global memory

@@ -141,7 +141,7 @@ DecodeLoop<T>::DecodeLoop(Machine& machine, const LoopSpec& spec)
   const Span<T> all = memory_->weights.span();
   std::int64_t next = 0;
   std::uint64_t drawn = 0;
-  // Products of unit-variance rows keep unit variance; norms' weights lie about 1.
+  // Products of unit-variance rows keep unit variance; norms' weights are near 1.
   const auto draw = [&](std::int64_t n, double mean, double half) {
     fill_random<T>(stream, counter_key({spec_.seed, ++drawn}), static_cast<float>(mean - half),
                    static_cast<float>(mean + half), part(all, next, n));
@@ -227,7 +227,7 @@ void DecodeLoop<T>::set_cache(std::int64_t layer, const LayerCacheState<T>& stat
   };
   for (std::int64_t row = 0; row < spec_.cache_rows(); ++row) {
     if (spec_.method == LoopMethod::kStreaming) {
-      // By position in, by place in the ring out: p stands at sinks + (p - sinks) mod window.
+      // Input by position, output by place in the ring: p is at sinks + (p - sinks) mod window.
       for (std::int64_t e = 0; e < held; ++e) {
         const std::int64_t p = spec_.prompt - held + e;
         const std::int64_t slot = e < spec_.sinks ? e : ring_slot(spec_, p);
@@ -407,7 +407,7 @@ void DecodeLoop<T>::attend(std::int64_t layer) {
       [&](Stream s) { decode_attention<T>(s, shape, arguments); });
 }
 
-/// What the step's attention teaches, who leaves, and what becomes of it.
+/// Updates scores from the step's attention, chooses the evicted entry, and drops or merges it.
 template <class T>
 void DecodeLoop<T>::learn(std::int64_t layer) {
   if (!spec_.scores()) return;

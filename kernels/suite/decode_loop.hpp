@@ -10,7 +10,7 @@
 
 namespace kvsim::KVSIM_EXECUTOR {
 
-/// What the cache of one layer holds; rows are (sequence, stored head) pairs. Entry e of a row is
+/// The contents of one layer's cache; rows are (sequence, stored head) pairs. Entry e of a row is
 /// the first, second, … of its memory.
 template <class T>
 struct LayerCacheState {
@@ -44,8 +44,8 @@ class DecodeLoop {
   /// The prompt's cache as given, held(0) entries a row: of kStreaming and kFull by position, of
   /// kResidual the residual slots first.
   void set_cache(std::int64_t layer, const LayerCacheState<T>& state);
-  /// The first `entries` slots of each row of `layer`, as they lie. After a step under a budget one
-  /// of budget + 1 slots holds the entry that has just left.
+  /// The first `entries` slots of each row of `layer`, in memory order. After a step under a
+  /// budget, one of budget + 1 slots holds the evicted entry.
   [[nodiscard]] LayerCacheState<T> cache(std::int64_t layer, std::int64_t entries) const;
 
   /// The next step. `after_layer(layer)` may look at its buffers.

@@ -106,7 +106,8 @@ void push_timed(std::vector<Measurement>& out, const std::string& library, const
   out.push_back(one);
 }
 
-/// Runs `measure`; a product that does not fit, or that the library refuses, loses itself alone.
+/// Runs `measure`; a product that does not fit, or that the library refuses, fails without
+/// affecting others.
 void apart(std::vector<Measurement>& out, const char* name, const std::string& shape,
            const std::function<void()>& measure) {
   try {

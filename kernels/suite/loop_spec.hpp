@@ -24,9 +24,9 @@ enum class LoopMethod : std::uint8_t {
   kResidual    // the same decayed, what leaves is merged into residual slots: ZeroMerge
 };
 
-/// A loop over `steps` decode steps behind a prompt of `prompt` tokens a sequence. Under a method
-/// with a budget the prompt is longer than it: the cache stands at `budget` entries a stored head
-/// before every step, attends over one more, and lets one go.
+/// A loop over `steps` decode steps after a prompt of `prompt` tokens per sequence. Under a method
+/// with a budget the prompt is longer than it: the cache has `budget` entries per stored head
+/// before every step, attends to one more, and drops one.
 struct LoopSpec {
   LoopModel model;
   LoopMethod method = LoopMethod::kFull;
@@ -56,7 +56,7 @@ struct LoopSpec {
   }
 };
 
-/// Elements of the weights of one layer, in the order they lie in.
+/// Elements of the weights of one layer, in memory order.
 struct LayerWeights {
   std::int64_t input_norm = 0, qkv = 0, out = 0, feed_forward_norm = 0, gate_up = 0, down = 0;
   std::int64_t size = 0;
@@ -84,7 +84,7 @@ struct LayerWeights {
 }
 
 /// An operator of the loop by the operator graph's name, as often as it ran since the last reset:
-/// what the formulas of its launches say, and what the simulator counted.
+/// the bytes of its launches' formulas, and those that the simulator counted.
 struct LoopOp {
   std::string name;
   std::int64_t runs = 0;

@@ -22,7 +22,7 @@ using on_gpu::Stream;
 constexpr int kWarmUp = 3;
 constexpr std::size_t kSamples = 25;
 
-/// A stream of its own. Timed work lies between two events of one.
+/// A separate stream. Timed work is between two events of one.
 class OwnStream {
  public:
   OwnStream() { KVSIM_MEASURE(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -113,7 +113,7 @@ void host_copies(std::vector<Measurement>& out) {
   }
 }
 
-/// What one of many small launches costs, put on a stream one by one and replayed as a graph.
+/// The cost of one of many small launches, on a stream one by one and replayed as a graph.
 void graph_capture(std::vector<Measurement>& out) {
   constexpr int kLaunches = 64;
   const OwnStream stream;
@@ -207,7 +207,7 @@ std::vector<Measurement> measure_device() {
     return {none};
   }
   KVSIM_MEASURE(cudaSetDevice(0));
-  // One that fails loses what it had not measured yet, and nobody else anything.
+  // A failing measurement loses only its own remaining values.
   const auto apart = [&](const char* name, void (*measure)(std::vector<Measurement>&)) {
     try {
       measure(out);

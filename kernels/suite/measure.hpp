@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-// What is measured of a GPU beside its kernels' times: what a launch costs alone and in a graph,
-// what two streams hide, what the host link carries, what the libraries' products reach.
+// Measurements of a GPU other than its kernels' times: the cost of a launch on its own and in a
+// graph, the overlap of two streams, the rate of the host link, the rates of the libraries'
+// products.
 
 namespace kvsim::kernels {
 

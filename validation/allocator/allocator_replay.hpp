@@ -10,8 +10,8 @@
 
 namespace kvsim {
 
-/// A quantity that was recorded along a trace, and what the model said of it at the same events.
-/// Bytes, but for "segments".
+/// A quantity that was recorded along a trace, and its prediction at the same events. Bytes, except
+/// "segments".
 struct ReplayedQuantity {
   std::string name;           // "reserved", "allocated", "segments"
   std::int64_t compared = 0;  // events at which it was recorded
@@ -39,9 +39,9 @@ struct AllocatorReplay {
   std::vector<std::string> notes;
 };
 
-/// Runs `trace` through the model of the caching allocator. Where the trace has segment events but
-/// no "reserved" of its own, their running sum is what was recorded, and their addresses, which the
-/// driver chose, place the model's segments. Errors: ContractError as CachingAllocator's.
+/// Runs `trace` through the model of the caching allocator. If the trace has segment events but no
+/// "reserved", their running sum is the recorded value, and their addresses, which the driver
+/// chose, place the model's segments. Errors: ContractError as CachingAllocator's.
 [[nodiscard]] AllocatorReplay replay_allocations(const AllocatorTrace& trace,
                                                  const AllocatorDevice& device,
                                                  const AllocatorConfig& config);

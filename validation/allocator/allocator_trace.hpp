@@ -11,7 +11,7 @@
 
 namespace kvsim {
 
-/// What a line of an allocation trace says happened (docs/allocator.md).
+/// The event of a line of an allocation trace (docs/allocator.md).
 enum class AllocatorOp : std::uint8_t {
   kAlloc,
   kFree,
@@ -30,7 +30,7 @@ struct AllocatorEvent {
   AllocatorOp op = AllocatorOp::kAlloc;
   std::int64_t line = 0;  // of the file, from 1
   std::int64_t id = 0;    // of the tensor: allocations and frees
-  std::int64_t size = 0;  // bytes as asked for; of a segment, all of it
+  std::int64_t size = 0;  // requested bytes; of a segment, all of it
   std::int32_t stream = 0;
   std::uint64_t address = 0;  // of a segment; 0: not recorded
   // After the event, as far as recorded.
@@ -44,7 +44,7 @@ struct AllocatorTrace {
   std::optional<Bytes> device_bytes{};   // of the device
   std::optional<Bytes> outside_bytes{};  // taken by others and by the CUDA context
   std::string alloc_conf;                // PYTORCH_CUDA_ALLOC_CONF
-  std::int64_t initial_blocks = 0;  // allocations at the beginning that stand for what was there
+  std::int64_t initial_blocks = 0;  // allocations at the beginning that represent existing blocks
   std::vector<AllocatorEvent> events;
   bool has_segments = false;  // segment events were recorded
 };

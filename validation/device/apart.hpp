@@ -12,14 +12,13 @@ namespace kvsim {
 /// How a child process ended.
 struct ChildEnd {
   std::string why;           // empty: as it should, with status 0
-  bool interrupted = false;  // by SIGINT or SIGTERM: who runs several stops
+  bool interrupted = false;  // by SIGINT or SIGTERM: callers of several runs stop
 };
 
-/// Runs `work` in a child process; each line that it says comes to `hear` in this one. A child that
-/// says nothing for `patience` is killed, as it is when this process dies. An exception in `work`
-/// is told on stderr and ends it with status 1. This process must not have used CUDA before: a
-/// child cannot go on where its parent had begun. Errors: runtime_error where no process can be
-/// made.
+/// Runs `work` in a child process; `hear` receives each of its lines in this one. A child without
+/// output for `patience` is killed, also when this process dies. An exception in `work` is printed
+/// on stderr and ends it with status 1. This process must not have used CUDA before: a child cannot
+/// use its parent's context. Errors: runtime_error if no process can be created.
 [[nodiscard]] ChildEnd run_apart(
     const std::function<void(const std::function<void(const std::string& line)>& say)>& work,
     const std::function<void(std::string_view line)>& hear, std::chrono::milliseconds patience);

@@ -37,7 +37,7 @@ std::string text_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>{file}, {}};
 }
 
-/// A folder of its own that goes with it.
+/// A temporary folder, removed by the destructor.
 class Scratch {
  public:
   Scratch() {

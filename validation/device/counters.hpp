@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// What a profiler told of a program's launches, or why there is nothing.
+/// A profiler's results for a program's launches, or why there are none.
 struct ProfilerRun {
   std::string problem;  // empty: it ran
   std::string csv;      // what it wrote

@@ -16,7 +16,7 @@ using kernels::KernelResult;
 using kernels::KernelTraffic;
 using nlohmann::json;
 
-// What one process tells the other, a line each.
+// Messages between the processes, one per line.
 
 json to_json(const KernelTraffic& t) {
   return json::array({t.loaded.count(), t.stored.count(), t.atomics, t.launches});

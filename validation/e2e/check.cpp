@@ -155,8 +155,8 @@ class Checker {
     }
   }
 
-  /// Every entry that the replay holds after the step stands in the loop's row, and one more: the
-  /// one that has just left, or merged.
+  /// The loop's row has every entry that the replay holds after the step, and one more: the entry
+  /// that was just evicted or merged.
   void compare_row(std::int64_t step, std::int64_t layer, std::int64_t row, const State& state,
                    std::int64_t entries) {
     const CacheSession& session = told_.session(layer, row);
@@ -187,7 +187,7 @@ class Checker {
   void compare_score(std::int64_t step, std::int64_t row, const State& state, std::int64_t entries,
                      std::int64_t e, const CacheSession& session, std::int32_t slot) {
     const EntryTable& table = session.entries();
-    if (e < s_.slots) {  // its score is nobody's; its count is
+    if (e < s_.slots) {  // its score is not compared; its count is
       if (!table.is_pinned(slot) || state.counts[at(row * s_.slots + e)] != table.count(slot)) {
         problem(fmt::format("a residual slot represents {} tokens at step {}, in the replay {}",
                             state.counts[at(row * s_.slots + e)], step + 1, table.count(slot)));

@@ -37,17 +37,16 @@ struct LoopCheck {
   double allowed = 0;
   std::int64_t entries_compared = 0;
   std::vector<CheckedOp> ops;
-  std::vector<std::string> problems;  // what disagrees, the first of each kind; empty: nothing
+  std::vector<std::string> problems;  // differences, the first of each kind; empty: none
 
   [[nodiscard]] bool pass() const { return problems.empty(); }
 };
 
-/// Runs the loop of `plan` in fp32 on the simulator, beside a plain re-telling on the CPU in double
+/// Runs the loop of `plan` in fp32 on the simulator, and a plain reference on the CPU in double
 /// precision: the same random weights and prompt, the prompt's cache as the method's replay
 /// (models/methods) leaves it, every step's cache decided by that replay. Compares each layer of
 /// each step, and all bytes with the kernels' formulas and the operator graph's. Errors:
-/// ContractError if plan.dtype is not fp32; KernelFault where a kernel breaks the simulator's
-/// rules.
+/// ContractError if plan.dtype is not fp32; KernelFault if a kernel breaks the simulator's rules.
 [[nodiscard]] LoopCheck check_loop(const E2ePlan& plan);
 
 }  // namespace kvsim

@@ -143,7 +143,7 @@ std::vector<CheckedOp> GraphBytes::beside(const std::vector<kernels::LoopOp>& op
     left.erase(found);
   }
   for (const auto& [name, of] : left) {
-    if (of.read + of.written > 0) left_.push_back(name);  // launches alone move nothing
+    if (of.read + of.written > 0) left_.push_back(name);  // launches by themselves move nothing
   }
   return out;
 }

@@ -16,9 +16,9 @@ class GraphBytes {
 
   /// The decode step `step`, from 0.
   void add_step(std::int64_t step);
-  /// The loop's operators with what the graph has of them.
+  /// The loop's operators with the graph's bytes for them.
   [[nodiscard]] std::vector<CheckedOp> beside(const std::vector<kernels::LoopOp>& ops);
-  /// Operators of the graph that `beside` was not given.
+  /// Operators of the graph that are missing in `beside`.
   [[nodiscard]] const std::vector<std::string>& without_kernel() const { return left_; }
 
  private:

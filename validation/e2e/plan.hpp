@@ -12,7 +12,7 @@
 
 namespace kvsim {
 
-/// A run of the decode loop as a user asks for it.
+/// A run of the decode loop as a user requests it.
 struct E2eRequest {
   std::string method = "full";  // a word of e2e_methods()
   std::int64_t budget = 0;      // entries a stored head; of "full" no matter
@@ -35,7 +35,7 @@ struct E2ePlan {
 /// prompt that is not longer than the budget, or a budget the method cannot keep.
 [[nodiscard]] E2ePlan plan_e2e(Llm llm, Dtype dtype, const E2eRequest& request);
 
-/// `llm` with its first layers alone. Errors: ContractError for more than it has.
+/// `llm` with only its first layers. Errors: ContractError for more than it has.
 [[nodiscard]] Llm with_layers(Llm llm, std::int64_t n_layers);
 /// Two layers, 64 wide, 4 query heads of 64 over 2 KV heads: what the simulator runs in a second.
 [[nodiscard]] Llm toy_llm(std::int64_t n_layers);

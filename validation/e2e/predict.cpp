@@ -19,7 +19,7 @@ E2ePrediction predict_e2e(const E2ePlan& plan, const Gpu& gpu) {
                        .weight_dtype = plan.dtype,
                        .kv_dtype = plan.dtype,
                        .calibration = &builtin_calibration()}};
-  // The loop computes no prefill: what decoding alone takes.
+  // The loop computes no prefill: only decoding counts.
   const auto memory = [&](std::int64_t prompt, std::int64_t output) {
     return point.memory_at({.batch = s.batch, .prompt_tokens = prompt, .output_tokens = output});
   };

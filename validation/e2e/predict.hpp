@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// What the model says of a run of the loop on a GPU, stack kvsim-kernels.
+/// The prediction of a run of the loop on a GPU, stack kvsim-kernels.
 struct E2ePrediction {
   double tok_s = 0;  // of the batch, the mean of all decode steps; prefill not in it
   Bytes peak;        // of decoding: context, weights, cache, activations

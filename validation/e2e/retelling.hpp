@@ -12,8 +12,8 @@
 
 namespace kvsim {
 
-/// The loop told once more on the CPU: plain sums in double precision over the loop's weights, the
-/// method by its replay. Queries, keys and values are rounded to fp32, which is what replays take.
+/// The loop's reference on the CPU: plain sums in double precision over the loop's weights, the
+/// method by its replay. Queries, keys and values are rounded to fp32, the input of replays.
 class Retelling {
  public:
   /// `weights` as DecodeLoop has them. The prompt's queries, keys and values are random numbers.

@@ -58,8 +58,8 @@ bool is_possible(const MeasuredRow& row) {
          row.us >= kTolerance * ideal_microseconds(row.call, row.format, gpu);
 }
 
-/// log(measured / predicted) by shape, each shape's by a fit that did not see it: of five that
-/// leave out a fifth of the shapes each. Of one shape alone they are the fit's own.
+/// log(measured / predicted) by shape, each from a fit that did not see it: one of five that each
+/// leave out a fifth of the shapes. With only one shape they are the fit's own.
 Clusters cross_validate(const KernelForm& form, const Pointers& rows, const FitResult& fit) {
   constexpr std::size_t kFolds = 5;
   constexpr int kRounds = 3;  // of reweighting: the start is near
@@ -92,7 +92,7 @@ Clusters cross_validate(const KernelForm& form, const Pointers& rows, const FitR
   return out;
 }
 
-/// The same with every sign changed: what lies low then lies high.
+/// The same with every sign changed: low values become high.
 Clusters negated(Clusters clusters) {
   for (std::vector<double>& cluster : clusters) {
     for (double& value : cluster) value = -value;
@@ -141,7 +141,7 @@ KernelCalibration calibrate(const Pointers& rows, std::span<const std::vector<do
       fitted.push_back(row);
     }
   }
-  if (fitted.size() < kLeastRows / 2) std::swap(fitted, held);  // one shape alone, and held out
+  if (fitted.size() < kLeastRows / 2) std::swap(fitted, held);  // only one shape, and held out
   std::vector<std::vector<double>> all_starts(starts.begin(), starts.end());
   if (has_floor(form)) all_starts.push_back(floored_start(form, fitted));
   const FitResult fit = fit_form(form, fitted, all_starts);

@@ -33,7 +33,7 @@ struct TimingGroup {
 [[nodiscard]] std::vector<TimingGroup> groups_with_too_few_rows(
     const std::vector<MeasuredFile>& files);
 
-/// "gemm-h100-80gb-sxm.json": what a file of these calibrations is called.
+/// "gemm-h100-80gb-sxm.json": the name of a file of these calibrations.
 [[nodiscard]] std::string calibration_file_name(const KernelCalibrationFile& file);
 
 }  // namespace kvsim

@@ -79,7 +79,7 @@ class Problem {
   std::vector<KernelGpu> gpus_;
 };
 
-/// Rows that tell a coefficient's value and one way of working from another.
+/// Rows that determine a coefficient's value and the algorithm.
 constexpr std::size_t kRowsPerCoefficient = 10;
 
 VectorXd weights_of(const VectorXd& residuals, double soft) {
@@ -153,8 +153,8 @@ FitResult descend(const KernelForm& form, const Problem& problem, std::span<cons
           .home = {home.begin(), home.end()}};
 }
 
-/// Moves single coefficients far, where that alone lowers the error. A coefficient that a maximum
-/// hides, a latency shorter than the transfer it stands beside, has no slope to follow.
+/// Moves single coefficients far if this lowers the error. A coefficient hidden by a maximum, such
+/// as a latency shorter than its transfer, has no slope to follow.
 bool leap(const KernelForm& form, const Problem& problem, FitResult& fit) {
   constexpr std::array<double, 4> kFactors{0.2, 0.5, 2, 5};
   constexpr double kGain = 1e-4;  // of the mean absolute error, to be worth it

@@ -23,14 +23,14 @@ struct FitResult {
   std::vector<double> home{};  // typical values that the prior held it near
 };
 
-/// Fits `form` to `rows`. Deterministic. `starts` are tried beside the form's own start values.
+/// Fits `form` to `rows`. Deterministic. `starts` are tried in addition to the form's start values.
 /// Errors: ContractError without rows.
 [[nodiscard]] FitResult fit_form(const KernelForm& form, std::span<const MeasuredRow* const> rows,
                                  std::span<const std::vector<double>> starts = {},
                                  const FitOptions& options = {});
 
-/// The same form on other rows of the same kernels: from where `near` ended, to the nearest minimum
-/// alone. What `near` chose between ways of working stands. Errors: ContractError without rows.
+/// The same form on other rows of the same kernels: from the result of `near`, only to the nearest
+/// minimum. The algorithm that `near` chose is kept. Errors: ContractError without rows.
 [[nodiscard]] FitResult refit_form(const KernelForm& form, std::span<const MeasuredRow* const> rows,
                                    const FitResult& near, const FitOptions& options = {});
 

@@ -9,11 +9,11 @@
 
 namespace kvsim {
 
-/// What stands on purpose between a prediction and the row it is held against.
+/// What is hidden on purpose from the prediction of a row.
 enum class Unseen : std::uint8_t {
   kNothing,  // the calibrations as they are
   kPair,     // those of the row's (GPU, stack) are hidden
-  kGpu       // those of the row's GPU (and of cards that time alike) are hidden
+  kGpu       // those of the row's GPU (and of cards with equal times) are hidden
 };
 
 struct PredictedRow {
@@ -30,8 +30,9 @@ struct PredictedRow {
                                                 const KernelLibrary& library,
                                                 Unseen unseen = Unseen::kNothing);
 
-/// How well the others of `library` stand in for each of its calibrations, with its pair of GPU and
-/// stack hidden and with its GPU: over the rows it was fitted to, none of which is held out.
+/// The errors of the other calibrations of `library` in place of each of its calibrations, with its
+/// pair of GPU and stack hidden and with its GPU: over the rows it was fitted to, none of which is
+/// held out.
 [[nodiscard]] std::vector<KernelTransfer> transfers_of(const std::vector<MeasuredFile>& files,
                                                        const KernelLibrary& library);
 

@@ -83,8 +83,8 @@ void read_decode(const Cells& c, MeasuredRow row, Rows& out) {
 void read_prefill(const Cells& c, MeasuredRow row, Rows& out) {
   const double tokens = c.whole("seq_len", 1);
   double prefix = c.whole_or("kv_prefix_len", 0);
-  // LLMServingSim's column counts the new tokens too: it is never below seq_len, and its times
-  // follow it alone.
+  // LLMServingSim's column includes the new tokens: it is never below seq_len, and its times depend
+  // only on it.
   if (row.stack.starts_with("llmservingsim") && prefix >= tokens) prefix -= tokens;
   const PrefillAttentionCall call{.batch = c.whole("batch_size", 1),
                                   .new_tokens = tokens,
@@ -196,7 +196,7 @@ void read_elementwise(const Cells& c, MeasuredRow row, Rows& out) {
     const Llm* llm = nullptr;
     try {
       llm = &find_llm(c.text("model"));
-    } catch (const InputError&) {  // a model of nobody's catalogue: gated, as most are
+    } catch (const InputError&) {  // a model outside the catalogue: gated, as most are
     }
     const bool gated = llm == nullptr || llm->layers.front().mlp.gated;
     const double inter = tokens * c.whole("intermediate_per_gpu", 1);
@@ -258,7 +258,7 @@ void read_collective(const Cells& c, MeasuredRow row, Rows& out) {
 
 struct Layout {
   KernelOp op;
-  std::vector<std::string_view> columns;  // those that tell it from the others
+  std::vector<std::string_view> columns;  // those that distinguish it from the others
   void (*read)(const Cells& cells, MeasuredRow row, Rows& out);
 };
 

@@ -12,7 +12,7 @@
 
 namespace kvsim {
 
-/// One timing that somebody measured: the call as the cost model takes it, and how it is reported.
+/// One measured timing: the call as the cost model takes it, and how it is reported.
 struct MeasuredRow {
   std::size_t line = 0;  // of its file
   const Gpu* gpu = nullptr;
@@ -33,8 +33,8 @@ struct MeasuredFile {
   std::map<std::string, std::int64_t> left_out{};  // reason → rows
 };
 
-/// Reads a CSV of one of the layouts of docs/measured-data.md, told apart by their columns. A file
-/// of no known layout is skipped, not an error. Errors: InputError with file and line on a
+/// Reads a CSV of one of the layouts of docs/measured-data.md, which differ in their columns. A
+/// file of no known layout is skipped, not an error. Errors: InputError with file and line on a
 /// malformed cell.
 [[nodiscard]] MeasuredFile read_measured(const std::filesystem::path& path);
 [[nodiscard]] MeasuredFile read_measured(const CsvTable& table);
@@ -45,7 +45,7 @@ struct MeasuredFile {
 /// Whether a split keeps rows of this shape from the fit: a fifth of the shapes, by a hash of the
 /// shape's name, the same on every machine and for every GPU.
 [[nodiscard]] bool is_held_out(const MeasuredRow& row);
-/// What that goes by; held out are multiples of 5.
+/// The hash for that; multiples of 5 are held out.
 [[nodiscard]] std::uint64_t shape_hash(const std::string& shape);
 
 }  // namespace kvsim

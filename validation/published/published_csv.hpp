@@ -22,7 +22,7 @@ struct PublishedRow {
 /// that cannot be read, a missing or repeated column, a quote left open, or a row of too many or
 /// too few cells. What a cell says is not judged here.
 [[nodiscard]] std::vector<PublishedRow> read_published_csv(const std::filesystem::path& path);
-/// The same of a text; `name` stands for the file in messages.
+/// The same for a text; `name` is the file's name in messages.
 [[nodiscard]] std::vector<PublishedRow> parse_published_csv(std::string_view text,
                                                             std::string_view name);
 

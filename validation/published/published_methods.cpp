@@ -18,7 +18,7 @@ struct MethodName {
   std::string_view preset;
 };
 
-/// First that the name begins with or holds; longer ones stand before those they hold.
+/// The first that the name begins with or contains; longer ones come before those they contain.
 constexpr std::array kNames{
     MethodName{"minicache", "minicache"},
     MethodName{"zeromerge", "zeromerge"},
@@ -147,7 +147,7 @@ MethodMatch match_method(const std::string& method, const std::string& params,
     return out;
   }
   MethodSpec spec{.name = std::string{known->preset}, .params = {}, .budget = {}};
-  // What is stored in fewer bits beside it: "MiniCache-4bit", "… merge + 4bit".
+  // An additional format with fewer bits: "MiniCache-4bit", "… merge + 4bit".
   if (spec.name == "minicache") {
     if (has_text(name, "4bit")) spec.name += "+kivi-4";
     if (has_text(name, "2bit")) spec.name += "+kivi-2";

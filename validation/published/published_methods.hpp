@@ -14,7 +14,7 @@ namespace kvsim {
 struct MethodMatch {
   std::optional<MethodSpec> spec{};  // none: `reason` says why
   std::string reason{};
-  bool recomputes_window = false;      // no cache: the window is prefilled anew at every step
+  bool recomputes_window = false;      // no cache: the window is prefilled again at every step
   std::vector<std::string> assumed{};  // for people
 };
 

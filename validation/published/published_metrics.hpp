@@ -7,7 +7,7 @@
 
 namespace kvsim {
 
-/// What kind of figure a metric is; rows of one kind are pooled.
+/// The kind of a metric; rows of one kind are pooled.
 enum class MetricKind : std::uint8_t {
   kPeakMemory,    // peak or held bytes of a run
   kCacheSize,     // bytes of a cache, tokens that a pool holds

@@ -100,7 +100,7 @@ class RowPrediction {
   std::vector<std::string>& assumed_;
   std::optional<PredictedPeak> peak_;
   bool of_time_ = false;
-  bool extrapolated_ = false;  // a time that no calibration of kernels stands behind
+  bool extrapolated_ = false;  // a time without a calibration of kernels
 };
 
 std::int64_t RowPrediction::prompt() {
@@ -137,7 +137,7 @@ std::int64_t RowPrediction::batch(PublishedRuns& runs) {
   need("batch");
   const BatchText& text = *setup_.batch;
   if (!text.as_many_as_fit) return text.sequences;
-  // Sequences that come and go stand half-way through their output on the average.
+  // Sequences that arrive and end are half-way through their output on average.
   const std::int64_t length = text.in_flight ? steps() / 2 : steps();
   std::int64_t largest = runs.largest_batch(prompt(), length);
   if (largest < 1) throw RanOut{"not one sequence fits"};
@@ -238,7 +238,7 @@ double RowPrediction::time_figure(std::string_view name) {
     const std::int64_t n = setup_.batch && setup_.batch->in_flight ? 1 : batch(runs);
     double wait = prefill_time(runs, n);
     if (n > 1 && runs.is_paged() && setup_.output && setup_.output->tokens > 1) {
-      // Prompts that the pool cannot hold beside the others wait until one of these is through.
+      // Prompts that do not fit into the pool with the others wait until one of these ends.
       const std::int64_t admitted = std::max<std::int64_t>(1, runs.largest_batch(prompt(), 1));
       if (admitted < n) {
         const Generation run = generation(runs);
@@ -481,7 +481,7 @@ double RowPrediction::predict(const PublishedMetricInfo& metric) {
   throw NotExpressible{"no rule"};
 }
 
-/// Arithmetic rate of causal or full attention as a kernel of its own, FLOP/s. Rows give the head
+/// Arithmetic rate of causal or full attention as a single kernel, FLOP/s. Rows give the head
 /// dimension, the hidden width (heads times that), and all tokens; the batch fills them up.
 double attention_rate(const PublishedRow& row, const PublishedSetup& setup) {
   if (setup.gpu == nullptr) throw NotExpressible{*setup.why_missing("gpu")};
@@ -527,7 +527,7 @@ double attention_rate(const PublishedRow& row, const PublishedSetup& setup) {
                                                      .dtype = setup.weights->weights})
                                               .count();
   }
-  // FlashAttention-2 has Ampere's instructions alone: 35 % of an H100's rate where FlashAttention-3
+  // FlashAttention-2 uses only Ampere's instructions: 35 % of an H100's rate where FlashAttention-3
   // has 75 % (Shah et al. 2024, abstract).
   constexpr double kAmpereCode = 35.0 / 75.0;
   if (has_text(row.framework, "flashattention-2") && setup.gpu->generation == "hopper") {

@@ -14,7 +14,7 @@ struct PredictedPeak {
   double bytes = 0, activations = 0;
 };
 
-/// What the models say of a published row.
+/// The prediction of a published row.
 struct PublishedPrediction {
   std::optional<double> value{};        // in the row's unit; 1 or 0 for a verdict
   std::optional<bool> runs_out{};       // out of memory, or not; of a figure: it was refused a run

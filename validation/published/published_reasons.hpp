@@ -1,7 +1,7 @@
 #pragma once
 
-// Why predictions of published figures miss: what is known of the rows that are off by more than
-// half, and of the stacks whose times are off in the median.
+// Why predictions of published values miss: known causes for rows that are off by more than half,
+// and for stacks whose times are off in the median.
 
 #include <span>
 #include <string>
@@ -16,7 +16,7 @@ constexpr double kBadMiss = 0.5;
 /// Median |error| of a stack's times above which the stack is.
 constexpr double kBadMedian = 0.15;
 
-/// What is known of some rows of one document.
+/// The known cause for some rows of one document.
 struct RowReason {
   std::string document;  // as ScoredRow has it
   std::string rows;      // "RK-001, RK-004 to RK-015"

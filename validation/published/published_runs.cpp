@@ -158,8 +158,7 @@ const StaticResult& PublishedRuns::run(const RunSize& size) {
   if (found != results_.end()) return found->second;
   check(size);
   StaticSpec one = spec(size);
-  // How the prompt came into the cache is not part of a row about one decode step: whether that
-  // fits is asked of the step alone.
+  // A row about one decode step does not include the prefill: only the step must fit.
   const bool step_alone = setup_.output && setup_.output->steady && !is_paged() && size.steps > 0;
   Gpu roomy = *gpu_;
   if (step_alone) {
@@ -196,7 +195,7 @@ bool PublishedRuns::fragments(const RunSize& size) {
 
 EngineStartup PublishedRuns::startup() {
   StaticSpec run = spec({.batch = 1, .prompt = 1, .steps = 0});
-  // An engine is set up for the longest sequence that the model takes, where it is not told.
+  // An engine is configured for the model's longest sequence, unless stated.
   if (!run.options.max_model_len && llm_.max_positions > 0) {
     run.options.max_model_len = llm_.max_positions;
   }

@@ -15,7 +15,7 @@
 
 namespace kvsim {
 
-/// One row and what became of it.
+/// One row and its outcome.
 struct ScoredRow {
   PublishedRow row;
   std::string gpu, stack, dtype;  // names of the catalogue, or as the file has them
@@ -31,9 +31,9 @@ struct ScoredRow {
   bool pool = false;   // of what an engine's start leaves its cache
   /// Of such a row: what decides the figure and is not stated (PublishedSetup).
   std::vector<std::string> unstated{};
-  /// Where a figure of this kind on this stack lies in 8 of 10 cases, by the rows of other
-  /// documents (of any stack where fewer than three have this one), each of which counts the same;
-  /// moved outward for how few documents there are and how much the rows of one err together.
+  /// The 80 % interval of a value of this kind on this stack, from the rows of other documents (of
+  /// any stack if fewer than three have this one), each with equal weight; widened for the number
+  /// of documents and the correlation of rows within one.
   std::optional<std::pair<double, double>> interval{};
 
   /// (predicted - published) / published; nullopt unless both are there and it is no verdict.

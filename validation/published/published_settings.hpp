@@ -6,8 +6,8 @@
 
 namespace kvsim {
 
-/// What a document says of a setting that its rows only name ("Setting 1"), in the words of an
-/// engine's options; empty: the row names none, or its document is not known.
+/// The meaning of a setting that rows only name ("Setting 1"), from their document, as an engine's
+/// options; empty: the row names none, or its document is not known.
 [[nodiscard]] std::string_view named_setting(const PublishedRow& row);
 
 }  // namespace kvsim

@@ -18,7 +18,7 @@
 namespace kvsim {
 namespace {
 
-/// What stands for "any model" in a statement that holds for all.
+/// The model used for "any model" in a statement that holds for all.
 constexpr std::string_view kAnyModel = "llama-3.1-8b";
 
 const Llm* find_or_null(std::string_view name) {

@@ -29,7 +29,7 @@ struct PublishedSetup {
   std::optional<PromptText> prompt{};
   std::optional<OutputText> output{};
   std::optional<BatchText> batch{};
-  // What the row sets of its stack.
+  // Settings of the stack that the row states.
   std::optional<std::int64_t> prefill_chunk{}, max_model_len{}, max_num_seqs{}, block_tokens{};
   std::optional<double> memory_fraction{};
   std::optional<std::int64_t> cache_tokens{};  // a cache allocated, and attended, at this length
@@ -59,7 +59,7 @@ struct PublishedSetup {
   [[nodiscard]] const std::string* why_missing(std::string_view what) const;
 };
 
-/// What other rows of a document say of all of them.
+/// Facts in other rows of a document that apply to all of them.
 struct DocumentContext {
   bool binary = false;    // some figure is in GiB
   std::string version{};  // a note that names a framework's version: "vLLM 0.11, …"

@@ -21,7 +21,7 @@ struct Pattern {
   std::string_view why{};  // of an empty one; else what is assumed
 };
 
-/// First that fits; the more particular stand before the general.
+/// The first that matches; the more specific come before the general.
 const std::vector<Pattern>& patterns() {
   static const std::vector<Pattern> table{
       {{"standard attention"}, "torch-standard"},
@@ -73,7 +73,7 @@ const std::vector<Pattern>& patterns() {
   return table;
 }
 
-/// The version "0.6.3" as 0.006003 after `name`; nullopt if none stands there.
+/// The version "0.6.3" as 0.006003 after `name`; nullopt if there is none.
 std::optional<double> version_after(std::string_view text, std::string_view name) {
   const std::string all = plain_text(text);
   auto at = all.find(name);
@@ -181,8 +181,8 @@ std::string version_text(double version) {
   return fmt::format("{}.{}.{}", parts / 1'000'000, parts / 1000 % 1000, parts % 1000);
 }
 
-/// `stack` in the version that the row names, held to those that the profile knows; else, of a
-/// thread of vLLM's repository, in the release that its number tells; else in the newest known.
+/// `stack` in the version that the row names, limited to those that the profile knows; else, for a
+/// thread of vLLM's repository, in the release of its number; else in the newest known.
 const Stack* in_version(const Stack* stack, const PublishedRow& row, std::string_view elsewhere) {
   if (stack == nullptr || !stack->defaults) return stack;
   const EngineDefaults& defaults = *stack->defaults;
@@ -217,7 +217,7 @@ bool names_version(std::string_view text) { return version_after(text, "vllm").h
 
 AttentionPatch attention_patch(std::string_view method, const MethodNeeds& needs,
                                std::int64_t batch) {
-  // A method that computes scores itself, in pieces where need be, runs beside fused attention.
+  // A method that computes scores itself, in chunks if necessary, runs with fused attention.
   if (needs.prompt_scores != PromptScoreClass::kColumnSums || needs.retries_smaller_chunks) {
     return AttentionPatch::kNone;
   }
@@ -270,7 +270,7 @@ StackMatch match_stack(const PublishedRow& row, AttentionPatch patch, std::strin
         wanted = "hf-flash-repeat";
       }
       // "transformers 4.51.3 + FA 2.7.4" lists packages: from 4.48 on the library runs SDPA unless
-      // it is asked for another implementation, which "FA2" or "flash_attention_2" would say.
+      // another implementation is requested, as "FA2" or "flash_attention_2" would be.
       const bool listed = name.find("+ fa ") != std::string::npos;
       if (wanted == "hf-flash" && listed && version && *version >= kGroupedQwen2) {
         wanted = "hf-sdpa";
@@ -313,7 +313,7 @@ bool names_row(std::string_view text, std::string_view id) {
   for (auto at = all.find(kMark); at != std::string::npos; at = all.find(kMark, at + 1)) {
     const std::size_t begin = at + kMark.size();
     const std::size_t end = std::min(all.find(')', begin), all.size());
-    // Ids hold hyphens: words are what stands between blanks and commas.
+    // Ids contain hyphens: words are separated by blanks and commas.
     std::vector<std::string> words(1);
     for (const char c : std::string_view{all}.substr(begin, end - begin)) {
       if (c != ' ' && c != ',' && c != ';') {
@@ -337,7 +337,7 @@ bool names_row(std::string_view text, std::string_view id) {
 }
 
 bool fitted_on(const Stack& stack, const PublishedRow& row, bool of_time) {
-  // What bears on bytes; all else is of time.
+  // Keys that affect bytes; all others affect time.
   constexpr std::array<std::string_view, 15> kOfBytes{
       "growth",       "rounds_allocations", "keeps_inputs",  "context",          "usable_fraction",
       "logits",       "logits_fp32",        "sampler_bytes", "graphs",           "communication",

@@ -22,29 +22,28 @@ struct StackMatch {
 
 /// What a method's released code for Hugging Face does to a layer's attention.
 enum class AttentionPatch : std::uint8_t {
-  kNone,         // it runs beside whatever attention there is
-  kReadsScores,  // it reads attention matrices, which eager attention alone gives
+  kNone,         // it runs with any attention kernel
+  kReadsScores,  // it reads attention matrices, which only eager attention provides
   kMasks         // the same, and what it evicts it only masks
 };
-/// Of the preset `method` for batches of `batch`. H2O's code that drops entries runs one sequence
-/// alone; LESS has none that does (see the profile hf-masked).
+/// Of the preset `method` for batches of `batch`. H2O's code that drops entries runs only one
+/// sequence; LESS has no such code (see the profile hf-masked).
 [[nodiscard]] AttentionPatch attention_patch(std::string_view method, const MethodNeeds& needs,
                                              std::int64_t batch);
 
-/// By patterns of the name, versions and what the row's note says of the code. `patch`: of the
-/// row's method. `model_type`: Hugging Face's word for the model's family, whose code may differ;
-/// empty: unknown.
+/// By patterns of the name, versions and the row's note on the code. `patch`: of the row's method.
+/// `model_type`: Hugging Face's word for the model's family, whose code may differ; empty: unknown.
 [[nodiscard]] StackMatch match_stack(const PublishedRow& row, AttentionPatch patch,
                                      std::string_view elsewhere = {},
                                      std::string_view model_type = {});
 /// Whether `text` names a version of an engine: "vLLM 0.11".
 [[nodiscard]] bool names_version(std::string_view text);
 
-/// Whether constants of the profile that bear on the figure were taken from the row: its id stands
-/// in a list "published: to A-007" among their sources, or, where a source gives no
-/// such list, the name of the row's document. `of_time`: the figure is a time, not bytes.
+/// Whether constants of the profile that bear on the figure were taken from the row: its id is in a
+/// list "published: to A-007" among their sources, or, where a source gives no such
+/// list, the name of the row's document. `of_time`: the figure is a time, not bytes.
 [[nodiscard]] bool fitted_on(const Stack& stack, const PublishedRow& row, bool of_time);
-/// Whether `id` stands in such a list of `text`.
+/// Whether `id` is in such a list of `text`.
 [[nodiscard]] bool names_row(std::string_view text, std::string_view id);
 
 /// The year and month (as 2309) that an arXiv number in `source` names; nullopt without one.

@@ -171,7 +171,7 @@ std::optional<PromptText> parse_prompt(std::string_view text, std::string_view n
   }
   std::vector<double> numbers = numbers_in(outside);
   if (numbers.empty()) {
-    // "LongBench avg (about 6K)": the mean stands in the brackets.
+    // "LongBench avg (about 6K)": the mean is in the brackets.
     const auto about = number_at(text, "about");
     if (!about) return std::nullopt;
     numbers = {*about};

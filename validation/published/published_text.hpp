@@ -15,9 +15,9 @@ namespace kvsim {
 
 /// Lower case; blanks at the ends gone.
 [[nodiscard]] std::string plain_text(std::string_view text);
-/// The same without what stands in brackets: "fp16 (inferred; …)" is "fp16".
+/// The same without text in brackets: "fp16 (inferred; …)" is "fp16".
 [[nodiscard]] std::string without_brackets(std::string_view text);
-/// Whether `text` holds `word` (lower case) as a word of its own, whatever its case.
+/// Whether `text` contains `word` (lower case) as a separate word, in any case.
 [[nodiscard]] bool has_word(std::string_view text, std::string_view word);
 /// Whether `text` holds `part` (lower case) anywhere, whatever its case.
 [[nodiscard]] bool has_text(std::string_view text, std::string_view part);
@@ -37,7 +37,7 @@ struct TextPart {
 /// "budget 1024, buffer 128" has "buffer" 128; "25% retrieval heads" has "retrieval heads" 0.25.
 [[nodiscard]] std::optional<double> number_at(std::string_view text, std::string_view name);
 
-/// How many tokens a prompt has. "short" is a prompt of no consequence beside what follows it.
+/// The number of tokens of a prompt. "short" is a prompt that is negligible next to the output.
 struct PromptText {
   std::int64_t tokens = 0;
   std::optional<std::int64_t> allocated{};  // "short (cache allocated for 8192)"

@@ -41,8 +41,8 @@ std::string_view format_name(const PublishedRow& row, const FormatText& text, co
 
 WeightStore match_weights(const PublishedRow& row, const FormatText& text, const Llm& llm) {
   if (bits_of(text.weights) >= 16) return {.base = text.weights, .format = nullptr};
-  // What a quantisation leaves alone is in the 16-bit format the model computes in: no kernel of 8
-  // or 4 bits hands fp32 on, whatever format a checkpoint (GPT-J's) is stored in.
+  // Modules that a quantization excludes are in the 16-bit format that the model computes in: no
+  // kernel of 8 or 4 bits outputs fp32, whatever format a checkpoint (GPT-J's) is stored in.
   return {.base = wide_dtype(llm, text.weights),
           .format = &find_weight_format(format_name(row, text, llm))};
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 // Memory that a case of the suite gives to kernels: poisoned until written, on either executor. A
-// GPU cannot tell what was never written; there it reads as NaN, or -1 of integers.
+// GPU cannot detect unwritten memory; there it reads as NaN, or -1 for integers.
 
 #include <algorithm>
 #include <cstdint>
@@ -98,7 +98,7 @@ class Array {
   cuda_sim::Buffer<T> buffer_;
 };
 
-/// The simulator has one kind of memory: its bytes are counted alike.
+/// The simulator has one kind of memory: all bytes are counted in the same way.
 template <class T>
 using HostArray = Array<T>;
 

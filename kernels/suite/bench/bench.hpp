@@ -1,6 +1,6 @@
 #pragma once
 
-// What the cases of the suite are written with: one source for both executors.
+// The vocabulary of the suite's cases: one source for both executors.
 
 #include <algorithm>
 #include <cmath>
@@ -81,7 +81,7 @@ std::vector<float> values_of(const std::vector<T>& stored) {
   return result;
 }
 
-/// One kernel at one shape: its memory, its launch, what is expected of it.
+/// One kernel at one shape: its memory, its launch, its expected results.
 class Case {
  public:
   Case(std::uint64_t key, kernels::KernelResult& result) : key_{key}, result_{result} {}
@@ -151,7 +151,7 @@ class Case {
   }
 
 #ifdef __CUDACC__
-  /// The same of a library's kernels, how many nobody says: they are not profiled.
+  /// The same for a library's kernels, whose number is unknown: they are not profiled.
   template <class Launch>
   void run_library(const kernels::KernelTraffic& model, Launch launch) {
     if (profiled_) throw NotWanted{};
@@ -215,7 +215,7 @@ class Case {
     if (launch_) result_.timing = time_launch(launch_);
   }
 
-  /// Leaves a case whose launch alone was wanted, or nothing of it.
+  /// Leaves a case of which only the launch was needed, or nothing.
   struct Profiled {};
   struct NotWanted {};
   void profile_only() { profiled_ = true; }
@@ -223,7 +223,7 @@ class Case {
 
  private:
 #ifdef __CUDACC__
-  /// The launch alone, seen by a profiler.
+  /// Only the launch, seen by a profiler.
   template <class Launch>
   void profile(Launch launch) {
     if (result_.model.loaded + result_.model.stored < kernels::kProfiledBytes) throw NotWanted{};
@@ -251,7 +251,7 @@ class Bench {
         std::vector<kernels::KernelResult>& results)
       : options_{options}, name_{std::move(name)}, family_{std::move(family)}, results_{results} {}
 
-  /// True where sizes worth timing are asked for, which the simulator would take long for.
+  /// True for sizes worth timing, which the simulator would take long for.
   [[nodiscard]] bool large() const { return options_.timed; }
 
   /// `body(Case&)` is one case.

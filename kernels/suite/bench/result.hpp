@@ -8,7 +8,7 @@
 
 #include "kernels/shapes.hpp"
 
-// What the suite of kernels finds: plain numbers, of no executor.
+// Results of the suite of kernels: plain numbers, independent of the executor.
 
 namespace kvsim::kernels {
 
@@ -24,7 +24,7 @@ struct KernelResult {
   std::string name, shape, dtype;
   std::string family;  // of the cost model's operators (name_of(OpFamily))
   bool pass = true;
-  bool compared = true;  // false: too large for its reference, timed alone
+  bool compared = true;  // false: too large for its reference, only timed
   double error = 0;      // largest |got - expected| over the largest |expected|, of all outputs
   double allowed = 0;    // by dtype; of the output that came nearest to it
   KernelTraffic model;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Times of launches on a GPU. For nvcc alone.
+// Times of launches on a GPU. Only for nvcc.
 
 #include <algorithm>
 #include <functional>

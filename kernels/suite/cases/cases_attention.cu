@@ -33,7 +33,7 @@ std::vector<std::int32_t> page_table(const DecodeShape& s) {
   return table;
 }
 
-/// [batch, n_kv_heads, capacity, head_dim] as it lies in pages; what no entry fills is `rest`.
+/// [batch, n_kv_heads, capacity, head_dim] as stored in pages; unfilled slots are `rest`.
 std::vector<float> in_pages(const DecodeShape& s, const std::vector<std::int32_t>& table,
                             const std::vector<float>& rows, float rest) {
   std::vector<float> result(table.size() * at(s.n_kv_heads * s.page * s.head_dim), rest);
@@ -50,7 +50,7 @@ std::vector<float> in_pages(const DecodeShape& s, const std::vector<std::int32_t
   return result;
 }
 
-/// Of a large batch the last sequence, which lies farthest in.
+/// The last sequence of a large batch, which has the largest offset.
 template <class T>
 void compare_last(Case& c, const DecodeShape& shape, const Wanted& wanted, double scale,
                   const std::vector<float>& q, const std::vector<float>& keys,
@@ -143,7 +143,7 @@ void attention_cases(Bench& bench) {
   }
   attention_case<T>(bench, small(31, 6, 2, 128), {});
   // Of every length from none on, over an edge of a tile and of a split; and the rows of a prompt's
-  // chunk of three, whose cache is the second, beside three decodes.
+  // chunk of three, whose cache is the second, with three decodes.
   for (const std::int64_t page : {0, 16}) {
     DecodeShape shape = small(257, 8, 2, 64);
     shape.batch = 7;
@@ -164,7 +164,7 @@ void decode_attention_cases(Bench& bench) {
   attention_cases<kv::Half>(bench);
   attention_cases<kv::BFloat16>(bench);
   if (!bench.large()) return;
-  // A batch whose lengths spread from one entry to all, beside one of the same mean.
+  // A batch with lengths from one entry to all, and one of the same mean.
   std::vector<std::int32_t> lengths;
   for (std::int32_t i = 0; i < 16; ++i) lengths.push_back(1 + i * 16'383 / 15);
   for (const bool ragged : {false, true}) {

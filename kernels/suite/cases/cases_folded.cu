@@ -7,7 +7,7 @@ namespace {
 
 using kernels::DecodeShape;
 
-/// Folded rows of one side, and what a cache reads of them.
+/// Folded rows of one side, and the values that a cache reads for them.
 template <class T>
 struct Folded {
   FoldedRows<T> rows;

@@ -1,5 +1,5 @@
-// Products through cuBLASLt on a GPU; in the simulator the plain kernels of gemm.hpp stand in its
-// place, so that inputs, references and tolerances are tried without one.
+// Products through cuBLASLt on a GPU; in the simulator the plain kernels of gemm.hpp replace it, so
+// that inputs, references and tolerances are tested without a GPU.
 
 #include <algorithm>
 #include <cmath>

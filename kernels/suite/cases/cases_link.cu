@@ -1,5 +1,5 @@
-// Copies over the host link and by pages. The kernels are those of compact.hpp and copies.hpp; what
-// differs is where their memory lies, and how much an entry is.
+// Copies over the host link and by pages. The kernels are those of compact.hpp and copies.hpp; the
+// differences are the location of their memory and the size of an entry.
 
 #include <algorithm>
 

@@ -65,7 +65,7 @@ void slerp_case(Bench& bench, std::int64_t merges, std::int64_t d, bool far) {
       got.push_back(nb[at(n)]);
     }
     c.compare("norms", got, norms, 1e-6);
-    // Of a cosine near 1 the angle is the square root of what rounding leaves of it.
+    // For a cosine near 1, the error of the angle is the square root of the rounding error.
     if (far) c.compare("distance", distance.download(0, merges), apart, 1e-3);
   });
 }

@@ -132,7 +132,7 @@ void fp8_case(Bench& bench, const QuantShape& shape) {
   });
 }
 
-/// What attention over a quantised cache is asked for.
+/// Parameters of attention over a quantised cache.
 struct Wanted {
   bool bias = false, logits = false;
   std::int64_t residual = 0;            // KIVI's
@@ -224,8 +224,8 @@ std::vector<KiviRow> kivi_rows(const DecodeShape& s, const Wanted& wanted) {
   return rows;
 }
 
-/// What each row keeps whole, from its entry `packed` on, in memory of `length`; NaN where nothing
-/// lies.
+/// The entries of each row in full precision, from its entry `packed` on, in memory of `length`;
+/// NaN elsewhere.
 std::vector<float> residual_rows(const QuantShape& s, const std::vector<float>& all,
                                  const std::vector<KiviRow>& rows, std::int64_t KiviRow::*packed,
                                  std::int64_t length) {
@@ -239,8 +239,8 @@ std::vector<float> residual_rows(const QuantShape& s, const std::vector<float>& 
   return result;
 }
 
-/// What a cache reads of `all` where each row's first `packed` entries are quantised, [rows,
-/// entries, head_dim].
+/// The values that a cache reads for `all` if each row's first `packed` entries are quantised,
+/// [rows, entries, head_dim].
 std::vector<float> partly_packed(const QuantShape& s, std::int64_t bits, bool keys,
                                  const std::vector<float>& all, const std::vector<KiviRow>& rows,
                                  std::int64_t KiviRow::*packed) {
@@ -444,7 +444,7 @@ void decode_kivi_cases(Bench& bench) {
   const std::vector<std::int32_t> lengths{0, 1, 64, 129, 257};
   kivi_case<kv::Half, std::uint16_t>(bench, ragged, {.bias = true, .lengths = lengths});
   kivi_case<kv::BFloat16, std::uint32_t>(bench, ragged, {.lengths = lengths});
-  // Each row with a residual of its own length: none, part of one, one just packed, a key more.
+  // Each row with a different length of residual: none, part of one, one just packed, a key more.
   ragged.batch = 8;
   const std::vector<std::int32_t> mixed{0, 1, 31, 32, 33, 64, 129, 257};
   kivi_case<kv::Half, std::uint16_t>(bench, ragged, {.residual = 32, .lengths = mixed});

@@ -1,6 +1,6 @@
 #pragma once
 
-// cuBLAS, opened at run time: nothing is linked. For nvcc alone.
+// cuBLAS, opened at run time: nothing is linked. Only for nvcc.
 
 #include <memory>
 #include <stdexcept>
@@ -13,7 +13,7 @@
 
 namespace kvsim::on_gpu {
 
-/// What is used of cuBLAS, by the types of its header.
+/// The used functions of cuBLAS, by the types of its header.
 class Blas {
  public:
   Blas() {

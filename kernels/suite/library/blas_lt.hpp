@@ -1,6 +1,6 @@
 #pragma once
 
-// cuBLASLt, opened at run time: nothing is linked. For nvcc alone.
+// cuBLASLt, opened at run time: nothing is linked. Only for nvcc.
 
 #include <array>
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace kvsim::on_gpu {
 
-/// What is used of cuBLASLt, by the types of its header.
+/// The used functions of cuBLASLt, by the types of its header.
 class BlasLt {
  public:
   /// What an algorithm may use; NVIDIA's own recommendation for GPUs from 9.0 on.
