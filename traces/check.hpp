@@ -40,7 +40,7 @@ struct TraceCheck {
 struct CheckWork {
   /// Calls task(i) for each i in [0, count), on as many threads as it likes. Empty: one by one.
   std::function<void(std::size_t count, const std::function<void(std::size_t)>& task)> for_each;
-  /// Told the share done, 0 … 1, from the threads of `for_each`; may be empty.
+  /// Called with the share done, 0 … 1, from the threads of `for_each`; may be empty.
   std::function<void(double)> progress;
 };
 

@@ -23,20 +23,20 @@ struct ConvertOptions {
   /// Where a foreign file keeps a tensor: "q" -> "model.layers.{i}.query", of the words q, k, v,
   /// hidden, wo, score.NAME, decision.NAME and tokens. Unmapped words keep their own names.
   std::map<std::string, std::string> names;
-  /// Replaces or adds metadata; what a foreign file lacks (prompt_len, softmax_scale) comes from
-  /// here. Sizes are always those of the tensors written.
+  /// Replaces or adds metadata; values that a foreign file does not have (prompt_len,
+  /// softmax_scale) come from here. Sizes are always those of the tensors written.
   std::map<std::string, std::string> metadata;
-  std::function<void(double)> begins;    // told how many bytes will be written; may be empty
+  std::function<void(double)> begins;    // called with the number of bytes to write; may be empty
   std::function<void(double)> progress;  // called with the share done, 0 … 1; may be empty
 };
 
 /// Copies a trace with changes, piece by piece: memory holds a few MiB whatever the size. The
 /// result has been opened as a Trace before it takes its name.
 ///
-/// A cut keeps prompt_len if it lies below the new length, else the prompt is all but the last
-/// token; repeat_start and repeat_len go where the repeat is not whole. A file without `tokens`
-/// stays without. Errors: InputError for options out of range, an unknown word in `names`, tensors
-/// that are missing or disagree in shape, or what Trace::open says of the result.
+/// A cut keeps prompt_len if it is below the new length, else the prompt is all but the last token;
+/// repeat_start and repeat_len go where the repeat is not whole. A file without `tokens` stays
+/// without. Errors: InputError for options out of range, an unknown word in `names`, tensors that
+/// are missing or disagree in shape, or what Trace::open says of the result.
 void convert_trace(const std::filesystem::path& in, const std::filesystem::path& out,
                    const ConvertOptions& options);
 

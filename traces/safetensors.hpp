@@ -29,8 +29,8 @@ struct TensorEntry {
 };
 
 /// A memory-mapped safetensors file whose header has been checked in full: sizes, types, offsets
-/// that are in range, touch each other and do not overlap. Nothing is allocated on a header's word
-/// alone.
+/// that are in range, touch each other and do not overlap. No allocation depends on an unchecked
+/// header.
 class Safetensors {
  public:
   /// Errors: InputError "PATH: TENSOR: expected …, got …".

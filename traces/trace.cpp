@@ -107,7 +107,7 @@ Dtype dtype_of(TensorType type) {
   }
 }
 
-/// Names NAME of layers.{i}.KIND.NAME that stand in every layer with shape [tokens, n_kv_heads].
+/// Names NAME of layers.{i}.KIND.NAME that every layer has with shape [tokens, n_kv_heads].
 std::vector<std::string> per_head_names(const Safetensors& file, const TraceInfo& info,
                                         std::string_view kind) {
   std::vector<std::string> names;

@@ -48,8 +48,8 @@ struct TraceLayer {
 /// A memory-mapped attention trace. Reading a layer touches that layer's pages only.
 class Trace {
  public:
-  /// Errors: InputError "PATH: TENSOR: expected …, got …" for a file that is truncated, lies about
-  /// its sizes, lacks tensors, has shapes that disagree, or metadata outside its range.
+  /// Errors: InputError "PATH: TENSOR: expected …, got …" for a file that is truncated, has wrong
+  /// sizes, missing tensors, shapes that disagree, or metadata outside its range.
   [[nodiscard]] static Trace open(const std::filesystem::path& path);
   Trace(Trace&&) noexcept;
   Trace& operator=(Trace&&) noexcept;
@@ -62,8 +62,8 @@ class Trace {
   [[nodiscard]] std::vector<float> read_hidden(std::int32_t layer) const;
   /// layers.{layer}.wo [d_model, n_heads * head_dim] in fp32.
   [[nodiscard]] std::vector<float> read_output_projection(std::int32_t layer) const;
-  /// layers.{layer}.score.NAME or .decision.NAME [tokens, n_kv_heads] in fp32, where the logarithm
-  /// of nothing may stand as -infinity but NaN may not; `name` is "score.kvzap", ….
+  /// layers.{layer}.score.NAME or .decision.NAME [tokens, n_kv_heads] in fp32, where -infinity (the
+  /// logarithm of 0) is valid but NaN is not; `name` is "score.kvzap", ….
   [[nodiscard]] std::vector<float> read_per_head(std::int32_t layer, std::string_view name) const;
   [[nodiscard]] std::vector<std::int32_t> read_tokens() const;
 

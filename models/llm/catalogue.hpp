@@ -19,10 +19,10 @@ namespace kvsim {
 /// Other spellings find_llm takes for a catalogue name.
 [[nodiscard]] std::vector<std::string> llm_aliases(std::string_view name);
 
-/// Reads a Hugging Face `config.json` (any of the families of docs/models.md). `name` is what
-/// results call the model. `beside` is the hf_quant_config.json of a checkpoint that has one.
-/// Errors: InputError; an architecture that is not known says what is missing; a quantisation that
-/// is not known is refused.
+/// Reads a Hugging Face `config.json` (any of the families of docs/models.md). `name` is the
+/// model's name in results. `beside` is the hf_quant_config.json of a checkpoint that has one.
+/// Errors: InputError; for an unknown architecture it names the missing keys; an unknown
+/// quantization is refused.
 [[nodiscard]] Llm read_hf_config(const Field& config, std::string name,
                                  const std::optional<Field>& beside = {});
 /// The same of a file; one named config.json is read with the hf_quant_config.json of its folder.

@@ -17,7 +17,7 @@ struct AttentionSpec {
   std::int32_t n_heads = 0;     // query heads
   std::int32_t n_kv_heads = 0;  // heads that are cached; divides n_heads
   std::int32_t head_dim = 0;    // of Q and K; read from the configuration, never derived when given
-  std::int32_t v_head_dim = 0;  // of V; equals head_dim but for MLA
+  std::int32_t v_head_dim = 0;  // of V; equals head_dim except for MLA
   std::int32_t window = 0;      // sliding window in tokens; 0: the layer sees all
 
   // Multi-head latent attention (DeepSeek): kv_lora_rank > 0. The cache then holds one latent of
@@ -37,7 +37,7 @@ struct AttentionSpec {
 /// A layer's feed-forward block: dense, or a mixture of experts where n_experts > 0.
 struct MlpSpec {
   std::int32_t d_ff = 0;         // width of the dense block, or of one routed expert
-  bool gated = true;             // gate and up projection (SwiGLU, GeGLU), else up alone
+  bool gated = true;             // gate and up projection (SwiGLU, GeGLU), else only up
   std::int32_t n_experts = 0;    // routed experts
   std::int32_t top_k = 0;        // routed experts a token visits
   std::int32_t shared_d_ff = 0;  // total width of experts every token visits
@@ -101,20 +101,20 @@ struct Llm {
 [[nodiscard]] Bytes full_cache_bytes(const Llm& llm, std::int64_t tokens, Dtype kv_dtype);
 /// Weight bytes in one dtype for everything.
 [[nodiscard]] Bytes weight_bytes(const Llm& llm, Dtype dtype);
-/// Matrix parameters of the routed experts of all layers, and the scales MXFP4 stores beside as
+/// Matrix parameters of the routed experts of all layers, and the scales that MXFP4 stores for as
 /// many values: one byte each.
 [[nodiscard]] std::int64_t routed_expert_parameters(const Llm& llm);
 [[nodiscard]] std::int64_t mxfp4_scales(std::int64_t values);
-/// Of a model that runs in `dtype`, as published where that is the published format: the format of
-/// what stands outside the routed experts, and what `values` of theirs take, where only they are
+/// For a model that runs in `dtype`, as published if that is the published format: the format of
+/// matrices outside the routed experts, and the bytes of `values` of theirs, if only they are
 /// published in it with their scales.
 [[nodiscard]] Dtype dense_weight_dtype(const Llm& llm, Dtype dtype);
 [[nodiscard]] Bytes expert_weight_bytes(const Llm& llm, std::int64_t values, Dtype dtype);
 /// What all its weights take: weight_bytes, or the sum of both parts.
 [[nodiscard]] Bytes loaded_weight_bytes(const Llm& llm, Dtype dtype);
 [[nodiscard]] Bytes published_weight_bytes(const Llm& llm);  // loaded in published_dtype
-/// What is computed in with weights of `weight_dtype`: that itself where it has 16 bits or more,
-/// else (quantised weights) what the model computes in, 16-bit at most.
+/// The compute format for weights of `weight_dtype`: the same if it has 16 bits or more, else
+/// (quantized weights) the model's, at most 16-bit.
 [[nodiscard]] Dtype wide_dtype(const Llm& llm, Dtype weight_dtype);
 /// Format of a cache that no option sets: what the checkpoint names, where it runs as published,
 /// else that of the activations.

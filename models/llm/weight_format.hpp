@@ -12,7 +12,7 @@
 
 namespace kvsim {
 
-/// Where in a model a matrix stands: formats quantise some parts and leave others alone.
+/// The part of a model that a matrix belongs to: formats quantize some parts and exclude others.
 enum class WeightPart : std::uint8_t {
   kEmbedding,
   kHead,     // the output projection
@@ -30,8 +30,8 @@ struct MatrixPlace {
 };
 
 /// How a released quantisation stores a matrix: packed values with scales (and zeros) of a group of
-/// inputs, of an output column, or of the whole matrix. Bits stand for all that is stored beside
-/// the values at that grain.
+/// inputs, of an output column, or of the whole matrix. Bits include everything that is stored per
+/// group in addition to the values.
 struct WeightFormat {
   std::string_view name;  // the word of scenario files
   std::string_view summary;

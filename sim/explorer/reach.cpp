@@ -135,7 +135,7 @@ class Curve {
   CompiledPoint compiled_;
 };
 
-/// Contexts of a chart: even steps up to `top`, and those that are asked for by name.
+/// Contexts of a chart: even steps up to `top`, and the requested ones.
 std::vector<std::int64_t> contexts(std::int64_t least, std::int64_t top,
                                    std::vector<std::int64_t> wanted) {
   for (std::int64_t i = 0; i <= kSteps; ++i) wanted.push_back(top * i / kSteps);

@@ -41,8 +41,8 @@ class ServeCandidate {
   void fewest_gpus(PlanCandidate& searched);
   [[nodiscard]] std::vector<KnobEffect> knobs(PlanQuestion question);
 
-  /// What no run of the workload on this model and GPU can be below, by the data sheet: operations
-  /// at its rate, weights read at its bandwidth.
+  /// A lower bound of every run of the workload on this model and GPU, by the data sheet:
+  /// operations at its rate, weights read at its bandwidth.
   struct Bound {
     double gpus = 1, cost = 0, latency_s = 0;
   };

@@ -79,7 +79,7 @@ bool same_budget(const std::optional<Budget>& a, const std::optional<Budget>& b)
          (!a || (a->fraction == b->fraction && a->entries == b->entries));
 }
 
-/// Who stands for a family of points that differ in budget alone.
+/// The representative of a family of points that differ only in budget.
 struct Chosen {
   const ScenarioPoint* point = nullptr;
   MethodSpec method;
@@ -257,7 +257,7 @@ PlanCandidates plan_candidates(const Scenario& scenario, std::optional<QualityRe
     }
     for (const std::size_t c : group.candidates) {
       PlanCandidate& candidate = out.candidates[c];
-      // Parameters are named where a method stands there with several sets of them.
+      // Parameters are named if a method has several sets of them.
       const bool alone = params.at(candidate.method.name).size() == 1;
       candidate.label =
           method_label({candidate.method.name, alone ? Params{} : candidate.method.params,

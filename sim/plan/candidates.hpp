@@ -1,6 +1,6 @@
 #pragma once
 
-// Inside of sim/plan: who competes with whom.
+// Internal to sim/plan: the groups of competing candidates.
 
 #include <vector>
 
@@ -9,8 +9,8 @@
 
 namespace kvsim {
 
-/// What is searched one after another, by one thread: candidates of one method and workload that
-/// differ in GPUs alone; of services, for every question.
+/// Candidates searched one after another by one thread: those of one method and workload that
+/// differ only in GPUs; for services, for every question.
 struct PlanUnit {
   std::vector<std::size_t> candidates;
 };

@@ -20,8 +20,8 @@ namespace kvsim {
 /// logs show, and nothing says how much further a rarer case would be.
 [[nodiscard]] double memory_power(double confidence);
 
-/// Share of cases that the range next to an answer holds: the confidence that is asked for, or 0.9
-/// (the share of the models' intervals) where answers are predictions.
+/// Share of cases that the range next to an answer contains: the requested confidence, or 0.9 (the
+/// share of the models' intervals) if answers are predictions.
 [[nodiscard]] double range_confidence(double confidence);
 
 /// What a predicted time is multiplied with before it counts.

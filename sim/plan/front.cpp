@@ -31,7 +31,7 @@ bool PlanResult::impossible() const {
 
 void mark_front(PlanResult& result) {
   for (const PlanGroup& group : result.groups) {
-    // Where nobody measured errors, they do not count; where some are known, only those compete.
+    // Without measured errors they do not count; if some are known, only those candidates compete.
     bool known = false;
     for (const std::size_t c : group.candidates) {
       for (const OperatingPoint& point : result.candidates[c].points) {

@@ -15,14 +15,14 @@ struct KnobStep {
   double ratio = 0;              // 0: not a matter of percents
   std::function<double()> need;  // wanted over what there is, after it
 };
-/// Steps ascend: the first is small, and tells the elasticity.
+/// Steps ascend: the first is small, and gives the elasticity.
 struct Knob {
   std::string name;
   std::vector<KnobStep> steps;
 };
 
-/// Moves each knob alone, and further where it does most, until it is enough. Knobs that do nothing
-/// are left out; the most effective comes first.
+/// Changes each knob on its own, the most effective ones further, until it is enough. Knobs without
+/// effect are omitted; the most effective comes first.
 [[nodiscard]] std::vector<KnobEffect> try_knobs(double need, const std::vector<Knob>& knobs);
 
 /// Ratios that continuous knobs are moved by.

@@ -33,9 +33,9 @@ class UnitSearch {
       for (const std::size_t c : order) plan_static(all_.inputs[c], candidate(c));
       return;
     }
-    // Rates are asked for of every GPU: each has ways to run at many loads, and one whose highest
-    // rate is low may still be the cheapest or the quickest. Numbers of GPUs are of one load alone:
-    // those come last, the cheapest bound first, and who is sure to be beaten is left out.
+    // Rates are searched for every GPU: each can run at many loads, and one with a low highest rate
+    // may still be the cheapest or the fastest. Numbers of GPUs are for a single load: they come
+    // last, the cheapest bound first, and candidates that are certainly dominated are skipped.
     const auto rank = [&](std::size_t c) {
       const bool fewest = candidate(c).question == PlanQuestion::kFewestGpus;
       return std::pair{fewest, fewest ? ServeCandidate::bound_of(all_.inputs[c]).cost : 0.0};
@@ -124,7 +124,7 @@ void find_best(PlanCandidates& all, const PlanSection& plan) {
   }
 }
 
-/// Of groups without an answer the candidate that lacks least, and what would help it.
+/// For groups without an answer, the candidate with the smallest shortage, and what would help it.
 void move_knobs(PlanCandidates& all, int threads) {
   std::vector<std::size_t> nearest;
   for (const PlanGroup& group : all.result.groups) {
@@ -212,7 +212,8 @@ void add_notes(const Scenario& scenario, PlanResult& result) {
         "no quality floor: methods are taken at the budgets given, whatever they lose");
   }
   if (!result.priced) {
-    notes.emplace_back("no prices are given: cost is GPU hours, with equal weight for all kinds of GPUs");
+    notes.emplace_back(
+        "no prices are given: cost is GPU hours, with equal weight for all kinds of GPUs");
   }
   const bool services = is_of_services(plan.questions.front());
   if (services) {

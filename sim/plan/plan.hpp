@@ -11,9 +11,10 @@ namespace kvsim {
 struct PlanOptions {
   int threads = 0;    // 0: the machine's; no result depends on it
   bool prune = true;  // leave out what a bound by the data sheet shows cannot win
-  std::function<void(std::size_t)> begins{};  // told how many searches there are, before the first
-  std::function<void(double)> progress{};     // the share of them that is through
-  /// True: candidates that are not begun are left out, said to be `pruned`. Asked by all threads.
+  std::function<void(std::size_t)> begins{};  // called with the number of searches, before the
+                                              // first
+  std::function<void(double)> progress{};     // called with the share of them that is done
+  /// True: candidates that have not begun are skipped and marked `pruned`. Called by all threads.
   std::function<bool()> stop{};
 };
 

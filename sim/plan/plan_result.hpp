@@ -44,8 +44,9 @@ struct OperatingPoint {
   /// From arrival to last token: of a batch; of a service's requests PlanResult::percentile.
   double latency_s = 0;
   double cost = 0;              // a million output tokens: in the currency, else in GPU hours
-  std::optional<double> error;  // 0 where nothing is lost; absent: nobody measured it
-  double size = 0;              // context of longest_context, which counts beside the others
+  std::optional<double> error;  // 0 if nothing is lost; absent: not measured
+  double size = 0;              // context of longest_context, which counts in addition to the
+                                // others
   bool on_front = false;
 };
 
@@ -64,7 +65,7 @@ struct AnswerRange {
   double most_tried = 0;  // of fewest_gpus: the most GPUs that the search tried
 };
 
-/// What a static batch is asked for.
+/// The sizes of a static batch.
 struct RunSizes {
   std::int64_t batch = 0, prompt_tokens = 0, output_tokens = 0;
 };
@@ -78,7 +79,7 @@ struct RunAtAnswer {
   RunSizes sizes{};
   std::string peak_phase{};
   std::vector<PeakTerm> terms{};  // they sum to the peak
-  /// What is left of it where the run takes as much more as the confidence counts.
+  /// Memory left if the run needs as much more as the confidence assumes.
   Bytes free_at_confidence{};
 };
 
@@ -102,11 +103,11 @@ struct PlanCandidate {
   std::size_t group = 0;
   std::size_t point = 0;  // of the scenario, which it is made from
   MethodSpec method;      // with the budget that was chosen
-  std::string label;      // what tells it from the others of its group
+  std::string label;      // its difference from the others of its group
   std::string gpu;
   std::int64_t gpus_each = 1;    // that share the model; of a service all that it describes
   std::int64_t replicas = 1;     // of these, in one simulation
-  std::string simulated;         // of a service: engines, and who shares the requests among them
+  std::string simulated;         // of a service: engines, and the router between them
   std::optional<double> answer;  // tokens, sequences, requests a second, GPUs
   AnswerRange range{};           // `answer` is its `safe` at a confidence, else its `predicted`
   std::optional<RunAtAnswer> at_answer{};
@@ -121,7 +122,7 @@ struct PlanCandidate {
   std::optional<Impossible> impossible;
   std::vector<OperatingPoint> points;  // the answer's is the last
   std::optional<ServiceTimes> times;   // at the answer
-  MemoryMargin memory{};               // at the confidence that is asked for
+  MemoryMargin memory{};               // at the requested confidence
   double time_factor = 1;
   std::string time_basis;
   std::vector<std::string> notes;

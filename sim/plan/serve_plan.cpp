@@ -43,7 +43,7 @@ struct ServeCandidate::Impl {
   CandidateInput in;
   ServeSpec spec;
   ServeStart start;
-  ServeCase service;  // at the confidence that is asked for
+  ServeCase service;  // at the requested confidence
 
   explicit Impl(CandidateInput input)
       : in{std::move(input)},
@@ -71,8 +71,8 @@ struct ServeCandidate::Impl {
     return {.scale = 1, .copies = static_cast<std::int32_t>(n)};
   }
 
-  /// The answer as predicted and at both ends. `found`: at the confidence that is asked for.
-  /// `at`: the answer of another case, with a hint where to look first.
+  /// The answer as predicted and at both ends. `found`: at the requested confidence. `at`: the
+  /// answer of another case, with a hint where to look first.
   [[nodiscard]] AnswerRange range_of(
       std::optional<double> found,
       const std::function<std::optional<double>(ServeCase&)>& at) const {
@@ -242,8 +242,8 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
       knob.steps.push_back({times_text(ratio), ratio, [&, ratio, change, name] {
                               Gpu gpu = *base.gpu;
                               change(gpu, ratio);
-                              // What is known of kernels is kept by the GPU's name. Times are no
-                              // less sure than on the GPU that there is.
+                              // Calibrations of kernels are stored by the GPU's name. Times are as
+                              // certain as on the existing GPU.
                               gpu.name =
                                   fmt::format("{}, {} {}", gpu.name, name, times_text(ratio));
                               ServeSpec spec = base;
@@ -286,7 +286,7 @@ std::vector<KnobEffect> ServeCandidate::knobs(PlanQuestion question) {
   }
   const auto bound_knob = [&](const char* name, std::optional<Seconds> SloSpec::*bound) {
     if (!(base.slo.*bound)) return;
-    // What a bound lacks is known: it is tried as well.
+    // The shortage of a bound is known: it is tried as well.
     std::vector<double> ratios = knob_ratios();
     const double lacking = std::ceil(me.service.at(load).need);
     if (std::isfinite(lacking) && lacking > ratios.back()) ratios.push_back(lacking);
@@ -341,7 +341,7 @@ ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
                            : static_cast<double>(bits_of(spec.weight_dtype)) / 8;
   const auto embedding =
       static_cast<double>(spec.llm->d_model) * static_cast<double>(spec.llm->vocab_size);
-  // Stages read one after another; experts may lie on more GPUs than share the rest.
+  // Stages read one after another; experts may be on more GPUs than share the rest.
   const double readers =
       std::max<double>(spec.tensor_parallel, spec.options.expert_parallel.value_or(1));
   const double read = std::max(0.0, active - 2 * embedding) * bytes / readers;
@@ -380,7 +380,7 @@ ServeCandidate::Bound ServeCandidate::bound_of(const CandidateInput& in) {
   }
   bound.cost = in.gpu_hour * bound.gpus / kHour / (tokens / span) * kMillion * in.plan->attainment;
   const double share = shown_percentile(in.plan->attainment) / 100.0;
-  const double lost = 1 - in.plan->attainment;  // may be refused, and stand in no quantile
+  const double lost = 1 - in.plan->attainment;  // may be refused, and are in no quantile
   const double at = std::max(0.0, (share - lost) * static_cast<double>(least.size()) - 1);
   bound.latency_s = least[static_cast<std::size_t>(at)];
   return bound;

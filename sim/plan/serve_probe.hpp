@@ -73,9 +73,9 @@ struct ServeMachine {
 /// iteration takes so much longer, and the start leaves a smaller pool.
 class ServeCase {
  public:
-  /// Runs the workload once as it is, for what the start takes and how sure times are. Errors: as
-  /// run_serve; InputError without bounds, or where the rate of the workload cannot be scaled.
-  /// `time_factor`: stands in for that of the workload's mean iteration.
+  /// Runs the workload once as it is, for the memory of the start and the uncertainty of times.
+  /// Errors: as run_serve; InputError without bounds, or if the rate of the workload cannot be
+  /// scaled. `time_factor`: replaces that of the workload's mean iteration.
   ServeCase(ServeSpec spec, double confidence, double attainment,
             std::optional<double> time_factor = std::nullopt);
   ServeCase(ServeSpec spec, ServeMachine machine, double attainment);

@@ -15,19 +15,19 @@ enum class LengthKind : std::uint8_t { kFixed, kUniform, kLognormal, kZipf, kEmp
 struct LengthSpec {
   LengthKind kind = LengthKind::kFixed;
   /// Bounds, inclusive. A fixed length is `low`; uniform and Zipf lengths have the bounds as their
-  /// range; a lognormal is truncated at them (what lies outside is never drawn).
+  /// range; a lognormal is truncated at them (values outside are never drawn).
   std::int32_t low = 1;
   std::int32_t high = kMostTokens;
   double mu = 0.0;        // lognormal: mean of ln(length)
   double sigma = 0.0;     // lognormal: deviation of ln(length)
   double exponent = 1.0;  // Zipf: P(n) proportional to n^-exponent for n in [low, high]
   std::vector<std::int32_t> values{};  // empirical
-  std::vector<double> weights{};       // empirical: one a value, in any unit; empty: all alike
+  std::vector<double> weights{};       // empirical: one per value, in any unit; empty: all equal
 };
 
 /// mu and sigma of the lognormal of a given mean and 99th percentile: of the two solutions the one
-/// of less spread. Errors: ContractError unless mean > 0 and
-/// mean <= p99 <= mean * exp(2.3263^2 / 2) = 14.96 mean; no lognormal lies beyond.
+/// of less spread. Errors: ContractError unless mean > 0 and mean <= p99 <= mean * exp(2.3263^2 /
+/// 2) = 14.96 mean; no lognormal is beyond.
 struct LognormalShape {
   double mu, sigma;
 };
@@ -43,7 +43,8 @@ class LengthSampler {
   explicit LengthSampler(const LengthSpec& spec);
   [[nodiscard]] std::int32_t draw(RandomStream& stream) const;
   /// Expected length, rounding to whole tokens included except for a lognormal, whose density is
-  /// integrated as it stands (truncation included; rounding moves it by less than half a token).
+  /// integrated without rounding (truncation included; rounding changes it by less than half a
+  /// token).
   [[nodiscard]] double mean() const;
 
  private:

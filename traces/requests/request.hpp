@@ -18,21 +18,21 @@ struct Request {
   std::int32_t prompt_tokens = 1;    // at least 1
   std::int32_t output_tokens = 0;    // what it will generate; engines know it, policies never do
   std::int32_t declared_tokens = 0;  // max_tokens, which policies may know; 0: none was declared
-  std::int32_t priority = 0;         // lower is served earlier, where the scheduler asks
+  std::int32_t priority = 0;         // lower is served earlier, under orders that use it
   std::int32_t session = -1;         // its conversation or user; -1: none
   std::int32_t after = -1;           // index of an earlier request that has to end first; -1: none
   std::int32_t prefix_first = 0;     // its ids in RequestTrace::prefix_ids
   std::int32_t prefix_count = 0;
 };
 
-/// A workload. Requests without `after` stand in order of arrival, ties in the file's order; one
-/// with `after` stands behind the request it waits for.
+/// A workload. Requests without `after` are in order of arrival, ties in the file's order; one with
+/// `after` comes after the request it waits for.
 struct RequestTrace {
   std::string name;    // the file's, without folder, or the generator's
   std::string format;  // "azure", "mooncake", …, "generated"
   std::vector<Request> requests;
-  /// Equal ids: the same tokens after the same prefix. An id stands for `prefix_block` tokens, the
-  /// last of a request for the rest of its prompt.
+  /// Equal ids: the same tokens after the same prefix. An id covers `prefix_block` tokens, the last
+  /// of a request the rest of its prompt.
   std::vector<std::uint64_t> prefix_ids;
   std::int32_t prefix_block = 0;  // 0: nothing is known of prefixes
   /// Of one session a request that waits for another is the next turn of a conversation: its prompt

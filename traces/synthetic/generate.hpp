@@ -17,7 +17,7 @@ struct GenerateOptions {
   std::int32_t head_dim = 64;        // even, 8 … 1024
   std::int64_t tokens = 512;         // 2 … 2^20; with a repeat, the context's tokens included
   std::int64_t prompt_tokens = 384;  // 1 … tokens - 1; with a repeat, the context's length
-  std::int32_t d_model = 0;          // 0 stands for heads * head_dim; else 16 … 2^20
+  std::int32_t d_model = 0;          // 0 means heads * head_dim; else 16 … 2^20
   Dtype dtype = Dtype::kFp16;        // fp32, fp16 or bf16
   std::uint64_t seed = 0;
   RopeStyle rope_style = RopeStyle::kHalfSplit;

@@ -7,7 +7,8 @@
 
 namespace kvsim::synthetic {
 
-// Scores and decisions a trace may record beside its attention; generate_trace says what they hold.
+// Scores and decisions that a trace may record in addition to its attention; generate_trace
+// describes them.
 
 /// [tokens, kv_heads]: the largest attention of sampled queries.
 [[nodiscard]] std::vector<float> kvzip_scores(const GenerateOptions& o, const Layer& layer);

@@ -18,7 +18,7 @@ constexpr double kHeavyShare = 0.01;  // of the tokens, for each kind
 
 [[nodiscard]] std::int64_t latent_size(const GenerateOptions& o);
 
-/// [tokens, latent_size]: what a layer's hidden rows are made of.
+/// [tokens, latent_size]: the latent rows that a layer's hidden rows are made of.
 [[nodiscard]] std::vector<float> draw_latents(const GenerateOptions& o, const Text& text,
                                               std::int64_t layer);
 

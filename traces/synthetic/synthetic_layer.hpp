@@ -17,7 +17,7 @@ struct Layer {
   std::vector<float> key_square;  // [tokens, kv_heads]: |k|^2
 };
 
-/// v, k after RoPE, and what is told of k before it.
+/// v, k after RoPE, and the recorded parts of k before it.
 void fill_keys(const GenerateOptions& o, const std::vector<float>& latents,
                const Attractors& attractors, std::int64_t layer, Rotation& rope, Layer& out);
 

@@ -10,7 +10,7 @@
 namespace kvsim::synthetic {
 namespace {
 
-/// What a query head gives to each way of looking, as shares of its attention mass.
+/// The shares of a query head's attention mass by kind of target.
 struct Profile {
   double sink = 0, local = 0, heavy = 0, induction = 0, flat = 0;
 };

@@ -8,7 +8,7 @@
 
 namespace kvsim::synthetic {
 
-/// cos and sin of a position's angles, and where the pairs lie.
+/// cos and sin of a position's angles, and the layout of the pairs.
 class Rotation {
  public:
   explicit Rotation(const GenerateOptions& o) : pairs_{o.head_dim / 2}, theta_{o.rope_theta} {

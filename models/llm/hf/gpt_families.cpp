@@ -10,7 +10,7 @@ namespace {
 struct Plain {
   std::int64_t norms_per_layer = 2;
   std::int64_t bias_per_layer = 0;
-  std::int64_t extra = 0;  // beside the layers and the last norm
+  std::int64_t extra = 0;  // in addition to the layers and the last norm
 };
 
 void fill_layers(Llm& llm, std::int32_t n_layers, const AttentionSpec& attention, std::int32_t d_ff,
@@ -60,7 +60,7 @@ Llm read_gptj(const Field& config) {
   llm.rope_theta = 10000;
   const AttentionSpec attention = read_heads(config, config.at("n_head"), llm.d_model, {});
   const std::int32_t d_ff = ffn_or_four_widths(config, {"n_inner"}, llm.d_model);
-  // One norm a layer, biases in the block alone, and a bias on the head.
+  // One norm per layer, biases only in the block, and a bias on the head.
   fill_layers(llm, count(config.at("n_layer"), 1, kMostLayers), attention, d_ff,
               {.norms_per_layer = 1,
                .bias_per_layer = std::int64_t{d_ff} + llm.d_model,

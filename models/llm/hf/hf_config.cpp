@@ -1,6 +1,6 @@
-// Reads Hugging Face `config.json` files. What decides the size of a cache or of the weights is
-// read family by family (models/llm/hf), as the family's own modelling code does it; every other
-// key of these files is left alone. docs/models.md lists the families.
+// Reads Hugging Face `config.json` files. Keys that determine the size of a cache or of the weights
+// are read per family (models/llm/hf), as the family's modelling code does it; every other key of
+// these files is ignored. docs/models.md lists the families.
 
 #include <algorithm>
 #include <array>
@@ -144,7 +144,7 @@ constexpr std::array kFamilies{
     Family{"qwen3_moe", "Qwen3MoeForCausalLM", hf::read_qwen3_moe},
 };
 
-/// Says what a family that is not known would have to tell.
+/// Names the keys that are missing to read an unknown family.
 [[noreturn]] void refuse_family(const Field& config, const Field& at, std::string_view what,
                                 std::string_view word) {
   std::vector<std::string> given;
@@ -160,7 +160,8 @@ constexpr std::array kFamilies{
     known.emplace_back(what == "architecture" ? family.architecture : family.model_type);
   at.fail(fmt::format(
       "{}. How its layers cache is not known here; of what a Llama-like family needs, the file "
-      "gives {} and does not give {}. If its layers are those of a known family, name it in model_type",
+      "gives {} and does not give {}. If its layers are those of a known family, name it in "
+      "model_type",
       unknown_name(what, word, known),
       given.empty() ? "nothing" : fmt::format("{}", fmt::join(given, ", ")),
       missing.empty() ? "nothing" : fmt::format("{}", fmt::join(missing, ", "))));
@@ -197,7 +198,7 @@ Llm read_hf_config(const Field& config, std::string name, const std::optional<Fi
   if (const auto type = config.find("model_type");
       type && type->is_string() && is_wrapper(type->string())) {
     const Field text = config.at("text_config");
-    // Quantisation stands outside, the dtype where the writer liked.
+    // `quantization_config` is at top level; `torch_dtype` may be at either level.
     const bool outside = config.has("quantization_config") || beside;
     Llm llm = read_hf_config(text, std::move(name), {});
     if (outside || (!text.has("torch_dtype") && !text.has("dtype"))) {

@@ -18,7 +18,7 @@ enum class AttentionBias : std::uint8_t {
   kByKeyQkvOut  // Q, K, V and the output if `attention_bias`
 };
 
-/// What sets a family of the Llama build (RMSNorm, gated block, no position table) apart.
+/// The differences of a family with Llama's architecture (RMSNorm, gated block, no position table).
 struct Traits {
   std::int32_t norms_per_layer = 2;
   bool qk_norm = false;  // one norm weight of head_dim on Q and one on K

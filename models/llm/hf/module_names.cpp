@@ -10,7 +10,7 @@
 namespace kvsim::hf {
 namespace {
 
-// How a language model's layers are called alone and inside a wrapper with a vision tower.
+// Names of a language model's layers, on its own and inside a wrapper with a vision tower.
 constexpr std::array<std::string_view, 4> kRoots{"model.", "model.language_model.",
                                                  "language_model.model.", ""};
 

@@ -25,7 +25,7 @@ struct ModuleGroup {
 };
 [[nodiscard]] ModuleGroup attention_inputs(const AttentionSpec& attention, std::int32_t layer);
 [[nodiscard]] ModuleGroup attention_output(std::int32_t layer);
-/// The dense block, or the routed experts, of which the first stands for all.
+/// The dense block, or the routed experts, of which the first represents all.
 [[nodiscard]] ModuleGroup feed_forward(const MlpSpec& mlp, std::int32_t layer);
 [[nodiscard]] ModuleGroup shared_experts(const MlpSpec& mlp, std::int32_t layer);
 [[nodiscard]] ModuleNames output_head();

@@ -24,8 +24,8 @@ constexpr std::int64_t kLargestGroup = 1 << 16;
 
 const WeightFormat* builtin(std::string_view name) { return &find_weight_format(name); }
 
-/// `like` with groups of `group` inputs. Without groups (`group` -1) what it stores of a group is
-/// stored of an output column.
+/// `like` with groups of `group` inputs. Without groups (`group` -1), scales and zeros are per
+/// output column.
 const WeightFormat* with_group(std::string_view like, std::int64_t group) {
   WeightFormat format = find_weight_format(like);
   if (group == format.group) return builtin(like);
@@ -126,7 +126,7 @@ const WeightFormat* compressed_format(const Field& group) {
                            weight_only ? ", activations unchanged" : ""));
 }
 
-/// What a configuration says of modules by name.
+/// A configuration's rules for modules by name.
 class Quantization {
  public:
   /// The format of a matrix; null where it is not quantised. `by_name`: only where the
@@ -324,7 +324,7 @@ void apply(const Quantization& q, Llm& llm) {
   llm.published_dtype = (*narrowest)->packed;
 }
 
-/// Whether two readings of one model store it alike.
+/// Whether two readings of one model store it in the same way.
 bool agree(const Llm& a, const Llm& b) {
   const auto same = [](const LayerSpec& x, const LayerSpec& y) {
     return x.attention.format == y.attention.format &&

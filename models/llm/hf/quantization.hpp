@@ -10,7 +10,7 @@
 
 namespace kvsim::hf {
 
-/// Sets what the weights of `llm` are published in: the format of each part of each layer,
+/// Sets the published formats of the weights of `llm`: the format of each part of each layer,
 /// published_dtype, unpacked_dtype and published_kv_dtype. `llm.published_dtype` is that of the
 /// configuration without its quantisation. `beside` is hf_quant_config.json, where there is one.
 ///

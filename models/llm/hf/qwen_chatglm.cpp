@@ -1,4 +1,4 @@
-// Two families that name their keys in ways of their own.
+// Two families with different names of keys.
 
 #include "models/llm/hf/families.hpp"
 #include "models/llm/hf/keys.hpp"

@@ -25,7 +25,7 @@ class GroupAttention {
   /// a span's length disagrees, or entries < 1.
   void run(std::span<const float> q, std::span<const float> keys, std::span<const float> values,
            std::span<const double> bias);
-  /// Logits and probabilities alone; output() stays that of the last run.
+  /// Only logits and probabilities; output() stays that of the last run.
   void run_weights(std::span<const float> q, std::span<const float> keys,
                    std::span<const double> bias);
 

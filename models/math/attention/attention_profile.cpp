@@ -101,7 +101,7 @@ void AttentionProfile::fuse_logits(std::span<const std::int32_t> columns,
     }
   }
   for (double& x : highest_) {
-    if (x == kNever) x = 0.0;  // a row that nobody wrote: its weights are 0, not undefined
+    if (x == kNever) x = 0.0;  // an unwritten row: its weights are 0, not undefined
   }
   sum_.assign(stride_, 0.0);
   weight_.resize(columns.size() * stride_);

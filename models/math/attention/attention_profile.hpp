@@ -6,7 +6,7 @@
 
 namespace kvsim {
 
-/// What the rows of a profile hold.
+/// The contents of a profile's rows.
 enum class ProfileSpace : std::uint8_t { kProbability, kLogit };
 
 /// Attention of the last `rows` queries over entries, a column an entry; columns are named by
@@ -50,7 +50,7 @@ class AttentionProfile {
   bool fuse_max_;
   std::size_t row_ = 0;       // of the newest query
   std::vector<double> data_;  // [columns, stride]: rows, then padding without attention
-  // Probabilities: rows fused in runs, so that a step fuses one run anew and then the runs.
+  // Probabilities: rows fused in runs, so that a step fuses one run again and then the runs.
   std::vector<double> parts_;  // [columns, runs]
   std::vector<std::int32_t> free_;
   std::vector<double> highest_, sum_, weight_;  // scratch of fuse

@@ -18,8 +18,8 @@ struct QueryMoments {
 [[nodiscard]] QueryMoments query_moments(std::span<const float> q, std::int64_t first_position,
                                          std::int32_t head_dim, const Rope& rope);
 
-/// The moments of a query that will stand at one of `count` positions from `first` on, by their
-/// mean rotation M: mean <- M mean, covariance <- M covariance M^T.
+/// The moments of a query at one of `count` future positions from `first` on, by their mean
+/// rotation M: mean <- M mean, covariance <- M covariance M^T.
 /// Source: ExpectedAttention (kvpress), which takes the mean rotation for every one of them.
 void turn_to_future(QueryMoments& moments, const Rope& rope, std::int64_t first,
                     std::int64_t count);
@@ -39,9 +39,9 @@ void turn_to_future(QueryMoments& moments, const Rope& rope, std::int64_t first,
 [[nodiscard]] std::vector<double> mean_before_rope(std::span<const float> rows,
                                                    std::int32_t head_dim, const Rope& rope);
 
-/// How far back a head looks: the mean over `positions` of the cumulated attention that the last
-/// query pays, where every query is `query` and every key `key` but for their positions. 1: all on
-/// the first token; 1 / positions: all on the last.
+/// How far back a head attends: the mean over `positions` of the last query's cumulated attention,
+/// if every query is `query` and every key `key` except for their positions. 1: all on the first
+/// token; 1 / positions: all on the last.
 /// Source: DuoAttention on the fly (kvpress, duo_attention_on_the_fly), with 500 positions.
 [[nodiscard]] double retrieval_score(std::span<const double> query, std::span<const double> key,
                                      const Rope& rope, std::int64_t positions, double scale);

@@ -16,8 +16,8 @@ using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Raises scores[i] to the weighted probability of any query head; `first_slot` is where prompt
-/// tokens first … last - 1 stand among the entries attended over.
+/// Raises scores[i] to the weighted probability of any query head; `first_slot` is the index of
+/// prompt tokens first … last - 1 among the attended entries.
 class Maximum {
  public:
   Maximum(const RepeatScoring& s, std::vector<double>& scores) : s_{s}, scores_{scores} {}
@@ -74,7 +74,7 @@ std::vector<double> repeat_scores(const RepeatScoring& s) {
   std::vector<float> keys;
   for (std::int64_t first = kFirstRepeated; first < scored_end; first += s.chunk) {
     const std::int64_t last = std::min(first + s.chunk, scored_end);
-    const std::int64_t sinks = std::min(s.sinks, first);  // those inside the chunk stand there
+    const std::int64_t sinks = std::min(s.sinks, first);  // those inside the chunk are there
     const std::int64_t repeat = s.repeat_start + first - kFirstRepeated;
     keys.clear();
     const auto add = [&](std::int64_t from, std::int64_t to) {

@@ -21,7 +21,7 @@ struct RepeatScoring {
   std::int64_t repeat_tokens = 0;
   double scale = 0;
   std::int64_t chunk = 2048;  // prompt tokens scored against their own repeat
-  std::int64_t sinks = 4;     // first tokens that stand in every chunk's softmax
+  std::int64_t sinks = 4;     // first tokens that are in every chunk's softmax
   /// True: the softmax runs over sinks, chunk and the chunk's repeat so far (KVzip); false: over
   /// every key up to the query's own (training targets of KVzap).
   bool subsample = true;

@@ -30,7 +30,7 @@ std::vector<float> Surrogate::predict(std::span<const float> rows) const {
   const Eigen::Map<const Floats> head{w2.data(), outputs, last};
   const Eigen::Map<const Eigen::Matrix<float, 1, Eigen::Dynamic>> bias{b2.data(), outputs};
   std::vector<float> out(static_cast<std::size_t>(n * outputs));
-  constexpr std::int64_t kBlock = 256;  // the inner layer of all tokens need not stand at once
+  constexpr std::int64_t kBlock = 256;  // bounds the memory of the inner layer
   for (std::int64_t at = 0; at < n; at += kBlock) {
     const std::int64_t count = std::min(kBlock, n - at);
     Matrix x = Eigen::Map<const Floats>{rows.data() + at * inputs, count, inputs}.cast<double>();

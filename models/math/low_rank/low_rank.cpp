@@ -36,8 +36,8 @@ void orthonormalise(std::vector<double>& m, std::size_t rows, std::size_t column
   }
 }
 
-/// Rows to start from: the `r` of largest norm of which none lies in the span of those before it,
-/// as far as there are so many. A row and its double would be one direction, lost for good.
+/// Rows to start from: the `r` of largest norm of which none is in the span of those before it, if
+/// there are so many. A row and its double would be one direction, lost for good.
 std::vector<std::size_t> starting_rows(std::span<const double> x, std::size_t rows,
                                        std::size_t width, std::size_t r) {
   std::vector<double> norms(rows, 0.0);

@@ -20,8 +20,7 @@ struct LowRankShape {
   }
 };
 
-/// LESS' learned feature maps, whose product stands for e^(scale q.k) of tokens that left the
-/// cache:
+/// LESS' learned feature maps, whose product approximates e^(scale q.k) of evicted tokens:
 ///
 ///   phi(q) = |gelu(gelu(q W1) W2)|
 ///   u = |s1| * gelu(gelu(k W3) W4),   psi(k) = |u + (u W_int) * s2|

@@ -8,7 +8,7 @@ namespace kvsim {
 struct Slerp {
   double angle = 0;  // between the rows, in [0, pi]; 0 where one of them is zero
   double norm_a = 0, norm_b = 0;
-  bool antipodal = false;  // angle > pi - 1e-4: no direction lies between; b's was taken
+  bool antipodal = false;  // angle > pi - 1e-4: there is no direction between them; b's was taken
 };
 
 /// Spherical linear interpolation between the directions of a and b, weight t towards b:

@@ -97,7 +97,7 @@ ZipMerged zip_merge(std::span<const ZipMember> members, const ZipRule& rule,
       KVSIM_CHECK(q.size() == d, "a query of {} elements, expected {}", q.size(), d);
       double norm = 0;
       for (const double x : q) norm += x * x;
-      if (norm > 0) {  // a null query sees every key alike: nothing to correct
+      if (norm > 0) {  // a null query gives all keys equal logits: nothing to correct
         for (std::size_t j = 0; j < d; ++j) {
           merged.key[j] += (logit - mean_logit) * q[j] / (scale * norm);
         }

@@ -13,7 +13,7 @@ enum class ZipKey : std::uint8_t {
   kZip,        // l_r / l' * k' (eqs. 7, 25, 26); flips or blows up where l' is near 0
   kGuarded,    // as kZip while its factor is tame, else as kRealVotes
   kRealVotes,  // k', votes e^(l_r - l') sum p: exact, no longer whole numbers
-  kAdditive,   // k' + (l_r - l') q / (scale |q|^2): exact for this q alone
+  kAdditive,   // k' + (l_r - l') q / (scale |q|^2): exact only for this q
   kConvex,     // k' (the released code): overcounts
 };
 
@@ -22,7 +22,7 @@ struct ZipMember {
   std::span<const float> key, value;  // [d]
   double votes = 1;                   // p
   double log_score = 0;               // ln of its estimated s = e^(scale q.k)
-  // Range of the factors that earlier merges put on the tokens it stands for.
+  // Range of the factors that earlier merges applied to its tokens.
   double scale_low = 1, scale_high = 1;
 };
 
@@ -45,7 +45,7 @@ struct ZipRule {
 ///
 /// q [d]: the query that kAdditive is exact for, fp64 (others ignore it); scale: the softmax's
 /// Errors: ContractError for no members, lengths that disagree, votes <= 0, or kAdditive without q.
-/// Source: KeepKV, eqs. (6), (7), (25) to (27); the guard's range [0.5, 2] and the rules beside
+/// Source: KeepKV, eqs. (6), (7), (25) to (27); the guard's range [0.5, 2] and the rules other than
 /// kZip and kConvex are ours.
 [[nodiscard]] ZipMerged zip_merge(std::span<const ZipMember> members, const ZipRule& rule,
                                   std::span<const double> q, double scale);

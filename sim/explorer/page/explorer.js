@@ -1,12 +1,12 @@
 'use strict';
-// The explorer's page: asks the core for what the knobs mean and says it, in words first.
+// The explorer's page: calls the core for the current controls and shows the results, text first.
 (() => {
   const {el, mount, themeSwitch} = window.kvsimCards;
   const {say, number} = window.kvsimUnits;
   const catalogue = JSON.parse(document.getElementById('catalogue').textContent);
   const state = window.kvsimKnobs.readHash(window.location.hash);
   const byId = id => document.getElementById(id);
-  const kRest = 150;  // ms that the knobs are still before the core is asked
+  const kRest = 150;  // ms without a change of the controls before the core is called
 
   // ---- The core, in a worker. What it answers to a question that is not the newest of its kind, or
   // that was asked of knobs as they no longer stand, is dropped. ----

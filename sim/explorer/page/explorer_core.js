@@ -15,7 +15,7 @@ async function kvsimCore(bytes) {
   let memory = null;
   const view = () => new DataView(memory.buffer);
 
-  // What the C++ library asks of a system. All else answers that it is not there.
+  // System calls of the C++ library. All others return that they do not exist.
   const known = {
     proc_exit(code) { throw new Error(`the core ended itself with status ${code}`); },
     environ_sizes_get(count, size) {

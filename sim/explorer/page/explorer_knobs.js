@@ -33,7 +33,7 @@ window.kvsimKnobs = (() => {
     return param && param.type === 'word' ? text : numberOf(text);
   }
 
-  /// The scenario that a state means; `withFull` puts the full cache beside the method.
+  /// The scenario of a state; `withFull` adds the full cache to the method.
   function scenarioOf(state, catalogue, withFull) {
     const method = catalogue.methods.find(m => m.name === state.method);
     const out = {model: state.model, gpu: state.gpu, gpu_count: numberOf(state.gpu_count), stack: state.stack};
@@ -187,7 +187,7 @@ window.kvsimKnobs = (() => {
         el('div', {class: 'knobs'}, method.params.map(param => this.field(`param-${param.name}`, param.name, control(param), `${param.help}; ${param.range}`)))));
     }
 
-    /// Shows a complaint of the core beside the control that it is about; true where there is one.
+    /// Shows an error of the core next to its control; true if there is one.
     complain(message) {
       for (const node of this.form.querySelectorAll('.wrong')) node.hidden = true;
       for (const control of Object.values(this.controls)) control.removeAttribute('aria-invalid');

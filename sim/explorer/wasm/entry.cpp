@@ -1,5 +1,5 @@
-// What the page calls in WebAssembly. Text goes in and comes out through the module's memory, as
-// UTF-8: the caller asks for room, writes a scenario there, asks, and reads the answer.
+// Functions that the page calls in WebAssembly. Text is passed through the module's memory, as
+// UTF-8: the caller allocates room, writes a scenario there, calls, and reads the answer.
 
 #include <cstddef>
 #include <exception>
@@ -43,8 +43,8 @@ char* kvsim_room(std::size_t size) {
   return question().data();
 }
 
-/// Asks. 0: the answer is a JSON document; 1: what is wrong with the scenario, as text; 2: the core
-/// broke a promise of its own, and how.
+/// Runs the call. 0: the answer is a JSON document; 1: the error of the scenario, as text; 2: an
+/// internal error, as text.
 int kvsim_ask(int what) {
   try {
     reply() = answer(what).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -9,7 +9,7 @@
 
 namespace kvsim {
 
-/// Not asked of keys that are there: scenario_of refuses those of a service in a static scenario.
+/// Never called: scenario_of refuses keys of a service in a static scenario.
 void check_serve_keys(const Field&, const std::filesystem::path&) {}
 
 void add_serve_points(const Group&, const PointsInput&, OwnParts&, std::vector<ScenarioPoint>&) {

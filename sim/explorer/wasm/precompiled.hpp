@@ -1,7 +1,7 @@
 #pragma once
 
-// What most files of the core include, read once, and what Emscripten's C++ library may lack:
-// CMake includes this before every file (sim/explorer/wasm/CMakeLists.txt).
+// Headers that most files of the core include, and functions that Emscripten's C++ library may not
+// have: CMake includes this before every file (sim/explorer/wasm/CMakeLists.txt).
 
 #include <algorithm>
 #include <array>

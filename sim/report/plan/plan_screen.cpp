@@ -23,7 +23,7 @@ using Align = Table::Align;
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-/// "cache", "prefill", …: the resource that a constraint lacks.
+/// "cache", "prefill", …: the scarce resource of a constraint.
 std::string scarce(const std::string& constraint) {
   if (constraint == "kv_capacity") return "cache";
   if (constraint == "activations") return "prefill";

@@ -113,7 +113,7 @@ ServeUse use_of(const ServeResult& result) {
     for (std::size_t i = 0; i < timeline.size(); ++i) {
       use.most_running = std::max(use.most_running, timeline[i].running);
       if (i == 0) continue;
-      // A sample stands until the next.
+      // A sample is valid until the next.
       const double time = seconds_of(timeline[i].at - timeline[i - 1].at);
       const ServeSample& s = timeline[i - 1];
       total += time;
@@ -133,7 +133,7 @@ ServeUse use_of(const ServeResult& result) {
 }
 
 ServeBound bound_of(const ServeResult& r) {
-  constexpr double kQueueMatters = 0.05;  // share of time with somebody waiting
+  constexpr double kQueueMatters = 0.05;  // share of time with a request waiting
   constexpr double kIsBusy = 0.95;
   constexpr double kMostly = 0.5;
   constexpr double kPreemptionsMatter = 0.01;  // of the requests completed

@@ -37,11 +37,11 @@ struct RequestTimes {
 enum class HbmPart : std::uint8_t {
   kContext,      // CUDA context, libraries, communication, graphs
   kWeights,      // of the draft as well
-  kActivations,  // and whatever else is held beside the cache
+  kActivations,  // and all other memory except the cache
   kLogical,      // entries that sequences hold, by the method's size law
   kSlack,     // the rest of the blocks they take: ends of blocks, entries that cannot be reclaimed
   kCached,    // blocks kept for their prefix alone
-  kPoolFree,  // blocks of a pool set aside, taken by nobody
+  kPoolFree,  // unused blocks of a reserved pool
   kFree
 };
 inline constexpr std::size_t kHbmParts = 8;
@@ -64,8 +64,8 @@ struct Weighted {
 
 /// How much of what may bound a service was in use: shares of the time that replicas had.
 struct ServeUse {
-  double waits = 0;  // somebody waits
-  double tight = 0;  // somebody waits while nearly all blocks are taken
+  double waits = 0;  // a request waits
+  double tight = 0;  // a request waits while nearly all blocks are in use
   std::int32_t most_running = 0;
 };
 [[nodiscard]] ServeUse use_of(const ServeResult& result);

@@ -34,7 +34,7 @@ const std::vector<std::string>& heading_keys() {
 
 std::string percent(double share) { return fmt::format("{:.0f}", kPercent * share); }
 
-/// What is said of a workload; how fast it comes is a part of its own, for scales of one trace.
+/// The description of a workload; its rate is a separate part, for scales of one trace.
 struct WorkloadWords {
   std::string what, rate, lengths;
 };
@@ -210,12 +210,12 @@ std::string service_table(const RunReport& report, std::size_t width) {
   return table.str(width);
 }
 
-/// "at 12.4 s request 17: blocks for its prompt, asked 1.2 GiB, 0.3 GiB free".
+/// "at 12.4 s request 17: blocks for its prompt, requested 1.2 GiB, 0.3 GiB free".
 std::string first_oom(const ServeOom& oom) {
   std::string text = fmt::format(
       "{}{}: {}", oom.request < 0 ? "at the start" : "at " + to_text(Seconds{seconds_of(oom.at)}),
       oom.request < 0 ? "" : fmt::format(" request {}", oom.request), oom.what);
-  // A start that lacks memory asks for no one thing.
+  // A start without enough memory has no single request.
   if (oom.requested > Bytes{}) {
     text += fmt::format(", requested {}, {} free", to_text(oom.requested), to_text(oom.free));
   }

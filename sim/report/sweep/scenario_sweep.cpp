@@ -337,7 +337,7 @@ std::string scenario_sweep_text(const ScenarioSweep& sweep, const std::vector<st
     for (std::size_t a = 0; a < values.size(); ++a) named[plan.axes()[a].pointer] = values[a];
     std::string& part = parts[i];
     part = i == 0 ? "\n    " : ",\n    ";
-    // Between the hash and what follows it; no word of the user's stands before.
+    // Between the hash and the text after it; no text of the user comes before.
     const std::string& text = sweep.text(i);
     const std::size_t at =
         text.find(sweep.skipped(i) ? std::string_view{",\"skipped\":"} : ",\"results\":");
@@ -428,7 +428,7 @@ std::string scenario_sweep_summary(const ScenarioSweep& sweep, const ResultsFold
                         clean_text(fmt::format("{}", fmt::join(axes, ", ")))),
             width);
   out += fmt::format("\n{}", table_of(sweep, width));
-  // A reason that many points share is said once; their numbers stand in the document.
+  // A reason that many points share is printed once; their numbers are in the document.
   std::vector<std::pair<std::string, std::size_t>> reasons;
   for (std::size_t i = 0; i < sweep.size(); ++i) {
     if (!sweep.skipped(i)) continue;

@@ -52,7 +52,7 @@ class ScenarioSweep {
   [[nodiscard]] const std::vector<SweepMeasure>& measures() const { return measures_; }
   [[nodiscard]] const std::string& text(std::size_t point) const { return objects_.at(point); }
   [[nodiscard]] nlohmann::ordered_json object(std::size_t point) const;  // of that text
-  /// What stands in the column at the point; null where it has no such key.
+  /// The value of the column at the point; null if it has no such key.
   [[nodiscard]] nlohmann::json value(const SweepColumn& column, std::size_t point) const;
   /// Base units; nullopt where the point has none: it ran out of memory, or was skipped.
   [[nodiscard]] std::optional<double> measure(const SweepMeasure& measure, std::size_t point) const;
@@ -69,7 +69,7 @@ class ScenarioSweep {
   std::vector<SweepColumn> columns_;
   std::vector<SweepMeasure> measures_;
   std::vector<std::vector<std::optional<double>>> measured_;  // [measure][point]
-  std::vector<unsigned char> skipped_, ran_out_;  // threads write elements beside each other
+  std::vector<unsigned char> skipped_, ran_out_;              // threads write adjacent elements
   int threads_;
 };
 

@@ -213,7 +213,7 @@ void add_lines(const ScenarioSweep& sweep, const SweepMeasure& measure, const Ax
   set.figures.back().kind = "lines";
 }
 
-/// Splits until a figure's lines can be told apart: by the axis of words with the fewest values
+/// Splits until a figure's lines can be distinguished: by the axis of words with the fewest values
 /// first.
 void add_line_figures(const ScenarioSweep& sweep, const SweepMeasure& measure, const Axis& x,
                       std::vector<const Axis*> others, FigureSet& set) {

@@ -8,16 +8,15 @@
 
 namespace kvsim {
 
-/// Gives ids to the blocks of a growing context (see RequestTrace::prefix_ids): what two turns
-/// share as whole blocks has equal ids, a last block that is not full has one of its own.
+/// Gives ids to the blocks of a growing context (see RequestTrace::prefix_ids): whole blocks that
+/// two turns share have equal ids, a last block that is not full has a separate one.
 class ContextIds {
  public:
   ContextIds(RequestTrace& trace, std::int32_t block) : trace_{trace}, block_{block} {
     trace_.prefix_block = block;
   }
-  /// Sets the ids of a request; its prompt goes on from what `full` holds, the ids of the whole
-  /// blocks before it, to which its own are added. Errors: InputError where the trace has more ids
-  /// than it can number.
+  /// Sets the ids of a request; its prompt continues the whole blocks whose ids are in `full`, to
+  /// which its own are added. Errors: InputError if the trace has more ids than it can number.
   void turn(Request& request, std::vector<std::uint64_t>& full);
   /// A number that no other block has.
   std::uint64_t fresh() { return next_++; }

@@ -105,7 +105,7 @@ const Layout& layout_of(RequestFormat format) {
   return *found;
 }
 
-/// Where the columns of a layout stand in a file, and one of its records.
+/// The columns of a layout in a file, and one of its records.
 class Table {
  public:
   Table(LineReader& lines, const std::string& header, const Layout& layout)
@@ -226,11 +226,11 @@ class Table {
 /// Times that count from anywhere, as those since the first record's.
 class Since {
  public:
-  /// `nanoseconds` of the column. Errors: InputError if it lies too far from the first.
+  /// `nanoseconds` of the column. Errors: InputError if it is too far from the first.
   SimTime operator()(const Table& table, std::size_t column, std::int64_t nanoseconds) {
     const std::int64_t first = first_.value_or(nanoseconds);
     constexpr std::int64_t kMost = kLongestTrace * 1'000'000'000;
-    // Both lie within 64 bits; their difference may not.
+    // Both fit into 64 bits; their difference may not.
     const double away = static_cast<double>(nanoseconds) - static_cast<double>(first);
     if (away > static_cast<double>(kMost) || away < -static_cast<double>(kMost)) {
       table.fail(column, fmt::format("a time within {} s of the first record's", kLongestTrace));

@@ -11,8 +11,8 @@
 
 namespace kvsim {
 
-/// The layout whose required columns all stand in `header`, a file's first line; nullopt if it is
-/// that of none.
+/// The layout whose required columns are all in `header`, a file's first line; nullopt if there is
+/// none.
 [[nodiscard]] std::optional<RequestFormat> csv_format_of(std::string_view header);
 
 /// The sentence for a header that csv_format_of knows not: the layout it is nearest to and what is

@@ -44,7 +44,7 @@ std::int32_t tokens(const Field& field, std::int64_t low) {
   return static_cast<std::int32_t>(field.integer(low, kMostTokens));
 }
 
-/// The text of one conversation after the other, whatever lines they stand on.
+/// The text of one conversation after the other, independent of line breaks.
 class Conversations {
  public:
   Conversations(LineReader& lines, std::string first) : lines_{lines}, line_{std::move(first)} {}
@@ -188,7 +188,7 @@ struct Turn {
   std::int32_t prompt, output;
 };
 
-/// Requests of one conversation: each answer's, its prompt all that stands before.
+/// Requests of one conversation: one per answer, its prompt is all text before.
 std::vector<Turn> turns_of(const Field& conversation, const ReadOptions& options,
                            std::int64_t& unanswered) {
   std::vector<Turn> turns;

@@ -40,8 +40,8 @@ struct ReadOptions {
   bool sort = false;                      // put records in order of time instead of refusing them
   /// ShareGPT without token counts: tokens are estimated from the text, one of these.
   std::optional<double> chars_per_token{}, tokens_per_word{};
-  /// Tokens that an id of a prefix stands for; absent: 512 for Mooncake, 64 for ShareGPT's growing
-  /// contexts. No other format knows of prefixes.
+  /// Tokens per prefix id; absent: 512 for Mooncake, 64 for ShareGPT's growing contexts. No other
+  /// format has prefixes.
   std::optional<std::int32_t> prefix_block{};
   std::uint64_t seed = 0;  // ServeGen: its requests are drawn
 };

@@ -25,7 +25,7 @@ bool starts_with(const char* at, std::size_t size, std::string_view mark) {
 }
 
 /// Bytes of the UTF-8 sequence that `text` begins with; 0 if it begins with none (overlong forms,
-/// surrogates and what lies above U+10FFFF are none).
+/// surrogates and code points above U+10FFFF are invalid).
 std::size_t sequence_length(std::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;

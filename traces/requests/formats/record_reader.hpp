@@ -1,6 +1,6 @@
 #pragma once
 
-// What the readers of request traces share: lines, numbers, and the account of bad records.
+// Shared by the readers of request traces: lines, numbers, and the count of bad records.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +30,7 @@ class LineReader {
   bool next(std::string_view& line);
   /// Of the line last given, from 1.
   [[nodiscard]] std::int64_t number() const { return number_; }
-  /// Whether that line had an end of its own; a file that was cut has none.
+  /// Whether that line ended with a newline; a truncated file has none.
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::string place() const;  // "FILE:LINE"

@@ -27,7 +27,7 @@ struct ServeGenLengths {
 struct ServeGenClient {
   std::string name;
   std::vector<ServeGenWindow> windows{};   // by start; each lasts to the next, the last as long as
-                                           // the one before it (alone: 600 s)
+                                           // the one before it (a single one: 600 s)
   std::vector<ServeGenLengths> lengths{};  // by start; each holds to the next
 };
 

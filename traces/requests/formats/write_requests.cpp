@@ -20,7 +20,7 @@ bool any(const RequestTrace& trace, Has has) {
   return std::any_of(trace.requests.begin(), trace.requests.end(), has);
 }
 
-/// Refuses what columns of time and two lengths cannot say.
+/// Refuses traces that columns of time and two lengths cannot express.
 void refuse_more(const RequestTrace& trace, RequestFormat format) {
   const auto refuse = [&](std::string_view what) {
     throw InputError{fmt::format("{}: the layout of {} has no place for {}; plain has", trace.name,

@@ -15,7 +15,8 @@ namespace kvsim {
 /// others, declared lengths, priorities; for Mooncake also blocks of other than 512 tokens.
 [[nodiscard]] std::string requests_text(const RequestTrace& trace, RequestFormat format);
 
-/// What requests_text leaves out of this trace in silence: "prefix ids", "times below 1 ms", …
+/// Parts of this trace that requests_text omits without an error: "prefix ids", "times below 1 ms",
+/// …
 [[nodiscard]] std::vector<std::string> left_out_by(const RequestTrace& trace, RequestFormat format);
 
 }  // namespace kvsim

@@ -19,7 +19,7 @@
 namespace kvsim {
 namespace {
 
-/// Keeps the requests `order` names, in that order; who waits for one is in it behind that one.
+/// Keeps the requests in `order`, in that order; a request that waits for another comes after it.
 void take(RequestTrace& trace, const std::vector<std::int32_t>& order) {
   std::vector<std::int32_t> now(trace.requests.size(), -1);
   std::vector<Request> kept;
@@ -157,7 +157,7 @@ void scale_rate(RequestTrace& trace, double factor) {
 
 /// Rounded up, so that nothing becomes empty and blocks stay as many.
 std::int32_t scaled_length(std::int32_t tokens, double factor, std::string_view what) {
-  // A product that is whole but for its last bits counts as whole.
+  // A product that is whole except for rounding counts as whole.
   const double scaled = std::ceil(static_cast<double>(tokens) * factor * (1.0 - 1e-14));
   if (scaled > kMostTokens) {
     throw InputError{what, fmt::format("lengths of at most {} tokens", kMostTokens),
@@ -234,7 +234,7 @@ void transform_requests(RequestTrace& trace, const TransformSpec& spec, std::uin
   if (spec.max_prompt_tokens) cap_prompts(trace, *spec.max_prompt_tokens);
   if (spec.max_output_tokens) cap_outputs(trace, *spec.max_output_tokens);
   for (Request& r : trace.requests) {
-    // What a file declared may lie below outputs that a scale has lengthened.
+    // A declared length may be below outputs that a scale has lengthened.
     if (spec.declared_tokens) r.declared_tokens = *spec.declared_tokens;
     if (r.declared_tokens > 0) r.output_tokens = std::min(r.output_tokens, r.declared_tokens);
   }

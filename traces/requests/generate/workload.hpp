@@ -41,7 +41,7 @@ struct SharedPrefixSpec {
   std::int32_t prompts = 1;  // different ones
   std::int32_t tokens = 0;   // length of each; comes on top of the drawn prompt
   double share = 1.0;        // of the sessions (or requests) that have one
-  double exponent = 0.0;     // Zipf over the prompts: 0, all alike
+  double exponent = 0.0;     // Zipf over the prompts: 0, all equal
 };
 
 /// A workload from distributions. Every component has its own stream (arrivals, prompt_tokens,
@@ -55,7 +55,7 @@ struct GeneratorSpec {
   PauseSpec think{};  // closed loop: between a user's requests that belong to no common session
   std::optional<SessionSpec> sessions{};
   std::optional<SharedPrefixSpec> shared_prefix{};
-  std::int32_t prefix_block = 64;  // tokens an id stands for, where sessions or prefixes are shared
+  std::int32_t prefix_block = 64;  // tokens per id, if sessions or prefixes are shared
 };
 
 /// What is done to a workload, in this order.
